@@ -1,0 +1,36 @@
+"""The operations: each a forward, its hand-derived backward, what is saved between them, and what both cost.
+
+Every module of this folder keeps one contract:
+
+- ``SHAPES`` declares inputs and output, for example ``"x[*, n], w[n, p], b[p]? -> y[*, p]"``;
+- ``forward(*arrays, **options)`` returns ``(y, saved)``, ``saved`` being the module's ``Saved``;
+- ``backward(dy, saved)`` returns one gradient for each differentiable input, in ``forward``'s order;
+- ``forward_flops`` and ``backward_flops`` are plain arithmetic on the dimension letters of ``SHAPES``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from types import ModuleType
+
+STEMS = ("linear", "matmul", "scale", "fork", "residual", "softmax")
+
+
+def load(stem: str) -> ModuleType:
+    """The operation's module. Raises LookupError, naming the nearest stem, when there is none."""
+    if stem not in STEMS:
+        near = difflib.get_close_matches(stem, STEMS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(STEMS)}"
+        raise LookupError(f"no operation is called {stem!r}; {hint}")
+    return import_module(f"{__name__}.{stem}")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in STEMS:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *STEMS])

@@ -1,0 +1,61 @@
+r"""A linear layer: every row of x times one weight matrix, and a bias where there is one.
+
+.. math:: Y = X W + \mathbf{1} b^\top, \qquad
+          \bar{X} = \bar{Y} W^\top, \quad \bar{W} = X^\top \bar{Y}, \quad \bar{b} = \bar{Y}^\top \mathbf{1}
+
+Derived on the page ``operations/linear``. Weights are ``[in, out]``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backpass.arrays import Array, as_matrix, transpose
+from backpass.shapes import check_cotangent, check_inputs
+
+SHAPES = "x[*, n], w[n, p], b[p]? -> y[*, p]"
+PARAMETERS = ("w", "b")
+
+
+class Saved(NamedTuple):
+    """Both factors: each is needed for the gradient of the other."""
+
+    x: Array  # [*, n]
+    w: Array  # [n, p], a parameter
+    has_b: bool
+
+
+def forward(x: Array, w: Array, b: Array | None = None) -> tuple[Array, Saved]:
+    """``y[*, p]``, each row of ``x[*, n]`` times ``w[n, p]``, plus ``b[p]``.
+
+    Raises TypeError for what is no floating-point array or of another library, device or dtype than ``x``,
+    ValueError for shapes that do not fit.
+    """
+    check_inputs(SHAPES, x=x, w=w, b=b)
+    y = x @ w
+    if b is not None:
+        y = y + b
+    return y, Saved(x, w, b is not None)
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array | None]:
+    """``dx[*, n]``, ``dw[n, p]`` and ``db[p]`` (None without a bias) from ``dy[*, p]``."""
+    x, w, has_b = saved
+    xp = check_cotangent(dy, (*x.shape[:-1], w.shape[1]), like=x)
+
+    dx = dy @ transpose(w)
+    # In the forward pass every row met the same w and b, so now their gradients sum over the rows.
+    rows, drows = as_matrix(x), as_matrix(dy)  # [m, n], [m, p]
+    dw = transpose(rows) @ drows
+    db = xp.sum(drows, axis=0) if has_b else None
+    return dx, dw, db
+
+
+def forward_flops(m, n, p, has_b=True):
+    """A dot product of n terms is n products and n − 1 sums; the bias is one more sum each."""
+    return m * p * (2 * n - 1) + has_b * m * p
+
+
+def backward_flops(m, n, p, has_b=True):
+    """dx: m·n dot products of p terms; dw: n·p of m terms; db: p sums of m terms."""
+    return m * n * (2 * p - 1) + n * p * (2 * m - 1) + has_b * p * (m - 1)

@@ -1,0 +1,59 @@
+r"""The product of two activations, batched: attention's scores and its weighted values.
+
+.. math:: Y = A B, \qquad \bar{A} = \bar{Y} B^\top, \quad \bar{B} = A^\top \bar{Y}
+
+Derived on the page ``operations/linear``. Leading axes broadcast; a factor that was used several times so
+has its gradients summed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from backpass.arrays import Array, sum_to_shape, transpose
+from backpass.shapes import check_cotangent, check_inputs
+
+SHAPES = "a[*a, s, n], b[*b, n, p] -> y[*, s, p]"
+
+
+class Saved(NamedTuple):
+    """Both factors: each is needed for the gradient of the other."""
+
+    a: Array  # [*a, s, n]
+    b: Array  # [*b, n, p]
+
+
+def forward(a: Array, b: Array) -> tuple[Array, Saved]:
+    """``y[*, s, p]``, the matrix product of ``a[*a, s, n]`` and ``b[*b, n, p]``; ``*`` is what ``*a`` and ``*b``
+    broadcast to.
+
+    Raises TypeError for what is no floating-point array or of differing library, device or dtype, ValueError
+    for shapes that do not fit.
+    """
+    check_inputs(SHAPES, a=a, b=b)
+    return a @ b, Saved(a, b)
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
+    """``da[*a, s, n]`` and ``db[*b, n, p]`` from ``dy[*, s, p]``."""
+    a, b = saved
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    check_cotangent(dy, (*batch, a.shape[-2], b.shape[-1]), like=a)
+
+    da = sum_to_shape(dy @ transpose(b), a.shape)
+    db = sum_to_shape(transpose(a) @ dy, b.shape)
+    return da, db
+
+
+def forward_flops(m, s, n, p):
+    """m products, each of s·p dot products of n terms."""
+    return m * s * p * (2 * n - 1)
+
+
+def backward_flops(m, m_a, m_b, s, n, p):
+    """Two products for each one of the forward, and the sums that undo the broadcasting."""
+    da = m * s * n * (2 * p - 1) + (m - m_a) * s * n
+    db = m * n * p * (2 * s - 1) + (m - m_b) * n * p
+    return da + db

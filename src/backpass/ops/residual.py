@@ -1,0 +1,48 @@
+r"""A residual connection's sum: the input x plus what a block f made of it.
+
+.. math:: y = x + f, \qquad \bar{x} = \bar{y}, \quad \bar{f} = \bar{y}
+
+Derived on the page ``foundations/chain_rule``. The x that is added here was forked before the block, and
+``fork`` is where the two gradients meet.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backpass.arrays import Array
+from backpass.shapes import check_cotangent, check_inputs
+
+SHAPES = "x[*], f[*] -> y[*]"
+
+
+class Saved(NamedTuple):
+    """No array: the derivative of a sum needs neither term."""
+
+    shape: tuple[int, ...]
+
+
+def forward(x: Array, f: Array) -> tuple[Array, Saved]:
+    """``y[*]``, the sum of ``x[*]`` and ``f[*]``.
+
+    Raises TypeError for what is no floating-point array or of differing library, device or dtype, ValueError
+    when the shapes differ (nothing is broadcast).
+    """
+    check_inputs(SHAPES, x=x, f=f)
+    return x + f, Saved(tuple(x.shape))
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
+    """``dx[*]`` and ``df[*]`` from ``dy[*]``: the very same array, twice."""
+    check_cotangent(dy, saved.shape)
+    return dy, dy
+
+
+def forward_flops(m):
+    """One sum an element."""
+    return m
+
+
+def backward_flops(m):
+    """Copying is free."""
+    return 0

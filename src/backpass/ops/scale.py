@@ -1,0 +1,51 @@
+r"""A constant times x: attention's 1/√d.
+
+.. math:: y = c\,x, \qquad \bar{x} = c\,\bar{y}
+
+Derived on the page ``foundations/chain_rule``.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import NamedTuple
+
+from backpass.arrays import Array
+from backpass.shapes import check_cotangent, check_inputs
+
+SHAPES = "x[*] -> y[*]"
+
+
+class Saved(NamedTuple):
+    """No array: a linear map's derivative is the map itself."""
+
+    factor: float
+    shape: tuple[int, ...]
+
+
+def forward(x: Array, *, factor: float) -> tuple[Array, Saved]:
+    """``y[*]``, ``factor`` times ``x[*]``.
+
+    Raises TypeError when ``x`` is no floating-point array or ``factor`` no real number.
+    """
+    check_inputs(SHAPES, x=x)
+    if not isinstance(factor, Real):
+        raise TypeError(f"factor: expected a real number, a constant; got {type(factor).__name__}")
+    return x * factor, Saved(factor, tuple(x.shape))
+
+
+def backward(dy: Array, saved: Saved) -> Array:
+    """``dx[*]`` from ``dy[*]``."""
+    factor, shape = saved
+    check_cotangent(dy, shape)
+    return dy * factor
+
+
+def forward_flops(m):
+    """One product an element."""
+    return m
+
+
+def backward_flops(m):
+    """One product an element."""
+    return m

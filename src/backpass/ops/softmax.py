@@ -1,0 +1,58 @@
+r"""Softmax over the last axis: scores in, weights that are positive and sum to 1 out.
+
+.. math:: y_i = \frac{e^{x_i}}{\sum_j e^{x_j}}, \qquad
+          \bar{x}_i = y_i \Big( \bar{y}_i - \sum_j \bar{y}_j y_j \Big)
+
+Derived on the page ``operations/softmax``. An entry of −∞ has weight and gradient 0; so has a whole row
+of them, where PyTorch gives NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from backpass.arrays import Array
+from backpass.shapes import check_cotangent, check_inputs
+
+SHAPES = "x[*, n>0] -> y[*, n]"
+
+
+class Saved(NamedTuple):
+    """The weights alone: the backward never needs the scores."""
+
+    y: Array  # [*, n]
+
+
+def forward(x: Array) -> tuple[Array, Saved]:
+    """Weights ``y[*, n]`` of the scores ``x[*, n]``.
+
+    Raises TypeError when ``x`` is no floating-point array, ValueError when it has no axis or the last is empty.
+    """
+    xp = check_inputs(SHAPES, x=x)
+
+    # Subtracting the largest score changes nothing and keeps exp from overflowing; a row of −∞ has none.
+    top = xp.max(x, axis=-1, keepdims=True)
+    exps = xp.exp(x - xp.where(top == -math.inf, 0.0, top))  # [*, n]
+    total = xp.sum(exps, axis=-1, keepdims=True)  # [*, 1], at least 1, or 0 for a row of −∞
+    y = exps / xp.where(total == 0, 1.0, total)
+    return y, Saved(y)
+
+
+def backward(dy: Array, saved: Saved) -> Array:
+    """``dx[*, n]`` from ``dy[*, n]``."""
+    (y,) = saved
+    xp = check_cotangent(dy, y.shape, like=y)
+
+    # x_i raised its own weight and, through the shared denominator, lowered every weight of its row.
+    return y * (dy - xp.sum(dy * y, axis=-1, keepdims=True))
+
+
+def forward_flops(m, n):
+    """Subtract, exponentiate, sum, divide: 4n − 1 a row."""
+    return m * (4 * n - 1)
+
+
+def backward_flops(m, n):
+    """Multiply, sum, subtract, multiply: 4n − 1 a row."""
+    return m * (4 * n - 1)
