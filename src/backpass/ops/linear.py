@@ -53,9 +53,9 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array | None]:
 
 def forward_flops(m, n, p, has_b=True):
     """A dot product of n terms is n products and n − 1 sums; the bias is one more sum each."""
-    return m * p * (2 * n - 1) + has_b * m * p
+    return m * p * (2 * n - 1) + (m * p if has_b else 0)
 
 
 def backward_flops(m, n, p, has_b=True):
     """dx: m·n dot products of p terms; dw: n·p of m terms; db: p sums of m terms."""
-    return m * n * (2 * p - 1) + n * p * (2 * m - 1) + has_b * p * (m - 1)
+    return m * n * (2 * p - 1) + n * p * (2 * m - 1) + (p * (m - 1) if has_b else 0)
