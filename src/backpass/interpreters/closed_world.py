@@ -1,0 +1,560 @@
+"""The closed-world array: an array-API object over Python scalars, symbols or numbers that count themselves.
+
+NumPy moves the scalars (indexing, reshaping, broadcasting) and never computes with them: arithmetic runs
+scalar by scalar, through the scalars' own operators, so a matrix product counts, or is proved, because its
+products and sums ran. What the namespace does not list raises AttributeError, so that nothing goes
+uncounted or unproved.
+
+An interpreter is one ``Scalars``; ``Namespace`` and ``Array`` do the rest. Arrays of integers (tokens,
+positions) and of booleans (masks) hold plain NumPy values: working out where a number goes is not
+arithmetic on it, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+from numbers import Integral
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+Scalar = Any
+
+
+@dataclass(frozen=True)
+class DType:
+    """A data type, equal by name and kind."""
+
+    name: str
+    kind: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+INT64 = DType("int64", "signed integer")
+BOOL = DType("bool", "bool")
+
+_KINDS = {
+    "bool": {"bool"},
+    "signed integer": {"signed integer"},
+    "unsigned integer": set(),
+    "integral": {"signed integer"},
+    "real floating": {"real floating"},
+    "complex floating": set(),
+    "numeric": {"signed integer", "real floating"},
+}
+
+
+class Scalars(Protocol):
+    """What an interpreter supplies. Its scalars bring their own ``+ - * /`` and unary ``-``."""
+
+    name: str  # the namespace's __name__
+    dtype: DType  # of the arrays that hold its scalars
+    pi: Scalar
+
+    def constant(self, value: object) -> Scalar:
+        """A scalar for a real number; TypeError for anything else."""
+
+    def function(self, name: str, x: Scalar) -> Scalar:
+        """exp, log, tanh, sqrt, erf, sin or cos of a scalar."""
+
+    def compare(self, relation: Callable, a: Scalar, b: Scalar) -> bool:
+        """``operator.lt(a, b)`` and its like."""
+
+    def maximum(self, values: Sequence[Scalar]) -> Scalar:
+        """The largest of one or more scalars."""
+
+    def export(self, values: np.ndarray) -> np.ndarray:
+        """An object array of scalars as the NumPy array that a reader wants to see."""
+
+
+class Array:
+    """An array in a closed world. Made by its interpreter's ``array``; never modified."""
+
+    __slots__ = ("_namespace", "_values", "dtype")
+    __array_ufunc__ = None  # a NumPy array beside this one must not take its elements over
+    device = "cpu"
+
+    def __init__(self, values: np.ndarray, dtype: DType, xp: Namespace):
+        self._values = values
+        self.dtype = dtype
+        self._namespace = xp
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Namespace:
+        return self._namespace
+
+    def __array__(self, *args, **kwargs) -> NoReturn:
+        raise TypeError("a closed-world array does not turn into a NumPy array by itself; use .to_numpy()")
+
+    def to_numpy(self) -> np.ndarray:
+        """The values, outside the closed world: a copy."""
+        if self.dtype == self._namespace.dtype:
+            return self._namespace.scalars.export(self._values)
+        return self._values.copy()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._values.shape
+
+    @property
+    def ndim(self) -> int:
+        return self._values.ndim
+
+    @property
+    def size(self) -> int:
+        return self._values.size
+
+    def __repr__(self) -> str:
+        return (
+            f"{self._namespace.__name__}.Array({self.to_numpy()!s}, shape={self.shape}, dtype={self.dtype})"
+        )
+
+    def __getitem__(self, key: object) -> Array:
+        keys = key if isinstance(key, tuple) else (key,)
+        return self._namespace.wrap(self._values[tuple(map(_plain_key, keys))], self.dtype)
+
+    def __bool__(self) -> bool:
+        if self.dtype != BOOL or self.size != 1:
+            raise TypeError(
+                f"only one boolean decides a branch; got shape {list(self.shape)} of {self.dtype}"
+            )
+        return bool(self._values.reshape(()))
+
+    def __index__(self) -> int:
+        if self.dtype != INT64 or self.ndim != 0:
+            raise TypeError(
+                f"only one integer is an index; got shape {list(self.shape)} of {self.dtype}; "
+                "the values leave the closed world through .to_numpy()"
+            )
+        return int(self._values)
+
+    __int__ = __index__
+
+    def __pow__(self, exponent: object) -> NoReturn:
+        raise TypeError("a power is written as products here: x * x rather than x ** 2")
+
+    __rpow__ = __pow__
+
+    def __neg__(self) -> Array:
+        return self._namespace.negative(self)
+
+    def __invert__(self) -> Array:
+        return self._namespace.logical_not(self)
+
+
+def _plain_key(key: object) -> object:
+    """One part of an index as NumPy takes it."""
+    if isinstance(key, Array):
+        if key.dtype != INT64:
+            raise TypeError(f"an array used as an index holds integers; got dtype {key.dtype}")
+        return key._values
+    if key is None or key is Ellipsis or isinstance(key, (slice, Integral)) and not isinstance(key, bool):
+        return key
+    raise TypeError(f"an index is an integer, a slice, None, ... or an array of integers; got {key!r}")
+
+
+_OPERATORS = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "matmul": "matmul",
+    "and": "logical_and",
+    "or": "logical_or",
+}
+_RELATIONS = {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+
+
+def _give_operators() -> None:
+    def forwards(name: str) -> Callable:
+        return lambda self, other: getattr(self._namespace, name)(self, other)
+
+    def reflected(name: str) -> Callable:
+        return lambda self, other: getattr(self._namespace, name)(other, self)
+
+    for symbol, name in {**_OPERATORS, **_RELATIONS}.items():
+        setattr(Array, f"__{symbol}__", forwards(name))
+    for symbol, name in _OPERATORS.items():
+        setattr(Array, f"__r{symbol}__", reflected(name))
+
+
+_give_operators()
+Array.__hash__ = None  # == compares elements
+
+
+class Namespace:
+    """The functions of one closed world: these and no others."""
+
+    int64 = INT64
+    bool = BOOL
+    inf = float("inf")
+    nan = float("nan")
+
+    def __init__(self, scalars: Scalars):
+        self.scalars = scalars
+        self.dtype = scalars.dtype
+        self.pi = scalars.pi
+        self.__name__ = scalars.name
+        setattr(self, scalars.dtype.name, scalars.dtype)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        hint = "; a power is written as products" if name in ("pow", "power", "square") else ""
+        raise AttributeError(
+            f"{self.__name__} does not offer {name!r}{hint}. What is not listed would go uncounted and "
+            f"unproved. There are: {', '.join(dir(self))}"
+        )
+
+    def __dir__(self) -> list[str]:
+        return sorted(
+            name for name in {*vars(Namespace), *vars(self)} if name[0] != "_" and name not in _INTERNAL
+        )
+
+    def __repr__(self) -> str:
+        return f"<array namespace {self.__name__!r}>"
+
+    # Making arrays. No name below is looked up in NumPy by way of the scalars.
+
+    def wrap(self, values: object, dtype: DType) -> Array:
+        """``values`` as an Array: NumPy hands out a bare scalar where an array without axes is meant."""
+        if not isinstance(values, np.ndarray):
+            box = np.empty((), dtype=_STORAGE.get(dtype, object))
+            box[()] = values
+            values = box
+        return Array(values, dtype, self)
+
+    def asarray(self, values: object, *, dtype: DType | None = None) -> Array:
+        """An Array of numbers, a nested list of them, or a NumPy array; a copy."""
+        if isinstance(values, Array):
+            values = self._own(values)
+            return values if dtype in (None, values.dtype) else self.astype(values, dtype)
+        plain = np.asarray(values)
+        if plain.dtype.kind in "biu" and dtype in (None, BOOL, INT64):
+            dtype = dtype or (BOOL if plain.dtype.kind == "b" else INT64)
+            return Array(plain.astype(_STORAGE[dtype]), dtype, self)
+        if plain.dtype.kind not in "biufO" or dtype not in (None, self.dtype):
+            raise TypeError(f"cannot make an array of {dtype or self.dtype} from NumPy's {plain.dtype}")
+        return self._map(self.scalars.constant, plain.astype(object))
+
+    def full(self, shape: int | tuple[int, ...], value: object, *, dtype: DType | None = None) -> Array:
+        shape = shape if isinstance(shape, tuple) else (shape,)
+        one = self.asarray(value, dtype=dtype)
+        if one.ndim:
+            raise TypeError(f"a value to fill with is one number; got shape {list(one.shape)}")
+        return Array(np.broadcast_to(one._values, shape).copy(), one.dtype, self)
+
+    def zeros(self, shape: int | tuple[int, ...], *, dtype: DType | None = None) -> Array:
+        return self.full(shape, 0, dtype=dtype or self.dtype)
+
+    def ones(self, shape: int | tuple[int, ...], *, dtype: DType | None = None) -> Array:
+        return self.full(shape, 1, dtype=dtype or self.dtype)
+
+    def full_like(self, x: Array, value: object) -> Array:
+        return self.full(x.shape, value, dtype=x.dtype)
+
+    def zeros_like(self, x: Array) -> Array:
+        return self.zeros(x.shape, dtype=x.dtype)
+
+    def ones_like(self, x: Array) -> Array:
+        return self.ones(x.shape, dtype=x.dtype)
+
+    def arange(self, start: int, stop: int | None = None, step: int = 1) -> Array:
+        """Integers only: positions and tokens."""
+        start, stop = (0, start) if stop is None else (start, stop)
+        return Array(np.arange(*map(operator.index, (start, stop, step)), dtype=np.int64), INT64, self)
+
+    def astype(self, x: Array, dtype: DType) -> Array:
+        """Booleans to integers or numbers, integers to numbers, which is free; nothing leads back."""
+        x = self._own(x)
+        if x.dtype == dtype:
+            return x
+        order = (BOOL, INT64, self.dtype)
+        if dtype not in order or order.index(x.dtype) > order.index(dtype):
+            raise TypeError(f"{self.__name__} does not turn {x.dtype} into {dtype}")
+        integers = x._values.astype(np.int64)
+        return Array(integers, INT64, self) if dtype == INT64 else self._map(self.scalars.constant, integers)
+
+    def isdtype(self, dtype: DType, kind: str | DType | tuple[str | DType, ...]) -> bool:
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        return any(dtype == k if isinstance(k, DType) else dtype.kind in _KINDS[k] for k in kinds)
+
+    # Arithmetic, one scalar at a time.
+
+    def add(self, a: Array, b: Array) -> Array:
+        return self._arithmetic(operator.add, a, b)
+
+    def subtract(self, a: Array, b: Array) -> Array:
+        return self._arithmetic(operator.sub, a, b)
+
+    def multiply(self, a: Array, b: Array) -> Array:
+        return self._arithmetic(operator.mul, a, b)
+
+    def divide(self, a: Array, b: Array) -> Array:
+        a, b = self._pair(a, b)
+        if a.dtype != self.dtype:
+            raise TypeError(f"division is for {self.dtype}; got {a.dtype}")
+        return self._arithmetic(operator.truediv, a, b)
+
+    def negative(self, x: Array) -> Array:
+        x = self._own(x, INT64, self.dtype)
+        return self._map(operator.neg, x._values) if x.dtype == self.dtype else Array(-x._values, INT64, self)
+
+    def exp(self, x: Array) -> Array:
+        return self._function("exp", x)
+
+    def log(self, x: Array) -> Array:
+        return self._function("log", x)
+
+    def tanh(self, x: Array) -> Array:
+        return self._function("tanh", x)
+
+    def sqrt(self, x: Array) -> Array:
+        return self._function("sqrt", x)
+
+    def erf(self, x: Array) -> Array:
+        """Not of the array API; ``backpass.arrays`` owns the difference."""
+        return self._function("erf", x)
+
+    def sin(self, x: Array) -> Array:
+        return self._function("sin", x)
+
+    def cos(self, x: Array) -> Array:
+        return self._function("cos", x)
+
+    def sum(self, x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
+        """From left to right: n − 1 additions for n terms; no terms sum to 0."""
+        x = self._own(x, INT64, self.dtype)
+        terms, kept = _reduced_last(x._values, axis)
+        zero = 0 if x.dtype == INT64 else self.scalars.constant(0)
+        total = self._sum_last(terms, zero)
+        return self.wrap(total.reshape(kept) if keepdims else total, x.dtype)
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """Products, then sums from left to right: n products and n − 1 additions an element."""
+        a, b = self._own(a, self.dtype), self._own(b, self.dtype)
+        if not (a.ndim and b.ndim):
+            raise ValueError("a matrix product needs at least one axis on either side")
+        left = a._values[np.newaxis] if a.ndim == 1 else a._values
+        right = b._values[:, np.newaxis] if b.ndim == 1 else b._values
+        if left.shape[-1] != right.shape[-2]:
+            raise ValueError(f"a matrix product of shapes {list(a.shape)} and {list(b.shape)} does not exist")
+        # [..., m, 1, n] times [..., 1, p, n], summed over n
+        products = _elementwise(
+            operator.mul, left[..., np.newaxis, :], right.swapaxes(-1, -2)[..., np.newaxis, :, :]
+        )
+        total = self._sum_last(products, self.scalars.constant(0))
+        if a.ndim == 1:
+            total = total[..., 0, :]
+        if b.ndim == 1:
+            total = total[..., 0]
+        return self.wrap(total, self.dtype)
+
+    # Deciding and choosing, which is free.
+
+    def equal(self, a: Array, b: Array) -> Array:
+        return self._compare(operator.eq, a, b)
+
+    def not_equal(self, a: Array, b: Array) -> Array:
+        return self._compare(operator.ne, a, b)
+
+    def less(self, a: Array, b: Array) -> Array:
+        return self._compare(operator.lt, a, b)
+
+    def less_equal(self, a: Array, b: Array) -> Array:
+        return self._compare(operator.le, a, b)
+
+    def greater(self, a: Array, b: Array) -> Array:
+        return self._compare(operator.gt, a, b)
+
+    def greater_equal(self, a: Array, b: Array) -> Array:
+        return self._compare(operator.ge, a, b)
+
+    def logical_and(self, a: Array, b: Array) -> Array:
+        return self.wrap(self._own(a, BOOL)._values & self._own(b, BOOL)._values, BOOL)
+
+    def logical_or(self, a: Array, b: Array) -> Array:
+        return self.wrap(self._own(a, BOOL)._values | self._own(b, BOOL)._values, BOOL)
+
+    def logical_not(self, x: Array) -> Array:
+        return self.wrap(~self._own(x, BOOL)._values, BOOL)
+
+    def any(self, x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
+        return self.wrap(self._own(x, BOOL)._values.any(axis=axis, keepdims=keepdims), BOOL)
+
+    def all(self, x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
+        return self.wrap(self._own(x, BOOL)._values.all(axis=axis, keepdims=keepdims), BOOL)
+
+    def max(self, x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
+        x = self._own(x, INT64, self.dtype)
+        values, kept = _reduced_last(x._values, axis)
+        if values.shape[-1] == 0:
+            raise ValueError("the largest of no elements does not exist")
+        if x.dtype == INT64:
+            top = values.max(axis=-1)
+        else:
+            top = np.empty(values.shape[:-1], dtype=object)
+            for index in np.ndindex(top.shape):
+                top[index] = self.scalars.maximum(values[index].tolist())
+        return self.wrap(np.asarray(top).reshape(kept) if keepdims else top, x.dtype)
+
+    def where(self, condition: Array, a: Array, b: Array) -> Array:
+        a, b = self._pair(a, b)
+        return self.wrap(np.where(self._own(condition, BOOL)._values, a._values, b._values), a.dtype)
+
+    # Moving, which is free; views wherever NumPy has views.
+
+    def reshape(self, x: Array, /, shape: tuple[int, ...]) -> Array:
+        return self._moved(x, np.reshape, shape)
+
+    def permute_dims(self, x: Array, /, axes: tuple[int, ...]) -> Array:
+        return self._moved(x, np.transpose, axes)
+
+    def matrix_transpose(self, x: Array, /) -> Array:
+        return self._moved(x, np.swapaxes, -1, -2)
+
+    def broadcast_to(self, x: Array, /, shape: tuple[int, ...]) -> Array:
+        return self._moved(x, np.broadcast_to, shape)
+
+    def expand_dims(self, x: Array, /, *, axis: int = 0) -> Array:
+        return self._moved(x, np.expand_dims, axis)
+
+    def squeeze(self, x: Array, /, axis: int | tuple[int, ...]) -> Array:
+        return self._moved(x, np.squeeze, axis)
+
+    def take(self, x: Array, indices: Array, /, *, axis: int) -> Array:
+        return self._moved(x, np.take, self._own(indices, INT64)._values, axis)
+
+    def stack(self, arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
+        return self._joined(np.stack, arrays, axis)
+
+    def concat(self, arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
+        return self._joined(np.concatenate, arrays, axis)
+
+    def scatter_add(self, rows: Array, index: Array, length: int) -> Array:
+        """``out[length, *]``: ``out[i]`` sums the ``rows[k, *]`` whose ``index[k]`` is ``i``, 0 where there is none.
+
+        Not of the array API; ``backpass.arrays`` owns the difference. The first row that reaches ``i`` is
+        moved there, each further one is added.
+        """
+        rows, index = self._own(rows, self.dtype), self._own(index, INT64)
+        out = np.full((length, *rows.shape[1:]), self.scalars.constant(0), dtype=object)
+        reached = set()
+        for row, i in zip(rows._values, index._values.tolist(), strict=True):
+            if not 0 <= i < length:
+                raise IndexError(f"index: expected integers from 0 to {length - 1}; got {i}")
+            out[i] = _elementwise(operator.add, out[i], row) if i in reached else row
+            reached.add(i)
+        return Array(out, self.dtype, self)
+
+    # What the functions above share.
+
+    def _own(self, x: object, *dtypes: DType) -> Array:
+        """``x``, when it is an array of this namespace and of one of the dtypes."""
+        if not isinstance(x, Array) or x._namespace is not self:
+            raise TypeError(
+                f"expected an array of {self.__name__}; got {type(x).__module__}.{type(x).__name__}"
+            )
+        if dtypes and x.dtype not in dtypes:
+            raise TypeError(f"expected an array of {' or '.join(map(str, dtypes))}; got {x.dtype}")
+        return x
+
+    def _pair(self, a: object, b: object) -> tuple[Array, Array]:
+        """Both as arrays of one dtype: a Python scalar takes the dtype of the array beside it."""
+        if not isinstance(a, Array):
+            a = self._beside(a, self._own(b))
+        elif not isinstance(b, Array):
+            b = self._beside(b, self._own(a))
+        a, b = self._own(a), self._own(b)
+        if a.dtype != b.dtype:
+            raise TypeError(f"two arrays meet with one dtype; got {a.dtype} and {b.dtype}")
+        return a, b
+
+    def _beside(self, value: object, other: Array) -> Array:
+        if isinstance(value, np.ndarray):
+            raise TypeError(f"expected an array of {self.__name__} or a number; got a NumPy array")
+        if other.dtype == self.dtype:
+            return self.wrap(self.scalars.constant(value), self.dtype)
+        if isinstance(value, bool if other.dtype == BOOL else Integral):
+            return self.wrap(value, other.dtype)
+        raise TypeError(f"{value!r} does not mix with an array of {other.dtype}")
+
+    def _arithmetic(self, operation: Callable, a: object, b: object) -> Array:
+        a, b = self._pair(a, b)
+        if a.dtype == BOOL:
+            raise TypeError("arithmetic is for numbers; got booleans; choose with where")
+        if a.dtype == INT64:
+            return self.wrap(operation(a._values, b._values), INT64)
+        return self.wrap(_elementwise(operation, a._values, b._values), self.dtype)
+
+    def _compare(self, relation: Callable, a: object, b: object) -> Array:
+        a, b = self._pair(a, b)
+        if a.dtype != self.dtype:
+            return self.wrap(relation(a._values, b._values), BOOL)
+        found = _elementwise(lambda p, q: self.scalars.compare(relation, p, q), a._values, b._values)
+        return self.wrap(found.astype(np.bool_), BOOL)
+
+    def _function(self, name: str, x: Array) -> Array:
+        return self._map(lambda value: self.scalars.function(name, value), self._own(x, self.dtype)._values)
+
+    def _map(self, function: Callable, values: np.ndarray) -> Array:
+        return self.wrap(_elementwise(function, values), self.dtype)
+
+    def _moved(self, x: Array, move: Callable, *how: object) -> Array:
+        return self.wrap(move(self._own(x)._values, *how), x.dtype)
+
+    def _joined(self, join: Callable, arrays: Sequence[Array], axis: int) -> Array:
+        dtypes = {self._own(x).dtype for x in arrays}
+        if len(dtypes) != 1:
+            raise TypeError(
+                f"arrays are joined with one dtype; got {', '.join(sorted(map(str, dtypes))) or 'none'}"
+            )
+        return self.wrap(join([x._values for x in arrays], axis=axis), dtypes.pop())
+
+    def _sum_last(self, terms: np.ndarray, zero: Scalar) -> np.ndarray:
+        if terms.shape[-1] == 0:
+            return np.full(terms.shape[:-1], zero, dtype=terms.dtype)
+        return reduce(lambda a, b: _elementwise(operator.add, a, b), np.moveaxis(terms, -1, 0))
+
+
+_STORAGE = {INT64: np.int64, BOOL: np.bool_}
+_INTERNAL = {"wrap", "scalars", "dtype"}
+
+
+def _elementwise(function: Callable, *values: np.ndarray) -> np.ndarray:
+    """``function`` of the elements, broadcast: an object array, also where there is no axis."""
+    found = np.frompyfunc(function, len(values), 1)(*values)
+    if isinstance(found, np.ndarray):
+        return found
+    box = np.empty((), dtype=object)
+    box[()] = found
+    return box
+
+
+def _reduced_last(
+    values: np.ndarray, axis: int | tuple[int, ...] | None
+) -> tuple[np.ndarray, tuple[int, ...]]:
+    """``values`` with the axes to reduce merged into one, the last; and the shape that keeps them as 1."""
+    rank = values.ndim
+    chosen = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    chosen = [operator.index(a) for a in chosen]
+    if len({a % rank for a in chosen if -rank <= a < rank}) != len(chosen):
+        raise ValueError(f"axis: expected different axes of an array of {rank}; got {axis!r}")
+    chosen = [a % rank for a in chosen]
+    others = [a for a in range(rank) if a not in chosen]
+    shape = tuple(values.shape[a] for a in others)
+    kept = tuple(1 if a in chosen else length for a, length in enumerate(values.shape))
+    terms = values.transpose(others + chosen).reshape(*shape, prod(values.shape[a] for a in chosen))
+    return terms, kept

@@ -1,0 +1,143 @@
+"""Arrays of SymPy expressions over the real numbers.
+
+    x = symbolic.array("x", (2, 3))        # x_0_0 … x_1_2
+    with symbolic.session() as s:
+        y, saved = softmax.forward(x)
+    y.to_numpy()                           # an object array of expressions
+    s.fresh                                # {max_0: (x_0_0, x_0_1, x_0_2), …}
+
+``max`` returns a fresh symbol, for which any number may stand: who takes a derivative with respect to x
+while holding it fixed owes the proof that the derivative with respect to the fresh symbol is 0.
+Comparisons are decided where they are certain (a real symbol is not −∞, a sum of exponentials is positive)
+and raise ``Undecided`` where they are not. Python's integers stay integers; a float such as 0.1 is read as the decimal
+it was written as, 1/10.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from numbers import Integral, Rational, Real
+
+import numpy as np
+import sympy
+
+from backpass.interpreters.closed_world import Array, DType, Namespace
+
+
+class Undecided(ValueError):
+    """A comparison whose answer depends on the symbols' values."""
+
+
+class Session:
+    """The fresh symbols that stand for maxima, each with the expressions it is the maximum of."""
+
+    def __init__(self) -> None:
+        self.fresh: dict[sympy.Symbol, tuple[sympy.Expr, ...]] = {}
+
+    def _maximum_of(self, values: tuple[sympy.Expr, ...]) -> sympy.Symbol:
+        symbol = sympy.Dummy(f"max_{len(self.fresh)}", real=True)
+        self.fresh[symbol] = values
+        return symbol
+
+
+_session: ContextVar[Session | None] = ContextVar("session", default=None)
+
+
+@contextmanager
+def session() -> Iterator[Session]:
+    """Collect in ``fresh`` the symbols that ``max`` makes within the block."""
+    found = Session()
+    token = _session.set(found)
+    try:
+        yield found
+    finally:
+        _session.reset(token)
+
+
+# The sign that the difference a − b must have, as SymPy's three-valued predicates of the extended reals.
+_PREDICATES = {
+    operator.eq: "is_zero",
+    operator.lt: "is_extended_negative",
+    operator.le: "is_extended_nonpositive",
+    operator.gt: "is_extended_positive",
+    operator.ge: "is_extended_nonnegative",
+}
+_WORDS = {
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+}
+
+
+class _Expressions:
+    """The symbolic interpreter's scalars: real SymPy expressions, exact numbers, ±∞."""
+
+    name = "backpass.interpreters.symbolic"
+    dtype = DType("real", "real floating")
+    pi = sympy.pi
+
+    _functions = {name: getattr(sympy, name) for name in ("exp", "log", "tanh", "sqrt", "erf", "sin", "cos")}
+
+    def constant(self, value: object) -> sympy.Expr:
+        if isinstance(value, sympy.Expr):
+            return value
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"expected a real number or a SymPy expression; got {value!r}")
+        if isinstance(value, Integral):
+            return sympy.Integer(int(value))
+        if isinstance(value, Rational):
+            return sympy.Rational(value.numerator, value.denominator)
+        if np.isfinite(value):
+            return sympy.Rational(repr(float(value)))
+        return sympy.nan if np.isnan(value) else sympy.oo if value > 0 else -sympy.oo
+
+    def function(self, name: str, x: sympy.Expr) -> sympy.Expr:
+        return self._functions[name](x)
+
+    def compare(self, relation: Callable, a: sympy.Expr, b: sympy.Expr) -> bool:
+        if relation is operator.ne:
+            return not self.compare(operator.eq, a, b)
+        difference = sympy.Integer(0) if a == b else a - b  # so that ∞ equals ∞
+        truth = getattr(difference, _PREDICATES[relation])
+        if truth is None or difference is sympy.nan:
+            raise Undecided(
+                f"{a} {_WORDS[relation]} {b} depends on the symbols' values; a branch on it can be run on "
+                "numbers, not on symbols"
+            )
+        return truth
+
+    def maximum(self, values: Sequence[sympy.Expr]) -> sympy.Expr:
+        candidates = [value for value in values if value != -sympy.oo]
+        if all(value.is_number for value in candidates):
+            return sympy.Max(*candidates)
+        if sympy.oo in candidates:
+            return sympy.oo
+        found = _session.get()
+        if found is None:
+            raise RuntimeError(
+                "max of symbols makes a fresh symbol, and somebody must see it to prove that nothing depends on "
+                "it: run this within `with symbolic.session() as s:`, which lists them in `s.fresh`"
+            )
+        return found._maximum_of(tuple(values))
+
+    def export(self, values: np.ndarray) -> np.ndarray:
+        return values.copy()
+
+
+xp = Namespace(_Expressions())
+
+
+def array(name: str, shape: tuple[int, ...]) -> Array:
+    """An array of real symbols: ``x_0``, ``x_1``, …, one index an axis; plain ``x`` where there is no axis."""
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name: expected a string such as 'x'; got {name!r}")
+    symbols = np.empty(shape, dtype=object)
+    for index in np.ndindex(symbols.shape):
+        symbols[index] = sympy.Symbol("_".join((name, *map(str, index))), real=True)
+    return xp.asarray(symbols)
