@@ -153,7 +153,7 @@ def _plain_key(key: object) -> object:
         if key.dtype != INT64:
             raise TypeError(f"an array used as an index holds integers; got dtype {key.dtype}")
         return key._values
-    if key is None or key is Ellipsis or isinstance(key, (slice, Integral)) and not isinstance(key, bool):
+    if key is None or key is Ellipsis or (isinstance(key, (slice, Integral)) and not isinstance(key, bool)):
         return key
     raise TypeError(f"an index is an integer, a slice, None, ... or an array of integers; got {key!r}")
 
@@ -177,21 +177,49 @@ _RELATIONS = {
 }
 
 
-def _give_operators() -> None:
-    def forwards(name: str) -> Callable:
-        return lambda self, other: getattr(self._namespace, name)(self, other)
-
-    def reflected(name: str) -> Callable:
-        return lambda self, other: getattr(self._namespace, name)(other, self)
-
-    for symbol, name in {**_OPERATORS, **_RELATIONS}.items():
-        setattr(Array, f"__{symbol}__", forwards(name))
-    for symbol, name in _OPERATORS.items():
-        setattr(Array, f"__r{symbol}__", reflected(name))
+def _operator(name: str) -> Callable:
+    return lambda self, other: getattr(self._namespace, name)(self, other)
 
 
-_give_operators()
+def _reflected(name: str) -> Callable:
+    return lambda self, other: getattr(self._namespace, name)(other, self)
+
+
+for _symbol, _name in (_OPERATORS | _RELATIONS).items():
+    setattr(Array, f"__{_symbol}__", _operator(_name))
+for _symbol, _name in _OPERATORS.items():
+    setattr(Array, f"__r{_symbol}__", _reflected(_name))
 Array.__hash__ = None  # == compares elements
+
+
+def _arithmetic(operation: Callable) -> Callable:
+    def function(self: Namespace, a: Array, b: Array) -> Array:
+        a, b = self._pair(a, b)
+        if a.dtype == BOOL:
+            raise TypeError("arithmetic is for numbers; got booleans; choose with where")
+        if a.dtype == INT64:
+            return self.wrap(operation(a._values, b._values), INT64)
+        return self.wrap(_elementwise(operation, a._values, b._values), self.dtype)
+
+    return function
+
+
+def _function(name: str) -> Callable:
+    def function(self: Namespace, x: Array) -> Array:
+        return self._map(lambda value: self.scalars.function(name, value), self._own(x, self.dtype)._values)
+
+    return function
+
+
+def _comparison(relation: Callable) -> Callable:
+    def function(self: Namespace, a: Array, b: Array) -> Array:
+        a, b = self._pair(a, b)
+        if a.dtype != self.dtype:
+            return self.wrap(relation(a._values, b._values), BOOL)
+        found = _elementwise(lambda p, q: self.scalars.compare(relation, p, q), a._values, b._values)
+        return self.wrap(found.astype(np.bool_), BOOL)
+
+    return function
 
 
 class Namespace:
@@ -226,7 +254,7 @@ class Namespace:
     def __repr__(self) -> str:
         return f"<array namespace {self.__name__!r}>"
 
-    # Making arrays. No name below is looked up in NumPy by way of the scalars.
+    # Making arrays.
 
     def wrap(self, values: object, dtype: DType) -> Array:
         """``values`` as an Array: NumPy hands out a bare scalar where an array without axes is meant."""
@@ -293,46 +321,27 @@ class Namespace:
 
     # Arithmetic, one scalar at a time.
 
-    def add(self, a: Array, b: Array) -> Array:
-        return self._arithmetic(operator.add, a, b)
-
-    def subtract(self, a: Array, b: Array) -> Array:
-        return self._arithmetic(operator.sub, a, b)
-
-    def multiply(self, a: Array, b: Array) -> Array:
-        return self._arithmetic(operator.mul, a, b)
+    add = _arithmetic(operator.add)
+    subtract = _arithmetic(operator.sub)
+    multiply = _arithmetic(operator.mul)
 
     def divide(self, a: Array, b: Array) -> Array:
         a, b = self._pair(a, b)
         if a.dtype != self.dtype:
             raise TypeError(f"division is for {self.dtype}; got {a.dtype}")
-        return self._arithmetic(operator.truediv, a, b)
+        return self.wrap(_elementwise(operator.truediv, a._values, b._values), self.dtype)
 
     def negative(self, x: Array) -> Array:
         x = self._own(x, INT64, self.dtype)
         return self._map(operator.neg, x._values) if x.dtype == self.dtype else Array(-x._values, INT64, self)
 
-    def exp(self, x: Array) -> Array:
-        return self._function("exp", x)
-
-    def log(self, x: Array) -> Array:
-        return self._function("log", x)
-
-    def tanh(self, x: Array) -> Array:
-        return self._function("tanh", x)
-
-    def sqrt(self, x: Array) -> Array:
-        return self._function("sqrt", x)
-
-    def erf(self, x: Array) -> Array:
-        """Not of the array API; ``backpass.arrays`` owns the difference."""
-        return self._function("erf", x)
-
-    def sin(self, x: Array) -> Array:
-        return self._function("sin", x)
-
-    def cos(self, x: Array) -> Array:
-        return self._function("cos", x)
+    exp = _function("exp")
+    log = _function("log")
+    tanh = _function("tanh")
+    sqrt = _function("sqrt")
+    sin = _function("sin")
+    cos = _function("cos")
+    erf = _function("erf")  # not of the array API; backpass.arrays owns the difference
 
     def sum(self, x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
         """From left to right: n − 1 additions for n terms; no terms sum to 0."""
@@ -364,23 +373,12 @@ class Namespace:
 
     # Deciding and choosing, which is free.
 
-    def equal(self, a: Array, b: Array) -> Array:
-        return self._compare(operator.eq, a, b)
-
-    def not_equal(self, a: Array, b: Array) -> Array:
-        return self._compare(operator.ne, a, b)
-
-    def less(self, a: Array, b: Array) -> Array:
-        return self._compare(operator.lt, a, b)
-
-    def less_equal(self, a: Array, b: Array) -> Array:
-        return self._compare(operator.le, a, b)
-
-    def greater(self, a: Array, b: Array) -> Array:
-        return self._compare(operator.gt, a, b)
-
-    def greater_equal(self, a: Array, b: Array) -> Array:
-        return self._compare(operator.ge, a, b)
+    equal = _comparison(operator.eq)
+    not_equal = _comparison(operator.ne)
+    less = _comparison(operator.lt)
+    less_equal = _comparison(operator.le)
+    greater = _comparison(operator.gt)
+    greater_equal = _comparison(operator.ge)
 
     def logical_and(self, a: Array, b: Array) -> Array:
         return self.wrap(self._own(a, BOOL)._values & self._own(b, BOOL)._values, BOOL)
@@ -444,7 +442,7 @@ class Namespace:
         return self._joined(np.concatenate, arrays, axis)
 
     def scatter_add(self, rows: Array, index: Array, length: int) -> Array:
-        """``out[length, *]``: ``out[i]`` sums the ``rows[k, *]`` whose ``index[k]`` is ``i``, 0 where there is none.
+        """``out[length, *]``: ``out[i]`` sums the ``rows[k, *]`` with ``index[k] = i``, 0 where there are none.
 
         Not of the array API; ``backpass.arrays`` owns the difference. The first row that reaches ``i`` is
         moved there, each further one is added.
@@ -490,24 +488,6 @@ class Namespace:
         if isinstance(value, bool if other.dtype == BOOL else Integral):
             return self.wrap(value, other.dtype)
         raise TypeError(f"{value!r} does not mix with an array of {other.dtype}")
-
-    def _arithmetic(self, operation: Callable, a: object, b: object) -> Array:
-        a, b = self._pair(a, b)
-        if a.dtype == BOOL:
-            raise TypeError("arithmetic is for numbers; got booleans; choose with where")
-        if a.dtype == INT64:
-            return self.wrap(operation(a._values, b._values), INT64)
-        return self.wrap(_elementwise(operation, a._values, b._values), self.dtype)
-
-    def _compare(self, relation: Callable, a: object, b: object) -> Array:
-        a, b = self._pair(a, b)
-        if a.dtype != self.dtype:
-            return self.wrap(relation(a._values, b._values), BOOL)
-        found = _elementwise(lambda p, q: self.scalars.compare(relation, p, q), a._values, b._values)
-        return self.wrap(found.astype(np.bool_), BOOL)
-
-    def _function(self, name: str, x: Array) -> Array:
-        return self._map(lambda value: self.scalars.function(name, value), self._own(x, self.dtype)._values)
 
     def _map(self, function: Callable, values: np.ndarray) -> Array:
         return self.wrap(_elementwise(function, values), self.dtype)

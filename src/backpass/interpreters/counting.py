@@ -27,7 +27,7 @@ _odometer = dict.fromkeys(KINDS, 0)  # everything ever counted; a tally is what 
 
 
 class Tally:
-    """What ran while a ``tally()`` was open: ``by_kind``, without the kinds that did not occur, and ``total``."""
+    """What ran while a ``tally()`` was open: ``by_kind``, only the kinds that occurred, and ``total``."""
 
     def __init__(self) -> None:
         self._start = dict(_odometer)
@@ -91,15 +91,16 @@ class Number:
         return repr(self.value)
 
 
+_FUNCTIONS = {name: getattr(np, name) for name in ("exp", "log", "tanh", "sqrt", "sin", "cos")}
+_FUNCTIONS["erf"] = math.erf
+
+
 class _Numbers:
     """The counting interpreter's scalars."""
 
     name = "backpass.interpreters.counting"
     dtype = DType("float64", "real floating")
     pi = math.pi
-
-    _functions = {name: getattr(np, name) for name in ("exp", "log", "tanh", "sqrt", "sin", "cos")}
-    _functions["erf"] = math.erf
 
     def constant(self, value: object) -> Number:
         if isinstance(value, bool) or not isinstance(value, Real):
@@ -108,7 +109,7 @@ class _Numbers:
 
     def function(self, name: str, x: Number) -> Number:
         _odometer[name] += 1
-        return Number(float(self._functions[name](x.value)))
+        return Number(float(_FUNCTIONS[name](x.value)))
 
     def compare(self, relation: Callable, a: Number, b: Number) -> bool:
         return relation(a.value, b.value)

@@ -9,8 +9,8 @@
 ``max`` returns a fresh symbol, for which any number may stand: who takes a derivative with respect to x
 while holding it fixed owes the proof that the derivative with respect to the fresh symbol is 0.
 Comparisons are decided where they are certain (a real symbol is not −∞, a sum of exponentials is positive)
-and raise ``Undecided`` where they are not. Python's integers stay integers; a float such as 0.1 is read as the decimal
-it was written as, 1/10.
+and raise ``Undecided`` where they are not. Python's integers stay integers; a float such as 0.1 is read
+as the decimal it was written as, 1/10.
 """
 
 from __future__ import annotations
@@ -82,8 +82,6 @@ class _Expressions:
     dtype = DType("real", "real floating")
     pi = sympy.pi
 
-    _functions = {name: getattr(sympy, name) for name in ("exp", "log", "tanh", "sqrt", "erf", "sin", "cos")}
-
     def constant(self, value: object) -> sympy.Expr:
         if isinstance(value, sympy.Expr):
             return value
@@ -98,7 +96,7 @@ class _Expressions:
         return sympy.nan if np.isnan(value) else sympy.oo if value > 0 else -sympy.oo
 
     def function(self, name: str, x: sympy.Expr) -> sympy.Expr:
-        return self._functions[name](x)
+        return getattr(sympy, name)(x)
 
     def compare(self, relation: Callable, a: sympy.Expr, b: sympy.Expr) -> bool:
         if relation is operator.ne:
@@ -121,8 +119,8 @@ class _Expressions:
         found = _session.get()
         if found is None:
             raise RuntimeError(
-                "max of symbols makes a fresh symbol, and somebody must see it to prove that nothing depends on "
-                "it: run this within `with symbolic.session() as s:`, which lists them in `s.fresh`"
+                "max of symbols makes a fresh symbol, and somebody must see it to prove that nothing depends "
+                "on it: run this within `with symbolic.session() as s:`, which lists them in `s.fresh`"
             )
         return found._maximum_of(tuple(values))
 
@@ -134,7 +132,7 @@ xp = Namespace(_Expressions())
 
 
 def array(name: str, shape: tuple[int, ...]) -> Array:
-    """An array of real symbols: ``x_0``, ``x_1``, …, one index an axis; plain ``x`` where there is no axis."""
+    """An array of real symbols: ``x_0``, ``x_1``, …, one index an axis; plain ``x`` without axes."""
     if not isinstance(name, str) or not name:
         raise TypeError(f"name: expected a string such as 'x'; got {name!r}")
     symbols = np.empty(shape, dtype=object)
