@@ -1,0 +1,242 @@
+"""Exact equality of SymPy expressions, decided in a finite field.
+
+`is_zero(expr)` and `equal(a, b)` answer whether an expression is identically zero. They neither simplify nor round:
+the expression is evaluated modulo a prime at random points, in microseconds where `simplify` takes seconds.
+
+**Polynomials and fractions.** Every symbol becomes a random residue modulo p, a prime of 127 bits; + − × ÷ and integer
+powers are the field's own. A rational function that is not zero vanishes at a random point with a probability of at most
+degree / p (Schwartz–Zippel), about 1e-36 here. A zero denominator draws another point.
+
+**Roots.** p ≡ 3 (mod 4), so −1 is no square and exactly one of ±r is one: √u is the root of u that is itself a square,
+which makes √ a function with √a·√b = √(ab); a u that is no square draws another point, and positive symbols are drawn
+among the squares. As over the real numbers, √(a²) = a then holds only for a positive a. If √u is no rational function,
+A + B√u ≠ 0 has a norm A² − B²u ≠ 0, to which Schwartz–Zippel applies; likewise for more roots.
+
+**Exponentials.** exp(u) and exp(v) multiply to exp(u + v) and are otherwise independent: exponentials of functions
+whose differences are not constant are linearly independent over the rational functions, and for constants this is the
+Lindemann–Weierstrass theorem. So exp must map sums to products, and linearly independent exponents to independent random
+elements. p = 2q + 1 with q prime, hence the squares modulo p form a group of prime order q, and
+
+    exp(u) = 4^φ(u),     φ(u) = r₁ u(x₁) + … + r_T u(x_T)   (mod q),
+
+where x_t are T = 12 random points and r_t random weights modulo q. φ is additive, and on up to T linearly independent
+functions its values are independent and uniform, because the matrix of their values at the x_t is regular (Schwartz–Zippel,
+on its determinant). Exponents may be any rational functions; in the group of squares, rational powers exist too.
+
+**Logarithms.** log of a product, a power, an exponential is taken apart; log of a sum Σ t_k is log t_k plus an element drawn
+from the value of the sum over t_k, the same however the sum is scaled. exp(log u) = u. `erf` is odd and drawn from its
+argument's value; hyperbolic functions are written with exp; π is a positive symbol.
+
+"Equal" is therefore wrong with a probability near 1e-36. "Not equal" is certain but for identities of log and erf beyond
+those above. What has no image here (a rounded float, |x|, max, an exponential of an exponential) raises
+`NotRepresentable`, naming the sub-expression.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+import sympy
+from sympy.functions.elementary.hyperbolic import HyperbolicFunction
+
+P = 2**127 - 9_461_889  # a safe prime: (P − 1)/2 is prime; both ≡ 3 (mod 4); 2, 3, 5, 7, 11, 13 are squares modulo both
+Q = (P - 1) // 2
+EXPONENT_POINTS = 12
+POINTS = 3
+MAX_DRAWS = 4096
+MEMORY = 200_000  # remembered values per point, before they are forgotten
+
+
+class NotRepresentable(ValueError):
+    """An expression, or a part of it, that has no image in the field."""
+
+    def __init__(self, part, reason: str) -> None:
+        text = str(part)
+        super().__init__(f"{text if len(text) <= 200 else text[:200] + ' …'}: {reason}")
+        self.part = part
+
+
+class _NoValueHere(Exception):
+    """The point is a pole, or a root does not exist there: draw another."""
+
+
+def is_zero(expr) -> bool:
+    """Whether a SymPy expression (or a number) is identically zero. Raises `NotRepresentable`."""
+    return equal(expr, sympy.S.Zero)
+
+
+def equal(a, b) -> bool:
+    """Whether two SymPy expressions (or numbers) are identically equal. Raises `NotRepresentable`."""
+    a, b = sympy.sympify(a), sympy.sympify(b)
+    if a == b:
+        return True
+    agreed = 0
+    for draw in range(MAX_DRAWS):
+        point = _point(draw)
+        try:
+            if point.value(a) != point.value(b):
+                return False
+        except _NoValueHere:
+            continue
+        agreed += 1
+        if agreed == POINTS:
+            return True
+    raise NotRepresentable(a - b, f"no point out of {MAX_DRAWS} gives it a value (a root of a negative number, or 1/0?)")
+
+
+@lru_cache(maxsize=None)
+def _point(draw: int) -> _MainPoint:
+    return _MainPoint(draw)
+
+
+class _Point:
+    """A random point over the field of `prime` elements, and the values of expressions there, remembered."""
+
+    def __init__(self, prime: int, seed: str) -> None:
+        self.prime, self.seed = prime, seed
+        self.squares = (prime - 1) // 2  # the number of non-zero squares; odd, as prime ≡ 3 (mod 4)
+        self._known: dict = {}
+
+    def random(self, name: str) -> int:
+        digest = hashlib.blake2b(f"{self.seed} {name}".encode(), digest_size=32).digest()
+        return int.from_bytes(digest, "big") % self.prime
+
+    def value(self, expr) -> int:
+        known = self._known.get(expr, self)
+        if known is None:
+            raise _NoValueHere
+        if known is not self:
+            return known
+        if len(self._known) > MEMORY:
+            self._known.clear()
+        try:
+            value = self._compute(expr)
+        except _NoValueHere:
+            self._known[expr] = None
+            raise
+        self._known[expr] = value
+        return value
+
+    def _compute(self, expr) -> int:
+        if expr.is_Add:
+            return sum(self.value(term) for term in expr.args) % self.prime
+        if expr.is_Mul:
+            product = 1
+            for factor in expr.args:
+                product = product * self.value(factor) % self.prime
+            return product
+        if expr.is_Symbol:
+            value = self.random(_identity(expr))
+            return value * value % self.prime if expr.is_positive else value
+        if expr.is_Rational:
+            return int(expr.p) * self.inverse(int(expr.q)) % self.prime
+        if expr.is_Float:
+            raise NotRepresentable(expr, "a float is rounded; write a Rational")
+        if isinstance(expr, sympy.exp) or expr is sympy.E:
+            return self.exp(expr)
+        if expr.is_Pow:
+            return self.power(expr)
+        if expr is sympy.pi:
+            return pow(self.random("pi"), 2, self.prime)
+        if isinstance(expr, sympy.log):
+            return self.log(expr.args[0])
+        if isinstance(expr, sympy.erf):
+            argument = self.value(expr.args[0])
+            sign, key = (1, argument) if argument <= self.squares else (-1, self.prime - argument)
+            return sign * self.random(f"erf {key}") % self.prime
+        if isinstance(expr, HyperbolicFunction):
+            return self.value(expr.rewrite(sympy.exp))
+        raise NotRepresentable(expr, f"{type(expr).__name__} has no image in the field")
+
+    def inverse(self, value: int) -> int:
+        if value % self.prime == 0:
+            raise _NoValueHere
+        return pow(value, -1, self.prime)
+
+    def power(self, expr) -> int:
+        base, exponent = expr.args
+        if exponent.is_Integer:
+            value = self.value(base)
+            return pow(value, int(exponent), self.prime) if exponent >= 0 else pow(self.inverse(value), -int(exponent), self.prime)
+        if exponent.is_Rational:
+            return self.root(expr, self.value(base), exponent)
+        raise NotRepresentable(expr, "the exponent of a power must be a rational number")
+
+    def root(self, expr, value: int, exponent) -> int:
+        """value^exponent within the group of squares; value must be one of them."""
+        if value == 0 or pow(value, self.squares, self.prime) != 1:
+            if not expr.free_symbols:
+                raise NotRepresentable(expr, "the root has no value modulo the prime in use")
+            raise _NoValueHere
+        return pow(value, int(exponent.p) * pow(int(exponent.q), -1, self.squares) % self.squares, self.prime)
+
+    def log(self, argument) -> int:
+        if argument.is_Mul:
+            return sum(self.log(factor) for factor in argument.args) % self.prime
+        if isinstance(argument, sympy.exp):
+            return self.value(argument.args[0])
+        if argument.is_Pow:
+            return self.log(argument.base) * self.value(argument.exp) % self.prime
+        if argument.is_Rational and not argument.is_Integer:
+            return (self.log(sympy.Integer(argument.p)) - self.log(sympy.Integer(argument.q))) % self.prime
+        if argument.is_Integer and argument > 0:
+            factors = sympy.factorint(argument)
+            return sum(times * self.random(f"log {prime}") for prime, times in factors.items()) % self.prime
+        if argument.is_Add:
+            return self.log_of_sum(argument)
+        if argument.is_Number:
+            raise NotRepresentable(sympy.log(argument, evaluate=False), "the logarithm needs a positive argument")
+        return self.random(f"log {self.value(argument)}")
+
+    def log_of_sum(self, argument) -> int:
+        """log t + (an element drawn from the value of argument / t); t is the term for which that value is least."""
+        total = self.value(argument)
+        positive = [term for term in argument.args if term.as_coeff_Mul()[0].is_positive]
+        ratios = [(total * self.inverse(self.value(term)) % self.prime, term) for term in positive]
+        if not ratios:
+            return self.random(f"log {total}")
+        ratio, term = min(ratios, key=lambda pair: pair[0])
+        return (self.log(term) + self.random(f"log {ratio}")) % self.prime
+
+
+class _MainPoint(_Point):
+    """A point modulo P, with its points modulo Q for the exponents."""
+
+    def __init__(self, draw: int) -> None:
+        super().__init__(P, f"main {draw}")
+        self.exponent_points = [_ExponentPoint(Q, f"exponent {draw} {t}") for t in range(EXPONENT_POINTS)]
+        self.weights = [point.random("weight") for point in self.exponent_points]
+
+    def exp(self, expr) -> int:
+        exponent = expr.args[0] if expr.args else sympy.S.One
+        product, total = 1, 0
+        for term in sympy.Add.make_args(exponent):
+            coefficient, rest = term.as_coeff_Mul()
+            if isinstance(rest, sympy.log):
+                product = product * self.value(sympy.Pow(rest.args[0], coefficient)) % P
+            else:
+                total += sum(weight * point.value(term) for weight, point in zip(self.weights, self.exponent_points))
+        return product * pow(4, total % Q, P) % P
+
+
+class _ExponentPoint(_Point):
+    """A point modulo Q. It knows no transcendental functions, and roots of positive symbols and numbers only."""
+
+    def root(self, expr, value: int, exponent) -> int:
+        try:
+            return super().root(expr, value, exponent)
+        except _NoValueHere:
+            raise NotRepresentable(expr, "inside an exponent, roots are of numbers and positive symbols only") from None
+
+    def log(self, argument) -> int:
+        raise NotRepresentable(sympy.log(argument), "a logarithm inside an exponent, other than as a summand")
+
+    def exp(self, expr) -> int:
+        raise NotRepresentable(expr, "an exponential inside an exponent")
+
+
+@lru_cache(maxsize=None)
+def _identity(symbol) -> str:
+    """What tells a symbol from every other: its class, name and assumptions."""
+    return sympy.srepr(symbol)

@@ -1,0 +1,133 @@
+"""Exact equality in a finite field: what is equal is found equal, near misses are not, the rest is refused."""
+
+import random
+import time
+
+import pytest
+import sympy
+from sympy import E, Integer, Rational, cosh, erf, exp, log, pi, sech, sinh, sqrt, tanh
+
+from backpass.interpreters import exact
+
+x, y, m = sympy.symbols("x y m", real=True)
+a, b = sympy.symbols("a b", positive=True)
+total = exp(x) + exp(y)
+
+EQUAL = {
+    "binomial": ((x + y) ** 2, x**2 + 2 * x * y + y**2),
+    "cancelled fraction": ((x**2 - y**2) / (x - y), x + y),
+    "negative power": ((x + y) ** -2, 1 / (x**2 + 2 * x * y + y**2)),
+    "shifted softmax": (exp(x - m) / (exp(x - m) + exp(y - m)), exp(x) / total),
+    "exponent of degree two": (exp((x + y) ** 2), exp(x**2) * exp(y**2) * exp(2 * x * y)),
+    "rational exponents": (exp(x / 2) * exp(x / 3), exp(5 * x / 6)),
+    "exponent with a fraction": (exp(1 / (x + 1)) * exp(x / (x + 1)), E),
+    "exponent with a root": (exp(x * y / sqrt(2)) ** 2, exp(sqrt(2) * x * y)),
+    "root squared": (sqrt(x**2 + y**2) ** 2, x**2 + y**2),
+    "root in a denominator": (1 / sqrt(x**2 + a), sqrt(x**2 + a) / (x**2 + a)),
+    "product of roots": (sqrt(a + b) * sqrt(a), sqrt(a**2 + a * b)),
+    "root of a square, positive": (sqrt(a**2 * b**2, evaluate=False), a * b),
+    "root of an exponential": (sqrt(exp(x)), exp(x / 2)),
+    "constant roots": (sqrt(2 / pi) * sqrt(pi), sqrt(2)),
+    "exp of log": (exp(x - log(total)), exp(x) / total),
+    "log of softmax": (log(exp(x) / total), x - log(total)),
+    "log-sum-exp, shifted": (m + log(exp(x - m) + exp(y - m)), log(total)),
+    "log of a product": (log(6 * a * b**2), log(2) + log(3) + log(a) + 2 * log(b)),
+    "log of a difference": (log(2 - 2 * x) - log(2), log(1 - x)),
+    "tanh": (sympy.diff(tanh(x * y), x), y * (1 - tanh(x * y) ** 2)),
+    "sech": (sech(x) ** 2, 1 - tanh(x) ** 2),
+    "cosh": (cosh(x) ** 2 - sinh(x) ** 2, Integer(1)),
+    "erf is odd": (erf(y - x), -erf(x - y)),
+    "derivative of erf": (sympy.diff(erf(x), x) * sqrt(pi) / 2, exp(-(x**2))),
+}
+
+DIFFERENT = {
+    "one more": ((x + y) ** 2, x**2 + 2 * x * y + y**2 + 1),
+    "sign": (x - y, x + y),
+    "tiny coefficient": (x, x * (1 + Rational(1, 10**30))),
+    "square of an exponential": (exp(x**2), exp(x) ** 2),
+    "swapped exponents": (exp(x) / total, exp(y) / total),
+    "sign of the shift": (log(exp(x - m) + exp(y - m)) - m, log(total)),
+    "powers of one exponential": (exp(2 * x), 2 * exp(x)),
+    "constants under exp": (exp(x + 1), exp(x) * 2),
+    "root of a square, unsigned": (sqrt(x**2 + 2 * x * y + y**2), x + y),
+    "root of a sum": (sqrt(a + b), sqrt(a) + sqrt(b)),
+    "conjugate root": (1 + sqrt(a), 1 - sqrt(a)),
+    "two logarithms": (log(1 + x**2), log(2 + x**2)),
+    "log and its square": (log(a) ** 2, 2 * log(a)),
+    "erf scaled": (erf(2 * x), 2 * erf(x)),
+    "tanh scaled": (tanh(2 * x), 2 * tanh(x)),
+    "same name, other symbol": (sympy.Symbol("x"), x),
+}
+
+REFUSED = {
+    "absolute value": abs(x),
+    "maximum": sympy.Max(x, y),
+    "float": x + sympy.Float(0.1),
+    "exponential of an exponential": exp(exp(x)),
+    "logarithm times something in an exponent": exp(x * log(2)),
+    "power of a symbol": x**y,
+    "imaginary unit": sqrt(Integer(-1)) * x,
+    "logarithm of a negative number": log(-2 * a, evaluate=False),
+    "undefined function": sympy.Function("f")(x),
+}
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_equal_expressions_are_found_equal(case: str) -> None:
+    left, right = EQUAL[case]
+    assert exact.equal(left, right)
+    assert exact.is_zero(left - right)
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_an_equality_off_by_one_part_is_found_different(case: str) -> None:
+    left, right = EQUAL[case]
+    assert not exact.equal(left, 2 * right)
+    assert not exact.equal(left + x / 10**9, right)
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_near_misses_are_found_different(case: str) -> None:
+    assert not exact.equal(*DIFFERENT[case])
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_image_is_refused(case: str) -> None:
+    with pytest.raises(exact.NotRepresentable):
+        exact.is_zero(REFUSED[case])
+
+
+def test_the_refusal_names_the_part() -> None:
+    with pytest.raises(exact.NotRepresentable, match=r"^Abs\(x\): Abs has no image"):
+        exact.is_zero(3 * y + sqrt(1 + abs(x)))
+
+
+def test_the_primes_are_what_the_argument_needs() -> None:
+    assert sympy.isprime(exact.P) and sympy.isprime(exact.Q) and exact.P == 2 * exact.Q + 1
+    for prime in (exact.P, exact.Q):
+        assert prime % 4 == 3
+        assert all(pow(small, (prime - 1) // 2, prime) == 1 for small in (2, 3, 5, 7, 11, 13))
+
+
+def test_agrees_with_expand_on_random_polynomials_in_exponentials() -> None:
+    draw = random.Random(7)
+    atoms = [x, y, exp(x), exp(-y), exp(x * y)]
+
+    def polynomial():
+        return sum(draw.randint(-2, 2) * draw.choice(atoms) * draw.choice(atoms) for _ in range(3))
+
+    for _ in range(60):
+        p, q, r = polynomial(), polynomial(), polynomial()
+        assert exact.equal((p + q) * r, sympy.expand(p * r + q * r))
+        assert exact.is_zero(p * q - r) == (sympy.expand(p * q - r) == 0)
+
+
+def test_is_fast_on_small_expressions() -> None:
+    symbols = sympy.symbols("x:4", real=True)
+    cases = []
+    for k in range(1, 301):
+        weights = [exp(k * s) for s in symbols]
+        cases.append((weights[0] / sum(weights), 1 / sum(w / weights[0] for w in weights)))
+    start = time.process_time()
+    assert all(exact.equal(left, right) for left, right in cases)
+    assert time.process_time() - start < 3.0, "300 comparisons took longer than 10 ms each"
