@@ -1,0 +1,59 @@
+# Two commands matter: `make book` and `make test`. Both set up .venv themselves.
+
+.DEFAULT_GOAL := help
+.PHONY: help book test serve chapter notebooks lab lint format bench clean
+
+PYTHON ?= python3
+PORT   ?= 8000
+BIN    := .venv/bin
+READY  := .venv/.ready
+
+# One thread for each of the processes that run side by side.
+export OMP_NUM_THREADS ?= 1
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# pip's own settings (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, pip.conf …) apply, so a machine can choose torch's CPU build.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Backpass needs Python 3.11 or later; choose one: make PYTHON=python3.11 …")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,test]'
+	@touch $@
+
+book: $(READY) ## execute every chapter and write the site to _build/html  (SOLUTIONS=0 leaves the solutions out)
+	@$(BIN)/python ext/build.py
+
+test: $(READY) ## run every test  (ARGS="tests/ops -k softmax" chooses)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 $(ARGS)
+
+serve: book ## build, then serve the site at http://localhost:8000  (PORT=… for another)
+	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+chapter: $(READY) ## build one chapter quickly, for authors: make chapter NAME=softmax
+	@$(BIN)/python ext/build.py --chapter '$(NAME)'
+
+notebooks: book ## write every chapter, executed, as a notebook to _build/notebooks
+	@ls _build/notebooks/*.ipynb
+
+lab: .venv/.lab ## open the chapters in JupyterLab
+	@$(BIN)/jupyter lab chapters
+
+.venv/.lab: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab]'
+	@touch $@
+
+lint: $(READY) ## check style, formatting, and that imports run one way
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+
+format: $(READY) ## format the code
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(READY) ## time the kernels and write the record to benchmarks/results
+	@$(BIN)/backpass bench
+
+clean: ## delete what was built; .venv stays
+	rm -rf _build .pytest_cache .ruff_cache .import_linter_cache .hypothesis
