@@ -442,7 +442,7 @@ class Namespace:
         return self._joined(np.concatenate, arrays, axis)
 
     def scatter_add(self, rows: Array, index: Array, length: int) -> Array:
-        """``out[length, *]``: ``out[i]`` sums the ``rows[k, *]`` with ``index[k] = i``, 0 where there are none.
+        """``out[length, *]``: ``out[i]`` sums the ``rows[k, *]`` with ``index[k] = i``, 0 where none has it.
 
         Not of the array API; ``backpass.arrays`` owns the difference. The first row that reaches ``i`` is
         moved there, each further one is added.

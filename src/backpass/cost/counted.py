@@ -1,0 +1,88 @@
+"""The arithmetic of an operation, counted as it runs."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from backpass.arrays import Array
+from backpass.cost.kept import Memory, memory_of
+from backpass.cost.operation import SEED, drawn, load, name
+from backpass.interpreters import counting
+from backpass.interpreters.counting import Tally
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one forward and one backward did, each a tally with ``total`` and ``by_kind``, and what they kept."""
+
+    name: str
+    forward: Tally
+    backward: Tally
+    memory: Memory
+
+    @property
+    def ratio(self) -> float:
+        """Backward over forward; infinite when only the forward is free, NaN when both are."""
+        if self.forward.total:
+            return self.backward.total / self.forward.total
+        return float("inf") if self.backward.total else float("nan")
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of the saved arrays, parameters apart."""
+        return self.memory.activations
+
+    def _rows(self) -> list[tuple[str, int, int]]:
+        forward, backward = self.forward.by_kind, self.backward.by_kind
+        kinds = [kind for kind in counting.KINDS if kind in forward or kind in backward]
+        rows = [(kind, forward.get(kind, 0), backward.get(kind, 0)) for kind in kinds]
+        return [*rows, ("total", self.forward.total, self.backward.total)]
+
+    def __repr__(self) -> str:
+        lines = [f"{'':10}{'forward':>14}{'backward':>14}"]
+        lines += [f"{kind:10}{forward:14,}{backward:14,}" for kind, forward, backward in self._rows()]
+        return "\n".join([f"{self.name}: counted FLOPs by kind", *lines])
+
+    def _repr_html_(self) -> str:
+        body = "".join(
+            f'<tr><th scope="row">{kind}</th><td>{forward:,}</td><td>{backward:,}</td></tr>'
+            for kind, forward, backward in self._rows()
+        )
+        return (
+            f"<table><caption>{html.escape(self.name)}: counted FLOPs by kind</caption><thead><tr>"
+            '<th scope="col">kind</th><th scope="col">forward</th><th scope="col">backward</th>'
+            f"</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+
+def count(op: object, *inputs: object, **options: object) -> Cost:
+    """Run forward and backward on numbers that count themselves, with a random cotangent.
+
+    ``inputs`` are NumPy arrays, shapes, or None; ``options`` are forward's. The count is of what ran at
+    these inputs, in float64; ``memory`` is measured on the arrays given, in their dtype. Raises what forward
+    raises, and TypeError for inputs of another kind.
+    """
+    op = load(op)
+    arrays = drawn(op, inputs)
+    for key, array in arrays.items():
+        if array is not None and not isinstance(array, np.ndarray):
+            raise TypeError(f"{key}: expected a NumPy array to count on; got {type(array).__name__}")
+    kept = memory_of(op, arrays, options)
+    with counting.tally() as forward:
+        y, saved = op.forward(*map(_counting, arrays.values()), **options)
+    dy = _cotangent(y)
+    with counting.tally() as backward:
+        op.backward(dy, saved)
+    return Cost(name(op), forward, backward, kept)
+
+
+def _counting(array: np.ndarray | None) -> Array | None:
+    return None if array is None else counting.array(array)
+
+
+def _cotangent(y: Any) -> Array:
+    return counting.array(np.random.default_rng(SEED + 1).standard_normal(y.shape))

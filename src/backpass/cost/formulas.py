@@ -1,0 +1,89 @@
+"""The FLOP formulas of an operation, at given shapes or in symbols."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from backpass.cost.operation import load, name, stand_ins
+from backpass.shapes import parse
+
+
+class Flops(NamedTuple):
+    """One formula for the forward and one for the backward: evaluated, in symbols, or printed."""
+
+    forward: Any
+    backward: Any
+
+
+def formula(op: object, *inputs: object, **options: object) -> Flops:
+    """``forward_flops`` and ``backward_flops`` at the shapes of ``inputs``: integers.
+
+    Each formula is passed what its signature names: letters of SHAPES, ``m`` for the product of the leading
+    lengths, ``has_b`` for an optional input b, options. ``inputs`` are shapes, or arrays, of which only the
+    shapes matter. Raises ValueError when they do not fit, TypeError when a formula asks for what nothing gives.
+    """
+    op = load(op)
+    values = _values(op, inputs, options)
+    return Flops(_call(op, op.forward_flops, values), _call(op, op.backward_flops, values))
+
+
+def symbolic_formula(op: object, **known: object) -> Flops:
+    """The formulas as SymPy expressions of positive integer symbols, one a letter; optional inputs are given.
+
+    ``known`` replaces a letter by a value or another symbol, or says ``has_b=False``.
+    """
+    op = load(op)
+    return Flops(*(_symbolic(op, function, known) for function in (op.forward_flops, op.backward_flops)))
+
+
+def latex(op: object, **known: object) -> Flops:
+    """The formulas in LaTeX, without delimiters; ``known`` as in ``symbolic_formula``."""
+    import sympy
+
+    return Flops(*map(sympy.latex, symbolic_formula(op, **known)))
+
+
+def dimensions(op: object, *inputs: object, **options: object) -> dict[str, int]:
+    """The letters that the formulas name, and their values at these inputs."""
+    op = load(op)
+    values = _values(op, inputs, options)
+    wanted = {**_parameters(op.forward_flops), **_parameters(op.backward_flops)}
+    return {key: values[key] for key in wanted if key in values}
+
+
+def _values(op: Any, inputs: tuple[object, ...], options: dict[str, object]) -> dict[str, Any]:
+    for part in ("SHAPES", "forward_flops", "backward_flops"):
+        if not hasattr(op, part):
+            raise TypeError(f"{name(op)}: expected a declaration {part}, without which there is no formula")
+    shapes = parse(op.SHAPES)
+    arrays = stand_ins(op, inputs)
+    values = {**options, **shapes.dimensions(arrays)}
+    wanted = {*_parameters(op.forward_flops), *_parameters(op.backward_flops)}
+    if not wanted <= {*values}:  # a letter of the output alone, such as fork's k: ask the forward
+        y, _ = op.forward(*arrays.values(), **options)
+        values |= shapes.dimensions({**arrays, shapes.outputs[0].name: y})
+    return values
+
+
+def _call(op: Any, function: Callable, values: dict[str, Any]) -> Any:
+    parameters = _parameters(function)
+    missing = [key for key, p in parameters.items() if key not in values and p.default is p.empty]
+    if missing:
+        raise TypeError(f"{name(op)}.{function.__name__} asks for {', '.join(missing)}, which nothing gives")
+    return function(**{key: values[key] for key in parameters if key in values})
+
+
+def _symbolic(op: Any, function: Callable, known: dict[str, object]) -> Any:
+    import sympy
+
+    values = {
+        key: True if key.startswith("has_") else sympy.Symbol(key, positive=True, integer=True)
+        for key in _parameters(function)
+    }
+    return sympy.sympify(_call(op, function, values | known))
+
+
+def _parameters(function: Callable) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function).parameters)

@@ -1,0 +1,97 @@
+"""The bytes that an operation keeps between forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from backpass.arrays import Array, is_array
+from backpass.cost.operation import drawn, load
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One storage that ``saved`` keeps alive, and the array of ``saved`` it was first seen through."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    is_parameter: bool
+
+    def __str__(self) -> str:
+        return f"{self.name}[{', '.join(map(str, self.shape))}] {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The storages that ``saved`` keeps alive, each once."""
+
+    arrays: tuple[Kept, ...]
+
+    @property
+    def activations(self) -> int:
+        """Bytes of everything but parameters: what the memory of a training step grows by."""
+        return sum(kept.bytes for kept in self.arrays if not kept.is_parameter)
+
+    @property
+    def parameters(self) -> int:
+        """Bytes of the parameters among them, which stay in memory anyway."""
+        return sum(kept.bytes for kept in self.arrays if kept.is_parameter)
+
+
+def memory(op: object, *inputs: object, **options: object) -> Memory:
+    """Run forward and list what ``saved`` keeps.
+
+    ``inputs`` are NumPy arrays, PyTorch tensors (on the device "meta" they take no memory themselves), shapes,
+    or None; ``options`` are forward's. A view counts the whole storage that it keeps alive, once for all views
+    of it; what is no array counts 0.
+    """
+    op = load(op)
+    return memory_of(op, drawn(op, inputs), options)
+
+
+def saved_bytes(op: object, *inputs: object, **options: object) -> int:
+    """Bytes of the arrays of ``saved``, each storage once, parameters (the module's PARAMETERS) apart."""
+    return memory(op, *inputs, **options).activations
+
+
+def memory_of(op: Any, arrays: dict[str, Array | None], options: dict[str, object]) -> Memory:
+    _, saved = op.forward(*arrays.values(), **options)
+    parameters = {
+        _storage(arrays[key])[0] for key in getattr(op, "PARAMETERS", ()) if arrays.get(key) is not None
+    }
+    found: dict[int, Kept] = {}
+    for name, array in _arrays(saved, ""):
+        key, size = _storage(array)
+        dtype = str(array.dtype).removeprefix("torch.")
+        found.setdefault(key, Kept(name, tuple(array.shape), dtype, size, key in parameters))
+    return Memory(tuple(found.values()))
+
+
+def _arrays(value: object, path: str) -> Iterator[tuple[str, Array]]:
+    """The arrays of a Saved, and of the Saveds within it that a composite operation keeps, by name."""
+    if is_array(value):
+        yield path, value
+    elif isinstance(value, (tuple, list)):
+        parts = getattr(value, "_fields", range(len(value)))
+        for part, inner in zip(parts, value, strict=True):
+            yield from _arrays(inner, f"{path}.{part}" if path else str(part))
+
+
+def _storage(array: Array) -> tuple[int, int]:
+    """What identifies an array's storage while it is alive, and the storage's bytes."""
+    if array_api_compat.is_torch_array(array):
+        storage = array.untyped_storage()
+        return storage._cdata, storage.nbytes()  # data_ptr() would be 0 for every tensor on "meta"
+    if not isinstance(array, np.ndarray):
+        raise TypeError(
+            f"the bytes of NumPy arrays and PyTorch tensors are known; got {type(array).__name__}"
+        )
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return id(array), array.nbytes

@@ -1,0 +1,84 @@
+"""An operation and its inputs, as the parts of this package take them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from backpass import ops
+from backpass.arrays import Array, is_array
+from backpass.shapes import parse
+
+SEED = 0  # for inputs given as shapes, and for the cotangent
+
+
+def load(op: object) -> Any:
+    """The operation's module from its stem; anything with a forward and a backward as it is.
+
+    Raises LookupError for an unknown stem, TypeError for what is no operation.
+    """
+    op = ops.load(op) if isinstance(op, str) else op
+    for part in ("forward", "backward"):
+        if not callable(getattr(op, part, None)):
+            raise TypeError(f"op: expected a stem or something with forward and backward; got {op!r}")
+    return op
+
+
+def name(op: Any) -> str:
+    """The stem of a module, the name of a class, or that of an object's class."""
+    return getattr(op, "__name__", type(op).__name__).rpartition(".")[2]
+
+
+def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
+    """The inputs by name, standard normal float64 numbers in place of shapes.
+
+    Raises TypeError for too few or too many inputs and for what is neither an array, nor a shape, nor None,
+    ValueError for the shape of an array of integers: which ones would be fair is not known here.
+    """
+    integers = {spec.name for spec in _specs(op) if spec.integer}
+    rng = np.random.default_rng(SEED)
+
+    def draw(key: str, shape: tuple[int, ...]) -> np.ndarray:
+        if key in integers:
+            raise ValueError(f"{key}: expected an array of integers; got the shape {list(shape)} alone")
+        return rng.standard_normal(shape)
+
+    return _named(op, inputs, draw)
+
+
+def stand_ins(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
+    """The inputs by name, zeros that take no memory in place of shapes: enough to read lengths from."""
+    return _named(op, inputs, lambda _, shape: np.broadcast_to(np.float64(0), shape))
+
+
+def _named(op: Any, inputs: Sequence[object], make: Callable) -> dict[str, Array | None]:
+    specs = _specs(op)
+    names = [spec.name for spec in specs] or _parameters(op.forward)[: len(inputs)]
+    required = max((at + 1 for at, spec in enumerate(specs) if not spec.optional), default=len(inputs))
+    if not required <= len(inputs) <= len(names):
+        wanted = f"{required}" if required == len(names) else f"{required} to {len(names)}"
+        raise TypeError(f"{name(op)}: expected {wanted} inputs, {', '.join(names)}; got {len(inputs)}")
+    found = dict.fromkeys(names)
+    for key, value in zip(names, inputs, strict=False):
+        if value is not None and not is_array(value) and not _is_shape(value):
+            raise TypeError(f"{key}: expected an array, a shape such as (2, 3), or None; got {value!r}")
+        found[key] = make(key, tuple(value)) if _is_shape(value) else value
+    return found
+
+
+def _specs(op: Any):
+    text = getattr(op, "SHAPES", None)
+    return parse(text).inputs if text else ()
+
+
+def _parameters(function: Callable) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(n, Integral) and n >= 0 for n in value)

@@ -1,0 +1,97 @@
+"""A table of what an operation costs: the formula, its value, and what was counted."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+
+from backpass.cost.counted import Cost, count
+from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
+from backpass.cost.operation import load
+
+_HEADINGS = ("", "formula", "value", "counted", "")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Formula against count for one operation at one set of shapes. ``agrees`` when both formulas are exact."""
+
+    cost: Cost
+    value: Flops
+    text: Flops  # the formulas as SymPy prints them, for a terminal
+    latex: Flops  # the formulas in LaTeX, for a page
+    lengths: dict[str, int]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both formulas equal the counts."""
+        return (self.value.forward, self.value.backward) == (
+            self.cost.forward.total,
+            self.cost.backward.total,
+        )
+
+    @property
+    def title(self) -> str:
+        """The operation and the lengths."""
+        lengths = ", ".join(f"{letter} = {int(value):,}" for letter, value in self.lengths.items())
+        return f"{self.cost.name} at {lengths}" if lengths else self.cost.name
+
+    def _rows(self, formulas: Flops) -> list[tuple[str, str, str, str, str]]:
+        cost, value = self.cost, self.value
+        ratio = _ratio(value.backward, value.forward)
+        kept = ", ".join(str(array) for array in cost.memory.arrays if not array.is_parameter)
+        return [
+            _compared("forward FLOPs", formulas.forward, value.forward, cost.forward.total),
+            _compared("backward FLOPs", formulas.backward, value.backward, cost.backward.total),
+            ("backward ÷ forward", "", ratio, _ratio(cost.backward.total, cost.forward.total), ""),
+            ("saved bytes", kept or "no activations", "", f"{cost.saved_bytes:,}", ""),
+        ]
+
+    def __repr__(self) -> str:
+        table = [_HEADINGS, *self._rows(self.text)]
+        widths = [max(len(line[at]) for line in table) for at in range(len(_HEADINGS))]
+        lines = [
+            f"{line[0]:{widths[0]}}  {line[1]:{widths[1]}}  {line[2]:>{widths[2]}}  {line[3]:>{widths[3]}}  {line[4]}"
+            for line in table
+        ]
+        return "\n".join([self.title, *(line.rstrip() for line in lines)])
+
+    def _repr_html_(self) -> str:
+        set_in_mathematics = Flops(*(rf"\({formula}\)" for formula in self.latex))
+        head = "".join(f'<th scope="col">{heading}</th>' for heading in ("quantity", *_HEADINGS[1:4]))
+        body = "".join(_html_row(row) for row in self._rows(set_in_mathematics))
+        title = html.escape(self.title)
+        return (
+            f'<div class="backpass-scroll" role="region" tabindex="0" aria-label="Cost of {title}"'
+            ' style="overflow-x: auto; max-width: 100%">'
+            f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+
+def table(op: object, *inputs: object, **options: object) -> Table:
+    """Count the operation and evaluate its formulas at the same inputs; arguments as for ``count``."""
+    op = load(op)
+    known = {
+        key: value for key, value in dimensions(op, *inputs, **options).items() if key.startswith("has_")
+    }
+    return Table(
+        cost=count(op, *inputs, **options),
+        value=formula(op, *inputs, **options),
+        text=Flops(*map(str, symbolic_formula(op, **known))),
+        latex=latex(op, **known),
+        lengths={k: v for k, v in dimensions(op, *inputs, **options).items() if k not in known},
+    )
+
+
+def _compared(quantity: str, formula: str, value: int, counted: int) -> tuple[str, str, str, str, str]:
+    return quantity, formula, f"{value:,}", f"{counted:,}", "=" if value == counted else "≠"
+
+
+def _ratio(backward: int, forward: int) -> str:
+    return f"{backward / forward:.4g}" if forward else "–"
+
+
+def _html_row(row: tuple[str, str, str, str, str]) -> str:
+    quantity, formula, value, counted, mark = (html.escape(cell) for cell in row)
+    shown = f"{counted} {'✓' if mark == '=' else '✗ differs' if mark else ''}".strip()
+    return f'<tr><th scope="row">{quantity}</th><td>{formula}</td><td>{value}</td><td>{shown}</td></tr>'
