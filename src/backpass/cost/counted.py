@@ -17,7 +17,7 @@ from backpass.interpreters.counting import Tally
 
 @dataclass(frozen=True)
 class Cost:
-    """What one forward and one backward did, each a tally with ``total`` and ``by_kind``, and what they kept."""
+    """What one forward and one backward did, each a tally with ``total`` and ``by_kind``; what they kept."""
 
     name: str
     forward: Tally

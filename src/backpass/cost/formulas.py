@@ -22,7 +22,8 @@ def formula(op: object, *inputs: object, **options: object) -> Flops:
 
     Each formula is passed what its signature names: letters of SHAPES, ``m`` for the product of the leading
     lengths, ``has_b`` for an optional input b, options. ``inputs`` are shapes, or arrays, of which only the
-    shapes matter. Raises ValueError when they do not fit, TypeError when a formula asks for what nothing gives.
+    shapes matter. Raises ValueError when they do not fit, TypeError when a formula asks for what nothing
+    gives.
     """
     op = load(op)
     values = _values(op, inputs, options)

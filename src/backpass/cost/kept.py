@@ -47,9 +47,9 @@ class Memory:
 def memory(op: object, *inputs: object, **options: object) -> Memory:
     """Run forward and list what ``saved`` keeps.
 
-    ``inputs`` are NumPy arrays, PyTorch tensors (on the device "meta" they take no memory themselves), shapes,
-    or None; ``options`` are forward's. A view counts the whole storage that it keeps alive, once for all views
-    of it; what is no array counts 0.
+    ``inputs`` are NumPy arrays, PyTorch tensors (those on the device "meta" take no memory), shapes, or None;
+    ``options`` are forward's. A view counts the whole storage that it keeps alive, once for all views of it;
+    what is no array counts 0.
     """
     op = load(op)
     return memory_of(op, drawn(op, inputs), options)

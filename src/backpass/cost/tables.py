@@ -14,7 +14,7 @@ _HEADINGS = ("", "formula", "value", "counted", "")
 
 @dataclass(frozen=True)
 class Table:
-    """Formula against count for one operation at one set of shapes. ``agrees`` when both formulas are exact."""
+    """Formula against count for one operation at one set of shapes. ``agrees`` when they are equal."""
 
     cost: Cost
     value: Flops
@@ -49,12 +49,12 @@ class Table:
 
     def __repr__(self) -> str:
         table = [_HEADINGS, *self._rows(self.text)]
-        widths = [max(len(line[at]) for line in table) for at in range(len(_HEADINGS))]
+        a, b, c, d, _ = (max(map(len, column)) for column in zip(*table, strict=True))
         lines = [
-            f"{line[0]:{widths[0]}}  {line[1]:{widths[1]}}  {line[2]:>{widths[2]}}  {line[3]:>{widths[3]}}  {line[4]}"
-            for line in table
+            f"{quantity:{a}}  {formula:{b}}  {value:>{c}}  {counted:>{d}}  {mark}".rstrip()
+            for quantity, formula, value, counted, mark in table
         ]
-        return "\n".join([self.title, *(line.rstrip() for line in lines)])
+        return "\n".join([self.title, *lines])
 
     def _repr_html_(self) -> str:
         set_in_mathematics = Flops(*(rf"\({formula}\)" for formula in self.latex))
@@ -71,15 +71,14 @@ class Table:
 def table(op: object, *inputs: object, **options: object) -> Table:
     """Count the operation and evaluate its formulas at the same inputs; arguments as for ``count``."""
     op = load(op)
-    known = {
-        key: value for key, value in dimensions(op, *inputs, **options).items() if key.startswith("has_")
-    }
+    lengths = dimensions(op, *inputs, **options)
+    known = {key: lengths.pop(key) for key in [*lengths] if key.startswith("has_")}
     return Table(
         cost=count(op, *inputs, **options),
         value=formula(op, *inputs, **options),
         text=Flops(*map(str, symbolic_formula(op, **known))),
         latex=latex(op, **known),
-        lengths={k: v for k, v in dimensions(op, *inputs, **options).items() if k not in known},
+        lengths=lengths,
     )
 
 
