@@ -1,0 +1,74 @@
+"""The operations in Triton: the same ``forward`` and ``backward``, on torch tensors, one module a stem.
+
+This is the only folder that imports triton, and it does so when a kernel is loaded, not before. Kernels run
+on a CUDA device; in Triton's interpreter they run on the CPU, slowly, which is how they are tested without
+a GPU. The interpreter is chosen once a process: ``TRITON_INTERPRET=1`` must be set when triton is first
+imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+STEMS = ("softmax",)
+
+
+def load(stem: str) -> ModuleType:
+    """The kernel's module. Raises LookupError when there is none, ImportError, saying why, without triton."""
+    if stem not in STEMS:
+        near = difflib.get_close_matches(stem, STEMS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(STEMS)}"
+        raise LookupError(f"no kernel is called {stem!r}; {hint}")
+    if missing := _missing():
+        raise ImportError(missing)
+    return import_module(f"{__name__}.{stem}")
+
+
+def available() -> str | None:
+    """None where kernels can run; otherwise the reason why they cannot, and what would change that."""
+    if missing := _missing():
+        return missing
+    if _interpreter_asked_for():
+        too_late = "TRITON_INTERPRET=1 was set after triton had been imported; set it before"
+        return None if interpreted() else too_late
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no CUDA device; TRITON_INTERPRET=1, set before triton is imported, runs kernels on the CPU"
+    return None
+
+
+def interpreted() -> bool:
+    """Whether kernels of this process run in Triton's interpreter. Imports triton, which settles it."""
+    import triton.language as tl
+
+    return type(tl.max).__name__ == "InterpretedFunction"
+
+
+def device() -> str:
+    """Where kernels run in this process: "cuda", or "cpu" in the interpreter. Else raises RuntimeError."""
+    if reason := available():
+        raise RuntimeError(reason)
+    return "cpu" if interpreted() else "cuda"
+
+
+def interpret_without_cuda() -> None:
+    """Choose Triton's interpreter for this process if there is no CUDA device, and it is not too late."""
+    import torch
+
+    if not torch.cuda.is_available() and "triton" not in sys.modules:
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
+def _interpreter_asked_for() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
+
+
+def _missing() -> str | None:
+    absent = [name for name in ("torch", "triton") if find_spec(name) is None]
+    return f"{' and '.join(absent)} not installed; kernels need both" if absent else None

@@ -1,0 +1,99 @@
+"""What every kernel here shares: which tensors it takes, how it addresses their rows, how it is launched."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from backpass.kernels import interpreted
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Refuse, with TypeError, what is no real floating tensor on a device where kernels run."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name}: expected a torch tensor; got {type(value).__name__}")
+    if value.dtype not in DTYPES:
+        wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise TypeError(f"{name}: expected one of {wanted}; got dtype {value.dtype}")
+    if value.device.type != "cuda" and not (value.device.type == "cpu" and interpreted()):
+        raise TypeError(
+            f"{name}: expected a tensor on a CUDA device (on the CPU, kernels run only in Triton's "
+            f"interpreter: set TRITON_INTERPRET=1 before triton is imported); got device {value.device}"
+        )
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which a kernel computes: float32, and float64 for float64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, dict[str, int]]:
+    """Where the rows of ``x[*, n]`` lie, so that a kernel reads any strides without a copy: ``x``, and its
+    leading axes as three, ``[length_0, length_1, length_2]``, under the names that kernels use. Strides
+    count elements; an expanded axis has stride 0.
+
+    Neighbouring leading axes that one stride can walk are merged first. Three then suffice for whatever an
+    attention layer makes of ``[b, n_h, s, d]`` by transposing, slicing and expanding, much of which
+    ``reshape`` would copy. A tensor with four or more that do not merge is copied: rare, and else every
+    kernel would pay.
+    """
+    lengths: list[int] = []
+    strides: list[int] = []
+    for length, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
+        if length == 1:
+            continue
+        if lengths and strides[-1] == length * stride:
+            lengths[-1] *= length
+            strides[-1] = stride
+        else:
+            lengths.append(length)
+            strides.append(stride)
+    if len(lengths) > 3:
+        return rows_of(x.contiguous())
+
+    padding = 3 - len(lengths)
+    _, length_1, length_2 = lengths + [1] * padding
+    stride_0, stride_1, stride_2 = strides + [0] * padding
+    return x, {
+        "length_1": length_1,
+        "length_2": length_2,
+        "stride_0": stride_0,
+        "stride_1": stride_1,
+        "stride_2": stride_2,
+        "stride_n": x.stride(-1),
+    }
+
+
+@triton.jit
+def row_start(rows, length_1, length_2, stride_0, stride_1, stride_2):
+    """Offset of the first element of each of ``rows`` (int64), from what ``rows_of`` returns."""
+    last = rows % length_2
+    middle = rows // length_2 % length_1
+    first = rows // length_2 // length_1
+    return first * stride_0 + middle * stride_1 + last * stride_2
+
+
+TRITON_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
+
+
+class Launch(NamedTuple):
+    """One kernel with all it is launched with. ``resources`` compiles the same thing without running it."""
+
+    kernel: Any
+    programs: int
+    arguments: dict[str, Any]  # tensors and integers, known at the call
+    constants: dict[str, Any]  # known when the kernel is compiled
+    warps: int
+
+    def run(self) -> None:
+        tensor = next(value for value in self.arguments.values() if isinstance(value, torch.Tensor))
+        # Triton launches on the current device, which need not be the tensors'.
+        on_device = torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+        with on_device:
+            self.kernel[(self.programs,)](**self.arguments, **self.constants, num_warps=self.warps)

@@ -1,0 +1,135 @@
+"""What a kernel needs of a GPU, registers, shared memory and spills, by compiling it with no GPU present.
+
+``python -m backpass.kernels.resources softmax`` prints the table; ``resources("softmax")`` returns its
+rows, also in a process whose kernels are interpreted: triton compiles nothing there, so another process
+does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+CAPABILITIES = (80, 90)  # Ampere (A100), Hopper (H100, H200)
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+class Resources(NamedTuple):
+    """One kernel compiled for one GPU. Spilled is what a thread's registers had no room for: best nothing."""
+
+    kernel: str
+    case: str
+    dtype: str
+    capability: int
+    threads: int
+    registers: int  # a thread
+    shared_bytes: int  # a program
+    spilled_bytes: int  # a thread
+
+
+def resources(stem: str, dtypes=DTYPES, capabilities=CAPABILITIES) -> list[Resources]:
+    """Compile every launch the kernel's module lists, for each dtype and compute capability.
+
+    Raises LookupError for an unknown stem, ImportError without triton, RuntimeError when one does not
+    compile.
+    """
+    from backpass.kernels import load
+
+    load(stem)
+    command = [sys.executable, "-m", __name__, stem, "--json", "--dtypes", *dtypes]
+    command += ["--capabilities", *map(str, capabilities)]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"compiling the kernel {stem!r} failed:\n{done.stderr}")
+    return [Resources(*row) for row in json.loads(done.stdout)]
+
+
+def table(rows: list[Resources]) -> str:
+    """The rows as text, one a line."""
+    head = ("kernel", "case", "dtype", "sm", "threads", "registers", "shared", "spilled")
+    cells = [head, *([str(value) for value in row] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def compile_launch(launch, capability: int):
+    """The launch's kernel, compiled as Triton would at the call, for a CUDA device of that capability."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature, constants, attributes = {}, dict(launch.constants), {}
+    for position, name in enumerate(launch.kernel.arg_names):
+        value = launch.arguments.get(name)
+        # At a call Triton compiles an integer that is 1 in, and notes which others are multiples of 16.
+        if value is None or (isinstance(value, int) and value == 1):
+            signature[name] = "constexpr"
+            constants.setdefault(name, value)
+        elif isinstance(value, int):
+            signature[name] = "i32" if value < 2**31 else "i64"
+            if value % 16 == 0:
+                attributes[(position,)] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = f"*{_TRITON_NAMES[str(value.dtype)]}"
+            attributes[(position,)] = [["tt.divisibility", 16]]
+    source = ASTSource(launch.kernel, signature, constants, attributes)
+    target = GPUTarget("cuda", capability, 32)
+    return triton.compile(source, target=target, options={"num_warps": launch.warps})
+
+
+_TRITON_NAMES = {
+    "torch.float16": "fp16",
+    "torch.bfloat16": "bf16",
+    "torch.float32": "fp32",
+    "torch.float64": "fp64",
+}
+
+
+def _measure(kernel, capability: int, case: str, dtype: str, launch) -> Resources:
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # A stack in a kernel that calls nothing holds what was spilled.
+    found = {name: int(value) for name, value in re.findall(r"(REG|STACK):(\d+)", said)}
+    name = launch.kernel.__name__.lstrip("_")
+    return Resources(
+        name, case, dtype, capability, launch.warps * 32, found["REG"], kernel.metadata.shared, found["STACK"]
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m backpass.kernels.resources", description=__doc__)
+    parser.add_argument("stem")
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES)
+    parser.add_argument("--capabilities", nargs="+", type=int, default=CAPABILITIES)
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    chosen = parser.parse_args(arguments)
+
+    import torch
+
+    from backpass.kernels import load
+
+    rows = [
+        _measure(compile_launch(launch, capability), capability, case, dtype, launch)
+        for dtype in chosen.dtypes
+        for case, launch in load(chosen.stem).launches(getattr(torch, dtype))
+        for capability in chosen.capabilities
+    ]
+    print(json.dumps(rows) if chosen.json else table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Every kernel compiles for Ampere and Hopper with no GPU present, and what it keeps in registers fits
+there."""
+
+import subprocess
+import sys
+
+import pytest
+
+from backpass import kernels
+from backpass.kernels.resources import Resources, resources, table
+
+pytest.importorskip("torch")
+pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
+
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Resources]:
+    return resources("softmax", dtypes=DTYPES)
+
+
+def test_every_kernel_compiles_for_every_target(rows):
+    compiled = {(row.kernel, row.dtype, row.capability) for row in rows}
+    names = ("forward_rows", "backward_rows", "forward_tiles", "backward_tiles")
+    assert compiled == {(name, dtype, sm) for name in names for dtype in DTYPES for sm in (80, 90)}
+
+
+def test_nothing_is_spilled_and_a_program_fits(rows, capsys):
+    with capsys.disabled():
+        print()
+        for sm, name in sorted({(row.capability, row.kernel) for row in rows}):
+            of_kernel = [row for row in rows if (row.capability, row.kernel) == (sm, name)]
+            registers, shared, spilled = (
+                max(getattr(row, field) for row in of_kernel)
+                for field in ("registers", "shared_bytes", "spilled_bytes")
+            )
+            needs = f"at most {registers} registers, {shared} B shared, {spilled} B spilled"
+            print(f"  sm_{sm} {name:14} {needs}")
+    for row in rows:
+        assert row.spilled_bytes == 0, row
+        assert 0 < row.registers * row.threads <= 65536, row
+        assert row.shared_bytes <= 48 * 1024, row
+
+
+def test_a_row_too_long_for_the_registers_is_seen_to_spill(compiling):
+    code = (
+        "from backpass.kernels import resources, softmax\n"
+        "softmax.ROW_BYTES *= 4\n"
+        "resources.main(['softmax', '--dtypes', 'float32', '--capabilities', '90'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=compiling, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    longest = next(line for line in done.stdout.splitlines() if line.startswith("backward_rows   longest"))
+    assert int(longest.split()[-1]) > 0
+
+
+def test_the_table_has_a_line_for_each_kernel(rows):
+    lines = table(rows[:2]).splitlines()
+    assert lines[0].split() == ["kernel", "case", "dtype", "sm", "threads", "registers", "shared", "spilled"]
+    assert [line.split()[0] for line in lines[1:]] == [row.kernel for row in rows[:2]]
+
+
+def test_an_unknown_kernel_is_refused_with_the_nearest_name():
+    with pytest.raises(LookupError, match="no kernel is called 'sofmax'; did you mean 'softmax'"):
+        resources("sofmax")
+    with pytest.raises(LookupError, match="there are: softmax"):
+        kernels.load("linear")
