@@ -506,7 +506,8 @@ class Namespace:
     def _sum_last(self, terms: np.ndarray, zero: Scalar) -> np.ndarray:
         if terms.shape[-1] == 0:
             return np.full(terms.shape[:-1], zero, dtype=terms.dtype)
-        return reduce(lambda a, b: _elementwise(operator.add, a, b), np.moveaxis(terms, -1, 0))
+        total = reduce(lambda a, b: _elementwise(operator.add, a, b), np.moveaxis(terms, -1, 0))
+        return np.asarray(total, dtype=terms.dtype)  # one term and no other axis: NumPy hands out the scalar
 
 
 _STORAGE = {INT64: np.int64, BOOL: np.bool_}
