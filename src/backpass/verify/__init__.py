@@ -1,0 +1,12 @@
+"""Independent checks of a backward: finite differences, complex steps, symbols, autograd, PyTorch's operator,
+kernels.
+
+``check(op, *inputs, **options)`` runs every one that applies and returns a table; see the page
+``reference/check_your_own``.
+"""
+
+from backpass.verify.checking import METHODS, check
+from backpass.verify.drawing import cases, draw
+from backpass.verify.report import Report, Row, VerificationError
+
+__all__ = ["METHODS", "Report", "Row", "VerificationError", "cases", "check", "draw"]

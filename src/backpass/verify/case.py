@@ -1,0 +1,199 @@
+"""One check's material: the subject, its inputs in float64, a random cotangent, and what the backward made of
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from backpass.arrays import Array, is_array
+from backpass.verify.convert import device_of, dtype_name, is_floating, is_torch, to_numpy, to_torch
+from backpass.verify.subject import Subject
+
+
+class NotRun(Exception):
+    """A method does not apply; the message says why."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What every method is given. Arrays without a library in their name are NumPy float64."""
+
+    subject: Subject
+    inputs: tuple[object, ...]
+    seed: int
+    given_dy: Array | None = None
+    operator: Callable[..., Array] | None = None
+    tolerances: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A fresh generator: each method draws the same, whichever others ran."""
+        return np.random.default_rng([self.seed, 1])
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The inputs that are arrays."""
+        return [value for value in self.inputs if is_array(value)]
+
+    @property
+    def device(self) -> str:
+        """Where the inputs lie."""
+        return device_of(self.arrays[0])
+
+    @property
+    def dtype(self) -> str:
+        """The inputs' floating-point type, by name."""
+        return dtype_name(self.inputs[self.differentiable[0]])
+
+    @cached_property
+    def differentiable(self) -> list[int]:
+        """Positions of the inputs that get a gradient."""
+        return self.subject.differentiable(self.inputs)
+
+    @property
+    def uses_torch(self) -> bool:
+        """Whether float64 work runs in PyTorch: where the subject is known to run on nothing else."""
+        return self.subject.torch_only or (
+            self.subject.shapes is None and any(is_torch(a) for a in self.arrays)
+        )
+
+    @cached_property
+    def float64(self) -> tuple[object, ...]:
+        """The inputs as NumPy arrays, floating ones in float64; what is no array as it is."""
+        return tuple(to_numpy(value) if is_array(value) else value for value in self.inputs)
+
+    @property
+    def finite(self) -> bool:
+        """Whether every floating input is finite everywhere."""
+        return all(
+            np.isfinite(self.float64[at]).all()
+            for at in range(len(self.inputs))
+            if is_floating(self.inputs[at])
+        )
+
+    def tolerance(self, method: str, usual: float, why: str) -> tuple[float, str]:
+        """The method's tolerance and the reason for it; the usual ones unless others were asked for."""
+        return self.tolerances.get(method, (usual, why))
+
+    def quantity(self, at: int) -> str:
+        """``dx`` for the gradient with respect to the input called x."""
+        return f"d{self.subject.input_names[at]}"
+
+    def native(self, values: tuple[object, ...]) -> tuple[object, ...]:
+        """Fresh copies of NumPy arrays in the library in which float64 work runs."""
+        if self.uses_torch:
+            return tuple(_torch_like(value, self.device) for value in values)
+        return tuple(value.copy() if is_array(value) else value for value in values)
+
+    def forward(self, values: tuple[object, ...]) -> np.ndarray:
+        """y for NumPy inputs (real or complex), through the library in which float64 work runs."""
+        return _back(self.subject.forward(*self.native(values))[0])
+
+    @cached_property
+    def y(self) -> np.ndarray:
+        """The forward's output in float64."""
+        return to_numpy(_one_array(self._run[0]))
+
+    @cached_property
+    def dy(self) -> np.ndarray:
+        """Standard normal, or the one given, rounded to the inputs' dtype; zero where y is not finite."""
+        if self.given_dy is None:
+            dy = np.random.default_rng([self.seed, 0]).standard_normal(self.y.shape)
+        else:
+            dy = to_numpy(self.given_dy)
+            if dy.shape != self.y.shape:
+                raise ValueError(
+                    f"dy: expected the output's shape {list(self.y.shape)}; got {list(dy.shape)}"
+                )
+        return _rounded(np.where(np.isfinite(self.y), dy, 0.0), like=self.inputs[self.differentiable[0]])
+
+    @cached_property
+    def gradients(self) -> dict[int, np.ndarray | None]:
+        """What backward made of dy, in float64, by position of the input."""
+        dy = self.native((self.dy,))[0]
+        return self.by_input(self.subject.backward(dy, self._run[1]))
+
+    @cached_property
+    def _run(self) -> tuple[Array, Any]:
+        return self.subject.forward(*self.native(self.float64))
+
+    def by_input(self, returned: Any) -> dict[int, np.ndarray | None]:
+        """What backward returned, in float64, by position of the input it belongs to."""
+        found = self.by_position(returned)
+        return {at: None if gradient is None else to_numpy(gradient) for at, gradient in found.items()}
+
+    def by_position(self, returned: Any) -> dict[int, Array | None]:
+        """What backward returned, by position of the input. Raises ValueError when the number is off."""
+        gradients = returned if isinstance(returned, (tuple, list)) else (returned,)
+        with_optional = [at for at in range(len(self.inputs)) if self._may_have_gradient(at)]
+        for positions in (self.differentiable, with_optional, range(len(self.inputs))):
+            if len(gradients) == len(positions):
+                found = dict(zip(positions, gradients, strict=True))
+                return {at: found[at] for at in self.differentiable}
+        names = ", ".join(self.quantity(at) for at in self.differentiable)
+        raise ValueError(
+            f"backward: expected {len(self.differentiable)} gradients ({names}); got {len(gradients)}"
+        )
+
+    def _may_have_gradient(self, at: int) -> bool:
+        return at in self.differentiable or self.inputs[at] is None
+
+    def scale(self, at: int) -> float:
+        """What a gradient with respect to x is measured by: max |dy| · min(1, max |y| / max |x|)."""
+        y, x = _largest(self.y), _largest(self.float64[at])
+        return _largest(self.dy) * (min(1.0, y / x) if x > 0 and y > 0 else 1.0)
+
+
+def describe(subject: Subject, inputs: tuple[object, ...]) -> str:
+    """``x[3, 5], w[5, 7], float64, NumPy`` and the options."""
+    parts = [
+        f"{name}[{', '.join(map(str, value.shape))}]" if is_array(value) else f"{name}={value!r}"
+        for name, value in zip(subject.input_names, inputs, strict=False)
+        if value is not None
+    ]
+    parts += [f"{name}={value!r}" for name, value in subject.options.items()]
+    arrays = [value for value in inputs if is_array(value)]
+    types = dict.fromkeys(dtype_name(a) for a in arrays)
+    library = f"PyTorch on {device_of(arrays[0])}" if is_torch(arrays[0]) else "NumPy"
+    return ", ".join([*parts, *types, library])
+
+
+def first_line(error: Exception) -> str:
+    """An exception in one line."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _rounded(values: np.ndarray, like: Array) -> np.ndarray:
+    """float64 values rounded to the dtype of ``like``."""
+    return to_numpy(to_torch(values, dtype=like.dtype) if is_torch(like) else values.astype(like.dtype))
+
+
+def _torch_like(value: object, device: str):
+    import torch
+
+    if not is_array(value):
+        return value
+    return torch.as_tensor(np.array(value)).to(device)
+
+
+def _back(value: Array) -> np.ndarray:
+    value = _one_array(value)
+    return value.detach().cpu().numpy() if is_torch(value) else np.asarray(value)
+
+
+def _one_array(y: object) -> Array:
+    if not is_array(y) and not isinstance(y, np.generic):
+        raise TypeError(f"forward: expected y to be one array; got {type(y).__name__}")
+    return y
+
+
+def _largest(x: np.ndarray) -> float:
+    finite = np.abs(x[np.isfinite(x)])
+    return float(finite.max()) if finite.size else 0.0

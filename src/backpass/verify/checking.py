@@ -1,0 +1,94 @@
+"""Run every check that applies, and put what they found in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from backpass.arrays import Array, is_array
+from backpass.verify import (
+    autograd,
+    complex_step,
+    contract,
+    finite_difference,
+    kernel,
+    precision,
+    pytorch,
+    symbolic,
+)
+from backpass.verify.case import Case, NotRun, describe, first_line
+from backpass.verify.convert import dtype_name
+from backpass.verify.drawing import draw, options_for
+from backpass.verify.report import FAILED, NOT_RUN, Report, Row
+from backpass.verify.subject import load, subject
+
+METHODS = {
+    "contract": contract,
+    "finite_difference": finite_difference,
+    "complex_step": complex_step,
+    "symbolic": symbolic,
+    "autograd": autograd,
+    "pytorch": pytorch,
+    "precision": precision,
+    "kernel": kernel,
+}
+
+
+def check(
+    op: object,
+    *inputs: Array | object,
+    seed: int = 0,
+    methods: Sequence[str] | None = None,
+    dy: Array | None = None,
+    operator: Callable[..., Array] | None = None,
+    zero_gradients: Sequence[str] = (),
+    tolerances: dict[str, tuple[float, str]] | None = None,
+    raises: bool = True,
+    **options: object,
+) -> Report:
+    """Check ``op``'s backward by every method that applies; the report is a table.
+
+    ``op`` is the name or module of an operation, any object with ``forward(*inputs) -> (y, saved)`` and
+    ``backward(dy, saved)``, or a ``torch.autograd.Function``. ``inputs`` are NumPy or PyTorch arrays; an
+    operation that declares SHAPES may have them drawn. Options go to ``forward``.
+
+    - ``seed`` draws the cotangent, the directions and, where they are not given, the inputs;
+    - ``methods`` names those to run (all: see METHODS);
+    - ``dy`` replaces the random cotangent;
+    - ``operator`` is a function of PyTorch's that computes the same y, for an object that has no SHAPES;
+    - ``zero_gradients`` names inputs whose gradient is identically zero, else reported as vacuous;
+    - ``tolerances`` maps a method to a tolerance and its reason, which the table then shows.
+
+    Raises VerificationError, which carries the report, when a row fails, unless ``raises=False``; TypeError,
+    ValueError or LookupError when ``op`` or its inputs are nothing that can be checked.
+    """
+    op = load(op)
+    if not inputs:
+        inputs = draw(op, np.random.default_rng([seed, 2]))
+        options = {**options_for(op), **options}
+    unknown = sorted({*(methods or ()), *(tolerances or ())} - set(METHODS))
+    if unknown:
+        raise ValueError(f"methods: expected some of {', '.join(METHODS)}; got {', '.join(unknown)}")
+    under_test = subject(op, len(inputs), options, zero_gradients)
+    _refuse(inputs, under_test.differentiable(inputs))
+    case = Case(under_test, tuple(inputs), seed, dy, operator, tolerances or {})
+    rows = [row for name in methods or METHODS for row in _run(name, case)]
+    report = Report(under_test.name, describe(under_test, case.inputs), tuple(rows))
+    return report.raise_if_failed() if raises else report
+
+
+def _refuse(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
+    if not differentiable:
+        given = ", ".join(dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs)
+        raise TypeError(f"inputs: expected at least one array of real floating-point numbers; got {given}")
+
+
+def _run(name: str, case: Case) -> list[Row]:
+    method = METHODS[name]
+    try:
+        return method.run(case)
+    except NotRun as reason:
+        return [Row(method.NAME, "", NOT_RUN, reason=str(reason))]
+    except Exception as error:
+        return [Row(method.NAME, "", FAILED, reason=f"{first_line(error)}")]

@@ -1,0 +1,70 @@
+"""The imaginary part of the forward a tiny imaginary step away: dy/dx along v is Im f(x + i·h·v) / h,
+exactly.
+
+Nothing is subtracted, so the step may be 1e-30 and the error is rounding alone. The forward must be analytic
+and must compute in complex numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backpass.arrays import is_array
+from backpass.verify.case import Case, NotRun, first_line
+from backpass.verify.directional import rows
+from backpass.verify.finite_difference import best_step, difference
+from backpass.verify.report import Row
+
+NAME = "complex step"
+TOLERANCE = 1e-12
+WHY = "rounding alone"
+STEP = 1e-30
+AGREEMENT = (
+    1e-4  # of a complex step and a finite difference along one direction, where the forward is analytic
+)
+
+
+def run(case: Case) -> list[Row]:
+    """One row a gradient. Raises NotRun where the forward is not an analytic function of complex numbers."""
+
+    def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
+        return float(np.sum(case.dy * _change(case, at, direction))), direction
+
+    for at in case.differentiable:
+        _refuse_unless_analytic(case, at)
+    return rows(case, NAME, *case.tolerance("complex_step", TOLERANCE, WHY), derivative)
+
+
+def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
+    """dy/dx along the direction."""
+    values = [_complex(value) for value in case.float64]
+    values[at] = values[at] + 1j * STEP * direction
+    try:
+        with np.errstate(invalid="ignore"):
+            y = case.forward(tuple(values))
+    except Exception as error:
+        if case.subject.shapes is not None:
+            raise
+        raise NotRun(f"forward takes no complex numbers ({first_line(error)})") from None
+    if not np.iscomplexobj(y):
+        raise NotRun(
+            "forward turns complex numbers into real ones (an absolute value, a real part, a conversion)"
+        )
+    return np.where(np.isfinite(y), y.imag / STEP, 0.0)
+
+
+def _refuse_unless_analytic(case: Case, at: int) -> None:
+    x = case.float64[at]
+    direction = np.where(np.isfinite(x), case.rng.standard_normal(x.shape), 0.0)
+    exact = _change(case, at, direction)
+    near, _ = difference(case, at, direction, best_step(case, at))
+    largest = max(np.abs(near).max(initial=0.0), np.abs(exact).max(initial=0.0))
+    if np.abs(near - exact).max(initial=0.0) > AGREEMENT * largest:
+        raise NotRun(
+            "forward is not analytic: its complex step is not its finite difference (|x|, a conjugate?)"
+        )
+
+
+def _complex(value: object) -> object:
+    floating = is_array(value) and np.issubdtype(value.dtype, np.floating)
+    return value.astype(np.complex128) if floating else value

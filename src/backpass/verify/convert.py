@@ -1,0 +1,52 @@
+"""Arrays from one library to another: NumPy for judging, float64 for proving, PyTorch for comparing."""
+
+from __future__ import annotations
+
+import array_api_compat
+import numpy as np
+
+from backpass.arrays import Array, is_array, namespace
+
+
+def is_torch(value: object) -> bool:
+    """Whether ``value`` is a PyTorch tensor; does not import PyTorch."""
+    return array_api_compat.is_torch_array(value)
+
+
+def is_floating(value: object) -> bool:
+    """Whether ``value`` is an array of real floating-point numbers."""
+    return is_array(value) and namespace(value).isdtype(value.dtype, "real floating")
+
+
+def to_numpy(value: Array) -> np.ndarray:
+    """A NumPy copy on the CPU; floating-point numbers become float64, which holds each of them exactly."""
+    if is_torch(value):
+        value = value.detach().cpu()
+        value = (value.double() if value.is_floating_point() else value).numpy()
+    value = np.array(value)
+    return value.astype(np.float64) if np.issubdtype(value.dtype, np.floating) else value
+
+
+def to_torch(value: object, device: str = "cpu", dtype=None):
+    """A fresh tensor on ``device``; floating-point numbers become ``dtype`` (float64 unless given).
+
+    What is no array passes through: None, a number, an option.
+    """
+    import torch
+
+    if not is_array(value):
+        return value
+    if is_floating(value):
+        return torch.as_tensor(to_numpy(value)).to(device=device, dtype=dtype or torch.float64)
+    value = value.detach().clone() if is_torch(value) else torch.as_tensor(np.array(value))
+    return value.to(device)
+
+
+def dtype_name(value: Array) -> str:
+    """``float32`` for NumPy's and PyTorch's alike."""
+    return str(value.dtype).removeprefix("torch.")
+
+
+def device_of(value: Array) -> str:
+    """``cpu`` or ``cuda:0``."""
+    return str(value.device) if is_torch(value) else "cpu"

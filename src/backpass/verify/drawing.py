@@ -1,0 +1,101 @@
+"""Random inputs of the shapes an operation declares: odd sizes, all different, so that a wrong axis shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from backpass.shapes import Shapes, Spec, parse
+from backpass.verify.subject import load
+
+LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
+LEADING = {"*": (3,), "*a": (2, 1), "*b": (4,)}  # for its groups of leading axes
+
+# Options without which forward cannot run, or whose default would hide a mistake.
+OPTIONS: dict[str, dict[str, Any]] = {"scale": {"factor": -1.75}, "fork": {"copies": 3}}
+
+
+def draw(
+    op: object,
+    rng: np.random.Generator,
+    *,
+    lengths: Mapping[str, int] | None = None,
+    leading: Mapping[str, tuple[int, ...]] | None = None,
+    without: Sequence[str] = (),
+) -> tuple[np.ndarray | None, ...]:
+    """Standard normal float64 arrays for ``op.SHAPES``, one an input; None for those named in ``without``.
+
+    ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a group of leading axes.
+    Raises ValueError when ``op`` declares no SHAPES.
+    """
+    op = load(op)
+    text = getattr(op, "SHAPES", None)
+    if text is None:
+        raise ValueError(
+            "inputs: an object that declares no SHAPES cannot have them drawn; give them in order"
+        )
+    shapes = parse(text)
+    lengths = {
+        **dict(zip(shapes.letters, _all_different(len(shapes.letters)), strict=True)),
+        **(lengths or {}),
+    }
+    return draw_shapes(shapes, rng, lengths, {**LEADING, **(leading or {})}, without)
+
+
+def draw_shapes(
+    shapes: Shapes,
+    rng: np.random.Generator,
+    lengths: Mapping[str, int],
+    leading: Mapping[str, tuple[int, ...]],
+    without: Sequence[str] = (),
+) -> tuple[np.ndarray | None, ...]:
+    """``draw`` for a parsed declaration, with every length given."""
+    return tuple(
+        None if spec.name in without else _draw_one(spec, _shape(spec, lengths, leading), rng)
+        for spec in shapes.inputs
+    )
+
+
+def options_for(op: object) -> dict[str, Any]:
+    """The options with which the operation is checked when none are given."""
+    return dict(OPTIONS.get(_stem(op), {}))
+
+
+def cases(
+    op: object, rng: np.random.Generator
+) -> Iterator[tuple[tuple[np.ndarray | None, ...], dict[str, Any]]]:
+    """Inputs and options that between them reach each line of a backward: leading axes of every kind, each
+    optional input present and absent."""
+    op = load(op)
+    shapes = parse(op.SHAPES)
+    optional = [spec.name for spec in shapes.inputs if spec.optional]
+    for leading in (
+        {},
+        {"*": (), "*a": (), "*b": ()},
+        {"*": (2, 3), "*a": (3, 1), "*b": (2, 1, 4)},
+        {"*": (2, 1, 3), "*a": (2, 4), "*b": (1, 4)},
+    ):
+        yield draw(op, rng, leading=leading), options_for(op)
+    for name in optional:
+        yield draw(op, rng, without=[name]), options_for(op)
+
+
+def _all_different(count: int) -> list[int]:
+    return [
+        LENGTHS[at] if at < len(LENGTHS) else LENGTHS[-1] + 2 * (at - len(LENGTHS) + 1) for at in range(count)
+    ]
+
+
+def _shape(spec: Spec, lengths: Mapping[str, int], leading: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    parts = (leading[axis] if axis.startswith("*") else (lengths[axis],) for axis in spec.axes)
+    return tuple(length for part in parts for length in part)
+
+
+def _draw_one(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    return rng.integers(0, 4, shape) if spec.integer else rng.standard_normal(shape)
+
+
+def _stem(op: object) -> str:
+    return getattr(op, "__name__", "").rpartition(".")[2]

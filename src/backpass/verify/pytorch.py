@@ -1,0 +1,85 @@
+"""PyTorch's own operator, forward and backward, in float64: the one check that the forward is what its name
+says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backpass.arrays import Array
+from backpass.verify.autograd import by_hand, differentiate
+from backpass.verify.case import Case, NotRun
+from backpass.verify.comparison import judge_gradient, judge_y
+from backpass.verify.report import Row
+
+NAME = "PyTorch's operator"
+TOLERANCE = 1e-12
+WHY = "every element; rounding in another order"
+
+
+def run(case: Case) -> list[Row]:
+    """A row for y and one a gradient. Raises NotRun where PyTorch has no such operator."""
+    operator = bound_operator(case)
+    if operator is None:
+        raise NotRun("no operator to compare with; give one as operator=")
+    expected_y, expected = differentiate(case, operator)
+    y, got = by_hand(case)
+    tolerance, why = case.tolerance("pytorch", TOLERANCE, WHY)
+    rows = [judge_y(case, NAME, y, expected_y, tolerance, why)]
+    return rows + [
+        judge_gradient(case, NAME, at, got[at], expected[at], tolerance, why) for at in case.differentiable
+    ]
+
+
+def bound_operator(case: Case) -> Callable[..., Array] | None:
+    """The operator that the reader gave, or PyTorch's for a stem, with the case's options."""
+    if case.operator is not None:
+        return case.operator
+    operator = _OPERATORS.get(case.subject.stem)
+    return operator and (lambda *inputs: operator(*inputs, **case.subject.options))
+
+
+def _softmax(x):
+    import torch
+
+    return torch.softmax(x, dim=-1)
+
+
+def _linear(x, w, b=None):
+    import torch
+
+    return torch.nn.functional.linear(x, w.mT, b)
+
+
+def _matmul(a, b):
+    import torch
+
+    return torch.matmul(a, b)
+
+
+def _scale(x, *, factor):
+    import torch
+
+    return torch.mul(x, factor)
+
+
+def _fork(x, *, copies=2):
+    import torch
+
+    return torch.stack([x] * copies)
+
+
+def _residual(x, f):
+    import torch
+
+    return torch.add(x, f)
+
+
+_OPERATORS: dict[str | None, Callable[..., Array]] = {
+    "softmax": _softmax,
+    "linear": _linear,
+    "matmul": _matmul,
+    "scale": _scale,
+    "fork": _fork,
+    "residual": _residual,
+}

@@ -1,0 +1,145 @@
+"""The table of a check: one row for each method and quantity, in a terminal and in a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+PASSED, FAILED, VACUOUS, NOT_RUN = "passed", "FAILED", "vacuous", "not run"
+_MARKS = {PASSED: "✓", FAILED: "✗", VACUOUS: "○", NOT_RUN: "–"}
+_HEADINGS = ("method", "quantity", "largest error", "tolerance", "verdict", "how")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one method found about one quantity.
+
+    ``error`` is the largest element's error over the largest reference element. ``how`` says how it was
+    measured and why the tolerance is what it is; ``reason`` why the verdict is not "passed": what is wrong, or
+    why not run.
+    """
+
+    method: str
+    quantity: str
+    verdict: str
+    error: float | None = None
+    tolerance: float | None = None
+    how: str = ""
+    reason: str = ""
+
+    @property
+    def mark(self) -> str:
+        """✓ passed, ✗ FAILED, ○ vacuous, – not run."""
+        return _MARKS[self.verdict]
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, in the order of the table's headings."""
+        verdict = f"{self.mark} {self.verdict}"
+        how = f"{self.verdict}: {self.reason}" if self.verdict in (NOT_RUN, VACUOUS) else self.how
+        return (self.method, self.quantity, _number(self.error), _number(self.tolerance), verdict, how)
+
+
+class VerificationError(AssertionError):
+    """A backward failed a check; ``report`` holds the table, the message is the table."""
+
+    def __init__(self, report: Report):
+        super().__init__(str(report))
+        self.report = report
+
+
+@dataclass(frozen=True)
+class Report:
+    """Every row of one check. ``passed`` when something was shown and nothing failed or was vacuous."""
+
+    name: str
+    inputs: str
+    rows: tuple[Row, ...]
+
+    @property
+    def failed(self) -> tuple[Row, ...]:
+        """The rows that failed."""
+        return self.having(FAILED)
+
+    @property
+    def passed(self) -> bool:
+        """At least one row passed, none failed and none was vacuous."""
+        return bool(self.having(PASSED)) and not self.failed and not self.having(VACUOUS)
+
+    def having(self, verdict: str) -> tuple[Row, ...]:
+        """The rows with that verdict."""
+        return tuple(row for row in self.rows if row.verdict == verdict)
+
+    def of(self, method: str) -> tuple[Row, ...]:
+        """The rows of one method."""
+        return tuple(row for row in self.rows if row.method == method)
+
+    def raise_if_failed(self) -> Report:
+        """Return the report; raise VerificationError when a row failed, or when no method could be run."""
+        if self.failed or len(self.having(NOT_RUN)) == len(self.rows):
+            raise VerificationError(self)
+        return self
+
+    @property
+    def title(self) -> str:
+        """What was checked."""
+        return f"{self.name}: {self.inputs}"
+
+    @property
+    def summary(self) -> str:
+        """How many rows passed, failed, were vacuous, were not run."""
+        counts = ((len(self.having(verdict)), verdict) for verdict in _MARKS)
+        return ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
+
+    def findings(self) -> Iterator[tuple[str, str]]:
+        """Each thing found wrong, once: the quantities and methods it was seen in, and the sentence."""
+        seen: dict[tuple[str, str], list[str]] = {}
+        for row in self.failed:
+            seen.setdefault((row.quantity, row.reason), []).append(row.method)
+        for (quantity, reason), methods in seen.items():
+            yield f"{quantity} ({', '.join(methods)})", reason
+
+    def __str__(self) -> str:
+        table = [_HEADINGS, *(row.cells() for row in self.rows)]
+        widths = [max(len(line[at]) for line in table) for at in range(len(_HEADINGS))]
+        right = {_HEADINGS.index("largest error"), _HEADINGS.index("tolerance")}
+        lines = [
+            "  ".join(
+                cell.rjust(width) if at in right else cell.ljust(width)
+                for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in table
+        ]
+        rule = "─" * sum(widths[:-1], 2 * (len(widths) - 1) + len(_HEADINGS[-1]))
+        found = [f"✗ {where}: {what}" for where, what in self.findings()]
+        return "\n".join([self.title, lines[0], rule, *lines[1:], rule, self.summary, *found])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col">{html.escape(heading)}</th>' for heading in _HEADINGS)
+        body = "".join(_html_row(row) for row in self.rows)
+        found = "".join(
+            f"<li><strong>{html.escape(where)}</strong>: {html.escape(what)}</li>"
+            for where, what in self.findings()
+        )
+        return (
+            '<div class="backpass-report">'
+            f'<div class="backpass-scroll" role="region" tabindex="0" aria-label="Checks of {html.escape(self.name)}"'
+            ' style="overflow-x: auto; max-width: 100%">'
+            f"<table><caption>{html.escape(self.title)}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+            f"<p>{html.escape(self.summary)}</p>" + (f"<ul>{found}</ul>" if found else "") + "</div>"
+        )
+
+
+def _html_row(row: Row) -> str:
+    method, *cells = (html.escape(cell) for cell in row.cells())
+    style = ' style="text-align: left"'
+    data = "".join(f"<td{style}>{cell}</td>" for cell in cells)
+    kind = row.verdict.lower().replace(" ", "-")
+    return f'<tr class="backpass-{kind}"><th scope="row"{style}>{method}</th>{data}</tr>'
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"

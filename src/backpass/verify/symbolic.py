@@ -1,0 +1,123 @@
+"""Symbols through forward and backward: the backward is the symbolic derivative of Σ dy·forward, exactly.
+
+Run at a tiny shape, where it is a proof for every value at once. ``max`` returns a fresh symbol there, and
+the derivative of the forward with respect to it is proved 0, which is why the derivative may hold it fixed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+
+from backpass.arrays import Array, is_array
+from backpass.verify.case import Case, NotRun, first_line
+from backpass.verify.drawing import draw_shapes
+from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
+
+NAME = "symbolic"
+ELEMENTS = 24  # of all inputs together, where the shape cannot be made smaller: beyond, expressions grow long
+LENGTHS = (2, 3, 2, 3, 2)  # at most, for a declaration's letters
+LEADING = {"*": (2,), "*a": (2,), "*b": (1,)}  # for its groups of leading axes, where they are not empty
+
+
+def run(case: Case) -> list[Row]:
+    """One row a gradient. Raises NotRun where forward cannot compute with symbols, or SymPy is missing."""
+    if importlib.util.find_spec("sympy") is None:
+        raise NotRun("sympy is not installed")
+    from backpass.interpreters import symbolic
+
+    inputs = _symbols(case)
+    with symbolic.session() as session:
+        y, saved = _forward(case, inputs)
+        dy = symbolic.array("dy", y.shape)
+        returned = case.subject.backward(dy, saved)
+    loss = sum((a * b for a, b in zip(dy.to_numpy().flat, y.to_numpy().flat, strict=True)), start=0)
+    _refuse_if_max_matters(y.to_numpy().flat, session.fresh)
+
+    proved = "; ∂y/∂max = 0 proved" if session.fresh else ""
+    gradients = case.by_position(returned)
+    return [_row(case, at, inputs[at].to_numpy(), gradients[at], loss, proved) for at in case.differentiable]
+
+
+def _symbols(case: Case) -> tuple[Any, ...]:
+    """The inputs as symbols: of the given shapes, cut down where a declaration allows it."""
+    from backpass.interpreters import symbolic
+
+    if case.subject.torch_only:
+        raise NotRun("an autograd.Function computes with tensors, not with symbols")
+    values = _cut_down(case) if case.subject.shapes else case.float64
+    if sum(value.size for value in values if is_array(value)) > ELEMENTS and not case.subject.shapes:
+        raise NotRun(f"without SHAPES it runs at the inputs' own shape, and on at most {ELEMENTS} elements")
+    return tuple(
+        symbolic.array(case.subject.input_names[at], value.shape)
+        if is_array(value) and np.issubdtype(value.dtype, np.floating)
+        else symbolic.xp.asarray(value)
+        if is_array(value)
+        else value
+        for at, value in enumerate(values)
+    )
+
+
+def _cut_down(case: Case) -> tuple[np.ndarray | None, ...]:
+    """Inputs of the same structure, every length at most a few."""
+    shapes = case.subject.shapes
+    given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
+    most = dict(zip(shapes.letters, LENGTHS * len(shapes.letters), strict=False))
+    lengths = {letter: min(length, given.get(letter, length)) for letter, length in most.items()}
+    leading = {group: shape if given.get(group, shape) != () else () for group, shape in LEADING.items()}
+    without = [
+        name for name, value in zip(case.subject.input_names, case.float64, strict=False) if value is None
+    ]
+    return draw_shapes(shapes, case.rng, lengths, leading, without)
+
+
+def _forward(case: Case, inputs: tuple[Any, ...]) -> tuple[Array, Any]:
+    from backpass.interpreters.symbolic import Undecided
+
+    try:
+        y, saved = case.subject.forward(*inputs)
+        y.to_numpy()
+        return y, saved
+    except Undecided as error:
+        raise NotRun(f"forward branches on values ({first_line(error)})") from None
+    except Exception as error:
+        if case.subject.shapes is not None:
+            raise
+        raise NotRun(f"forward does not compute with symbols ({first_line(error)})") from None
+
+
+def _refuse_if_max_matters(y, fresh) -> None:
+    from backpass.interpreters import exact
+
+    for symbol in fresh:
+        if not all(exact.is_zero(element.diff(symbol)) for element in y if element.has(symbol)):
+            raise NotRun("y depends on a maximum, and the symbols do not know which input is the largest")
+
+
+def _row(case: Case, at: int, x: np.ndarray, gradient: Array | None, loss, proved: str) -> Row:
+    from backpass.interpreters import exact
+
+    quantity = case.quantity(at)
+    how = f"every element, exactly, at shape {list(x.shape)}{proved}"
+    expected = np.array([loss.diff(symbol) for symbol in x.flat], dtype=object)
+    got = np.zeros(x.shape, dtype=object) if gradient is None else gradient.to_numpy()
+    if got.shape != x.shape:
+        return Row(
+            NAME, quantity, FAILED, how=how, reason=f"expected shape {list(x.shape)}; got {list(got.shape)}"
+        )
+
+    wrong = [i for i, (a, b) in enumerate(zip(got.flat, expected, strict=True)) if not exact.equal(a, b)]
+    if wrong:
+        index = [int(i) for i in np.unravel_index(wrong[0], x.shape)]
+        reason = (
+            f"not the symbolic derivative at {len(wrong)} of {x.size} elements, the first at index {index}"
+        )
+        return Row(NAME, quantity, FAILED, tolerance=0.0, how=how, reason=reason)
+    zero = all(exact.is_zero(element) for element in expected)
+    if zero and case.subject.input_names[at] not in case.subject.zero_gradients:
+        return Row(
+            NAME, quantity, VACUOUS, how=how, reason="the gradient is identically zero, and not declared so"
+        )
+    return Row(NAME, quantity, PASSED, error=0.0, tolerance=0.0, how=how)
