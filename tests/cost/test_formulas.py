@@ -1,0 +1,184 @@
+"""Every FLOP formula equals the count, exactly, in integers and in symbols."""
+
+import numpy as np
+import pytest
+import sympy
+
+from backpass import cost, ops
+
+DRAWS = 24
+TINY = {"forward": 0, "backward": 0}
+
+
+def length(rng):
+    return int(rng.choice([1, 1, 2, 3, 4, 5, 7]))
+
+
+def leading(rng):
+    """From no leading axes to three of them."""
+    return tuple(int(n) for n in rng.integers(1, 4, rng.integers(0, 4)))
+
+
+def broadcastable(rng):
+    """Two groups of leading axes that broadcast together: axes missing or of length 1 on either side, or both."""
+    full = leading(rng)
+    sides = [tuple(1 if rng.random() < 0.4 else n for n in full) for _ in range(2)]
+    return [side[rng.integers(0, len(side) + 1) :] for side in sides]
+
+
+def softmax(rng):
+    return [(*leading(rng), length(rng))], {}
+
+
+def linear(rng):
+    n, p = length(rng), length(rng)
+    return [(*leading(rng), n), (n, p), (p,)], {}
+
+
+def linear_without_bias(rng):
+    return linear(rng)[0][:2], {}
+
+
+def matmul(rng):
+    a, b = broadcastable(rng)
+    s, n, p = length(rng), length(rng), length(rng)
+    return [(*a, s, n), (*b, n, p)], {}
+
+
+def scale(rng):
+    return [leading(rng)], {"factor": 0.25}
+
+
+def fork(rng):
+    return [leading(rng)], {"copies": length(rng)}
+
+
+def residual(rng):
+    shape = leading(rng)
+    return [shape, shape], {}
+
+
+CASES = {
+    "softmax": [softmax],
+    "linear": [linear, linear_without_bias],
+    "matmul": [matmul],
+    "scale": [scale],
+    "fork": [fork],
+    "residual": [residual],
+}
+EVERY = pytest.mark.parametrize(
+    ("stem", "case"),
+    [(stem, case) for stem in ops.STEMS for case in CASES[stem]],
+    ids=lambda v: getattr(v, "__name__", v),
+)
+
+
+@EVERY
+def test_formula_equals_count(stem, case):
+    rng = np.random.default_rng(17)
+    for _ in range(DRAWS):
+        shapes, options = case(rng)
+        counted = cost.count(stem, *shapes, **options)
+        formula = cost.formula(stem, *shapes, **options)
+        assert formula == (counted.forward.total, counted.backward.total), (shapes, options)
+        assert all(isinstance(value, int) for value in formula)
+
+
+@EVERY
+def test_symbols_substituted_equal_the_count(stem, case):
+    rng = np.random.default_rng(18)
+    for _ in range(DRAWS):
+        shapes, options = case(rng)
+        counted = cost.count(stem, *shapes, **options)
+        lengths = cost.formulas.dimensions(stem, *shapes, **options)
+        known = {key: lengths.pop(key) for key in [*lengths] if key.startswith("has_")}
+        values = {sympy.Symbol(key, positive=True, integer=True): value for key, value in lengths.items()}
+        formula = cost.symbolic_formula(stem, **known)
+        assert all(isinstance(f, sympy.Expr) for f in formula)
+        assert tuple(f.subs(values) for f in formula) == (counted.forward.total, counted.backward.total)
+
+
+@pytest.mark.parametrize("stem", ops.STEMS)
+def test_formulas_take_bare_symbols(stem):
+    """As a chapter calls them: no helper between."""
+    op = ops.load(stem)
+    for function in (op.forward_flops, op.backward_flops):
+        names = [name for name in function.__code__.co_varnames if not name.startswith("has_")]
+        count = function.__code__.co_argcount
+        symbols = {
+            name: sympy.Symbol(name) for name in names if name in function.__code__.co_varnames[:count]
+        }
+        assert sympy.sympify(function(**symbols)).free_symbols <= set(symbols.values())
+
+
+def test_softmax_costs_4n_minus_1_a_row():
+    m, n = sympy.symbols("m n", positive=True, integer=True)
+    assert cost.symbolic_formula("softmax") == (m * (4 * n - 1), m * (4 * n - 1))
+
+
+def test_one_product_of_1024_rows():
+    """The 1024 × 1600 × 1600 layer: 2mnp is off by the sums that a dot product saves."""
+    forward, backward = cost.formula("linear", (1024, 1600), (1600, 1600))
+    assert forward == 2 * 1024 * 1600 * 1600 - 1024 * 1600
+    assert backward == 4 * 1024 * 1600 * 1600 - 1024 * 1600 - 1600 * 1600
+
+
+def test_latex_is_of_the_same_formula():
+    assert cost.latex("softmax").forward == r"m \left(4 n - 1\right)"
+    assert cost.latex("linear", has_b=False).forward == r"m p \left(2 n - 1\right)"
+    assert "m_{a}" in cost.latex("matmul").backward
+
+
+def test_arrays_serve_as_well_as_shapes():
+    x = np.zeros((4, 5), dtype=np.float32)
+    assert cost.formula("softmax", x) == cost.formula("softmax", (4, 5)) == (4 * 19, 4 * 19)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: cost.formula("softmix", (2,)), LookupError, "did you mean 'softmax'"),
+        (lambda: cost.formula(object(), (2,)), TypeError, "op: expected a stem or something with forward"),
+        (lambda: cost.formula("linear", (2, 3), (4, 5)), ValueError, r"w: expected w\[n, p\] with n = 3"),
+        (lambda: cost.formula("linear", (2, 3)), TypeError, "expected 2 to 3 inputs, x, w, b; got 1"),
+        (lambda: cost.count("softmax", (2, 3), (3,)), TypeError, "expected 1 inputs, x; got 2"),
+        (
+            lambda: cost.count("softmax", 3),
+            TypeError,
+            r"x: expected an array, a shape such as \(2, 3\), or None",
+        ),
+        (lambda: cost.count("softmax", (2, 0)), ValueError, "x:"),
+        (lambda: cost.count("softmax", None), TypeError, "x: expected an array"),
+    ],
+)
+def test_refusals_name_argument_expectation_and_what_came(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_formula_that_asks_for_what_nothing_gives_is_refused():
+    class Op:
+        SHAPES = "x[*] -> y[*]"
+        forward = staticmethod(lambda x: (x, None))
+        backward = staticmethod(lambda dy, saved: dy)
+        forward_flops = staticmethod(lambda m, distinct: m)
+        backward_flops = staticmethod(lambda m: m)
+
+    with pytest.raises(TypeError, match="asks for distinct, which nothing gives"):
+        cost.formula(Op, (2, 3))
+
+
+def test_without_formulas_there_is_still_a_count():
+    class Double:
+        @staticmethod
+        def forward(x):
+            return x + x, None
+
+        @staticmethod
+        def backward(dy, saved):
+            return dy + dy
+
+    counted = cost.count(Double, (2, 3))
+    assert (counted.forward.total, counted.backward.total, counted.ratio) == (6, 6, 1)
+    with pytest.raises(TypeError, match="Double: expected a declaration SHAPES"):
+        cost.formula(Double, (2, 3))

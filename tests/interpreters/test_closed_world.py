@@ -1,0 +1,239 @@
+"""Moving in a closed world is NumPy's; what is not listed is refused; nothing computes behind the scalars' back."""
+
+import numpy as np
+import pytest
+import sympy
+
+from backpass.arrays import namespace
+from backpass.interpreters import counting, symbolic
+
+INTERPRETERS = pytest.mark.parametrize("interpreter", [counting, symbolic], ids=["counting", "symbolic"])
+
+
+def values(array):
+    return array.to_numpy().astype(float)
+
+
+def pair(interpreter, shape, seed=0):
+    """The same small integers, which both interpreters hold exactly, as an Array and as a NumPy array."""
+    numbers = np.random.default_rng(seed).integers(-9, 10, shape).astype(float)
+    return interpreter.xp.asarray(numbers), numbers
+
+
+@INTERPRETERS
+@pytest.mark.parametrize(
+    "key",
+    [
+        0,
+        -1,
+        (1, 2),
+        (1, 2, 3),
+        np.int64(1),
+        slice(None, None, -2),
+        (slice(1, None), None, 0),
+        (..., slice(0, 3)),
+        None,
+        (),
+    ],
+    ids=str,
+)
+def test_indexing_is_numpys(interpreter, key):
+    x, expected = pair(interpreter, (2, 3, 4))
+    assert np.array_equal(values(x[key]), expected[key])
+    assert x[key].shape == expected[key].shape
+
+
+@INTERPRETERS
+def test_an_array_of_integers_is_an_index(interpreter):
+    x, expected = pair(interpreter, (5, 2))
+    tokens = np.array([[4, 0, 4], [1, 1, 3]])
+    assert np.array_equal(values(x[interpreter.xp.asarray(tokens)]), expected[tokens])
+    assert np.array_equal(
+        values(interpreter.xp.take(x, interpreter.xp.asarray(tokens[0]), axis=0)), expected[tokens[0]]
+    )
+
+
+@INTERPRETERS
+@pytest.mark.parametrize(
+    ("move", "expected"),
+    [
+        (lambda xp, x: xp.reshape(x, (4, 6)), lambda x: x.reshape(4, 6)),
+        (lambda xp, x: xp.reshape(x, (-1,)), lambda x: x.ravel()),
+        (lambda xp, x: xp.permute_dims(x, (2, 0, 1)), lambda x: x.transpose(2, 0, 1)),
+        (lambda xp, x: xp.matrix_transpose(x), lambda x: x.swapaxes(1, 2)),
+        (lambda xp, x: xp.broadcast_to(x, (5, 2, 3, 4)), lambda x: np.broadcast_to(x, (5, 2, 3, 4))),
+        (lambda xp, x: xp.expand_dims(x, axis=1), lambda x: x[:, None]),
+        (lambda xp, x: xp.squeeze(x[:1], axis=0), lambda x: x[0]),
+        (lambda xp, x: xp.stack([x, -x], axis=1), lambda x: np.stack([x, -x], axis=1)),
+        (lambda xp, x: xp.concat([x, x[:1]], axis=0), lambda x: np.concatenate([x, x[:1]])),
+        (lambda xp, x: xp.where(xp.arange(4) < 2, x, 0.0), lambda x: np.where(np.arange(4) < 2, x, 0)),
+        (lambda xp, x: xp.zeros_like(x), np.zeros_like),
+        (lambda xp, x: xp.ones_like(x) + xp.full_like(x, 2), lambda x: np.full_like(x, 3)),
+        (lambda xp, x: xp.max(x, axis=(0, 2), keepdims=True), lambda x: x.max(axis=(0, 2), keepdims=True)),
+        (lambda xp, x: xp.max(x), lambda x: x.max()),
+        (lambda xp, x: xp.sum(x, axis=(-1, 0)), lambda x: x.sum(axis=(-1, 0))),
+        (lambda xp, x: xp.sum(x, axis=1, keepdims=True), lambda x: x.sum(axis=1, keepdims=True)),
+        (lambda xp, x: xp.sum(x), lambda x: x.sum()),
+        (lambda xp, x: xp.sum(x[:, :0], axis=1), lambda x: np.zeros((2, 4))),
+        (lambda xp, x: xp.divide(1 - x, 2 + x * x), lambda x: (1 - x) / (2 + x * x)),
+    ],
+)
+def test_functions_are_numpys(interpreter, move, expected):
+    x, numbers = pair(interpreter, (2, 3, 4))
+    found = move(interpreter.xp, x)
+    np.testing.assert_allclose(values(found), expected(numbers), rtol=1e-15)
+    assert found.shape == expected(numbers).shape
+    assert found.dtype == x.dtype
+
+
+@INTERPRETERS
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3,), (3,)),
+        ((3,), (3, 2)),
+        ((2, 3), (3,)),
+        ((4, 2, 3), (3, 2)),
+        ((4, 1, 2, 3), (5, 3, 2)),
+        ((2, 0), (0, 3)),
+    ],
+)
+def test_matrix_products_are_numpys(interpreter, a, b):
+    a, a_numbers = pair(interpreter, a, 1)
+    b, b_numbers = pair(interpreter, b, 2)
+    assert np.array_equal(values(a @ b), a_numbers @ b_numbers)
+
+
+@INTERPRETERS
+def test_scatter_add_is_numpys_and_counts_what_it_adds(interpreter):
+    rows, numbers = pair(interpreter, (6, 2))
+    index = np.array([3, 0, 3, 3, 1, 0])
+    expected = np.zeros((5, 2))
+    np.add.at(expected, index, numbers)
+    with counting.tally() as t:
+        found = interpreter.xp.scatter_add(rows, interpreter.xp.asarray(index), 5)
+    assert np.array_equal(values(found), expected)
+    if interpreter is counting:
+        assert t.by_kind == {"add": 2 * (6 - 3)}  # six rows reach three places
+    with pytest.raises(IndexError, match="from 0 to 2; got 3"):
+        interpreter.xp.scatter_add(rows, interpreter.xp.asarray(index), 3)
+
+
+@INTERPRETERS
+@pytest.mark.parametrize("name", ["cumsum", "mean", "einsum", "linalg", "clip", "tensordot", "abs", "random"])
+def test_what_is_not_listed_is_refused(interpreter, name):
+    with pytest.raises(
+        AttributeError, match=rf"{interpreter.__name__} does not offer '{name}'.*uncounted.*matmul"
+    ):
+        getattr(interpreter.xp, name)
+
+
+@INTERPRETERS
+def test_a_power_is_refused_in_every_spelling(interpreter):
+    x, _ = pair(interpreter, (2,))
+    for spelling in (lambda: x**2, lambda: 2.0**x, lambda: interpreter.xp.pow(x, 2)):
+        with pytest.raises((TypeError, AttributeError), match="a power is written as products"):
+            spelling()
+
+
+@INTERPRETERS
+@pytest.mark.parametrize(
+    "escape",
+    [
+        lambda x: np.asarray(x),
+        lambda x: np.exp(x),
+        lambda x: np.add(x, 1.0),
+        lambda x: np.ones(2) * x,
+        lambda x: x + np.ones(2),
+        lambda x: float(x[0]),
+        lambda x: bool(x[0]),
+        lambda x: x[np.array([0])],
+        lambda x: x[x > -100],
+        lambda x: x + True,
+        lambda x: x + "1",
+        lambda x: x + 1j,
+        lambda x: x[0] // 2,
+        lambda x: x.__setitem__(0, 1.0),
+    ],
+)
+def test_nothing_leaves_unseen(interpreter, escape):
+    x, _ = pair(interpreter, (2,))
+    with pytest.raises((TypeError, AttributeError)):
+        escape(x)
+
+
+def test_worlds_do_not_mix():
+    number, symbol = counting.array([1.0, 2.0]), symbolic.array("x", (2,))
+    for mix in (lambda: number + symbol, lambda: symbol @ number, lambda: counting.xp.exp(symbol)):
+        with pytest.raises(TypeError, match="expected an array of backpass.interpreters"):
+            mix()
+    with pytest.raises(TypeError):
+        namespace(number, symbol)
+
+
+@INTERPRETERS
+def test_dtypes_do_not_mix(interpreter):
+    xp = interpreter.xp
+    x, integers, mask = xp.ones((3,)), xp.arange(3), xp.arange(3) > 1
+    for mix in (
+        lambda: x + integers,
+        lambda: integers + 0.5,
+        lambda: integers / 2,
+        lambda: mask + mask,
+        lambda: xp.exp(integers),
+        lambda: xp.where(x, x, x),
+        lambda: x & mask,
+        lambda: integers @ integers,
+        lambda: xp.concat([x, integers]),
+        lambda: xp.astype(x, xp.int64),
+        lambda: xp.asarray(1j),
+    ):
+        with pytest.raises(TypeError):
+            mix()
+
+
+@INTERPRETERS
+def test_integers_and_masks_are_free_and_plain(interpreter):
+    xp = interpreter.xp
+    rows, columns = xp.arange(3), xp.arange(2, 5)
+    with counting.tally() as t:
+        mask = (rows[:, None] + 1 >= columns[None, :]) & ~(rows[:, None] == columns[None, :])
+        counts = xp.astype(xp.sum(xp.astype(mask, xp.int64)), xp.zeros((1,)).dtype)
+    assert mask.to_numpy().tolist() == [[False] * 3, [True, False, False], [False, True, False]]
+    assert values(counts) == 2
+    assert bool(xp.any(mask)) and not xp.all(mask)
+    assert int(xp.max(columns)) == 4
+    assert t.total == 0
+
+
+@INTERPRETERS
+def test_the_namespace_is_one_object_with_the_kinds_of_the_standard(interpreter):
+    x = interpreter.xp.ones((2,))
+    assert namespace(x, interpreter.xp.arange(2)) is interpreter.xp
+    assert interpreter.xp.__name__ == interpreter.__name__
+    kinds = ("bool", "integral", "real floating", "complex floating", "numeric")
+    for array, expected in [
+        (x, {"real floating", "numeric"}),
+        (interpreter.xp.arange(2), {"integral", "numeric"}),
+        (x == x, {"bool"}),
+    ]:
+        assert {kind for kind in kinds if interpreter.xp.isdtype(array.dtype, kind)} == expected
+    assert interpreter.xp.isdtype(x.dtype, ("integral", "real floating"))
+    assert not interpreter.xp.isdtype(x.dtype, interpreter.xp.int64)
+
+
+@INTERPRETERS
+def test_an_array_is_a_copy_and_hands_out_copies(interpreter):
+    numbers = np.ones(3)
+    x = interpreter.xp.asarray(numbers)
+    numbers[:] = 7
+    x.to_numpy()[:] = 7
+    y = x
+    y += 1
+    assert np.array_equal(values(x), [1, 1, 1])
+    assert np.array_equal(values(y), [2, 2, 2])
+
+
+def test_constants_keep_their_interpreters_pi():
+    assert counting.xp.pi == pytest.approx(np.pi)
+    assert (symbolic.array("x", ()) * symbolic.xp.pi).to_numpy()[()].has(sympy.pi)

@@ -1,0 +1,183 @@
+"""Symbols: exact, decided only where it is certain, and a maximum that somebody has to see."""
+
+import math
+
+import numpy as np
+import pytest
+import sympy
+
+from backpass import ops
+from backpass.interpreters import symbolic
+
+OPTIONS = {"scale": {"factor": -1.75}, "fork": {"copies": 3}}
+SHAPES = {
+    "softmax": [(2, 3)],
+    "linear": [(2, 3), (3, 2), (2,)],
+    "matmul": [(2, 1, 2, 3), (2, 3, 2)],
+    "scale": [(2, 3)],
+    "fork": [(2, 3)],
+    "residual": [(2, 3), (2, 3)],
+}
+xp = symbolic.xp
+
+
+def at(expressions, numbers):
+    """The expressions' float values, symbols replaced."""
+    return np.array([float(e.subs(numbers)) for e in expressions.flat]).reshape(expressions.shape)
+
+
+@pytest.mark.parametrize("stem", ops.STEMS)
+def test_the_expressions_have_numpys_values(stem):
+    op, rng = ops.load(stem), np.random.default_rng(5)
+    options = OPTIONS.get(stem, {})
+    inputs = [rng.standard_normal(shape) for shape in SHAPES[stem]]
+    symbols = [symbolic.array(f"a{i}", shape) for i, shape in enumerate(SHAPES[stem])]
+    y, saved = op.forward(*inputs, **options)
+    dy = rng.standard_normal(y.shape)
+    dys = symbolic.array("dy", y.shape)
+    with symbolic.session() as s:
+        exact_y, exact_saved = op.forward(*symbols, **options)
+        exact_gradients = op.backward(dys, exact_saved)
+    numbers = {
+        symbol: number
+        for array, values in zip([*symbols, dys], [*inputs, dy], strict=True)
+        for symbol, number in zip(array.to_numpy().flat, values.flat, strict=True)
+    }
+    numbers |= {symbol: max(value.subs(numbers) for value in of) for symbol, of in s.fresh.items()}
+    np.testing.assert_allclose(at(exact_y.to_numpy(), numbers), y, rtol=1e-12)
+    gradients = op.backward(dy, saved)
+    if not isinstance(gradients, tuple):
+        gradients, exact_gradients = (gradients,), (exact_gradients,)
+    for expected, found in zip(gradients, exact_gradients, strict=True):
+        np.testing.assert_allclose(at(found.to_numpy(), numbers), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_symbols_are_real_and_named_by_their_place():
+    assert [str(s) for s in symbolic.array("x", (2, 2)).to_numpy().flat] == [
+        "x_0_0",
+        "x_0_1",
+        "x_1_0",
+        "x_1_1",
+    ]
+    assert str(symbolic.array("x", ()).to_numpy()[()]) == "x"
+    assert all(s.is_real for s in symbolic.array("x", (3,)).to_numpy())
+    with pytest.raises(TypeError, match="name: expected a string"):
+        symbolic.array(3, (2,))
+
+
+@pytest.mark.parametrize(
+    ("constant", "expected"),
+    [
+        (0.5, sympy.Rational(1, 2)),
+        (0.1, sympy.Rational(1, 10)),
+        (1e-5, sympy.Rational(1, 100000)),
+        (3, sympy.Integer(3)),
+        (np.float32(0.25), sympy.Rational(1, 4)),
+        (np.int64(-2), sympy.Integer(-2)),
+        (sympy.sqrt(2), sympy.sqrt(2)),
+        (sympy.pi, sympy.pi),
+        (math.inf, sympy.oo),
+        (-math.inf, -sympy.oo),
+    ],
+)
+def test_constants_are_exact(constant, expected):
+    product = (xp.ones(()) * constant).to_numpy()[()]
+    assert product == expected
+    assert not product.atoms(sympy.Float)
+
+
+def test_dividing_by_an_integer_is_exact():
+    x = symbolic.array("x", (3,))
+    mean = (xp.sum(x) / 3).to_numpy()[()]
+    assert mean == sum(x.to_numpy()) * sympy.Rational(1, 3)
+
+
+X, Y = (symbolic.array(name, ()) for name in "xy")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (lambda: -math.inf == X, False),
+        (lambda: X > -math.inf, True),
+        (lambda: math.inf <= X, False),
+        (lambda: X != -math.inf, True),
+        (lambda: xp.exp(X) + xp.exp(Y) == 0, False),
+        (lambda: xp.exp(X) + xp.exp(Y) > 0, True),
+        (lambda: X * X + 1e-5 > 0, True),
+        (lambda: X * X >= 0, True),
+        (lambda: X == X, True),
+        (lambda: X < X + 1, True),
+        (lambda: xp.asarray(-math.inf) == -math.inf, True),
+        (lambda: xp.asarray(0.5) < 1, True),
+    ],
+)
+def test_what_is_certain_is_decided(found, expected):
+    assert bool(found()) is expected
+
+
+@pytest.mark.parametrize(
+    "compare",
+    [
+        lambda: X > 0,
+        lambda: X == Y,
+        lambda: X <= Y,
+        lambda: X * X > 0,
+        lambda: xp.where(X != 0, X, 0.0),
+        lambda: xp.asarray(math.nan) == 0,
+    ],
+)
+def test_what_is_not_certain_raises(compare):
+    with pytest.raises(symbolic.Undecided, match="depends on the symbols' values"):
+        compare()
+
+
+def test_a_maximum_is_a_fresh_symbol_listed_with_what_it_is_the_maximum_of():
+    x = symbolic.array("x", (2, 3))
+    with symbolic.session() as s:
+        top = xp.max(x, axis=-1, keepdims=True)
+        again = xp.max(x, axis=-1)
+    assert top.shape == (2, 1)
+    assert list(s.fresh) == [*top.to_numpy().flat, *again.to_numpy().flat]
+    assert (
+        len(s.fresh) == 4
+    )  # a second maximum of the same is another symbol: nothing may rest on their being equal
+    assert s.fresh[top.to_numpy()[1, 0]] == tuple(x.to_numpy()[1])
+    assert all(symbol.is_real for symbol in s.fresh)
+
+
+def test_a_maximum_outside_a_session_is_refused():
+    with pytest.raises(RuntimeError, match="somebody must see it"):
+        xp.max(symbolic.array("x", (2,)))
+
+
+def test_sessions_do_not_share_symbols():
+    x = symbolic.array("max_0", (2,))
+    with symbolic.session() as first:
+        a = xp.max(x)
+        with symbolic.session() as second:
+            b = xp.max(x)
+    assert [list(first.fresh), list(second.fresh)] == [[a.to_numpy()[()]], [b.to_numpy()[()]]]
+    assert a.to_numpy()[()] != b.to_numpy()[()]
+
+
+def test_a_maximum_of_numbers_is_their_maximum():
+    assert xp.max(xp.asarray([0.5, -math.inf, 3.0])).to_numpy()[()] == 3
+    assert xp.max(xp.asarray([-math.inf, -math.inf])).to_numpy()[()] == -sympy.oo
+
+
+def test_masked_scores_drop_out_of_softmax_exactly():
+    scores = xp.where(xp.arange(3) < 2, symbolic.array("x", (3,)), -math.inf)
+    with symbolic.session() as s:
+        y, _ = ops.softmax.forward(scores)
+    y0, y1, y2 = y.to_numpy()
+    assert y2 == 0
+    assert sympy.simplify(y0 + y1) == 1
+    (top,) = s.fresh
+    assert sympy.simplify(sympy.diff(y0, top)) == 0
+
+
+def test_a_row_of_minus_infinity_gives_zero_exactly():
+    y, saved = ops.softmax.forward(xp.full((3,), -math.inf))
+    dx = ops.softmax.backward(symbolic.array("dy", (3,)), saved)
+    assert set(y.to_numpy()) == set(dx.to_numpy()) == {sympy.Integer(0)}
