@@ -46,11 +46,12 @@ def test_the_formula_shown_is_that_of_the_inputs_given():
 
 def test_a_wrong_formula_is_seen():
     class Wrong:
-        SHAPES, forward, backward = softmax.SHAPES, softmax.forward, softmax.backward
+        SHAPES = softmax.SHAPES
+        forward = staticmethod(softmax.forward)
+        backward = staticmethod(softmax.backward)
         forward_flops = staticmethod(lambda m, n: 4 * m * n)
         backward_flops = staticmethod(softmax.backward_flops)
 
-    Wrong.forward, Wrong.backward = staticmethod(softmax.forward), staticmethod(softmax.backward)
     table = cost.table(Wrong, (3, 5))
     assert not table.agrees
     assert "≠" in repr(table)

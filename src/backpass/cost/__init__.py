@@ -12,7 +12,7 @@ input that is not given.
 """
 
 from backpass.cost.counted import Cost, count
-from backpass.cost.formulas import Flops, formula, latex, symbolic_formula
+from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
 from backpass.cost.kept import Kept, Memory, memory, saved_bytes
 from backpass.cost.tables import Table, table
 
@@ -23,6 +23,7 @@ __all__ = [
     "Memory",
     "Table",
     "count",
+    "dimensions",
     "formula",
     "latex",
     "memory",
