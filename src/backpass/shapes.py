@@ -99,13 +99,12 @@ def parse(text: str) -> Shapes:
 
 def _specs(part: str, text: str) -> tuple[Spec, ...]:
     specs = []
-    for match in _ARRAY.finditer(part):
-        axes = [axis.strip() for axis in match["axes"].split(",") if axis.strip()]
+    # findall rather than finditer: torch.compile traces the one, and stops at the other.
+    for name, listed, integer, optional in _ARRAY.findall(part):
+        axes = [axis.strip() for axis in listed.split(",") if axis.strip()]
         nonempty = frozenset(axis.removesuffix(">0") for axis in axes if axis.endswith(">0"))
         axes = [axis.removesuffix(">0") for axis in axes]
-        specs.append(
-            Spec(match["name"], tuple(axes), nonempty, bool(match["optional"]), bool(match["integer"]))
-        )
+        specs.append(Spec(name, tuple(axes), nonempty, bool(optional), bool(integer)))
     if _ARRAY.sub("", part).replace(",", "").strip() or not specs:
         raise ValueError(f"cannot read {part.strip()!r} in the declaration of shapes {text!r}")
     return tuple(specs)
