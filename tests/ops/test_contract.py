@@ -1,0 +1,483 @@
+"""What every operation owes: one test a clause of the contract, run for every stem."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from backpass import ops
+from backpass.interpreters import counting
+from backpass.interpreters.closed_world import Array
+from backpass.shapes import parse
+
+OPTIONS = {"scale": {"factor": -1.75}, "fork": {"copies": 3}}
+LENGTHS = (5, 7, 3, 4)  # of the letters, in order of appearance: all different
+LEADING = {"*": (2, 3), "*a": (2, 1), "*b": (3,)}
+
+STEMS = pytest.mark.parametrize("stem", ops.STEMS)
+NUMPY_DTYPES = ["float32", "float64"]
+TORCH_DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def shapes_of(stem, lengths=None, **leading):
+    """The shape of each input of ``stem``, by name; ``leading`` replaces groups: star=(2,), a=(), b=()."""
+    spec = parse(ops.load(stem).SHAPES)
+    lengths = dict(zip(spec.letters, LENGTHS, strict=False)) | (lengths or {})
+    groups = LEADING | {"*" if key == "star" else f"*{key}": value for key, value in leading.items()}
+    return {
+        array.name: tuple(
+            length for axis in array.axes for length in (groups[axis] if axis[0] == "*" else (lengths[axis],))
+        )
+        for array in spec.inputs
+    }
+
+
+def draw(stem, dtype="float64", seed=0, **how):
+    """Standard normal inputs by name."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes_of(stem, **how).items()}
+
+
+def forward(stem, inputs):
+    return ops.load(stem).forward(*inputs.values(), **OPTIONS.get(stem, {}))
+
+
+def backward(stem, dy, saved):
+    """The gradients as a tuple, also where there is one."""
+    found = ops.load(stem).backward(dy, saved)
+    return found if type(found) is tuple else (found,)
+
+
+def cotangent(y, seed=1):
+    return np.random.default_rng(seed).standard_normal(tuple(y.shape)).astype(y.dtype)
+
+
+def run(stem, inputs):
+    y, saved = forward(stem, inputs)
+    return y, backward(stem, cotangent(y), saved)
+
+
+def floating(stem):
+    return [spec for spec in parse(ops.load(stem).SHAPES).inputs if not spec.integer]
+
+
+def plain(x):
+    """A copy in NumPy, float64 where a tensor's dtype is unknown there; a fact that is no array as it is."""
+    if isinstance(x, torch.Tensor):
+        return x.double().numpy().copy()
+    return x.to_numpy() if isinstance(x, Array) else np.array(x)
+
+
+def refused(stem, error, message, inputs):
+    """Forward raises the error, with that message, and no arithmetic ran before it."""
+    with counting.tally() as t, pytest.raises(error, match=message) as caught:
+        forward(stem, inputs)
+    assert t.total == 0
+    assert "expected" in str(caught.value) and "got" in str(caught.value), caught.value
+
+
+# What the module holds
+
+
+@STEMS
+def test_the_module_has_the_contracts_parts(stem):
+    op = ops.load(stem)
+    assert parse(op.SHAPES).outputs
+    assert issubclass(op.Saved, tuple) and hasattr(op.Saved, "_fields")
+    for part in (op.forward, op.backward, op.forward_flops, op.backward_flops):
+        assert inspect.getdoc(part), part
+    assert list(inspect.signature(op.backward).parameters) == ["dy", "saved"]
+    names = {spec.name for spec in parse(op.SHAPES).inputs}
+    assert set(getattr(op, "PARAMETERS", ())) <= names
+    assert set(getattr(op, "CONSTANTS", ())) <= names
+
+
+@STEMS
+def test_arrays_are_positional_and_options_keyword_only(stem):
+    op = ops.load(stem)
+    parameters = inspect.signature(op.forward).parameters.values()
+    specs = parse(op.SHAPES).inputs
+    arrays = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    assert [p.name for p in arrays] == [spec.name for spec in specs]
+    assert [p.default is None for p in arrays] == [spec.optional for spec in specs]
+
+
+@STEMS
+def test_flops_ask_only_for_what_shapes_and_options_give(stem):
+    op = ops.load(stem)
+    given = {"m", *parse(op.SHAPES).letters, *(p for p in inspect.signature(op.forward).parameters)}
+    for spec in parse(op.SHAPES).inputs:
+        given |= {f"has_{spec.name}"} if spec.optional else set()
+        given |= {f"m_{axis[1:]}" for axis in spec.axes if axis[0] == "*" and len(axis) > 1}
+    for function in (op.forward_flops, op.backward_flops):
+        assert set(inspect.signature(function).parameters) <= given
+
+
+@STEMS
+def test_the_docstring_names_a_page(stem):
+    assert re.search(r"on the page ``(foundations|operations|attention)/\w+``", ops.load(stem).__doc__)
+
+
+def test_an_unknown_stem_names_the_nearest():
+    with pytest.raises(LookupError, match="did you mean 'softmax'"):
+        ops.load("sofmax")
+    with pytest.raises(LookupError, match="there are: linear, matmul"):
+        ops.load("zzz")
+    assert ops.load("softmax") is ops.softmax
+    assert set(ops.STEMS) <= set(dir(ops))
+    with pytest.raises(AttributeError, match="sofmax"):
+        _ = ops.sofmax
+
+
+# dtypes, shapes, and inputs left as they were
+
+
+@STEMS
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+def test_dtype_in_is_dtype_out_in_numpy(stem, dtype):
+    y, gradients = run(stem, draw(stem, dtype))
+    assert {a.dtype for a in (y, *gradients)} == {np.dtype(dtype)}
+    assert all(isinstance(a, np.ndarray) for a in (y, *gradients))
+
+
+@STEMS
+@pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
+def test_dtype_in_is_dtype_out_in_torch(stem, dtype):
+    inputs = {name: torch.tensor(x).to(dtype) for name, x in draw(stem).items()}
+    y, saved = forward(stem, inputs)
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    gradients = backward(stem, dy, saved)
+    assert {a.dtype for a in (y, *gradients)} == {dtype}
+    assert {a.device.type for a in (y, *gradients)} == {"cpu"}
+
+
+@STEMS
+@pytest.mark.parametrize("rank", range(5))
+def test_gradients_have_the_inputs_shapes_at_any_number_of_leading_axes(stem, rank):
+    leading = (2, 1, 3, 2)[:rank]
+    inputs = draw(stem, star=leading, a=leading, b=leading[1:])
+    y, gradients = run(stem, inputs)
+    assert [g.shape for g in gradients] == [x.shape for x in inputs.values()]
+    lengths = parse(ops.load(stem).SHAPES).bind(inputs | {"y": y})  # y too has the shape declared
+    assert lengths.get("*") == leading
+
+
+@STEMS
+def test_leading_axes_are_only_rows(stem):
+    """Four leading axes give what one gives, rearranged."""
+    nested = (2, 1, 3, 2)
+    deep = draw(stem, star=nested, a=nested, b=nested)
+    merged = shapes_of(stem, star=(12,), a=(12,), b=(12,))
+    flat = {name: x.reshape(merged[name]) for name, x in deep.items()}
+    y, saved = forward(stem, deep)
+    flat_y, flat_saved = forward(stem, flat)
+    np.testing.assert_allclose(y.reshape(flat_y.shape), flat_y, rtol=1e-12)
+    dy = cotangent(y)
+    pairs = zip(backward(stem, dy, saved), backward(stem, dy.reshape(flat_y.shape), flat_saved), strict=True)
+    for found, expected in pairs:
+        np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-12, atol=1e-13)
+
+
+@STEMS
+@pytest.mark.parametrize("leading", [(0,), (0, 3), (2, 0)])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_no_rows_give_empty_gradients_or_zeros(stem, leading, library):
+    inputs = draw(stem, star=leading, a=leading, b=leading)
+    make = torch.tensor if library == "torch" else np.asarray
+    y, saved = forward(stem, {name: make(x) for name, x in inputs.items()})
+    gradients = backward(stem, make(np.zeros(tuple(y.shape))), saved)
+    assert [tuple(g.shape) for g in gradients] == [x.shape for x in inputs.values()]
+    assert all(not plain(g).any() for g in gradients)
+
+
+@STEMS
+def test_axes_that_may_be_empty_may_be(stem):
+    specs = parse(ops.load(stem).SHAPES)
+    forbidden = {axis for spec in specs.inputs for axis in spec.nonempty}
+    for letter in {axis for spec in specs.inputs for axis in spec.axes if axis[0] != "*"} - forbidden:
+        inputs = draw(stem, lengths={letter: 0})
+        y, gradients = run(stem, inputs)
+        assert [g.shape for g in gradients] == [x.shape for x in inputs.values()]
+        assert not np.isnan(y).any()
+
+
+@STEMS
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_inputs_are_never_modified(stem, library):
+    make = (lambda x: torch.tensor(x)) if library == "torch" else np.array
+    inputs = {name: make(x) for name, x in draw(stem).items()}
+    before = {name: plain(x) for name, x in inputs.items()}
+    y, saved = forward(stem, inputs)
+    kept = [plain(part) for part in saved]
+    value = plain(y)
+    dy = make(np.random.default_rng(2).standard_normal(tuple(y.shape)))
+    dy_before = plain(dy)
+    backward(stem, dy, saved)
+    for name, x in inputs.items():
+        assert np.array_equal(plain(x), before[name]), name
+    assert all(np.array_equal(plain(part), was) for part, was in zip(saved, kept, strict=True))
+    assert np.array_equal(plain(dy), dy_before)
+    assert np.array_equal(plain(y), value)
+
+
+@STEMS
+def test_read_only_inputs_pass(stem):
+    inputs = draw(stem)
+    for x in inputs.values():
+        x.flags.writeable = False
+    y, saved = forward(stem, inputs)
+    dy = cotangent(y)
+    dy.flags.writeable = False
+    backward(stem, dy, saved)
+
+
+def turned(x):
+    """The same numbers with the axes stored the other way round."""
+    return np.asfortranarray(x) if x.ndim > 1 else x
+
+
+def strided(x):
+    """The same numbers, every second of a longer array."""
+    return np.repeat(x, 2, axis=-1)[..., ::2] if x.ndim else x
+
+
+def reversed_(x):
+    """The same numbers, read from the end."""
+    return np.flip(np.flip(x, -1).copy(), -1) if x.ndim else x
+
+
+@STEMS
+@pytest.mark.parametrize("store", [turned, strided, reversed_])
+def test_how_inputs_are_stored_does_not_matter(stem, store):
+    inputs = draw(stem)
+    y, saved = forward(stem, inputs)
+    dy = cotangent(y)
+    stored_y, stored_saved = forward(stem, {name: store(x) for name, x in inputs.items()})
+    np.testing.assert_allclose(stored_y, y, rtol=1e-13)
+    for found, expected in zip(
+        backward(stem, store(dy), stored_saved), backward(stem, dy, saved), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+
+
+@STEMS
+def test_expanded_and_transposed_tensors_pass(stem):
+    """Leading axes without storage of their own, last axes swapped: what attention hands on."""
+    inputs = {name: torch.tensor(x) for name, x in draw(stem, star=(2, 3), a=(2, 3), b=(2, 3)).items()}
+    views = {
+        name: x[:1].expand(2, *x.shape[1:]) if x.ndim > 2 else x.mT.contiguous().mT if x.ndim == 2 else x
+        for name, x in inputs.items()
+    }
+    copies = {name: x.clone(memory_format=torch.contiguous_format) for name, x in views.items()}
+    y, saved = forward(stem, views)
+    copied_y, copied_saved = forward(stem, copies)
+    dy = torch.randn(1, *y.shape[1:], dtype=y.dtype, generator=torch.Generator().manual_seed(3)).expand(
+        y.shape
+    )
+    torch.testing.assert_close(y, copied_y)
+    gradients, expected = backward(stem, dy, saved), backward(stem, dy.contiguous(), copied_saved)
+    for a, b in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@STEMS
+def test_libraries_agree(stem):
+    inputs = draw(stem)
+    y, gradients = run(stem, inputs)
+    torch_y, torch_saved = forward(stem, {name: torch.tensor(x) for name, x in inputs.items()})
+    np.testing.assert_allclose(torch_y.numpy(), y, rtol=1e-12, atol=1e-14)
+    for found, expected in zip(
+        backward(stem, torch.tensor(cotangent(y)), torch_saved), gradients, strict=True
+    ):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-14)
+
+
+@STEMS
+def test_complex_numbers_pass(stem):
+    """A complex step needs the forward, and only the forward, to be written with analytic functions."""
+    inputs = draw(stem, "complex128")
+    y, _ = forward(stem, inputs)
+    assert y.dtype == np.complex128
+
+
+@STEMS
+def test_an_optional_input_left_out_has_gradient_none(stem):
+    for spec in parse(ops.load(stem).SHAPES).inputs:
+        if spec.optional:
+            inputs = draw(stem) | {spec.name: None}
+            gradients = dict(zip(inputs, run(stem, inputs)[1], strict=True))
+            assert [name for name, gradient in gradients.items() if gradient is None] == [spec.name]
+
+
+# Bad input, refused before any arithmetic
+
+
+def counted(inputs):
+    return {name: None if x is None else counting.array(x) for name, x in inputs.items()}
+
+
+@STEMS
+def test_too_few_axes_are_refused(stem):
+    for spec in floating(stem):
+        if any(axis[0] != "*" for axis in spec.axes):
+            inputs = counted(draw(stem) | {spec.name: np.ones(())})
+            refused(
+                stem, ValueError, rf"^{spec.name}: expected {re.escape(str(spec))}.*got shape \[\]", inputs
+            )
+
+
+@STEMS
+def test_too_many_axes_are_refused_where_there_is_no_group(stem):
+    for spec in floating(stem):
+        if spec.group is None:
+            inputs = draw(stem)
+            inputs[spec.name] = inputs[spec.name][None]
+            message = rf"^{spec.name}: expected .*exactly {len(spec.axes)} axes; got shape \[1, "
+            refused(stem, ValueError, message, counted(inputs))
+
+
+@STEMS
+def test_lengths_that_do_not_fit_are_refused(stem):
+    """Each letter or group that two inputs share, changed in the later one."""
+    seen = set()
+    for spec in floating(stem):
+        for at, axis in enumerate(spec.axes):
+            if axis in seen and axis[0] != "*":
+                inputs = draw(stem)
+                shape = list(inputs[spec.name].shape)
+                shape[at - len(spec.axes)] += 1
+                inputs[spec.name] = np.ones(shape)
+                message = rf"^{spec.name}: expected .*with {axis} = .*; got shape {re.escape(str(shape))}"
+                refused(stem, ValueError, message, counted(inputs))
+            elif axis in seen:
+                inputs = draw(stem)
+                inputs[spec.name] = np.ones((4, *inputs[spec.name].shape))
+                message = rf"^{spec.name}: expected .*leading axes \[2, 3\].*; got shape \[4, 2, 3"
+                refused(stem, ValueError, message, counted(inputs))
+        seen |= {*spec.axes}
+
+
+@STEMS
+def test_axes_that_may_not_be_empty_are_refused_empty(stem):
+    for spec in floating(stem):
+        for letter in spec.nonempty:
+            inputs = counted(draw(stem, lengths={letter: 0}))
+            refused(stem, ValueError, rf"^{spec.name}: expected", inputs)
+
+
+@STEMS
+@pytest.mark.parametrize("dtype", ["int64", "bool"])
+def test_what_is_not_floating_is_refused(stem, dtype):
+    for spec in floating(stem):
+        inputs = counted(draw(stem))
+        inputs[spec.name] = counting.array(np.ones(inputs[spec.name].shape, dtype=dtype))
+        refused(stem, TypeError, rf"^{spec.name}: expected floating-point numbers; got dtype {dtype}", inputs)
+
+
+@STEMS
+def test_differing_dtypes_are_refused(stem):
+    for spec in floating(stem)[1:]:
+        inputs = draw(stem)
+        inputs[spec.name] = inputs[spec.name].astype(np.float32)
+        refused(stem, TypeError, rf"^{spec.name}: expected \w+'s dtype, float64; got float32", inputs)
+
+
+@STEMS
+def test_mixed_libraries_are_refused(stem):
+    for spec in floating(stem)[1:]:
+        inputs = draw(stem)
+        inputs[spec.name] = torch.tensor(inputs[spec.name])
+        refused(stem, TypeError, rf"^{spec.name}: expected \w+'s array library, numpy; got torch", inputs)
+
+
+@STEMS
+@pytest.mark.parametrize("value", [[1.0, 2.0], 3.0, "x", None], ids=lambda v: type(v).__name__)
+def test_what_is_no_array_is_refused(stem, value):
+    for spec in floating(stem):
+        if value is None and spec.optional:
+            continue
+        inputs = counted(draw(stem)) | {spec.name: value}
+        refused(stem, TypeError, rf"^{spec.name}: expected an array .*; got {type(value).__name__}", inputs)
+
+
+def refused_cotangent(stem, dy, error, message, inputs=None):
+    _, saved = forward(stem, inputs or counted(draw(stem)))
+    with counting.tally() as t, pytest.raises(error, match=message):
+        ops.load(stem).backward(dy, saved)
+    assert t.total == 0
+
+
+@STEMS
+def test_a_cotangent_of_another_shape_is_refused(stem):
+    y, _ = forward(stem, draw(stem))
+    shapes = [(), (*y.shape, 1), (1, *y.shape), y.shape[1:], (y.shape[0] + 1, *y.shape[1:])]
+    for shape in shapes:
+        expected, came = re.escape(str([*y.shape])), re.escape(str([*shape]))
+        message = rf"dy: expected the output's shape {expected}; got shape {came}"
+        refused_cotangent(stem, counting.array(np.ones(shape)), ValueError, message)
+
+
+@STEMS
+def test_a_cotangent_that_is_no_floating_array_is_refused(stem):
+    y, _ = forward(stem, draw(stem))
+    refused_cotangent(stem, np.ones(y.shape).tolist(), TypeError, "dy: expected an array .*; got list")
+    refused_cotangent(stem, None, TypeError, "dy: expected an array .*; got NoneType")
+    integers = counting.array(np.ones(y.shape, dtype=int))
+    refused_cotangent(stem, integers, TypeError, "dy: expected floating-point numbers; got dtype int64")
+
+
+@STEMS
+def test_a_cotangent_of_another_library_or_dtype_is_refused_where_an_array_is_saved(stem):
+    inputs = draw(stem)
+    y, saved = forward(stem, inputs)
+    if any(isinstance(part, np.ndarray) for part in saved):
+        message = "dy: expected forward's array library, numpy; got torch"
+        refused_cotangent(stem, torch.ones(y.shape), TypeError, message, inputs)
+        message = "dy: expected forward's dtype, float64; got float32"
+        refused_cotangent(stem, np.ones(y.shape, dtype=np.float32), TypeError, message, inputs)
+
+
+def test_options_are_refused_before_any_arithmetic():
+    x = counting.array(np.ones(3))
+    for copies in (0, -1, 1.5, "2", None):
+        with pytest.raises(ValueError, match="copies: expected an integer of at least 1; got"):
+            ops.fork.forward(x, copies=copies)
+    for factor in ("2", None, 1j, np.ones(1)):
+        with pytest.raises(TypeError, match="factor: expected a real number, a constant; got"):
+            ops.scale.forward(x, factor=factor)
+
+
+# What softmax promises beside
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [*NUMPY_DTYPES, *TORCH_DTYPES], ids=str)
+def test_softmax_is_stable_at_extreme_scores(dtype):
+    x = np.array([[1e4, -1e4, 1e4], [-1e4, -1e4, -1e4 - 1], [0, -np.inf, 1e4], [-np.inf, -np.inf, 3]])
+    x = x.astype(dtype) if isinstance(dtype, str) else torch.tensor(x).to(dtype)
+    y, saved = ops.softmax.forward(x)
+    as_numbers = plain(y)
+    assert np.isfinite(as_numbers).all()
+    np.testing.assert_allclose(as_numbers.sum(axis=-1), 1, rtol=1e-2 if "16" in str(dtype) else 1e-6)
+    assert as_numbers[0].tolist() == [0.5, 0, 0.5]
+    assert as_numbers[2].tolist() == [0, 0, 1]
+    assert as_numbers[3].tolist() == [0, 0, 1]
+    dx = ops.softmax.backward(y * 0 + 1, saved)
+    assert np.isfinite(plain(dx)).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("make", [np.array, torch.tensor, counting.array], ids=["numpy", "torch", "counting"])
+def test_a_row_of_minus_infinity_gives_zero_and_gradient_zero(make):
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    x[1] = -np.inf
+    x[2, 1:3] = -np.inf
+    y, saved = ops.softmax.forward(make(x))
+    dx = ops.softmax.backward(make(np.random.default_rng(1).standard_normal((3, 4))), saved)
+    y, dx = plain(y), plain(dx)
+    assert not y[1].any() and not dx[1].any()
+    assert not y[2, 1:3].any() and not dx[2, 1:3].any()
+    np.testing.assert_allclose(y.sum(axis=1), [1, 0, 1], rtol=1e-15)
+    assert y[0].all() and dx[0].all()

@@ -1,0 +1,73 @@
+"""The array helper: the same in every library, and adjoint where it says so."""
+
+import numpy as np
+import pytest
+import torch
+
+from backpass import arrays
+from backpass.interpreters import counting, symbolic
+
+LIBRARIES = pytest.mark.parametrize(
+    "make", [np.array, torch.tensor, counting.array], ids=["numpy", "torch", "counting"]
+)
+
+
+def plain(x):
+    return x.to_numpy() if hasattr(x, "to_numpy") else np.asarray(x)
+
+
+@pytest.mark.parametrize("value", [np.ones(2), torch.ones(2), counting.array(1.0), symbolic.array("x", ())])
+def test_arrays_are_arrays(value):
+    assert arrays.is_array(value)
+
+
+@pytest.mark.parametrize("value", [1.0, [1.0], (1.0,), None, "x", 1j])
+def test_numbers_and_lists_are_not(value):
+    assert not arrays.is_array(value)
+
+
+def test_a_namespace_is_shared_or_refused():
+    assert arrays.namespace(torch.ones(2), None) is arrays.namespace(torch.ones(3))
+    with pytest.raises(TypeError):
+        arrays.namespace(np.ones(2), torch.ones(2))
+    with pytest.raises(TypeError):
+        arrays.namespace(np.ones(2), counting.array(1.0))
+
+
+def test_size():
+    assert [arrays.size(shape) for shape in [(), (3,), (2, 3), (2, 0)]] == [1, 3, 6, 0]
+
+
+@LIBRARIES
+def test_transpose_and_as_matrix(make):
+    x = np.arange(24.0).reshape(2, 3, 4)
+    assert np.array_equal(plain(arrays.transpose(make(x))), x.swapaxes(1, 2))
+    assert np.array_equal(plain(arrays.as_matrix(make(x))), x.reshape(6, 4))
+    assert np.array_equal(plain(arrays.as_matrix(make(x[0, 0]))), x[0, 0][None])
+    assert plain(arrays.as_matrix(make(np.ones((2, 0, 3))))).shape == (0, 3)
+
+
+@LIBRARIES
+@pytest.mark.parametrize(
+    ("shape", "full"),
+    [
+        ((), (2, 3)),
+        ((3,), (2, 3)),
+        ((1, 3), (2, 3)),
+        ((2, 1, 4), (5, 2, 3, 4)),
+        ((1, 1), (1, 1)),
+        ((2, 3), (2, 3)),
+        ((1,), (0, 3)),
+        ((1, 3), (1, 1, 3)),
+    ],
+)
+def test_sum_to_shape_is_the_adjoint_of_broadcasting(make, shape, full):
+    """⟨broadcast x, z⟩ = ⟨x, sum_to_shape z⟩, at the cost of one addition for each element that vanishes."""
+    rng = np.random.default_rng(0)
+    x, z = rng.standard_normal(shape), rng.standard_normal(full)
+    with counting.tally() as t:
+        found = plain(arrays.sum_to_shape(make(z), shape))
+    assert found.shape == shape
+    np.testing.assert_allclose((found * x).sum(), (np.broadcast_to(x, full) * z).sum(), rtol=1e-12)
+    if make is counting.array and z.size:
+        assert t.total == z.size - found.size

@@ -1,0 +1,38 @@
+"""Importing the package is cheap, and brings in none of the heavy libraries."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "triton", "sympy", "matplotlib")
+
+
+def imported(statement):
+    """Seconds that the statement takes in a fresh interpreter, and the heavy libraries it brings in."""
+    program = (
+        "import json, sys, time; start = time.perf_counter()\n"
+        f"{statement}\n"
+        "seconds = time.perf_counter() - start\n"
+        f"print(json.dumps([seconds, [name for name in {HEAVY} if name in sys.modules]]))"
+    )
+    return json.loads(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import backpass",
+        "import backpass.arrays, backpass.shapes",
+        "from backpass.ops import softmax, linear, matmul, scale, fork, residual",
+        "import backpass.cost",
+        "import backpass.interpreters.counting",
+    ],
+)
+def test_brings_in_nothing_heavy(statement):
+    assert imported(statement)[1] == []
+
+
+def test_takes_less_than_three_tenths_of_a_second():
+    assert min(imported("import backpass")[0] for _ in range(3)) < 0.3

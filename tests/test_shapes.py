@@ -1,0 +1,122 @@
+"""The declaration of shapes: read, bound, and refused where it does not fit."""
+
+import numpy as np
+import pytest
+
+from backpass.shapes import check_cotangent, check_inputs, parse
+
+LINEAR = "x[*, n], w[n, p], b[p]? -> y[*, p]"
+MATMUL = "a[*a, s, n], b[*b, n, p] -> y[*, s, p]"
+
+
+def zeros(**shapes):
+    return {name: np.zeros(shape) for name, shape in shapes.items()}
+
+
+def test_parse():
+    shapes = parse("tokens[*]:int, table[v>0, h], scale[]? -> y[*, h]")
+    tokens, table, scale = shapes.inputs
+    assert (tokens.name, tokens.axes, tokens.integer, tokens.group) == ("tokens", ("*",), True, 0)
+    assert (table.axes, table.nonempty, table.group) == (("v", "h"), {"v"}, None)
+    assert (scale.axes, scale.optional) == ((), True)
+    assert [str(spec) for spec in (*shapes.inputs, *shapes.outputs)] == [
+        "tokens[*]",
+        "table[v, h]",
+        "scale[]",
+        "y[*, h]",
+    ]
+    assert shapes.letters == ("v", "h")
+    assert parse(LINEAR) is parse(LINEAR)
+
+
+@pytest.mark.parametrize(
+    "text", ["x[n]", "x -> y[n]", "x[n] -> ", "-> y[n]", "x[n] + w[n] -> y[n]", "x[n -> y[n]"]
+)
+def test_what_is_no_declaration_is_refused(text):
+    with pytest.raises(ValueError, match="declaration of shapes"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "expected"),
+    [
+        (LINEAR, {"x": (5,), "w": (5, 4)}, {"*": (), "n": 5, "p": 4}),
+        (LINEAR, {"x": (2, 3, 5), "w": (5, 4), "b": (4,), "y": (2, 3, 4)}, {"*": (2, 3), "n": 5, "p": 4}),
+        (
+            MATMUL,
+            {"a": (2, 1, 3, 4), "b": (5, 4, 6)},
+            {"*a": (2, 1), "*b": (5,), "*": (2, 5), "s": 3, "n": 4, "p": 6},
+        ),
+        ("x[*] -> y[k, *]", {"x": (3,), "y": (2, 3)}, {"*": (3,), "k": 2}),
+        ("q[*, s, d], w[h, d] -> y[*]", {"q": (7, 2, 4), "w": (3, 4)}, {"*": (7,), "s": 2, "d": 4, "h": 3}),
+    ],
+)
+def test_bind(text, shapes, expected):
+    assert parse(text).bind(zeros(**shapes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "message"),
+    [
+        (
+            LINEAR,
+            {"x": (), "w": (5, 4)},
+            r"x: expected x\[\*, n\], which has at least 1 axes; got shape \[\]",
+        ),
+        (LINEAR, {"x": (5,), "w": (5,)}, r"w: expected w\[n, p\], which has exactly 2 axes; got shape \[5\]"),
+        (LINEAR, {"x": (5,), "w": (6, 4)}, r"w: expected w\[n, p\] with n = 5, as in x; got shape \[6, 4\]"),
+        (
+            LINEAR,
+            {"x": (5,), "w": (5, 4), "b": (1,)},
+            r"b: expected b\[p\] with p = 4, as in w; got shape \[1\]",
+        ),
+        (
+            LINEAR,
+            {"x": (5,), "w": (5, 4), "y": (2, 4)},
+            r"y: expected y\[\*, p\] with leading axes \[\], as in x",
+        ),
+        (MATMUL, {"a": (2, 3, 4), "b": (5, 4, 6)}, r"leading axes \[2\] and \[5\] do not broadcast together"),
+        ("x[n>0] -> y[n]", {"x": (0,)}, r"x: .*n.*; got shape \[0\]"),
+    ],
+)
+def test_what_does_not_fit_is_named(text, shapes, message):
+    with pytest.raises(ValueError, match=message):
+        parse(text).bind(zeros(**shapes))
+
+
+def test_dimensions_are_what_the_formulas_ask_for():
+    assert parse(LINEAR).dimensions({"x": np.zeros((2, 3, 5)), "w": np.zeros((5, 4)), "b": None}) == {
+        "has_b": False,
+        "m": 6,
+        "n": 5,
+        "p": 4,
+    }
+    found = parse(MATMUL).dimensions(zeros(a=(2, 1, 3, 4), b=(5, 4, 6)))
+    assert found == {"m": 10, "m_a": 2, "m_b": 5, "s": 3, "n": 4, "p": 6}
+    assert parse("x[*, n] -> y[*, n]").dimensions(zeros(x=(7,))) == {"m": 1, "n": 7}
+
+
+def test_check_inputs_returns_the_namespace():
+    x, w = np.zeros((2, 5)), np.zeros((5, 4))
+    assert check_inputs(LINEAR, x=x, w=w, b=None).exp(x).shape == x.shape
+
+
+def test_integers_are_asked_for_where_declared():
+    text = "tokens[*]:int, table[v, h] -> y[*, h]"
+    table = np.zeros((7, 2))
+    check_inputs(text, tokens=np.zeros(3, dtype=np.int32), table=table)
+    with pytest.raises(TypeError, match="tokens: expected integers; got dtype float64"):
+        check_inputs(text, tokens=np.zeros(3), table=table)
+
+
+def test_check_cotangent():
+    y = np.zeros((2, 3))
+    check_cotangent(np.ones((2, 3)), (2, 3), like=y)
+    for dy, error, message in [
+        (np.ones((3, 2)), ValueError, r"dy: expected the output's shape \[2, 3\]; got shape \[3, 2\]"),
+        (np.ones((2, 3), dtype=np.float32), TypeError, "dy: expected forward's dtype, float64; got float32"),
+        (np.ones((2, 3), dtype=int), TypeError, "dy: expected floating-point numbers; got dtype int64"),
+        (1.0, TypeError, "dy: expected an array .*; got float"),
+    ]:
+        with pytest.raises(error, match=message):
+            check_cotangent(dy, (2, 3), like=y)
