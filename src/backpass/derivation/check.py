@@ -1,0 +1,143 @@
+"""Every line of a derivation against the line above it, at several sizes, for every free index, exactly."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import sympy
+
+from backpass.derivation.evaluate import Evaluator, Value
+from backpass.derivation.parse import DerivationError, Line, Part, Unreadable
+from backpass.derivation.scope import Analysis, Expression, Scope
+from backpass.interpreters import exact
+
+TRIALS = 3
+Sizes = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A statement and its steps: expressions that are all equal. `lines` are their places in the derivation."""
+
+    expressions: tuple[Expression, ...]
+    lines: tuple[int, ...]
+    conditions: Expression | None
+    free: dict[str, str]  # each free index, with the dimension it runs over
+
+    def cases(self, evaluator: Evaluator) -> Iterator[dict[str, int]]:
+        """Every assignment of the free indices that meets the conditions, zero-based."""
+        ranges = [range(evaluator.size(side)) for side in self.free.values()]
+        for values in itertools.product(*ranges):
+            indices = dict(zip(self.free, values, strict=True))
+            if self.conditions is None or evaluator.holds(self.conditions, indices):
+                yield indices
+
+    @property
+    def still(self) -> frozenset[str]:
+        """The names whose differentials the conditions set to 0."""
+        if self.conditions is None:
+            return frozenset()
+        return frozenset(r.name for r in self.conditions.references.values())
+
+
+def scope_of(lines: list[Line]) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
+    """What the declarations and definitions among the lines declare, and the evaluators made for it so far."""
+    return _scope_of(tuple(line for line in lines if line.kind in ("given", "constant", "let")))
+
+
+@lru_cache(maxsize=256)
+def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
+    scope = Scope()
+    for line in lines:
+        (scope.define if line.kind == "let" else scope.declare)(line)
+    return scope, {}
+
+
+def trial_sizes(scope: Scope) -> list[Sizes]:
+    """Sizes 2, 3, 4 for each dimension in turn, so that any two dimensions differ in one trial or more."""
+    return [
+        {side: 2 + (k + trial * (1 + k // 3)) % 3 for k, side in enumerate(scope.dimensions)}
+        for trial in range(TRIALS if scope.dimensions else 1)
+    ]
+
+
+def chains_of(lines: list[Line], scope: Scope) -> list[Chain]:
+    """The statements with their steps, analysed. Raises `Unreadable`."""
+    chains = []
+    starts = [k for k, line in enumerate(lines) if line.kind == "statement"]
+    for start in starts:
+        numbers = [start]
+        for k in range(start + 1, len(lines)):
+            if lines[k].kind in ("statement", "let", "given", "constant"):
+                break
+            if lines[k].kind == "step":
+                numbers.append(k)
+        chains.append(_chain(lines, tuple(numbers), scope))
+    return chains
+
+
+def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
+    head = lines[numbers[0]]
+    analysis = Analysis(scope)
+    expressions = analysis.run([head.left, *(lines[k].right for k in numbers)], head.conditions)
+    conditions = expressions.pop(0) if head.conditions else None
+    left = expressions[0]
+    for expression in [*expressions[1:], *([conditions] if conditions else [])]:
+        if more := sorted(expression.free - left.free):
+            raise Unreadable(f"the index {more[0]} does not stand on the left side", expression.part)
+        if expression is not conditions and expression.shape != left.shape:
+            raise Unreadable(f"the left side is {_words(left.shape)}, this is {_words(expression.shape)}", expression.part)
+    free = {}
+    for letter in sorted(left.free):
+        free[letter] = analysis.free[letter].dimension
+        if free[letter] is None:
+            raise Unreadable(f"what does {letter} run over?", left.part)
+    return Chain(tuple(expressions), numbers, conditions, free)
+
+
+def _words(shape: tuple[str, ...]) -> str:
+    return f"a {' × '.join(shape)} matrix" if shape else "a number"
+
+
+def check_chain(chain: Chain, evaluator: Evaluator, first: int = 1) -> None:
+    """Raise `DerivationError` at the first line, from the `first`-th on, that differs from the line above it."""
+    cases = list(chain.cases(evaluator))
+    above = [evaluator.value(chain.expressions[first - 1], indices, chain.still) for indices in cases]
+    for expression in chain.expressions[first:]:
+        for k, indices in enumerate(cases):
+            here = evaluator.value(expression, indices, chain.still)
+            if (place := difference(above[k], here)) is not None:
+                raise DerivationError(_report(expression.part, evaluator.sizes, indices, place, above[k], here))
+            above[k] = here
+
+
+def difference(a: Value, b: Value) -> tuple[int, ...] | None:
+    """The first element (zero-based) in which two values differ, () for two numbers; None when they are equal."""
+    if not isinstance(a, np.ndarray):
+        return None if exact.equal(a, b) else ()
+    return next((place for place in np.ndindex(a.shape) if not exact.equal(a[place], b[place])), None)
+
+
+def _report(part: Part, sizes: Sizes, indices: dict[str, int], place: tuple[int, ...], above: Value, here: Value) -> str:
+    where = [f"{side} = {size}" for side, size in sizes.items()]
+    where += [f"{letter} = {value + 1}" for letter, value in indices.items()]
+    if place:
+        where.append(f"element ({', '.join(str(k + 1) for k in place)})")
+        above, here = above[place], here[place]
+    return (
+        f"this line does not equal the line above it\n{part.pointer(0)}\n"
+        f"  at {', '.join(where)}:\n    above: {_shown(above)}\n    here:  {_shown(here)}"
+    )
+
+
+def _shown(value: sympy.Expr) -> str:
+    text = str(value)
+    point = {s: sympy.Rational(3 + 2 * k, 7 + k) for k, s in enumerate(sorted(value.free_symbols, key=str))}
+    number = f"{float(value.evalf(subs=point)):.6g}" if point else ""
+    if len(text) > 160:
+        text = text[:160] + " …"
+    return f"{text}   (about {number} at one point)" if number else text

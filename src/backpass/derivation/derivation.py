@@ -1,0 +1,134 @@
+"""`derive`: a derivation, read, checked, and ready to be shown."""
+
+from __future__ import annotations
+
+import textwrap
+from functools import cached_property
+
+from backpass.derivation import show
+from backpass.derivation.check import Chain, Sizes, chains_of, check_chain, scope_of, trial_sizes
+from backpass.derivation.evaluate import Evaluator
+from backpass.derivation.operation import Operation
+from backpass.derivation.parse import DerivationError, Line, Unreadable, read
+from backpass.derivation.scope import Scope
+
+
+def derive(
+    text: str,
+    *,
+    name: str,
+    after: Derivation | None = None,
+    operation: str | None = None,
+    names: dict[str, str] | None = None,
+    options: dict[str, object] | None = None,
+    sizes: list[Sizes] | None = None,
+) -> Derivation:
+    """Read and check a derivation, and return what shows it.
+
+    - `text`: its lines, as `backpass.derivation.parse` describes them.
+    - `name`: of its anchors (#softmax-3) and its error messages: letters, digits and hyphens.
+    - `after`: an earlier derivation, whose declarations, definitions and numbering go on.
+    - `operation`: a stem of `backpass.ops`, whose `forward` the output's definition and whose `backward` the last line
+      for each input must be; `names` maps its names to the derivation's (`{"x": "Q"}`), `options` gives forward's
+      options, a string being a name of the derivation (`{"eps": r"\\epsilon"}`).
+    - `sizes`: the sizes of the dimensions to check at, each at least 2, instead of 2, 3, 4 in turn.
+
+    Raises `Unreadable` for what cannot be read or has no meaning, `DerivationError` for a line that is wrong.
+    """
+    derivation = Derivation(text, name, after, operation, names or {}, options or {}, sizes)
+    derivation.check()
+    return derivation
+
+
+class Derivation:
+    """A derivation. In a notebook it shows itself typeset; `str` gives its LaTeX; `lines` are its own lines."""
+
+    def __init__(
+        self,
+        text: str,
+        name: str,
+        after: Derivation | None = None,
+        operation: str | None = None,
+        names: dict[str, str] | None = None,
+        options: dict[str, object] | None = None,
+        sizes: list[Sizes] | None = None,
+    ) -> None:
+        self.text, self.name, self.after = textwrap.dedent(text).strip("\n"), name, after
+        self.operation, self.names, self.options = operation, names or {}, options or {}
+        self.sizes = sizes if sizes is not None or after is None else after.sizes
+        self.lines = self._named(lambda: read(self.text))
+
+    @property
+    def all_lines(self) -> list[Line]:
+        """The lines of the derivations before this one, then its own."""
+        return [*(self.after.all_lines if self.after else []), *self.lines]
+
+    @property
+    def first_number(self) -> int:
+        """The number of its first numbered line."""
+        return 1 + sum(line.numbered for line in self.all_lines[: len(self.all_lines) - len(self.lines)])
+
+    @cached_property
+    def scope(self) -> Scope:
+        """What it declares and defines."""
+        return self._named(lambda: scope_of(self.all_lines)[0])
+
+    @cached_property
+    def chains(self) -> list[Chain]:
+        """All statements with their steps, those of the derivations before it included."""
+        return self._named(lambda: chains_of(self.all_lines, self.scope))
+
+    def evaluators(self) -> list[Evaluator]:
+        """One for each assignment of sizes, shared among derivations with the same definitions."""
+        scope, known = scope_of(self.all_lines)
+        made = []
+        for sizes in self.sizes or trial_sizes(scope):
+            if sizes.keys() != set(scope.dimensions) or min(sizes.values(), default=2) < 2:
+                raise DerivationError(f"sizes: expected at least 2 for each of {scope.dimensions}; got {sizes}")
+            key = tuple(sizes.items())
+            if key not in known:
+                known[key] = Evaluator(scope, sizes)
+            made.append(known[key])
+        return made
+
+    def check(self) -> None:
+        """Check every line of its own and, if it is bound to one, the operation. Raises `DerivationError`."""
+        self.check_lines(len(self.all_lines) - len(self.lines))
+        if self.operation:
+            self.verify_operation()
+
+    def check_lines(self, first: int = 0) -> None:
+        """Check the statements of all lines from the `first` on."""
+        chains = [chain for chain in self.chains if chain.lines[-1] >= first]
+        for evaluator in self._named(self.evaluators):
+            for chain in chains:
+                self._named(lambda chain=chain, evaluator=evaluator: check_chain(chain, evaluator))
+
+    def verify_operation(self) -> None:
+        """Check that the definition of the output is `forward` and that the last lines are `backward`, exactly."""
+        if not self.operation:
+            raise DerivationError(f"{self.name}: not bound to an operation; give operation=…")
+
+        def verify() -> None:
+            bound = Operation(self.operation, self.scope, self.names, self.options)
+            for evaluator in self.evaluators():
+                bound.verify(evaluator, self.chains)
+
+        self._named(verify)
+
+    def _named(self, work):
+        try:
+            return work()
+        except Unreadable as error:
+            raise Unreadable(f"{self.name}: {error}") from None
+        except DerivationError as error:
+            raise DerivationError(f"{self.name}: {error}") from None
+
+    def __str__(self) -> str:
+        return show.text(self)
+
+    def __repr__(self) -> str:
+        return f"<derivation {self.name}, {len(self.lines)} lines>"
+
+    def _repr_html_(self) -> str:
+        return show.html(self)

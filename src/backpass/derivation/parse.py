@@ -1,0 +1,185 @@
+"""From the text of a derivation to its lines, and from a piece of LaTeX to its tree.
+
+A derivation is plain text. Its first word tells what a line is:
+
+    given     x, \\bar{y} \\in \\mathbb{R}^n          inputs, with their shapes
+    constant  \\epsilon \\in \\mathbb{R}_{>0}         inputs that get no gradient and do not move
+    let       S = \\sum_j e^{x_j}                   a definition
+    note      The other outputs, $j \\ne i$.        prose
+    \\bar{x}_i = …  \\quad (j \\ne i)  | reason      a statement: left side, right side, conditions, reason
+              = …  | reason                         its next line
+
+A physical line without `=` outside brackets continues the one above it. Mathematics that the grammar (language.lark)
+does not cover is refused, with the place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+from lark import Lark, Tree
+from lark.exceptions import UnexpectedEOF, UnexpectedInput
+
+KEYWORDS = ("given", "constant", "let", "note")
+_CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
+
+
+class DerivationError(ValueError):
+    """A derivation that is wrong, or cannot be read."""
+
+
+class Unreadable(DerivationError):
+    """Mathematics that the parser does not know, or that has no meaning; the message shows the place."""
+
+    def __init__(self, message: str, part: Part | None = None, position: int = 0) -> None:
+        super().__init__(f"{message}\n{part.pointer(position)}" if part else message)
+        self.message, self.part, self.position = message, part, position
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of mathematics: `text`, which stands at `start` of the derivation's `source`."""
+
+    source: str
+    start: int
+    text: str
+
+    def pointer(self, position: int) -> str:
+        """The line of the source around a position of the text, with its number and a caret below the place."""
+        at = min(self.start + position, len(self.source))
+        first = self.source.rfind("\n", 0, at) + 1
+        line = self.source[first:].partition("\n")[0]
+        number = self.source.count("\n", 0, first) + 1
+        indent = len(line) - len(line.lstrip())
+        prefix = f"    {number}: "
+        return f"{prefix}{line.strip()}\n{' ' * (len(prefix) + max(at - first - indent, 0))}^"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a derivation.
+
+    `kind` is "given", "constant", "let", "note", "statement" or "step". A step has no left side; a declaration has
+    its list in `right`; a note has only its words, in `reason`.
+    """
+
+    kind: str
+    left: Part | None
+    right: Part | None
+    conditions: Part | None
+    reason: str
+
+    @property
+    def numbered(self) -> bool:
+        return self.kind in ("let", "statement", "step")
+
+    @property
+    def latex(self) -> str:
+        """The line's mathematics as written, on one line."""
+        shown = [self.left.text, "="] if self.left else ["="] if self.kind == "step" else []
+        shown.append(self.right.text if self.right else "")
+        if self.conditions:
+            shown.append(rf"\quad ({self.conditions.text})")
+        return " ".join(" ".join(shown).split())
+
+
+def read(source: str) -> list[Line]:
+    """The lines of a derivation. Raises `Unreadable` for what is no line."""
+    lines = []
+    for start, end in _logical_lines(source):
+        line = _read_line(source, start, end)
+        if line.kind == "step" and not (lines and lines[-1].kind in ("statement", "step")):
+            raise Unreadable("'=' continues a statement, and there is none above it", Part(source, start, ""))
+        lines.append(line)
+    return lines
+
+
+def _logical_lines(source: str) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for physical in source.splitlines(keepends=True):
+        end = start + len(physical)
+        if physical.strip():
+            if spans and not _begins(physical):
+                spans[-1] = (spans[-1][0], end)
+            else:
+                spans.append((start, end))
+        start = end
+    return spans
+
+
+def _begins(physical: str) -> bool:
+    word = physical.split()[0]
+    return word in KEYWORDS or (not word.startswith("|") and _equals_sign(physical.partition("|")[0]) >= 0)
+
+
+def _equals_sign(text: str) -> int:
+    """Where the "=" outside all brackets stands; −1 if there is none."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character in "{([") - (character in "})]")
+        if character == "=" and depth == 0:
+            return position
+    return -1
+
+
+def _read_line(source: str, start: int, end: int) -> Line:
+    text, bar, reason = source[start:end].partition("|")
+    reason = " ".join(reason.split())
+    keyword = text.split()[0] if text.split() else ""
+    if keyword in KEYWORDS:
+        skip = text.index(keyword) + len(keyword)
+        start, text = start + skip, text[skip:]
+    if keyword == "note":
+        return Line("note", None, None, None, " ".join((text + bar + reason).split()))
+    if keyword in ("given", "constant"):
+        return Line(keyword, None, _part(source, start, text), None, reason)
+
+    equals = _equals_sign(text)
+    if equals < 0:
+        raise Unreadable("expected left side = right side", _part(source, start, text))
+    conditions = None
+    if match := _CONDITION.search(text):
+        conditions = _part(source, start + match.start("conditions"), match["conditions"])
+        text = text[: match.start()]
+    left, right = _part(source, start, text[:equals]), _part(source, start + equals + 1, text[equals + 1 :])
+    if (again := _equals_sign(right.text)) >= 0:
+        raise Unreadable("one '=' a line: begin a new line here", right, again)
+    if not right.text:
+        raise Unreadable("nothing stands on the right of '='", right)
+    if keyword == "let":
+        return Line("let", left, right, conditions, reason)
+    if not left.text and conditions:
+        raise Unreadable("a condition belongs on the statement's first line", conditions)
+    return Line("statement" if left.text else "step", left if left.text else None, right, conditions, reason)
+
+
+def _part(source: str, start: int, text: str) -> Part:
+    return Part(source, start + len(text) - len(text.lstrip()), text.strip())
+
+
+def parse(part: Part, rule: str = "expression") -> Tree:
+    """The tree of a piece of LaTeX; every node knows its place in the text. Raises `Unreadable` with the place."""
+    try:
+        return _tree(part.text, rule)
+    except UnexpectedEOF:
+        raise Unreadable("something is missing at the end", part, len(part.text)) from None
+    except UnexpectedInput as error:
+        position = error.pos_in_stream if error.pos_in_stream is not None and error.pos_in_stream >= 0 else len(part.text)
+        if getattr(getattr(error, "token", None), "type", "") == "$END":
+            raise Unreadable("something is missing at the end", part, len(part.text)) from None
+        raise Unreadable("cannot read this", part, position) from None
+
+
+@lru_cache(maxsize=4096)
+def _tree(text: str, rule: str) -> Tree:
+    return _parser().parse(text, start=rule)
+
+
+@cache
+def _parser() -> Lark:
+    grammar = Path(__file__).with_name("language.lark").read_text()
+    return Lark(grammar, parser="lalr", start=["expression", "declarations", "conditions", "moved"], propagate_positions=True)

@@ -1,0 +1,95 @@
+r"""How a derivation looks: a grid in HTML, plain LaTeX in a terminal.
+
+A row has four cells: the left side, "= right side", the reason, the number. The author's LaTeX is shown as written,
+in `\(\displaystyle …\)`, which MathJax typesets in the book and in Jupyter. What the grid needs is inline, so that it
+stands without a stylesheet; `_static/derivation.css` adds colour and the layout of a narrow page.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from typing import TYPE_CHECKING
+
+from backpass.derivation.parse import Line
+
+if TYPE_CHECKING:
+    from backpass.derivation.derivation import Derivation
+
+_COLUMNS = "var(--derivation-columns, max-content minmax(0, max-content) minmax(8em, 1fr) max-content)"
+_ROW = "display:grid;grid-column:1/-1;grid-template-columns:subgrid;align-items:baseline"
+
+
+def html(derivation: Derivation) -> str:
+    """The derivation's own lines as one grid; each numbered line has the anchor `name-number`."""
+    rows, number = [], derivation.first_number
+    for line in derivation.lines:
+        if line.numbered:
+            rows.append(_row(line, f"{escape(derivation.name)}-{number}", number))
+            number += 1
+        else:
+            rows.append(_unnumbered(line))
+    style = f"display:grid;grid-template-columns:{_COLUMNS};column-gap:.75em;row-gap:.5em;text-align:left"
+    return (
+        f'<div class="derivation tex2jax_process mathjax_process" role="group" aria-label="Derivation: {escape(derivation.name)}">\n'
+        f'<div class="derivation-lines" style="{style}">\n' + "\n".join(rows) + "\n</div>\n</div>"
+    )
+
+
+def _row(line: Line, anchor: str, number: int) -> str:
+    left = _maths(line.left.text) if line.left else ""
+    if line.kind == "let":
+        left = f'<span class="derivation-word">let</span> {left}'
+    right = "{} = " + line.right.text
+    if line.conditions:
+        right += rf" \qquad ({line.conditions.text})"
+    begins = "" if line.kind == "step" else " derivation-begins"
+    return (
+        f'<div class="derivation-line{begins}" id="{anchor}" style="{_ROW}">'
+        f'<div class="derivation-left" style="text-align:right">{left}</div>'
+        f'<div class="derivation-right" style="overflow-x:auto;overflow-y:hidden" tabindex="0">{_maths(right)}</div>'
+        f'<div class="derivation-reason">{_words(line.reason)}</div>'
+        f'<a class="derivation-number" href="#{anchor}" aria-label="line {number}">({number})</a></div>'
+    )
+
+
+def _unnumbered(line: Line) -> str:
+    if line.kind == "note":
+        words = _words(line.reason)
+    else:
+        words = f'<span class="derivation-word">{line.kind}</span> {_maths(line.right.text)}'
+        words += f' <span class="derivation-reason">{_words(line.reason)}</span>' if line.reason else ""
+    return f'<div class="derivation-{line.kind}" style="grid-column:1/-1">{words}</div>'
+
+
+def _maths(latex: str) -> str:
+    return rf"\(\displaystyle {escape(' '.join(latex.split()), quote=False)}\)"
+
+
+def _words(prose: str) -> str:
+    """Prose in which $…$ is mathematics."""
+    return re.sub(r"\$([^$]+)\$", r"\\(\1\\)", escape(prose, quote=False))
+
+
+def text(derivation: Derivation) -> str:
+    """The derivation's own lines for a terminal: its LaTeX aligned on "=", the reasons beside it."""
+    rows, number = [], derivation.first_number
+    for line in derivation.lines:
+        if not line.numbered:
+            rows.append(("", line.reason if line.kind == "note" else f"{line.kind} {line.latex}", "", ""))
+            continue
+        left = " ".join(line.left.text.split()) if line.left else ""
+        right = line.latex.partition("= ")[2] if line.kind == "step" else line.latex[len(left) + 3 :]
+        left = f"let {left}" if line.kind == "let" else left
+        rows.append((f"({number})", left, right, line.reason))
+        number += 1
+    numbers = max((len(row[0]) for row in rows), default=0)
+    width = max((len(row[1]) for row in rows if row[0]), default=0)
+    return "\n".join(_text_row(row, numbers, width) for row in rows)
+
+
+def _text_row(row: tuple[str, str, str, str], numbers: int, width: int) -> str:
+    number, left, right, reason = row
+    if not number:
+        return f"{'':{numbers}}  {left}"
+    return f"{number:>{numbers}}  {left:>{width}} = {right}" + (f"    | {reason}" if reason else "")
