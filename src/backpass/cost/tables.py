@@ -93,4 +93,5 @@ def _ratio(backward: int, forward: int) -> str:
 def _html_row(row: tuple[str, str, str, str, str]) -> str:
     quantity, formula, value, counted, mark = (html.escape(cell) for cell in row)
     shown = f"{counted} {'✓' if mark == '=' else '✗ differs' if mark else ''}".strip()
-    return f'<tr><th scope="row">{quantity}</th><td>{formula}</td><td>{value}</td><td>{shown}</td></tr>'
+    typeset = f'<td class="tex2jax_process">{formula}</td>'  # the class by which a page's MathJax finds it
+    return f'<tr><th scope="row">{quantity}</th>{typeset}<td>{value}</td><td>{shown}</td></tr>'
