@@ -6,7 +6,18 @@ kernels.
 """
 
 from backpass.verify.checking import METHODS, check
+from backpass.verify.diagnosis import Diagnosis, diagnose
 from backpass.verify.drawing import cases, draw
 from backpass.verify.report import Report, Row, VerificationError
 
-__all__ = ["METHODS", "Report", "Row", "VerificationError", "cases", "check", "draw"]
+__all__ = [
+    "METHODS",
+    "Diagnosis",
+    "Report",
+    "Row",
+    "VerificationError",
+    "cases",
+    "check",
+    "diagnose",
+    "draw",
+]

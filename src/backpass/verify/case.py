@@ -30,6 +30,7 @@ class Case:
     given_dy: Array | None = None
     operator: Callable[..., Array] | None = None
     tolerances: dict[str, tuple[float, str]] = field(default_factory=dict)
+    explain: bool = True
 
     @property
     def rng(self) -> np.random.Generator:
@@ -116,8 +117,18 @@ class Case:
     @cached_property
     def gradients(self) -> dict[int, np.ndarray | None]:
         """What backward made of dy, in float64, by position of the input."""
-        dy = self.native((self.dy,))[0]
-        return self.by_input(self.subject.backward(dy, self._run[1]))
+        return self.gradients_for(self.dy)
+
+    def gradients_for(self, dy: np.ndarray) -> dict[int, np.ndarray | None]:
+        """What backward makes of another cotangent."""
+        return self.by_input(self.subject.backward(self.native((dy,))[0], self._run[1]))
+
+    @property
+    def terms(self) -> dict[str, np.ndarray]:
+        """The named arrays of which a gradient is made: the floating inputs, y and dy."""
+        named = zip(self.subject.input_names, self.float64, strict=False)
+        inputs = {name: value for name, value in named if is_floating(value)}
+        return {**inputs, "y": self.y, "dy": self.dy}
 
     @cached_property
     def _run(self) -> tuple[Array, Any]:

@@ -4,9 +4,12 @@ says nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from backpass.verify.case import Case
+from backpass.verify.diagnosis import diagnose
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 
 
@@ -14,7 +17,7 @@ def judge_y(
     case: Case, method: str, got: np.ndarray, reference: np.ndarray, tolerance: float, how: str
 ) -> Row:
     """Compare an output, element by element."""
-    return _judge(case, method, "y", got, reference, tolerance, how, floors=(0.0, 0.0))
+    return _Judge(case, method, "y", None, tolerance, how, (0.0, 0.0)).row(got, reference)
 
 
 def judge_gradient(
@@ -29,16 +32,15 @@ def judge_gradient(
 ) -> Row:
     """Compare the whole gradient with respect to one input, element by element.
 
-    ``resolution`` times the gradient's natural scale is the least that the reference can tell from zero; it is
-    the tolerance unless given.
+    ``resolution`` times the gradient's natural scale is the least that the reference can tell from zero;
+    it is the tolerance unless given.
     """
-    if got is None:
-        got = np.zeros_like(reference)
     scale = case.scale(at)
     floors = (tolerance if resolution is None else resolution) * scale, tolerance * scale
-    if case.subject.input_names[at] in case.subject.zero_gradients:
-        return _judge_zero(method, case.quantity(at), got, reference, tolerance, how, floors)
-    return _judge(case, method, case.quantity(at), got, reference, tolerance, how, floors)
+    judge = _Judge(case, method, case.quantity(at), at, tolerance, how, floors)
+    got = np.zeros_like(reference) if got is None else got
+    declared_zero = case.subject.input_names[at] in case.subject.zero_gradients
+    return judge.zero_row(got, reference) if declared_zero else judge.row(got, reference)
 
 
 def largest_error(got: np.ndarray, reference: np.ndarray) -> float:
@@ -49,70 +51,88 @@ def largest_error(got: np.ndarray, reference: np.ndarray) -> float:
     return float(difference / largest) if largest else float(difference)
 
 
-def _judge(case, method, quantity, got, reference, tolerance, how, floors) -> Row:
-    def row(verdict: str, error: float | None = None, reason: str = "", note: str = "") -> Row:
-        return Row(method, quantity, verdict, error, tolerance, "; ".join(filter(None, (how, note))), reason)
+@dataclass(frozen=True)
+class _Judge:
+    """One comparison. ``floors`` are the largest reference and the largest result that count as zero."""
 
-    if got.shape != reference.shape:
-        return row(FAILED, np.inf, f"expected shape {list(reference.shape)}; got {list(got.shape)}")
-    if reference.size == 0:
-        return row(VACUOUS, reason="the array is empty")
-    if np.isnan(got).any():
-        return row(FAILED, np.nan, f"NaN at {_where(np.isnan(got))}")
+    case: Case
+    method: str
+    quantity: str
+    at: int | None
+    tolerance: float
+    how: str
+    floors: tuple[float, float]
 
-    unknown = np.isnan(reference)
-    if unknown.any() and case.finite:
-        return row(FAILED, np.nan, f"the reference is NaN at {_where(unknown)}, though every input is finite")
-    note = (
-        f"reference NaN at {unknown.sum()} of {unknown.size} entries, not compared" if unknown.any() else ""
-    )
-    if unknown.all():
-        return row(VACUOUS, reason="the reference is NaN everywhere")
-    infinite = (np.isinf(got) | np.isinf(reference)) & ~unknown
-    if (got != reference)[infinite].any():
-        return row(
-            FAILED, np.inf, f"infinite, unlike the reference, at {_where(infinite & (got != reference))}"
+    def verdict(self, verdict: str, error: float | None, reason: str = "", note: str = "") -> Row:
+        how = "; ".join(filter(None, (self.how, note)))
+        return Row(self.method, self.quantity, verdict, error, self.tolerance, how, reason)
+
+    def row(self, got: np.ndarray, reference: np.ndarray) -> Row:
+        if got.shape != reference.shape:
+            return self.verdict(FAILED, np.inf, self.explain(got, reference))
+        if reference.size == 0:
+            return self.verdict(VACUOUS, None, "the array is empty")
+        if np.isnan(got).any():
+            return self.verdict(FAILED, np.nan, f"NaN at {_where(np.isnan(got))}")
+
+        unknown = np.isnan(reference)
+        if unknown.any() and self.case.finite:
+            reason = f"the reference is NaN at {_where(unknown)}, though every input is finite"
+            return self.verdict(FAILED, np.nan, reason)
+        if unknown.all():
+            return self.verdict(VACUOUS, None, "the reference is NaN everywhere")
+        note = f"no reference at {unknown.sum()} of {unknown.size} entries (NaN)" if unknown.any() else ""
+        infinite = (np.isinf(got) | np.isinf(reference)) & ~unknown
+        if (got != reference)[infinite].any():
+            reason = f"infinite, unlike the reference, at {_where(infinite & (got != reference))}"
+            return self.verdict(FAILED, np.inf, reason)
+
+        compared = ~unknown & ~infinite
+        got, reference = np.where(compared, got, 0.0), np.where(compared, reference, 0.0)
+        largest = np.abs(reference).max()
+        if largest <= self.floors[0]:
+            if np.abs(got).max() <= self.floors[1]:
+                return self.verdict(VACUOUS, None, self.why_zero(largest), note)
+            return self.verdict(FAILED, np.inf, f"expected 0; got up to {np.abs(got).max():.2g}", note)
+        if self.tolerance >= 1:
+            reason = "this dtype's rounding is as large as the gradient: any error would pass"
+            return self.verdict(VACUOUS, None, reason, note)
+        error = float(np.abs(got - reference).max() / largest)
+        if error <= self.tolerance:
+            return self.verdict(PASSED, error, note=note)
+        return self.verdict(FAILED, error, self.explain(got, reference), note)
+
+    def zero_row(self, got: np.ndarray, reference: np.ndarray) -> Row:
+        """For a gradient declared to be zero."""
+        if got.shape != reference.shape:
+            return self.verdict(FAILED, np.inf, self.explain(got, reference))
+        for what, array, floor in (
+            ("the reference", reference, self.floors[0]),
+            ("backward", got, self.floors[1]),
+        ):
+            largest = float(np.abs(array).max(initial=0.0))
+            if not largest <= floor:
+                return self.verdict(FAILED, np.inf, f"declared zero, but {what} has {largest:.2g}")
+        return self.verdict(PASSED, 0.0, note="the gradient is declared zero")
+
+    def why_zero(self, largest: float) -> str:
+        if self.quantity != "y" and not self.case.dy.any():
+            return "the cotangent is zero: any error would pass"
+        size = (
+            "zero everywhere" if largest == 0 else f"at most {largest:.1g}, too small for this method to see"
         )
+        return f"the {'output' if self.at is None else 'gradient'} is {size}: any error would pass"
 
-    compared = ~unknown & ~infinite
-    difference = np.abs(np.where(compared, got, 0.0) - np.where(compared, reference, 0.0))
-    largest = np.abs(reference[compared]).max(initial=0.0)
-    if largest <= floors[0]:
-        if np.abs(got[compared]).max(initial=0.0) <= floors[1]:
-            return row(VACUOUS, reason=_why_zero(case, quantity, largest))
-        return row(FAILED, np.inf, f"expected 0; got up to {np.abs(got[compared]).max():.2g}")
-    if tolerance >= 1:
-        return row(
-            VACUOUS, reason="the rounding of this dtype is as large as the gradient: any error would pass"
-        )
-    error = float(difference.max() / largest)
-    if error <= tolerance:
-        return row(PASSED, error, note=note)
-    return row(FAILED, error, f"largest error at {_where(difference == difference.max())}", note)
-
-
-def _judge_zero(method, quantity, got, reference, tolerance, how, floors) -> Row:
-    how = f"{how}; the gradient is declared zero"
-    for what, array, floor in (("the reference", reference, floors[0]), ("backward", got, floors[1])):
-        largest = float(np.abs(array).max(initial=0.0))
-        if not largest <= floor:
-            return Row(
-                method,
-                quantity,
-                FAILED,
-                np.inf,
-                tolerance,
-                how,
-                f"declared zero, but {what} has {largest:.2g}",
-            )
-    return Row(method, quantity, PASSED, 0.0, tolerance, how)
-
-
-def _why_zero(case: Case, quantity: str, largest: float) -> str:
-    if quantity != "y" and not case.dy.any():
-        return "the cotangent is zero"
-    size = "zero everywhere" if largest == 0 else f"at most {largest:.1g}, too small for this method to see"
-    return f"the {'output' if quantity == 'y' else 'gradient'} is {size}: any error would pass"
+    def explain(self, got: np.ndarray, reference: np.ndarray) -> str:
+        """How it is wrong. Directional derivatives are no gradient and cannot be explained."""
+        if not self.case.explain:
+            return "wrong"
+        if self.at is None:
+            terms, backward = {k: v for k, v in self.case.terms.items() if k not in ("y", "dy")}, None
+        else:
+            terms, backward = self.case.terms, lambda dy: self.case.gradients_for(dy)[self.at]
+        accuracy = max(1e-9, self.tolerance)
+        return str(diagnose(reference, got, terms, backward=backward, accuracy=accuracy))
 
 
 def _where(mask: np.ndarray) -> str:

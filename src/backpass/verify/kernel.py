@@ -22,10 +22,10 @@ UNITS = {
 
 
 def run(case: Case) -> list[Row]:
-    """A row for y and one a gradient. Raises NotRun where there is no kernel, or nothing to run it on."""
+    """A row for y and one a gradient; none for the reader's own object. Raises NotRun with the reason."""
     stem = case.subject.stem
     if stem is None:
-        raise NotRun("only this package's operations have kernels")
+        return []
     device = _device(case, stem)
     import torch
 

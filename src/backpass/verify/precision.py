@@ -24,9 +24,9 @@ EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def run(case: Case) -> list[Row]:
-    """A row for y and one a gradient. Raises NotRun for float64 inputs."""
+    """A row for y and one a gradient; none for float64 inputs."""
     if case.dtype not in EPSILON:
-        raise NotRun(f"the inputs are {case.dtype}")
+        return []
     inputs = [value.copy() if isinstance(value, np.ndarray) else value for value in case.inputs]
     y, saved = case.subject.forward(*inputs)
     got = case.by_input(case.subject.backward(_like(y, case.dy), saved))

@@ -16,8 +16,7 @@ class Row:
     """What one method found about one quantity.
 
     ``error`` is the largest element's error over the largest reference element. ``how`` says how it was
-    measured and why the tolerance is what it is; ``reason`` why the verdict is not "passed": what is wrong, or
-    why not run.
+    measured and why the tolerance is what it is; ``reason`` says why the verdict is not "passed".
     """
 
     method: str
@@ -36,7 +35,7 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The row as text, in the order of the table's headings."""
         verdict = f"{self.mark} {self.verdict}"
-        how = f"{self.verdict}: {self.reason}" if self.verdict in (NOT_RUN, VACUOUS) else self.how
+        how = self.reason if self.verdict in (NOT_RUN, VACUOUS) else self.how
         return (self.method, self.quantity, _number(self.error), _number(self.tolerance), verdict, how)
 
 
@@ -125,8 +124,8 @@ class Report:
         )
         return (
             '<div class="backpass-report">'
-            f'<div class="backpass-scroll" role="region" tabindex="0" aria-label="Checks of {html.escape(self.name)}"'
-            ' style="overflow-x: auto; max-width: 100%">'
+            '<div class="backpass-scroll" role="region" tabindex="0"'
+            f' aria-label="Checks of {html.escape(self.name)}" style="overflow-x: auto; max-width: 100%">'
             f"<table><caption>{html.escape(self.title)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
             f"<p>{html.escape(self.summary)}</p>" + (f"<ul>{found}</ul>" if found else "") + "</div>"

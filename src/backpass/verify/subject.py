@@ -19,8 +19,8 @@ from backpass.verify.convert import is_floating, is_torch
 class Subject:
     """A forward and a backward with their names.
 
-    ``forward(*inputs)`` returns ``(y, saved)``, options bound; ``backward(dy, saved)`` returns what the object
-    under test returns. ``plain_forward(*tensors)`` returns y alone, in operations autograd can follow.
+    ``forward(*inputs)`` returns ``(y, saved)``, options bound; ``backward(dy, saved)`` returns what the
+    object under test returns. ``plain_forward(*tensors)`` returns y alone, in operations autograd can follow.
     """
 
     name: str
@@ -58,7 +58,7 @@ def load(op: object) -> object:
 
 
 def subject(op: object, count: int, options: dict[str, Any], zero_gradients: Sequence[str] = ()) -> Subject:
-    """``op``, called with ``count`` inputs and ``options``, as a Subject. Raises TypeError when it is none."""
+    """``op``, called with ``count`` inputs and ``options``, as a Subject; TypeError when it is none."""
     op = load(op)
     if _is_autograd_function(op):
         return _from_autograd_function(op, count, options, zero_gradients)
@@ -117,7 +117,7 @@ def _from_autograd_function(
 
         y, leaves = saved
         wanted = [leaf for leaf in leaves if is_torch(leaf) and leaf.requires_grad]
-        found = iter(torch.autograd.grad(y, wanted, dy, allow_unused=True))
+        found = iter(torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True))
         return tuple(next(found) if is_torch(leaf) and leaf.requires_grad else None for leaf in leaves)
 
     def plain_forward(*inputs):
