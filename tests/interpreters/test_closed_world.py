@@ -1,5 +1,7 @@
 """Moving in a closed world is NumPy's; what is not listed is refused; nothing computes unseen."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import sympy
@@ -7,6 +9,7 @@ import sympy
 from backpass.arrays import namespace
 from backpass.interpreters import counting, symbolic
 
+HALF = Fraction(1, 2)  # a float to the power of it is a float, a symbol an exact root
 INTERPRETERS = pytest.mark.parametrize("interpreter", [counting, symbolic], ids=["counting", "symbolic"])
 
 
@@ -102,6 +105,56 @@ def test_matrix_products_are_numpys(interpreter, a, b):
     a, a_numbers = pair(interpreter, a, 1)
     b, b_numbers = pair(interpreter, b, 2)
     assert np.array_equal(values(a @ b), a_numbers @ b_numbers)
+
+
+def layer_norm(xp, x, w, b, tokens):
+    centred = x - xp.sum(x, axis=-1, keepdims=True) / x.shape[-1]
+    variance = xp.sum(centred * centred, axis=-1, keepdims=True) / x.shape[-1]
+    return centred / xp.sqrt(variance + 1e-5) * w + b
+
+
+def gelu_by_tanh(xp, x, w, b, tokens):
+    return 0.5 * x * (1 + xp.tanh((2 / xp.pi) ** HALF * (x + 0.044715 * x * x * x)))
+
+
+def embedding(xp, x, w, b, tokens):
+    positions = xp.arange(tokens.shape[-1], device=x.device)
+    return x[tokens] + xp.take(x, positions, axis=0)
+
+
+def causal_attention(xp, x, w, b, tokens):
+    positions = xp.arange(x.shape[0], device=x.device)
+    scores = x @ xp.matrix_transpose(x) / 2
+    scores = xp.where(positions[:, None] >= positions[None, :], scores, -xp.inf)
+    exps = xp.exp(scores)
+    return exps / xp.sum(exps, axis=-1, keepdims=True) @ x
+
+
+def log_likelihood(xp, x, w, b, tokens):
+    logs = x - xp.log(xp.sum(xp.exp(x), axis=-1, keepdims=True))
+    return xp.sum(xp.take_along_axis(logs, xp.reshape(tokens[0], (3, 1)), axis=-1)) / 3
+
+
+@INTERPRETERS
+@pytest.mark.parametrize("run", [layer_norm, gelu_by_tanh, embedding, causal_attention, log_likelihood])
+def test_what_a_transformer_computes_is_numpys(interpreter, run):
+    """One text for NumPy and for a closed world: the operations to come find what they need."""
+    rng = np.random.default_rng(6)
+    arrays = [rng.standard_normal(shape) for shape in [(3, 4), (4,), (4,)]]
+    tokens = np.array([[2, 0, 1], [1, 1, 0]])
+    found = run(interpreter.xp, *map(interpreter.xp.asarray, [*arrays, tokens]))
+    np.testing.assert_allclose(values(found), run(np, *arrays, tokens), rtol=1e-12)
+
+
+@INTERPRETERS
+def test_another_device_is_refused(interpreter):
+    assert interpreter.xp.zeros((2,), device="cpu").device == "cpu"
+    for make in (
+        lambda: interpreter.xp.arange(3, device="cuda"),
+        lambda: interpreter.xp.ones(3, device="cuda"),
+    ):
+        with pytest.raises(ValueError, match="device: expected 'cpu'; got 'cuda'"):
+            make()
 
 
 @INTERPRETERS

@@ -86,6 +86,18 @@ def test_constants_are_exact(constant, expected):
     assert not product.atoms(sympy.Float)
 
 
+def test_constants_stand_on_either_side():
+    x = symbolic.array("x", (2,))
+    for constant in (sympy.pi, sympy.sqrt(2), sympy.Rational(1, 3), 2):
+        assert (constant * x).to_numpy().tolist() == (x * constant).to_numpy().tolist()
+        assert (constant - x).to_numpy().tolist() == (-(x - constant)).to_numpy().tolist()
+
+
+def test_a_rounded_expression_is_refused():
+    with pytest.raises(TypeError, match=r"expected an exact expression; got .*, in which a number is rounded"):
+        symbolic.array("x", ()) * sympy.pi.evalf()
+
+
 def test_dividing_by_an_integer_is_exact():
     x = symbolic.array("x", (3,))
     mean = (xp.sum(x) / 3).to_numpy()[()]

@@ -57,9 +57,9 @@ class Table:
         return "\n".join([self.title, *lines])
 
     def _repr_html_(self) -> str:
-        set_in_mathematics = Flops(*(rf"\({formula}\)" for formula in self.latex))
+        set_in_mathematics = Flops(*map(_mathematics, self.latex))
         head = "".join(f'<th scope="col">{heading}</th>' for heading in ("quantity", *_HEADINGS[1:4]))
-        body = "".join(_html_row(row) for row in self._rows(set_in_mathematics))
+        body = "".join(map(_html_row, self._rows(set_in_mathematics)))
         title = html.escape(self.title)
         return (
             f'<div class="backpass-scroll" role="region" tabindex="0" aria-label="Cost of {title}"'
@@ -90,8 +90,14 @@ def _ratio(backward: int, forward: int) -> str:
     return f"{backward / forward:.4g}" if forward else "–"
 
 
+def _mathematics(latex: str) -> str:
+    return (
+        rf'<span class="math notranslate nohighlight">\({html.escape(latex)}\)</span>'  # as Sphinx writes it
+    )
+
+
 def _html_row(row: tuple[str, str, str, str, str]) -> str:
-    quantity, formula, value, counted, mark = (html.escape(cell) for cell in row)
+    quantity, formula, value, counted, mark = row
     shown = f"{counted} {'✓' if mark == '=' else '✗ differs' if mark else ''}".strip()
     typeset = f'<td class="tex2jax_process">{formula}</td>'  # the class by which a page's MathJax finds it
     return f'<tr><th scope="row">{quantity}</th>{typeset}<td>{value}</td><td>{shown}</td></tr>'

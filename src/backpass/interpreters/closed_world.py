@@ -78,6 +78,7 @@ class Array:
 
     __slots__ = ("_namespace", "_values", "dtype")
     __array_ufunc__ = None  # a NumPy array beside this one must not take its elements over
+    _op_priority = 100.0  # nor a SymPy constant: SymPy hands the operation to the higher number
     device = "cpu"
 
     def __init__(self, values: np.ndarray, dtype: DType, xp: Namespace):
@@ -264,8 +265,10 @@ class Namespace:
             values = box
         return Array(values, dtype, self)
 
-    def asarray(self, values: object, *, dtype: DType | None = None) -> Array:
+    def asarray(self, values: object, *, dtype: DType | None = None, device: str | None = None) -> Array:
         """An Array of numbers, a nested list of them, or a NumPy array; a copy."""
+        if device not in (None, Array.device):
+            raise ValueError(f"device: expected {Array.device!r}; got {device!r}")
         if isinstance(values, Array):
             values = self._own(values)
             return values if dtype in (None, values.dtype) else self.astype(values, dtype)
@@ -277,18 +280,29 @@ class Namespace:
             raise TypeError(f"cannot make an array of {dtype or self.dtype} from NumPy's {plain.dtype}")
         return self._map(self.scalars.constant, plain.astype(object))
 
-    def full(self, shape: int | tuple[int, ...], value: object, *, dtype: DType | None = None) -> Array:
+    def full(
+        self,
+        shape: int | tuple[int, ...],
+        value: object,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> Array:
         shape = shape if isinstance(shape, tuple) else (shape,)
-        one = self.asarray(value, dtype=dtype)
+        one = self.asarray(value, dtype=dtype, device=device)
         if one.ndim:
             raise TypeError(f"a value to fill with is one number; got shape {list(one.shape)}")
         return Array(np.broadcast_to(one._values, shape).copy(), one.dtype, self)
 
-    def zeros(self, shape: int | tuple[int, ...], *, dtype: DType | None = None) -> Array:
-        return self.full(shape, 0, dtype=dtype or self.dtype)
+    def zeros(
+        self, shape: int | tuple[int, ...], *, dtype: DType | None = None, device: str | None = None
+    ) -> Array:
+        return self.full(shape, 0, dtype=dtype or self.dtype, device=device)
 
-    def ones(self, shape: int | tuple[int, ...], *, dtype: DType | None = None) -> Array:
-        return self.full(shape, 1, dtype=dtype or self.dtype)
+    def ones(
+        self, shape: int | tuple[int, ...], *, dtype: DType | None = None, device: str | None = None
+    ) -> Array:
+        return self.full(shape, 1, dtype=dtype or self.dtype, device=device)
 
     def full_like(self, x: Array, value: object) -> Array:
         return self.full(x.shape, value, dtype=x.dtype)
@@ -299,10 +313,12 @@ class Namespace:
     def ones_like(self, x: Array) -> Array:
         return self.ones(x.shape, dtype=x.dtype)
 
-    def arange(self, start: int, stop: int | None = None, step: int = 1) -> Array:
+    def arange(
+        self, start: int, stop: int | None = None, step: int = 1, *, device: str | None = None
+    ) -> Array:
         """Integers only: positions and tokens."""
         start, stop = (0, start) if stop is None else (start, stop)
-        return Array(np.arange(*map(operator.index, (start, stop, step)), dtype=np.int64), INT64, self)
+        return self.asarray(np.arange(*map(operator.index, (start, stop, step))), device=device)
 
     def astype(self, x: Array, dtype: DType) -> Array:
         """Booleans to integers or numbers, integers to numbers, which is free; nothing leads back."""
@@ -434,6 +450,9 @@ class Namespace:
 
     def take(self, x: Array, indices: Array, /, *, axis: int) -> Array:
         return self._moved(x, np.take, self._own(indices, INT64)._values, axis)
+
+    def take_along_axis(self, x: Array, indices: Array, /, *, axis: int = -1) -> Array:
+        return self._moved(x, np.take_along_axis, self._own(indices, INT64)._values, axis)
 
     def stack(self, arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
         return self._joined(np.stack, arrays, axis)

@@ -84,6 +84,8 @@ class _Expressions:
 
     def constant(self, value: object) -> sympy.Expr:
         if isinstance(value, sympy.Expr):
+            if value.has(sympy.Float):
+                raise TypeError(f"expected an exact expression; got {value}, in which a number is rounded")
             return value
         if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(f"expected a real number or a SymPy expression; got {value!r}")
