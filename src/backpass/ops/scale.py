@@ -1,6 +1,6 @@
 r"""A constant times x: attention's 1/√d.
 
-.. math:: y = c\,x, \qquad \bar{x} = c\,\bar{y}
+.. math:: y_i = c\,x_i, \qquad \bar{x}_i = c\,\bar{y}_i
 
 Derived on the page ``foundations/chain_rule``.
 """
@@ -29,7 +29,7 @@ def forward(x: Array, *, factor: float) -> tuple[Array, Saved]:
     Raises TypeError when ``x`` is no floating-point array or ``factor`` no real number.
     """
     check_inputs(SHAPES, x=x)
-    if not isinstance(factor, Real):
+    if not isinstance(factor, Real) and not getattr(factor, "is_real", False):  # a SymPy symbol may be real
         raise TypeError(f"factor: expected a real number, a constant; got {type(factor).__name__}")
     return x * factor, Saved(factor, tuple(x.shape))
 
