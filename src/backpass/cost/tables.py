@@ -57,7 +57,7 @@ class Table:
         return "\n".join([self.title, *lines])
 
     def _repr_html_(self) -> str:
-        set_in_mathematics = Flops(*map(_mathematics, self.latex))
+        set_in_mathematics = Flops(*(rf"\({html.escape(formula)}\)" for formula in self.latex))
         head = "".join(f'<th scope="col">{heading}</th>' for heading in ("quantity", *_HEADINGS[1:4]))
         body = "".join(map(_html_row, self._rows(set_in_mathematics)))
         title = html.escape(self.title)
@@ -88,12 +88,6 @@ def _compared(quantity: str, formula: str, value: int, counted: int) -> tuple[st
 
 def _ratio(backward: int, forward: int) -> str:
     return f"{backward / forward:.4g}" if forward else "–"
-
-
-def _mathematics(latex: str) -> str:
-    return (
-        rf'<span class="math notranslate nohighlight">\({html.escape(latex)}\)</span>'  # as Sphinx writes it
-    )
 
 
 def _html_row(row: tuple[str, str, str, str, str]) -> str:
