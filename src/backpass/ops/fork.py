@@ -1,6 +1,6 @@
 r"""One value used k times; its gradient is the sum of what comes back along the k ways.
 
-.. math:: y_1 = \dots = y_k = x, \qquad \bar{x} = \sum_{j=1}^{k} \bar{y}_j
+.. math:: y_{ji} = x_i, \qquad \bar{x}_i = \sum_j \bar{y}_{ji}
 
 Derived on the page ``foundations/chain_rule``. Every residual connection forks first, and the sum is the
 cost that accounts of "free" residuals leave out.

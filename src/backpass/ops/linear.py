@@ -1,7 +1,7 @@
 r"""A linear layer: every row of x times one weight matrix, and a bias where there is one.
 
-.. math:: Y = X W + \mathbf{1} b^\top, \qquad
-          \bar{X} = \bar{Y} W^\top, \quad \bar{W} = X^\top \bar{Y}, \quad \bar{b} = \bar{Y}^\top \mathbf{1}
+.. math:: Y = X W + \mathbf{1}_m b^\top, \qquad
+          \bar{X} = \bar{Y} W^\top, \quad \bar{W} = X^\top \bar{Y}, \quad \bar{b} = \bar{Y}^\top \mathbf{1}_m
 
 Derived on the page ``operations/linear``. Weights are ``[in, out]``.
 """

@@ -1,6 +1,6 @@
 r"""A residual connection's sum: the input x plus what a block f made of it.
 
-.. math:: y = x + f, \qquad \bar{x} = \bar{y}, \quad \bar{f} = \bar{y}
+.. math:: y_i = x_i + f_i, \qquad \bar{x}_i = \bar{y}_i, \quad \bar{f}_i = \bar{y}_i
 
 Derived on the page ``foundations/chain_rule``. The x that is added here was forked before the block, and
 ``fork`` is where the two gradients meet.

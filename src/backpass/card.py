@@ -1,0 +1,115 @@
+"""Every backward on one card: formulas, saved arrays, FLOPs and bytes, each taken from what runs.
+
+The formulas are the docstrings', read and checked against ``forward`` and ``backward``; the saved arrays are those
+that a forward kept; the FLOP formulas are the modules'.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from backpass import cost, ops
+from backpass.cost import Flops
+from backpass.derivation.docstring import formulas
+from backpass.network_map import PAGES
+from backpass.shapes import parse
+from backpass.verify.drawing import draw, options_for
+
+LEADING = 17  # the length of the leading axis in the forward that is run: no letter's
+FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One operation's lines on the card, mathematics in LaTeX."""
+
+    stem: str
+    formulas: tuple[str, ...]
+    saved: tuple[str, ...]
+    bytes: str
+    flops: Flops
+
+
+@dataclass(frozen=True)
+class Card:
+    """The entries, as a table in a notebook and as text in a terminal. ``root`` leads to the site's root."""
+
+    entries: tuple[Entry, ...]
+    root: str
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{e.stem}\n  {'   '.join(e.formulas)}\n  saves {', '.join(e.saved) or 'nothing'} ({e.bytes} bytes)"
+            f"   FLOPs {e.flops.forward} forward, {e.flops.backward} backward"
+            for e in self.entries
+        )
+
+    def _repr_html_(self) -> str:
+        headings = ("operation", "forward and backward", "saves", "bytes", "FLOPs forward", "FLOPs backward")
+        head = "".join(f'<th scope="col">{heading}</th>' for heading in headings)
+        body = "".join(self._row(entry) for entry in self.entries)
+        return (
+            '<div class="backpass-scroll" role="region" tabindex="0" aria-label="Every backward on one card"'
+            ' style="overflow-x: auto; max-width: 100%"><table class="backpass-card">'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+    def _row(self, entry: Entry) -> str:
+        name = f'<a href="{self.root}/{PAGES[entry.stem]}"><code>{entry.stem}</code></a>'
+        lines = "<br>".join(map(_mathematics, entry.formulas))
+        saved = "<br>".join(f"<code>{html.escape(array)}</code>" for array in entry.saved) or "nothing"
+        cells = (lines, saved, *map(_mathematics, (entry.bytes, entry.flops.forward, entry.flops.backward)))
+        data = "".join(f'<td class="tex2jax_process" style="text-align: left">{cell}</td>' for cell in cells)
+        return f'<tr><th scope="row" style="text-align: left">{name}</th>{data}</tr>'
+
+
+def card(*stems: str, root: str = ".") -> Card:
+    """The card of the operations named, or of all. Raises where a formula is not what the code computes."""
+    return Card(tuple(_entry(stem) for stem in stems or ops.STEMS), root)
+
+
+def _entry(stem: str) -> Entry:
+    module = ops.load(stem)
+    lines = [line for line in formulas(stem).lines if line.numbered]
+    leading = dict.fromkeys(("*", "*a", "*b"), (LEADING,))
+    inputs = draw(module, np.random.default_rng(0), leading=leading)
+    memory = cost.memory(module, *inputs, **options_for(module))
+    kept = [array for array in memory.arrays if not array.is_parameter]
+    axes = [_axes(module, inputs, array) for array in kept]
+    return Entry(
+        stem=stem,
+        formulas=tuple(line.latex for line in lines),
+        saved=tuple(f"{array.name}[{', '.join(names)}]" for array, names in zip(kept, axes, strict=True)),
+        bytes=_bytes(axes),
+        flops=cost.latex(module),
+    )
+
+
+def _axes(module, inputs, array) -> tuple[str, ...]:
+    """The axes of a saved array: as declared for an input or the output, otherwise by their lengths, which all differ."""
+    shapes = parse(module.SHAPES)
+    for spec in (*shapes.inputs, *shapes.outputs):
+        if spec.name == array.name:
+            return spec.axes
+    lengths = cost.dimensions(module, *inputs, **options_for(module))
+    letters = {length: letter for letter, length in lengths.items() if letter in shapes.letters} | {LEADING: "*"}
+    return tuple(letters[length] for length in array.shape)
+
+
+def _bytes(axes: list[tuple[str, ...]]) -> str:
+    """The saved bytes in LaTeX: a term for each array, the product of its lengths."""
+    import sympy
+
+    def length(axis: str) -> sympy.Symbol:
+        group = {"*": "m"}.get(axis, "m_" + axis[1:])
+        return sympy.Symbol(group if axis.startswith("*") else axis, positive=True)
+
+    return sympy.latex(sum(FLOAT32 * math.prod(map(length, names)) for names in axes))
+
+
+def _mathematics(latex: str) -> str:
+    return rf'<span class="math notranslate nohighlight">\({html.escape(latex)}\)</span>'

@@ -1,0 +1,63 @@
+r"""The formulas of an operation's docstring, read and checked like the lines of any derivation.
+
+A module's docstring holds one ``.. math::`` of statements parted by ``\quad`` or ``\qquad``: what the output is, then the
+gradient of each differentiable input. What its letters range over follows from SHAPES: a capital is a matrix, whose rows
+are the leading axes; a small letter has as many axes as it has indices there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from backpass import ops, shapes
+from backpass.derivation.derivation import Derivation, derive
+
+OPTIONS = {"factor": "c", "copies": "k"}  # an option's letter in mathematics, the same for all operations
+
+
+def formulas(stem: str) -> Derivation:
+    """The docstring's formulas as a derivation: the output is checked against forward, the gradients against backward.
+
+    Raises ValueError when the docstring has no ``.. math::``, DerivationError when a formula is wrong.
+    """
+    module = ops.load(stem)
+    statements = _statements(stem, inspect.getdoc(module) or "")
+    declaration = shapes.parse(module.SHAPES)
+    options = {name: letter for name, letter in OPTIONS.items() if name in inspect.signature(module.forward).parameters}
+    arrays = [_declared(spec, " ".join(statements)) for spec in declaration.inputs]
+    arrays += [rf"\bar{{{name}}} \in {space}" for name, space in (_space(s, " ".join(statements)) for s in declaration.outputs)]
+    lengths = {axis for spec in (*declaration.inputs, *declaration.outputs) for axis in spec.axes}
+    scalars = [rf"{letter} \in \mathbb{{R}}" for letter in options.values() if letter not in lengths]
+    lines = [f"given {', '.join(arrays)}"]
+    lines += [f"constant {', '.join(scalars)}"] * bool(scalars)
+    lines += [f"let {statements[0]}", *statements[1:]]
+    return derive("\n".join(lines), name=f"{stem}-formulas".replace("_", "-"), operation=stem, options=options)
+
+
+def _statements(stem: str, docstring: str) -> list[str]:
+    block = re.search(r"\.\. math::(.*?)(?:\n\n(?=\S)|\Z)", docstring, re.DOTALL)
+    if block is None:
+        raise ValueError(f"{stem}: the module's docstring has no formulas, no '.. math::'")
+    return [part.strip(" ,\n") for part in re.split(r"\\q?quad", " ".join(block[1].split()))]
+
+
+def _declared(spec: shapes.Spec, mathematics: str) -> str:
+    name, space = _space(spec, mathematics)
+    return rf"{name} \in {space}"
+
+
+def _space(spec: shapes.Spec, mathematics: str) -> tuple[str, str]:
+    """The array's name in mathematics, a capital if the docstring has it so, and the space it is of."""
+    letters = [axis for axis in spec.axes if not axis.startswith("*")]
+    group = spec.group
+    capital = re.search(rf"\\bar\{{{spec.name.upper()}\}}", mathematics)
+    if capital:
+        letters = letters if len(letters) >= 2 else ["m", *letters]
+    else:
+        indices = re.search(rf"\\bar\{{{spec.name}\}}_(?:\{{(\w+)\}}|(\w))", mathematics)
+        rank = len(indices[1] or indices[2]) if indices else len(letters)
+        if group is not None and len(letters) < rank:
+            letters.insert(group, "m")
+    lengths = r" \times ".join(letters)
+    return spec.name.upper() if capital else spec.name, rf"\mathbb{{R}}^{{{lengths}}}"

@@ -1,0 +1,38 @@
+"""Code of the package, shown on a page from its source, so that what is read is what runs."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import PurePath
+
+
+class Source:
+    """The source of functions, classes or modules, with the file that each stands in."""
+
+    def __init__(self, *objects: object) -> None:
+        self.objects = objects
+
+    def __repr__(self) -> str:
+        return "\n\n".join(f"# {_file(thing)}\n{_text(thing)}" for thing in self.objects)
+
+    def _repr_markdown_(self) -> str:
+        return "\n\n".join(f"`{_file(thing)}`\n\n```python\n{_text(thing)}\n```" for thing in self.objects)
+
+
+def source(*objects: object) -> Source:
+    """Show the source of ``objects``: functions, classes, modules, Triton kernels."""
+    return Source(*objects)
+
+
+def _unwrap(thing: object) -> object:
+    return getattr(thing, "fn", thing)  # a Triton kernel keeps its Python function there
+
+
+def _text(thing: object) -> str:
+    return inspect.getsource(_unwrap(thing)).strip()
+
+
+def _file(thing: object) -> str:
+    parts = PurePath(inspect.getsourcefile(_unwrap(thing))).parts
+    start = len(parts) - 1 - parts[::-1].index("backpass")
+    return "/".join(("src", *parts[start:]))
