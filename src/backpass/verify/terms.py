@@ -36,7 +36,7 @@ class Number:
 
 
 def name_number(value: float, lengths: Mapping[int, str], accuracy: float = 1e-5) -> Number | None:
-    """The simple number near ``value``: a small integer or fraction, an axis's length, its inverse or root."""
+    """The simple number near ``value``: a small integer or fraction, a length, its inverse, its root."""
     sign = "−" if value < 0 else ""
     size = abs(value)
     for text, number in _FRACTIONS.items():
@@ -129,7 +129,7 @@ def _sums(term: Term) -> Iterator[Term]:
 
 
 def _fit(term: Term, shape: tuple[int, ...]) -> Term | None:
-    """The term in the gradient's shape: repeated along axes it lacks, summed over leading axes it has more."""
+    """The term in the gradient's shape: repeated along axes it lacks, summed over leading ones too many."""
     value = term.value
     extra = value.ndim - len(shape)
     if extra > 0:

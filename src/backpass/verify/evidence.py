@@ -1,0 +1,80 @@
+"""A wrong gradient beside its reference, and how much of it an explanation explains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+EVIDENCE = 20  # bits wanted beyond the logarithm of the number of hypotheses tried
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What relates a gradient to its reference: ``kind`` for programs, the sentence for people."""
+
+    kind: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A reference and what was got, with the material for explanations."""
+
+    reference: np.ndarray
+    got: np.ndarray
+    terms: dict[str, np.ndarray]
+    backward: Callable[[np.ndarray], np.ndarray] | None
+    accuracy: float
+
+    @property
+    def shapes(self) -> str:
+        """The two shapes in words."""
+        return f"expected shape {list(self.reference.shape)}; got {list(self.got.shape)}"
+
+    @cached_property
+    def difference(self) -> np.ndarray:
+        """reference − got."""
+        return self.reference - self.got
+
+    @cached_property
+    def allowed(self) -> float:
+        """The largest difference that does not count."""
+        return self.accuracy * max(np.abs(self.reference).max(initial=0.0), np.abs(self.got).max(initial=0.0))
+
+    @cached_property
+    def wrong(self) -> np.ndarray:
+        """Where the two differ."""
+        return np.abs(self.difference) > self.allowed
+
+    @cached_property
+    def lengths(self) -> dict[int, str]:
+        """Lengths of axes, each with where it occurs: what a forgotten mean or sum multiplies by."""
+        found: dict[int, str] = {}
+        for name, array in (*self.terms.items(), ("the gradient", self.reference)):
+            for axis, length in enumerate(array.shape):
+                found.setdefault(length, f"the length of {name}'s axis {axis}")
+            found.setdefault(array.size, f"the number of elements of {name}")
+        return found
+
+    def explained(self, target: np.ndarray, prediction: np.ndarray, free: int = 0, tried: int = 1) -> bool:
+        """Whether ``prediction``, with ``free`` fitted numbers and one of ``tried``, reproduces ``target``
+        and could not do so by chance."""
+        if prediction.shape != target.shape or not np.isfinite(prediction).all():
+            return False
+        if np.abs(prediction - target).max(initial=0.0) > self.allowed:
+            return False
+        if target.shape != self.difference.shape:
+            informative, size = target.size, np.abs(target).max(initial=0.0)
+        else:
+            informative, size = int(self.wrong.sum()), np.abs(self.difference).max()
+        bits = (informative - free) * math.log2(size / self.allowed) if size > self.allowed > 0 else 0.0
+        return bits >= EVIDENCE + math.log2(tried)

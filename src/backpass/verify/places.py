@@ -1,0 +1,74 @@
+"""Where a gradient is wrong, in words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backpass.verify.evidence import EVIDENCE, Pair
+
+
+def place(mask: np.ndarray, pair: Pair) -> str:
+    """Where the mask holds: a slice, a sign of a term, or so many entries."""
+    return structured(mask) or _by_sign(mask, pair) or _count(mask)
+
+
+def _count(mask: np.ndarray) -> str:
+    return f"{int(mask.sum())} of {mask.size} entries, the first at {index_text(np.argwhere(mask)[0])}"
+
+
+def structured(mask: np.ndarray) -> str | None:
+    """The place in words when it is one element, slices along one axis, or a part of the last two axes."""
+    if mask.all():
+        return None
+    if mask.sum() == 1:
+        return index_text(np.argwhere(mask)[0])
+    for axis in range(mask.ndim):
+        along = mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis))
+        wanted = np.broadcast_to(
+            np.expand_dims(along, [a for a in range(mask.ndim) if a != axis]), mask.shape
+        )
+        if mask.ndim > 1 and not along.all() and (wanted == mask).all():
+            return f"axis {axis}, position {', '.join(str(i) for i in np.nonzero(along)[0])}"
+    if mask.ndim >= 2 and min(mask.shape[-2:]) > 1:
+        square = np.ones(mask.shape[-2:], dtype=bool)
+        for name, part in (
+            ("the diagonal of the last two axes", np.eye(*mask.shape[-2:], dtype=bool)),
+            ("the entries above the diagonal", np.triu(square, 1)),
+            ("the entries below the diagonal", np.tril(square, -1)),
+        ):
+            if (mask == part).all():
+                return name
+    return None
+
+
+def _by_sign(mask: np.ndarray, pair: Pair) -> str | None:
+    """``the entries where x < 0``, when there are enough for that to be no chance."""
+    if not EVIDENCE <= mask.size or not EVIDENCE / 4 <= mask.sum() <= mask.size - EVIDENCE / 4:
+        return None
+    for name, value in pair.terms.items():
+        if value.shape == mask.shape:
+            for relation, part in ((">", value > 0), ("<", value < 0)):
+                if (mask == part).all():
+                    return f"the entries where {name} {relation} 0"
+    return None
+
+
+def largest_errors(pair: Pair) -> str:
+    """The three elements that are most wrong."""
+    worst = np.argsort(-np.abs(pair.difference), axis=None, kind="stable")[: min(3, int(pair.wrong.sum()))]
+    listed = []
+    for flat in worst:
+        index = np.unravel_index(flat, pair.reference.shape)
+        got, expected = number_text(pair.got[index]), number_text(pair.reference[index])
+        listed.append(f"{index_text(index)} (got {got}, expected {expected})")
+    return f"{int(pair.wrong.sum())} of {pair.wrong.size} entries differ, most at {', '.join(listed)}"
+
+
+def number_text(value: float, digits: int = 4) -> str:
+    """A number for a sentence."""
+    return f"{value:.{digits}g}".replace("-", "−")
+
+
+def index_text(index) -> str:
+    """``index [0, 3]``."""
+    return f"index {[int(i) for i in index]}" if len(index) else "its only element"
