@@ -1,0 +1,38 @@
+"""The formulas in the operations' docstrings are what their code computes, and a wrong one is caught."""
+
+import pytest
+
+from backpass import ops
+from backpass.derivation import DerivationError
+from backpass.derivation.docstring import formulas
+
+
+@pytest.mark.parametrize("stem", ops.STEMS)
+def test_formulas_are_forward_and_backward(stem):
+    lines = [line for line in formulas(stem).lines if line.numbered]
+    assert len(lines) >= 2
+
+
+@pytest.mark.parametrize(
+    ("stem", "right", "wrong"),
+    [
+        ("softmax", r"\bar{y}_i - \sum", r"\bar{y}_i + \sum"),
+        ("softmax", r"\frac{e^{x_i}}", r"\frac{1 + e^{x_i}}"),
+        ("linear", r"\bar{W} = X^\top \bar{Y}", r"\bar{W} = 2 X^\top \bar{Y}"),
+        ("linear", r"X W + \mathbf{1}_m b^\top", r"X W"),
+        ("fork", r"\sum_j \bar{y}_{ji}", r"\bar{y}_{1i}"),
+        ("scale", r"\qquad \bar{x}_i = c\,\bar{y}_i", r"\qquad \bar{x}_i = \bar{y}_i"),
+    ],
+)
+def test_a_wrong_formula_is_caught(stem, right, wrong, monkeypatch):
+    module = ops.load(stem)
+    assert right in module.__doc__
+    monkeypatch.setattr(module, "__doc__", module.__doc__.replace(right, wrong))
+    with pytest.raises(DerivationError):
+        formulas(stem)
+
+
+def test_a_docstring_without_formulas_is_named(monkeypatch):
+    monkeypatch.setattr(ops.load("softmax"), "__doc__", "Softmax.")
+    with pytest.raises(ValueError, match="softmax: the module's docstring has no formulas"):
+        formulas("softmax")

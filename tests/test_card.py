@@ -1,0 +1,30 @@
+"""The card of every backward is complete, and its figures are those of the modules."""
+
+import sympy
+
+from backpass import ops
+from backpass.card import card
+
+
+def test_every_operation_is_on_the_card():
+    assert tuple(entry.stem for entry in card().entries) == ops.STEMS
+
+
+def test_saved_arrays_and_bytes():
+    softmax, matmul, scale = card("softmax", "matmul", "scale").entries
+    assert (softmax.saved, softmax.bytes) == (("y[*, n]",), "4 m n")
+    assert matmul.saved == ("a[*a, s, n]", "b[*b, n, p]")
+    m_a, m_b, n, p, s = sympy.symbols("m_a m_b n p s", positive=True)
+    assert matmul.bytes == sympy.latex(4 * m_a * s * n + 4 * m_b * n * p)
+    assert (scale.saved, scale.bytes) == ((), "0")
+
+
+def test_parameters_are_not_counted_as_saved():
+    (linear,) = card("linear").entries
+    assert linear.saved == ("x[*, n]",)
+
+
+def test_links_lead_from_the_page_to_the_operations():
+    page = card("softmax", root="../..")._repr_html_()
+    assert 'href="../../chapters/operations/softmax.html"' in page
+    assert r"\bar{x}_i" in page

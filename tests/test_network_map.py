@@ -1,0 +1,44 @@
+"""The map of the network: one station lit, links to pages that exist, a text for who cannot see it."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from backpass.network_map import PAGES, STATIONS, NetworkMap
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_it_is_a_drawing_with_a_text():
+    svg = ElementTree.fromstring(NetworkMap("softmax").svg())
+    assert svg.get("role") == "img"
+    assert "softmax is lit" in svg.get("aria-label")
+    assert len(svg.findall(".//rect")) == len(STATIONS) + 2  # and the two frames
+
+
+def test_the_present_station_is_lit_and_no_link():
+    svg = NetworkMap("softmax").svg()
+    assert svg.count('class="here"') == 1
+    assert "operations/softmax.html" not in svg
+
+
+def test_without_a_station_nothing_is_lit():
+    assert 'class="here"' not in NetworkMap().svg()
+
+
+def test_links_lead_to_chapters_from_where_the_page_is():
+    links = re.findall(r'href="([^"]+)"', NetworkMap("softmax", root="../..").svg())
+    assert links
+    assert all(link.startswith("../../chapters/") for link in links)
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES.values())))
+def test_every_page_exists(page):
+    assert (ROOT / page).with_suffix(".md").exists()
+
+
+def test_an_unknown_station_is_refused():
+    with pytest.raises(ValueError, match="here: expected one of .*softmax.*; got 'sofmax'"):
+        NetworkMap("sofmax")

@@ -1,0 +1,24 @@
+"""Code on a page is the file's text, under the file's name."""
+
+import inspect
+
+from backpass.ops import softmax
+from backpass.show import source
+
+
+def test_a_function_is_shown_as_it_stands_in_its_file():
+    shown = source(softmax.backward)
+    assert inspect.getsource(softmax.backward).strip() in shown._repr_markdown_()
+    assert "`src/backpass/ops/softmax.py`" in shown._repr_markdown_()
+    assert repr(shown).startswith("# src/backpass/ops/softmax.py\ndef backward")
+
+
+def test_several_objects_are_shown_one_after_the_other():
+    shown = source(softmax.Saved, softmax.backward)._repr_markdown_()
+    assert shown.index("class Saved") < shown.index("def backward")
+    assert shown.count("```python") == 2
+
+
+def test_a_kernel_shows_its_python_function():
+    kernel = type("Kernel", (), {"fn": staticmethod(softmax.backward)})()
+    assert "def backward" in repr(source(kernel))
