@@ -1,0 +1,240 @@
+"""What every benchmark shares: the machine it runs on, how a call is timed, the record that is left.
+
+Providers of the same result are timed in one process, in rounds, each round in a new random order, so that
+a machine that slows down slows all of them; the median over the rounds is kept. Nothing timed is zeros, and
+each provider's error against float64 stands beside its speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import backpass
+from backpass import records
+
+warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMED = ("benchmarks/*.py", "src/backpass/ops", "src/backpass/kernels", "src/backpass/*.py")
+WARM_UPS = 3
+
+
+class Settings(NamedTuple):
+    """What the command line chose."""
+
+    device: str  # "cpu" or "cuda"
+    quick: bool
+    folder: Path
+
+    @property
+    def rounds(self) -> int:
+        return 2 if self.quick else 21
+
+    @property
+    def seconds(self) -> float:
+        """After which no further round is begun."""
+        return 0.2 if self.quick else 3.0
+
+    def pick(self, full, quick):
+        """The one of the two that this run asks for."""
+        return quick if self.quick else full
+
+
+def settings(question: str) -> Settings:
+    """Read the command line of a benchmark script."""
+    parser = argparse.ArgumentParser(description=question)
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=default, help=f"default here: {default}")
+    parser.add_argument("--quick", action="store_true", help="small shapes, few rounds: tries the script out")
+    parser.add_argument(
+        "--results", type=Path, default=records.RESULTS, help="folder for the record (benchmarks/results)"
+    )
+    chosen = parser.parse_args()
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: this machine has no CUDA device that PyTorch can use")
+    return Settings(chosen.device, chosen.quick, chosen.results)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def draw(*shape: int, seed: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Normally distributed numbers, the same on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype).to(device)
+
+
+def largest_error(got: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest element's error over the largest element of the exact result."""
+    return float((got.double() - exact).abs().max() / exact.abs().max())
+
+
+def no_compiler(device: str) -> str | None:
+    """Why ``torch.compile`` cannot be timed here, or None."""
+    if device == "cpu" and not shutil.which(os.environ.get("CXX", "g++")):
+        return "torch.compile was not timed: on a CPU it needs a C++ compiler, and there is no g++"
+    return None
+
+
+def medians(calls: dict[str, Callable[[], object]], chosen: Settings) -> dict[str, float]:
+    """Median seconds of each call."""
+    return {name: statistics.median(seconds) for name, seconds in samples(calls, chosen).items()}
+
+
+def samples(calls: dict[str, Callable[[], object]], chosen: Settings) -> dict[str, list[float]]:
+    """Seconds of each call in each of several rounds; a round times every call once, in random order."""
+    timers = {name: _timer(call, chosen) for name, call in calls.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    order = random.Random(0)
+    begun = time.perf_counter()
+    for done in range(chosen.rounds):
+        if done >= 5 and time.perf_counter() - begun > chosen.seconds:
+            break
+        for name in order.sample(list(timers), len(timers)):
+            seconds[name].append(timers[name]())
+    return seconds
+
+
+def _timer(call: Callable[[], object], chosen: Settings) -> Callable[[], float]:
+    """A function that runs the call often enough for the clock and returns the seconds of one."""
+    for _ in range(WARM_UPS):
+        call()
+    enough = 1e-4 if chosen.quick else 5e-3
+    if chosen.device == "cuda":
+        return _graph_timer(call, enough)
+    repeats = _repeats(lambda: _seconds(call, 1), enough)
+    return lambda: _seconds(call, repeats) / repeats
+
+
+def _repeats(one: Callable[[], float], enough: float) -> int:
+    return max(1, round(enough / max(min(one() for _ in range(3)), 1e-7)))
+
+
+def _seconds(call: Callable[[], object], repeats: int) -> float:
+    begun = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return time.perf_counter() - begun
+
+
+def _graph_timer(call: Callable[[], object], enough: float) -> Callable[[], float]:
+    """On a GPU: the call recorded once as a graph and replayed, so that kernels are timed and not their
+    launching."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+
+    def replay(repeats: int) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(repeats):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+    repeats = _repeats(lambda: replay(1), enough)
+    return lambda: replay(repeats) / repeats
+
+
+def call_seconds(call: Callable[[], object], chosen: Settings) -> float:
+    """On a GPU: median seconds of a call as Python makes it, launching included, one after the other."""
+
+    def twenty() -> None:
+        for _ in range(20):
+            call()
+        torch.cuda.synchronize()
+
+    torch.cuda.synchronize()
+    return statistics.median(_seconds(twenty, 1) / 20 for _ in range(chosen.rounds))
+
+
+def device_name(device: str) -> str:
+    """The processor's name: "NVIDIA H200", "AMD EPYC"."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    try:
+        model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        model = None
+    return model[1].strip() if model else platform.processor() or platform.machine()
+
+
+def write(
+    chosen: Settings,
+    name: str,
+    question: str,
+    columns: Iterable[tuple[str, str, str]],
+    rows: list[dict[str, Any]],
+    notes: Iterable[str | None] = (),
+    facts: dict[str, float] | None = None,
+) -> None:
+    """Save the record, and show it."""
+    rounds = f"Medians of at most {chosen.rounds} rounds, providers in random order in each."
+    record = records.Record(
+        name=name,
+        question=question,
+        device=device_name(chosen.device),
+        threads=torch.get_num_threads() if chosen.device == "cpu" else None,
+        versions=_versions(),
+        date=datetime.date.today().isoformat(),
+        commit=_git("rev-parse", "--short=12", "HEAD") or "unknown",
+        dirty=bool(_git("status", "--porcelain", "--", *TIMED)),
+        columns=[list(column) for column in columns],
+        rows=rows,
+        facts=facts or {},
+        notes=[rounds, *_surroundings(chosen), *(note for note in notes if note)],
+    )
+    say(f"{record}\n\nwritten: {records.save(record, chosen.folder).name}")
+
+
+def _versions() -> dict[str, str]:
+    found = {
+        "backpass": backpass.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    try:
+        import triton
+    except ImportError:
+        return found
+    return {**found, "triton": triton.__version__}
+
+
+def _surroundings(chosen: Settings) -> list[str]:
+    """What else changes the figures of a CPU several-fold: other work on the machine, and glibc's
+    allocator."""
+    if chosen.device != "cpu":
+        return []
+    load = f"Processes waiting or running, averaged over the last minute: {os.getloadavg()[0]:.1f}."
+    malloc = {name: os.environ[name] for name in os.environ if name.startswith("MALLOC_")}
+    kept = ", ".join(f"{name}={value}" for name, value in malloc.items()) or "glibc's defaults"
+    return [load, f"Memory allocation: {kept}."]
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

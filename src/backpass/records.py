@@ -1,0 +1,132 @@
+"""Measurements made elsewhere, shown as recorded: what was timed, on which machine, when, at which commit.
+
+The scripts in ``benchmarks/`` write them, one JSON file a question and device; a chapter reads them, since
+timing anything while pages are executed side by side would measure the neighbours.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run of one benchmark script."""
+
+    name: str
+    question: str
+    device: str  # the processor's name
+    threads: int | None  # of the CPU; None on a GPU
+    versions: dict[str, str]
+    date: str  # ISO 8601, day only
+    commit: str
+    dirty: bool  # whether package or benchmarks differed from that commit
+    columns: list[list[str]]  # [key, heading, unit]
+    rows: list[dict[str, Any]]
+    facts: dict[str, float] = field(default_factory=dict)  # about the machine, such as its copy bandwidth
+    notes: list[str] = field(default_factory=list)  # how it was measured, and what was not and why
+
+    @property
+    def provenance(self) -> str:
+        """Machine, date, commit and versions in one line."""
+        threads = f", {self.threads} threads" if self.threads else ""
+        changed = " with changes" if self.dirty else ""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return f"{self.device}{threads}, {self.date}, commit {self.commit}{changed}, {versions}"
+
+    def where(self, **wanted: Any) -> list[dict[str, Any]]:
+        """The rows whose entries equal those given: ``record.where(step="backward")``."""
+        return [row for row in self.rows if all(row.get(key) == value for key, value in wanted.items())]
+
+    def __repr__(self) -> str:
+        cells = [self._headings(), *(self._cells(row) for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+        return "\n".join([self.question, *lines, f"Recorded on {self.provenance}.", *self.notes])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col">{html.escape(heading)}</th>' for heading in self._headings())
+        body = "".join(_html_row(self._cells(row)) for row in self.rows)
+        question = html.escape(self.question)
+        notes = "".join(f"<br>{html.escape(note)}" for note in self.notes)
+        return (
+            f'<div class="backpass-scroll" role="region" tabindex="0" aria-label="{question}"'
+            ' style="overflow-x: auto; max-width: 100%">'
+            f"<table><caption>{question}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"</div><p><small>Recorded on {html.escape(self.provenance)}.{notes}</small></p>"
+        )
+
+    def _headings(self) -> list[str]:
+        return [f"{heading} ({unit})" if unit else heading for _, heading, unit in self.columns]
+
+    def _cells(self, row: dict[str, Any]) -> list[str]:
+        return [_shown(row.get(key)) for key, _, _ in self.columns]
+
+
+def load(name: str, device: str | None = None, folder: Path = RESULTS) -> Record:
+    """The record of that name, of that device or else the latest.
+
+    Raises LookupError, naming what there is, when there is none.
+    """
+    found = [record for record in _all(folder) if record.name == name and device in (None, record.device)]
+    if not found:
+        there_are = ", ".join(f"{record.name} on {record.device}" for record in _all(folder)) or "none"
+        on = f" on {device}" if device else ""
+        raise LookupError(f"no record of {name!r}{on} in {folder.name}/; there are: {there_are}")
+    return max(found, key=lambda record: record.date)
+
+
+def devices(name: str, folder: Path = RESULTS) -> list[str]:
+    """The devices that have a record of that name."""
+    return sorted(record.device for record in _all(folder) if record.name == name)
+
+
+def save(record: Record, folder: Path = RESULTS) -> Path:
+    """Write the record as ``<name>-<device>.json``, over an earlier one of the same device; return the
+    path."""
+    device = "-".join("".join(c if c.isalnum() else " " for c in record.device.lower()).split())
+    path = folder / f"{record.name}-{device}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_json(record), encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> Record:
+    """The record in a file. Raises ValueError when the file holds none."""
+    try:
+        return Record(**json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path.name} is no record: {error}") from None
+
+
+def _all(folder: Path) -> list[Record]:
+    return [read(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _json(record: Record) -> str:
+    """JSON with one row a line, so that a change of one figure changes one line."""
+    fields = asdict(record)
+    rows = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in fields.pop("rows"))
+    columns = ",\n".join(f"    {json.dumps(column, ensure_ascii=False)}" for column in fields.pop("columns"))
+    rest = json.dumps(fields, indent=2, ensure_ascii=False).removesuffix("\n}")
+    return f'{rest},\n  "columns": [\n{columns}\n  ],\n  "rows": [\n{rows}\n  ]\n}}\n'
+
+
+def _shown(value: Any) -> str:
+    """Three significant digits of a fraction, every digit of an integer."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.1e}" if abs(value) < 1e-3 and value else f"{float(f'{value:.3g}'):,.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _html_row(cells: list[str]) -> str:
+    first, *others = map(html.escape, cells)
+    return f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in others) + "</tr>"
