@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from backpass.derivation.derivation import Derivation
 
 _COLUMNS = "var(--derivation-columns, max-content minmax(0, max-content) minmax(8em, 1fr) max-content)"
+_SCROLLS = "overflow-x:auto;overflow-y:hidden;padding-block:.25em"
 _ROW = "display:grid;grid-column:1/-1;grid-template-columns:subgrid;align-items:baseline"
 
 
@@ -29,9 +30,10 @@ def html(derivation: Derivation) -> str:
             number += 1
         else:
             rows.append(_unnumbered(line))
-    style = f"display:grid;grid-template-columns:{_COLUMNS};column-gap:.75em;row-gap:.5em;text-align:left"
+    style = f"display:grid;grid-template-columns:{_COLUMNS};column-gap:.75em;row-gap:.25em;text-align:left"
     return (
-        f'<div class="derivation tex2jax_process mathjax_process" role="group" aria-label="Derivation: {escape(derivation.name)}">\n'
+        '<div class="derivation tex2jax_process mathjax_process" role="group"'
+        f' aria-label="Derivation: {escape(derivation.name)}">\n'
         f'<div class="derivation-lines" style="{style}">\n' + "\n".join(rows) + "\n</div>\n</div>"
     )
 
@@ -44,11 +46,14 @@ def _row(line: Line, anchor: str, number: int) -> str:
     if line.conditions:
         right += rf" \qquad ({line.conditions.text})"
     begins = "" if line.kind == "step" else " derivation-begins"
+    reason, columns = "", ";grid-column:2/4"  # a line without a reason may be as wide as both columns
+    if line.reason:
+        reason, columns = f'<div class="derivation-reason">{_words(line.reason)}</div>', ""
     return (
         f'<div class="derivation-line{begins}" id="{anchor}" style="{_ROW}">'
         f'<div class="derivation-left" style="text-align:right">{left}</div>'
-        f'<div class="derivation-right" style="overflow-x:auto;overflow-y:hidden" tabindex="0">{_maths(right)}</div>'
-        f'<div class="derivation-reason">{_words(line.reason)}</div>'
+        f'<div class="derivation-right" style="{_SCROLLS}{columns}" tabindex="0">{_maths(right)}</div>'
+        f"{reason}"
         f'<a class="derivation-number" href="#{anchor}" aria-label="line {number}">({number})</a></div>'
     )
 
