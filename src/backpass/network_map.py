@@ -62,7 +62,7 @@ PAGES = {
 }
 
 _STYLE = """
-.bp-map { width: 100%; max-width: 30rem; height: auto; display: block; margin: 0 auto; font: 12px system-ui, sans-serif; }
+.bp-map { width: 100%; max-width: 25rem; height: auto; display: block; margin: 0 auto; font: 12px system-ui, sans-serif; }
 .bp-map text { fill: currentColor; }
 .bp-map rect { fill: none; stroke: currentColor; stroke-width: 1; }
 .bp-map .layer { stroke-dasharray: 2 4; opacity: .55; }

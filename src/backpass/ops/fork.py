@@ -24,9 +24,11 @@ class Saved(NamedTuple):
 
 
 def forward(x: Array, *, copies: int = 2) -> tuple[Array, Saved]:
-    """``y[k, *]``, ``x[*]`` along k = ``copies`` ways: a view of ``x``, read-only, where the library has views.
+    """``y[k, *]``, ``x[*]`` along k = ``copies`` ways: where the library has views, a view of
+    ``x``, not to be written to.
 
-    Raises TypeError when ``x`` is no floating-point array, ValueError when ``copies`` is no integer of at least 1.
+    Raises TypeError when ``x`` is no floating-point array, ValueError when ``copies`` is no
+    integer of at least 1.
     """
     xp = check_inputs(SHAPES, x=x)
     if not isinstance(copies, Integral) or copies < 1:

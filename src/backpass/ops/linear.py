@@ -28,8 +28,8 @@ class Saved(NamedTuple):
 def forward(x: Array, w: Array, b: Array | None = None) -> tuple[Array, Saved]:
     """``y[*, p]``, each row of ``x[*, n]`` times ``w[n, p]``, plus ``b[p]``.
 
-    Raises TypeError for what is no floating-point array or of another library, device or dtype than ``x``,
-    ValueError for shapes that do not fit.
+    Raises TypeError for what is no floating-point array or of another library, device or
+    dtype than ``x``, ValueError for shapes that do not fit.
     """
     check_inputs(SHAPES, x=x, w=w, b=b)
     y = x @ w
@@ -44,7 +44,7 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array | None]:
     xp = check_cotangent(dy, (*x.shape[:-1], w.shape[1]), like=x)
 
     dx = dy @ transpose(w)
-    # In the forward pass every row met the same w and b, so now their gradients sum over the rows.
+    # In the forward pass every row met the same w and b, so now their gradients sum over rows.
     rows, drows = as_matrix(x), as_matrix(dy)  # [m, n], [m, p]
     dw = transpose(rows) @ drows
     db = xp.sum(drows, axis=0) if has_b else None

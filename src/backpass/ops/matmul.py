@@ -26,11 +26,11 @@ class Saved(NamedTuple):
 
 
 def forward(a: Array, b: Array) -> tuple[Array, Saved]:
-    """``y[*, s, p]``, the matrix product of ``a[*a, s, n]`` and ``b[*b, n, p]``; ``*`` is what ``*a`` and ``*b``
-    broadcast to.
+    """``y[*, s, p]``, the matrix product of ``a[*a, s, n]`` and ``b[*b, n, p]``; ``*`` is what
+    ``*a`` and ``*b`` broadcast to.
 
-    Raises TypeError for what is no floating-point array or of differing library, device or dtype, ValueError
-    for shapes that do not fit.
+    Raises TypeError for what is no floating-point array or of differing library, device or
+    dtype, ValueError for shapes that do not fit.
     """
     check_inputs(SHAPES, a=a, b=b)
     return a @ b, Saved(a, b)
@@ -42,6 +42,8 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     check_cotangent(dy, (*batch, a.shape[-2], b.shape[-1]), like=a)
 
+    # In the forward pass a factor may have been used for several matrices of the other; so now
+    # its gradient is summed over them.
     da = sum_to_shape(dy @ transpose(b), a.shape)
     db = sum_to_shape(transpose(a) @ dy, b.shape)
     return da, db

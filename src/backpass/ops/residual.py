@@ -25,8 +25,8 @@ class Saved(NamedTuple):
 def forward(x: Array, f: Array) -> tuple[Array, Saved]:
     """``y[*]``, the sum of ``x[*]`` and ``f[*]``.
 
-    Raises TypeError for what is no floating-point array or of differing library, device or dtype, ValueError
-    when the shapes differ (nothing is broadcast).
+    Raises TypeError for what is no floating-point array or of differing library, device or
+    dtype, ValueError when the shapes differ (nothing is broadcast).
     """
     check_inputs(SHAPES, x=x, f=f)
     return x + f, Saved(tuple(x.shape))

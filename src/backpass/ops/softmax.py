@@ -27,14 +27,16 @@ class Saved(NamedTuple):
 def forward(x: Array) -> tuple[Array, Saved]:
     """Weights ``y[*, n]`` of the scores ``x[*, n]``.
 
-    Raises TypeError when ``x`` is no floating-point array, ValueError when it has no axis or the last is empty.
+    Raises TypeError when ``x`` is no floating-point array, ValueError when it has no
+    axis or the last is empty.
     """
     xp = check_inputs(SHAPES, x=x)
 
-    # Subtracting the largest score changes nothing and keeps exp from overflowing; a row of −∞ has none.
-    top = xp.max(x, axis=-1, keepdims=True)
+    # Subtracting the largest score changes nothing and keeps exp from overflowing.
+    # A row of −∞ has no largest: 0 is subtracted, and its sum of 0 is replaced by 1.
+    top = xp.max(x, axis=-1, keepdims=True)  # [*, 1]
     exps = xp.exp(x - xp.where(top == -math.inf, 0.0, top))  # [*, n]
-    total = xp.sum(exps, axis=-1, keepdims=True)  # [*, 1], at least 1, or 0 for a row of −∞
+    total = xp.sum(exps, axis=-1, keepdims=True)  # [*, 1]
     y = exps / xp.where(total == 0, 1.0, total)
     return y, Saved(y)
 
@@ -44,7 +46,8 @@ def backward(dy: Array, saved: Saved) -> Array:
     (y,) = saved
     xp = check_cotangent(dy, y.shape, like=y)
 
-    # x_i raised its own weight and, through the shared denominator, lowered every weight of its row.
+    # In the forward pass x_i raised its own weight and, through the shared denominator,
+    # lowered every weight of the row; so now its gradient is measured from the row's average.
     return y * (dy - xp.sum(dy * y, axis=-1, keepdims=True))
 
 
