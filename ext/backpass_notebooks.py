@@ -1,2 +1,220 @@
-def setup(app):
-    return {}
+"""Writes every chapter, executed, as a notebook of plain Markdown, with the numbers that the pages show.
+
+Directives become block quotes, roles their text, references the numbers and titles that Sphinx gave them.
+A directive or role that has no plain form is an error, so that no notebook shows raw MyST.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+from build import read_notebook
+from jupyter_cache import get_cache
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.errors import ExtensionError
+
+BOXES = ("admonition", "attention", "caution", "hint", "important", "note", "seealso", "tip", "warning")
+ORIGIN = "*A chapter of the book Backpass. It runs wherever the package `backpass` is installed.*"
+FENCE = re.compile(r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:-]+)\}[ ]*(?P<argument>.*)$")
+ROLE = re.compile(r"\{(?P<name>[\w:]+)\}(?P<ticks>`+)(?P<text>.+?)(?P=ticks)", re.DOTALL)
+NUMBERED = re.compile(r"^\$\$\n(?P<tex>.*?)\n\$\$[ ]*\((?P<label>[\w:-]+)\)[ ]*$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^):\s]+)\)")
+TARGET = re.compile(r"^\([\w:-]+\)=\n", re.MULTILINE)
+COMMENT = re.compile(r"^%.*\n", re.MULTILINE)
+
+
+class Page:
+    """One page's way from MyST to plain Markdown."""
+
+    def __init__(self, env: BuildEnvironment, name: str):
+        self.env, self.name = env, name
+        self.labels = env.get_domain("std")
+
+    def plain(self, text: str) -> str:
+        """MyST without its directives, roles and targets."""
+        text = self._directives(COMMENT.sub("", TARGET.sub("", text)))
+        text = NUMBERED.sub(lambda m: f"$$\n{m['tex']} \\tag{{{self.equation(m['label'])}}}\n$$", text)
+        text = LINK.sub(self._link, text)
+        return ROLE.sub(self._role, text)
+
+    def _directives(self, text: str) -> str:
+        lines, out = text.split("\n"), []
+        while lines:
+            line = lines.pop(0)
+            match = FENCE.match(line)
+            if not match:
+                out.append(line)
+                continue
+            body = []
+            while lines and not re.fullmatch(re.escape(match["fence"][0]) + rf"{{{len(match['fence'])},}}\s*", lines[0]):
+                body.append(lines.pop(0))
+            lines[:1] = []
+            options = {}
+            while body and (option := re.match(r":([\w-]+):\s*(.*)", body[0])):
+                options[option[1]] = option[2]
+                body.pop(0)
+            out.append(self._directive(match["name"], match["argument"], options, "\n".join(body).strip("\n")))
+        return "\n".join(out)
+
+    def _directive(self, name: str, argument: str, options: dict, body: str) -> str:
+        if name == "math":
+            tag = rf" \tag{{{self.equation(options['label'])}}}" if "label" in options else ""
+            return f"$$\n{body}{tag}\n$$"
+        if name in BOXES:
+            title = argument if name == "admonition" else name.capitalize()
+            return quote(f"**{title}**\n\n{self._directives(body)}")
+        if name in ("exercise", "exercise-start"):
+            return quote(f"**{self.number('exercise', options['label'])}**\n\n{self._directives(body)}".strip())
+        if name in ("solution", "solution-start", "solution-end", "exercise-end"):
+            if name.endswith("end") or self.env.config.hide_solutions:
+                return ""
+            heading = f"Solution of {self.number('exercise', argument)}"
+            if name == "solution-start":
+                return f"**{heading}**"
+            return f"<details><summary>{heading}</summary>\n\n{self._directives(body)}\n\n</details>"
+        if name in ("figure", "image"):
+            return f"![{options.get('alt', '')}]({self._data(argument)})\n\n{self._directives(body)}".rstrip()
+        if name == "table":
+            return f"**{argument}**\n\n{self._directives(body)}"
+        if name == "literalinclude":
+            return f"```{options.get('language', 'python')}\n{self._source(argument, options)}\n```"
+        if name == "bibliography":
+            return ""
+        raise ExtensionError(f"{self.name}: directive {name!r} has no plain form in a notebook")
+
+    def _role(self, match: re.Match) -> str:
+        name, text = match["name"], match["text"]
+        titled = re.fullmatch(r"(?P<title>.+?)\s*<(?P<target>.+)>", text, re.DOTALL)
+        title, target = (titled["title"], titled["target"]) if titled else (None, text)
+        if name == "eq":
+            return f"({self.equation(target)})"
+        if name in ("ref", "numref", "doc"):
+            return title or self._title(name, target)
+        if name.split(":")[0] == "cite":
+            return self.citation(target, textual=name == "cite:t")
+        if name == "math":
+            return f"${text}$"
+        if name in ("py:func", "py:mod", "py:class", "func", "mod", "class"):
+            return f"`{(title or target).lstrip('~')}`"
+        if name in ("abbr", "term", "sup", "sub"):
+            return title or text
+        raise ExtensionError(f"{self.name}: role {name!r} has no plain form in a notebook")
+
+    def equation(self, label: str) -> str:
+        """The number that the page shows beside an equation."""
+        known = self.env.get_domain("math").equations
+        if label not in known:
+            raise ExtensionError(f"{self.name}: no equation {label!r}")
+        page, serial = known[label]
+        number = self.env.toc_fignumbers.get(page, {}).get("displaymath", {}).get(f"equation-{label}")
+        return ".".join(map(str, number)) if number else str(serial)
+
+    def number(self, kind: str, label: str) -> str:
+        """'Exercise 7.1': the numbered thing as the pages call it."""
+        for page, kinds in self.env.toc_fignumbers.items():
+            if label in kinds.get(kind, {}):
+                return f"{kind.capitalize()} {'.'.join(map(str, kinds[kind][label]))}"
+        return kind.capitalize()
+
+    def citation(self, keys: str, textual: bool) -> str:
+        """'Vaswani et al. (2017)', or all of it in parentheses."""
+        cited = []
+        for key in keys.replace(" ", "").split(","):
+            entry = self.env.get_domain("cite").bibdata.data.entries[key]
+            names = [" ".join(person.last_names) for person in entry.persons.get("author", ())]
+            who = entry.fields["title"] if not names else names[0]
+            who += " et al." if len(names) > 2 else f" and {names[1]}" if len(names) == 2 else ""
+            who, year = re.sub(r"[{}\\]", "", who), entry.fields.get("year")
+            cited.append(who if not year else f"{who} ({year})" if textual else f"{who}, {year}")
+        return ", ".join(cited) if textual else f"({'; '.join(cited)})"
+
+    def _title(self, role: str, target: str) -> str:
+        if role == "doc":
+            page = str((Path("/") / self.name).parent / target).lstrip("/")
+            return self.env.titles[str(Path(page))].astext()
+        for kind in ("exercise", "figure", "table"):
+            if (number := self.number(kind, target)) != kind.capitalize():
+                return number
+        return self.labels.labels[target.lower()][2]
+
+    def _link(self, match: re.Match) -> str:
+        path = match["target"].split("#")[0]
+        if path.endswith(".md"):
+            return f"[{match['text']}]({Path(path).stem}.ipynb)"
+        return match["text"]  # a label
+
+    def _path(self, argument: str) -> Path:
+        return (Path(self.env.doc2path(self.name)).parent / argument).resolve()
+
+    def _data(self, argument: str) -> str:
+        path = self._path(argument)
+        kind = {".svg": "svg+xml", ".png": "png", ".jpg": "jpeg"}[path.suffix]
+        return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+    def _source(self, argument: str, options: dict) -> str:
+        text = self._path(argument).read_text()
+        wanted = options.get("pyobject")
+        if not wanted:
+            return text.rstrip()
+        for node in ast.parse(text).body:
+            if getattr(node, "name", None) == wanted:
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                return "\n".join(text.split("\n")[first - 1 : node.end_lineno])
+        raise ExtensionError(f"{self.name}: {argument} has no {wanted!r}")
+
+
+def quote(text: str) -> str:
+    """The text as a block quote."""
+    return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
+
+
+def convert(notebook: nbformat.NotebookNode, plain: Callable[[str], str], title: str) -> nbformat.NotebookNode:
+    """The notebook with plain Markdown in its cells and in their outputs."""
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(ORIGIN))
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = plain(cell.source).strip()
+            continue
+        if {"hide-input", "remove-input", "hide-cell"} & set(cell.metadata.get("tags", ())):
+            cell.metadata["jupyter"] = {"source_hidden": True}
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "text/markdown" in data:
+                data["text/markdown"] = plain(data["text/markdown"])
+    notebook.cells = [cell for cell in notebook.cells if cell.source]
+    notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "title": title}
+    return notebook
+
+
+def collect(app: Sphinx, env: BuildEnvironment) -> None:
+    """Note which pages are notebooks, for the button that offers them."""
+    for name in env.found_docs:
+        if read_notebook(Path(env.doc2path(name))) is not None:
+            env.metadata[name]["backpass_notebook"] = f"{Path(name).name}.ipynb"
+
+
+def write(app: Sphinx, failure: Exception | None) -> None:
+    """Write them to _build/notebooks, and where the site offers them."""
+    if failure or app.builder.format != "html" or app.config.nb_execution_excludepatterns:
+        return
+    cache = get_cache(app.config.nb_execution_cache_path)
+    for name, metadata in app.env.metadata.items():
+        if "backpass_notebook" not in metadata:
+            continue
+        _, notebook = cache.merge_match_into_notebook(read_notebook(Path(app.env.doc2path(name))))
+        notebook = convert(notebook, Page(app.env, name).plain, app.env.titles[name].astext())
+        for folder in (app.outdir.parent / "notebooks", app.outdir / "_notebooks"):
+            folder.mkdir(exist_ok=True)
+            nbformat.write(notebook, folder / metadata["backpass_notebook"])
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("env-updated", collect)
+    app.connect("build-finished", write)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

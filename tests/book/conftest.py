@@ -1,0 +1,68 @@
+"""The built site, a server of it, and Chromium."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import http.server
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+BOOK = Path(__file__).parents[2]
+INSTALL_BROWSER = "sudo apt-get install chromium" if shutil.which("apt-get") else ".venv/bin/playwright install chromium"
+
+sys.path.insert(0, str(BOOK / "ext"))
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory, testrun_uid) -> Path:
+    """The folder of the built site, brought up to date once a test run."""
+    shared = tmp_path_factory.getbasetemp().parent
+    with open(shared / f"site-{testrun_uid}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = shared / f"site-{testrun_uid}.done"
+        if not done.exists():
+            build = subprocess.run(["make", "book"], cwd=BOOK, capture_output=True, text=True)
+            done.write_text("" if build.returncode == 0 else build.stdout + build.stderr)
+    if problem := done.read_text():
+        pytest.fail(f"make book failed:\n{problem}", pytrace=False)
+    return BOOK / "_build" / "html"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a line for each."""
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def address(site) -> str:
+    """Where the site is served."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium: the system's, or playwright's own; without one the tests skip, but not in CI."""
+    playwright_api = pytest.importorskip("playwright.sync_api")
+    system = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with playwright_api.sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(executable_path=system, args=["--no-sandbox"])
+        except playwright_api.Error as error:
+            reason = f"no Chromium to test the site in; install it with: {INSTALL_BROWSER}"
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"{reason}\n{error}", pytrace=False)
+            pytest.skip(reason)
+        yield browser
+        browser.close()

@@ -1,0 +1,127 @@
+"""The build fails when it should, and keeps no result that a change has made stale."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import BOOK
+
+HEADER = """---
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+"""
+
+
+@pytest.fixture
+def book(tmp_path) -> Path:
+    """A book of one page, with this book's configuration and nothing else of it."""
+    for name in ("_config.yml", "references.bib"):
+        shutil.copy(BOOK / name, tmp_path)
+    (tmp_path / "ext").symlink_to(BOOK / "ext")
+    (tmp_path / "assets").mkdir()
+    for name in ("logo.svg", "favicon.svg"):
+        shutil.copy(BOOK / "assets" / name, tmp_path / "assets")
+    (tmp_path / "assets" / "site").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "value.py").write_text("value = 1\n")
+    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: intro\nchapters:\n  - file: page\n")
+    (tmp_path / "intro.md").write_text("# A small book\n")
+    write_page(tmp_path, "1 + 1")
+    return tmp_path
+
+
+def write_page(book: Path, code: str, text: str = "Text.") -> None:
+    cells = f"```{{code-cell}} python\nfrom pathlib import Path\n```\n\n```{{code-cell}} python\n{code}\n```\n"
+    (book / "page.md").write_text(f"{HEADER}# A page\n\n{text}\n\n{cells}")
+
+
+def build(book: Path, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(BOOK / "ext" / "build.py"), "--book", str(book)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+def page(book: Path) -> str:
+    return (book / "_build" / "html" / "page.html").read_text()
+
+
+def test_failing_cell_fails_each_time_and_is_named(book):
+    write_page(book, "raise LookupError('a deliberate defect')")
+    for _ in range(2):
+        result = build(book)
+        assert result.returncode == 1
+        assert "page.md, line 21, code cell 2" in result.stderr
+        assert "LookupError: a deliberate defect" in result.stderr
+    assert (book / "page.md").read_text().splitlines()[21 - 1].startswith("raise LookupError")
+
+    write_page(book, "'mended'")
+    assert build(book).returncode == 0
+    assert "mended" in page(book)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "complaint"),
+    [
+        ("1", "See {eq}`nowhere`.", "nowhere"),
+        ("1", "See {cite:t}`nobody1900nothing`.", "nobody1900nothing"),
+        ("1", "See [this](nowhere.md).", "nowhere"),
+        ("import sys; print('to stderr', file=sys.stderr)", "Text.", "stderr"),
+    ],
+    ids=["equation", "citation", "link", "stderr"],
+)
+def test_warning_fails_each_time_and_names_the_page(book, code, text, complaint):
+    write_page(book, code, text)
+    for _ in range(2):
+        result = build(book)
+        assert result.returncode == 1
+        assert "page.md" in result.stderr and complaint in result.stderr
+
+
+def test_change_in_src_runs_the_cells_again(book):
+    source = book / "src" / "value.py"
+    write_page(book, f"exec(Path({str(source)!r}).read_text()); f'value is {{value}}'")
+    assert build(book).returncode == 0
+    assert "value is 1" in page(book)
+
+    again = build(book)
+    assert again.returncode == 0
+    assert "page " not in again.stdout, "nothing changed, so no chapter runs"
+
+    source.write_text("value = 2\n")
+    assert build(book).returncode == 0
+    assert "value is 2" in page(book)
+
+
+def test_one_chapter_alone(book):
+    command = [sys.executable, str(BOOK / "ext" / "build.py"), "--book", str(book), "--chapter"]
+    assert subprocess.run([*command, "page"]).returncode == 0
+    assert (book / "_build" / "chapter" / "html" / "page.html").exists()
+
+    unknown = subprocess.run([*command, "pge"], capture_output=True, text=True)
+    assert unknown.returncode == 2
+    assert "'pge'" in unknown.stderr and "page" in unknown.stderr
+
+
+def test_solutions_can_be_left_out(book):
+    exercise = "```{exercise}\n:label: an-exercise\nAsk.\n```\n\n```{solution} an-exercise\nThe answer.\n```"
+    write_page(book, "1", exercise)
+    notebook = book / "_build" / "notebooks" / "page.ipynb"
+
+    assert build(book).returncode == 0
+    assert "The answer." in page(book) and "The answer." in notebook.read_text()
+    assert build(book, SOLUTIONS="0").returncode == 0
+    assert "The answer." not in page(book) and "The answer." not in notebook.read_text()
+    assert "Ask." in page(book)

@@ -1,0 +1,51 @@
+"""What every page keeps to: each operation is derived, what is displayed was checked, numbers agree."""
+
+import re
+
+import pytest
+
+from backpass import ops
+
+from .chapters import BOOK, chapters, code_cells, derivations, prose
+
+PAGES = [pytest.param(page, id=str(page.relative_to(BOOK))) for page in chapters()]
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = re.findall(r"(?:file|root): (\S+)", (BOOK / "_toc.yml").read_text())
+    assert sorted(listed) == sorted(str(page.relative_to(BOOK).with_suffix("")) for page in chapters())
+
+
+@pytest.mark.parametrize("stem", ops.STEMS)
+def test_every_operation_is_derived_on_the_page_its_docstring_names(stem):
+    page = re.search(r"on the page ``([\w/]+)``", ops.load(stem).__doc__)[1]
+    derived_on = {page.relative_to(BOOK / "chapters") for page, d in derivations() if d.operation == stem}
+    assert any(str(path.with_suffix("")) == page for path in derived_on)
+
+
+@pytest.mark.parametrize("stem", ops.STEMS)
+def test_a_derivation_starts_at_the_forward_and_ends_in_the_backward(stem):
+    bound = [derivation for _, derivation in derivations() if derivation.operation == stem]
+    assert bound
+    for derivation in bound:
+        derivation.verify_operation()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_displayed_mathematics_comes_from_derivations(page):
+    assert "$$" not in prose(page)
+    assert "{math}" not in page.read_text()
+    assert r"\begin{" not in prose(page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_of_derivations_are_unique_on_a_page(page):
+    pieces = [(d.name, d.first_number) for where, d in derivations() if where == page]
+    assert len(pieces) == len(set(pieces))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_are_kept_without_outputs_and_with_one_title(page):
+    text = prose(page)
+    assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
+    assert not any(re.search(r"^\s*(%timeit|!)", cell, re.MULTILINE) for cell in code_cells(page))

@@ -1,0 +1,230 @@
+"""Every page of the built site, in Chromium: typeset, accessible, complete, and dependent on no other site."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+from build import chapters, read_notebook
+
+from .conftest import BOOK
+
+PAGES = [*chapters(BOOK), "search", "genindex", "404"]  # index.html only leads to the first
+NOTEBOOKS = [name for name in chapters(BOOK) if read_notebook(BOOK / f"{name}.md") is not None]
+THEMES = ("light", "dark")
+
+# Until MathJax has typeset the page, and the boxes that scroll know it.
+TYPESET = "() => !window.MathJax || (MathJax.startup?.promise && MathJax.startup.promise.then(() => true))"
+
+RAW_MATHEMATICS = r"""() => {
+  const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (node.parentElement.closest('pre, code, script, style, mjx-container')) continue;
+    if (/\$|\\\(|\\\[|\\begin|\\frac|\\bar/.test(node.data)) found.push(node.data.trim().slice(0, 80));
+  }
+  return found;
+}"""
+
+BROKEN_MATHEMATICS = """() => [
+  ...document.querySelectorAll('mjx-merror, [data-mjx-error]')
+].map(e => e.textContent.slice(0, 80))"""
+
+UNTYPESET = """() => [...document.querySelectorAll('.math')].filter(
+  e => !e.querySelector('mjx-container') && e.textContent.trim()
+).map(e => e.textContent.slice(0, 80))"""
+
+# Wider than a box that neither scrolls nor lets it be seen.
+CLIPPED = """() => [...document.querySelectorAll('mjx-container, svg[role=img], main img, main table')].filter(e => {
+  const seen = e.getBoundingClientRect();
+  if (!seen.width) return false;
+  for (let box = e.parentElement; box && box.tagName !== 'BODY'; box = box.parentElement) {
+    const overflow = getComputedStyle(box).overflowX;
+    if (overflow === 'auto' || overflow === 'scroll') return false;
+    const edge = box.getBoundingClientRect();
+    if (overflow !== 'visible' && (seen.right > edge.right + 2 || seen.left < edge.left - 2)) return true;
+  }
+  return seen.right > document.documentElement.clientWidth + 2 || seen.left < -2;
+}).map(e => e.outerHTML.slice(0, 120))"""
+
+NAMELESS = """() => [
+  ...[...document.images].filter(e => !e.closest('.navbar-brand')).map(e => [e.alt, e.outerHTML]),
+  ...[...document.querySelectorAll('main svg')].filter(e => !e.closest('mjx-container, [aria-hidden=true], a, button'))
+    .map(e => [e.getAttribute('aria-label') || e.querySelector('title')?.textContent || '', e.outerHTML]),
+].filter(([alt]) => alt.trim().length < 4 || /[0-9a-f]{16}|[.](png|svg|jpe?g)$/.test(alt)).map(e => e[1].slice(0, 120))"""
+
+
+class Links(HTMLParser):
+    """The addresses a page refers to, and the places in it that can be referred to."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.addresses, self.places = [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        given = dict(attributes)
+        self.places.update(filter(None, (given.get("id"), given.get("name"))))
+        for key in ("href", "src"):
+            if given.get(key) and tag != "use":
+                self.addresses.append(given[key])
+
+
+class Visit:
+    """One page in one window, with what it asked for and what it complained of."""
+
+    def __init__(self, browser, theme: str = "light", width: int = 1280):
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        self.page = self.context.new_page()
+        self.complaints, self.requests = [], []
+        self.page.on("console", self.note_message)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("requestfailed", lambda request: self.complaints.append(f"failed: {request.url}"))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def note_message(self, message) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.text} ({message.location['url']})")
+
+    def open(self, url: str) -> None:
+        self.page.goto(url, wait_until="load")
+        self.page.evaluate(TYPESET)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.context.close()
+
+
+def serious(findings: dict) -> list[str]:
+    """What axe calls serious or critical, one line each."""
+    return [
+        f"{finding['id']}: {finding['help']}: {node['html'][:200]}"
+        for finding in findings["violations"]
+        if finding["impact"] in ("serious", "critical")
+        for node in finding["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page(browser, address, name):
+    from axe_playwright_python.sync_playwright import Axe
+
+    for theme in THEMES:
+        with Visit(browser, theme) as visit:
+            visit.open(f"{address}/{name}.html")
+            assert visit.page.evaluate("document.documentElement.dataset.theme") == theme
+            assert visit.page.evaluate(RAW_MATHEMATICS) == []
+            assert visit.page.evaluate(UNTYPESET) == []
+            assert visit.page.evaluate(BROKEN_MATHEMATICS) == []
+            assert visit.page.evaluate(CLIPPED) == []
+            assert visit.page.evaluate(NAMELESS) == []
+            assert visit.complaints == []
+            assert [url for url in visit.requests if not url.startswith((address, "data:"))] == []
+            assert serious(Axe().run(visit.page).response) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_phone(browser, address, name):
+    with Visit(browser, width=360) as visit:
+        visit.open(f"{address}/{name}.html")
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert visit.page.evaluate(CLIPPED) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_opens_from_disk(browser, site, name):
+    if name == "404":
+        pytest.skip("a server sends this page from any address, so its links name the server")
+    with Visit(browser) as visit:
+        visit.open(f"file://{site}/{name}.html")
+        assert visit.complaints == []
+        assert visit.page.evaluate(UNTYPESET) == []
+        assert [url for url in visit.requests if not url.startswith((f"file://{site}/", "data:"))] == []
+
+
+@pytest.mark.parametrize("where", ["server", "disk"])
+def test_search_finds_softmax(browser, address, site, where):
+    with Visit(browser) as visit:
+        root = address if where == "server" else f"file://{site}"
+        visit.page.goto(f"{root}/search.html?q=softmax")
+        visit.page.wait_for_selector("#search-results ul.search li a")
+        assert "softmax" in visit.page.inner_text("#search-results").lower()
+        if where == "server":
+            assert visit.complaints == []
+
+
+def test_links_resolve(site):
+    pages = {path: Links(path.read_text()) for path in site.rglob("*.html") if "_static" not in path.parts}
+    broken = []
+    for path, links in pages.items():
+        for address in links.addresses:
+            parts = urlsplit(address)
+            if parts.scheme or parts.netloc or (path.name == "404.html" and address.startswith("/")):
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if target.is_dir():
+                target /= "index.html"
+            place = unquote(parts.fragment)
+            if not target.exists() or (place and target in pages and place not in pages[target].places):
+                broken.append(f"{path.relative_to(site)} → {address}")
+    assert broken == []
+
+
+def test_every_chapter_is_in_the_table_of_contents():
+    written = {str(path.relative_to(BOOK).with_suffix("")) for path in BOOK.glob("chapters/**/*.md")}
+    assert written - set(chapters(BOOK)) == set()
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_chapter_offers_its_notebook(site, name):
+    stem = name.split("/")[-1]
+    path = site / "_notebooks" / f"{stem}.ipynb"
+    links = Links((site / f"{name}.html").read_text())
+    assert any(address.endswith(f"_notebooks/{stem}.ipynb") for address in links.addresses)
+
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    source = [cell.source for cell in read_notebook(BOOK / f"{name}.md").cells if cell.cell_type == "code"]
+    assert [cell.source for cell in code] == [text for text in source if text]
+    assert all(cell.execution_count for cell in code)
+
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    prose = re.sub(r"```.*?```|`[^`]*`", "", prose, flags=re.DOTALL)
+    assert re.findall(r"\{[a-z:]+\}`|^[`:]{3,}\{.*|^\([\w-]+\)=", prose, flags=re.MULTILINE) == []
+
+
+def test_downloaded_notebook_runs(site, tmp_path):
+    from nbclient import NotebookClient
+
+    stems = [name.split("/")[-1] for name in NOTEBOOKS]
+    stem = "softmax" if "softmax" in stems else stems[0]
+    notebook = nbformat.read(site / "_notebooks" / f"{stem}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        cell.pop("outputs", None) if cell.cell_type != "code" else cell.update(outputs=[], execution_count=None)
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+
+def test_page_prints(browser, address, tmp_path):
+    name = NOTEBOOKS[0]
+    with Visit(browser) as visit:
+        visit.open(f"{address}/{name}.html")
+        printed = Path(tmp_path / "page.pdf")
+        visit.page.pdf(path=printed)
+        assert printed.stat().st_size > 20_000
+        visit.page.emulate_media(media="print")
+        assert not visit.page.is_visible(".bd-sidebar-primary")
+        assert visit.page.evaluate(CLIPPED) == []
+
+
+def test_index_leads_to_the_first_page(site):
+    index = (site / "index.html").read_text()
+    assert json.dumps("intro.html")[1:-1] in index
