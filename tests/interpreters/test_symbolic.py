@@ -176,6 +176,7 @@ def test_sessions_do_not_share_symbols():
 def test_a_maximum_of_numbers_is_their_maximum():
     assert xp.max(xp.asarray([0.5, -math.inf, 3.0])).to_numpy()[()] == 3
     assert xp.max(xp.asarray([-math.inf, -math.inf])).to_numpy()[()] == -sympy.oo
+    assert xp.max(xp.stack([X, xp.asarray(math.inf)])).to_numpy()[()] == sympy.oo
 
 
 def test_masked_scores_drop_out_of_softmax_exactly():

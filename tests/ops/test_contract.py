@@ -393,6 +393,14 @@ def test_mixed_libraries_are_refused(stem):
 
 
 @STEMS
+def test_mixed_devices_are_refused(stem):
+    for spec in floating(stem)[1:]:
+        inputs = {name: torch.tensor(x) for name, x in draw(stem).items()}
+        inputs[spec.name] = inputs[spec.name].to("meta")
+        refused(stem, TypeError, rf"^{spec.name}: expected \w+'s device, cpu; got meta", inputs)
+
+
+@STEMS
 @pytest.mark.parametrize("value", [[1.0, 2.0], 3.0, "x", None], ids=lambda v: type(v).__name__)
 def test_what_is_no_array_is_refused(stem, value):
     for spec in floating(stem):

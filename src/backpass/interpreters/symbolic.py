@@ -105,7 +105,7 @@ class _Expressions:
             return not self.compare(operator.eq, a, b)
         difference = sympy.Integer(0) if a == b else a - b  # so that ∞ equals ∞
         truth = getattr(difference, _PREDICATES[relation])
-        if truth is None or difference is sympy.nan:
+        if truth is None:
             raise Undecided(
                 f"{a} {_WORDS[relation]} {b} depends on the symbols' values; a branch on it can be run on "
                 "numbers, not on symbols"
@@ -113,10 +113,9 @@ class _Expressions:
         return truth
 
     def maximum(self, values: Sequence[sympy.Expr]) -> sympy.Expr:
-        candidates = [value for value in values if value != -sympy.oo]
-        if all(value.is_number for value in candidates):
-            return sympy.Max(*candidates)
-        if sympy.oo in candidates:
+        if all(value.is_number for value in values):
+            return sympy.Max(*values)
+        if sympy.oo in values:
             return sympy.oo
         found = _session.get()
         if found is None:
