@@ -36,7 +36,9 @@ class Api(SphinxDirective):
         return sections
 
 
-def skip_tuple_fields(app: Sphinx, what: str, name: str, member: object, skip: bool, options: dict) -> bool | None:
+def skip_tuple_fields(
+    app: Sphinx, what: str, name: str, member: object, skip: bool, options: dict
+) -> bool | None:
     """Leave out the fields of named tuples, whose docstring says only which number they have."""
     return True if (getattr(member, "__doc__", None) or "").startswith("Alias for field number") else None
 

@@ -52,14 +52,18 @@ class Page:
                 out.append(line)
                 continue
             body = []
-            while lines and not re.fullmatch(re.escape(match["fence"][0]) + rf"{{{len(match['fence'])},}}\s*", lines[0]):
+            while lines and not re.fullmatch(
+                re.escape(match["fence"][0]) + rf"{{{len(match['fence'])},}}\s*", lines[0]
+            ):
                 body.append(lines.pop(0))
             lines[:1] = []
             options = {}
             while body and (option := re.match(r":([\w-]+):\s*(.*)", body[0])):
                 options[option[1]] = option[2]
                 body.pop(0)
-            out.append(self._directive(match["name"], match["argument"], options, "\n".join(body).strip("\n")))
+            out.append(
+                self._directive(match["name"], match["argument"], options, "\n".join(body).strip("\n"))
+            )
         return "\n".join(out)
 
     def _directive(self, name: str, argument: str, options: dict, body: str) -> str:
@@ -70,7 +74,9 @@ class Page:
             title = argument if name == "admonition" else name.capitalize()
             return quote(f"**{title}**\n\n{self._directives(body)}")
         if name in ("exercise", "exercise-start"):
-            return quote(f"**{self.number('exercise', options['label'])}**\n\n{self._directives(body)}".strip())
+            return quote(
+                f"**{self.number('exercise', options['label'])}**\n\n{self._directives(body)}".strip()
+            )
         if name in ("solution", "solution-start", "solution-end", "exercise-end"):
             if name.endswith("end") or self.env.config.hide_solutions:
                 return ""
@@ -117,7 +123,7 @@ class Page:
 
     def number(self, kind: str, label: str) -> str:
         """'Exercise 7.1': the numbered thing as the pages call it."""
-        for page, kinds in self.env.toc_fignumbers.items():
+        for kinds in self.env.toc_fignumbers.values():
             if label in kinds.get(kind, {}):
                 return f"{kind.capitalize()} {'.'.join(map(str, kinds[kind][label]))}"
         return kind.capitalize()
@@ -174,7 +180,9 @@ def quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
 
-def convert(notebook: nbformat.NotebookNode, plain: Callable[[str], str], title: str) -> nbformat.NotebookNode:
+def convert(
+    notebook: nbformat.NotebookNode, plain: Callable[[str], str], title: str
+) -> nbformat.NotebookNode:
     """The notebook with plain Markdown in its cells and in their outputs."""
     notebook.cells.insert(0, nbformat.v4.new_markdown_cell(ORIGIN))
     for cell in notebook.cells:

@@ -116,12 +116,18 @@ def execute_chapters(book: Path, names: list[str], cache: JupyterCacheAbstract) 
         runs = {pool.submit(execute, notebook): name for name, notebook in stale.items()}
         for done, run in enumerate(as_completed(runs), start=1):
             name, (seconds, failure) = runs[run], run.result()
-            print(f"  [{done}/{len(runs)}] {name:<40} {seconds:6.1f} s", "  FAILED" if failure else "", flush=True)
+            print(
+                f"  [{done}/{len(runs)}] {name:<40} {seconds:6.1f} s",
+                "  FAILED" if failure else "",
+                flush=True,
+            )
             if failure:
                 failures += 1
                 print(f"\n{name}.md, {failure}\n", file=sys.stderr, flush=True)
             else:
-                bundle = CacheBundleIn(stale[name], str(book / f"{name}.md"), data={"execution_seconds": seconds})
+                bundle = CacheBundleIn(
+                    stale[name], str(book / f"{name}.md"), data={"execution_seconds": seconds}
+                )
                 cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
     return failures
 
@@ -153,7 +159,9 @@ def write_pages(book: Path, output: Path, overrides: dict, strict: bool) -> bool
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build the book.")
     parser.add_argument("--chapter", metavar="NAME", help="this chapter only, quickly")
-    parser.add_argument("--book", type=Path, default=Path(__file__).parents[1], help="folder with _config.yml")
+    parser.add_argument(
+        "--book", type=Path, default=Path(__file__).parents[1], help="folder with _config.yml"
+    )
     arguments = parser.parse_args()
     book, start = arguments.book.resolve(), time.perf_counter()
 
@@ -162,7 +170,11 @@ def main() -> int:
     if arguments.chapter is not None:
         chosen = [name for name in names if name.split("/")[-1] == arguments.chapter.split("/")[-1]]
         if not chosen:
-            print(f"no chapter {arguments.chapter!r}; there are:", *(n.split("/")[-1] for n in names), file=sys.stderr)
+            print(
+                f"no chapter {arguments.chapter!r}; there are:",
+                *(n.split("/")[-1] for n in names),
+                file=sys.stderr,
+            )
             return 2
 
     results = book / "_build" / "cells" / fingerprint(book, CELLS_DEPEND_ON)

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 BOOK = Path(__file__).parents[2]
-INSTALL_BROWSER = "sudo apt-get install chromium" if shutil.which("apt-get") else ".venv/bin/playwright install chromium"
+INSTALL_BROWSER = (
+    "sudo apt-get install chromium" if shutil.which("apt-get") else ".venv/bin/playwright install chromium"
+)
 
 sys.path.insert(0, str(BOOK / "ext"))
 

@@ -45,7 +45,9 @@ def book(tmp_path) -> Path:
 
 
 def write_page(book: Path, code: str, text: str = "Text.") -> None:
-    cells = f"```{{code-cell}} python\nfrom pathlib import Path\n```\n\n```{{code-cell}} python\n{code}\n```\n"
+    cells = (
+        f"```{{code-cell}} python\nfrom pathlib import Path\n```\n\n```{{code-cell}} python\n{code}\n```\n"
+    )
     (book / "page.md").write_text(f"{HEADER}# A page\n\n{text}\n\n{cells}")
 
 
