@@ -16,6 +16,7 @@ the definition of the output must be that operation's `forward`, and the last li
 """
 
 from backpass.derivation.derivation import Derivation, derive
+from backpass.derivation.flips import Flip, Survivor
 from backpass.derivation.parse import DerivationError, Unreadable
 
-__all__ = ["Derivation", "DerivationError", "Unreadable", "derive"]
+__all__ = ["Derivation", "DerivationError", "Flip", "Survivor", "Unreadable", "derive"]

@@ -110,34 +110,41 @@ def check_chain(chain: Chain, evaluator: Evaluator, first: int = 1) -> None:
     for expression in chain.expressions[first:]:
         for k, indices in enumerate(cases):
             here = evaluator.value(expression, indices, chain.still)
-            if (place := difference(above[k], here)) is not None:
-                raise DerivationError(_report(expression.part, evaluator.sizes, indices, place, above[k], here))
+            if (place := difference(above[k], here, evaluator)) is not None:
+                raise DerivationError(_report(expression.part, evaluator, indices, place, above[k], here))
             above[k] = here
 
 
-def difference(a: Value, b: Value) -> tuple[int, ...] | None:
+def difference(a: Value, b: Value, evaluator: Evaluator) -> tuple[int, ...] | None:
     """The first element (zero-based) in which two values differ, () for two numbers; None when they are equal."""
     if not isinstance(a, np.ndarray):
-        return None if exact.equal(a, b) else ()
-    return next((place for place in np.ndindex(a.shape) if not exact.equal(a[place], b[place])), None)
+        return None if _equal(a, b, evaluator) else ()
+    return next((place for place in np.ndindex(a.shape) if not _equal(a[place], b[place], evaluator)), None)
 
 
-def _report(part: Part, sizes: Sizes, indices: dict[str, int], place: tuple[int, ...], above: Value, here: Value) -> str:
-    where = [f"{side} = {size}" for side, size in sizes.items()]
+def _equal(a: sympy.Expr, b: sympy.Expr, evaluator: Evaluator) -> bool:
+    return a == b or exact.equal(evaluator.expand(a), evaluator.expand(b))
+
+
+def _report(
+    part: Part, evaluator: Evaluator, indices: dict[str, int], place: tuple[int, ...], above: Value, here: Value
+) -> str:
+    where = [f"{side} = {size}" for side, size in evaluator.sizes.items()]
     where += [f"{letter} = {value + 1}" for letter, value in indices.items()]
     if place:
         where.append(f"element ({', '.join(str(k + 1) for k in place)})")
         above, here = above[place], here[place]
+    symbols = evaluator.expand(above).free_symbols | evaluator.expand(here).free_symbols
+    point = {symbol: sympy.Rational(3 + 2 * k, 7 + k) for k, symbol in enumerate(sorted(symbols, key=str))}
     return (
-        f"this line does not equal the line above it\n{part.pointer(0)}\n"
-        f"  at {', '.join(where)}:\n    above: {_shown(above)}\n    here:  {_shown(here)}"
+        f"this line does not equal the line above it\n{part.pointer(0)}\n  at {', '.join(where)}:\n"
+        f"    above: {_shown(above, evaluator, point)}\n    here:  {_shown(here, evaluator, point)}"
     )
 
 
-def _shown(value: sympy.Expr) -> str:
+def _shown(value: sympy.Expr, evaluator: Evaluator, point: dict[sympy.Symbol, sympy.Rational]) -> str:
     text = str(value)
-    point = {s: sympy.Rational(3 + 2 * k, 7 + k) for k, s in enumerate(sorted(value.free_symbols, key=str))}
-    number = f"{float(value.evalf(subs=point)):.6g}" if point else ""
     if len(text) > 160:
         text = text[:160] + " …"
-    return f"{text}   (about {number} at one point)" if number else text
+    number = evaluator.expand(value).evalf(6, subs=point)
+    return f"{text}  ({number} at one point)" if value.free_symbols and number.is_number else text

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from functools import cached_property
 
-from backpass.derivation import show
+from backpass.derivation import flips, show
 from backpass.derivation.check import Chain, Sizes, chains_of, check_chain, scope_of, trial_sizes
 from backpass.derivation.evaluate import Evaluator
+from backpass.derivation.flips import Flip, Survivor
 from backpass.derivation.operation import Operation
 from backpass.derivation.parse import DerivationError, Line, Unreadable, read
 from backpass.derivation.scope import Scope
@@ -115,6 +117,14 @@ class Derivation:
                 bound.verify(evaluator, self.chains)
 
         self._named(verify)
+
+    def flips(self) -> Iterator[Flip]:
+        """Every single mistake in its lines, and in those of the derivations before it."""
+        return flips.flips(self)
+
+    def survivors(self) -> list[Survivor]:
+        """The flips that no check notices, each with whether it changes no value."""
+        return flips.survivors(self)
 
     def _named(self, work):
         try:

@@ -1,17 +1,17 @@
 """The value of an expression at given sizes: a SymPy expression, or an object array of them.
 
-Inputs are symbols, one for each element; a definition is evaluated wherever it is used. Derivatives are SymPy's, of these
-values: with respect to an input through all definitions, with respect to a defined name with that name held as a
-symbol. \\bar{v} is the derivative of 𝓛 = Σ \\bar{y}·y over the outputs y, \\dot{v} the differential of v. A maximum is a
-fresh symbol, and every derivative of something that contains it is preceded by the proof that its derivative with
-respect to that symbol is 0.
+Every element of every name is a symbol, of an input and of a definition alike; `expand` replaces the defined ones by
+their definitions, down to the inputs. Derivatives are SymPy's, of one definition at a time, joined by the chain rule: with
+respect to an input through all definitions on the way, with respect to a defined name up to that name. \\bar{v} is the
+derivative of 𝓛 = Σ \\bar{y}·y over the outputs y, \\dot{v} the differential of v. A maximum is a fresh symbol whose
+derivatives are fresh symbols too; what does not depend on them is a derivative, what does is refused.
 """
 
 from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import sympy
@@ -41,50 +41,68 @@ class Evaluator(Interpreter):
     def __init__(self, scope: Scope, sizes: dict[str, int]) -> None:
         self.scope, self.sizes = scope, sizes
         self.outputs = scope.outputs()
-        self.leaves: dict[sympy.Symbol, tuple[str, Indices]] = {}
-        self._elements: dict = {}
-        self._derivatives: dict = {}
-        self._maxima: dict[tuple, sympy.Symbol] = {}
-        self.held: frozenset[str] = frozenset()  # defined names that stand for themselves
-        self.still: frozenset[str] = frozenset()  # names that do not move: \dot{A} = 0
+        self.upstream = scope.upstream(self.outputs)
+        self.expression: Expression | None = None
         self.indices: dict[str, int] = {}
+        self.still: frozenset[str] = frozenset()  # names that do not move: \dot{A} = 0
+        self._places: dict[sympy.Symbol, tuple[Variable, Indices]] = {}
+        self._definitions: dict[sympy.Symbol, sympy.Expr] = {}
+        self._expanded: dict[sympy.Symbol, sympy.Expr] = {}
+        self._derivatives: dict[tuple, sympy.Expr] = {}
+        self._maxima: dict[tuple, sympy.Symbol] = {}
+        self._slopes: set[sympy.Symbol] = set()  # the unknown derivatives of maxima
 
-    def value(self, expression: Expression, indices: dict[str, int] | None = None, still: frozenset[str] = frozenset()) -> Value:
+    def value(
+        self, expression: Expression, indices: dict[str, int] | None = None, still: frozenset[str] = frozenset()
+    ) -> Value:
         """The value of an analysed expression, its free indices given, zero-based."""
-        saved = self.__dict__.get("expression"), self.indices, self.still
+        saved = self.expression, self.indices, self.still
         self.expression, self.indices, self.still = expression, indices or {}, still
         try:
             return self.visit(expression.tree)
         finally:
             self.expression, self.indices, self.still = saved
 
-    # ---- elements and their derivatives ----------------------------------------------------------
+    # ---- elements --------------------------------------------------------------------------------
 
-    def element(self, name: str, indices: Indices) -> sympy.Expr:
-        """One element of a variable: a symbol, or the value of its definition."""
-        variable = self.scope.variables[name]
-        if variable.kind != "defined" or name in self.held:
-            return self.symbol(variable, indices)
-        key = name, indices, self.held
-        if key not in self._elements:
+    def element(self, variable: Variable, indices: Indices) -> sympy.Symbol:
+        """The symbol of one element of a variable, whether it is given or defined."""
+        name = "_".join((variable.name, *(str(index + 1) for index in indices)))
+        symbol = sympy.Symbol(name, real=True, **({"positive": True} if variable.positive else {}))
+        self._places[symbol] = variable, indices
+        return symbol
+
+    def definition(self, symbol: sympy.Symbol) -> sympy.Expr | None:
+        """What a symbol is defined as, in terms of the names that its definition uses; None if it is given."""
+        variable, indices = self._places.get(symbol, (None, ()))
+        if variable is None or variable.definition is None:
+            return None
+        if symbol not in self._definitions:
             if variable.letters:
-                self._elements[key] = self.value(variable.definition, dict(zip(variable.letters, indices, strict=True)))
+                at = dict(zip(variable.letters, indices, strict=True))
+                self._definitions[symbol] = self.value(variable.definition, at)
             else:
                 whole = self.value(variable.definition)
                 for at in self.positions(variable):
-                    self._elements[name, at, self.held] = whole[self.spread(variable, at)] if variable.shape else whole
-        return self._elements[key]
+                    one = whole[self.spread(variable, at)] if variable.shape else whole
+                    self._definitions[self.element(variable, at)] = one
+        return self._definitions[symbol]
 
-    def symbol(self, variable: Variable, indices: Indices) -> sympy.Symbol:
-        name = "_".join((variable.name, *(str(index + 1) for index in indices)))
-        symbol = sympy.Symbol(name, real=True, **({"positive": True} if variable.positive else {}))
-        self.leaves[symbol] = variable.name, indices
-        return symbol
+    def expand(self, value: sympy.Expr) -> sympy.Expr:
+        """A number in terms of the inputs."""
+        return value.xreplace({s: self._expand_symbol(s) for s in value.free_symbols if self.definition(s) is not None})
+
+    def _expand_symbol(self, symbol: sympy.Symbol) -> sympy.Expr:
+        if symbol not in self._expanded:
+            self._expanded[symbol] = self.expand(self.definition(symbol))
+        return self._expanded[symbol]
 
     def positions(self, variable: Variable) -> Iterator[Indices]:
+        """The indices of a variable's elements."""
         return itertools.product(*(range(self.size(side)) for side in variable.axes))
 
     def size(self, side: str) -> int:
+        """The size of a dimension, or a number that stands for one."""
         return int(side) if side.isdigit() else self.sizes[side]
 
     def spread(self, variable: Variable, indices: Indices) -> Indices:
@@ -92,7 +110,7 @@ class Evaluator(Interpreter):
         taken = iter(indices)
         return tuple(0 if side == "1" else next(taken) for side in variable.shape)
 
-    def array(self, variable: Variable, element) -> Value:
+    def array(self, variable: Variable, element: Callable[[Indices], sympy.Expr]) -> Value:
         """All elements of a variable, by a function of their indices."""
         if not variable.shape:
             return element(())
@@ -101,79 +119,83 @@ class Evaluator(Interpreter):
             values[self.spread(variable, indices)] = element(indices)
         return values
 
+    # ---- derivatives -----------------------------------------------------------------------------
+
     def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
+        """The derivative of a number with respect to an element, through all definitions between them."""
+        return self._without_slopes(self._chain_rule(value, symbol))
+
+    def _chain_rule(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
         key = value, symbol
         if key not in self._derivatives:
-            for maximum in value.free_symbols.intersection(self._maxima.values()):
-                if not exact.is_zero(sympy.diff(value, maximum)):
-                    raise Unreadable(
-                        "a maximum may be differentiated only where nothing depends on it, and this depends on it",
-                        self.expression.part,
-                    )
-            self._derivatives[key] = sympy.diff(value, symbol)
+            terms = []
+            for used in sorted(value.free_symbols, key=str):
+                if used == symbol:
+                    terms.append(sympy.diff(value, used))
+                elif (inner := self.definition(used)) is not None:
+                    terms.append(sympy.diff(value, used) * self._chain_rule(inner, symbol))
+                elif used in self._maxima.values():
+                    slope = sympy.Symbol(f"∂{used}/∂{symbol}", real=True)
+                    self._slopes.add(slope)
+                    terms.append(sympy.diff(value, used) * slope)
+            self._derivatives[key] = sympy.Add(*terms)
         return self._derivatives[key]
 
-    def partial_of(self, evaluate, name: str, indices: Indices) -> sympy.Expr:
-        """The derivative of `evaluate()` with respect to an element; a defined name is held as a symbol meanwhile."""
-        variable, held = self.scope.variables[name], self.held
-        if variable.kind != "defined":
-            return self.derivative(evaluate(), self.symbol(variable, indices))
-        self.held = held | {name}
-        try:
-            value = self.derivative(evaluate(), self.symbol(variable, indices))
-        finally:
-            self.held = held
-        if name in held:
-            return value
-        return value.xreplace({self.symbol(variable, at): self.element(name, at) for at in self.positions(variable)})
-
-    def gradient(self, name: str, indices: Indices) -> sympy.Expr:
-        """\\bar{name}: the derivative of the loss with respect to an element."""
-        key = "bar", name, indices, self.held
-        if key not in self._elements:
-            variable = self.scope.variables[name]
-            if name not in self.scope.upstream(self.outputs):
-                raise Unreadable(f"no output depends on {name}: it has no gradient", self.expression.part)
-            if any(variable is output for output in self.outputs):
-                self._elements[key] = self.cotangent(variable, indices)
-            else:
-                self._elements[key] = sympy.Add(
-                    *(
-                        self.cotangent(output, at) * self.partial_of(lambda: self.element(output.name, at), name, indices)
-                        for output in self.outputs
-                        for at in self.positions(output)
-                    )
+    def _without_slopes(self, value: sympy.Expr) -> sympy.Expr:
+        """A derivative, which must not depend on those of the maxima."""
+        slopes = value.free_symbols & self._slopes
+        for slope in slopes:
+            if not exact.is_zero(self.expand(sympy.diff(value, slope))):
+                raise Unreadable(
+                    "a maximum stands here that may not be ignored: the derivative depends on it",
+                    self.expression.part if self.expression else None,
                 )
-        return self._elements[key]
+        return value.xreplace(dict.fromkeys(slopes, sympy.S.Zero))
 
-    def cotangent(self, output: Variable, indices: Indices) -> sympy.Symbol:
-        return self.symbol(Variable(rf"\bar{{{output.name}}}", output.shape, "constant"), indices)
-
-    def differential(self, name: str, indices: Indices) -> sympy.Expr:
-        """\\dot{name}: how an element moves when the inputs move."""
-        variable = self.scope.variables[name]
-        if name in self.still:
-            return sympy.S.Zero
-        if variable.kind == "given":
-            return self.symbol(Variable(rf"\dot{{{name}}}", variable.shape, "constant"), indices)
-        held, self.held = self.held, self.held | {n for n in self.still if self.scope.variables[n].kind == "defined"}
-        try:
-            value = self.element(name, indices)
-        finally:
-            self.held = held
-        moved = sympy.Add(
-            *(
-                self.derivative(value, symbol) * self.differential(*self.leaves[symbol])
-                for symbol in sorted(value.free_symbols & self.leaves.keys(), key=str)
-                if self._moves(self.leaves[symbol][0])
+    def gradient(self, variable: Variable, indices: Indices) -> sympy.Expr:
+        """\\bar{v}: the derivative of the loss with respect to an element."""
+        if variable in self.outputs:
+            return self.cotangent(variable, indices)
+        if variable.name not in self.upstream:
+            raise Unreadable(f"no output depends on {variable.name}: it has no gradient", self.expression.part)
+        symbol = self.element(variable, indices)
+        return self._without_slopes(
+            sympy.Add(
+                *(
+                    self.cotangent(output, at) * self._chain_rule(self.element(output, at), symbol)
+                    for output in self.outputs
+                    for at in self.positions(output)
+                )
             )
         )
-        return moved.xreplace({s: self.element(*self.leaves[s]) for s in moved.free_symbols & self.leaves.keys()
-                               if self.leaves[s][0] in self.still})
 
-    def _moves(self, name: str) -> bool:
-        variable = self.scope.variables.get(name)
-        return variable is not None and variable.kind == "given" and not name.startswith(r"\bar") and name not in self.still
+    def cotangent(self, output: Variable, indices: Indices) -> sympy.Symbol:
+        """The given gradient of an output's element."""
+        return self.element(Variable(rf"\bar{{{output.name}}}", output.shape, "constant"), indices)
+
+    def differential(self, variable: Variable, indices: Indices) -> sympy.Expr:
+        """\\dot{v}: how an element moves when the inputs move."""
+        return self._without_slopes(self._moved(variable, indices))
+
+    def _moved(self, variable: Variable, indices: Indices) -> sympy.Expr:
+        if variable.name in self.still or variable.kind == "constant" or variable.name.startswith(r"\bar"):
+            return sympy.S.Zero
+        if variable.kind == "given":
+            return self.element(Variable(rf"\dot{{{variable.name}}}", variable.shape, "constant"), indices)
+        key = "dot", variable.name, indices, self.still
+        if key not in self._derivatives:
+            value = self.definition(self.element(variable, indices))
+            self._derivatives[key] = sympy.Add(
+                *(sympy.diff(value, used) * self._moved_symbol(used) for used in sorted(value.free_symbols, key=str))
+            )
+        return self._derivatives[key]
+
+    def _moved_symbol(self, symbol: sympy.Symbol) -> sympy.Expr:
+        if symbol in self._places:
+            return self._moved(*self._places[symbol])
+        slope = sympy.Symbol(f"d{symbol}", real=True)
+        self._slopes.add(slope)
+        return slope
 
     # ---- names -----------------------------------------------------------------------------------
 
@@ -187,10 +209,10 @@ class Evaluator(Interpreter):
         variable = self.scope.variables[found.name]
         one = {"": self.element, "bar": self.gradient, "dot": self.differential}[found.accent]
         if not variable.axes:
-            return one(found.name, ())
+            return one(variable, ())
         if found.indices:
-            return one(found.name, tuple(map(self._at, found.indices)))
-        return self.array(variable, lambda indices: one(found.name, indices))
+            return one(variable, tuple(map(self._at, found.indices)))
+        return self.array(variable, lambda indices: one(variable, indices))
 
     def _at(self, token: Token) -> int:
         return int(token) - 1 if token.isdigit() else self.indices[str(token)]
@@ -219,7 +241,7 @@ class Evaluator(Interpreter):
         """\\dot{\\mathcal{L}}; without the dot it stands in partial derivatives only."""
         return sympy.Add(
             *(
-                self.cotangent(output, at) * self.differential(output.name, at)
+                self.cotangent(output, at) * self.differential(output, at)
                 for output in self.outputs
                 for at in self.positions(output)
             )
@@ -323,8 +345,9 @@ class Evaluator(Interpreter):
         operator, argument = tree.children
         return self._differentiated(argument, self.expression.references[id(operator.children[0])])
 
-    def _differentiated(self, tree: Tree, variable: Reference) -> sympy.Expr:
-        return self.partial_of(lambda: self.visit(tree), variable.name, tuple(map(self._at, variable.indices)))
+    def _differentiated(self, tree: Tree, below: Reference) -> sympy.Expr:
+        symbol = self.element(self.scope.variables[below.name], tuple(map(self._at, below.indices)))
+        return self.derivative(self.visit(tree), symbol)
 
     # ---- conditions ------------------------------------------------------------------------------
 

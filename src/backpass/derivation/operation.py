@@ -65,13 +65,13 @@ class Operation:
             values = np.asarray(evaluator.array(variable, element), dtype=object)
             return symbolic.xp.asarray(values.reshape([evaluator.size(side) for side in _sides(variable)]))
 
-        arguments = [v and array(v, lambda at, v=v: evaluator.symbol(v, at)) for v in self.inputs]
+        arguments = [v and array(v, lambda at, v=v: evaluator.element(v, at)) for v in self.inputs]
         options = {key: self._option(value, evaluator) for key, value in self.options.items()}
         with symbolic.session():
             y, saved = self.module.forward(*arguments, **options)
             dy = array(self.output, lambda at: evaluator.cotangent(self.output, at))
             gradients = self.module.backward(dy, saved)
-        derived = evaluator.array(self.output, lambda at: evaluator.element(self.output.name, at))
+        derived = evaluator.array(self.output, lambda at: evaluator.element(self.output, at))
         self._compare(derived, y, f"the definition of {self.output.name}", f"{self.stem}.forward", evaluator)
 
         gradients = list(gradients) if isinstance(gradients, tuple) else [gradients]
@@ -93,7 +93,7 @@ class Operation:
         if value in evaluator.sizes:
             return evaluator.sizes[value]
         if value in self.scope.variables:
-            return evaluator.element(value, ())
+            return evaluator.element(self.scope.variables[value], ())
         return value
 
     def _compare(self, derived: Value, returned, what: str, function: str, evaluator: Evaluator) -> None:
@@ -101,7 +101,7 @@ class Operation:
         computed = np.ravel(returned.to_numpy())
         if derived.shape != computed.shape:
             raise DerivationError(f"{what} has {derived.size} elements, {function} returns {computed.size}")
-        place = difference(derived, computed)
+        place = difference(derived, computed, evaluator)
         if place is not None:
             sizes = ", ".join(f"{side} = {size}" for side, size in evaluator.sizes.items())
             raise DerivationError(

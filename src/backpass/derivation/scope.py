@@ -17,7 +17,7 @@ from backpass.derivation.parse import Line, Part, Unreadable, parse
 Shape = tuple[str, ...]  # names of dimensions; () is a number, ("n", "1") a column, ("1", "n") a row
 
 
-@dataclass
+@dataclass(eq=False)
 class Variable:
     """A name that a derivation declares or defines.
 
@@ -52,7 +52,7 @@ class Reference:
     indices: tuple[Token, ...] = ()
 
 
-@dataclass
+@dataclass(eq=False)
 class Expression:
     """An analysed piece of mathematics. `references` and `ranges` are keyed by the identity of the tree's nodes."""
 

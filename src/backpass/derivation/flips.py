@@ -1,0 +1,229 @@
+"""Every single mistake in a derivation's displayed lines: a sign, an index, a factor, a transpose; and which go unseen.
+
+A flip changes the author's text in one place and is run as if the author had written it. One that no check notices is a
+survivor; it is equivalent when the expression it changes has the same value for every index at every size, which is
+decided exactly. A derivation whose only survivors are equivalent says nothing that could be wrong unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from lark import Token, Tree
+
+from backpass.derivation.check import check_chain, difference
+from backpass.derivation.evaluate import Evaluator
+from backpass.derivation.parse import DerivationError, Line, Part
+from backpass.derivation.scope import Expression
+from backpass.interpreters.exact import NotRepresentable
+
+if TYPE_CHECKING:
+    from backpass.derivation.derivation import Derivation
+
+Letters = dict[str, str]  # the index letters in scope, with their dimensions
+Edit = tuple[int, int, str, str]  # start, end, replacement, description
+
+
+@dataclass(frozen=True)
+class Flip:
+    """One mistake. `line` counts among all lines; `text` is the whole text of the `piece` with the mistake in it."""
+
+    piece: Derivation
+    line: int
+    number: int
+    side: str
+    description: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.piece.name} ({self.number}), {self.side} side: {self.description}"
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """A flip that no check notices, and whether it changes no value."""
+
+    flip: Flip
+    equivalent: bool
+
+    def __str__(self) -> str:
+        return f"{self.flip} {'(the value is the same)' if self.equivalent else '— NOT NOTICED'}"
+
+
+def flips(derivation: Derivation) -> Iterator[Flip]:
+    """Every flip of the displayed lines of a derivation and of those it goes on from."""
+    places = [(piece, line) for piece in _pieces(derivation) for line in piece.lines]
+    number = 0
+    for k, (piece, line) in enumerate(places):
+        number += line.numbered
+        if not line.numbered:
+            continue
+        for side, expression, letters in _sides(derivation, k, line):
+            for start, end, replacement, description in _edits(expression, expression.tree, letters):
+                yield Flip(piece, k, number, side, description, _edited(expression.part, start, end, replacement))
+        if line.conditions:
+            text = line.conditions.source
+            start = text.rindex("\\q", 0, line.conditions.start)
+            end = text.index(")", line.conditions.start + len(line.conditions.text)) + 1
+            dropped = f"{text[start:end].strip()} dropped"
+            yield Flip(piece, k, number, "right", dropped, text[:start] + text[end:])
+
+
+def survivors(derivation: Derivation) -> list[Survivor]:
+    """The flips that no check notices."""
+    return [Survivor(flip, _same_value(derivation, flip)) for flip in flips(derivation) if not is_caught(derivation, flip)]
+
+
+def is_caught(derivation: Derivation, flip: Flip) -> bool:
+    """Whether the derivation with the flip in it is refused, by its lines or by an operation it is bound to."""
+    try:
+        flipped = _with(derivation, flip)
+        evaluators = flipped.evaluators()
+        for chain in flipped.chains:
+            if flip.line in chain.lines:  # here it will be caught, if anywhere
+                check_chain(chain, evaluators[0])
+        flipped.check_lines()
+        for piece in _pieces(flipped):
+            if piece.operation:
+                piece.verify_operation()
+    except (DerivationError, NotRepresentable, ZeroDivisionError):
+        return True
+    return False
+
+
+def _pieces(derivation: Derivation) -> list[Derivation]:
+    return [*(_pieces(derivation.after) if derivation.after else []), derivation]
+
+
+def _with(derivation: Derivation, flip: Flip) -> Derivation:
+    """The derivation, and those it goes on from, with one piece's text replaced; nothing is checked."""
+    after = derivation.after and _with(derivation.after, flip)
+    text = flip.text if flip.piece is derivation else derivation.text
+    return type(derivation)(
+        text, derivation.name, after, derivation.operation, derivation.names, derivation.options, derivation.sizes
+    )
+
+
+def _sides(derivation: Derivation, k: int, line: Line) -> Iterator[tuple[str, Expression, Letters]]:
+    """The expressions of a line, with the letters free in them."""
+    if line.kind == "let":
+        variable = next(
+            v for v in derivation.scope.variables.values() if v.definition and v.definition.part == line.right
+        )
+        yield "right", variable.definition, dict(zip(variable.letters, variable.axes, strict=False))
+        return
+    chain = next(chain for chain in derivation.chains if k in chain.lines)
+    if line.kind == "statement":
+        yield "left", chain.expressions[0], chain.free
+    yield "right", chain.expressions[1 + chain.lines.index(k)], chain.free
+
+
+def _same_value(derivation: Derivation, flip: Flip) -> bool:
+    """Whether the flipped expression has the value of the original one, for every index at every size."""
+    flipped = _with(derivation, flip)
+    line, new_line = derivation.all_lines[flip.line], flipped.all_lines[flip.line]
+    if bool(line.conditions) != bool(new_line.conditions):
+        return False
+    old = next(e for side, e, _ in _sides(derivation, flip.line, line) if side == flip.side)
+    new, letters = next((e, free) for side, e, free in _sides(flipped, flip.line, new_line) if side == flip.side)
+    chain = next((chain for chain in derivation.chains if flip.line in chain.lines), None)
+    for evaluator, new_evaluator in zip(derivation.evaluators(), flipped.evaluators(), strict=True):
+        for indices in chain.cases(evaluator) if chain else _all_indices(letters, evaluator):
+            still = chain.still if chain else frozenset()
+            before = np.vectorize(evaluator.expand, otypes=[object])(evaluator.value(old, indices, still))
+            after = np.vectorize(new_evaluator.expand, otypes=[object])(new_evaluator.value(new, indices, still))
+            if before.shape != after.shape or difference(before, after, evaluator) is not None:
+                return False
+    return True
+
+
+def _all_indices(letters: Letters, evaluator: Evaluator) -> Iterator[dict[str, int]]:
+    cases: list[dict[str, int]] = [{}]
+    for letter, side in letters.items():
+        cases = [{**case, letter: value} for case in cases for value in range(evaluator.size(side))]
+    yield from cases
+
+
+def _edited(part: Part, start: int, end: int, replacement: str) -> str:
+    """The source of a part with one place of the part replaced."""
+    return part.source[: part.start + start] + replacement + part.source[part.start + end :]
+
+
+# ---- the places where a mistake can be made ------------------------------------------------------------
+
+
+def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edit]:
+    """The edits of an expression's text, at a node of its tree and below."""
+    text = expression.part.text
+    reference = expression.references.get(id(tree))
+    if reference is not None:
+        if reference.kind in ("variable", "delta"):
+            for token in reference.indices:
+                yield from _other_indices(token, letters)
+        return
+    if tree.data == "number":
+        (token,) = tree.children
+        yield token.start_pos, token.end_pos, str(int(token) + 1), f"{token} → {int(token) + 1}"
+    for child in tree.children:
+        if isinstance(child, Token) and child.type == "SIGN":
+            other = "+" if child == "-" else "-"
+            yield child.start_pos, child.end_pos, other, f"{child} → {other} before {_excerpt(text[child.end_pos :])}"
+    if tree.data in ("product", "hadamard"):
+        yield from _dropped_factors(text, tree)
+    else:
+        yield from _ones(text, tree)
+    if tree.data == "power" and tree.children[1].data == "top":
+        start, end = tree.children[0].meta.end_pos, tree.meta.end_pos
+        yield start, end, "", f"transpose of {text[tree.meta.start_pos : start]} dropped"
+    if tree.data == "big":
+        yield from _limits(text, tree, letters)
+        letters = {**letters, **dict(expression.ranges[id(tree)])}
+    for child in tree.children:
+        if isinstance(child, Tree):
+            yield from _edits(expression, child, letters)
+
+
+def _other_indices(token: Token, letters: Letters) -> Iterator[Edit]:
+    if token.isdigit():
+        others = ["2" if token == "1" else "1"]
+    else:
+        others = [letter for letter, side in letters.items() if side == letters.get(str(token)) and letter != token]
+    for other in others:
+        yield token.start_pos, token.end_pos, other, f"index {token} → {other} at {token.start_pos}"
+
+
+def _dropped_factors(text: str, tree: Tree) -> Iterator[Edit]:
+    """Each factor gone, with the sign that binds it to the next one or, for the last, to the one before."""
+    factors = tree.children
+    for k, factor in enumerate(factors):
+        last = k == len(factors) - 1
+        start = factors[k - 1].meta.end_pos if last else factor.meta.start_pos
+        end = factor.meta.end_pos if last else factors[k + 1].meta.start_pos
+        yield start, end, "", f"factor {text[factor.meta.start_pos : factor.meta.end_pos]} dropped"
+
+
+def _ones(text: str, tree: Tree) -> Iterator[Edit]:
+    """Terms, numerators and denominators of one factor, replaced by 1."""
+    single = {"sum": tree.children, "fraction": tree.children, "big": tree.children[-1:], "bracket": tree.children}
+    for child in single.get(tree.data, ()):
+        if isinstance(child, Tree) and child.data not in ("product", "hadamard", "sum", "number", "fraction", "big"):
+            shown = text[child.meta.start_pos : child.meta.end_pos]
+            yield child.meta.start_pos, child.meta.end_pos, "1", f"factor {shown} → 1"
+
+
+def _limits(text: str, tree: Tree, letters: Letters) -> Iterator[Edit]:
+    """The letter that a sum runs over, and its condition."""
+    limits = tree.children[1]
+    relation = next((t for t in limits.children if t.type == "RELATION"), None)
+    if relation is not None:
+        first, _, second = limits.children
+        yield first.end_pos, second.end_pos, "", f"{text[first.start_pos : second.end_pos]} → {first}"
+        yield from _other_indices(second, letters)
+
+
+def _excerpt(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 30 else words[:30] + "…"
