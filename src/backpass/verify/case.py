@@ -139,14 +139,17 @@ class Case:
         found = self.by_position(returned)
         return {at: None if gradient is None else to_numpy(gradient) for at, gradient in found.items()}
 
-    def by_position(self, returned: Any) -> dict[int, Array | None]:
-        """What backward returned, by position of the input. Raises ValueError when the number is off."""
+    def by_position(self, returned: Any, *, every: bool = False) -> dict[int, Array | None]:
+        """What backward returned, by position of the input: for the differentiable ones, or for every one.
+
+        Raises ValueError when the number is off.
+        """
         gradients = returned if isinstance(returned, (tuple, list)) else (returned,)
         with_optional = [at for at in range(len(self.inputs)) if self._may_have_gradient(at)]
         for positions in (self.differentiable, with_optional, range(len(self.inputs))):
             if len(gradients) == len(positions):
                 found = dict(zip(positions, gradients, strict=True))
-                return {at: found[at] for at in self.differentiable}
+                return found if every else {at: found[at] for at in self.differentiable}
         names = ", ".join(self.quantity(at) for at in self.differentiable)
         raise ValueError(
             f"backward: expected {len(self.differentiable)} gradients ({names}); got {len(gradients)}"

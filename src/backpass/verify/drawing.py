@@ -58,6 +58,24 @@ def draw_shapes(
     )
 
 
+def draw_like(
+    shapes: Shapes,
+    rng: np.random.Generator,
+    inputs: Sequence[object],
+    *,
+    leading: Mapping[str, tuple[int, ...]],
+    most: Mapping[str, int] | None = None,
+) -> tuple[np.ndarray | None, ...]:
+    """Inputs with the letters' lengths of those given, at most ``most``, and with other leading axes."""
+    given = dict(zip((spec.name for spec in shapes.inputs), inputs, strict=False))
+    found = shapes.bind(given)
+    lengths = {letter: found[letter] for letter in shapes.letters if letter in found}
+    if most:
+        lengths = {letter: min(length, most[letter]) for letter, length in lengths.items()}
+    without = [name for name in (spec.name for spec in shapes.inputs) if given.get(name) is None]
+    return draw_shapes(shapes, rng, lengths, leading, without)
+
+
 def options_for(op: object) -> dict[str, Any]:
     """The options with which the operation is checked when none are given."""
     return dict(OPTIONS.get(_stem(op), {}))

@@ -7,13 +7,14 @@ the derivative of the forward with respect to it is proved 0, which is why the d
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from typing import Any
 
 import numpy as np
 
 from backpass.arrays import Array, is_array
 from backpass.verify.case import Case, NotRun, first_line
-from backpass.verify.drawing import draw_shapes
+from backpass.verify.drawing import draw_like
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 
 NAME = "symbolic"
@@ -64,13 +65,9 @@ def _cut_down(case: Case) -> tuple[np.ndarray | None, ...]:
     """Inputs of the same structure, every length at most a few."""
     shapes = case.subject.shapes
     given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
-    most = dict(zip(shapes.letters, LENGTHS * len(shapes.letters), strict=False))
-    lengths = {letter: min(length, given.get(letter, length)) for letter, length in most.items()}
-    leading = {group: shape if given.get(group, shape) != () else () for group, shape in LEADING.items()}
-    without = [
-        name for name, value in zip(case.subject.input_names, case.float64, strict=False) if value is None
-    ]
-    return draw_shapes(shapes, case.rng, lengths, leading, without)
+    leading = {group: () if given.get(group) == () else shape for group, shape in LEADING.items()}
+    most = dict(zip(shapes.letters, itertools.cycle(LENGTHS), strict=False))
+    return draw_like(shapes, case.rng, case.inputs, leading=leading, most=most)
 
 
 def _forward(case: Case, inputs: tuple[Any, ...]) -> tuple[Array, Any]:

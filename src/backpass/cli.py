@@ -1,0 +1,248 @@
+"""The command ``backpass``: ``verify`` checks the backwards, ``bench`` times them."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backpass import __version__, ops
+
+if TYPE_CHECKING:
+    from backpass.verify import Report
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+_COLOURS = {"✓": "32", "✗": "31;1", "○": "33"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 0 passed, 1 something failed, 2 the command makes no sense."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.run is None:
+        parser.print_help()
+        return 2
+    try:
+        return arguments.run(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="backpass",
+        description="Every gradient of a transformer, derived, executed and counted.",
+    )
+    parser.add_argument("--version", action="version", version=f"backpass {__version__}")
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(title="commands", metavar="verify | bench")
+
+    verify = commands.add_parser(
+        "verify",
+        help="check every backward by every independent method",
+        description="Check the backwards: finite differences, complex steps, symbols, PyTorch's autograd and "
+        "operators, kernels. Inputs are drawn, of several shapes: NumPy arrays of float64, or PyTorch's "
+        "tensors when a device or a dtype is given. Exits with 1 when a check fails.",
+        epilog=f"operations: {', '.join(ops.STEMS)}",
+    )
+    verify.add_argument("operations", nargs="*", metavar="operation", help="which to check (all of them)")
+    verify.add_argument("--device", help="where PyTorch's tensors lie: cpu, cuda, cuda:1")
+    verify.add_argument(
+        "--dtype", choices=DTYPES, metavar="DTYPE", help=f"of the inputs: {', '.join(DTYPES)}"
+    )
+    verify.add_argument("--seed", type=int, default=0, help="of inputs, cotangents and directions (0)")
+    verify.add_argument("--full", action="store_true", help="print each table, not only those with a failure")
+    verify.set_defaults(run=_verify, parser=verify)
+
+    bench = commands.add_parser(
+        "bench",
+        help="time the kernels and leave a record",
+        description="Run the scripts of the folder benchmarks/. Each answers one question, and writes a record "
+        "to benchmarks/results.",
+        epilog=f"benchmarks: {', '.join(_benchmarks()) or 'none here'}",
+    )
+    bench.add_argument("names", nargs="*", metavar="name", help="which to run (all of them)")
+    bench.add_argument("--device", help="where to run: cpu, cuda (cuda where there is one)")
+    bench.add_argument(
+        "--quick", action="store_true", help="small shapes and few rounds, to see that it runs; no record"
+    )
+    bench.set_defaults(run=_bench, parser=bench)
+    return parser
+
+
+# backpass verify
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from backpass.verify import METHODS, cases, check
+
+    for name in arguments.operations:
+        if name not in ops.STEMS:
+            arguments.parser.error(_no_such("operation", name, ops.STEMS))
+    if arguments.seed < 0:
+        arguments.parser.error(f"--seed: expected 0 or more; got {arguments.seed}")
+    if reason := _unusable(arguments.device):
+        arguments.parser.error(f"--device {arguments.device}: {reason}")
+
+    import numpy as np
+
+    started = time.perf_counter()
+    reports: dict[str, list[Report]] = {}
+    for stem in arguments.operations or ops.STEMS:
+        _say(stem)
+        reports[stem] = []
+        for inputs, options in cases(stem, np.random.default_rng(arguments.seed)):
+            given = _placed(inputs, arguments.device, arguments.dtype)
+            report = check(stem, *given, seed=arguments.seed, raises=False, **options)
+            reports[stem].append(report)
+            mark = "✓" if report.passed else "✗"
+            _say(f"  {_coloured(mark)} {report.inputs}: {report.summary}")
+            if arguments.full or not report.passed:
+                _say(_indented(str(report)))
+
+    _say("", *_closing_table(reports, METHODS), "", *_left_out(reports))
+    failed = [stem for stem, found in reports.items() if not all(report.passed for report in found)]
+    rows = sum(len(report.rows) for found in reports.values() for report in found)
+    seconds = time.perf_counter() - started
+    if failed:
+        _say(f"{_coloured('✗')} failed: {', '.join(failed)}")
+        return 1
+    _say(f"{_coloured('✓')} passed: {_counted(len(reports), 'operation')}, {rows} rows, {seconds:.1f} s")
+    return 0
+
+
+def _placed(inputs: Iterable[object], device: str | None, dtype: str | None) -> list[object]:
+    """The drawn inputs, as PyTorch's tensors if a device or a dtype was asked for."""
+    if device is None and dtype is None:
+        return list(inputs)
+    import torch
+
+    from backpass.verify.convert import to_torch
+
+    return [to_torch(value, device or "cpu", getattr(torch, dtype or "float64")) for value in inputs]
+
+
+def _unusable(device: str | None) -> str | None:
+    """Why the device cannot be used; None when it can."""
+    if device is None:
+        return None
+    import torch
+
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        return str(error).splitlines()[0].rstrip(".")
+    return None
+
+
+def _closing_table(reports: dict[str, list[Report]], methods: dict) -> list[str]:
+    """Operations by methods, a mark and a number of rows in each cell."""
+    headings = [name.replace("_", " ") for name in methods]
+    table = [["", *headings]]
+    for stem, found in reports.items():
+        by_method = ([row for report in found for row in report.of(m.NAME)] for m in methods.values())
+        table.append([stem, *map(_cell, by_method)])
+    used = [at for at in range(len(headings) + 1) if at == 0 or any(line[at] for line in table[1:])]
+    widths = [max(len(line[at]) for line in table) for at in used]
+    lines = [
+        "  ".join(line[at].ljust(w) for at, w in zip(used, widths, strict=True)).rstrip() for line in table
+    ]
+    legend = "✓ passed, so many rows   ✗ FAILED, of so many   ○ vacuous: nothing shown   – not run"
+    return [lines[0], "─" * len(lines[0]), *map(_coloured, lines[1:]), "", legend]
+
+
+def _cell(rows: list) -> str:
+    """``✓ 12``, ``✗ 1/12``, ``○ 2/12`` or ``–``."""
+    from backpass.verify.report import FAILED, NOT_RUN, VACUOUS
+
+    ran = [row for row in rows if row.verdict != NOT_RUN]
+    for mark, verdict in (("✗", FAILED), ("○", VACUOUS)):
+        if count := sum(row.verdict == verdict for row in ran):
+            return f"{mark} {count}/{len(ran)}"
+    return f"✓ {len(ran)}" if ran else "–" if rows else ""
+
+
+def _left_out(reports: dict[str, list[Report]]) -> list[str]:
+    """Each reason for which a method was not run, once, with the operations."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for stem, of_stem in reports.items():
+        for row in (row for report in of_stem for row in report.having("not run")):
+            stems = found.setdefault((row.method, row.reason.replace(stem, "it")), [])
+            stems += [stem] if stem not in stems else []
+    return [f"– {method}, {', '.join(stems)}: {reason}" for (method, reason), stems in found.items()]
+
+
+# backpass bench
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    there = _benchmarks()
+    if not there:
+        print(
+            f"backpass bench: there is no folder {BENCHMARKS}. Benchmarks are not installed with the package: "
+            "run the command in a checkout of the project.",
+            file=sys.stderr,
+        )
+        return 2
+    for name in arguments.names:
+        if name not in there:
+            arguments.parser.error(_no_such("benchmark", name, there))
+    options = [f"--device={arguments.device}"] if arguments.device else []
+    failed = []
+    with tempfile.TemporaryDirectory() as discarded:
+        options += ["--quick", f"--results={discarded}"] if arguments.quick else []
+        for name in arguments.names or there:
+            _say(name)
+            if subprocess.run([sys.executable, BENCHMARKS / f"{name}.py", *options], check=False).returncode:
+                failed.append(name)
+    if failed:
+        _say(f"{_coloured('✗')} failed: {', '.join(failed)}")
+    return int(bool(failed))
+
+
+def _benchmarks() -> list[str]:
+    """The scripts that answer a question: those with a ``main``."""
+    return sorted(path.stem for path in BENCHMARKS.glob("*.py") if "\ndef main(" in path.read_text())
+
+
+# Both
+
+
+def _no_such(kind: str, name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+    return f"no {kind} is called {name!r}; {hint}"
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+def _coloured(text: str) -> str:
+    """The marks in colour on a terminal, unless NO_COLOR is set. The marks themselves say the same."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    for mark, colour in _COLOURS.items():
+        text = text.replace(mark, f"\033[{colour}m{mark}\033[0m")
+    return text
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,234 @@
+"""Single changes to the source of a function: signs, factors, axes, sums, operands, what is returned.
+
+A check is worth what it catches: ``mutants(backward)`` yields each changed version, and each must make the
+checks fail. What only validates (calls of ``check_…``) and what names the library stays.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import NamedTuple
+
+PLUMBING = ("check_inputs", "check_cotangent", "namespace")
+OPPOSITE = {
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Div,),
+    ast.Div: (ast.Mult,),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Lt: (ast.GtE, ast.LtE),
+    ast.LtE: (ast.Gt, ast.Lt),
+    ast.Gt: (ast.LtE, ast.GtE),
+    ast.GtE: (ast.Lt, ast.Gt),
+    ast.And: (ast.Or,),
+    ast.Or: (ast.And,),
+}
+REDUCTIONS = {"sum": ("mean", "max"), "mean": ("sum",), "max": ("min",)}
+
+
+class Mutant(NamedTuple):
+    """One change: the line it is in, as written, and the change itself."""
+
+    line: str
+    change: str
+    tree: ast.Module
+
+
+def mutants(function: Callable) -> Iterator[Mutant]:
+    """Every single change of the function, each once."""
+    source = textwrap.dedent(inspect.getsource(function))
+    lines = source.splitlines()
+    original = ast.parse(source)
+    seen = {ast.unparse(original)}
+    for index, node in enumerate(ast.walk(original)):
+        if index not in _mutable(original):
+            continue
+        for replacement in _alternatives(node, original):
+            tree = _replaced(original, index, replacement)
+            text = ast.unparse(tree)
+            if text not in seen:
+                seen.add(text)
+                yield Mutant(lines[node.lineno - 1].strip(), _change(original, index, replacement), tree)
+
+
+def reached(module: ModuleType, name: str) -> dict[str, FunctionType]:
+    """The functions of ``module`` that the one called ``name`` calls, however indirectly; itself included."""
+    found: dict[str, FunctionType] = {}
+    wanted = [name]
+    while wanted:
+        function = vars(module).get(wanted.pop())
+        if isinstance(function, FunctionType) and function.__name__ not in found:
+            if function.__module__ == module.__name__ and function.__name__ not in PLUMBING:
+                found[function.__name__] = function
+                wanted += function.__code__.co_names
+    return found
+
+
+def rebuilt(module: ModuleType, changes: Mapping[str, object]) -> dict[str, object]:
+    """The module's names, each of its functions calling the changed ones in place of its own."""
+    scope = {**vars(module), **changes}
+    for name, value in vars(module).items():
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and name not in changes:
+            scope[name] = FunctionType(value.__code__, scope, name, value.__defaults__, value.__closure__)
+            scope[name].__kwdefaults__ = value.__kwdefaults__
+    return scope
+
+
+def compiled(mutant: Mutant, module: ModuleType) -> dict[str, object]:
+    """The names of ``module`` with one of its functions changed."""
+    (function,) = mutant.tree.body
+    scope = rebuilt(module, {function.name: None})
+    exec(compile(mutant.tree, f"<{module.__name__}: {mutant.change}>", "exec"), scope)
+    return scope
+
+
+def _mutable(tree: ast.Module) -> set[int]:
+    """Positions, in ast.walk's order, of the nodes that may change: the statements of the body and what they
+    contain, less the docstring and plumbing."""
+    (function,) = tree.body
+    inside = {
+        id(node)
+        for statement in function.body
+        if not _is_docstring(statement)
+        for node in ast.walk(statement)
+    }
+    plumbing = {id(node) for call in ast.walk(function) if _is_plumbing(call) for node in ast.walk(call)}
+    return {index for index, node in enumerate(ast.walk(tree)) if id(node) in inside - plumbing}
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_plumbing(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PLUMBING
+
+
+def _replaced(tree: ast.Module, index: int, replacement: ast.AST) -> ast.Module:
+    """A copy of the tree with the node at ``index``, in ast.walk's order, replaced."""
+    tree = copy.deepcopy(tree)
+    target = list(ast.walk(tree))[index]
+    _put(_parent(tree, target), target, replacement)
+    return ast.fix_missing_locations(tree)
+
+
+def _change(tree: ast.Module, index: int, replacement: ast.AST) -> str:
+    """The change in words; a bare name or number with the expression it stands in."""
+    tree = copy.deepcopy(tree)
+    target = list(ast.walk(tree))[index]
+    parent = _parent(tree, target)
+    if not isinstance(target, (ast.Name, ast.Constant)) or not isinstance(parent, ast.expr):
+        return f"{ast.unparse(target)} → {ast.unparse(replacement)}"
+    before = ast.unparse(parent)
+    _put(parent, target, replacement)
+    return f"{before} → {ast.unparse(parent)}"
+
+
+def _parent(tree: ast.Module, target: ast.AST) -> ast.AST:
+    return next(
+        node for node in ast.walk(tree) if any(child is target for child in ast.iter_child_nodes(node))
+    )
+
+
+def _put(parent: ast.AST, target: ast.AST, replacement: ast.AST) -> None:
+    for name, value in ast.iter_fields(parent):
+        if value is target:
+            setattr(parent, name, replacement)
+        elif isinstance(value, list):
+            value[:] = [replacement if item is target else item for item in value]
+
+
+def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
+    """What may stand in a node's place."""
+    match node:
+        case ast.BinOp(left=left, op=op, right=right):
+            yield left
+            yield right
+            if not isinstance(op, (ast.Add, ast.Mult)):
+                yield ast.BinOp(right, op, left)
+            yield from (ast.BinOp(left, other(), right) for other in OPPOSITE.get(type(op), ()))
+        case ast.UnaryOp(operand=operand):
+            yield operand
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield from (ast.Constant(value + 1), ast.Constant(value - 1))
+        case ast.Constant(value=float(value)):
+            yield from (ast.Constant(2 * value), ast.Constant(-value))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            yield from (ast.Compare(left, [other()], [right]) for other in OPPOSITE.get(type(op), ()))
+        case ast.BoolOp(op=op, values=values):
+            yield from (ast.BoolOp(other(), values) for other in OPPOSITE[type(op)])
+            yield from values
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yield from (body, orelse, ast.IfExp(ast.UnaryOp(ast.Not(), test), body, orelse))
+        case ast.If(test=test, body=body, orelse=orelse):
+            yield ast.If(ast.UnaryOp(ast.Not(), test), body, orelse)
+        case ast.Call():
+            yield from _other_calls(node)
+        case ast.Return(value=value) if value is not None:
+            yield from (ast.Return(other) for other in _other_results(value))
+        case ast.Assign(targets=[ast.Name()] as targets, value=value) if not _is_plumbing(value):
+            yield from (ast.Assign(targets, other) for other in _scaled(value))
+        case ast.Name(id=name, ctx=ast.Load()):
+            yield from (ast.Name(other, ast.Load()) for other in _names_before(node, tree) if other != name)
+
+
+def _other_calls(call: ast.Call) -> Iterator[ast.expr]:
+    """Another reduction; the call dropped, an argument dropped, two arguments exchanged."""
+    match call.func:
+        case ast.Attribute(value=library, attr=name):
+            for other in REDUCTIONS.get(name, ()):
+                yield ast.Call(ast.Attribute(library, other, ast.Load()), call.args, call.keywords)
+    if call.args:
+        yield call.args[0]
+    if len(call.args) >= 2:
+        first, second, *rest = call.args
+        yield ast.Call(call.func, [second, first, *rest], call.keywords)
+    for dropped in call.keywords:
+        yield ast.Call(call.func, call.args, [keyword for keyword in call.keywords if keyword is not dropped])
+
+
+def _other_results(value: ast.expr) -> Iterator[ast.expr]:
+    """A returned value negated or doubled; of several, each in turn, and one in another's place."""
+    if not isinstance(value, ast.Tuple):
+        yield from _scaled(value)
+        return
+    for at, element in enumerate(value.elts):
+        others = [*_scaled(element), *(e for e in value.elts if e is not element)]
+        for other in others:
+            yield ast.Tuple([*value.elts[:at], other, *value.elts[at + 1 :]], ast.Load())
+        for to in range(at):
+            swapped = list(value.elts)
+            swapped[at], swapped[to] = swapped[to], swapped[at]
+            yield ast.Tuple(swapped, ast.Load())
+
+
+def _scaled(value: ast.expr) -> Iterator[ast.expr]:
+    yield ast.UnaryOp(ast.USub(), value)
+    yield ast.BinOp(ast.Constant(2), ast.Mult(), value)
+
+
+def _names_before(node: ast.Name, tree: ast.Module) -> list[str]:
+    """Arguments and variables set on the lines above; not the library, nor ``saved`` as a whole."""
+    (function,) = tree.body
+    names = [argument.arg for argument in function.args.args]
+    for assigned in ast.walk(function):
+        if (
+            isinstance(assigned, ast.Name)
+            and isinstance(assigned.ctx, ast.Store)
+            and assigned.lineno < node.lineno
+        ):
+            names.append(assigned.id)
+    excluded = {"xp", "saved"}
+    return (
+        []
+        if node.id in excluded or node.id not in names
+        else [n for n in dict.fromkeys(names) if n not in excluded]
+    )

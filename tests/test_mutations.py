@@ -1,0 +1,106 @@
+"""`backpass verify` turns red after any single change of a sign, factor, axis or sum in any backward.
+
+Each backward, and each function of the array helper that a backward calls, is changed in one place at a time;
+each changed version must fail the checks at the inputs that `backpass verify` draws. One that survives is
+listed in `equivalent_mutants.toml` with the proof that it computes the same; nothing else may survive, and
+nothing may be listed that is caught or that no longer exists.
+"""
+
+import tomllib
+import warnings
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from backpass import arrays, ops
+from backpass.verify import METHODS, cases
+from backpass.verify.case import Case, NotRun
+from backpass.verify.mutation import Mutant, compiled, mutants, reached, rebuilt
+from backpass.verify.report import FAILED
+from backpass.verify.subject import subject
+
+LISTED = tomllib.loads((Path(__file__).parent / "equivalent_mutants.toml").read_text())["mutant"]
+# Quick methods first: most changes fall to one complex step. All are asked before a change has survived.
+METHODS_BY_SPEED = ("complex_step", "finite_difference", "contract", "autograd", "pytorch", "symbolic")
+
+
+def helpers_of(stem):
+    """The array helper's functions that the stem's backward calls."""
+    op = ops.load(stem)
+    called = {name for function in reached(op, "backward").values() for name in function.__code__.co_names}
+    return {name for called_name in called for name in reached(arrays, called_name)}
+
+
+HELPERS = sorted(set().union(*(helpers_of(stem) for stem in ops.STEMS)))
+TARGETS = [(stem, name) for stem in ops.STEMS for name in reached(ops.load(stem), "backward")]
+TARGETS += [("arrays", name) for name in HELPERS]
+
+
+def changed_backwards(where: str, mutant: Mutant):
+    """Each operation that the change reaches, with the backward it then has."""
+    if where != "arrays":
+        yield where, compiled(mutant, ops.load(where))["backward"]
+        return
+    helper = compiled(mutant, arrays)
+    for stem in ops.STEMS:
+        op = ops.load(stem)
+        if mutant.tree.body[0].name in helpers_of(stem):
+            changed = {name: helper[name] for name in helpers_of(stem) if name in vars(op)}
+            yield stem, rebuilt(op, changed)["backward"]
+
+
+@cache
+def inputs_of(stem: str):
+    return list(cases(stem, np.random.default_rng(0)))
+
+
+def is_killed(where: str, mutant: Mutant) -> bool:
+    """Whether a check fails, for some operation at some of its inputs. A crash is a failure."""
+    backwards = list(changed_backwards(where, mutant))
+    return any(
+        fails(stem, backward, inputs, options, method)
+        for method in METHODS_BY_SPEED
+        for stem, backward in backwards
+        for inputs, options in inputs_of(stem)
+    )
+
+
+def fails(stem, backward, inputs, options, method) -> bool:
+    op = SimpleNamespace(**{**vars(ops.load(stem)), "backward": backward})
+    case = Case(subject(op, len(inputs), options), inputs, seed=0, explain=False)
+    try:
+        return any(row.verdict == FAILED for row in METHODS[method].run(case))
+    except NotRun:
+        return False
+    except Exception:
+        return True
+
+
+@pytest.mark.parametrize(("where", "name"), TARGETS, ids=lambda part: part)
+def test_every_change_is_caught_or_proved_equivalent(where, name):
+    module = arrays if where == "arrays" else ops.load(where)
+    made = list(mutants(vars(module)[name]))
+    assert made, f"nothing to change in {where}.{name}: is it a backward at all?"
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        survivors = {(mutant.line, mutant.change) for mutant in made if not is_killed(where, mutant)}
+    listed = {(entry["line"], entry["change"]) for entry in LISTED if entry["function"] == f"{where}.{name}"}
+    assert survivors - listed == set(), "changed, and no check noticed"
+    assert listed - survivors == set(), "listed as equivalent, but caught, or no longer there"
+
+
+@pytest.mark.parametrize("stem", ops.STEMS)
+def test_the_backward_itself_passes(stem):
+    for inputs, options in inputs_of(stem):
+        for method in METHODS_BY_SPEED:
+            assert not fails(stem, ops.load(stem).backward, inputs, options, method), (method, options)
+
+
+def test_every_listed_mutant_is_proved():
+    names = {f"{where}.{name}" for where, name in TARGETS}
+    for entry in LISTED:
+        assert entry["function"] in names
+        assert len(entry["proof"].split()) >= 5
