@@ -2,7 +2,7 @@
 
 import pytest
 
-from backpass.derivation import DerivationError, Unreadable, derive
+from backpass.derivation import DerivationError, derive
 
 SOFTMAX = r"""
     given  x, \bar{y} \in \mathbb{R}^n

@@ -10,9 +10,10 @@ from functools import lru_cache
 import numpy as np
 import sympy
 
+from backpass.derivation.analysis import Analysis, define
 from backpass.derivation.evaluate import Evaluator, Value
+from backpass.derivation.names import Expression, Scope, in_words
 from backpass.derivation.parse import DerivationError, Line, Part, Unreadable
-from backpass.derivation.scope import Analysis, Expression, Scope
 from backpass.interpreters import exact
 
 TRIALS = 3
@@ -30,7 +31,7 @@ class Chain:
 
     def cases(self, evaluator: Evaluator) -> Iterator[dict[str, int]]:
         """Every assignment of the free indices that meets the conditions, zero-based."""
-        ranges = [range(evaluator.size(side)) for side in self.free.values()]
+        ranges = [range(evaluator.calculus.size(side)) for side in self.free.values()]
         for values in itertools.product(*ranges):
             indices = dict(zip(self.free, values, strict=True))
             if self.conditions is None or evaluator.holds(self.conditions, indices):
@@ -53,7 +54,10 @@ def scope_of(lines: list[Line]) -> tuple[Scope, dict[tuple[int, ...], Evaluator]
 def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
     scope = Scope()
     for line in lines:
-        (scope.define if line.kind == "let" else scope.declare)(line)
+        if line.kind == "let":
+            define(scope, line)
+        else:
+            scope.declare(line)
     return scope, {}
 
 
@@ -90,7 +94,8 @@ def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
         if more := sorted(expression.free - left.free):
             raise Unreadable(f"the index {more[0]} does not stand on the left side", expression.part)
         if expression is not conditions and expression.shape != left.shape:
-            raise Unreadable(f"the left side is {_words(left.shape)}, this is {_words(expression.shape)}", expression.part)
+            message = f"the left side is {in_words(left.shape)}, this is {in_words(expression.shape)}"
+            raise Unreadable(message, expression.part)
     free = {}
     for letter in sorted(left.free):
         free[letter] = analysis.free[letter].dimension
@@ -99,20 +104,21 @@ def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
     return Chain(tuple(expressions), numbers, conditions, free)
 
 
-def _words(shape: tuple[str, ...]) -> str:
-    return f"a {' × '.join(shape)} matrix" if shape else "a number"
-
-
-def check_chain(chain: Chain, evaluator: Evaluator, first: int = 1) -> None:
-    """Raise `DerivationError` at the first line, from the `first`-th on, that differs from the line above it."""
+def check_chain(chain: Chain, evaluator: Evaluator) -> int:
+    """Raise `DerivationError` at the first line that differs from the line above it; return the cases compared."""
     cases = list(chain.cases(evaluator))
-    above = [evaluator.value(chain.expressions[first - 1], indices, chain.still) for indices in cases]
-    for expression in chain.expressions[first:]:
+    above = [evaluator.value(chain.expressions[0], indices, chain.still) for indices in cases]
+    for expression in chain.expressions[1:]:
         for k, indices in enumerate(cases):
             here = evaluator.value(expression, indices, chain.still)
-            if (place := difference(above[k], here, evaluator)) is not None:
+            try:
+                place = difference(above[k], here, evaluator)
+            except exact.NotRepresentable as error:
+                raise Unreadable(f"equality cannot be decided here: {error}", expression.part) from error
+            if place is not None:
                 raise DerivationError(_report(expression.part, evaluator, indices, place, above[k], here))
             above[k] = here
+    return len(cases)
 
 
 def difference(a: Value, b: Value, evaluator: Evaluator) -> tuple[int, ...] | None:
@@ -123,18 +129,23 @@ def difference(a: Value, b: Value, evaluator: Evaluator) -> tuple[int, ...] | No
 
 
 def _equal(a: sympy.Expr, b: sympy.Expr, evaluator: Evaluator) -> bool:
-    return a == b or exact.equal(evaluator.expand(a), evaluator.expand(b))
+    return a == b or exact.equal(evaluator.calculus.expand(a), evaluator.calculus.expand(b))
 
 
 def _report(
-    part: Part, evaluator: Evaluator, indices: dict[str, int], place: tuple[int, ...], above: Value, here: Value
+    part: Part,
+    evaluator: Evaluator,
+    indices: dict[str, int],
+    place: tuple[int, ...],
+    above: Value,
+    here: Value,
 ) -> str:
     where = [f"{side} = {size}" for side, size in evaluator.sizes.items()]
     where += [f"{letter} = {value + 1}" for letter, value in indices.items()]
     if place:
         where.append(f"element ({', '.join(str(k + 1) for k in place)})")
         above, here = above[place], here[place]
-    symbols = evaluator.expand(above).free_symbols | evaluator.expand(here).free_symbols
+    symbols = evaluator.calculus.expand(above).free_symbols | evaluator.calculus.expand(here).free_symbols
     point = {symbol: sympy.Rational(3 + 2 * k, 7 + k) for k, symbol in enumerate(sorted(symbols, key=str))}
     return (
         f"this line does not equal the line above it\n{part.pointer(0)}\n  at {', '.join(where)}:\n"
@@ -146,5 +157,5 @@ def _shown(value: sympy.Expr, evaluator: Evaluator, point: dict[sympy.Symbol, sy
     text = str(value)
     if len(text) > 160:
         text = text[:160] + " …"
-    number = evaluator.expand(value).evalf(6, subs=point)
+    number = evaluator.calculus.expand(value).evalf(6, subs=point)
     return f"{text}  ({number} at one point)" if value.free_symbols and number.is_number else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from functools import cached_property
@@ -10,9 +11,9 @@ from backpass.derivation import flips, show
 from backpass.derivation.check import Chain, Sizes, chains_of, check_chain, scope_of, trial_sizes
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.flips import Flip, Survivor
+from backpass.derivation.names import Scope
 from backpass.derivation.operation import Operation
 from backpass.derivation.parse import DerivationError, Line, Unreadable, read
-from backpass.derivation.scope import Scope
 
 
 def derive(
@@ -55,6 +56,8 @@ class Derivation:
         options: dict[str, object] | None = None,
         sizes: list[Sizes] | None = None,
     ) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            raise ValueError(f"name: expected small letters, digits and hyphens, for anchors; got {name!r}")
         self.text, self.name, self.after = textwrap.dedent(text).strip("\n"), name, after
         self.operation, self.names, self.options = operation, names or {}, options or {}
         self.sizes = sizes if sizes is not None or after is None else after.sizes
@@ -86,7 +89,9 @@ class Derivation:
         made = []
         for sizes in self.sizes or trial_sizes(scope):
             if sizes.keys() != set(scope.dimensions) or min(sizes.values(), default=2) < 2:
-                raise DerivationError(f"sizes: expected at least 2 for each of {scope.dimensions}; got {sizes}")
+                raise DerivationError(
+                    f"sizes: expected at least 2 for each of {scope.dimensions}; got {sizes}"
+                )
             key = tuple(sizes.items())
             if key not in known:
                 known[key] = Evaluator(scope, sizes)
@@ -101,10 +106,16 @@ class Derivation:
 
     def check_lines(self, first: int = 0) -> None:
         """Check the statements of all lines from the `first` on."""
-        chains = [chain for chain in self.chains if chain.lines[-1] >= first]
-        for evaluator in self._named(self.evaluators):
-            for chain in chains:
-                self._named(lambda chain=chain, evaluator=evaluator: check_chain(chain, evaluator))
+
+        def check() -> None:
+            evaluators = self.evaluators()
+            for chain in self.chains:
+                if chain.lines[-1] >= first and not sum(
+                    check_chain(chain, evaluator) for evaluator in evaluators
+                ):
+                    raise Unreadable("no indices meet the conditions", chain.conditions.part)
+
+        self._named(check)
 
     def verify_operation(self) -> None:
         """Check that the definition of the output is `forward` and that the last lines are `backward`, exactly."""

@@ -16,8 +16,8 @@ from lark import Token, Tree
 
 from backpass.derivation.check import check_chain, difference
 from backpass.derivation.evaluate import Evaluator
+from backpass.derivation.names import Expression
 from backpass.derivation.parse import DerivationError, Line, Part
-from backpass.derivation.scope import Expression
 from backpass.interpreters.exact import NotRepresentable
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def flips(derivation: Derivation) -> Iterator[Flip]:
             continue
         for side, expression, letters in _sides(derivation, k, line):
             for start, end, replacement, description in _edits(expression, expression.tree, letters):
-                yield Flip(piece, k, number, side, description, _edited(expression.part, start, end, replacement))
+                yield Flip(
+                    piece, k, number, side, description, _edited(expression.part, start, end, replacement)
+                )
         if line.conditions:
             text = line.conditions.source
             start = text.rindex("\\q", 0, line.conditions.start)
@@ -74,7 +76,11 @@ def flips(derivation: Derivation) -> Iterator[Flip]:
 
 def survivors(derivation: Derivation) -> list[Survivor]:
     """The flips that no check notices."""
-    return [Survivor(flip, _same_value(derivation, flip)) for flip in flips(derivation) if not is_caught(derivation, flip)]
+    return [
+        Survivor(flip, _same_value(derivation, flip))
+        for flip in flips(derivation)
+        if not is_caught(derivation, flip)
+    ]
 
 
 def is_caught(derivation: Derivation, flip: Flip) -> bool:
@@ -103,7 +109,13 @@ def _with(derivation: Derivation, flip: Flip) -> Derivation:
     after = derivation.after and _with(derivation.after, flip)
     text = flip.text if flip.piece is derivation else derivation.text
     return type(derivation)(
-        text, derivation.name, after, derivation.operation, derivation.names, derivation.options, derivation.sizes
+        text,
+        derivation.name,
+        after,
+        derivation.operation,
+        derivation.names,
+        derivation.options,
+        derivation.sizes,
     )
 
 
@@ -128,13 +140,19 @@ def _same_value(derivation: Derivation, flip: Flip) -> bool:
     if bool(line.conditions) != bool(new_line.conditions):
         return False
     old = next(e for side, e, _ in _sides(derivation, flip.line, line) if side == flip.side)
-    new, letters = next((e, free) for side, e, free in _sides(flipped, flip.line, new_line) if side == flip.side)
+    new, letters = next(
+        (e, free) for side, e, free in _sides(flipped, flip.line, new_line) if side == flip.side
+    )
     chain = next((chain for chain in derivation.chains if flip.line in chain.lines), None)
     for evaluator, new_evaluator in zip(derivation.evaluators(), flipped.evaluators(), strict=True):
         for indices in chain.cases(evaluator) if chain else _all_indices(letters, evaluator):
             still = chain.still if chain else frozenset()
-            before = np.vectorize(evaluator.expand, otypes=[object])(evaluator.value(old, indices, still))
-            after = np.vectorize(new_evaluator.expand, otypes=[object])(new_evaluator.value(new, indices, still))
+            before = np.vectorize(evaluator.calculus.expand, otypes=[object])(
+                evaluator.value(old, indices, still)
+            )
+            after = np.vectorize(new_evaluator.calculus.expand, otypes=[object])(
+                new_evaluator.value(new, indices, still)
+            )
             if before.shape != after.shape or difference(before, after, evaluator) is not None:
                 return False
     return True
@@ -143,7 +161,7 @@ def _same_value(derivation: Derivation, flip: Flip) -> bool:
 def _all_indices(letters: Letters, evaluator: Evaluator) -> Iterator[dict[str, int]]:
     cases: list[dict[str, int]] = [{}]
     for letter, side in letters.items():
-        cases = [{**case, letter: value} for case in cases for value in range(evaluator.size(side))]
+        cases = [{**case, letter: value} for case in cases for value in range(evaluator.calculus.size(side))]
     yield from cases
 
 
@@ -170,7 +188,12 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
     for child in tree.children:
         if isinstance(child, Token) and child.type == "SIGN":
             other = "+" if child == "-" else "-"
-            yield child.start_pos, child.end_pos, other, f"{child} → {other} before {_excerpt(text[child.end_pos :])}"
+            yield (
+                child.start_pos,
+                child.end_pos,
+                other,
+                f"{child} → {other} before {_excerpt(text[child.end_pos :])}",
+            )
     if tree.data in ("product", "hadamard"):
         yield from _dropped_factors(text, tree)
     else:
@@ -190,7 +213,9 @@ def _other_indices(token: Token, letters: Letters) -> Iterator[Edit]:
     if token.isdigit():
         others = ["2" if token == "1" else "1"]
     else:
-        others = [letter for letter, side in letters.items() if side == letters.get(str(token)) and letter != token]
+        others = [
+            letter for letter, side in letters.items() if side == letters.get(str(token)) and letter != token
+        ]
     for other in others:
         yield token.start_pos, token.end_pos, other, f"index {token} → {other} at {token.start_pos}"
 
@@ -207,9 +232,21 @@ def _dropped_factors(text: str, tree: Tree) -> Iterator[Edit]:
 
 def _ones(text: str, tree: Tree) -> Iterator[Edit]:
     """Terms, numerators and denominators of one factor, replaced by 1."""
-    single = {"sum": tree.children, "fraction": tree.children, "big": tree.children[-1:], "bracket": tree.children}
+    single = {
+        "sum": tree.children,
+        "fraction": tree.children,
+        "big": tree.children[-1:],
+        "bracket": tree.children,
+    }
     for child in single.get(tree.data, ()):
-        if isinstance(child, Tree) and child.data not in ("product", "hadamard", "sum", "number", "fraction", "big"):
+        if isinstance(child, Tree) and child.data not in (
+            "product",
+            "hadamard",
+            "sum",
+            "number",
+            "fraction",
+            "big",
+        ):
             shown = text[child.meta.start_pos : child.meta.end_pos]
             yield child.meta.start_pos, child.meta.end_pos, "1", f"factor {shown} → 1"
 

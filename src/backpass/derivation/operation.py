@@ -6,8 +6,8 @@ import numpy as np
 
 from backpass.derivation.check import Chain, difference
 from backpass.derivation.evaluate import Evaluator, Value
+from backpass.derivation.names import Scope, Variable
 from backpass.derivation.parse import DerivationError
-from backpass.derivation.scope import Scope, Variable
 
 
 class Operation:
@@ -29,7 +29,9 @@ class Operation:
         constants = getattr(self.module, "CONSTANTS", ())
         self.inputs = [self._variable(s.name, names, s.optional) for s in spec.inputs]
         self.differentiable = [
-            k for k, s in enumerate(spec.inputs) if not s.integer and s.name not in constants and self.inputs[k]
+            k
+            for k, s in enumerate(spec.inputs)
+            if not s.integer and s.name not in constants and self.inputs[k]
         ]
         self.input_names = [s.name for s in spec.inputs]
         self.output = self._variable(spec.outputs[0].name, names, optional=False)
@@ -62,23 +64,29 @@ class Operation:
         from backpass.interpreters import symbolic
 
         def array(variable: Variable, element) -> Value:
-            values = np.asarray(evaluator.array(variable, element), dtype=object)
-            return symbolic.xp.asarray(values.reshape([evaluator.size(side) for side in _sides(variable)]))
+            values = np.asarray(evaluator.calculus.array(variable, element), dtype=object)
+            return symbolic.xp.asarray(
+                values.reshape([evaluator.calculus.size(side) for side in _sides(variable)])
+            )
 
-        arguments = [v and array(v, lambda at, v=v: evaluator.element(v, at)) for v in self.inputs]
+        arguments = [v and array(v, lambda at, v=v: evaluator.calculus.element(v, at)) for v in self.inputs]
         options = {key: self._option(value, evaluator) for key, value in self.options.items()}
         with symbolic.session():
             y, saved = self.module.forward(*arguments, **options)
-            dy = array(self.output, lambda at: evaluator.cotangent(self.output, at))
+            dy = array(self.output, lambda at: evaluator.calculus.cotangent(self.output, at))
             gradients = self.module.backward(dy, saved)
-        derived = evaluator.array(self.output, lambda at: evaluator.element(self.output, at))
+        derived = evaluator.calculus.array(
+            self.output, lambda at: evaluator.calculus.element(self.output, at)
+        )
         self._compare(derived, y, f"the definition of {self.output.name}", f"{self.stem}.forward", evaluator)
 
         gradients = list(gradients) if isinstance(gradients, tuple) else [gradients]
         returned = dict(zip(self._floating(), gradients, strict=True))
         for (variable, chain), k in zip(self.final_lines(chains), self.differentiable, strict=True):
             what = f"the last line for \\bar{{{variable.name}}}"
-            self._compare(_last(chain, variable, evaluator), returned[k], what, f"{self.stem}.backward", evaluator)
+            self._compare(
+                _last(chain, variable, evaluator), returned[k], what, f"{self.stem}.backward", evaluator
+            )
 
     def _floating(self) -> list[int]:
         from backpass import shapes
@@ -93,7 +101,7 @@ class Operation:
         if value in evaluator.sizes:
             return evaluator.sizes[value]
         if value in self.scope.variables:
-            return evaluator.element(self.scope.variables[value], ())
+            return evaluator.calculus.element(self.scope.variables[value], ())
         return value
 
     def _compare(self, derived: Value, returned, what: str, function: str, evaluator: Evaluator) -> None:
@@ -134,6 +142,6 @@ def _last(chain: Chain, variable: Variable, evaluator: Evaluator) -> Value:
     if not reference.indices:
         return evaluator.value(last)
     letters = list(map(str, reference.indices))
-    return evaluator.array(variable, lambda at: evaluator.value(last, dict(zip(letters, at, strict=True))))
-
-
+    return evaluator.calculus.array(
+        variable, lambda at: evaluator.value(last, dict(zip(letters, at, strict=True)))
+    )

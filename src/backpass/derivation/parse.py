@@ -168,7 +168,11 @@ def parse(part: Part, rule: str = "expression") -> Tree:
     except UnexpectedEOF:
         raise Unreadable("something is missing at the end", part, len(part.text)) from None
     except UnexpectedInput as error:
-        position = error.pos_in_stream if error.pos_in_stream is not None and error.pos_in_stream >= 0 else len(part.text)
+        position = (
+            error.pos_in_stream
+            if error.pos_in_stream is not None and error.pos_in_stream >= 0
+            else len(part.text)
+        )
         if getattr(getattr(error, "token", None), "type", "") == "$END":
             raise Unreadable("something is missing at the end", part, len(part.text)) from None
         raise Unreadable("cannot read this", part, position) from None
@@ -182,4 +186,9 @@ def _tree(text: str, rule: str) -> Tree:
 @cache
 def _parser() -> Lark:
     grammar = Path(__file__).with_name("language.lark").read_text()
-    return Lark(grammar, parser="lalr", start=["expression", "declarations", "conditions", "moved"], propagate_positions=True)
+    return Lark(
+        grammar,
+        parser="lalr",
+        start=["expression", "declarations", "conditions", "moved"],
+        propagate_positions=True,
+    )

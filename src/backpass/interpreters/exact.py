@@ -35,12 +35,14 @@ those above. What has no image here (a rounded float, |x|, max, an exponential o
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+from functools import cache
 
 import sympy
 from sympy.functions.elementary.hyperbolic import HyperbolicFunction
 
-P = 2**127 - 9_461_889  # a safe prime: (P − 1)/2 is prime; both ≡ 3 (mod 4); 2, 3, 5, 7, 11, 13 are squares modulo both
+P = (
+    2**127 - 9_461_889
+)  # a safe prime: (P − 1)/2 is prime; both ≡ 3 (mod 4); 2, 3, 5, 7, 11, 13 are squares modulo both
 Q = (P - 1) // 2
 EXPONENT_POINTS = 12
 POINTS = 3
@@ -82,10 +84,12 @@ def equal(a, b) -> bool:
         agreed += 1
         if agreed == POINTS:
             return True
-    raise NotRepresentable(a - b, f"no point out of {MAX_DRAWS} gives it a value (a root of a negative number, or 1/0?)")
+    raise NotRepresentable(
+        a - b, f"no point out of {MAX_DRAWS} gives it a value (a root of a negative number, or 1/0?)"
+    )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _point(draw: int) -> _MainPoint:
     return _MainPoint(draw)
 
@@ -158,7 +162,11 @@ class _Point:
         base, exponent = expr.args
         if exponent.is_Integer:
             value = self.value(base)
-            return pow(value, int(exponent), self.prime) if exponent >= 0 else pow(self.inverse(value), -int(exponent), self.prime)
+            return (
+                pow(value, int(exponent), self.prime)
+                if exponent >= 0
+                else pow(self.inverse(value), -int(exponent), self.prime)
+            )
         if exponent.is_Rational:
             return self.root(expr, self.value(base), exponent)
         raise NotRepresentable(expr, "the exponent of a power must be a rational number")
@@ -186,7 +194,9 @@ class _Point:
         if argument.is_Add:
             return self.log_of_sum(argument)
         if argument.is_Number:
-            raise NotRepresentable(sympy.log(argument, evaluate=False), "the logarithm needs a positive argument")
+            raise NotRepresentable(
+                sympy.log(argument, evaluate=False), "the logarithm needs a positive argument"
+            )
         return self.random(f"log {self.value(argument)}")
 
     def log_of_sum(self, argument) -> int:
@@ -216,7 +226,9 @@ class _MainPoint(_Point):
             if isinstance(rest, sympy.log):
                 product = product * self.value(sympy.Pow(rest.args[0], coefficient)) % P
             else:
-                total += sum(weight * point.value(term) for weight, point in zip(self.weights, self.exponent_points))
+                total += sum(
+                    weight * point.value(term) for weight, point in zip(self.weights, self.exponent_points)
+                )
         return product * pow(4, total % Q, P) % P
 
 
@@ -227,7 +239,9 @@ class _ExponentPoint(_Point):
         try:
             return super().root(expr, value, exponent)
         except _NoValueHere:
-            raise NotRepresentable(expr, "inside an exponent, roots are of numbers and positive symbols only") from None
+            raise NotRepresentable(
+                expr, "inside an exponent, roots are of numbers and positive symbols only"
+            ) from None
 
     def log(self, argument) -> int:
         raise NotRepresentable(sympy.log(argument), "a logarithm inside an exponent, other than as a summand")
@@ -236,7 +250,7 @@ class _ExponentPoint(_Point):
         raise NotRepresentable(expr, "an exponential inside an exponent")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _identity(symbol) -> str:
     """What tells a symbol from every other: its class, name and assumptions."""
     return sympy.srepr(symbol)

@@ -1,0 +1,362 @@
+"""What kind of thing each expression is, found out before anything is evaluated, once for all sizes.
+
+Every name is known, every index runs over one dimension, every matrix product fits. The analysis leaves behind what
+evaluation needs: what each reference refers to, and what each bound index ranges over.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from lark import Token, Tree
+from lark.visitors import Interpreter
+
+from backpass.derivation.names import (
+    Expression,
+    Reference,
+    Scope,
+    Shape,
+    Variable,
+    accent_and_name,
+    in_words,
+    subscripts_of,
+)
+from backpass.derivation.parse import Line, Part, Unreadable, parse
+
+
+class Index:
+    """An index letter in one place: the dimension it runs over, shared with the letters it runs together with."""
+
+    def __init__(self) -> None:
+        self._same: Index | None = None
+        self._dimension: str | None = None
+
+    def _root(self) -> Index:
+        return self._same._root() if self._same else self
+
+    @property
+    def dimension(self) -> str | None:
+        return self._root()._dimension
+
+    def runs_over(self, dimension: str) -> bool:
+        """Take note of the dimension; False when another one is known."""
+        root = self._root()
+        root._dimension = root._dimension or dimension
+        return root._dimension == dimension
+
+    def runs_with(self, other: Index) -> bool:
+        """Take note that both run over the same dimension; False when different ones are known."""
+        mine, theirs = self._root(), other._root()
+        if mine is theirs:
+            return True
+        if mine._dimension and theirs._dimension and mine._dimension != theirs._dimension:
+            return False
+        theirs._dimension = theirs._dimension or mine._dimension
+        mine._same = theirs
+        return True
+
+
+class Analysis(Interpreter):
+    """Visits expressions that share their free indices; a visit returns the shape of what it visited."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.free: dict[str, Index] = {}
+        self.bound: list[tuple[str, Index]] = []
+
+    def begin(self, part: Part, tree: Tree) -> Expression:
+        """The expression to which what follows belongs."""
+        self.part, self.expression = part, Expression(part, tree)
+        return self.expression
+
+    def run(self, parts: list[Part], conditions: Part | None = None) -> list[Expression]:
+        """The parts analysed, the conditions, if any, first."""
+        expressions = []
+        self.ranges: list[tuple[Expression, Tree, list[tuple[str, Index]]]] = []
+        if conditions:
+            expressions.append(self.begin(conditions, parse(conditions, "conditions")))
+            self.visit(self.expression.tree)
+        for part in parts:
+            expressions.append(self.begin(part, parse(part)))
+            self.expression.shape = self.visit(self.expression.tree)
+        for (
+            expression,
+            tree,
+            letters,
+        ) in self.ranges:  # now that every occurrence of every letter has been seen
+            for letter, index in letters:
+                if index.dimension is None:
+                    raise Unreadable(f"what does {letter} run over?", expression.part, tree.meta.start_pos)
+            expression.ranges[id(tree)] = tuple((letter, index.dimension) for letter, index in letters)
+        return expressions
+
+    def refuse(self, message: str, where: Tree | Token) -> NoReturn:
+        position = where.start_pos if isinstance(where, Token) else where.meta.start_pos
+        raise Unreadable(message, self.part, position)
+
+    def index(self, letter: str) -> Index:
+        """What a letter stands for here: the innermost sum's, or a free one's."""
+        for name, index in reversed(self.bound):
+            if name == letter:
+                return index
+        self.expression.free.add(letter)
+        return self.free.setdefault(letter, Index())
+
+    def run_together(self, first: Token, second: Token) -> None:
+        if not self.index(str(first)).runs_with(self.index(str(second))):
+            self.refuse(f"{first} and {second} run over different dimensions", first)
+
+    # ---- names -----------------------------------------------------------------------------------
+
+    def reference(self, tree: Tree) -> Shape:
+        found = self.scope.resolve(tree)
+        if found is None:
+            self.refuse(
+                f"{self.part.text[tree.meta.start_pos : tree.meta.end_pos]} is not declared or defined above",
+                tree,
+            )
+        self.expression.references[id(tree)] = found
+        return getattr(self, f"_shape_of_{found.kind}")(found, tree)
+
+    scalar = power_of_name = reference
+
+    def _shape_of_variable(self, found: Reference, tree: Tree) -> Shape:
+        variable = self.scope.variables[found.name]
+        if found.accent and variable.kind == "constant":
+            self.refuse(f"{found.name} is a constant", tree)
+        if not found.indices:
+            return variable.shape
+        if len(found.indices) != len(variable.axes):
+            wanted = f"{len(variable.axes)} indices" if variable.axes else "no index"
+            self.refuse(f"{found.name} takes {wanted}; got {len(found.indices)}", tree)
+        for token, side in zip(found.indices, variable.axes, strict=True):
+            if not token.isdigit() and not self.index(str(token)).runs_over(side):
+                other = self.index(str(token)).dimension
+                self.refuse(f"{token} runs over {other} elsewhere, and over {side} here", token)
+        return ()
+
+    def _shape_of_dimension(self, found: Reference, tree: Tree) -> Shape:
+        return ()
+
+    _shape_of_euler = _shape_of_pi = _shape_of_dimension
+
+    def _shape_of_loss(self, found: Reference, tree: Tree) -> Shape:
+        if not found.accent:
+            self.refuse(
+                r"\mathcal{L} stands only in \dot{\mathcal{L}} and \frac{\partial \mathcal{L}}{\partial …}",
+                tree,
+            )
+        return ()
+
+    def _shape_of_delta(self, found: Reference, tree: Tree) -> Shape:
+        if len(found.indices) != 2:
+            self.refuse(r"\delta takes two indices", tree)
+        self.run_together(*found.indices)
+        return ()
+
+    def _shape_of_identity(self, found: Reference, tree: Tree) -> Shape:
+        side = self._side(found, tree)
+        return (side, side)
+
+    def _shape_of_ones(self, found: Reference, tree: Tree) -> Shape:
+        return (self._side(found, tree), "1")
+
+    def _side(self, found: Reference, tree: Tree) -> str:
+        side = "".join(found.indices)
+        if side not in self.scope.dimensions:
+            self.refuse(
+                f"{found.name} needs its size as a subscript, one of {', '.join(self.scope.dimensions)}", tree
+            )
+        return side
+
+    # ---- numbers ---------------------------------------------------------------------------------
+
+    def number(self, tree: Tree) -> Shape:
+        return ()
+
+    def fraction(self, tree: Tree) -> Shape:
+        above, below = map(self.visit, tree.children)
+        if below:
+            self.refuse("a matrix cannot stand below a fraction bar", tree.children[1])
+        return above
+
+    def power(self, tree: Tree) -> Shape:
+        base, exponent = tree.children
+        if self._is_name(tree):
+            return self.reference(tree)
+        shape = self.visit(base)
+        if exponent.data == "top":
+            if len(shape) not in (0, 2):
+                self.refuse("only matrices can be transposed", base)
+            return shape[::-1]
+        if shape or self.visit(exponent):
+            self.refuse("powers are of numbers; write a matrix product out", tree)
+        return ()
+
+    def _is_name(self, tree: Tree) -> bool:
+        """Whether a power is a name of its own, such as σ^2 after `let \\sigma^2 = …`."""
+        base, exponent = tree.children
+        if base.data != "reference" or exponent.data != "number":
+            return False
+        found = self.scope.resolve(tree)
+        return found is not None and found.kind == "variable"
+
+    def root(self, tree: Tree) -> Shape:
+        if self.visit(tree.children[0]):
+            self.refuse("functions are of numbers; write the matrix by its elements", tree)
+        return ()
+
+    def apply(self, tree: Tree) -> Shape:
+        function, argument = tree.children
+        name, shape = str(function.children[0]), self.visit(argument)
+        if name.endswith("{tr}"):
+            if len(shape) != 2 or shape[0] != shape[1]:
+                self.refuse(f"the trace is of a square matrix; this is {in_words(shape)}", argument)
+            return ()
+        if name.endswith("{diag}"):
+            if len(shape) != 2 or shape[1] != "1":
+                self.refuse(f"diag is of a column; this is {in_words(shape)}", argument)
+            return (shape[0], shape[0])
+        if shape:
+            self.refuse("functions are of numbers; write the matrix by its elements", argument)
+        return ()
+
+    # ---- sums and products -----------------------------------------------------------------------
+
+    def bracket(self, tree: Tree) -> Shape:
+        return self.visit(tree.children[0])
+
+    def sum(self, tree: Tree) -> Shape:
+        return self._same_shape([child for child in tree.children if isinstance(child, Tree)], "added to")
+
+    def hadamard(self, tree: Tree) -> Shape:
+        return self._same_shape(tree.children, r"multiplied (\odot) by")
+
+    def inner(self, tree: Tree) -> Shape:
+        self._same_shape(tree.children, "paired with")
+        return ()
+
+    def _same_shape(self, trees: list[Tree], verb: str) -> Shape:
+        first, *rest = ((tree, self.visit(tree)) for tree in trees)
+        for tree, shape in rest:
+            if shape != first[1]:
+                self.refuse(f"{in_words(first[1])} cannot be {verb} {in_words(shape)}", tree)
+        return first[1]
+
+    def product(self, tree: Tree) -> Shape:
+        shape = self.visit(tree.children[0])
+        for factor in tree.children[1:]:
+            other = self.visit(factor)
+            if shape and other:
+                if len(shape) != 2 or len(other) != 2 or shape[1] != other[0]:
+                    self.refuse(f"{in_words(shape)} cannot be multiplied by {in_words(other)}", factor)
+                shape = (shape[0], other[1])
+                shape = () if shape == ("1", "1") else shape
+            else:
+                shape = shape or other
+        return shape
+
+    def big(self, tree: Tree) -> Shape:
+        sign, limits, *upper, body = tree.children
+        relation = any(token.type == "RELATION" for token in limits.children)
+        tokens = [token for token in limits.children if token.type == "INDEX"]
+        own = tokens[:1] if relation else tokens
+        for token in own:
+            if token.isdigit():
+                self.refuse("a sum runs over a letter", token)
+            if token in self.scope.dimensions:
+                self.refuse(f"{token} is a dimension", token)
+            if token in self.free or any(token == letter for letter, _ in self.bound):
+                self.refuse(f"{token} is in use outside this {sign[1:]}", token)
+        letters = [(str(token), Index()) for token in own]
+        self.bound += letters
+        if relation:
+            self.run_together(tokens[0], tokens[1])
+        for end in upper:
+            found = self.scope.resolve(end.children[0])
+            if found is None or found.kind != "dimension":
+                self.refuse("a sum ends at a dimension", end)
+            letters[0][1].runs_over(found.name)
+        shape = self.visit(body)
+        del self.bound[len(self.bound) - len(letters) :]
+        if sign != r"\sum" and shape:
+            self.refuse(f"a {sign[1:]} is of numbers", body)
+        self.ranges.append((self.expression, tree, letters))
+        return shape
+
+    # ---- derivatives -----------------------------------------------------------------------------
+
+    def partial(self, tree: Tree) -> Shape:
+        above, below = tree.children
+        found = self.scope.resolve(above)
+        if found is not None and found.kind == "loss":
+            self.expression.references[id(above)] = found
+            return self._with_respect_to(below)
+        if self.visit(above) or self._with_respect_to(below):
+            self.refuse(
+                "partial derivatives are of and by numbers: write the matrices by their elements", tree
+            )
+        return ()
+
+    def differentiate(self, tree: Tree) -> Shape:
+        operator, argument = tree.children
+        if self._with_respect_to(operator.children[0]) or self.visit(argument):
+            self.refuse(
+                "partial derivatives are of and by numbers: write the matrices by their elements", tree
+            )
+        return ()
+
+    def _with_respect_to(self, tree: Tree) -> Shape:
+        shape = self.visit(tree)
+        found = self.expression.references[id(tree)]
+        if found.kind != "variable" or found.accent or self.scope.variables[found.name].kind == "constant":
+            self.refuse("a derivative is with respect to an input or a definition", tree)
+        return shape
+
+    # ---- conditions ------------------------------------------------------------------------------
+
+    def conditions(self, tree: Tree) -> None:
+        self.visit_children(tree)
+
+    def condition(self, tree: Tree) -> None:
+        first, *rest = tree.children
+        if isinstance(first, Token):
+            self.run_together(first, rest[1])
+            return
+        self.visit(first)
+        if self.expression.references[id(first)].accent != "dot":
+            self.refuse(r"a condition is j \ne i or \dot{X} = 0", first)
+
+
+def define(scope: Scope, line: Line) -> None:
+    """Take in a `let` line. Its left side is a name, or a name with one letter for each index."""
+    left = parse(line.left, "moved")
+    accent, name = accent_and_name(left)
+    letters = [str(token) for token in subscripts_of(left)]
+    if accent:
+        raise Unreadable(rf"\{accent} is derived, not defined", line.left)
+    if len(set(letters)) < len(letters):
+        raise Unreadable("an index stands twice on the left of a definition", line.left)
+    if line.conditions:
+        raise Unreadable("a definition holds for all its indices", line.conditions)
+    analysis = Analysis(scope)
+    analysis.begin(line.left, left)
+    gradient = scope.variables.get(rf"\bar{{{name}}}")
+    for letter, side in zip(letters, gradient.axes if gradient else (), strict=False):
+        analysis.index(letter).runs_over(side)
+    (definition,) = analysis.run([line.right])
+    for letter in definition.free:
+        if letter not in letters:
+            raise Unreadable(f"the index {letter} stands on the right only", line.right)
+    sides = tuple(analysis.index(letter).dimension for letter in letters)
+    if None in sides:
+        letter = letters[sides.index(None)]
+        raise Unreadable(f"what does {letter} run over? Declare the shape of \\bar{{{name}}}", line.left)
+    if letters and definition.shape:
+        raise Unreadable("the right side is a matrix, the left side one of its elements", line.right)
+    shape = definition.shape if not letters else (*sides, "1") if len(sides) == 1 else sides
+    if gradient and gradient.shape != shape:
+        message = f"this is {in_words(shape)}, and \\bar{{{name}}} is declared as {in_words(gradient.shape)}"
+        raise Unreadable(message, line.left)
+    backward = scope.is_backward(definition)
+    scope.add(Variable(name, shape, "defined", False, tuple(letters), definition, backward), line.left)

@@ -1,0 +1,183 @@
+"""The elements of a derivation's variables as symbols, and the derivatives of their definitions.
+
+Every element of every name is a symbol, of an input and of a definition alike; `expand` replaces the defined ones by
+their definitions, down to the inputs. Derivatives are SymPy's, of one definition at a time, joined by the chain rule: with
+respect to an input through all definitions on the way, with respect to a defined name up to that name. \\bar{v} is the
+derivative of 𝓛 = Σ \\bar{y}·y over the outputs y, \\dot{v} the differential of v. A maximum is a fresh symbol whose
+derivatives are fresh symbols too; what does not depend on them is a derivative, what does is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import sympy
+
+from backpass.derivation.names import Expression, Scope, Variable
+from backpass.derivation.parse import Unreadable
+from backpass.interpreters import exact
+
+Value = sympy.Expr | np.ndarray
+Indices = tuple[int, ...]  # zero-based
+
+
+class Calculus:
+    """The elements and their derivatives at one assignment of sizes, remembered as they are worked out.
+
+    `value_of` evaluates a definition, given its indices.
+    """
+
+    def __init__(
+        self, scope: Scope, sizes: dict[str, int], value_of: Callable[[Expression, dict[str, int]], Value]
+    ) -> None:
+        self.scope, self.sizes, self.value_of = scope, sizes, value_of
+        self.outputs = scope.outputs()
+        self.upstream = scope.upstream(self.outputs)
+        self._places: dict[sympy.Symbol, tuple[Variable, Indices]] = {}
+        self._definitions: dict[sympy.Symbol, sympy.Expr] = {}
+        self._expanded: dict[sympy.Symbol, sympy.Expr] = {}
+        self._derivatives: dict[tuple, sympy.Expr] = {}
+        self._maxima: dict[tuple, sympy.Symbol] = {}
+        self._slopes: set[sympy.Symbol] = set()  # the unknown derivatives of maxima
+
+    # ---- elements --------------------------------------------------------------------------------
+
+    def element(self, variable: Variable, indices: Indices) -> sympy.Symbol:
+        """The symbol of one element of a variable, whether it is given or defined."""
+        name = "_".join((variable.name, *(str(index + 1) for index in indices)))
+        symbol = sympy.Symbol(name, real=True, **({"positive": True} if variable.positive else {}))
+        self._places[symbol] = variable, indices
+        return symbol
+
+    def definition(self, symbol: sympy.Symbol) -> sympy.Expr | None:
+        """What a symbol is defined as, in terms of the names that its definition uses; None if it is given."""
+        variable, indices = self._places.get(symbol, (None, ()))
+        if variable is None or variable.definition is None:
+            return None
+        if symbol not in self._definitions:
+            if variable.letters:
+                at = dict(zip(variable.letters, indices, strict=True))
+                self._definitions[symbol] = self.value_of(variable.definition, at)
+            else:
+                whole = self.value_of(variable.definition, {})
+                for at in self.positions(variable):
+                    one = whole[self.spread(variable, at)] if variable.shape else whole
+                    self._definitions[self.element(variable, at)] = one
+        return self._definitions[symbol]
+
+    def expand(self, value: sympy.Expr) -> sympy.Expr:
+        """A number in terms of the inputs."""
+        return value.xreplace(
+            {s: self._expand_symbol(s) for s in value.free_symbols if self.definition(s) is not None}
+        )
+
+    def _expand_symbol(self, symbol: sympy.Symbol) -> sympy.Expr:
+        if symbol not in self._expanded:
+            self._expanded[symbol] = self.expand(self.definition(symbol))
+        return self._expanded[symbol]
+
+    def positions(self, variable: Variable) -> Iterator[Indices]:
+        """The indices of a variable's elements."""
+        return itertools.product(*(range(self.size(side)) for side in variable.axes))
+
+    def size(self, side: str) -> int:
+        """The size of a dimension, or a number that stands for one."""
+        return int(side) if side.isdigit() else self.sizes[side]
+
+    def spread(self, variable: Variable, indices: Indices) -> Indices:
+        """The place of an element in the variable's array, whose sides of length 1 have no index."""
+        taken = iter(indices)
+        return tuple(0 if side == "1" else next(taken) for side in variable.shape)
+
+    def array(self, variable: Variable, element: Callable[[Indices], sympy.Expr]) -> Value:
+        """All elements of a variable, by a function of their indices."""
+        if not variable.shape:
+            return element(())
+        values = np.empty([self.size(side) for side in variable.shape], dtype=object)
+        for indices in self.positions(variable):
+            values[self.spread(variable, indices)] = element(indices)
+        return values
+
+    def maximum(self, values: tuple[sympy.Expr, ...]) -> sympy.Symbol:
+        """The fresh symbol that stands for the largest of some numbers."""
+        return self._maxima.setdefault(values, sympy.Symbol(f"max_{len(self._maxima) + 1}", real=True))
+
+    # ---- derivatives -----------------------------------------------------------------------------
+
+    def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
+        """The derivative of a number with respect to an element, through all definitions between them."""
+        return self._without_slopes(self._chain_rule(value, symbol))
+
+    def _chain_rule(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
+        key = value, symbol
+        if key not in self._derivatives:
+            terms = []
+            for used in sorted(value.free_symbols, key=str):
+                if used == symbol:
+                    terms.append(sympy.diff(value, used))
+                elif (inner := self.definition(used)) is not None:
+                    terms.append(sympy.diff(value, used) * self._chain_rule(inner, symbol))
+                elif used in self._maxima.values():
+                    slope = sympy.Symbol(f"∂{used}/∂{symbol}", real=True)
+                    self._slopes.add(slope)
+                    terms.append(sympy.diff(value, used) * slope)
+            self._derivatives[key] = sympy.Add(*terms)
+        return self._derivatives[key]
+
+    def _without_slopes(self, value: sympy.Expr) -> sympy.Expr:
+        """A derivative, which must not depend on those of the maxima."""
+        slopes = value.free_symbols & self._slopes
+        for slope in slopes:
+            if not exact.is_zero(self.expand(sympy.diff(value, slope))):
+                raise Unreadable("a maximum may not be ignored here: the derivative depends on it")
+        return value.xreplace(dict.fromkeys(slopes, sympy.S.Zero))
+
+    def gradient(self, variable: Variable, indices: Indices) -> sympy.Expr:
+        """\\bar{v}: the derivative of the loss with respect to an element."""
+        if variable in self.outputs:
+            return self.cotangent(variable, indices)
+        if variable.name not in self.upstream:
+            raise Unreadable(f"no output depends on {variable.name}: it has no gradient")
+        symbol = self.element(variable, indices)
+        return self._without_slopes(
+            sympy.Add(
+                *(
+                    self.cotangent(output, at) * self._chain_rule(self.element(output, at), symbol)
+                    for output in self.outputs
+                    for at in self.positions(output)
+                )
+            )
+        )
+
+    def cotangent(self, output: Variable, indices: Indices) -> sympy.Symbol:
+        """The given gradient of an output's element."""
+        return self.element(Variable(rf"\bar{{{output.name}}}", output.shape, "constant"), indices)
+
+    def differential(self, variable: Variable, indices: Indices, still: frozenset[str]) -> sympy.Expr:
+        """\\dot{v}: how an element moves when the inputs move and the names in `still` do not."""
+        return self._without_slopes(self._moved(variable, indices, still))
+
+    def _moved(self, variable: Variable, indices: Indices, still: frozenset[str]) -> sympy.Expr:
+        if variable.name in still or variable.kind == "constant" or variable.name.startswith(r"\bar"):
+            return sympy.S.Zero
+        if variable.kind == "given":
+            return self.element(Variable(rf"\dot{{{variable.name}}}", variable.shape, "constant"), indices)
+        key = "dot", variable.name, indices, still
+        if key not in self._derivatives:
+            value = self.definition(self.element(variable, indices))
+            self._derivatives[key] = sympy.Add(
+                *(
+                    sympy.diff(value, used) * self._moved_symbol(used, still)
+                    for used in sorted(value.free_symbols, key=str)
+                )
+            )
+        return self._derivatives[key]
+
+    def _moved_symbol(self, symbol: sympy.Symbol, still: frozenset[str]) -> sympy.Expr:
+        if symbol in self._places:
+            return self._moved(*self._places[symbol], still)
+        slope = sympy.Symbol(f"d{symbol}", real=True)
+        self._slopes.add(slope)
+        return slope

@@ -1,0 +1,207 @@
+"""What the names of a derivation stand for: its declarations, and the references to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lark import Token, Tree
+
+from backpass.derivation.parse import Line, Part, Unreadable, parse
+
+Shape = tuple[str, ...]  # names of dimensions; () is a number, ("n", "1") a column, ("1", "n") a row
+
+
+@dataclass(eq=False)
+class Variable:
+    """A name that a derivation declares or defines.
+
+    `kind` is "given", "constant" or "defined"; a definition has the letters of its left side and its right side.
+    """
+
+    name: str
+    shape: Shape
+    kind: str
+    positive: bool = False
+    letters: tuple[str, ...] = ()
+    definition: Expression | None = None
+    backward: bool = False  # defined by means of a gradient or a differential
+
+    @property
+    def axes(self) -> Shape:
+        """The dimensions that an index may stand for: those that are not 1."""
+        return tuple(side for side in self.shape if side != "1")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a name in an expression stands for.
+
+    `kind` is "variable", "dimension", "delta", "identity", "ones", "euler", "pi" or "loss"; `accent` is "bar", "dot" or
+    ""; `indices` are its subscripts, letters or numbers.
+    """
+
+    kind: str
+    name: str
+    accent: str = ""
+    indices: tuple[Token, ...] = ()
+
+
+@dataclass(eq=False)
+class Expression:
+    """An analysed piece of mathematics. `references` and `ranges` are keyed by the identity of the tree's nodes."""
+
+    part: Part
+    tree: Tree
+    shape: Shape = ()
+    references: dict[int, Reference] = field(default_factory=dict)
+    ranges: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    free: set[str] = field(default_factory=set)
+
+
+class Scope:
+    """The names declared so far, in order, and the dimensions that their shapes speak of."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, Variable] = {}
+        self.dimensions: list[str] = []
+
+    # ---- declarations ----------------------------------------------------------------------------
+
+    def declare(self, line: Line) -> None:
+        """Take in a `given` or a `constant` line."""
+        for declaration in parse(line.right, "declarations").children:
+            *names, reals, space = declaration.children
+            shape = tuple(canonical(side) for side in space.children) if space else ()
+            for side in shape:
+                if side in self.variables:
+                    raise Unreadable(
+                        f"{side} is declared already, as no dimension", line.right, space.meta.start_pos
+                    )
+                if not side.isdigit() and side not in self.dimensions:
+                    self.dimensions.append(side)
+            if len(shape) == 1:
+                shape = (*shape, "1")
+            for tree in names:
+                variable = Variable(canonical(tree), shape, line.kind, positive=reals.endswith(r"_{>0}"))
+                self.add(variable, line.right, tree.meta.start_pos)
+
+    def add(self, variable: Variable, part: Part, position: int = 0) -> None:
+        """Take in a name, which must be new."""
+        if variable.name in self.variables or variable.name in self.dimensions:
+            raise Unreadable(f"{variable.name} is declared already", part, position)
+        self.variables[variable.name] = variable
+
+    def is_backward(self, definition: Expression) -> bool:
+        """Whether an expression uses gradients or differentials, itself or by a name that does."""
+        return any(
+            reference.accent or reference.name.startswith(r"\bar") or self.variables[reference.name].backward
+            for reference in definition.references.values()
+            if reference.kind == "variable"
+        )
+
+    def outputs(self) -> list[Variable]:
+        """The definitions whose gradients are given: those whose \\bar is declared, else the one that no other uses."""
+        forward = [v for v in self.variables.values() if v.kind == "defined" and not v.backward]
+        declared = [v for v in forward if rf"\bar{{{v.name}}}" in self.variables]
+        if declared:
+            return declared
+        used = {reference.name for v in forward for reference in v.definition.references.values()}
+        last = [v for v in forward if v.name not in used]
+        if len(last) > 1:
+            names = ", ".join(v.name for v in last)
+            raise Unreadable(
+                f"which of {names} is the output? Declare its gradient: given \\bar{{{last[-1].name}}} …"
+            )
+        return last
+
+    def upstream(self, variables: list[Variable]) -> set[str]:
+        """The names of the variables and of everything that their definitions use."""
+        names = {v.name for v in variables}
+        for v in variables:
+            if v.definition:
+                used = {r.name for r in v.definition.references.values() if r.kind == "variable"}
+                names |= self.upstream([self.variables[name] for name in used])
+        return names
+
+    # ---- references ------------------------------------------------------------------------------
+
+    def resolve(self, tree: Tree) -> Reference | None:
+        """What a `reference`, `power_of_name` or `scalar` node stands for; None when it is no name known here."""
+        accent, name = accent_and_name(tree)
+        subscripts = subscripts_of(tree)
+        whole = rf"\{accent}{{{name}}}" if accent else name
+        for candidate, kept in ((whole, ""), (name, accent)):
+            labelled = f"{candidate}_{{{''.join(subscripts)}}}" if subscripts else candidate
+            if labelled in self.variables:
+                return Reference("variable", labelled, kept)
+            if candidate in self.variables:
+                return Reference("variable", candidate, kept, tuple(subscripts))
+        labelled = f"{name}_{{{''.join(subscripts)}}}" if subscripts else name
+        if labelled in self.dimensions and not accent:
+            return Reference("dimension", labelled)
+        special = _SPECIAL.get(name)
+        if special and (not accent or (special == "loss" and accent == "dot")):
+            return Reference(special, name, accent, tuple(subscripts))
+        return None
+
+
+_SPECIAL = {
+    "e": "euler",
+    r"\pi": "pi",
+    r"\delta": "delta",
+    "I": "identity",
+    r"\mathbf{1}": "ones",
+    r"\mathcal{L}": "loss",
+}
+
+
+# ---- names as written ------------------------------------------------------------------------------------
+
+
+def canonical(node: Tree | Token) -> str:
+    """A name as this package writes it: \\bar{x} for \\bar x, \\mathbf{1} for \\mathbf 1, n_{h} for n_h."""
+    if isinstance(node, Token):
+        text = str(node)
+        if node.type == "UPRIGHT":
+            text = text.replace(" ", "")
+            return text if text.endswith("}") else f"{text[:-1]}{{{text[-1]}}}"
+        return text
+    if node.data == "accented":
+        accent = {r"\overline": r"\bar", r"\widehat": r"\hat"}.get(
+            str(node.children[0]), str(node.children[0])
+        )
+        return f"{accent}{{{canonical(node.children[1])}}}"
+    if node.data in ("power_of_letter", "power_of_name", "power"):
+        return f"{canonical(node.children[0])}^{canonical(node.children[1])}"
+    if node.data == "subscript":
+        return f"_{{{''.join(node.children)}}}"
+    return "".join(canonical(child) for child in node.children)
+
+
+def accent_and_name(tree: Tree) -> tuple[str, str]:
+    """A reference without its subscripts: "bar", "dot" or "", and the name below that accent, with its power."""
+    reference, power = _without_power(tree)
+    head = reference.children[0]
+    if isinstance(head, Tree) and head.data == "accented":
+        accent = canonical(head).partition("{")[0]
+        if accent in (r"\bar", r"\dot"):
+            return accent[1:], canonical(head.children[1]) + power
+    return "", canonical(head) + power
+
+
+def subscripts_of(tree: Tree) -> list[Token]:
+    """The tokens of a reference's subscript, indices or a label."""
+    last = _without_power(tree)[0].children[-1]
+    return list(last.children) if isinstance(last, Tree) and last.data == "subscript" else []
+
+
+def _without_power(tree: Tree) -> tuple[Tree, str]:
+    """The `reference` in a node that may carry a power, and the power: "^2" in σ_i^2."""
+    if tree.data in ("power_of_name", "power"):
+        return tree.children[0], f"^{canonical(tree.children[1])}"
+    return tree, ""
+
+
+def in_words(shape: Shape) -> str:
+    """A shape for a message."""
+    return f"a {' × '.join(shape)} matrix" if shape else "a number"
