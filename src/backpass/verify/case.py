@@ -144,7 +144,9 @@ class Case:
 
         Raises ValueError when the number is off.
         """
-        gradients = returned if isinstance(returned, (tuple, list)) else (returned,)
+        gradients = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        while len(gradients) > len(self.inputs) and gradients[-1] is None:  # of optional inputs, not given
+            gradients.pop()
         with_optional = [at for at in range(len(self.inputs)) if self._may_have_gradient(at)]
         for positions in (self.differentiable, with_optional, range(len(self.inputs))):
             if len(gradients) == len(positions):

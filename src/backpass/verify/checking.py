@@ -71,8 +71,11 @@ def check(
     if unknown:
         raise ValueError(f"methods: expected some of {', '.join(METHODS)}; got {', '.join(unknown)}")
     under_test = subject(op, len(inputs), options, zero_gradients)
+    inputs = (*inputs, *[None] * (len(under_test.input_names) - len(inputs)))
     _refuse(inputs, under_test.differentiable(inputs))
-    case = Case(under_test, tuple(inputs), seed, dy, operator, tolerances or {})
+    case = Case(under_test, inputs, seed, dy, operator, tolerances or {})
+    if dy is not None:
+        _ = case.dy  # refused here if its shape is not y's
     rows = [row for name in methods or METHODS for row in _run(name, case)]
     report = Report(under_test.name, describe(under_test, case.inputs), tuple(rows))
     return report.raise_if_failed() if raises else report

@@ -78,7 +78,7 @@ def draw_like(
 
 def options_for(op: object) -> dict[str, Any]:
     """The options with which the operation is checked when none are given."""
-    return dict(OPTIONS.get(_stem(op), {}))
+    return dict(OPTIONS.get(load(op).__name__.rpartition(".")[2], {}))
 
 
 def cases(
@@ -113,7 +113,3 @@ def _shape(spec: Spec, lengths: Mapping[str, int], leading: Mapping[str, tuple[i
 
 def _draw_one(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     return rng.integers(0, 4, shape) if spec.integer else rng.standard_normal(shape)
-
-
-def _stem(op: object) -> str:
-    return getattr(op, "__name__", "").rpartition(".")[2]

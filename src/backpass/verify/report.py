@@ -96,7 +96,7 @@ class Report:
         for row in self.failed:
             seen.setdefault((row.quantity, row.reason), []).append(row.method)
         for (quantity, reason), methods in seen.items():
-            yield f"{quantity} ({', '.join(methods)})", reason
+            yield f"{quantity} ({', '.join(methods)})".lstrip(), reason
 
     def __str__(self) -> str:
         table = [_HEADINGS, *(row.cells() for row in self.rows)]

@@ -14,6 +14,7 @@ import numpy as np
 
 from backpass.arrays import Array, is_array
 from backpass.verify.case import Case, NotRun, first_line
+from backpass.verify.diagnosis import diagnose
 from backpass.verify.drawing import draw_like
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 
@@ -27,19 +28,27 @@ def run(case: Case) -> list[Row]:
     """One row a gradient. Raises NotRun where forward cannot compute with symbols, or SymPy is missing."""
     if importlib.util.find_spec("sympy") is None:
         raise NotRun("sympy is not installed")
+    import sympy
+
     from backpass.interpreters import symbolic
+    from backpass.interpreters.closed_world import Array
 
     inputs = _symbols(case)
     with symbolic.session() as session:
-        y, saved = _forward(case, inputs)
+        y, saved = _computed(case, "forward", inputs)
         dy = symbolic.array("dy", y.shape)
-        returned = case.subject.backward(dy, saved)
-    loss = sum((a * b for a, b in zip(dy.to_numpy().flat, y.to_numpy().flat, strict=True)), start=0)
-    _refuse_if_max_matters(y.to_numpy().flat, session.fresh)
+        gradients = case.by_position(_computed(case, "backward", (dy, saved)))
+    y, dy = y.to_numpy(), dy.to_numpy()
+    _refuse_if_max_matters(y.flat, session.fresh)
+    loss = sum((a * b for a, b in zip(dy.flat, y.flat, strict=True)), start=sympy.Integer(0))
 
     proved = "; ∂y/∂max = 0 proved" if session.fresh else ""
-    gradients = case.by_position(returned)
-    return [_row(case, at, inputs[at].to_numpy(), gradients[at], loss, proved) for at in case.differentiable]
+    names = zip(case.subject.input_names, inputs, strict=False)
+    terms = {name: value.to_numpy() for name, value in names if isinstance(value, Array)}
+    return [
+        _row(case, at, inputs[at].to_numpy(), gradients[at], loss, {**terms, "y": y, "dy": dy}, proved)
+        for at in case.differentiable
+    ]
 
 
 def _symbols(case: Case) -> tuple[Any, ...]:
@@ -70,19 +79,18 @@ def _cut_down(case: Case) -> tuple[np.ndarray | None, ...]:
     return draw_like(shapes, case.rng, case.inputs, leading=leading, most=most)
 
 
-def _forward(case: Case, inputs: tuple[Any, ...]) -> tuple[Array, Any]:
+def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
+    """What forward or backward makes of symbols. A reader's function that cannot compute with them is not run."""
     from backpass.interpreters.symbolic import Undecided
 
     try:
-        y, saved = case.subject.forward(*inputs)
-        y.to_numpy()
-        return y, saved
+        return getattr(case.subject, part)(*arguments)
     except Undecided as error:
-        raise NotRun(f"forward branches on values ({first_line(error)})") from None
+        raise NotRun(f"{part} branches on values ({first_line(error)})") from None
     except Exception as error:
         if case.subject.shapes is not None:
             raise
-        raise NotRun(f"forward does not compute with symbols ({first_line(error)})") from None
+        raise NotRun(f"{part} does not compute with symbols ({first_line(error)})") from None
 
 
 def _refuse_if_max_matters(y, fresh) -> None:
@@ -93,28 +101,40 @@ def _refuse_if_max_matters(y, fresh) -> None:
             raise NotRun("y depends on a maximum, and the symbols do not know which input is the largest")
 
 
-def _row(case: Case, at: int, x: np.ndarray, gradient: Array | None, loss, proved: str) -> Row:
+def _row(case: Case, at: int, x: np.ndarray, gradient: Array | None, loss, terms, proved: str) -> Row:
     from backpass.interpreters import exact
 
     quantity = case.quantity(at)
     how = f"every element, exactly, at shape {list(x.shape)}{proved}"
-    expected = np.array([loss.diff(symbol) for symbol in x.flat], dtype=object)
+    expected = np.array([loss.diff(symbol) for symbol in x.flat], dtype=object).reshape(x.shape)
     got = np.zeros(x.shape, dtype=object) if gradient is None else gradient.to_numpy()
-    if got.shape != x.shape:
-        return Row(
-            NAME, quantity, FAILED, how=how, reason=f"expected shape {list(x.shape)}; got {list(got.shape)}"
-        )
-
-    wrong = [i for i, (a, b) in enumerate(zip(got.flat, expected, strict=True)) if not exact.equal(a, b)]
-    if wrong:
-        index = [int(i) for i in np.unravel_index(wrong[0], x.shape)]
-        reason = (
-            f"not the symbolic derivative at {len(wrong)} of {x.size} elements, the first at index {index}"
-        )
+    same = got.shape == x.shape and all(map(exact.equal, got.flat, expected.flat))
+    if not same:
+        reason = _explained(case, got, expected, terms)
         return Row(NAME, quantity, FAILED, tolerance=0.0, how=how, reason=reason)
-    zero = all(exact.is_zero(element) for element in expected)
+    zero = all(map(exact.is_zero, expected.flat))
     if zero and case.subject.input_names[at] not in case.subject.zero_gradients:
         return Row(
             NAME, quantity, VACUOUS, how=how, reason="the gradient is identically zero, and not declared so"
         )
     return Row(NAME, quantity, PASSED, error=0.0, tolerance=0.0, how=how)
+
+
+def _explained(case: Case, got: np.ndarray, expected: np.ndarray, terms: dict[str, np.ndarray]) -> str:
+    """How it is wrong, judged at random numbers in place of the symbols."""
+    if not case.explain:
+        return "wrong"
+    arrays = [got, expected, *terms.values()]
+    symbols = sorted(
+        {s for array in arrays for e in array.flat for s in getattr(e, "free_symbols", ())}, key=str
+    )
+    values = dict(zip(symbols, case.rng.standard_normal(len(symbols)), strict=True))
+    got, expected, *numbers = (_evaluated(array, values) for array in arrays)
+    return str(diagnose(expected, got, dict(zip(terms, numbers, strict=True))))
+
+
+def _evaluated(array: np.ndarray, values: dict[Any, float]) -> np.ndarray:
+    import sympy
+
+    flat = [float(sympy.sympify(element).evalf(subs=values)) for element in array.flat]
+    return np.array(flat).reshape(array.shape)
