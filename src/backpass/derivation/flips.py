@@ -62,7 +62,7 @@ def flips(derivation: Derivation) -> Iterator[Flip]:
         if not line.numbered:
             continue
         for side, expression, letters in _sides(derivation, k, line):
-            for start, end, replacement, description in _edits(expression, expression.tree, letters):
+            for start, end, replacement, description in _all_edits(expression, letters):
                 yield Flip(
                     piece, k, number, side, description, _edited(expression.part, start, end, replacement)
                 )
@@ -173,51 +173,67 @@ def _edited(part: Part, start: int, end: int, replacement: str) -> str:
 # ---- the places where a mistake can be made ------------------------------------------------------------
 
 
+def _all_edits(expression: Expression, letters: Letters) -> Iterator[Edit]:
+    """Every edit of an expression's text that is one mistake."""
+    if not expression.shape:
+        yield from _one(expression.part.text, expression.tree)
+    yield from _edits(expression, expression.tree, letters)
+
+
 def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edit]:
-    """The edits of an expression's text, at a node of its tree and below."""
+    """The edits at a node of the tree and below."""
     text = expression.part.text
     reference = expression.references.get(id(tree))
     if reference is not None:
         if reference.kind in ("variable", "delta"):
             for token in reference.indices:
-                yield from _other_indices(token, letters)
+                yield from _other_indices(text, token, letters)
         return
-    if tree.data == "number":
-        (token,) = tree.children
-        yield token.start_pos, token.end_pos, str(int(token) + 1), f"{token} → {int(token) + 1}"
-    for child in tree.children:
-        if isinstance(child, Token) and child.type == "SIGN":
-            other = "+" if child == "-" else "-"
-            yield (
-                child.start_pos,
-                child.end_pos,
-                other,
-                f"{child} → {other} before {_excerpt(text[child.end_pos :])}",
-            )
+    tokens = [child for child in tree.children if isinstance(child, Token)]
+    if tree.data in ("number", "function"):
+        yield from (_next_number(token) for token in tokens if token.isdigit())
+    if tree.data == "sum":
+        yield from (_other_sign(text, token) for token in tokens)
     if tree.data in ("product", "hadamard"):
         yield from _dropped_factors(text, tree)
-    else:
-        yield from _ones(text, tree)
+    if tree.data in ("sum", "fraction", "bracket", "big"):
+        for child in tree.children[-1:] if tree.data == "big" else tree.children:
+            yield from _one(text, child)
     if tree.data == "power" and tree.children[1].data == "top":
         start, end = tree.children[0].meta.end_pos, tree.meta.end_pos
         yield start, end, "", f"transpose of {text[tree.meta.start_pos : start]} dropped"
     if tree.data == "big":
-        yield from _limits(text, tree, letters)
+        yield from _conditions_of(text, tree, letters)
         letters = {**letters, **dict(expression.ranges[id(tree)])}
     for child in tree.children:
         if isinstance(child, Tree):
             yield from _edits(expression, child, letters)
 
 
-def _other_indices(token: Token, letters: Letters) -> Iterator[Edit]:
+def _next_number(token: Token) -> Edit:
+    return token.start_pos, token.end_pos, str(int(token) + 1), f"{token} → {int(token) + 1}"
+
+
+def _other_sign(text: str, token: Token) -> Edit:
+    other = "+" if token == "-" else "-"
+    return (
+        token.start_pos,
+        token.end_pos,
+        other,
+        f"{token} → {other} before {_excerpt(text[token.end_pos :])}",
+    )
+
+
+def _other_indices(text: str, token: Token, letters: Letters) -> Iterator[Edit]:
+    """The index replaced by each other letter in scope that runs over the same dimension."""
     if token.isdigit():
         others = ["2" if token == "1" else "1"]
     else:
-        others = [
-            letter for letter, side in letters.items() if side == letters.get(str(token)) and letter != token
-        ]
+        side = letters.get(str(token))
+        others = [letter for letter, other in letters.items() if other == side and letter != token]
     for other in others:
-        yield token.start_pos, token.end_pos, other, f"index {token} → {other} at {token.start_pos}"
+        before = text[: token.start_pos].rpartition(" ")[2][-20:]
+        yield token.start_pos, token.end_pos, other, f"index {token} → {other} after {before}"
 
 
 def _dropped_factors(text: str, tree: Tree) -> Iterator[Edit]:
@@ -227,38 +243,26 @@ def _dropped_factors(text: str, tree: Tree) -> Iterator[Edit]:
         last = k == len(factors) - 1
         start = factors[k - 1].meta.end_pos if last else factor.meta.start_pos
         end = factor.meta.end_pos if last else factors[k + 1].meta.start_pos
-        yield start, end, "", f"factor {text[factor.meta.start_pos : factor.meta.end_pos]} dropped"
+        yield start, end, "", f"factor {_excerpt(text[factor.meta.start_pos : factor.meta.end_pos])} dropped"
 
 
-def _ones(text: str, tree: Tree) -> Iterator[Edit]:
-    """Terms, numerators and denominators of one factor, replaced by 1."""
-    single = {
-        "sum": tree.children,
-        "fraction": tree.children,
-        "big": tree.children[-1:],
-        "bracket": tree.children,
-    }
-    for child in single.get(tree.data, ()):
-        if isinstance(child, Tree) and child.data not in (
-            "product",
-            "hadamard",
-            "sum",
-            "number",
-            "fraction",
-            "big",
-        ):
-            shown = text[child.meta.start_pos : child.meta.end_pos]
-            yield child.meta.start_pos, child.meta.end_pos, "1", f"factor {shown} → 1"
+def _one(text: str, tree: Tree | Token) -> Iterator[Edit]:
+    """A lone factor gone: 1 in its place."""
+    if isinstance(tree, Tree) and tree.data not in _COMPOUND:
+        start, end = tree.meta.start_pos, tree.meta.end_pos
+        yield start, end, "1", f"factor {_excerpt(text[start:end])} → 1"
 
 
-def _limits(text: str, tree: Tree, letters: Letters) -> Iterator[Edit]:
-    """The letter that a sum runs over, and its condition."""
+_COMPOUND = ("product", "hadamard", "sum", "number", "fraction", "big", "limits", "upper")
+
+
+def _conditions_of(text: str, tree: Tree, letters: Letters) -> Iterator[Edit]:
+    """The condition of a sum dropped, and its other letter replaced."""
     limits = tree.children[1]
-    relation = next((t for t in limits.children if t.type == "RELATION"), None)
-    if relation is not None:
+    if any(token.type == "RELATION" for token in limits.children):
         first, _, second = limits.children
         yield first.end_pos, second.end_pos, "", f"{text[first.start_pos : second.end_pos]} → {first}"
-        yield from _other_indices(second, letters)
+        yield from _other_indices(text, second, letters)
 
 
 def _excerpt(text: str) -> str:

@@ -216,7 +216,6 @@ class _MainPoint(_Point):
     def __init__(self, draw: int) -> None:
         super().__init__(P, f"main {draw}")
         self.exponent_points = [_ExponentPoint(Q, f"exponent {draw} {t}") for t in range(EXPONENT_POINTS)]
-        self.weights = [point.random("weight") for point in self.exponent_points]
 
     def exp(self, expr) -> int:
         exponent = expr.args[0] if expr.args else sympy.S.One
@@ -226,14 +225,16 @@ class _MainPoint(_Point):
             if isinstance(rest, sympy.log):
                 product = product * self.value(sympy.Pow(rest.args[0], coefficient)) % P
             else:
-                total += sum(
-                    weight * point.value(term) for weight, point in zip(self.weights, self.exponent_points)
-                )
+                total += sum(point.weight * point.value(term) for point in self.exponent_points)
         return product * pow(4, total % Q, P) % P
 
 
 class _ExponentPoint(_Point):
-    """A point modulo Q. It knows no transcendental functions, and roots of positive symbols and numbers only."""
+    """A point modulo Q, with its weight. No transcendental functions; roots of numbers and positive symbols only."""
+
+    def __init__(self, prime: int, seed: str) -> None:
+        super().__init__(prime, seed)
+        self.weight = self.random("weight")
 
     def root(self, expr, value: int, exponent) -> int:
         try:
