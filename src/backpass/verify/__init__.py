@@ -5,6 +5,7 @@ kernels.
 ``reference/check_your_own``.
 """
 
+from backpass.verify.all_operations import Overview, check_all
 from backpass.verify.checking import METHODS, check
 from backpass.verify.diagnosis import Diagnosis, diagnose
 from backpass.verify.drawing import cases, draw
@@ -13,11 +14,13 @@ from backpass.verify.report import Report, Row, VerificationError
 __all__ = [
     "METHODS",
     "Diagnosis",
+    "Overview",
     "Report",
     "Row",
     "VerificationError",
     "cases",
     "check",
+    "check_all",
     "diagnose",
     "draw",
 ]

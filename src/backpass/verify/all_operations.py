@@ -1,0 +1,81 @@
+"""Every operation by every method, in one table: what a whole run of checks found."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from backpass import ops
+from backpass.verify.checking import METHODS, check
+from backpass.verify.drawing import cases
+from backpass.verify.report import FAILED, NOT_RUN, VACUOUS, Report, Row
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The reports of each operation. ``passed`` when every one of them passed."""
+
+    reports: dict[str, tuple[Report, ...]]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every report of every operation passed."""
+        return all(report.passed for found in self.reports.values() for report in found)
+
+    def rows(self, stem: str, method: str) -> list[Row]:
+        """What one method found about one operation, at all drawn inputs."""
+        return [row for report in self.reports[stem] for row in report.of(METHODS[method].NAME)]
+
+    def methods(self) -> list[str]:
+        """The methods that had something to say of any operation."""
+        return [method for method in METHODS if any(self.rows(stem, method) for stem in self.reports)]
+
+    def table(self) -> list[list[str]]:
+        """Headings, then a line for each operation: a mark, and the largest error where there is one."""
+        methods = self.methods()
+        headings = ["operation", *(METHODS[method].NAME for method in methods)]
+        return [headings, *([stem, *(_cell(self.rows(stem, m)) for m in methods)] for stem in self.reports)]
+
+    def __repr__(self) -> str:
+        table = self.table()
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in table)
+
+    def _repr_html_(self) -> str:
+        headings, *lines = self.table()
+        head = "".join(f'<th scope="col">{html.escape(heading)}</th>' for heading in headings)
+        body = "".join(
+            f'<tr><th scope="row"><code>{stem}</code></th>'
+            + "".join(f"<td>{cell}</td>" for cell in cells)
+            + "</tr>"
+            for stem, *cells in lines
+        )
+        return (
+            '<div class="backpass-scroll" role="region" tabindex="0" aria-label="Operations by checks"'
+            ' style="overflow-x: auto; max-width: 100%">'
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+
+def check_all(*stems: str, seed: int = 0) -> Overview:
+    """Check the operations named, or all, each at inputs of several shapes. Failures are in the table, not raised."""
+    return Overview({stem: tuple(_checked(stem, seed)) for stem in stems or ops.STEMS})
+
+
+def _checked(stem: str, seed: int) -> list[Report]:
+    drawn = cases(stem, np.random.default_rng(seed))
+    return [check(stem, *inputs, seed=seed, raises=False, **options) for inputs, options in drawn]
+
+
+def _cell(rows: Sequence[Row]) -> str:
+    """``✓ 2.1e-11``, ``✓ exact``, ``✗ FAILED``, ``○ vacuous`` or ``–``."""
+    for mark, verdict in (("✗", FAILED), ("○", VACUOUS)):
+        if any(row.verdict == verdict for row in rows):
+            return f"{mark} {verdict}"
+    errors = [row.error for row in rows if row.verdict != NOT_RUN and row.error is not None]
+    if not errors:
+        return "✓" if any(row.verdict != NOT_RUN for row in rows) else "–"
+    return f"✓ {max(errors):.1e}" if max(errors) else "✓ exact"

@@ -1,0 +1,45 @@
+"""The table of all operations shows what was found, a failure above all."""
+
+import numpy as np
+import pytest
+
+from backpass import ops
+from backpass.ops import softmax
+from backpass.verify import check_all
+
+
+def test_every_operation_passes_and_has_its_line():
+    found = check_all()
+    headings, *lines = found.table()
+    assert found.passed
+    assert [line[0] for line in lines] == list(ops.STEMS)
+    assert {"finite differences", "complex step", "symbolic"} <= set(headings)
+
+
+@pytest.fixture
+def wrong_softmax(monkeypatch):
+    right = softmax.backward
+    monkeypatch.setattr(softmax, "backward", lambda dy, saved: 2 * right(dy, saved))
+
+
+def test_a_wrong_backward_is_seen_by_every_method_of_gradients(wrong_softmax):
+    found = check_all("softmax", "scale")
+    headings, of_softmax, of_scale = found.table()
+    assert not found.passed
+    for method in ("finite differences", "complex step", "symbolic", "torch autograd", "PyTorch's operator"):
+        assert of_softmax[headings.index(method)] == "✗ FAILED"
+        assert of_scale[headings.index(method)].startswith("✓")
+
+
+def test_the_page_shows_the_same_words():
+    found = check_all("scale")
+    page = found._repr_html_()
+    assert '<th scope="row"><code>scale</code></th>' in page
+    assert all(cell in page for cell in found.table()[1][1:])
+
+
+def test_the_largest_error_is_shown():
+    found = check_all("softmax")
+    headings, line = found.table()
+    errors = [row.error for row in found.rows("softmax", "complex_step")]
+    assert line[headings.index("complex step")] == f"✓ {np.max(errors):.1e}"
