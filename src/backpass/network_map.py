@@ -29,7 +29,7 @@ STATIONS = (
         0,
         ("tokens to vectors", "embedding"),
         ("normalise", "layer_norm"),
-        ("queries, keys, values", "linear"),
+        ("project to q, k, v", "linear"),
         ("scores", "matmul"),
         ("scale by 1/√d", "scale"),
         ("weights", "softmax"),
@@ -95,7 +95,7 @@ class NetworkMap:
         rows = 1 + max(station.row for station in STATIONS)
         height = rows * ROW + 44
         parts = [
-            f'<svg class="bp-map" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(self._alt())}">',
+            f'<svg class="bp-map" viewBox="0 0 {WIDTH} {height}" role="group" aria-label="{escape(self._alt())}">',
             '<defs><marker id="bp-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" '
             'orient="auto-start-reverse"><path d="M1 1 L7 4 L1 7" /></marker></defs>',
             f'<rect class="layer" x="{LEFT - 12}" y="{ROW + 6}" width="{BOX_WIDTH + 24}" height="{8 * ROW}" rx="8" />',
