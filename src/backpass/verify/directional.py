@@ -14,8 +14,6 @@ from backpass.verify.report import FAILED, PASSED, Row
 RANDOM = 8  # directions for each input
 COORDINATES = 128  # up to this many elements, each coordinate is a direction as well
 
-_HINT = f"an input of at most {COORDINATES} elements would show where"
-
 Derivative = Callable[[int, np.ndarray], tuple[float, np.ndarray]]
 
 
@@ -49,8 +47,9 @@ def _row(case: Case, method: str, tolerance: float, why: str, derivative: Deriva
     expected = np.array([slope for slope, _ in along])
     of_directions = judge_gradient(replace(case, explain=False), method, at, slopes, expected, tolerance, how)
     if of_directions.verdict == FAILED:
-        return replace(of_directions, reason=f"the slopes along random directions differ; {_HINT}")
-    return max(row, of_directions, key=lambda row: row.error) if small else of_directions
+        hint = "" if small else f"; an input of at most {COORDINATES} elements would show where"
+        return replace(of_directions, reason=f"the slopes along random directions differ{hint}")
+    return replace(row, error=max(row.error, of_directions.error or 0.0)) if small else of_directions
 
 
 def _gradient(at: int, x: np.ndarray, movable: np.ndarray, derivative: Derivative) -> np.ndarray:
