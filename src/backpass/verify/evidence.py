@@ -72,7 +72,7 @@ class Pair:
             return False
         if np.abs(prediction - target).max(initial=0.0) > self.allowed:
             return False
-        if target.shape != self.difference.shape:
+        if self.reference.shape != self.got.shape:
             informative, size = target.size, np.abs(target).max(initial=0.0)
         else:
             informative, size = int(self.wrong.sum()), np.abs(self.difference).max()
