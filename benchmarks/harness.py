@@ -113,8 +113,6 @@ def samples(calls: dict[str, Callable[[], object]], chosen: Settings) -> dict[st
 
 def _timer(call: Callable[[], object], chosen: Settings) -> Callable[[], float]:
     """A function that runs the call often enough for the clock and returns the seconds of one."""
-    for _ in range(WARM_UPS):
-        call()
     enough = 1e-4 if chosen.quick else 5e-3
     if chosen.device == "cuda":
         return _graph_timer(call, enough)
@@ -123,7 +121,8 @@ def _timer(call: Callable[[], object], chosen: Settings) -> Callable[[], float]:
 
 
 def _repeats(one: Callable[[], float], enough: float) -> int:
-    return max(1, round(enough / max(min(one() for _ in range(3)), 1e-7)))
+    """How many fill the time that is enough, from trying a few, which also warms up caches and allocators."""
+    return max(1, round(enough / max(min(one() for _ in range(WARM_UPS)), 1e-7)))
 
 
 def _seconds(call: Callable[[], object], repeats: int) -> float:
@@ -138,7 +137,8 @@ def _graph_timer(call: Callable[[], object], enough: float) -> Callable[[], floa
     launching."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        call()
+        for _ in range(WARM_UPS):
+            call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -35,13 +35,21 @@ def path(request, monkeypatch):
 
 @pytest.fixture
 def poisoned(monkeypatch):
-    """What the kernel allocates is full of NaN, so that an element it forgets to write shows."""
-    empty = torch.empty
+    """What the kernel allocates is full of NaN, and so is the memory around it: an element that it forgets to write
+    shows in the result, one that it writes outside shows in that margin."""
+    margin = 4096
+    margins = []
 
-    def full_of_nan(*arguments, **options):
-        return empty(*arguments, **options).fill_(torch.nan)
+    def full_of_nan(shape, **options):
+        size = torch.Size(shape).numel()
+        memory = torch.full((margin + size + margin,), torch.nan, **options)
+        margins.extend((memory[:margin], memory[-margin:]))
+        return memory[margin:-margin].view(shape)
 
     monkeypatch.setattr(torch, "empty", full_of_nan)
+    yield
+    assert margins
+    assert all(torch.isnan(each).all() for each in margins), "written outside of the result"
 
 
 def draw(*shape, dtype, device, seed=0, scale=1.0):
