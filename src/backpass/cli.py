@@ -8,19 +8,21 @@ import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backpass import __version__, ops
 
 if TYPE_CHECKING:
-    from backpass.verify import Report
+    from backpass.verify import Overview, Report
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
+LEGEND = "✓ the largest error, or exact   ✗ FAILED   ○ vacuous: nothing was shown   – not run"
 _COLOURS = {"✓": "32", "✗": "31;1", "○": "33"}
 
 
@@ -86,8 +88,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from backpass.verify import METHODS, cases, check
-
     for name in arguments.operations:
         if name not in ops.STEMS:
             arguments.parser.error(_no_such("operation", name, ops.STEMS))
@@ -95,32 +95,39 @@ def _verify(arguments: argparse.Namespace) -> int:
         arguments.parser.error(f"--seed: expected 0 or more; got {arguments.seed}")
     if reason := _unusable(arguments.device):
         arguments.parser.error(f"--device {arguments.device}: {reason}")
-
-    import numpy as np
+    from backpass.verify import Overview
 
     started = time.perf_counter()
-    reports: dict[str, list[Report]] = {}
-    for stem in arguments.operations or ops.STEMS:
-        _say(stem)
-        reports[stem] = []
-        for inputs, options in cases(stem, np.random.default_rng(arguments.seed)):
-            given = _placed(inputs, arguments.device, arguments.dtype)
-            report = check(stem, *given, seed=arguments.seed, raises=False, **options)
-            reports[stem].append(report)
-            mark = "✓" if report.passed else "✗"
-            _say(f"  {_coloured(mark)} {report.inputs}: {report.summary}")
-            if arguments.full or not report.passed:
-                _say(_indented(str(report)))
-
-    _say("", *_closing_table(reports, METHODS), "", *_left_out(reports))
-    failed = [stem for stem, found in reports.items() if not all(report.passed for report in found)]
-    rows = sum(len(report.rows) for found in reports.values() for report in found)
+    stems = dict.fromkeys(arguments.operations or ops.STEMS)
+    found = Overview({stem: tuple(_reports(stem, arguments)) for stem in stems})
     seconds = time.perf_counter() - started
+
+    _say("", _coloured(repr(found)), "", LEGEND, "", *_left_out(found))
+    failed = [stem for stem in stems if not all(report.passed for report in found.reports[stem])]
     if failed:
         _say(f"{_coloured('✗')} failed: {', '.join(failed)}")
         return 1
-    _say(f"{_coloured('✓')} passed: {_counted(len(reports), 'operation')}, {rows} rows, {seconds:.1f} s")
+    rows = sum(len(report.having("passed")) for of_stem in found.reports.values() for report in of_stem)
+    what = "operation" if len(stems) == 1 else "operations"
+    _say(f"{_coloured('✓')} passed: {len(stems)} {what}, {rows} rows, in {seconds:.1f} s")
     return 0
+
+
+def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
+    """Check an operation at each of its drawn inputs, with a line of progress each."""
+    import numpy as np
+
+    from backpass.verify import cases, check
+
+    _say(stem)
+    for inputs, options in cases(stem, np.random.default_rng(arguments.seed)):
+        placed = _placed(inputs, arguments.device, arguments.dtype)
+        report = check(stem, *placed, seed=arguments.seed, raises=False, **options)
+        mark = "✓" if report.passed else "✗"
+        _say(f"  {_coloured(mark)} {report.inputs}: {report.summary}")
+        if arguments.full or not report.passed:
+            _say(_coloured(textwrap.indent(str(report), "    ")))
+        yield report
 
 
 def _placed(inputs: Iterable[object], device: str | None, dtype: str | None) -> list[object]:
@@ -147,41 +154,13 @@ def _unusable(device: str | None) -> str | None:
     return None
 
 
-def _closing_table(reports: dict[str, list[Report]], methods: dict) -> list[str]:
-    """Operations by methods, a mark and a number of rows in each cell."""
-    headings = [name.replace("_", " ") for name in methods]
-    table = [["", *headings]]
-    for stem, found in reports.items():
-        by_method = ([row for report in found for row in report.of(m.NAME)] for m in methods.values())
-        table.append([stem, *map(_cell, by_method)])
-    used = [at for at in range(len(headings) + 1) if at == 0 or any(line[at] for line in table[1:])]
-    widths = [max(len(line[at]) for line in table) for at in used]
-    lines = [
-        "  ".join(line[at].ljust(w) for at, w in zip(used, widths, strict=True)).rstrip() for line in table
-    ]
-    legend = "✓ passed, so many rows   ✗ FAILED, of so many   ○ vacuous: nothing shown   – not run"
-    return [lines[0], "─" * len(lines[0]), *map(_coloured, lines[1:]), "", legend]
-
-
-def _cell(rows: list) -> str:
-    """``✓ 12``, ``✗ 1/12``, ``○ 2/12`` or ``–``."""
-    from backpass.verify.report import FAILED, NOT_RUN, VACUOUS
-
-    ran = [row for row in rows if row.verdict != NOT_RUN]
-    for mark, verdict in (("✗", FAILED), ("○", VACUOUS)):
-        if count := sum(row.verdict == verdict for row in ran):
-            return f"{mark} {count}/{len(ran)}"
-    return f"✓ {len(ran)}" if ran else "–" if rows else ""
-
-
-def _left_out(reports: dict[str, list[Report]]) -> list[str]:
+def _left_out(found: Overview) -> list[str]:
     """Each reason for which a method was not run, once, with the operations."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for stem, of_stem in reports.items():
-        for row in (row for report in of_stem for row in report.having("not run")):
-            stems = found.setdefault((row.method, row.reason.replace(stem, "it")), [])
-            stems += [stem] if stem not in stems else []
-    return [f"– {method}, {', '.join(stems)}: {reason}" for (method, reason), stems in found.items()]
+    stems_of: dict[tuple[str, str], dict[str, None]] = {}
+    for stem, reports in found.reports.items():
+        for row in (row for report in reports for row in report.having("not run")):
+            stems_of.setdefault((row.method, row.reason), {})[stem] = None
+    return [f"– {method}, {', '.join(stems)}: {why}" for (method, why), stems in stems_of.items()]
 
 
 # backpass bench
@@ -238,11 +217,3 @@ def _coloured(text: str) -> str:
     for mark, colour in _COLOURS.items():
         text = text.replace(mark, f"\033[{colour}m{mark}\033[0m")
     return text
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
