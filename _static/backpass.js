@@ -5,10 +5,10 @@
     ".bd-article .cell_output .output, .bd-article .pst-scrollable-table-container, .bd-article .scroll";
 
   function update() {
-    for (const formula of document.querySelectorAll(".bd-article span.math")) {
-      formula.classList.remove("wide");
-      const line = formula.closest("p, li, td, th, dd, dt, figcaption, h1, h2, h3") || formula.parentElement;
-      formula.classList.toggle("wide", formula.getBoundingClientRect().width > line.clientWidth);
+    for (const formula of document.querySelectorAll(".bd-article span.math mjx-math")) {
+      const line = formula.closest("p, li, td, th, dd, dt, figcaption, h1, h2, h3");
+      const wide = line && formula.getBoundingClientRect().width > line.clientWidth;
+      formula.closest("span.math").classList.toggle("wide", Boolean(wide));
     }
     for (const box of document.querySelectorAll(boxes)) {
       const scrolls = box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "visible";
@@ -22,7 +22,12 @@
 
   window.addEventListener("load", function () {
     const typeset = window.MathJax && window.MathJax.startup && window.MathJax.startup.promise;
-    Promise.resolve(typeset).then(update);
+    Promise.resolve(typeset)
+      .then(() => document.fonts.ready)
+      .then(function () {
+        update();
+        const article = document.querySelector(".bd-article");
+        if (article) new ResizeObserver(update).observe(article);
+      });
   });
-  window.addEventListener("resize", update);
 })();
