@@ -127,7 +127,11 @@ class Analysis(Interpreter):
         if not found.indices:
             return variable.shape
         if len(found.indices) != len(variable.axes):
-            wanted = f"{len(variable.axes)} indices" if variable.axes else "no index"
+            wanted = (
+                ("no index", "one index", "two indices")[rank]
+                if (rank := len(variable.axes)) < 3
+                else f"{rank} indices"
+            )
             self.refuse(f"{found.name} takes {wanted}; got {len(found.indices)}", tree)
         for token, side in zip(found.indices, variable.axes, strict=True):
             if not token.isdigit() and not self.index(str(token)).runs_over(side):

@@ -76,12 +76,12 @@ class Derivation:
     @cached_property
     def scope(self) -> Scope:
         """What it declares and defines."""
-        return self._named(lambda: scope_of(self.all_lines)[0])
+        return scope_of(self.all_lines)[0]
 
     @cached_property
     def chains(self) -> list[Chain]:
         """All statements with their steps, those of the derivations before it included."""
-        return self._named(lambda: chains_of(self.all_lines, self.scope))
+        return chains_of(self.all_lines, self.scope)
 
     def evaluators(self) -> list[Evaluator]:
         """One for each assignment of sizes, shared among derivations with the same definitions."""

@@ -24,15 +24,24 @@ def formulas(stem: str) -> Derivation:
     module = ops.load(stem)
     statements = _statements(stem, inspect.getdoc(module) or "")
     declaration = shapes.parse(module.SHAPES)
-    options = {name: letter for name, letter in OPTIONS.items() if name in inspect.signature(module.forward).parameters}
+    options = {
+        name: letter
+        for name, letter in OPTIONS.items()
+        if name in inspect.signature(module.forward).parameters
+    }
     arrays = [_declared(spec, " ".join(statements)) for spec in declaration.inputs]
-    arrays += [rf"\bar{{{name}}} \in {space}" for name, space in (_space(s, " ".join(statements)) for s in declaration.outputs)]
+    arrays += [
+        rf"\bar{{{name}}} \in {space}"
+        for name, space in (_space(s, " ".join(statements)) for s in declaration.outputs)
+    ]
     lengths = {axis for spec in (*declaration.inputs, *declaration.outputs) for axis in spec.axes}
     scalars = [rf"{letter} \in \mathbb{{R}}" for letter in options.values() if letter not in lengths]
     lines = [f"given {', '.join(arrays)}"]
     lines += [f"constant {', '.join(scalars)}"] * bool(scalars)
     lines += [f"let {statements[0]}", *statements[1:]]
-    return derive("\n".join(lines), name=f"{stem}-formulas".replace("_", "-"), operation=stem, options=options)
+    return derive(
+        "\n".join(lines), name=f"{stem}-formulas".replace("_", "-"), operation=stem, options=options
+    )
 
 
 def _statements(stem: str, docstring: str) -> list[str]:

@@ -134,7 +134,7 @@ def _read_line(source: str, start: int, end: int) -> Line:
         skip = text.index(keyword) + len(keyword)
         start, text = start + skip, text[skip:]
     if keyword == "note":
-        return Line("note", None, None, None, " ".join((text + bar + reason).split()))
+        return Line("note", None, None, None, " ".join(f"{text} {bar} {reason}".split()))
     if keyword in ("given", "constant"):
         return Line(keyword, None, _part(source, start, text), None, reason)
 

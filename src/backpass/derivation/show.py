@@ -81,7 +81,8 @@ def text(derivation: Derivation) -> str:
     rows, number = [], derivation.first_number
     for line in derivation.lines:
         if not line.numbered:
-            rows.append(("", line.reason if line.kind == "note" else f"{line.kind} {line.latex}", "", ""))
+            declared = f"{line.kind} {line.latex}"
+            rows.append(("", line.reason, "", "") if line.kind == "note" else ("", declared, "", line.reason))
             continue
         left = " ".join(line.left.text.split()) if line.left else ""
         right = line.latex.partition("= ")[2] if line.kind == "step" else line.latex[len(left) + 3 :]
@@ -95,6 +96,5 @@ def text(derivation: Derivation) -> str:
 
 def _text_row(row: tuple[str, str, str, str], numbers: int, width: int) -> str:
     number, left, right, reason = row
-    if not number:
-        return f"{'':{numbers}}  {left}"
-    return f"{number:>{numbers}}  {left:>{width}} = {right}" + (f"    | {reason}" if reason else "")
+    shown = f"{number:>{numbers}}  {left:>{width}} = {right}" if number else f"{'':{numbers}}  {left}"
+    return f"{shown}    | {reason}" if reason else shown

@@ -1,0 +1,96 @@
+"""A derivation bound to an operation starts at its forward and ends in its backward."""
+
+import pytest
+
+from backpass import ops
+from backpass.derivation import DerivationError, derive
+
+FORK = r"""
+    given x \in \mathbb{R}^n, \bar{y} \in \mathbb{R}^{k \times n}
+    let y_{ri} = x_i
+    \bar{x}_i = \sum_r \sum_j \bar{y}_{rj} \frac{\partial y_{rj}}{\partial x_i}
+        = \sum_r \bar{y}_{ri}
+"""
+
+SCALE = r"""
+    given x, \bar{y} \in \mathbb{R}^n
+    constant c \in \mathbb{R}
+    let y_i = c x_i
+    \bar{x}_i = c \bar{y}_i
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("softmax", {"operation": "softmax"}),
+        ("linear", {"operation": "linear"}),
+        ("matmul", {"operation": "matmul"}),
+        ("attention", {"operation": "matmul", "names": {"a": "A", "b": "V"}}),
+    ],
+)
+def test_derivations_of_the_book_s_operations(name, options, sources):
+    derive(sources[name], name=name, **options).verify_operation()
+
+
+def test_options_may_be_symbols_and_sizes():
+    derive(SCALE, name="scale", operation="scale", options={"factor": "c"})
+    derive(FORK, name="fork", operation="fork", options={"copies": "k"})
+
+
+def test_a_linear_layer_without_bias(sources):
+    kept = [
+        line for line in sources["linear"].splitlines() if "dot{b}" not in line and r"\bar{b}" not in line
+    ]
+    text = "\n".join(kept).replace(r", b \in \mathbb{R}^p", "").replace(r" + \mathbf{1}_m b^\top", "")
+    derive(text, name="linear", operation="linear")
+
+
+def test_a_matrix_of_rows_is_what_the_leading_axes_make_it():
+    derive(
+        r"""
+        given X \in \mathbb{R}^{m \times n}
+        let Y_{ri} = \frac{e^{X_{ri}}}{\sum_j e^{X_{rj}}}
+        \bar{X}_{ri} = Y_{ri} \left( \bar{Y}_{ri} - \sum_j \bar{Y}_{rj} Y_{rj} \right)
+        """,
+        name="rows",
+        operation="softmax",
+    )
+
+
+def test_the_definition_must_be_the_forward():
+    twice = r"""
+        given A \in \mathbb{R}^{s \times n}, B \in \mathbb{R}^{n \times p}
+        let Y = 2 A B
+        \bar{A} = 2 \bar{Y} B^\top
+        \bar{B} = 2 A^\top \bar{Y}
+    """
+    with pytest.raises(DerivationError, match=r"the definition of Y is not what matmul\.forward returns"):
+        derive(twice, name="twice", operation="matmul")
+
+
+def test_the_last_lines_must_be_the_backward(monkeypatch, sources):
+    softmax = ops.load("softmax")
+    right = softmax.backward
+    monkeypatch.setattr(softmax, "backward", lambda dy, saved: right(dy, saved) * 2)
+    with pytest.raises(
+        DerivationError, match=r"the last line for \\bar\{x\} is not what softmax\.backward returns"
+    ):
+        derive(sources["softmax"], name="softmax", operation="softmax")
+
+
+def test_every_gradient_must_be_derived(sources):
+    text = sources["linear"].replace(r"\bar{b} = \bar{Y}^\top \mathbf{1}_m", "")
+    with pytest.raises(
+        DerivationError, match=r"no line \\bar\{b\} = … ends in what linear\.backward returns for b"
+    ):
+        derive(text, name="linear", operation="linear")
+
+
+def test_names_must_be_found(sources):
+    with pytest.raises(DerivationError, match="softmax has an array x, and the derivation no x or X"):
+        derive(sources["matmul"], name="matmul", operation="softmax")
+    with pytest.raises(DerivationError, match="softmax has no array called q"):
+        derive(sources["softmax"], name="softmax", operation="softmax", names={"q": "x"})
+    with pytest.raises(DerivationError, match="not bound to an operation"):
+        derive(sources["softmax"], name="softmax").verify_operation()
