@@ -49,8 +49,8 @@ class Card:
         )
 
     def _repr_html_(self) -> str:
-        headings = ("operation", "forward and backward", "saves", "bytes", "FLOPs forward", "FLOPs backward")
-        head = "".join(f'<th scope="col">{heading}</th>' for heading in headings)
+        headings = ("operation", "forward and backward", "saves", "FLOPs, forward and backward")
+        head = "".join(f'<th scope="col" style="text-align: left">{heading}</th>' for heading in headings)
         body = "".join(self._row(entry) for entry in self.entries)
         return (
             '<div class="backpass-scroll" role="region" tabindex="0" aria-label="Every backward on one card"'
@@ -60,10 +60,14 @@ class Card:
 
     def _row(self, entry: Entry) -> str:
         name = f'<a href="{self.root}/{PAGES[entry.stem]}"><code>{entry.stem}</code></a>'
-        lines = "<br>".join(map(_mathematics, entry.formulas))
-        saved = "<br>".join(f"<code>{html.escape(array)}</code>" for array in entry.saved) or "nothing"
-        cells = (lines, saved, *map(_mathematics, (entry.bytes, entry.flops.forward, entry.flops.backward)))
-        data = "".join(f'<td class="tex2jax_process" style="text-align: left">{cell}</td>' for cell in cells)
+        saved = [f"<code>{html.escape(array)}</code>" for array in entry.saved] or ["nothing"]
+        cells = (
+            map(_mathematics, entry.formulas),
+            [*saved, f"{_mathematics(entry.bytes)} bytes"],
+            map(_mathematics, entry.flops),
+        )
+        style = 'class="tex2jax_process" style="text-align: left; white-space: nowrap"'
+        data = "".join(f"<td {style}>{'<br>'.join(lines)}</td>" for lines in cells)
         return f'<tr><th scope="row" style="text-align: left">{name}</th>{data}</tr>'
 
 
