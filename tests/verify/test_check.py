@@ -402,6 +402,16 @@ def test_the_same_seed_gives_the_same_table():
     assert first != second
 
 
+def test_the_cotangent_is_not_the_input_drawn_from_the_same_seed():
+    x = np.random.default_rng(0).standard_normal((3, 5))
+    seen = []
+    recorder = SimpleNamespace(
+        forward=lambda x: (x * x, x), backward=lambda dy, x: seen.append(dy) or 2 * x * dy
+    )
+    check(recorder, x, seed=0, methods=["finite_difference", "contract"])
+    assert all(not np.isclose(dy, x).any() for dy in seen)
+
+
 def test_methods_can_be_chosen():
     assert {row.method for row in check(softmax, methods=["symbolic", "autograd"]).rows} == {
         "symbolic",

@@ -1,5 +1,7 @@
 """Each planted mistake is named as what it is, and what is no simple mistake is named as none."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -213,13 +215,23 @@ class TestInATable:
 
     @staticmethod
     def report(op, backward, *inputs):
-        from types import SimpleNamespace
-
         return str(check(SimpleNamespace(**{**vars(op), "backward": backward}), *inputs, raises=False))
 
     def test_softmax_without_its_sum(self):
         found = self.report(softmax, lambda dy, saved: saved.y * dy, X)
         assert "reference − got = −y·Σ(" in found
+
+    def test_what_was_saved_may_be_part_of_the_term(self):
+        """A norm held fixed: the missing term has its square below."""
+        own = SimpleNamespace(
+            forward=lambda x: (
+                x / np.linalg.norm(x, axis=-1, keepdims=True),
+                np.linalg.norm(x, axis=-1, keepdims=True),
+            ),
+            backward=lambda dy, r: dy / r,
+        )
+        found = str(check(own, X, raises=False))
+        assert "✗ dx (finite differences): reference − got = −y/saved·Σ(y·dy) (Σ over axis 1)" in found
 
     def test_linear_without_the_sum_of_its_bias(self):
         def backward(dy, saved):

@@ -4,7 +4,8 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from backpass.arrays import Array, is_array
 from backpass.verify.convert import device_of, dtype_name, is_floating, is_torch, to_numpy, to_torch
+from backpass.verify.drawing import COTANGENT, DIRECTIONS, generator
 from backpass.verify.subject import Subject
 
 
@@ -35,7 +37,7 @@ class Case:
     @property
     def rng(self) -> np.random.Generator:
         """A fresh generator: each method draws the same, whichever others ran."""
-        return np.random.default_rng([self.seed, 1])
+        return generator(self.seed, DIRECTIONS)
 
     @property
     def arrays(self) -> list[Array]:
@@ -105,7 +107,7 @@ class Case:
     def dy(self) -> np.ndarray:
         """Standard normal, or the one given, rounded to the inputs' dtype; zero where y is not finite."""
         if self.given_dy is None:
-            dy = np.random.default_rng([self.seed, 0]).standard_normal(self.y.shape)
+            dy = generator(self.seed, COTANGENT).standard_normal(self.y.shape)
         else:
             dy = to_numpy(self.given_dy)
             if dy.shape != self.y.shape:
@@ -125,10 +127,14 @@ class Case:
 
     @property
     def terms(self) -> dict[str, np.ndarray]:
-        """The named arrays of which a gradient is made: the floating inputs, y and dy."""
+        """The named arrays of which a gradient is made: the floating inputs, y, dy, and what else was saved."""
         named = zip(self.subject.input_names, self.float64, strict=False)
-        inputs = {name: value for name, value in named if is_floating(value)}
-        return {**inputs, "y": self.y, "dy": self.dy}
+        terms = {name: value for name, value in named if is_floating(value)}
+        terms |= {"y": self.y, "dy": self.dy}
+        for name, value in _named_arrays(self._run[1]):
+            if not any(np.array_equal(value, known, equal_nan=True) for known in terms.values()):
+                terms[name] = value
+        return terms
 
     @cached_property
     def _run(self) -> tuple[Array, Any]:
@@ -180,10 +186,23 @@ def describe(subject: Subject, inputs: tuple[object, ...]) -> str:
     return ", ".join([*parts, *types, library])
 
 
+def _named_arrays(saved: object) -> Iterator[tuple[str, np.ndarray]]:
+    """The floating arrays within ``saved``, by key, field or position."""
+    if isinstance(saved, dict):
+        pairs = [(str(key), value) for key, value in saved.items()]
+    elif isinstance(saved, (tuple, list)):
+        names = getattr(saved, "_fields", None) or [f"saved[{at}]" for at in range(len(saved))]
+        pairs = list(zip(names, saved, strict=True))
+    else:
+        pairs = [("saved", saved)]
+    return ((name, to_numpy(value)) for name, value in pairs if is_floating(value))
+
+
 def first_line(error: Exception) -> str:
     """An exception in one line."""
     lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    said = textwrap.shorten(lines[0], 90, placeholder=" …") if lines else ""
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def _rounded(values: np.ndarray, like: Array) -> np.ndarray:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from backpass.arrays import Array, is_array
 from backpass.verify import (
     autograd,
@@ -19,7 +17,7 @@ from backpass.verify import (
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.convert import dtype_name
-from backpass.verify.drawing import draw, options_for
+from backpass.verify.drawing import INPUTS, draw, generator, options_for
 from backpass.verify.report import FAILED, NOT_RUN, Report, Row
 from backpass.verify.subject import load, subject
 
@@ -65,7 +63,7 @@ def check(
     """
     op = load(op)
     if not inputs:
-        inputs = draw(op, np.random.default_rng([seed, 2]))
+        inputs = draw(op, generator(seed, INPUTS))
         options = {**options_for(op), **options}
     unknown = sorted({*(methods or ()), *(tolerances or ())} - set(METHODS))
     if unknown:

@@ -13,8 +13,16 @@ from backpass.verify.subject import load
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
 LEADING = {"*": (3,), "*a": (2, 1), "*b": (4,)}  # for its groups of leading axes
 
+INPUTS, COTANGENT, DIRECTIONS = range(3)  # streams of one seed
+
 # Options without which forward cannot run, or whose default would hide a mistake.
 OPTIONS: dict[str, dict[str, Any]] = {"scale": {"factor": -1.75}, "fork": {"copies": 3}}
+
+
+def generator(seed: int, stream: int) -> np.random.Generator:
+    """One of the seed's independent streams, none of them that of ``default_rng(seed)``: whoever draws an input
+    from that must not meet the same numbers in the cotangent."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
 
 
 def draw(

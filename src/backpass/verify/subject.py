@@ -8,6 +8,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from backpass.arrays import Array
@@ -166,5 +167,7 @@ def _names(function: Callable, count: int) -> tuple[str, ...]:
 
 
 def _called(op: object) -> str:
+    if isinstance(op, SimpleNamespace) and not hasattr(op, "__name__"):
+        return "forward and backward"
     name = getattr(op, "__name__", None) or type(op).__name__
     return name.rpartition(".")[2]

@@ -66,6 +66,12 @@ def dictionary(terms: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> list[
     atoms = [
         Term(name, "", value, 1) for name, value in terms.items() if 0 < value.size <= LARGEST and value.any()
     ]
+    statistics = [atom for atom in atoms if atom.value.size < np.size(terms.get("y")) and atom.value.all()]
+    for atom in statistics:
+        atoms += [
+            Term(f"1/{atom.text}", "", 1 / atom.value, 1),
+            Term(f"1/{atom.text}²", "", atom.value**-2.0, 2),
+        ]
     products = [*atoms, *_products(atoms)]
     sums = [total for product in products for total in _sums(product)]
     scaled = [made for total in sums for product in products if (made := _product(product, total))]
@@ -117,7 +123,12 @@ def _product(one: Term, other: Term) -> Term | None:
         value = one.value * other.value
     except ValueError:
         return None
-    text = f"{one.text}²" if one is other else f"{one.text}·{other.text}"
+    if other.text.startswith("1/"):
+        text = one.text + other.text[1:]
+    elif one.text.startswith("1/"):
+        text = other.text + one.text[1:]
+    else:
+        text = f"{one.text}²" if one is other else f"{one.text}·{other.text}"
     return Term(text, one.note + other.note, value, one.factors + other.factors)
 
 
