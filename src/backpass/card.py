@@ -54,7 +54,7 @@ class Card:
         body = "".join(self._row(entry) for entry in self.entries)
         return (
             '<div class="backpass-scroll" role="region" tabindex="0" aria-label="Every backward on one card"'
-            ' style="overflow-x: auto; max-width: 100%"><table class="backpass-card">'
+            ' style="overflow-x: auto; max-width: 100%"><table style="font-size: .85em">'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 

@@ -49,7 +49,7 @@ class Overview:
         head = "".join(f'<th scope="col">{html.escape(heading)}</th>' for heading in headings)
         body = "".join(
             f'<tr><th scope="row"><code>{stem}</code></th>'
-            + "".join(f"<td>{cell}</td>" for cell in cells)
+            + "".join(f'<td style="white-space: nowrap">{cell}</td>' for cell in cells)
             + "</tr>"
             for stem, *cells in lines
         )
