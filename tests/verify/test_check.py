@@ -459,12 +459,12 @@ class TestReport:
 
     def test_the_notebook_table_is_accessible(self):
         html = self.report._repr_html_()
-        assert html.count('<th scope="col">') == 6
+        assert html.count('<th scope="col"') == 6
         assert html.count('<th scope="row"') == len(self.report.rows)
         assert "✗ FAILED" in html
         assert 'tabindex="0"' in html
         assert "overflow-x: auto" in html
-        assert "<caption>" in html
+        assert "<caption" in html
 
     def test_the_notebook_table_escapes(self):
         own = SimpleNamespace(

@@ -167,7 +167,7 @@ class Case:
         return at in self.differentiable or self.inputs[at] is None
 
     def scale(self, at: int) -> float:
-        """What a gradient with respect to x is measured by: max |dy| · min(1, max |y| / max |x|)."""
+        """What a gradient with respect to x is measured by: max abs(dy) · min(1, max abs(y) / max abs(x))."""
         y, x = _largest(self.y), _largest(self.float64[at])
         return _largest(self.dy) * (min(1.0, y / x) if x > 0 and y > 0 else 1.0)
 
@@ -201,7 +201,7 @@ def _named_arrays(saved: object) -> Iterator[tuple[str, np.ndarray]]:
 def first_line(error: Exception) -> str:
     """An exception in one line."""
     lines = str(error).splitlines()
-    said = textwrap.shorten(lines[0], 90, placeholder=" …") if lines else ""
+    said = textwrap.shorten(lines[0], 60, placeholder=" …") if lines else ""
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 PASSED, FAILED, VACUOUS, NOT_RUN = "passed", "FAILED", "vacuous", "not run"
 _MARKS = {PASSED: "✓", FAILED: "✗", VACUOUS: "○", NOT_RUN: "–"}
-_HEADINGS = ("method", "quantity", "largest error", "tolerance", "verdict", "how")
+_HEADINGS = ("method", "quantity", "verdict", "error", "tolerance", "how")
+
+_LEFT = "text-align: left; vertical-align: top"
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Row:
         """The row as text, in the order of the table's headings."""
         verdict = f"{self.mark} {self.verdict}"
         how = self.reason if self.verdict in (NOT_RUN, VACUOUS) else self.how
-        return (self.method, self.quantity, _number(self.error), _number(self.tolerance), verdict, how)
+        return (self.method, self.quantity, verdict, _number(self.error), _number(self.tolerance), how)
 
 
 class VerificationError(AssertionError):
@@ -101,7 +103,7 @@ class Report:
     def __str__(self) -> str:
         table = [_HEADINGS, *(row.cells() for row in self.rows)]
         widths = [max(len(line[at]) for line in table) for at in range(len(_HEADINGS))]
-        right = {_HEADINGS.index("largest error"), _HEADINGS.index("tolerance")}
+        right = {_HEADINGS.index("error"), _HEADINGS.index("tolerance")}
         lines = [
             "  ".join(
                 cell.rjust(width) if at in right else cell.ljust(width)
@@ -116,7 +118,7 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col">{html.escape(heading)}</th>' for heading in _HEADINGS)
+        head = "".join(f'<th scope="col" style="{_LEFT}">{heading}</th>' for heading in _HEADINGS)
         body = "".join(_html_row(row) for row in self.rows)
         found = "".join(
             f"<li><strong>{html.escape(where)}</strong>: {html.escape(what)}</li>"
@@ -126,7 +128,7 @@ class Report:
             '<div class="backpass-report">'
             '<div class="backpass-scroll" role="region" tabindex="0"'
             f' aria-label="Checks of {html.escape(self.name)}" style="overflow-x: auto; max-width: 100%">'
-            f"<table><caption>{html.escape(self.title)}</caption>"
+            f'<table><caption style="{_LEFT}">{html.escape(self.title)}</caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
             f"<p>{html.escape(self.summary)}</p>" + (f"<ul>{found}</ul>" if found else "") + "</div>"
         )
@@ -134,10 +136,17 @@ class Report:
 
 def _html_row(row: Row) -> str:
     method, *cells = (html.escape(cell) for cell in row.cells())
-    style = ' style="text-align: left"'
-    data = "".join(f"<td{style}>{cell}</td>" for cell in cells)
+    *narrow, how = cells
+    data = "".join(f'<td style="{_LEFT}; white-space: nowrap">{_stressed(cell)}</td>' for cell in narrow)
     kind = row.verdict.lower().replace(" ", "-")
-    return f'<tr class="backpass-{kind}"><th scope="row"{style}>{method}</th>{data}</tr>'
+    return (
+        f'<tr class="backpass-{kind}"><th scope="row" style="{_LEFT}">{method}</th>{data}'
+        f'<td style="{_LEFT}; min-width: 14em">{how}</td></tr>'
+    )
+
+
+def _stressed(cell: str) -> str:
+    return f"<strong>{cell}</strong>" if FAILED in cell else cell
 
 
 def _number(value: float | None) -> str:
