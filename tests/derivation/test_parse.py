@@ -79,6 +79,7 @@ def test_the_unreadable_is_refused_with_its_place(line, message, place):
         (r"x_i y_i / n", r"\frac{x_i y_i}{n}"),
         (r"(x_i + y_i)^2 - x_i^2", r"y_i^2 + 2 x_i y_i"),
         (r"\frac{\partial}{\partial x_i} (x_i)^3", r"3 x_i^2"),
+        (r"\frac{\partial (x_i^2 y_i)}{\partial x_i}", r"2 x_i y_i"),
         (r"\frac{\partial}{\partial x_i} \sum_j x_j^2 y_j", r"2 x_i y_i"),
     ],
 )

@@ -292,7 +292,7 @@ class Analysis(Interpreter):
 
     def partial(self, tree: Tree) -> Shape:
         above, below = tree.children
-        found = self.scope.resolve(above)
+        found = None if above.data == "bracket" else self.scope.resolve(above)
         if found is not None and found.kind == "loss":
             self.expression.references[id(above)] = found
             return self._with_respect_to(below)

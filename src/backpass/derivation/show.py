@@ -1,8 +1,9 @@
 r"""How a derivation looks: a grid in HTML, plain LaTeX in a terminal.
 
-A row has four cells: the left side, "= right side", the reason, the number. The author's LaTeX is shown as written,
-in `\(\displaystyle …\)`, which MathJax typesets in the book and in Jupyter. What the grid needs is inline, so that it
-stands without a stylesheet; `_static/derivation.css` adds colour and the layout of a narrow page.
+A row has the left side, "= right side" with the reason beside it, and the number. A reason for which there is no room
+stands below its line; a line too wide for the page scrolls by itself. The author's LaTeX is shown as written, in
+`\(\displaystyle …\)`, which MathJax typesets in the book and in Jupyter. What the grid needs is inline, so that it stands
+without a stylesheet; `_static/derivation.css` adds colour and the layout of a narrow page.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from backpass.derivation.parse import Line
 if TYPE_CHECKING:
     from backpass.derivation.derivation import Derivation
 
-_COLUMNS = "var(--derivation-columns, max-content minmax(0, max-content) minmax(8em, 1fr) max-content)"
-_SCROLLS = "overflow-x:auto;overflow-y:hidden;padding-block:.25em"
+_COLUMNS = "var(--derivation-columns, max-content minmax(0, 1fr) max-content)"
+_GRID = f"display:grid;grid-template-columns:{_COLUMNS};column-gap:.75em;row-gap:.25em;text-align:left"
 _ROW = "display:grid;grid-column:1/-1;grid-template-columns:subgrid;align-items:baseline"
+_BODY = "display:flex;flex-wrap:wrap;align-items:baseline;column-gap:1.5em;min-width:0"
+_RIGHT = "max-width:100%;overflow-x:auto;overflow-y:hidden;padding-block:.25em"
+_BESIDE_A_REASON = ";min-width:min(100%, 18em)"  # so that reasons stand in a column
+_REASON = "flex:1 1 9em"
 
 
 def html(derivation: Derivation) -> str:
@@ -30,11 +35,10 @@ def html(derivation: Derivation) -> str:
             number += 1
         else:
             rows.append(_unnumbered(line))
-    style = f"display:grid;grid-template-columns:{_COLUMNS};column-gap:.75em;row-gap:.25em;text-align:left"
     return (
         '<div class="derivation tex2jax_process mathjax_process" role="group"'
         f' aria-label="Derivation: {escape(derivation.name)}">\n'
-        f'<div class="derivation-lines" style="{style}">\n' + "\n".join(rows) + "\n</div>\n</div>"
+        f'<div class="derivation-lines" style="{_GRID}">\n' + "\n".join(rows) + "\n</div>\n</div>"
     )
 
 
@@ -46,14 +50,15 @@ def _row(line: Line, anchor: str, number: int) -> str:
     if line.conditions:
         right += rf" \qquad ({line.conditions.text})"
     begins = "" if line.kind == "step" else " derivation-begins"
-    reason, columns = "", ";grid-column:2/4"  # a line without a reason may be as wide as both columns
-    if line.reason:
-        reason, columns = f'<div class="derivation-reason">{_words(line.reason)}</div>', ""
+    reason = (
+        f'<div class="derivation-reason" style="{_REASON}">{_words(line.reason)}</div>' if line.reason else ""
+    )
+    style = _RIGHT + (_BESIDE_A_REASON if reason else "")
     return (
         f'<div class="derivation-line{begins}" id="{anchor}" style="{_ROW}">'
         f'<div class="derivation-left" style="text-align:right">{left}</div>'
-        f'<div class="derivation-right" style="{_SCROLLS}{columns}" tabindex="0">{_maths(right)}</div>'
-        f"{reason}"
+        f'<div class="derivation-body" style="{_BODY}">'
+        f'<div class="derivation-right" style="{style}" tabindex="0">{_maths(right)}</div>{reason}</div>'
         f'<a class="derivation-number" href="#{anchor}" aria-label="line {number}">({number})</a></div>'
     )
 
