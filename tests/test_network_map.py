@@ -40,5 +40,5 @@ def test_every_page_exists(page):
 
 
 def test_an_unknown_station_is_refused():
-    with pytest.raises(ValueError, match="here: expected one of .*softmax.*; got 'sofmax'"):
+    with pytest.raises(ValueError, match=r"here: expected one of .*softmax.*; got 'sofmax'"):
         NetworkMap("sofmax")

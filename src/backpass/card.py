@@ -100,7 +100,9 @@ def _axes(module, inputs, array) -> tuple[str, ...]:
         if spec.name == array.name:
             return spec.axes
     lengths = cost.dimensions(module, *inputs, **options_for(module))
-    letters = {length: letter for letter, length in lengths.items() if letter in shapes.letters} | {LEADING: "*"}
+    letters = {length: letter for letter, length in lengths.items() if letter in shapes.letters} | {
+        LEADING: "*"
+    }
     return tuple(letters[length] for length in array.shape)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 360, 46, 138, 30
 LEFT, RIGHT = 28, 194  # x of the two columns: attention and the way to it, feed-forward and the way out
@@ -101,7 +102,7 @@ class NetworkMap:
             f'<rect class="layer" x="{LEFT - 12}" y="{ROW + 6}" width="{BOX_WIDTH + 24}" height="{8 * ROW}" rx="8" />',
             f'<rect class="layer" x="{RIGHT - 12}" y="6" width="{BOX_WIDTH + 24}" height="{5 * ROW - 4}" rx="8" />',
         ]
-        parts += [self._arrows(a, b) for a, b in zip(STATIONS, STATIONS[1:], strict=False)]
+        parts += [self._arrows(a, b) for a, b in pairwise(STATIONS)]
         parts += [self._box(station) for station in STATIONS]
         y = height - 22
         parts += [
@@ -137,7 +138,11 @@ class NetworkMap:
             down = f"M{x - 10} {top + 1} v{ROW - BOX_HEIGHT - 2}"
             up = f"M{x + 10} {top + 1} v{ROW - BOX_HEIGHT - 2}"
         else:
-            x1, y1, y2 = a.column + BOX_WIDTH, 14 + a.row * ROW + BOX_HEIGHT / 2, 14 + b.row * ROW + BOX_HEIGHT / 2
+            x1, y1, y2 = (
+                a.column + BOX_WIDTH,
+                14 + a.row * ROW + BOX_HEIGHT / 2,
+                14 + b.row * ROW + BOX_HEIGHT / 2,
+            )
             gap = b.column - x1
             down = f"M{x1 + 1} {y1 - 4} h{gap / 2 - 4} V{y2 - 4} h{gap / 2 + 2}"
             up = f"M{x1 + 1} {y1 + 4} h{gap / 2 + 4} V{y2 + 4} h{gap / 2 - 6}"
