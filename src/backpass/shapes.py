@@ -113,7 +113,9 @@ def _specs(part: str, text: str) -> tuple[Spec, ...]:
 def _bind_one(spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]) -> None:
     for axis, length in _pair(spec, shape):
         if axis in spec.nonempty and length == 0:
-            raise ValueError(f"{spec.name}: expected {spec} with {axis} of at least 1; got shape {list(shape)}")
+            raise ValueError(
+                f"{spec.name}: expected {spec} with {axis} of at least 1; got shape {list(shape)}"
+            )
         known = lengths.setdefault(axis, length)
         found_in.setdefault(axis, spec.name)
         if known != length:
