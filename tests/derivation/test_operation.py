@@ -38,6 +38,14 @@ def test_options_may_be_symbols_and_sizes():
     derive(FORK, name="fork", operation="fork", options={"copies": "k"})
 
 
+def test_the_forward_alone_may_be_bound():
+    text = "given X \\in \\mathbb{R}^{m \\times n}, W \\in \\mathbb{R}^{n \\times p}\nlet Y = X W"
+    derivation = derive(text, name="linear", forward="linear")
+    assert derivation.survivors() == []
+    with pytest.raises(DerivationError, match=r"the definition of Y is not what linear\.forward returns"):
+        derive(text.replace("= X", "= 2 X"), name="linear", forward="linear")
+
+
 def test_a_linear_layer_without_bias(sources):
     kept = [
         line for line in sources["linear"].splitlines() if "dot{b}" not in line and r"\bar{b}" not in line

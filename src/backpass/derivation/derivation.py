@@ -22,6 +22,7 @@ def derive(
     name: str,
     after: Derivation | None = None,
     operation: str | None = None,
+    forward: str | None = None,
     names: dict[str, str] | None = None,
     options: dict[str, object] | None = None,
     sizes: list[Sizes] | None = None,
@@ -34,11 +35,12 @@ def derive(
     - `operation`: a stem of `backpass.ops`, whose `forward` the output's definition and whose `backward` the last line
       for each input must be; `names` maps its names to the derivation's (`{"x": "Q"}`), `options` gives forward's
       options, a string being a name of the derivation (`{"eps": r"\\epsilon"}`).
+    - `forward`: a stem whose `forward` alone the output's definition must be, where no gradient is derived.
     - `sizes`: the sizes of the dimensions to check at, each at least 2, instead of 2, 3, 4 in turn.
 
     Raises `Unreadable` for what cannot be read or has no meaning, `DerivationError` for a line that is wrong.
     """
-    derivation = Derivation(text, name, after, operation, names or {}, options or {}, sizes)
+    derivation = Derivation(text, name, after, operation, forward, names, options, sizes)
     derivation.check()
     return derivation
 
@@ -52,6 +54,7 @@ class Derivation:
         name: str,
         after: Derivation | None = None,
         operation: str | None = None,
+        forward: str | None = None,
         names: dict[str, str] | None = None,
         options: dict[str, object] | None = None,
         sizes: list[Sizes] | None = None,
@@ -59,7 +62,12 @@ class Derivation:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             raise ValueError(f"name: expected small letters, digits and hyphens, for anchors; got {name!r}")
         self.text, self.name, self.after = textwrap.dedent(text).strip("\n"), name, after
-        self.operation, self.names, self.options = operation, names or {}, options or {}
+        self.operation, self.forward, self.names, self.options = (
+            operation,
+            forward,
+            names or {},
+            options or {},
+        )
         self.sizes = sizes if sizes is not None or after is None else after.sizes
         self.lines = self._named(lambda: read(self.text))
 
@@ -101,7 +109,7 @@ class Derivation:
     def check(self) -> None:
         """Check every line of its own and, if it is bound to one, the operation. Raises `DerivationError`."""
         self.check_lines(len(self.all_lines) - len(self.lines))
-        if self.operation:
+        if self.operation or self.forward:
             self.verify_operation()
 
     def check_lines(self, first: int = 0) -> None:
@@ -118,14 +126,19 @@ class Derivation:
         self._named(check)
 
     def verify_operation(self) -> None:
-        """Check that the definition of the output is `forward` and that the last lines are `backward`, exactly."""
-        if not self.operation:
+        """Check that the output's definition is `forward` and, unless only that is bound, that the last lines are
+        `backward`, exactly."""
+        stem = self.operation or self.forward
+        if not stem:
             raise DerivationError(f"{self.name}: not bound to an operation; give operation=…")
 
         def verify() -> None:
-            bound = Operation(self.operation, self.scope, self.names, self.options)
+            bound = Operation(stem, self.scope, self.names, self.options)
             for evaluator in self.evaluators():
-                bound.verify(evaluator, self.chains)
+                if self.operation:
+                    bound.verify(evaluator, self.chains)
+                else:
+                    bound.verify_forward(evaluator)
 
         self._named(verify)
 

@@ -93,7 +93,7 @@ def is_caught(derivation: Derivation, flip: Flip) -> bool:
                 check_chain(chain, evaluators[0])
         flipped.check_lines()
         for piece in _pieces(flipped):
-            if piece.operation:
+            if piece.operation or piece.forward:
                 piece.verify_operation()
     except (DerivationError, NotRepresentable, ZeroDivisionError):
         return True
@@ -113,6 +113,7 @@ def _with(derivation: Derivation, flip: Flip) -> Derivation:
         derivation.name,
         after,
         derivation.operation,
+        derivation.forward,
         derivation.names,
         derivation.options,
         derivation.sizes,

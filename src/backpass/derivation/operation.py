@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
+import sympy
+
+from backpass.derivation.calculus import Indices, Value
 from backpass.derivation.check import Chain, difference
-from backpass.derivation.evaluate import Evaluator, Value
+from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Scope, Variable
 from backpass.derivation.parse import DerivationError
 
@@ -27,13 +32,8 @@ class Operation:
         if unknown:
             raise DerivationError(f"{stem} has no array called {unknown[0]}: {self.module.SHAPES}")
         constants = getattr(self.module, "CONSTANTS", ())
-        self.inputs = [self._variable(s.name, names, s.optional) for s in spec.inputs]
-        self.differentiable = [
-            k
-            for k, s in enumerate(spec.inputs)
-            if not s.integer and s.name not in constants and self.inputs[k]
-        ]
-        self.input_names = [s.name for s in spec.inputs]
+        self.inputs = {s.name: self._variable(s.name, names, s.optional) for s in spec.inputs}
+        self.differentiable = [s.name for s in spec.inputs if not s.integer and s.name not in constants]
         self.output = self._variable(spec.outputs[0].name, names, optional=False)
 
     def _variable(self, name: str, names: dict[str, str], optional: bool) -> Variable | None:
@@ -46,54 +46,57 @@ class Operation:
             )
         return found
 
-    def final_lines(self, chains: list[Chain]) -> list[tuple[Variable, Chain]]:
-        """For each differentiable input, the last unconditional chain that begins with its gradient."""
-        found = []
-        for k in self.differentiable:
-            variable = self.inputs[k]
-            ends = [chain for chain in chains if _derives(chain, variable)]
-            if not ends:
-                raise DerivationError(
-                    f"no line \\bar{{{variable.name}}} = … ends in what {self.stem}.backward returns for {self.input_names[k]}"
-                )
-            found.append((variable, ends[-1]))
-        return found
-
-    def verify(self, evaluator: Evaluator, chains: list[Chain]) -> None:
-        """Raise `DerivationError` unless the output's definition is `forward`, and the last lines are `backward`."""
+    def verify_forward(self, evaluator: Evaluator) -> NamedTuple:
+        """Raise `DerivationError` unless the output's definition is what `forward` returns; return what it saved."""
         from backpass.interpreters import symbolic
 
-        def array(variable: Variable, element) -> Value:
-            values = np.asarray(evaluator.calculus.array(variable, element), dtype=object)
-            return symbolic.xp.asarray(
-                values.reshape([evaluator.calculus.size(side) for side in _sides(variable)])
-            )
-
-        arguments = [v and array(v, lambda at, v=v: evaluator.calculus.element(v, at)) for v in self.inputs]
+        calculus = evaluator.calculus
+        arguments = [v and self._array(v, calculus.element, evaluator) for v in self.inputs.values()]
         options = {key: self._option(value, evaluator) for key, value in self.options.items()}
         with symbolic.session():
             y, saved = self.module.forward(*arguments, **options)
-            dy = array(self.output, lambda at: evaluator.calculus.cotangent(self.output, at))
-            gradients = self.module.backward(dy, saved)
-        derived = evaluator.calculus.array(
-            self.output, lambda at: evaluator.calculus.element(self.output, at)
-        )
+        derived = calculus.array(self.output, lambda at: calculus.element(self.output, at))
         self._compare(derived, y, f"the definition of {self.output.name}", f"{self.stem}.forward", evaluator)
+        return saved
 
-        gradients = list(gradients) if isinstance(gradients, tuple) else [gradients]
-        returned = dict(zip(self._floating(), gradients, strict=True))
-        for (variable, chain), k in zip(self.final_lines(chains), self.differentiable, strict=True):
-            what = f"the last line for \\bar{{{variable.name}}}"
-            self._compare(
-                _last(chain, variable, evaluator), returned[k], what, f"{self.stem}.backward", evaluator
+    def verify(self, evaluator: Evaluator, chains: list[Chain]) -> None:
+        """Raise `DerivationError` unless the derivation starts at `forward` and its last lines are `backward`."""
+        from backpass.interpreters import symbolic
+
+        saved = self.verify_forward(evaluator)
+        dy = self._array(self.output, evaluator.calculus.cotangent, evaluator)
+        with symbolic.session():
+            gradients = self.module.backward(dy, saved)
+        gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+        for name, gradient in zip(self.differentiable, gradients, strict=True):
+            if (variable := self.inputs[name]) is not None:
+                last = self._last_line(name, variable, chains, evaluator)
+                what = rf"the last line for \bar{{{variable.name}}}"
+                self._compare(last, gradient, what, f"{self.stem}.backward", evaluator)
+
+    def _last_line(self, name: str, variable: Variable, chains: list[Chain], evaluator: Evaluator) -> Value:
+        """The value of the last line of the last unconditional statement that begins with a variable's gradient."""
+        found = [chain for chain in chains if _derives(chain, variable)]
+        if not found:
+            raise DerivationError(
+                rf"no line \bar{{{variable.name}}} = … ends in what {self.stem}.backward returns for {name}"
             )
+        left, last = found[-1].expressions[0], found[-1].expressions[-1]
+        letters = [str(token) for token in left.references[id(left.tree)].indices]
+        if not letters:
+            return evaluator.value(last)
+        return evaluator.calculus.array(
+            variable, lambda at: evaluator.value(last, dict(zip(letters, at, strict=True)))
+        )
 
-    def _floating(self) -> list[int]:
-        from backpass import shapes
+    @staticmethod
+    def _array(variable: Variable, element: Callable[[Variable, Indices], sympy.Expr], evaluator: Evaluator):
+        """A symbolic array of a variable's elements, in the shape that the operation sees."""
+        from backpass.interpreters import symbolic
 
-        constants = getattr(self.module, "CONSTANTS", ())
-        spec = shapes.parse(self.module.SHAPES)
-        return [k for k, s in enumerate(spec.inputs) if not s.integer and s.name not in constants]
+        values = evaluator.calculus.array(variable, lambda at: element(variable, at))
+        shape = [evaluator.calculus.size(side) for side in _sides(variable)]
+        return symbolic.xp.asarray(np.asarray(values, dtype=object).reshape(shape))
 
     def _option(self, value: object, evaluator: Evaluator) -> object:
         if not isinstance(value, str):
@@ -133,15 +136,4 @@ def _derives(chain: Chain, variable: Variable) -> bool:
         and reference.accent == "bar"
         and reference.name == variable.name
         and len(chain.free) == len(reference.indices)
-    )
-
-
-def _last(chain: Chain, variable: Variable, evaluator: Evaluator) -> Value:
-    reference = chain.expressions[0].references[id(chain.expressions[0].tree)]
-    last = chain.expressions[-1]
-    if not reference.indices:
-        return evaluator.value(last)
-    letters = list(map(str, reference.indices))
-    return evaluator.calculus.array(
-        variable, lambda at: evaluator.value(last, dict(zip(letters, at, strict=True)))
     )
