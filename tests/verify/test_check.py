@@ -207,6 +207,55 @@ class TestLowPrecision:
         assert check(square, X.astype(np.float32)).passed
 
 
+class TestLowPrecisionOnly:
+    """A kernel that takes no float64 is judged by the float64 of the operator that it stands for."""
+
+    class Half(torch.autograd.Function):
+        factor = 1.0
+
+        @staticmethod
+        def forward(ctx, x):
+            if x.dtype != torch.bfloat16:
+                raise TypeError("this kernel takes bfloat16")
+            ctx.save_for_backward(x)
+            return torch.from_numpy(np.tanh(x.detach().float().numpy())).bfloat16()
+
+        @classmethod
+        def backward(cls, ctx, dy):
+            (x,) = ctx.saved_tensors
+            return cls.factor * dy * (1 - torch.tanh(x.float()) ** 2).to(dy.dtype)
+
+    X = torch.tensor(X).bfloat16()
+
+    def test_right(self):
+        report = check(self.Half, self.X, operator=torch.tanh)
+        assert report.passed
+        (_, dx) = report.of("low precision")
+        assert "against float64 of PyTorch's operator; twice PyTorch's operator's error" in dx.how
+        assert "takes no float64" in report.of("finite differences")[0].reason
+
+    def test_wrong(self):
+        class Wrong(self.Half):
+            factor = 1.1
+
+        report = check(Wrong, self.X, operator=torch.tanh, raises=False)
+        assert [row.quantity for row in report.failed] == ["dx"]
+
+    def test_without_an_operator_nothing_is_known(self):
+        report = check(self.Half, self.X)
+        assert "an operator= would give the reference" in report.of("low precision")[0].reason
+        assert {row.method for row in report.having("passed")} == {"contract"}
+
+    def test_a_forward_that_computes_in_float32_whatever_it_is_given(self):
+        def forward(x):
+            return torch.exp(x.float()), torch.exp(x.float())
+
+        own = SimpleNamespace(forward=forward, backward=lambda dy, y: dy * y)
+        report = check(own, torch.tensor(X).float(), operator=torch.exp)
+        assert "computes in float32, given float64" in report.of("torch autograd")[0].reason
+        assert report.passed
+
+
 class TestTheReadersOwn:
     def test_plain_functions_on_numpy(self):
         def forward(x):

@@ -98,23 +98,31 @@ class Case:
         """y for NumPy inputs (real or complex), through the library in which float64 work runs."""
         return _back(self.subject.forward(*self.native(values))[0])
 
+    def given(self) -> tuple[object, ...]:
+        """Fresh copies of the inputs as they were given."""
+        return tuple(_copy(value) if is_array(value) else value for value in self.inputs)
+
     @cached_property
+    def y_as_given(self) -> np.ndarray:
+        """The forward's output for the inputs as they were given."""
+        return to_numpy(_one_array(self.subject.forward(*self.given())[0]))
+
+    @property
     def y(self) -> np.ndarray:
-        """The forward's output in float64."""
-        return to_numpy(_one_array(self._run[0]))
+        """The forward's output in float64. Raises NotRun, as ``gradients`` does, where there is none."""
+        return to_numpy(self._run[0])
 
     @cached_property
     def dy(self) -> np.ndarray:
         """Standard normal, or the one given, rounded to the inputs' dtype; zero where y is not finite."""
+        y = self.y_as_given
         if self.given_dy is None:
-            dy = generator(self.seed, COTANGENT).standard_normal(self.y.shape)
+            dy = generator(self.seed, COTANGENT).standard_normal(y.shape)
         else:
             dy = to_numpy(self.given_dy)
-            if dy.shape != self.y.shape:
-                raise ValueError(
-                    f"dy: expected the output's shape {list(self.y.shape)}; got {list(dy.shape)}"
-                )
-        return _rounded(np.where(np.isfinite(self.y), dy, 0.0), like=self.inputs[self.differentiable[0]])
+            if dy.shape != y.shape:
+                raise ValueError(f"dy: expected the output's shape {list(y.shape)}; got {list(dy.shape)}")
+        return _rounded(np.where(np.isfinite(y), dy, 0.0), like=self.inputs[self.differentiable[0]])
 
     @cached_property
     def gradients(self) -> dict[int, np.ndarray | None]:
@@ -130,15 +138,31 @@ class Case:
         """The named arrays of which a gradient is made: the floating inputs, y, dy, and what else was saved."""
         named = zip(self.subject.input_names, self.float64, strict=False)
         terms = {name: value for name, value in named if is_floating(value)}
-        terms |= {"y": self.y, "dy": self.dy}
-        for name, value in _named_arrays(self._run[1]):
+        terms |= {"y": self.y_as_given, "dy": self.dy}
+        try:
+            saved = self._run[1]
+        except NotRun:
+            return terms
+        for name, value in _named_arrays(saved):
             if not any(np.array_equal(value, known, equal_nan=True) for known in terms.values()):
                 terms[name] = value
         return terms
 
+    def require_float64(self) -> None:
+        """Raise NotRun where the forward, a kernel's perhaps, computes in low precision only."""
+        _ = self._run
+
     @cached_property
     def _run(self) -> tuple[Array, Any]:
-        return self.subject.forward(*self.native(self.float64))
+        try:
+            y, saved = self.subject.forward(*self.native(self.float64))
+        except Exception as error:
+            if self.subject.shapes is not None or self.dtype == "float64":
+                raise
+            raise NotRun(f"forward takes no float64 ({first_line(error)})") from None
+        if dtype_name(_one_array(y)) != "float64":
+            raise NotRun(f"forward computes in {dtype_name(y)}, given float64")
+        return y, saved
 
     def by_input(self, returned: Any) -> dict[int, np.ndarray | None]:
         """What backward returned, in float64, by position of the input it belongs to."""
@@ -168,7 +192,7 @@ class Case:
 
     def scale(self, at: int) -> float:
         """What a gradient with respect to x is measured by: max abs(dy) · min(1, max abs(y) / max abs(x))."""
-        y, x = _largest(self.y), _largest(self.float64[at])
+        y, x = _largest(self.y_as_given), _largest(self.float64[at])
         return _largest(self.dy) * (min(1.0, y / x) if x > 0 and y > 0 else 1.0)
 
 
@@ -208,6 +232,10 @@ def first_line(error: Exception) -> str:
 def _rounded(values: np.ndarray, like: Array) -> np.ndarray:
     """float64 values rounded to the dtype of ``like``."""
     return to_numpy(to_torch(values, dtype=like.dtype) if is_torch(like) else values.astype(like.dtype))
+
+
+def _copy(value: Array) -> Array:
+    return value.detach().clone() if is_torch(value) else np.array(value)
 
 
 def _torch_like(value: object, device: str):

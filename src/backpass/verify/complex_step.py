@@ -31,6 +31,7 @@ def run(case: Case) -> list[Row]:
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
         return float(np.sum(case.dy * _change(case, at, direction))), direction
 
+    case.require_float64()
     for at in case.differentiable:
         _refuse_unless_analytic(case, at)
     return rows(case, NAME, *case.tolerance("complex_step", TOLERANCE, WHY), derivative)

@@ -10,17 +10,14 @@ import numpy as np
 
 from backpass.arrays import is_array
 from backpass.verify.case import Case
-from backpass.verify.convert import to_numpy
+from backpass.verify.convert import device_of, dtype_name, is_torch, to_numpy, to_torch
 from backpass.verify.drawing import draw_like
 from backpass.verify.report import FAILED, PASSED, Row
 
 NAME = "contract"
 HOW = "a gradient of the right shape for each input given; inputs and dy unmodified"
-EMPTY = {
-    "*": (0,),
-    "*a": (1,),
-    "*b": (0,),
-}  # leading axes of an empty batch; the one of a factor is broadcast
+# Leading axes of an empty batch; the one of a factor is broadcast to it.
+EMPTY = {"*": (0,), "*a": (1,), "*b": (0,)}
 
 
 def run(case: Case) -> list[Row]:
@@ -28,29 +25,40 @@ def run(case: Case) -> list[Row]:
     faults = list(_faults(case))
     how = HOW
     if case.subject.shapes:
-        how = f"{HOW}; an empty batch too"
-        empty = draw_like(case.subject.shapes, case.rng, case.inputs, leading=EMPTY)
-        faults += [
-            f"for an empty batch, {fault}" for fault in _faults(replace(case, inputs=empty, given_dy=None))
-        ]
+        how = f"{HOW}; its dtype; an empty batch too"
+        faults += [f"for an empty batch, {fault}" for fault in _faults(_emptied(case))]
     return [Row(NAME, "all", FAILED if faults else PASSED, how=how, reason="; ".join(faults))]
 
 
+def _emptied(case: Case) -> Case:
+    drawn = draw_like(case.subject.shapes, case.rng, case.inputs, leading=EMPTY)
+    alike = (
+        to_torch(value, case.device, given.dtype) if is_torch(given) else value.astype(given.dtype)
+        for value, given in zip(drawn, case.inputs, strict=True)
+        if value is not None
+    )
+    return replace(
+        case, inputs=tuple(None if value is None else next(alike) for value in drawn), given_dy=None
+    )
+
+
 def _faults(case: Case) -> Iterator[str]:
-    inputs = case.native(case.float64)
-    _, saved = case.subject.forward(*inputs)
-    dy = case.native((case.dy,))[0]
+    inputs = case.given()
+    y, saved = case.subject.forward(*inputs)
+    dy = to_torch(case.dy, device_of(y), y.dtype) if is_torch(y) else case.dy.astype(y.dtype)
     gradients = case.by_position(case.subject.backward(dy, saved), every=True)
 
     for at, gradient in gradients.items():
-        name, x = case.quantity(at), case.float64[at]
+        name, x = case.quantity(at), case.inputs[at]
         if at not in case.differentiable:
             if gradient is not None:
                 yield f"{name}: expected None, the input not being differentiable; got an array"
         elif gradient is None:
             yield f"{name}: expected an array; got None"
-        elif tuple(gradient.shape) != x.shape:
+        elif tuple(gradient.shape) != tuple(x.shape):
             yield f"{name}: expected the input's shape {list(x.shape)}; got {list(gradient.shape)}"
+        elif case.subject.shapes and gradient.dtype != x.dtype:
+            yield f"{name}: expected the input's dtype {dtype_name(x)}; got {dtype_name(gradient)}"
     for name, now, before in (
         *zip(case.subject.input_names, inputs, case.float64, strict=False),
         ("dy", dy, case.dy),

@@ -86,7 +86,7 @@ def draw_like(
 
 def options_for(op: object) -> dict[str, Any]:
     """The options with which the operation is checked when none are given."""
-    return dict(OPTIONS.get(load(op).__name__.rpartition(".")[2], {}))
+    return dict(OPTIONS.get(getattr(load(op), "__name__", "").rpartition(".")[2], {}))
 
 
 def cases(
@@ -120,4 +120,4 @@ def _shape(spec: Spec, lengths: Mapping[str, int], leading: Mapping[str, tuple[i
 
 
 def _draw_one(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(0, 4, shape) if spec.integer else rng.standard_normal(shape)
+    return rng.integers(0, 2, shape) if spec.integer else rng.standard_normal(shape)

@@ -19,7 +19,8 @@ STEP = float(np.finfo(np.float64).eps ** (1 / 3))
 
 
 def run(case: Case) -> list[Row]:
-    """One row a gradient."""
+    """One row a gradient. Raises NotRun where the forward does not compute in float64."""
+    case.require_float64()
     steps = {at: best_step(case, at) for at in case.differentiable}
 
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:

@@ -24,11 +24,10 @@ EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def run(case: Case) -> list[Row]:
-    """A row for y and one a gradient; none for float64 inputs."""
+    """A row for y and one a gradient; none for float64 inputs. Raises NotRun without a float64 reference."""
     if case.dtype not in EPSILON:
         return []
-    inputs = [value.copy() if isinstance(value, np.ndarray) else value for value in case.inputs]
-    y, saved = case.subject.forward(*inputs)
+    y, saved = case.subject.forward(*case.given())
     got = case.by_input(case.subject.backward(_like(y, case.dy), saved))
     return rows_against_float64(case, NAME, to_numpy(y), got)
 
@@ -37,46 +36,51 @@ def rows_against_float64(
     case: Case, method: str, y: np.ndarray, got: dict[int, np.ndarray | None], units: int = UNITS
 ) -> list[Row]:
     """Judge a low-precision y and gradients by the float64 ones, within what PyTorch does at that dtype."""
-    bounds, whose = _bounds(case, units)
-    how = f"{case.dtype} against float64; {whose}"
-    rows = [judge_y(case, method, y, case.y, bounds["y"], how)]
+    expected_y, expected, source = _reference(case)
+    bounds, whose = _bounds(case, expected_y, expected, units)
+    how = f"{case.dtype} against float64{source}; {whose}"
+    rows = [judge_y(case, method, y, expected_y, bounds["y"], how)]
     return rows + [
-        judge_gradient(case, method, at, got[at], case.gradients[at], bounds[at], how, resolution=RESOLUTION)
+        judge_gradient(case, method, at, got[at], expected[at], bounds[at], how, resolution=RESOLUTION)
         for at in case.differentiable
     ]
 
 
-def _bounds(case: Case, units: int) -> tuple[dict[str | int, float], str]:
+def _reference(case: Case) -> tuple[np.ndarray, dict[int, np.ndarray], str]:
+    """y and gradients in float64: of the subject itself, else of the operator that was given."""
+    try:
+        gradients = {at: np.zeros(1) if found is None else found for at, found in case.gradients.items()}
+        return case.y, gradients, ""
+    except NotRun as reason:
+        if case.operator is None:
+            raise NotRun(f"{reason}; an operator= would give the reference") from None
+        return *differentiate(case, case.operator), " of PyTorch's operator"
+
+
+def _bounds(
+    case: Case, y: np.ndarray, gradients: dict[int, np.ndarray], units: int
+) -> tuple[dict[str | int, float], str]:
     """Tolerance for y and, by position, for each gradient; and where it comes from."""
-    least = {key: units * one for key, one in _one_rounding(case).items()}
-    errors, whose = _errors_of_pytorch(case)
-    if errors is None:
-        return {key: 4 * bound for key, bound in least.items()}, f"{4 * units} units in the last place"
-    bounds = {key: max(2 * errors[key], least[key]) for key in least}
-    return bounds, f"twice {whose}'s error, at least {units} units in the last place"
-
-
-def _one_rounding(case: Case) -> dict[str | int, float]:
-    """One unit in the last place of y, and of the numbers whose difference each gradient is."""
     unit = EPSILON[case.dtype]
-    units: dict[str | int, float] = {"y": unit}
+    least: dict[str | int, float] = {"y": units * unit}
     for at in case.differentiable:
-        largest = np.abs(case.gradients[at]).max(initial=0.0)
-        units[at] = unit * max(1.0, case.scale(at) / largest) if largest > 0 else unit
-    return units
+        largest = np.abs(gradients[at]).max(initial=0.0)
+        cancelled = case.scale(at) / largest if largest > 0 else 1.0
+        least[at] = units * unit * max(1.0, cancelled)
 
-
-def _errors_of_pytorch(case: Case) -> tuple[dict[str | int, float] | None, str]:
     operator = bound_operator(case)
     try:
         import torch
 
-        y, gradients = differentiate(case, operator or case.subject.plain_forward, getattr(torch, case.dtype))
+        dtype = getattr(torch, case.dtype)
+        their_y, theirs = differentiate(case, operator or case.subject.plain_forward, dtype)
     except (NotRun, ImportError):
-        return None, ""
-    errors: dict[str | int, float] = {"y": largest_error(y, case.y)}
-    errors |= {at: largest_error(gradients[at], case.gradients[at]) for at in case.differentiable}
-    return errors, "PyTorch's operator" if operator else "torch autograd"
+        return {key: 4 * bound for key, bound in least.items()}, f"{4 * units} units in the last place"
+    errors = {"y": largest_error(their_y, y)}
+    errors |= {at: largest_error(theirs[at], gradients[at]) for at in case.differentiable}
+    whose = "PyTorch's operator" if operator else "torch autograd"
+    bounds = {key: max(2 * errors[key], least[key]) for key in least}
+    return bounds, f"twice {whose}'s error, at least {units} units in the last place"
 
 
 def _like(y: Array, dy: np.ndarray) -> Array:

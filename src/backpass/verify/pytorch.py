@@ -22,6 +22,7 @@ def run(case: Case) -> list[Row]:
     operator = bound_operator(case)
     if operator is None:
         raise NotRun("no operator to compare with; give one as operator=")
+    case.require_float64()
     expected_y, expected = differentiate(case, operator)
     y, got = by_hand(case)
     tolerance, why = case.tolerance("pytorch", TOLERANCE, WHY)
