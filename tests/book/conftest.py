@@ -37,17 +37,25 @@ def site(tmp_path_factory, testrun_uid) -> Path:
     return BOOK / "_build" / "html"
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
+class Handler(http.server.SimpleHTTPRequestHandler):
     """Serves files without a line for each."""
 
     def log_message(self, *args: object) -> None:
         pass
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """Does not mind a window that closes before it has everything."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @pytest.fixture(scope="session")
 def address(site) -> str:
     """Where the site is served."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
+    server = Server(("127.0.0.1", 0), functools.partial(Handler, directory=site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

@@ -129,7 +129,8 @@ def test_page(browser, address, name):
 
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
-            page.wait_for_selector(f"html[data-theme={theme}]", timeout=5000)
+            page.wait_for_selector(f"html[data-theme={theme}]")
+            page.wait_for_function("() => document.getAnimations().length === 0")  # colours that fade over
             assert serious(Axe().run(page).response) == []
 
         page.set_viewport_size({"width": 360, "height": 800})
