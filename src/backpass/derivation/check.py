@@ -50,7 +50,7 @@ def scope_of(lines: list[Line]) -> tuple[Scope, dict[tuple[int, ...], Evaluator]
     return _scope_of(tuple(line for line in lines if line.kind in ("given", "constant", "let")))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
     scope = Scope()
     for line in lines:

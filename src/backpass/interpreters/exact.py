@@ -47,7 +47,7 @@ Q = (P - 1) // 2
 EXPONENT_POINTS = 12
 POINTS = 3
 MAX_DRAWS = 4096
-MEMORY = 200_000  # remembered values per point, before they are forgotten
+MEMORY = 50_000  # remembered values per point, before they are forgotten
 
 
 class NotRepresentable(ValueError):
