@@ -40,14 +40,15 @@ class Mutant(NamedTuple):
     tree: ast.Module
 
 
-def mutants(function: Callable) -> Iterator[Mutant]:
-    """Every single change of the function, each once."""
+def mutants(function: Callable, chosen: Callable[[ast.AST], bool] = lambda node: True) -> Iterator[Mutant]:
+    """Every single change of the function, each once; of what is ``chosen`` and lies within, if not of all."""
     source = textwrap.dedent(inspect.getsource(function))
     lines = source.splitlines()
     original = ast.parse(source)
     seen = {ast.unparse(original)}
+    mutable = _mutable(original, chosen)
     for index, node in enumerate(ast.walk(original)):
-        if index not in _mutable(original):
+        if index not in mutable:
             continue
         for replacement in _alternatives(node, original):
             tree = _replaced(original, index, replacement)
@@ -88,16 +89,12 @@ def compiled(mutant: Mutant, module: ModuleType) -> dict[str, object]:
     return scope
 
 
-def _mutable(tree: ast.Module) -> set[int]:
+def _mutable(tree: ast.Module, chosen: Callable[[ast.AST], bool]) -> set[int]:
     """Positions, in ast.walk's order, of the nodes that may change: the statements of the body and what they
     contain, less the docstring and plumbing."""
     (function,) = tree.body
-    inside = {
-        id(node)
-        for statement in function.body
-        if not _is_docstring(statement)
-        for node in ast.walk(statement)
-    }
+    body = [node for part in function.body if not _is_docstring(part) for node in ast.walk(part)]
+    inside = {id(node) for top in body if chosen(top) for node in ast.walk(top)}
     plumbing = {id(node) for call in ast.walk(function) if _is_plumbing(call) for node in ast.walk(call)}
     return {index for index, node in enumerate(ast.walk(tree)) if id(node) in inside - plumbing}
 
@@ -123,7 +120,7 @@ def _change(tree: ast.Module, index: int, replacement: ast.AST) -> str:
     tree = copy.deepcopy(tree)
     target = list(ast.walk(tree))[index]
     parent = _parent(tree, target)
-    if not isinstance(target, (ast.Name, ast.Constant)) or not isinstance(parent, ast.expr):
+    if not isinstance(target, (ast.Name, ast.Constant)) or not isinstance(parent, (ast.expr, ast.keyword)):
         return f"{ast.unparse(target)} → {ast.unparse(replacement)}"
     before = ast.unparse(parent)
     _put(parent, target, replacement)
@@ -176,6 +173,10 @@ def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
             yield from (ast.Return(other) for other in _other_results(value))
         case ast.Assign(targets=[ast.Name()] as targets, value=value) if not _is_plumbing(value):
             yield from (ast.Assign(targets, other) for other in _scaled(value))
+        case ast.AugAssign(target=target, op=op, value=value):
+            yield ast.Assign([target], value)
+            yield from (ast.AugAssign(target, other(), value) for other in OPPOSITE.get(type(op), ()))
+            yield from (ast.AugAssign(target, op, other) for other in _scaled(value))
         case ast.Name(id=name, ctx=ast.Load()):
             yield from (ast.Name(other, ast.Load()) for other in _names_before(node, tree) if other != name)
 
