@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
@@ -21,12 +21,18 @@ from sphinx.errors import ExtensionError
 
 BOXES = ("admonition", "attention", "caution", "hint", "important", "note", "seealso", "tip", "warning")
 ORIGIN = "*A chapter of the book Backpass. It runs wherever the package `backpass` is installed.*"
-FENCE = re.compile(r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:-]+)\}[ ]*(?P<argument>.*)$")
-ROLE = re.compile(r"\{(?P<name>[\w:]+)\}(?P<ticks>`+)(?P<text>.+?)(?P=ticks)", re.DOTALL)
+FENCE = re.compile(r"(?P<fence>`{3,}|:{3,}|~{3,})(?:\{(?P<name>[\w:-]+)\})?[ ]*(?P<argument>.*)")
+OPTION = re.compile(r":(?P<name>[\w-]+):[ ]*(?P<value>.*)")
+DEFINITION = re.compile(r"^(?P<term>\S.*)\n:[ ]+(?P<meaning>.*)$", re.MULTILINE)
+GATE = re.compile(r"^`{3,}\{solution-(start|end)\}.*?^`{3,}[ ]*$", re.DOTALL | re.MULTILINE)
+NO_TEXT = re.compile(r"\([\w:-]+\)=|%.*")  # a label of what follows; a comment
 NUMBERED = re.compile(r"^\$\$\n(?P<tex>.*?)\n\$\$[ ]*\((?P<label>[\w:-]+)\)[ ]*$", re.DOTALL | re.MULTILINE)
-LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^):\s]+)\)")
-TARGET = re.compile(r"^\([\w:-]+\)=\n", re.MULTILINE)
-COMMENT = re.compile(r"^%.*\n", re.MULTILINE)
+INLINE = re.compile(
+    r"""\{(?P<role>[\w:]+)\}(?P<ticks>`+)(?P<text>.+?)(?P=ticks)
+      | (?P<run>`+)(?!`).+?(?<!`)(?P=run)(?!`) | \$\$.+?\$\$ | (?<!\\)\$[^$]+?\$   # code and mathematics stay
+      | \[(?P<title>[^\]]*)\]\((?P<target>[^):\s]+)\)""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
 class Page:
@@ -37,65 +43,71 @@ class Page:
         self.labels = env.get_domain("std")
 
     def plain(self, text: str) -> str:
-        """MyST without its directives, roles and targets."""
-        text = self._directives(COMMENT.sub("", TARGET.sub("", text)))
-        text = NUMBERED.sub(lambda m: f"$$\n{m['tex']} \\tag{{{self.equation(m['label'])}}}\n$$", text)
-        text = LINK.sub(self._link, text)
-        return ROLE.sub(self._role, text)
-
-    def _directives(self, text: str) -> str:
-        lines, out = text.split("\n"), []
+        """MyST without its directives, roles, labels and comments."""
+        lines, out, prose = text.split("\n"), [], []
         while lines:
             line = lines.pop(0)
-            match = FENCE.match(line)
-            if not match:
-                out.append(line)
-                continue
-            body = []
-            while lines and not re.fullmatch(
-                re.escape(match["fence"][0]) + rf"{{{len(match['fence'])},}}\s*", lines[0]
-            ):
-                body.append(lines.pop(0))
-            lines[:1] = []
-            options = {}
-            while body and (option := re.match(r":([\w-]+):\s*(.*)", body[0])):
-                options[option[1]] = option[2]
-                body.pop(0)
-            out.append(
-                self._directive(match["name"], match["argument"], options, "\n".join(body).strip("\n"))
-            )
-        return "\n".join(out)
+            match = FENCE.fullmatch(line)
+            if match:
+                closing = re.compile(re.escape(match["fence"]) + rf"{match['fence'][0]}*\s*")
+                body = []
+                while lines and not closing.fullmatch(lines[0]):
+                    body.append(lines.pop(0))
+                last = lines.pop(0) if lines else ""
+                out.append(self._inline("\n".join(prose)))
+                out.append(self._directive(match, body) if match["name"] else "\n".join([line, *body, last]))
+                prose = []
+            elif not NO_TEXT.fullmatch(line):
+                prose.append(line)
+        return "\n".join([*out, self._inline("\n".join(prose))]).strip("\n")
 
-    def _directive(self, name: str, argument: str, options: dict, body: str) -> str:
+    def _inline(self, text: str) -> str:
+        text = DEFINITION.sub(r"- \g<term>: \g<meaning>", text)
+        text = NUMBERED.sub(lambda m: f"$$\n{m['tex']} \\tag{{{self.equation(m['label'])}}}\n$$", text)
+        return INLINE.sub(self._role_or_link, text)
+
+    def _role_or_link(self, match: re.Match) -> str:
+        if match["role"]:
+            return self._role(match["role"], match["text"])
+        if match["target"]:
+            path = match["target"].split("#")[0]
+            # A label of a section or of a page has no address in a notebook.
+            return f"[{match['title']}]({Path(path).stem}.ipynb)" if path.endswith(".md") else match["title"]
+        return match[0]
+
+    def _directive(self, match: re.Match, lines: list[str]) -> str:
+        name, argument, options = match["name"], match["argument"], {}
+        while lines and (option := OPTION.fullmatch(lines[0])):
+            options[option["name"]] = option["value"]
+            lines = lines[1:]
+        body = "\n".join(lines).strip("\n")
+
         if name == "math":
             tag = rf" \tag{{{self.equation(options['label'])}}}" if "label" in options else ""
             return f"$$\n{body}{tag}\n$$"
         if name in BOXES:
             title = argument if name == "admonition" else name.capitalize()
-            return quote(f"**{title}**\n\n{self._directives(body)}")
+            return quote(f"**{title}**\n\n{self.plain(body)}")
         if name in ("exercise", "exercise-start"):
-            return quote(
-                f"**{self.number('exercise', options['label'])}**\n\n{self._directives(body)}".strip()
-            )
+            return quote(f"**{self.number('exercise', options['label'])}**\n\n{self.plain(body)}".strip())
         if name in ("solution", "solution-start", "solution-end", "exercise-end"):
-            if name.endswith("end") or self.env.config.hide_solutions:
+            if name.endswith("end") or not self.env.config.solutions:
                 return ""
             heading = f"Solution of {self.number('exercise', argument)}"
             if name == "solution-start":
                 return f"**{heading}**"
-            return f"<details><summary>{heading}</summary>\n\n{self._directives(body)}\n\n</details>"
+            return f"<details><summary>{heading}</summary>\n\n{self.plain(body)}\n\n</details>"
         if name in ("figure", "image"):
-            return f"![{options.get('alt', '')}]({self._data(argument)})\n\n{self._directives(body)}".rstrip()
+            return f"![{options.get('alt', '')}]({self._data(argument)})\n\n{self.plain(body)}".rstrip()
         if name == "table":
-            return f"**{argument}**\n\n{self._directives(body)}"
+            return f"**{argument}**\n\n{self.plain(body)}"
         if name == "literalinclude":
             return f"```{options.get('language', 'python')}\n{self._source(argument, options)}\n```"
         if name == "bibliography":
             return ""
         raise ExtensionError(f"{self.name}: directive {name!r} has no plain form in a notebook")
 
-    def _role(self, match: re.Match) -> str:
-        name, text = match["name"], match["text"]
+    def _role(self, name: str, text: str) -> str:
         titled = re.fullmatch(r"(?P<title>.+?)\s*<(?P<target>.+)>", text, re.DOTALL)
         title, target = (titled["title"], titled["target"]) if titled else (None, text)
         if name == "eq":
@@ -149,12 +161,6 @@ class Page:
                 return number
         return self.labels.labels[target.lower()][2]
 
-    def _link(self, match: re.Match) -> str:
-        path = match["target"].split("#")[0]
-        if path.endswith(".md"):
-            return f"[{match['text']}]({Path(path).stem}.ipynb)"
-        return match["text"]  # a label
-
     def _path(self, argument: str) -> Path:
         return (Path(self.env.doc2path(self.name)).parent / argument).resolve()
 
@@ -180,14 +186,30 @@ def quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
 
+def without_solutions(cells: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
+    """The cells outside of the gates that open and close a solution with cells in it."""
+    open_ = False
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            text, *rest = GATE.split(cell.source)
+            kept = [] if open_ else [text]
+            for gate, text in zip(rest[::2], rest[1::2], strict=True):
+                open_ = gate == "start"
+                kept += [] if open_ else [text]
+            cell.source = "".join(kept)
+            yield cell
+        elif not open_:
+            yield cell
+
+
 def convert(
-    notebook: nbformat.NotebookNode, plain: Callable[[str], str], title: str
+    notebook: nbformat.NotebookNode, plain: Callable[[str], str], title: str, solutions: bool
 ) -> nbformat.NotebookNode:
     """The notebook with plain Markdown in its cells and in their outputs."""
-    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(ORIGIN))
-    for cell in notebook.cells:
+    cells = notebook.cells if solutions else list(without_solutions(notebook.cells))
+    for cell in cells:
         if cell.cell_type == "markdown":
-            cell.source = plain(cell.source).strip()
+            cell.source = plain(cell.source)
             continue
         if {"hide-input", "remove-input", "hide-cell"} & set(cell.metadata.get("tags", ())):
             cell.metadata["jupyter"] = {"source_hidden": True}
@@ -195,7 +217,7 @@ def convert(
             data = output.get("data", {})
             if "text/markdown" in data:
                 data["text/markdown"] = plain(data["text/markdown"])
-    notebook.cells = [cell for cell in notebook.cells if cell.source]
+    notebook.cells = [nbformat.v4.new_markdown_cell(ORIGIN), *(cell for cell in cells if cell.source)]
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "title": title}
     return notebook
 
@@ -216,7 +238,8 @@ def write(app: Sphinx, failure: Exception | None) -> None:
         if "backpass_notebook" not in metadata:
             continue
         _, notebook = cache.merge_match_into_notebook(read_notebook(Path(app.env.doc2path(name))))
-        notebook = convert(notebook, Page(app.env, name).plain, app.env.titles[name].astext())
+        title = app.env.titles[name].astext()
+        notebook = convert(notebook, Page(app.env, name).plain, title, app.config.solutions)
         for folder in (app.outdir.parent / "notebooks", app.outdir / "_notebooks"):
             folder.mkdir(exist_ok=True)
             nbformat.write(notebook, folder / metadata["backpass_notebook"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx_exercise.nodes import solution_node
 
 
 def set_address(app: Sphinx, config: Config) -> None:
@@ -15,6 +17,13 @@ def set_address(app: Sphinx, config: Config) -> None:
     if site_url:
         config.html_baseurl = config.ogp_site_url = f"{site_url}/"
         config.notfound_urls_prefix = f"{urlsplit(site_url).path}/"
+
+
+def drop_solutions(app: Sphinx, doctree: nodes.document) -> None:
+    """Leave the solutions out, where SOLUTIONS=0 asks for it: those with cells in them too."""
+    if not app.config.solutions:
+        for node in list(doctree.findall(solution_node)):
+            node.parent.remove(node)
 
 
 def mend_citations(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
@@ -50,7 +59,9 @@ def setup(app: Sphinx) -> dict:
         app.add_config_value(unused, None, "")
     # Its value is a hash of src/ and ext/: when they change, every page is read again.
     app.add_config_value("sources_fingerprint", "", "env")
+    app.add_config_value("solutions", True, "env")
     app.connect("config-inited", set_address)
+    app.connect("doctree-read", drop_solutions, priority=100)  # before anything takes note of them
     app.connect("html-page-context", mend_citations)
     app.connect("html-page-context", add_buttons, priority=600)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

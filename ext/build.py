@@ -135,7 +135,10 @@ def execute_chapters(book: Path, names: list[str], cache: JupyterCacheAbstract) 
 def write_pages(book: Path, output: Path, overrides: dict, strict: bool) -> bool:
     """Run Sphinx as Jupyter Book does; whether it succeeded."""
     from jupyter_book.sphinx import build_sphinx
+    from sphinx.util.console import nocolor
 
+    if not sys.stderr.isatty():
+        nocolor()
     status = build_sphinx(
         book,
         output,
@@ -145,7 +148,7 @@ def write_pages(book: Path, output: Path, overrides: dict, strict: bool) -> bool
             "latex_individualpages": False,
             "external_toc_path": "_toc.yml",
             "sources_fingerprint": fingerprint(book, PAGES_DEPEND_ON),
-            "hide_solutions": os.environ.get("SOLUTIONS") == "0",
+            "solutions": os.environ.get("SOLUTIONS") != "0",
             "nitpicky": True,
             **overrides,
         },

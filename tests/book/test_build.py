@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from .conftest import BOOK
@@ -39,7 +40,7 @@ def book(tmp_path) -> Path:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "value.py").write_text("value = 1\n")
     (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: intro\nchapters:\n  - file: page\n")
-    (tmp_path / "intro.md").write_text("# A small book\n")
+    (tmp_path / "intro.md").write_text("# A small book\n\n```{bibliography}\n```\n")
     write_page(tmp_path, "1 + 1")
     return tmp_path
 
@@ -118,12 +119,97 @@ def test_one_chapter_alone(book):
 
 
 def test_solutions_can_be_left_out(book):
-    exercise = "```{exercise}\n:label: an-exercise\nAsk.\n```\n\n```{solution} an-exercise\nThe answer.\n```"
-    write_page(book, "1", exercise)
+    write_page(
+        book,
+        "1",
+        """```{exercise}
+:label: first
+Ask.
+```
+
+```{solution} first
+A plain answer.
+```
+
+```{exercise}
+:label: second
+Ask again.
+```
+
+```{solution-start} second
+```
+
+An answer with a cell.
+
+```{code-cell} python
+"computed" + " answer"
+```
+
+```{solution-end}
+```
+
+The text goes on.""",
+    )
     notebook = book / "_build" / "notebooks" / "page.ipynb"
+    answers = ("A plain answer.", "An answer with a cell.", "computed answer")
+    questions = ("Ask.", "Ask again.", "The text goes on.")
 
     assert build(book).returncode == 0
-    assert "The answer." in page(book) and "The answer." in notebook.read_text()
-    assert build(book, SOLUTIONS="0").returncode == 0
-    assert "The answer." not in page(book) and "The answer." not in notebook.read_text()
-    assert "Ask." in page(book)
+    for text in (*questions, *answers):
+        assert text in page(book) and text in notebook.read_text()
+    result = build(book, SOLUTIONS="0")
+    assert result.returncode == 0, result.stderr
+    for text in questions:
+        assert text in page(book) and text in notebook.read_text()
+    for text in answers:
+        assert text not in page(book) and text not in notebook.read_text()
+
+
+NOTEBOOK = """(a-label)=
+## Text
+
+See {eq}`an-equation`, [a label](a-label), {ref}`a-label`, {doc}`intro`, [a page](intro.md), {math}`x^2` and {cite:p}`vaswani2017attention`.
+Left alone: `{ref}`, `a[0](b)`, $\\dot{X}$, `{X}`.
+
+% a comment
+
+$$
+a = b
+$$ (an-equation)
+
+A term
+: What it means.
+
+:::{tip}
+Inside, {eq}`an-equation`.
+:::
+
+```text
+{eq}`untouched`
+```
+"""
+
+
+def test_notebook_is_plain_markdown(book):
+    write_page(book, "1", NOTEBOOK)
+    result = build(book)
+    assert result.returncode == 0, result.stderr
+    cells = nbformat.read(book / "_build" / "notebooks" / "page.ipynb", as_version=4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    assert (
+        "See (1), a label, Text, A small book, [a page](intro.ipynb), $x^2$ and (Vaswani et al., 2017)."
+        in text
+    )
+    assert "Left alone: `{ref}`, `a[0](b)`, $\\dot{X}$, `{X}`." in text
+    assert "$$\na = b \\tag{1}\n$$" in text
+    assert "- A term: What it means." in text
+    assert "> **Tip**\n>\n> Inside, (1)." in text
+    assert "```text\n{eq}`untouched`\n```" in text
+    assert "comment" not in text and "(a-label)=" not in text
+
+
+def test_what_has_no_plain_form_is_refused(book):
+    write_page(book, "1", "::::{grid}\n:::{grid-item}\nText.\n:::\n::::")
+    result = build(book)
+    assert result.returncode == 1
+    assert "page: directive 'grid' has no plain form in a notebook" in result.stderr
