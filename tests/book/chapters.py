@@ -11,7 +11,10 @@ from backpass.derivation import Derivation
 
 BOOK = Path(__file__).parents[2]
 _CELL = re.compile(r"^(`{3,})\{code-cell\}[^\n]*\n(.*?)^\1\s*$", re.DOTALL | re.MULTILINE)
-_FENCE = re.compile(r"^(`{3,}|~{3,}|:{3,})(?!\{(?:exercise|solution|admonition|note|tip|important|warning)).*?^\1\s*$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"^(`{3,}|~{3,}|:{3,})(?!\{(?:exercise|solution|admonition|note|tip|important|warning)).*?^\1\s*$",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 @cache

@@ -49,3 +49,17 @@ def test_pages_are_kept_without_outputs_and_with_one_title(page):
     text = prose(page)
     assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
     assert not any(re.search(r"^\s*(%timeit|!)", cell, re.MULTILINE) for cell in code_cells(page))
+
+
+def test_reading_times_are_those_of_the_pages():
+    """At 200 words a minute, code at half: no page is more than four minutes off what the table says."""
+    guide = BOOK / "chapters" / "foundations" / "how_to_read.md"
+    stated = re.findall(r"^\| \[[^\]]+\]\(([\w./]+\.md)\) \| (\d+) \|", guide.read_text(), re.MULTILINE)
+    short = {"intro", "how_to_read", "api", "bibliography"}
+    assert {(guide.parent / path).resolve() for path, _ in stated} == {
+        p for p in chapters() if p.stem not in short
+    }
+    for path, minutes in stated:
+        page = (guide.parent / path).resolve()
+        words = len(prose(page).split()) + sum(len(cell.split()) for cell in code_cells(page)) / 2
+        assert abs(words / 200 - int(minutes)) <= 4, f"{page.stem}: {words / 200:.0f} minutes"

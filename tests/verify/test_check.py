@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from backpass import ops
+from backpass.arrays import namespace
 from backpass.ops import linear, matmul, softmax
 from backpass.verify import METHODS, VerificationError, check
 
@@ -433,9 +434,20 @@ class TestSymbolic:
             linear, RNG.standard_normal((40, 30)), RNG.standard_normal((30, 20)), methods=["symbolic"]
         )
         assert [row.how for row in report.rows] == [
-            "every element, exactly, at shape [2, 2]",
             "every element, exactly, at shape [2, 3]",
+            "every element, exactly, at shape [3, 2]",
         ]
+
+    def test_an_error_that_vanishes_for_two_entries_is_seen(self):
+        """At n = 2 the factor 2 / n would be 1."""
+
+        def backward(dy, saved):
+            (y,), xp = saved, namespace(dy)
+            return y * (dy - 2 * xp.sum(dy * y, axis=-1, keepdims=True) / dy.shape[-1])
+
+        own = SimpleNamespace(**{**vars(softmax), "backward": backward})
+        (row,) = check(own, methods=["symbolic"], raises=False).rows
+        assert row.verdict == "FAILED"
 
 
 def test_a_looser_tolerance_shows_its_reason():

@@ -221,6 +221,19 @@ class TestInATable:
         found = self.report(softmax, lambda dy, saved: saved.y * dy, X)
         assert "reference − got = −y·Σ(" in found
 
+    def test_softmax_differentiated_as_if_for_a_single_element(self):
+        found = self.report(softmax, lambda dy, saved: dy * saved.y * (1 - saved.y), X)
+        assert "reference − got = y²·dy − y·Σ(y·dy) (Σ over axis 1)" in found
+
+    def test_linear_with_one_slice_in_place_of_the_sum(self):
+        def backward(dy, saved):
+            dx, _, db = linear.backward(dy, saved)
+            return dx, saved.x[1].T @ dy[1], db
+
+        inputs = RNG.standard_normal((3, 4, 5)), RNG.standard_normal((5, 2)), RNG.standard_normal(2)
+        found = self.report(linear, backward, *inputs)
+        assert "got = backward(dy at position 1 of axis 0): the sum over axis 0 of dy is missing" in found
+
     def test_what_was_saved_may_be_part_of_the_term(self):
         """A norm held fixed: the missing term has its square below."""
         own = SimpleNamespace(

@@ -31,6 +31,7 @@ _OF_SAME_SHAPE = (
     relations.dropped_before,
     relations.missing_term,
     relations.some_zero,
+    relations.one_slice,
 )
 
 

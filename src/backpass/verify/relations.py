@@ -182,6 +182,31 @@ def dropped_before(pair: Pair) -> Diagnosis | None:
     return None
 
 
+def one_slice(pair: Pair) -> Diagnosis | None:
+    """Got is what backward makes of one slice of dy: the others do not enter."""
+    dy = pair.terms.get("dy")
+    if pair.backward is None or dy is None:
+        return None
+    for axis, length in enumerate(dy.shape):
+        for position in range(length) if 1 < length <= LONGEST_AXIS else ():
+            alone = np.where(_along(axis, dy.ndim, length) == position, dy, 0.0)
+            try:
+                again = pair.backward(alone)
+            except Exception:
+                break
+            if pair.explained(pair.got, again, tried=dy.ndim * length):
+                return Diagnosis(
+                    "missing sum",
+                    f"got = backward(dy at position {position} of axis {axis}): the sum over axis {axis} of dy is missing",
+                )
+    return None
+
+
+def _along(axis: int, ndim: int, length: int) -> np.ndarray:
+    """0, 1, … along one axis, of length 1 along the others."""
+    return np.arange(length).reshape([length if a == axis else 1 for a in range(ndim)])
+
+
 def missing_term(pair: Pair) -> Diagnosis | None:
     """reference − got is a multiple of one term, or a combination of two."""
     terms = _dictionary(pair)

@@ -20,7 +20,7 @@ from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 
 NAME = "symbolic"
 ELEMENTS = 24  # of all inputs together, where the shape cannot be made smaller: beyond, expressions grow long
-LENGTHS = (2, 3, 2, 3, 2)  # at most, for a declaration's letters
+LENGTHS = (3, 2, 3, 2, 3)  # at most, for a declaration's letters
 LEADING = {"*": (2,), "*a": (2,), "*b": (1,)}  # for its groups of leading axes, where they are not empty
 
 

@@ -72,12 +72,14 @@ def dictionary(terms: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> list[
             Term(f"1/{atom.text}", "", 1 / atom.value, 1),
             Term(f"1/{atom.text}²", "", atom.value**-2.0, 2),
         ]
-    products = [*atoms, *_products(atoms)]
+    pairs = _products(atoms)
+    products = [*atoms, *pairs]
+    triples = [made for pair in pairs for atom in atoms if (made := _product(pair, atom))]
     sums = [total for product in products for total in _sums(product)]
     scaled = [made for total in sums for product in products if (made := _product(product, total))]
     found: list[Term] = []
     seen: set[bytes] = set()
-    for term in sorted([*products, *sums, *scaled], key=lambda term: term.factors):
+    for term in sorted([*products, *triples, *sums, *scaled], key=lambda term: term.factors):
         fitted = _fit(term, shape)
         if fitted is None or not fitted.value.any():
             continue
