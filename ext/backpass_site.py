@@ -60,6 +60,7 @@ def setup(app: Sphinx) -> dict:
     # Its value is a hash of src/ and ext/: when they change, every page is read again.
     app.add_config_value("sources_fingerprint", "", "env")
     app.add_config_value("solutions", True, "env")
+    app.set_html_assets_policy("always")  # mathematics may be in the outputs of cells alone
     app.connect("config-inited", set_address)
     app.connect("doctree-read", drop_solutions, priority=100)  # before anything takes note of them
     app.connect("html-page-context", mend_citations)

@@ -139,10 +139,9 @@ def test_page(browser, address, name):
         assert page.evaluate(CLIPPED) == []
 
 
-@pytest.mark.parametrize("name", PAGES)
+# Not 404: a server sends it from any address, so its links start at the server's root.
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "404"])
 def test_opens_from_disk(browser, site, name):
-    if name == "404":
-        pytest.skip("a server sends this page from any address, so its links name the server")
     with Visit(browser) as visit:
         visit.open(f"file://{site}/{name}.html")
         assert visit.complaints == []
@@ -176,11 +175,6 @@ def test_links_resolve(site):
             if not target.exists() or (place and target in pages and place not in pages[target].places):
                 broken.append(f"{path.relative_to(site)} → {address}")
     assert broken == []
-
-
-def test_every_chapter_is_in_the_table_of_contents():
-    written = {str(path.relative_to(BOOK).with_suffix("")) for path in BOOK.glob("chapters/**/*.md")}
-    assert written - set(chapters(BOOK)) == set()
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
