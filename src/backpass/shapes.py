@@ -13,8 +13,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -155,22 +157,37 @@ def check_inputs(text: str, **arrays: Array | None):
     given = [spec for spec in shapes.inputs if arrays[spec.name] is not None or not spec.optional]
     for spec in given:
         _check_type(spec, arrays[spec.name])
+    kinds = {spec.name: kind(arrays[spec.name]) for spec in given}
+    floating = next((spec.name for spec in given if not spec.integer), None)
     for spec in given[1:]:
-        _check_same_home(spec.name, arrays[spec.name], arrays[given[0].name], f"{given[0].name}'s")
-    floating = [spec.name for spec in given if not spec.integer]
-    for name in floating[1:]:
-        _check_same_dtype(name, arrays[name], arrays[floating[0]].dtype, f"{floating[0]}'s")
+        first = given[0].name
+        _check_same(spec.name, kinds[spec.name], kinds[first], f"{first}'s", ("library", "device"))
+        if not spec.integer:
+            _check_same(spec.name, kinds[spec.name], kinds[floating], f"{floating}'s", ("dtype",))
     shapes.bind(arrays)
     return namespace(*(arrays[spec.name] for spec in given))
 
 
-def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | None = None):
-    """Refuse a ``dy`` that is not of the output's shape, nor of the library, device and dtype of ``like``,
-    an array that forward saved; return ``dy``'s namespace. Raises TypeError or ValueError."""
+class Kind(NamedTuple):
+    """What a gradient has in common with the forward's arrays: facts, for an operation that saves no array."""
+
+    library: str
+    device: str
+    dtype: object
+
+
+def kind(array: Array) -> Kind:
+    """The library, device and dtype of an array."""
+    library = namespace(array).__name__.rpartition(".")[2]
+    return Kind(library, str(getattr(array, "device", "cpu")), array.dtype)
+
+
+def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Kind):
+    """Refuse a ``dy`` that is not of the output's shape, nor of the kind of ``like``, which forward saved: an
+    array, or an array's kind. Return ``dy``'s namespace. Raises TypeError or ValueError."""
     _check_type(Spec("dy", ("*",)), dy)
-    if like is not None:
-        _check_same_home("dy", dy, like, "forward's")
-        _check_same_dtype("dy", dy, like.dtype, "forward's")
+    expected = like if isinstance(like, Kind) else kind(like)
+    _check_same("dy", kind(dy), expected, "forward's", Kind._fields)
     if tuple(dy.shape) != tuple(shape):
         raise ValueError(f"dy: expected the output's shape {list(shape)}; got shape {list(dy.shape)}")
     return namespace(dy)
@@ -185,21 +202,10 @@ def _check_type(spec: Spec, array: object) -> None:
         raise TypeError(f"{spec.name}: expected {wanted}; got dtype {array.dtype}")
 
 
-def _check_same_home(name: str, array: Array, other: Array, whose: str) -> None:
-    if namespace(array) is not namespace(other):
-        raise TypeError(f"{name}: expected {whose} array library, {_library(other)}; got {_library(array)}")
-    if _device(array) != _device(other):
-        raise TypeError(f"{name}: expected {whose} device, {_device(other)}; got {_device(array)}")
-
-
-def _check_same_dtype(name: str, array: Array, dtype: object, whose: str) -> None:
-    if array.dtype != dtype:
-        raise TypeError(f"{name}: expected {whose} dtype, {dtype}; got {array.dtype}")
-
-
-def _library(array: Array) -> str:
-    return type(array).__module__.partition(".")[0]
-
-
-def _device(array: Array) -> str:
-    return str(getattr(array, "device", "cpu"))
+def _check_same(name: str, came: Kind, expected: Kind, whose: str, facts: Sequence[str]) -> None:
+    for fact in facts:
+        if getattr(came, fact) != getattr(expected, fact):
+            what = "array library" if fact == "library" else fact
+            raise TypeError(
+                f"{name}: expected {whose} {what}, {getattr(expected, fact)}; got {getattr(came, fact)}"
+            )

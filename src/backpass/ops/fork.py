@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import NamedTuple
 
 from backpass.arrays import Array
-from backpass.shapes import check_cotangent, check_inputs
+from backpass.shapes import Kind, check_cotangent, check_inputs, kind
 
 SHAPES = "x[*] -> y[k, *]"
 
@@ -21,6 +21,7 @@ class Saved(NamedTuple):
     """No array."""
 
     shape: tuple[int, ...]
+    kind: Kind
 
 
 def forward(x: Array, *, copies: int = 2) -> tuple[Array, Saved]:
@@ -34,13 +35,12 @@ def forward(x: Array, *, copies: int = 2) -> tuple[Array, Saved]:
     if not isinstance(copies, Integral) or copies < 1:
         raise ValueError(f"copies: expected an integer of at least 1; got {copies!r}")
     shape = (int(copies), *x.shape)
-    return xp.broadcast_to(xp.reshape(x, (1, *x.shape)), shape), Saved(shape)
+    return xp.broadcast_to(xp.reshape(x, (1, *x.shape)), shape), Saved(shape, kind(x))
 
 
 def backward(dy: Array, saved: Saved) -> Array:
     """``dx[*]`` from ``dy[k, *]``."""
-    (shape,) = saved
-    xp = check_cotangent(dy, shape)
+    xp = check_cotangent(dy, *saved)
     return xp.sum(dy, axis=0)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array
-from backpass.shapes import check_cotangent, check_inputs
+from backpass.shapes import Kind, check_cotangent, check_inputs, kind
 
 SHAPES = "x[*], f[*] -> y[*]"
 
@@ -20,6 +20,7 @@ class Saved(NamedTuple):
     """No array: the derivative of a sum needs neither term."""
 
     shape: tuple[int, ...]
+    kind: Kind
 
 
 def forward(x: Array, f: Array) -> tuple[Array, Saved]:
@@ -29,12 +30,12 @@ def forward(x: Array, f: Array) -> tuple[Array, Saved]:
     dtype, ValueError when the shapes differ (nothing is broadcast).
     """
     check_inputs(SHAPES, x=x, f=f)
-    return x + f, Saved(tuple(x.shape))
+    return x + f, Saved(tuple(x.shape), kind(x))
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
     """``dx[*]`` and ``df[*]`` from ``dy[*]``: the very same array, twice."""
-    check_cotangent(dy, saved.shape)
+    check_cotangent(dy, *saved)
     return dy, dy
 
 

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import NamedTuple
 
 from backpass.arrays import Array
-from backpass.shapes import check_cotangent, check_inputs
+from backpass.shapes import Kind, check_cotangent, check_inputs, kind
 
 SHAPES = "x[*] -> y[*]"
 
@@ -21,6 +21,7 @@ class Saved(NamedTuple):
 
     factor: float
     shape: tuple[int, ...]
+    kind: Kind
 
 
 def forward(x: Array, *, factor: float) -> tuple[Array, Saved]:
@@ -31,13 +32,13 @@ def forward(x: Array, *, factor: float) -> tuple[Array, Saved]:
     check_inputs(SHAPES, x=x)
     if not isinstance(factor, Real) and not getattr(factor, "is_real", False):  # a SymPy symbol may be real
         raise TypeError(f"factor: expected a real number, a constant; got {type(factor).__name__}")
-    return x * factor, Saved(factor, tuple(x.shape))
+    return x * factor, Saved(factor, tuple(x.shape), kind(x))
 
 
 def backward(dy: Array, saved: Saved) -> Array:
     """``dx[*]`` from ``dy[*]``."""
-    factor, shape = saved
-    check_cotangent(dy, shape)
+    factor, shape, like = saved
+    check_cotangent(dy, shape, like)
     return dy * factor
 
 
