@@ -11,7 +11,7 @@
     ''', name="softmax", operation="softmax")
 
 Each line is parsed and evaluated; it must equal the line above it at several sizes, for every free index, exactly. The left
-side is evaluated too: \\bar{x}_i is the derivative of 𝓛 = Σ \\bar{y}·y, worked out from the definitions. With `operation`,
+side is evaluated too: `\\bar{x}_i` is the derivative of 𝓛 = Σ ȳ·y, worked out from the definitions. With `operation`,
 the definition of the output must be that operation's `forward`, and the last line for each input its `backward`.
 """
 
