@@ -1,5 +1,7 @@
 """The bytes of `saved`: each storage once, parameters apart."""
 
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -86,3 +88,35 @@ def test_what_parts_of_a_composite_save_is_found():
     found = cost.memory(keeping(lambda x: inner, lambda x: [x, (x.T,)]), (2, 3))
     assert found.activations == 3 * 8 + 6 * 8
     assert [kept.name for kept in found.arrays] == ["parts.0.parts.0", "parts.1.0"]
+
+
+@dataclass
+class Kept:
+    x: np.ndarray
+    n: int
+
+
+def saving(make):
+    return SimpleNamespace(forward=lambda x: (x * 2, make(x)), backward=lambda dy, saved: 2 * dy)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: {"x": x, "n": 3}, lambda x: Kept(x, 3), lambda x: [(x, 3), {"again": x}]],
+    ids=["dict", "dataclass", "nested"],
+)
+def test_arrays_in_any_container_are_counted(make):
+    assert cost.saved_bytes(saving(make), np.ones((4, 5))) == 4 * 5 * 8
+
+
+def test_an_object_that_hides_arrays_is_refused():
+    with pytest.raises(
+        TypeError, match=r"saved: expected arrays, alone or in a tuple, .*; got SimpleNamespace"
+    ):
+        cost.saved_bytes(saving(lambda x: SimpleNamespace(x=x)), np.ones((4, 5)))
+
+
+def test_a_strided_view_counts_the_storage_behind_it():
+    strided = np.lib.stride_tricks.as_strided
+    op = saving(lambda x: strided(x, (50, 20), (0, 8)))
+    assert cost.saved_bytes(op, np.ones((4, 5))) == 4 * 5 * 8

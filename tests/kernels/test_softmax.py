@@ -137,6 +137,7 @@ STRIDED = {
     "expanded over the row": lambda a: a(4, 5, 1).expand(4, 5, 35),
     "expanded over all leading axes": lambda a: a(35).expand(3, 2, 35),
     "a part of each row": lambda a: a(4, 50)[:, 7:42],
+    "negated by a flag": lambda a: torch.complex(a(4, 35), -a(4, 35)).conj().imag,
 }
 
 

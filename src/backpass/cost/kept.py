@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import array_api_compat
@@ -77,10 +77,26 @@ def _arrays(value: object, path: str) -> Iterator[tuple[str, Array]]:
     """The arrays of a Saved, and of the Saveds within it that a composite operation keeps, by name."""
     if is_array(value):
         yield path, value
-    elif isinstance(value, (tuple, list)):
-        parts = getattr(value, "_fields", range(len(value)))
-        for part, inner in zip(parts, value, strict=True):
-            yield from _arrays(inner, f"{path}.{part}" if path else str(part))
+        return
+    for part, inner in _parts(value):
+        yield from _arrays(inner, f"{path}.{part}" if path else str(part))
+
+
+def _parts(value: object) -> Iterable[tuple[object, object]]:
+    """What a container holds, by name; nothing for a fact such as a size. Raises TypeError for an object that
+    hides arrays, whose bytes would otherwise count 0."""
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, (tuple, list)):
+        return zip(getattr(value, "_fields", range(len(value))), value, strict=True)
+    attributes = getattr(value, "__dict__", {})
+    if is_dataclass(value):
+        return attributes.items()
+    if any(map(is_array, attributes.values())):
+        raise TypeError(
+            f"saved: expected arrays, alone or in a tuple, list, dict or dataclass; got {type(value).__name__}"
+        )
+    return ()
 
 
 def _storage(array: Array) -> tuple[int, int]:
@@ -92,6 +108,7 @@ def _storage(array: Array) -> tuple[int, int]:
         raise TypeError(
             f"the bytes of NumPy arrays and PyTorch tensors are known; got {type(array).__name__}"
         )
-    while isinstance(array.base, np.ndarray):
-        array = array.base
+    owner: object = array
+    while (owner := getattr(owner, "base", None)) is not None:  # as_strided puts an object in between
+        array = owner if isinstance(owner, np.ndarray) else array
     return id(array), array.nbytes

@@ -43,6 +43,7 @@ def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, dict[str, int]]:
     ``reshape`` would copy. A tensor with four or more that do not merge is copied: rare, and else every
     kernel would pay.
     """
+    x = x.resolve_neg()  # torch may hold a negation as a flag, which a pointer does not carry
     lengths: list[int] = []
     strides: list[int] = []
     for length, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):

@@ -60,7 +60,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
 
     dx = torch.empty(y.shape, dtype=y.dtype, device=y.device)
     if dx.numel() > 0:
-        backward_launch(dy, y.contiguous(), dx).run()
+        backward_launch(dy, y.resolve_neg().contiguous(), dx).run()
     return dx
 
 
