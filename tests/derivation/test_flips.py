@@ -39,7 +39,7 @@ def test_no_sign_and_no_transpose_is_left_out(name, sources):
 
 FACT = r"""
     given X \in \mathbb{R}^{n \times n}, x \in \mathbb{R}^n
-    \sum_{j \ne i} 2 X_{ij} - x_i = \sum_{j \ne i} X_{ij} 2 - x_i
+    \sum_{j \ne i} 2 X_{ij} - x_i = \sum_{j \ne i} X_{ij} \cdot 2 - x_i
     X^\top (X \odot X) = X^\top (X \odot X)
     x_i x_j = x_j x_i \quad (i < j)
 """

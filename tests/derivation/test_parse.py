@@ -51,7 +51,68 @@ UNREADABLE = [
     ("let \\bar{x}_i = x_i", "derived, not defined", "\\bar"),
     ("let n = 2", "n is declared already", "n"),
     ("given n \\in \\mathbb{R}", "n is declared already", "n"),
+    (r"x_i = x_n", "n is a dimension, so it cannot be an index", "n"),
+    (r"x_i = \sum_j \delta_{jn} x_j", "n is a dimension, so it cannot be an index", r"n} x_j"),
+    (r"x_i = \sum_{j < n} x_j", "n is a dimension, so it cannot be an index", r"n}"),
+    ("let z_n = x_n", "n is a dimension, so it cannot be an index", "n"),
+    ("let z_1 = x_1", "its indices are letters", "z_1"),
+    (r"x_i e_i = x_i e", "e takes no index", "e_i"),
+    (r"\dot{x}_i = \dot{x}_i \quad (\dot{x}_1 = 0)", "of the whole of X", r"\dot{x}_1"),
+    (r"W_{ij} = W_{ij}^\top", "prints like an element of the transpose", r"W_{ij}^"),
 ]  # fmt: skip
+
+# What prints as something else than it would be parsed as: each is false as it prints.
+PRINTED_OTHERWISE = [
+    r"2 x_i^2 = {x_i + x_i} x_i",
+    r"\sum_j (x_j + y_j) = \sum_j {x_j + y_j}",
+    r"W^\top x = {x^\top W}^\top",
+    r"{x_i}^2 = x_i^2",
+    r"x_i^2 = x_i{}^2",
+    r"2 x_i = 1 2 x_i",
+    r"0 = 1\,000",
+    r"x_1 \cdot 2 = x_12",
+    r"x_i \cdot 2 = x_i^12",
+    r"x_i = 2 \frac12 x_i",
+    r"x_i \cdot \frac32 = x_i \frac12 3",
+    r"x_i^2 = x_i^\, 2",
+    r"x_i = x_\, i",
+    r"x_i^2 = x_i\,^2",
+    r"\frac{x_i}{2} = \frac{x_i}\,{2}",
+    r"\frac{x_i}{2} = \frac{x_i}\,2",
+    r"x_i + \frac12 = x_i + \frac1\,2",
+    r"x_i + \sqrt2 = x_i + \sqrt\,2",
+    r"x_i + y_i = x_i \! \! + y_i",
+    r"x_i = \left( x_i )",
+    r"x_i = \left( x_i \right.",
+    r"x_i = \left( x_i \right]",
+    r"x_i = (x_i]",
+    r"x_i = \left x_i",
+    r"x_i = \big x_i",
+    r"x_i = \displaystyle x_i",
+    r"x_i = x_i % + y_i",
+    r"x_i = x_i \\ + y_i",
+    r"x_i = x_i'",
+    r"x_i^2 = x^2_i",
+    r"\sum_{i,j} W_{ij} = \sum_{i,j}^n W_{ij}",
+    r"\prod_j (2 x_j) = \prod_j 2 x_j",
+    r"\prod_j (x_j / 2) = \prod_j x_j / 2",
+    r"\log(x_i) / 2 = \log x_i / 2",
+]
+
+# Names of which one prints like the other, or like a product of others.
+PRINTED_ALIKE = [
+    r"\mathbf{a}, \mathbf{b}, \mathbf{ab} \in \mathbb{R}",
+    r"\text{a}, \text{b} \in \mathbb{R}",
+    r"\mathrm{a}, \text{a} \in \mathbb{R}",
+    r"\text{x + y} \in \mathbb{R}",
+    r"\text{12} \in \mathbb{R}",
+    r"\text{log} \in \mathbb{R}",
+    r"W_{\text{1}} \in \mathbb{R}",
+    r"x_1 \in \mathbb{R}",
+    r"x^2 \in \mathbb{R}",
+    r"c^2, c \in \mathbb{R}",
+    r"c \in \mathbb{R}^{n \cdot p}",
+]
 
 
 @pytest.mark.parametrize(("line", "message", "place"), UNREADABLE)
@@ -64,6 +125,39 @@ def test_the_unreadable_is_refused_with_its_place(line, message, place):
     assert shown[caret - 1][shown[caret].index("^") :].startswith(place)
 
 
+@pytest.mark.parametrize("line", PRINTED_OTHERWISE)
+def test_what_prints_otherwise_than_it_parses_is_refused(line):
+    with pytest.raises(Unreadable):
+        derive(GIVEN + line, name="refused")
+
+
+@pytest.mark.parametrize("declaration", PRINTED_ALIKE)
+def test_names_that_print_alike_are_refused(declaration):
+    with pytest.raises(Unreadable):
+        derive(f"{GIVEN}given {declaration}\n1 = 1", name="refused")
+
+
+def test_braces_that_group_are_refused_with_a_hint():
+    with pytest.raises(Unreadable, match=r"braces that no command takes print nothing.*write brackets"):
+        derive(GIVEN + "2 x_i^2 = {x_i + x_i} x_i", name="refused")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"given b_j \in \mathbb{R}" + "\n" + r"b_j \sum_j x_j = \sum_j x_j b_j",
+        r"given i \in \mathbb{R}" + "\n" + r"i x_i = x_i i",
+        r"given \text{loss}, \text{lo}, \text{ss} \in \mathbb{R}"
+        + "\n"
+        + r"1 = \text{lo} \text{ss} / \text{loss}",
+        r"let \sigma^2 = x_1" + "\n" + r"1 = \bar{\sigma}^2",
+    ],
+)
+def test_a_letter_has_one_meaning(text):
+    with pytest.raises(Unreadable, match=r"cannot be an index|prints as part|not declared"):
+        derive(GIVEN + text, name="refused")
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
@@ -71,6 +165,8 @@ def test_the_unreadable_is_refused_with_its_place(line, message, place):
         (r"\tfrac1n x_i", r"x_i / n"),
         (r"2x_iy_i", r"2 \cdot x_i \times y_i"),
         (r"\left[ x_i \right] \bigl( y_i \bigr)", r"\{x_i\}(y_i)"),
+        (r"\left\langle x, \Big( y \Big) \right\rangle \; y_i", r"y_i \quad \sum_j x_j \, y_j"),
+        (r"x_i \cdot 2 \cdot 3^2 \times \frac12", r"9 x_i"),
         (r"\sqrt n x_i", r"n^{1/2} x_i"),
         (r"\exp(x_i)^2", r"e^{2 x_i}"),
         (r"\log e^{x_i}", r"x_i"),

@@ -6,6 +6,8 @@ evaluation needs: what each reference refers to, and what each bound index range
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import NoReturn
 
 from lark import Token, Tree
@@ -18,6 +20,7 @@ from backpass.derivation.names import (
     Shape,
     Variable,
     accent_and_name,
+    canonical,
     in_words,
     subscripts_of,
 )
@@ -54,6 +57,9 @@ class Index:
         theirs._dimension = theirs._dimension or mine._dimension
         mine._same = theirs
         return True
+
+
+_TIMES = re.compile(r"\\(?:cdot|times)")
 
 
 class Analysis(Interpreter):
@@ -94,8 +100,11 @@ class Analysis(Interpreter):
         position = where.start_pos if isinstance(where, Token) else where.meta.start_pos
         raise Unreadable(message, self.part, position)
 
-    def index(self, letter: str) -> Index:
-        """What a letter stands for here: the innermost sum's, or a free one's."""
+    def index(self, token: Token) -> Index:
+        """What an index letter stands for here: the innermost sum's, or a free one's."""
+        letter = str(token)
+        if meaning := self.scope.other_meaning(token):
+            self.refuse(f"{letter} {meaning}, so it cannot be an index", token)
         for name, index in reversed(self.bound):
             if name == letter:
                 return index
@@ -103,7 +112,9 @@ class Analysis(Interpreter):
         return self.free.setdefault(letter, Index())
 
     def run_together(self, first: Token, second: Token) -> None:
-        if not self.index(str(first)).runs_with(self.index(str(second))):
+        if first.isdigit() or second.isdigit():
+            return
+        if not self.index(first).runs_with(self.index(second)):
             self.refuse(f"{first} and {second} run over different dimensions", first)
 
     # ---- names -----------------------------------------------------------------------------------
@@ -134,18 +145,20 @@ class Analysis(Interpreter):
             )
             self.refuse(f"{found.name} takes {wanted}; got {len(found.indices)}", tree)
         for token, side in zip(found.indices, variable.axes, strict=True):
-            if not token.isdigit() and not self.index(str(token)).runs_over(side):
-                other = self.index(str(token)).dimension
+            if not token.isdigit() and not self.index(token).runs_over(side):
+                other = self.index(token).dimension
                 self.refuse(f"{token} runs over {other} elsewhere, and over {side} here", token)
         return ()
 
-    def _shape_of_dimension(self, found: Reference, tree: Tree) -> Shape:
+    def _shape_of_constant(self, found: Reference, tree: Tree) -> Shape:
+        if found.indices:
+            self.refuse(f"{found.name} takes no index", tree)
         return ()
 
-    _shape_of_euler = _shape_of_pi = _shape_of_dimension
+    _shape_of_dimension = _shape_of_euler = _shape_of_pi = _shape_of_constant
 
     def _shape_of_loss(self, found: Reference, tree: Tree) -> Shape:
-        if not found.accent:
+        if not found.accent or found.indices:
             self.refuse(
                 r"\mathcal{L} stands only in \dot{\mathcal{L}} and \frac{\partial \mathcal{L}}{\partial …}",
                 tree,
@@ -190,8 +203,8 @@ class Analysis(Interpreter):
             return self.reference(tree)
         shape = self.visit(base)
         if exponent.data == "top":
-            if len(shape) not in (0, 2):
-                self.refuse("only matrices can be transposed", base)
+            if base.data == "reference" and not shape and self.expression.references[id(base)].indices:
+                self.refuse("this prints like an element of the transpose: swap the indices", base)
             return shape[::-1]
         if shape or self.visit(exponent):
             self.refuse("powers are of numbers; write a matrix product out", tree)
@@ -248,6 +261,10 @@ class Analysis(Interpreter):
         return first[1]
 
     def product(self, tree: Tree) -> Shape:
+        for before, factor in pairwise(tree.children):
+            between = self.part.text[before.meta.end_pos : factor.meta.start_pos]
+            if not _TIMES.search(between) and _joins(before, factor):
+                self.refuse("this prints as part of what stands before it: write \\cdot between them", factor)
         shape = self.visit(tree.children[0])
         for factor in tree.children[1:]:
             other = self.visit(factor)
@@ -268,8 +285,8 @@ class Analysis(Interpreter):
         for token in own:
             if token.isdigit():
                 self.refuse("a sum runs over a letter", token)
-            if token in self.scope.dimensions:
-                self.refuse(f"{token} is a dimension", token)
+            if meaning := self.scope.other_meaning(token):
+                self.refuse(f"{token} {meaning}, so it cannot be an index", token)
             if token in self.free or any(token == letter for letter, _ in self.bound):
                 self.refuse(f"{token} is in use outside this {sign[1:]}", token)
         letters = [(str(token), Index()) for token in own]
@@ -280,13 +297,23 @@ class Analysis(Interpreter):
             found = self.scope.resolve(end.children[0])
             if found is None or found.kind != "dimension":
                 self.refuse("a sum ends at a dimension", end)
-            letters[0][1].runs_over(found.name)
+            for _, index in letters:
+                index.runs_over(found.name)
         shape = self.visit(body)
         del self.bound[len(self.bound) - len(letters) :]
         if sign != r"\sum" and shape:
             self.refuse(f"a {sign[1:]} is of numbers", body)
+        if sign != r"\sum" and self._is_product(body):  # a sum of products is the same either way
+            self.refuse(f"how far does this {sign[1:]} reach? Write brackets", body)
         self.ranges.append((self.expression, tree, letters))
         return shape
+
+    def _is_product(self, tree: Tree) -> bool:
+        """Whether a tree is of factors side by side, divided by a slash or not."""
+        if tree.data == "fraction":
+            above, below = tree.children
+            return "/" in self.part.text[above.meta.end_pos : below.meta.start_pos]
+        return tree.data in ("product", "hadamard")
 
     # ---- derivatives -----------------------------------------------------------------------------
 
@@ -328,31 +355,36 @@ class Analysis(Interpreter):
             self.run_together(first, rest[1])
             return
         self.visit(first)
-        if self.expression.references[id(first)].accent != "dot":
-            self.refuse(r"a condition is j \ne i or \dot{X} = 0", first)
+        found = self.expression.references[id(first)]
+        if found.kind != "variable" or found.accent != "dot" or found.indices:
+            self.refuse(r"a condition is j \ne i, or \dot{X} = 0 of the whole of X", first)
 
 
 def define(scope: Scope, line: Line) -> None:
     """Take in a `let` line. Its left side is a name, or a name with one letter for each index."""
     left = parse(line.left, "moved")
     accent, name = accent_and_name(left)
-    letters = [str(token) for token in subscripts_of(left)]
+    tokens = subscripts_of(left)
+    letters = [str(token) for token in tokens]
     if accent:
         raise Unreadable(rf"\{accent} is derived, not defined", line.left)
     if len(set(letters)) < len(letters):
         raise Unreadable("an index stands twice on the left of a definition", line.left)
+    if any(token.isdigit() or token.type == "WORD" for token in tokens):
+        raise Unreadable("a definition is of all elements: its indices are letters", line.left)
     if line.conditions:
         raise Unreadable("a definition holds for all its indices", line.conditions)
     analysis = Analysis(scope)
     analysis.begin(line.left, left)
     gradient = scope.variables.get(rf"\bar{{{name}}}")
-    for letter, side in zip(letters, gradient.axes if gradient else (), strict=False):
-        analysis.index(letter).runs_over(side)
+    indices = [analysis.index(token) for token in tokens]
+    for index, side in zip(indices, gradient.axes if gradient else (), strict=False):
+        index.runs_over(side)
     (definition,) = analysis.run([line.right])
     for letter in definition.free:
         if letter not in letters:
             raise Unreadable(f"the index {letter} stands on the right only", line.right)
-    sides = tuple(analysis.index(letter).dimension for letter in letters)
+    sides = tuple(index.dimension for index in indices)
     if None in sides:
         letter = letters[sides.index(None)]
         raise Unreadable(f"what does {letter} run over? Declare the shape of \\bar{{{name}}}", line.left)
@@ -364,3 +396,13 @@ def define(scope: Scope, line: Line) -> None:
         raise Unreadable(message, line.left)
     backward = scope.is_backward(definition)
     scope.add(Variable(name, shape, "defined", False, tuple(letters), definition, backward), line.left)
+
+
+def _joins(before: Tree, factor: Tree) -> bool:
+    """Whether a factor prints as part of the one before it: 1 2 as 12, 2 \\frac12 as 2½, a word as its end."""
+    factor = factor.children[0] if factor.data == "power" else factor
+    if factor.data == "reference":
+        return canonical(factor).startswith(r"\text")
+    if factor.data == "fraction":
+        return before.data == "number" and all(part.data == "number" for part in factor.children)
+    return factor.data == "number"

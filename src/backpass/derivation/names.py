@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from lark import Token, Tree
@@ -87,9 +88,26 @@ class Scope:
 
     def add(self, variable: Variable, part: Part, position: int = 0) -> None:
         """Take in a name, which must be new."""
-        if variable.name in self.variables or variable.name in self.dimensions:
-            raise Unreadable(f"{variable.name} is declared already", part, position)
-        self.variables[variable.name] = variable
+        name = variable.name
+        if name in self.variables or name in self.dimensions:
+            raise Unreadable(f"{name} is declared already", part, position)
+        for other in self.variables.values():
+            if (
+                _is_element(name, other)
+                or _is_element(other.name, variable)
+                or _base(name) == _base(other.name)
+            ):
+                raise Unreadable(f"{name} cannot be told from {other.name}", part, position)
+        self.variables[name] = variable
+
+    def other_meaning(self, letter: Token) -> str:
+        """What else a letter stands for, which keeps it from being an index; "" if nothing."""
+        if letter in self.dimensions:
+            return "is a dimension"
+        if letter in self.variables:
+            return "is a name declared above"
+        labelled = next((name for name in self.variables if letter in _label(name)), None)
+        return f"is the label of {labelled}" if labelled else ""
 
     def is_backward(self, definition: Expression) -> bool:
         """Whether an expression uses gradients or differentials, itself or by a name that does."""
@@ -155,6 +173,22 @@ _SPECIAL = {
 }
 
 
+def _base(name: str) -> str:
+    """A name without its power: \\sigma of \\sigma^2."""
+    return re.sub(r"\^\d$", "", name)
+
+
+def _label(name: str) -> str:
+    """The subscript that is part of a name, unless it is a word."""
+    label = name.rpartition("_{")[2] if "_{" in name else ""
+    return "" if label.startswith("\\") else label.rstrip("}")
+
+
+def _is_element(name: str, array: Variable) -> bool:
+    """Whether a name with a label prints like an element of an array."""
+    return bool(array.axes and _label(name)) and name.startswith(f"{array.name}_{{")
+
+
 # ---- names as written ------------------------------------------------------------------------------------
 
 
@@ -163,7 +197,7 @@ def canonical(node: Tree | Token) -> str:
     if isinstance(node, Token):
         text = str(node)
         if node.type == "UPRIGHT":
-            text = text.replace(" ", "")
+            text = re.sub(r"\s", "", text)
             return text if text.endswith("}") else f"{text[:-1]}{{{text[-1]}}}"
         return text
     if node.data == "accented":
@@ -179,13 +213,16 @@ def canonical(node: Tree | Token) -> str:
 
 
 def accent_and_name(tree: Tree) -> tuple[str, str]:
-    """A reference without its subscripts: "bar", "dot" or "", and the name below that accent, with its power."""
+    """A reference without its subscripts: "bar", "dot" or "", and the name below that accent.
+
+    A power is part of the name, but not of one with a bar or a dot: that is written \\bar{\\sigma^2}.
+    """
     reference, power = _without_power(tree)
     head = reference.children[0]
     if isinstance(head, Tree) and head.data == "accented":
         accent = canonical(head).partition("{")[0]
-        if accent in (r"\bar", r"\dot"):
-            return accent[1:], canonical(head.children[1]) + power
+        if accent in (r"\bar", r"\dot") and not power:
+            return accent[1:], canonical(head.children[1])
     return "", canonical(head) + power
 
 

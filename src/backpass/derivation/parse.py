@@ -175,7 +175,10 @@ def parse(part: Part, rule: str = "expression") -> Tree:
         )
         if getattr(getattr(error, "token", None), "type", "") == "$END":
             raise Unreadable("something is missing at the end", part, len(part.text)) from None
-        raise Unreadable("cannot read this", part, position) from None
+        message = "cannot read this"
+        if part.text[position : position + 1] == "{":
+            message += ": braces that no command takes print nothing, so they cannot group; write brackets"
+        raise Unreadable(message, part, position) from None
 
 
 @lru_cache(maxsize=4096)
