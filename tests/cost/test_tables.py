@@ -2,25 +2,20 @@
 
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 
 from backpass import cost, ops
 from backpass.ops import softmax
+from backpass.verify import draw
+from backpass.verify.drawing import options_for
 
-INPUTS = {
-    "softmax": [(3, 5)],
-    "linear": [(2, 3, 5), (5, 4), (4,)],
-    "matmul": [(2, 1, 3, 4), (5, 4, 2)],
-    "scale": [(3,)],
-    "fork": [(3,)],
-    "residual": [(3,), (3,)],
-}
-OPTIONS = {"scale": {"factor": 0.5}}
+LINEAR = [(2, 3, 5), (5, 4), (4,)]
 
 
 @pytest.mark.parametrize("stem", ops.STEMS)
 def test_agrees_and_is_sound_html(stem):
-    table = cost.table(stem, *INPUTS[stem], **OPTIONS.get(stem, {}))
+    table = cost.table(stem, *draw(stem, np.random.default_rng(0)), **options_for(stem))
     assert table.agrees
     root = ElementTree.fromstring(table._repr_html_())
     headings = root.findall(".//th")
@@ -40,8 +35,8 @@ def test_terminal():
 
 
 def test_the_formula_shown_is_that_of_the_inputs_given():
-    assert r"+ m p" in cost.table("linear", *INPUTS["linear"])._repr_html_()
-    assert r"+ m p" not in cost.table("linear", *INPUTS["linear"][:2])._repr_html_()
+    assert r"+ m p" in cost.table("linear", *LINEAR)._repr_html_()
+    assert r"+ m p" not in cost.table("linear", *LINEAR[:2])._repr_html_()
 
 
 def test_a_wrong_formula_is_seen():

@@ -5,16 +5,8 @@ import pytest
 
 from backpass import ops
 from backpass.interpreters import counting
-
-OPTIONS = {"scale": {"factor": -1.75}, "fork": {"copies": 3}}
-SHAPES = {
-    "softmax": [(2, 3, 5)],
-    "linear": [(2, 3, 5), (5, 4), (4,)],
-    "matmul": [(2, 1, 3, 4), (3, 4, 2)],
-    "scale": [(2, 3)],
-    "fork": [(2, 3)],
-    "residual": [(2, 3), (2, 3)],
-}
+from backpass.verify import draw
+from backpass.verify.drawing import options_for
 
 
 def drawn(*shape, seed=0):
@@ -25,9 +17,9 @@ def drawn(*shape, seed=0):
 @pytest.mark.parametrize("stem", ops.STEMS)
 def test_values_are_numpys(stem):
     op, rng = ops.load(stem), np.random.default_rng(3)
-    inputs = [rng.standard_normal(shape) for shape in SHAPES[stem]]
-    y, saved = op.forward(*inputs, **OPTIONS.get(stem, {}))
-    counted_y, counted_saved = op.forward(*map(counting.array, inputs), **OPTIONS.get(stem, {}))
+    inputs = draw(op, rng)
+    y, saved = op.forward(*inputs, **options_for(op))
+    counted_y, counted_saved = op.forward(*map(counting.array, inputs), **options_for(op))
     np.testing.assert_allclose(counted_y.to_numpy(), y, rtol=1e-13)
     dy = rng.standard_normal(y.shape)
     gradients = op.backward(dy, saved)

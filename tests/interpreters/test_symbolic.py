@@ -8,16 +8,10 @@ import sympy
 
 from backpass import ops
 from backpass.interpreters import symbolic
+from backpass.shapes import parse
+from backpass.verify import draw
+from backpass.verify.drawing import options_for
 
-OPTIONS = {"scale": {"factor": -1.75}, "fork": {"copies": 3}}
-SHAPES = {
-    "softmax": [(2, 3)],
-    "linear": [(2, 3), (3, 2), (2,)],
-    "matmul": [(2, 1, 2, 3), (2, 3, 2)],
-    "scale": [(2, 3)],
-    "fork": [(2, 3)],
-    "residual": [(2, 3), (2, 3)],
-}
 xp = symbolic.xp
 
 
@@ -29,9 +23,10 @@ def at(expressions, numbers):
 @pytest.mark.parametrize("stem", ops.STEMS)
 def test_the_expressions_have_numpys_values(stem):
     op, rng = ops.load(stem), np.random.default_rng(5)
-    options = OPTIONS.get(stem, {})
-    inputs = [rng.standard_normal(shape) for shape in SHAPES[stem]]
-    symbols = [symbolic.array(f"a{i}", shape) for i, shape in enumerate(SHAPES[stem])]
+    options = options_for(op)
+    lengths = dict(zip(parse(op.SHAPES).letters, (3, 2, 2), strict=False))
+    inputs = draw(op, rng, lengths=lengths, leading={"*": (2,), "*a": (2, 1), "*b": (2,)})
+    symbols = [symbolic.array(f"a{i}", x.shape) for i, x in enumerate(inputs)]
     y, saved = op.forward(*inputs, **options)
     dy = rng.standard_normal(y.shape)
     dys = symbolic.array("dy", y.shape)
