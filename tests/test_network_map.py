@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 def test_it_is_a_drawing_with_a_text():
     svg = ElementTree.fromstring(NetworkMap("softmax").svg())
     assert svg.get("role") == "group"  # it holds links, which an "img" would hide
-    assert "softmax is lit" in svg.get("aria-label")
+    assert svg.get("aria-label").endswith("lit: weights")
     assert len(svg.findall(".//rect")) == len(STATIONS) + 2  # and the two frames
 
 
@@ -42,3 +42,10 @@ def test_every_page_exists(page):
 def test_an_unknown_station_is_refused():
     with pytest.raises(ValueError, match=r"here: expected one of .*softmax.*; got 'sofmax'"):
         NetworkMap("sofmax")
+
+
+def test_every_stem_with_a_page_lights_a_station_or_says_that_it_lights_none():
+    for stem in PAGES:
+        svg = NetworkMap(stem).svg()
+        assert ('class="here"' in svg) == ("; lit: " in svg)
+    assert 'class="here"' in NetworkMap("fork").svg()

@@ -12,43 +12,46 @@ LEFT, RIGHT = 28, 194  # x of the two columns: attention and the way to it, feed
 
 @dataclass(frozen=True)
 class Station:
-    """One box of the map: its label, the stem that computes it, and its place."""
+    """One box of the map: its label, the stems that compute it in one model or another, and its place."""
 
     label: str
-    stem: str
+    stems: tuple[str, ...]
     column: int
     row: int
 
+    @property
+    def page(self) -> str | None:
+        """The page of the first of its stems that has one."""
+        return next((PAGES[stem] for stem in self.stems if stem in PAGES), None)
 
-def _column(column: int, first_row: int, *stations: tuple[str, str]) -> list[Station]:
-    return [Station(label, stem, column, first_row + i) for i, (label, stem) in enumerate(stations)]
+
+def _column(column: int, *stations: tuple[str, str]) -> list[Station]:
+    return [Station(label, tuple(stems.split()), column, row) for row, (label, stems) in enumerate(stations)]
 
 
 STATIONS = (
     *_column(
         LEFT,
-        0,
-        ("tokens to vectors", "embedding"),
-        ("normalise", "layer_norm"),
+        ("tokens to vectors", "embedding position_embedding"),
+        ("normalise", "layer_norm rms_norm"),
         ("project to q, k, v", "linear"),
         ("scores", "matmul"),
         ("scale by 1/√d", "scale"),
         ("weights", "softmax"),
         ("weighted values", "matmul"),
         ("output projection", "linear"),
-        ("add to the stream", "residual"),
+        ("add to the stream", "residual fork"),
     ),
     *_column(
         RIGHT,
-        0,
-        ("normalise", "layer_norm"),
+        ("normalise", "layer_norm rms_norm"),
         ("up projection", "linear"),
-        ("activation", "gelu"),
+        ("activation", "relu gelu silu swiglu"),
         ("down projection", "linear"),
-        ("add to the stream", "residual"),
-        ("normalise", "layer_norm"),
+        ("add to the stream", "residual fork"),
+        ("normalise", "layer_norm rms_norm"),
         ("logits", "linear"),
-        ("loss", "cross_entropy"),
+        ("loss", "cross_entropy log_softmax nll"),
     ),
 )
 
@@ -89,7 +92,7 @@ class NetworkMap:
         return f'<div class="bp-map-frame"><style>{_STYLE}</style>{self.svg()}</div>'
 
     def __repr__(self) -> str:
-        return " → ".join(("[{}]" if s.stem == self.here else "{}").format(s.label) for s in STATIONS)
+        return " → ".join(("[{}]" if self._lit(s) else "{}").format(s.label) for s in STATIONS)
 
     def svg(self) -> str:
         """The drawing. Forward arrows are solid, the gradients' way back is dashed."""
@@ -115,20 +118,23 @@ class NetworkMap:
         return "".join(parts)
 
     def _alt(self) -> str:
-        lit = f"; {self.here} is lit" if self.here else ""
-        return "Map of a transformer: " + ", ".join(station.label for station in STATIONS) + lit
+        labels = ", ".join(station.label for station in STATIONS)
+        lit = " and ".join(dict.fromkeys(station.label for station in STATIONS if self._lit(station)))
+        return f"Map of a transformer: {labels}" + (f"; lit: {lit}" if lit else "")
+
+    def _lit(self, station: Station) -> bool:
+        return self.here in station.stems
 
     def _box(self, station: Station) -> str:
         x, y = station.column, 14 + station.row * ROW
-        lit = station.stem == self.here
-        page = PAGES.get(station.stem)
+        lit = self._lit(station)
         box = f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5" />'
         label = f'<text x="{x + BOX_WIDTH / 2}" y="{y + 19}" text-anchor="middle">{"● " if lit else ""}{escape(station.label)}</text>'
         if lit:
             return f'<g class="here">{box}{label}</g>'
-        if page is None:
+        if station.page is None:
             return f'<g class="later">{box}{label}</g>'
-        return f'<a href="{self.root}/{page}">{box}{label}</a>'
+        return f'<a href="{self.root}/{station.page}">{box}{label}</a>'
 
     @staticmethod
     def _arrows(a: Station, b: Station) -> str:

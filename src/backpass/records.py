@@ -12,7 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+_PACKAGE = Path(__file__).resolve().parent
+_CHECKOUT = _PACKAGE.parents[1] / "benchmarks" / "results"
+# In a checkout, the folder that the benchmarks write to; an installed package carries a copy.
+RESULTS = _CHECKOUT if _CHECKOUT.is_dir() else _PACKAGE / "results"
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from backpass.arrays import Array, is_array, namespace, size
 
+Record = TypeVar("Record", bound=tuple)
 _ARRAY = re.compile(r"(?P<name>\w+)\[(?P<axes>[^\]]*)\](?P<integer>:int)?(?P<optional>\?)?")
 
 
@@ -191,6 +192,15 @@ def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Kind):
     if tuple(dy.shape) != tuple(shape):
         raise ValueError(f"dy: expected the output's shape {list(shape)}; got shape {list(dy.shape)}")
     return namespace(dy)
+
+
+def check_saved(saved: object, expected: type[Record]) -> Record:
+    """Refuse what is not what forward returned second, before it is taken apart; return it. Raises TypeError."""
+    fields = expected._fields
+    if not isinstance(saved, tuple) or len(saved) != len(fields):
+        wanted = f"Saved({', '.join(fields)})"
+        raise TypeError(f"saved: expected what forward returned second, {wanted}; got {type(saved).__name__}")
+    return saved
 
 
 def _check_type(spec: Spec, array: object) -> None:

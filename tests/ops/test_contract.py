@@ -453,6 +453,26 @@ def test_a_cotangent_of_another_library_device_or_dtype_is_refused(stem):
     )
 
 
+@STEMS
+@pytest.mark.parametrize("wrong", [None, 3.0, (), "array", "too long"], ids=str)
+def test_what_forward_did_not_save_is_refused(stem, wrong):
+    y, saved = forward(stem, counted(draw(stem)))
+    wrong = {"array": y, "too long": (*saved, y)}.get(wrong, wrong) if isinstance(wrong, str) else wrong
+    fields = ", ".join(saved._fields)
+    message = rf"^saved: expected what forward returned second, Saved\({fields}\); got {type(wrong).__name__}"
+    with counting.tally() as t, pytest.raises(TypeError, match=message):
+        ops.load(stem).backward(y, wrong)
+    assert t.total == 0
+
+
+@pytest.mark.parametrize(
+    "factor", [np.float64(0.3), np.float32(0.5), np.int64(3)], ids=lambda f: f.dtype.name
+)
+def test_scale_by_a_scalar_of_numpy_keeps_the_dtype(factor):
+    y, saved = ops.scale.forward(np.ones((2, 3), dtype=np.float32), factor=factor)
+    assert y.dtype == ops.scale.backward(y, saved).dtype == np.float32
+
+
 def test_options_are_refused_before_any_arithmetic():
     x = counting.array(np.ones(3))
     for copies in (0, -1, 1.5, "2", None):

@@ -21,7 +21,7 @@ STEMS = ("softmax",)
 def load(stem: str) -> ModuleType:
     """The kernel's module. Raises LookupError when there is none, ImportError, saying why, without triton."""
     if stem not in STEMS:
-        near = difflib.get_close_matches(stem, STEMS, n=1)
+        near = difflib.get_close_matches(str(stem), STEMS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(STEMS)}"
         raise LookupError(f"no kernel is called {stem!r}; {hint}")
     if missing := _missing():

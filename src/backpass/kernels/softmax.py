@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from backpass.kernels.launch import TRITON_DTYPES, Launch, accumulator, check_tensor, row_start, rows_of
-from backpass.shapes import check_cotangent, check_inputs
+from backpass.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*, n>0] -> y[*, n]"
 
@@ -54,7 +54,7 @@ def forward(x: torch.Tensor) -> tuple[torch.Tensor, Saved]:
 
 def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     """``dx[*, n]``, contiguous, from ``dy[*, n]``, which may have any strides."""
-    (y,) = saved
+    (y,) = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, y.shape, like=y)
 

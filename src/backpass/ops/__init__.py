@@ -20,16 +20,19 @@ STEMS = ("linear", "matmul", "scale", "fork", "residual", "softmax")
 def load(stem: str) -> ModuleType:
     """The operation's module. Raises LookupError, naming the nearest stem, when there is none."""
     if stem not in STEMS:
-        near = difflib.get_close_matches(stem, STEMS, n=1)
+        near = difflib.get_close_matches(str(stem), STEMS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(STEMS)}"
         raise LookupError(f"no operation is called {stem!r}; {hint}")
     return import_module(f"{__name__}.{stem}")
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in STEMS:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return load(name)
+    except LookupError as error:
+        raise AttributeError(str(error)) from None
 
 
 def __dir__() -> list[str]:

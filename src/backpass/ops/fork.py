@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import NamedTuple
 
 from backpass.arrays import Array
-from backpass.shapes import Kind, check_cotangent, check_inputs, kind
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 
 SHAPES = "x[*] -> y[k, *]"
 
@@ -40,7 +40,7 @@ def forward(x: Array, *, copies: int = 2) -> tuple[Array, Saved]:
 
 def backward(dy: Array, saved: Saved) -> Array:
     """``dx[*]`` from ``dy[k, *]``."""
-    xp = check_cotangent(dy, *saved)
+    xp = check_cotangent(dy, *check_saved(saved, Saved))
     return xp.sum(dy, axis=0)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array, as_matrix, transpose
-from backpass.shapes import check_cotangent, check_inputs
+from backpass.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*, n], w[n, p], b[p]? -> y[*, p]"
 PARAMETERS = ("w", "b")
@@ -40,7 +40,7 @@ def forward(x: Array, w: Array, b: Array | None = None) -> tuple[Array, Saved]:
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array | None]:
     """``dx[*, n]``, ``dw[n, p]`` and ``db[p]`` (None without a bias) from ``dy[*, p]``."""
-    x, w, has_b = saved
+    x, w, has_b = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*x.shape[:-1], w.shape[1]), like=x)
 
     dx = dy @ transpose(w)

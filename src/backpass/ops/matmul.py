@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from backpass.arrays import Array, sum_to_shape, transpose
-from backpass.shapes import check_cotangent, check_inputs
+from backpass.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "a[*a, s, n], b[*b, n, p] -> y[*, s, p]"
 
@@ -38,7 +38,7 @@ def forward(a: Array, b: Array) -> tuple[Array, Saved]:
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
     """``da[*a, s, n]`` and ``db[*b, n, p]`` from ``dy[*, s, p]``."""
-    a, b = saved
+    a, b = check_saved(saved, Saved)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     check_cotangent(dy, (*batch, a.shape[-2], b.shape[-1]), like=a)
 

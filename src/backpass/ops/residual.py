@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array
-from backpass.shapes import Kind, check_cotangent, check_inputs, kind
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 
 SHAPES = "x[*], f[*] -> y[*]"
 
@@ -35,7 +35,7 @@ def forward(x: Array, f: Array) -> tuple[Array, Saved]:
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
     """``dx[*]`` and ``df[*]`` from ``dy[*]``: the very same array, twice."""
-    check_cotangent(dy, *saved)
+    check_cotangent(dy, *check_saved(saved, Saved))
     return dy, dy
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from numbers import Real
 from typing import NamedTuple
 
+import numpy as np
+
 from backpass.arrays import Array
-from backpass.shapes import Kind, check_cotangent, check_inputs, kind
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 
 SHAPES = "x[*] -> y[*]"
 
@@ -32,12 +34,14 @@ def forward(x: Array, *, factor: float) -> tuple[Array, Saved]:
     check_inputs(SHAPES, x=x)
     if not isinstance(factor, Real) and not getattr(factor, "is_real", False):  # a SymPy symbol may be real
         raise TypeError(f"factor: expected a real number, a constant; got {type(factor).__name__}")
+    if isinstance(factor, np.generic):
+        factor = factor.item()  # a scalar of NumPy's would bring its own dtype along
     return x * factor, Saved(factor, tuple(x.shape), kind(x))
 
 
 def backward(dy: Array, saved: Saved) -> Array:
     """``dx[*]`` from ``dy[*]``."""
-    factor, shape, like = saved
+    factor, shape, like = check_saved(saved, Saved)
     check_cotangent(dy, shape, like)
     return dy * factor
 

@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from backpass.arrays import Array
-from backpass.shapes import check_cotangent, check_inputs
+from backpass.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*, n>0] -> y[*, n]"
 
@@ -43,7 +43,7 @@ def forward(x: Array) -> tuple[Array, Saved]:
 
 def backward(dy: Array, saved: Saved) -> Array:
     """``dx[*, n]`` from ``dy[*, n]``."""
-    (y,) = saved
+    (y,) = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
 
     # In the forward pass x_i raised its own weight and, through the shared denominator,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import NamedTuple
 
-PLUMBING = ("check_inputs", "check_cotangent", "namespace")
+PLUMBING = ("check_inputs", "check_cotangent", "check_saved", "namespace")
 OPPOSITE = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
