@@ -134,6 +134,19 @@ def test_facts_products_and_conditions():
     )
 
 
+@pytest.mark.parametrize("letter", "abcdfghklmopqrstuvwxyz")
+def test_the_root_of_a_square_is_no_sum_whatever_its_name(letter):
+    line = rf"\sqrt{{\sum_{{i,j}} {letter}_i {letter}_j}} = \sum_i {letter}_i"
+    with pytest.raises(DerivationError, match="does not equal"):
+        derive(f"given {letter} \\in \\mathbb{{R}}^n\n{line}", name="root", sizes=[{"n": 2}])
+
+
+@pytest.mark.parametrize("line", [r"\frac{1}{0} = \frac{2}{0}", r"\frac{1}{y - x^2} = \frac{2}{y - x^2}"])
+def test_a_line_that_divides_by_zero_is_no_line(line):
+    with pytest.raises(Unreadable, match="divides by 0 everywhere"):
+        derive(f"given x \\in \\mathbb{{R}}\nlet y = x^2\n{line}", name="zero")
+
+
 def test_matrices_and_their_elements_in_one_derivation():
     derive(
         r"""

@@ -27,6 +27,8 @@ EQUAL = {
     "product of roots": (sqrt(a + b) * sqrt(a), sqrt(a**2 + a * b)),
     "root of a square, positive": (sqrt(a**2 * b**2, evaluate=False), a * b),
     "root of an exponential": (sqrt(exp(x)), exp(x / 2)),
+    "roots where they are defined": (sqrt(x * y), sqrt(x) * sqrt(y)),
+    "log of a square where log is defined": (log(x**2), 2 * log(x)),
     "constant roots": (sqrt(2 / pi) * sqrt(pi), sqrt(2)),
     "exp of log": (exp(x - log(total)), exp(x) / total),
     "log of softmax": (log(exp(x) / total), x - log(total)),
@@ -68,6 +70,8 @@ REFUSED = {
     "power of a symbol": x**y,
     "imaginary unit": sqrt(Integer(-1)) * x,
     "logarithm of a negative number": log(-2 * a, evaluate=False),
+    "root of an irrational sum": sqrt(3 - 2 * sqrt(2)) * x,
+    "root of a sum in an exponent": exp(sqrt(x**2 + 2 * x * y + y**2)),
     "undefined function": sympy.Function("f")(x),
 }
 
@@ -89,6 +93,20 @@ def test_an_equality_off_by_one_part_is_found_different(case: str) -> None:
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_near_misses_are_found_different(case: str) -> None:
     assert not exact.equal(*DIFFERENT[case])
+
+
+@pytest.mark.parametrize("name", [f"s{k}" for k in range(60)])
+def test_the_root_of_a_square_is_not_what_was_squared_whatever_its_name(name: str) -> None:
+    """A name decides the points drawn, at each of which the root's sign is as good as a coin's."""
+    v, w = sympy.Symbol(name, real=True), sympy.Symbol(name, positive=True)
+    assert not exact.equal(sqrt(v**2 + 2 * v + 1), v + 1)
+    assert not exact.equal(sqrt(w**2 + 2 * w + 1), -w - 1)
+    assert not exact.equal(exp(log(v**2 + 2 * v + 1) / 2 + v, evaluate=False), (v + 1) * exp(v))
+
+
+def test_what_is_defined_nowhere_is_equal_to_nothing() -> None:
+    with pytest.raises(exact.NotRepresentable, match="divides by 0 everywhere"):
+        exact.equal(x / Integer(0), x / Integer(0))
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -129,7 +129,8 @@ def difference(a: Value, b: Value, evaluator: Evaluator) -> tuple[int, ...] | No
 
 
 def _equal(a: sympy.Expr, b: sympy.Expr, evaluator: Evaluator) -> bool:
-    return a == b or exact.equal(evaluator.calculus.expand(a), evaluator.calculus.expand(b))
+    expand = evaluator.calculus.expand
+    return exact.equal(a, b) if a == b else exact.equal(expand(a), expand(b))
 
 
 def _report(

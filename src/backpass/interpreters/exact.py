@@ -5,12 +5,15 @@ the expression is evaluated modulo a prime at random points, in microseconds whe
 
 **Polynomials and fractions.** Every symbol becomes a random residue modulo p, a prime of 127 bits; + − × ÷ and integer
 powers are the field's own. A rational function that is not zero vanishes at a random point with a probability of at most
-degree / p (Schwartz–Zippel), about 1e-36 here. A zero denominator draws another point.
+degree / p (Schwartz–Zippel). Positive symbols and exponentials are drawn from the q = (p − 1)/2 squares only, where the
+bound is degree / q: about 1e-38 for each degree. A zero denominator draws another point.
 
 **Roots.** p ≡ 3 (mod 4), so −1 is no square and exactly one of ±r is one: √u is the root of u that is itself a square,
 which makes √ a function with √a·√b = √(ab); a u that is no square draws another point, and positive symbols are drawn
-among the squares. As over the real numbers, √(a²) = a then holds only for a positive a. If √u is no rational function,
-A + B√u ≠ 0 has a norm A² − B²u ≠ 0, to which Schwartz–Zippel applies; likewise for more roots.
+among the squares. If √u is no rational function, A + B√u ≠ 0 has a norm A² − B²u ≠ 0, to which Schwartz–Zippel applies;
+likewise for more roots. If it is one, u = v², then √u is v at the half of the points where v is a square, and −v at the
+others: whoever takes √u for v is found out at each point with a probability of 1/2 only. So an expression with a root of
+anything but a monomial in positive symbols is asked at ROOT_POINTS = 64 points, not at 3.
 
 **Exponentials.** exp(u) and exp(v) multiply to exp(u + v) and are otherwise independent: exponentials of functions
 whose differences are not constant are linearly independent over the rational functions, and for constants this is the
@@ -27,15 +30,24 @@ on its determinant). Exponents may be any rational functions; in the group of sq
 from the value of the sum over t_k, the same however the sum is scaled. exp(log u) = u. `erf` is odd and drawn from its
 argument's value; hyperbolic functions are written with exp; π is a positive symbol.
 
-"Equal" is therefore wrong with a probability near 1e-36. "Not equal" is certain but for identities of log and erf beyond
-those above. What has no image here (a rounded float, |x|, max, an exponential of an exponential) raises
-`NotRepresentable`, naming the sub-expression.
+**What "equal" means.** Symbols are real, and two expressions are compared where both are defined: every radicand and every
+argument of log positive, no denominator 0. This grants √(xy) = √x √y, (√x)² = x and log(x²) = 2 log x, which hold for
+positive x and y, the only ones for which their right sides are defined. It does not grant √(x²) = x, for √(x²) is defined
+for a negative x too.
+
+**How sure.** For expressions of degree d, "equal" is wrong with a probability of at most d/q at one point, (d/q)³ at
+three. If it hangs on the sign of one root of a square it is wrong with 2⁻⁶⁴, about 5e-20; if a difference appears for one in
+2ᵏ combinations of the signs of k such roots, with (1 − 2⁻ᵏ)⁶⁴: 1e-8 for k = 2. "Not equal" is certain but for identities of
+log and erf beyond those above, and for √(v²) = v with a sum v that is positive although no square, such as 1 + x².
+
+What has no image here (a rounded float, |x|, max, an exponential of an exponential) raises `NotRepresentable`, naming the
+sub-expression.
 """
 
 from __future__ import annotations
 
 import hashlib
-from functools import cache
+from functools import cache, lru_cache
 
 import sympy
 from sympy.functions.elementary.hyperbolic import HyperbolicFunction
@@ -46,8 +58,9 @@ P = (
 Q = (P - 1) // 2
 EXPONENT_POINTS = 12
 POINTS = 3
-MAX_DRAWS = 4096
-MEMORY = 50_000  # remembered values per point, before they are forgotten
+ROOT_POINTS = 64  # where a root may have the other sign
+MAX_DRAWS = 2**14  # each of r independent roots exists at half of the points: ROOT_POINTS · 2^r draws
+MEMORY = 10_000  # remembered values per point, before they are forgotten
 
 
 class NotRepresentable(ValueError):
@@ -64,15 +77,18 @@ class _NoValueHere(Exception):
 
 
 def is_zero(expr) -> bool:
-    """Whether a SymPy expression (or a number) is identically zero. Raises `NotRepresentable`."""
+    """Whether a SymPy expression (or a number) is zero wherever it is defined. Raises `NotRepresentable`."""
     return equal(expr, sympy.S.Zero)
 
 
 def equal(a, b) -> bool:
-    """Whether two SymPy expressions (or numbers) are identically equal. Raises `NotRepresentable`."""
+    """Whether two SymPy expressions (or numbers) are equal wherever both are defined. Raises `NotRepresentable`."""
     a, b = sympy.sympify(a), sympy.sympify(b)
     if a == b:
+        if a.has(sympy.nan, sympy.zoo):
+            raise NotRepresentable(a, "it divides by 0 everywhere")
         return True
+    needed = ROOT_POINTS if _has_unsure_root(a) or _has_unsure_root(b) else POINTS
     agreed = 0
     for draw in range(MAX_DRAWS):
         point = _point(draw)
@@ -82,7 +98,7 @@ def equal(a, b) -> bool:
         except _NoValueHere:
             continue
         agreed += 1
-        if agreed == POINTS:
+        if agreed == needed:
             return True
     raise NotRepresentable(
         a - b, f"no point out of {MAX_DRAWS} gives it a value (a root of a negative number, or 1/0?)"
@@ -168,6 +184,8 @@ class _Point:
                 else pow(self.inverse(value), -int(exponent), self.prime)
             )
         if exponent.is_Rational:
+            if any(factor.is_Add and factor.is_number for factor in sympy.Mul.make_args(base)):
+                raise NotRepresentable(expr, "roots of numbers are of rational ones and π")
             return self.root(expr, self.value(base), exponent)
         raise NotRepresentable(expr, "the exponent of a power must be a rational number")
 
@@ -237,12 +255,9 @@ class _ExponentPoint(_Point):
         self.weight = self.random("weight")
 
     def root(self, expr, value: int, exponent) -> int:
-        try:
-            return super().root(expr, value, exponent)
-        except _NoValueHere:
-            raise NotRepresentable(
-                expr, "inside an exponent, roots are of numbers and positive symbols only"
-            ) from None
+        if not _is_square_everywhere(expr.base):
+            raise NotRepresentable(expr, "inside an exponent, roots are of numbers and positive symbols only")
+        return super().root(expr, value, exponent)
 
     def log(self, argument) -> int:
         raise NotRepresentable(sympy.log(argument), "a logarithm inside an exponent, other than as a summand")
@@ -255,3 +270,24 @@ class _ExponentPoint(_Point):
 def _identity(symbol) -> str:
     """What tells a symbol from every other: its class, name and assumptions."""
     return sympy.srepr(symbol)
+
+
+@lru_cache(maxsize=MEMORY)
+def _has_unsure_root(expr) -> bool:
+    """Whether an expression has a root whose sign may differ from that of the root of real numbers."""
+    if expr.is_Pow and not expr.exp.is_Integer and not _is_square_everywhere(expr.base):
+        return True
+    if isinstance(expr, sympy.exp) and expr.has(sympy.log):  # exp(log(u) / 2) is a root
+        return True
+    return any(map(_has_unsure_root, expr.args))
+
+
+def _is_square_everywhere(radicand) -> bool:
+    """Whether a radicand is positive, and drawn as a square, at every point: a monomial in what is positive."""
+    if radicand.is_Mul:
+        return all(map(_is_square_everywhere, radicand.args))
+    if radicand.is_Pow:
+        return _is_square_everywhere(radicand.base)
+    return bool(
+        radicand.is_number or isinstance(radicand, sympy.exp) or (radicand.is_Symbol and radicand.is_positive)
+    )
