@@ -92,6 +92,13 @@ def test_a_planted_mistake_is_named(got, kind, sentence):
     assert (found.kind, str(found)) == (kind, sentence)
 
 
+def test_a_length_that_occurs_twice_is_named_at_each_place():
+    x, w, dy = RNG.standard_normal((4, 5)), RNG.standard_normal((5, 4)), RNG.standard_normal((4, 4))
+    found = diagnose(dy.sum(0), dy.mean(0), {"x": x, "w": w, "y": x @ w, "dy": dy})
+    places = "x's axis 0, w's axis 1, y's axis 0, y's axis 1 and the gradient's axis 0"
+    assert str(found) == f"got = ¼ × reference (4 is the length of {places})"
+
+
 def test_signs_that_follow_an_input():
     x, dy = RNG.standard_normal((2, 6, 6))
     found = diagnose(np.sign(x) * dy, dy, {"x": x, "dy": dy})

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from backpass.arrays import Array, is_array
-from backpass.verify.convert import device_of, dtype_name, is_floating, is_torch, to_numpy, to_torch
+from backpass.verify.convert import (
+    device_of,
+    dtype_name,
+    is_floating,
+    is_torch,
+    to_kind_of,
+    to_numpy,
+    to_torch,
+)
 from backpass.verify.drawing import COTANGENT, DIRECTIONS, generator
 from backpass.verify.subject import Subject
 
@@ -33,6 +41,9 @@ class Case:
     operator: Callable[..., Array] | None = None
     tolerances: dict[str, tuple[float, str]] = field(default_factory=dict)
     explain: bool = True
+    precision: str = (
+        "float64"  # to which numbers are rounded where the inputs are not taken as they were given
+    )
 
     @property
     def rng(self) -> np.random.Generator:
@@ -61,7 +72,7 @@ class Case:
 
     @property
     def uses_torch(self) -> bool:
-        """Whether float64 work runs in PyTorch: where the subject is known to run on nothing else."""
+        """Whether such work runs in PyTorch: where the subject is known to run on nothing else."""
         return self.subject.torch_only or (
             self.subject.shapes is None and any(is_torch(a) for a in self.arrays)
         )
@@ -89,14 +100,37 @@ class Case:
         return f"d{self.subject.input_names[at]}"
 
     def native(self, values: tuple[object, ...]) -> tuple[object, ...]:
-        """Fresh copies of NumPy arrays in the library in which float64 work runs."""
+        """Fresh copies of NumPy arrays in the library in which such work runs: in float64, or, at another
+        precision, in the inputs' dtype."""
         if self.uses_torch:
-            return tuple(_torch_like(value, self.device) for value in values)
-        return tuple(value.copy() if is_array(value) else value for value in values)
+            import torch
+
+            dtype = getattr(torch, self._native_dtype)
+            return tuple(
+                to_torch(value, self.device, dtype) if is_floating(value) else _torch_like(value, self.device)
+                for value in values
+            )
+        return tuple(
+            value.astype(self._native_dtype)
+            if is_floating(value)
+            else _copy(value)
+            if is_array(value)
+            else value
+            for value in values
+        )
+
+    @property
+    def _native_dtype(self) -> str:
+        return "float64" if self.precision == "float64" else self.dtype
+
+    def rounded(self, values: np.ndarray) -> np.ndarray:
+        """float64 values, rounded to the case's precision."""
+        return values.astype(self.precision).astype(np.float64)
 
     def forward(self, values: tuple[object, ...]) -> np.ndarray:
-        """y for NumPy inputs (real or complex), through the library in which float64 work runs."""
-        return _back(self.subject.forward(*self.native(values))[0])
+        """y for NumPy inputs (real or complex), through the library in which such work runs."""
+        y = _back(self.subject.forward(*self.native(values))[0])
+        return y if np.iscomplexobj(y) else y.astype(np.float64)
 
     def given(self) -> tuple[object, ...]:
         """Fresh copies of the inputs as they were given."""
@@ -105,7 +139,19 @@ class Case:
     @cached_property
     def y_as_given(self) -> np.ndarray:
         """The forward's output for the inputs as they were given."""
-        return to_numpy(_one_array(self.subject.forward(*self.given())[0]))
+        return to_numpy(self._y_as_given)
+
+    @property
+    def y_dtype(self) -> str:
+        """That output's dtype, by name."""
+        return dtype_name(self._y_as_given)
+
+    @cached_property
+    def _y_as_given(self) -> Array:
+        y = _one_array(self.subject.forward(*self.given())[0])
+        if not is_floating(y):
+            raise TypeError(f"forward: expected y of real floating-point numbers; got {dtype_name(y)}")
+        return y
 
     @property
     def y(self) -> np.ndarray:
@@ -131,7 +177,8 @@ class Case:
 
     def gradients_for(self, dy: np.ndarray) -> dict[int, np.ndarray | None]:
         """What backward makes of another cotangent."""
-        return self.by_input(self.subject.backward(self.native((dy,))[0], self._run[1]))
+        y, saved = self._run
+        return self.by_input(self.subject.backward(to_kind_of(y, dy), saved))
 
     @property
     def terms(self) -> dict[str, np.ndarray]:
@@ -143,7 +190,8 @@ class Case:
             saved = self._run[1]
         except NotRun:
             return terms
-        for name, value in _named_arrays(saved):
+        for name, value in named_arrays(saved):
+            value = to_numpy(value)
             if not any(np.array_equal(value, known, equal_nan=True) for known in terms.values()):
                 terms[name] = value
         return terms
@@ -160,19 +208,26 @@ class Case:
             if self.subject.shapes is not None or self.dtype == "float64":
                 raise
             raise NotRun(f"forward takes no float64 ({first_line(error)})") from None
-        if dtype_name(_one_array(y)) != "float64":
+        if dtype_name(_one_array(y)) != "float64" == self.precision:
             raise NotRun(f"forward computes in {dtype_name(y)}, given float64")
         return y, saved
 
     def by_input(self, returned: Any) -> dict[int, np.ndarray | None]:
-        """What backward returned, in float64, by position of the input it belongs to."""
+        """What backward returned, in float64, by position of the input it belongs to.
+
+        Raises ValueError when the number of gradients is off, TypeError when one is not of real numbers.
+        """
         found = self.by_position(returned)
+        for at, gradient in found.items():
+            if gradient is not None and not is_floating(gradient):
+                got = dtype_name(gradient) if is_array(gradient) else type(gradient).__name__
+                raise TypeError(f"{self.quantity(at)}: expected real floating-point numbers; got {got}")
         return {at: None if gradient is None else to_numpy(gradient) for at, gradient in found.items()}
 
     def by_position(self, returned: Any, *, every: bool = False) -> dict[int, Array | None]:
         """What backward returned, by position of the input: for the differentiable ones, or for every one.
 
-        Raises ValueError when the number is off.
+        Raises ValueError when the number of gradients is off.
         """
         gradients = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         while len(gradients) > len(self.inputs) and gradients[-1] is None:  # of optional inputs, not given
@@ -210,16 +265,18 @@ def describe(subject: Subject, inputs: tuple[object, ...]) -> str:
     return ", ".join([*parts, *types, library])
 
 
-def _named_arrays(saved: object) -> Iterator[tuple[str, np.ndarray]]:
-    """The floating arrays within ``saved``, by key, field or position."""
+def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
+    """The floating arrays within ``saved``, by key, field, attribute or position."""
     if isinstance(saved, dict):
         pairs = [(str(key), value) for key, value in saved.items()]
     elif isinstance(saved, (tuple, list)):
         names = getattr(saved, "_fields", None) or [f"saved[{at}]" for at in range(len(saved))]
         pairs = list(zip(names, saved, strict=True))
+    elif hasattr(saved, "__dict__") and not is_array(saved):
+        pairs = list(vars(saved).items())
     else:
         pairs = [("saved", saved)]
-    return ((name, to_numpy(value)) for name, value in pairs if is_floating(value))
+    return ((name, value) for name, value in pairs if is_floating(value))
 
 
 def first_line(error: Exception) -> str:

@@ -58,8 +58,9 @@ def check(
     - ``zero_gradients`` names inputs whose gradient is identically zero, else reported as vacuous;
     - ``tolerances`` maps a method to a tolerance and its reason, which the table then shows.
 
-    Raises VerificationError, which carries the report, when a row fails, unless ``raises=False``; TypeError,
-    ValueError or LookupError when ``op`` or its inputs are nothing that can be checked.
+    Raises VerificationError, which carries the report, unless the report passed: when a row fails or is vacuous,
+    or when nothing was shown about a gradient. ``raises=False`` returns the report all the same. Raises
+    TypeError, ValueError or LookupError when ``op`` or its inputs are nothing that can be checked.
     """
     op = load(op)
     if not inputs:
@@ -75,8 +76,9 @@ def check(
     if dy is not None:
         _ = case.dy  # refused here if its shape is not y's
     rows = [row for name in methods or METHODS for row in _run(name, case)]
-    report = Report(under_test.name, describe(under_test, case.inputs), tuple(rows))
-    return report.raise_if_failed() if raises else report
+    gradients = tuple(case.quantity(at) for at in case.differentiable)
+    report = Report(under_test.name, describe(under_test, case.inputs), tuple(rows), gradients)
+    return report.raise_unless_passed() if raises else report
 
 
 def _refuse(inputs: Sequence[object], differentiable: Sequence[int]) -> None:

@@ -1,5 +1,6 @@
-"""What a backward owes apart from its numbers: a gradient of the right shape for each input that is there,
-None for one that is not; nothing modified; all that for an empty batch too."""
+"""What a backward owes apart from its numbers: a real gradient of the right shape for each input that is there,
+None for one that is not, 0 where an input is infinite; nothing modified; the same gradients on another call and
+from arrays of other strides. All but the last two for an empty batch too."""
 
 from __future__ import annotations
 
@@ -8,25 +9,33 @@ from dataclasses import replace
 
 import numpy as np
 
-from backpass.arrays import is_array
-from backpass.verify.case import Case
-from backpass.verify.convert import device_of, dtype_name, is_torch, to_numpy, to_torch
+from backpass.arrays import Array, is_array
+from backpass.verify.autograd import differentiate
+from backpass.verify.case import Case, NotRun, named_arrays
+from backpass.verify.convert import dtype_name, is_torch, to_numpy, to_torch
 from backpass.verify.drawing import draw_like
+from backpass.verify.memory import Pass, another_call, other_strides
+from backpass.verify.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
 
 NAME = "contract"
-HOW = "a gradient of the right shape for each input given; inputs and dy unmodified"
+HOW = "a gradient of the right shape for each input; nothing modified; the same again, and for other strides"
 # Leading axes of an empty batch; the one of a factor is broadcast to it.
 EMPTY = {"*": (0,), "*a": (1,), "*b": (0,)}
 
 
 def run(case: Case) -> list[Row]:
     """One row."""
-    faults = list(_faults(case))
+    done = Pass(case)
+    faults = list(_faults(done))
+    if not faults:
+        faults = [*another_call(done), *other_strides(done), *_where_infinite(done)]
     how = HOW
     if case.subject.shapes:
         how = f"{HOW}; its dtype; an empty batch too"
-        faults += [f"for an empty batch, {fault}" for fault in _faults(_emptied(case))]
+        faults += [f"for an empty batch, {fault}" for fault in _faults(Pass(_emptied(case)))]
+    elif dtype_name(done.y) != case.dtype:
+        how = f"{HOW}; forward returned {dtype_name(done.y)} for {case.dtype}"
     return [Row(NAME, "all", FAILED if faults else PASSED, how=how, reason="; ".join(faults))]
 
 
@@ -42,26 +51,63 @@ def _emptied(case: Case) -> Case:
     )
 
 
-def _faults(case: Case) -> Iterator[str]:
-    inputs = case.given()
-    y, saved = case.subject.forward(*inputs)
-    dy = to_torch(case.dy, device_of(y), y.dtype) if is_torch(y) else case.dy.astype(y.dtype)
-    gradients = case.by_position(case.subject.backward(dy, saved), every=True)
+def _faults(done: Pass) -> Iterator[str]:
+    """What is wrong with the output, the gradients' form, and what was written to."""
+    case = done.case
+    if case.subject.shapes:
+        yield from _output_faults(case, done.y)
+    arrays = {name: (now, to_numpy(now)) for name, now in named_arrays(done.saved)}
+    arrays |= {"y": (done.y, to_numpy(done.y)), "dy": (done.dy, to_numpy(done.dy))}
+    names = zip(case.subject.input_names, done.inputs, case.float64, strict=False)
+    arrays |= {name: (now, before) for name, now, before in names if is_array(now)}
 
-    for at, gradient in gradients.items():
-        name, x = case.quantity(at), case.inputs[at]
-        if at not in case.differentiable:
-            if gradient is not None:
-                yield f"{name}: expected None, the input not being differentiable; got an array"
-        elif gradient is None:
-            yield f"{name}: expected an array; got None"
-        elif tuple(gradient.shape) != tuple(x.shape):
-            yield f"{name}: expected the input's shape {list(x.shape)}; got {list(gradient.shape)}"
-        elif case.subject.shapes and gradient.dtype != x.dtype:
-            yield f"{name}: expected the input's dtype {dtype_name(x)}; got {dtype_name(gradient)}"
-    for name, now, before in (
-        *zip(case.subject.input_names, inputs, case.float64, strict=False),
-        ("dy", dy, case.dy),
-    ):
-        if is_array(now) and not np.array_equal(to_numpy(now), before, equal_nan=True):
+    for at, gradient in done.gradients.items():
+        yield from _gradient_faults(case, at, gradient)
+    for name, (now, before) in arrays.items():
+        if not np.array_equal(to_numpy(now), before, equal_nan=True):
             yield f"{name} was modified in place"
+
+
+def _output_faults(case: Case, y: Array) -> Iterator[str]:
+    given = dict(zip(case.subject.input_names, case.inputs, strict=False))
+    try:
+        case.subject.shapes.bind({**given, case.subject.shapes.outputs[0].name: y})
+    except ValueError as error:
+        yield str(error)
+    if dtype_name(y) != case.dtype:
+        yield f"forward returned {dtype_name(y)} for {case.dtype}"
+
+
+def _gradient_faults(case: Case, at: int, gradient: Array | None) -> Iterator[str]:
+    name, x = case.quantity(at), case.inputs[at]
+    if at not in case.differentiable:
+        if gradient is not None:
+            yield f"{name}: expected None, the input not being differentiable; got an array"
+    elif gradient is None:
+        yield f"{name}: expected an array; got None"
+    elif tuple(gradient.shape) != tuple(x.shape):
+        yield f"{name}: expected the input's shape {list(x.shape)}; got {list(gradient.shape)}"
+    elif case.subject.shapes and gradient.dtype != x.dtype:
+        yield f"{name}: expected the input's dtype {dtype_name(x)}; got {dtype_name(gradient)}"
+
+
+def _where_infinite(done: Pass) -> Iterator[str]:
+    """Where an input is infinite there is nothing to vary: its gradient is 0, or what PyTorch's operator gives."""
+    case = done.case
+    for at in case.differentiable:
+        infinite = ~np.isfinite(case.float64[at])
+        got = to_numpy(done.gradients[at])
+        wrong = infinite & (got != 0) & ~np.isnan(got)
+        if wrong.any() and (operator := bound_operator(case)):
+            try:
+                expected = differentiate(case, operator)[1][at]
+            except NotRun:
+                continue
+            wrong &= ~np.isclose(got, expected)
+        if wrong.any():
+            index = tuple(np.argwhere(wrong)[0])
+            where = f"index {[int(i) for i in index]}" if index else "its only element"
+            yield (
+                f"{case.quantity(at)}: expected 0 where {case.subject.input_names[at]} is "
+                f"{case.float64[at][index]}, at {where}; got {got[index]:.3g}"
+            )

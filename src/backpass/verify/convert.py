@@ -7,6 +7,8 @@ import numpy as np
 
 from backpass.arrays import Array, is_array, namespace
 
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
 
 def is_torch(value: object) -> bool:
     """Whether ``value`` is a PyTorch tensor; does not import PyTorch."""
@@ -42,9 +44,19 @@ def to_torch(value: object, device: str = "cpu", dtype=None):
     return value.to(device)
 
 
+def to_kind_of(like: Array, values: np.ndarray) -> Array:
+    """A fresh array of the values, in the library and dtype and on the device of ``like``."""
+    return to_torch(values, device_of(like), like.dtype) if is_torch(like) else values.astype(like.dtype)
+
+
 def dtype_name(value: Array) -> str:
     """``float32`` for NumPy's and PyTorch's alike."""
     return str(value.dtype).removeprefix("torch.")
+
+
+def epsilon(*arrays: Array) -> float:
+    """The distance from 1 to the next number in the coarsest of the arrays' dtypes."""
+    return max(EPSILON[dtype_name(array)] for array in arrays)
 
 
 def device_of(value: Array) -> str:

@@ -22,6 +22,7 @@ _OF_OTHER_SHAPE = (relations.other_shape, relations.missing_sum, relations.sum_t
 _OF_SAME_SHAPE = (
     relations.zero,
     relations.constant_ratio,
+    relations.without_dy,
     relations.some_signs,
     relations.arranged,
     relations.summed,

@@ -25,6 +25,10 @@ class Diagnosis:
     __repr__ = __str__
 
 
+def _and(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 @dataclass(frozen=True)
 class Pair:
     """A reference and what was got, with the material for explanations."""
@@ -57,17 +61,29 @@ class Pair:
 
     @cached_property
     def lengths(self) -> dict[int, str]:
-        """Lengths of axes, each with where it occurs: what a forgotten mean or sum multiplies by."""
-        found: dict[int, str] = {}
-        for name, array in (*self.terms.items(), ("the gradient", self.reference)):
-            for axis, length in enumerate(array.shape):
-                found.setdefault(length, f"the length of {name}'s axis {axis}")
-            found.setdefault(array.size, f"the number of elements of {name}")
+        """Lengths of axes, each with every place where it occurs: what a forgotten mean or sum multiplies by.
+
+        Of arrays of one shape the first is named. A number of elements counts where it is no length.
+        """
+        arrays = {array.shape: name for name, array in reversed(self.terms.items())}
+        named = [(name, shape) for name, array in self.terms.items() if arrays[shape := array.shape] == name]
+        if self.reference.shape not in arrays:
+            named.append(("the gradient", self.reference.shape))
+        places: dict[int, list[str]] = {}
+        for name, shape in named:
+            for axis, length in enumerate(shape):
+                places.setdefault(length, []).append(f"{name}'s axis {axis}")
+        sizes: dict[int, list[str]] = {}
+        for name, shape in named:
+            sizes.setdefault(math.prod(shape), []).append(name)
+        found = {length: f"the length of {_and(where)}" for length, where in places.items()}
+        for size, whose in sizes.items():
+            found.setdefault(size, f"the number of elements of {_and(whose)}")
         return found
 
     def explained(self, target: np.ndarray, prediction: np.ndarray, free: int = 0, tried: int = 1) -> bool:
         """Whether ``prediction``, with ``free`` fitted numbers and one of ``tried``, reproduces ``target``
-        and could not do so by chance."""
+        and would hardly do so by chance: see EVIDENCE."""
         if prediction.shape != target.shape or not np.isfinite(prediction).all():
             return False
         if np.abs(prediction - target).max(initial=0.0) > self.allowed:

@@ -1,61 +1,99 @@
 """Central differences of the forward along random directions, and along every coordinate of a small input.
 
 Knows nothing of derivatives: it can be wrong only where the forward is. Its error is rounding over the step
-plus the step squared, about ε^⅔ ≈ 4e-11 at best, and much more where the forward is ill-conditioned.
+plus the step squared, about ε^⅔ ≈ 4e-11 at best, and much more where the forward is ill-conditioned. A forward
+that takes or returns no float64 is asked at its own precision, with that precision's ε.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from backpass.verify.case import Case
+from backpass.verify.case import Case, NotRun
+from backpass.verify.convert import EPSILON
 from backpass.verify.directional import rows
 from backpass.verify.report import Row
 
 NAME = "finite differences"
 TOLERANCE = 1e-7
 WHY = "step² and rounding / step"
-STEP = float(np.finfo(np.float64).eps ** (1 / 3))
+LOW_TOLERANCE = 64  # times ε^⅔: the constants of both errors, and the rounding of a long sum
+COARSEST = 0.1  # the largest tolerance that still says something
 
 
 def run(case: Case) -> list[Row]:
-    """One row a gradient. Raises NotRun where the forward does not compute in float64."""
-    case.require_float64()
+    """One row a gradient. Raises NotRun where the forward computes too coarsely."""
+    usual, why = TOLERANCE, WHY
+    try:
+        case.require_float64()
+    except NotRun as reason:
+        case = _at_own_precision(case, reason)
+        usual, why = (
+            _low_tolerance(case.precision),
+            f"{WHY}, {LOW_TOLERANCE}·ε^⅔ of {case.precision}; {reason}",
+        )
     steps = {at: best_step(case, at) for at in case.differentiable}
 
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
         change, moved = difference(case, at, direction, steps[at])
         return float(np.sum(case.dy * change)), moved
 
-    return rows(case, NAME, *case.tolerance("finite_difference", TOLERANCE, WHY), derivative)
+    return rows(case, NAME, *case.tolerance("finite_difference", usual, why), derivative)
 
 
-def difference(case: Case, at: int, direction: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:
-    """Change of y a unit of step, and the direction really taken: x + h·v rounds, and that counts."""
+def _at_own_precision(case: Case, reason: NotRun) -> Case:
+    """The case with numbers rounded to the coarser of what the forward was given and what it returned."""
+    precision = max(case.dtype, case.y_dtype, key=EPSILON.__getitem__)
+    if _low_tolerance(precision) > COARSEST:
+        raise NotRun(f"{reason}, and {precision} is too coarse for differences")
+    return replace(case, precision=precision)
+
+
+def _low_tolerance(precision: str) -> float:
+    return LOW_TOLERANCE * EPSILON[precision] ** (2 / 3)
+
+
+def difference(
+    case: Case, at: int, direction: np.ndarray, step: float | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Change of y a unit of the step, and the direction really taken: x + h·v rounds, and that counts.
+
+    A step for each coordinate scales the direction's; the unit is then the largest that it takes.
+    """
     x = case.float64[at]
-    ahead, behind = x + step * direction, x - step * direction
+    taken = step * direction
+    unit = np.abs(taken).max(initial=0.0) / (np.abs(direction).max(initial=0.0) or 1.0) or 1.0
+    ahead, behind = case.rounded(x + taken), case.rounded(x - taken)
     with np.errstate(invalid="ignore"):
-        moved = np.where(np.isfinite(x), (ahead - behind) / (2 * step), 0.0)
+        moved = np.where(np.isfinite(x), (ahead - behind) / (2 * unit), 0.0)
         change = case.forward(_replaced(case, at, ahead)) - case.forward(_replaced(case, at, behind))
-    return np.where(np.isfinite(change), change / (2 * step), 0.0), moved
+    return np.where(np.isfinite(change), change / (2 * unit), 0.0), moved
 
 
-def best_step(case: Case, at: int) -> float:
-    """Of the steps for numbers about 1 and numbers like the input's, that whose half agrees best."""
+def best_step(case: Case, at: int) -> float | np.ndarray:
+    """Of the steps for numbers about 1, for numbers like the input's, and for each coordinate by itself, that
+    whose half agrees best; none in which a coordinate does not move, x + h being x."""
     x = case.float64[at]
-    finite = x[np.isfinite(x)]
-    typical = float(np.sqrt(np.mean(finite**2))) if finite.size else 1.0
-    candidates = sorted({STEP, STEP * (typical or 1.0)})
-    if len(candidates) == 1 or 0.1 <= typical <= 10:
-        return STEP
+    step = EPSILON[case.precision] ** (1 / 3)
+    size = np.where(np.isfinite(x), np.abs(x), 0.0)
+    largest = size.max(initial=0.0) or 1.0
+    typical = (
+        largest * np.sqrt(np.mean((size[np.isfinite(x)] / largest) ** 2)) if np.isfinite(x).any() else 1.0
+    )
+    if 0.1 <= typical <= 10:
+        return step
     direction = np.where(np.isfinite(x), case.rng.standard_normal(x.shape), 0.0)
 
-    def disagreement(step: float) -> float:
-        whole, _ = difference(case, at, direction, step)
-        half, _ = difference(case, at, direction, step / 2)
-        return float(np.abs(whole - half).max(initial=0.0))
+    def disagreement(step: float | np.ndarray) -> float:
+        whole, moved = difference(case, at, direction, step)
+        half, half_moved = difference(case, at, direction, step / 2)
+        if ((moved == 0) | (half_moved == 0))[direction != 0].any():
+            return np.inf
+        return float(np.abs(whole - half).max(initial=0.0) / (np.abs(whole).max(initial=0.0) or 1.0))
 
-    return min(candidates, key=disagreement)
+    return min((step, step * (typical or 1.0), step * np.maximum(size, 1.0)), key=disagreement)
 
 
 def _replaced(case: Case, at: int, value: np.ndarray) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from backpass import kernels
 from backpass.verify.case import Case, NotRun
 from backpass.verify.convert import to_numpy, to_torch
-from backpass.verify.precision import EPSILON, rows_against_float64
+from backpass.verify.precision import LOW, rows_against_float64
 from backpass.verify.report import Row
 
 NAME = "Triton kernel"
@@ -28,7 +28,7 @@ def run(case: Case) -> list[Row]:
     import torch
 
     device = case.device if case.device.startswith(kernels.device()) else kernels.device()
-    dtype = getattr(torch, case.dtype if case.dtype in EPSILON else "float32")
+    dtype = getattr(torch, case.dtype if case.dtype in LOW else "float32")
     rounded = replace(case, inputs=tuple(to_torch(value, device, dtype) for value in case.inputs))
     kernel = kernels.load(stem)
     y, saved = kernel.forward(*rounded.inputs, **case.subject.options)

@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from backpass.arrays import Array
 from backpass.verify.autograd import differentiate
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import judge_gradient, judge_y, largest_error
-from backpass.verify.convert import is_torch, to_numpy, to_torch
+from backpass.verify.convert import EPSILON, to_kind_of, to_numpy
 from backpass.verify.pytorch import bound_operator
 from backpass.verify.report import Row
 
 NAME = "low precision"
 UNITS = 4  # in the last place, the least bound: plain lines round after every operation
 RESOLUTION = 1e-12  # of the float64 reference
-EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+LOW = ("float32", "float16", "bfloat16")
 
 
 def run(case: Case) -> list[Row]:
     """A row for y and one a gradient; none for float64 inputs. Raises NotRun without a float64 reference."""
-    if case.dtype not in EPSILON:
+    if case.dtype not in LOW:
         return []
     y, saved = case.subject.forward(*case.given())
-    got = case.by_input(case.subject.backward(_like(y, case.dy), saved))
+    got = case.by_input(case.subject.backward(to_kind_of(y, case.dy), saved))
     return rows_against_float64(case, NAME, to_numpy(y), got)
 
 
@@ -81,7 +80,3 @@ def _bounds(
     whose = "PyTorch's operator" if operator else "torch autograd"
     bounds = {key: max(2 * errors[key], least[key]) for key in least}
     return bounds, f"twice {whose}'s error, at least {units} units in the last place"
-
-
-def _like(y: Array, dy: np.ndarray) -> Array:
-    return to_torch(dy, str(y.device), y.dtype) if is_torch(y) else dy.astype(y.dtype)

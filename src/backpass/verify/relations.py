@@ -162,6 +162,18 @@ def missing_factor(pair: Pair) -> Diagnosis | None:
     return None
 
 
+def without_dy(pair: Pair) -> Diagnosis | None:
+    """Got is what backward makes of a cotangent of zeros."""
+    if pair.backward is None or "dy" not in pair.terms:
+        return None
+    try:
+        of_zeros = pair.backward(np.zeros_like(pair.terms["dy"]))
+    except Exception:
+        return None
+    same = of_zeros is not None and pair.explained(pair.got, of_zeros)
+    return Diagnosis("without dy", "got does not depend on dy") if same else None
+
+
 def dropped_before(pair: Pair) -> Diagnosis | None:
     """The reference is what backward makes of dy times (or over) an input."""
     dy = pair.terms.get("dy")

@@ -10,6 +10,11 @@ PASSED, FAILED, VACUOUS, NOT_RUN = "passed", "FAILED", "vacuous", "not run"
 _MARKS = {PASSED: "✓", FAILED: "✗", VACUOUS: "○", NOT_RUN: "–"}
 _HEADINGS = ("method", "quantity", "verdict", "error", "tolerance", "how")
 
+_WOULD_HELP = (
+    "no method that ran has a gradient to compare with. A forward that computes in float64 would give one, "
+    "or a function of PyTorch's as operator="
+)
+
 _LEFT = "text-align: left; vertical-align: top"
 
 
@@ -42,7 +47,7 @@ class Row:
 
 
 class VerificationError(AssertionError):
-    """A backward failed a check; ``report`` holds the table, the message is the table."""
+    """A backward did not pass; ``report`` holds the table, the message is the table."""
 
     def __init__(self, report: Report):
         super().__init__(str(report))
@@ -51,11 +56,12 @@ class VerificationError(AssertionError):
 
 @dataclass(frozen=True)
 class Report:
-    """Every row of one check. ``passed`` when something was shown and nothing failed or was vacuous."""
+    """Every row of one check, and the gradients it was to show: ``("dx", "dw")``."""
 
     name: str
     inputs: str
     rows: tuple[Row, ...]
+    gradients: tuple[str, ...]
 
     @property
     def failed(self) -> tuple[Row, ...]:
@@ -64,8 +70,14 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """At least one row passed, none failed and none was vacuous."""
-        return bool(self.having(PASSED)) and not self.failed and not self.having(VACUOUS)
+        """A row passed for each gradient, no row failed and none was vacuous."""
+        return not (self.unshown or self.failed or self.having(VACUOUS))
+
+    @property
+    def unshown(self) -> tuple[str, ...]:
+        """The gradients for which no row passed."""
+        shown = {row.quantity for row in self.having(PASSED)}
+        return tuple(gradient for gradient in self.gradients if gradient not in shown)
 
     def having(self, verdict: str) -> tuple[Row, ...]:
         """The rows with that verdict."""
@@ -75,9 +87,9 @@ class Report:
         """The rows of one method."""
         return tuple(row for row in self.rows if row.method == method)
 
-    def raise_if_failed(self) -> Report:
-        """Return the report; raise VerificationError when a row failed, or when no method could be run."""
-        if self.failed or len(self.having(NOT_RUN)) == len(self.rows):
+    def raise_unless_passed(self) -> Report:
+        """Return the report if it passed; raise VerificationError otherwise."""
+        if not self.passed:
             raise VerificationError(self)
         return self
 
@@ -100,6 +112,14 @@ class Report:
         for (quantity, reason), methods in seen.items():
             yield f"{quantity} ({', '.join(methods)})".lstrip(), reason
 
+    def _remarks(self) -> Iterator[tuple[str, str, str]]:
+        """What stands below the table: a mark, of what, and the sentence."""
+        for where, what in self.findings():
+            yield _MARKS[FAILED], where, what
+        seen = {row.quantity for row in self.rows if row.verdict != NOT_RUN}
+        if unseen := [gradient for gradient in self.unshown if gradient not in seen]:
+            yield _MARKS[VACUOUS], f"nothing was shown about {', '.join(unseen)}", _WOULD_HELP
+
     def __str__(self) -> str:
         table = [_HEADINGS, *(row.cells() for row in self.rows)]
         widths = [max(len(line[at]) for line in table) for at in range(len(_HEADINGS))]
@@ -112,7 +132,7 @@ class Report:
             for line in table
         ]
         rule = "─" * sum(widths[:-1], 2 * (len(widths) - 1) + len(_HEADINGS[-1]))
-        found = [f"✗ {where}: {what}" for where, what in self.findings()]
+        found = [f"{mark} {where}: {what}" for mark, where, what in self._remarks()]
         return "\n".join([self.title, lines[0], rule, *lines[1:], rule, self.summary, *found])
 
     __repr__ = __str__
@@ -122,7 +142,7 @@ class Report:
         body = "".join(_html_row(row) for row in self.rows)
         found = "".join(
             f"<li><strong>{html.escape(where)}</strong>: {html.escape(what)}</li>"
-            for where, what in self.findings()
+            for _, where, what in self._remarks()
         )
         return (
             '<div class="backpass-report">'

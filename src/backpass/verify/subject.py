@@ -107,7 +107,7 @@ def _from_autograd_function(
 
     def forward(*inputs):
         leaves = [
-            value.detach().clone().requires_grad_() if is_torch(value) and is_floating(value) else value
+            value.detach().requires_grad_() if is_torch(value) and is_floating(value) else value
             for value in inputs
         ]
         y = op.apply(*leaves)

@@ -1,0 +1,131 @@
+"""Where arrays lie must not matter: gradients are the same from strided arrays and on another call.
+
+A backward in NumPy gets this from NumPy. One that reads memory by itself, as a kernel does, or that reuses a
+buffer, has to see to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from backpass.arrays import Array, is_array
+from backpass.verify.case import Case, first_line
+from backpass.verify.convert import epsilon, is_floating, is_torch, to_kind_of, to_numpy
+
+UNITS = 32  # in the last place: another order in memory may be another order of a sum
+
+
+class Pass:
+    """Forward and backward once, on the inputs as they were given."""
+
+    def __init__(self, case: Case):
+        self.case = case
+        self.inputs = case.given()
+        self.y, self.saved = case.subject.forward(*self.inputs)
+        self.dy = to_kind_of(self.y, case.dy)
+
+    @cached_property
+    def gradients(self) -> dict[int, Array | None]:
+        """What backward returned, by position of the input, for every input it has a gradient or a None for."""
+        return self.case.by_position(self.case.subject.backward(self.dy, self.saved), every=True)
+
+    def backward(self, dy: Array, saved: Any) -> dict[int, np.ndarray | None]:
+        """The gradients of another call, in float64."""
+        return self.case.by_input(self.case.subject.backward(dy, saved))
+
+
+def another_call(done: Pass) -> Iterator[str]:
+    """Backward again: the same gradients from the same dy, and the first ones unchanged by another dy."""
+    case = done.case
+    first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
+    again = done.backward(to_kind_of(done.y, case.dy), done.saved)
+    for at in _unequal(done, again, first):
+        yield f"{case.quantity(at)} is another when backward is called again with the same dy"
+    done.backward(to_kind_of(done.y, -case.dy), done.saved)
+    for at in _unequal(done, {at: to_numpy(done.gradients[at]) for at in first}, first):
+        yield f"{case.quantity(at)} changes when backward is called again with another dy"
+
+
+def other_strides(done: Pass) -> Iterator[str]:
+    """The same numbers from inputs and cotangents whose elements do not lie side by side.
+
+    A forward may refuse such inputs; a backward is given whatever dy the network makes.
+    """
+    case = done.case
+    first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
+    try:
+        y, saved = case.subject.forward(*(spread(v) if is_array(v) else v for v in case.given()))
+    except Exception:
+        pass
+    else:
+        if not _equal(done, to_numpy(y), to_numpy(done.y), 0.0):
+            yield "y is another for inputs that are not contiguous"
+        yield from _compared(done, "inputs that are not contiguous", done.dy, saved, first)
+    yield from _compared(done, "a dy that is not contiguous", spread(done.dy), done.saved, first)
+    if done.dy.ndim and done.dy.shape[0] > 1:
+        repeated = expanded(done.dy)
+        expected = done.backward(to_kind_of(done.y, np.ascontiguousarray(to_numpy(repeated))), done.saved)
+        yield from _compared(done, "a dy that is expanded along axis 0", repeated, done.saved, expected)
+
+
+def spread(value: Array) -> Array:
+    """The same numbers in memory, each with another between it and the next, and rows of uneven distance."""
+    if value.ndim == 0:
+        return value
+    shape = (*(length + 1 for length in value.shape[:-1]), 2 * value.shape[-1] + 2)
+    inside = (*(slice(length) for length in value.shape[:-1]), slice(1, -1, 2))
+    window = _filled(shape, value)[inside]
+    window[...] = value
+    return window
+
+
+def expanded(value: Array) -> Array:
+    """An array of the same shape that repeats the first slice along axis 0, with a stride of 0.
+
+    It lies at the start of as much memory as an array of that shape has, so that whoever takes it for one reads
+    what is wrong, not what is not there.
+    """
+    first = value[:1]
+    count = int(np.prod(first.shape))
+    memory = _filled((int(np.prod(value.shape)),), value)
+    memory[:count] = first.reshape(-1)
+    once = memory[:count].reshape(first.shape)
+    return once.expand(value.shape) if is_torch(value) else np.broadcast_to(once, value.shape)
+
+
+def _filled(shape: tuple[int, ...], like: Array) -> Array:
+    """NaN, which shows in whatever it is read into; 0 for integers."""
+    fill = float("nan") if is_floating(like) else 0
+    if is_torch(like):
+        return like.new_full(shape, fill)
+    return np.full(shape, fill, dtype=like.dtype)
+
+
+def _compared(done: Pass, what: str, dy: Array, saved: Any, expected: dict) -> Iterator[str]:
+    try:
+        got = done.backward(dy, saved)
+    except Exception as error:
+        yield f"backward fails for {what}: {first_line(error)}"
+        return
+    for at in _unequal(done, got, expected):
+        yield f"{done.case.quantity(at)} is another for {what}"
+
+
+def _unequal(done: Pass, got: dict, expected: dict) -> list[int]:
+    return [at for at in expected if not _equal(done, got[at], expected[at], done.case.scale(at))]
+
+
+def _equal(done: Pass, got: np.ndarray | None, expected: np.ndarray | None, scale: float) -> bool:
+    """Whether the two agree to rounding, which is relative to the largest element or, if larger, to ``scale``."""
+    if got is None or expected is None:
+        return got is expected
+    if got.shape != expected.shape:
+        return False
+    unit = epsilon(done.y, *(value for value in done.inputs if is_floating(value)))
+    finite = np.abs(expected[np.isfinite(expected)])
+    largest = max(finite.max(initial=0.0), scale)
+    return np.allclose(got, expected, rtol=0, atol=UNITS * unit * largest, equal_nan=True)
