@@ -75,7 +75,11 @@ def test_bind(text, shapes, expected):
             {"x": (5,), "w": (5, 4), "y": (2, 4)},
             r"y: expected y\[\*, p\] with leading axes \[\], as in x",
         ),
-        (MATMUL, {"a": (2, 3, 4), "b": (5, 4, 6)}, r"leading axes \[2\] and \[5\] do not broadcast together"),
+        (
+            MATMUL,
+            {"a": (2, 3, 4), "b": (5, 4, 6)},
+            r"a, b: expected leading axes that broadcast together; got \[2\] and \[5\]",
+        ),
         ("x[n>0] -> y[n]", {"x": (0,)}, r"x: .*n.*; got shape \[0\]"),
     ],
 )

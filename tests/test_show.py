@@ -2,6 +2,8 @@
 
 import inspect
 
+import pytest
+
 from backpass.ops import softmax
 from backpass.show import source
 
@@ -22,3 +24,8 @@ def test_several_objects_are_shown_one_after_the_other():
 def test_a_kernel_shows_its_python_function():
     kernel = type("Kernel", (), {"fn": staticmethod(softmax.backward)})()
     assert "def backward" in repr(source(kernel))
+
+
+def test_what_has_no_source_is_refused():
+    with pytest.raises(TypeError, match="expected a function, a class or a module to show; got 'softmax'"):
+        source("softmax")

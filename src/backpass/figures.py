@@ -62,8 +62,10 @@ def to_html(figure: Figure, alt: str) -> str:
     """The figure as inline SVG, the same characters each time. Raises ValueError when ``alt`` is empty."""
     import matplotlib
 
-    if not alt.strip():
-        raise ValueError("alt: expected a sentence that says what the figure shows, got an empty string")
+    if not hasattr(figure, "savefig"):
+        raise TypeError(f"figure: expected a Matplotlib figure; got {type(figure).__name__}")
+    if not isinstance(alt, str) or not alt.strip():
+        raise ValueError(f"alt: expected a sentence that says what the figure shows; got {alt!r}")
     for axes in figure.axes:
         if legend := axes.get_legend():
             legend.get_frame().set(facecolor="none", edgecolor="none")

@@ -69,9 +69,11 @@ class Shapes:
         for spec in self.inputs:
             if arrays.get(spec.name) is not None:
                 _bind_one(spec, tuple(arrays[spec.name].shape), lengths, found_in)
-        groups = [value for key, value in lengths.items() if key.startswith("*") and key != "*"]
+        groups = {
+            found_in[key]: value for key, value in lengths.items() if key.startswith("*") and key != "*"
+        }
         if groups and "*" not in lengths:
-            lengths["*"] = _broadcast(groups, self.text)
+            lengths["*"] = _broadcast(groups)
         for spec in self.outputs:
             if arrays.get(spec.name) is not None:
                 _bind_one(spec, tuple(arrays[spec.name].shape), lengths, found_in)
@@ -141,12 +143,13 @@ def _pair(spec: Spec, shape: tuple[int, ...]) -> list[tuple[str, int | tuple[int
     return list(zip(spec.axes, (*shape[:at], shape[at:stop], *shape[stop:]), strict=True))
 
 
-def _broadcast(groups: list[tuple[int, ...]], text: str) -> tuple[int, ...]:
+def _broadcast(groups: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*groups)
+        return np.broadcast_shapes(*groups.values())
     except ValueError:
-        shown = " and ".join(str(list(group)) for group in groups)
-        raise ValueError(f"leading axes {shown} do not broadcast together in {text!r}") from None
+        shown = " and ".join(str(list(group)) for group in groups.values())
+        names = ", ".join(groups)
+        raise ValueError(f"{names}: expected leading axes that broadcast together; got {shown}") from None
 
 
 def check_inputs(text: str, **arrays: Array | None):

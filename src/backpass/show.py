@@ -20,7 +20,10 @@ class Source:
 
 
 def source(*objects: object) -> Source:
-    """Show the source of ``objects``: functions, classes, modules, Triton kernels."""
+    """Show the source of ``objects``: functions, classes, modules, Triton kernels. Raises TypeError for others."""
+    for thing in objects:
+        if not hasattr(thing, "__module__") and not inspect.ismodule(thing):
+            raise TypeError(f"expected a function, a class or a module to show; got {thing!r}")
     return Source(*objects)
 
 

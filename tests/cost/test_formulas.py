@@ -150,3 +150,8 @@ def test_without_formulas_there_is_still_a_count():
     assert (counted.forward.total, counted.backward.total, counted.ratio) == (6, 6, 1)
     with pytest.raises(TypeError, match="Double: expected a declaration SHAPES"):
         cost.formula(Double, (2, 3))
+
+
+def test_a_letter_that_no_formula_has_is_refused():
+    with pytest.raises(TypeError, match="softmax's formulas have no q"):
+        cost.symbolic_formula("softmax", q=3)

@@ -66,3 +66,16 @@ def test_an_unknown_kernel_is_refused_with_the_nearest_name():
         resources("sofmax")
     with pytest.raises(LookupError, match="there are: softmax"):
         kernels.load("linear")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dtypes": ("bf16",)}, "dtypes: expected some of float32, .*; got 'bf16'"),
+        ({"capabilities": ("sm_90",)}, "capabilities: expected integers such as 80 and 90; got 'sm_90'"),
+    ],
+    ids=["dtype", "capability"],
+)
+def test_what_cannot_be_compiled_for_is_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        resources("softmax", **wrong)

@@ -79,6 +79,11 @@ def _call(op: Any, function: Callable, values: dict[str, Any]) -> Any:
 def _symbolic(op: Any, function: Callable, known: dict[str, object]) -> Any:
     import sympy
 
+    unknown = sorted(
+        known.keys() - _parameters(op.forward_flops).keys() - _parameters(op.backward_flops).keys()
+    )
+    if unknown:
+        raise TypeError(f"{name(op)}'s formulas have no {', '.join(unknown)}")
     values = {
         key: True if key.startswith("has_") else sympy.Symbol(key, positive=True, integer=True)
         for key in _parameters(function)

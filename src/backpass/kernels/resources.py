@@ -42,6 +42,12 @@ def resources(stem: str, dtypes=DTYPES, capabilities=CAPABILITIES) -> list[Resou
     from backpass.kernels import load
 
     load(stem)
+    for dtype in dtypes:
+        if dtype not in (*DTYPES, "float64"):
+            raise ValueError(f"dtypes: expected some of {', '.join(DTYPES)}, float64; got {dtype!r}")
+    for capability in capabilities:
+        if not isinstance(capability, int):
+            raise ValueError(f"capabilities: expected integers such as 80 and 90; got {capability!r}")
     command = [sys.executable, "-m", __name__, stem, "--json", "--dtypes", *dtypes]
     command += ["--capabilities", *map(str, capabilities)]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
