@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
-from backpass import kernels  # noqa: E402
+from backpass import cli, kernels  # noqa: E402
 from backpass.kernels import softmax  # noqa: E402
 from backpass.verify import check  # noqa: E402
 from backpass.verify.mutation import mutants  # noqa: E402
@@ -60,10 +60,14 @@ def changed_module(module, name: str, mutant, folder, number: int):
     assert before in source
     path = folder / f"changed_{number}.py"
     path.write_text(source.replace(before, ast.unparse(mutant.tree) + "\n"))
+    return loaded(path)
+
+
+def loaded(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    changed = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(changed)
-    return changed
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def kernel_fails(kernel, settings: dict[str, int], monkeypatch) -> bool:
@@ -72,6 +76,23 @@ def kernel_fails(kernel, settings: dict[str, int], monkeypatch) -> bool:
     monkeypatch.setattr(kernels, "load", lambda stem: kernel)
     x = torch.tensor(np.random.default_rng(0).standard_normal((3, 45)), dtype=torch.float32)
     return bool(check("softmax", x, methods=["kernel"], raises=False).failed)
+
+
+@pytest.mark.parametrize("name", ["_forward_tiles", "_backward_tiles"])
+def test_backpass_verify_reaches_the_kernel_of_long_rows(name, tmp_path, monkeypatch, capsys, device):
+    """With nothing set: what `backpass verify` runs has rows that one program does not hold."""
+    result = {"_forward_tiles": "tl.exp(x - subtracted) / divisor", "_backward_tiles": "y * (dy - dot)"}[name]
+    source = inspect.getsource(softmax)
+    assert source.count(result) == 1
+    path = tmp_path / f"wrong{name}.py"
+    path.write_text(source.replace(result, f"17 * {result}"))
+    wrong = loaded(path)
+    monkeypatch.setattr(kernels, "load", lambda stem: wrong)
+    assert cli.main(["verify", "softmax"]) == 1
+    failed = [line.split() for line in capsys.readouterr().out.splitlines() if "✗ FAILED" in line]
+    rows = [line for line in failed if line[:2] == ["Triton", "kernel"]]
+    assert rows
+    assert all("rows of 16421," in " ".join(line) for line in rows)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # some changes divide 0 by 0

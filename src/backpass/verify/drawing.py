@@ -73,15 +73,18 @@ def draw_like(
     *,
     leading: Mapping[str, tuple[int, ...]],
     most: Mapping[str, int] | None = None,
+    lengths: Mapping[str, int] | None = None,
 ) -> tuple[np.ndarray | None, ...]:
-    """Inputs with the letters' lengths of those given, at most ``most``, and with other leading axes."""
+    """Inputs with other leading axes, and with the letters' lengths of those given: at most ``most``, or in their
+    place ``lengths``."""
     given = dict(zip((spec.name for spec in shapes.inputs), inputs, strict=False))
     found = shapes.bind(given)
-    lengths = {letter: found[letter] for letter in shapes.letters if letter in found}
+    all_lengths = {letter: found[letter] for letter in shapes.letters if letter in found}
     if most:
-        lengths = {letter: min(length, most[letter]) for letter, length in lengths.items()}
+        all_lengths = {letter: min(length, most[letter]) for letter, length in all_lengths.items()}
+    all_lengths |= lengths or {}
     without = [name for name in (spec.name for spec in shapes.inputs) if given.get(name) is None]
-    return draw_shapes(shapes, rng, lengths, leading, without)
+    return draw_shapes(shapes, rng, all_lengths, leading, without)
 
 
 def options_for(op: object) -> dict[str, Any]:

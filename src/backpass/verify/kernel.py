@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 
 from backpass import kernels
 from backpass.verify.case import Case, NotRun
-from backpass.verify.convert import to_numpy, to_torch
+from backpass.verify.convert import to_kind_of, to_numpy, to_torch
+from backpass.verify.drawing import draw_like
 from backpass.verify.precision import LOW, rows_against_float64
 from backpass.verify.report import Row
 
@@ -16,8 +18,16 @@ NAME = "Triton kernel"
 UNITS = {"float32": 4, "float16": 1, "bfloat16": 1}
 
 
+# Rows of which one program does not hold the whole are another kernel's; its last tile is not full.
+LONG_ROWS = {"*": (2,), "*a": (2,), "*b": (2,)}
+BEYOND = 37
+
+
 def run(case: Case) -> list[Row]:
-    """A row for y and one a gradient; none for the reader's own object. Raises NotRun with the reason."""
+    """A row for y and one a gradient, at the inputs given and at long rows; none for the reader's own object.
+
+    Raises NotRun with the reason.
+    """
     stem = case.subject.stem
     if stem is None:
         return []
@@ -25,14 +35,26 @@ def run(case: Case) -> list[Row]:
         raise NotRun("this operation has no kernel")
     if reason := kernels.available():
         raise NotRun(reason)
+    kernel = kernels.load(stem)
+    where = "in Triton's interpreter" if kernels.interpreted() else "on CUDA"
+    length = kernel.ROW_BYTES // 4 + BEYOND  # a kernel computes in float32
+    drawn = draw_like(case.subject.shapes, case.rng, case.inputs, leading=LONG_ROWS, lengths={"n": length})
+    at_given = replace(case, inputs=_placed(case, case.inputs))
+    at_long = replace(case, inputs=_placed(case, drawn), given_dy=None)
+    return [*_rows(at_given, kernel, where), *_rows(at_long, kernel, f"{where}, at rows of {length}")]
+
+
+def _placed(case: Case, inputs: tuple[object, ...]) -> tuple[object, ...]:
+    """The inputs where kernels run, in the case's dtype if that is a low one."""
     import torch
 
     device = case.device if case.device.startswith(kernels.device()) else kernels.device()
     dtype = getattr(torch, case.dtype if case.dtype in LOW else "float32")
-    rounded = replace(case, inputs=tuple(to_torch(value, device, dtype) for value in case.inputs))
-    kernel = kernels.load(stem)
-    y, saved = kernel.forward(*rounded.inputs, **case.subject.options)
-    gradients = rounded.by_input(kernel.backward(to_torch(rounded.dy, device, dtype), saved))
-    where = "in Triton's interpreter" if kernels.interpreted() else "on CUDA"
-    rows = rows_against_float64(rounded, NAME, to_numpy(y), gradients, UNITS[rounded.dtype])
+    return tuple(to_torch(value, device, dtype) for value in inputs)
+
+
+def _rows(case: Case, kernel: ModuleType, where: str) -> list[Row]:
+    y, saved = kernel.forward(*case.inputs, **case.subject.options)
+    gradients = case.by_input(kernel.backward(to_kind_of(y, case.dy), saved))
+    rows = rows_against_float64(case, NAME, to_numpy(y), gradients, UNITS[case.dtype])
     return [replace(row, how=f"{where}, {row.how}") for row in rows]
