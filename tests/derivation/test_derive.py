@@ -1,10 +1,13 @@
 """Derivations of real operations pass, the same with one wrong line do not, and the message tells where."""
 
+import string
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from backpass.derivation import DerivationError, Unreadable, derive
+from backpass.derivation.check import trial_sizes
 
 NAMES = ("softmax", "log-softmax", "layer-norm", "matmul", "linear", "attention")
 
@@ -145,6 +148,38 @@ def test_the_root_of_a_square_is_no_sum_whatever_its_name(letter):
 def test_a_line_that_divides_by_zero_is_no_line(line):
     with pytest.raises(Unreadable, match="divides by 0 everywhere"):
         derive(f"given x \\in \\mathbb{{R}}\nlet y = x^2\n{line}", name="zero")
+
+
+LEAST_SQUARES = r"""
+    given X \in \mathbb{R}^{m \times n}, w \in \mathbb{R}^n, t \in \mathbb{R}^m
+    let r = X w - t
+    let \mathcal{L} = \frac12 \sum_i r_i^2
+    \mathcal{L} = \frac12 r^\top r
+    \bar{\mathcal{L}} = 1
+    \bar{r} = r
+    \bar{w} = X^\top r
+    \frac{\partial \mathcal{L}}{\partial X} = r w^\top
+    \frac{\partial \mathcal{L}}{\partial w_j} = \sum_i X_{ij} r_i
+    \dot{\mathcal{L}} = \langle r, \dot{X} w + X \dot{w} - \dot{t} \rangle
+"""
+
+
+def test_a_loss_that_is_defined_has_the_gradient_1():
+    derive(LEAST_SQUARES, name="least-squares")
+    for right in (r"\frac12 \sum", r"\bar{w} = X", r"r w^\top", "= 1"):
+        with pytest.raises(DerivationError, match="does not equal"):
+            wrong = right.replace("12", "13").replace("= ", "= 2 \\cdot ").replace("r w", "2 r w")
+            derive(LEAST_SQUARES.replace(right, wrong), name="least-squares")
+
+
+def test_any_two_dimensions_differ_in_one_trial_or_more():
+    names = [f"n_{{{letter}}}" for letter in string.ascii_letters[:27]]
+    scope = SimpleNamespace(dimensions=names)
+    trials = trial_sizes(scope)
+    assert len({tuple(sizes[name] for sizes in trials) for name in names}) == 27
+    assert all(len({sizes[name] for name in names[:3]}) == 3 for sizes in trials)
+    with pytest.raises(DerivationError, match="give sizes: 28 dimensions are too many"):
+        trial_sizes(SimpleNamespace(dimensions=[*names, "n"]))
 
 
 def test_matrices_and_their_elements_in_one_derivation():

@@ -1,5 +1,7 @@
 """What cannot be read, or has no meaning, is refused with its place."""
 
+import re
+
 import pytest
 
 from backpass.derivation import Unreadable, derive
@@ -203,3 +205,28 @@ def test_the_output_must_be_clear():
 def test_names_are_fit_for_anchors():
     with pytest.raises(ValueError, match="name: expected small letters"):
         derive("1 = 1", name="Soft max")
+
+
+FLOATING = [
+    (r"x, \bar{x}", r"let y_i = x_i^2", r"\bar{x} is derived, not given: x is no output"),
+    (r"x, \bar{u}, \bar{y}", "let u_i = x_i^2\nlet y_i = 3 u_i", r"\bar{u} is derived, not given: y is defined by u"),
+    (r"x, \bar{y}, \bar{g}", r"let y_i = x_i^2" + "\n" + r"let g_i = x_i \bar{y}_i", r"\bar{g} is derived, not given: g is no"),
+    (r"x, \dot{y}", r"let y_i = x_i^2", r"\dot{y} is derived, not given"),
+    (r"x, \bar{y}", "let y_i = x_i^2\nlet \\mathcal{L} = y_1", r"\bar{y} is derived, not given: \mathcal{L} is defined"),
+    (r"x, \bar{\mathcal{L}}", r"let \mathcal{L} = x_1", r"\bar{\mathcal{L}} is derived, not given"),
+    (r"x, \bar{y}", "let y_i = x_i^2\nlet \\mathcal{L} = \\sum_i 2 y_i \\bar{y}_i", r"\mathcal{L} is a number, defined"),
+    (r"x", r"let \mathcal{L}_i = x_i", r"\mathcal{L} is a number, defined"),
+    (r"x, \mathcal{L}", "", r"\mathcal{L} is a number, defined"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "definitions", "message"), FLOATING)
+def test_what_has_a_meaning_by_itself_is_not_given_another(given, definitions, message):
+    with pytest.raises(Unreadable, match=re.escape(message)):
+        derive(f"given {given} \\in \\mathbb{{R}}^n\n{definitions}\n1 = 1", name="floating")
+
+
+def test_a_gradient_may_not_be_given_after_its_definition_was_used():
+    text = "given x \\in \\mathbb{R}\nlet u = x^2\nlet y = 3 u\ngiven \\bar{u} \\in \\mathbb{R}\n1 = 1"
+    with pytest.raises(Unreadable, match="y is defined by u"):
+        derive(text, name="floating")

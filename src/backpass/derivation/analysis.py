@@ -14,6 +14,7 @@ from lark import Token, Tree
 from lark.visitors import Interpreter
 
 from backpass.derivation.names import (
+    LOSS,
     Expression,
     Reference,
     Scope,
@@ -21,6 +22,7 @@ from backpass.derivation.names import (
     Variable,
     accent_and_name,
     canonical,
+    gradient_of,
     in_words,
     subscripts_of,
 )
@@ -320,7 +322,7 @@ class Analysis(Interpreter):
     def partial(self, tree: Tree) -> Shape:
         above, below = tree.children
         found = None if above.data == "bracket" else self.scope.resolve(above)
-        if found is not None and found.kind == "loss":
+        if found is not None and found.name == LOSS and not found.accent:
             self.expression.references[id(above)] = found
             return self._with_respect_to(below)
         if self.visit(above) or self._with_respect_to(below):
@@ -376,7 +378,7 @@ def define(scope: Scope, line: Line) -> None:
         raise Unreadable("a definition holds for all its indices", line.conditions)
     analysis = Analysis(scope)
     analysis.begin(line.left, left)
-    gradient = scope.variables.get(rf"\bar{{{name}}}")
+    gradient = scope.variables.get(gradient_of(name))
     indices = [analysis.index(token) for token in tokens]
     for index, side in zip(indices, gradient.axes if gradient else (), strict=False):
         index.runs_over(side)
@@ -387,12 +389,14 @@ def define(scope: Scope, line: Line) -> None:
     sides = tuple(index.dimension for index in indices)
     if None in sides:
         letter = letters[sides.index(None)]
-        raise Unreadable(f"what does {letter} run over? Declare the shape of \\bar{{{name}}}", line.left)
+        raise Unreadable(f"what does {letter} run over? Declare the shape of {gradient_of(name)}", line.left)
     if letters and definition.shape:
         raise Unreadable("the right side is a matrix, the left side one of its elements", line.right)
     shape = definition.shape if not letters else (*sides, "1") if len(sides) == 1 else sides
     if gradient and gradient.shape != shape:
-        message = f"this is {in_words(shape)}, and \\bar{{{name}}} is declared as {in_words(gradient.shape)}"
+        message = (
+            f"this is {in_words(shape)}, and {gradient_of(name)} is declared as {in_words(gradient.shape)}"
+        )
         raise Unreadable(message, line.left)
     backward = scope.is_backward(definition)
     scope.add(Variable(name, shape, "defined", False, tuple(letters), definition, backward), line.left)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import sympy
 
-from backpass.derivation.names import Expression, Scope, Variable
+from backpass.derivation.names import LOSS, Expression, Scope, Variable, gradient_of
 from backpass.derivation.parse import Unreadable
 from backpass.interpreters import exact
 
@@ -151,9 +151,11 @@ class Calculus:
             )
         )
 
-    def cotangent(self, output: Variable, indices: Indices) -> sympy.Symbol:
-        """The given gradient of an output's element."""
-        return self.element(Variable(rf"\bar{{{output.name}}}", output.shape, "constant"), indices)
+    def cotangent(self, output: Variable, indices: Indices) -> sympy.Expr:
+        """The given gradient of an output's element; that of 𝓛 is 1."""
+        if output.name == LOSS:
+            return sympy.S.One
+        return self.element(Variable(gradient_of(output.name), output.shape, "constant"), indices)
 
     def differential(self, variable: Variable, indices: Indices, still: frozenset[str]) -> sympy.Expr:
         """\\dot{v}: how an element moves when the inputs move and the names in `still` do not."""

@@ -62,9 +62,19 @@ def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, dict[tuple[int, ...], Eva
 
 
 def trial_sizes(scope: Scope) -> list[Sizes]:
-    """Sizes 2, 3, 4 for each dimension in turn, so that any two dimensions differ in one trial or more."""
+    """Sizes of 2, 3 or 4 for three trials, such that any two dimensions differ in one of them or more.
+
+    The first three dimensions differ in all trials, the first six take each size once. Raises `DerivationError` for more
+    than 27 dimensions, which have no such sizes.
+    """
+    courses = sorted(
+        itertools.product((2, 3, 4), repeat=TRIALS),
+        key=lambda sizes: (-len(set(sizes)), (sizes[1] - sizes[0]) % 3),
+    )
+    if len(scope.dimensions) > len(courses):
+        raise DerivationError(f"give sizes: {len(scope.dimensions)} dimensions are too many to choose them")
     return [
-        {side: 2 + (k + trial * (1 + k // 3)) % 3 for k, side in enumerate(scope.dimensions)}
+        {side: course[trial] for side, course in zip(scope.dimensions, courses, strict=False)}
         for trial in range(TRIALS if scope.dimensions else 1)
     ]
 

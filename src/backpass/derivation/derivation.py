@@ -36,7 +36,7 @@ def derive(
       for each input must be; `names` maps its names to the derivation's (`{"x": "Q"}`), `options` gives forward's
       options, a string being a name of the derivation (`{"eps": r"\\epsilon"}`).
     - `forward`: a stem whose `forward` alone the output's definition must be, where no gradient is derived.
-    - `sizes`: the sizes of the dimensions to check at, each at least 2, instead of 2, 3, 4 in turn.
+    - `sizes`: the sizes of the dimensions to check at, each at least 2, instead of three trials of 2, 3 and 4.
 
     Raises `Unreadable` for what cannot be read or has no meaning, `DerivationError` for a line that is wrong.
     """

@@ -12,7 +12,7 @@ from lark import Token, Tree
 from lark.visitors import Interpreter
 
 from backpass.derivation.calculus import Calculus, Value
-from backpass.derivation.names import Expression, Reference, Scope
+from backpass.derivation.names import LOSS, Expression, Reference, Scope
 from backpass.derivation.parse import Unreadable
 
 _RELATIONS = {
@@ -207,7 +207,7 @@ class Evaluator(Interpreter):
         above, below = tree.children
         loss = self.expression.references.get(id(above))
         variable = self.expression.references[id(below)]
-        if loss is not None and loss.kind == "loss":
+        if loss is not None and loss.name == LOSS:
             return self._variable(Reference("variable", variable.name, "bar", variable.indices))
         return self._differentiated(above, variable)
 

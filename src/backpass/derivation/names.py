@@ -99,6 +99,28 @@ class Scope:
             ):
                 raise Unreadable(f"{name} cannot be told from {other.name}", part, position)
         self.variables[name] = variable
+        if fault := self._floating():
+            raise Unreadable(fault, part, position)
+
+    def _floating(self) -> str:
+        """What is wrong when a name that has a meaning by itself is declared with another; "" if nothing is."""
+        loss = self.variables.get(LOSS)
+        if loss and (loss.kind != "defined" or loss.shape or loss.backward):
+            return rf"{LOSS} is a number, defined by what it depends on, or is left out"
+        forward = [v for v in self.variables.values() if v.kind == "defined" and not v.backward]
+        users = {name: v.name for v in forward for name in _used(v)}
+        for name, variable in self.variables.items():
+            if name.startswith(r"\dot") or name == gradient_of(LOSS):
+                return f"{name} is derived, not given"
+            if gradient_of(name) not in self.variables:
+                continue
+            if variable not in forward:
+                return f"{gradient_of(name)} is derived, not given: {name} is no output"
+            if name in users:
+                return f"{gradient_of(name)} is derived, not given: {users[name]} is defined by {name}"
+            if loss:
+                return f"{gradient_of(name)} is derived, not given: {LOSS} is defined"
+        return ""
 
     def other_meaning(self, letter: Token) -> str:
         """What else a letter stands for, which keeps it from being an index; "" if nothing."""
@@ -118,12 +140,14 @@ class Scope:
         )
 
     def outputs(self) -> list[Variable]:
-        """The definitions whose gradients are given: those whose \\bar is declared, else the one that no other uses."""
+        """The definitions whose gradients are given: 𝓛, else those whose \\bar is declared, else the one that no other uses."""
+        if LOSS in self.variables:
+            return [self.variables[LOSS]]
         forward = [v for v in self.variables.values() if v.kind == "defined" and not v.backward]
-        declared = [v for v in forward if rf"\bar{{{v.name}}}" in self.variables]
+        declared = [v for v in forward if gradient_of(v.name) in self.variables]
         if declared:
             return declared
-        used = {reference.name for v in forward for reference in v.definition.references.values()}
+        used = {name for v in forward for name in _used(v)}
         last = [v for v in forward if v.name not in used]
         if len(last) > 1:
             names = ", ".join(v.name for v in last)
@@ -136,9 +160,7 @@ class Scope:
         """The names of the variables and of everything that their definitions use."""
         names = {v.name for v in variables}
         for v in variables:
-            if v.definition:
-                used = {r.name for r in v.definition.references.values() if r.kind == "variable"}
-                names |= self.upstream([self.variables[name] for name in used])
+            names |= self.upstream([self.variables[name] for name in _used(v)])
         return names
 
     # ---- references ------------------------------------------------------------------------------
@@ -163,14 +185,27 @@ class Scope:
         return None
 
 
+LOSS = r"\mathcal{L}"
 _SPECIAL = {
     "e": "euler",
     r"\pi": "pi",
     r"\delta": "delta",
     "I": "identity",
     r"\mathbf{1}": "ones",
-    r"\mathcal{L}": "loss",
+    LOSS: "loss",
 }
+
+
+def gradient_of(name: str) -> str:
+    """The name of a name's gradient: \\bar{W}_{1} of W_{1}."""
+    head, subscript, label = name.partition("_{")
+    return rf"\bar{{{head}}}{subscript}{label}"
+
+
+def _used(variable: Variable) -> set[str]:
+    """The names that a definition uses; none if the variable is given."""
+    references = variable.definition.references.values() if variable.definition else ()
+    return {reference.name for reference in references if reference.kind == "variable"}
 
 
 def _base(name: str) -> str:
