@@ -41,6 +41,7 @@ UNREADABLE = [
     (r"x_i = \frac{\partial x_i}{\partial n}", "with respect to an input or a definition", "n}"),
     (r"1 = \frac{\partial x}{\partial x_i}", "of and by numbers", r"\frac"),
     (r"\mathcal{L} = x_1", "stands only in", r"\mathcal{L}"),
+    (r"1 = \frac{\partial \mathcal{L}_1}{\partial x_i}", "stands only in", r"\mathcal{L}"),
     (r"x_i = \bar{x}_i", "no output depends on x", r"\bar{x}_i"),
     (r"x_i = x_3", "no element 3", "3"),
     (r"x_i = y_i \quad (i = j)", "cannot read this|something is missing", ""),
@@ -60,6 +61,9 @@ UNREADABLE = [
     ("let z_1 = x_1", "its indices are letters", "z_1"),
     (r"x_i e_i = x_i e", "e takes no index", "e_i"),
     (r"\dot{x}_i = \dot{x}_i \quad (\dot{x}_1 = 0)", "of the whole of X", r"\dot{x}_1"),
+    (r"x_i = x_i \quad (j \ne 1)", "the index j does not stand on the left side", r"j \ne"),
+    (r"x_i = 2 \frac{\partial}{\partial x_i} (x_i y_i) x_i", "how far does this derivative reach", r"\frac"),
+    (r"x_i = \frac{\partial}{\partial x_i} (x_i y_i) / x_i", "how far does this derivative reach", r"\frac"),
     (r"W_{ij} = W_{ij}^\top", "prints like an element of the transpose", r"W_{ij}^"),
 ]  # fmt: skip
 

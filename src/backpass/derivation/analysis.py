@@ -114,9 +114,8 @@ class Analysis(Interpreter):
         return self.free.setdefault(letter, Index())
 
     def run_together(self, first: Token, second: Token) -> None:
-        if first.isdigit() or second.isdigit():
-            return
-        if not self.index(first).runs_with(self.index(second)):
+        letters = [self.index(token) for token in (first, second) if not token.isdigit()]
+        if len(letters) == 2 and not letters[0].runs_with(letters[1]):
             self.refuse(f"{first} and {second} run over different dimensions", first)
 
     # ---- names -----------------------------------------------------------------------------------
@@ -195,6 +194,8 @@ class Analysis(Interpreter):
 
     def fraction(self, tree: Tree) -> Shape:
         above, below = map(self.visit, tree.children)
+        if tree.children[0].data == "differentiate" and self._is_product(tree):
+            self.refuse("how far does this derivative reach? Write brackets round it", tree)
         if below:
             self.refuse("a matrix cannot stand below a fraction bar", tree.children[1])
         return above
@@ -267,6 +268,8 @@ class Analysis(Interpreter):
             between = self.part.text[before.meta.end_pos : factor.meta.start_pos]
             if not _TIMES.search(between) and _joins(before, factor):
                 self.refuse("this prints as part of what stands before it: write \\cdot between them", factor)
+            if before.data == "differentiate":
+                self.refuse("how far does this derivative reach? Write brackets round it", before)
         shape = self.visit(tree.children[0])
         for factor in tree.children[1:]:
             other = self.visit(factor)
@@ -311,7 +314,7 @@ class Analysis(Interpreter):
         return shape
 
     def _is_product(self, tree: Tree) -> bool:
-        """Whether a tree is of factors side by side, divided by a slash or not."""
+        """Whether a tree is of factors side by side, or divided by a slash."""
         if tree.data == "fraction":
             above, below = tree.children
             return "/" in self.part.text[above.meta.end_pos : below.meta.start_pos]
@@ -322,7 +325,7 @@ class Analysis(Interpreter):
     def partial(self, tree: Tree) -> Shape:
         above, below = tree.children
         found = None if above.data == "bracket" else self.scope.resolve(above)
-        if found is not None and found.name == LOSS and not found.accent:
+        if found is not None and found.name == LOSS and not (found.accent or found.indices):
             self.expression.references[id(above)] = found
             return self._with_respect_to(below)
         if self.visit(above) or self._with_respect_to(below):
