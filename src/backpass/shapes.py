@@ -16,6 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -191,6 +192,17 @@ def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Kind):
     if tuple(dy.shape) != tuple(shape):
         raise ValueError(f"dy: expected the output's shape {list(shape)}; got shape {list(dy.shape)}")
     return namespace(dy)
+
+
+def check_eps(eps: object) -> None:
+    """Refuse what cannot be added below a root: anything but a real number of at least 0. Raises TypeError or
+    ValueError."""
+    if getattr(eps, "is_real", False):  # a SymPy symbol
+        return
+    if not isinstance(eps, Real):
+        raise TypeError(f"eps: expected a real number; got {type(eps).__name__}")
+    if not eps >= 0:
+        raise ValueError(f"eps: expected a number of at least 0; got {eps}")
 
 
 def _check_type(spec: Spec, array: object) -> None:

@@ -59,13 +59,26 @@ def residual(rng):
     return [shape, shape], {}
 
 
+def layer_norm(rng):
+    n = length(rng)
+    return [(*leading(rng), n), (n,), (n,)], {}
+
+
+def layer_norm_partly(rng):
+    """Without the weight, without the bias, without both."""
+    (x, w, b), options = layer_norm(rng)
+    return [x, *[(None, b), (w, None), (None, None)][rng.integers(3)]], options
+
+
 CASES = {
     "softmax": [softmax],
+    "log_softmax": [softmax],
     "linear": [linear, linear_without_bias],
     "matmul": [matmul],
     "scale": [scale],
     "fork": [fork],
     "residual": [residual],
+    "layer_norm": [layer_norm, layer_norm_partly],
 }
 EVERY = pytest.mark.parametrize(
     ("stem", "case"),

@@ -14,6 +14,7 @@ INPUTS = {
     "scale": [(3,)],
     "fork": [(3,)],
     "residual": [(3,), (3,)],
+    "layer_norm": [(2, 3, 5), (5,), (5,)],
 }
 OPTIONS = {"scale": {"factor": 0.5}}
 

@@ -17,6 +17,7 @@ SHAPES = {
     "scale": [(2, 3)],
     "fork": [(2, 3)],
     "residual": [(2, 3), (2, 3)],
+    "layer_norm": [(2, 3), (3,), (3,)],
 }
 xp = symbolic.xp
 

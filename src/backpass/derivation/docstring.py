@@ -1,8 +1,8 @@
 r"""The formulas of an operation's docstring, read and checked like the lines of any derivation.
 
-A module's docstring holds one ``.. math::`` of statements parted by ``\quad`` or ``\qquad``: what the output is, then the
-gradient of each differentiable input. What its letters range over follows from SHAPES: a capital is a matrix, whose rows
-are the leading axes; a small letter has as many axes as it has indices there.
+A module's docstring holds one ``.. math::`` of statements parted by ``\quad`` or ``\qquad``: what the output is, after
+what it is defined by, then the gradient of each differentiable input. What its letters range over follows from SHAPES: a
+capital is a matrix, whose rows are the leading axes; a small letter has as many axes as it has indices there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import re
 from backpass import ops, shapes
 from backpass.derivation.derivation import Derivation, derive
 
-OPTIONS = {"factor": "c", "copies": "k"}  # an option's letter in mathematics, the same for all operations
+# An option's letter in mathematics, the same for all operations.
+OPTIONS = {"factor": "c", "copies": "k", "eps": r"\epsilon"}
 
 
 def formulas(stem: str) -> Derivation:
@@ -38,7 +39,7 @@ def formulas(stem: str) -> Derivation:
     scalars = [rf"{letter} \in \mathbb{{R}}" for letter in options.values() if letter not in lengths]
     lines = [f"given {', '.join(arrays)}"]
     lines += [f"constant {', '.join(scalars)}"] * bool(scalars)
-    lines += [f"let {statements[0]}", *statements[1:]]
+    lines += [s if s.startswith(r"\bar") else f"let {s}" for s in statements]
     return derive(
         "\n".join(lines), name=f"{stem}-formulas".replace("_", "-"), operation=stem, options=options
     )

@@ -46,6 +46,12 @@ def _softmax(x):
     return torch.softmax(x, dim=-1)
 
 
+def _log_softmax(x):
+    import torch
+
+    return torch.log_softmax(x, dim=-1)
+
+
 def _linear(x, w, b=None):
     import torch
 
@@ -76,11 +82,19 @@ def _residual(x, f):
     return torch.add(x, f)
 
 
+def _layer_norm(x, w=None, b=None, *, eps=1e-5):
+    import torch
+
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], w, b, eps)
+
+
 _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "softmax": _softmax,
+    "log_softmax": _log_softmax,
     "linear": _linear,
     "matmul": _matmul,
     "scale": _scale,
     "fork": _fork,
     "residual": _residual,
+    "layer_norm": _layer_norm,
 }
