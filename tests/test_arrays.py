@@ -71,3 +71,22 @@ def test_sum_to_shape_is_the_adjoint_of_broadcasting(make, shape, full):
     np.testing.assert_allclose((found * x).sum(), (np.broadcast_to(x, full) * z).sum(), rtol=1e-12)
     if make is counting.array and z.size:
         assert t.total == z.size - found.size
+
+
+@LIBRARIES
+@pytest.mark.parametrize("shape", [(), (3,), (2, 4), (0, 3)])
+def test_pick_reads_the_entry_that_one_hot_marks(make, shape):
+    rng = np.random.default_rng(0)
+    x, index = rng.standard_normal((*shape, 5)), np.asarray(rng.integers(0, 5, shape))
+    with counting.tally() as t:
+        picked, marks = plain(arrays.pick(make(x), make(index))), plain(arrays.one_hot(make(index), 5))
+    assert marks.dtype == bool and marks.shape == x.shape
+    assert np.array_equal(marks.sum(axis=-1), np.ones(shape))
+    assert np.array_equal(picked, np.where(marks, x, 0.0).sum(axis=-1))
+    assert t.total == 0
+
+
+@LIBRARIES
+def test_an_integer_without_a_place_is_marked_nowhere(make):
+    marks = plain(arrays.one_hot(make(np.array([[-1, 2], [3, 0]])), 3))
+    assert np.array_equal(marks, [[[0, 0, 0], [0, 0, 1]], [[0, 0, 0], [1, 0, 0]]])

@@ -58,3 +58,14 @@ def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
     if stretched:
         x = xp.sum(x, axis=tuple(stretched), keepdims=True)
     return xp.reshape(x, shape)
+
+
+def one_hot(index: Array, length: int) -> Array:
+    """Booleans ``[*, length]``: for each integer of ``index[*]`` true in its place, nowhere if it has none."""
+    xp = namespace(index)
+    return xp.arange(length, device=index.device) == index[..., None]
+
+
+def pick(x: Array, index: Array) -> Array:
+    """The entry of each row of ``x[*, n]`` that ``index[*]`` names, an integer from 0 to n − 1: ``[*]``."""
+    return namespace(x).take_along_axis(x, index[..., None], axis=-1)[..., 0]

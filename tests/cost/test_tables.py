@@ -9,6 +9,7 @@ from backpass.ops import softmax
 
 INPUTS = {
     "softmax": [(3, 5)],
+    "log_softmax": [(3, 5)],
     "linear": [(2, 3, 5), (5, 4), (4,)],
     "matmul": [(2, 1, 3, 4), (5, 4, 2)],
     "scale": [(3,)],
