@@ -57,6 +57,7 @@ PAGES = {
     "linear": "chapters/operations/linear.html",
     "matmul": "chapters/operations/linear.html",
     "softmax": "chapters/operations/softmax.html",
+    "layer_norm": "chapters/operations/layer_norm.html",
     "scale": "chapters/foundations/chain_rule.html",
     "fork": "chapters/foundations/chain_rule.html",
     "residual": "chapters/foundations/chain_rule.html",

@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 
 from backpass import cost, ops
@@ -10,6 +11,8 @@ from backpass.ops import softmax
 INPUTS = {
     "softmax": [(3, 5)],
     "log_softmax": [(3, 5)],
+    "nll": [(3, 5), np.array([4, 0, -100])],
+    "cross_entropy": [(3, 5), np.array([4, 0, -100])],
     "linear": [(2, 3, 5), (5, 4), (4,)],
     "matmul": [(2, 1, 3, 4), (5, 4, 2)],
     "scale": [(3,)],
