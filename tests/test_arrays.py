@@ -90,3 +90,10 @@ def test_pick_reads_the_entry_that_one_hot_marks(make, shape):
 def test_an_integer_without_a_place_is_marked_nowhere(make):
     marks = plain(arrays.one_hot(make(np.array([[-1, 2], [3, 0]])), 3))
     assert np.array_equal(marks, [[[0, 0, 0], [0, 0, 1]], [[0, 0, 0], [1, 0, 0]]])
+
+
+@LIBRARIES
+def test_pick_reads_0_where_the_index_is_minus_1(make):
+    x = np.arange(1.0, 7.0).reshape(2, 3)
+    assert plain(arrays.pick(make(x), make(np.array([-1, 2])))).tolist() == [0, 6]
+    assert plain(arrays.pick(make(x * np.nan), make(np.array([-1, -1])))).tolist() == [0, 0]

@@ -67,5 +67,7 @@ def one_hot(index: Array, length: int) -> Array:
 
 
 def pick(x: Array, index: Array) -> Array:
-    """The entry of each row of ``x[*, n]`` that ``index[*]`` names, an integer from 0 to n − 1: ``[*]``."""
-    return namespace(x).take_along_axis(x, index[..., None], axis=-1)[..., 0]
+    """The entry of each row of ``x[*, n]`` that ``index[*]`` names, ``[*]``; 0 where the index is −1."""
+    xp = namespace(x, index)
+    found = xp.take_along_axis(x, index[..., None], axis=-1)[..., 0]  # −1 reads the last entry
+    return xp.where(index < 0, 0.0, found)

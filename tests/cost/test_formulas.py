@@ -70,15 +70,37 @@ def layer_norm_partly(rng):
     return [x, *[(None, b), (w, None), (None, None)][rng.integers(3)]], options
 
 
+def targets(rng):
+    """Scores or log-probabilities, and targets, some of them ignored."""
+    shape, classes = leading(rng), length(rng)
+    t = np.asarray(rng.integers(0, classes, shape))
+    return [(*shape, classes), np.where(rng.random(shape) < 0.2, -100, t)], {}
+
+
+def targets_summed(rng):
+    return targets(rng)[0], {"reduction": "sum"}
+
+
+def rms_norm(rng):
+    return layer_norm(rng)[0][:2], {}
+
+
+def rms_norm_without_weight(rng):
+    return layer_norm(rng)[0][:1], {}
+
+
 CASES = {
     "softmax": [softmax],
     "log_softmax": [softmax],
+    "nll": [targets, targets_summed],
+    "cross_entropy": [targets, targets_summed],
     "linear": [linear, linear_without_bias],
     "matmul": [matmul],
     "scale": [scale],
     "fork": [fork],
     "residual": [residual],
     "layer_norm": [layer_norm, layer_norm_partly],
+    "rms_norm": [rms_norm, rms_norm_without_weight],
 }
 EVERY = pytest.mark.parametrize(
     ("stem", "case"),
@@ -105,7 +127,8 @@ def test_symbols_substituted_equal_the_count(stem, case):
         shapes, options = case(rng)
         counted = cost.count(stem, *shapes, **options)
         lengths = cost.dimensions(stem, *shapes, **options)
-        known = {key: lengths.pop(key) for key in [*lengths] if key.startswith("has_")}
+        no_letters = [key for key in lengths if key.startswith("has_") or isinstance(lengths[key], str)]
+        known = {key: lengths.pop(key) for key in no_letters}
         values = {sympy.Symbol(key, positive=True, integer=True): value for key, value in lengths.items()}
         formula = cost.symbolic_formula(stem, **known)
         assert all(isinstance(f, sympy.Expr) for f in formula)

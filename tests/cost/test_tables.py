@@ -19,6 +19,7 @@ INPUTS = {
     "fork": [(3,)],
     "residual": [(3,), (3,)],
     "layer_norm": [(2, 3, 5), (5,), (5,)],
+    "rms_norm": [(2, 3, 5), (5,)],
 }
 OPTIONS = {"scale": {"factor": 0.5}}
 
