@@ -18,6 +18,7 @@ SHAPES = {
     "fork": [(2, 3)],
     "residual": [(2, 3), (2, 3)],
     "layer_norm": [(2, 3), (3,), (3,)],
+    "rms_norm": [(2, 3), (3,)],
 }
 xp = symbolic.xp
 
