@@ -43,6 +43,18 @@ def as_matrix(x: Array) -> Array:
     return namespace(x).reshape(x, (size(x.shape[:-1]), x.shape[-1]))
 
 
+def widened(x: Array) -> Array:
+    """``x`` in float32 where its type has 16 bits, in which squares overflow and sums lose digits; else ``x`` itself."""
+    xp = namespace(x)
+    short = str(x.dtype).rpartition(".")[2] in ("float16", "bfloat16")
+    return xp.astype(x, xp.float32) if short else x
+
+
+def as_type_of(x: Array, like: Array) -> Array:
+    """``x`` rounded to the dtype of ``like``; ``x`` itself where it has that."""
+    return x if x.dtype == like.dtype else namespace(x).astype(x, like.dtype)
+
+
 def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
     """Sum ``x`` over the axes along which an array of ``shape`` was broadcast to reach ``x.shape``.
 

@@ -9,7 +9,7 @@ r"""Layer normalisation: each row brought to mean 0 and variance 1, then scaled 
           \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}, \quad
           \bar{b}_i = \sum_r \bar{y}_{ri}
 
-Derived on the page ``operations/layer_norm``. The variance divides by n, as PyTorch's does. A constant row is
+Derived on the page ``operations/layer_norm``. The variance divides by n, as PyTorch's does, and is taken in float32 for rows of 16 bits. A constant row is
 normalised to zeros, unless ε is 0: then, as in PyTorch, it becomes NaN.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_matrix
+from backpass.arrays import Array, as_matrix, as_type_of, widened
 from backpass.shapes import check_cotangent, check_eps, check_inputs
 
 SHAPES = "x[*, n>0], w[n]?, b[n]? -> y[*, n]"
@@ -44,17 +44,18 @@ def forward(
     xp = check_inputs(SHAPES, x=x, w=w, b=b)
     check_eps(eps)
     n = x.shape[-1]
+    wide = widened(x)
 
     # The variance is the mean square of what is left after the mean is taken away. The mean of x² less the
     # square of the mean is the same number, and rounds to noise where the mean is large.
-    centred = x - xp.sum(x, axis=-1, keepdims=True) / n  # [*, n]
+    centred = wide - xp.sum(wide, axis=-1, keepdims=True) / n  # [*, n]
     variance = xp.sum(centred * centred, axis=-1, keepdims=True) / n  # [*, 1]
     rstd = 1 / xp.sqrt(variance + eps)  # [*, 1]
-    x_hat = centred * rstd  # [*, n]
+    x_hat = as_type_of(centred * rstd, x)  # [*, n]
 
     y = x_hat if w is None else x_hat * w
     y = y if b is None else y + b
-    return y, Saved(x_hat, rstd, w, b is not None)
+    return y, Saved(x_hat, as_type_of(rstd, x), w, b is not None)
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array | None, Array | None]:

@@ -7,7 +7,7 @@ r"""RMS normalisation: each row divided by its root mean square, then scaled ele
               - \hat{x}_{ri} \frac1n \sum_j \bar{y}_{rj} w_j \hat{x}_{rj} \right), \quad
           \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}
 
-Derived on the page ``operations/rms_norm``. A row of zeros is normalised to zeros, unless ε is 0: then, as in
+Derived on the page ``operations/rms_norm``. The mean square is taken in float32 for rows of 16 bits. A row of zeros is normalised to zeros, unless ε is 0: then, as in
 PyTorch, it becomes NaN.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_matrix
+from backpass.arrays import Array, as_matrix, as_type_of, widened
 from backpass.shapes import check_cotangent, check_eps, check_inputs
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
@@ -42,11 +42,12 @@ def forward(x: Array, w: Array | None = None, *, eps: float | None = None) -> tu
         eps = _default_eps(x)
     check_eps(eps)
 
-    mean_square = xp.sum(x * x, axis=-1, keepdims=True) / x.shape[-1]  # [*, 1]
+    wide = widened(x)
+    mean_square = xp.sum(wide * wide, axis=-1, keepdims=True) / x.shape[-1]  # [*, 1]
     rstd = 1 / xp.sqrt(mean_square + eps)  # [*, 1]
-    x_hat = x * rstd  # [*, n]
+    x_hat = as_type_of(wide * rstd, x)  # [*, n]
     y = x_hat if w is None else x_hat * w
-    return y, Saved(x_hat, rstd, w)
+    return y, Saved(x_hat, as_type_of(rstd, x), w)
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array | None]:
