@@ -97,3 +97,20 @@ def test_pick_reads_0_where_the_index_is_minus_1(make):
     x = np.arange(1.0, 7.0).reshape(2, 3)
     assert plain(arrays.pick(make(x), make(np.array([-1, 2])))).tolist() == [0, 6]
     assert plain(arrays.pick(make(x * np.nan), make(np.array([-1, -1])))).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_sixteen_bits_are_widened_and_rounded_back(dtype):
+    x = torch.tensor([300.0, -2.5]).to(dtype)
+    wide = arrays.widened(x)
+    assert wide.dtype == torch.float32 and torch.equal(wide, x.float())
+    back = arrays.as_type_of(wide * wide / wide, x)
+    assert back.dtype == dtype and torch.equal(back, x)
+    half = np.ones(2, dtype=np.float16)
+    assert arrays.widened(half).dtype == np.float32
+
+
+@LIBRARIES
+def test_wider_types_are_left_alone(make):
+    x = make(np.ones(3))
+    assert arrays.widened(x) is x and arrays.as_type_of(x, x) is x

@@ -9,8 +9,9 @@ r"""Layer normalisation: each row brought to mean 0 and variance 1, then scaled 
           \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}, \quad
           \bar{b}_i = \sum_r \bar{y}_{ri}
 
-Derived on the page ``operations/layer_norm``. The variance divides by n, as PyTorch's does, and is taken in float32 for rows of 16 bits. A constant row is
-normalised to zeros, unless ε is 0: then, as in PyTorch, it becomes NaN.
+Derived on the page ``operations/layer_norm``. The variance divides by n, as PyTorch's does, and is taken in
+float32 for rows of 16 bits. A constant row is normalised to zeros, unless ε is 0: then, as in PyTorch, it
+becomes NaN.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ r"""RMS normalisation: each row divided by its root mean square, then scaled ele
               - \hat{x}_{ri} \frac1n \sum_j \bar{y}_{rj} w_j \hat{x}_{rj} \right), \quad
           \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}
 
-Derived on the page ``operations/rms_norm``. The mean square is taken in float32 for rows of 16 bits. A row of zeros is normalised to zeros, unless ε is 0: then, as in
-PyTorch, it becomes NaN.
+Derived on the page ``operations/rms_norm``. The mean square is taken in float32 for rows of 16 bits. A row of
+zeros is normalised to zeros, unless ε is 0: then, as in PyTorch, it becomes NaN.
 """
 
 from __future__ import annotations
