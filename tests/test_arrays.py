@@ -71,3 +71,46 @@ def test_sum_to_shape_is_the_adjoint_of_broadcasting(make, shape, full):
     np.testing.assert_allclose((found * x).sum(), (np.broadcast_to(x, full) * z).sum(), rtol=1e-12)
     if make is counting.array and z.size:
         assert t.total == z.size - found.size
+
+
+@LIBRARIES
+@pytest.mark.parametrize("shape", [(), (3,), (2, 4), (0, 3)])
+def test_pick_reads_the_entry_that_one_hot_marks(make, shape):
+    rng = np.random.default_rng(0)
+    x, index = rng.standard_normal((*shape, 5)), np.asarray(rng.integers(0, 5, shape))
+    with counting.tally() as t:
+        picked, marks = plain(arrays.pick(make(x), make(index))), plain(arrays.one_hot(make(index), 5))
+    assert marks.dtype == bool and marks.shape == x.shape
+    assert np.array_equal(marks.sum(axis=-1), np.ones(shape))
+    assert np.array_equal(picked, np.where(marks, x, 0.0).sum(axis=-1))
+    assert t.total == 0
+
+
+@LIBRARIES
+def test_an_integer_without_a_place_is_marked_nowhere(make):
+    marks = plain(arrays.one_hot(make(np.array([[-1, 2], [3, 0]])), 3))
+    assert np.array_equal(marks, [[[0, 0, 0], [0, 0, 1]], [[0, 0, 0], [1, 0, 0]]])
+
+
+@LIBRARIES
+def test_pick_reads_0_where_the_index_is_minus_1(make):
+    x = np.arange(1.0, 7.0).reshape(2, 3)
+    assert plain(arrays.pick(make(x), make(np.array([-1, 2])))).tolist() == [0, 6]
+    assert plain(arrays.pick(make(x * np.nan), make(np.array([-1, -1])))).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_sixteen_bits_are_widened_and_rounded_back(dtype):
+    x = torch.tensor([300.0, -2.5]).to(dtype)
+    wide = arrays.widened(x)
+    assert wide.dtype == torch.float32 and torch.equal(wide, x.float())
+    back = arrays.as_type_of(wide * wide / wide, x)
+    assert back.dtype == dtype and torch.equal(back, x)
+    half = np.ones(2, dtype=np.float16)
+    assert arrays.widened(half).dtype == np.float32
+
+
+@LIBRARIES
+def test_wider_types_are_left_alone(make):
+    x = make(np.ones(3))
+    assert arrays.widened(x) is x and arrays.as_type_of(x, x) is x

@@ -19,6 +19,12 @@ def test_saved_arrays_and_bytes():
     assert (scale.saved, scale.bytes) == ((), "0")
 
 
+def test_an_axis_kept_for_its_row_is_of_length_1():
+    (layer_norm,) = card("layer_norm").entries
+    assert layer_norm.saved == ("x_hat[*, n]", "rstd[*, 1]")
+    assert layer_norm.bytes == "4 m n + 4 m"
+
+
 def test_parameters_are_not_counted_as_saved():
     (linear,) = card("linear").entries
     assert linear.saved == ("x[*, n]",)

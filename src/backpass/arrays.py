@@ -43,6 +43,18 @@ def as_matrix(x: Array) -> Array:
     return namespace(x).reshape(x, (size(x.shape[:-1]), x.shape[-1]))
 
 
+def widened(x: Array) -> Array:
+    """``x`` in float32 where its type has 16 bits, in which squares overflow and sums lose digits; else ``x`` itself."""
+    xp = namespace(x)
+    short = str(x.dtype).rpartition(".")[2] in ("float16", "bfloat16")
+    return xp.astype(x, xp.float32) if short else x
+
+
+def as_type_of(x: Array, like: Array) -> Array:
+    """``x`` rounded to the dtype of ``like``; ``x`` itself where it has that."""
+    return x if x.dtype == like.dtype else namespace(x).astype(x, like.dtype)
+
+
 def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
     """Sum ``x`` over the axes along which an array of ``shape`` was broadcast to reach ``x.shape``.
 
@@ -58,3 +70,16 @@ def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
     if stretched:
         x = xp.sum(x, axis=tuple(stretched), keepdims=True)
     return xp.reshape(x, shape)
+
+
+def one_hot(index: Array, length: int) -> Array:
+    """Booleans ``[*, length]``: for each integer of ``index[*]`` true in its place, nowhere if it has none."""
+    xp = namespace(index)
+    return xp.arange(length, device=index.device) == index[..., None]
+
+
+def pick(x: Array, index: Array) -> Array:
+    """The entry of each row of ``x[*, n]`` that ``index[*]`` names, ``[*]``; 0 where the index is −1."""
+    xp = namespace(x, index)
+    found = xp.take_along_axis(x, index[..., None], axis=-1)[..., 0]  # −1 reads the last entry
+    return xp.where(index < 0, 0.0, found)

@@ -100,9 +100,8 @@ def _axes(module, inputs, array) -> tuple[str, ...]:
         if spec.name == array.name:
             return spec.axes
     lengths = cost.dimensions(module, *inputs, **options_for(module))
-    letters = {length: letter for letter, length in lengths.items() if letter in shapes.letters} | {
-        LEADING: "*"
-    }
+    letters = {length: letter for letter, length in lengths.items() if letter in shapes.letters}
+    letters |= {LEADING: "*", 1: "1"}
     return tuple(letters[length] for length in array.shape)
 
 
@@ -110,7 +109,9 @@ def _bytes(axes: list[tuple[str, ...]]) -> str:
     """The saved bytes in LaTeX: a term for each array, the product of its lengths."""
     import sympy
 
-    def length(axis: str) -> sympy.Symbol:
+    def length(axis: str) -> sympy.Expr:
+        if axis == "1":
+            return sympy.Integer(1)
         group = {"*": "m"}.get(axis, "m_" + axis[1:])
         return sympy.Symbol(group if axis.startswith("*") else axis, positive=True)
 

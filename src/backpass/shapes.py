@@ -16,6 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -204,6 +205,17 @@ def check_saved(saved: object, expected: type[Record]) -> Record:
         wanted = f"Saved({', '.join(fields)})"
         raise TypeError(f"saved: expected what forward returned second, {wanted}; got {type(saved).__name__}")
     return saved
+
+
+def check_eps(eps: object) -> None:
+    """Refuse what cannot be added below a root: anything but a real number of at least 0. Raises TypeError or
+    ValueError."""
+    if getattr(eps, "is_real", False):  # a SymPy symbol
+        return
+    if not isinstance(eps, Real):
+        raise TypeError(f"eps: expected a real number; got {type(eps).__name__}")
+    if not eps >= 0:
+        raise ValueError(f"eps: expected a number of at least 0; got {eps}")
 
 
 def _check_type(spec: Spec, array: object) -> None:

@@ -21,6 +21,11 @@ def test_formulas_are_forward_and_backward(stem):
         ("linear", r"\bar{W} = X^\top \bar{Y}", r"\bar{W} = 2 X^\top \bar{Y}"),
         ("linear", r"X W + \mathbf{1}_m b^\top", r"X W"),
         ("fork", r"\sum_j \bar{y}_{ji}", r"\bar{y}_{1i}"),
+        ("log_softmax", r"e^{y_i} \Big( \sum_j \bar{y}_j \Big)", r"e^{y_i} \bar{y}_i"),
+        ("nll", r"\bar{x}_{ij} = -", r"\bar{x}_{ij} ="),
+        ("nll", r"\frac{t_{ij}}{\sum_{k,l} t_{kl}}", r"\frac{t_{ij}}{m}"),
+        ("cross_entropy", r"\Big( \sum_k t_{ik} \Big) - t_{ij}", r"- t_{ij}"),
+        ("cross_entropy", r" - t_{ij} \Big)", r" \Big)"),
         ("scale", r"\qquad \bar{x}_i = c\,\bar{y}_i", r"\qquad \bar{x}_i = \bar{y}_i"),
     ],
 )

@@ -218,9 +218,10 @@ class TestLowPrecision:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
     @pytest.mark.parametrize("stem", ops.STEMS)
     def test_operations_pass(self, stem, dtype):
+        from backpass.verify.convert import to_torch
         from backpass.verify.drawing import draw, options_for
 
-        inputs = [torch.tensor(a).to(dtype) for a in draw(stem, np.random.default_rng(3))]
+        inputs = [to_torch(a, dtype=dtype) for a in draw(stem, np.random.default_rng(3))]
         report = check(stem, *inputs, **options_for(stem))
         assert report.passed
         assert {row.quantity for row in report.of("low precision")} > {"y"}

@@ -31,7 +31,8 @@ def formula(op: object, *inputs: object, **options: object) -> Flops:
 
 
 def symbolic_formula(op: object, **known: object) -> Flops:
-    """The formulas as SymPy expressions of positive integer symbols, one a letter; optional inputs are given.
+    """The formulas as SymPy expressions of positive integer symbols, one a letter; optional inputs are given,
+    and options that are words, such as a reduction, have their defaults.
 
     ``known`` replaces a letter by a value or another symbol, or says ``has_b=False``.
     """
@@ -85,8 +86,12 @@ def _symbolic(op: Any, function: Callable, known: dict[str, object]) -> Any:
     if unknown:
         raise TypeError(f"{name(op)}'s formulas have no {', '.join(unknown)}")
     values = {
-        key: True if key.startswith("has_") else sympy.Symbol(key, positive=True, integer=True)
-        for key in _parameters(function)
+        key: True
+        if key.startswith("has_")
+        else parameter.default
+        if isinstance(parameter.default, str)
+        else sympy.Symbol(key, positive=True, integer=True)
+        for key, parameter in _parameters(function).items()
     }
     return sympy.sympify(_call(op, function, values | known))
 

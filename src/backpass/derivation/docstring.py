@@ -1,8 +1,9 @@
 r"""The formulas of an operation's docstring, read and checked like the lines of any derivation.
 
-A module's docstring holds one ``.. math::`` of statements parted by ``\quad`` or ``\qquad``: what the output is, then the
-gradient of each differentiable input. What its letters range over follows from SHAPES: a capital is a matrix, whose rows
-are the leading axes; a small letter has as many axes as it has indices there.
+A module's docstring holds one ``.. math::`` of statements parted by ``\quad`` or ``\qquad``: what the output is, after
+what it is defined by, then the gradient of each differentiable input. What its letters range over follows from SHAPES: a
+capital is a matrix, whose rows are the leading axes; a small letter has as many axes as it has indices there. Integers
+are rows of V elements, one of which is 1.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import re
 from backpass import ops, shapes
 from backpass.derivation.derivation import Derivation, derive
 
-OPTIONS = {"factor": "c", "copies": "k"}  # an option's letter in mathematics, the same for all operations
+# An option's letter in mathematics, the same for all operations.
+OPTIONS = {"factor": "c", "copies": "k", "eps": r"\epsilon"}
 
 
 def formulas(stem: str) -> Derivation:
@@ -29,16 +31,17 @@ def formulas(stem: str) -> Derivation:
         for name, letter in OPTIONS.items()
         if name in inspect.signature(module.forward).parameters
     }
-    arrays = [_declared(spec, " ".join(statements)) for spec in declaration.inputs]
+    arrays = [_declared(spec, " ".join(statements)) for spec in declaration.inputs if not spec.integer]
     arrays += [
         rf"\bar{{{name}}} \in {space}"
         for name, space in (_space(s, " ".join(statements)) for s in declaration.outputs)
     ]
     lengths = {axis for spec in (*declaration.inputs, *declaration.outputs) for axis in spec.axes}
     scalars = [rf"{letter} \in \mathbb{{R}}" for letter in options.values() if letter not in lengths]
+    rows = [rf"{spec.name} \in \mathbb{{R}}^{{m \times V}}" for spec in declaration.inputs if spec.integer]
     lines = [f"given {', '.join(arrays)}"]
-    lines += [f"constant {', '.join(scalars)}"] * bool(scalars)
-    lines += [f"let {statements[0]}", *statements[1:]]
+    lines += [f"constant {', '.join(scalars + rows)}"] * bool(scalars + rows)
+    lines += [s if s.startswith(r"\bar") else f"let {s}" for s in statements]
     return derive(
         "\n".join(lines), name=f"{stem}-formulas".replace("_", "-"), operation=stem, options=options
     )
@@ -69,4 +72,5 @@ def _space(spec: shapes.Spec, mathematics: str) -> tuple[str, str]:
         if group is not None and len(letters) < rank:
             letters.insert(group, "m")
     lengths = r" \times ".join(letters)
-    return spec.name.upper() if capital else spec.name, rf"\mathbb{{R}}^{{{lengths}}}"
+    space = rf"\mathbb{{R}}^{{{lengths}}}" if letters else r"\mathbb{R}"
+    return spec.name.upper() if capital else spec.name, space

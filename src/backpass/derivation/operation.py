@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +21,9 @@ class Operation:
 
     `names` maps the operation's names to the derivation's where they differ by more than case; `options` are forward's,
     a string among them being a name of the derivation (a symbol such as \\epsilon, or a dimension).
+
+    An input of integers, such as targets, is in a derivation a constant array with one axis more: rows of which one element
+    is 1, at the integer's place, or none where it is to be ignored, and the others are 0.
     """
 
     def __init__(self, stem: str, scope: Scope, names: dict[str, str], options: dict[str, object]) -> None:
@@ -34,6 +38,7 @@ class Operation:
         constants = getattr(self.module, "CONSTANTS", ())
         self.inputs = {s.name: self._variable(s.name, names, s.optional) for s in spec.inputs}
         self.differentiable = [s.name for s in spec.inputs if not s.integer and s.name not in constants]
+        self.integers = {s.name for s in spec.inputs if s.integer}
         self.output = self._variable(spec.outputs[0].name, names, optional=False)
 
     def _variable(self, name: str, names: dict[str, str], optional: bool) -> Variable | None:
@@ -51,7 +56,7 @@ class Operation:
         from backpass.interpreters import symbolic
 
         calculus = evaluator.calculus
-        arguments = [v and self._array(v, calculus.element, evaluator) for v in self.inputs.values()]
+        arguments = [self._argument(name, variable, evaluator) for name, variable in self.inputs.items()]
         options = {key: self._option(value, evaluator) for key, value in self.options.items()}
         with symbolic.session():
             y, saved = self.module.forward(*arguments, **options)
@@ -89,6 +94,35 @@ class Operation:
             variable, lambda at: evaluator.value(last, dict(zip(letters, at, strict=True)))
         )
 
+    def _argument(self, name: str, variable: Variable | None, evaluator: Evaluator):
+        """What forward is given for an input."""
+        from backpass.interpreters import symbolic
+
+        if variable is None:
+            return None
+        if name in self.integers:
+            return symbolic.xp.asarray(self._chosen(variable, evaluator))
+        return self._array(variable, evaluator.calculus.element, evaluator)
+
+    def _chosen(self, variable: Variable, evaluator: Evaluator) -> np.ndarray:
+        """The integers whose places a variable's rows mark: each place in turn; of several the last is to be ignored,
+        where forward can."""
+        *rows, places = (evaluator.calculus.size(side) for side in _sides(variable))
+        integers = np.arange(np.prod(rows, dtype=int)) % places
+        ignored = inspect.signature(self.module.forward).parameters.get("ignore_index")
+        if ignored is not None and len(integers) > 1:
+            integers[-1] = ignored.default
+        return integers.reshape(rows)
+
+    def _marks(self, evaluator: Evaluator) -> dict[sympy.Symbol, int]:
+        """The elements of the rows that stand for integers: 1 at the integer's place, otherwise 0."""
+        calculus = evaluator.calculus
+        return {
+            calculus.element(variable, at): int(at[-1] == self._chosen(variable, evaluator)[at[:-1]])
+            for variable in (self.inputs[name] for name in self.integers)
+            for at in calculus.positions(variable)
+        }
+
     @staticmethod
     def _array(variable: Variable, element: Callable[[Variable, Indices], sympy.Expr], evaluator: Evaluator):
         """A symbolic array of a variable's elements, in the shape that the operation sees."""
@@ -110,6 +144,9 @@ class Operation:
     def _compare(self, derived: Value, returned, what: str, function: str, evaluator: Evaluator) -> None:
         derived = np.ravel(np.asarray(derived, dtype=object))
         computed = np.ravel(returned.to_numpy())
+        if marks := self._marks(evaluator):
+            expand = evaluator.calculus.expand
+            derived = np.array([expand(element).subs(marks) for element in derived], dtype=object)
         if derived.shape != computed.shape:
             raise DerivationError(f"{what} has {derived.size} elements, {function} returns {computed.size}")
         place = difference(derived, computed, evaluator)

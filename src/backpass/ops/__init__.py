@@ -14,7 +14,19 @@ import difflib
 from importlib import import_module
 from types import ModuleType
 
-STEMS = ("linear", "matmul", "scale", "fork", "residual", "softmax")
+STEMS = (
+    "linear",
+    "matmul",
+    "scale",
+    "fork",
+    "residual",
+    "softmax",
+    "log_softmax",
+    "nll",
+    "cross_entropy",
+    "layer_norm",
+    "rms_norm",
+)
 
 
 def load(stem: str) -> ModuleType:

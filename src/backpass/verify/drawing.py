@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,17 @@ LEADING = {"*": (3,), "*a": (2, 1), "*b": (4,)}  # for its groups of leading axe
 INPUTS, COTANGENT, DIRECTIONS = range(3)  # streams of one seed
 
 # Options without which forward cannot run, or whose default would hide a mistake.
-OPTIONS: dict[str, dict[str, Any]] = {"scale": {"factor": -1.75}, "fork": {"copies": 3}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "scale": {"factor": -1.75},
+    "fork": {"copies": 3},
+    "nll": {"ignore_index": 1},
+    "cross_entropy": {"ignore_index": 1},
+}
+# Other values of options, for `cases`: one more case each.
+OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
+    "nll": ({"reduction": "sum"},),
+    "cross_entropy": ({"reduction": "sum"},),
+}
 
 
 def generator(seed: int, stream: int) -> np.random.Generator:
@@ -34,6 +45,8 @@ def draw(
     without: Sequence[str] = (),
 ) -> tuple[np.ndarray | None, ...]:
     """Standard normal float64 arrays for ``op.SHAPES``, one an input; None for those named in ``without``.
+
+    Integers are tokens or targets: of V classes each in turn, shuffled.
 
     ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a group of leading axes.
     Raises ValueError when ``op`` declares no SHAPES.
@@ -61,7 +74,7 @@ def draw_shapes(
 ) -> tuple[np.ndarray | None, ...]:
     """``draw`` for a parsed declaration, with every length given."""
     return tuple(
-        None if spec.name in without else _draw_one(spec, _shape(spec, lengths, leading), rng)
+        None if spec.name in without else _draw_one(spec, _shape(spec, lengths, leading), lengths, rng)
         for spec in shapes.inputs
     )
 
@@ -89,14 +102,14 @@ def draw_like(
 
 def options_for(op: object) -> dict[str, Any]:
     """The options with which the operation is checked when none are given."""
-    return dict(OPTIONS.get(getattr(load(op), "__name__", "").rpartition(".")[2], {}))
+    return dict(OPTIONS.get(_stem(op), {}))
 
 
 def cases(
     op: object, rng: np.random.Generator
 ) -> Iterator[tuple[tuple[np.ndarray | None, ...], dict[str, Any]]]:
     """Inputs and options that between them reach each line of a backward: leading axes of every kind, each
-    optional input present and absent."""
+    optional input present and absent, other values of options."""
     op = load(op)
     shapes = parse(op.SHAPES)
     optional = [spec.name for spec in shapes.inputs if spec.optional]
@@ -109,6 +122,12 @@ def cases(
         yield draw(op, rng, leading=leading), options_for(op)
     for name in optional:
         yield draw(op, rng, without=[name]), options_for(op)
+    for others in OTHER_OPTIONS.get(_stem(op), ()):
+        yield draw(op, rng), options_for(op) | others
+
+
+def _stem(op: object) -> str:
+    return getattr(load(op), "__name__", "").rpartition(".")[2]
 
 
 def _all_different(count: int) -> list[int]:
@@ -122,5 +141,10 @@ def _shape(spec: Spec, lengths: Mapping[str, int], leading: Mapping[str, tuple[i
     return tuple(length for part in parts for length in part)
 
 
-def _draw_one(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(0, 2, shape) if spec.integer else rng.standard_normal(shape)
+def _draw_one(
+    spec: Spec, shape: tuple[int, ...], lengths: Mapping[str, int], rng: np.random.Generator
+) -> np.ndarray:
+    if not spec.integer:
+        return rng.standard_normal(shape)
+    classes = np.arange(math.prod(shape)) % lengths.get("V", 2)
+    return rng.permutation(classes).reshape(shape)

@@ -46,6 +46,28 @@ def _softmax(x):
     return torch.softmax(x, dim=-1)
 
 
+def _log_softmax(x):
+    import torch
+
+    return torch.log_softmax(x, dim=-1)
+
+
+def _nll(x, t, *, ignore_index=-100, reduction="mean"):
+    import torch
+
+    rows = x.reshape(-1, x.shape[-1])
+    return torch.nn.functional.nll_loss(rows, t.reshape(-1), ignore_index=ignore_index, reduction=reduction)
+
+
+def _cross_entropy(x, t, *, ignore_index=-100, reduction="mean"):
+    import torch
+
+    rows = x.reshape(-1, x.shape[-1])
+    return torch.nn.functional.cross_entropy(
+        rows, t.reshape(-1), ignore_index=ignore_index, reduction=reduction
+    )
+
+
 def _linear(x, w, b=None):
     import torch
 
@@ -76,11 +98,28 @@ def _residual(x, f):
     return torch.add(x, f)
 
 
+def _layer_norm(x, w=None, b=None, *, eps=1e-5):
+    import torch
+
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], w, b, eps)
+
+
+def _rms_norm(x, w=None, *, eps=None):
+    import torch
+
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], w, eps)
+
+
 _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "nll": _nll,
+    "cross_entropy": _cross_entropy,
     "linear": _linear,
     "matmul": _matmul,
     "scale": _scale,
     "fork": _fork,
     "residual": _residual,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
 }

@@ -1,0 +1,67 @@
+r"""Cross-entropy of scores: log-softmax and negative log-likelihood in one, and in one step back.
+
+.. math:: y = \frac{\sum_{i,j} t_{ij} \Big( \log \Big( \sum_k e^{x_{ik}} \Big) - x_{ij} \Big)}{\sum_{i,j} t_{ij}}, \qquad
+          \bar{x}_{ij} = \Big( \frac{e^{x_{ij}}}{\sum_k e^{x_{ik}}} \Big( \sum_k t_{ik} \Big) - t_{ij} \Big)
+                         \frac{\bar{y}}{\sum_{k,l} t_{kl}}
+
+Derived on the page ``operations/cross_entropy``. In the formulas a target is a row: ``t_ij`` is 1 where j is
+the target of row i and 0 elsewhere, and 0 throughout a row that is ignored, so that ``Σ_k t_ik`` is 1 or 0.
+With ``reduction="sum"`` nothing is divided. When all targets are ignored the mean is NaN and the gradient 0,
+as PyTorch has it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backpass.arrays import Array, one_hot, pick
+from backpass.ops import log_softmax, nll
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+
+SHAPES = "x[*, V>0], t[*]:int -> y[]"
+
+
+class Saved(NamedTuple):
+    """The log-probabilities, whose exponentials are softmax, and where each row's target is."""
+
+    p: Array  # [*, V]
+    t: Array  # [*], −1 where ignored
+    divisor: float | None
+
+
+def forward(x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "mean") -> tuple[Array, Saved]:
+    """The loss ``y[]`` of the scores ``x[*, V]`` at the targets ``t[*]``.
+
+    A target equal to ``ignore_index`` counts for nothing, nor in the mean's divisor. Raises TypeError
+    for arrays that are not floating-point and integer or do not belong together, ValueError for shapes
+    that do not fit and a ``reduction`` other than "mean" and "sum", IndexError for a target outside the
+    V classes.
+    """
+    check_inputs(SHAPES, x=x, t=t)
+    t, divisor = nll.check_targets(t, x.shape[-1], ignore_index, reduction)
+    p, _ = log_softmax.forward(x)
+    return nll.reduced(p, t, divisor), Saved(p, t, divisor)
+
+
+def backward(dy: Array, saved: Saved) -> Array:
+    """``dx[*, V]`` from ``dy[]``."""
+    p, t, divisor = check_saved(saved, Saved)
+    xp = check_cotangent(dy, (), like=p)
+
+    # In the forward pass a row's target raised the loss by minus its own score and by the
+    # logarithm of the sum of all; so now every score gets its weight back, the target's less 1.
+    weights = xp.exp(p)  # [*, V]
+    at_target = pick(weights, t)[..., None] - 1  # [*, 1]
+    difference = xp.where(one_hot(t, weights.shape[-1]), at_target, weights)
+    each = xp.where(t < 0, 0.0, dy if divisor is None else dy / divisor)  # [*]
+    return difference * each[..., None]
+
+
+def forward_flops(m, V, reduction="mean"):
+    """Log-softmax, then the likelihood."""
+    return log_softmax.forward_flops(m, V) + nll.forward_flops(m, reduction)
+
+
+def backward_flops(m, V, reduction="mean"):
+    """Exponentiate, subtract 1 at the target, multiply: 2V + 1 a row; once the mean's division."""
+    return m * (2 * V + 1) + nll.backward_flops(reduction)

@@ -1,0 +1,88 @@
+r"""Layer normalisation: each row brought to mean 0 and variance 1, then scaled and shifted element by element.
+
+.. math:: \mu_r = \frac1n \sum_j x_{rj}, \quad
+          s_r = \sqrt{\frac1n \sum_j (x_{rj} - \mu_r)^2 + \epsilon}, \quad
+          \hat{x}_{ri} = \frac{x_{ri} - \mu_r}{s_r}, \quad
+          y_{ri} = w_i \hat{x}_{ri} + b_i, \qquad
+          \bar{x}_{ri} = \frac{1}{s_r} \left( \bar{y}_{ri} w_i - \frac1n \sum_j \bar{y}_{rj} w_j
+              - \hat{x}_{ri} \frac1n \sum_j \bar{y}_{rj} w_j \hat{x}_{rj} \right), \quad
+          \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}, \quad
+          \bar{b}_i = \sum_r \bar{y}_{ri}
+
+Derived on the page ``operations/layer_norm``. The variance divides by n, as PyTorch's does, and is taken in
+float32 for rows of 16 bits. A constant row is normalised to zeros, unless ε is 0: then, as in PyTorch, it
+becomes NaN.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backpass.arrays import Array, as_matrix, as_type_of, widened
+from backpass.shapes import check_cotangent, check_eps, check_inputs, check_saved
+
+SHAPES = "x[*, n>0], w[n]?, b[n]? -> y[*, n]"
+PARAMETERS = ("w", "b")
+
+
+class Saved(NamedTuple):
+    """The normalised rows rather than x, mean and rstd: a number a row fewer, and nothing to rebuild."""
+
+    x_hat: Array  # [*, n]; without w and b it is y itself
+    rstd: Array  # [*, 1], 1/√(σ² + ε)
+    w: Array | None  # [n], a parameter
+    has_b: bool
+
+
+def forward(
+    x: Array, w: Array | None = None, b: Array | None = None, *, eps: float = 1e-5
+) -> tuple[Array, Saved]:
+    """``y[*, n]``, each row of ``x[*, n]`` normalised, times ``w[n]`` and plus ``b[n]`` where they are given.
+
+    Raises TypeError for what is no floating-point array or of another library, device or dtype than
+    ``x``, ValueError for shapes that do not fit, no columns, or an ``eps`` below 0.
+    """
+    xp = check_inputs(SHAPES, x=x, w=w, b=b)
+    check_eps(eps)
+    n = x.shape[-1]
+    wide = widened(x)
+
+    # The variance is the mean square of what is left after the mean is taken away. The mean of x² less the
+    # square of the mean is the same number, and rounds to noise where the mean is large.
+    centred = wide - xp.sum(wide, axis=-1, keepdims=True) / n  # [*, n]
+    variance = xp.sum(centred * centred, axis=-1, keepdims=True) / n  # [*, 1]
+    rstd = 1 / xp.sqrt(variance + eps)  # [*, 1]
+    x_hat = as_type_of(centred * rstd, x)  # [*, n]
+
+    y = x_hat if w is None else x_hat * w
+    y = y if b is None else y + b
+    return y, Saved(x_hat, as_type_of(rstd, x), w, b is not None)
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array | None, Array | None]:
+    """``dx[*, n]``, ``dw[n]`` and ``db[n]`` (None for what was not given) from ``dy[*, n]``."""
+    x_hat, rstd, w, has_b = check_saved(saved, Saved)
+    xp = check_cotangent(dy, x_hat.shape, like=x_hat)
+    n = x_hat.shape[-1]
+
+    # In the forward pass the row lost its mean and its length; so now its gradient loses its part along
+    # the ones and its part along x_hat. Both have length √n, whence the division by n.
+    dx_hat = dy if w is None else dy * w
+    along_ones = xp.sum(dx_hat, axis=-1, keepdims=True) / n  # [*, 1]
+    along_x_hat = xp.sum(dx_hat * x_hat, axis=-1, keepdims=True) / n  # [*, 1]
+    dx = rstd * (dx_hat - along_ones - x_hat * along_x_hat)
+
+    # Every row met the same w and b: their gradients sum over rows.
+    dw = None if w is None else xp.sum(as_matrix(dy * x_hat), axis=0)
+    db = xp.sum(as_matrix(dy), axis=0) if has_b else None
+    return dx, dw, db
+
+
+def forward_flops(m, n, has_w=True, has_b=True):
+    """A row's mean is n, centring n, the variance 2n, the rest of rstd 3, normalising n; w and b are n each."""
+    return m * (5 * n + 3) + (m * n if has_w else 0) + (m * n if has_b else 0)
+
+
+def backward_flops(m, n, has_w=True, has_b=True):
+    """7n a row for dx; with w a product for x_hat's gradient, another for dw, and its sum over rows; b's sum."""
+    return 7 * m * n + (2 * m * n + n * (m - 1) if has_w else 0) + (n * (m - 1) if has_b else 0)

@@ -1,0 +1,61 @@
+r"""Log-softmax over the last axis: scores in, the logarithms of softmax's weights out.
+
+.. math:: y_i = x_i - \log \Big( \sum_j e^{x_j} \Big), \qquad
+          \bar{x}_i = \bar{y}_i - e^{y_i} \Big( \sum_j \bar{y}_j \Big)
+
+Derived on the page ``operations/cross_entropy``. An entry of −∞ stays −∞; so does a whole row of them,
+where PyTorch gives NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from backpass.arrays import Array
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+
+SHAPES = "x[*, n>0] -> y[*, n]"
+
+
+class Saved(NamedTuple):
+    """The log-probabilities alone: their exponentials are the weights."""
+
+    y: Array  # [*, n]
+
+
+def forward(x: Array) -> tuple[Array, Saved]:
+    """Log-probabilities ``y[*, n]`` of the scores ``x[*, n]``.
+
+    Raises TypeError when ``x`` is no floating-point array, ValueError when it has no
+    axis or the last is empty.
+    """
+    xp = check_inputs(SHAPES, x=x)
+
+    # Measured from the largest score no exponential overflows, and the sum is at least 1.
+    # A row of −∞ has no largest: 0 is subtracted, and its sum of 0 is replaced by 1.
+    top = xp.max(x, axis=-1, keepdims=True)  # [*, 1]
+    below = x - xp.where(top == -math.inf, 0.0, top)  # [*, n]
+    total = xp.sum(xp.exp(below), axis=-1, keepdims=True)  # [*, 1]
+    y = below - xp.log(xp.where(total == 0, 1.0, total))
+    return y, Saved(y)
+
+
+def backward(dy: Array, saved: Saved) -> Array:
+    """``dx[*, n]`` from ``dy[*, n]``."""
+    (y,) = check_saved(saved, Saved)
+    xp = check_cotangent(dy, y.shape, like=y)
+
+    # In the forward pass x_i raised its own log-probability one for one and, through the
+    # shared sum, lowered every one of the row by its weight; so now it gets all of them back.
+    return dy - xp.exp(y) * xp.sum(dy, axis=-1, keepdims=True)
+
+
+def forward_flops(m, n):
+    """Subtract, exponentiate, sum, one logarithm, subtract: 4n a row."""
+    return m * 4 * n
+
+
+def backward_flops(m, n):
+    """Sum, exponentiate, multiply, subtract: 4n − 1 a row."""
+    return m * (4 * n - 1)

@@ -1,0 +1,95 @@
+r"""Negative log-likelihood: minus the log-probability that each row gave to its target, averaged or summed.
+
+.. math:: y = - \frac{\sum_{i,j} t_{ij} x_{ij}}{\sum_{i,j} t_{ij}}, \qquad
+          \bar{x}_{ij} = - \frac{t_{ij}}{\sum_{k,l} t_{kl}} \bar{y}
+
+Derived on the page ``operations/cross_entropy``. In the formulas a target is a row: ``t_ij`` is 1 where j is
+the target of row i and 0 elsewhere, and 0 throughout a row that is ignored. With ``reduction="sum"`` nothing
+is divided. When all targets are ignored the mean is NaN and the gradient 0, as PyTorch has it.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+from typing import NamedTuple
+
+from backpass.arrays import Array, namespace, one_hot, pick
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
+
+SHAPES = "x[*, V>0], t[*]:int -> y[]"
+
+
+class Saved(NamedTuple):
+    """No log-probability: the gradient is the same whatever they are."""
+
+    t: Array  # [*], −1 where ignored
+    classes: int
+    divisor: float | None
+    kind: Kind
+
+
+def forward(x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "mean") -> tuple[Array, Saved]:
+    """The loss ``y[]`` of the log-probabilities ``x[*, V]`` at the targets ``t[*]``.
+
+    A target equal to ``ignore_index`` counts for nothing, nor in the mean's divisor. Raises TypeError
+    for arrays that are not floating-point and integer or do not belong together, ValueError for shapes
+    that do not fit and a ``reduction`` other than "mean" and "sum", IndexError for a target outside the
+    V classes.
+    """
+    check_inputs(SHAPES, x=x, t=t)
+    t, divisor = check_targets(t, x.shape[-1], ignore_index, reduction)
+    return reduced(x, t, divisor), Saved(t, x.shape[-1], divisor, kind(x))
+
+
+def backward(dy: Array, saved: Saved) -> Array:
+    """``dx[*, V]`` from ``dy[]``."""
+    t, classes, divisor, like = check_saved(saved, Saved)
+    xp = check_cotangent(dy, (), like)
+
+    # In the forward pass one entry of each counted row was read; so now it alone has a gradient.
+    each = dy if divisor is None else dy / divisor
+    return xp.where(one_hot(t, classes), -each, 0.0)
+
+
+def forward_flops(m, reduction="mean"):
+    """A sum of m terms, an ignored one being 0, and the mean's division."""
+    return m - 1 + (1 if reduction == "mean" else 0)
+
+
+def backward_flops(reduction="mean"):
+    """The mean's division; the rest is moved."""
+    return 1 if reduction == "mean" else 0
+
+
+def check_targets(t: Array, classes: int, ignore_index: int, reduction: str) -> tuple[Array, float | None]:
+    """The targets with −1 for those ignored, and what ``reduction`` divides by: how many are counted, NaN
+    if none are; None for the sum. Raises what ``forward`` raises."""
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction: expected 'mean' or 'sum'; got {reduction!r}")
+    if not isinstance(ignore_index, Integral):
+        raise TypeError(f"ignore_index: expected an integer; got {type(ignore_index).__name__}")
+    xp = namespace(t)
+    t = xp.astype(t, xp.int64)
+    counted = t != int(ignore_index)
+    outside = counted & ((t < 0) | (t >= classes))
+    if xp.any(outside):
+        raise IndexError(
+            f"t: expected targets from 0 to {classes - 1}, or {ignore_index} to ignore; "
+            f"got {_first(t, outside)}"
+        )
+    count = int(xp.sum(xp.astype(counted, xp.int64)))
+    return xp.where(counted, t, -1), (count or math.nan) if reduction == "mean" else None
+
+
+def reduced(x: Array, t: Array, divisor: float | None) -> Array:
+    """Minus the sum of the entries of ``x[*, V]`` at the targets ``t[*]`` that are not −1, over ``divisor``."""
+    total = -namespace(x).sum(pick(x, t))
+    return total if divisor is None else total / divisor
+
+
+def _first(values: Array, chosen: Array) -> int:
+    """The first of the integers that are chosen."""
+    xp = namespace(values, chosen)
+    values, chosen = xp.reshape(values, (-1,)), xp.reshape(chosen, (-1,))
+    return next(int(values[at]) for at in range(values.shape[0]) if chosen[at])

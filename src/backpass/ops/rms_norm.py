@@ -1,0 +1,82 @@
+r"""RMS normalisation: each row divided by its root mean square, then scaled element by element.
+
+.. math:: s_r = \sqrt{\frac1n \sum_j x_{rj}^2 + \epsilon}, \quad
+          \hat{x}_{ri} = \frac{x_{ri}}{s_r}, \quad
+          y_{ri} = w_i \hat{x}_{ri}, \qquad
+          \bar{x}_{ri} = \frac{1}{s_r} \left( \bar{y}_{ri} w_i
+              - \hat{x}_{ri} \frac1n \sum_j \bar{y}_{rj} w_j \hat{x}_{rj} \right), \quad
+          \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}
+
+Derived on the page ``operations/rms_norm``. The mean square is taken in float32 for rows of 16 bits. A row of
+zeros is normalised to zeros, unless ε is 0: then, as in PyTorch, it becomes NaN.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backpass.arrays import Array, as_matrix, as_type_of, widened
+from backpass.shapes import check_cotangent, check_eps, check_inputs, check_saved
+
+SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
+PARAMETERS = ("w",)
+
+
+class Saved(NamedTuple):
+    """The normalised rows rather than x: as many numbers, and dw needs nothing rebuilt."""
+
+    x_hat: Array  # [*, n]; without w it is y itself
+    rstd: Array  # [*, 1], the inverse of the root
+    w: Array | None  # [n], a parameter
+
+
+def forward(x: Array, w: Array | None = None, *, eps: float | None = None) -> tuple[Array, Saved]:
+    """``y[*, n]``, each row of ``x[*, n]`` over its root mean square, times ``w[n]`` where it is given.
+
+    ``eps`` is by default the spacing of numbers at 1, in float32 for shorter types, as in PyTorch. Raises
+    TypeError for what is no floating-point array or of another library, device or dtype than ``x``,
+    ValueError for shapes that do not fit, no columns, or an ``eps`` below 0.
+    """
+    xp = check_inputs(SHAPES, x=x, w=w)
+    if eps is None:
+        eps = _default_eps(x)
+    check_eps(eps)
+
+    wide = widened(x)
+    mean_square = xp.sum(wide * wide, axis=-1, keepdims=True) / x.shape[-1]  # [*, 1]
+    rstd = 1 / xp.sqrt(mean_square + eps)  # [*, 1]
+    x_hat = as_type_of(wide * rstd, x)  # [*, n]
+    y = x_hat if w is None else x_hat * w
+    return y, Saved(x_hat, as_type_of(rstd, x), w)
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array | None]:
+    """``dx[*, n]`` and ``dw[n]`` (None without a weight) from ``dy[*, n]``."""
+    x_hat, rstd, w = check_saved(saved, Saved)
+    xp = check_cotangent(dy, x_hat.shape, like=x_hat)
+    n = x_hat.shape[-1]
+
+    # In the forward pass the row lost its length; so now its gradient loses its part along x_hat,
+    # whose length is √n. The weight comes first: it is the gradient of x_hat that loses that part.
+    dx_hat = dy if w is None else dy * w
+    along_x_hat = xp.sum(dx_hat * x_hat, axis=-1, keepdims=True) / n  # [*, 1]
+    dx = rstd * (dx_hat - x_hat * along_x_hat)
+
+    # Every row met the same w: its gradient sums over rows.
+    dw = None if w is None else xp.sum(as_matrix(dy * x_hat), axis=0)
+    return dx, dw
+
+
+def forward_flops(m, n, has_w=True):
+    """A row's mean square is 2n, the rest of rstd 3, normalising n; the weight is n more."""
+    return m * (3 * n + 3) + (m * n if has_w else 0)
+
+
+def backward_flops(m, n, has_w=True):
+    """5n a row for dx; with w a product for x_hat's gradient, another for dw, and its sum over rows."""
+    return 5 * m * n + (2 * m * n + n * (m - 1) if has_w else 0)
+
+
+def _default_eps(x: Array) -> float:
+    short = str(x.dtype).rpartition(".")[2] in ("float32", "bfloat16", "float16")
+    return 2.0**-23 if short else 2.0**-52

@@ -1,0 +1,110 @@
+"""What the negative log-likelihood promises beside the contract: ignored targets, and those that are no class."""
+
+import numpy as np
+import pytest
+import torch
+
+from backpass.interpreters import counting
+from backpass.ops import cross_entropy, nll
+
+OPS = pytest.mark.parametrize("op", [nll, cross_entropy], ids=["nll", "cross_entropy"])
+MAKERS = pytest.mark.parametrize(
+    "make", [np.array, torch.tensor, counting.array], ids=["numpy", "torch", "counting"]
+)
+REDUCTIONS = pytest.mark.parametrize("reduction", ["mean", "sum"])
+OPERATORS = {nll: torch.nn.functional.nll_loss, cross_entropy: torch.nn.functional.cross_entropy}
+
+
+def plain(x):
+    return x.to_numpy() if hasattr(x, "to_numpy") else np.asarray(x)
+
+
+def pytorch(op, x, t, dy, **options):
+    x = torch.tensor(x, requires_grad=True)
+    y = OPERATORS[op](x, torch.tensor(t), **options)
+    return y.item(), torch.autograd.grad(y, x, torch.tensor(dy))[0].numpy()
+
+
+@OPS
+@REDUCTIONS
+@MAKERS
+@pytest.mark.parametrize("ignore_index", [-100, 2, -1])
+@pytest.mark.parametrize("ignored", [[], [0, 3], [0, 1, 2, 3, 4]], ids=["none", "some", "all"])
+@pytest.mark.filterwarnings("error")
+def test_ignored_targets_count_for_nothing_as_in_pytorch(op, reduction, make, ignore_index, ignored):
+    x = np.random.default_rng(0).standard_normal((5, 4))
+    t, dy = np.array([0, 1, 3, 3, 0]), -1.75
+    t[ignored] = ignore_index
+    options = {"ignore_index": ignore_index, "reduction": reduction}
+    y, saved = op.forward(make(x), make(t), **options)
+    dx = plain(op.backward(make(np.array(dy)), saved))
+    expected_y, expected = pytorch(op, x, t, dy, **options)
+    np.testing.assert_allclose(plain(y), expected_y, rtol=1e-14)
+    np.testing.assert_allclose(dx, expected, rtol=1e-13, atol=1e-16)
+    assert not dx[ignored].any()
+    assert np.isnan(plain(y)) == (len(ignored) == 5 and reduction == "mean")
+
+
+@OPS
+@MAKERS
+@pytest.mark.parametrize("outside", [4, 9, -1, -101])
+def test_a_target_outside_the_classes_is_refused_before_any_arithmetic(op, make, outside):
+    t = make(np.array([[0, 3], [outside, 7]]))
+    message = rf"^t: expected targets from 0 to 3, or -100 to ignore; got {outside}$"
+    with counting.tally() as tally, pytest.raises(IndexError, match=message):
+        op.forward(make(np.ones((2, 2, 4))), t)
+    assert tally.total == 0
+
+
+@OPS
+@pytest.mark.parametrize(
+    ("t", "options", "error", "message"),
+    [
+        (np.zeros(3), {}, TypeError, "t: expected integers; got dtype float64"),
+        ([0, 1, 2], {}, TypeError, r"t: expected an array t\[\*\]; got list"),
+        (torch.zeros(3, dtype=torch.int64), {}, TypeError, "t: expected x's array library, numpy; got torch"),
+        (
+            np.zeros(2, int),
+            {},
+            ValueError,
+            r"t: expected t\[\*\] with leading axes \[3\], as in x; got shape \[2\]",
+        ),
+        (np.zeros((3, 1), int), {}, ValueError, r"leading axes \[3\], as in x; got shape \[3, 1\]"),
+        (
+            np.zeros(3, int),
+            {"reduction": "none"},
+            ValueError,
+            "reduction: expected 'mean' or 'sum'; got 'none'",
+        ),
+        (np.zeros(3, int), {"ignore_index": 0.5}, TypeError, "ignore_index: expected an integer; got float"),
+    ],
+    ids=["floats", "list", "library", "rows", "axes", "reduction", "ignore_index"],
+)
+def test_bad_targets_and_options_are_refused(op, t, options, error, message):
+    with pytest.raises(error, match=message):
+        op.forward(np.ones((3, 4)), t, **options)
+
+
+@OPS
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "uint64"])
+def test_any_integers_are_targets(op, dtype):
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    t = np.array([3, 0, 3])
+    expected, _ = op.forward(x, t)
+    assert op.forward(x, t.astype(dtype))[0] == expected
+
+
+@OPS
+def test_one_class_and_one_row(op):
+    y, saved = op.forward(np.array([-0.5]), np.array(0))
+    assert y == (0.5 if op is nll else 0)
+    dx = op.backward(np.array(3.0), saved)
+    assert dx.tolist() == [-3.0 if op is nll else 0]
+
+
+def test_an_ignored_row_may_hold_anything():
+    """Padding need not be finite for the loss to be."""
+    x = np.array([[-1.0, -2.0], [-np.inf, np.nan]])
+    y, saved = nll.forward(x, np.array([1, -100]))
+    assert y == 2
+    assert nll.backward(np.array(1.0), saved).tolist() == [[0, -1], [0, 0]]
