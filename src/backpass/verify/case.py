@@ -41,9 +41,7 @@ class Case:
     operator: Callable[..., Array] | None = None
     tolerances: dict[str, tuple[float, str]] = field(default_factory=dict)
     explain: bool = True
-    precision: str = (
-        "float64"  # to which numbers are rounded where the inputs are not taken as they were given
-    )
+    precision: str = "float64"  # what numbers are rounded to, where forward is given others than its inputs
 
     @property
     def rng(self) -> np.random.Generator:
@@ -72,7 +70,7 @@ class Case:
 
     @property
     def uses_torch(self) -> bool:
-        """Whether such work runs in PyTorch: where the subject is known to run on nothing else."""
+        """Whether forward is given PyTorch's tensors: where it is known to run on nothing else."""
         return self.subject.torch_only or (
             self.subject.shapes is None and any(is_torch(a) for a in self.arrays)
         )
@@ -100,35 +98,20 @@ class Case:
         return f"d{self.subject.input_names[at]}"
 
     def native(self, values: tuple[object, ...]) -> tuple[object, ...]:
-        """Fresh copies of NumPy arrays in the library in which such work runs: in float64, or, at another
+        """Fresh copies of NumPy arrays in the library in which forward runs: in float64, or, at another
         precision, in the inputs' dtype."""
+        dtype = "float64" if self.precision == "float64" else self.dtype
+        copied = [value.astype(dtype) if is_floating(value) else value for value in values]
         if self.uses_torch:
-            import torch
-
-            dtype = getattr(torch, self._native_dtype)
-            return tuple(
-                to_torch(value, self.device, dtype) if is_floating(value) else _torch_like(value, self.device)
-                for value in values
-            )
-        return tuple(
-            value.astype(self._native_dtype)
-            if is_floating(value)
-            else _copy(value)
-            if is_array(value)
-            else value
-            for value in values
-        )
-
-    @property
-    def _native_dtype(self) -> str:
-        return "float64" if self.precision == "float64" else self.dtype
+            return tuple(_torch_like(value, self.device) for value in copied)
+        return tuple(_copy(value) if is_array(value) else value for value in copied)
 
     def rounded(self, values: np.ndarray) -> np.ndarray:
         """float64 values, rounded to the case's precision."""
         return values.astype(self.precision).astype(np.float64)
 
     def forward(self, values: tuple[object, ...]) -> np.ndarray:
-        """y for NumPy inputs (real or complex), through the library in which such work runs."""
+        """y for NumPy inputs (real or complex), through that library."""
         y = _back(self.subject.forward(*self.native(values))[0])
         return y if np.iscomplexobj(y) else y.astype(np.float64)
 

@@ -73,7 +73,7 @@ def other_strides(done: Pass) -> Iterator[str]:
 
 
 def spread(value: Array) -> Array:
-    """The same numbers in memory, each with another between it and the next, and rows of uneven distance."""
+    """The same numbers with one other between each two, in rows that are further apart than they are long."""
     if value.ndim == 0:
         return value
     shape = (*(length + 1 for length in value.shape[:-1]), 2 * value.shape[-1] + 2)
