@@ -34,3 +34,9 @@ def test_links_lead_from_the_page_to_the_operations():
     page = card("softmax", root="../..")._repr_html_()
     assert 'href="../../chapters/operations/softmax.html"' in page
     assert r"\bar{x}_i" in page
+
+
+def test_targets_take_the_bytes_of_their_integers():
+    nll, cross_entropy = card("nll", "cross_entropy").entries
+    assert nll.bytes == "8 m"
+    assert cross_entropy.bytes == "4 V m + 8 m"

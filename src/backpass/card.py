@@ -88,7 +88,7 @@ def _entry(stem: str) -> Entry:
         stem=stem,
         formulas=tuple(line.latex for line in lines),
         saved=tuple(f"{array.name}[{', '.join(names)}]" for array, names in zip(kept, axes, strict=True)),
-        bytes=_bytes(axes),
+        bytes=_bytes(axes, [array.dtype for array in kept]),
         flops=cost.latex(module),
     )
 
@@ -105,8 +105,9 @@ def _axes(module, inputs, array) -> tuple[str, ...]:
     return tuple(letters[length] for length in array.shape)
 
 
-def _bytes(axes: list[tuple[str, ...]]) -> str:
-    """The saved bytes in LaTeX: a term for each array, the product of its lengths."""
+def _bytes(axes: list[tuple[str, ...]], dtypes: list[str]) -> str:
+    """The saved bytes in LaTeX: a term for each array, the product of its lengths; numbers are float32, targets
+    of the dtype they are saved in."""
     import sympy
 
     def length(axis: str) -> sympy.Expr:
@@ -115,7 +116,9 @@ def _bytes(axes: list[tuple[str, ...]]) -> str:
         group = {"*": "m"}.get(axis, "m_" + axis[1:])
         return sympy.Symbol(group if axis.startswith("*") else axis, positive=True)
 
-    return sympy.latex(sum(FLOAT32 * math.prod(map(length, names)) for names in axes))
+    each = [FLOAT32 if dtype.startswith("float") else np.dtype(dtype).itemsize for dtype in dtypes]
+    terms = [size * math.prod(map(length, names)) for size, names in zip(each, axes, strict=True)]
+    return sympy.latex(sum(terms))
 
 
 def _mathematics(latex: str) -> str:
