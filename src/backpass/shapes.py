@@ -3,7 +3,7 @@
 ``"x[*, n], w[n, p], b[p]? -> y[*, p]"`` reads: ``x`` has any leading axes and ``n`` columns, ``w`` is
 ``n`` by ``p``, ``b`` is optional, and ``y`` has the leading axes of ``x``.
 
-- A letter is a length, the same wherever it stands.
+- A letter is a length, the same wherever it stands; ``2k`` is twice the length ``k``.
 - ``*`` stands for any number of leading axes, the same wherever it stands.
 - ``*a`` and ``*b`` are leading axes that broadcast together; ``*`` is then what they broadcast to.
 - ``n>0`` says that an axis may not be empty.
@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
@@ -24,6 +24,7 @@ import numpy as np
 from backpass.arrays import Array, is_array, namespace, size
 
 Record = TypeVar("Record", bound=tuple)
+_TWICE = "2"  # before a letter: an axis of pairs
 _ARRAY = re.compile(r"(?P<name>\w+)\[(?P<axes>[^\]]*)\](?P<integer>:int)?(?P<optional>\?)?")
 
 
@@ -45,6 +46,11 @@ class Spec:
         """Where among the axes the group of any number of axes stands."""
         return next((i for i, axis in enumerate(self.axes) if axis.startswith("*")), None)
 
+    @property
+    def in_pairs(self) -> bool:
+        """Whether the last axis is twice a letter."""
+        return bool(self.axes) and self.axes[-1].startswith(_TWICE)
+
 
 @dataclass(frozen=True)
 class Shapes:
@@ -58,7 +64,7 @@ class Shapes:
     def letters(self) -> tuple[str, ...]:
         """The dimension letters in order of appearance."""
         axes = (axis for spec in (*self.inputs, *self.outputs) for axis in spec.axes)
-        return tuple(dict.fromkeys(axis for axis in axes if not axis.startswith("*")))
+        return tuple(dict.fromkeys(axis.removeprefix(_TWICE) for axis in axes if not axis.startswith("*")))
 
     def bind(self, arrays: dict[str, Array | None]) -> dict[str, int | tuple[int, ...]]:
         """Lengths of letters and leading groups in the arrays given, inputs or outputs, by name.
@@ -94,6 +100,11 @@ class Shapes:
         return found
 
 
+def axis_length(axis: str, lengths: Mapping[str, int]) -> int:
+    """The length of an axis that is a letter, or twice one, given those of the letters."""
+    return 2 * lengths[axis.removeprefix(_TWICE)] if axis.startswith(_TWICE) else lengths[axis]
+
+
 @cache
 def parse(text: str) -> Shapes:
     """Read a declaration. Raises ValueError when it is not one."""
@@ -118,6 +129,13 @@ def _specs(part: str, text: str) -> tuple[Spec, ...]:
 
 def _bind_one(spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]) -> None:
     for axis, length in _pair(spec, shape):
+        if axis.startswith(_TWICE):
+            axis = axis.removeprefix(_TWICE)
+            if length % 2:
+                raise ValueError(
+                    f"{spec.name}: expected {spec} with an even length of 2{axis}; got shape {list(shape)}"
+                )
+            length //= 2
         if axis in spec.nonempty and length == 0:
             raise ValueError(
                 f"{spec.name}: expected {spec} with {axis} of at least 1; got shape {list(shape)}"

@@ -26,6 +26,8 @@ def test_formulas_are_forward_and_backward(stem):
         ("nll", r"\frac{t_{ij}}{\sum_{k,l} t_{kl}}", r"\frac{t_{ij}}{m}"),
         ("cross_entropy", r"\Big( \sum_k t_{ik} \Big) - t_{ij}", r"- t_{ij}"),
         ("cross_entropy", r" - t_{ij} \Big)", r" \Big)"),
+        ("rope", r"\bar{y}_{rpai} - S_{pi}", r"\bar{y}_{rpai} + S_{pi}"),
+        ("rope", r"C_{pi} x_{rpai} + S_{pi}", r"C_{pi} x_{rpai} - S_{pi}"),
         ("scale", r"\qquad \bar{x}_i = c\,\bar{y}_i", r"\qquad \bar{x}_i = \bar{y}_i"),
     ],
 )

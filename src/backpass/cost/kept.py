@@ -15,7 +15,10 @@ from backpass.cost.operation import drawn, load
 
 @dataclass(frozen=True)
 class Kept:
-    """One storage that ``saved`` keeps alive, and the array of ``saved`` it was first seen through."""
+    """One storage that ``saved`` keeps alive, and the array of ``saved`` it was first seen through.
+
+    ``is_parameter`` is true also of a constant, such as a table of cosines: both are there before the step.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -56,15 +59,15 @@ def memory(op: object, *inputs: object, **options: object) -> Memory:
 
 
 def saved_bytes(op: object, *inputs: object, **options: object) -> int:
-    """Bytes of the arrays of ``saved``, each storage once, parameters (the module's PARAMETERS) apart."""
+    """Bytes of the arrays of ``saved``, each storage once, parameters and constants (the module's PARAMETERS and
+    CONSTANTS) apart."""
     return memory(op, *inputs, **options).activations
 
 
 def memory_of(op: Any, arrays: dict[str, Array | None], options: dict[str, object]) -> Memory:
     _, saved = op.forward(*arrays.values(), **options)
-    parameters = {
-        _storage(arrays[key])[0] for key in getattr(op, "PARAMETERS", ()) if arrays.get(key) is not None
-    }
+    there_anyway = (*getattr(op, "PARAMETERS", ()), *getattr(op, "CONSTANTS", ()))
+    parameters = {_storage(arrays[key])[0] for key in there_anyway if arrays.get(key) is not None}
     found: dict[int, Kept] = {}
     for name, array in _arrays(saved, ""):
         key, size = _storage(array)

@@ -2,8 +2,8 @@ r"""The formulas of an operation's docstring, read and checked like the lines of
 
 A module's docstring holds one ``.. math::`` of statements parted by ``\quad`` or ``\qquad``: what the output is, after
 what it is defined by, then the gradient of each differentiable input. What its letters range over follows from SHAPES: a
-capital is a matrix, whose rows are the leading axes; a small letter has as many axes as it has indices there. Integers
-are rows of V elements, one of which is 1.
+capital is a matrix, whose rows are the leading axes; a small letter has as many axes as it has indices there, an axis of
+pairs counting two. Integers are rows of V elements, one of which is 1.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from backpass import ops, shapes
 from backpass.derivation.derivation import Derivation, derive
 
 # An option's letter in mathematics, the same for all operations.
+CONSTANTS = {"cos": "C", "sin": "S"}  # arrays without a gradient
 OPTIONS = {"factor": "c", "copies": "k", "eps": r"\epsilon"}
 
 
@@ -31,7 +32,9 @@ def formulas(stem: str) -> Derivation:
         for name, letter in OPTIONS.items()
         if name in inspect.signature(module.forward).parameters
     }
-    arrays = [_declared(spec, " ".join(statements)) for spec in declaration.inputs if not spec.integer]
+    constant = [spec for spec in declaration.inputs if spec.name in getattr(module, "CONSTANTS", ())]
+    differentiable = [spec for spec in declaration.inputs if not spec.integer and spec not in constant]
+    arrays = [_declared(spec, " ".join(statements)) for spec in differentiable]
     arrays += [
         rf"\bar{{{name}}} \in {space}"
         for name, space in (_space(s, " ".join(statements)) for s in declaration.outputs)
@@ -39,11 +42,17 @@ def formulas(stem: str) -> Derivation:
     lengths = {axis for spec in (*declaration.inputs, *declaration.outputs) for axis in spec.axes}
     scalars = [rf"{letter} \in \mathbb{{R}}" for letter in options.values() if letter not in lengths]
     rows = [rf"{spec.name} \in \mathbb{{R}}^{{m \times V}}" for spec in declaration.inputs if spec.integer]
+    names = {spec.name: CONSTANTS[spec.name] for spec in constant}
+    rows += [rf"{names[spec.name]} \in {_space(spec, '')[1]}" for spec in constant]
     lines = [f"given {', '.join(arrays)}"]
     lines += [f"constant {', '.join(scalars + rows)}"] * bool(scalars + rows)
     lines += [s if s.startswith(r"\bar") else f"let {s}" for s in statements]
     return derive(
-        "\n".join(lines), name=f"{stem}-formulas".replace("_", "-"), operation=stem, options=options
+        "\n".join(lines),
+        name=f"{stem}-formulas".replace("_", "-"),
+        operation=stem,
+        names=names,
+        options=options,
     )
 
 
@@ -62,6 +71,8 @@ def _declared(spec: shapes.Spec, mathematics: str) -> str:
 def _space(spec: shapes.Spec, mathematics: str) -> tuple[str, str]:
     """The array's name in mathematics, a capital if the docstring has it so, and the space it is of."""
     letters = [axis for axis in spec.axes if not axis.startswith("*")]
+    if spec.in_pairs:
+        letters[-1:] = ["2", letters[-1].removeprefix("2")]
     group = spec.group
     capital = re.search(rf"\\bar\{{{spec.name.upper()}\}}", mathematics)
     if capital:

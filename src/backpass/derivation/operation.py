@@ -32,6 +32,7 @@ class Operation:
         self.stem, self.scope, self.options = stem, scope, options
         self.module = ops.load(stem)
         spec = shapes.parse(self.module.SHAPES)
+        self.specs = {s.name: s for s in (*spec.inputs, *spec.outputs)}
         unknown = sorted(names.keys() - {s.name for s in (*spec.inputs, *spec.outputs)})
         if unknown:
             raise DerivationError(f"{stem} has no array called {unknown[0]}: {self.module.SHAPES}")
@@ -39,7 +40,8 @@ class Operation:
         self.inputs = {s.name: self._variable(s.name, names, s.optional) for s in spec.inputs}
         self.differentiable = [s.name for s in spec.inputs if not s.integer and s.name not in constants]
         self.integers = {s.name for s in spec.inputs if s.integer}
-        self.output = self._variable(spec.outputs[0].name, names, optional=False)
+        self.output_name = spec.outputs[0].name
+        self.output = self._variable(self.output_name, names, optional=False)
 
     def _variable(self, name: str, names: dict[str, str], optional: bool) -> Variable | None:
         candidates = [names[name]] if name in names else [name, name.upper()]
@@ -69,7 +71,7 @@ class Operation:
         from backpass.interpreters import symbolic
 
         saved = self.verify_forward(evaluator)
-        dy = self._array(self.output, evaluator.calculus.cotangent, evaluator)
+        dy = self._array(self.output_name, self.output, evaluator.calculus.cotangent, evaluator)
         with symbolic.session():
             gradients = self.module.backward(dy, saved)
         gradients = gradients if isinstance(gradients, tuple) else (gradients,)
@@ -102,7 +104,7 @@ class Operation:
             return None
         if name in self.integers:
             return symbolic.xp.asarray(self._chosen(variable, evaluator))
-        return self._array(variable, evaluator.calculus.element, evaluator)
+        return self._array(name, variable, evaluator.calculus.element, evaluator)
 
     def _chosen(self, variable: Variable, evaluator: Evaluator) -> np.ndarray:
         """The integers whose places a variable's rows mark: each place in turn; of several the last is to be ignored,
@@ -123,13 +125,21 @@ class Operation:
             for at in calculus.positions(variable)
         }
 
-    @staticmethod
-    def _array(variable: Variable, element: Callable[[Variable, Indices], sympy.Expr], evaluator: Evaluator):
-        """A symbolic array of a variable's elements, in the shape that the operation sees."""
+    def _array(
+        self,
+        name: str,
+        variable: Variable,
+        element: Callable[[Variable, Indices], sympy.Expr],
+        evaluator: Evaluator,
+    ):
+        """A symbolic array of a variable's elements, in the shape that the operation sees: an axis 2k is two of the
+        derivation's, of 2 and of k in one order or the other."""
         from backpass.interpreters import symbolic
 
         values = evaluator.calculus.array(variable, lambda at: element(variable, at))
         shape = [evaluator.calculus.size(side) for side in _sides(variable)]
+        if self.specs[name].in_pairs:
+            shape[-2:] = [shape[-2] * shape[-1]]
         return symbolic.xp.asarray(np.asarray(values, dtype=object).reshape(shape))
 
     def _option(self, value: object, evaluator: Evaluator) -> object:

@@ -24,8 +24,11 @@ STEMS = (
     "log_softmax",
     "nll",
     "cross_entropy",
+    "soft_cross_entropy",
+    "linear_cross_entropy",
     "layer_norm",
     "rms_norm",
+    "rope",
 )
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from backpass.shapes import Shapes, Spec, parse
+from backpass.shapes import Shapes, Spec, axis_length, parse
 from backpass.verify.subject import load
 
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
 LEADING = {"*": (3,), "*a": (2, 1), "*b": (4,)}  # for its groups of leading axes
+TIMES = 11  # as long are the letters' lengths in 16 bits: enough for sums to lose digits
 
 INPUTS, COTANGENT, DIRECTIONS = range(3)  # streams of one seed
 
@@ -22,11 +23,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fork": {"copies": 3},
     "nll": {"ignore_index": 1},
     "cross_entropy": {"ignore_index": 1},
+    "linear_cross_entropy": {"ignore_index": 1, "chunk": 2},
 }
 # Other values of options, for `cases`: one more case each.
 OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "nll": ({"reduction": "sum"},),
     "cross_entropy": ({"reduction": "sum"},),
+    "soft_cross_entropy": ({"reduction": "sum"},),
+    "linear_cross_entropy": ({"reduction": "sum"}, {"chunk": None}),
+    "rope": ({"interleaved": True},),
 }
 
 
@@ -58,10 +63,7 @@ def draw(
             "inputs: an object that declares no SHAPES cannot have them drawn; give them in order"
         )
     shapes = parse(text)
-    lengths = {
-        **dict(zip(shapes.letters, _all_different(len(shapes.letters)), strict=True)),
-        **(lengths or {}),
-    }
+    lengths = {**_lengths(shapes), **(lengths or {})}
     return draw_shapes(shapes, rng, lengths, {**LEADING, **(leading or {})}, without)
 
 
@@ -109,7 +111,7 @@ def cases(
     op: object, rng: np.random.Generator
 ) -> Iterator[tuple[tuple[np.ndarray | None, ...], dict[str, Any]]]:
     """Inputs and options that between them reach each line of a backward: leading axes of every kind, each
-    optional input present and absent, other values of options."""
+    optional input present and absent, other values of options, and numbers of 16 bits."""
     op = load(op)
     shapes = parse(op.SHAPES)
     optional = [spec.name for spec in shapes.inputs if spec.optional]
@@ -124,10 +126,16 @@ def cases(
         yield draw(op, rng, without=[name]), options_for(op)
     for others in OTHER_OPTIONS.get(_stem(op), ()):
         yield draw(op, rng), options_for(op) | others
+    lengths = {letter: TIMES * length for letter, length in _lengths(shapes).items()}
+    yield tuple(map(_in_16_bits, draw(op, rng, lengths=lengths))), options_for(op)
 
 
 def _stem(op: object) -> str:
     return getattr(load(op), "__name__", "").rpartition(".")[2]
+
+
+def _lengths(shapes: Shapes) -> dict[str, int]:
+    return dict(zip(shapes.letters, _all_different(len(shapes.letters)), strict=True))
 
 
 def _all_different(count: int) -> list[int]:
@@ -137,8 +145,14 @@ def _all_different(count: int) -> list[int]:
 
 
 def _shape(spec: Spec, lengths: Mapping[str, int], leading: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    parts = (leading[axis] if axis.startswith("*") else (lengths[axis],) for axis in spec.axes)
+    parts = (leading[axis] if axis.startswith("*") else (axis_length(axis, lengths),) for axis in spec.axes)
     return tuple(length for part in parts for length in part)
+
+
+def _in_16_bits(values: np.ndarray | None) -> np.ndarray | None:
+    if values is None or not np.issubdtype(values.dtype, np.floating):
+        return values
+    return values.astype(np.float16)
 
 
 def _draw_one(

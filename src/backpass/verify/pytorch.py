@@ -68,6 +68,17 @@ def _cross_entropy(x, t, *, ignore_index=-100, reduction="mean"):
     )
 
 
+def _soft_cross_entropy(x, q, *, reduction="mean"):
+    import torch
+
+    rows, targets = (array.reshape(-1, array.shape[-1]) for array in (x, q))
+    return torch.nn.functional.cross_entropy(rows, targets, reduction=reduction)
+
+
+def _linear_cross_entropy(x, w, t, b=None, *, chunk=None, **options):
+    return _cross_entropy(_linear(x, w, b), t, **options)
+
+
 def _linear(x, w, b=None):
     import torch
 
@@ -110,11 +121,27 @@ def _rms_norm(x, w=None, *, eps=None):
     return torch.nn.functional.rms_norm(x, x.shape[-1:], w, eps)
 
 
+def _rope(x, cos, sin, *, interleaved=False):
+    """PyTorch has no such operator: Llama's two programs for it, of which neither is written like ours."""
+    import torch
+
+    if interleaved:  # pairs as complex numbers, which there are not of 16 bits
+        wide = torch.promote_types(x.dtype, torch.float32)
+        pairs = torch.view_as_complex(x.to(wide).reshape(*x.shape[:-1], -1, 2).contiguous())
+        turned = pairs * torch.complex(cos.to(wide), sin.to(wide))
+        return torch.view_as_real(turned).flatten(-2).to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    half_turned = torch.cat((-second, first), dim=-1)
+    return x * torch.cat((cos, cos), dim=-1) + half_turned * torch.cat((sin, sin), dim=-1)
+
+
 _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "nll": _nll,
     "cross_entropy": _cross_entropy,
+    "soft_cross_entropy": _soft_cross_entropy,
+    "linear_cross_entropy": _linear_cross_entropy,
     "linear": _linear,
     "matmul": _matmul,
     "scale": _scale,
@@ -122,4 +149,5 @@ _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "residual": _residual,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
+    "rope": _rope,
 }

@@ -1,0 +1,205 @@
+"""What rope promises beside the contract: a rotation that depends on the position, and scores on differences alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from backpass.interpreters import counting
+from backpass.ops import rope
+
+BOTH = pytest.mark.parametrize("interleaved", [False, True], ids=["half-split", "interleaved"])
+
+
+def drawn(shape=(3, 5, 14), seed=0, like=np.float64):
+    x = np.random.default_rng(seed).standard_normal(shape).astype(like)
+    return x, *rope.tables(*shape[-2:], like=x)
+
+
+def turned(x, offset=0, **options):
+    y, _ = rope.forward(x, *rope.tables(*x.shape[-2:], offset=offset, like=x), **options)
+    return y
+
+
+# The rotation
+
+
+@BOTH
+def test_it_is_a_multiplication_by_complex_numbers(interleaved):
+    """Pairs read as complex numbers, times e^(i · position · frequency): an independent form of both conventions."""
+    x, *_ = drawn()
+    d = x.shape[-1]
+    pairs = x.reshape(3, 5, 7, 2) if interleaved else np.moveaxis(x.reshape(3, 5, 2, 7), -2, -1)
+    angles = np.outer(np.arange(5), 10000.0 ** (-np.arange(0, d, 2) / d))
+    expected = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(1j * angles)
+    y = turned(x, interleaved=interleaved)
+    y = y.reshape(3, 5, 7, 2) if interleaved else np.moveaxis(y.reshape(3, 5, 2, 7), -2, -1)
+    np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], expected, rtol=1e-12, atol=1e-14)
+
+
+def by_complex_numbers(x, cos, sin):
+    """The first Llama's program: neighbours as complex numbers."""
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2)
+
+
+def by_rotate_half(x, cos, sin):
+    """GPT-NeoX's program: the halves exchanged, one of them negated."""
+    first, second = x.chunk(2, dim=-1)
+    return x * torch.cat((cos, cos), -1) + torch.cat((-second, first), -1) * torch.cat((sin, sin), -1)
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(5, 14), (2, 5, 14), (2, 3, 4, 2), (2, 1, 3, 4, 6)], ids=str)
+def test_programs_of_others_agree_at_two_to_five_axes(shape, interleaved):
+    x, cos, sin = drawn(shape)
+    leaf, *constants = (torch.tensor(a) for a in (x, cos, sin))
+    expected = (by_complex_numbers if interleaved else by_rotate_half)(leaf.requires_grad_(), *constants)
+    dy = np.random.default_rng(1).standard_normal(shape)
+    expected.backward(torch.tensor(dy))
+    y, saved = rope.forward(x, cos, sin, interleaved=interleaved)
+    np.testing.assert_allclose(y, expected.detach().numpy(), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(rope.backward(dy, saved), leaf.grad.numpy(), rtol=1e-12, atol=1e-14)
+
+
+def test_the_two_conventions_are_one_up_to_the_order_of_elements():
+    x, cos, sin = drawn()
+    to_halves = np.concatenate([np.arange(0, 14, 2), np.arange(1, 14, 2)])
+    half_split, _ = rope.forward(x[..., to_halves], cos, sin)
+    interleaved, _ = rope.forward(x, cos, sin, interleaved=True)
+    assert np.array_equal(half_split, interleaved[..., to_halves])
+    assert not np.allclose(half_split, interleaved)
+
+
+@BOTH
+def test_norms_are_kept_and_the_backward_is_the_inverse(interleaved):
+    x, cos, sin = drawn()
+    y, saved = rope.forward(x, cos, sin, interleaved=interleaved)
+    np.testing.assert_allclose(np.linalg.norm(y, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-13)
+    np.testing.assert_allclose(rope.backward(y, saved), x, rtol=1e-12, atol=1e-14)
+
+
+@BOTH
+def test_scores_depend_on_the_difference_of_positions_alone(interleaved):
+    q, k = (np.random.default_rng(seed).standard_normal((1, 14)) for seed in (1, 2))
+
+    def score(at_q, at_k):
+        return float(
+            np.vdot(turned(q, at_q, interleaved=interleaved), turned(k, at_k, interleaved=interleaved))
+        )
+
+    for difference in (0, 1, 17, 400):
+        scores = [score(at + difference, at) for at in (0, 3, 100, 5000)]
+        np.testing.assert_allclose(scores, scores[0], rtol=1e-10)
+    assert abs(score(1, 0) - score(0, 1)) > 1e-3  # the sign of the difference matters
+
+
+@BOTH
+def test_a_decoded_token_is_the_same_token_of_the_whole_sequence(interleaved):
+    x, *_ = drawn((2, 3, 9, 14))
+    whole = turned(x, interleaved=interleaved)
+    for at in range(9):
+        one = turned(x[..., at : at + 1, :], offset=at, interleaved=interleaved)
+        np.testing.assert_allclose(one, whole[..., at : at + 1, :], rtol=1e-13, atol=1e-15)
+
+
+def test_position_0_is_left_as_it_is():
+    x, *_ = drawn()
+    assert np.array_equal(turned(x)[:, 0], x[:, 0])
+
+
+def test_saved_holds_the_tables_themselves_and_nothing_of_x():
+    x, cos, sin = drawn()
+    _, saved = rope.forward(x, cos, sin)
+    assert saved.cos is cos and saved.sin is sin
+    assert saved.shape == (3, 5, 14) and saved.interleaved is False
+
+
+# The tables
+
+
+def test_tables_follow_their_formula():
+    cos, sin = rope.tables(6, 8, base=500.0, offset=3, like=np.zeros(1))
+    for at in range(6):
+        for i in range(4):
+            angle = (3 + at) * 500.0 ** (-2 * i / 8)
+            np.testing.assert_allclose([cos[at, i], sin[at, i]], [np.cos(angle), np.sin(angle)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_tables_of_far_positions_are_rounded_once(dtype):
+    """Neither 70,001 nor the angle it makes exists in 16 bits; the angle's cosine does, to half a unit."""
+    like = torch.zeros(1, dtype=dtype)
+    found = rope.tables(2, 64, offset=70_001, like=like)
+    exact = rope.tables(2, 64, offset=70_001, like=np.zeros(1))
+    for table, expected in zip(found, exact, strict=True):
+        assert table.dtype == dtype and table.shape == (2, 32)
+        np.testing.assert_array_equal(table.double(), torch.tensor(expected).to(dtype).double())
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_tables_of_16_bits_give_16_bits_within_their_rounding(dtype, interleaved):
+    x, *_ = drawn()
+    low = torch.tensor(x).to(dtype)
+    tables = rope.tables(5, 14, like=low)
+    y, saved = rope.forward(low, *tables, interleaved=interleaved)
+    dx = rope.backward(low, saved)
+    exact = turned(low.double().numpy(), interleaved=interleaved)
+    assert {a.dtype for a in (y, dx, *tables)} == {dtype}
+    assert np.abs(y.double().numpy() - exact).max() < 4 * torch.finfo(dtype).eps * np.abs(x).max()
+    with pytest.raises(TypeError, match=r"cos: expected x's dtype, torch\.b?float16; got torch\.float32"):
+        rope.forward(low, *(table.float() for table in tables))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_tables_have_the_dtype_of_what_they_are_like(dtype):
+    assert {table.dtype for table in rope.tables(3, 4, like=np.zeros(1, dtype))} == {np.dtype(dtype)}
+
+
+def test_tables_may_be_empty():
+    assert [t.shape for t in rope.tables(0, 6, like=np.zeros(1))] == [(0, 3)] * 2
+    assert [t.shape for t in rope.tables(4, 0, like=np.zeros(1))] == [(4, 0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"d": 7}, ValueError, "d: expected an even width, of which pairs can be made; got 7"),
+        ({"s": 2.0}, TypeError, "s: expected an integer; got float"),
+        ({"offset": -1}, ValueError, "offset: expected an integer of at least 0; got -1"),
+        ({"base": 0}, ValueError, "base: expected a number above 0; got 0"),
+        ({"base": float("nan")}, ValueError, "base: expected a number above 0; got nan"),
+        ({"base": "10000"}, ValueError, "base: expected a number above 0; got '10000'"),
+    ],
+)
+def test_what_makes_no_tables_is_refused(arguments, error, message):
+    s, d = (arguments.pop(key, default) for key, default in (("s", 3), ("d", 4)))
+    with pytest.raises(error, match=message):
+        rope.tables(s, d, like=np.zeros(1), **arguments)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("x", "cos", "sin", "message"),
+    [
+        ((3, 5), (3, 2), (3, 2), r"x: expected x\[\*, s, 2k\] with an even length of 2k; got shape \[3, 5\]"),
+        ((3, 4), (3, 4), (3, 4), r"cos: expected cos\[s, k\] with k = 2, as in x; got shape \[3, 4\]"),
+        ((3, 4), (3, 2), (3, 1), r"sin: expected sin\[s, k\] with k = 2, as in x; got shape \[3, 1\]"),
+        ((3, 4), (5, 2), (5, 2), r"cos: expected cos\[s, k\] with s = 3, as in x; got shape \[5, 2\]"),
+        ((4,), (1, 2), (1, 2), r"x: expected x\[\*, s, 2k\], which has at least 2 axes; got shape \[4\]"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused_before_any_arithmetic(x, cos, sin, message):
+    with counting.tally() as t, pytest.raises(ValueError, match=message):
+        rope.forward(*(counting.array(np.ones(shape)) for shape in (x, cos, sin)))
+    assert t.total == 0
+
+
+@BOTH
+def test_no_rows_and_no_pairs_are_computed(interleaved):
+    for shape in ((0, 5, 14), (3, 0, 14), (3, 5, 0)):
+        x, cos, sin = drawn(shape)
+        y, saved = rope.forward(x, cos, sin, interleaved=interleaved)
+        assert y.shape == rope.backward(y, saved).shape == shape
