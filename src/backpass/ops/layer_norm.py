@@ -9,9 +9,9 @@ r"""Layer normalisation: each row brought to mean 0 and variance 1, then scaled 
           \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}, \quad
           \bar{b}_i = \sum_r \bar{y}_{ri}
 
-Derived on the page ``operations/layer_norm``. The variance divides by n, as PyTorch's does, and is taken in
-float32 for rows of 16 bits. A constant row is normalised to zeros, unless ε is 0: then, as in PyTorch, it
-becomes NaN.
+Derived on the page ``operations/layer_norm``. The variance divides by n, as PyTorch's does. Rows of 16 bits are
+computed in float32 and rounded once. A constant row is normalised to zeros, unless ε is 0: then, as in
+PyTorch, it becomes NaN.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Saved(NamedTuple):
     """The normalised rows rather than x, mean and rstd: a number a row fewer, and nothing to rebuild."""
 
     x_hat: Array  # [*, n]; without w and b it is y itself
-    rstd: Array  # [*, 1], 1/√(σ² + ε)
+    rstd: Array  # [*, 1], 1/√(σ² + ε), in float32 for rows of 16 bits
     w: Array | None  # [n], a parameter
     has_b: bool
 
@@ -52,11 +52,11 @@ def forward(
     centred = wide - xp.sum(wide, axis=-1, keepdims=True) / n  # [*, n]
     variance = xp.sum(centred * centred, axis=-1, keepdims=True) / n  # [*, 1]
     rstd = 1 / xp.sqrt(variance + eps)  # [*, 1]
-    x_hat = as_type_of(centred * rstd, x)  # [*, n]
+    x_hat = centred * rstd  # [*, n]
 
     y = x_hat if w is None else x_hat * w
     y = y if b is None else y + b
-    return y, Saved(x_hat, as_type_of(rstd, x), w, b is not None)
+    return as_type_of(y, x), Saved(as_type_of(x_hat, x), rstd, w, b is not None)
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array | None, Array | None]:
@@ -64,17 +64,18 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array | None, Array | None
     x_hat, rstd, w, has_b = check_saved(saved, Saved)
     xp = check_cotangent(dy, x_hat.shape, like=x_hat)
     n = x_hat.shape[-1]
+    dy = widened(dy)
 
     # In the forward pass the row lost its mean and its length; so now its gradient loses its part along
     # the ones and its part along x_hat. Both have length √n, whence the division by n.
     dx_hat = dy if w is None else dy * w
     along_ones = xp.sum(dx_hat, axis=-1, keepdims=True) / n  # [*, 1]
     along_x_hat = xp.sum(dx_hat * x_hat, axis=-1, keepdims=True) / n  # [*, 1]
-    dx = rstd * (dx_hat - along_ones - x_hat * along_x_hat)
+    dx = as_type_of(rstd * (dx_hat - along_ones - x_hat * along_x_hat), x_hat)
 
     # Every row met the same w and b: their gradients sum over rows.
-    dw = None if w is None else xp.sum(as_matrix(dy * x_hat), axis=0)
-    db = xp.sum(as_matrix(dy), axis=0) if has_b else None
+    dw = None if w is None else as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), x_hat)
+    db = as_type_of(xp.sum(as_matrix(dy), axis=0), x_hat) if has_b else None
     return dx, dw, db
 
 

@@ -4,7 +4,7 @@ r"""Log-softmax over the last axis: scores in, the logarithms of softmax's weigh
           \bar{x}_i = \bar{y}_i - e^{y_i} \Big( \sum_j \bar{y}_j \Big)
 
 Derived on the page ``operations/cross_entropy``. An entry of −∞ stays −∞; so does a whole row of them,
-where PyTorch gives NaN.
+where PyTorch gives NaN. Rows of 16 bits are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import Array
+from backpass.arrays import Array, as_type_of, widened
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*, n>0] -> y[*, n]"
@@ -34,10 +34,11 @@ def forward(x: Array) -> tuple[Array, Saved]:
 
     # Measured from the largest score no exponential overflows, and the sum is at least 1.
     # A row of −∞ has no largest: 0 is subtracted, and its sum of 0 is replaced by 1.
-    top = xp.max(x, axis=-1, keepdims=True)  # [*, 1]
-    below = x - xp.where(top == -math.inf, 0.0, top)  # [*, n]
+    wide = widened(x)
+    top = xp.max(wide, axis=-1, keepdims=True)  # [*, 1]
+    below = wide - xp.where(top == -math.inf, 0.0, top)  # [*, n]
     total = xp.sum(xp.exp(below), axis=-1, keepdims=True)  # [*, 1]
-    y = below - xp.log(xp.where(total == 0, 1.0, total))
+    y = as_type_of(below - xp.log(xp.where(total == 0, 1.0, total)), x)
     return y, Saved(y)
 
 
@@ -46,9 +47,12 @@ def backward(dy: Array, saved: Saved) -> Array:
     (y,) = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
 
+    y, dy = widened(y), widened(dy)
+
     # In the forward pass x_i raised its own log-probability one for one and, through the
     # shared sum, lowered every one of the row by its weight; so now it gets all of them back.
-    return dy - xp.exp(y) * xp.sum(dy, axis=-1, keepdims=True)
+    dx = dy - xp.exp(y) * xp.sum(dy, axis=-1, keepdims=True)
+    return as_type_of(dx, saved.y)
 
 
 def forward_flops(m, n):

@@ -7,7 +7,7 @@ r"""RMS normalisation: each row divided by its root mean square, then scaled ele
               - \hat{x}_{ri} \frac1n \sum_j \bar{y}_{rj} w_j \hat{x}_{rj} \right), \quad
           \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}
 
-Derived on the page ``operations/rms_norm``. The mean square is taken in float32 for rows of 16 bits. A row of
+Derived on the page ``operations/rms_norm``. Rows of 16 bits are computed in float32 and rounded once. A row of
 zeros is normalised to zeros, unless ε is 0: then, as in PyTorch, it becomes NaN.
 """
 
@@ -26,7 +26,7 @@ class Saved(NamedTuple):
     """The normalised rows rather than x: as many numbers, and dw needs nothing rebuilt."""
 
     x_hat: Array  # [*, n]; without w it is y itself
-    rstd: Array  # [*, 1], the inverse of the root
+    rstd: Array  # [*, 1], the inverse of the root, in float32 for rows of 16 bits
     w: Array | None  # [n], a parameter
 
 
@@ -45,9 +45,9 @@ def forward(x: Array, w: Array | None = None, *, eps: float | None = None) -> tu
     wide = widened(x)
     mean_square = xp.sum(wide * wide, axis=-1, keepdims=True) / x.shape[-1]  # [*, 1]
     rstd = 1 / xp.sqrt(mean_square + eps)  # [*, 1]
-    x_hat = as_type_of(wide * rstd, x)  # [*, n]
+    x_hat = wide * rstd  # [*, n]
     y = x_hat if w is None else x_hat * w
-    return y, Saved(x_hat, as_type_of(rstd, x), w)
+    return as_type_of(y, x), Saved(as_type_of(x_hat, x), rstd, w)
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array | None]:
@@ -55,15 +55,16 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array | None]:
     x_hat, rstd, w = check_saved(saved, Saved)
     xp = check_cotangent(dy, x_hat.shape, like=x_hat)
     n = x_hat.shape[-1]
+    dy = widened(dy)
 
     # In the forward pass the row lost its length; so now its gradient loses its part along x_hat,
     # whose length is √n. The weight comes first: it is the gradient of x_hat that loses that part.
     dx_hat = dy if w is None else dy * w
     along_x_hat = xp.sum(dx_hat * x_hat, axis=-1, keepdims=True) / n  # [*, 1]
-    dx = rstd * (dx_hat - x_hat * along_x_hat)
+    dx = as_type_of(rstd * (dx_hat - x_hat * along_x_hat), x_hat)
 
     # Every row met the same w: its gradient sums over rows.
-    dw = None if w is None else xp.sum(as_matrix(dy * x_hat), axis=0)
+    dw = None if w is None else as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), x_hat)
     return dx, dw
 
 

@@ -4,7 +4,7 @@ r"""Softmax over the last axis: scores in, weights that are positive and sum to 
           \bar{x}_i = y_i \Big( \bar{y}_i - \sum_j \bar{y}_j y_j \Big)
 
 Derived on the page ``operations/softmax``. An entry of −∞ has weight and gradient 0; so has a whole row
-of them, where PyTorch gives NaN.
+of them, where PyTorch gives NaN. Rows of 16 bits are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import Array
+from backpass.arrays import Array, as_type_of, widened
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*, n>0] -> y[*, n]"
@@ -34,10 +34,11 @@ def forward(x: Array) -> tuple[Array, Saved]:
 
     # Subtracting the largest score changes nothing and keeps exp from overflowing.
     # A row of −∞ has no largest: 0 is subtracted, and its sum of 0 is replaced by 1.
-    top = xp.max(x, axis=-1, keepdims=True)  # [*, 1]
-    exps = xp.exp(x - xp.where(top == -math.inf, 0.0, top))  # [*, n]
+    wide = widened(x)
+    top = xp.max(wide, axis=-1, keepdims=True)  # [*, 1]
+    exps = xp.exp(wide - xp.where(top == -math.inf, 0.0, top))  # [*, n]
     total = xp.sum(exps, axis=-1, keepdims=True)  # [*, 1]
-    y = exps / xp.where(total == 0, 1.0, total)
+    y = as_type_of(exps / xp.where(total == 0, 1.0, total), x)
     return y, Saved(y)
 
 
@@ -46,9 +47,12 @@ def backward(dy: Array, saved: Saved) -> Array:
     (y,) = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
 
+    y = widened(y)
+
     # In the forward pass x_i raised its own weight and, through the shared denominator,
     # lowered every weight of the row; so now its gradient is measured from the row's average.
-    return y * (dy - xp.sum(dy * y, axis=-1, keepdims=True))
+    dx = y * (dy - xp.sum(dy * y, axis=-1, keepdims=True))
+    return as_type_of(dx, saved.y)
 
 
 def forward_flops(m, n):

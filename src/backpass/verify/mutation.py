@@ -1,7 +1,7 @@
 """Single changes to the source of a function: signs, factors, axes, sums, operands, what is returned.
 
 A check is worth what it catches: ``mutants(backward)`` yields each changed version, and each must make the
-checks fail. What only validates (calls of ``check_…``) and what names the library stays.
+checks fail. What only validates (calls of ``check_…``), what names the library and what sets a dtype stays.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 PLUMBING = ("check_inputs", "check_cotangent", "check_saved", "namespace")
+CASTS = ("widened", "as_type_of")  # of these stays what is round the first argument
 OPPOSITE = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
@@ -95,7 +96,13 @@ def _mutable(tree: ast.Module, chosen: Callable[[ast.AST], bool]) -> set[int]:
     (function,) = tree.body
     body = [node for part in function.body if not _is_docstring(part) for node in ast.walk(part)]
     inside = {id(node) for top in body if chosen(top) for node in ast.walk(top)}
-    plumbing = {id(node) for call in ast.walk(function) if _is_plumbing(call) for node in ast.walk(call)}
+    plumbing = {
+        id(node) for call in ast.walk(function) if _is_call_of(call, PLUMBING) for node in ast.walk(call)
+    }
+    for call in ast.walk(function):
+        if _is_call_of(call, CASTS):
+            first = {id(node) for node in ast.walk(call.args[0])}
+            plumbing |= {id(node) for node in ast.walk(call)} - first
     return {index for index, node in enumerate(ast.walk(tree)) if id(node) in inside - plumbing}
 
 
@@ -103,8 +110,8 @@ def _is_docstring(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def _is_plumbing(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PLUMBING
+def _is_call_of(node: ast.AST, names: tuple[str, ...]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
 
 
 def _replaced(tree: ast.Module, index: int, replacement: ast.AST) -> ast.Module:
@@ -171,7 +178,7 @@ def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
             yield from _other_calls(node)
         case ast.Return(value=value) if value is not None:
             yield from (ast.Return(other) for other in _other_results(value))
-        case ast.Assign(targets=[ast.Name()] as targets, value=value) if not _is_plumbing(value):
+        case ast.Assign(targets=[ast.Name()] as targets, value=value) if not _is_call_of(value, PLUMBING):
             yield from (ast.Assign(targets, other) for other in _scaled(value))
         case ast.AugAssign(target=target, op=op, value=value):
             yield ast.Assign([target], value)

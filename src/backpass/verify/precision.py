@@ -17,7 +17,8 @@ from backpass.verify.pytorch import bound_operator
 from backpass.verify.report import Row
 
 NAME = "low precision"
-UNITS = 4  # in the last place, the least bound: plain lines round after every operation
+# In the last place, the least bound: plain lines round after every operation, but 16 bits once, from float32.
+UNITS = {"float32": 4, "float16": 1, "bfloat16": 1}
 RESOLUTION = 1e-12  # of the float64 reference
 LOW = ("float32", "float16", "bfloat16")
 
@@ -28,11 +29,11 @@ def run(case: Case) -> list[Row]:
         return []
     y, saved = case.subject.forward(*case.given())
     got = case.by_input(case.subject.backward(to_kind_of(y, case.dy), saved))
-    return rows_against_float64(case, NAME, to_numpy(y), got)
+    return rows_against_float64(case, NAME, to_numpy(y), got, UNITS[case.dtype])
 
 
 def rows_against_float64(
-    case: Case, method: str, y: np.ndarray, got: dict[int, np.ndarray | None], units: int = UNITS
+    case: Case, method: str, y: np.ndarray, got: dict[int, np.ndarray | None], units: int
 ) -> list[Row]:
     """Judge a low-precision y and gradients by the float64 ones, within what PyTorch does at that dtype."""
     expected_y, expected, source = _reference(case)

@@ -1,0 +1,44 @@
+"""Numbers of 16 bits are computed in float32 and rounded once: to the bit what the float32 arrays give, rounded."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+
+from backpass import ops
+from backpass.shapes import Kind
+from backpass.verify import draw
+from backpass.verify.drawing import options_for
+
+STEMS = [stem for stem in ops.STEMS if "widened(" in inspect.getsource(ops.load(stem))]
+LENGTHS = {"n": 301, "V": 301}
+
+
+def in_dtype(values, dtype):
+    """The floating tensors of a tuple in another dtype; the rest as it is."""
+    return [
+        value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for value in values
+    ]
+
+
+@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_one_rounding_parts_16_bits_from_float32(stem, dtype):
+    op, rng = ops.load(stem), np.random.default_rng(0)
+    lengths = {letter: length for letter, length in LENGTHS.items() if f" {letter}" in op.SHAPES}
+    drawn = [torch.from_numpy(3 * a if a.dtype == float else a) for a in draw(stem, rng, lengths=lengths)]
+    inputs = in_dtype(drawn, dtype)
+
+    y, saved = op.forward(*inputs, **options_for(stem))
+    expected, wide = op.forward(*in_dtype(inputs, torch.float32), **options_for(stem))
+    assert torch.equal(y, expected.to(dtype))
+
+    dy = torch.from_numpy(rng.standard_normal(tuple(y.shape))).to(dtype)
+    kept = (of_wide if isinstance(of_16, Kind) else of_16 for of_16, of_wide in zip(saved, wide, strict=True))
+    kept = op.Saved(*in_dtype(kept, torch.float32))
+    got, expected = op.backward(dy, saved), op.backward(dy.float(), kept)
+    for one, other in zip(*(g if isinstance(g, tuple) else (g,) for g in (got, expected)), strict=True):
+        assert one.dtype == dtype
+        assert torch.equal(one, other.to(dtype))
