@@ -1,4 +1,7 @@
-"""Kernel tests run on a CUDA device where there is one, in Triton's interpreter otherwise."""
+"""Kernel tests run on a CUDA device where there is one, in Triton's interpreter otherwise.
+
+A kernel's test module imports it as ``kernel``; the fixtures here look for it there.
+"""
 
 import os
 import sys
@@ -7,7 +10,7 @@ import pytest
 
 from backpass import kernels
 
-pytest.importorskip("torch", reason="kernels need PyTorch")
+torch = pytest.importorskip("torch", reason="kernels need PyTorch")
 kernels.interpret_without_cuda()
 
 
@@ -24,3 +27,38 @@ def compiling() -> dict[str, str]:
     """Environment variables of a process whose kernels are compiled, whatever those of this one are."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return {**environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+@pytest.fixture(params=["rows", "tiles"])
+def path(request, monkeypatch):
+    """Both ways through the kernel: rows kept whole, and tiles so small that a short row needs several."""
+    if request.param == "tiles":
+        monkeypatch.setattr(request.module.kernel, "ROW_BYTES", 4)
+        monkeypatch.setattr(request.module.kernel, "TILE_BYTES", 128)
+    return request.param
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """What the kernel allocates is full of NaN, and so is the memory around it: an element that it forgets to
+    write shows in the result, one that it writes outside shows in that margin. Integers have no NaN; theirs
+    is the least."""
+    margin = 4096
+    margins = []
+
+    def poison(dtype):
+        return torch.nan if dtype.is_floating_point else torch.iinfo(dtype).min
+
+    def full_of_it(*shape, dtype, **options):
+        shape = shape[0] if len(shape) == 1 else shape
+        size = torch.Size([shape] if isinstance(shape, int) else shape).numel()
+        memory = torch.full((margin + size + margin,), poison(dtype), dtype=dtype, **options)
+        margins.extend((memory[:margin], memory[-margin:]))
+        return memory[margin : margin + size].view(shape)
+
+    monkeypatch.setattr(torch, "empty", full_of_it)
+    yield
+    assert margins
+    for each in margins:
+        untouched = torch.isnan(each) if each.is_floating_point() else each == poison(each.dtype)
+        assert untouched.all(), "written outside of the result"

@@ -1,13 +1,14 @@
 """The kernel's row of a check turns red after any single change in the arithmetic of a backward kernel.
 
 Changed are the expressions made of the kernel's values alone: not addresses, masks and sizes, whose mistakes
-`test_softmax.py` looks for in poisoned memory.
+the kernel's own tests look for in poisoned memory.
 """
 
 import ast
 import importlib.util
 import inspect
 import textwrap
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -16,31 +17,43 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
 from backpass import cli, kernels  # noqa: E402
-from backpass.kernels import softmax  # noqa: E402
-from backpass.verify import check  # noqa: E402
+from backpass.verify import check, draw  # noqa: E402
+from backpass.verify.convert import to_torch  # noqa: E402
+from backpass.verify.drawing import options_for  # noqa: E402
 from backpass.verify.mutation import mutants  # noqa: E402
 
-# The values of each backward kernel, and the settings of its module under which it is the one that runs.
-KERNELS = [
-    pytest.param(softmax, "_backward_rows", {"dy", "y", "dx"}, {}, id="softmax, rows"),
-    pytest.param(
-        softmax,
+
+@dataclass(frozen=True)
+class Changed:
+    """A function to be changed: one of Triton's in a kernel's module, with the names of its values."""
+
+    stem: str
+    function: str
+    values: frozenset[str]
+    # Constants of the module under which this is the function that runs.
+    settings: dict[str, int] = field(default_factory=dict)
+    # Lengths of letters, and of leading axes, at which a check is given inputs.
+    lengths: dict[str, int] = field(default_factory=dict)
+    leading: tuple[int, ...] = (3,)
+    # Changes that compute the same, each with the proof.
+    equivalent: dict[str, str] = field(default_factory=dict)
+
+
+TILES = {"ROW_BYTES": 4, "TILE_BYTES": 128}
+TABLE = [
+    Changed("softmax", "_backward_rows", frozenset({"dy", "y", "dx"}), lengths={"n": 45}),
+    Changed(
+        "softmax",
         "_backward_tiles",
-        {"dy", "y", "dot"},
-        {"ROW_BYTES": 4, "TILE_BYTES": 128},
-        id="softmax, tiles",
+        frozenset({"dy", "y", "dot"}),
+        TILES,
+        lengths={"n": 45},
+        equivalent={
+            "tl.sum(dy * y, axis=0) → tl.sum(dy * y)": "A tile has one axis, and is summed over all.",
+            "axis=0 → axis=-1": "A tile has one axis: its last is its first.",
+        },
     ),
 ]
-
-
-# Changes that compute the same, each with the proof.
-EQUIVALENT = {
-    (
-        "_backward_tiles",
-        "tl.sum(dy * y, axis=0) → tl.sum(dy * y)",
-    ): "A tile has one axis, and is summed over all.",
-    ("_backward_tiles", "axis=0 → axis=-1"): "A tile has one axis: its last is its first.",
-}
 
 
 def arithmetic(values: set[str]):
@@ -51,6 +64,15 @@ def arithmetic(values: set[str]):
         return isinstance(node, (ast.expr, ast.AugAssign)) and bool(names) and names <= values
 
     return chosen
+
+
+def triton_functions(module) -> list[str]:
+    """Names of the functions that the module itself has Triton compile."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if getattr(getattr(value, "fn", None), "__module__", None) == module.__name__
+    ]
 
 
 def changed_module(module, name: str, mutant, folder, number: int):
@@ -70,17 +92,21 @@ def loaded(path):
     return module
 
 
-def kernel_fails(kernel, settings: dict[str, int], monkeypatch) -> bool:
-    for setting, value in settings.items():
+def kernel_fails(kernel, row: Changed, monkeypatch) -> bool:
+    for setting, value in row.settings.items():
         monkeypatch.setattr(kernel, setting, value)
     monkeypatch.setattr(kernels, "load", lambda stem: kernel)
-    x = torch.tensor(np.random.default_rng(0).standard_normal((3, 45)), dtype=torch.float32)
-    return bool(check("softmax", x, methods=["kernel"], raises=False).failed)
+    leading = dict.fromkeys(("*", "*a", "*b"), row.leading)
+    inputs = draw(row.stem, np.random.default_rng(0), lengths=row.lengths, leading=leading)
+    inputs = [to_torch(value, dtype=torch.float32) for value in inputs]
+    options = options_for(row.stem)
+    return bool(check(row.stem, *inputs, methods=["kernel"], raises=False, **options).failed)
 
 
 @pytest.mark.parametrize("name", ["_forward_tiles", "_backward_tiles"])
 def test_backpass_verify_reaches_the_kernel_of_long_rows(name, tmp_path, monkeypatch, capsys, device):
     """With nothing set: what `backpass verify` runs has rows that one program does not hold."""
+    softmax = kernels.load("softmax")
     result = {"_forward_tiles": "tl.exp(x - subtracted) / divisor", "_backward_tiles": "y * (dy - dot)"}[name]
     source = inspect.getsource(softmax)
     assert source.count(result) == 1
@@ -95,16 +121,26 @@ def test_backpass_verify_reaches_the_kernel_of_long_rows(name, tmp_path, monkeyp
     assert all("rows of 16421," in " ".join(line) for line in rows)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # some changes divide 0 by 0
-@pytest.mark.parametrize(("module", "name", "values", "settings"), KERNELS)
-def test_every_change_is_caught(module, name, values, settings, tmp_path, monkeypatch, device):
-    assert not kernel_fails(module, settings, monkeypatch)
-    function = getattr(module, name).fn
-    made = list(mutants(function, arithmetic(values)))
+@pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")  # some changes divide by 0
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.stem}{row.function}")
+def test_every_change_is_caught(row, tmp_path, monkeypatch, device):
+    module = kernels.load(row.stem)
+    function = getattr(module, row.function).fn
+    made = list(mutants(function, arithmetic(row.values)))
     assert len(made) >= 10
+    assert not kernel_fails(module, row, monkeypatch)
     survivors = {
         mutant.change
         for number, mutant in enumerate(made)
-        if not kernel_fails(changed_module(module, name, mutant, tmp_path, number), settings, monkeypatch)
+        if not kernel_fails(changed_module(module, row.function, mutant, tmp_path, number), row, monkeypatch)
     }
-    assert survivors == {change for where, change in EQUIVALENT if where == name}
+    assert survivors == set(row.equivalent)
+
+
+@pytest.mark.parametrize("stem", kernels.STEMS)
+def test_no_backward_is_left_out(stem, device):
+    """Every function of Triton's in a kernel's module that is not the forward's alone."""
+    functions = triton_functions(kernels.load(stem))
+    assert {name for name in functions if not name.startswith("_forward")} == {
+        row.function for row in TABLE if row.stem == stem
+    }

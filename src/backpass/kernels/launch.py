@@ -10,16 +10,28 @@ import triton
 import triton.language as tl
 
 from backpass.kernels import interpreted
+from backpass.shapes import check_inputs, parse
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def check_tensor(name: str, value: object) -> None:
-    """Refuse, with TypeError, what is no real floating tensor on a device where kernels run."""
+def check_tensors(shapes: str, **tensors: object) -> None:
+    """Refuse what a declaration of shapes rules out, with ValueError or TypeError, and, with TypeError, what is
+    no tensor on a device where kernels run."""
+    for spec in parse(shapes).inputs:
+        value = tensors[spec.name]
+        if value is not None or not spec.optional:
+            check_tensor(spec.name, value, INTEGERS if spec.integer else DTYPES)
+    check_inputs(shapes, **tensors)
+
+
+def check_tensor(name: str, value: object, dtypes: tuple[torch.dtype, ...] = DTYPES) -> None:
+    """Refuse, with TypeError, what is no tensor of one of the dtypes on a device where kernels run."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{name}: expected a torch tensor; got {type(value).__name__}")
-    if value.dtype not in DTYPES:
-        wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+    if value.dtype not in dtypes:
+        wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise TypeError(f"{name}: expected one of {wanted}; got dtype {value.dtype}")
     if value.device.type != "cuda" and not (value.device.type == "cpu" and interpreted()):
         raise TypeError(
@@ -33,6 +45,11 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def packed(x: torch.Tensor) -> torch.Tensor:
+    """``x`` with its elements side by side, copied only where they are not."""
+    return x.resolve_neg().contiguous()  # torch may hold a negation as a flag, which a pointer does not carry
+
+
 def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, dict[str, int]]:
     """Where the rows of ``x[*, n]`` lie, so that a kernel reads any strides without a copy: ``x``, and its
     leading axes as three, ``[length_0, length_1, length_2]``, under the names that kernels use. Strides
@@ -43,7 +60,7 @@ def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, dict[str, int]]:
     ``reshape`` would copy. A tensor with four or more that do not merge is copied: rare, and else every
     kernel would pay.
     """
-    x = x.resolve_neg()  # torch may hold a negation as a flag, which a pointer does not carry
+    x = x.resolve_neg()
     lengths: list[int] = []
     strides: list[int] = []
     for length, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
@@ -56,7 +73,7 @@ def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, dict[str, int]]:
             lengths.append(length)
             strides.append(stride)
     if len(lengths) > 3:
-        return rows_of(x.contiguous())
+        return rows_of(packed(x))
 
     padding = 3 - len(lengths)
     _, length_1, length_2 = lengths + [1] * padding
@@ -88,7 +105,7 @@ class Launch(NamedTuple):
 
     kernel: Any
     programs: int
-    arguments: dict[str, Any]  # tensors and integers, known at the call
+    arguments: dict[str, Any]  # tensors, or None for one not given, and integers, known at the call
     constants: dict[str, Any]  # known when the kernel is compiled
     warps: int
 
@@ -98,3 +115,50 @@ class Launch(NamedTuple):
         on_device = torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
         with on_device:
             self.kernel[(self.programs,)](**self.arguments, **self.constants, num_warps=self.warps)
+
+
+# Short rows share a program until it holds this many elements: 16 for each of its 128 threads.
+SHORT_ROWS_ELEMENTS = 2048
+
+
+class Block(NamedTuple):
+    """What a program works on at once: ROWS rows of at most COLUMNS elements, both powers of 2."""
+
+    rows: int
+    columns: int
+
+    @property
+    def warps(self) -> int:
+        """Of 32 threads, so that each has 16 elements: at least 4 warps and at most 16."""
+        return min(max(self.rows * self.columns // 512, 4), 16)
+
+
+def whole_rows(n: int) -> Block:
+    """Whole rows of ``n`` elements, several when they are short."""
+    columns = triton.next_power_of_2(n)
+    return Block(max(1, SHORT_ROWS_ELEMENTS // columns), columns)
+
+
+def rows_or_tiles(
+    rows_kernel,
+    tiles_kernel,
+    arguments: dict[str, Any],
+    like: torch.Tensor,
+    row_bytes: int,
+    tile_bytes: int,
+    **constants: Any,
+) -> Launch:
+    """``rows_kernel`` on whole rows of ``like[*, n]`` where one fits into ``row_bytes``, as numbers of the dtype
+    computed in; ``tiles_kernel``, a row a program, in tiles of ``tile_bytes``, where it does not."""
+    n = like.shape[-1]
+    m = like.numel() // n
+    wide = accumulator(like.dtype)
+    if n * wide.itemsize <= row_bytes:
+        block = whole_rows(n)
+        kernel, programs = rows_kernel, triton.cdiv(m, block.rows)
+        arguments, constants = {**arguments, "m": m}, {**constants, "ROWS": block.rows}
+    else:
+        block = Block(1, tile_bytes // wide.itemsize)
+        kernel, programs = tiles_kernel, m
+    constants |= {"COLUMNS": block.columns, "WIDE": TRITON_DTYPES[wide]}
+    return Launch(kernel, programs, {**arguments, "n": n}, constants, block.warps)

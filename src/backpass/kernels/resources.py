@@ -97,6 +97,9 @@ _TRITON_NAMES = {
     "torch.bfloat16": "bf16",
     "torch.float32": "fp32",
     "torch.float64": "fp64",
+    "torch.uint8": "u8",
+    "torch.int32": "i32",
+    "torch.int64": "i64",
 }
 
 

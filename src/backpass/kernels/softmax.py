@@ -18,8 +18,17 @@ import torch
 import triton
 import triton.language as tl
 
-from backpass.kernels.launch import TRITON_DTYPES, Launch, accumulator, check_tensor, row_start, rows_of
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.kernels.launch import (
+    Launch,
+    accumulator,
+    check_tensor,
+    check_tensors,
+    packed,
+    row_start,
+    rows_of,
+    rows_or_tiles,
+)
+from backpass.shapes import check_cotangent, check_saved
 
 SHAPES = "x[*, n>0] -> y[*, n]"
 
@@ -27,8 +36,6 @@ SHAPES = "x[*, n>0] -> y[*, n]"
 # backward fills half with two operands of 64 KiB, y and dy; the other half is for addresses and temporaries.
 ROW_BYTES = 64 * 1024
 TILE_BYTES = 32 * 1024  # of a longer row
-# Short rows share a program until it holds this many elements: 16 for each of its 128 threads.
-SHORT_ROWS_ELEMENTS = 2048
 
 
 class Saved(NamedTuple):
@@ -43,8 +50,7 @@ def forward(x: torch.Tensor) -> tuple[torch.Tensor, Saved]:
     Raises TypeError when ``x`` is no floating-point tensor on a device where kernels run, ValueError when
     it has no axis or the last is empty.
     """
-    check_tensor("x", x)
-    check_inputs(SHAPES, x=x)
+    check_tensors(SHAPES, x=x)
 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel() > 0:
@@ -60,20 +66,22 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
 
     dx = torch.empty(y.shape, dtype=y.dtype, device=y.device)
     if dx.numel() > 0:
-        backward_launch(dy, y.resolve_neg().contiguous(), dx).run()
+        backward_launch(dy, packed(y), dx).run()
     return dx
 
 
 def forward_launch(x: torch.Tensor, y: torch.Tensor) -> Launch:
     """The launch that writes ``y[*, n]``, contiguous, from ``x[*, n]``, of any strides."""
     x, walk = rows_of(x)
-    return _launch(_forward_rows, _forward_tiles, {"x_ptr": x, "y_ptr": y, **walk}, y)
+    arguments = {"x_ptr": x, "y_ptr": y, **walk}
+    return rows_or_tiles(_forward_rows, _forward_tiles, arguments, y, ROW_BYTES, TILE_BYTES)
 
 
 def backward_launch(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor) -> Launch:
     """The launch that writes ``dx[*, n]`` from ``dy[*, n]``, of any strides, and ``y``, contiguous as dx."""
     dy, walk = rows_of(dy)
-    return _launch(_backward_rows, _backward_tiles, {"dy_ptr": dy, "y_ptr": y, "dx_ptr": dx, **walk}, dx)
+    arguments = {"dy_ptr": dy, "y_ptr": y, "dx_ptr": dx, **walk}
+    return rows_or_tiles(_backward_rows, _backward_tiles, arguments, dx, ROW_BYTES, TILE_BYTES)
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
@@ -89,24 +97,6 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
         strided = torch.empty(4096, n * step, dtype=dtype, device="meta")[:, ::step]
         yield case, forward_launch(strided, y)
         yield case, backward_launch(strided, y, y)
-
-
-def _launch(rows_kernel, tiles_kernel, arguments: dict, out: torch.Tensor) -> Launch:
-    """Whole rows where one fits into a program's registers, tiles of one row where it does not."""
-    n = out.shape[-1]
-    m = out.numel() // n
-    wide = accumulator(out.dtype)
-    if n * wide.itemsize <= ROW_BYTES:
-        columns = triton.next_power_of_2(n)
-        rows = max(1, SHORT_ROWS_ELEMENTS // columns)
-        kernel, programs = rows_kernel, triton.cdiv(m, rows)
-        arguments, constants = {**arguments, "m": m}, {"ROWS": rows}
-    else:
-        columns, rows = TILE_BYTES // wide.itemsize, 1
-        kernel, programs, constants = tiles_kernel, m, {}
-    constants = {**constants, "COLUMNS": columns, "WIDE": TRITON_DTYPES[wide]}
-    warps = min(max(rows * columns // 512, 4), 16)
-    return Launch(kernel, programs, {**arguments, "n": n}, constants, warps)
 
 
 @triton.jit

@@ -11,20 +11,21 @@ from backpass.verify.case import Case, NotRun
 from backpass.verify.convert import to_kind_of, to_numpy, to_torch
 from backpass.verify.drawing import draw_like
 from backpass.verify.precision import LOW, rows_against_float64
-from backpass.verify.report import Row
+from backpass.verify.report import FAILED, Row
 
 NAME = "Triton kernel"
 # In the last place, the least bound: a kernel computes in float32, then rounds once.
 UNITS = {"float32": 4, "float16": 1, "bfloat16": 1}
 
-
-# Rows of which one program does not hold the whole are another kernel's; its last tile is not full.
+# Rows longer than what a program holds of one at a time go through it in pieces, perhaps by another kernel. Few
+# such rows will do; the last piece is not full.
 LONG_ROWS = {"*": (2,), "*a": (2,), "*b": (2,)}
 BEYOND = 37
 
 
 def run(case: Case) -> list[Row]:
-    """A row for y and one a gradient, at the inputs given and at long rows; none for the reader's own object.
+    """A row for y and one a gradient, at the inputs given and, if those are right and the kernel's module sets
+    ROW_BYTES, at longer rows than that; none for the reader's own object.
 
     Raises NotRun with the reason.
     """
@@ -37,11 +38,20 @@ def run(case: Case) -> list[Row]:
         raise NotRun(reason)
     kernel = kernels.load(stem)
     where = "in Triton's interpreter" if kernels.interpreted() else "on CUDA"
-    length = kernel.ROW_BYTES // 4 + BEYOND  # a kernel computes in float32
-    drawn = draw_like(case.subject.shapes, case.rng, case.inputs, leading=LONG_ROWS, lengths={"n": length})
-    at_given = replace(case, inputs=_placed(case, case.inputs))
-    at_long = replace(case, inputs=_placed(case, drawn), given_dy=None)
-    return [*_rows(at_given, kernel, where), *_rows(at_long, kernel, f"{where}, at rows of {length}")]
+    rows = _rows(replace(case, inputs=_placed(case, case.inputs)), kernel, where)
+    row_bytes = getattr(kernel, "ROW_BYTES", None)
+    if row_bytes and all(row.verdict != FAILED for row in rows):
+        length = row_bytes // 4 + BEYOND  # a kernel computes in float32
+        drawn = _long_rows(case, length)
+        at_long = replace(case, inputs=_placed(case, drawn), given_dy=None)
+        rows += _rows(at_long, kernel, f"{where}, at rows of {length}")
+    return rows
+
+
+def _long_rows(case: Case, length: int) -> tuple[object, ...]:
+    """Inputs like the case's with rows of that length: of the last axis of the first floating one."""
+    row = next(spec.axes[-1] for spec in case.subject.shapes.inputs if not spec.integer)
+    return draw_like(case.subject.shapes, case.rng, case.inputs, leading=LONG_ROWS, lengths={row: length})
 
 
 def _placed(case: Case, inputs: tuple[object, ...]) -> tuple[object, ...]:

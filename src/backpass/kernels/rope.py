@@ -1,0 +1,152 @@
+r"""Rotary position embedding in Triton: the functions of ``backpass.ops.rope``, one kernel for both directions.
+
+.. math:: y_{rpai} = C_{pi} x_{rpai} + S_{pi} \left( \delta_{a2} x_{rp1i} - \delta_{a1} x_{rp2i} \right), \qquad
+          \bar{x}_{rpai} = C_{pi} \bar{y}_{rpai} - S_{pi} \left( \delta_{a2} \bar{y}_{rp1i} - \delta_{a1} \bar{y}_{rp2i} \right)
+
+Derived on the page ``operations/rope``. A program holds both elements of its pairs before it writes either, so
+that each is read once, and written once, by one program: two runs agree to the last bit. The backward is the
+forward with minus the sine. Rows are read where they lie: the heads of ``[b, s, n_h, d]``, transposed to
+``[b, n_h, s, d]``, are not copied. Arithmetic is in float32 (float64 for float64), whatever is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from backpass.kernels.launch import (
+    TRITON_DTYPES,
+    Launch,
+    accumulator,
+    check_tensor,
+    check_tensors,
+    packed,
+    row_start,
+    rows_of,
+)
+from backpass.shapes import check_cotangent, check_saved
+
+SHAPES = "x[*, s, 2k], cos[s, k], sin[s, k] -> y[*, s, 2k]"
+CONSTANTS = ("cos", "sin")
+
+PAIRS = 1024  # in one program: 8 for each of its 128 threads
+WARPS = 4
+
+
+class Saved(NamedTuple):
+    """The tables, which all layers share, and no activation."""
+
+    cos: torch.Tensor  # [s, k]
+    sin: torch.Tensor  # [s, k]
+    shape: tuple[int, ...]
+    interleaved: bool
+
+
+def forward(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: bool = False
+) -> tuple[torch.Tensor, Saved]:
+    """``y[*, s, 2k]``, contiguous, of an ``x[*, s, 2k]`` of any strides, turned by the tables ``cos[s, k]`` and
+    ``sin[s, k]``, which ``ops.rope.tables`` makes.
+
+    Raises TypeError when one is no floating-point tensor on a device where kernels run or they are of
+    several kinds, ValueError when their shapes do not fit, an odd last axis among them.
+    """
+    check_tensors(SHAPES, x=x, cos=cos, sin=sin)
+    return _turned(x, cos, sin, interleaved, 1), Saved(cos, sin, tuple(x.shape), interleaved)
+
+
+def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
+    """``dx[*, s, 2k]``, contiguous, from a ``dy[*, s, 2k]`` of any strides."""
+    cos, sin, shape, interleaved = check_saved(saved, Saved)
+    check_tensor("dy", dy)
+    check_cotangent(dy, shape, like=cos)
+    return _turned(dy, cos, sin, interleaved, -1)
+
+
+def _turned(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, sign: int
+) -> torch.Tensor:
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if y.numel() > 0:
+        launch(x, packed(cos), packed(sin), y, interleaved, sign).run()
+    return y
+
+
+def launch(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, y: torch.Tensor, interleaved: bool, sign: int
+) -> Launch:
+    """The launch that writes ``y[*, s, 2k]``, contiguous, from an ``x`` of any strides and contiguous tables;
+    with the sign −1 turned back."""
+    s, k = cos.shape
+    m = y.numel() // (2 * k)
+    columns = min(triton.next_power_of_2(k), PAIRS)
+    rows = PAIRS // columns
+    x, walk = rows_of(x)
+    arguments = {"x_ptr": x, "cos_ptr": cos, "sin_ptr": sin, "y_ptr": y, **walk, "m": m, "s": s, "k": k}
+    constants = {
+        "INTERLEAVED": interleaved,
+        "SIGN": sign,
+        "ROWS": rows,
+        "COLUMNS": columns,
+        "WIDE": TRITON_DTYPES[accumulator(y.dtype)],
+    }
+    return Launch(_turn, triton.cdiv(m, rows) * triton.cdiv(k, columns), arguments, constants, WARPS)
+
+
+def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
+    """The kernel at telling shapes, named, on tensors without memory: to be compiled, not run."""
+    for d in (64, 128, 256, 96):
+        x = torch.empty(2, 512, 8, d, dtype=dtype, device="meta").transpose(1, 2)
+        y = torch.empty(x.shape, dtype=dtype, device="meta")
+        table = torch.empty(512, d // 2, dtype=dtype, device="meta")
+        for interleaved, name in ((False, "halves"), (True, "neighbours")):
+            yield f"forward, {name}, d = {d}", launch(x, table, table, y, interleaved, 1)
+            yield f"backward, {name}, d = {d}", launch(x, table, table, y, interleaved, -1)
+
+
+@triton.jit
+def _turn(
+    x_ptr,  # [m, 2k], of the strides given: m rows, of which s follow each other in position
+    cos_ptr, sin_ptr,  # [s, k], contiguous
+    y_ptr,  # [m, 2k], contiguous
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    m, s, k,
+    INTERLEAVED: tl.constexpr, SIGN: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """y = x turned by the table's angles, or by minus them, ROWS rows of at most COLUMNS pairs a program."""
+    pieces = tl.cdiv(k, COLUMNS)  # of a row
+    program = tl.program_id(0).to(tl.int64)
+    row = program // pieces * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    pair = program % pieces * COLUMNS + tl.arange(0, COLUMNS)[None, :]  # [1, COLUMNS]
+    inside = (row < m) & (pair < k)
+    x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    y_row = y_ptr + row * 2 * k
+
+    angle = row % s * k + pair
+    cos = tl.load(cos_ptr + angle, mask=inside, other=0.0).to(WIDE)
+    sin = tl.load(sin_ptr + angle, mask=inside, other=0.0).to(WIDE) * SIGN
+
+    if INTERLEAVED:
+        # Neighbours are read as they lie, side by side, and then parted.
+        column = program % pieces * 2 * COLUMNS + tl.arange(0, 2 * COLUMNS)[None, :]  # [1, 2 COLUMNS]
+        both_inside = (row < m) & (column < 2 * k)
+        x = tl.load(x_row + column * stride_n, mask=both_inside, other=0.0).to(WIDE)
+        a, b = tl.split(tl.reshape(x, [ROWS, COLUMNS, 2]))
+    else:
+        a = tl.load(x_row + pair * stride_n, mask=inside, other=0.0).to(WIDE)
+        b = tl.load(x_row + (pair + k) * stride_n, mask=inside, other=0.0).to(WIDE)
+
+    turned_a = a * cos - b * sin
+    turned_b = b * cos + a * sin
+
+    if INTERLEAVED:
+        y = tl.reshape(tl.join(turned_a, turned_b), [ROWS, 2 * COLUMNS])
+        tl.store(y_row + column, y, mask=both_inside)
+    else:
+        tl.store(y_row + pair, turned_a, mask=inside)
+        tl.store(y_row + pair + k, turned_b, mask=inside)

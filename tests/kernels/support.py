@@ -1,0 +1,69 @@
+"""What every kernel's tests share: drawn tensors, views of every kind of strides, and the bound on an error.
+
+Inputs are rounded to the dtype first and then widened for the reference, so that an error is the kernel's
+own. In each row it may be twice that of PyTorch's operator on the same row. Where PyTorch happens to be
+exact that would allow nothing, so there is a floor: one unit in the last place of what is stored, and a few
+of the arithmetic's, of the largest term in the row.
+"""
+
+import pytest
+import torch
+
+from backpass.kernels.launch import accumulator
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+INF = float("inf")
+
+STRIDED = {
+    "every other element": lambda a: a(4, 3, 70)[..., ::2],
+    "every other row": lambda a: a(8, 3, 35)[::2],
+    "last axis not innermost": lambda a: a(35, 3, 4).permute(2, 1, 0),
+    "heads and queries swapped": lambda a: a(2, 5, 3, 35).transpose(1, 2),
+    "four axes that do not merge": lambda a: a(3, 6, 2, 4, 35)[:, ::2].permute(3, 0, 2, 1, 4),
+    "expanded over the batch": lambda a: a(1, 5, 35).expand(4, 5, 35),
+    "expanded over the row": lambda a: a(4, 5, 1).expand(4, 5, 35),
+    "expanded over all leading axes": lambda a: a(35).expand(3, 2, 35),
+    "a part of each row": lambda a: a(4, 50)[:, 7:42],
+    "negated by a flag": lambda a: torch.complex(a(4, 35), -a(4, 35)).conj().imag,
+}
+
+
+def draw(*shape, dtype, device, seed=0, scale=1.0):
+    """Normal numbers, drawn in float64 and rounded."""
+    generator = torch.Generator().manual_seed(seed)
+    return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).to(dtype).to(device)
+
+
+def draw_view(view, *, device, seed=0, dtype=torch.float32):
+    """One of the ``STRIDED``, drawn."""
+    return STRIDED[view](lambda *shape: draw(*shape, dtype=dtype, device=device, seed=seed))
+
+
+def gradients_by_autograd(function, dy, *inputs):
+    """What PyTorch's autograd makes of dy, at the dtype of the inputs; None for a None."""
+    leaves = [value.detach().clone().requires_grad_() for value in inputs if value is not None]
+    with torch.enable_grad():
+        given = iter(leaves)
+        y = function(*(None if value is None else next(given) for value in inputs))
+    found = iter(torch.autograd.grad(y, leaves, dy))
+    return tuple(None if value is None else next(found) for value in inputs)
+
+
+def assert_as_exact_as_pytorch(name, got, theirs, exact, largest_term, roundings=4):
+    """``largest_term[*, 1]`` scales each row's floor: where terms cancel, it is larger than any result. Of the
+    arithmetic's own units in the last place the floor has as many as there are ``roundings``, counted along
+    the longest path from an input to the result, a sum for one."""
+    assert got.dtype == theirs.dtype
+    assert got.shape == exact.shape
+    wide = accumulator(got.dtype)
+    floor = (torch.finfo(got.dtype).eps + roundings * torch.finfo(wide).eps) * largest_term
+    twice_theirs = 2 * (theirs.double() - exact).abs().amax(dim=-1, keepdim=True)
+    allowed = torch.maximum(twice_theirs, floor).expand_as(exact)
+    error = (got.double() - exact).abs()
+    wrong = torch.nonzero(~(error <= allowed))  # NaN is wrong too
+    if len(wrong) > 0:
+        first = tuple(wrong[0].tolist())
+        pytest.fail(
+            f"{name}: {len(wrong)} elements are off, first {list(first)}: {got[first]} for {exact[first]}, "
+            f"by {error[first]:.1e} where {allowed[first]:.1e} is allowed"
+        )

@@ -1,0 +1,108 @@
+"""What every kernel owes, whatever it computes: the operation's declaration and options, its contract on tensors of
+any strides, errors within those of PyTorch's operator at every dtype, and refusals in plain words."""
+
+import inspect
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
+
+from backpass import kernels, ops  # noqa: E402
+from backpass.shapes import parse  # noqa: E402
+from backpass.verify import cases, check, draw  # noqa: E402
+from backpass.verify.convert import to_torch  # noqa: E402
+from backpass.verify.drawing import options_for  # noqa: E402
+
+from .support import DTYPES  # noqa: E402
+
+every_kernel = pytest.mark.parametrize("stem", kernels.STEMS)
+
+
+def drawn(stem, device, dtype=torch.float32):
+    """Inputs for the stem, as tensors, and the options to go with them."""
+    inputs = draw(stem, np.random.default_rng(0))
+    return [to_torch(value, device, dtype) for value in inputs], options_for(stem)
+
+
+@every_kernel
+def test_the_declaration_is_the_operations(stem, device):
+    kernel, op = kernels.load(stem), ops.load(stem)
+    assert kernel.SHAPES == op.SHAPES
+    assert getattr(kernel, "CONSTANTS", ()) == getattr(op, "CONSTANTS", ())
+    ours, theirs = (
+        [(p.name, p.kind, p.default) for p in inspect.signature(module.forward).parameters.values()]
+        for module in (kernel, op)
+    )
+    assert ours == theirs
+
+
+@every_kernel
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_backpass_verify_passes(stem, dtype, device):
+    """At the inputs of `backpass verify`, whose kernel row has rows longer than one program holds, too."""
+    for inputs, options in cases(stem, np.random.default_rng(0)):
+        given = [to_torch(value, device, getattr(torch, dtype)) for value in inputs]
+        report = check(stem, *given, methods=["kernel"], raises=False, **options)
+        assert not report.failed, report
+        assert report.of("Triton kernel")
+
+
+@every_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_contract_holds(stem, dtype, device):
+    """Nothing modified, a gradient for each input, the same from any strides, again, and for no rows at all."""
+    inputs, options = drawn(stem, device, dtype)
+    report = check(kernels.load(stem), *inputs, methods=["contract"], raises=False, **options)
+    assert not report.failed, report
+
+
+@every_kernel
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_two_runs_agree_to_the_last_bit(stem, dtype, device):
+    kernel = kernels.load(stem)
+    inputs, options = drawn(stem, device, dtype)
+    runs = []
+    for _ in range(2):
+        y, saved = kernel.forward(*inputs, **options)
+        dy = torch.linspace(-1, 1, y.numel(), device=device).reshape(y.shape).to(y.dtype)
+        gradients = kernel.backward(dy, saved)
+        runs.append([y, *(gradients if isinstance(gradients, tuple) else [gradients])])
+    for first, second in zip(*runs, strict=True):
+        assert torch.equal(first, second)
+
+
+@every_kernel
+def test_what_is_no_tensor_is_refused(stem, device):
+    kernel = kernels.load(stem)
+    inputs, options = drawn(stem, device)
+    y, saved = kernel.forward(*inputs, **options)
+    for at, spec in enumerate(parse(kernel.SHAPES).inputs):
+        kinds = "uint8, int8, int16, int32, int64" if spec.integer else "float16, bfloat16, float32, float64"
+        other = inputs[at].to(torch.complex64)
+        for wrong, message in (
+            ([[1.0]], "expected a torch tensor; got list"),
+            (other, f"expected one of {kinds}; got dtype torch.complex64"),
+            (inputs[at].to("meta"), "expected a tensor on a CUDA device .*; got device meta"),
+        ):
+            with pytest.raises(TypeError, match=f"^{spec.name}: {message}"):
+                kernel.forward(*inputs[:at], wrong, *inputs[at + 1 :], **options)
+    with pytest.raises(TypeError, match=r"^dy: expected a torch tensor; got float"):
+        kernel.backward(1.0, saved)
+    with pytest.raises(TypeError, match=r"^dy: expected forward's dtype, torch\.float32"):
+        kernel.backward(y.double(), saved)
+    with pytest.raises(ValueError, match=r"^dy: expected the output's shape"):
+        kernel.backward(torch.stack([y] * 2), saved)
+    with pytest.raises(TypeError, match=r"^saved: expected what forward returned second"):
+        kernel.backward(y, None)
+
+
+def test_cpu_tensors_are_refused_outside_the_interpreter(compiling):
+    """In a process of its own: this one may be the interpreter's."""
+    code = "import torch; from backpass.kernels import load; load('softmax').forward(torch.ones(3))"
+    done = subprocess.run([sys.executable, "-c", code], env=compiling, capture_output=True, text=True)
+    assert "TypeError: x: expected a tensor on a CUDA device" in done.stderr
+    assert "set TRITON_INTERPRET=1" in done.stderr
