@@ -137,6 +137,51 @@ def test_facts_products_and_conditions():
     )
 
 
+ROTATION = r"""
+    given a, b, \theta, \bar{c}, \bar{d} \in \mathbb{R}^k
+    let c_i = a_i \cos \theta_i - b_i \sin \theta_i
+    let d_i = a_i \sin \theta_i + b_i \cos \theta_i
+    \bar{a}_i = \bar{c}_i \cos \theta_i + \bar{d}_i \sin \theta_i
+    \bar{b}_i = \bar{d}_i \cos \theta_i - \bar{c}_i \sin \theta_i
+    \bar{\theta}_i = \bar{d}_i c_i - \bar{c}_i d_i
+    \sin^2(\theta_i) + \cos^2(\theta_i) = 1
+    \cos(\theta_i - \theta_j) = \cos(\theta_i) \cos \theta_j + \sin(\theta_i) \sin \theta_j
+    2 \cos^2 \left( \frac{\theta_i}{2} \right) = 1 + \cos \theta_i
+"""
+
+
+def test_a_rotation_and_its_transpose():
+    assert derive(ROTATION, name="rotation", sizes=[{"k": 2}]).survivors() == []
+
+
+def test_a_rotation_turned_the_wrong_way_is_refused():
+    wrong = ROTATION.replace(r"\cos \theta_i - \bar{c}_i", r"\cos \theta_i + \bar{c}_i")
+    with pytest.raises(DerivationError, match="does not equal"):
+        derive(wrong, name="rotation")
+
+
+def test_the_gelu_in_both_forms_with_their_irrational_constants():
+    gelu = r"""
+        given x, \bar{y} \in \mathbb{R}^n
+        let \Phi_i = \frac12 + \frac12 \operatorname{erf}\left( \frac{x_i}{\sqrt2} \right)
+        let y_i = x_i \Phi_i
+        \bar{x}_i = \bar{y}_i \left( \Phi_i + \frac{x_i}{\sqrt{2 \pi}} e^{-x_i^2 / 2} \right)
+    """
+    derive(gelu, name="erf", sizes=[{"n": 2}])
+    with pytest.raises(DerivationError, match="does not equal"):
+        derive(gelu.replace(r"\sqrt{2 \pi}", r"\sqrt{\pi}"), name="erf")
+    by_tanh = r"""
+        given x, \bar{y} \in \mathbb{R}^n
+        let u_i = \sqrt{\frac{2}{\pi}} (x_i + 0.044715 x_i^3)
+        let y_i = \frac12 x_i (1 + \tanh u_i)
+        \bar{x}_i = \frac12 \bar{y}_i (1 + \tanh u_i) \left(
+            1 + x_i (1 - \tanh u_i) \sqrt{\frac{2}{\pi}} (1 + 0.134145 x_i^2) \right)
+    """
+    derive(by_tanh, name="tanh", sizes=[{"n": 2}])
+    with pytest.raises(DerivationError, match="does not equal"):
+        derive(by_tanh.replace("0.134145", "0.134146"), name="tanh")
+
+
 @pytest.mark.parametrize("letter", "abcdfghklmopqrstuvwxyz")
 def test_the_root_of_a_square_is_no_sum_whatever_its_name(letter):
     line = rf"\sqrt{{\sum_{{i,j}} {letter}_i {letter}_j}} = \sum_i {letter}_i"

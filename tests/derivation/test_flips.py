@@ -69,6 +69,22 @@ def test_a_flip_is_the_author_s_text_with_one_place_changed():
     assert texts["1 → 2"] == "given x \\in \\mathbb{R}\nx - 2 = -1 + x"
 
 
+def test_functions_and_decimals_are_flipped():
+    fact = r"given t \in \mathbb{R}" + "\n" + r"0.25 \sin^2 t = \frac14 - 0.25 \cos^2 t"
+    made = [flip.description for flip in derive(fact, name="turn").flips()]
+    assert [mistake for mistake in made if "→" in mistake and "factor" not in mistake] == [
+        "0.25 → 1.25",
+        "2 → 3",
+        r"\sin → \cos",
+        "- → + before 0.25 \\cos^2 t",
+        "1 → 2",
+        "4 → 5",
+        "0.25 → 1.25",
+        "2 → 3",
+        r"\cos → \sin",
+    ]
+
+
 def test_a_definition_that_nothing_uses_shows_up_as_not_noticed():
     text = "given x, \\bar{y} \\in \\mathbb{R}\nlet u = 2 x\nlet y = 3 x\n\\bar{x} = 3 \\bar{y}"
     unnoticed = [str(survivor) for survivor in derive(text, name="loose").survivors()]

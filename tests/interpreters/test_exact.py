@@ -5,7 +5,7 @@ import time
 
 import pytest
 import sympy
-from sympy import E, Integer, Rational, cosh, erf, exp, log, pi, sech, sinh, sqrt, tanh
+from sympy import E, Integer, Rational, cos, cosh, erf, exp, log, pi, sech, sin, sinh, sqrt, tanh
 
 from backpass.interpreters import exact
 
@@ -40,6 +40,23 @@ EQUAL = {
     "cosh": (cosh(x) ** 2 - sinh(x) ** 2, Integer(1)),
     "erf is odd": (erf(y - x), -erf(x - y)),
     "derivative of erf": (sympy.diff(erf(x), x) * sqrt(pi) / 2, exp(-(x**2))),
+    "√π in the derivative of erf": (
+        sympy.diff(x * (1 + erf(x / sqrt(2))) / 2, x),
+        (1 + erf(x / sqrt(2))) / 2 + x * exp(-(x**2) / 2) / sqrt(2 * pi),
+    ),
+    "√(2/π) inside tanh": (
+        sympy.diff(tanh(sqrt(2 / pi) * x), x),
+        sqrt(2) / sqrt(pi) * (1 - tanh(sqrt(2) * x / sqrt(pi)) ** 2),
+    ),
+    "unit circle": (cos(x * y) ** 2 + sin(x * y) ** 2, Integer(1)),
+    "sine of a sum": (sin(x + y), sin(x) * cos(y) + cos(x) * sin(y)),
+    "cosine of a difference": (cos(x - y), cos(x) * cos(y) + sin(x) * sin(y)),
+    "half an angle": (2 * cos(x / 2) ** 2, 1 + cos(x)),
+    "three times an angle": (sin(3 * x), 3 * sin(x) - 4 * sin(x) ** 3),
+    "an angle written in two ways": (sin(x * (y + 1)), sin(x * y + x)),
+    "an angle with a root": (cos(x / sqrt(a)), 1 - 2 * sin(x * sqrt(a) / (2 * a)) ** 2),
+    "a quarter turn": (cos(x - pi / 2), sin(x)),
+    "an angle that is a number": (cos(2), 2 * cos(1) ** 2 - 1),
 }
 
 DIFFERENT = {
@@ -58,6 +75,12 @@ DIFFERENT = {
     "log and its square": (log(a) ** 2, 2 * log(a)),
     "erf scaled": (erf(2 * x), 2 * erf(x)),
     "tanh scaled": (tanh(2 * x), 2 * tanh(x)),
+    "sine and cosine": (sin(x), cos(x)),
+    "sine is odd": (sin(-x), sin(x)),
+    "sign in the addition formula": (cos(x + y), cos(x) * cos(y) + sin(x) * sin(y)),
+    "cosine of a product": (cos(x * y), cos(x) * cos(y)),
+    "root of 1 − sin²": (sqrt(1 - sin(x) ** 2), cos(x)),
+    "sine and exponential": (sin(x) ** 2 + cos(x) ** 2, exp(x)),
     "same name, other symbol": (sympy.Symbol("x"), x),
 }
 
@@ -72,6 +95,11 @@ REFUSED = {
     "logarithm of a negative number": log(-2 * a, evaluate=False),
     "root of an irrational sum": sqrt(3 - 2 * sqrt(2)) * x,
     "root of a sum in an exponent": exp(sqrt(x**2 + 2 * x * y + y**2)),
+    "sine of an exponential": sin(exp(x)),
+    "sine of a sine": sin(sin(x)),
+    "exponential of a cosine": exp(cos(x)),
+    "cosine of a logarithm": cos(log(a)),
+    "angle with part of a turn": sin(x + pi / 7),
     "undefined function": sympy.Function("f")(x),
 }
 
@@ -125,6 +153,8 @@ def test_the_primes_are_what_the_argument_needs() -> None:
     for prime in (exact.P, exact.Q):
         assert prime % 4 == 3
         assert all(pow(small, (prime - 1) // 2, prime) == 1 for small in (2, 3, 5, 7, 11, 13))
+    assert sympy.isprime(exact.R) and exact.R % 4 == 3 and (exact.P + 1) % exact.R == 0
+    assert exact._turned(exact._TURN, 1) != (1, 0) == exact._turned(exact._TURN, exact.R)
 
 
 def test_agrees_with_expand_on_random_polynomials_in_exponentials() -> None:

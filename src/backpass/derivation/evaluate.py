@@ -21,7 +21,7 @@ _RELATIONS = {
 }  # fmt: skip
 _FUNCTIONS = {
     r"\exp": sympy.exp, r"\log": sympy.log, r"\ln": sympy.log, r"\tanh": sympy.tanh,
-    r"\operatorname{erf}": sympy.erf,
+    r"\sin": sympy.sin, r"\cos": sympy.cos, r"\operatorname{erf}": sympy.erf,
 }  # fmt: skip
 
 
@@ -120,7 +120,7 @@ class Evaluator(Interpreter):
     # ---- numbers ---------------------------------------------------------------------------------
 
     def number(self, tree: Tree) -> Value:
-        return sympy.Integer(int(tree.children[0]))
+        return sympy.Rational(str(tree.children[0]))
 
     def fraction(self, tree: Tree) -> Value:
         above, below = map(self.visit, tree.children)

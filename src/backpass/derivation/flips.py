@@ -1,4 +1,5 @@
-"""Every single mistake in a derivation's displayed lines: a sign, an index, a factor, a transpose; and which go unseen.
+"""Every single mistake in a derivation's displayed lines: a sign, an index, a factor, sin for cos, a transpose; and which go
+unseen.
 
 A flip changes the author's text in one place and is run as if the author had written it. One that no check notices is a
 survivor; it is equivalent when the expression it changes has the same value for every index at every size, which is
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -192,7 +194,9 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
         return
     tokens = [child for child in tree.children if isinstance(child, Token)]
     if tree.data in ("number", "function"):
-        yield from (_next_number(token) for token in tokens if token.isdigit())
+        yield from (_next_number(token) for token in tokens if token[0].isdigit())
+    if tree.data == "function" and (other := _OTHER_FUNCTION.get(str(tokens[0]))):
+        yield tokens[0].start_pos, tokens[0].end_pos, other, f"{tokens[0]} → {other}"
     if tree.data == "sum":
         yield from (_other_sign(text, token) for token in tokens)
     if tree.data in ("product", "hadamard"):
@@ -211,8 +215,12 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
             yield from _edits(expression, child, letters)
 
 
+_OTHER_FUNCTION = {r"\sin": r"\cos", r"\cos": r"\sin"}
+
+
 def _next_number(token: Token) -> Edit:
-    return token.start_pos, token.end_pos, str(int(token) + 1), f"{token} → {int(token) + 1}"
+    other = Decimal(token) + 1
+    return token.start_pos, token.end_pos, str(other), f"{token} → {other}"
 
 
 def _other_sign(text: str, token: Token) -> Edit:

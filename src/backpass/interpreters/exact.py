@@ -26,6 +26,12 @@ where x_t are T = 12 random points and r_t random weights modulo q. φ is additi
 functions its values are independent and uniform, because the matrix of their values at the x_t is regular (Schwartz–Zippel,
 on its determinant). Exponents may be any rational functions; in the group of squares, rational powers exist too.
 
+**Sines and cosines.** cos(u) + i sin(u) = exp(iu), and modulo p, where −1 is no square, i is adjoined as it is to the reals.
+The elements c + is with c² + s² = 1 form a group of order p + 1, which has a subgroup of prime order r > 2⁸⁰, and exp(iu)
+is a power of its generator as exp(u) is of 4, with φ modulo r. So the addition formulas hold, at rational multiples of an
+angle too, and what does not follow from them does not. A rational multiple of π as a summand, whose sine is algebraic, is
+refused, but for those that SymPy works out.
+
 **Logarithms.** log of a product, a power, an exponential is taken apart; log of a sum Σ t_k is log t_k plus an element drawn
 from the value of the sum over t_k, the same however the sum is scaled. exp(log u) = u. `erf` is odd and drawn from its
 argument's value; hyperbolic functions are written with exp; π is a positive symbol.
@@ -40,7 +46,7 @@ three. If it hangs on the sign of one root of a square it is wrong with 2⁻⁶�
 2ᵏ combinations of the signs of k such roots, with (1 − 2⁻ᵏ)⁶⁴: 1e-8 for k = 2. "Not equal" is certain but for identities of
 log and erf beyond those above, and for √(v²) = v with a sum v that is positive although no square, such as 1 + x².
 
-What has no image here (a rounded float, |x|, max, an exponential of an exponential) raises `NotRepresentable`, naming the
+What has no image here (a rounded float, |x|, max, an exponential or a sine of an exponential) raises `NotRepresentable`, naming the
 sub-expression.
 """
 
@@ -56,6 +62,7 @@ P = (
     2**127 - 9_461_889
 )  # a safe prime: (P − 1)/2 is prime; both ≡ 3 (mod 4); 2, 3, 5, 7, 11, 13 are squares modulo both
 Q = (P - 1) // 2
+R = 1_624_022_287_732_670_192_939_651  # a prime that divides P + 1; ≡ 3 (mod 4)
 EXPONENT_POINTS = 12
 POINTS = 3
 ROOT_POINTS = 64  # where a root may have the other sign
@@ -165,6 +172,8 @@ class _Point:
             argument = self.value(expr.args[0])
             sign, key = (1, argument) if argument <= self.squares else (-1, self.prime - argument)
             return sign * self.random(f"erf {key}") % self.prime
+        if isinstance(expr, sympy.cos | sympy.sin):
+            return self.cos_and_sin(expr.args[0])[isinstance(expr, sympy.sin)]
         if isinstance(expr, HyperbolicFunction):
             return self.value(expr.rewrite(sympy.exp))
         raise NotRepresentable(expr, f"{type(expr).__name__} has no image in the field")
@@ -229,11 +238,12 @@ class _Point:
 
 
 class _MainPoint(_Point):
-    """A point modulo P, with its points modulo Q for the exponents."""
+    """A point modulo P, with its points modulo Q for the exponents, and modulo R for the angles."""
 
     def __init__(self, draw: int) -> None:
         super().__init__(P, f"main {draw}")
         self.exponent_points = [_ExponentPoint(Q, f"exponent {draw} {t}") for t in range(EXPONENT_POINTS)]
+        self.angle_points = [_ExponentPoint(R, f"angle {draw} {t}") for t in range(EXPONENT_POINTS)]
 
     def exp(self, expr) -> int:
         exponent = expr.args[0] if expr.args else sympy.S.One
@@ -246,9 +256,30 @@ class _MainPoint(_Point):
                 total += sum(point.weight * point.value(term) for point in self.exponent_points)
         return product * pow(4, total % Q, P) % P
 
+    def cos_and_sin(self, angle) -> tuple[int, int]:
+        for term in sympy.Add.make_args(angle):
+            if term.as_coeff_Mul()[1] is sympy.pi:
+                raise NotRepresentable(term, "an angle with a rational multiple of π as a summand")
+        return _turned(_TURN, sum(point.weight * point.value(angle) for point in self.angle_points) % R)
+
+
+def _turned(turn: tuple[int, int], times: int) -> tuple[int, int]:
+    """(c + is) to a power, modulo P."""
+    c, s = 1, 0
+    for bit in f"{times:b}":
+        c, s = (c * c - s * s) % P, 2 * c * s % P
+        if bit == "1":
+            c, s = (c * turn[0] - s * turn[1]) % P, (c * turn[1] + s * turn[0]) % P
+    return c, s
+
+
+# Of order R: (3 + 4i)/5 lies on the unit circle, whose group has P + 1 elements.
+_TURN = _turned((3 * pow(5, -1, P) % P, 4 * pow(5, -1, P) % P), (P + 1) // R)
+
 
 class _ExponentPoint(_Point):
-    """A point modulo Q, with its weight. No transcendental functions; roots of numbers and positive symbols only."""
+    """A point for exponents or angles, with its weight. No transcendental functions; roots of numbers and positive symbols
+    only."""
 
     def __init__(self, prime: int, seed: str) -> None:
         super().__init__(prime, seed)
@@ -256,14 +287,21 @@ class _ExponentPoint(_Point):
 
     def root(self, expr, value: int, exponent) -> int:
         if not _is_square_everywhere(expr.base):
-            raise NotRepresentable(expr, "inside an exponent, roots are of numbers and positive symbols only")
+            raise NotRepresentable(
+                expr, "inside an exponent or angle, roots are of numbers and positive symbols"
+            )
         return super().root(expr, value, exponent)
 
     def log(self, argument) -> int:
-        raise NotRepresentable(sympy.log(argument), "a logarithm inside an exponent, other than as a summand")
+        raise NotRepresentable(
+            sympy.log(argument), "a logarithm inside an angle, or an exponent of which it is no summand"
+        )
 
     def exp(self, expr) -> int:
-        raise NotRepresentable(expr, "an exponential inside an exponent")
+        raise NotRepresentable(expr, "an exponential inside an exponent or angle")
+
+    def cos_and_sin(self, angle) -> tuple[int, int]:
+        raise NotRepresentable(sympy.cos(angle), "a sine or cosine inside an exponent or angle")
 
 
 @cache
