@@ -6,11 +6,13 @@ An operation is written once, against the namespace of whatever array it is give
 
 from __future__ import annotations
 
+import cmath
 import math
 from types import ModuleType
 from typing import Any
 
 import array_api_compat
+import numpy as np
 
 Array = Any  # whatever implements the array API: numpy.ndarray, torch.Tensor, interpreters' Array
 
@@ -83,3 +85,83 @@ def pick(x: Array, index: Array) -> Array:
     xp = namespace(x, index)
     found = xp.take_along_axis(x, index[..., None], axis=-1)[..., 0]  # −1 reads the last entry
     return xp.where(index < 0, 0.0, found)
+
+
+def plus_product(total: Array | None, a: Array, b: Array) -> Array:
+    """``total[m, n] + a[m, k] @ b[k, n]``, or the product alone where there is no total yet.
+
+    PyTorch adds in the storage of ``total``, which must be the caller's own: no second array of its size is made.
+    """
+    if total is None:
+        return a @ b
+    return total.addmm_(a, b) if array_api_compat.is_torch_array(total) else total + a @ b
+
+
+def bounded_below(x: Array) -> Array:
+    """``x`` with 0 for −∞: for a product with something that vanishes there faster, where −∞ · 0 would be NaN."""
+    return namespace(x).where(x == -math.inf, 0.0, x)
+
+
+def bounded(x: Array) -> Array:
+    """``x`` with 0 for −∞ and for ∞."""
+    return -bounded_below(-bounded_below(x))
+
+
+def sigmoid(x: Array) -> Array:
+    """``1/(1 + e^−x)`` in 5 FLOPs: softmax's weight of ``x`` beside a score of 0. Nothing overflows, and either tail
+    keeps its digits, which ``(1 + tanh(x/2))/2`` would lose."""
+    xp = namespace(x)
+    # Subtracting one number from both exponents changes nothing. The larger of −x and 0 leaves neither positive.
+    top = bounded(xp.max(xp.stack([-x, xp.zeros_like(x)]), axis=0))
+    own = xp.exp(-top)
+    return own / (own + xp.exp(-x - top))
+
+
+def erf(x: Array) -> Array:
+    """The error function; on NumPy's arrays, which have none, Python's own, an element at a time."""
+    xp = namespace(x)
+    return xp.erf(x) if hasattr(xp, "erf") else np.asarray(_erf_each(x), dtype=x.dtype)
+
+
+def _erf_of(z: float | complex) -> float | complex:
+    """The error function of one number. Python knows it for real ones; for complex ones it is summed,
+    e^(−z²) · 2z/√π · Σ (2z²)ⁿ/(1·3·…·(2n + 1)), whose terms have one sign near the real axis."""
+    if not isinstance(z, complex):
+        return math.erf(z)
+    if abs(z.real) > 6:  # where it is ±1 in float64
+        return complex(math.copysign(1.0, z.real))
+    square, n, total, term = z * z, 0, 0j, 1 + 0j
+    while abs(term) > 1e-17 * abs(total):
+        total += term
+        n += 1
+        term *= 2 * square / (2 * n + 1)
+    return cmath.exp(-square) * 2 * z / math.sqrt(math.pi) * total
+
+
+_erf_each = np.frompyfunc(_erf_of, 1, 1)
+
+
+def scatter_add(rows: Array, index: Array, length: int) -> Array:
+    """``out[length, n]``: row i is the sum of the ``rows[m, n]`` with ``index[m] = i``, and 0 where there is none.
+
+    This is the adjoint of taking rows. It gives the same numbers each time: what belongs to one row is added in order.
+    """
+    xp = namespace(rows, index)
+    if array_api_compat.is_torch_array(rows):
+        out = _no_rows_yet(rows, length)
+        return out.index_add_(0, index, rows) if rows.device.type == "cpu" else _add_sorted(out, index, rows)
+    if array_api_compat.is_numpy_array(rows):
+        out = _no_rows_yet(rows, length)
+        xp.add.at(out, index, rows)
+        return out
+    return xp.scatter_add(rows, index, length)
+
+
+def _no_rows_yet(rows: Array, length: int) -> Array:
+    return namespace(rows).zeros((length, rows.shape[1]), dtype=rows.dtype, device=rows.device)
+
+
+def _add_sorted(out: Array, index: Array, rows: Array) -> Array:
+    """``out`` with the rows added, on a GPU, whose threads would add them in whatever order they come: PyTorch's
+    ``index_put_`` sorts by index first, and what belongs to one row is then added by one thread."""
+    return out.index_put_((index,), rows, accumulate=True)

@@ -7,14 +7,14 @@ r"""Cross-entropy of scores: log-softmax and negative log-likelihood in one, and
 Derived on the page ``operations/cross_entropy``. In the formulas a target is a row: ``t_ij`` is 1 where j is
 the target of row i and 0 elsewhere, and 0 throughout a row that is ignored, so that ``Σ_k t_ik`` is 1 or 0.
 With ``reduction="sum"`` nothing is divided. When all targets are ignored the mean is NaN and the gradient 0,
-as PyTorch has it.
+as PyTorch has it. Rows of 16 bits are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, one_hot, pick
+from backpass.arrays import Array, as_type_of, is_array, namespace, one_hot, pick, widened
 from backpass.ops import log_softmax, nll
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 
@@ -37,10 +37,15 @@ def forward(x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "m
     that do not fit and a ``reduction`` other than "mean" and "sum", IndexError for a target outside the
     V classes.
     """
+    if is_array(t) and namespace(t).isdtype(t.dtype, "real floating"):
+        raise TypeError(
+            f"t: expected integers; got dtype {t.dtype}; targets that are distributions are for "
+            "soft_cross_entropy"
+        )
     check_inputs(SHAPES, x=x, t=t)
     t, divisor = nll.check_targets(t, x.shape[-1], ignore_index, reduction)
-    p, _ = log_softmax.forward(x)
-    return nll.reduced(p, t, divisor), Saved(p, t, divisor)
+    p, _ = log_softmax.forward(widened(x))
+    return as_type_of(nll.reduced(p, t, divisor), x), Saved(as_type_of(p, x), t, divisor)
 
 
 def backward(dy: Array, saved: Saved) -> Array:
@@ -48,13 +53,20 @@ def backward(dy: Array, saved: Saved) -> Array:
     p, t, divisor = check_saved(saved, Saved)
     xp = check_cotangent(dy, (), like=p)
 
+    dy = widened(dy)
+    each = xp.where(t < 0, 0.0, dy if divisor is None else dy / divisor)  # [*]
+    return as_type_of(less_target(p, t) * each[..., None], p)
+
+
+def less_target(p: Array, t: Array) -> Array:
+    """Softmax less target, ``exp(p)[*, V]`` less 1 at the targets ``t[*]``; in float32 for ``p`` of 16 bits."""
+    xp = namespace(p, t)
+
     # In the forward pass a row's target raised the loss by minus its own score and by the
     # logarithm of the sum of all; so now every score gets its weight back, the target's less 1.
-    weights = xp.exp(p)  # [*, V]
+    weights = xp.exp(widened(p))  # [*, V]
     at_target = pick(weights, t)[..., None] - 1  # [*, 1]
-    difference = xp.where(one_hot(t, weights.shape[-1]), at_target, weights)
-    each = xp.where(t < 0, 0.0, dy if divisor is None else dy / divisor)  # [*]
-    return difference * each[..., None]
+    return xp.where(one_hot(t, weights.shape[-1]), at_target, weights)
 
 
 def forward_flops(m, V, reduction="mean"):

@@ -5,7 +5,8 @@ r"""Negative log-likelihood: minus the log-probability that each row gave to its
 
 Derived on the page ``operations/cross_entropy``. In the formulas a target is a row: ``t_ij`` is 1 where j is
 the target of row i and 0 elsewhere, and 0 throughout a row that is ignored. With ``reduction="sum"`` nothing
-is divided. When all targets are ignored the mean is NaN and the gradient 0, as PyTorch has it.
+is divided. When all targets are ignored the mean is NaN and the gradient 0, as PyTorch has it. Entries of 16
+bits are summed in float32.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 from numbers import Integral
 from typing import NamedTuple
 
-from backpass.arrays import Array, namespace, one_hot, pick
+from backpass.arrays import Array, as_type_of, namespace, one_hot, pick, size, widened
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 
 SHAPES = "x[*, V>0], t[*]:int -> y[]"
@@ -39,7 +40,7 @@ def forward(x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "m
     """
     check_inputs(SHAPES, x=x, t=t)
     t, divisor = check_targets(t, x.shape[-1], ignore_index, reduction)
-    return reduced(x, t, divisor), Saved(t, x.shape[-1], divisor, kind(x))
+    return as_type_of(reduced(x, t, divisor), x), Saved(t, x.shape[-1], divisor, kind(x))
 
 
 def backward(dy: Array, saved: Saved) -> Array:
@@ -73,18 +74,22 @@ def check_targets(t: Array, classes: int, ignore_index: int, reduction: str) -> 
     t = xp.astype(t, xp.int64)
     counted = t != int(ignore_index)
     outside = counted & ((t < 0) | (t >= classes))
-    if xp.any(outside):
+
+    # One number says both how many count and whether one is outside, so that a GPU is waited for once.
+    rows = size(t.shape)
+    count = int(xp.sum(xp.where(outside, rows + 1, xp.astype(counted, xp.int64))))
+    if count > rows:
         raise IndexError(
             f"t: expected targets from 0 to {classes - 1}, or {ignore_index} to ignore; "
             f"got {_first(t, outside)}"
         )
-    count = int(xp.sum(xp.astype(counted, xp.int64)))
     return xp.where(counted, t, -1), (count or math.nan) if reduction == "mean" else None
 
 
-def reduced(x: Array, t: Array, divisor: float | None) -> Array:
-    """Minus the sum of the entries of ``x[*, V]`` at the targets ``t[*]`` that are not −1, over ``divisor``."""
-    total = -namespace(x).sum(pick(x, t))
+def reduced(x: Array, t: Array, divisor: float | None = None) -> Array:
+    """Minus the sum of the entries of ``x[*, V]`` at the targets ``t[*]`` that are not −1, over ``divisor``; in
+    float32 for entries of 16 bits, whose sum over many rows overflows or stalls."""
+    total = -namespace(x).sum(widened(pick(x, t)))
     return total if divisor is None else total / divisor
 
 

@@ -21,6 +21,7 @@ INPUTS, COTANGENT, DIRECTIONS = range(3)  # streams of one seed
 OPTIONS: dict[str, dict[str, Any]] = {
     "scale": {"factor": -1.75},
     "fork": {"copies": 3},
+    "dropout": {"p": 0.25},
     "nll": {"ignore_index": 1},
     "cross_entropy": {"ignore_index": 1},
     "linear_cross_entropy": {"ignore_index": 1, "chunk": 2},
@@ -32,6 +33,9 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "soft_cross_entropy": ({"reduction": "sum"},),
     "linear_cross_entropy": ({"reduction": "sum"}, {"chunk": None}),
     "rope": ({"interleaved": True},),
+    "dropout": ({"training": False},),
+    "gelu": ({"approximate": "tanh"},),
+    "swiglu": ({"keep_sigmoid": True},),
 }
 
 
@@ -51,7 +55,7 @@ def draw(
 ) -> tuple[np.ndarray | None, ...]:
     """Standard normal float64 arrays for ``op.SHAPES``, one an input; None for those named in ``without``.
 
-    Integers are tokens or targets: of V classes each in turn, shuffled.
+    Integers are tokens or targets: V classes in turn, or as many as occur twice, shuffled.
 
     ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a group of leading axes.
     Raises ValueError when ``op`` declares no SHAPES.
@@ -160,5 +164,6 @@ def _draw_one(
 ) -> np.ndarray:
     if not spec.integer:
         return rng.standard_normal(shape)
-    classes = np.arange(math.prod(shape)) % lengths.get("V", 2)
+    count = math.prod(shape)
+    classes = np.arange(count) % min(lengths.get("V", 2), max(1, (count + 1) // 2))
     return rng.permutation(classes).reshape(shape)

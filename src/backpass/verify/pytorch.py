@@ -79,6 +79,12 @@ def _linear_cross_entropy(x, w, t, b=None, *, chunk=None, **options):
     return _cross_entropy(_linear(x, w, b), t, **options)
 
 
+def _embedding(t, w):
+    import torch
+
+    return torch.nn.functional.embedding(t, w)
+
+
 def _linear(x, w, b=None):
     import torch
 
@@ -121,6 +127,17 @@ def _rms_norm(x, w=None, *, eps=None):
     return torch.nn.functional.rms_norm(x, x.shape[-1:], w, eps)
 
 
+def _dropout(x, *, p=0.5, seed=0, training=True):
+    """PyTorch's own dropout draws another mask: what it does with a mask, done with ours."""
+    import numpy as np
+    import torch
+
+    if not training:
+        return torch.nn.functional.dropout(x, p, training=False)
+    mask = torch.asarray(np.random.default_rng(seed).random(tuple(x.shape)) >= p, device=x.device)
+    return x * mask * (1 / (1 - p))
+
+
 def _rope(x, cos, sin, *, interleaved=False):
     """PyTorch has no such operator: Llama's two programs for it, of which neither is written like ours."""
     import torch
@@ -135,6 +152,24 @@ def _rope(x, cos, sin, *, interleaved=False):
     return x * torch.cat((cos, cos), dim=-1) + half_turned * torch.cat((sin, sin), dim=-1)
 
 
+def _gelu(x, *, approximate="none"):
+    import torch
+
+    return torch.nn.functional.gelu(x, approximate=approximate)
+
+
+def _silu(x):
+    import torch
+
+    return torch.nn.functional.silu(x)
+
+
+def _swiglu(g, u, *, keep_sigmoid=False):
+    import torch
+
+    return torch.nn.functional.silu(g) * u
+
+
 _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
@@ -142,6 +177,7 @@ _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "cross_entropy": _cross_entropy,
     "soft_cross_entropy": _soft_cross_entropy,
     "linear_cross_entropy": _linear_cross_entropy,
+    "embedding": _embedding,
     "linear": _linear,
     "matmul": _matmul,
     "scale": _scale,
@@ -150,4 +186,8 @@ _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "rope": _rope,
+    "dropout": _dropout,
+    "gelu": _gelu,
+    "silu": _silu,
+    "swiglu": _swiglu,
 }

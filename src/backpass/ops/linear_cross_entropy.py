@@ -1,0 +1,120 @@
+r"""The output head and the loss together, a chunk of tokens at a time: the scores of all tokens never exist at once.
+
+.. math:: Z = X W + \mathbf{1}_m b^\top, \quad
+          y = \frac{\sum_{i,j} t_{ij} \Big( \log \Big( \sum_k e^{Z_{ik}} \Big) - Z_{ij} \Big)}{\sum_{i,j} t_{ij}}, \qquad
+          \bar{Z}_{ij} = \Big( \frac{e^{Z_{ij}}}{\sum_k e^{Z_{ik}}} \Big( \sum_k t_{ik} \Big) - t_{ij} \Big)
+                         \frac{\bar{y}}{\sum_{k,l} t_{kl}}, \quad
+          \bar{X} = \bar{Z} W^\top, \quad \bar{W} = X^\top \bar{Z}, \quad \bar{b} = \bar{Z}^\top \mathbf{1}_m
+
+Derived on the page ``operations/output_head``. In the formulas a target is a row, as in ``cross_entropy``, whose
+values and edge cases these are. The loss is one number, so that what comes back for it is one too, a factor of every
+gradient: ``forward`` computes the gradients chunk by chunk for a factor of 1, and ``backward`` multiplies. Weights
+are ``[in, out]``. For inputs of 16 bits the scores are rounded to 16 bits, as ``linear`` does; what is computed from
+them, and the gradients of ``w`` and ``b`` until they are returned, are float32.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+from typing import NamedTuple
+
+from backpass.arrays import Array, as_matrix, as_type_of, namespace, plus_product, transpose, widened
+from backpass.ops import linear, log_softmax, nll
+from backpass.ops.cross_entropy import less_target
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+
+SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
+PARAMETERS = ("w", "b")
+
+
+class Saved(NamedTuple):
+    """The gradients of the sum over tokens, and what divides them: no score, and none of the inputs."""
+
+    dx: Array  # [*, h]
+    dw: Array  # [h, V]
+    db: Array | None  # [V]
+    divisor: float | None
+
+
+def forward(
+    x: Array,
+    w: Array,
+    t: Array,
+    b: Array | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    chunk: int | None = None,
+) -> tuple[Array, Saved]:
+    """The loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets ``t[*]``.
+
+    ``chunk`` is the number of tokens whose scores exist at a time; by default as many as make them about as large
+    as ``x``. Raises TypeError for arrays that are not floating-point and integer or do not belong together,
+    ValueError for shapes that do not fit, a ``reduction`` other than "mean" and "sum" and a ``chunk`` below 1,
+    IndexError for a target outside the V classes.
+    """
+    xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b)
+    rows, targets = as_matrix(x), xp.reshape(t, (-1,))
+    m, h, V = rows.shape[0], *w.shape
+    chunk = _check_chunk(chunk) or max(1, m * h // V)
+    targets, divisor = nll.check_targets(targets, V, ignore_index, reduction)
+
+    losses, dx, dw, db = [], [], None, None
+    for start in range(0, max(m, 1), chunk):
+        part = rows[start : start + chunk, ...]  # [c, h]
+        loss, dz = _chunk(part, w, targets[start : start + chunk], b)
+        losses.append(loss)
+        dx.append(as_type_of(dz, x) @ transpose(w))
+
+        # Every token met the same w and b: their gradients sum over tokens, and so over chunks.
+        dw = plus_product(dw, transpose(widened(part)), dz)
+        if b is not None:
+            db = xp.sum(dz, axis=0) if db is None else db + xp.sum(dz, axis=0)
+
+    total = xp.sum(xp.stack(losses))
+    y = as_type_of(total if divisor is None else total / divisor, x)
+    if divisor is not None and math.isnan(divisor):
+        divisor = 1  # the mean of no tokens is NaN; the gradients, 0, stay what they are
+    return y, Saved(xp.reshape(xp.concat(dx), x.shape), dw, db, divisor)
+
+
+def _chunk(x: Array, w: Array, t: Array, b: Array | None) -> tuple[Array, Array]:
+    """The loss of ``x[c, h]``, summed over its tokens, and the gradient of its scores ``dz[c, V]``."""
+    p, _ = log_softmax.forward(widened(linear.forward(x, w, b)[0]))
+    return nll.reduced(p, t), namespace(p).where((t < 0)[:, None], 0.0, less_target(p, t))
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array | None]:
+    """``dx[*, h]``, ``dw[h, V]`` and ``db[V]`` (None without a bias) from ``dy[]``."""
+    dx, dw, db, divisor = check_saved(saved, Saved)
+    check_cotangent(dy, (), like=dx)
+
+    # In the forward pass the loss was the tokens' sum over the divisor; so now the sum's gradients get dy over it.
+    factor = widened(dy) if divisor is None else widened(dy) / divisor
+    return (
+        as_type_of(dx * factor, dy),
+        as_type_of(dw * factor, dy),
+        None if db is None else as_type_of(db * factor, dy),
+    )
+
+
+def forward_flops(m, h, V, has_b=True, reduction="mean"):
+    """The head, the loss, the scores' gradient (exponentiate, subtract 1 at the target), and the head's backward: the
+    sums over chunks are among those over tokens, so that no cost depends on the chunk."""
+    head = linear.forward_flops(m, h, V, has_b) + linear.backward_flops(m, h, V, has_b)
+    return head + log_softmax.forward_flops(m, V) + nll.forward_flops(m, reduction) + m * (V + 1)
+
+
+def backward_flops(m, h, V, has_b=True, reduction="mean"):
+    """The mean's division, and one product for each element of each gradient."""
+    return m * h + h * V + (V if has_b else 0) + (1 if reduction == "mean" else 0)
+
+
+def _check_chunk(chunk: object) -> int | None:
+    """A number of tokens of at least 1, or None. Raises TypeError or ValueError."""
+    if chunk is not None and not isinstance(chunk, Integral):
+        raise TypeError(f"chunk: expected an integer; got {type(chunk).__name__}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk: expected at least 1 token at a time; got {chunk}")
+    return chunk

@@ -1,0 +1,71 @@
+r"""Cross-entropy of scores where each target is a distribution over the classes, or any weights of them.
+
+.. math:: y = \frac1m \sum_{i,j} q_{ij} \Big( \log \Big( \sum_k e^{x_{ik}} \Big) - x_{ij} \Big), \qquad
+          \bar{x}_{ij} = \Big( \frac{e^{x_{ij}}}{\sum_k e^{x_{ik}}} \Big( \sum_k q_{ik} \Big) - q_{ij} \Big)
+                         \frac{\bar{y}}{m}, \quad
+          \bar{q}_{ij} = \Big( \log \Big( \sum_k e^{x_{ik}} \Big) - x_{ij} \Big) \frac{\bar{y}}{m}
+
+Derived on the page ``operations/cross_entropy``. The targets of a row need not sum to 1: the formula that is
+usually printed, softmax less target, holds only where they do. With ``reduction="sum"`` nothing is divided.
+The mean of no rows is NaN. A score of −∞ makes the loss NaN even where its target is 0, and its own gradient 0,
+both as PyTorch has it. Rows of 16 bits are computed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from backpass.arrays import Array, as_type_of, size, widened
+from backpass.ops import log_softmax
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+
+SHAPES = "x[*, V>0], q[*, V] -> y[]"
+
+
+class Saved(NamedTuple):
+    """The log-probabilities, which are also the targets' gradient but for a factor, and the targets."""
+
+    p: Array  # [*, V]
+    q: Array  # [*, V]
+    divisor: float | None
+
+
+def forward(x: Array, q: Array, *, reduction: str = "mean") -> tuple[Array, Saved]:
+    """The loss ``y[]`` of the scores ``x[*, V]`` at the targets ``q[*, V]``, the mean over rows or the sum.
+
+    Raises TypeError for what is no floating-point array or of another library, device or dtype than
+    ``x``, ValueError for shapes that do not fit and a ``reduction`` other than "mean" and "sum".
+    """
+    xp = check_inputs(SHAPES, x=x, q=q)
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction: expected 'mean' or 'sum'; got {reduction!r}")
+    divisor = (size(x.shape[:-1]) or math.nan) if reduction == "mean" else None
+
+    p, _ = log_softmax.forward(widened(x))
+    total = -xp.sum(widened(q) * p)
+    y = total if divisor is None else total / divisor
+    return as_type_of(y, x), Saved(as_type_of(p, x), q, divisor)
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
+    """``dx[*, V]`` and ``dq[*, V]`` from ``dy[]``."""
+    p, q, divisor = check_saved(saved, Saved)
+    xp = check_cotangent(dy, (), like=p)
+    wide_p, wide_q, dy = widened(p), widened(q), widened(dy)
+    each = dy if divisor is None else dy / divisor
+
+    # In the forward pass a target took its share of the row's log-sum, which every score raised by its weight;
+    # so now a score gets its weight times all targets of the row, less its own.
+    dx = (xp.exp(wide_p) * xp.sum(wide_q, axis=-1, keepdims=True) - wide_q) * each
+    return as_type_of(dx, p), as_type_of(-wide_p * each, p)
+
+
+def forward_flops(m, V, reduction="mean"):
+    """Log-softmax, a product for each class, their sum, and the mean's division."""
+    return log_softmax.forward_flops(m, V) + 2 * m * V - 1 + (1 if reduction == "mean" else 0)
+
+
+def backward_flops(m, V, reduction="mean"):
+    """For dx: exponentiate, sum the targets, multiply, subtract, multiply; for dq: multiply. Once the division."""
+    return m * (6 * V - 1) + (1 if reduction == "mean" else 0)
