@@ -114,3 +114,40 @@ def test_sixteen_bits_are_widened_and_rounded_back(dtype):
 def test_wider_types_are_left_alone(make):
     x = make(np.ones(3))
     assert arrays.widened(x) is x and arrays.as_type_of(x, x) is x
+
+
+@LIBRARIES
+@pytest.mark.parametrize("index", [[2, 0, 2, 2], [1], []], ids=str)
+def test_scatter_add_is_the_adjoint_of_taking_rows(make, index):
+    """⟨w[index], z⟩ = ⟨w, scatter_add z⟩, at the cost of an addition for each element that meets another."""
+    rng = np.random.default_rng(0)
+    w, z = rng.standard_normal((4, 3)), rng.standard_normal((len(index), 3))
+    index = np.array(index, dtype=np.int64)
+    with counting.tally() as t:
+        found = plain(arrays.scatter_add(make(z), make(index), 4))
+    assert found.shape == w.shape and not found[3].any()
+    np.testing.assert_allclose((found * w).sum(), (w[index] * z).sum(), rtol=1e-12, atol=1e-15)
+    if make is counting.array:
+        assert t.total == 3 * (len(index) - len(set(index.tolist())))
+
+
+def test_scatter_add_of_symbols():
+    found = arrays.scatter_add(symbolic.array("z", (3, 1)), symbolic.xp.asarray(np.array([1, 0, 1])), 3)
+    assert [str(z) for z in found.to_numpy().flat] == ["z_1_0", "z_0_0 + z_2_0", "0"]
+
+
+def test_the_gpus_way_of_adding_rows_adds_the_same_here():
+    generator = torch.Generator().manual_seed(0)
+    index, rows = torch.randint(0, 5, (40,), generator=generator), torch.randn(40, 3, generator=generator)
+    expected = arrays.scatter_add(rows, index, 6)
+    torch.testing.assert_close(arrays._add_sorted(torch.zeros(6, 3), index, rows), expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_scatter_add_on_the_gpu_is_right_and_the_same_each_time():
+    generator = torch.Generator().manual_seed(0)
+    index, rows = torch.randint(0, 5, (9000,), generator=generator), torch.randn(9000, 70, generator=generator)
+    expected = arrays.scatter_add(rows.double(), index, 6)
+    first, *others = (arrays.scatter_add(rows.cuda(), index.cuda(), 6) for _ in range(5))
+    assert all(torch.equal(first, other) for other in others)
+    torch.testing.assert_close(first.cpu().double(), expected, rtol=1e-4, atol=1e-3)

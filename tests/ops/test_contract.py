@@ -138,6 +138,8 @@ def test_flops_ask_only_for_what_shapes_and_options_give(stem):
     for spec in parse(op.SHAPES).inputs:
         given |= {f"has_{spec.name}"} if spec.optional else set()
         given |= {f"m_{axis[1:]}" for axis in spec.axes if axis[0] == "*" and len(axis) > 1}
+    if hasattr(op, "data_lengths"):
+        given |= op.data_lengths(*draw(stem).values()).keys()
     for function in (op.forward_flops, op.backward_flops):
         assert set(inspect.signature(function).parameters) <= given
 

@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from backpass.arrays import is_array
 from backpass.cost.operation import load, name, stand_ins
-from backpass.shapes import parse
+from backpass.shapes import Shapes, parse
 
 
 class Flops(NamedTuple):
@@ -22,8 +23,9 @@ def formula(op: object, *inputs: object, **options: object) -> Flops:
 
     Each formula is passed what its signature names: letters of SHAPES, ``m`` for the product of the leading
     lengths, ``has_b`` for an optional input b, options. ``inputs`` are shapes, or arrays, of which only the
-    shapes matter. Raises ValueError when they do not fit, TypeError when a formula asks for what nothing
-    gives.
+    shapes matter, but for those of integers: a count that depends on data, such as the number of distinct
+    tokens, is found in them, or given by name. Raises ValueError when they do not fit, TypeError when a formula
+    asks for what nothing gives.
     """
     op = load(op)
     values = _values(op, inputs, options)
@@ -32,7 +34,7 @@ def formula(op: object, *inputs: object, **options: object) -> Flops:
 
 def symbolic_formula(op: object, **known: object) -> Flops:
     """The formulas as SymPy expressions of positive integer symbols, one a letter; optional inputs are given,
-    and options that are words, such as a reduction, have their defaults.
+    and options that are words or switches, such as a reduction, have their defaults.
 
     ``known`` replaces a letter by a value or another symbol, or says ``has_b=False``.
     """
@@ -61,12 +63,18 @@ def _values(op: Any, inputs: tuple[object, ...], options: dict[str, object]) -> 
             raise TypeError(f"{name(op)}: expected a declaration {part}, without which there is no formula")
     shapes = parse(op.SHAPES)
     arrays = stand_ins(op, inputs)
-    values = {**options, **shapes.dimensions(arrays)}
+    values = {**_of_data(op, shapes, inputs, arrays), **options, **shapes.dimensions(arrays)}
     wanted = {*_parameters(op.forward_flops), *_parameters(op.backward_flops)}
-    if not wanted <= {*values}:  # a letter of the output alone, such as fork's k: ask the forward
+    if wanted & {*shapes.letters} - {*values}:  # a letter of the output alone, such as fork's k: ask the forward
         y, _ = op.forward(*arrays.values(), **options)
         values |= shapes.dimensions({**arrays, shapes.outputs[0].name: y})
     return values
+
+
+def _of_data(op: Any, shapes: Shapes, inputs: tuple[object, ...], arrays: dict[str, Any]) -> dict[str, int]:
+    """What the formulas take that depends on data, where the integers themselves are given."""
+    known = all(is_array(value) for spec, value in zip(shapes.inputs, inputs, strict=False) if spec.integer)
+    return op.data_lengths(*arrays.values()) if known and hasattr(op, "data_lengths") else {}
 
 
 def _call(op: Any, function: Callable, values: dict[str, Any]) -> Any:
@@ -89,7 +97,7 @@ def _symbolic(op: Any, function: Callable, known: dict[str, object]) -> Any:
         key: True
         if key.startswith("has_")
         else parameter.default
-        if isinstance(parameter.default, str)
+        if isinstance(parameter.default, (str, bool))
         else sympy.Symbol(key, positive=True, integer=True)
         for key, parameter in _parameters(function).items()
     }

@@ -5,7 +5,8 @@ Every module of this folder keeps one contract:
 - ``SHAPES`` declares inputs and output, for example ``"x[*, n], w[n, p], b[p]? -> y[*, p]"``;
 - ``forward(*arrays, **options)`` returns ``(y, saved)``, ``saved`` being the module's ``Saved``;
 - ``backward(dy, saved)`` returns one gradient for each differentiable input, in ``forward``'s order;
-- ``forward_flops`` and ``backward_flops`` are plain arithmetic on the dimension letters of ``SHAPES``.
+- ``forward_flops`` and ``backward_flops`` are plain arithmetic on the dimension letters of ``SHAPES``; what they
+  take besides, because it depends on the data, ``data_lengths(*arrays)`` finds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from importlib import import_module
 from types import ModuleType
 
 STEMS = (
+    "embedding",
     "linear",
     "matmul",
     "scale",
@@ -29,6 +31,10 @@ STEMS = (
     "layer_norm",
     "rms_norm",
     "rope",
+    "dropout",
+    "gelu",
+    "silu",
+    "swiglu",
 )
 
 

@@ -1,0 +1,120 @@
+"""What embedding promises beside the contract: repeated tokens, any integers, no token outside, sums that do not stall."""
+
+import numpy as np
+import pytest
+import torch
+
+from backpass.interpreters import counting
+from backpass.ops import embedding
+
+MAKERS = pytest.mark.parametrize(
+    "make", [np.array, torch.tensor, counting.array], ids=["numpy", "torch", "counting"]
+)
+
+
+def plain(x):
+    return x.to_numpy() if hasattr(x, "to_numpy") else np.asarray(x)
+
+
+def gradient(make, t, w, dy):
+    y, saved = embedding.forward(make(t), make(w))
+    return plain(y), plain(embedding.backward(make(dy), saved))
+
+
+@MAKERS
+def test_the_gpt2_posts_example(make):
+    """Tokens 2, 5, 2 counted from 1: row 2 gets the first and the third gradient, row 5 the second, others none."""
+    rng = np.random.default_rng(0)
+    w, dy = rng.standard_normal((6, 3)), rng.standard_normal((3, 3))
+    y, dw = gradient(make, np.array([1, 4, 1]), w, dy)
+    assert np.array_equal(y, w[[1, 4, 1]])
+    assert np.array_equal(dw, [0 * dy[0], dy[0] + dy[2], 0 * dy[0], 0 * dy[0], dy[1], 0 * dy[0]])
+
+
+@MAKERS
+@pytest.mark.parametrize("shape", [(0,), (1,), (), (3, 0), (2, 1, 3, 1, 2)])
+@pytest.mark.parametrize("vocabulary", [1, 4])
+def test_it_is_the_product_with_rows_of_one_1(make, shape, vocabulary):
+    rng = np.random.default_rng(0)
+    t = np.asarray(rng.integers(0, vocabulary, shape))
+    w, dy = rng.standard_normal((vocabulary, 3)), rng.standard_normal((*shape, 3))
+    marks = (t.reshape(-1)[:, None] == np.arange(vocabulary)).astype(float)
+    y, dw = gradient(make, t, w, dy)
+    assert np.array_equal(y, (marks @ w).reshape(dy.shape))
+    np.testing.assert_allclose(dw, marks.T @ dy.reshape(-1, 3), rtol=1e-13, atol=1e-15)
+
+
+@MAKERS
+@pytest.mark.parametrize("outside", [5, 9, -1, -6])
+def test_a_token_outside_the_vocabulary_is_named_before_any_arithmetic(make, outside):
+    t = make(np.array([[0, 4], [outside, 3]]))
+    with (
+        counting.tally() as tally,
+        pytest.raises(IndexError, match=rf"^t: expected tokens from 0 to 4; got {outside}$"),
+    ):
+        embedding.forward(t, make(np.ones((5, 2))))
+    assert tally.total == 0
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_any_integers_are_tokens(dtype, library):
+    """Also those that are too short to say how large the vocabulary is."""
+    t, w, dy = np.array([3, 0, 3]), np.arange(600.0).reshape(300, 2), np.ones((3, 2))
+    if library == "torch":
+        t, w, dy = torch.tensor(t).to(getattr(torch, dtype)), torch.tensor(w), torch.tensor(dy)
+    else:
+        t = t.astype(dtype)
+    y, saved = embedding.forward(t, w)
+    assert plain(y).tolist() == [[6, 7], [0, 1], [6, 7]]
+    assert plain(embedding.backward(dy, saved))[:4].tolist() == [[1, 1], [0, 0], [0, 0], [2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("t", "w", "error", "message"),
+    [
+        (np.zeros(3), np.ones((4, 2)), TypeError, "t: expected integers; got dtype float64"),
+        (np.ones(3, bool), np.ones((4, 2)), TypeError, "t: expected integers; got dtype bool"),
+        ([0, 1], np.ones((4, 2)), TypeError, r"t: expected an array t\[\*\]; got list"),
+        (np.zeros(3, int), torch.ones(4, 2), TypeError, "w: expected t's array library, numpy; got torch"),
+        (np.zeros(3, int), np.ones((0, 2)), ValueError, r"w: expected w\[V, h\] with V of at least 1"),
+        (np.zeros(3, int), np.ones(4), ValueError, r"w: expected w\[V, h\], which has exactly 2 axes"),
+    ],
+    ids=["floats", "booleans", "list", "library", "no words", "axes"],
+)
+def test_bad_tokens_and_tables_are_refused(t, w, error, message):
+    with pytest.raises(error, match=message):
+        embedding.forward(t, w)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, np.float16], ids=str)
+def test_a_token_that_occurs_a_thousand_times_is_summed_in_float32(dtype):
+    """bfloat16 has 8 bits of mantissa: 256 + 1 is 256 there, and a sum of ones goes no further. float16 has 11."""
+    many = 1000 if dtype == torch.bfloat16 else 4096
+    if dtype is np.float16:
+        t, w, dy = np.zeros(many, int), np.ones((2, 3), dtype), np.ones((many, 3), dtype)
+    else:
+        t, w, dy = torch.zeros(many, dtype=torch.int64), torch.ones(2, 3).to(dtype), torch.ones(many, 3).to(dtype)
+    _, saved = embedding.forward(t, w)
+    assert embedding.backward(dy, saved).tolist() == [[many] * 3, [0] * 3]
+
+
+def test_the_gradient_is_the_same_each_time_on_several_threads():
+    """PyTorch's index_put_, for one, adds float32 rows in whatever order its threads come."""
+    generator = torch.Generator().manual_seed(0)
+    t = torch.randint(0, 20, (20000,), generator=generator)
+    dy = torch.randn(20000, 64, generator=generator)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        _, saved = embedding.forward(t, torch.ones(20, 64))
+        first, *others = (embedding.backward(dy, saved) for _ in range(4))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_only_the_tokens_are_saved():
+    t, w = np.array([1, 0, 1]), np.ones((4, 2))
+    _, saved = embedding.forward(t, w)
+    assert saved.t is t and saved.table == (4, 2)
