@@ -1,0 +1,376 @@
+"""The operations as functions of torch tensors that autograd differentiates, for a model of your own.
+
+    from backpass import functional as B
+
+    y = B.layer_norm(x, w, b, eps=1e-5)
+
+There is one function for each operation, under its name and with its arguments. It runs the Triton kernel on a
+CUDA device where there is one (and on the CPU in Triton's interpreter, where that was chosen), the operation of
+``backpass.ops`` elsewhere, and the hand-written backward in either case. Each is an operator of
+``torch.library``: ``torch.compile`` takes it whole, without a break in the graph, and ``torch.library.opcheck``
+passes on it.
+
+- Only inputs that require a gradient get one; constants (RoPE's tables) and integers never do.
+- There is no gradient of the gradient, no forward-mode derivative and no ``vmap``: each is refused.
+- Errors are the operation's own.
+- Under ``torch.autocast`` a matrix product runs in autocast's dtype, what works element by element in the
+  widest dtype of its inputs, and all else in float32: PyTorch's own rules for products, and for softmax, norms
+  and losses.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import itertools
+import os
+import typing
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from backpass import kernels, ops
+from backpass.shapes import Shapes, parse
+
+Tensor = torch.Tensor
+_SCHEMA_TYPES = {float: "float", int: "int", bool: "bool", str: "str"}
+
+
+def _function(stem: str) -> Callable[..., Tensor]:
+    """The function of one operation, from what its module declares and nothing else."""
+    op = ops.load(stem)
+    shapes = parse(op.SHAPES)
+    operator = _operator(stem, op, shapes)
+    signature = _signature(op)
+    compute_dtype = _autocast_rule(op, shapes)
+
+    def function(*args, **kwargs):
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        values = given.arguments
+        for spec in shapes.inputs:
+            if not isinstance(values[spec.name], Tensor) and not (
+                spec.optional and values[spec.name] is None
+            ):
+                raise TypeError(
+                    f"{spec.name}: expected a torch tensor; got {type(values[spec.name]).__name__}"
+                )
+        device = values[shapes.inputs[0].name].device.type
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+            values = _cast(values, compute_dtype(device, values))
+        return operator(*values.values())[0]
+
+    function.__name__ = function.__qualname__ = stem
+    function.__module__ = __name__
+    function.__doc__ = f"{inspect.getdoc(op.forward)}\n\nThe operation is ``backpass.ops.{stem}``."
+    function.__signature__ = signature
+    return function
+
+
+def _signature(op: ModuleType) -> inspect.Signature:
+    """That of the operation's forward, of tensors."""
+    hints = typing.get_type_hints(op.forward)
+    arrays = {spec.name: spec.optional for spec in parse(op.SHAPES).inputs}
+    parameters = [
+        p.replace(
+            annotation=(Tensor | None if arrays[p.name] else Tensor) if p.name in arrays else hints[p.name]
+        )
+        for p in inspect.signature(op.forward).parameters.values()
+    ]
+    return inspect.Signature(parameters, return_annotation=Tensor)
+
+
+# Operators of torch.library.
+#
+# An operator returns tensors, none of which may be, or share memory with, one of its inputs or another of its
+# outputs. What forward saves is neither: softmax saves its y, a linear layer its x and w, others a size or the name of
+# a dtype besides. So forward's operator returns
+#
+#   y        the output,
+#   own      the saved arrays that are nowhere else,
+#   sources  for each saved array where it is found in [*inputs, y, *own]: the axes of an empty tensor, whose lengths
+#            are known without a look at its values, also while torch.compile traces,
+#   facts    the saved numbers, after that of the structure they belong in, on the CPU: some depend on data, as
+#            the number of counted targets does.
+
+
+class _Place(NamedTuple):
+    """Stands for a leaf of Saved: an array, or a number of that type."""
+
+    kind: type
+
+
+class _Structure(NamedTuple):
+    """A Saved without its arrays and numbers, and the module that wrote it, whose backward will read it."""
+
+    module: ModuleType
+    saved: Any
+
+
+_numbers = itertools.count()
+_number_of: dict[_Structure, int] = {}
+_structures: dict[int, _Structure] = {}
+
+
+def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]:
+    """Register the operators backpass::<stem> and backpass::<stem>_backward; return the first."""
+    count = len(shapes.inputs)
+    hints = typing.get_type_hints(op.forward)
+    options = list(inspect.signature(op.forward).parameters)[count:]
+    arguments = [f"Tensor{'?' if spec.optional else ''} {spec.name}" for spec in shapes.inputs]
+    arguments += [f"{_schema_type(hints[name])} {name}" for name in options]
+    constants = getattr(op, "CONSTANTS", ())
+    differentiable = [
+        at for at, spec in enumerate(shapes.inputs) if not spec.integer and spec.name not in constants
+    ]
+
+    def forward(*values):
+        inputs, chosen = values[:count], dict(zip(options, values[count:], strict=True))
+        module = _module(stem, inputs[0].device.type, os.environ.get("TRITON_INTERPRET"))
+        y, saved = module.forward(*inputs, **chosen)
+        return *_without_aliases(inputs, y, saved), _facts(module, saved)
+
+    def fake_forward(*values):
+        with _Unread():
+            *tensors, facts = forward(*values)
+        return *tensors, torch.empty(facts.shape, dtype=facts.dtype, device="cpu")
+
+    def setup_context(ctx, inputs, output):
+        y, own, sources, facts = output
+        pool = (*inputs[:count], y, *own)
+        ctx.save_for_backward(facts, *(pool[at] for at in sources.shape[1:]))
+        ctx.shapes = [None if inputs[at] is None else inputs[at].shape for at in differentiable]
+        ctx.mark_non_differentiable(*own, sources, facts)
+        ctx.set_materialize_grads(False)
+
+    def autograd_backward(ctx, dy, *_):
+        gradients = [None] * (count + len(options))
+        wanted = [
+            shape is not None and ctx.needs_input_grad[at]
+            for at, shape in zip(differentiable, ctx.shapes, strict=True)
+        ]
+        if dy is not None and any(wanted):
+            facts, *arrays = ctx.saved_tensors
+            sizes = [shape for shape, want in zip(ctx.shapes, wanted, strict=True) if want]
+            flat = [length for shape in sizes for length in shape]
+            found = iter(operator_backward(dy, arrays, facts, wanted, flat, [len(shape) for shape in sizes]))
+            for at, want in zip(differentiable, wanted, strict=True):
+                gradients[at] = next(found) if want else None
+        return tuple(gradients)
+
+    def backward(dy, arrays, facts, wanted, sizes, ranks):
+        module, saved = _filled(facts, arrays)
+        gradients = module.backward(dy, saved)
+        gradients = gradients if type(gradients) is tuple else (gradients,)
+        found: list[Tensor] = []
+        for gradient, want in zip(gradients, wanted, strict=True):
+            if want:
+                found.append(_unaliased(gradient.contiguous(), (dy, *arrays, *found)))
+        return found
+
+    def fake_backward(dy, arrays, facts, wanted, sizes, ranks):
+        lengths = iter(sizes)
+        return [dy.new_empty([*itertools.islice(lengths, rank)]) for rank in ranks]
+
+    def refuse(ctx, *_):
+        raise RuntimeError(
+            f"backpass.functional.{stem}: expected to be differentiated once; got a derivative of its gradient. The "
+            f"backward is written by hand, and has none of its own"
+        )
+
+    operator = torch.library.custom_op(
+        f"backpass::{stem}",
+        forward,
+        mutates_args=(),
+        schema=f"({', '.join(arguments)}) -> (Tensor, Tensor[], Tensor, Tensor)",
+    )
+    operator.register_fake(fake_forward)
+    operator.register_autograd(autograd_backward, setup_context=setup_context)
+    operator_backward = torch.library.custom_op(
+        f"backpass::{stem}_backward",
+        backward,
+        mutates_args=(),
+        schema="(Tensor dy, Tensor[] saved, Tensor facts, bool[] wanted, SymInt[] sizes, int[] ranks) -> Tensor[]",
+    )
+    operator_backward.register_fake(fake_backward)
+    operator_backward.register_autograd(refuse)
+    return operator
+
+
+def _schema_type(hint: object) -> str:
+    """``float?`` for ``float | None``."""
+    of = [part for part in typing.get_args(hint) or (hint,) if part is not type(None)]
+    if len(of) != 1 or of[0] not in _SCHEMA_TYPES:
+        known = ", ".join(kind.__name__ for kind in _SCHEMA_TYPES)
+        raise TypeError(f"an option is of one of {known}, or None besides; got {hint}")
+    return _SCHEMA_TYPES[of[0]] + ("?" if type(None) in typing.get_args(hint) else "")
+
+
+@functools.cache
+def _module(stem: str, device: str, interpret: str | None) -> ModuleType:
+    """The kernel's module where kernels of that stem run, else the operation's."""
+    there = stem in kernels.STEMS and (device == "cuda" or (device == "cpu" and interpret))
+    if there and kernels.available() is None and kernels.device() == device:
+        return kernels.load(stem)
+    return ops.load(stem)
+
+
+def _without_aliases(
+    inputs: tuple[Tensor | None, ...], y: Tensor, saved: tuple
+) -> tuple[Tensor, list[Tensor], Tensor]:
+    """y, own and sources, as the note above has them."""
+    pool: list[Tensor | None] = [*inputs, y]
+    own: list[Tensor] = []
+    sources: list[int] = []
+    for array in (leaf for leaf in _leaves(saved) if isinstance(leaf, Tensor)):
+        at = next((i for i, other in enumerate(pool) if other is not None and _same(array, other)), len(pool))
+        if at == len(pool):
+            own.append(_unaliased(array, pool))
+            pool.append(own[-1])
+        sources.append(at)
+    return _unaliased(y, inputs), own, y.new_empty((0, *sources))
+
+
+def _facts(module: ModuleType, saved: tuple) -> Tensor:
+    """The numbers in ``saved``, after the number of its structure."""
+    leaves = [leaf for leaf in _leaves(saved) if _kind(leaf) in (int, float)]
+    structure = _Structure(module, _emptied(saved))
+    number = _number_of.setdefault(structure, next(_numbers))
+    _structures[number] = structure
+    return torch.tensor([number, *map(float, leaves)], dtype=torch.float64, device="cpu")
+
+
+def _filled(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
+    """The module that saved, and what it saved."""
+    number, *numbers = facts.tolist()
+    module, emptied = _structures[int(number)]
+    left = {Tensor: iter(arrays), int: map(_integer, numbers := iter(numbers)), float: numbers}
+
+    def fill(part):
+        if isinstance(part, _Place):
+            return next(left[part.kind])
+        if isinstance(part, tuple):
+            return _tuple_like(part, map(fill, part))
+        return part
+
+    return module, fill(emptied)
+
+
+def _emptied(part: Any) -> Any:
+    """``part`` of a Saved with a place in place of each array and number."""
+    if isinstance(part, tuple):
+        return _tuple_like(part, map(_emptied, part))
+    kind = _kind(part)
+    return part if kind is None else _Place(kind)
+
+
+def _leaves(part: Any) -> Iterator[Any]:
+    if isinstance(part, tuple):
+        for inner in part:
+            yield from _leaves(inner)
+    else:
+        yield part
+
+
+def _tuple_like(like: tuple, parts: typing.Iterable[Any]) -> tuple:
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+
+
+def _kind(leaf: Any) -> type | None:
+    """What of a leaf travels: an array, an integer or a fraction; None for a fact of the structure itself."""
+    if isinstance(leaf, Tensor):
+        return Tensor
+    if isinstance(leaf, int | torch.SymInt) and not isinstance(leaf, bool):
+        return int
+    return float if isinstance(leaf, float | torch.SymFloat) else None
+
+
+def _integer(number: float) -> int | float:
+    """An integer was counted from data if it is none now: NaN for no target that counts."""
+    return int(number) if number == number else number
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether both are the same elements in the same memory."""
+    return a is b or (
+        torch._C._is_alias_of(a, b)
+        and a.dtype == b.dtype
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.storage_offset() == b.storage_offset()
+    )
+
+
+def _unaliased(x: Tensor, others: typing.Iterable[Tensor | None]) -> Tensor:
+    """``x``, or a copy where it shares memory with one of the others."""
+    if any(other is not None and torch._C._is_alias_of(x, other) for other in others):
+        return x.clone(memory_format=torch.contiguous_format)
+    return x
+
+
+class _Unread(TorchDispatchMode):
+    """In it a tensor that has no values, only a shape, may be read all the same: it answers 0, or False, which is
+    the answer of good inputs where an operation looks for bad ones."""
+
+    _READS = (
+        torch.ops.aten._local_scalar_dense.default,
+        torch.ops.aten.item.default,
+        torch.ops.aten.is_nonzero.default,
+    )
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func not in self._READS:
+            return func(*args, **(kwargs or {}))
+        dtype = args[0].dtype
+        if dtype == torch.bool or func is torch.ops.aten.is_nonzero.default:
+            return False
+        return 0.0 if dtype.is_floating_point else 0
+
+
+# Autocast
+
+
+def _autocast_rule(op: ModuleType, shapes: Shapes) -> Callable[[str, dict], torch.dtype]:
+    """Which dtype autocast has the operation run in: a function of the device and the inputs."""
+    constants = getattr(op, "CONSTANTS", ())
+    factors = [spec for spec in shapes.inputs if not spec.integer and spec.name not in constants]
+    shared = {
+        axis for spec in factors for axis in spec.axes if sum(axis in other.axes for other in factors) > 1
+    }
+    (output,) = shapes.outputs
+    summed = shared - set(output.axes)
+
+    # A length that two inputs share and the output has not is summed over: a matrix product. Where nothing is
+    # left of the output but a number, it is a loss.
+    if summed and output.axes:
+        return lambda device, values: torch.get_autocast_dtype(device)
+    if all(axis.startswith("*") for spec in factors for axis in spec.axes):
+        return lambda device, values: functools.reduce(
+            torch.promote_types, (values[spec.name].dtype for spec in factors)
+        )
+    return lambda device, values: torch.float32
+
+
+def _cast(values: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """The floating tensors in that dtype; as they are if one is float64, which autocast leaves alone."""
+    floating = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    }
+    if any(value.dtype == torch.float64 for value in floating.values()):
+        return values
+    return values | {name: value.to(dtype) for name, value in floating.items()}
+
+
+globals().update({stem: _function(stem) for stem in ops.STEMS})
+
+
+def __getattr__(name: str) -> object:
+    near = difflib.get_close_matches(name, ops.STEMS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(ops.STEMS)}"
+    raise AttributeError(f"backpass.functional has no {name!r}; {hint}")
