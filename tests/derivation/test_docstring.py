@@ -28,6 +28,13 @@ def test_formulas_are_forward_and_backward(stem):
         ("cross_entropy", r" - t_{ij} \Big)", r" \Big)"),
         ("rope", r"\bar{y}_{rpai} - S_{pi}", r"\bar{y}_{rpai} + S_{pi}"),
         ("rope", r"C_{pi} x_{rpai} + S_{pi}", r"C_{pi} x_{rpai} - S_{pi}"),
+        ("dropout", r"\frac{M_i \bar{y}_i}{1 - p}", r"\frac{\bar{y}_i}{1 - p}"),
+        ("dropout", r"\frac{M_i \bar{y}_i}{1 - p}", r"\frac{M_i \bar{y}_i}{p}"),
+        ("dropout", r"\frac{M_i x_i}{1 - p}", r"M_i x_i"),
+        ("gelu", r"+ x_i \frac{e^{-x_i^2 / 2}}", r"+ \frac{e^{-x_i^2 / 2}}"),
+        ("gelu", r"}{\sqrt{2 \pi}}", r"}{2 \sqrt{\pi}}"),
+        ("silu", r"1 + x_i (1 - \sigma_i)", r"1 + x_i \sigma_i (1 - \sigma_i)"),
+        ("swiglu", r"\bar{u}_i = \bar{y}_i g_i \sigma_i", r"\bar{u}_i = \bar{y}_i \sigma_i"),
         ("scale", r"\qquad \bar{x}_i = c\,\bar{y}_i", r"\qquad \bar{x}_i = \bar{y}_i"),
     ],
 )

@@ -15,8 +15,13 @@ from backpass import ops, shapes
 from backpass.derivation.derivation import Derivation, derive
 
 # An option's letter in mathematics, the same for all operations.
-CONSTANTS = {"cos": "C", "sin": "S"}  # arrays without a gradient
 OPTIONS = {"factor": "c", "copies": "k", "eps": r"\epsilon"}
+# An option's value, where forward takes no symbol for it.
+VALUES = {"p": 0.25}
+# What forward saves of such an option, and what it draws: constants too, and how they are declared.
+SAVED = {"mask": r"M \in \mathbb{R}^m", "p": r"p \in \mathbb{R}"}
+# An array without a gradient.
+CONSTANTS = {"cos": "C", "sin": "S"}
 
 
 def formulas(stem: str) -> Derivation:
@@ -27,11 +32,9 @@ def formulas(stem: str) -> Derivation:
     module = ops.load(stem)
     statements = _statements(stem, inspect.getdoc(module) or "")
     declaration = shapes.parse(module.SHAPES)
-    options = {
-        name: letter
-        for name, letter in OPTIONS.items()
-        if name in inspect.signature(module.forward).parameters
-    }
+    parameters = inspect.signature(module.forward).parameters
+    letters = {name: letter for name, letter in OPTIONS.items() if name in parameters}
+    values = {name: value for name, value in VALUES.items() if name in parameters}
     constant = [spec for spec in declaration.inputs if spec.name in getattr(module, "CONSTANTS", ())]
     differentiable = [spec for spec in declaration.inputs if not spec.integer and spec not in constant]
     arrays = [_declared(spec, " ".join(statements)) for spec in differentiable]
@@ -40,10 +43,14 @@ def formulas(stem: str) -> Derivation:
         for name, space in (_space(s, " ".join(statements)) for s in declaration.outputs)
     ]
     lengths = {axis for spec in (*declaration.inputs, *declaration.outputs) for axis in spec.axes}
-    scalars = [rf"{letter} \in \mathbb{{R}}" for letter in options.values() if letter not in lengths]
+    scalars = [rf"{letter} \in \mathbb{{R}}" for letter in letters.values() if letter not in lengths]
     rows = [rf"{spec.name} \in \mathbb{{R}}^{{m \times V}}" for spec in declaration.inputs if spec.integer]
+    fields = {*module.Saved._fields} - (VALUES.keys() - values.keys())
+    drawn = {field: declared for field, declared in SAVED.items() if field in fields}
     names = {spec.name: CONSTANTS[spec.name] for spec in constant}
     rows += [rf"{names[spec.name]} \in {_space(spec, '')[1]}" for spec in constant]
+    rows += drawn.values()
+    names |= {field: declared.partition(" ")[0] for field, declared in drawn.items()}
     lines = [f"given {', '.join(arrays)}"]
     lines += [f"constant {', '.join(scalars + rows)}"] * bool(scalars + rows)
     lines += [s if s.startswith(r"\bar") else f"let {s}" for s in statements]
@@ -52,7 +59,7 @@ def formulas(stem: str) -> Derivation:
         name=f"{stem}-formulas".replace("_", "-"),
         operation=stem,
         names=names,
-        options=options,
+        options=letters | values,
     )
 
 

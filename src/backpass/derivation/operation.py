@@ -23,7 +23,9 @@ class Operation:
     a string among them being a name of the derivation (a symbol such as \\epsilon, or a dimension).
 
     An input of integers, such as targets, is in a derivation a constant array with one axis more: rows of which one element
-    is 1, at the integer's place, or none where it is to be ignored, and the others are 0.
+    is 1, at the integer's place, or none where it is to be ignored, and the others are 0. What forward draws or is given as
+    an option and saves, such as a mask, is a constant of the derivation that `names` names, and is replaced by what was
+    saved: True by 1, False by 0.
     """
 
     def __init__(self, stem: str, scope: Scope, names: dict[str, str], options: dict[str, object]) -> None:
@@ -33,13 +35,19 @@ class Operation:
         self.module = ops.load(stem)
         spec = shapes.parse(self.module.SHAPES)
         self.specs = {s.name: s for s in (*spec.inputs, *spec.outputs)}
-        unknown = sorted(names.keys() - {s.name for s in (*spec.inputs, *spec.outputs)})
+        fields = self.module.Saved._fields
+        unknown = sorted(names.keys() - self.specs.keys() - {*fields})
         if unknown:
             raise DerivationError(f"{stem} has no array called {unknown[0]}: {self.module.SHAPES}")
         constants = getattr(self.module, "CONSTANTS", ())
         self.inputs = {s.name: self._variable(s.name, names, s.optional) for s in spec.inputs}
         self.differentiable = [s.name for s in spec.inputs if not s.integer and s.name not in constants]
         self.integers = {s.name for s in spec.inputs if s.integer}
+        self.saved = {
+            field: self._variable(field, names, optional=False)
+            for field in fields
+            if field in names and field not in self.specs
+        }
         self.output_name = spec.outputs[0].name
         self.output = self._variable(self.output_name, names, optional=False)
 
@@ -62,6 +70,7 @@ class Operation:
         options = {key: self._option(value, evaluator) for key, value in self.options.items()}
         with symbolic.session():
             y, saved = self.module.forward(*arguments, **options)
+        self.marks = self._marks(saved, evaluator)
         derived = calculus.array(self.output, lambda at: calculus.element(self.output, at))
         self._compare(derived, y, f"the definition of {self.output.name}", f"{self.stem}.forward", evaluator)
         return saved
@@ -116,14 +125,21 @@ class Operation:
             integers[-1] = ignored.default
         return integers.reshape(rows)
 
-    def _marks(self, evaluator: Evaluator) -> dict[sympy.Symbol, int]:
-        """The elements of the rows that stand for integers: 1 at the integer's place, otherwise 0."""
+    def _marks(self, saved: NamedTuple, evaluator: Evaluator) -> dict[sympy.Symbol, sympy.Expr]:
+        """The elements that stand for known numbers: of the rows for integers 1 at the integer's place, otherwise 0;
+        of what forward saved, its own."""
         calculus = evaluator.calculus
-        return {
+        marks = {
             calculus.element(variable, at): int(at[-1] == self._chosen(variable, evaluator)[at[:-1]])
             for variable in (self.inputs[name] for name in self.integers)
             for at in calculus.positions(variable)
         }
+        for field, variable in self.saved.items():
+            found = getattr(saved, field)
+            values = found.to_numpy().astype(int) if variable.axes else np.asarray(found)
+            for at in calculus.positions(variable):
+                marks[calculus.element(variable, at)] = sympy.Rational(str(values[at]))
+        return marks
 
     def _array(
         self,
@@ -154,9 +170,9 @@ class Operation:
     def _compare(self, derived: Value, returned, what: str, function: str, evaluator: Evaluator) -> None:
         derived = np.ravel(np.asarray(derived, dtype=object))
         computed = np.ravel(returned.to_numpy())
-        if marks := self._marks(evaluator):
+        if self.marks:
             expand = evaluator.calculus.expand
-            derived = np.array([expand(element).subs(marks) for element in derived], dtype=object)
+            derived = np.array([expand(element).subs(self.marks) for element in derived], dtype=object)
         if derived.shape != computed.shape:
             raise DerivationError(f"{what} has {derived.size} elements, {function} returns {computed.size}")
         place = difference(derived, computed, evaluator)
