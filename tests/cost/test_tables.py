@@ -51,3 +51,9 @@ def test_a_wrong_formula_is_seen():
     assert not table.agrees
     assert "≠" in repr(table)
     assert "57 ✗ differs" in table._repr_html_()
+
+
+def test_an_options_value_is_put_into_the_formula():
+    table = cost.table("dropout", (3, 5), training=False)
+    assert (table.text.forward, table.text.backward) == ("0", "0") and table.agrees
+    assert cost.table("dropout", (3, 5), p=0.25).title == "dropout at m = 15"

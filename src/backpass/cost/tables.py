@@ -72,7 +72,7 @@ def table(op: object, *inputs: object, **options: object) -> Table:
     """Count the operation and evaluate its formulas at the same inputs; arguments as for ``count``."""
     op = load(op)
     lengths = dimensions(op, *inputs, **options)
-    known = {key: lengths.pop(key) for key in [*lengths] if key.startswith("has_")}
+    known = {key: lengths.pop(key) for key in [*lengths] if key.startswith("has_") or key in options}
     return Table(
         cost=count(op, *inputs, **options),
         value=formula(op, *inputs, **options),
