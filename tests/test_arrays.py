@@ -1,5 +1,8 @@
 """The array helper: the same in every library, and adjoint where it says so."""
 
+import math
+
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -146,8 +149,62 @@ def test_the_gpus_way_of_adding_rows_adds_the_same_here():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_scatter_add_on_the_gpu_is_right_and_the_same_each_time():
     generator = torch.Generator().manual_seed(0)
-    index, rows = torch.randint(0, 5, (9000,), generator=generator), torch.randn(9000, 70, generator=generator)
+    index, rows = (
+        torch.randint(0, 5, (9000,), generator=generator),
+        torch.randn(9000, 70, generator=generator),
+    )
     expected = arrays.scatter_add(rows.double(), index, 6)
     first, *others = (arrays.scatter_add(rows.cuda(), index.cuda(), 6) for _ in range(5))
     assert all(torch.equal(first, other) for other in others)
     torch.testing.assert_close(first.cpu().double(), expected, rtol=1e-4, atol=1e-3)
+
+
+EVERY = pytest.mark.parametrize(
+    "make", [np.array, torch.tensor, counting.array], ids=["numpy", "torch", "counting"]
+)
+
+
+@pytest.mark.filterwarnings("error")
+@EVERY
+def test_bounded_puts_0_for_infinities_alone(make):
+    x = np.array([-np.inf, -1e300, 0.0, 2.0, np.inf])
+    assert plain(arrays.bounded_below(make(x))).tolist() == [0, -1e300, 0, 2, np.inf]
+    assert plain(arrays.bounded(make(x))).tolist() == [0, -1e300, 0, 2, 0]
+
+
+@pytest.mark.filterwarnings("error")
+@EVERY
+def test_sigmoid_keeps_the_digits_of_both_tails_and_never_overflows(make):
+    x = np.array([-np.inf, -1e300, -1e4, -700.0, -40.0, -1.0, 0.0, 1.0, 40.0, 700.0, 1e4, 1e300, np.inf])
+    with mpmath.workdps(50):
+        exact = [float(1 / (1 + mpmath.exp(-mpmath.mpf(v)))) for v in x]
+    np.testing.assert_allclose(plain(arrays.sigmoid(make(x))), exact, rtol=4e-16, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("function", [arrays.sigmoid, arrays.erf])
+def test_sigmoid_and_erf_keep_dtype_and_shape(dtype, function):
+    for shape in [(), (3,), (2, 0), (2, 3)]:
+        x = np.ones(shape, dtype=dtype)
+        assert function(x).dtype == x.dtype and function(x).shape == shape
+        if dtype != "complex128":
+            assert function(torch.tensor(x)).dtype == torch.tensor(x).dtype
+
+
+@EVERY
+def test_erf_is_pythons(make):
+    x = np.linspace(-7, 7, 41)
+    np.testing.assert_allclose(plain(arrays.erf(make(x))), [math.erf(v) for v in x], rtol=2e-16)
+
+
+def test_erf_of_complex_numbers_is_analytic():
+    """In a strip about the real axis, and with the imaginary part of a complex step."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(-7, 7, 50), [0.0, -6.0, 6.0]])
+    for imaginary in (0.0, 1e-30, -0.3, 0.9):
+        z = x + 1j * imaginary
+        with mpmath.workdps(60):
+            exact = np.array([complex(mpmath.erf(v)) for v in z])
+        found = arrays.erf(z)
+        np.testing.assert_allclose(found.real, exact.real, atol=1e-14)
+        np.testing.assert_allclose(found.imag, exact.imag, atol=1e-14 * abs(imaginary), rtol=1e-13)

@@ -144,24 +144,24 @@ _erf_each = np.frompyfunc(_erf_of, 1, 1)
 def scatter_add(rows: Array, index: Array, length: int) -> Array:
     """``out[length, n]``: row i is the sum of the ``rows[m, n]`` with ``index[m] = i``, and 0 where there is none.
 
-    This is the adjoint of taking rows. It gives the same numbers each time: what belongs to one row is added in order.
+    This is the adjoint of taking rows. What belongs to one row is added in one order, so the sum is the same each time.
     """
     xp = namespace(rows, index)
-    if array_api_compat.is_torch_array(rows):
-        out = _no_rows_yet(rows, length)
-        return out.index_add_(0, index, rows) if rows.device.type == "cpu" else _add_sorted(out, index, rows)
-    if array_api_compat.is_numpy_array(rows):
-        out = _no_rows_yet(rows, length)
-        xp.add.at(out, index, rows)
-        return out
-    return xp.scatter_add(rows, index, length)
+    if not (array_api_compat.is_numpy_array(rows) or array_api_compat.is_torch_array(rows)):
+        return xp.scatter_add(rows, index, length)
+    add = _add_in_order if str(rows.device) == "cpu" else _add_sorted
+    return add(xp.zeros((length, rows.shape[1]), dtype=rows.dtype, device=rows.device), index, rows)
 
 
-def _no_rows_yet(rows: Array, length: int) -> Array:
-    return namespace(rows).zeros((length, rows.shape[1]), dtype=rows.dtype, device=rows.device)
+def _add_in_order(out: Array, index: Array, rows: Array) -> Array:
+    """``out``, to which each of the rows was added in turn."""
+    if array_api_compat.is_torch_array(out):
+        return out.index_add_(0, index, rows)
+    namespace(out).add.at(out, index, rows)
+    return out
 
 
 def _add_sorted(out: Array, index: Array, rows: Array) -> Array:
-    """``out`` with the rows added, on a GPU, whose threads would add them in whatever order they come: PyTorch's
-    ``index_put_`` sorts by index first, and what belongs to one row is then added by one thread."""
+    """The same on a GPU, whose threads would add the rows in whatever order they come: PyTorch's ``index_put_``
+    sorts them by index first, and one thread adds what belongs to one row."""
     return out.index_put_((index,), rows, accumulate=True)
