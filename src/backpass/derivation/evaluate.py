@@ -197,7 +197,7 @@ class Evaluator(Interpreter):
     def _ranges(self, tree: Tree, limits: Tree) -> Iterator[dict[str, int]]:
         letters, sides = zip(*self.expression.ranges[id(tree)], strict=True)
         relation = next((t for t in limits.children if t.type == "RELATION"), None)
-        for values in itertools.product(*(range(self.sizes[side]) for side in sides)):
+        for values in itertools.product(*(range(self.calculus.size(side)) for side in sides)):
             if relation is None or _RELATIONS[relation](values[0], self._at(limits.children[2])):
                 yield dict(zip(letters, values, strict=True))
 
