@@ -1,0 +1,56 @@
+r"""SiLU, also called swish: each element times its own sigmoid.
+
+.. math:: \sigma_i = \frac{1}{1 + e^{-x_i}}, \quad
+          y_i = x_i \sigma_i, \qquad
+          \bar{x}_i = \bar{y}_i \sigma_i \big( 1 + x_i (1 - \sigma_i) \big)
+
+Derived on the page ``operations/activations``. Numbers of 16 bits are computed in float32 and rounded once. At
+−∞ value and gradient are their limits, 0, where PyTorch gives NaN.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backpass.arrays import Array, as_type_of, bounded, bounded_below, sigmoid, widened
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+
+SHAPES = "x[*] -> y[*]"
+
+
+class Saved(NamedTuple):
+    """x alone. The sigmoid would be a second array as large; computing it again moves no memory."""
+
+    x: Array  # [*]
+
+
+def forward(x: Array) -> tuple[Array, Saved]:
+    """``y[*]``, each element of ``x[*]`` times its sigmoid.
+
+    Raises TypeError when ``x`` is no floating-point array.
+    """
+    check_inputs(SHAPES, x=x)
+    wide = widened(x)
+    return as_type_of(bounded_below(wide) * sigmoid(wide), x), Saved(x)
+
+
+def backward(dy: Array, saved: Saved) -> Array:
+    """``dx[*]`` from ``dy[*]``."""
+    (x,) = check_saved(saved, Saved)
+    check_cotangent(dy, x.shape, like=x)
+    x = widened(x)
+
+    # In the forward pass x was scaled by its sigmoid and moved the sigmoid too, whose derivative is σ (1 − σ).
+    gate = sigmoid(x)
+    slope = gate * (1 + bounded(x) * (1 - gate))
+    return as_type_of(widened(dy) * slope, dy)
+
+
+def forward_flops(m):
+    """The sigmoid's 5 (two exponentials, a subtraction, a sum, a division), and a product."""
+    return 6 * m
+
+
+def backward_flops(m):
+    """The sigmoid's 5 again, and 5 for the slope and its product with dy."""
+    return 10 * m
