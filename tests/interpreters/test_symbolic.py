@@ -194,3 +194,43 @@ def test_a_row_of_minus_infinity_gives_zero_exactly():
     y, saved = ops.softmax.forward(xp.full((3,), -math.inf))
     dx = ops.softmax.backward(symbolic.array("dy", (3,)), saved)
     assert set(y.to_numpy()) == set(dx.to_numpy()) == {sympy.Integer(0)}
+
+
+def relu(x):
+    return xp.where(x > 0, x, 0.0)
+
+
+def test_a_point_decides_a_branch_and_what_it_decided_is_listed():
+    x = symbolic.array("x", (3,))
+    x0, x1, x2 = x.to_numpy()
+    point = {x0: sympy.Rational(1, 2), x1: sympy.Rational(-3, 7), x2: sympy.Integer(4)}
+    with symbolic.session(point) as s:
+        y = relu(x - xp.exp(x - 3))
+        assert bool(x[1] * x[1] >= 0) and not s.decided.keys() & {x1 * x1}  # certain, so not by the point
+    below = [xi - sympy.exp(xi - 3) for xi in (x0, x1, x2)]
+    assert y.to_numpy().tolist() == [below[0], 0, below[2]]
+    assert s.decided == {below[0]: 1, below[1]: -1, below[2]: 1}
+
+
+@pytest.mark.parametrize(
+    ("relation", "expected"),
+    [
+        ("__lt__", True),
+        ("__le__", True),
+        ("__gt__", False),
+        ("__ge__", False),
+        ("__eq__", False),
+        ("__ne__", True),
+    ],
+)
+def test_every_relation_follows_from_the_sign(relation, expected):
+    with symbolic.session({X.to_numpy()[()]: sympy.Integer(1), Y.to_numpy()[()]: sympy.Integer(2)}):
+        assert bool(getattr(X, relation)(Y)) is expected
+
+
+def test_a_point_on_the_boundary_or_a_maximum_decides_nothing():
+    symbol = X.to_numpy()[()]
+    with symbolic.session({symbol: sympy.Integer(0)}), pytest.raises(symbolic.Undecided):
+        relu(X)
+    with symbolic.session({symbol: sympy.Integer(1)}), pytest.raises(symbolic.Undecided):
+        relu(X - xp.max(xp.stack([X, 2 * X])))

@@ -1,5 +1,6 @@
 """Every method sees a planted mistake; what shows nothing is not called passed; anything with the two functions will do."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -694,6 +695,52 @@ class TestSymbolic:
         (row,) = check(own, X, methods=["symbolic"], raises=False).rows
         assert row.verdict == "not run"
         assert "depends on a maximum" in row.reason
+
+    def leaky(self, slope):
+        """max(x, x/10), with a backward of the given slope for a positive and a negative x."""
+
+        def forward(x):
+            xp = namespace(x)
+            return xp.where(x > 0, x, x / 10), x
+
+        def backward(dy, x):
+            return slope(namespace(dy), dy, x)
+
+        return SimpleNamespace(SHAPES="x[*] -> y[*]", forward=forward, backward=backward)
+
+    def test_a_forward_that_branches_is_proved_on_either_side(self):
+        right = self.leaky(lambda xp, dy, x: xp.where(x >= 0, dy, dy / 10))
+        (row,) = check(right, X[:, 0], methods=["symbolic"]).rows
+        assert (row.verdict, row.error) == ("passed", 0)
+        assert re.search(
+            r"exactly, in each of [234] regions, all branches both ways, at shape \[2\]", row.how
+        )
+
+    @pytest.mark.parametrize(
+        "slope",
+        [
+            lambda xp, dy, x: xp.where(x < 0, dy, dy / 10),
+            lambda xp, dy, x: dy,
+            lambda xp, dy, x: dy / 10,
+            lambda xp, dy, x: xp.where(x > 0, dy, 0.0),
+            lambda xp, dy, x: xp.where(x > 1, dy, dy / 10),
+        ],
+    )
+    def test_a_backward_that_is_wrong_on_one_side_fails(self, slope):
+        (row,) = check(self.leaky(slope), X[:, 0], methods=["symbolic"], raises=False).rows
+        assert row.verdict == "FAILED"
+
+    def test_a_branch_that_goes_one_way_is_named(self):
+        def forward(x):
+            xp = namespace(x)
+            return xp.where(x > 1000, 0.0, x), None
+
+        own = SimpleNamespace(SHAPES="x[*] -> y[*]", forward=forward, backward=lambda dy, saved: dy)
+        (row,) = check(own, X[0], methods=["symbolic"], raises=False).rows
+        assert (row.verdict, row.reason) == (
+            "not run",
+            "a branch went one way only: x_0 - 1000 < 0 at 64 random points",
+        )
 
     def test_the_shape_is_cut_down_and_the_structure_kept(self):
         report = check(

@@ -9,14 +9,20 @@
 ``max`` returns a fresh symbol, for which any number may stand: who takes a derivative with respect to x
 while holding it fixed owes the proof that the derivative with respect to the fresh symbol is 0.
 Comparisons are decided where they are certain (a real symbol is not −∞, a sum of exponentials is positive)
-and raise ``Undecided`` where they are not. Python's integers stay integers; a float such as 0.1 is read
+and raise ``Undecided`` where they are not. A session with a point decides these too, and lists them:
+
+    with symbolic.session(point) as s:     # {x_0: 1/2, x_1: -3/7}
+        y, saved = relu.forward(x)
+    s.decided                              # {x_0: 1, x_1: -1}, the signs
+
+What follows holds wherever the expressions listed have these signs: on an open region around the point. Python's integers stay integers; a float such as 0.1 is read
 as the decimal it was written as, 1/10.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral, Rational, Real
@@ -31,30 +37,51 @@ class Undecided(ValueError):
     """A comparison whose answer depends on the symbols' values."""
 
 
-class Session:
-    """The fresh symbols that stand for maxima, each with the expressions it is the maximum of."""
+Point = Mapping[sympy.Symbol, sympy.Rational]
 
-    def __init__(self) -> None:
+
+class Session:
+    """The fresh symbols that stand for maxima, each with the expressions it is the maximum of; and, with a point, the
+    expressions whose sign there decided a comparison."""
+
+    def __init__(self, point: Point | None = None) -> None:
         self.fresh: dict[sympy.Symbol, tuple[sympy.Expr, ...]] = {}
+        self.point = point
+        self.decided: dict[sympy.Expr, int] = {}
 
     def _maximum_of(self, values: tuple[sympy.Expr, ...]) -> sympy.Symbol:
         symbol = sympy.Dummy(f"max_{len(self.fresh)}", real=True)
         self.fresh[symbol] = values
         return symbol
 
+    def _sign(self, difference: sympy.Expr) -> int:
+        """The sign that decides a comparison, taken note of; 0 where there is no point, or the point does not tell."""
+        if self.point is None or difference.free_symbols & self.fresh.keys():
+            return 0
+        sign = sign_at(difference, self.point)
+        if sign:
+            self.decided[difference] = sign
+        return sign
+
 
 _session: ContextVar[Session | None] = ContextVar("session", default=None)
 
 
 @contextmanager
-def session() -> Iterator[Session]:
-    """Collect in ``fresh`` the symbols that ``max`` makes within the block."""
-    found = Session()
+def session(point: Point | None = None) -> Iterator[Session]:
+    """Collect in ``fresh`` the symbols that ``max`` makes within the block, in ``decided`` what was compared at the point."""
+    found = Session(point)
     token = _session.set(found)
     try:
         yield found
     finally:
         _session.reset(token)
+
+
+def sign_at(expr: sympy.Expr, point: Point) -> int:
+    """The sign of an expression at a point, 1 or −1; 0 where it is 0 there, or has no sign."""
+    value = expr.xreplace({symbol: point[symbol] for symbol in expr.free_symbols})
+    return 1 if value.is_extended_positive else -1 if value.is_extended_negative else 0
 
 
 # The sign that the difference a − b must have, as SymPy's three-valued predicates of the extended reals.
@@ -105,12 +132,16 @@ class _Expressions:
             return not self.compare(operator.eq, a, b)
         difference = sympy.Integer(0) if a == b else a - b  # so that ∞ equals ∞
         truth = getattr(difference, _PREDICATES[relation])
-        if truth is None:
+        if truth is not None:
+            return truth
+        found = _session.get()
+        sign = found._sign(difference) if found else 0
+        if sign == 0:
             raise Undecided(
                 f"{a} {_WORDS[relation]} {b} depends on the symbols' values; a branch on it can be run on "
-                "numbers, not on symbols"
+                "numbers, or on symbols at a point: `with symbolic.session(point)`"
             )
-        return truth
+        return relation(sign, 0)
 
     def maximum(self, values: Sequence[sympy.Expr]) -> sympy.Expr:
         if all(value.is_number for value in values):

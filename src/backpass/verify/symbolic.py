@@ -1,6 +1,8 @@
 """Symbols through forward and backward: the backward is the symbolic derivative of Σ dy·forward, exactly.
 
-Run at a tiny shape, where it is a proof for every value at once. ``max`` returns a fresh symbol there, and
+Run at a tiny shape, where it is a proof for every value at once. A forward that branches on the sign of its inputs is one
+formula on each side: it is run at random points, and proved in the region around each, until every comparison has come
+out both ways. On the boundaries themselves nothing is shown. ``max`` returns a fresh symbol there, and
 the derivative of the forward with respect to it is proved 0, which is why the derivative may hold it fixed.
 """
 
@@ -8,6 +10,9 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import textwrap
+from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +25,8 @@ from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 
 NAME = "symbolic"
 ELEMENTS = 24  # of all inputs together, where the shape cannot be made smaller: beyond, expressions grow long
+POINTS = 64  # at most, to see each comparison come out both ways
+DENOMINATOR = 10**6  # of a point's coordinates
 LENGTHS = (3, 2, 3, 2, 3)  # at most, for a declaration's letters
 LEADING = {"*": (2,), "*a": (2,), "*b": (1,)}  # for its groups of leading axes, where they are not empty
 
@@ -28,27 +35,61 @@ def run(case: Case) -> list[Row]:
     """One row a gradient. Raises NotRun where forward cannot compute with symbols, or SymPy is missing."""
     if importlib.util.find_spec("sympy") is None:
         raise NotRun("sympy is not installed")
+    inputs = _symbols(case)
+    regions = _regions(case, inputs)
+    return [_row(case, at, inputs[at].to_numpy(), regions) for at in case.differentiable]
+
+
+@dataclass(frozen=True)
+class _Region:
+    """What forward and backward made of symbols around one point, and the signs that decided their branches."""
+
+    point: dict[Any, Any]
+    signs: dict[Any, int]
+    gradients: dict[int, Array | None]
+    loss: Any
+    terms: dict[str, np.ndarray]
+    has_maximum: bool
+
+
+def _regions(case: Case, inputs: tuple[Any, ...]) -> list[_Region]:
+    """One region where nothing branches; else regions that between them take each branch both ways."""
+    rng = case.rng
+    found: dict[frozenset, _Region] = {}
+    seen: dict[Any, set[int]] = {}
+    for _ in range(POINTS):
+        region = _around_a_point(case, inputs, rng)
+        found.setdefault(frozenset(region.signs.items()), region)
+        for difference, sign in region.signs.items():
+            seen.setdefault(difference, set()).add(sign)
+        if all(len(signs) == 2 for signs in seen.values()):
+            return list(found.values())
+    difference, (sign,) = next((d, signs) for d, signs in seen.items() if len(signs) == 1)
+    shown = textwrap.shorten(str(difference), 60, placeholder=" …")
+    raise NotRun(
+        f"a branch went one way only: {shown} {'>' if sign > 0 else '<'} 0 at {POINTS} random points"
+    )
+
+
+def _around_a_point(case: Case, inputs: tuple[Any, ...], rng: np.random.Generator) -> _Region:
     import sympy
 
     from backpass.interpreters import symbolic
     from backpass.interpreters.closed_world import Array
 
-    inputs = _symbols(case)
-    with symbolic.session() as session:
+    point = defaultdict(lambda: sympy.Rational(int(rng.standard_normal() * DENOMINATOR), DENOMINATOR))
+    with symbolic.session(point) as session:
         y, saved = _computed(case, "forward", inputs)
         dy = symbolic.array("dy", y.shape)
         gradients = case.by_position(_computed(case, "backward", (dy, saved)))
     y, dy = y.to_numpy(), dy.to_numpy()
     _refuse_if_max_matters(y.flat, session.fresh)
     loss = sum((a * b for a, b in zip(dy.flat, y.flat, strict=True)), start=sympy.Integer(0))
-
-    proved = "; ∂y/∂max = 0 proved" if session.fresh else ""
     names = zip(case.subject.input_names, inputs, strict=False)
     terms = {name: value.to_numpy() for name, value in names if isinstance(value, Array)}
-    return [
-        _row(case, at, inputs[at].to_numpy(), gradients[at], loss, {**terms, "y": y, "dy": dy}, proved)
-        for at in case.differentiable
-    ]
+    return _Region(
+        point, session.decided, gradients, loss, {**terms, "y": y, "dy": dy}, has_maximum=bool(session.fresh)
+    )
 
 
 def _symbols(case: Case) -> tuple[Any, ...]:
@@ -101,18 +142,22 @@ def _refuse_if_max_matters(y, fresh) -> None:
             raise NotRun("y depends on a maximum, and the symbols do not know which input is the largest")
 
 
-def _row(case: Case, at: int, x: np.ndarray, gradient: Array | None, loss, terms, proved: str) -> Row:
+def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
     from backpass.interpreters import exact
 
     quantity = case.quantity(at)
-    how = f"every element, exactly, at shape {list(x.shape)}{proved}"
-    expected = np.array([loss.diff(symbol) for symbol in x.flat], dtype=object).reshape(x.shape)
-    got = np.zeros(x.shape, dtype=object) if gradient is None else gradient.to_numpy()
-    same = got.shape == x.shape and all(map(exact.equal, got.flat, expected.flat))
-    if not same:
-        reason = _explained(case, got, expected, terms)
-        return Row(NAME, quantity, FAILED, tolerance=0.0, how=how, reason=reason)
-    zero = all(map(exact.is_zero, expected.flat))
+    where = f", in each of {len(regions)} regions, all branches both ways" if len(regions) > 1 else ""
+    proved = "; ∂y/∂max = 0 proved" if any(region.has_maximum for region in regions) else ""
+    how = f"every element, exactly{where}, at shape {list(x.shape)}{proved}"
+    zero = True
+    for region in regions:
+        expected = np.array([region.loss.diff(symbol) for symbol in x.flat], dtype=object).reshape(x.shape)
+        gradient = region.gradients[at]
+        got = np.zeros(x.shape, dtype=object) if gradient is None else gradient.to_numpy()
+        if got.shape != x.shape or not all(map(exact.equal, got.flat, expected.flat)):
+            reason = _explained(case, got, expected, region)
+            return Row(NAME, quantity, FAILED, tolerance=0.0, how=how, reason=reason)
+        zero = zero and all(map(exact.is_zero, expected.flat))
     if zero and case.subject.input_names[at] not in case.subject.zero_gradients:
         return Row(
             NAME, quantity, VACUOUS, how=how, reason="the gradient is identically zero, and not declared so"
@@ -120,21 +165,19 @@ def _row(case: Case, at: int, x: np.ndarray, gradient: Array | None, loss, terms
     return Row(NAME, quantity, PASSED, error=0.0, tolerance=0.0, how=how)
 
 
-def _explained(case: Case, got: np.ndarray, expected: np.ndarray, terms: dict[str, np.ndarray]) -> str:
-    """How it is wrong, judged at random numbers in place of the symbols."""
+def _explained(case: Case, got: np.ndarray, expected: np.ndarray, region: _Region) -> str:
+    """How it is wrong, judged at the region's point, numbers in place of the symbols."""
     if not case.explain:
         return "wrong"
-    arrays = [got, expected, *terms.values()]
-    symbols = sorted(
-        {s for array in arrays for e in array.flat for s in getattr(e, "free_symbols", ())}, key=str
+    got, expected, *numbers = (
+        _evaluated(array, region.point) for array in (got, expected, *region.terms.values())
     )
-    values = dict(zip(symbols, case.rng.standard_normal(len(symbols)), strict=True))
-    got, expected, *numbers = (_evaluated(array, values) for array in arrays)
-    return str(diagnose(expected, got, dict(zip(terms, numbers, strict=True))))
+    return str(diagnose(expected, got, dict(zip(region.terms, numbers, strict=True))))
 
 
-def _evaluated(array: np.ndarray, values: dict[Any, float]) -> np.ndarray:
+def _evaluated(array: np.ndarray, point: dict[Any, Any]) -> np.ndarray:
     import sympy
 
-    flat = [float(sympy.sympify(element).evalf(subs=values)) for element in array.flat]
+    elements = [sympy.sympify(element) for element in array.flat]
+    flat = [float(e.evalf(subs={s: point[s] for s in e.free_symbols})) for e in elements]
     return np.array(flat).reshape(array.shape)
