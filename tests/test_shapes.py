@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from backpass.shapes import check_cotangent, check_inputs, parse
+from backpass.shapes import axis_length, check_cotangent, check_inputs, check_natural, parse
 
 LINEAR = "x[*, n], w[n, p], b[p]? -> y[*, p]"
 MATMUL = "a[*a, s, n], b[*b, n, p] -> y[*, s, p]"
@@ -82,6 +82,11 @@ def test_bind(text, shapes, expected):
             r"a, b: expected leading axes that broadcast together; got \[2\] and \[5\]",
         ),
         ("x[n>0] -> y[n]", {"x": (0,)}, r"x: .*n.*; got shape \[0\]"),
+        (
+            "x[*, s], w[s+r] -> y[*, s]",
+            {"x": (2, 5), "w": (4,)},
+            r"w: expected w\[s\+r\] with s = 5, as in x; got shape \[4\]",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(text, shapes, message):
@@ -99,6 +104,26 @@ def test_dimensions_are_what_the_formulas_ask_for():
     found = parse(MATMUL).dimensions(zeros(a=(2, 1, 3, 4), b=(5, 4, 6)))
     assert found == {"m": 10, "m_a": 2, "m_b": 5, "s": 3, "n": 4, "p": 6}
     assert parse("x[*, n] -> y[*, n]").dimensions(zeros(x=(7,))) == {"m": 1, "n": 7}
+
+
+def test_an_axis_may_be_as_long_as_another_and_more():
+    shapes = parse("x[*, s], w[s+r] -> y[*, s]")
+    assert shapes.letters == ("s", "r")
+    assert [shapes.dimensions(zeros(x=(2, 5), w=(n,)))["r"] for n in (5, 7)] == [0, 2]
+    assert axis_length("s+r", {"s": 5, "r": 2}) == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (1.0, TypeError, "offset: expected an integer; got float"),
+        (-1, ValueError, "offset: expected an integer of at least 0; got -1"),
+    ],
+)
+def test_lengths_and_positions_are_integers_of_at_least_0(value, error, message):
+    check_natural(s=0, h=np.int32(3))
+    with pytest.raises(error, match=message):
+        check_natural(s=0, offset=value)
 
 
 def test_check_inputs_returns_the_namespace():

@@ -58,6 +58,7 @@ STATIONS = (
 # Stem -> page, for the pages that exist.
 PAGES = {
     "embedding": "chapters/operations/embeddings.html",
+    "position_embedding": "chapters/operations/embeddings.html",
     "linear": "chapters/operations/linear.html",
     "matmul": "chapters/operations/linear.html",
     "softmax": "chapters/operations/softmax.html",

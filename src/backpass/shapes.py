@@ -3,7 +3,8 @@
 ``"x[*, n], w[n, p], b[p]? -> y[*, p]"`` reads: ``x`` has any leading axes and ``n`` columns, ``w`` is
 ``n`` by ``p``, ``b`` is optional, and ``y`` has the leading axes of ``x``.
 
-- A letter is a length, the same wherever it stands; ``2k`` is twice the length ``k``.
+- A letter is a length, the same wherever it stands; ``2k`` is twice the length ``k``, and ``s+r`` is ``s``, known
+  from an earlier array, and ``r`` more.
 - ``*`` stands for any number of leading axes, the same wherever it stands.
 - ``*a`` and ``*b`` are leading axes that broadcast together; ``*`` is then what they broadcast to.
 - ``n>0`` says that an axis may not be empty.
@@ -16,15 +17,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from numbers import Real
+from itertools import zip_longest
+from numbers import Integral, Real
 from typing import NamedTuple, TypeVar
-
-import numpy as np
 
 from backpass.arrays import Array, is_array, namespace, size
 
 Record = TypeVar("Record", bound=tuple)
 _TWICE = "2"  # before a letter: an axis of pairs
+_MORE = "+"  # after a letter: an axis at least as long
 _ARRAY = re.compile(r"(?P<name>\w+)\[(?P<axes>[^\]]*)\](?P<integer>:int)?(?P<optional>\?)?")
 
 
@@ -64,7 +65,7 @@ class Shapes:
     def letters(self) -> tuple[str, ...]:
         """The dimension letters in order of appearance."""
         axes = (axis for spec in (*self.inputs, *self.outputs) for axis in spec.axes)
-        return tuple(dict.fromkeys(axis.removeprefix(_TWICE) for axis in axes if not axis.startswith("*")))
+        return tuple(dict.fromkeys(at for axis in axes if not axis.startswith("*") for at in _letters(axis)))
 
     def bind(self, arrays: dict[str, Array | None]) -> dict[str, int | tuple[int, ...]]:
         """Lengths of letters and leading groups in the arrays given, inputs or outputs, by name.
@@ -101,8 +102,13 @@ class Shapes:
 
 
 def axis_length(axis: str, lengths: Mapping[str, int]) -> int:
-    """The length of an axis that is a letter, or twice one, given those of the letters."""
-    return 2 * lengths[axis.removeprefix(_TWICE)] if axis.startswith(_TWICE) else lengths[axis]
+    """The length of an axis that is a letter, twice one, or the sum of two, given those of the letters."""
+    length = sum(lengths[letter] for letter in _letters(axis))
+    return 2 * length if axis.startswith(_TWICE) else length
+
+
+def _letters(axis: str) -> list[str]:
+    return axis.removeprefix(_TWICE).split(_MORE)
 
 
 @cache
@@ -136,6 +142,14 @@ def _bind_one(spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[
                     f"{spec.name}: expected {spec} with an even length of 2{axis}; got shape {list(shape)}"
                 )
             length //= 2
+        if _MORE in axis:
+            least, axis = axis.split(_MORE)
+            if length < lengths[least]:
+                raise ValueError(
+                    f"{spec.name}: expected {spec} with {least} = {lengths[least]}, as in {found_in[least]}; "
+                    f"got shape {list(shape)}"
+                )
+            length -= lengths[least]
         if axis in spec.nonempty and length == 0:
             raise ValueError(
                 f"{spec.name}: expected {spec} with {axis} of at least 1; got shape {list(shape)}"
@@ -163,12 +177,15 @@ def _pair(spec: Spec, shape: tuple[int, ...]) -> list[tuple[str, int | tuple[int
 
 
 def _broadcast(groups: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
-    try:
-        return np.broadcast_shapes(*groups.values())
-    except ValueError:
-        shown = " and ".join(str(list(group)) for group in groups.values())
-        names = ", ".join(groups)
-        raise ValueError(f"{names}: expected leading axes that broadcast together; got {shown}") from None
+    """As NumPy's broadcast_shapes has it, also for the lengths that torch.compile does not know yet."""
+    lengths: list[int] = []
+    for column in zip_longest(*(reversed(group) for group in groups.values()), fillvalue=1):
+        lengths.append(next((length for length in column if length != 1), 1))
+        if any(length not in (1, lengths[-1]) for length in column):
+            shown = " and ".join(str(list(group)) for group in groups.values())
+            names = ", ".join(groups)
+            raise ValueError(f"{names}: expected leading axes that broadcast together; got {shown}")
+    return tuple(reversed(lengths))
 
 
 def check_inputs(text: str, **arrays: Array | None):
@@ -223,6 +240,16 @@ def check_saved(saved: object, expected: type[Record]) -> Record:
         wanted = f"Saved({', '.join(fields)})"
         raise TypeError(f"saved: expected what forward returned second, {wanted}; got {type(saved).__name__}")
     return saved
+
+
+def check_natural(**numbers: object) -> None:
+    """Refuse what cannot be a length or a position: anything but an integer of at least 0. Raises TypeError or
+    ValueError, naming the number."""
+    for name, value in numbers.items():
+        if not isinstance(value, Integral):
+            raise TypeError(f"{name}: expected an integer; got {type(value).__name__}")
+        if value < 0:
+            raise ValueError(f"{name}: expected an integer of at least 0; got {value}")
 
 
 def check_eps(eps: object) -> None:

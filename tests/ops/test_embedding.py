@@ -94,7 +94,11 @@ def test_a_token_that_occurs_a_thousand_times_is_summed_in_float32(dtype):
     if dtype is np.float16:
         t, w, dy = np.zeros(many, int), np.ones((2, 3), dtype), np.ones((many, 3), dtype)
     else:
-        t, w, dy = torch.zeros(many, dtype=torch.int64), torch.ones(2, 3).to(dtype), torch.ones(many, 3).to(dtype)
+        t, w, dy = (
+            torch.zeros(many, dtype=torch.int64),
+            torch.ones(2, 3).to(dtype),
+            torch.ones(many, 3).to(dtype),
+        )
     _, saved = embedding.forward(t, w)
     assert embedding.backward(dy, saved).tolist() == [[many] * 3, [0] * 3]
 

@@ -3,7 +3,7 @@ r"""The formulas of an operation's docstring, read and checked like the lines of
 A module's docstring holds one ``.. math::`` of statements parted by ``\quad`` or ``\qquad``: what the output is, after
 what it is defined by, then the gradient of each differentiable input. What its letters range over follows from SHAPES: a
 capital is a matrix, whose rows are the leading axes; a small letter has as many axes as it has indices there, an axis of
-pairs counting two. Integers are rows of V elements, one of which is 1.
+pairs counting two, and one of s+r being as long as s. Integers are rows of V elements, one of which is 1.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _declared(spec: shapes.Spec, mathematics: str) -> str:
 
 def _space(spec: shapes.Spec, mathematics: str) -> tuple[str, str]:
     """The array's name in mathematics, a capital if the docstring has it so, and the space it is of."""
-    letters = [axis for axis in spec.axes if not axis.startswith("*")]
+    letters = [axis.partition("+")[0] for axis in spec.axes if not axis.startswith("*")]
     if spec.in_pairs:
         letters[-1:] = ["2", letters[-1].removeprefix("2")]
     group = spec.group

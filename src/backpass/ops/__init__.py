@@ -17,6 +17,7 @@ from types import ModuleType
 
 STEMS = (
     "embedding",
+    "position_embedding",
     "linear",
     "matmul",
     "scale",

@@ -33,6 +33,7 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "soft_cross_entropy": ({"reduction": "sum"},),
     "linear_cross_entropy": ({"reduction": "sum"}, {"chunk": None}),
     "rope": ({"interleaved": True},),
+    "position_embedding": ({"offset": 2},),
     "dropout": ({"training": False},),
     "gelu": ({"approximate": "tanh"},),
     "swiglu": ({"keep_sigmoid": True},),

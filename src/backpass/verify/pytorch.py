@@ -85,6 +85,14 @@ def _embedding(t, w):
     return torch.nn.functional.embedding(t, w)
 
 
+def _position_embedding(x, w, *, offset=0):
+    """As models have it: positions are tokens of a table of their own."""
+    import torch
+
+    positions = torch.arange(offset, offset + x.shape[-2], device=w.device)
+    return x + torch.nn.functional.embedding(positions, w)
+
+
 def _linear(x, w, b=None):
     import torch
 
@@ -178,6 +186,7 @@ _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "soft_cross_entropy": _soft_cross_entropy,
     "linear_cross_entropy": _linear_cross_entropy,
     "embedding": _embedding,
+    "position_embedding": _position_embedding,
     "linear": _linear,
     "matmul": _matmul,
     "scale": _scale,

@@ -1,0 +1,89 @@
+r"""Position embedding: to the vector at each position of a sequence a table's row for that position is added.
+
+.. math:: y_{rij} = x_{rij} + w_{ij}, \qquad
+          \bar{x}_{rij} = \bar{y}_{rij}, \quad \bar{w}_{ij} = \sum_r \bar{y}_{rij}
+
+Derived on the page ``operations/embeddings``. In the formulas ``w_ij`` is the row of position i, which is row
+``offset`` + i of the table; rows of other positions get the gradient 0. Gradients of 16 bits are summed in float32
+and rounded once. ``sinusoidal`` makes the fixed table that needs no gradient.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import NamedTuple
+
+import numpy as np
+
+from backpass.arrays import Array, as_type_of, namespace, scatter_add, size, widened
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_natural, check_saved, kind
+
+SHAPES = "x[*, s, h], w[s+r, h] -> y[*, s, h]"
+PARAMETERS = ("w",)
+
+
+class Saved(NamedTuple):
+    """No array: the derivative of a sum needs neither term."""
+
+    shape: tuple[int, ...]
+    rows: int  # of w
+    offset: int
+    kind: Kind
+
+
+def forward(x: Array, w: Array, *, offset: int = 0) -> tuple[Array, Saved]:
+    """``y[*, s, h]``, the sum of ``x[*, s, h]`` and the ``s`` rows of ``w`` from ``offset`` on.
+
+    Raises TypeError for what is no floating-point array or of differing library, device or dtype, and for an
+    ``offset`` that is no integer; ValueError for shapes that do not fit and positions that are not in the table.
+    """
+    check_inputs(SHAPES, x=x, w=w)
+    check_natural(offset=offset)
+    s, rows = x.shape[-2], w.shape[0]
+    if offset + s > rows:
+        raise ValueError(
+            f"offset: expected at most {rows - s}, for {s} positions in {rows} rows; got {offset}"
+        )
+    return x + w[offset : offset + s, :], Saved(tuple(x.shape), rows, int(offset), kind(x))
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
+    """``dx[*, s, h]``, which is ``dy[*, s, h]`` itself, and ``dw``."""
+    shape, rows, offset, like = check_saved(saved, Saved)
+    xp = check_cotangent(dy, shape, like)
+    *leading, s, h = shape
+
+    # In the forward pass every sequence met the same rows; so now their gradients sum over sequences.
+    sequences = xp.reshape(dy, (size(leading), s, h))
+    used = xp.sum(widened(sequences), axis=0)  # [s, h]
+    positions = xp.arange(offset, offset + s, device=dy.device)
+    dw = scatter_add(used, positions, rows)
+    return dy, as_type_of(dw, dy)
+
+
+def forward_flops(m, s, h):
+    """One sum an element."""
+    return m * s * h
+
+
+def backward_flops(m, s, h):
+    """A sum of m terms for each element of the rows that were read."""
+    return (m - 1) * s * h
+
+
+def sinusoidal(s: int, h: int, *, base: float = 10000.0, offset: int = 0, like: Array) -> Array:
+    """``[s, h]``: the fixed table of "Attention is all you need" at the positions ``offset``, …, ``offset + s − 1``.
+
+    Columns 2i and 2i + 1, counted from 0, are the sine and the cosine of position · base^(−2i/h); an odd ``h`` leaves
+    the last sine alone. Computed in float64 and rounded once, to the library, dtype and device of ``like``. Raises
+    TypeError for a length or an offset that is no integer, ValueError for one below 0 or a ``base`` of 0 or less.
+    """
+    check_natural(s=s, h=h, offset=offset)
+    if not isinstance(base, Real) or not base > 0:
+        raise ValueError(f"base: expected a number above 0; got {base!r}")
+    frequencies = float(base) ** (-np.arange(0, h, 2) / max(h, 1))
+    angles = np.arange(offset, offset + s)[:, None] * frequencies
+    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
+    table = pairs.reshape(s, 2 * len(frequencies))[:, :h]
+    xp = namespace(like)
+    return xp.astype(xp.asarray(table, device=like.device), like.dtype)
