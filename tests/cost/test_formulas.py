@@ -9,7 +9,7 @@ import sympy
 from backpass import cost, ops
 from backpass.shapes import parse
 from backpass.verify import draw
-from backpass.verify.drawing import options_for
+from backpass.verify.drawing import leaving_out
 
 DRAWS = 24
 
@@ -38,7 +38,7 @@ def drawn(stem, rng):
     a, b = broadcastable(rng)
     groups = {"*": leading(rng), "*a": a, "*b": b}
     without = [spec.name for spec in shapes.inputs if spec.optional and rng.random() < 0.4]
-    options = options_for(op)
+    without, options = leaving_out(op, without)
     if "copies" in options:
         options["copies"] = length(rng)
     return draw(op, rng, lengths=lengths, leading=groups, without=without), options
@@ -75,7 +75,8 @@ def test_formulas_take_bare_symbols(stem):
     """As a chapter calls them: no helper between."""
     op = ops.load(stem)
     for function in (op.forward_flops, op.backward_flops):
-        names = [name for name in inspect.signature(function).parameters if not name.startswith("has_")]
+        parameters = inspect.signature(function).parameters.values()
+        names = [p.name for p in parameters if not isinstance(p.default, (str, bool))]
         symbols = {name: sympy.Symbol(name) for name in names}
         assert sympy.sympify(function(**symbols)).free_symbols <= set(symbols.values())
 
@@ -135,6 +136,15 @@ def test_a_formula_that_asks_for_what_nothing_gives_is_refused():
 
     with pytest.raises(TypeError, match="asks for distinct, which nothing gives"):
         cost.formula(Op, (2, 3))
+
+
+def test_what_depends_on_data_is_found_in_integers_or_given():
+    t = np.array([3, 0, 3, 3])
+    assert cost.formula("embedding", t, (5, 2)) == (0, 4)
+    assert cost.formula("embedding", (2, 3), (5, 2), distinct=4) == (0, 4)
+    assert cost.dimensions("embedding", t, (5, 2)) == {"m": 4, "h": 2, "distinct": 2}
+    with pytest.raises(TypeError, match="asks for distinct, which nothing gives"):
+        cost.formula("embedding", (2, 3), (5, 2))
 
 
 def test_without_formulas_there_is_still_a_count():
