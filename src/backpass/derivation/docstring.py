@@ -17,7 +17,7 @@ from backpass.derivation.derivation import Derivation, derive
 # An option's letter in mathematics, the same for all operations.
 OPTIONS = {"factor": "c", "copies": "k", "eps": r"\epsilon"}
 # An option's value, where forward takes no symbol for it.
-VALUES = {"p": 0.25}
+VALUES = {"p": 0.25, "activation": "swiglu"}
 # What forward saves of such an option, and what it draws: constants too, and how they are declared.
 SAVED = {"mask": r"M \in \mathbb{R}^m", "p": r"p \in \mathbb{R}"}
 # An array without a gradient.
@@ -48,6 +48,7 @@ def formulas(stem: str) -> Derivation:
     fields = {*module.Saved._fields} - (VALUES.keys() - values.keys())
     drawn = {field: declared for field, declared in SAVED.items() if field in fields}
     names = {spec.name: CONSTANTS[spec.name] for spec in constant}
+    names |= {s.name: _space(s, " ".join(statements))[0] for s in differentiable if "_" in s.name}
     rows += [rf"{names[spec.name]} \in {_space(spec, '')[1]}" for spec in constant]
     rows += drawn.values()
     names |= {field: declared.partition(" ")[0] for field, declared in drawn.items()}
@@ -81,7 +82,9 @@ def _space(spec: shapes.Spec, mathematics: str) -> tuple[str, str]:
     if spec.in_pairs:
         letters[-1:] = ["2", letters[-1].removeprefix("2")]
     group = spec.group
-    capital = re.search(rf"\\bar\{{{spec.name.upper()}\}}", mathematics)
+    name, _, label = spec.name.partition("_")
+    label = rf"_{{\text{{{label}}}}}" if label else ""
+    capital = f"\\bar{{{name.upper()}}}{label}" in mathematics
     if capital:
         letters = letters if len(letters) >= 2 else ["m", *letters]
     else:
@@ -91,4 +94,4 @@ def _space(spec: shapes.Spec, mathematics: str) -> tuple[str, str]:
             letters.insert(group, "m")
     lengths = r" \times ".join(letters)
     space = rf"\mathbb{{R}}^{{{lengths}}}" if letters else r"\mathbb{R}"
-    return spec.name.upper() if capital else spec.name, space
+    return (name.upper() if capital else name) + label, space

@@ -33,9 +33,11 @@ STEMS = (
     "rms_norm",
     "rope",
     "dropout",
+    "relu",
     "gelu",
     "silu",
     "swiglu",
+    "feed_forward",
 )
 
 

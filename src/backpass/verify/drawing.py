@@ -25,6 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "nll": {"ignore_index": 1},
     "cross_entropy": {"ignore_index": 1},
     "linear_cross_entropy": {"ignore_index": 1, "chunk": 2},
+    "feed_forward": {"activation": "swiglu"},
 }
 # Other values of options, for `cases`: one more case each.
 OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -37,6 +38,11 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "dropout": ({"training": False},),
     "gelu": ({"approximate": "tanh"},),
     "swiglu": ({"keep_sigmoid": True},),
+}
+
+# Inputs that cannot be left out alone: what goes with them, and the options with which forward then runs.
+LEFT_OUT: dict[str, dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
+    "feed_forward": {"w_gate": (("b_gate",), {"activation": "gelu"})},
 }
 
 
@@ -112,6 +118,16 @@ def options_for(op: object) -> dict[str, Any]:
     return dict(OPTIONS.get(_stem(op), {}))
 
 
+def leaving_out(op: object, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """The optional inputs to leave out where ``names`` are, and the options with which forward then runs."""
+    without, options = list(names), options_for(op)
+    for name, (others, instead) in LEFT_OUT.get(_stem(op), {}).items():
+        if name in names:
+            without += [other for other in others if other not in without]
+            options |= instead
+    return without, options
+
+
 def cases(
     op: object, rng: np.random.Generator
 ) -> Iterator[tuple[tuple[np.ndarray | None, ...], dict[str, Any]]]:
@@ -128,7 +144,8 @@ def cases(
     ):
         yield draw(op, rng, leading=leading), options_for(op)
     for name in optional:
-        yield draw(op, rng, without=[name]), options_for(op)
+        without, options = leaving_out(op, [name])
+        yield draw(op, rng, without=without), options
     for others in OTHER_OPTIONS.get(_stem(op), ()):
         yield draw(op, rng), options_for(op) | others
     lengths = {letter: TIMES * length for letter, length in _lengths(shapes).items()}

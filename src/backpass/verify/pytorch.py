@@ -160,6 +160,12 @@ def _rope(x, cos, sin, *, interleaved=False):
     return x * torch.cat((cos, cos), dim=-1) + half_turned * torch.cat((sin, sin), dim=-1)
 
 
+def _relu(x):
+    import torch
+
+    return torch.nn.functional.relu(x)
+
+
 def _gelu(x, *, approximate="none"):
     import torch
 
@@ -176,6 +182,20 @@ def _swiglu(g, u, *, keep_sigmoid=False):
     import torch
 
     return torch.nn.functional.silu(g) * u
+
+
+def _feed_forward(x, w_up, w_down, b_up, b_down, w_gate, b_gate, *, activation="gelu"):
+    import torch
+
+    functional = torch.nn.functional
+    u = functional.linear(x, w_up.mT, b_up)
+    if activation == "swiglu":
+        a = functional.silu(functional.linear(x, w_gate.mT, b_gate)) * u
+    elif activation == "relu":
+        a = functional.relu(u)
+    else:
+        a = functional.gelu(u, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return functional.linear(a, w_down.mT, b_down)
 
 
 _OPERATORS: dict[str | None, Callable[..., Array]] = {
@@ -196,7 +216,9 @@ _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "rms_norm": _rms_norm,
     "rope": _rope,
     "dropout": _dropout,
+    "relu": _relu,
     "gelu": _gelu,
     "silu": _silu,
     "swiglu": _swiglu,
+    "feed_forward": _feed_forward,
 }

@@ -1,0 +1,129 @@
+r"""A transformer's feed-forward block: widen each row, pass it through an activation or a gate, and narrow it again.
+
+.. math:: U = X W_{\text{up}} + \mathbf{1}_m b_{\text{up}}^\top, \quad
+          G = X W_{\text{gate}} + \mathbf{1}_m b_{\text{gate}}^\top, \quad
+          S_{ij} = \frac{1}{1 + e^{-G_{ij}}}, \quad
+          A_{ij} = G_{ij} S_{ij} U_{ij}, \quad
+          Y = A W_{\text{down}} + \mathbf{1}_m b_{\text{down}}^\top, \qquad
+          \bar{W}_{\text{down}} = A^\top \bar{Y}, \quad
+          \bar{b}_{\text{down}} = \bar{Y}^\top \mathbf{1}_m, \quad
+          \bar{A} = \bar{Y} W_{\text{down}}^\top, \quad
+          \bar{U}_{ij} = \bar{A}_{ij} G_{ij} S_{ij}, \quad
+          \bar{G}_{ij} = \bar{A}_{ij} U_{ij} S_{ij} \big( 1 + G_{ij} (1 - S_{ij}) \big), \quad
+          \bar{W}_{\text{up}} = X^\top \bar{U}, \quad
+          \bar{b}_{\text{up}} = \bar{U}^\top \mathbf{1}_m, \quad
+          \bar{W}_{\text{gate}} = X^\top \bar{G}, \quad
+          \bar{b}_{\text{gate}} = \bar{G}^\top \mathbf{1}_m, \quad
+          \bar{X} = \bar{U} W_{\text{up}}^\top + \bar{G} W_{\text{gate}}^\top
+
+Derived on the page ``operations/feed_forward``. The formulas are those of ``activation="swiglu"``. With "relu",
+"gelu" or "gelu_tanh" there is no G: A is that function of U, and only U's half of the last sum is left.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backpass.arrays import Array
+from backpass.ops import gelu, linear, relu, swiglu
+from backpass.shapes import check_inputs, check_saved
+
+SHAPES = "x[*, h], w_up[h, f], w_down[f, h], b_up[f]?, b_down[h]?, w_gate[h, f]?, b_gate[f]? -> y[*, h]"
+PARAMETERS = ("w_up", "w_down", "b_up", "b_down", "w_gate", "b_gate")
+
+FUNCTIONS = {"relu": (relu, {}), "gelu": (gelu, {}), "gelu_tanh": (gelu, {"approximate": "tanh"})}
+ACTIVATIONS = (*FUNCTIONS, "swiglu")
+
+
+class Saved(NamedTuple):
+    """What each part saved, nothing twice: the projections share x, and ReLU's output is what the last one reads.
+    Of width f there are three arrays with a gate, two with GELU, one with ReLU."""
+
+    activation: str
+    up: linear.Saved  # x[*, h]
+    gate: linear.Saved | None  # the same x
+    activated: tuple  # ReLU: a[*, f]; GELU: u[*, f]; with a gate u[*, f] and g[*, f]
+    down: linear.Saved  # a[*, f]
+
+
+def forward(
+    x: Array,
+    w_up: Array,
+    w_down: Array,
+    b_up: Array | None = None,
+    b_down: Array | None = None,
+    w_gate: Array | None = None,
+    b_gate: Array | None = None,
+    *,
+    activation: str = "gelu",
+) -> tuple[Array, Saved]:
+    """``y[*, h]`` of ``x[*, h]``, by way of rows of width f.
+
+    Raises TypeError for what is no floating-point array or of another library, device or dtype than ``x``,
+    ValueError for shapes that do not fit, an unknown ``activation``, "swiglu" without ``w_gate``, a
+    ``w_gate`` without "swiglu", and a ``b_gate`` without ``w_gate``.
+    """
+    check_inputs(
+        SHAPES, x=x, w_up=w_up, w_down=w_down, b_up=b_up, b_down=b_down, w_gate=w_gate, b_gate=b_gate
+    )
+    _check_activation(activation, w_gate, b_gate)
+
+    u, up = linear.forward(x, w_up, b_up)
+    if activation == "swiglu":
+        g, gate = linear.forward(x, w_gate, b_gate)
+        a, activated = swiglu.forward(g, u)
+    else:
+        function, options = FUNCTIONS[activation]
+        gate = None
+        a, activated = function.forward(u, **options)
+    y, down = linear.forward(a, w_down, b_down)
+    return y, Saved(activation, up, gate, activated, down)
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array | None, ...]:
+    """``dx[*, h]`` and the gradients of weights and biases, in forward's order, None for what was not given;
+    from ``dy[*, h]``."""
+    activation, up, gate, activated, down = check_saved(saved, Saved)
+    da, dw_down, db_down = linear.backward(dy, down)
+    if gate is None:
+        du = FUNCTIONS[activation][0].backward(da, activated)
+        dx, dw_up, db_up = linear.backward(du, up)
+        return dx, dw_up, dw_down, db_up, db_down, None, None
+
+    # In the forward pass x met two matrices; so now the gradients that come back through both are added.
+    dg, du = swiglu.backward(da, activated)
+    dx_up, dw_up, db_up = linear.backward(du, up)
+    dx_gate, dw_gate, db_gate = linear.backward(dg, gate)
+    return dx_up + dx_gate, dw_up, dw_down, db_up, db_down, dw_gate, db_gate
+
+
+def forward_flops(m, h, f, has_b_up=True, has_b_down=True, has_b_gate=True, activation="gelu"):
+    """The projections, with a gate three of them, and the activation of m·f elements."""
+    up, down = linear.forward_flops(m, h, f, has_b_up), linear.forward_flops(m, f, h, has_b_down)
+    if activation == "swiglu":
+        return up + down + linear.forward_flops(m, h, f, has_b_gate) + swiglu.forward_flops(m * f)
+    function, options = FUNCTIONS[activation]
+    return up + down + function.forward_flops(m * f, **options)
+
+
+def backward_flops(m, h, f, has_b_up=True, has_b_down=True, has_b_gate=True, activation="gelu"):
+    """The same parts' backwards; with a gate also the m·h sums where the two gradients of x meet."""
+    up, down = linear.backward_flops(m, h, f, has_b_up), linear.backward_flops(m, f, h, has_b_down)
+    if activation == "swiglu":
+        gate = linear.backward_flops(m, h, f, has_b_gate) + m * h
+        return up + down + gate + swiglu.backward_flops(m * f)
+    function, options = FUNCTIONS[activation]
+    return up + down + function.backward_flops(m * f, **options)
+
+
+def _check_activation(activation: str, w_gate: Array | None, b_gate: Array | None) -> None:
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)}; got {activation!r}")
+    if activation == "swiglu" and w_gate is None:
+        raise ValueError("w_gate: expected an array w_gate[h, f] with activation='swiglu'; got None")
+    if activation != "swiglu":
+        for name, array in (("w_gate", w_gate), ("b_gate", b_gate)):
+            if array is not None:
+                raise ValueError(
+                    f"{name}: expected None with activation={activation!r}, which has no gate; got an array"
+                )
