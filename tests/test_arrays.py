@@ -208,3 +208,25 @@ def test_erf_of_complex_numbers_is_analytic():
         found = arrays.erf(z)
         np.testing.assert_allclose(found.real, exact.real, atol=1e-14)
         np.testing.assert_allclose(found.imag, exact.imag, atol=1e-14 * abs(imaginary), rtol=1e-13)
+
+
+@LIBRARIES
+def test_a_total_begins_with_its_first_term(make):
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((4, 2, 3)), rng.standard_normal((4, 3, 5))
+    total, products = None, None
+    with counting.tally() as t:
+        for left, right in zip(a, b, strict=True):
+            total = arrays.plus(total, make(left))
+            products = arrays.plus_product(products, make(left), make(right))
+    np.testing.assert_allclose(plain(total), a.sum(axis=0), rtol=1e-14)
+    np.testing.assert_allclose(plain(products), (a @ b).sum(axis=0), rtol=1e-13)
+    if make is counting.array:
+        assert t.by_kind == {"add": 3 * 6 + 10 * (4 * 3 - 1), "multiply": 4 * 2 * 3 * 5}
+
+
+def test_pytorch_adds_products_in_place():
+    a, b = torch.ones(2, 3), torch.ones(3, 5)
+    first = arrays.plus_product(None, a, b)
+    assert arrays.plus_product(first, a, b) is first
+    assert torch.equal(first, torch.full((2, 5), 6.0))

@@ -87,6 +87,11 @@ def pick(x: Array, index: Array) -> Array:
     return xp.where(index < 0, 0.0, found)
 
 
+def plus(total: Array | None, term: Array) -> Array:
+    """``total + term``, or the term alone where there is no total yet."""
+    return term if total is None else total + term
+
+
 def plus_product(total: Array | None, a: Array, b: Array) -> Array:
     """``total[m, n] + a[m, k] @ b[k, n]``, or the product alone where there is no total yet.
 

@@ -1,5 +1,8 @@
 """What linear_cross_entropy promises beside the contract: the plain form's results at every chunk, without its array."""
 
+import ast
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from backpass import cost
 from backpass.interpreters import counting
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
+from backpass.verify.mutation import compiled, mutants
 
 REDUCTIONS = pytest.mark.parametrize("reduction", ["mean", "sum"])
 M, H, V = 7, 4, 5
@@ -118,40 +122,35 @@ def test_it_keeps_gradients_and_no_scores():
     assert {part.name: part.bytes for part in kept.arrays} == {"dx": 8 * M * H, "dw": 8 * H * V, "db": 8 * V}
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_gradients_of_16_bits_are_summed_over_chunks_in_float32(dtype):
-    """4096 chunks of one token each, all of which push one weight the same way."""
-    m = 4096
+def test_gradients_of_16_bits_are_summed_over_chunks_in_float32():
+    """1024 chunks of one token each, all of which push one weight the same way."""
+    m, dtype = 1024, torch.bfloat16
     x, w = torch.ones(m, 1, dtype=dtype), torch.tensor([[0.0, 1.0]]).to(dtype)
     t = torch.zeros(m, dtype=torch.int64)
-    arguments = x, w, t, None
-    found = chunked(*arguments, torch.ones((), dtype=dtype), chunk=1)
-    expected = plain(*(a if a is t or a is None else a.double() for a in arguments), torch.ones(()).double())
-    eps = torch.finfo(dtype).eps
-    for one, other in zip(found[:3], expected[:3], strict=True):
+    dy = torch.ones((), dtype=dtype)
+    found = chunked(x, w, t, None, dy, chunk=1)[:3]
+    expected = plain(x.double(), w.double(), t, None, dy.double())[:3]
+    for one, other in zip(found, expected, strict=True):
         assert one.dtype == dtype
-        torch.testing.assert_close(one.double(), other, rtol=2 * eps, atol=torch.finfo(dtype).smallest_normal)
+        torch.testing.assert_close(one.double(), other, rtol=2 * torch.finfo(dtype).eps, atol=0)
 
     stalled = torch.zeros((), dtype=dtype)
     for _ in range(m):
         stalled += torch.tensor(1 / m, dtype=dtype)
-    assert stalled < 0.6  # what a sum in 16 bits would have made of 1
+    assert stalled == 0.25  # what a sum in 16 bits would have made of 1
 
 
 def test_a_loss_scale_arrives_before_float16_rounds_small_gradients_to_zero():
-    """At 2¹⁴ tokens a scores' gradient over their number is below float16's least; times 2¹⁰ it is not."""
-    m, V = 2**14, 2**12
-    x = torch.ones(m, 1, dtype=torch.float16)
-    w = torch.zeros(1, V, dtype=torch.float16)
-    t = torch.zeros(m, dtype=torch.int64)
-    t[:] = -100
-    t[: m // 2] = 0
-    _, saved = linear_cross_entropy.forward(x, w, t, chunk=m // 4)
+    """A score's gradient over the number of tokens is below float16's least here; times 2¹⁰ it is not."""
+    m, V = 512, 64
+    x, w = torch.ones(m, 1, dtype=torch.float16), torch.zeros(1, V, dtype=torch.float16)
+    w[0, 0] = 12
+    weight = torch.softmax(w[0].double(), dim=0)[1]
+    assert (weight / m).to(torch.float16) == 0
+
+    _, saved = linear_cross_entropy.forward(x, w, torch.zeros(m, dtype=torch.int64), chunk=100)
     _, dw, _ = linear_cross_entropy.backward(torch.tensor(2.0**10, dtype=torch.float16), saved)
-    torch.testing.assert_close(
-        dw[0, 1:].double(), torch.full((V - 1,), 2.0**10 / V).double(), rtol=1e-3, atol=0
-    )
+    torch.testing.assert_close(dw[0, 1:].double(), (2**10 * weight).expand(V - 1), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("make", [np.array, torch.tensor, counting.array], ids=["numpy", "torch", "counting"])
@@ -199,3 +198,69 @@ def test_a_target_outside_the_vocabulary_is_refused_before_any_arithmetic():
     with counting.tally() as tally, pytest.raises(IndexError, match=message):
         linear_cross_entropy.forward(*map(counting.array, (x, w, t, b)))
     assert tally.total == 0
+
+
+# The gradients are computed in the forward, so there single changes are to be caught, not in the backward alone.
+
+EQUIVALENT = {
+    "max(m, 1) → max(1, m)": "The larger of two numbers is the same in either order.",
+    "max(m, 1) → max(m, 2)": "Without tokens there is one chunk more, empty as the first, which adds zeros.",
+    "namespace(p).where((t < 0)[:, None], 0.0, less_target(p, t)) → "
+    "namespace(p).where((t < 0)[:, None], -0.0, less_target(p, t))": "A zero of the other sign is equal to zero.",
+}
+
+
+def changes():
+    """Those of what computes a chunk, and of the loop over chunks."""
+    for name, chosen in (
+        ("_chunk", lambda node: True),
+        ("forward", lambda node: isinstance(node, ast.For)),
+    ):
+        for mutant in mutants(vars(linear_cross_entropy)[name], chosen):
+            yield mutant.change, SimpleNamespace(**compiled(mutant, linear_cross_entropy))
+
+
+def asked():
+    """Inputs, options and what is expected of them: uneven chunks, no bias, several axes, 16 bits, no tokens."""
+    x, w, t, b = drawn()
+    dy = np.array(-1.75)
+    half = [
+        torch.tensor(a).to(torch.float16) if a.dtype == float else torch.tensor(a) for a in (x, w, t, b, dy)
+    ]
+    for inputs, options in (
+        ((x, w, t, b, dy), {"chunk": 3}),
+        ((x, w, t, None, dy), {}),
+        ((x[:6].reshape(2, 3, H), w, t[:6].reshape(2, 3), b, dy), {"chunk": 4, "reduction": "sum"}),
+        (half, {"chunk": 3}),
+        ((x[:0], w, t[:0], b, dy), {"chunk": 1}),
+    ):
+        yield inputs, options, chunked(*inputs, **options)
+
+
+def same(found, expected):
+    if expected is None:
+        return found is None
+    return (
+        found.dtype == expected.dtype
+        and found.shape == expected.shape
+        and bool(((abs(found - expected) <= 1e-12) | ((found != found) & (expected != expected))).all())
+    )
+
+
+def test_every_change_of_how_the_gradients_are_summed_is_caught():
+    cases = list(asked())
+
+    def survives(op):
+        try:
+            return all(
+                same(found, wanted)
+                for inputs, options, expected in cases
+                for found, wanted in zip(chunked(*inputs, op=op, **options), expected, strict=True)
+            )
+        except Exception:
+            return False
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        assert survives(linear_cross_entropy)
+        assert {change for change, op in changes() if survives(op)} == set(EQUIVALENT)

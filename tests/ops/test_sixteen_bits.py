@@ -11,7 +11,12 @@ from backpass.shapes import Kind
 from backpass.verify import draw
 from backpass.verify.drawing import options_for
 
-STEMS = [stem for stem in ops.STEMS if "widened(" in inspect.getsource(ops.load(stem))]
+# A matrix product of 16 bits is rounded where it is made: linear_cross_entropy's scores, then what follows from them.
+STEMS = [
+    stem
+    for stem in ops.STEMS
+    if "widened(" in inspect.getsource(ops.load(stem)) and stem != "linear_cross_entropy"
+]
 LENGTHS = {"n": 301, "V": 301}
 
 

@@ -19,7 +19,7 @@ import math
 from numbers import Integral
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_matrix, as_type_of, namespace, plus_product, transpose, widened
+from backpass.arrays import Array, as_matrix, as_type_of, namespace, plus, plus_product, transpose, widened
 from backpass.ops import linear, log_softmax, nll
 from backpass.ops.cross_entropy import less_target
 from backpass.shapes import check_cotangent, check_inputs, check_saved
@@ -60,19 +60,18 @@ def forward(
     chunk = _check_chunk(chunk) or max(1, m * h // V)
     targets, divisor = nll.check_targets(targets, V, ignore_index, reduction)
 
-    losses, dx, dw, db = [], [], None, None
+    total, dx, dw, db = None, [], None, None
     for start in range(0, max(m, 1), chunk):
         part = rows[start : start + chunk, ...]  # [c, h]
         loss, dz = _chunk(part, w, targets[start : start + chunk], b)
-        losses.append(loss)
+        total = plus(total, loss)
         dx.append(as_type_of(dz, x) @ transpose(w))
 
         # Every token met the same w and b: their gradients sum over tokens, and so over chunks.
         dw = plus_product(dw, transpose(widened(part)), dz)
         if b is not None:
-            db = xp.sum(dz, axis=0) if db is None else db + xp.sum(dz, axis=0)
+            db = plus(db, xp.sum(dz, axis=0))
 
-    total = xp.sum(xp.stack(losses))
     y = as_type_of(total if divisor is None else total / divisor, x)
     if divisor is not None and math.isnan(divisor):
         divisor = 1  # the mean of no tokens is NaN; the gradients, 0, stay what they are

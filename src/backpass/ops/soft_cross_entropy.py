@@ -52,13 +52,13 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
     """``dx[*, V]`` and ``dq[*, V]`` from ``dy[]``."""
     p, q, divisor = check_saved(saved, Saved)
     xp = check_cotangent(dy, (), like=p)
-    wide_p, wide_q, dy = widened(p), widened(q), widened(dy)
+    p, q, dy = widened(p), widened(q), widened(dy)
     each = dy if divisor is None else dy / divisor
 
     # In the forward pass a target took its share of the row's log-sum, which every score raised by its weight;
     # so now a score gets its weight times all targets of the row, less its own.
-    dx = (xp.exp(wide_p) * xp.sum(wide_q, axis=-1, keepdims=True) - wide_q) * each
-    return as_type_of(dx, p), as_type_of(-wide_p * each, p)
+    dx = (xp.exp(p) * xp.sum(q, axis=-1, keepdims=True) - q) * each
+    return as_type_of(dx, saved.p), as_type_of(-p * each, saved.p)
 
 
 def forward_flops(m, V, reduction="mean"):
