@@ -263,3 +263,90 @@ def test_is_fast_enough_to_run_with_every_page(name, seconds, sources):
     start = time.process_time()
     derive(sources[name] + "\n    note   timed, so that nothing is remembered", name=name)
     assert time.process_time() - start < seconds
+
+
+RELU = r"""
+    given x, \bar{y} \in \mathbb{R}^n
+    let y_i = \max(0, x_i)
+    \max(0, x_i) = x_i \left[ x_i > 0 \right]
+    \bar{x}_i = \bar{y}_i \frac{\partial y_i}{\partial x_i}
+        = \bar{y}_i [x_i > 0]
+        = \bar{y}_i [y_i > 0]
+"""
+
+
+def test_cases_are_checked_on_either_side():
+    derivation = derive(RELU, name="relu", operation="relu")
+    assert derivation.survivors() == []
+    signs = [evaluator.signs.values() for evaluator in derivation.evaluators()]
+    assert set().union(*(met for of_one in signs for met in of_one)) == {-1, 0, 1}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "[x_i < 0]",
+        "[x_i > 1]",
+        "[x_1 > 0]",
+        "(1 - [x_i > 0])",
+        r"\max(0, x_i)",
+        r"\frac{\max(0, x_i)}{x_1}",
+        r"\cdot 1",
+        r"\cdot 0",
+    ],
+)
+def test_a_wrong_case_is_refused(wrong):
+    text = RELU.partition("[y_i > 0]")[0] + rf"{wrong}"
+    with pytest.raises(DerivationError, match="does not equal the line above"):
+        derive(text, name="relu")
+
+
+def test_the_refusal_says_around_which_point():
+    with pytest.raises(
+        DerivationError, match=r"at n = 2, i = \d, around x_1 = -?\d\.?\d*, x_2 = -?\d\.?\d*:"
+    ):
+        derive(RELU.replace(r"[x_i > 0]" + "\n        = ", "[x_i < 0]\n    = "), name="relu")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("y_i [x_i^2 + 1 > 0] = y_i", "positive at all 12 points tried: one case went unchecked"),
+        (r"y_i [x_i \ne 0] = y_i", r"an indicator compares by <, >, \\le or \\ge"),
+        (r"y_i [x_i > \max_j x_j] = y_i", "this goes by a maximum"),
+        ("y_i [x > 0] = y_i", "numbers are compared; this is a n × 1 matrix"),
+        (r"\max(0, x) = y", "numbers are compared"),
+        ("y_i [x_i > 0 = y_i", "cannot read this|expected"),
+    ],
+)
+def test_what_is_no_case_is_refused_with_its_reason(line, message):
+    with pytest.raises(Unreadable, match=message):
+        derive(RELU + line, name="relu")
+
+
+def test_no_case_stands_on_an_equality():
+    derive(
+        r"""
+        given a, b \in \mathbb{R}_{>0}, x \in \mathbb{R}^n
+        [x_i > x_i] = 0
+        [x_i \ge x_i] = 1
+        [a > b] + [b \ge a] = 1
+        \max(x_i, x_j) = x_i + (x_j - x_i) [x_j > x_i]
+        \max(x_i, x_j) + \max(-x_i, -x_j) = (x_i - x_j) (2 [x_i > x_j] - 1)
+        \max_j x_j - \max_j x_j = 0
+        """,
+        name="equal",
+    )
+
+
+def test_a_defined_name_is_compared_by_its_definition_and_a_matrix_by_its_elements():
+    text = r"""
+        given X \in \mathbb{R}^{m \times n}, W \in \mathbb{R}^{n \times p}, \bar{Z} \in \mathbb{R}^{m \times p}
+        let U = X W
+        let Z_{ik} = \max(0, U_{ik})
+        \bar{U}_{ik} = [U_{ik} > 0] \bar{Z}_{ik}
+        \bar{X} = \bar{U} W^\top
+    """
+    derive(text, name="layer")
+    with pytest.raises(DerivationError, match="does not equal"):
+        derive(text.replace("[U_{ik} > 0]", "[U_{ik} < 0]"), name="layer")

@@ -102,3 +102,14 @@ def test_names_must_be_found(sources):
         derive(sources["softmax"], name="softmax", operation="softmax", names={"q": "x"})
     with pytest.raises(DerivationError, match="not bound to an operation"):
         derive(sources["softmax"], name="softmax").verify_operation()
+
+
+def test_an_operation_that_goes_by_a_sign_takes_a_derivation_that_does():
+    text = "given x, \\bar{y} \\in \\mathbb{R}^n\nlet y_i = x_i\n\\bar{x}_i = \\bar{y}_i"
+    with pytest.raises(
+        DerivationError, match=r"relu\.forward goes by a sign, and no line of the derivation does"
+    ):
+        derive(text, name="identity", operation="relu")
+    wrong = text.replace("= x_i", r"= x_i [x_i < 0]").replace(r"= \bar{y}_i", r"= \bar{y}_i [x_i < 0]")
+    with pytest.raises(DerivationError, match=r"the definition of y is not what relu\.forward returns"):
+        derive(wrong, name="reversed", operation="relu")

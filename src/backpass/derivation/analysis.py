@@ -320,6 +320,24 @@ class Analysis(Interpreter):
             return "/" in self.part.text[above.meta.end_pos : below.meta.start_pos]
         return tree.data in ("product", "hadamard")
 
+    # ---- cases -----------------------------------------------------------------------------------
+
+    def larger(self, tree: Tree) -> Shape:
+        return self._compared(tree, *tree.children[1:])
+
+    def indicator(self, tree: Tree) -> Shape:
+        first, relation, second = tree.children
+        if relation.startswith(r"\ne"):
+            self.refuse(r"an indicator compares by <, >, \le or \ge", relation)
+        return self._compared(tree, first, second)
+
+    def _compared(self, tree: Tree, first: Tree, second: Tree) -> Shape:
+        for side in (first, second):
+            if shape := self.visit(side):
+                self.refuse(f"numbers are compared; this is {in_words(shape)}", side)
+        self.expression.comparisons.append(tree)
+        return ()
+
     # ---- derivatives -----------------------------------------------------------------------------
 
     def partial(self, tree: Tree) -> Shape:

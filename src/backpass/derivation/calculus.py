@@ -104,6 +104,11 @@ class Calculus:
         """The fresh symbol that stands for the largest of some numbers."""
         return self._maxima.setdefault(values, sympy.Symbol(f"max_{len(self._maxima) + 1}", real=True))
 
+    @property
+    def maxima(self) -> set[sympy.Symbol]:
+        """The fresh symbols made so far."""
+        return set(self._maxima.values())
+
     # ---- derivatives -----------------------------------------------------------------------------
 
     def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
@@ -119,7 +124,7 @@ class Calculus:
                     terms.append(sympy.diff(value, used))
                 elif (inner := self.definition(used)) is not None:
                     terms.append(sympy.diff(value, used) * self._chain_rule(inner, symbol))
-                elif used in self._maxima.values():
+                elif used in self.maxima:
                     slope = sympy.Symbol(f"∂{used}/∂{symbol}", real=True)
                     self._slopes.add(slope)
                     terms.append(sympy.diff(value, used) * slope)

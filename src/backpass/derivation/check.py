@@ -11,7 +11,7 @@ import numpy as np
 import sympy
 
 from backpass.derivation.analysis import Analysis, define
-from backpass.derivation.evaluate import Evaluator, Value
+from backpass.derivation.evaluate import Evaluator, Point, Value
 from backpass.derivation.names import Expression, Scope, in_words
 from backpass.derivation.parse import DerivationError, Line, Part, Unreadable
 from backpass.interpreters import exact
@@ -157,7 +157,13 @@ def _report(
         where.append(f"element ({', '.join(str(k + 1) for k in place)})")
         above, here = above[place], here[place]
     symbols = evaluator.calculus.expand(above).free_symbols | evaluator.calculus.expand(here).free_symbols
-    point = {symbol: sympy.Rational(3 + 2 * k, 7 + k) for k, symbol in enumerate(sorted(symbols, key=str))}
+    symbols = sorted(symbols, key=str)
+    point = {symbol: sympy.Rational(3 + 2 * k, 7 + k) for k, symbol in enumerate(symbols)}
+    if evaluator.point is not None:
+        compared = sorted(evaluator.point.items(), key=str)
+        where.append("around " + ", ".join(f"{symbol} = {float(value):.2g}" for symbol, value in compared))
+        there = Point(evaluator.draw, evaluator.sizes)
+        point = {symbol: there[symbol] for symbol in symbols}
     return (
         f"this line does not equal the line above it\n{part.pointer(0)}\n  at {', '.join(where)}:\n"
         f"    above: {_shown(above, evaluator, point)}\n    here:  {_shown(here, evaluator, point)}"

@@ -13,7 +13,7 @@ from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.flips import Flip, Survivor
 from backpass.derivation.names import Scope
 from backpass.derivation.operation import Operation
-from backpass.derivation.parse import DerivationError, Line, Unreadable, read
+from backpass.derivation.parse import DerivationError, Line, Part, Unreadable, read
 
 
 def derive(
@@ -43,6 +43,9 @@ def derive(
     derivation = Derivation(text, name, after, operation, forward, names, options, sizes)
     derivation.check()
     return derivation
+
+
+POINTS = 4  # around which the cases of a derivation are checked: two at random, and their opposites
 
 
 class Derivation:
@@ -91,26 +94,51 @@ class Derivation:
         """All statements with their steps, those of the derivations before it included."""
         return chains_of(self.all_lines, self.scope)
 
+    @property
+    def _comparisons(self) -> list[tuple[Part, int]]:
+        """Each \\max(a, b) and [a > b], by its part and position."""
+        defined = [v.definition for v in self.scope.variables.values() if v.definition]
+        expressions = [*defined, *(expression for chain in self.chains for expression in chain.expressions)]
+        return [
+            (expression.part, tree.meta.start_pos)
+            for expression in expressions
+            for tree in expression.comparisons
+        ]
+
     def evaluators(self) -> list[Evaluator]:
-        """One for each assignment of sizes, shared among derivations with the same definitions."""
+        """One for each assignment of sizes; where a line goes by a sign, one for each of several points as well."""
+        draws = range(POINTS) if self._comparisons else [None]
+        trials = self.sizes or trial_sizes(self.scope)
+        return [self.evaluator(sizes, draw) for sizes in trials for draw in draws]
+
+    def evaluator(self, sizes: Sizes, draw: int | None) -> Evaluator:
+        """The evaluator at some sizes around a point, shared among derivations with the same definitions."""
         scope, known = scope_of(self.all_lines)
-        made = []
-        for sizes in self.sizes or trial_sizes(scope):
-            if sizes.keys() != set(scope.dimensions) or min(sizes.values(), default=2) < 2:
-                raise DerivationError(
-                    f"sizes: expected at least 2 for each of {scope.dimensions}; got {sizes}"
-                )
-            key = tuple(sizes.items())
-            if key not in known:
-                known[key] = Evaluator(scope, sizes)
-            made.append(known[key])
-        return made
+        if sizes.keys() != set(scope.dimensions) or min(sizes.values(), default=2) < 2:
+            raise DerivationError(f"sizes: expected at least 2 for each of {scope.dimensions}; got {sizes}")
+        key = (*sizes.items(), draw)
+        if key not in known:
+            known[key] = Evaluator(scope, sizes, draw)
+        return known[key]
 
     def check(self) -> None:
         """Check every line of its own and, if it is bound to one, the operation. Raises `DerivationError`."""
         self.check_lines(len(self.all_lines) - len(self.lines))
         if self.operation or self.forward:
             self.verify_operation()
+        self._named(self._refuse_one_sided)
+
+    def _refuse_one_sided(self) -> None:
+        """Raise `Unreadable` where a comparison came out the same way at every point: one of its cases went unchecked."""
+        evaluators = self.evaluators()
+        for part, position in self._comparisons:
+            met = set().union(*(evaluator.signs.get((part, position), set()) for evaluator in evaluators))
+            if met in ({1}, {-1}):
+                way = "positive" if 1 in met else "negative"
+                message = (
+                    f"this difference is {way} at all {len(evaluators)} points tried: one case went unchecked"
+                )
+                raise Unreadable(message, part, position)
 
     def check_lines(self, first: int = 0) -> None:
         """Check the statements of all lines from the `first` on."""

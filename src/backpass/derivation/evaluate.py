@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterator
+from random import Random
 
 import numpy as np
 import sympy
@@ -13,7 +14,9 @@ from lark.visitors import Interpreter
 
 from backpass.derivation.calculus import Calculus, Value
 from backpass.derivation.names import LOSS, Expression, Reference, Scope
-from backpass.derivation.parse import Unreadable
+from backpass.derivation.parse import Part, Unreadable
+from backpass.interpreters import exact
+from backpass.interpreters.symbolic import sign_at
 
 _RELATIONS = {
     r"\ne": operator.ne, r"\neq": operator.ne, "<": operator.lt, ">": operator.gt,
@@ -25,11 +28,29 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
-class Evaluator(Interpreter):
-    """Evaluates the expressions of a scope at one assignment of sizes. Each grammar rule has the method of its name."""
+class Point(dict):
+    """A random number for each symbol, drawn when it is asked for; where `draw` is odd that of the even one before it,
+    with the other sign. What is positive stays so."""
 
-    def __init__(self, scope: Scope, sizes: dict[str, int]) -> None:
-        self.scope, self.sizes = scope, sizes
+    def __init__(self, draw: int, sizes: dict[str, int]) -> None:
+        self.draw, self.sizes = draw, sizes
+
+    def __missing__(self, symbol: sympy.Symbol) -> sympy.Rational:
+        draw, opposite = (self.draw, 0) if symbol.is_positive else divmod(self.draw, 2)
+        least = 0 if symbol.is_positive else -1000
+        value = sympy.Rational(2 * Random(f"{symbol} {draw} {self.sizes}").randint(least, 999) + 1, 1000)
+        self[symbol] = -value if opposite else value
+        return self[symbol]
+
+
+class Evaluator(Interpreter):
+    """Evaluates the expressions of a scope at one assignment of sizes; those that go by a sign, as they are around a point.
+    Each grammar rule has the method of its name. `signs` are those met at each comparison, by its part and position."""
+
+    def __init__(self, scope: Scope, sizes: dict[str, int], draw: int | None = None) -> None:
+        self.scope, self.sizes, self.draw = scope, sizes, draw
+        self.point = None if draw is None else Point(draw, sizes)
+        self.signs: dict[tuple[Part, int], set[int]] = {}
         self.calculus = Calculus(scope, sizes, self.value)
         self.expression: Expression | None = None
         self.indices: dict[str, int] = {}
@@ -200,6 +221,28 @@ class Evaluator(Interpreter):
         for values in itertools.product(*(range(self.calculus.size(side)) for side in sides)):
             if relation is None or _RELATIONS[relation](values[0], self._at(limits.children[2])):
                 yield dict(zip(letters, values, strict=True))
+
+    # ---- cases -----------------------------------------------------------------------------------
+
+    def larger(self, tree: Tree) -> Value:
+        first, second = map(self.visit, tree.children[1:])
+        return first if self._sign(tree, first - second) > 0 else second
+
+    def indicator(self, tree: Tree) -> Value:
+        first, relation, second = tree.children
+        sign = self._sign(tree, self.visit(first) - self.visit(second))
+        return sympy.Integer(_RELATIONS[relation](sign, 0))
+
+    def _sign(self, tree: Tree, difference: sympy.Expr) -> int:
+        """The sign of a difference around the point; 0 where it is identically 0."""
+        difference = self.calculus.expand(difference)
+        if difference.free_symbols & self.calculus.maxima:
+            raise Unreadable("this goes by a maximum", self.expression.part, tree.meta.start_pos)
+        sign = sign_at(difference, self.point)
+        self.signs.setdefault((self.expression.part, tree.meta.start_pos), set()).add(sign)
+        if sign == 0 and not exact.is_zero(difference):
+            raise Unreadable("the sign of this is not known", self.expression.part, tree.meta.start_pos)
+        return sign
 
     # ---- derivatives -----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Every single mistake in a derivation's displayed lines: a sign, an index, a factor, sin for cos, a transpose; and which go
+"""Every single mistake in a derivation's displayed lines: a sign, an index, a factor, sin for cos, < for >, a transpose; and which go
 unseen.
 
 A flip changes the author's text in one place and is run as if the author had written it. One that no check notices is a
@@ -147,7 +147,8 @@ def _same_value(derivation: Derivation, flip: Flip) -> bool:
         (e, free) for side, e, free in _sides(flipped, flip.line, new_line) if side == flip.side
     )
     chain = next((chain for chain in derivation.chains if flip.line in chain.lines), None)
-    for evaluator, new_evaluator in zip(derivation.evaluators(), flipped.evaluators(), strict=True):
+    for evaluator in derivation.evaluators():
+        new_evaluator = flipped.evaluator(evaluator.sizes, evaluator.draw)
         for indices in chain.cases(evaluator) if chain else _all_indices(letters, evaluator):
             still = chain.still if chain else frozenset()
             before = np.vectorize(evaluator.calculus.expand, otypes=[object])(
@@ -197,11 +198,13 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
         yield from (_next_number(token) for token in tokens if token[0].isdigit())
     if tree.data == "function" and (other := _OTHER_FUNCTION.get(str(tokens[0]))):
         yield tokens[0].start_pos, tokens[0].end_pos, other, f"{tokens[0]} → {other}"
+    if tree.data == "indicator":
+        yield from (_other_relation(token) for token in tokens)
     if tree.data == "sum":
         yield from (_other_sign(text, token) for token in tokens)
     if tree.data in ("product", "hadamard"):
         yield from _dropped_factors(text, tree)
-    if tree.data in ("sum", "fraction", "bracket", "big"):
+    if tree.data in ("sum", "fraction", "bracket", "big", "indicator", "larger"):
         for child in tree.children[-1:] if tree.data == "big" else tree.children:
             yield from _one(text, child)
     if tree.data == "power" and tree.children[1].data == "top":
@@ -213,6 +216,16 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
     for child in tree.children:
         if isinstance(child, Tree):
             yield from _edits(expression, child, letters)
+
+
+_OTHER_RELATION = {
+    "<": ">", ">": "<", r"\le": r"\ge", r"\leq": r"\geq", r"\ge": r"\le", r"\geq": r"\leq",
+}  # fmt: skip
+
+
+def _other_relation(token: Token) -> Edit:
+    other = _OTHER_RELATION[token]
+    return token.start_pos, token.end_pos, other, f"{token} → {other}"
 
 
 _OTHER_FUNCTION = {r"\sin": r"\cos", r"\cos": r"\sin"}

@@ -49,7 +49,8 @@ class Reference:
 
 @dataclass(eq=False)
 class Expression:
-    """An analysed piece of mathematics. `references` and `ranges` are keyed by the identity of the tree's nodes."""
+    """An analysed piece of mathematics. `references` and `ranges` are keyed by the identity of the tree's nodes;
+    `comparisons` are the nodes whose value goes by a sign."""
 
     part: Part
     tree: Tree
@@ -57,6 +58,7 @@ class Expression:
     references: dict[int, Reference] = field(default_factory=dict)
     ranges: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     free: set[str] = field(default_factory=set)
+    comparisons: list[Tree] = field(default_factory=list)
 
 
 class Scope:

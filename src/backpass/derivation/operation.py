@@ -63,13 +63,10 @@ class Operation:
 
     def verify_forward(self, evaluator: Evaluator) -> NamedTuple:
         """Raise `DerivationError` unless the output's definition is what `forward` returns; return what it saved."""
-        from backpass.interpreters import symbolic
-
         calculus = evaluator.calculus
         arguments = [self._argument(name, variable, evaluator) for name, variable in self.inputs.items()]
         options = {key: self._option(value, evaluator) for key, value in self.options.items()}
-        with symbolic.session():
-            y, saved = self.module.forward(*arguments, **options)
+        y, saved = self._run("forward", evaluator, *arguments, **options)
         self.marks = self._marks(saved, evaluator)
         derived = calculus.array(self.output, lambda at: calculus.element(self.output, at))
         self._compare(derived, y, f"the definition of {self.output.name}", f"{self.stem}.forward", evaluator)
@@ -77,18 +74,26 @@ class Operation:
 
     def verify(self, evaluator: Evaluator, chains: list[Chain]) -> None:
         """Raise `DerivationError` unless the derivation starts at `forward` and its last lines are `backward`."""
-        from backpass.interpreters import symbolic
-
         saved = self.verify_forward(evaluator)
         dy = self._array(self.output_name, self.output, evaluator.calculus.cotangent, evaluator)
-        with symbolic.session():
-            gradients = self.module.backward(dy, saved)
+        gradients = self._run("backward", evaluator, dy, saved)
         gradients = gradients if isinstance(gradients, tuple) else (gradients,)
         for name, gradient in zip(self.differentiable, gradients, strict=True):
             if (variable := self.inputs[name]) is not None:
                 last = self._last_line(name, variable, chains, evaluator)
                 what = rf"the last line for \bar{{{variable.name}}}"
                 self._compare(last, gradient, what, f"{self.stem}.backward", evaluator)
+
+    def _run(self, part: str, evaluator: Evaluator, *arguments: object, **options: object):
+        """What forward or backward makes of symbols, in the case that the derivation is in around the evaluator's point."""
+        from backpass.interpreters import symbolic
+
+        try:
+            with symbolic.session(evaluator.point):
+                return getattr(self.module, part)(*arguments, **options)
+        except symbolic.Undecided as error:
+            message = f"{self.stem}.{part} goes by a sign, and no line of the derivation does: {error}"
+            raise DerivationError(message) from None
 
     def _last_line(self, name: str, variable: Variable, chains: list[Chain], evaluator: Evaluator) -> Value:
         """The value of the last line of the last unconditional statement that begins with a variable's gradient."""

@@ -217,7 +217,8 @@ def _comparison(relation: Callable) -> Callable:
         a, b = self._pair(a, b)
         if a.dtype != self.dtype:
             return self.wrap(relation(a._values, b._values), BOOL)
-        found = _elementwise(lambda p, q: self.scalars.compare(relation, p, q), a._values, b._values)
+        with np.errstate(invalid="ignore"):  # to compare NaN is to get False, and no error
+            found = _elementwise(lambda p, q: self.scalars.compare(relation, p, q), a._values, b._values)
         return self.wrap(found.astype(np.bool_), BOOL)
 
     return function
