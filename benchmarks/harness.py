@@ -188,9 +188,10 @@ def write(
     rows: list[dict[str, Any]],
     notes: Iterable[str | None] = (),
     facts: dict[str, float] | None = None,
+    method: str | None = None,
 ) -> None:
-    """Save the record, and show it."""
-    rounds = f"Medians of at most {chosen.rounds} rounds, providers in random order in each."
+    """Save the record, and show it. ``method`` says how it was measured, where not by ``medians``."""
+    method = method or f"Medians of at most {chosen.rounds} rounds, providers in random order in each."
     record = records.Record(
         name=name,
         question=question,
@@ -203,7 +204,7 @@ def write(
         columns=[list(column) for column in columns],
         rows=rows,
         facts=facts or {},
-        notes=[rounds, *_surroundings(chosen), *(note for note in notes if note)],
+        notes=[method, *_surroundings(chosen), *(note for note in notes if note)],
     )
     say(f"{record}\n\nwritten: {records.save(record, chosen.folder).name}")
 

@@ -230,3 +230,14 @@ def test_pytorch_adds_products_in_place():
     first = arrays.plus_product(None, a, b)
     assert arrays.plus_product(first, a, b) is first
     assert torch.equal(first, torch.full((2, 5), 6.0))
+
+
+@LIBRARIES
+def test_rows_are_put_where_they_belong(make):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((7, 3))
+    whole = None
+    for start in (0, 3, 6):
+        whole = arrays.with_rows(whole, make(x[start : start + 3]), start, 7)
+    assert np.array_equal(plain(whole), x)
+    assert plain(arrays.with_rows(None, make(x[:0]), 0, 0)).shape == (0, 3)

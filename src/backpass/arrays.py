@@ -102,6 +102,20 @@ def plus_product(total: Array | None, a: Array, b: Array) -> Array:
     return total.addmm_(a, b) if array_api_compat.is_torch_array(total) else total + a @ b
 
 
+def with_rows(whole: Array | None, part: Array, start: int, rows: int) -> Array:
+    """``whole[rows, n]`` with ``part[k, n]`` as its rows from ``start``; made with the first part, at row 0.
+
+    NumPy and PyTorch write in the storage of ``whole``, which must be the caller's own; elsewhere parts come in order.
+    """
+    xp = namespace(part)
+    if not (array_api_compat.is_torch_array(part) or array_api_compat.is_numpy_array(part)):
+        return part if whole is None else xp.concat([whole, part])
+    if whole is None:
+        whole = xp.empty((rows, part.shape[1]), dtype=part.dtype, device=part.device)
+    whole[start : start + part.shape[0], ...] = part
+    return whole
+
+
 def bounded_below(x: Array) -> Array:
     """``x`` with 0 for −∞: for a product with something that vanishes there faster, where −∞ · 0 would be NaN."""
     return namespace(x).where(x == -math.inf, 0.0, x)

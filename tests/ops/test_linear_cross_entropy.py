@@ -205,15 +205,15 @@ def test_a_target_outside_the_vocabulary_is_refused_before_any_arithmetic():
 EQUIVALENT = {
     "max(m, 1) → max(1, m)": "The larger of two numbers is the same in either order.",
     "max(m, 1) → max(m, 2)": "Without tokens there is one chunk more, empty as the first, which adds zeros.",
-    "namespace(p).where((t < 0)[:, None], 0.0, less_target(p, t)) → "
-    "namespace(p).where((t < 0)[:, None], -0.0, less_target(p, t))": "A zero of the other sign is equal to zero.",
+    "xp.where((t < 0)[:, None], 0.0, less_target(p, t)) → "
+    "xp.where((t < 0)[:, None], -0.0, less_target(p, t))": "A zero of the other sign is equal to zero.",
 }
 
 
 def changes():
     """Those of what computes a chunk, and of the loop over chunks."""
     for name, chosen in (
-        ("_chunk", lambda node: True),
+        ("_add_chunk", lambda node: True),
         ("forward", lambda node: isinstance(node, ast.For)),
     ):
         for mutant in mutants(vars(linear_cross_entropy)[name], chosen):

@@ -19,7 +19,17 @@ import math
 from numbers import Integral
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_matrix, as_type_of, namespace, plus, plus_product, transpose, widened
+from backpass.arrays import (
+    Array,
+    as_matrix,
+    as_type_of,
+    namespace,
+    plus,
+    plus_product,
+    transpose,
+    widened,
+    with_rows,
+)
 from backpass.ops import linear, log_softmax, nll
 from backpass.ops.cross_entropy import less_target
 from backpass.shapes import check_cotangent, check_inputs, check_saved
@@ -60,28 +70,32 @@ def forward(
     chunk = _check_chunk(chunk) or max(1, m * h // V)
     targets, divisor = nll.check_targets(targets, V, ignore_index, reduction)
 
-    total, dx, dw, db = None, [], None, None
+    total, dx, dw, db = None, None, None, None
     for start in range(0, max(m, 1), chunk):
-        part = rows[start : start + chunk, ...]  # [c, h]
-        loss, dz = _chunk(part, w, targets[start : start + chunk], b)
-        total = plus(total, loss)
-        dx.append(as_type_of(dz, x) @ transpose(w))
-
-        # Every token met the same w and b: their gradients sum over tokens, and so over chunks.
-        dw = plus_product(dw, transpose(widened(part)), dz)
-        if b is not None:
-            db = plus(db, xp.sum(dz, axis=0))
+        stop = start + chunk
+        loss, part, dw, db = _add_chunk(rows[start:stop, ...], w, targets[start:stop], b, dw, db)
+        total, dx = plus(total, loss), with_rows(dx, part, start, m)
 
     y = as_type_of(total if divisor is None else total / divisor, x)
     if divisor is not None and math.isnan(divisor):
         divisor = 1  # the mean of no tokens is NaN; the gradients, 0, stay what they are
-    return y, Saved(xp.reshape(xp.concat(dx), x.shape), dw, db, divisor)
+    return y, Saved(xp.reshape(dx, x.shape), dw, db, divisor)
 
 
-def _chunk(x: Array, w: Array, t: Array, b: Array | None) -> tuple[Array, Array]:
-    """The loss of ``x[c, h]``, summed over its tokens, and the gradient of its scores ``dz[c, V]``."""
-    p, _ = log_softmax.forward(widened(linear.forward(x, w, b)[0]))
-    return nll.reduced(p, t), namespace(p).where((t < 0)[:, None], 0.0, less_target(p, t))
+def _add_chunk(
+    x: Array, w: Array, t: Array, b: Array | None, dw: Array | None, db: Array | None
+) -> tuple[Array, Array, Array, Array | None]:
+    """The loss of ``x[c, h]``, summed over its tokens, and dx; dw and db with what its tokens add to them. The arrays of
+    the scores' size end with the call."""
+    p, _ = log_softmax.forward(widened(linear.forward(x, w, b)[0]))  # [c, V]
+    xp = namespace(p)
+    dz = xp.where((t < 0)[:, None], 0.0, less_target(p, t))  # [c, V]
+    dx = as_type_of(dz, x) @ transpose(w)
+
+    # Every token met the same w and b: their gradients sum over tokens, and so over chunks.
+    dw = plus_product(dw, transpose(widened(x)), dz)
+    db = None if b is None else plus(db, xp.sum(dz, axis=0))
+    return nll.reduced(p, t), dx, dw, db
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array | None]:

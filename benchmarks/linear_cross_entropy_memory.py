@@ -1,0 +1,224 @@
+"""How much memory do the output head and the loss take, forward and backward, beyond their inputs?
+
+    python benchmarks/linear_cross_entropy_memory.py [--device cuda] [--quick]
+
+Each figure is of one step in a process of its own, which makes the inputs and then notes how high its memory
+rises: on a CPU the operating system's high-water mark, on a GPU that of PyTorch's allocator. Beside it stands
+what the shapes say: the arrays that exist at once where most do.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
+
+import torch
+from harness import draw, largest_error, say, settings, write
+
+from backpass.ops import cross_entropy, linear, linear_cross_entropy
+
+QUESTION = "How much memory do the output head and the loss take, forward and backward, beyond their inputs?"
+METHOD = "One step of each provider in a process of its own; weights of 4 bytes, one reading of the clock."
+COLUMNS = [
+    ("model", "model", ""),
+    ("tokens", "tokens", ""),
+    ("h", "h", ""),
+    ("V", "V", ""),
+    ("provider", "provider", ""),
+    ("mebibytes", "peak", "MiB"),
+    ("formula_mebibytes", "by the formula", "MiB"),
+    ("over_formula", "peak over formula", ""),
+    ("milliseconds", "time", "ms"),
+    ("largest_error", "error of dx against float64", ""),
+]
+LOOKED_AT = 16  # tokens whose dx is compared: those of float64 need all of w in float64
+
+
+class Shape(NamedTuple):
+    """A model's output head, and how many tokens meet it."""
+
+    model: str
+    tokens: int
+    h: int
+    V: int
+
+
+class Measured(NamedTuple):
+    """What one step took."""
+
+    bytes: int
+    seconds: float
+    error: float
+
+
+SHAPES = [Shape("GPT-2", 4096, 768, 50_257), Shape("Llama 3.2 1B", 2048, 2048, 128_256)]
+QUICK = [Shape("none", 64, 8, 97)]
+TINY = Shape("none", 8, 4, 16)
+
+
+def main() -> None:
+    chosen = settings(QUESTION)
+    rows = []
+    for shape in chosen.pick(SHAPES, quick=QUICK):
+        for provider in chosen.pick([*PROVIDERS], quick=["ours", "PyTorch"]):
+            say(f"{shape.model}, {shape.tokens} tokens: {provider}")
+            measured = in_a_process_of_its_own(provider, shape, chosen.device)
+            formula = FORMULAS[provider](shape)
+            rows.append(
+                {
+                    **shape._asdict(),
+                    "provider": provider,
+                    "mebibytes": measured.bytes / 2**20,
+                    "formula_mebibytes": formula and formula / 2**20,
+                    "over_formula": formula and measured.bytes / formula,
+                    "milliseconds": measured.seconds * 1e3,
+                    "largest_error": measured.error,
+                }
+            )
+    write(chosen, "linear_cross_entropy_memory", QUESTION, COLUMNS, rows, method=METHOD)
+
+
+def in_a_process_of_its_own(provider: str, shape: Shape, device: str) -> Measured:
+    """What one step takes where nothing ran before it."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
+        return pool.submit(measure, provider, shape, device).result()
+
+
+def measure(provider: str, shape: Shape, device: str) -> Measured:
+    """A step at a tiny shape, which loads what is loaded once; then the inputs; then the step that counts."""
+    step = PROVIDERS[provider]
+    step(*inputs(TINY, device))
+    x, w, t = inputs(shape, device)
+
+    before = occupied(device)
+    begun = time.perf_counter()
+    dx, _ = step(x, w, t)
+    taken = high_water(device) - before  # waits for a GPU
+    seconds = time.perf_counter() - begun
+    return Measured(taken, seconds, largest_error(dx[:LOOKED_AT], exact_dx(x, w, t)))
+
+
+def inputs(shape: Shape, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``x[tokens, h]``, ``w[V, h]`` and ``t[tokens]``, scores being of about unit size."""
+    x = draw(shape.tokens, shape.h, seed=0, dtype=torch.float32, device=device)
+    w = draw(shape.V, shape.h, seed=1, dtype=torch.float32, device=device)
+    t = torch.arange(shape.tokens, device=device) * 7919 % shape.V
+    return x, w.div_(shape.h**0.5), t
+
+
+def occupied(device: str) -> int:
+    """The bytes from which the rise is measured: on a CPU the mark itself, at which the inputs, made last, left it."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    return high_water(device)
+
+
+def high_water(device: str) -> int:
+    """The most bytes that were occupied so far."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def exact_dx(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """The gradient of the first tokens in float64."""
+    x, t, tokens, w = x[:LOOKED_AT].double(), t[:LOOKED_AT], len(t), w.double()
+    _, saved = linear_cross_entropy.forward(x, w.T, t, reduction="sum")
+    return saved.dx / tokens
+
+
+# The providers: each takes x, w[V, h] and t and returns dx and dw.
+
+
+def chunked(chunk: int | None) -> Callable:
+    """Ours, so many tokens at a time."""
+
+    def step(x, w, t):
+        _, saved = linear_cross_entropy.forward(x, w.T, t, chunk=chunk)
+        dx, dw, _ = linear_cross_entropy.backward(torch.ones_like(x[0, 0]), saved)
+        return dx, dw
+
+    return step
+
+
+def plain(x, w, t):
+    """Ours: the head, then the loss, and what is done with is let go."""
+    scores, head = linear.forward(x, w.T)
+    _, loss = cross_entropy.forward(scores, t)
+    del scores
+    dscores = cross_entropy.backward(torch.ones_like(x[0, 0]), loss)
+    del loss
+    return linear.backward(dscores, head)[:2]
+
+
+def pytorch(x, w, t):
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(torch.nn.functional.linear(x, w), t)
+    return torch.autograd.grad(loss, (x, w))
+
+
+def pytorch_chunked(x, w, t):
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    options = torch.nn.LinearCrossEntropyOptions()
+    loss = torch.nn.functional.linear_cross_entropy(x, w, t, options=options)
+    return torch.autograd.grad(loss, (x, w))
+
+
+# The formulas: bytes of the arrays that exist at once where most do.
+
+
+def chunked_bytes(chunk: int | None) -> Callable[[Shape], int]:
+    """In the forward dw, dx and 3¼ arrays of a chunk's scores, the quarter being booleans; in the backward dw and dx
+    twice, as they were saved and as they are returned."""
+
+    def formula(shape: Shape) -> int:
+        _, m, h, V = shape
+        c = min(m, chunk or max(1, m * h // V))
+        gradients = 4 * (h * V + m * h)
+        return max(gradients + 13 * c * V, 2 * gradients)
+
+    return formula
+
+
+def plain_bytes(shape: Shape) -> int:
+    """Log-probabilities, weights, their difference from the target, and booleans; or the head's gradients beside those
+    of the scores."""
+    _, m, h, V = shape
+    return max(13 * m * V, 4 * (m * V + h * V + m * h))
+
+
+def pytorch_bytes(shape: Shape) -> int:
+    """Log-probabilities, their gradient, and that of the scores; or the head's gradients beside the last."""
+    _, m, h, V = shape
+    return max(12 * m * V, 4 * (m * V + h * V + m * h))
+
+
+PROVIDERS: dict[str, Callable] = {
+    "ours": chunked(None),
+    "ours, 512 tokens a chunk": chunked(512),
+    "ours, head and loss apart": plain,
+    "PyTorch": pytorch,
+}
+FORMULAS: dict[str, Callable[[Shape], int | None]] = {
+    "ours": chunked_bytes(None),
+    "ours, 512 tokens a chunk": chunked_bytes(512),
+    "ours, head and loss apart": plain_bytes,
+    "PyTorch": pytorch_bytes,
+    "PyTorch, chunked": lambda shape: None,
+}
+if hasattr(torch.nn, "LinearCrossEntropyOptions"):
+    PROVIDERS["PyTorch, chunked"] = pytorch_chunked
+
+
+if __name__ == "__main__":
+    main()
