@@ -15,7 +15,16 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-STEMS = ("softmax",)
+STEMS = (
+    "softmax",
+    "layer_norm",
+    "relu",
+    "gelu",
+    "silu",
+    "swiglu",
+    "rope",
+    "embedding",
+)
 
 
 def load(stem: str) -> ModuleType:

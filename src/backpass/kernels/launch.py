@@ -45,9 +45,11 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def packed(x: torch.Tensor) -> torch.Tensor:
-    """``x`` with its elements side by side, copied only where they are not."""
-    return x.resolve_neg().contiguous()  # torch may hold a negation as a flag, which a pointer does not carry
+def packed(x: torch.Tensor | None) -> torch.Tensor | None:
+    """``x`` with its elements side by side, copied only where they are not; None for None."""
+    return (
+        None if x is None else x.resolve_neg().contiguous()
+    )  # torch may hold a negation as a flag, which a pointer does not carry
 
 
 def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, dict[str, int]]:
@@ -119,46 +121,62 @@ class Launch(NamedTuple):
 
 # Short rows share a program until it holds this many elements: 16 for each of its 128 threads.
 SHORT_ROWS_ELEMENTS = 2048
+# Of one operand a warp holds 16 registers a thread, as far as 4 to 16 warps allow.
+WARP_BYTES = 2048
 
 
 class Block(NamedTuple):
-    """What a program works on at once: ROWS rows of at most COLUMNS elements, both powers of 2."""
+    """What a program works on at once: ``rows`` rows of at most ``columns`` elements, both powers of 2."""
 
     rows: int
     columns: int
-
-    @property
-    def warps(self) -> int:
-        """Of 32 threads, so that each has 16 elements: at least 4 warps and at most 16."""
-        return min(max(self.rows * self.columns // 512, 4), 16)
+    warps: int
 
 
-def whole_rows(n: int) -> Block:
-    """Whole rows of ``n`` elements, several when they are short."""
-    columns = triton.next_power_of_2(n)
-    return Block(max(1, SHORT_ROWS_ELEMENTS // columns), columns)
+def whole_rows(like: torch.Tensor) -> Block:
+    """Whole rows of ``like[*, n]``, several when they are short."""
+    columns = triton.next_power_of_2(like.shape[-1])
+    return _block(max(1, SHORT_ROWS_ELEMENTS // columns), columns, like)
 
 
-def rows_or_tiles(
-    rows_kernel,
-    tiles_kernel,
-    arguments: dict[str, Any],
-    like: torch.Tensor,
-    row_bytes: int,
-    tile_bytes: int,
-    **constants: Any,
+def tile(like: torch.Tensor, tile_bytes: int) -> Block:
+    """A part of a row that takes ``tile_bytes`` in the dtype computed in."""
+    return _block(1, tile_bytes // accumulator(like.dtype).itemsize, like)
+
+
+def _block(rows: int, columns: int, like: torch.Tensor) -> Block:
+    held = rows * columns * accumulator(like.dtype).itemsize
+    return Block(rows, columns, min(max(held // WARP_BYTES, 4), 16))
+
+
+def on_rows(
+    kernel, arguments: dict[str, Any], like: torch.Tensor, programs: int | None = None, **constants: Any
 ) -> Launch:
-    """``rows_kernel`` on whole rows of ``like[*, n]`` where one fits into ``row_bytes``, as numbers of the dtype
-    computed in; ``tiles_kernel``, a row a program, in tiles of ``tile_bytes``, where it does not."""
-    n = like.shape[-1]
-    m = like.numel() // n
-    wide = accumulator(like.dtype)
-    if n * wide.itemsize <= row_bytes:
-        block = whole_rows(n)
-        kernel, programs = rows_kernel, triton.cdiv(m, block.rows)
-        arguments, constants = {**arguments, "m": m}, {**constants, "ROWS": block.rows}
-    else:
-        block = Block(1, tile_bytes // wide.itemsize)
-        kernel, programs = tiles_kernel, m
+    """``kernel`` on whole rows of ``like[*, n]``: a block of them a program, or as many as fall to each of
+    fewer programs."""
+    m, n, wide = _sizes(like)
+    block = whole_rows(like)
+    constants |= {"ROWS": block.rows, "COLUMNS": block.columns, "WIDE": TRITON_DTYPES[wide]}
+    programs = triton.cdiv(m, block.rows) if programs is None else programs
+    return Launch(kernel, programs, {**arguments, "m": m, "n": n}, constants, block.warps)
+
+
+def on_tiles(
+    kernel, arguments: dict[str, Any], like: torch.Tensor, tile_bytes: int, **constants: Any
+) -> Launch:
+    """``kernel`` on ``like[*, n]``, a row a program, in tiles of ``tile_bytes``."""
+    m, n, wide = _sizes(like)
+    block = tile(like, tile_bytes)
     constants |= {"COLUMNS": block.columns, "WIDE": TRITON_DTYPES[wide]}
-    return Launch(kernel, programs, {**arguments, "n": n}, constants, block.warps)
+    return Launch(kernel, m, {**arguments, "n": n}, constants, block.warps)
+
+
+def fits(like: torch.Tensor, row_bytes: int) -> bool:
+    """Whether a row of ``like[*, n]``, as numbers of the dtype computed in, fits into that many bytes."""
+    return like.shape[-1] * accumulator(like.dtype).itemsize <= row_bytes
+
+
+def _sizes(like: torch.Tensor) -> tuple[int, int, torch.dtype]:
+    """Rows and columns of ``like[*, n]``, and the dtype computed in."""
+    n = like.shape[-1]
+    return like.numel() // n, n, accumulator(like.dtype)

@@ -23,10 +23,12 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    fits,
+    on_rows,
+    on_tiles,
     packed,
     row_start,
     rows_of,
-    rows_or_tiles,
 )
 from backpass.shapes import check_cotangent, check_saved
 
@@ -74,14 +76,18 @@ def forward_launch(x: torch.Tensor, y: torch.Tensor) -> Launch:
     """The launch that writes ``y[*, n]``, contiguous, from ``x[*, n]``, of any strides."""
     x, walk = rows_of(x)
     arguments = {"x_ptr": x, "y_ptr": y, **walk}
-    return rows_or_tiles(_forward_rows, _forward_tiles, arguments, y, ROW_BYTES, TILE_BYTES)
+    if fits(y, ROW_BYTES):
+        return on_rows(_forward_rows, arguments, y)
+    return on_tiles(_forward_tiles, arguments, y, TILE_BYTES)
 
 
 def backward_launch(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor) -> Launch:
     """The launch that writes ``dx[*, n]`` from ``dy[*, n]``, of any strides, and ``y``, contiguous as dx."""
     dy, walk = rows_of(dy)
     arguments = {"dy_ptr": dy, "y_ptr": y, "dx_ptr": dx, **walk}
-    return rows_or_tiles(_backward_rows, _backward_tiles, arguments, dx, ROW_BYTES, TILE_BYTES)
+    if fits(dx, ROW_BYTES):
+        return on_rows(_backward_rows, arguments, dx)
+    return on_tiles(_backward_tiles, arguments, dx, TILE_BYTES)
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
