@@ -27,12 +27,16 @@ def rows(stem) -> list[Resources]:
 
 
 def launched(module) -> set[str]:
-    """Names of the functions that the module itself has Triton compile and that are given memory to work on."""
+    """Names of the functions that the module itself has Triton compile and that are given memory to work on, or
+    are formulas for an elementwise kernel."""
     return {
         name.lstrip("_")
         for name, value in vars(module).items()
         if getattr(getattr(value, "fn", None), "__module__", None) == module.__name__
-        and any(argument.endswith("_ptr") for argument in inspect.signature(value.fn).parameters)
+        and (
+            any(argument.endswith("_ptr") for argument in inspect.signature(value.fn).parameters)
+            or name.startswith(("_forward", "_backward"))
+        )
     }
 
 

@@ -17,7 +17,7 @@ from types import ModuleType
 
 STEMS = (
     "softmax",
-    "layer_norm",
+    "rms_norm",
     "relu",
     "gelu",
     "silu",

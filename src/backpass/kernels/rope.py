@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
+from backpass.kernels.elementwise import piece
 from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
@@ -87,66 +88,76 @@ def launch(
     rows = PAIRS // columns
     x, walk = rows_of(x)
     arguments = {"x_ptr": x, "cos_ptr": cos, "sin_ptr": sin, "y_ptr": y, **walk, "m": m, "s": s, "k": k}
-    constants = {
-        "INTERLEAVED": interleaved,
-        "SIGN": sign,
-        "ROWS": rows,
-        "COLUMNS": columns,
-        "WIDE": TRITON_DTYPES[accumulator(y.dtype)],
-    }
-    return Launch(_turn, triton.cdiv(m, rows) * triton.cdiv(k, columns), arguments, constants, WARPS)
+    wide = TRITON_DTYPES[accumulator(y.dtype)]
+    constants = {"SIGN": sign, "ROWS": rows, "COLUMNS": columns, "WIDE": wide}
+    kernel = _turn_neighbours if interleaved else _turn_halves
+    return Launch(kernel, triton.cdiv(m, rows) * triton.cdiv(k, columns), arguments, constants, WARPS)
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
-    """The kernel at telling shapes, named, on tensors without memory: to be compiled, not run."""
-    for d in (64, 128, 256, 96):
+    """Both kernels at telling shapes, named, on tensors without memory: to be compiled, not run."""
+    for d in (64, 256):
         x = torch.empty(2, 512, 8, d, dtype=dtype, device="meta").transpose(1, 2)
         y = torch.empty(x.shape, dtype=dtype, device="meta")
         table = torch.empty(512, d // 2, dtype=dtype, device="meta")
-        for interleaved, name in ((False, "halves"), (True, "neighbours")):
-            yield f"forward, {name}, d = {d}", launch(x, table, table, y, interleaved, 1)
-            yield f"backward, {name}, d = {d}", launch(x, table, table, y, interleaved, -1)
+        for interleaved in (False, True):
+            yield f"d = {d}", launch(x, table, table, y, interleaved, -1)
 
 
 @triton.jit
-def _turn(
-    x_ptr,  # [m, 2k], of the strides given: m rows, of which s follow each other in position
+def _turn_halves(
+    x_ptr,  # [m, 2k], of the strides given; each s of the m rows follow one another in position
     cos_ptr, sin_ptr,  # [s, k], contiguous
     y_ptr,  # [m, 2k], contiguous
     length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
     m, s, k,
-    INTERLEAVED: tl.constexpr, SIGN: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+    SIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = x turned by the table's angles, or by minus them, ROWS rows of at most COLUMNS pairs a program."""
-    pieces = tl.cdiv(k, COLUMNS)  # of a row
-    program = tl.program_id(0).to(tl.int64)
-    row = program // pieces * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
-    pair = program % pieces * COLUMNS + tl.arange(0, COLUMNS)[None, :]  # [1, COLUMNS]
-    inside = (row < m) & (pair < k)
+    """y = x turned by SIGN times the tables' angles; a pair is an element and the one k further on."""
+    row, pair, inside = piece(m, k, ROWS, COLUMNS)
+    at = row % s * k + pair
+    cos = tl.load(cos_ptr + at, mask=inside, other=0.0).to(WIDE)
+    sin = tl.load(sin_ptr + at, mask=inside, other=0.0).to(WIDE)
+
     x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    a = tl.load(x_row + pair * stride_n, mask=inside, other=0.0).to(WIDE)
+    b = tl.load(x_row + (pair + k) * stride_n, mask=inside, other=0.0).to(WIDE)
+
+    turned_a, turned_b = _rotated(a, b, cos, sin * SIGN)
+
     y_row = y_ptr + row * 2 * k
+    tl.store(y_row + pair, turned_a, mask=inside)
+    tl.store(y_row + pair + k, turned_b, mask=inside)
 
-    angle = row % s * k + pair
-    cos = tl.load(cos_ptr + angle, mask=inside, other=0.0).to(WIDE)
-    sin = tl.load(sin_ptr + angle, mask=inside, other=0.0).to(WIDE) * SIGN
 
-    if INTERLEAVED:
-        # Neighbours are read as they lie, side by side, and then parted.
-        column = program % pieces * 2 * COLUMNS + tl.arange(0, 2 * COLUMNS)[None, :]  # [1, 2 COLUMNS]
-        both_inside = (row < m) & (column < 2 * k)
-        x = tl.load(x_row + column * stride_n, mask=both_inside, other=0.0).to(WIDE)
-        a, b = tl.split(tl.reshape(x, [ROWS, COLUMNS, 2]))
-    else:
-        a = tl.load(x_row + pair * stride_n, mask=inside, other=0.0).to(WIDE)
-        b = tl.load(x_row + (pair + k) * stride_n, mask=inside, other=0.0).to(WIDE)
+@triton.jit
+def _turn_neighbours(
+    x_ptr,  # [m, 2k], of the strides given; each s of the m rows follow one another in position
+    cos_ptr, sin_ptr,  # [s, k], contiguous
+    y_ptr,  # [m, 2k], contiguous
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    m, s, k,
+    SIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """y = x turned by SIGN times the tables' angles; a pair is two neighbours."""
+    row, pair, inside = piece(m, k, ROWS, COLUMNS)
+    at = row % s * k + pair
+    cos = tl.load(cos_ptr + at, mask=inside, other=0.0).to(WIDE)
+    sin = tl.load(sin_ptr + at, mask=inside, other=0.0).to(WIDE)
 
-    turned_a = a * cos - b * sin
-    turned_b = b * cos + a * sin
+    # Neighbours are read as they lie, side by side, and parted in registers.
+    row, column, inside = piece(m, 2 * k, ROWS, 2 * COLUMNS)
+    x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    x = tl.load(x_row + column * stride_n, mask=inside, other=0.0).to(WIDE)
+    a, b = tl.split(tl.reshape(x, [ROWS, COLUMNS, 2]))
 
-    if INTERLEAVED:
-        y = tl.reshape(tl.join(turned_a, turned_b), [ROWS, 2 * COLUMNS])
-        tl.store(y_row + column, y, mask=both_inside)
-    else:
-        tl.store(y_row + pair, turned_a, mask=inside)
-        tl.store(y_row + pair + k, turned_b, mask=inside)
+    turned_a, turned_b = _rotated(a, b, cos, sin * SIGN)
+
+    y = tl.join(turned_a, turned_b)
+    tl.store(y_ptr + row * 2 * k + column, tl.reshape(y, [ROWS, 2 * COLUMNS]), mask=inside)
+
+
+@triton.jit
+def _rotated(a, b, cos, sin):
+    """The pair (a, b) turned by an angle."""
+    return a * cos - b * sin, b * cos + a * sin

@@ -19,8 +19,9 @@ import triton
 import triton.language as tl
 
 from backpass.kernels import elementwise
-from backpass.kernels.launch import Launch, check_tensor
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.kernels.elementwise import bounded, bounded_below
+from backpass.kernels.launch import Launch, check_tensor, check_tensors
+from backpass.shapes import check_cotangent, check_saved
 
 SHAPES = "x[*] -> y[*]"
 
@@ -36,8 +37,7 @@ def forward(x: torch.Tensor) -> tuple[torch.Tensor, Saved]:
 
     Raises TypeError when ``x`` is no floating-point tensor on a device where kernels run.
     """
-    check_tensor("x", x)
-    check_inputs(SHAPES, x=x)
+    check_tensors(SHAPES, x=x)
 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel() > 0:
@@ -60,8 +60,8 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     """Both kernels at telling shapes, named, on tensors without memory: to be compiled, not run."""
     for case, x, y in elementwise.telling_shapes(dtype):
-        yield f"forward, {case}", elementwise.of_one(_forward, x, y)
-        yield f"backward, {case}", elementwise.of_two(_backward, x, x, y)
+        yield case, elementwise.of_one(_forward, x, y)
+        yield case, elementwise.of_two(_backward, x, x, y)
 
 
 @triton.jit
@@ -76,13 +76,14 @@ def sigmoids(x):
 
 @triton.jit
 def _forward(x):
-    """y = x σ(x)"""
+    """y = x σ(x), 0 at −∞"""
     sigmoid, _ = sigmoids(x)
-    return x * sigmoid
+    return bounded_below(x) * sigmoid
 
 
 @triton.jit
 def _backward(dy, x):
-    """dx = dy σ(x) (1 + x σ(−x))"""
+    """dx = dy σ(x) (1 + x σ(−x)), dy or 0 at ±∞"""
     sigmoid, rest = sigmoids(x)
-    return dy * sigmoid * (1.0 + x * rest)
+    x = bounded(x)
+    return dy * (sigmoid * (1.0 + x * rest))

@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 import torch
 import triton
+import triton.language as tl  # noqa: F401 - Triton's interpreter looks for it here
 
 from backpass.kernels import elementwise
-from backpass.kernels.launch import Launch, check_tensor
+from backpass.kernels.elementwise import bounded, bounded_below
+from backpass.kernels.launch import Launch, check_tensor, check_tensors
 from backpass.kernels.silu import sigmoids
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import check_cotangent, check_saved
 
 SHAPES = "g[*], u[*] -> y[*]"
 
@@ -33,16 +35,14 @@ class Saved(NamedTuple):
     u: torch.Tensor  # [*]
 
 
-def forward(g: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, Saved]:
-    """``y[*]``, contiguous, of a gate ``g[*]`` and values ``u[*]``, of any strides: the halves of one projection
-    are read where they are.
+def forward(g: torch.Tensor, u: torch.Tensor, *, keep_sigmoid: bool = False) -> tuple[torch.Tensor, Saved]:
+    """``y[*]``, contiguous, of a ``g[*]`` and ``u[*]`` of any strides: the halves of one projection are read
+    where they are. ``keep_sigmoid`` changes nothing: where memory sets the pace there is nothing to spare.
 
     Raises TypeError when one is no floating-point tensor on a device where kernels run or they are of two
     kinds, ValueError when their shapes differ.
     """
-    check_tensor("g", g)
-    check_tensor("u", u)
-    check_inputs(SHAPES, g=g, u=u)
+    check_tensors(SHAPES, g=g, u=u)
 
     y = torch.empty(g.shape, dtype=g.dtype, device=g.device)
     if y.numel() > 0:
@@ -66,21 +66,21 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     """Both kernels at telling shapes, named, on tensors without memory: to be compiled, not run."""
     for case, g, y in elementwise.telling_shapes(dtype):
-        yield f"forward, {case}", elementwise.of_two(_forward, g, g, y)
-        yield f"backward, {case}", elementwise.two_of_three(_backward, g, g, g, y, y)
+        yield case, elementwise.of_two(_forward, g, g, y)
+        yield case, elementwise.two_of_three(_backward, g, g, g, y, y)
 
 
 @triton.jit
 def _forward(g, u):
-    """y = g σ(g) u"""
+    """y = g σ(g) u, 0 where g is −∞"""
     sigmoid, _ = sigmoids(g)
-    return g * sigmoid * u
+    return bounded_below(g) * sigmoid * u
 
 
 @triton.jit
 def _backward(dy, g, u):
     """dg = dy u σ(g) (1 + g σ(−g)), du = dy g σ(g)"""
     sigmoid, rest = sigmoids(g)
-    dg = dy * u * sigmoid * (1.0 + g * rest)
-    du = dy * g * sigmoid
-    return dg, du
+    silu = bounded_below(g) * sigmoid
+    g = bounded(g)
+    return dy * u * (sigmoid * (1.0 + g * rest)), dy * silu
