@@ -17,7 +17,7 @@ from types import ModuleType
 
 STEMS = (
     "softmax",
-    "rms_norm",
+    "layer_norm",
     "relu",
     "gelu",
     "silu",
