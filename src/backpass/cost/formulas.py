@@ -65,7 +65,8 @@ def _values(op: Any, inputs: tuple[object, ...], options: dict[str, object]) -> 
     arrays = stand_ins(op, inputs)
     values = {**_of_data(op, shapes, inputs, arrays), **options, **shapes.dimensions(arrays)}
     wanted = {*_parameters(op.forward_flops), *_parameters(op.backward_flops)}
-    if wanted & {*shapes.letters} - {*values}:  # a letter of the output alone, such as fork's k: ask the forward
+    of_output = wanted & {*shapes.letters} - {*values}
+    if of_output:  # such as fork's k: ask the forward
         y, _ = op.forward(*arrays.values(), **options)
         values |= shapes.dimensions({**arrays, shapes.outputs[0].name: y})
     return values
