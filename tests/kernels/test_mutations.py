@@ -107,6 +107,31 @@ TABLE = [
         lengths={"n": 45},
     ),
     Changed(
+        "rms_norm",
+        "_backward_rows",
+        ("dy", "dx_hat", "w", "x", "x_hat", "rstd", "along_x_hat", "dw", "dx", "n"),
+        ONE_PROGRAM,
+        lengths={"n": 45},
+    ),
+    Changed(
+        "rms_norm",
+        "_backward_tiles",
+        ("dx_hat", "x", "rstd", "along_x_hat", "dx", "n"),
+        TILES,
+        lengths={"n": 45},
+        equivalent={
+            "tl.sum(dx_hat * (x * rstd), axis=0) → tl.sum(dx_hat * (x * rstd))": ONE_AXIS,
+            "axis=0 → axis=-1": ONE_AXIS,
+        },
+    ),
+    Changed(
+        "rms_norm",
+        "_backward_sums",
+        ("dy", "x", "rstd", "dw"),
+        {**TILES, **ONE_PROGRAM},
+        lengths={"n": 45},
+    ),
+    Changed(
         "relu",
         "_backward",
         ("dy", "y"),

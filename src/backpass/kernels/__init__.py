@@ -18,6 +18,7 @@ from types import ModuleType
 STEMS = (
     "softmax",
     "layer_norm",
+    "rms_norm",
     "relu",
     "gelu",
     "silu",

@@ -313,7 +313,9 @@ def _backward_sums(
         at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
         dy = tl.load(dy_ptr + at, mask=column < n, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
-        dw += dy * ((x - tl.load(mean_ptr + row)) * tl.load(rstd_ptr + row))
+        mean = tl.load(mean_ptr + row)
+        rstd = tl.load(rstd_ptr + row)
+        dw += dy * ((x - mean) * rstd)
         db += dy
 
     at = part * n + column

@@ -1,0 +1,287 @@
+r"""RMS normalisation, in Triton: the functions of ``backpass.ops.rms_norm`` with each row read once.
+
+.. math:: \hat{x}_{ri} = \frac{x_{ri}}{s_r}, \quad
+          y_{ri} = w_i \hat{x}_{ri}, \qquad
+          \bar{x}_{ri} = \frac{1}{s_r} \Big( \bar{y}_{ri} w_i
+              - \hat{x}_{ri} \frac1n \sum_j \bar{y}_{rj} w_j \hat{x}_{rj} \Big), \quad
+          \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}
+
+Derived on the page ``operations/rms_norm``. A program keeps whole rows in registers, several when they are short,
+so that each element is read once and written once. In the backward a fixed number of programs walk over all
+rows, each with its own sum for w in registers, which one more sum adds up: there are no atomics, and two runs
+agree to the last bit. A row too long for that is read in tiles, and once more for the sum over rows.
+Arithmetic and 1/s are in float32 (float64 for float64), whatever is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from backpass.kernels.launch import (
+    Launch,
+    accumulator,
+    check_tensor,
+    check_tensors,
+    fits,
+    on_rows,
+    on_tiles,
+    packed,
+    row_start,
+    rows_of,
+)
+from backpass.kernels.sums_over_rows import ended, new_parts, on_columns
+from backpass.shapes import check_cotangent, check_eps, check_saved
+
+SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
+PARAMETERS = ("w",)
+
+# What one program may hold of one operand, in the dtype it computes in. The backward holds four: x, dy, w and
+# the sum for w.
+ROW_BYTES = 32 * 1024
+TILE_BYTES = 16 * 1024  # of a longer row
+
+
+class Saved(NamedTuple):
+    """The input itself and a number a row. The operation keeps x_hat instead; here that would be one array more
+    to write in the forward, and as much to read in the backward."""
+
+    x: torch.Tensor  # [*, n], as it was given
+    rstd: torch.Tensor  # [*], the inverse of the root, in the dtype computed in
+    w: torch.Tensor | None  # [n], a parameter
+
+
+def forward(
+    x: torch.Tensor, w: torch.Tensor | None = None, *, eps: float | None = None
+) -> tuple[torch.Tensor, Saved]:
+    """``y[*, n]``, contiguous, from ``x[*, n]``, of any strides, and ``w[n]``; ``eps`` as for the operation.
+
+    Raises TypeError for what is no floating-point tensor on a device where kernels run or of another dtype
+    or device than ``x``, ValueError for shapes that do not fit, no columns, or an ``eps`` below 0.
+    """
+    check_tensors(SHAPES, x=x, w=w)
+    wide = accumulator(x.dtype)
+    if eps is None:
+        eps = torch.finfo(wide).eps
+    check_eps(eps)
+
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rstd = torch.empty(x.shape[:-1], dtype=wide, device=x.device)
+    if y.numel() > 0:
+        forward_launch(x, packed(w), y, rstd, eps).run()
+    return y, Saved(x, rstd, w)
+
+
+def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """``dx[*, n]``, contiguous, and ``dw[n]`` (None without a weight) from ``dy[*, n]``, of any strides."""
+    x, rstd, w = check_saved(saved, Saved)
+    check_tensor("dy", dy)
+    check_cotangent(dy, x.shape, like=x)
+
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    dw = None if w is None else new_parts(x, ROW_BYTES, TILE_BYTES)
+    if dx.numel() > 0:
+        for launch in backward_launches(dy, packed(x), rstd, packed(w), dx, dw):
+            launch.run()
+    return dx, ended(dw, x.dtype)
+
+
+def forward_launch(x, w, y, rstd, eps: float) -> Launch:
+    """The launch that writes y and rstd, contiguous, from ``x[*, n]``, of any strides."""
+    x, walk = rows_of(x)
+    arguments = {"x_ptr": x, "w_ptr": w, "y_ptr": y, "rstd_ptr": rstd, **walk}
+    if fits(y, ROW_BYTES):
+        return on_rows(_forward_rows, arguments, y, EPS=float(eps))
+    return on_tiles(_forward_tiles, arguments, y, TILE_BYTES, EPS=float(eps))
+
+
+def backward_launches(dy, x, rstd, w, dx, dw) -> list[Launch]:
+    """The launches that write dx and the parts of dw from ``dy[*, n]``, of any strides."""
+    dy, walk = rows_of(dy)
+    given = {"dy_ptr": dy, "x_ptr": x, "rstd_ptr": rstd, **walk}
+    of_rows = {**given, "w_ptr": w, "dx_ptr": dx}
+    if fits(dx, ROW_BYTES):
+        programs = None if dw is None else len(dw)
+        return [on_rows(_backward_rows, {**of_rows, "dw_ptr": dw}, dx, programs)]
+    launches = [on_tiles(_backward_tiles, of_rows, dx, TILE_BYTES)]
+    if dw is not None:
+        launches.append(on_columns(_backward_sums, {**given, "dw_ptr": dw}, dx, dw, TILE_BYTES))
+    return launches
+
+
+def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
+    """Every kernel at a telling shape, named, on tensors without memory: to be compiled, not run."""
+    wide = accumulator(dtype)
+    longest = ROW_BYTES // wide.itemsize
+    for case, n in (("short rows", 128), ("longest row", longest), ("tiles", 4 * longest)):
+        x = torch.empty(4096, n, dtype=dtype, device="meta")
+        w = torch.empty(n, dtype=dtype, device="meta")
+        row = torch.empty(4096, dtype=wide, device="meta")
+        parts = new_parts(x, ROW_BYTES, TILE_BYTES)
+        yield case, forward_launch(x, w, x, row, 1e-5)
+        for launch in backward_launches(x, x, row, w, x, parts):
+            yield case, launch
+
+
+@triton.jit
+def _forward_rows(
+    x_ptr,  # [m, n], of the strides given
+    w_ptr,  # [n], or None
+    y_ptr,  # [m, n], contiguous
+    rstd_ptr,  # [m]
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    m, n,
+    EPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """y = w x_hat, ROWS rows of at most COLUMNS elements a program."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    inside = (row < m) & (column < n)
+
+    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(WIDE)
+
+    rstd = 1 / tl.sqrt(tl.sum(x * x, axis=1, keep_dims=True) / n + EPS)  # [ROWS, 1]
+    y = x * rstd
+    if w_ptr is not None:
+        y *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+
+    tl.store(y_ptr + row * n + column, y, mask=inside)
+    tl.store(rstd_ptr + row, rstd, mask=row < m)
+
+
+@triton.jit
+def _backward_rows(
+    dy_ptr,  # [m, n], of the strides given
+    x_ptr,  # [m, n], contiguous
+    rstd_ptr,  # [m]
+    w_ptr,  # [n], or None
+    dx_ptr,  # [m, n], contiguous
+    dw_ptr,  # [programs, n], or None
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    m, n,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """dx, and a part of dw: every num_programs-th block of ROWS rows of at most COLUMNS elements."""
+    program = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    if w_ptr is not None:
+        w = tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+    dw = tl.zeros([ROWS, COLUMNS], WIDE)
+
+    for block in range(program, tl.cdiv(m, ROWS), tl.num_programs(0)):
+        row = block * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)  # [ROWS, 1]
+        inside = (row < m) & (column < n)
+        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+        dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
+        rstd = tl.load(rstd_ptr + row, mask=row < m, other=0.0)
+
+        x_hat = x * rstd
+        dx_hat = dy * w if w_ptr is not None else dy
+        along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) / n
+        dx = rstd * (dx_hat - x_hat * along_x_hat)
+
+        tl.store(dx_ptr + row * n + column, dx, mask=inside)
+        dw += dy * x_hat
+
+    if dw_ptr is not None:
+        at = tl.arange(0, COLUMNS)
+        tl.store(dw_ptr + program * n + at, tl.sum(dw, axis=0), mask=at < n)
+
+
+@triton.jit
+def _forward_tiles(
+    x_ptr,  # [m, n], of the strides given
+    w_ptr,  # [n], or None
+    y_ptr,  # [m, n], contiguous
+    rstd_ptr,  # [m]
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    n,
+    EPS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """y = w x_hat, one row a program, in tiles of COLUMNS elements."""
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+
+    squares = tl.zeros([], WIDE)
+    for start in range(0, n, COLUMNS):
+        column = start + tl.arange(0, COLUMNS).to(tl.int64)
+        x = tl.load(x_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
+        squares += tl.sum(x * x, axis=0)
+    rstd = 1 / tl.sqrt(squares / n + EPS)
+
+    for start in range(0, n, COLUMNS):
+        column = start + tl.arange(0, COLUMNS).to(tl.int64)
+        x = tl.load(x_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
+        y = x * rstd
+        if w_ptr is not None:
+            y *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+        tl.store(y_ptr + row * n + column, y, mask=column < n)
+    tl.store(rstd_ptr + row, rstd)
+
+
+@triton.jit
+def _backward_tiles(
+    dy_ptr,  # [m, n], of the strides given
+    x_ptr,  # [m, n], contiguous
+    rstd_ptr,  # [m]
+    w_ptr,  # [n], or None
+    dx_ptr,  # [m, n], contiguous
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    n,
+    COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """dx, one row a program, in tiles of COLUMNS elements."""
+    row = tl.program_id(0).to(tl.int64)
+    dy_row = dy_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    rstd = tl.load(rstd_ptr + row)
+
+    along_x_hat = tl.zeros([], WIDE)
+    for start in range(0, n, COLUMNS):
+        column = start + tl.arange(0, COLUMNS).to(tl.int64)
+        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
+        if w_ptr is not None:
+            dx_hat *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
+        along_x_hat += tl.sum(dx_hat * (x * rstd), axis=0) / n
+
+    for start in range(0, n, COLUMNS):
+        column = start + tl.arange(0, COLUMNS).to(tl.int64)
+        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
+        if w_ptr is not None:
+            dx_hat *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
+        dx = rstd * (dx_hat - x * rstd * along_x_hat)
+        tl.store(dx_ptr + row * n + column, dx, mask=column < n)
+
+
+@triton.jit
+def _backward_sums(
+    dy_ptr,  # [m, n], of the strides given
+    x_ptr,  # [m, n], contiguous
+    rstd_ptr,  # [m]
+    dw_ptr,  # [parts, n]
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    m, n,
+    COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """A part of dw, from every parts-th row: COLUMNS columns a program."""
+    tiles = tl.cdiv(n, COLUMNS)
+    parts = tl.num_programs(0) // tiles
+    part = tl.program_id(0).to(tl.int64) // tiles
+    column = tl.program_id(0).to(tl.int64) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+
+    dw = tl.zeros([COLUMNS], WIDE)
+    for row in range(part, m, parts):
+        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+        dy = tl.load(dy_ptr + at, mask=column < n, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
+        rstd = tl.load(rstd_ptr + row)
+        dw += dy * (x * rstd)
+
+    tl.store(dw_ptr + part * n + column, dw, mask=column < n)
