@@ -17,6 +17,13 @@ class Saved(NamedTuple):
     parts: tuple
 
 
+def test_tables_of_constants_are_no_activations():
+    """RoPE's cosines and sines: a step does not add to them."""
+    kept = cost.memory("rope", (2, 3, 5, 8), (5, 4), (5, 4))
+    assert (kept.activations, kept.parameters) == (0, 2 * 5 * 4 * 8)
+    assert cost.saved_bytes("rope", (2, 3, 5, 8), (5, 4), (5, 4)) == 0
+
+
 def keeping(*make):
     """An operation that saves what the functions make of its input."""
 
