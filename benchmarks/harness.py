@@ -206,7 +206,8 @@ def write(
         facts=facts or {},
         notes=[method, *_surroundings(chosen), *(note for note in notes if note)],
     )
-    say(f"{record}\n\nwritten: {records.save(record, chosen.folder).name}")
+    written = records.save(record, chosen.folder).name
+    say(f"{record}\n\n{'tried out: no figures to keep' if chosen.quick else f'written: {written}'}")
 
 
 def _versions() -> dict[str, str]:

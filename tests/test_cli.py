@@ -34,7 +34,8 @@ def wrong_softmax(monkeypatch):
 
 
 class TestVerify:
-    def test_every_operation_passes(self, capsys):
+    def test_every_operation_has_its_line(self, capsys, monkeypatch):
+        monkeypatch.setattr(ops, "STEMS", ("scale", "softmax", "relu"))
         assert cli.main(["verify"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line for line in lines if line in ops.STEMS] == list(ops.STEMS)
@@ -73,7 +74,17 @@ class TestVerify:
         assert "no operation is called 'sofmax'; did you mean 'softmax'?" in refused(
             capsys, "verify", "sofmax"
         )
-        assert "there are: linear, matmul" in refused(capsys, "verify", "qqq")
+        assert f"there are: {', '.join(ops.STEMS)}" in refused(capsys, "verify", "qqq")
+
+    def test_kernels_run_where_there_is_no_gpu(self):
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        done = subprocess.run(
+            [sys.executable, "-m", "backpass", "verify", "relu"],
+            capture_output=True, text=True, env=environment, check=True,
+        )  # fmt: skip
+        table = [line for line in done.stdout.splitlines() if line.startswith(("operation ", "relu "))]
+        assert table[0].split("  ")[-1] == "Triton kernel"
+        assert table[1].split("  ")[-1].strip().startswith("✓")
 
     def test_what_makes_no_sense(self, capsys):
         assert "--seed: expected 0 or more; got -1" in refused(capsys, "verify", "--seed", "-1")
@@ -122,6 +133,14 @@ class TestBench:
         assert cli.main(["bench"]) == 2
         assert "not installed with the package" in capsys.readouterr().err
 
+    def test_a_quick_run_does_not_say_that_it_wrote_anything(self, capfd):
+        results = cli.BENCHMARKS / "results"
+        before = {path: path.read_bytes() for path in results.glob("*")}
+        assert cli.main(["bench", "softmax", "--quick", "--device", "cpu"]) == 0
+        out = capfd.readouterr().out
+        assert "tried out: no figures to keep" in out and "written" not in out
+        assert {path: path.read_bytes() for path in results.glob("*")} == before
+
     def test_the_projects_own_are_found(self):
         assert "softmax" in cli._benchmarks()
 
@@ -139,6 +158,10 @@ class TestHelp:
         assert {"": "verify", "verify": "softmax", "bench": "roofline"}[command[0] if command else ""] in (
             capsys.readouterr().out
         )
+
+    def test_a_mistyped_command_suggests_the_nearest(self, capsys):
+        assert "no command is called 'verfy'; did you mean 'verify'?" in refused(capsys, "verfy", "softmax")
+        assert "no command is called 'qqq'; there are: verify, bench" in refused(capsys, "qqq")
 
     def test_version(self, capsys):
         with pytest.raises(SystemExit):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import os
 import subprocess
@@ -19,6 +20,7 @@ from backpass import __version__, ops
 if TYPE_CHECKING:
     from backpass.verify import Overview, Report
 
+COMMANDS = ("verify", "bench")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -29,6 +31,9 @@ _COLOURS = {"✓": "32", "✗": "31;1", "○": "33"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 passed, 1 something failed, 2 the command makes no sense."""
     parser = _parser()
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        parser.error(_no_such("command", argv[0], COMMANDS))
     arguments = parser.parse_args(argv)
     if arguments.run is None:
         parser.print_help()
@@ -49,14 +54,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"backpass {__version__}")
     parser.set_defaults(run=None)
-    commands = parser.add_subparsers(title="commands", metavar="verify | bench")
+    commands = parser.add_subparsers(title="commands", metavar=" | ".join(COMMANDS))
 
     verify = commands.add_parser(
         "verify",
         help="check every backward by every independent method",
         description="Check the backwards: finite differences, complex steps, symbols, PyTorch's autograd and "
-        "operators, kernels. Inputs are drawn, of several shapes: NumPy arrays of float64, or PyTorch's "
-        "tensors when a device or a dtype is given. Exits with 1 when a check fails.",
+        "operators, kernels (in Triton's interpreter where there is no CUDA device). Inputs are drawn, of several "
+        "shapes: NumPy arrays of float64, or PyTorch's tensors when a device or a dtype is given. Exits with 1 "
+        "when a check fails.",
         epilog=f"operations: {', '.join(ops.STEMS)}",
     )
     verify.add_argument("operations", nargs="*", metavar="operation", help="which to check (all of them)")
@@ -95,8 +101,11 @@ def _verify(arguments: argparse.Namespace) -> int:
         arguments.parser.error(f"--seed: expected 0 or more; got {arguments.seed}")
     if reason := _unusable(arguments.device):
         arguments.parser.error(f"--device {arguments.device}: {reason}")
+    from backpass import kernels
     from backpass.verify import Overview
 
+    with contextlib.suppress(ImportError):  # without PyTorch no kernel runs, and its row says so
+        kernels.interpret_without_cuda()
     started = time.perf_counter()
     stems = dict.fromkeys(arguments.operations or ops.STEMS)
     found = Overview({stem: tuple(_reports(stem, arguments)) for stem in stems})

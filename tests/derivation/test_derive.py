@@ -1,5 +1,6 @@
 """Derivations of real operations pass, the same with one wrong line do not, and the message tells where."""
 
+import re
 import string
 import time
 from types import SimpleNamespace
@@ -350,3 +351,29 @@ def test_a_defined_name_is_compared_by_its_definition_and_a_matrix_by_its_elemen
     derive(text, name="layer")
     with pytest.raises(DerivationError, match="does not equal"):
         derive(text.replace("[U_{ik} > 0]", "[U_{ik} < 0]"), name="layer")
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"text": ""}, ValueError, "a: expected lines of a derivation; got none"),
+        ({"text": "  \n \n"}, ValueError, "a: expected lines of a derivation; got none"),
+        ({"text": 3}, TypeError, "text: expected a derivation's lines; got int"),
+        ({"name": 3}, ValueError, "name: expected small letters, digits and hyphens, for anchors; got 3"),
+        ({"after": "b"}, TypeError, "after: expected an earlier derivation, what derive returned; got 'b'"),
+        ({"sizes": {"n": 2}}, TypeError, "sizes: expected a list such as [{'n': 2}, {'n': 3}]; got {'n': 2}"),
+        (
+            {"operation": "scale", "options": {"facto": "c"}},
+            DerivationError,
+            "a: scale takes the options factor; got facto",
+        ),
+        ({"operation": "softmax", "options": {"dim": 1}}, DerivationError, "a: softmax takes the options none; got dim"),
+    ],
+)  # fmt: skip
+def test_what_is_no_derivation_is_refused_in_one_line(given, kind, message):
+    text = (
+        "given c \\in \\mathbb{R}, x, \\bar{y} \\in \\mathbb{R}^n\nlet y_i = c x_i\n\\bar{x}_i = c \\bar{y}_i"
+    )
+    arguments = {"text": text, "name": "a"} | given
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
+        derive(arguments.pop("text"), **arguments)

@@ -604,7 +604,7 @@ class TestTheReadersOwn:
             check("sofmax")
         with pytest.raises(ValueError, match="declares no SHAPES"):
             check(SimpleNamespace(forward=len, backward=len))
-        with pytest.raises(TypeError, match="at least one array of real floating-point numbers"):
+        with pytest.raises(TypeError, match=r"x: expected an array x\[\*, n\]; got list"):
             check(softmax, [1.0, 2.0])
         with pytest.raises(ValueError, match=r"dy: expected the output's shape \[3, 5\]; got \[2\]"):
             check(softmax, X, dy=np.ones(2))

@@ -62,7 +62,13 @@ class Derivation:
         options: dict[str, object] | None = None,
         sizes: list[Sizes] | None = None,
     ) -> None:
-        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+        if not isinstance(text, str):
+            raise TypeError(f"text: expected a derivation's lines; got {type(text).__name__}")
+        if after is not None and not isinstance(after, Derivation):
+            raise TypeError(f"after: expected an earlier derivation, what derive returned; got {after!r}")
+        if not (sizes is None or (isinstance(sizes, list) and all(isinstance(one, dict) for one in sizes))):
+            raise TypeError(f"sizes: expected a list such as [{{'n': 2}}, {{'n': 3}}]; got {sizes!r}")
+        if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             raise ValueError(f"name: expected small letters, digits and hyphens, for anchors; got {name!r}")
         self.text, self.name, self.after = textwrap.dedent(text).strip("\n"), name, after
         self.operation, self.forward, self.names, self.options = (
@@ -73,6 +79,8 @@ class Derivation:
         )
         self.sizes = sizes if sizes is not None or after is None else after.sizes
         self.lines = self._named(lambda: read(self.text))
+        if not self.lines:
+            raise ValueError(f"{name}: expected lines of a derivation; got none")
 
     @property
     def all_lines(self) -> list[Line]:

@@ -39,6 +39,10 @@ class Operation:
         unknown = sorted(names.keys() - self.specs.keys() - {*fields})
         if unknown:
             raise DerivationError(f"{stem} has no array called {unknown[0]}: {self.module.SHAPES}")
+        parameters = inspect.signature(self.module.forward).parameters.values()
+        takes = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        if wrong := sorted(options.keys() - takes):
+            raise DerivationError(f"{stem} takes the options {', '.join(takes) or 'none'}; got {wrong[0]}")
         constants = getattr(self.module, "CONSTANTS", ())
         self.inputs = {s.name: self._variable(s.name, names, s.optional) for s in spec.inputs}
         self.differentiable = [s.name for s in spec.inputs if not s.integer and s.name not in constants]

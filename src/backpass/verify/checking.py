@@ -15,6 +15,14 @@ from backpass.verify import (
     pytorch,
     symbolic,
 )
+from backpass.verify.arguments import (
+    check_call,
+    check_inputs,
+    check_operator,
+    check_seed,
+    check_tolerances,
+    chosen_methods,
+)
 from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.convert import dtype_name
 from backpass.verify.drawing import INPUTS, draw, generator, options_for
@@ -56,26 +64,31 @@ def check(
     - ``dy`` replaces the random cotangent;
     - ``operator`` is a function of PyTorch's that computes the same y, for an object that has no SHAPES;
     - ``zero_gradients`` names inputs whose gradient is identically zero, else reported as vacuous;
-    - ``tolerances`` maps a method to a tolerance and its reason, which the table then shows.
+    - ``tolerances`` maps a method that has one to another and its reason, which the table then shows.
 
     Raises VerificationError, which carries the report, unless the report passed: when a row fails or is vacuous,
     or when nothing was shown about a gradient. ``raises=False`` returns the report all the same. Raises
     TypeError, ValueError or LookupError when ``op`` or its inputs are nothing that can be checked.
     """
+    chosen = chosen_methods(methods, tuple(METHODS))
+    check_seed(seed)
+    check_tolerances(tolerances, [name for name, method in METHODS.items() if hasattr(method, "TOLERANCE")])
+    check_operator(operator)
     op = load(op)
     if not inputs:
         inputs = draw(op, generator(seed, INPUTS))
         options = {**options_for(op), **options}
-    unknown = sorted({*(methods or ()), *(tolerances or ())} - set(METHODS))
-    if unknown:
-        raise ValueError(f"methods: expected some of {', '.join(METHODS)}; got {', '.join(unknown)}")
     under_test = subject(op, len(inputs), options, zero_gradients)
+    if under_test.shapes:
+        check_inputs(under_test.name, under_test.shapes, inputs)
+    if not under_test.torch_only:
+        check_call(under_test.name, op.forward, inputs, options)
     inputs = (*inputs, *[None] * (len(under_test.input_names) - len(inputs)))
     _refuse(inputs, under_test.differentiable(inputs))
     case = Case(under_test, inputs, seed, dy, operator, tolerances or {})
     if dy is not None:
         _ = case.dy  # refused here if its shape is not y's
-    rows = [row for name in methods or METHODS for row in _run(name, case)]
+    rows = [row for name in chosen for row in _run(name, case)]
     gradients = tuple(case.quantity(at) for at in case.differentiable)
     report = Report(under_test.name, describe(under_test, case.inputs), tuple(rows), gradients)
     return report.raise_unless_passed() if raises else report

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from backpass.shapes import Shapes, Spec, axis_length, parse
+from backpass.verify.arguments import check_drawn
 from backpass.verify.subject import load
 
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
@@ -65,7 +66,7 @@ def draw(
     Integers are tokens or targets: V classes in turn, or as many as occur twice, shuffled.
 
     ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a group of leading axes.
-    Raises ValueError when ``op`` declares no SHAPES.
+    Raises ValueError when ``op`` declares no SHAPES, or none such; TypeError where ``rng`` is no generator.
     """
     op = load(op)
     text = getattr(op, "SHAPES", None)
@@ -74,8 +75,10 @@ def draw(
             "inputs: an object that declares no SHAPES cannot have them drawn; give them in order"
         )
     shapes = parse(text)
-    lengths = {**_lengths(shapes), **(lengths or {})}
-    return draw_shapes(shapes, rng, lengths, {**LEADING, **(leading or {})}, without)
+    lengths, leading = lengths or {}, leading or {}
+    check_drawn(shapes, rng, lengths, leading, [*LEADING], without)
+    lengths = {**_lengths(shapes), **lengths}
+    return draw_shapes(shapes, rng, lengths, {**LEADING, **leading}, without)
 
 
 def draw_shapes(

@@ -13,6 +13,7 @@ from typing import Any
 
 from backpass.arrays import Array
 from backpass.shapes import Shapes, parse
+from backpass.verify.arguments import check_zero_gradients
 from backpass.verify.convert import is_floating, is_torch
 
 
@@ -69,6 +70,11 @@ def subject(op: object, count: int, options: dict[str, Any], zero_gradients: Seq
                 "op: expected the name of an operation, an object with forward and backward, or a "
                 f"torch.autograd.Function; got {_called(op)}, which has no {part}"
             )
+    name = _called(op)
+    if getattr(op, "__name__", "").startswith("backpass.kernels."):
+        raise TypeError(
+            f"op: a kernel is compared with its operation, in float64: give {name!r} and methods=['kernel']"
+        )
     text = getattr(op, "SHAPES", None)
     shapes = parse(text) if text else None
 
@@ -79,8 +85,9 @@ def subject(op: object, count: int, options: dict[str, Any], zero_gradients: Seq
         return returned
 
     names = tuple(spec.name for spec in shapes.inputs) if shapes else _names(op.forward, count)
+    check_zero_gradients(zero_gradients, names)
     return Subject(
-        name=_called(op),
+        name=name,
         forward=forward,
         backward=op.backward,
         plain_forward=lambda *inputs: forward(*inputs)[0],
@@ -125,6 +132,7 @@ def _from_autograd_function(
         return op.forward(_Context(), *inputs) if takes_context else op.forward(*inputs)
 
     names = _names(op.forward, count + takes_context)[takes_context:]
+    check_zero_gradients(zero_gradients, names)
     return Subject(
         name=op.__name__,
         forward=forward,

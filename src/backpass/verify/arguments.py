@@ -1,0 +1,132 @@
+"""What ``check`` and ``draw`` are asked, refused in one line where it makes no sense: what was expected and what came."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
+
+import numpy as np
+
+from backpass.shapes import Shapes
+
+
+def chosen_methods(methods: Iterable[str] | None, known: Sequence[str]) -> list[str]:
+    """The methods to run: those named, or all. Raises TypeError or ValueError."""
+    if methods is None:
+        return list(known)
+    names = _names("methods", methods)
+    _refuse_unknown("methods", names or ["none"], known)
+    return names
+
+
+def check_seed(seed: object) -> None:
+    """Refuse what is no seed of NumPy's. Raises TypeError or ValueError."""
+    if not isinstance(seed, Integral):
+        raise TypeError(f"seed: expected an integer; got {seed!r}")
+    if seed < 0:
+        raise ValueError(f"seed: expected 0 or more; got {seed}")
+
+
+def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
+    """Refuse tolerances that no method would look at, or without a reason. Raises TypeError or ValueError."""
+    if tolerances is None:
+        return
+    if not isinstance(tolerances, Mapping):
+        raise TypeError(f"tolerances: expected a dict from methods to pairs; got {tolerances!r}")
+    _refuse_unknown("tolerances", tolerances, known)
+    for method, pair in tolerances.items():
+        if not (
+            isinstance(pair, tuple)
+            and len(pair) == 2
+            and isinstance(pair[0], Real)
+            and isinstance(pair[1], str)
+        ):
+            raise TypeError(f"tolerances: expected for {method} a number and the reason for it; got {pair!r}")
+
+
+def check_operator(operator: object) -> None:
+    """Refuse an operator that cannot be called. Raises TypeError."""
+    if operator is not None and not callable(operator):
+        raise TypeError(f"operator: expected a function on PyTorch's tensors; got {operator!r}")
+
+
+def check_zero_gradients(names: object, known: Sequence[str]) -> None:
+    """Refuse names of no input. Raises TypeError or ValueError."""
+    _refuse_unknown("zero_gradients", _names("zero_gradients", names), known)
+
+
+def check_call(name: str, forward: Callable, inputs: Sequence[object], options: Mapping[str, object]) -> None:
+    """Refuse inputs and options that ``forward`` does not take. Raises TypeError."""
+    try:
+        signature = inspect.signature(forward)
+    except (TypeError, ValueError):  # a builtin has none
+        return
+    parameters = list(signature.parameters.values())
+    if parameters and parameters[0].name == "self":
+        raise TypeError(
+            f"op: expected an instance of {name}, whose forward takes self; got the class: give {name}()"
+        )
+    named = [p for p in parameters[len(inputs) :] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        _refuse_unknown(f"options of {name}", options, [p.name for p in named], TypeError)
+    missing = [
+        p.name for p in named if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in options
+    ]
+    if missing:
+        raise TypeError(
+            f"options of {name}: expected {', '.join(missing)}; got {', '.join(options) or 'none'}"
+        )
+    try:
+        signature.bind(*inputs, **options)
+    except TypeError as error:
+        raise TypeError(f"inputs: {name}'s forward takes {signature}; got {len(inputs)} ({error})") from None
+
+
+def check_inputs(name: str, shapes: Shapes, inputs: Sequence[object]) -> None:
+    """Refuse inputs that a declaration rules out. Raises TypeError or ValueError."""
+    specs = shapes.inputs
+    if len(inputs) > len(specs):
+        raise TypeError(f"inputs: {name} takes {', '.join(map(str, specs))}; got {len(inputs)} arrays")
+    given = dict(zip((spec.name for spec in specs), inputs, strict=False))
+    for spec in specs:
+        if not spec.optional and not hasattr(given.get(spec.name), "shape"):
+            came = type(given[spec.name]).__name__ if spec.name in given else "nothing"
+            raise TypeError(f"{spec.name}: expected an array {spec}; got {came}")
+    shapes.bind(given)
+
+
+def check_drawn(
+    shapes: Shapes,
+    rng: object,
+    lengths: Mapping[str, int],
+    leading: Mapping[str, tuple[int, ...]],
+    groups: Sequence[str],
+    without: Sequence[str],
+) -> None:
+    """Refuse what ``draw`` cannot follow. Raises TypeError or ValueError."""
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"rng: expected a numpy.random.Generator, such as default_rng(0); got {rng!r}")
+    _refuse_unknown("lengths", lengths, shapes.letters)
+    _refuse_unknown("leading", leading, groups)
+    for group, shape in leading.items():
+        if not isinstance(shape, tuple):
+            raise TypeError(f"leading: expected for {group} a shape such as (2, 3); got {shape!r}")
+    optional = [spec.name for spec in shapes.inputs if spec.optional]
+    _refuse_unknown("without", _names("without", without), optional)
+
+
+def _names(what: str, names: object) -> list[str]:
+    """Names in a list; one string is not taken for its letters."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"{what}: expected a list of names; got {names!r}")
+    return list(names)
+
+
+def _refuse_unknown(
+    what: str, names: Iterable[object], known: Sequence[str], kind: type = ValueError
+) -> None:
+    if unknown := [str(name) for name in names if not isinstance(name, str) or name not in known]:
+        raise kind(
+            f"{what}: expected {'some of ' if known else ''}{', '.join(known) or 'none'}; got {', '.join(unknown)}"
+        )
