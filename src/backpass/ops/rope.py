@@ -5,8 +5,8 @@ r"""Rotary position embedding: each pair of a query's or key's elements turned b
 
 Derived on the page ``operations/rope``. In the formulas the last axis is split in two: ``x_rpai`` is element a, 1 or 2,
 of pair i at position p, and ``C`` and ``S`` are cos and sin. Pair i is made of the elements i and i + k, the two
-halves of the axis, as in Llama and GPT-NeoX; with ``interleaved=True`` of the neighbours 2i − 1 and 2i, as in GPT-J
-and in the first publication. A query and a key must be turned in the same way; so must a checkpoint's.
+halves of the axis, as in GPT-NeoX and Hugging Face's Llama; with ``interleaved=True`` of the neighbours 2i − 1 and 2i,
+as in GPT-J and in the first publication. A model runs with the pairs that it was trained with.
 """
 
 from __future__ import annotations
