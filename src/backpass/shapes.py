@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -261,6 +262,45 @@ def check_eps(eps: object) -> None:
         raise TypeError(f"eps: expected a real number; got {type(eps).__name__}")
     if not eps >= 0:
         raise ValueError(f"eps: expected a number of at least 0; got {eps}")
+
+
+def check_targets(t: Array, classes: int, ignore_index: int, reduction: str) -> tuple[Array, float | None]:
+    """The targets with −1 for those ignored, and what ``reduction`` divides by: how many are counted, NaN
+    if none are; None for the sum. Raises what ``forward`` raises."""
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction: expected 'mean' or 'sum'; got {reduction!r}")
+    if not isinstance(ignore_index, Integral):
+        raise TypeError(f"ignore_index: expected an integer; got {type(ignore_index).__name__}")
+    xp = namespace(t)
+    t = xp.astype(t, xp.int64)
+    counted = t != int(ignore_index)
+    outside = counted & ((t < 0) | (t >= classes))
+
+    # One number says both how many count and whether one is outside, so that a GPU is waited for once.
+    rows = size(t.shape)
+    count = int(xp.sum(xp.where(outside, rows + 1, xp.astype(counted, xp.int64))))
+    if count > rows:
+        raise IndexError(
+            f"t: expected targets from 0 to {classes - 1}, or {ignore_index} to ignore; "
+            f"got {_first(t, outside)}"
+        )
+    return xp.where(counted, t, -1), (count or math.nan) if reduction == "mean" else None
+
+
+def check_chunk(chunk: object) -> int | None:
+    """A number of tokens of at least 1, or None. Raises TypeError or ValueError."""
+    if chunk is not None and not isinstance(chunk, Integral):
+        raise TypeError(f"chunk: expected an integer; got {type(chunk).__name__}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk: expected at least 1 token at a time; got {chunk}")
+    return chunk
+
+
+def _first(values: Array, chosen: Array) -> int:
+    """The first of the integers that are chosen."""
+    xp = namespace(values, chosen)
+    values, chosen = xp.reshape(values, (-1,)), xp.reshape(chosen, (-1,))
+    return next(int(values[at]) for at in range(values.shape[0]) if chosen[at])
 
 
 def _check_type(spec: Spec, array: object) -> None:

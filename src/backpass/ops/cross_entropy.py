@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, is_array, namespace, one_hot, pick, widened
 from backpass.ops import log_softmax, nll
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import check_cotangent, check_inputs, check_saved, check_targets
 
 SHAPES = "x[*, V>0], t[*]:int -> y[]"
 
@@ -43,7 +43,7 @@ def forward(x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "m
             "soft_cross_entropy"
         )
     check_inputs(SHAPES, x=x, t=t)
-    t, divisor = nll.check_targets(t, x.shape[-1], ignore_index, reduction)
+    t, divisor = check_targets(t, x.shape[-1], ignore_index, reduction)
     p, _ = log_softmax.forward(widened(x))
     return as_type_of(nll.reduced(p, t, divisor), x), Saved(as_type_of(p, x), t, divisor)
 

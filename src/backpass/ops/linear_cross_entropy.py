@@ -16,7 +16,6 @@ them, and the gradients of ``w`` and ``b`` until they are returned, are float32.
 from __future__ import annotations
 
 import math
-from numbers import Integral
 from typing import NamedTuple
 
 from backpass.arrays import (
@@ -32,7 +31,7 @@ from backpass.arrays import (
 )
 from backpass.ops import linear, log_softmax, nll
 from backpass.ops.cross_entropy import less_target
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import check_chunk, check_cotangent, check_inputs, check_saved, check_targets
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")
@@ -67,8 +66,8 @@ def forward(
     xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b)
     rows, targets = as_matrix(x), xp.reshape(t, (-1,))
     m, h, V = rows.shape[0], *w.shape
-    chunk = _check_chunk(chunk) or max(1, m * h // V)
-    targets, divisor = nll.check_targets(targets, V, ignore_index, reduction)
+    chunk = check_chunk(chunk) or max(1, m * h // V)
+    targets, divisor = check_targets(targets, V, ignore_index, reduction)
 
     total, dx, dw, db = None, None, None, None
     for start in range(0, max(m, 1), chunk):
@@ -122,12 +121,3 @@ def forward_flops(m, h, V, has_b=True, reduction="mean"):
 def backward_flops(m, h, V, has_b=True, reduction="mean"):
     """The mean's division, and one product for each element of each gradient."""
     return m * h + h * V + (V if has_b else 0) + (1 if reduction == "mean" else 0)
-
-
-def _check_chunk(chunk: object) -> int | None:
-    """A number of tokens of at least 1, or None. Raises TypeError or ValueError."""
-    if chunk is not None and not isinstance(chunk, Integral):
-        raise TypeError(f"chunk: expected an integer; got {type(chunk).__name__}")
-    if chunk is not None and chunk < 1:
-        raise ValueError(f"chunk: expected at least 1 token at a time; got {chunk}")
-    return chunk

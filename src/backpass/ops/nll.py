@@ -11,12 +11,10 @@ bits are summed in float32.
 
 from __future__ import annotations
 
-import math
-from numbers import Integral
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, namespace, one_hot, pick, size, widened
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
+from backpass.arrays import Array, as_type_of, namespace, one_hot, pick, widened
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, check_targets, kind
 
 SHAPES = "x[*, V>0], t[*]:int -> y[]"
 
@@ -63,38 +61,8 @@ def backward_flops(reduction="mean"):
     return 1 if reduction == "mean" else 0
 
 
-def check_targets(t: Array, classes: int, ignore_index: int, reduction: str) -> tuple[Array, float | None]:
-    """The targets with −1 for those ignored, and what ``reduction`` divides by: how many are counted, NaN
-    if none are; None for the sum. Raises what ``forward`` raises."""
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction: expected 'mean' or 'sum'; got {reduction!r}")
-    if not isinstance(ignore_index, Integral):
-        raise TypeError(f"ignore_index: expected an integer; got {type(ignore_index).__name__}")
-    xp = namespace(t)
-    t = xp.astype(t, xp.int64)
-    counted = t != int(ignore_index)
-    outside = counted & ((t < 0) | (t >= classes))
-
-    # One number says both how many count and whether one is outside, so that a GPU is waited for once.
-    rows = size(t.shape)
-    count = int(xp.sum(xp.where(outside, rows + 1, xp.astype(counted, xp.int64))))
-    if count > rows:
-        raise IndexError(
-            f"t: expected targets from 0 to {classes - 1}, or {ignore_index} to ignore; "
-            f"got {_first(t, outside)}"
-        )
-    return xp.where(counted, t, -1), (count or math.nan) if reduction == "mean" else None
-
-
 def reduced(x: Array, t: Array, divisor: float | None = None) -> Array:
     """Minus the sum of the entries of ``x[*, V]`` at the targets ``t[*]`` that are not −1, over ``divisor``; in
     float32 for entries of 16 bits, whose sum over many rows overflows or stalls."""
     total = -namespace(x).sum(widened(pick(x, t)))
     return total if divisor is None else total / divisor
-
-
-def _first(values: Array, chosen: Array) -> int:
-    """The first of the integers that are chosen."""
-    xp = namespace(values, chosen)
-    values, chosen = xp.reshape(values, (-1,)), xp.reshape(chosen, (-1,))
-    return next(int(values[at]) for at in range(values.shape[0]) if chosen[at])
