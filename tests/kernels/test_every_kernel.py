@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
-from backpass import kernels, ops  # noqa: E402
+from backpass import functional, kernels, ops  # noqa: E402
 from backpass.shapes import parse  # noqa: E402
 from backpass.verify import cases, check, draw  # noqa: E402
 from backpass.verify.convert import to_torch  # noqa: E402
@@ -82,6 +82,16 @@ def test_two_runs_agree_to_the_last_bit(stem, dtype, device):
         runs.append([y, *(gradients if isinstance(gradients, tuple) else [gradients])])
     for first, second in zip(*runs, strict=True):
         assert torch.equal(first, second)
+
+
+@every_kernel
+def test_torch_compile_learns_the_shapes_without_a_launch(stem, device):
+    """It runs a function's forward on tensors that have no memory."""
+    inputs, options = drawn(stem, device)
+    parameters = inspect.signature(ops.load(stem).forward).parameters.values()
+    chosen = [options.get(p.name, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY]
+    operator = getattr(functional, stem) and getattr(torch.ops.backpass, stem).default
+    torch.library.opcheck(operator, (*inputs, *chosen), test_utils="test_faketensor")
 
 
 @every_kernel

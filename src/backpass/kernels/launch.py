@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
+from torch._subclasses.fake_tensor import FakeTensor
 
 from backpass.kernels import interpreted
 from backpass.shapes import check_inputs, parse
@@ -113,6 +114,10 @@ class Launch(NamedTuple):
 
     def run(self) -> None:
         tensor = next(value for value in self.arguments.values() if isinstance(value, torch.Tensor))
+        if isinstance(
+            tensor, FakeTensor
+        ):  # of torch.compile, which asks for shapes: there is nothing to write to
+            return
         # Triton launches on the current device, which need not be the tensors'.
         on_device = torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
         with on_device:

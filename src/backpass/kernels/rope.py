@@ -1,4 +1,4 @@
-r"""Rotary position embedding in Triton: the functions of ``backpass.ops.rope``, one kernel for both directions.
+r"""Rotary position embedding in Triton: the functions of ``backpass.ops.rope``, a kernel for each choice of pairs.
 
 .. math:: y_{rpai} = C_{pi} x_{rpai} + S_{pi} \left( \delta_{a2} x_{rp1i} - \delta_{a1} x_{rp2i} \right), \qquad
           \bar{x}_{rpai} = C_{pi} \bar{y}_{rpai} - S_{pi} \left( \delta_{a2} \bar{y}_{rp1i} - \delta_{a1} \bar{y}_{rp2i} \right)
