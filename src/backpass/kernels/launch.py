@@ -114,10 +114,8 @@ class Launch(NamedTuple):
 
     def run(self) -> None:
         tensor = next(value for value in self.arguments.values() if isinstance(value, torch.Tensor))
-        if isinstance(
-            tensor, FakeTensor
-        ):  # of torch.compile, which asks for shapes: there is nothing to write to
-            return
+        if isinstance(tensor, FakeTensor):
+            return  # torch.compile asks for shapes, and there is no memory to write to
         # Triton launches on the current device, which need not be the tensors'.
         on_device = torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
         with on_device:
