@@ -167,9 +167,10 @@ def test_tables_may_be_empty():
         ({"d": 7}, ValueError, "d: expected an even width, of which pairs can be made; got 7"),
         ({"s": 2.0}, TypeError, "s: expected an integer; got float"),
         ({"offset": -1}, ValueError, "offset: expected an integer of at least 0; got -1"),
-        ({"base": 0}, ValueError, "base: expected a number above 0; got 0"),
-        ({"base": float("nan")}, ValueError, "base: expected a number above 0; got nan"),
-        ({"base": "10000"}, ValueError, "base: expected a number above 0; got '10000'"),
+        ({"base": 0}, ValueError, "base: expected a finite number above 0; got 0"),
+        ({"base": float("nan")}, ValueError, "base: expected a finite number above 0; got nan"),
+        ({"base": float("inf")}, ValueError, "base: expected a finite number above 0; got inf"),
+        ({"base": "10000"}, ValueError, "base: expected a finite number above 0; got '10000'"),
     ],
 )
 def test_what_makes_no_tables_is_refused(arguments, error, message):

@@ -69,7 +69,8 @@ def tables(s: int, d: int, *, base: float = 10000.0, offset: int = 0, like: Arra
 
     Pair i, from 0 to k − 1, turns by position · base^(−2i/d). The angles are computed in float64, since large positions
     have no room in 16 bits, and the tables rounded once, to the library, dtype and device of ``like``. Raises TypeError
-    for a length or an offset that is no integer, ValueError for one below 0, an odd ``d``, or a ``base`` of 0 or less.
+    for a length or an offset that is no integer, ValueError for one below 0, an odd ``d``, or a ``base`` that is not
+    above 0 and finite.
     """
     for name, value in (("s", s), ("d", d), ("offset", offset)):
         if not isinstance(value, Integral):
@@ -78,8 +79,8 @@ def tables(s: int, d: int, *, base: float = 10000.0, offset: int = 0, like: Arra
             raise ValueError(f"{name}: expected an integer of at least 0; got {value}")
     if d % 2:
         raise ValueError(f"d: expected an even width, of which pairs can be made; got {d}")
-    if not isinstance(base, Real) or not base > 0:
-        raise ValueError(f"base: expected a number above 0; got {base!r}")
+    if not isinstance(base, Real) or not 0 < base < math.inf:
+        raise ValueError(f"base: expected a finite number above 0; got {base!r}")
     frequencies = np.exp(-math.log(base) * np.arange(0, d, 2) / max(d, 1))  # [k]
     angles = np.arange(offset, offset + s)[:, None] * frequencies  # [s, k]
     xp = namespace(like)
