@@ -53,14 +53,13 @@ class Saved(NamedTuple):
 def forward(t: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, Saved]:
     """``y[*, h]``, contiguous: for each token of ``t[*]`` its row of ``w[V, h]``, which may have any strides.
 
-    A token outside the vocabulary raises IndexError on the CPU. On a GPU, where to look at the tokens would be
-    to wait for all that was launched before, its row is NaN; it has no gradient. Raises TypeError when ``t``
-    holds no integers, ``w`` no floating-point numbers, or one is no tensor on a device where kernels run.
+    Raises TypeError when ``t`` holds no integers, ``w`` no floating-point numbers, or one is no tensor on a
+    device where kernels run; IndexError for a token outside the vocabulary, for which a GPU is waited for.
+    While a CUDA graph is captured that cannot be: such a token's row is NaN, and it has no gradient.
     """
     check_tensors(SHAPES, t=t, w=w)
     t, (V, h) = t.long(), w.shape
-    if t.device.type == "cpu" and torch.any(outside := (t < 0) | (t >= V)):
-        raise IndexError(f"t: expected tokens from 0 to {V - 1}; got {t[outside][0]}")
+    _check_tokens(t, V)
 
     y = torch.empty((*t.shape, h), dtype=w.dtype, device=w.device)
     if y.numel() > 0:
@@ -83,6 +82,15 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
             blocks_launch(dy, tokens, order, sums).run()
         owners_launch(dy, order, first, sums, dw).run()
     return dw
+
+
+def _check_tokens(t: torch.Tensor, V: int) -> None:
+    """Raises IndexError where a token is outside the vocabulary."""
+    if t.numel() == 0 or (t.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    smallest, largest = (int(token) for token in torch.aminmax(t))
+    if smallest < 0 or largest >= V:
+        raise IndexError(f"t: expected tokens from 0 to {V - 1}; got {largest if largest >= V else smallest}")
 
 
 def forward_launch(t: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Launch:
