@@ -40,7 +40,7 @@ STATIONS = (
         ("weights", "softmax"),
         ("weighted values", "matmul"),
         ("output projection", "linear"),
-        ("add to the stream", "residual fork dropout"),
+        ("add to stream", "residual fork dropout"),
     ),
     *_column(
         RIGHT,
@@ -48,7 +48,7 @@ STATIONS = (
         ("up projection", "linear feed_forward"),
         ("activation", "relu gelu silu swiglu feed_forward"),
         ("down projection", "linear feed_forward"),
-        ("add to the stream", "residual fork dropout"),
+        ("add to stream", "residual fork dropout"),
         ("normalise", "layer_norm rms_norm"),
         ("logits", "linear linear_cross_entropy"),
         ("loss", "cross_entropy soft_cross_entropy log_softmax nll linear_cross_entropy"),
