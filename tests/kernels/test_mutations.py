@@ -66,6 +66,23 @@ TABLE = [
             "axis=0 → axis=-1": ONE_AXIS,
         },
     ),
+    Changed("log_softmax", "_backward_rows", ("dy", "y", "dx"), lengths={"n": 45}),
+    Changed(
+        "log_softmax",
+        "_backward_tiles",
+        ("dy", "y", "total"),
+        TILES,
+        lengths={"n": 45},
+        equivalent={"tl.sum(dy, axis=0) → tl.sum(dy)": ONE_AXIS, "axis=0 → axis=-1": ONE_AXIS},
+    ),
+    Changed(
+        "cross_entropy",
+        "_backward",
+        ("x", "top", "y", "total", "each", "dx", "t", "column"),
+        {"ROW_BYTES": 128},
+        lengths={"V": 45},
+        equivalent={"tl.where(t >= 0, dx, 0.0) → tl.where(t >= 0, dx, -0.0)": "Minus 0 is 0."},
+    ),
     Changed(
         "layer_norm",
         "_backward_rows",
@@ -265,6 +282,7 @@ def test_backpass_verify_reaches_the_kernel_of_long_rows(name, tmp_path, monkeyp
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")  # some changes divide by 0
+@pytest.mark.filterwarnings("ignore:tl.where with a non-boolean condition:UserWarning")
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.stem}{row.function}")
 def test_every_change_is_caught(row, tmp_path, monkeypatch, device):
     module = kernels.load(row.stem)

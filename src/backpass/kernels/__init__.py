@@ -17,6 +17,8 @@ from types import ModuleType
 
 STEMS = (
     "softmax",
+    "log_softmax",
+    "cross_entropy",
     "layer_norm",
     "rms_norm",
     "relu",
