@@ -15,9 +15,9 @@ from .support import DTYPES, STRIDED, assert_as_exact_as_pytorch, draw, draw_vie
 
 @pytest.fixture
 def small(monkeypatch):
-    """Blocks of 4 tokens and programs of 32 columns, so that few tokens make many of either."""
+    """Blocks of 4 tokens and programs of 32 columns, or 16, so that there are many of either."""
     monkeypatch.setattr(kernel, "BLOCK", 4)
-    monkeypatch.setattr(kernel, "COLUMNS", 32)
+    monkeypatch.setattr(kernel, "ROW_BYTES", 128)
 
 
 def drawn_tokens(*shape, V, device, seed=0):

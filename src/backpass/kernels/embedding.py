@@ -39,7 +39,9 @@ SHAPES = "t[*]:int, w[V>0, h] -> y[*, h]"
 PARAMETERS = ("w",)
 
 BLOCK = 64  # sorted tokens that are added up together where all are the same
-COLUMNS = 4096  # at most, of a row in one program: a row of dw without tokens is no more work than writing it
+# At most, of a row in one program, as numbers of the dtype it adds in. So wide a piece, because most rows of dw have
+# no token: their programs have nothing to do but to write.
+ROW_BYTES = 16 * 1024
 
 
 class Saved(NamedTuple):
@@ -95,10 +97,9 @@ def _check_tokens(t: torch.Tensor, V: int) -> None:
 
 def forward_launch(t: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Launch:
     """The launch that writes ``y[m, h]``, contiguous, from tokens ``t[m]`` and ``w[V, h]`` of any strides."""
-    V, h = w.shape
     strides = {"w_stride_v": w.stride(0), "w_stride_h": w.stride(1)}
-    arguments = {"t_ptr": t, "w_ptr": w, "y_ptr": y, **strides, "V": V}
-    return _by_rows(_forward, arguments, len(t), h)
+    arguments = {"t_ptr": t, "w_ptr": w, "y_ptr": y, **strides, "V": len(w)}
+    return _by_rows(_forward, arguments, y, accumulator(w.dtype))
 
 
 def blocks_launch(dy: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, sums: torch.Tensor) -> Launch:
@@ -106,7 +107,7 @@ def blocks_launch(dy: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, s
     dy, walk = rows_of(dy)
     arguments = {"dy_ptr": dy, "tokens_ptr": tokens, "order_ptr": order, "sums_ptr": sums, **walk}
     constants = {"BLOCK": BLOCK, "WIDE": TRITON_DTYPES[sums.dtype]}
-    return _by_rows(_backward_blocks, arguments, *sums.shape, **constants)
+    return _by_rows(_backward_blocks, arguments, sums, sums.dtype, **constants)
 
 
 def owners_launch(
@@ -117,13 +118,14 @@ def owners_launch(
     dy, walk = rows_of(dy)
     arguments = {"dy_ptr": dy, "order_ptr": order, "first_ptr": first, "sums_ptr": sums, "dw_ptr": dw, **walk}
     constants = {"BLOCK": BLOCK, "WIDE": TRITON_DTYPES[sums.dtype]}
-    return _by_rows(_backward_rows, arguments, *dw.shape, **constants)
+    return _by_rows(_backward_rows, arguments, dw, sums.dtype, **constants)
 
 
-def _by_rows(kernel, arguments: dict, rows: int, h: int, **constants) -> Launch:
-    """A program for each piece of each row of a result ``[rows, h]``."""
-    columns = min(triton.next_power_of_2(h), COLUMNS)
-    programs = rows * triton.cdiv(h, columns)
+def _by_rows(kernel, arguments: dict, result: torch.Tensor, dtype: torch.dtype, **constants) -> Launch:
+    """A program for each piece of each row of ``result[*, h]``, of numbers of the dtype."""
+    h = result.shape[-1]
+    columns = min(triton.next_power_of_2(h), ROW_BYTES // dtype.itemsize)
+    programs = result.numel() // h * triton.cdiv(h, columns)
     warps = max(columns // 512, 1)  # 16 elements a thread
     return Launch(kernel, programs, {**arguments, "h": h}, {**constants, "COLUMNS": columns}, warps)
 
