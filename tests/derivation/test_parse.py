@@ -103,6 +103,11 @@ PRINTED_OTHERWISE = [
     r"\prod_j (2 x_j) = \prod_j 2 x_j",
     r"\prod_j (x_j / 2) = \prod_j x_j / 2",
     r"\log(x_i) / 2 = \log x_i / 2",
+    r"x_i^{5/2} = x_i^2.5",
+    r"\frac{1}{2.5} = \frac12.5",
+    r"2 \cdot 0.5 = 2 0.5",
+    r"\sin(x_i) y_i = \sin x_i y_i",
+    r"\max(0, x_i) y_i = \max 0, x_i y_i",
 ]
 
 # Names of which one prints like the other, or like a product of others.
@@ -113,6 +118,7 @@ PRINTED_ALIKE = [
     r"\text{x + y} \in \mathbb{R}",
     r"\text{12} \in \mathbb{R}",
     r"\text{log} \in \mathbb{R}",
+    r"\text{sin} \in \mathbb{R}",
     r"W_{\text{1}} \in \mathbb{R}",
     r"x_1 \in \mathbb{R}",
     r"x^2 \in \mathbb{R}",

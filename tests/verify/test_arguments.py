@@ -25,6 +25,16 @@ class Own:
         return dy
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, dy):
+        return 2 * dy
+
+
 @pytest.mark.parametrize(
     ("op", "inputs", "given", "kind", "message"),
     [
@@ -36,6 +46,7 @@ class Own:
         ("linear", [X, 3.0], {}, TypeError, "w: expected an array w[n, p]; got float"),
         ("linear", [X, X], {}, ValueError, "w: expected w[n, p] with n = 5, as in x; got shape [3, 5]"),
         (Own, [X], {}, TypeError, "op: expected an instance of Own, whose forward takes self; got the class: give Own()"),
+        (Doubled, [torch.from_numpy(X)] * 2, {}, TypeError, "inputs: Doubled's forward takes (x); got 2 (too many positional arguments)"),
         (Own(), [X, X], {}, TypeError, "inputs: Own's forward takes (x); got 2 (too many positional arguments)"),
         (Own(), [X], {"p": 1}, TypeError, "options of Own: expected none; got p"),
         ("softmax", [X], {"seed": "a"}, TypeError, "seed: expected an integer; got 'a'"),

@@ -29,7 +29,7 @@ on its determinant). Exponents may be any rational functions; in the group of sq
 **Sines and cosines.** cos(u) + i sin(u) = exp(iu), and modulo p, where −1 is no square, i is adjoined as it is to the reals.
 The elements c + is with c² + s² = 1 form a group of order p + 1, which has a subgroup of prime order r > 2⁸⁰, and exp(iu)
 is a power of its generator as exp(u) is of 4, with φ modulo r. So the addition formulas hold, at rational multiples of an
-angle too, and what does not follow from them does not. A rational multiple of π as a summand, whose sine is algebraic, is
+angle too, and what does not follow from them does not, but with a probability of degree / r. A rational multiple of π as a summand, whose sine is algebraic, is
 refused, but for those that SymPy works out.
 
 **Logarithms.** log of a product, a power, an exponential is taken apart; log of a sum Σ t_k is log t_k plus an element drawn
@@ -42,7 +42,7 @@ positive x and y, the only ones for which their right sides are defined. It does
 for a negative x too.
 
 **How sure.** For expressions of degree d, "equal" is wrong with a probability of at most d/q at one point, (d/q)³ at
-three. If it hangs on the sign of one root of a square it is wrong with 2⁻⁶⁴, about 5e-20; if a difference appears for one in
+three; with r in place of q, if it hangs on sines. If it hangs on the sign of one root of a square it is wrong with 2⁻⁶⁴, about 5e-20; if a difference appears for one in
 2ᵏ combinations of the signs of k such roots, with (1 − 2⁻ᵏ)⁶⁴: 1e-8 for k = 2. "Not equal" is certain but for identities of
 log and erf beyond those above, and for √(v²) = v with a sum v that is positive although no square, such as 1 + x².
 

@@ -56,8 +56,8 @@ def check_zero_gradients(names: object, known: Sequence[str]) -> None:
     _refuse_unknown("zero_gradients", _names("zero_gradients", names), known)
 
 
-def check_call(name: str, forward: Callable, inputs: Sequence[object], options: Mapping[str, object]) -> None:
-    """Refuse inputs and options that ``forward`` does not take. Raises TypeError."""
+def check_call(name: str, forward: Callable, count: int, options: Mapping[str, object]) -> None:
+    """Refuse a number of inputs, and options, that ``forward`` does not take. Raises TypeError."""
     try:
         signature = inspect.signature(forward)
     except (TypeError, ValueError):  # a builtin has none
@@ -67,7 +67,7 @@ def check_call(name: str, forward: Callable, inputs: Sequence[object], options: 
         raise TypeError(
             f"op: expected an instance of {name}, whose forward takes self; got the class: give {name}()"
         )
-    named = [p for p in parameters[len(inputs) :] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    named = [p for p in parameters[count:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         _refuse_unknown(f"options of {name}", options, [p.name for p in named], TypeError)
     missing = [
@@ -78,18 +78,15 @@ def check_call(name: str, forward: Callable, inputs: Sequence[object], options: 
             f"options of {name}: expected {', '.join(missing)}; got {', '.join(options) or 'none'}"
         )
     try:
-        signature.bind(*inputs, **options)
+        signature.bind(*[None] * count, **options)
     except TypeError as error:
-        raise TypeError(f"inputs: {name}'s forward takes {signature}; got {len(inputs)} ({error})") from None
+        raise TypeError(f"inputs: {name}'s forward takes {signature}; got {count} ({error})") from None
 
 
-def check_inputs(name: str, shapes: Shapes, inputs: Sequence[object]) -> None:
+def check_inputs(shapes: Shapes, inputs: Sequence[object]) -> None:
     """Refuse inputs that a declaration rules out. Raises TypeError or ValueError."""
-    specs = shapes.inputs
-    if len(inputs) > len(specs):
-        raise TypeError(f"inputs: {name} takes {', '.join(map(str, specs))}; got {len(inputs)} arrays")
-    given = dict(zip((spec.name for spec in specs), inputs, strict=False))
-    for spec in specs:
+    given = dict(zip((spec.name for spec in shapes.inputs), inputs, strict=False))
+    for spec in shapes.inputs:
         if not spec.optional and not hasattr(given.get(spec.name), "shape"):
             came = type(given[spec.name]).__name__ if spec.name in given else "nothing"
             raise TypeError(f"{spec.name}: expected an array {spec}; got {came}")

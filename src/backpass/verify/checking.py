@@ -16,7 +16,6 @@ from backpass.verify import (
     symbolic,
 )
 from backpass.verify.arguments import (
-    check_call,
     check_inputs,
     check_operator,
     check_seed,
@@ -80,9 +79,7 @@ def check(
         options = {**options_for(op), **options}
     under_test = subject(op, len(inputs), options, zero_gradients)
     if under_test.shapes:
-        check_inputs(under_test.name, under_test.shapes, inputs)
-    if not under_test.torch_only:
-        check_call(under_test.name, op.forward, inputs, options)
+        check_inputs(under_test.shapes, inputs)
     inputs = (*inputs, *[None] * (len(under_test.input_names) - len(inputs)))
     _refuse(inputs, under_test.differentiable(inputs))
     case = Case(under_test, inputs, seed, dy, operator, tolerances or {})

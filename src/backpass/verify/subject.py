@@ -8,12 +8,13 @@ import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from backpass.arrays import Array
 from backpass.shapes import Shapes, parse
-from backpass.verify.arguments import check_zero_gradients
+from backpass.verify.arguments import check_call, check_zero_gradients
 from backpass.verify.convert import is_floating, is_torch
 
 
@@ -77,6 +78,9 @@ def subject(op: object, count: int, options: dict[str, Any], zero_gradients: Seq
         )
     text = getattr(op, "SHAPES", None)
     shapes = parse(text) if text else None
+    if shapes and count > len(shapes.inputs):
+        raise TypeError(f"inputs: {name} takes {', '.join(map(str, shapes.inputs))}; got {count} arrays")
+    check_call(name, op.forward, len(shapes.inputs) if shapes else count, options)
 
     def forward(*inputs):
         returned = op.forward(*inputs, **options)
@@ -111,6 +115,7 @@ def _from_autograd_function(
             f"{op.__name__}.apply takes no named options; got {', '.join(options)}: give them in order"
         )
     takes_context = op.setup_context is _base_function().setup_context
+    check_call(op.__name__, partial(op.forward, None) if takes_context else op.forward, count, {})
 
     def forward(*inputs):
         leaves = [
