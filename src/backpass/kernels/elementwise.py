@@ -107,7 +107,7 @@ def _launch(kernel, formula, operands: dict[str, torch.Tensor], outs: dict[str, 
 @triton.jit
 def piece(m, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The rows and columns of this program's elements, and which of them exist."""
-    pieces = tl.cdiv(n, COLUMNS)  # of a row
+    pieces = (n - 1) // COLUMNS + 1  # of a row; as n + COLUMNS − 1 may be past 32 bits when n is not
     program = tl.program_id(0).to(tl.int64)
     row = program // pieces * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
     column = program % pieces * COLUMNS + tl.arange(0, COLUMNS)[None, :]  # [1, COLUMNS]
@@ -117,7 +117,7 @@ def piece(m, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 @triton.jit
 def piece_of_row(n, COLUMNS: tl.constexpr):
     """The same for a program of one row: which it is, and the columns."""
-    pieces = tl.cdiv(n, COLUMNS)
+    pieces = (n - 1) // COLUMNS + 1
     program = tl.program_id(0).to(tl.int64)
     return program // pieces, program % pieces * COLUMNS + tl.arange(0, COLUMNS)
 
