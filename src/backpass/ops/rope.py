@@ -6,7 +6,8 @@ r"""Rotary position embedding: each pair of a query's or key's elements turned b
 Derived on the page ``operations/rope``. In the formulas the last axis is split in two: ``x_rpai`` is element a, 1 or 2,
 of pair i at position p, and ``C`` and ``S`` are cos and sin. Pair i is made of the elements i and i + k, the two
 halves of the axis, as in GPT-NeoX and Hugging Face's Llama; with ``interleaved=True`` of the neighbours 2i − 1 and 2i,
-as in GPT-J and in the first publication. A model runs with the pairs that it was trained with.
+as in GPT-J and in the first publication. A model runs with the pairs that it was trained with. Numbers of 16 bits
+are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.arrays import Array, namespace
+from backpass.arrays import Array, as_type_of, namespace, widened
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*, s, 2k], cos[s, k], sin[s, k] -> y[*, s, 2k]"
@@ -41,7 +42,8 @@ def forward(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> t
     ValueError for shapes that do not fit, an odd last axis among them.
     """
     check_inputs(SHAPES, x=x, cos=cos, sin=sin)
-    return _turned(x, cos, sin, interleaved), Saved(cos, sin, tuple(x.shape), interleaved)
+    y = as_type_of(_turned(widened(x), cos, sin, interleaved), x)
+    return y, Saved(cos, sin, tuple(x.shape), interleaved)
 
 
 def backward(dy: Array, saved: Saved) -> Array:
@@ -51,7 +53,7 @@ def backward(dy: Array, saved: Saved) -> Array:
 
     # In the forward pass each pair was turned one way; so now its gradient is turned the other way, by the
     # rotation's transpose, which is the rotation by minus the angle.
-    return _turned(dy, cos, -sin, interleaved)
+    return as_type_of(_turned(widened(dy), cos, -sin, interleaved), dy)
 
 
 def forward_flops(m, s, k):
