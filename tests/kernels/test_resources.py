@@ -4,6 +4,7 @@ there."""
 import inspect
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -27,9 +28,14 @@ def rows(stem) -> list[Resources]:
 
 
 def launched(module) -> set[str]:
-    """Names of the functions that the module itself has Triton compile and that are given memory to work on, or
-    are formulas for an elementwise kernel."""
-    return {
+    """Names of the functions that the module, or one that it is built on, has Triton compile and that are given
+    memory to work on, or are formulas for an elementwise kernel."""
+    built_on = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, ModuleType) and "kernels" in value.__name__
+    ]
+    return set().union(*map(launched, built_on)) | {
         name.lstrip("_")
         for name, value in vars(module).items()
         if getattr(getattr(value, "fn", None), "__module__", None) == module.__name__

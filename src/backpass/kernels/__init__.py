@@ -19,6 +19,7 @@ STEMS = (
     "softmax",
     "log_softmax",
     "cross_entropy",
+    "linear_cross_entropy",
     "layer_norm",
     "rms_norm",
     "relu",

@@ -1,0 +1,116 @@
+r"""The output head and the loss together: ``backpass.ops.linear_cross_entropy`` on the cross-entropy kernel.
+
+.. math:: Z = X W + \mathbf{1}_m b^\top, \qquad
+          \bar{X} = \bar{Z} W^\top, \quad \bar{W} = X^\top \bar{Z}, \quad \bar{b} = \bar{Z}^\top \mathbf{1}_m
+
+Derived on the page ``operations/output_head``. Of a chunk of tokens the scores are one matrix product, into a buffer
+that all chunks share; ``cross_entropy``'s kernels read their losses from it and write the scores' gradient over
+them; two more products give what the chunk has in the gradients of ``x`` and ``w``. The products are the
+library's, which no kernel here would be faster than. The gradients of ``w`` and ``b`` are added up over chunks in
+float32 for 16 bits. There are no atomics: two runs agree to the last bit where the library's products do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from backpass.kernels import cross_entropy
+from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors
+from backpass.shapes import check_chunk, check_cotangent, check_saved, check_targets
+
+SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
+PARAMETERS = ("w", "b")
+
+
+class Saved(NamedTuple):
+    """The gradients of the sum over tokens, and what divides them: no score, and none of the inputs."""
+
+    dx: torch.Tensor  # [*, h]
+    dw: torch.Tensor  # [h, V], in the dtype computed in
+    db: torch.Tensor | None  # [V], in the dtype computed in
+    divisor: float | None
+
+
+def forward(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    t: torch.Tensor,
+    b: torch.Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    chunk: int | None = None,
+) -> tuple[torch.Tensor, Saved]:
+    """The loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets ``t[*]``, ``chunk`` tokens at a time.
+
+    Waits for the device once, to see the targets. Raises what the operation raises, and TypeError for what is no
+    tensor on a device where kernels run.
+    """
+    check_tensors(SHAPES, x=x, w=w, t=t, b=b)
+    m, h, V = t.numel(), *w.shape
+    chunk = check_chunk(chunk) or max(1, m * h // V)
+    t, divisor = check_targets(t.reshape(-1), V, ignore_index, reduction)
+    t = t.contiguous()
+
+    like, wide = {"dtype": x.dtype, "device": x.device}, {"dtype": accumulator(x.dtype), "device": x.device}
+    rows = x.reshape(m, h)
+    dx = torch.empty((m, h), **like)
+    dw = torch.zeros((h, V), **wide)
+    db = None if b is None else torch.zeros(V, **wide)
+    scores = torch.empty((min(chunk, m), V), **like)
+    losses = torch.empty(m, **wide)
+    each = torch.ones((), **wide)
+    for start in range(0, m, chunk):
+        part = slice(start, start + chunk)
+        z = scores[: len(rows[part])]
+        if b is None:
+            torch.mm(rows[part], w, out=z)
+        else:
+            torch.addmm(b, rows[part], w, out=z)
+        for launch in gradient_launches(z, t[part], losses[part], each):
+            launch.run()
+        torch.mm(z, w.T, out=dx[part])
+
+        # Every token met the same w and b: their gradients sum over tokens, and so over chunks.
+        dw += torch.mm(rows[part].T, z)
+        if db is not None:
+            db += torch.sum(z, dim=0, dtype=db.dtype)
+
+    y = cross_entropy.reduced(losses, divisor).to(x.dtype)
+    if divisor is not None and math.isnan(divisor):
+        divisor = 1  # the mean of no tokens is NaN; the gradients, 0, stay what they are
+    return y, Saved(dx.reshape(x.shape), dw, db, divisor)
+
+
+def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """``dx[*, h]``, ``dw[h, V]`` and ``db[V]`` (None without a bias) from ``dy[]``."""
+    dx, dw, db, divisor = check_saved(saved, Saved)
+    check_tensor("dy", dy)
+    check_cotangent(dy, (), like=dx)
+
+    # In the forward pass the loss was the tokens' sum over the divisor; so now the sum's gradients get dy over it.
+    factor = dy.to(dw.dtype) if divisor is None else dy.to(dw.dtype) / divisor
+    return tuple(
+        None if gradient is None else (gradient.to(dw.dtype) * factor).to(dy.dtype)
+        for gradient in (dx, dw, db)
+    )
+
+
+def gradient_launches(
+    z: torch.Tensor, t: torch.Tensor, losses: torch.Tensor, each: torch.Tensor
+) -> list[Launch]:
+    """The launches that write a loss for each row of the scores ``z[c, V]``, then their gradients over them."""
+    top, total = (torch.empty(losses.shape, dtype=losses.dtype, device=losses.device) for _ in range(2))
+    return [
+        cross_entropy.forward_launch(z, t, losses, top, total),
+        cross_entropy.backward_launch(z, t, top, total, each, z),
+    ]
+
+
+def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
+    """Those of ``cross_entropy``: there are no others."""
+    return cross_entropy.launches(dtype)

@@ -1,0 +1,136 @@
+"""The linear_cross_entropy kernel against ``ops.linear_cross_entropy`` in float64 and beside PyTorch's operators."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
+
+from backpass.kernels import interpreted  # noqa: E402
+from backpass.kernels import linear_cross_entropy as kernel  # noqa: E402
+from backpass.ops import linear_cross_entropy as op  # noqa: E402
+
+from .support import DTYPES, assert_as_exact_as_pytorch, draw, gradients_by_autograd  # noqa: E402
+
+
+def draw_all(m, h, V, dtype, device):
+    """x, w of a size that keeps scores near 1, t and b."""
+    x = draw(m, h, dtype=dtype, device=device)
+    w = draw(h, V, dtype=dtype, device=device, seed=1, scale=h**-0.5)
+    t = torch.randint(V, (m,), generator=torch.Generator().manual_seed(2)).to(device)
+    return x, w, t, draw(V, dtype=dtype, device=device, seed=3)
+
+
+def check(x, w, t, b=None, **options):
+    dy = torch.tensor(-1.75, dtype=x.dtype, device=x.device)
+    chosen = {name: value for name, value in options.items() if name != "chunk"}
+
+    def theirs(x, w, b):
+        scores = torch.nn.functional.linear(x, w.T, b).reshape(-1, w.shape[1])
+        return torch.nn.functional.cross_entropy(scores, t.reshape(-1), **chosen)
+
+    y, saved = kernel.forward(x, w, t, b, **options)
+    gradients = kernel.backward(dy, saved)
+    wide = [None if value is None else value.double() for value in (x, w, b)]
+    exact_y, exact_saved = op.forward(*wide[:2], t, wide[2], **options)
+    exact = op.backward(dy.double(), exact_saved)
+
+    # Scores are rounded before they are exponentiated; a gradient of w is a sum over tokens, one of x over classes.
+    tokens = t.numel() / (exact_saved.divisor or 1)
+    assert_as_exact_as_pytorch("y", y, theirs(x, w, b), exact_y, exact_y + tokens, roundings=8)
+    their_gradients = gradients_by_autograd(theirs, dy, x, w, b)
+    each = dy.double().abs() / (exact_saved.divisor or 1)
+    largest = [2 * each * wide[1].abs().max(), each * wide[0].abs().sum(), each * t.numel()]
+    for name, got, their, exactly, size in zip(
+        ("dx", "dw", "db"), gradients, their_gradients, exact, largest, strict=True
+    ):
+        if exactly is None:
+            assert got is None
+        else:
+            assert_as_exact_as_pytorch(
+                name, got, their, exactly, size.reshape(1).expand(exactly.shape[:-1] + (1,))
+            )
+    return y, gradients
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("chunk", [None, 1, 4, 100])
+def test_chunks_of_every_size(chunk, dtype, device, poisoned):
+    x, w, t, b = draw_all(11, 6, 45, dtype, device)
+    check(x, w, t, b, chunk=chunk)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_ignored_tokens_and_no_bias(reduction, device, poisoned):
+    x, w, t, _ = draw_all(12, 6, 45, torch.float32, device)
+    t[3:9] = 44  # a whole chunk, and parts of two
+    _, (dx, _, _) = check(x, w, t, ignore_index=44, reduction=reduction, chunk=4)
+    assert torch.all((dx != 0).any(-1) == (t != 44))
+
+
+def test_leading_axes_and_any_strides(device, poisoned):
+    x, w, t, b = draw_all(12, 10, 45, torch.float32, device)
+    check(x.reshape(3, 4, 10).transpose(0, 1)[..., ::2], w[::2], t.reshape(4, 3), b, chunk=5)
+    check(x.expand(2, 12, 10), w.T.contiguous().T, t.expand(2, 12), b, chunk=5)
+
+
+def test_scores_of_ten_thousand(device, poisoned):
+    x, w, t, b = draw_all(7, 6, 45, torch.float32, device)
+    check(torch.round(4 * x), 1e4 * torch.round(4 * w), t, chunk=3)
+
+
+def test_all_tokens_ignored(device):
+    x, w, t, b = draw_all(5, 6, 45, torch.float32, device)
+    y, saved = kernel.forward(x, w, torch.full_like(t, -100), b, chunk=2)
+    assert torch.isnan(y)
+    assert all(torch.all(gradient == 0) for gradient in kernel.backward(torch.ones_like(y), saved))
+
+
+def test_no_tokens(device):
+    _, w, t, b = draw_all(5, 6, 45, torch.float32, device)
+    y, saved = kernel.forward(torch.ones(2, 0, 6, device=device), w, t[:0].reshape(2, 0), b, reduction="sum")
+    dx, dw, db = kernel.backward(torch.ones_like(y), saved)
+    assert y == 0
+    assert dx.shape == (2, 0, 6)
+    assert torch.equal(dw, torch.zeros_like(w))
+    assert torch.equal(db, torch.zeros_like(b))
+
+
+def test_sums_over_many_chunks_of_16_bits_do_not_stall(device):
+    """Two classes of equal scores: each of 600 tokens gives a half, and in bfloat16 the sum would stop at 128."""
+    x, w = (torch.ones(shape, dtype=torch.bfloat16, device=device) for shape in ((600, 1), (1, 2)))
+    t = torch.zeros(600, dtype=torch.int64, device=device)
+    y, saved = kernel.forward(x, w, t, reduction="sum", chunk=4)
+    _, dw, _ = kernel.backward(torch.ones_like(y), saved)
+    assert dw.tolist() == [[-300, 300]]
+
+
+def test_scores_of_one_chunk_exist_at_a_time(device, monkeypatch):
+    made = []
+    empty = torch.empty
+
+    def noting(shape, **options):
+        made.append(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,))
+        return empty(shape, **options)
+
+    x, w, t, b = draw_all(64, 8, 128, torch.float32, device)
+    monkeypatch.setattr(torch, "empty", noting)
+    kernel.forward(x, w, t, b)
+    assert [shape for shape in made if shape[-1] == 128] == [(4, 128)]
+
+
+@pytest.mark.parametrize(("chunk", "error"), [(0, ValueError), (1.5, TypeError)])
+def test_a_chunk_of_no_tokens_is_refused(chunk, error, device):
+    with pytest.raises(error, match="^chunk: expected"):
+        kernel.forward(*draw_all(5, 6, 45, torch.float32, device), chunk=chunk)
+
+
+@pytest.mark.skipif(interpreted(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
+def test_offsets_beyond_32_bits(device):
+    """A chunk's scores past 2³¹ elements: all tokens are alike, so that the gradients are too."""
+    m, V = 2**14 + 1, 2**17
+    x, w, _, _ = draw_all(1, 16, V, torch.float16, device)
+    t = torch.full((m,), V - 1, device=device)
+    y, saved = kernel.forward(x.expand(m, 16), w, t, reduction="sum", chunk=m)
+    dx, _, _ = kernel.backward(torch.ones_like(y), saved)
+    assert torch.equal(dx[0], dx[-1])
+    assert torch.all(torch.isfinite(dx))
