@@ -126,7 +126,10 @@ def _shown(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:.1e}" if abs(value) < 1e-3 and value else f"{float(f'{value:.3g}'):,.4g}"
+        if 0 < abs(value) < 1e-3:
+            return f"{value:.1e}"
+        rounded = float(f"{value:.3g}")
+        return f"{rounded:,.0f}" if abs(rounded) >= 1e4 else f"{rounded:,.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

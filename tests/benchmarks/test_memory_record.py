@@ -1,0 +1,29 @@
+"""The record of the output head's memory: the formulas say what was measured."""
+
+import pytest
+
+from backpass import records
+
+RECORDS = [
+    records.load("linear_cross_entropy_memory", device)
+    for device in records.devices("linear_cross_entropy_memory")
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.device)
+def test_the_peak_is_what_the_shapes_say(record):
+    """To 6 percent above: allocators round, and small arrays count as well."""
+    compared = [row["over_formula"] for row in record.rows if row["over_formula"] is not None]
+    assert len(compared) >= 8
+    assert all(0.99 < ratio < 1.06 for ratio in compared), compared
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.device)
+def test_scores_that_are_not_held_are_not_paid_for(record):
+    for model in {row["model"] for row in record.rows}:
+        (ours,), (plain,) = (
+            record.where(model=model, provider=name) for name in ("ours", "ours, head and loss apart")
+        )
+        scores = 4 * ours["tokens"] * ours["V"] / 2**20
+        assert plain["mebibytes"] - ours["mebibytes"] > scores
+        assert not record.dirty
