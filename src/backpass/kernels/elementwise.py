@@ -107,7 +107,7 @@ def _launch(kernel, formula, operands: dict[str, torch.Tensor], outs: dict[str, 
 @triton.jit
 def piece(m, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The rows and columns of this program's elements, and which of them exist."""
-    pieces = (n - 1) // COLUMNS + 1  # of a row; as n + COLUMNS − 1 may be past 32 bits when n is not
+    pieces = (n - 1) // COLUMNS + 1  # of a row; n + COLUMNS − 1, as in tl.cdiv, may pass 32 bits
     program = tl.program_id(0).to(tl.int64)
     row = program // pieces * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
     column = program % pieces * COLUMNS + tl.arange(0, COLUMNS)[None, :]  # [1, COLUMNS]
