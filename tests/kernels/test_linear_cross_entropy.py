@@ -47,7 +47,7 @@ def check(x, w, t, b=None, **options):
             assert got is None
         else:
             assert_as_exact_as_pytorch(
-                name, got, their, exactly, size.reshape(1).expand(exactly.shape[:-1] + (1,))
+                name, got, their, exactly, size.reshape(1).expand((*exactly.shape[:-1], 1))
             )
     return y, gradients
 
@@ -74,7 +74,7 @@ def test_leading_axes_and_any_strides(device, poisoned):
 
 
 def test_scores_of_ten_thousand(device, poisoned):
-    x, w, t, b = draw_all(7, 6, 45, torch.float32, device)
+    x, w, t, _ = draw_all(7, 6, 45, torch.float32, device)
     check(torch.round(4 * x), 1e4 * torch.round(4 * w), t, chunk=3)
 
 
@@ -120,7 +120,7 @@ def test_scores_of_one_chunk_exist_at_a_time(device, monkeypatch):
 
 @pytest.mark.parametrize(("chunk", "error"), [(0, ValueError), (1.5, TypeError)])
 def test_a_chunk_of_no_tokens_is_refused(chunk, error, device):
-    with pytest.raises(error, match="^chunk: expected"):
+    with pytest.raises(error, match=r"^chunk: expected"):
         kernel.forward(*draw_all(5, 6, 45, torch.float32, device), chunk=chunk)
 
 

@@ -99,7 +99,7 @@ TABLE = [
             "dw",
             "db",
             "dx",
-            "n",
+            "share",
         ),
         ONE_PROGRAM,
         lengths={"n": 45},
@@ -126,7 +126,7 @@ TABLE = [
     Changed(
         "rms_norm",
         "_backward_rows",
-        ("dy", "dx_hat", "w", "x", "x_hat", "rstd", "along_x_hat", "dw", "dx", "n"),
+        ("dy", "dx_hat", "w", "x", "x_hat", "rstd", "along_x_hat", "dw", "dx", "share"),
         ONE_PROGRAM,
         lengths={"n": 45},
     ),

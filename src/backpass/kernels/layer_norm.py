@@ -181,6 +181,7 @@ def _backward_rows(
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     if w_ptr is not None:
         w = tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+    share = tl.full([], 1.0, WIDE) / n  # of an element in a mean
     dw = tl.zeros([ROWS, COLUMNS], WIDE)
     db = tl.zeros([ROWS, COLUMNS], WIDE)
 
@@ -195,8 +196,8 @@ def _backward_rows(
 
         x_hat = (x - mean) * rstd
         dx_hat = dy * w if w_ptr is not None else dy
-        along_ones = tl.sum(dx_hat, axis=1, keep_dims=True) / n
-        along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) / n
+        along_ones = tl.sum(dx_hat, axis=1, keep_dims=True) * share
+        along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) * share
         dx = rstd * (dx_hat - along_ones - x_hat * along_x_hat)
 
         tl.store(dx_ptr + row * n + column, dx, mask=inside)

@@ -171,6 +171,7 @@ def _backward_rows(
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     if w_ptr is not None:
         w = tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+    share = tl.full([], 1.0, WIDE) / n  # of an element in a mean
     dw = tl.zeros([ROWS, COLUMNS], WIDE)
 
     for block in range(program, tl.cdiv(m, ROWS), tl.num_programs(0)):
@@ -183,7 +184,7 @@ def _backward_rows(
 
         x_hat = x * rstd
         dx_hat = dy * w if w_ptr is not None else dy
-        along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) / n
+        along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) * share
         dx = rstd * (dx_hat - x_hat * along_x_hat)
 
         tl.store(dx_ptr + row * n + column, dx, mask=inside)
