@@ -159,13 +159,8 @@ def test_scatter_add_on_the_gpu_is_right_and_the_same_each_time():
     torch.testing.assert_close(first.cpu().double(), expected, rtol=1e-4, atol=1e-3)
 
 
-EVERY = pytest.mark.parametrize(
-    "make", [np.array, torch.tensor, counting.array], ids=["numpy", "torch", "counting"]
-)
-
-
 @pytest.mark.filterwarnings("error")
-@EVERY
+@LIBRARIES
 def test_bounded_puts_0_for_infinities_alone(make):
     x = np.array([-np.inf, -1e300, 0.0, 2.0, np.inf])
     assert plain(arrays.bounded_below(make(x))).tolist() == [0, -1e300, 0, 2, np.inf]
@@ -173,7 +168,7 @@ def test_bounded_puts_0_for_infinities_alone(make):
 
 
 @pytest.mark.filterwarnings("error")
-@EVERY
+@LIBRARIES
 def test_sigmoid_keeps_the_digits_of_both_tails_and_never_overflows(make):
     x = np.array([-np.inf, -1e300, -1e4, -700.0, -40.0, -1.0, 0.0, 1.0, 40.0, 700.0, 1e4, 1e300, np.inf])
     with mpmath.workdps(50):
@@ -191,7 +186,7 @@ def test_sigmoid_and_erf_keep_dtype_and_shape(dtype, function):
             assert function(torch.tensor(x)).dtype == torch.tensor(x).dtype
 
 
-@EVERY
+@LIBRARIES
 def test_erf_is_pythons(make):
     x = np.linspace(-7, 7, 41)
     np.testing.assert_allclose(plain(arrays.erf(make(x))), [math.erf(v) for v in x], rtol=2e-16)
