@@ -680,6 +680,39 @@ class TestAutogradFunction:
             check(self.Square, self.X, power=2)
 
 
+class TestKinks:
+    """|x|, with a backward that is right, wrong, or wrong and scaled."""
+
+    def check(self, x, slope):
+        def forward(x):
+            return np.where(x < 0, -x, x), x
+
+        own = SimpleNamespace(forward=forward, backward=lambda dy, x: slope(x) * dy)
+        (row,) = check(own, x, methods=["finite_difference"], raises=False).rows
+        return row
+
+    @pytest.mark.parametrize("zeros", [1, 7])
+    def test_at_a_kink_no_difference_is_compared(self, zeros):
+        x = X.copy()
+        x.reshape(-1)[:zeros] = 0
+        row = self.check(x, lambda x: np.where(x < 0, -1.0, 1.0))
+        assert row.verdict == "not run" and "y has a kink there" in row.reason
+
+    @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5])
+    def test_elsewhere_it_is(self, scale):
+        assert self.check(scale * X, np.sign).verdict == "passed"
+        assert self.check(scale * X, lambda x: -np.sign(x)).verdict == "FAILED"
+
+    @pytest.mark.parametrize(
+        "forward", [np.exp, np.sin, lambda x: x * x, lambda x: 1e6 * x * x, lambda x: 1 / (1e-3 + x * x)]
+    )
+    def test_what_bends_smoothly_has_none(self, forward):
+        own = SimpleNamespace(forward=lambda x: (forward(x), x), backward=lambda dy, x: dy)
+        for x in (X, np.zeros((3, 5))):
+            (row,) = check(own, x, methods=["finite_difference"], raises=False).rows
+            assert row.verdict in ("FAILED", "passed", "vacuous") and "kink" not in row.reason
+
+
 class TestSymbolic:
     def test_the_maximum_is_proved_not_to_matter(self):
         (row,) = check(softmax, methods=["symbolic"]).rows

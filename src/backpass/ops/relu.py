@@ -29,7 +29,7 @@ def forward(x: Array) -> tuple[Array, Saved]:
     Raises TypeError when ``x`` is no floating-point array.
     """
     xp = check_inputs(SHAPES, x=x)
-    y = xp.where(x < 0, 0, x)  # NaN is not below 0
+    y = xp.where(x <= 0, 0, x)  # NaN is not at most 0
     return y, Saved(y)
 
 

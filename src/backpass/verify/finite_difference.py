@@ -14,12 +14,16 @@ import numpy as np
 from backpass.verify.case import Case, NotRun
 from backpass.verify.convert import EPSILON
 from backpass.verify.directional import rows
-from backpass.verify.report import Row
+from backpass.verify.report import FAILED, NOT_RUN, Row
 
 NAME = "finite differences"
 TOLERANCE = 1e-7
 WHY = "step² and rounding / step"
 LOW_TOLERANCE = 64  # times ε^⅔: the constants of both errors, and the rounding of a long sum
+# A kink is a bend of this much of the largest change, of which half the step keeps more than this: a half, where a smooth
+# function keeps a quarter.
+KINK = 0.1
+SHARP = 0.4
 COARSEST = 0.1  # the largest tolerance that still says something
 
 
@@ -40,7 +44,35 @@ def run(case: Case) -> list[Row]:
         change, moved = difference(case, at, direction, steps[at])
         return float(np.sum(case.dy * change)), moved
 
-    return rows(case, NAME, *case.tolerance("finite_difference", usual, why), derivative)
+    found = rows(case, NAME, *case.tolerance("finite_difference", usual, why), derivative)
+    by_input = zip(case.differentiable, found, strict=True)
+    return [
+        row if row.verdict != FAILED else _unless_kinked(row, case, at, steps[at]) for at, row in by_input
+    ]
+
+
+def _unless_kinked(row: Row, case: Case, at: int, step: float | np.ndarray) -> Row:
+    """The row that failed, or, where y has another slope ahead of the input than behind it, one that says so."""
+    x = case.float64[at]
+    direction = np.where(np.isfinite(x), np.sign(case.rng.standard_normal(x.shape)), 0.0)
+    change, bend = _change_and_bend(case, at, step * direction)
+    _, bend_of_half = _change_and_bend(case, at, step / 2 * direction)
+    kinked = (bend > KINK * change.max(initial=0.0)) & (bend_of_half > SHARP * bend)
+    if not kinked.any():
+        return row
+    reason = "y has a kink there: its slopes on the two sides of these inputs differ, and no difference is its derivative"
+    return Row(NAME, row.quantity, NOT_RUN, reason=reason)
+
+
+def _change_and_bend(case: Case, at: int, moved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """By how much each element of y differs between ahead and behind, and their mean from the element itself, twice."""
+    x = case.float64[at]
+    ahead, here, behind = (
+        case.forward(_replaced(case, at, case.rounded(there))) for there in (x + moved, x, x - moved)
+    )
+    with np.errstate(invalid="ignore"):
+        change, bend = np.abs(ahead - behind), np.abs(ahead - 2 * here + behind)
+    return np.nan_to_num(change, posinf=0.0), np.nan_to_num(bend, posinf=0.0)
 
 
 def _at_own_precision(case: Case, reason: NotRun) -> Case:
