@@ -17,7 +17,8 @@ xp = symbolic.xp
 
 def at(expressions, numbers):
     """The expressions' float values, symbols replaced."""
-    return np.array([float(e.subs(numbers)) for e in expressions.flat]).reshape(expressions.shape)
+    floats = {symbol: sympy.Float(float(number)) for symbol, number in numbers.items()}
+    return np.array([float(e.xreplace(floats)) for e in expressions.flat]).reshape(expressions.shape)
 
 
 @pytest.mark.parametrize("stem", ops.STEMS)
