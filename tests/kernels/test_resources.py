@@ -28,12 +28,13 @@ def rows(stem) -> list[Resources]:
 
 
 def launched(module) -> set[str]:
-    """Names of the functions that the module, or one that it is built on, has Triton compile and that are given
-    memory to work on, or are formulas for an elementwise kernel."""
+    """Names of the functions that the module, or another stem's that it is built on, has Triton compile and that
+    are given memory to work on, or are formulas for an elementwise kernel."""
     built_on = [
         value
         for value in vars(module).values()
-        if isinstance(value, ModuleType) and "kernels" in value.__name__
+        if isinstance(value, ModuleType)
+        and value.__name__ in {f"backpass.kernels.{s}" for s in kernels.STEMS}
     ]
     return set().union(*map(launched, built_on)) | {
         name.lstrip("_")

@@ -63,7 +63,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
 @triton.jit
 def _forward(x):
     """y = max(0, x), NaN where x is"""
-    return tl.where(x < 0.0, 0.0, x)
+    return tl.where(x <= 0.0, 0.0, x)
 
 
 @triton.jit
