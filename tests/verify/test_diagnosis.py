@@ -105,6 +105,13 @@ def test_signs_that_follow_an_input():
     assert str(found) == "the sign is wrong at the entries where x < 0"
 
 
+@pytest.mark.filterwarnings("error")
+def test_something_where_the_reference_is_zero():
+    diagnosis = diagnose(0 * DX, DX)
+    assert diagnosis.kind == "zero"
+    assert diagnosis.sentence.startswith("the reference is 0, got is not")
+
+
 def test_zero_where_it_should_not_be():
     dx = RNG.standard_normal((6, 6))
     assert "the entries above the diagonal" in str(diagnose(dx, np.tril(dx)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from backpass.verify.evidence import Diagnosis, Pair
-from backpass.verify.places import index_text, number_text, place, structured
+from backpass.verify.places import index_text, largest_errors, number_text, place, structured
 from backpass.verify.terms import Term, dictionary, matrix_products, name_number
 
 PAIRS = 240  # so many of the simplest terms are tried two at a time
@@ -63,6 +63,8 @@ def other_shape(pair: Pair) -> Diagnosis | None:
 
 
 def zero(pair: Pair) -> Diagnosis | None:
+    if not pair.reference.any():
+        return Diagnosis("zero", f"the reference is 0, got is not: {largest_errors(pair)}")
     return None if pair.got.any() else Diagnosis("zero", "got is 0, the reference is not")
 
 
