@@ -1,6 +1,9 @@
 """Every method sees a planted mistake; what shows nothing is not called passed; anything with the two functions will do."""
 
+import os
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -748,6 +751,22 @@ class TestSymbolic:
         assert re.search(
             r"exactly, in each of [234] regions, all branches both ways, at shape \[2\]", row.how
         )
+
+    def test_the_regions_are_the_same_in_every_process(self):
+        """Sets of symbols have an order that hashes decide; the points drawn for them must not."""
+        code = "from backpass.verify import check; print(check('feed_forward', methods=['symbolic'], activation='relu'))"
+        code = code.replace(
+            "'feed_forward',", "'feed_forward', *draw('feed_forward', rng, without=['w_gate', 'b_gate']),"
+        )
+        code = f"import numpy as np; from backpass.verify import draw; rng = np.random.default_rng(0); {code}"
+        outputs = [
+            subprocess.run(
+                [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed},
+                capture_output=True, text=True, check=True,
+            ).stdout
+            for seed in "12"
+        ]  # fmt: skip
+        assert outputs[0] == outputs[1] and "regions" in outputs[0]
 
     @pytest.mark.parametrize(
         "slope",

@@ -80,7 +80,7 @@ def session(point: Point | None = None) -> Iterator[Session]:
 
 def sign_at(expr: sympy.Expr, point: Point) -> int:
     """The sign of an expression at a point, 1 or −1; 0 where it is 0 there, or has no sign."""
-    value = expr.xreplace({symbol: point[symbol] for symbol in expr.free_symbols})
+    value = expr.xreplace({symbol: point[symbol] for symbol in sorted(expr.free_symbols, key=str)})
     return 1 if value.is_extended_positive else -1 if value.is_extended_negative else 0
 
 

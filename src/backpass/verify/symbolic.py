@@ -179,5 +179,5 @@ def _evaluated(array: np.ndarray, point: dict[Any, Any]) -> np.ndarray:
     import sympy
 
     elements = [sympy.sympify(element) for element in array.flat]
-    flat = [float(e.evalf(subs={s: point[s] for s in e.free_symbols})) for e in elements]
+    flat = [float(e.evalf(subs={s: point[s] for s in sorted(e.free_symbols, key=str)})) for e in elements]
     return np.array(flat).reshape(array.shape)
