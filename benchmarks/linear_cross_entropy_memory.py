@@ -65,7 +65,7 @@ def main() -> None:
     chosen = settings(QUESTION)
     rows = []
     for shape in chosen.pick(SHAPES, quick=QUICK):
-        for provider in chosen.pick([*PROVIDERS], quick=["ours", "PyTorch"]):
+        for provider in chosen.pick([*PROVIDERS], quick=["ours"]):
             say(f"{shape.model}, {shape.tokens} tokens: {provider}")
             measured = in_a_process_of_its_own(provider, shape, chosen.device)
             formula = FORMULAS[provider](shape)
