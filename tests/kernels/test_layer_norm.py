@@ -19,7 +19,7 @@ from .support import (  # noqa: E402
 )
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def few_programs(monkeypatch):
     """Several rows for each program, so that it has sums to keep."""
     monkeypatch.setattr(sums_over_rows, "PROGRAMS", 2)
@@ -65,7 +65,7 @@ def check(x, dy, w=None, b=None, eps=1e-5):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(7, 63), (2, 5, 100), (300,), (65, 2)], ids=str)
-def test_odd_sizes(shape, dtype, path, few_programs, device, poisoned):
+def test_odd_sizes(shape, dtype, path, device, poisoned):
     x, dy = (draw(*shape, dtype=dtype, device=device, seed=seed) for seed in (0, 1))
     check(x, dy, *parameters(shape[-1], dtype, device))
 

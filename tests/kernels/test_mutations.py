@@ -110,6 +110,7 @@ TABLE = [
         ("dx_hat", "x", "mean", "rstd", "along_ones", "along_x_hat", "dx", "n"),
         TILES,
         lengths={"n": 45},
+        leading=(2,),
         equivalent={
             "tl.sum(dx_hat, axis=0) → tl.sum(dx_hat)": ONE_AXIS,
             "tl.sum(dx_hat * ((x - mean) * rstd), axis=0) → tl.sum(dx_hat * ((x - mean) * rstd))": ONE_AXIS,
@@ -122,6 +123,7 @@ TABLE = [
         ("dy", "x", "mean", "rstd", "dw", "db"),
         {**TILES, **ONE_PROGRAM},
         lengths={"n": 45},
+        leading=(2,),
     ),
     Changed(
         "rms_norm",
@@ -136,6 +138,7 @@ TABLE = [
         ("dx_hat", "x", "rstd", "along_x_hat", "dx", "n"),
         TILES,
         lengths={"n": 45},
+        leading=(2,),
         equivalent={
             "tl.sum(dx_hat * (x * rstd), axis=0) → tl.sum(dx_hat * (x * rstd))": ONE_AXIS,
             "axis=0 → axis=-1": ONE_AXIS,
@@ -147,6 +150,7 @@ TABLE = [
         ("dy", "x", "rstd", "dw"),
         {**TILES, **ONE_PROGRAM},
         lengths={"n": 45},
+        leading=(2,),
     ),
     Changed(
         "relu",
