@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from backpass.interpreters import counting
-from backpass.ops import cross_entropy, nll
+from backpass.ops import cross_entropy, linear_cross_entropy, nll
 
 OPS = pytest.mark.parametrize("op", [nll, cross_entropy], ids=["nll", "cross_entropy"])
 MAKERS = pytest.mark.parametrize(
@@ -108,3 +109,38 @@ def test_an_ignored_row_may_hold_anything():
     y, saved = nll.forward(x, np.array([1, -100]))
     assert y == 2
     assert nll.backward(np.array(1.0), saved).tolist() == [[0, -1], [0, 0]]
+
+
+class Reads(TorchDispatchMode):
+    """Counts the numbers that leave PyTorch for Python: for each of them a GPU is waited for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("op", [nll, cross_entropy, linear_cross_entropy], ids=lambda op: op.__name__[13:])
+def test_a_gpu_is_waited_for_once(op, reduction):
+    x, t = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, -100, 3, 0])
+    w = [torch.eye(4)] if op is linear_cross_entropy else []
+    with Reads() as reads:
+        _, saved = op.forward(x, *w, t, reduction=reduction)
+    assert reads.count == 1
+    with Reads() as reads:
+        op.backward(torch.tensor(2.0), saved)
+    assert reads.count == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@OPS
+def test_sums_of_16_bits_neither_overflow_nor_stall(op, dtype):
+    """20,000 losses of 8 are past float16's largest number, and in bfloat16 one more of them changes nothing."""
+    x, t = torch.zeros(20_000, 8, dtype=dtype), torch.ones(20_000, dtype=torch.int64)
+    x[:, :2] = torch.tensor([8.0, -8.0])
+    y, _ = op.forward(x, t)
+    expected, _ = op.forward(x.double(), t)
+    assert y.dtype == dtype
+    assert abs(y.double() - expected) <= torch.finfo(dtype).eps * expected
