@@ -2,7 +2,7 @@
 
 import sympy
 
-from backpass import ops
+from backpass import cost, ops
 from backpass.card import card
 
 
@@ -17,6 +17,14 @@ def test_saved_arrays_and_bytes():
     m_a, m_b, n, p, s = sympy.symbols("m_a m_b n p s", positive=True)
     assert matmul.bytes == sympy.latex(4 * m_a * s * n + 4 * m_b * n * p)
     assert (scale.saved, scale.bytes) == ((), "0")
+
+
+def test_formulas_bytes_and_flops_are_of_the_same_form_of_an_operation():
+    """feed_forward's formulas have a gate, and so have its three matrices' FLOPs and its three arrays of width f."""
+    (block,) = card("feed_forward").entries
+    assert any("gate" in formula for formula in block.formulas)
+    assert block.flops == cost.latex("feed_forward", activation="swiglu") != cost.latex("feed_forward")
+    assert block.bytes == "12 f m + 4 h m"
 
 
 def test_an_axis_kept_for_its_row_is_of_length_1():

@@ -81,7 +81,8 @@ def _entry(stem: str) -> Entry:
     lines = [line for line in formulas(stem).lines if line.numbered]
     leading = dict.fromkeys(("*", "*a", "*b"), (LEADING,))
     inputs = draw(module, np.random.default_rng(0), leading=leading)
-    memory = cost.memory(module, *inputs, **options_for(module))
+    options = options_for(module)
+    memory = cost.memory(module, *inputs, **options)
     kept = [array for array in memory.arrays if not array.is_parameter]
     axes = [_axes(module, inputs, array) for array in kept]
     return Entry(
@@ -89,7 +90,7 @@ def _entry(stem: str) -> Entry:
         formulas=tuple(line.latex for line in lines),
         saved=tuple(f"{array.name}[{', '.join(names)}]" for array, names in zip(kept, axes, strict=True)),
         bytes=_bytes(axes, [array.dtype for array in kept]),
-        flops=cost.latex(module),
+        flops=cost.latex(module, **{name: value for name, value in options.items() if isinstance(value, str)}),
     )
 
 
