@@ -95,13 +95,16 @@ def test_no_tokens(device):
     assert torch.equal(db, torch.zeros_like(b))
 
 
-def test_sums_over_many_chunks_of_16_bits_do_not_stall(device):
+@pytest.mark.parametrize("chunk", [4, 600])
+def test_sums_over_many_tokens_of_16_bits_do_not_stall(chunk, device):
     """Two classes of equal scores: each of 600 tokens gives a half, and in bfloat16 the sum would stop at 128."""
     x, w = (torch.ones(shape, dtype=torch.bfloat16, device=device) for shape in ((600, 1), (1, 2)))
     t = torch.zeros(600, dtype=torch.int64, device=device)
-    y, saved = kernel.forward(x, w, t, reduction="sum", chunk=4)
-    _, dw, _ = kernel.backward(torch.ones_like(y), saved)
+    y, saved = kernel.forward(x, w, t, w[0], reduction="sum", chunk=chunk)
+    _, dw, db = kernel.backward(torch.ones_like(y), saved)
+    assert dw.dtype == db.dtype == torch.bfloat16
     assert dw.tolist() == [[-300, 300]]
+    assert db.tolist() == [-300, 300]
 
 
 def test_scores_of_one_chunk_exist_at_a_time(device, monkeypatch):

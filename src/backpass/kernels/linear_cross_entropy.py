@@ -73,17 +73,29 @@ def forward(
             torch.addmm(b, rows[part], w, out=z)
         for launch in gradient_launches(z, t[part], losses[part], each):
             launch.run()
-        torch.mm(z, w.T, out=dx[part])
-
-        # Every token met the same w and b: their gradients sum over tokens, and so over chunks.
-        dw += torch.mm(rows[part].T, z)
-        if db is not None:
-            db += torch.sum(z, dim=0, dtype=db.dtype)
+        _add_gradients(z, rows[part], w, dx[part], dw, db)
 
     y = cross_entropy.reduced(losses, divisor).to(x.dtype)
     if divisor is not None and math.isnan(divisor):
         divisor = 1  # the mean of no tokens is NaN; the gradients, 0, stay what they are
     return y, Saved(dx.reshape(x.shape), dw, db, divisor)
+
+
+def _add_gradients(
+    dz: torch.Tensor,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    dx: torch.Tensor,
+    dw: torch.Tensor,
+    db: torch.Tensor | None,
+) -> None:
+    """Write ``dx[c, h]`` of a chunk's ``x[c, h]``, and add what its scores' ``dz[c, V]`` has in dw and db."""
+    torch.mm(dz, w.T, out=dx)
+
+    # Every token met the same w and b: their gradients sum over tokens, and so over chunks.
+    dw += torch.mm(x.T, dz)
+    if db is not None:
+        db += torch.sum(dz, dim=0, dtype=db.dtype)
 
 
 def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -93,7 +105,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor
     check_cotangent(dy, (), like=dx)
 
     # In the forward pass the loss was the tokens' sum over the divisor; so now the sum's gradients get dy over it.
-    factor = dy.to(dw.dtype) if divisor is None else dy.to(dw.dtype) / divisor
+    factor = dy.to(dw.dtype) / (divisor or 1)
     return tuple(
         None if gradient is None else (gradient.to(dw.dtype) * factor).to(dy.dtype)
         for gradient in (dx, dw, db)
