@@ -90,7 +90,9 @@ def _entry(stem: str) -> Entry:
         formulas=tuple(line.latex for line in lines),
         saved=tuple(f"{array.name}[{', '.join(names)}]" for array, names in zip(kept, axes, strict=True)),
         bytes=_bytes(axes, [array.dtype for array in kept]),
-        flops=cost.latex(module, **{name: value for name, value in options.items() if isinstance(value, str)}),
+        flops=cost.latex(
+            module, **{name: value for name, value in options.items() if isinstance(value, str)}
+        ),
     )
 
 
