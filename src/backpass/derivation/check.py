@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import sympy
@@ -116,6 +117,23 @@ def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
 
 def check_chain(chain: Chain, evaluator: Evaluator) -> int:
     """Raise `DerivationError` at the first line that differs from the line above it; return the cases compared."""
+    if found := first_mistake(chain, evaluator):
+        raise DerivationError(_report(found, evaluator))
+    return len(list(chain.cases(evaluator)))
+
+
+class Mistake(NamedTuple):
+    """A line whose value is not that of the line above: for which indices, in which element, and the two values."""
+
+    part: Part
+    indices: dict[str, int]
+    place: tuple[int, ...]
+    above: Value
+    here: Value
+
+
+def first_mistake(chain: Chain, evaluator: Evaluator) -> Mistake | None:
+    """The first line that differs from the line above it. Finding it is quick, compared with writing its report."""
     cases = list(chain.cases(evaluator))
     above = [evaluator.value(chain.expressions[0], indices, chain.still) for indices in cases]
     for expression in chain.expressions[1:]:
@@ -126,9 +144,9 @@ def check_chain(chain: Chain, evaluator: Evaluator) -> int:
             except exact.NotRepresentable as error:
                 raise Unreadable(f"equality cannot be decided here: {error}", expression.part) from error
             if place is not None:
-                raise DerivationError(_report(expression.part, evaluator, indices, place, above[k], here))
+                return Mistake(expression.part, indices, place, above[k], here)
             above[k] = here
-    return len(cases)
+    return None
 
 
 def difference(a: Value, b: Value, evaluator: Evaluator) -> tuple[int, ...] | None:
@@ -143,14 +161,8 @@ def _equal(a: sympy.Expr, b: sympy.Expr, evaluator: Evaluator) -> bool:
     return exact.equal(a, b) if a == b else exact.equal(expand(a), expand(b))
 
 
-def _report(
-    part: Part,
-    evaluator: Evaluator,
-    indices: dict[str, int],
-    place: tuple[int, ...],
-    above: Value,
-    here: Value,
-) -> str:
+def _report(mistake: Mistake, evaluator: Evaluator) -> str:
+    part, indices, place, above, here = mistake
     where = [f"{side} = {size}" for side, size in evaluator.sizes.items()]
     where += [f"{letter} = {value + 1}" for letter, value in indices.items()]
     if place:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from lark import Token, Tree
 
-from backpass.derivation.check import check_chain, difference
+from backpass.derivation.check import difference, first_mistake
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Expression
 from backpass.derivation.parse import DerivationError, Line, Part
@@ -91,8 +91,8 @@ def is_caught(derivation: Derivation, flip: Flip) -> bool:
         flipped = _with(derivation, flip)
         evaluators = flipped.evaluators()
         for chain in flipped.chains:
-            if flip.line in chain.lines:  # here it will be caught, if anywhere
-                check_chain(chain, evaluators[0])
+            if flip.line in chain.lines and first_mistake(chain, evaluators[0]):  # here, if anywhere
+                return True
         flipped.check_lines()
         for piece in _pieces(flipped):
             if piece.operation or piece.forward:
