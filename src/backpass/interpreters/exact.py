@@ -123,14 +123,15 @@ class _Point:
     def __init__(self, prime: int, seed: str) -> None:
         self.prime, self.seed = prime, seed
         self.squares = (prime - 1) // 2  # the number of non-zero squares; odd, as prime ≡ 3 (mod 4)
-        self._known: dict = {}
+        self._known: dict = {}  # id: the expression, kept so that the id stays its own, and its value
 
     def random(self, name: str) -> int:
         digest = hashlib.blake2b(f"{self.seed} {name}".encode(), digest_size=32).digest()
         return int.from_bytes(digest, "big") % self.prime
 
     def value(self, expr) -> int:
-        known = self._known.get(expr, self)
+        # Remembered by identity: to find an equal one SymPy would compare whole trees, which takes longer.
+        _, known = self._known.get(id(expr), (None, self))
         if known is None:
             raise _NoValueHere
         if known is not self:
@@ -140,9 +141,9 @@ class _Point:
         try:
             value = self._compute(expr)
         except _NoValueHere:
-            self._known[expr] = None
+            self._known[id(expr)] = expr, None
             raise
-        self._known[expr] = value
+        self._known[id(expr)] = expr, value
         return value
 
     def _compute(self, expr) -> int:
