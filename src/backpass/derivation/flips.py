@@ -8,6 +8,7 @@ decided exactly. A derivation whose only survivors are equivalent says nothing t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -89,11 +90,11 @@ def is_caught(derivation: Derivation, flip: Flip) -> bool:
     """Whether the derivation with the flip in it is refused, by its lines or by an operation it is bound to."""
     try:
         flipped = _with(derivation, flip)
-        evaluators = flipped.evaluators()
-        for chain in flipped.chains:
-            if flip.line in chain.lines and first_mistake(chain, evaluators[0]):  # here, if anywhere
+        # Only the statement that it is in can be changed by a flip, or, if it is in a definition, any: at small sizes first.
+        chains = [chain for chain in flipped.chains if flip.line in chain.lines] or flipped.chains
+        for evaluator in sorted(flipped.evaluators(), key=lambda e: math.prod(e.sizes.values())):
+            if any(first_mistake(chain, evaluator) for chain in chains):
                 return True
-        flipped.check_lines()
         for piece in _pieces(flipped):
             if piece.operation or piece.forward:
                 piece.verify_operation()
