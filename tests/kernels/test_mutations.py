@@ -83,6 +83,7 @@ TABLE = [
         ("x", "top", "y", "total", "each", "dx", "t", "column"),
         {"ROW_BYTES": 128},
         lengths={"V": 45},
+        leading=(5,),
         equivalent={"tl.where(t >= 0, dx, 0.0) → tl.where(t >= 0, dx, -0.0)": "Minus 0 is 0."},
     ),
     Changed(
