@@ -310,6 +310,7 @@ def test_backpass_verify_reaches_the_kernel_of_long_rows(name, tmp_path, monkeyp
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")  # some changes divide by 0
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized:UserWarning")
 @pytest.mark.filterwarnings("ignore:tl.where with a non-boolean condition:UserWarning")
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.stem}{row.function}")
 def test_every_change_is_caught(row, tmp_path, monkeypatch, device):
