@@ -11,11 +11,11 @@ from backpass.shapes import Kind
 from backpass.verify import draw
 from backpass.verify.drawing import options_for
 
-# A matrix product of 16 bits is rounded where it is made: linear_cross_entropy's scores, then what follows from them.
+# A matrix product of 16 bits is rounded where it is made: linear's, and linear_cross_entropy's scores, then what
+# follows from them.
+PRODUCTS = ("linear", "linear_cross_entropy")
 STEMS = [
-    stem
-    for stem in ops.STEMS
-    if "widened(" in inspect.getsource(ops.load(stem)) and stem != "linear_cross_entropy"
+    stem for stem in ops.STEMS if "widened(" in inspect.getsource(ops.load(stem)) and stem not in PRODUCTS
 ]
 LENGTHS = {"n": 301, "V": 301}
 
@@ -47,3 +47,22 @@ def test_one_rounding_parts_16_bits_from_float32(stem, dtype):
     for one, other in zip(*(g if isinstance(g, tuple) else (g,) for g in (got, expected)), strict=True):
         assert one.dtype == dtype
         assert torch.equal(one, other.to(dtype))
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("stem", "parameters"),
+    [
+        ("linear", [(2, 2), (2,)]),
+        ("position_embedding", [(1, 2)]),
+        ("rms_norm", [(2,)]),
+        ("layer_norm", [(2,), (2,)]),
+    ],
+)
+def test_a_gradient_that_sums_over_rows_does_not_stall(stem, parameters, library):
+    """4096 rows give 1 each. NumPy adds float16 one by one, and there 2048 + 1 is 2048."""
+    op, make = ops.load(stem), np.asarray if library == "numpy" else torch.from_numpy
+    ones = [make(np.ones(shape, np.float16)) for shape in [(4096, 1, 2), *parameters]]
+    _, saved = op.forward(*ones)
+    *_, last = op.backward(ones[0], saved)
+    assert np.asarray(last).reshape(-1).tolist() == [4096, 4096]

@@ -3,14 +3,15 @@ r"""A linear layer: every row of x times one weight matrix, and a bias where the
 .. math:: Y = X W + \mathbf{1}_m b^\top, \qquad
           \bar{X} = \bar{Y} W^\top, \quad \bar{W} = X^\top \bar{Y}, \quad \bar{b} = \bar{Y}^\top \mathbf{1}_m
 
-Derived on the page ``operations/linear``. Weights are ``[in, out]``.
+Derived on the page ``operations/linear``. Weights are ``[in, out]``. A bias's gradient of 16 bits
+is summed in float32.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_matrix, transpose
+from backpass.arrays import Array, as_matrix, as_type_of, transpose, widened
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*, n], w[n, p], b[p]? -> y[*, p]"
@@ -47,7 +48,7 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array | None]:
     # In the forward pass every row met the same w and b, so now their gradients sum over rows.
     rows, drows = as_matrix(x), as_matrix(dy)  # [m, n], [m, p]
     dw = transpose(rows) @ drows
-    db = xp.sum(drows, axis=0) if has_b else None
+    db = as_type_of(xp.sum(widened(drows), axis=0), dy) if has_b else None
     return dx, dw, db
 
 
