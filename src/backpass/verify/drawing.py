@@ -14,7 +14,8 @@ from backpass.verify.subject import load
 
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
 LEADING = {"*": (3,), "*a": (2, 1), "*b": (4,)}  # for its groups of leading axes
-TIMES = 11  # as long are the letters' lengths in 16 bits: enough for sums to lose digits
+TIMES = 11  # as long are the axes in 16 bits: enough for sums to lose digits
+WIDE = 4  # times as large is the first input of one case: what happens far from 0 shows too
 
 INPUTS, COTANGENT, DIRECTIONS = range(3)  # streams of one seed
 
@@ -35,7 +36,8 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "soft_cross_entropy": ({"reduction": "sum"},),
     "linear_cross_entropy": ({"reduction": "sum"}, {"chunk": None}),
     "rope": ({"interleaved": True},),
-    "position_embedding": ({"offset": 2},),
+    "position_embedding": ({"offset": 2}, {"offset": 3}),
+    "rms_norm": ({"eps": 0.25},),
     "dropout": ({"training": False},),
     "gelu": ({"approximate": "tanh"},),
     "swiglu": ({"keep_sigmoid": True},),
@@ -63,7 +65,8 @@ def draw(
 ) -> tuple[np.ndarray | None, ...]:
     """Standard normal float64 arrays for ``op.SHAPES``, one an input; None for those named in ``without``.
 
-    Integers are tokens or targets: V classes in turn, or as many as occur twice, shuffled.
+    Integers are tokens or targets, shuffled: of the V classes about as many as each occurs times, from three on the
+    last among them.
 
     ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a group of leading axes.
     Raises ValueError when ``op`` declares no SHAPES, or none such; TypeError where ``rng`` is no generator.
@@ -135,7 +138,7 @@ def cases(
     op: object, rng: np.random.Generator
 ) -> Iterator[tuple[tuple[np.ndarray | None, ...], dict[str, Any]]]:
     """Inputs and options that between them reach each line of a backward: leading axes of every kind, each
-    optional input present and absent, other values of options, and numbers of 16 bits."""
+    optional input present and absent, other values of options, numbers of 16 bits, and large ones."""
     op = load(op)
     shapes = parse(op.SHAPES)
     optional = [spec.name for spec in shapes.inputs if spec.optional]
@@ -151,8 +154,10 @@ def cases(
         yield draw(op, rng, without=without), options
     for others in OTHER_OPTIONS.get(_stem(op), ()):
         yield draw(op, rng), options_for(op) | others
+    leading = {"*": (TIMES * LEADING["*"][0],)}
     lengths = {letter: TIMES * length for letter, length in _lengths(shapes).items()}
-    yield tuple(map(_in_16_bits, draw(op, rng, lengths=lengths))), options_for(op)
+    yield tuple(map(_in_16_bits, draw(op, rng, lengths=lengths, leading=leading))), options_for(op)
+    yield _wide(draw(op, rng, leading=leading)), options_for(op)
 
 
 def _stem(op: object) -> str:
@@ -174,6 +179,12 @@ def _shape(spec: Spec, lengths: Mapping[str, int], leading: Mapping[str, tuple[i
     return tuple(length for part in parts for length in part)
 
 
+def _wide(inputs: tuple[np.ndarray | None, ...]) -> tuple[np.ndarray | None, ...]:
+    """The inputs, the first floating one ``WIDE`` times as large."""
+    first = next(at for at, value in enumerate(inputs) if np.issubdtype(value.dtype, np.floating))
+    return (*inputs[:first], WIDE * inputs[first], *inputs[first + 1 :])
+
+
 def _in_16_bits(values: np.ndarray | None) -> np.ndarray | None:
     if values is None or not np.issubdtype(values.dtype, np.floating):
         return values
@@ -185,6 +196,7 @@ def _draw_one(
 ) -> np.ndarray:
     if not spec.integer:
         return rng.standard_normal(shape)
-    count = math.prod(shape)
-    classes = np.arange(count) % min(lengths.get("V", 2), max(1, (count + 1) // 2))
-    return rng.permutation(classes).reshape(shape)
+    count, classes = math.prod(shape), lengths.get("V", 2)
+    drawn = min(classes, max(1, math.ceil(math.sqrt(count))))
+    order = list(dict.fromkeys((*range(min(2, classes)), classes - 1, *range(classes))))[:drawn]
+    return rng.permutation(np.resize(order, count)).reshape(shape).astype(np.int64)
