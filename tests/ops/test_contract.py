@@ -152,7 +152,7 @@ def test_the_docstring_names_a_page(stem):
 def test_an_unknown_stem_names_the_nearest():
     with pytest.raises(LookupError, match="did you mean 'softmax'"):
         ops.load("sofmax")
-    with pytest.raises(LookupError, match="there are: linear, matmul"):
+    with pytest.raises(LookupError, match="there are: embedding, "):
         ops.load("zzz")
     assert ops.load("softmax") is ops.softmax
     assert set(ops.STEMS) <= set(dir(ops))
