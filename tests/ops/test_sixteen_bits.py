@@ -66,3 +66,35 @@ def test_a_gradient_that_sums_over_rows_does_not_stall(stem, parameters, library
     _, saved = op.forward(*ones)
     *_, last = op.backward(ones[0], saved)
     assert np.asarray(last).reshape(-1).tolist() == [4096, 4096]
+
+
+def _in_numpy(values, dtype):
+    return [
+        value.astype(dtype) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
+        for value in values
+    ]
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_numpy_rounds_once_too(stem):
+    """It rounds a Python number that meets float16 before it divides by it, where PyTorch does not."""
+    op, rng, options = ops.load(stem), np.random.default_rng(0), options_for(stem)
+    inputs = _in_numpy(draw(stem, rng, leading={"*": (40,)}), np.float16)
+    y, saved = op.forward(*inputs, **options)
+    expected, wide = op.forward(*_in_numpy(inputs, np.float32), **options)
+    np.testing.assert_array_equal(y, expected.astype(np.float16))
+
+    dy = np.asarray(rng.standard_normal(y.shape), np.float16)
+    kept = (of_wide if isinstance(of_16, Kind) else of_16 for of_16, of_wide in zip(saved, wide, strict=True))
+    kept = op.Saved(*_in_numpy(kept, np.float32))
+    got, expected = op.backward(dy, saved), op.backward(np.asarray(dy, np.float32), kept)
+    for one, other in zip(*(g if isinstance(g, tuple) else (g,) for g in (got, expected)), strict=True):
+        np.testing.assert_array_equal(one, other.astype(np.float16))
+
+
+@pytest.mark.parametrize("stem", ["nll", "cross_entropy"])
+def test_more_targets_than_the_largest_float16_are_divided_by(stem):
+    op, t = ops.load(stem), np.zeros(100_000, np.int64)
+    _, saved = op.forward(np.zeros((100_000, 2), np.float16), t)
+    dx = op.backward(np.asarray(1000, np.float16), saved)
+    assert np.abs(dx[:, 0] / (-0.01 if stem == "nll" else -0.005) - 1).max() < 2**-9

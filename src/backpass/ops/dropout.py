@@ -4,7 +4,8 @@ r"""Dropout: each element set to 0 with probability p, the others divided by 1 â
 
 Derived on the page ``operations/residual_stream``. ``M_i`` is 1 where an element is kept and 0 elsewhere. It is drawn from
 NumPy's generator, whatever the array library, so that one seed gives one mask everywhere; PyTorch's own generators give
-others. A dropped element is 0 also where x is infinite, which PyTorch makes NaN.
+others. A dropped element is 0 also where x is infinite, which PyTorch makes NaN. Numbers of 16 bits are divided in
+float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.arrays import Array, namespace
+from backpass.arrays import Array, as_type_of, namespace, widened
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 
 SHAPES = "x[*] -> y[*]"
@@ -68,7 +69,8 @@ def backward_flops(m, p=0.5, training=True):
 
 def _dropped(values: Array, mask: Array, p: float) -> Array:
     """``values`` over 1 âˆ’ p where ``mask`` is true, 0 elsewhere: everywhere at p = 1, whatever is divided by."""
-    return namespace(values).where(mask, values / ((1 - p) or 1.0), 0.0)
+    scaled = as_type_of(widened(values) / ((1 - p) or 1.0), values)
+    return namespace(values).where(mask, scaled, 0.0)
 
 
 def _check_options(p: object, seed: object) -> None:

@@ -6,7 +6,7 @@ r"""Negative log-likelihood: minus the log-probability that each row gave to its
 Derived on the page ``operations/cross_entropy``. In the formulas a target is a row: ``t_ij`` is 1 where j is
 the target of row i and 0 elsewhere, and 0 throughout a row that is ignored. With ``reduction="sum"`` nothing
 is divided. When all targets are ignored the mean is NaN and the gradient 0, as PyTorch has it. Entries of 16
-bits are summed in float32.
+bits are summed, and divided, in float32.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def backward(dy: Array, saved: Saved) -> Array:
     xp = check_cotangent(dy, (), like)
 
     # In the forward pass one entry of each counted row was read; so now it alone has a gradient.
-    each = dy if divisor is None else dy / divisor
+    each = dy if divisor is None else as_type_of(widened(dy) / divisor, dy)
     return xp.where(one_hot(t, classes), -each, 0.0)
 
 
