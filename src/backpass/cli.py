@@ -131,7 +131,7 @@ def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
     _say(stem)
     for inputs, options in cases(stem, np.random.default_rng(arguments.seed)):
         placed = _placed(inputs, arguments.device, arguments.dtype)
-        report = check(stem, *placed, seed=arguments.seed, raises=False, **options)
+        report = check(stem, *placed, seed=arguments.seed, raises=False, options=options)
         mark = "✓" if report.passed else "✗"
         _say(f"  {_coloured(mark)} {report.inputs}: {report.summary}")
         if arguments.full or not report.passed:

@@ -47,7 +47,7 @@ def test_backpass_verify_passes(stem, dtype, device):
     """At the inputs of `backpass verify`, whose kernel row has rows longer than one program holds, too."""
     for inputs, options in cases(stem, np.random.default_rng(0)):
         given = [to_torch(value, device, getattr(torch, dtype)) for value in inputs]
-        report = check(stem, *given, methods=["kernel"], raises=False, **options)
+        report = check(stem, *given, methods=["kernel"], raises=False, options=options)
         assert not report.failed, report
         assert report.of("Triton kernel")
 
@@ -65,7 +65,7 @@ def test_the_contract_holds(stem, dtype, device):
         forward=kernel.forward,
         backward=kernel.backward,
     )
-    report = check(subject, *inputs, methods=["contract"], raises=False, **options)
+    report = check(subject, *inputs, methods=["contract"], raises=False, options=options)
     assert not report.failed, report
 
 

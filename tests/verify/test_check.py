@@ -12,7 +12,7 @@ import torch
 
 from backpass import ops
 from backpass.arrays import namespace
-from backpass.ops import linear, matmul, softmax
+from backpass.ops import dropout, gelu, linear, matmul, softmax
 from backpass.verify import METHODS, Report, Row, VerificationError, check
 
 RNG = np.random.default_rng(7)
@@ -226,7 +226,7 @@ class TestLowPrecision:
         from backpass.verify.drawing import draw, options_for
 
         inputs = [to_torch(a, dtype=dtype) for a in draw(stem, np.random.default_rng(3))]
-        report = check(stem, *inputs, **options_for(stem))
+        report = check(stem, *inputs, options=options_for(stem))
         assert report.passed
         assert {row.quantity for row in report.of("low precision")} > {"y"}
 
@@ -249,6 +249,38 @@ class TestLowPrecision:
     def test_numpy_float32_without_pytorchs_operator(self):
         square = SimpleNamespace(forward=lambda x: (x * x, x), backward=lambda dy, x: 2 * x * dy)
         assert check(square, X.astype(np.float32)).passed
+
+
+    def test_the_reference_knows_nothing_of_the_backward(self):
+        """Also where no other method runs: GELU's own forward with the slope of its other form."""
+
+        def backward(dy, saved):
+            return gelu.backward(dy, saved._replace(approximate="tanh"))
+
+        wrong = SimpleNamespace(forward=gelu.forward, backward=backward)
+        x = torch.tensor(RNG.standard_normal((5, 8))).float()
+        assert check(wrong, x, methods=["precision"], raises=False).failed
+
+
+class TestOptions:
+    def test_an_option_may_have_the_name_of_one_of_checks_own(self):
+        x = RNG.standard_normal((3, 40))
+        assert "seed=5" in check("dropout", x, options={"seed": 5}).inputs
+
+        class MaskOfAnotherSeed:
+            SHAPES, forward = dropout.SHAPES, dropout.forward
+
+            def backward(dy, saved):
+                redrawn = dropout.forward(dy, p=saved.p)[1]
+                return dropout.backward(dy, saved._replace(mask=redrawn.mask))
+
+        assert check(MaskOfAnotherSeed, x, raises=False).passed  # its seed is forward's default
+        assert check(MaskOfAnotherSeed, x, options={"seed": 5}, raises=False).failed
+
+    @pytest.mark.parametrize("wrong", [["seed"], {1: 2}, "p"])
+    def test_what_are_no_options_is_refused(self, wrong):
+        with pytest.raises(TypeError, match="options: expected a dict from names to values; got "):
+            check("dropout", X, options=wrong)
 
 
 class TestLowPrecisionOnly:

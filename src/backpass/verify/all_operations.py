@@ -67,7 +67,7 @@ def check_all(*stems: str, seed: int = 0) -> Overview:
 
 def _checked(stem: str, seed: int) -> list[Report]:
     drawn = cases(stem, np.random.default_rng(seed))
-    return [check(stem, *inputs, seed=seed, raises=False, **options) for inputs, options in drawn]
+    return [check(stem, *inputs, seed=seed, raises=False, options=options) for inputs, options in drawn]
 
 
 def _cell(rows: Sequence[Row]) -> str:

@@ -51,6 +51,15 @@ def check_operator(operator: object) -> None:
         raise TypeError(f"operator: expected a function on PyTorch's tensors; got {operator!r}")
 
 
+def check_options(options: object) -> Mapping[str, object]:
+    """The options, none for None. Raises TypeError for what is no mapping from names."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise TypeError(f"options: expected a dict from names to values; got {options!r}")
+    return options
+
+
 def check_zero_gradients(names: object, known: Sequence[str]) -> None:
     """Refuse names of no input. Raises TypeError or ValueError."""
     _refuse_unknown("zero_gradients", _names("zero_gradients", names), known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from backpass.arrays import Array, is_array
 from backpass.verify import (
@@ -18,6 +18,7 @@ from backpass.verify import (
 from backpass.verify.arguments import (
     check_inputs,
     check_operator,
+    check_options,
     check_seed,
     check_tolerances,
     chosen_methods,
@@ -50,13 +51,15 @@ def check(
     zero_gradients: Sequence[str] = (),
     tolerances: dict[str, tuple[float, str]] | None = None,
     raises: bool = True,
-    **options: object,
+    options: Mapping[str, object] | None = None,
+    **named_options: object,
 ) -> Report:
     """Check ``op``'s backward by every method that applies; the report is a table.
 
     ``op`` is the name or module of an operation, any object with ``forward(*inputs) -> (y, saved)`` and
     ``backward(dy, saved)``, or a ``torch.autograd.Function``. ``inputs`` are NumPy or PyTorch arrays; an
-    operation that declares SHAPES may have them drawn. Options go to ``forward``.
+    operation that declares SHAPES may have them drawn. Other keywords are options of ``forward``; in ``options``
+    they may have names that are taken here, such as dropout's ``seed``.
 
     - ``seed`` draws the cotangent, the directions and, where they are not given, the inputs;
     - ``methods`` names those to run (all: see METHODS);
@@ -73,6 +76,7 @@ def check(
     check_seed(seed)
     check_tolerances(tolerances, [name for name, method in METHODS.items() if hasattr(method, "TOLERANCE")])
     check_operator(operator)
+    options = {**check_options(options), **named_options}
     op = load(op)
     if not inputs:
         inputs = draw(op, generator(seed, INPUTS))

@@ -23,7 +23,7 @@ INPUTS, COTANGENT, DIRECTIONS = range(3)  # streams of one seed
 OPTIONS: dict[str, dict[str, Any]] = {
     "scale": {"factor": -1.75},
     "fork": {"copies": 3},
-    "dropout": {"p": 0.25},
+    "dropout": {"p": 0.25, "seed": 10},
     "nll": {"ignore_index": 1},
     "cross_entropy": {"ignore_index": 1},
     "linear_cross_entropy": {"ignore_index": 1, "chunk": 2},
