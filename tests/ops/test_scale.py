@@ -15,6 +15,14 @@ def test_scale_by_a_scalar_of_numpy_keeps_the_dtype(factor):
     assert y.dtype == ops.scale.backward(y, saved).dtype == np.float32
 
 
+def test_a_factor_that_16_bits_cannot_hold_is_rounded_with_the_product_alone():
+    x = np.random.default_rng(0).standard_normal(1000).astype(np.float16)
+    y, saved = ops.scale.forward(x, factor=96**-0.5)
+    expected = (x.astype(np.float64) * 96**-0.5).astype(np.float16)
+    assert np.array_equal(y, expected)
+    assert np.array_equal(ops.scale.backward(x, saved), expected)
+
+
 @pytest.mark.parametrize("factor", ["2", None, 1j, np.ones(1)], ids=str)
 def test_what_is_no_real_number_is_refused_before_any_arithmetic(factor):
     with (

@@ -250,7 +250,6 @@ class TestLowPrecision:
         square = SimpleNamespace(forward=lambda x: (x * x, x), backward=lambda dy, x: 2 * x * dy)
         assert check(square, X.astype(np.float32)).passed
 
-
     def test_the_reference_knows_nothing_of_the_backward(self):
         """Also where no other method runs: GELU's own forward with the slope of its other form."""
 

@@ -7,7 +7,8 @@ r"""Cross-entropy of scores: log-softmax and negative log-likelihood in one, and
 Derived on the page ``operations/cross_entropy``. In the formulas a target is a row: ``t_ij`` is 1 where j is
 the target of row i and 0 elsewhere, and 0 throughout a row that is ignored, so that ``Σ_k t_ik`` is 1 or 0.
 With ``reduction="sum"`` nothing is divided. When all targets are ignored the mean is NaN and the gradient 0,
-as PyTorch has it. Rows of 16 bits are computed in float32 and rounded once.
+as PyTorch has it. A row of −∞ has the loss ∞, or 0 where it is ignored; PyTorch gives NaN. Rows of 16 bits are
+computed in float32 and rounded once.
 """
 
 from __future__ import annotations

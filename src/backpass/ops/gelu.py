@@ -5,8 +5,8 @@ r"""GELU: each element times the probability that a standard normal number is sm
               + x_i \frac{e^{-x_i^2 / 2}}{\sqrt{2 \pi}} \Big)
 
 Derived on the page ``operations/activations``, as is what ``approximate="tanh"`` computes in the place of
-erf(x/√2): tanh(√(2/π) (x + 0.044715 x³)). Numbers of 16 bits are computed in float32 and rounded once. At −∞
-value and gradient are their limits, 0, where PyTorch gives NaN.
+erf(x/√2): tanh(√(2/π) (x + 0.044715 x³)). Numbers of 16 bits are computed in float32 and rounded once. At ±∞
+value and gradient are their limits, where PyTorch has NaN for three of the four.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def backward(dy: Array, saved: Saved) -> Array:
 
 def _erf(x: Array) -> Array:
     """erf(x/√2)."""
-    xp = namespace(x)
+    xp = namespace(x)  # its π may be a symbol, and a root of numbers made of it then is exact
     return erf(x * (xp.pi / (2 * xp.pi)) ** HALF)
 
 

@@ -2,7 +2,8 @@ r"""A constant times x: attention's 1/√d.
 
 .. math:: y_i = c\,x_i, \qquad \bar{x}_i = c\,\bar{y}_i
 
-Derived on the page ``foundations/chain_rule``.
+Derived on the page ``foundations/chain_rule``. Numbers of 16 bits are multiplied in float32, in which the factor
+keeps its digits, and rounded once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.arrays import Array
+from backpass.arrays import Array, as_type_of, widened
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 
 SHAPES = "x[*] -> y[*]"
@@ -36,14 +37,14 @@ def forward(x: Array, *, factor: float) -> tuple[Array, Saved]:
         raise TypeError(f"factor: expected a real number, a constant; got {type(factor).__name__}")
     if isinstance(factor, np.generic):
         factor = factor.item()  # a scalar of NumPy's would bring its own dtype along
-    return x * factor, Saved(factor, tuple(x.shape), kind(x))
+    return as_type_of(widened(x) * factor, x), Saved(factor, tuple(x.shape), kind(x))
 
 
 def backward(dy: Array, saved: Saved) -> Array:
     """``dx[*]`` from ``dy[*]``."""
     factor, shape, like = check_saved(saved, Saved)
     check_cotangent(dy, shape, like)
-    return dy * factor
+    return as_type_of(widened(dy) * factor, dy)
 
 
 def forward_flops(m):

@@ -5,7 +5,7 @@ r"""SiLU, also called swish: each element times its own sigmoid.
           \bar{x}_i = \bar{y}_i \sigma_i \big( 1 + x_i (1 - \sigma_i) \big)
 
 Derived on the page ``operations/activations``. Numbers of 16 bits are computed in float32 and rounded once. At
-−∞ value and gradient are their limits, 0, where PyTorch gives NaN.
+±∞ value and gradient are their limits, where PyTorch has NaN for three of the four.
 """
 
 from __future__ import annotations
