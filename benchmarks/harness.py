@@ -39,7 +39,8 @@ class Settings(NamedTuple):
 
     device: str  # "cpu" or "cuda"
     quick: bool
-    folder: Path
+    folder: Path | None  # for the record; None where none is kept
+    names: tuple[str, ...] = ()  # of what was asked for; none where all of it was
 
     @property
     def rounds(self) -> int:
@@ -55,9 +56,14 @@ class Settings(NamedTuple):
         return quick if self.quick else full
 
 
-def settings(question: str) -> Settings:
-    """Read the command line of a benchmark script."""
+def settings(question: str, names: Iterable[str] = ()) -> Settings:
+    """Read the command line of a benchmark script; ``names`` are what it can be restricted to.
+
+    On a CPU one thread is used unless OMP_NUM_THREADS asks for more, so that records compare.
+    """
     parser = argparse.ArgumentParser(description=question)
+    if names := tuple(names):
+        parser.add_argument("names", nargs="*", metavar="name", help=f"only these, of: {', '.join(names)}")
     default = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=("cpu", "cuda"), default=default, help=f"default here: {default}")
     parser.add_argument("--quick", action="store_true", help="small shapes, few rounds: tries the script out")
@@ -67,7 +73,12 @@ def settings(question: str) -> Settings:
     chosen = parser.parse_args()
     if chosen.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: this machine has no CUDA device that PyTorch can use")
-    return Settings(chosen.device, chosen.quick, chosen.results)
+    asked_for = tuple(chosen.names) if names else ()
+    for name in asked_for:
+        if name not in names:
+            parser.error(f"{name!r} is not timed here; there are: {', '.join(names)}")
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+    return Settings(chosen.device, chosen.quick, None if asked_for else chosen.results, asked_for)
 
 
 def say(text: str) -> None:
@@ -134,21 +145,26 @@ def _seconds(call: Callable[[], object], repeats: int) -> float:
 
 def _graph_timer(call: Callable[[], object], enough: float) -> Callable[[], float]:
     """On a GPU: the call recorded once as a graph and replayed, so that kernels are timed and not their
-    launching."""
+    launching. A call that reads from the device cannot be recorded, and is timed as it runs."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(WARM_UPS):
             call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
+    try:
+        with torch.cuda.graph(graph):
+            call()
+        run = graph.replay
+    except RuntimeError:
+        torch.cuda.synchronize()
+        run = call
 
     def replay(repeats: int) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(repeats):
-            graph.replay()
+            run()
         end.record()
         torch.cuda.synchronize()
         return begin.elapsed_time(end) / 1e3
@@ -206,8 +222,10 @@ def write(
         facts=facts or {},
         notes=[method, *_surroundings(chosen), *(note for note in notes if note)],
     )
-    written = records.save(record, chosen.folder).name
-    say(f"{record}\n\n{'tried out: no figures to keep' if chosen.quick else f'written: {written}'}")
+    written = "no record written: these are a part of one"
+    if chosen.folder:
+        written = f"written: {records.save(record, chosen.folder).name}"
+    say(f"{record}\n\n{'tried out: no figures to keep' if chosen.quick else written}")
 
 
 def _versions() -> dict[str, str]:
@@ -231,7 +249,8 @@ def _surroundings(chosen: Settings) -> list[str]:
     load = f"Processes waiting or running, averaged over the last minute: {os.getloadavg()[0]:.1f}."
     malloc = {name: os.environ[name] for name in os.environ if name.startswith("MALLOC_")}
     kept = ", ".join(f"{name}={value}" for name, value in malloc.items()) or "glibc's defaults"
-    return [load, f"Memory allocation: {kept}."]
+    threads = "As many threads as OMP_NUM_THREADS says, which is 1 in `make bench` and where it is not set."
+    return [threads, load, f"Memory allocation: {kept}."]
 
 
 def _git(*arguments: str) -> str | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 COMMANDS = ("verify", "bench")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+OPERATIONS = "operations"  # the benchmark of the operations, each by its name
 
 LEGEND = "✓ the largest error, or exact   ✗ FAILED   ○ vacuous: nothing was shown   – not run"
 _COLOURS = {"✓": "32", "✗": "31;1", "○": "33"}
@@ -76,12 +77,14 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser(
         "bench",
-        help="time the kernels and leave a record",
+        help="time the operations and kernels, and leave records",
         description="Run the scripts of the folder benchmarks/. Each answers one question, and writes a record "
-        "to benchmarks/results.",
+        "to benchmarks/results. The name of an operation shows its times alone, and writes none.",
         epilog=f"benchmarks: {', '.join(_benchmarks()) or 'none here'}",
     )
-    bench.add_argument("names", nargs="*", metavar="name", help="which to run (all of them)")
+    bench.add_argument(
+        "names", nargs="*", metavar="name", help="which benchmarks, or operations, to run (all benchmarks)"
+    )
     bench.add_argument("--device", help="where to run: cpu, cuda (cuda where there is one)")
     bench.add_argument(
         "--quick", action="store_true", help="small shapes and few rounds, to see that it runs; no record"
@@ -184,16 +187,22 @@ def _bench(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
+    stems = ops.STEMS if OPERATIONS in there else ()
     for name in arguments.names:
-        if name not in there:
-            arguments.parser.error(_no_such("benchmark", name, there))
+        if name not in there and name not in stems:
+            arguments.parser.error(_no_such("benchmark", name, [*there, *stems]))
+    of_operations = [name for name in arguments.names if name not in there]
+    runs = {name: [] for name in arguments.names if name in there}
+    if of_operations:
+        runs[OPERATIONS] = of_operations
     options = [f"--device={arguments.device}"] if arguments.device else []
     failed = []
     with tempfile.TemporaryDirectory() as discarded:
         options += ["--quick", f"--results={discarded}"] if arguments.quick else []
-        for name in arguments.names or there:
-            _say(name)
-            if subprocess.run([sys.executable, BENCHMARKS / f"{name}.py", *options], check=False).returncode:
+        for name, only in (runs or dict.fromkeys(there, ())).items():
+            _say(" ".join([name, *only]))
+            command = [sys.executable, BENCHMARKS / f"{name}.py", *only, *options]
+            if subprocess.run(command, check=False).returncode:
                 failed.append(name)
     if failed:
         _say(f"{_coloured('✗')} failed: {', '.join(failed)}")

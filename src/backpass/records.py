@@ -38,7 +38,7 @@ class Record:
     @property
     def provenance(self) -> str:
         """Machine, date, commit and versions in one line."""
-        threads = f", {self.threads} threads" if self.threads else ""
+        threads = f", {self.threads} thread{'s' if self.threads > 1 else ''}" if self.threads else ""
         changed = " with changes" if self.dirty else ""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return f"{self.device}{threads}, {self.date}, commit {self.commit}{changed}, {versions}"
