@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
+triton = pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from backpass import functional, kernels, ops  # noqa: E402
 from backpass.shapes import parse  # noqa: E402
@@ -92,6 +94,24 @@ def test_torch_compile_learns_the_shapes_without_a_launch(stem, device):
     chosen = [options.get(p.name, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY]
     operator = getattr(functional, stem) and getattr(torch.ops.backpass, stem).default
     torch.library.opcheck(operator, (*inputs, *chosen), test_utils="test_faketensor")
+
+
+@every_kernel
+def test_torch_compile_learns_the_shapes_without_preparing_a_launch(stem, device, monkeypatch):
+    """With lengths that are symbols, as with dynamic=True, the sizes of a launch's blocks would take it minutes."""
+    inputs, options = drawn(stem, device)
+    function = getattr(functional, stem)
+
+    def prepared(*_):
+        raise AssertionError("a launch is prepared")
+
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(value) for value in inputs]
+        monkeypatch.setattr(triton, "cdiv", prepared)
+        monkeypatch.setattr(triton, "next_power_of_2", prepared)
+        y = function(*fakes, **options)
+    monkeypatch.undo()
+    assert y.shape == function(*inputs, **options).shape
 
 
 @every_kernel

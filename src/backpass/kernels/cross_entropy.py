@@ -31,6 +31,7 @@ from backpass.kernels.launch import (
     row_start,
     rows_of,
     tile,
+    to_be_filled,
     whole_rows,
 )
 from backpass.shapes import check_cotangent, check_saved, check_targets
@@ -66,7 +67,7 @@ def forward(
     t = t.contiguous()
 
     losses, top, total = (torch.empty(t.shape, dtype=accumulator(x.dtype), device=x.device) for _ in range(3))
-    if losses.numel() > 0:
+    if to_be_filled(losses):
         forward_launch(x, t, losses, top, total).run()
     return reduced(losses, divisor).to(x.dtype), Saved(x, t, top, total, divisor)
 
@@ -78,7 +79,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     check_cotangent(dy, (), like=x)
 
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if dx.numel() > 0:
+    if to_be_filled(dx):
         dy = dy.to(total.dtype)
         each = dy if divisor is None else dy / divisor
         backward_launch(x, t, top, total, each, dx).run()

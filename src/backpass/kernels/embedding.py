@@ -32,6 +32,7 @@ from backpass.kernels.launch import (
     packed,
     row_start,
     rows_of,
+    to_be_filled,
 )
 from backpass.shapes import Kind, check_cotangent, check_saved, kind
 
@@ -64,7 +65,7 @@ def forward(t: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, Saved]:
     _check_tokens(t, V)
 
     y = torch.empty((*t.shape, h), dtype=w.dtype, device=w.device)
-    if y.numel() > 0:
+    if to_be_filled(y):
         forward_launch(packed(t).reshape(-1), w.resolve_neg(), y).run()
     return y, Saved(t, (V, h), kind(w))
 
@@ -76,11 +77,11 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     check_cotangent(dy, (*t.shape, h), like)
 
     dw = torch.empty((V, h), dtype=dy.dtype, device=dy.device)
-    if dw.numel() > 0:
+    if to_be_filled(dw):
         tokens, order = torch.sort(packed(t).reshape(-1), stable=True)
         first = torch.searchsorted(tokens, torch.arange(V + 1, device=t.device))
         sums = torch.empty((len(tokens) // BLOCK, h), dtype=accumulator(dy.dtype), device=dy.device)
-        if sums.numel() > 0:
+        if to_be_filled(sums):
             blocks_launch(dy, tokens, order, sums).run()
         owners_launch(dy, order, first, sums, dw).run()
     return dw

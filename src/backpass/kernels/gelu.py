@@ -21,7 +21,7 @@ import triton.language as tl
 
 from backpass.kernels import elementwise
 from backpass.kernels.elementwise import bounded, bounded_below
-from backpass.kernels.launch import Launch, check_tensor, check_tensors
+from backpass.kernels.launch import Launch, check_tensor, check_tensors, to_be_filled
 from backpass.kernels.silu import sigmoids
 from backpass.shapes import check_cotangent, check_saved
 
@@ -46,7 +46,7 @@ def forward(x: torch.Tensor, *, approximate: str = "none") -> tuple[torch.Tensor
         raise ValueError(f"approximate: expected 'none' or 'tanh'; got {approximate!r}")
 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if y.numel() > 0:
+    if to_be_filled(y):
         formula, _ = _FORMS[approximate]
         elementwise.of_one(formula, x, y).run()
     return y, Saved(x, approximate)
@@ -59,7 +59,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     check_cotangent(dy, x.shape, like=x)
 
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if dx.numel() > 0:
+    if to_be_filled(dx):
         _, formula = _FORMS[approximate]
         elementwise.of_two(formula, dy, x, dx).run()
     return dx

@@ -103,6 +103,12 @@ def row_start(rows, length_1, length_2, stride_0, stride_1, stride_2):
 TRITON_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
+def to_be_filled(result: torch.Tensor) -> bool:
+    """Whether there is an element to write. Where torch.compile asks for shapes there is none: no launch is prepared
+    either, since with lengths that are symbols the sizes of its blocks take minutes."""
+    return not isinstance(result, FakeTensor) and result.numel() > 0
+
+
 class Launch(NamedTuple):
     """One kernel with all it is launched with. ``resources`` compiles the same thing without running it."""
 
@@ -114,8 +120,6 @@ class Launch(NamedTuple):
 
     def run(self) -> None:
         tensor = next(value for value in self.arguments.values() if isinstance(value, torch.Tensor))
-        if isinstance(tensor, FakeTensor):
-            return  # torch.compile asks for shapes, and there is no memory to write to
         # Triton launches on the current device, which need not be the tensors'.
         on_device = torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
         with on_device:

@@ -34,6 +34,7 @@ from backpass.kernels.launch import (
     packed,
     row_start,
     rows_of,
+    to_be_filled,
 )
 from backpass.kernels.sums_over_rows import ended, new_parts, on_columns
 from backpass.shapes import check_cotangent, check_eps, check_saved
@@ -72,7 +73,7 @@ def forward(
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     wide = accumulator(x.dtype)
     mean, rstd = (torch.empty(x.shape[:-1], dtype=wide, device=x.device) for _ in range(2))
-    if y.numel() > 0:
+    if to_be_filled(y):
         forward_launch(x, packed(w), packed(b), y, mean, rstd, eps).run()
     return y, Saved(x, mean, rstd, w, b is not None)
 
@@ -87,7 +88,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     dw = None if w is None else new_parts(x, ROW_BYTES, TILE_BYTES)
     db = new_parts(x, ROW_BYTES, TILE_BYTES) if has_b else None
-    if dx.numel() > 0:
+    if to_be_filled(dx):
         for launch in backward_launches(dy, packed(x), mean, rstd, packed(w), dx, dw, db):
             launch.run()
     return dx, ended(dw, x.dtype), ended(db, x.dtype)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from backpass.kernels import cross_entropy
-from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors
+from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors, to_be_filled
 from backpass.shapes import check_chunk, check_cotangent, check_saved, check_targets
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
@@ -64,7 +64,7 @@ def forward(
     scores = torch.empty((min(chunk, m), V), **like)
     losses = torch.empty(m, **wide)
     each = torch.ones((), **wide)
-    for start in range(0, m, chunk):
+    for start in range(0, m if to_be_filled(losses) else 0, chunk):
         part = slice(start, start + chunk)
         z = scores[: len(rows[part])]
         if b is None:

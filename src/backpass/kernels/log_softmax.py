@@ -29,6 +29,7 @@ from backpass.kernels.launch import (
     packed,
     row_start,
     rows_of,
+    to_be_filled,
 )
 from backpass.shapes import check_cotangent, check_saved
 
@@ -55,7 +56,7 @@ def forward(x: torch.Tensor) -> tuple[torch.Tensor, Saved]:
     check_tensors(SHAPES, x=x)
 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if y.numel() > 0:
+    if to_be_filled(y):
         forward_launch(x, y).run()
     return y, Saved(y)
 
@@ -67,7 +68,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     check_cotangent(dy, y.shape, like=y)
 
     dx = torch.empty(y.shape, dtype=y.dtype, device=y.device)
-    if dx.numel() > 0:
+    if to_be_filled(dx):
         backward_launch(dy, packed(y), dx).run()
     return dx
 

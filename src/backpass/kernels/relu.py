@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from backpass.kernels import elementwise
-from backpass.kernels.launch import Launch, check_tensor, check_tensors
+from backpass.kernels.launch import Launch, check_tensor, check_tensors, to_be_filled
 from backpass.shapes import check_cotangent, check_saved
 
 SHAPES = "x[*] -> y[*]"
@@ -36,7 +36,7 @@ def forward(x: torch.Tensor) -> tuple[torch.Tensor, Saved]:
     check_tensors(SHAPES, x=x)
 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if y.numel() > 0:
+    if to_be_filled(y):
         elementwise.of_one(_forward, x, y).run()
     return y, Saved(y)
 
@@ -48,7 +48,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     check_cotangent(dy, y.shape, like=y)
 
     dx = torch.empty(y.shape, dtype=y.dtype, device=y.device)
-    if dx.numel() > 0:
+    if to_be_filled(dx):
         elementwise.of_two(_backward, dy, y, dx).run()
     return dx
 

@@ -28,6 +28,7 @@ from backpass.kernels.launch import (
     packed,
     row_start,
     rows_of,
+    to_be_filled,
 )
 from backpass.shapes import check_cotangent, check_saved
 
@@ -72,7 +73,7 @@ def _turned(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, sign: int
 ) -> torch.Tensor:
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if y.numel() > 0:
+    if to_be_filled(y):
         launch(x, packed(cos), packed(sin), y, interleaved, sign).run()
     return y
 

@@ -20,7 +20,7 @@ import triton.language as tl
 
 from backpass.kernels import elementwise
 from backpass.kernels.elementwise import bounded, bounded_below
-from backpass.kernels.launch import Launch, check_tensor, check_tensors
+from backpass.kernels.launch import Launch, check_tensor, check_tensors, to_be_filled
 from backpass.shapes import check_cotangent, check_saved
 
 SHAPES = "x[*] -> y[*]"
@@ -40,7 +40,7 @@ def forward(x: torch.Tensor) -> tuple[torch.Tensor, Saved]:
     check_tensors(SHAPES, x=x)
 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if y.numel() > 0:
+    if to_be_filled(y):
         elementwise.of_one(_forward, x, y).run()
     return y, Saved(x)
 
@@ -52,7 +52,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     check_cotangent(dy, x.shape, like=x)
 
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if dx.numel() > 0:
+    if to_be_filled(dx):
         elementwise.of_two(_backward, dy, x, dx).run()
     return dx
 

@@ -21,7 +21,7 @@ import triton.language as tl  # noqa: F401 - Triton's interpreter looks for it h
 
 from backpass.kernels import elementwise
 from backpass.kernels.elementwise import bounded, bounded_below
-from backpass.kernels.launch import Launch, check_tensor, check_tensors
+from backpass.kernels.launch import Launch, check_tensor, check_tensors, to_be_filled
 from backpass.kernels.silu import sigmoids
 from backpass.shapes import check_cotangent, check_saved
 
@@ -45,7 +45,7 @@ def forward(g: torch.Tensor, u: torch.Tensor, *, keep_sigmoid: bool = False) -> 
     check_tensors(SHAPES, g=g, u=u)
 
     y = torch.empty(g.shape, dtype=g.dtype, device=g.device)
-    if y.numel() > 0:
+    if to_be_filled(y):
         elementwise.of_two(_forward, g, u, y).run()
     return y, Saved(g, u)
 
@@ -58,7 +58,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor
 
     dg = torch.empty(g.shape, dtype=g.dtype, device=g.device)
     du = torch.empty(g.shape, dtype=g.dtype, device=g.device)
-    if dg.numel() > 0:
+    if to_be_filled(dg):
         elementwise.two_of_three(_backward, dy, g, u, dg, du).run()
     return dg, du
 
