@@ -8,7 +8,8 @@ alone can be made fast at the other's cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ class Subject(NamedTuple):
     inputs: Callable[..., Inputs]  # lengths, and where and of which dtype
     pytorch: Callable[..., Tensor]
     moved: Callable[..., dict[str, int]]  # of the lengths: numbers a step must read or write
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = MappingProxyType({})
     # From the inputs a function of dy: the operator that autograd calls, where there is one of its own.
     pytorch_backward: Callable[..., Callable[[Tensor], Any]] | None = None
     liger: Callable[..., Tensor] | None = None

@@ -135,14 +135,20 @@ class TestBench:
 
     def test_a_quick_run_does_not_say_that_it_wrote_anything(self, capfd):
         results = cli.BENCHMARKS / "results"
-        before = {path: path.read_bytes() for path in results.glob("softmax-*")}
-        assert cli.main(["bench", "softmax", "--quick", "--device", "cpu"]) == 0
+        before = {path: path.read_bytes() for path in results.glob("roofline-*")}
+        assert cli.main(["bench", "roofline", "--quick", "--device", "cpu"]) == 0
         out = capfd.readouterr().out
         assert "tried out: no figures to keep" in out and "written" not in out
-        assert {path: path.read_bytes() for path in results.glob("softmax-*")} == before
+        assert {path: path.read_bytes() for path in results.glob("roofline-*")} == before
 
     def test_the_projects_own_are_found(self):
-        assert "softmax" in cli._benchmarks()
+        assert cli.OPERATIONS in cli._benchmarks()
+
+    def test_the_name_of_an_operation_times_it_alone(self, capfd, folder):
+        (folder / "operations.py").write_text((folder / "alpha.py").read_text())
+        assert cli.main(["bench", "relu", "alpha", "--device", "cpu"]) == 0
+        out = capfd.readouterr().out
+        assert "ran relu --device=cpu" in out and "ran --device=cpu" in out
 
 
 class TestHelp:

@@ -90,6 +90,17 @@ def test_rows_are_found_by_their_entries(record):
     assert record.where(step="sideways") == []
 
 
+def test_a_part_keeps_the_provenance_and_drops_what_all_its_rows_share(record):
+    part = record.only(step="forward")
+    assert part.rows == [record.rows[0]]
+    assert [key for key, *_ in part.columns] == ["n", "milliseconds"]
+    assert part.provenance == record.provenance and part.notes == record.notes
+
+
+def test_one_thread_is_one(record):
+    assert ", 1 thread, " in dataclasses.replace(record, threads=1).provenance
+
+
 @pytest.mark.parametrize("path", sorted(records.RESULTS.glob("*.json")), ids=lambda path: path.stem)
 def test_the_records_kept_are_readable(path):
     record = records.read(path)

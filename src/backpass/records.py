@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,11 @@ class Record:
     def where(self, **wanted: Any) -> list[dict[str, Any]]:
         """The rows whose entries equal those given: ``record.where(step="backward")``."""
         return [row for row in self.rows if all(row.get(key) == value for key, value in wanted.items())]
+
+    def only(self, **wanted: Any) -> Record:
+        """The record of those rows, without the columns that would say the same in each."""
+        columns = [column for column in self.columns if column[0] not in wanted]
+        return replace(self, columns=columns, rows=self.where(**wanted))
 
     def __repr__(self) -> str:
         cells = [self._headings(), *(self._cells(row) for row in self.rows)]

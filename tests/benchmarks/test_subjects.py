@@ -1,0 +1,82 @@
+"""The table of what is measured: everyone computes the same, and the bytes are those of the arrays."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+
+from backpass import ops, records
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import operations
+from subjects import LARGE, LOSSES, QUICK, SMALL, SUBJECTS, TYPICAL
+
+subjects = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
+RECORDS = [records.load("operations", device) for device in records.devices("operations")]
+
+
+def numbers(arrays) -> int:
+    return sum(array.numel() for array in arrays if array.is_floating_point())
+
+
+@subjects
+def test_every_provider_computes_the_same(subject):
+    inputs = subject.inputs(*subject.lengths[QUICK], dtype=torch.float64, device="cpu")
+    dy = operations.cotangent(subject, inputs)
+    exact = operations.exact_results(subject, inputs)
+    for step, calls in operations.steps(subject, inputs, dy, compiled=False).items():
+        assert {"ours", "PyTorch"} <= set(calls)
+        for name, call in calls.items():
+            assert operations.error(call(), exact[step]) < 1e-13, (step, name)
+
+
+@subjects
+def test_a_wrong_result_would_be_seen(subject):
+    """Each result of each step counts, and none may be missing."""
+    inputs = subject.inputs(*subject.lengths[QUICK], dtype=torch.float64, device="cpu")
+    exact = operations.exact_results(subject, inputs)["both"]
+    for at in range(len(exact)):
+        wrong = tuple(result * (1.01 if i == at else 1) for i, result in enumerate(exact))
+        assert operations.error(wrong, exact) > 0.009
+    with pytest.raises(ValueError):
+        operations.error((*exact, exact[0]), exact)
+
+
+@subjects
+def test_the_bytes_are_those_of_the_arrays(subject):
+    """Inputs and upstream gradient read once, results written once; a norm's parameters may be left out."""
+    lengths = subject.lengths[SMALL]
+    inputs = subject.inputs(*lengths, dtype=torch.float32, device="cpu")
+    exact = operations.exact_results(subject, inputs)
+    moved = subject.moved(*lengths)
+    gradients, y = numbers(exact["both"]), numbers(exact["forward"])
+    if subject.stem in LOSSES:
+        assert moved == {"both": numbers(inputs) + gradients}
+        return
+    read = y if subject.stem == "embedding" else numbers(inputs)  # of the table only the tokens' rows
+    assert 0.97 * (read + y) < moved["forward"] <= read + y
+    assert 0.97 * (y + gradients) < moved["backward"] <= y + numbers(inputs) + gradients
+
+
+@subjects
+def test_the_lengths_are_as_many_as_the_letters(subject):
+    for size in (SMALL, TYPICAL, LARGE, QUICK):
+        assert len(subject.lengths[size]) == len(subject.letters.split())
+    assert subject.stem in ops.STEMS
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.device)
+def test_the_record_is_whole(record):
+    assert not record.dirty
+    found = {(row["operation"], row["size"], row["step"]) for row in record.rows}
+    assert found == {
+        (subject.name, size, step)
+        for subject in SUBJECTS
+        for size in (SMALL, TYPICAL, LARGE)
+        for step in (("both",) if subject.stem in LOSSES else ("forward", "backward", "both"))
+    }
+    for row in record.rows:
+        assert row["largest_error"] < {"float32": 1e-4, "bfloat16": 0.1}[row["dtype"]]
