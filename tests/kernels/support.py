@@ -2,8 +2,8 @@
 
 Inputs are rounded to the dtype first and then widened for the reference, so that an error is the kernel's
 own. In each row it may be twice that of PyTorch's operator on the same row. Where PyTorch happens to be
-exact that would allow nothing, so there is a floor: one unit in the last place of what is stored, and a few
-of the arithmetic's, of the largest term in the row.
+exact that would allow nothing, so there is a floor: one unit in the last place of what is stored, of the
+largest result in the row, and a few of the arithmetic's, of the largest term.
 """
 
 import pytest
@@ -49,14 +49,18 @@ def gradients_by_autograd(function, dy, *inputs):
     return tuple(None if value is None else next(found) for value in inputs)
 
 
-def assert_as_exact_as_pytorch(name, got, theirs, exact, largest_term, roundings=4):
-    """``largest_term[*, 1]`` scales each row's floor: where terms cancel, it is larger than any result. Of the
-    arithmetic's own units in the last place the floor has as many as there are ``roundings``, counted along
-    the longest path from an input to the result, a sum for one."""
+def assert_as_exact_as_pytorch(name, got, theirs, exact, largest_term, roundings=4, largest_stored=None):
+    """``largest_term[*, 1]`` scales what each row's floor has of the arithmetic: where terms cancel, it is larger than
+    any result. Of its own units in the last place the floor has as many as there are ``roundings``, counted along
+    the longest path from an input to the result, a sum for one. ``largest_stored[*, 1]`` is the largest result, unless
+    something else is stored, and so rounded, on the way."""
     assert got.dtype == theirs.dtype
     assert got.shape == exact.shape
     wide = accumulator(got.dtype)
-    floor = (torch.finfo(got.dtype).eps + roundings * torch.finfo(wide).eps) * largest_term
+    stored = torch.finfo(got.dtype)
+    if largest_stored is None:
+        largest_stored = exact.abs().amax(dim=-1, keepdim=True).clamp(min=stored.tiny)
+    floor = stored.eps * largest_stored + roundings * torch.finfo(wide).eps * largest_term
     twice_theirs = 2 * (theirs.double() - exact).abs().amax(dim=-1, keepdim=True)
     allowed = torch.maximum(twice_theirs, floor).expand_as(exact)
     error = (got.double() - exact).abs()

@@ -34,21 +34,24 @@ def check(x, w, t, b=None, **options):
     exact_y, exact_saved = op.forward(*wide[:2], t, wide[2], **options)
     exact = op.backward(dy.double(), exact_saved)
 
-    # Scores are rounded before they are exponentiated; a gradient of w is a sum over tokens, one of x over classes.
+    # Scores and their gradients are rounded to what is stored; a gradient of w is a sum over tokens, one of x over
+    # classes.
     tokens = t.numel() / (exact_saved.divisor or 1)
-    assert_as_exact_as_pytorch("y", y, theirs(x, w, b), exact_y, exact_y + tokens, roundings=8)
+    largest_y = exact_y + tokens
+    assert_as_exact_as_pytorch(
+        "y", y, theirs(x, w, b), exact_y, largest_y, roundings=8, largest_stored=largest_y
+    )
     their_gradients = gradients_by_autograd(theirs, dy, x, w, b)
     each = dy.double().abs() / (exact_saved.divisor or 1)
-    largest = [2 * each * wide[1].abs().max(), each * wide[0].abs().sum(), each * t.numel()]
+    over_tokens = wide[0].reshape(-1, w.shape[0]).abs().sum(dim=0)[:, None]
+    largest = [2 * each * wide[1].abs().max(), each * over_tokens, each * t.numel()]
     for name, got, their, exactly, size in zip(
         ("dx", "dw", "db"), gradients, their_gradients, exact, largest, strict=True
     ):
         if exactly is None:
             assert got is None
         else:
-            assert_as_exact_as_pytorch(
-                name, got, their, exactly, size.reshape(1).expand((*exactly.shape[:-1], 1))
-            )
+            assert_as_exact_as_pytorch(name, got, their, exactly, size, largest_stored=size)
     return y, gradients
 
 
