@@ -13,13 +13,13 @@ passes on it.
 - Only inputs that require a gradient get one; constants (RoPE's tables) and integers never do.
 - There is no gradient of the gradient, no forward-mode derivative and no ``vmap``: each is refused.
 - Errors are the operation's own.
-- Under ``torch.autocast`` a matrix product runs in autocast's dtype, what works element by element in the
-  widest dtype of its inputs, and all else in float32: PyTorch's own rules for products, and for softmax, norms
-  and losses.
+- Under ``torch.autocast`` matrix products run in autocast's dtype, softmax, the norms and the losses in float32, as
+  PyTorch's own do, and all else in the widest dtype of its inputs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
@@ -31,6 +31,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from backpass import kernels, ops
@@ -46,7 +47,6 @@ def _function(stem: str) -> Callable[..., Tensor]:
     shapes = parse(op.SHAPES)
     operator = _operator(stem, op, shapes)
     signature = _signature(op)
-    compute_dtype = _autocast_rule(op, shapes)
 
     def function(*args, **kwargs):
         given = signature.bind(*args, **kwargs)
@@ -59,9 +59,10 @@ def _function(stem: str) -> Callable[..., Tensor]:
                 raise TypeError(
                     f"{spec.name}: expected a torch tensor; got {type(values[spec.name]).__name__}"
                 )
+        _refuse_transforms(stem, values)
         device = values[shapes.inputs[0].name].device.type
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-            values = _cast(values, compute_dtype(device, values))
+            values = _autocast(stem, device, values)
         return operator(*values.values())[0]
 
     function.__name__ = function.__qualname__ = stem
@@ -82,6 +83,28 @@ def _signature(op: ModuleType) -> inspect.Signature:
         for p in inspect.signature(op.forward).parameters.values()
     ]
     return inspect.Signature(parameters, return_annotation=Tensor)
+
+
+_REFUSED = (
+    "backpass.functional.{stem}: expected to be differentiated once, backwards; got {what}. "
+    "The backward is written by hand, and nothing else is"
+)
+
+
+def _refuse_transforms(stem: str, values: dict[str, Any]) -> None:
+    """Refuse what would else be told obscurely, or be wrong in silence: torch.func's transforms, and tangents of
+    forward mode."""
+    if torch.compiler.is_compiling():
+        return
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            _REFUSED.format(stem=stem, what="a transform of torch.func, such as vmap, grad or jvp")
+        )
+    if forward_ad._current_level >= 0 and any(
+        isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None
+        for value in values.values()
+    ):
+        raise RuntimeError(_REFUSED.format(stem=stem, what="a tangent of forward mode"))
 
 
 # Operators of torch.library.
@@ -128,24 +151,31 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         at for at, spec in enumerate(shapes.inputs) if not spec.integer and spec.name not in constants
     ]
 
-    def forward(*values):
+    def run(values):
         inputs, chosen = values[:count], dict(zip(options, values[count:], strict=True))
         module = _module(stem, inputs[0].device.type, os.environ.get("TRITON_INTERPRET"))
-        y, saved = module.forward(*inputs, **chosen)
-        return *_without_aliases(inputs, y, saved), _facts(module, saved)
+        with _without_autocast(inputs[0].device.type):
+            y, saved = module.forward(*inputs, **chosen)
+        return module, saved, *_without_aliases(inputs, y, saved)
+
+    def forward(*values):
+        module, saved, *tensors = run(values)
+        return *tensors, _facts(module, saved)
 
     def fake_forward(*values):
         with _Unread():
-            *tensors, facts = forward(*values)
-        return *tensors, torch.empty(facts.shape, dtype=facts.dtype, device="cpu")
+            _, saved, *tensors = run(values)
+        return *tensors, torch.empty(1 + len(_numbers_in(saved)), dtype=torch.float64, device="cpu")
 
     def setup_context(ctx, inputs, output):
         y, own, sources, facts = output
         pool = (*inputs[:count], y, *own)
         ctx.save_for_backward(facts, *(pool[at] for at in sources.shape[1:]))
         ctx.shapes = [None if inputs[at] is None else inputs[at].shape for at in differentiable]
-        ctx.mark_non_differentiable(*own, sources, facts)
         ctx.set_materialize_grads(False)
+        # facts stay differentiable: through them a gradient of the gradient always arrives here, to be refused, also
+        # where backward reads nothing that depends on the inputs.
+        ctx.mark_non_differentiable(*own, sources)
 
     def autograd_backward(ctx, dy, *_):
         gradients = [None] * (count + len(options))
@@ -164,7 +194,8 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
 
     def backward(dy, arrays, facts, wanted, sizes, ranks):
         module, saved = _filled(facts, arrays)
-        gradients = module.backward(dy, saved)
+        with _without_autocast(dy.device.type):
+            gradients = module.backward(dy, saved)
         gradients = gradients if type(gradients) is tuple else (gradients,)
         found: list[Tensor] = []
         for gradient, want in zip(gradients, wanted, strict=True):
@@ -177,10 +208,10 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         return [dy.new_empty([*itertools.islice(lengths, rank)]) for rank in ranks]
 
     def refuse(ctx, *_):
-        raise RuntimeError(
-            f"backpass.functional.{stem}: expected to be differentiated once; got a derivative of its gradient. The "
-            f"backward is written by hand, and has none of its own"
-        )
+        raise RuntimeError(_REFUSED.format(stem=stem, what="a derivative of its gradient"))
+
+    def refuse_vmap(*_):
+        raise RuntimeError(_REFUSED.format(stem=stem, what="vmap"))
 
     operator = torch.library.custom_op(
         f"backpass::{stem}",
@@ -198,6 +229,7 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
     )
     operator_backward.register_fake(fake_backward)
     operator_backward.register_autograd(refuse)
+    operator_backward.register_vmap(refuse_vmap)
     return operator
 
 
@@ -237,11 +269,10 @@ def _without_aliases(
 
 def _facts(module: ModuleType, saved: tuple) -> Tensor:
     """The numbers in ``saved``, after the number of its structure."""
-    leaves = [leaf for leaf in _leaves(saved) if _kind(leaf) in (int, float)]
     structure = _Structure(module, _emptied(saved))
     number = _number_of.setdefault(structure, next(_numbers))
     _structures[number] = structure
-    return torch.tensor([number, *map(float, leaves)], dtype=torch.float64, device="cpu")
+    return torch.tensor([number, *map(float, _numbers_in(saved))], dtype=torch.float64, device="cpu")
 
 
 def _filled(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
@@ -274,6 +305,10 @@ def _leaves(part: Any) -> Iterator[Any]:
             yield from _leaves(inner)
     else:
         yield part
+
+
+def _numbers_in(saved: tuple) -> list[float]:
+    return [leaf for leaf in _leaves(saved) if _kind(leaf) in (int, float)]
 
 
 def _tuple_like(like: tuple, parts: typing.Iterable[Any]) -> tuple:
@@ -334,37 +369,43 @@ class _Unread(TorchDispatchMode):
 # Autocast
 
 
-def _autocast_rule(op: ModuleType, shapes: Shapes) -> Callable[[str, dict], torch.dtype]:
-    """Which dtype autocast has the operation run in: a function of the device and the inputs."""
-    constants = getattr(op, "CONSTANTS", ())
-    factors = [spec for spec in shapes.inputs if not spec.integer and spec.name not in constants]
-    shared = {
-        axis for spec in factors for axis in spec.axes if sum(axis in other.axes for other in factors) > 1
-    }
-    (output,) = shapes.outputs
-    summed = shared - set(output.axes)
-
-    # A length that two inputs share and the output has not is summed over: a matrix product. Where nothing is
-    # left of the output but a number, it is a loss.
-    if summed and output.axes:
-        return lambda device, values: torch.get_autocast_dtype(device)
-    if all(axis.startswith("*") for spec in factors for axis in spec.axes):
-        return lambda device, values: functools.reduce(
-            torch.promote_types, (values[spec.name].dtype for spec in factors)
-        )
-    return lambda device, values: torch.float32
+# As PyTorch lists its own: what multiplies matrices runs in autocast's dtype, what sums or exponentiates many numbers in
+# float32. All else runs in the widest dtype that it is given.
+_PRODUCTS = ("linear", "matmul", "feed_forward", "linear_cross_entropy")
+_IN_FLOAT32 = (
+    "softmax",
+    "log_softmax",
+    "nll",
+    "cross_entropy",
+    "soft_cross_entropy",
+    "layer_norm",
+    "rms_norm",
+)
 
 
-def _cast(values: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """The floating tensors in that dtype; as they are if one is float64, which autocast leaves alone."""
+def _autocast(stem: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The floating tensors in the dtype that autocast has the operation run in; as they are if one is float64,
+    which autocast leaves alone."""
     floating = {
         name: value
         for name, value in values.items()
         if isinstance(value, Tensor) and value.is_floating_point()
     }
-    if any(value.dtype == torch.float64 for value in floating.values()):
+    dtype = functools.reduce(torch.promote_types, (value.dtype for value in floating.values()))
+    if dtype == torch.float64:
         return values
+    if stem in _PRODUCTS:
+        dtype = torch.get_autocast_dtype(device)
+    elif stem in _IN_FLOAT32:
+        dtype = torch.float32
     return values | {name: value.to(dtype) for name, value in floating.items()}
+
+
+def _without_autocast(device: str) -> contextlib.AbstractContextManager:
+    """In it an operation computes in the dtypes it was given."""
+    if not torch.amp.is_autocast_available(device):
+        return contextlib.nullcontext()
+    return torch.autocast(device, enabled=False)
 
 
 globals().update({stem: _function(stem) for stem in ops.STEMS})

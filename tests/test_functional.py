@@ -1,0 +1,309 @@
+"""``backpass.functional``: every operation as PyTorch has its own, under autograd, ``torch.compile`` and autocast."""
+
+import inspect
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from backpass import functional as B
+from backpass import ops
+from backpass.shapes import parse
+from backpass.verify import cases
+from backpass.verify.drawing import draw, options_for
+
+STEMS = pytest.mark.parametrize("stem", ops.STEMS)
+# PyTorch's own test of an operator still uses what PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def operations_on_the_cpu(monkeypatch):
+    """Also in a process that runs kernels in the interpreter: those have `kernels/test_every_kernel.py`."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+def tensors(inputs):
+    """Tensors of drawn arrays, those that are differentiable requiring a gradient."""
+    found = [None if value is None else torch.from_numpy(np.array(value)) for value in inputs]
+    return [t.requires_grad_() if t is not None and t.is_floating_point() else t for t in found]
+
+
+def drawn(stem, seed=0, **lengths):
+    return tensors(draw(stem, np.random.default_rng(seed), **lengths)), options_for(stem)
+
+
+def differentiable(stem, inputs):
+    """The inputs that have a gradient."""
+    constants = getattr(ops.load(stem), "CONSTANTS", ())
+    specs = parse(ops.load(stem).SHAPES).inputs
+    return [
+        value
+        for spec, value in zip(specs, inputs, strict=True)
+        if value is not None and not spec.integer and spec.name not in constants
+    ]
+
+
+def opcheck(stem, inputs, options):
+    """PyTorch's own test of an operator: its schema, its shapes without values, autograd, and ``torch.compile``."""
+    signature = inspect.signature(getattr(B, stem))
+    given = signature.bind(*inputs, **options)
+    given.apply_defaults()
+    operator = getattr(torch.ops.backpass, stem).default
+    torch.library.opcheck(operator, tuple(given.arguments.values()))
+
+
+def gradients(y, inputs, dy):
+    return torch.autograd.grad(y, inputs, dy)
+
+
+def by_hand(stem, inputs, options, dy):
+    """What the operation itself returns."""
+    with torch.no_grad():
+        y, saved = ops.load(stem).forward(*inputs, **options)
+        found = ops.load(stem).backward(dy, saved)
+    return y, [g for g in (found if type(found) is tuple else (found,)) if g is not None]
+
+
+@STEMS
+def test_values_and_gradients_are_the_operations_at_every_case(stem):
+    for arrays, options in cases(stem, np.random.default_rng(1)):
+        inputs = tensors(arrays)
+        wanted = differentiable(stem, inputs)
+        y = getattr(B, stem)(*inputs, **options)
+        dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y.dtype)
+        expected_y, expected = by_hand(stem, inputs, options, dy)
+        assert torch.equal(y, expected_y)
+        for got, other in zip(gradients(y, wanted, dy), expected, strict=True):
+            torch.testing.assert_close(got, other, rtol=0, atol=0)
+
+
+@STEMS
+def test_opcheck(stem):
+    for arrays, options in list(cases(stem, np.random.default_rng(2)))[:2]:
+        inputs = tensors(arrays)
+        opcheck(stem, inputs, options)
+
+
+@STEMS
+def test_opcheck_without_what_is_optional(stem):
+    optional = [spec.name for spec in parse(ops.load(stem).SHAPES).inputs if spec.optional]
+    if not optional or stem == "feed_forward":  # which needs its gate
+        return
+    inputs, options = drawn(stem, without=optional)
+    opcheck(stem, inputs, options)
+
+
+@STEMS
+def test_a_gradient_only_where_one_is_wanted(stem):
+    inputs, options = drawn(stem)
+    for wanted in differentiable(stem, inputs):
+        given = [v if v is wanted or v is None else v.detach() for v in inputs]
+        y = getattr(B, stem)(*given, **options)
+        dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=y.dtype)
+        _, expected = by_hand(stem, inputs, options, dy)
+        at = next(i for i, value in enumerate(differentiable(stem, inputs)) if value is wanted)
+        torch.testing.assert_close(gradients(y, [wanted], dy)[0], expected[at], rtol=0, atol=0)
+
+
+@STEMS
+def test_gradcheck(stem):
+    inputs, options = drawn(stem, leading={"*": (2,)})
+    specs = parse(ops.load(stem).SHAPES).inputs
+    constants = getattr(ops.load(stem), "CONSTANTS", ())
+    inputs = [
+        v.detach() if v is not None and spec.name in constants else v
+        for spec, v in zip(specs, inputs, strict=True)
+    ]
+    wanted = differentiable(stem, inputs)
+
+    def function(*values):
+        values = iter(values)
+        given = [next(values) if any(v is w for w in wanted) else v for v in inputs]
+        return getattr(B, stem)(*given, **options)
+
+    assert torch.autograd.gradcheck(function, wanted, fast_mode=True)
+
+
+@STEMS
+def test_a_gradient_of_the_gradient_is_refused(stem):
+    inputs, options = drawn(stem)
+    y = getattr(B, stem)(*inputs, **options)
+    dy = torch.ones_like(y, requires_grad=True)
+    grads = torch.autograd.grad(y, differentiable(stem, inputs), dy, create_graph=True)
+    with pytest.raises(RuntimeError, match=f"backpass.functional.{stem}: expected to be differentiated once"):
+        torch.autograd.grad(sum(g.square().sum() for g in grads), dy)
+
+
+@pytest.mark.parametrize("stem", ["layer_norm", "softmax", "cross_entropy", "swiglu", "embedding", "linear"])
+def test_compile_takes_it_whole(stem):
+    inputs, options = drawn(stem)
+    wanted = differentiable(stem, inputs)
+    function = getattr(B, stem)
+    y = function(*inputs, **options)
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=y.dtype)
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda *values: 2 * function(*values, **options), fullgraph=True, backend="aot_eager"
+    )
+    assert torch.equal(compiled(*inputs), 2 * y)
+    for got, eager in zip(
+        gradients(compiled(*inputs), wanted, dy), gradients(2 * y, wanted, dy), strict=True
+    ):
+        assert torch.equal(got, eager)
+
+
+def test_compile_with_shapes_that_change_makes_no_graph_for_each():
+    torch._dynamo.reset()
+    graphs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda x, w: B.rms_norm(B.softmax(x), w), fullgraph=True, backend=graphs)
+    w = torch.randn(9)
+    for rows in (3, 5, 7, 11):
+        x = torch.randn(rows, 9)
+        torch.testing.assert_close(compiled(x, w), B.rms_norm(B.softmax(x), w))
+    assert graphs.frame_count <= 2  # one for the first shape, one for any other
+
+
+def test_a_model_of_them_has_pytorchs_gradients():
+    torch.manual_seed(0)
+    t, table, w = torch.randint(0, 11, (4, 6)), torch.randn(11, 8), torch.randn(8)
+    up, down, head = torch.randn(8, 20), torch.randn(20, 8), torch.randn(8, 11)
+    target = torch.randint(0, 11, (4, 6))
+    parameters = [p.double().requires_grad_() for p in (table, w, up, down, head)]
+
+    def loss(door):
+        table, w, up, down, head = parameters
+        if door is B:
+            x = B.embedding(t, table)
+            x = x + B.linear(B.gelu(B.linear(B.rms_norm(x, w, eps=1e-6), up)), down)
+            return B.cross_entropy(B.linear(x, head), target)
+        x = table[t]
+        x = x + door.gelu(door.rms_norm(x, (8,), w, 1e-6) @ up) @ down
+        return door.cross_entropy((x @ head).flatten(0, 1), target.flatten())
+
+    ours = torch.autograd.grad(loss(B), parameters)
+    theirs = torch.autograd.grad(loss(torch.nn.functional), parameters)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+AUTOCAST = {
+    "linear": torch.bfloat16,
+    "matmul": torch.bfloat16,
+    "feed_forward": torch.bfloat16,
+    "linear_cross_entropy": torch.bfloat16,
+    "softmax": torch.float32,
+    "layer_norm": torch.float32,
+    "cross_entropy": torch.float32,
+    "rms_norm": torch.float32,
+    "gelu": torch.float16,
+    "embedding": torch.float16,
+    "rope": torch.float16,
+    "residual": torch.float16,
+}
+
+
+@pytest.mark.parametrize("stem", AUTOCAST)
+def test_autocast_has_it_run_in_the_dtype_that_pytorch_would(stem):
+    inputs, options = drawn(stem)
+    inputs = [v.detach().half() if v is not None and v.is_floating_point() else v for v in inputs]
+    leaves = [v.requires_grad_() if v is not None and v.is_floating_point() else v for v in inputs]
+    with torch.autocast("cpu", torch.bfloat16):
+        y = getattr(B, stem)(*leaves, **options)
+    assert y.dtype == AUTOCAST[stem]
+    for gradient, leaf in zip(
+        gradients(y, differentiable(stem, leaves), torch.ones_like(y)),
+        differentiable(stem, leaves),
+        strict=True,
+    ):
+        assert gradient.dtype == leaf.dtype
+    with torch.autocast("cpu", torch.bfloat16):
+        doubles = [v.double() if v is not None and v.is_floating_point() else v for v in inputs]
+        assert getattr(B, stem)(*doubles, **options).dtype == torch.float64
+
+
+def test_under_a_checkpoint_the_gradients_are_the_same():
+    from torch.utils.checkpoint import checkpoint
+
+    (x, w, b), _ = drawn("layer_norm")
+    dy = torch.randn(x.shape, dtype=x.dtype)
+    plain = gradients(B.layer_norm(x, w, b), (x, w, b), dy)
+    again = gradients(checkpoint(B.layer_norm, x, w, b, use_reentrant=False), (x, w, b), dy)
+    for one, other in zip(plain, again, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_it_keeps_for_the_backward_is_what_the_operation_saves():
+    """Of softmax y alone, which is the output itself; of a linear layer x and w, which are the inputs."""
+    kept = []
+
+    def packed(tensor):
+        kept.append(tensor)
+        return tensor
+
+    x, w = (torch.randn(5, 5, requires_grad=True) for _ in range(2))
+    with torch.autograd.graph.saved_tensors_hooks(packed, lambda tensor: tensor):
+        y = B.softmax(x)
+        (of_softmax,) = [t for t in kept if t.dtype == torch.float32]
+        kept.clear()
+        B.linear(x, w)
+    assert of_softmax.data_ptr() == y.data_ptr()
+    assert {t.data_ptr() for t in kept if t.dtype == torch.float32} == {x.data_ptr(), w.data_ptr()}
+
+
+def test_functions_look_like_the_operations():
+    signature = inspect.signature(B.layer_norm)
+    assert list(signature.parameters) == ["x", "w", "b", "eps"]
+    assert signature.parameters["eps"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert B.layer_norm.__name__ == "layer_norm"
+    assert "backpass.ops.layer_norm" in B.layer_norm.__doc__
+    assert set(ops.STEMS) <= set(dir(B))
+
+
+def test_an_unknown_name_has_the_nearest_one():
+    with pytest.raises(
+        AttributeError, match=r"backpass\.functional has no 'layernorm'; did you mean 'layer_norm'"
+    ):
+        B.layernorm  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: B.softmax(np.ones(3)), TypeError, "x: expected a torch tensor; got ndarray"),
+        (
+            lambda: B.layer_norm(torch.ones(2, 3), torch.ones(4)),
+            ValueError,
+            r"w: expected w\[n\] with n = 3, as in x; got shape \[4\]",
+        ),
+        (
+            lambda: B.cross_entropy(torch.ones(2, 3), torch.tensor([0, 7])),
+            IndexError,
+            "t: expected targets from 0 to 2",
+        ),
+        (lambda: B.gelu(torch.ones(2), approximate="erf"), ValueError, "approximate: expected"),
+        (lambda: B.softmax(torch.ones(2), dim=1), TypeError, "dim"),
+    ],
+    ids=["array", "shape", "target", "option", "unknown option"],
+)
+def test_errors_are_the_operations(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_transforms_and_forward_mode_are_refused():
+    x = torch.ones(4, 3)
+    with pytest.raises(RuntimeError, match=r"got a transform of torch\.func"):
+        torch.func.vmap(B.softmax)(x)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises(RuntimeError, match="a tangent of forward mode"):
+            B.softmax(dual)
+
+
+def test_no_other_heavy_library_is_imported():
+    code = "import sys, backpass.functional; print([m for m in ('triton', 'sympy', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
