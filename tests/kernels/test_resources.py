@@ -83,6 +83,23 @@ def test_a_row_too_long_for_the_registers_is_seen_to_spill(compiling):
     assert int(longest.split()[-1]) > 0
 
 
+def test_what_a_row_has_once_is_not_read_for_each_column(compiling):
+    """Of x, dy and w in 16 bits a thread holds 16 numbers: two reads each, and one of mean and of rstd."""
+    code = """if True:
+        import torch
+        from backpass.kernels import layer_norm, resources, rms_norm
+        for kernel in (layer_norm, rms_norm):
+            for case, launch in kernel.launches(torch.bfloat16):
+                if case == "longest row" and launch.kernel is kernel._backward_rows:
+                    print(resources.compile_launch(launch, 90).asm["ptx"].count("ld.global"))
+    """
+    done = subprocess.run([sys.executable, "-c", code], env=compiling, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    reads = [int(line) for line in done.stdout.split()]
+    assert len(reads) == 2
+    assert max(reads) <= 8
+
+
 def test_the_table_has_a_line_for_each_kernel():
     rows = [Resources(name, "rows", "float32", 90, 128, 32, 0, 0) for name in ("forward", "backward")]
     lines = table(rows).splitlines()

@@ -181,7 +181,8 @@ def _backward_rows(
         at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
-        rstd = tl.load(rstd_ptr + row, mask=row < m, other=0.0)
+        of_row = block * ROWS + tl.arange(0, ROWS)  # along one axis: read once, not for each column
+        rstd = tl.load(rstd_ptr + of_row, mask=of_row < m, other=0.0)[:, None]
 
         x_hat = x * rstd
         dx_hat = dy * w if w_ptr is not None else dy
