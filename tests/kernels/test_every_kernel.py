@@ -115,6 +115,16 @@ def test_torch_compile_learns_the_shapes_without_preparing_a_launch(stem, device
 
 
 @every_kernel
+def test_inputs_may_require_a_gradient(stem, device):
+    """A model's parameters do."""
+    inputs, options = drawn(stem, device)
+    inputs = [value.requires_grad_() if value.is_floating_point() else value for value in inputs]
+    y, saved = kernels.load(stem).forward(*inputs, **options)
+    assert not y.requires_grad
+    kernels.load(stem).backward(torch.ones_like(y), saved)
+
+
+@every_kernel
 def test_what_is_no_tensor_is_refused(stem, device):
     kernel = kernels.load(stem)
     inputs, options = drawn(stem, device)

@@ -35,6 +35,7 @@ class Saved(NamedTuple):
     divisor: float | None
 
 
+@torch.no_grad()  # products into a buffer cannot be differentiated by autograd
 def forward(
     x: torch.Tensor,
     w: torch.Tensor,
