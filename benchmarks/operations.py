@@ -9,6 +9,7 @@ the record, which is of all of them, stays as it is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,7 @@ def main() -> None:
     chosen = settings(QUESTION, names=stems)
     # The backward of a compiled function is timed again and again on what one forward saved.
     functorch_config.donated_buffer = False
+    torch._logging.set_logs(dynamo=logging.ERROR)  # a graph in two parts is none
     compilers_absence = no_compiler(chosen.device)
     dtypes = [torch.float32] if chosen.device == "cpu" else [torch.float32, torch.bfloat16]
     rows = []
