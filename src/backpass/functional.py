@@ -13,8 +13,8 @@ passes on it.
 - Only inputs that require a gradient get one; constants (RoPE's tables) and integers never do.
 - There is no gradient of the gradient, no forward-mode derivative and no ``vmap``: each is refused.
 - Errors are the operation's own.
-- Under ``torch.autocast`` matrix products run in autocast's dtype, softmax, the norms and the losses in float32, as
-  PyTorch's own do, and all else in the widest dtype of its inputs.
+- Under ``torch.autocast`` matrix products run in autocast's dtype, softmax, the norms and the losses in float32, and all
+  else in the widest dtype of its inputs. These are PyTorch's rules on CUDA; here they hold on every device.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ class _Unread(TorchDispatchMode):
 # Autocast
 
 
-# As PyTorch lists its own: what multiplies matrices runs in autocast's dtype, what sums or exponentiates many numbers in
+# As PyTorch lists its own for CUDA: what multiplies matrices runs in autocast's dtype, what sums or exponentiates many numbers in
 # float32. All else runs in the widest dtype that it is given.
 _PRODUCTS = ("linear", "matmul", "feed_forward", "linear_cross_entropy")
 _IN_FLOAT32 = (
