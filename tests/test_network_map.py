@@ -34,6 +34,26 @@ def test_links_lead_to_chapters_from_where_the_page_is():
     assert all(link.startswith("../../chapters/") for link in links)
 
 
+def test_every_page_of_an_operation_can_be_reached():
+    assert {station.page for station in STATIONS} == set(PAGES.values())
+
+
+@pytest.mark.parametrize(
+    ("label", "pages"),
+    [
+        ("rotate q, k", ["rope"]),
+        ("add to stream", ["residual_stream", "residual_stream"]),
+        ("up projection", ["feed_forward"]),
+        ("normalise", ["layer_norm", "layer_norm", "rms_norm"]),
+        ("logits", ["output_head"]),
+        ("loss", ["cross_entropy"]),
+    ],
+)
+def test_a_station_leads_to_the_page_about_its_place(label, pages):
+    found = [station.page for station in STATIONS if station.label == label]
+    assert found == [f"chapters/operations/{page}.html" for page in pages]
+
+
 @pytest.mark.parametrize("page", sorted(set(PAGES.values())))
 def test_every_page_exists(page):
     assert (ROOT / page).with_suffix(".md").exists()

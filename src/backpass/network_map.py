@@ -12,7 +12,10 @@ LEFT, RIGHT = 28, 194  # x of the two columns: attention and the way to it, feed
 
 @dataclass(frozen=True)
 class Station:
-    """One box of the map: its label, the stems that compute it in one model or another, and its place."""
+    """One box of the map: its label, the stems that compute it in one model or another, and its place.
+
+    The first stem's page is the one that tells about this place in the network: the box leads there.
+    """
 
     label: str
     stems: tuple[str, ...]
@@ -34,23 +37,24 @@ STATIONS = (
         LEFT,
         ("tokens to vectors", "embedding position_embedding"),
         ("normalise", "layer_norm rms_norm"),
-        ("project to q, k, v", "linear rope"),
+        ("project to q, k, v", "linear"),
+        ("rotate q, k", "rope"),
         ("scores", "matmul"),
         ("scale by 1/√d", "scale"),
         ("weights", "softmax"),
         ("weighted values", "matmul"),
         ("output projection", "linear"),
-        ("add to stream", "residual fork dropout"),
+        ("add to stream", "dropout residual fork"),
     ),
     *_column(
         RIGHT,
         ("normalise", "layer_norm rms_norm"),
-        ("up projection", "linear feed_forward"),
+        ("up projection", "feed_forward linear"),
         ("activation", "relu gelu silu swiglu feed_forward"),
-        ("down projection", "linear feed_forward"),
-        ("add to stream", "residual fork dropout"),
-        ("normalise", "layer_norm rms_norm"),
-        ("logits", "linear linear_cross_entropy"),
+        ("down projection", "feed_forward linear"),
+        ("add to stream", "dropout residual fork"),
+        ("normalise", "rms_norm layer_norm"),
+        ("logits", "linear_cross_entropy linear"),
         ("loss", "cross_entropy soft_cross_entropy log_softmax nll linear_cross_entropy"),
     ),
 )
@@ -118,7 +122,7 @@ class NetworkMap:
             f'<svg class="bp-map" viewBox="0 0 {WIDTH} {height}" role="group" aria-label="{escape(self._alt())}">',
             '<defs><marker id="bp-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" '
             'orient="auto-start-reverse"><path d="M1 1 L7 4 L1 7" /></marker></defs>',
-            f'<rect class="layer" x="{LEFT - 12}" y="{ROW + 6}" width="{BOX_WIDTH + 24}" height="{8 * ROW}" rx="8" />',
+            f'<rect class="layer" x="{LEFT - 12}" y="{ROW + 6}" width="{BOX_WIDTH + 24}" height="{9 * ROW}" rx="8" />',
             f'<rect class="layer" x="{RIGHT - 12}" y="6" width="{BOX_WIDTH + 24}" height="{5 * ROW - 4}" rx="8" />',
         ]
         parts += [self._arrows(a, b) for a, b in pairwise(STATIONS)]
