@@ -1,5 +1,6 @@
 """Code on a page is the file's text, under the file's name."""
 
+import functools
 import inspect
 
 import pytest
@@ -24,6 +25,14 @@ def test_several_objects_are_shown_one_after_the_other():
 def test_a_kernel_shows_its_python_function():
     kernel = type("Kernel", (), {"fn": staticmethod(softmax.backward)})()
     assert "def backward" in repr(source(kernel))
+
+
+def test_a_decorated_function_is_shown_from_its_own_file():
+    @functools.wraps(softmax.backward)
+    def decorated(*arguments):
+        return softmax.backward(*arguments)
+
+    assert repr(source(decorated)).startswith("# src/backpass/ops/softmax.py\ndef backward")
 
 
 def test_what_has_no_source_is_refused():

@@ -28,7 +28,8 @@ def source(*objects: object) -> Source:
 
 
 def _unwrap(thing: object) -> object:
-    return getattr(thing, "fn", thing)  # a Triton kernel keeps its Python function there
+    """A function itself, not what decorates it; a Triton kernel keeps it in ``fn``."""
+    return inspect.unwrap(getattr(thing, "fn", thing))
 
 
 def _text(thing: object) -> str:
