@@ -202,6 +202,7 @@ def test_what_is_unknown_says_where():
     found = str(diagnose(DX, wrong, TERMS))
     assert found.startswith("no simple relation found; 15 of 15 entries differ, most at index [2, 1] (got ")
     assert found.count("index") == 3
+    assert found.endswith("; diagnose(reference, got, {name: array}) tries terms of your own")
 
 
 def test_no_difference():
@@ -276,3 +277,39 @@ class TestInATable:
 
         found = self.report(matmul, backward, RNG.standard_normal((4, 3, 5)), RNG.standard_normal((5, 2)))
         assert "expected shape [5, 2]; got [4, 5, 2]: a sum over axis 0 is missing" in found
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("dropped", "reference − got = −1/6·"),
+        ("sum for mean", "reference − got = "),
+        ("second power", "reference − got = "),
+        ("plus", "reference − got = −⅓·"),
+    ],
+)
+def test_a_missing_term_with_powers_of_a_saved_rsqrt_is_named(how, says):
+    def forward(x, w):
+        rstd = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+        return w * x * rstd, (x, w, rstd)
+
+    def backward(dy, saved):
+        x, w, rstd = saved
+        total = np.sum(dy * w * x, axis=-1, keepdims=True)
+        term = {
+            "dropped": 0,
+            "sum for mean": rstd**3 * total,
+            "second power": rstd**2 * total / 6,
+            "plus": -(rstd**3) * total / 6,
+        }[how]
+        return dy * w * rstd - x * term, np.sum(dy * x * rstd, axis=0)
+
+    rng = np.random.default_rng(3)
+    op = SimpleNamespace(forward=forward, backward=backward)
+    x, w = rng.standard_normal((4, 6)), rng.standard_normal(6)
+    for method in ("finite_difference", "complex_step"):
+        (failed,) = check(op, x, w, methods=[method], raises=False).failed
+        assert failed.quantity == "dx"
+        assert failed.reason.startswith(says), failed.reason
+        assert "saved[2]" in failed.reason
+        assert "Σ(y·dy)" in failed.reason

@@ -58,5 +58,9 @@ def diagnose(
         return Diagnosis("not finite", f"got is not finite at {place(~np.isfinite(pair.got), pair)}")
     if not pair.wrong.any():
         return Diagnosis("equal", "no difference")
-    unknown = Diagnosis("unknown", f"no simple relation found; {largest_errors(pair)}")
+    unknown = Diagnosis(
+        "unknown",
+        f"no simple relation found; {largest_errors(pair)}; "
+        "diagnose(reference, got, {name: array}) tries terms of your own",
+    )
     return relations.first(_OF_SAME_SHAPE, pair) or unknown

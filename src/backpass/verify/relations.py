@@ -12,6 +12,7 @@ from backpass.verify.places import index_text, largest_errors, number_text, plac
 from backpass.verify.terms import Term, dictionary, matrix_products, name_number
 
 PAIRS = 240  # so many of the simplest terms are tried two at a time
+POWERS = (1, 2, 3, -1, -2, -3)  # of a number for each row
 LONGEST_AXIS = 256  # along which permutations are looked for
 
 
@@ -237,7 +238,48 @@ def missing_term(pair: Pair) -> Diagnosis | None:
             return Diagnosis(
                 "missing term", f"reference − got = {first} {'−' if weights[1] < 0 else '+'} {second}"
             )
+    return _times_powers(pair, terms)
+
+
+def _times_powers(pair: Pair, terms: list[Term]) -> Diagnosis | None:
+    """reference − got is a term times powers of a number for each row, such as a saved 1/r: one or two of them."""
+    d = pair.difference
+    for name, row in pair.terms.items():
+        if row.ndim != d.ndim or row.shape != (*d.shape[:-1], 1) or not row.all():
+            continue
+        columns = {power: row.ravel() ** power for power in POWERS}
+        tried = len(terms) * len(POWERS) ** 2
+        for term, ratio in _rowwise_fits(pair, terms):
+            for powers in itertools.chain.from_iterable(itertools.combinations(POWERS, k) for k in (1, 2)):
+                if len(np.unique(row)) <= len(powers):
+                    continue  # as many numbers to choose as there are to explain
+                matrix = np.stack([columns[power] for power in powers], axis=1)
+                weights, *_ = np.linalg.lstsq(matrix, ratio.ravel(), rcond=None)
+                prediction = (matrix @ weights).reshape(row.shape) * term.value
+                if pair.explained(d, prediction, free=len(powers), tried=tried):
+                    made = [Term(f"{_power(name, power)}·{term}", "", term.value, 1) for power in powers]
+                    parts = [_weighted(weight, one, pair) for weight, one in zip(weights, made, strict=True)]
+                    return Diagnosis(
+                        "missing term", "reference − got = " + " + ".join(parts).replace("+ −", "− ")
+                    )
     return None
+
+
+def _rowwise_fits(pair: Pair, terms: list[Term]) -> Iterator[tuple[Term, np.ndarray]]:
+    """Each term with its weight for every row, where these nearly reproduce the difference."""
+    d = pair.difference
+    for term in terms:
+        size = (term.value**2).sum(axis=-1, keepdims=True)
+        if size.all():
+            weights = (term.value * d).sum(axis=-1, keepdims=True) / size
+            if np.abs(weights * term.value - d).max() <= 2 * pair.allowed:
+                yield term, weights
+
+
+def _power(name: str, power: int) -> str:
+    """``r²``, ``1/r``."""
+    size = name + ("", "²", "³")[abs(power) - 1]
+    return size if power > 0 else f"1/{size}"
 
 
 def _dictionary(pair: Pair) -> list[Term]:
