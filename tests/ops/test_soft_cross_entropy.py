@@ -123,3 +123,8 @@ def test_targets_of_the_wrong_kind_are_sent_to_the_other_loss(make):
 def test_another_reduction_is_refused():
     with pytest.raises(ValueError, match="reduction: expected 'mean' or 'sum'; got 'none'"):
         soft_cross_entropy.forward(np.ones((2, 3)), np.ones((2, 3)), reduction="none")
+
+
+def test_targets_that_are_classes_are_sent_to_cross_entropy():
+    with pytest.raises(TypeError, match=r"q: expected floating-point.*int64; .* are for cross_entropy"):
+        soft_cross_entropy.forward(np.zeros((2, 3)), np.array([0, 1]))

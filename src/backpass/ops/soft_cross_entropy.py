@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, size, widened
+from backpass.arrays import Array, as_type_of, is_array, namespace, size, widened
 from backpass.ops import log_softmax
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 
@@ -37,6 +37,11 @@ def forward(x: Array, q: Array, *, reduction: str = "mean") -> tuple[Array, Save
     Raises TypeError for what is no floating-point array or of another library, device or dtype than
     ``x``, ValueError for shapes that do not fit and a ``reduction`` other than "mean" and "sum".
     """
+    if is_array(q) and namespace(q).isdtype(q.dtype, "integral"):
+        raise TypeError(
+            f"q: expected floating-point numbers; got dtype {q.dtype}; targets that are classes are for "
+            "cross_entropy"
+        )
     xp = check_inputs(SHAPES, x=x, q=q)
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction: expected 'mean' or 'sum'; got {reduction!r}")
