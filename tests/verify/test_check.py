@@ -947,3 +947,51 @@ class TestReport:
             forward=lambda x: (x * x, x), backward=lambda dy, x: 2 * x * dy, __name__="<b>&"
         )
         assert "<b>" not in check(own, X)._repr_html_()
+
+
+def test_a_function_that_the_symbols_lack_is_not_held_against_an_operation():
+    def forward(x):
+        xp = namespace(x)
+        return xp.log1p(xp.exp(x)), x
+
+    def backward(dy, x):
+        return dy / (1 + namespace(x).exp(-x))
+
+    report = check(SimpleNamespace(forward=forward, backward=backward, SHAPES="x[*] -> y[*]"), X)
+    (row,) = report.of("symbolic")
+    assert row.verdict == "not run"
+    assert row.reason.startswith("forward uses 'log1p', which the symbols lack; dir(backpass.interpreters.")
+    assert report.passed
+
+
+def test_an_autograd_function_is_given_tensors():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, dy):
+            return 2 * dy
+
+    with pytest.raises(
+        TypeError, match=r"Twice is a torch.autograd.Function and takes torch tensors; got numpy"
+    ):
+        check(Twice, X)
+    assert check(Twice, torch.tensor(X)).passed
+
+
+def test_inputs_without_a_gradient_are_told_how_to_be_declared():
+    class Rotated:
+        def forward(self, x, cos, sin):
+            return x * cos + x[..., ::-1] * sin, (cos, sin)
+
+        def backward(self, dy, saved):
+            cos, sin = saved
+            return dy * cos + (dy * sin)[..., ::-1], None, None
+
+    tables = np.cos(X), np.sin(X)
+    report = check(Rotated(), X, *tables, raises=False, methods=["contract"])
+    assert 'declares CONSTANTS = ("cos", "sin")' in report.failed[0].reason
+    Rotated.CONSTANTS = ("cos", "sin")
+    assert check(Rotated(), X, *tables).passed

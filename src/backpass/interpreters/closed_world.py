@@ -224,6 +224,10 @@ def _comparison(relation: Callable) -> Callable:
     return function
 
 
+class NotOffered(AttributeError):
+    """A function that no closed world has; ``name`` says which."""
+
+
 class Namespace:
     """The functions of one closed world: these and no others."""
 
@@ -243,9 +247,11 @@ class Namespace:
         if name.startswith("__"):
             raise AttributeError(name)
         hint = "; a power is written as products" if name in ("pow", "power", "square") else ""
-        raise AttributeError(
+        raise NotOffered(
             f"{self.__name__} does not offer {name!r}{hint}. What is not listed would go uncounted and "
-            f"unproved. There are: {', '.join(dir(self))}"
+            f"unproved. There are: {', '.join(dir(self))}",
+            name=name,
+            obj=self,
         )
 
     def __dir__(self) -> list[str]:

@@ -24,7 +24,7 @@ from backpass.verify.arguments import (
     chosen_methods,
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
-from backpass.verify.convert import dtype_name
+from backpass.verify.convert import dtype_name, is_torch
 from backpass.verify.drawing import INPUTS, draw, generator, options_for
 from backpass.verify.report import FAILED, NOT_RUN, Report, Row
 from backpass.verify.subject import load, subject
@@ -86,6 +86,8 @@ def check(
         check_inputs(under_test.shapes, inputs)
     inputs = (*inputs, *[None] * (len(under_test.input_names) - len(inputs)))
     _refuse(inputs, under_test.differentiable(inputs))
+    if under_test.torch_only:
+        _refuse_other_arrays(under_test.name, inputs)
     case = Case(under_test, inputs, seed, dy, operator, tolerances or {})
     if dy is not None:
         _ = case.dy  # refused here if its shape is not y's
@@ -99,6 +101,14 @@ def _refuse(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
     if not differentiable:
         given = ", ".join(dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs)
         raise TypeError(f"inputs: expected at least one array of real floating-point numbers; got {given}")
+
+
+def _refuse_other_arrays(name: str, inputs: Sequence[object]) -> None:
+    for kind in (type(value) for value in inputs if is_array(value) and not is_torch(value)):
+        raise TypeError(
+            f"inputs: {name} is a torch.autograd.Function and takes torch tensors; "
+            f"got {kind.__module__}.{kind.__name__}"
+        )
 
 
 def _run(name: str, case: Case) -> list[Row]:

@@ -61,8 +61,12 @@ def _faults(done: Pass) -> Iterator[str]:
     names = zip(case.subject.input_names, done.inputs, case.float64, strict=False)
     arrays |= {name: (now, before) for name, now, before in names if is_array(now)}
 
+    names = case.subject.input_names
+    without = [names[at] for at in case.differentiable if done.gradients[at] is None]
+    some = 0 < len(without) < len(case.differentiable)
+    constants = f"; if it is to have none, the object declares {_declared(without)}" if some else ""
     for at, gradient in done.gradients.items():
-        yield from _gradient_faults(case, at, gradient)
+        yield from _gradient_faults(case, at, gradient, constants)
     for name, (now, before) in arrays.items():
         if not np.array_equal(to_numpy(now), before, equal_nan=True):
             yield f"{name} was modified in place"
@@ -78,13 +82,19 @@ def _output_faults(case: Case, y: Array) -> Iterator[str]:
         yield f"forward returned {dtype_name(y)} for {case.dtype}"
 
 
-def _gradient_faults(case: Case, at: int, gradient: Array | None) -> Iterator[str]:
+def _declared(names: list[str]) -> str:
+    """How inputs that are to have no gradient are declared: ``CONSTANTS = ("cos", "sin")``."""
+    listed = ", ".join(f'"{name}"' for name in names)
+    return f"CONSTANTS = ({listed}{',' if len(names) == 1 else ''})"
+
+
+def _gradient_faults(case: Case, at: int, gradient: Array | None, constants: str) -> Iterator[str]:
     name, x = case.quantity(at), case.inputs[at]
     if at not in case.differentiable:
         if gradient is not None:
             yield f"{name}: expected None, the input not being differentiable; got an array"
     elif gradient is None:
-        yield f"{name}: expected an array; got None"
+        yield f"{name}: expected an array; got None{constants}"
     elif tuple(gradient.shape) != tuple(x.shape):
         yield f"{name}: expected the input's shape {list(x.shape)}; got {list(gradient.shape)}"
     elif case.subject.shapes and gradient.dtype != x.dtype:

@@ -122,10 +122,16 @@ def _cut_down(case: Case) -> tuple[np.ndarray | None, ...]:
 
 def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
     """What forward or backward makes of symbols. A reader's function that cannot compute with them is not run."""
+    from backpass.interpreters.closed_world import NotOffered
     from backpass.interpreters.symbolic import Undecided
 
     try:
         return getattr(case.subject, part)(*arguments)
+    except NotOffered as error:
+        raise NotRun(
+            f"{part} uses {error.name!r}, which the symbols lack; dir(backpass.interpreters.symbolic.xp) "
+            "lists what they have"
+        ) from None
     except Undecided as error:
         raise NotRun(f"{part} branches on values ({first_line(error)})") from None
     except Exception as error:
