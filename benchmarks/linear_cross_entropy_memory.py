@@ -21,6 +21,7 @@ import torch
 from harness import draw, largest_error, say, settings, write
 
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
+from backpass.shapes import chosen_chunk
 
 QUESTION = "How much memory do the output head and the loss take, forward and backward, beyond their inputs?"
 METHOD = "One step of each provider in a process of its own; weights of 4 bytes, one reading of the clock."
@@ -183,7 +184,7 @@ def chunked_bytes(chunk: int | None) -> Callable[[Shape], int]:
 
     def formula(shape: Shape) -> int:
         _, m, h, V = shape
-        c = min(m, chunk or max(1, m * h // V))
+        c = min(m, chosen_chunk(chunk, m, h, V))
         gradients = 4 * (h * V + m * h)
         return max(gradients + 13 * c * V, 2 * gradients)
 

@@ -287,13 +287,16 @@ def check_targets(t: Array, classes: int, ignore_index: int, reduction: str) -> 
     return xp.where(counted, t, -1), (count or math.nan) if reduction == "mean" else None
 
 
-def check_chunk(chunk: object) -> int | None:
-    """A number of tokens of at least 1, or None. Raises TypeError or ValueError."""
-    if chunk is not None and not isinstance(chunk, Integral):
+def chosen_chunk(chunk: object, m: int, h: int, V: int) -> int:
+    """How many of ``m`` tokens at a time: ``chunk``, or by default as many as have scores ``[chunk, V]`` a quarter as
+    large as the gradients of ``x[m, h]`` and ``w[h, V]`` together. Raises TypeError or ValueError."""
+    if chunk is None:
+        return max(1, (h + m * h // V) // 4)
+    if not isinstance(chunk, Integral):
         raise TypeError(f"chunk: expected an integer; got {type(chunk).__name__}")
-    if chunk is not None and chunk < 1:
+    if chunk < 1:
         raise ValueError(f"chunk: expected at least 1 token at a time; got {chunk}")
-    return chunk
+    return int(chunk)
 
 
 def _first(values: Array, chosen: Array) -> int:

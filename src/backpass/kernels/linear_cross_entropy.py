@@ -20,7 +20,7 @@ import torch
 
 from backpass.kernels import cross_entropy
 from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors, to_be_filled
-from backpass.shapes import check_chunk, check_cotangent, check_saved, check_targets
+from backpass.shapes import check_cotangent, check_saved, check_targets, chosen_chunk
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")
@@ -53,7 +53,7 @@ def forward(
     """
     check_tensors(SHAPES, x=x, w=w, t=t, b=b)
     m, h, V = t.numel(), *w.shape
-    chunk = check_chunk(chunk) or max(1, m * h // V)
+    chunk = chosen_chunk(chunk, m, h, V)
     t, divisor = check_targets(t.reshape(-1), V, ignore_index, reduction)
     t = t.contiguous()
 

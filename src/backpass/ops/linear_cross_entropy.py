@@ -31,7 +31,7 @@ from backpass.arrays import (
 )
 from backpass.ops import linear, log_softmax, nll
 from backpass.ops.cross_entropy import less_target
-from backpass.shapes import check_chunk, check_cotangent, check_inputs, check_saved, check_targets
+from backpass.shapes import check_cotangent, check_inputs, check_saved, check_targets, chosen_chunk
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")
@@ -58,15 +58,16 @@ def forward(
 ) -> tuple[Array, Saved]:
     """The loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets ``t[*]``.
 
-    ``chunk`` is the number of tokens whose scores exist at a time; by default as many as make them about as large
-    as ``x``. Raises TypeError for arrays that are not floating-point and integer or do not belong together,
+    ``chunk`` is the number of tokens whose scores exist at a time; by default as many as make them a quarter
+    as large as the gradients of ``x`` and ``w`` together, so that the moment at which most memory is taken is the
+    backward's. Raises TypeError for arrays that are not floating-point and integer or do not belong together,
     ValueError for shapes that do not fit, a ``reduction`` other than "mean" and "sum" and a ``chunk`` below 1,
     IndexError for a target outside the V classes.
     """
     xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b)
     rows, targets = as_matrix(x), xp.reshape(t, (-1,))
     m, h, V = rows.shape[0], *w.shape
-    chunk = check_chunk(chunk) or max(1, m * h // V)
+    chunk = chosen_chunk(chunk, m, h, V)
     targets, divisor = check_targets(targets, V, ignore_index, reduction)
 
     total, dx, dw, db = None, None, None, None
