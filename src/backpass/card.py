@@ -49,26 +49,34 @@ class Card:
         )
 
     def _repr_html_(self) -> str:
-        headings = ("operation", "forward and backward", "saves", "FLOPs, forward and backward")
-        head = "".join(f'<th scope="col" style="text-align: left">{heading}</th>' for heading in headings)
-        body = "".join(self._row(entry) for entry in self.entries)
+        body = "".join(self._rows(entry) for entry in self.entries)
         return (
             '<div class="backpass-scroll" role="region" tabindex="0" aria-label="Every backward on one card"'
             ' style="overflow-x: auto; max-width: 100%"><table style="font-size: .85em">'
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+            f"{body}</table></div>"
         )
 
-    def _row(self, entry: Entry) -> str:
+    def _rows(self, entry: Entry) -> str:
+        """The operation's name, and under it what it computes, saves and costs: no wider than its longest formula."""
         name = f'<a href="{self.root}/{PAGES[entry.stem]}"><code>{entry.stem}</code></a>'
         saved = [f"<code>{html.escape(array)}</code>" for array in entry.saved] or ["nothing"]
-        cells = (
-            map(_mathematics, entry.formulas),
-            [*saved, f"{_mathematics(entry.bytes)} bytes"],
-            map(_mathematics, entry.flops),
+        forward, backward = map(_mathematics, entry.flops)
+        rows = {
+            "computes": "<br>".join(map(_mathematics, entry.formulas)),
+            "saves": f"{', '.join(saved)}: {_mathematics(entry.bytes)} bytes",
+            "FLOPs": f"{forward} forward<br>{backward} backward",
+        }
+        left = "text-align: left; border: 0; padding-block: .15rem"
+        head = f'<tr><th scope="rowgroup" colspan="2" style="text-align: left; padding-top: 1rem">{name}</th></tr>'
+        return (
+            f"<tbody>{head}"
+            + "".join(
+                f'<tr><th scope="row" style="{left}; font-weight: 400">{label}</th>'
+                f'<td class="tex2jax_process" style="{left}; white-space: nowrap">{cell}</td></tr>'
+                for label, cell in rows.items()
+            )
+            + "</tbody>"
         )
-        style = 'class="tex2jax_process" style="text-align: left; white-space: nowrap"'
-        data = "".join(f"<td {style}>{'<br>'.join(lines)}</td>" for lines in cells)
-        return f'<tr><th scope="row" style="text-align: left">{name}</th>{data}</tr>'
 
 
 def card(*stems: str, root: str = ".") -> Card:
