@@ -52,7 +52,7 @@ format: $(READY) ## format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(READY) ## time the kernels and write the record to benchmarks/results
+bench: $(READY) ## time operations and kernels and write the records to benchmarks/results
 	@$(BIN)/backpass bench
 
 clean: ## delete what was built; .venv stays
