@@ -264,6 +264,17 @@ def check_eps(eps: object) -> None:
         raise ValueError(f"eps: expected a number of at least 0; got {eps}")
 
 
+def check_tokens(t: Array, vocabulary: int) -> Array:
+    """The tokens as integers of 64 bits. Raises IndexError where one is outside the vocabulary."""
+    xp = namespace(t)
+    t = t if t.dtype == xp.int64 else xp.astype(t, xp.int64)
+    if xp.any((t < 0) | (t >= vocabulary)):
+        largest, smallest = int(xp.max(t)), -int(xp.max(-t))
+        token = largest if largest >= vocabulary else smallest
+        raise IndexError(f"t: expected tokens from 0 to {vocabulary - 1}; got {token}")
+    return t
+
+
 def check_targets(t: Array, classes: int, ignore_index: int, reduction: str) -> tuple[Array, float | None]:
     """The targets with −1 for those ignored, and what ``reduction`` divides by: how many are counted, NaN
     if none are; None for the sum. Raises what ``forward`` raises."""

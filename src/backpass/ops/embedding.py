@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array, as_matrix, as_type_of, namespace, scatter_add, widened
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, check_tokens, kind
 
 SHAPES = "t[*]:int, w[V>0, h] -> y[*, h]"
 PARAMETERS = ("w",)
@@ -63,14 +63,3 @@ def backward_flops(m, h, distinct):
 def data_lengths(t: Array, w: Array) -> dict[str, int]:
     """What ``backward_flops`` takes that no shape tells: how many of the tokens are ``distinct``."""
     return {"distinct": namespace(t).unique_values(t).shape[0]}
-
-
-def check_tokens(t: Array, vocabulary: int) -> Array:
-    """The tokens as integers of 64 bits. Raises IndexError where one is outside the vocabulary."""
-    xp = namespace(t)
-    t = t if t.dtype == xp.int64 else xp.astype(t, xp.int64)
-    if xp.any((t < 0) | (t >= vocabulary)):
-        largest, smallest = int(xp.max(t)), -int(xp.max(-t))
-        token = largest if largest >= vocabulary else smallest
-        raise IndexError(f"t: expected tokens from 0 to {vocabulary - 1}; got {token}")
-    return t

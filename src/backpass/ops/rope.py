@@ -13,13 +13,13 @@ are computed in float32 and rounded once.
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 
 from backpass.arrays import Array, as_type_of, namespace, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import check_cotangent, check_inputs, check_natural, check_saved
 
 SHAPES = "x[*, s, 2k], cos[s, k], sin[s, k] -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")
@@ -74,11 +74,7 @@ def tables(s: int, d: int, *, base: float = 10000.0, offset: int = 0, like: Arra
     for a length or an offset that is no integer, ValueError for one below 0, an odd ``d``, or a ``base`` that is not
     above 0 and finite.
     """
-    for name, value in (("s", s), ("d", d), ("offset", offset)):
-        if not isinstance(value, Integral):
-            raise TypeError(f"{name}: expected an integer; got {type(value).__name__}")
-        if value < 0:
-            raise ValueError(f"{name}: expected an integer of at least 0; got {value}")
+    check_natural(s=s, d=d, offset=offset)
     if d % 2:
         raise ValueError(f"d: expected an even width, of which pairs can be made; got {d}")
     if not isinstance(base, Real) or not 0 < base < math.inf:
