@@ -195,6 +195,13 @@ def test_how_the_notation_is_read(written, meant):
     derive(GIVEN + f"0 x_i + ({written}) = {meant}", name="read")
 
 
+def test_a_dimension_may_have_a_label():
+    derive(
+        "given A \\in \\mathbb{R}^{n_{kv} \\times s_q \\times d}\nd \\times s_q \\cdot A_{nia} = A_{nia} \\cdot s_q d",
+        name="read",
+    )
+
+
 def test_lines_go_on_reasons_stand_below_and_notes_are_prose():
     lines = read(
         "note  Why $x = y$ | holds.\nx_i = y_i\n      + \\sum_{j=1}^n z_j   | first\n   = y_i\n   | below\n"
