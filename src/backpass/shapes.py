@@ -3,12 +3,13 @@
 ``"x[*, n], w[n, p], b[p]? -> y[*, p]"`` reads: ``x`` has any leading axes and ``n`` columns, ``w`` is
 ``n`` by ``p``, ``b`` is optional, and ``y`` has the leading axes of ``x``.
 
-- A letter is a length, the same wherever it stands; ``2k`` is twice the length ``k``, and ``s+r`` is ``s``, known
-  from an earlier array, and ``r`` more.
+- A letter is a length, the same wherever it stands; ``2k`` is twice the length ``k``, ``s+r`` is ``s``, known
+  from an earlier array, and ``r`` more, and ``g*n`` is ``g`` times the length ``n``, known from another array.
 - ``*`` stands for any number of leading axes, the same wherever it stands.
 - ``*a`` and ``*b`` are leading axes that broadcast together; ``*`` is then what they broadcast to.
 - ``n>0`` says that an axis may not be empty.
-- ``?`` marks an input that may be None; ``:int`` one of integers, such as tokens.
+- ``?`` marks an input that may be None; ``:int`` one of integers, such as tokens; ``:broadcast`` one that may have
+  length 1 in place of any other and lack leading axes, and is broadcast to the shape declared.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from backpass.arrays import Array, is_array, namespace, size
 Record = TypeVar("Record", bound=tuple)
 _TWICE = "2"  # before a letter: an axis of pairs
 _MORE = "+"  # after a letter: an axis at least as long
-_ARRAY = re.compile(r"(?P<name>\w+)\[(?P<axes>[^\]]*)\](?P<integer>:int)?(?P<optional>\?)?")
+_TIMES = "*"  # after a letter: an axis that is a multiple
+_ARRAY = re.compile(
+    r"(?P<name>\w+)\[(?P<axes>[^\]]*)\](?P<integer>:int)?(?P<broadcast>:broadcast)?(?P<optional>\?)?"
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Spec:
     nonempty: frozenset[str] = frozenset()
     optional: bool = False
     integer: bool = False
+    broadcast: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}[{', '.join(self.axes)}]"
@@ -66,7 +71,15 @@ class Shapes:
     def letters(self) -> tuple[str, ...]:
         """The dimension letters in order of appearance."""
         axes = (axis for spec in (*self.inputs, *self.outputs) for axis in spec.axes)
-        return tuple(dict.fromkeys(at for axis in axes if not axis.startswith("*") for at in _letters(axis)))
+        return tuple(
+            dict.fromkeys(at for axis in axes if not axis.startswith("*") for at in letters_of(axis))
+        )
+
+    @property
+    def factors(self) -> frozenset[str]:
+        """The letters of which an axis is the product."""
+        axes = (axis for spec in self.inputs for axis in spec.axes)
+        return frozenset(letter for axis in axes if is_product(axis) for letter in letters_of(axis))
 
     def bind(self, arrays: dict[str, Array | None]) -> dict[str, int | tuple[int, ...]]:
         """Lengths of letters and leading groups in the arrays given, inputs or outputs, by name.
@@ -75,25 +88,40 @@ class Shapes:
         """
         lengths: dict[str, int | tuple[int, ...]] = {}
         found_in: dict[str, str] = {}
-        for spec in self.inputs:
-            if arrays.get(spec.name) is not None:
-                _bind_one(spec, tuple(arrays[spec.name].shape), lengths, found_in)
+        given = [spec for spec in self.inputs if arrays.get(spec.name) is not None]
+        products = []
+        for spec in given:
+            if not spec.broadcast:
+                shape = tuple(arrays[spec.name].shape)
+                products += [(spec, shape, *at) for at in _bind_one(spec, shape, lengths, found_in)]
+        for product in products:
+            _bind_product(*product, lengths, found_in)
         groups = {
             found_in[key]: value for key, value in lengths.items() if key.startswith("*") and key != "*"
         }
         if groups and "*" not in lengths:
             lengths["*"] = _broadcast(groups)
+        for spec in given:
+            if spec.broadcast:
+                _check_broadcast(spec, tuple(arrays[spec.name].shape), lengths, found_in)
         for spec in self.outputs:
             if arrays.get(spec.name) is not None:
-                _bind_one(spec, tuple(arrays[spec.name].shape), lengths, found_in)
+                shape = tuple(arrays[spec.name].shape)
+                for at in _bind_one(spec, shape, lengths, found_in):
+                    _bind_product(spec, shape, *at, lengths, found_in)
         return lengths
 
     def dimensions(self, arrays: dict[str, Array | None]) -> dict[str, int]:
         """What the FLOP formulas are given: each letter, ``m`` for the number of elements in the leading
-        axes (``m_a`` for those of ``*a``), and ``has_b`` for each optional input ``b``."""
+        axes (``m_a`` for those of ``*a``), ``has_b`` for each optional input ``b``, and ``size_b``, its number of
+        elements, where ``b`` is broadcast."""
         found: dict[str, int] = {
             f"has_{spec.name}": arrays.get(spec.name) is not None for spec in self.inputs if spec.optional
         }
+        for spec in self.inputs:
+            if spec.broadcast:
+                array = arrays.get(spec.name)
+                found[f"size_{spec.name}"] = 0 if array is None else size(array.shape)
         for key, value in self.bind(arrays).items():
             if key.startswith("*"):
                 found["m" if key == "*" else f"m_{key[1:]}"] = size(value)
@@ -103,13 +131,20 @@ class Shapes:
 
 
 def axis_length(axis: str, lengths: Mapping[str, int]) -> int:
-    """The length of an axis that is a letter, twice one, or the sum of two, given those of the letters."""
-    length = sum(lengths[letter] for letter in _letters(axis))
+    """The length of an axis that is a letter, twice one, or the sum or product of two, given those of the letters."""
+    found = [lengths[letter] for letter in letters_of(axis)]
+    length = math.prod(found) if is_product(axis) else sum(found)
     return 2 * length if axis.startswith(_TWICE) else length
 
 
-def _letters(axis: str) -> list[str]:
-    return axis.removeprefix(_TWICE).split(_MORE)
+def letters_of(axis: str) -> list[str]:
+    """The letters that an axis is made of."""
+    return axis.split(_TIMES) if is_product(axis) else axis.removeprefix(_TWICE).split(_MORE)
+
+
+def is_product(axis: str) -> bool:
+    """Whether an axis is the product of letters (a group of axes begins with the sign that stands between them)."""
+    return _TIMES in axis[1:]
 
 
 @cache
@@ -124,18 +159,25 @@ def parse(text: str) -> Shapes:
 def _specs(part: str, text: str) -> tuple[Spec, ...]:
     specs = []
     # findall rather than finditer: torch.compile traces the one, and stops at the other.
-    for name, listed, integer, optional in _ARRAY.findall(part):
+    for name, listed, integer, broadcast, optional in _ARRAY.findall(part):
         axes = [axis.strip() for axis in listed.split(",") if axis.strip()]
         nonempty = frozenset(axis.removesuffix(">0") for axis in axes if axis.endswith(">0"))
         axes = [axis.removesuffix(">0") for axis in axes]
-        specs.append(Spec(name, tuple(axes), nonempty, bool(optional), bool(integer)))
+        specs.append(Spec(name, tuple(axes), nonempty, bool(optional), bool(integer), bool(broadcast)))
     if _ARRAY.sub("", part).replace(",", "").strip() or not specs:
         raise ValueError(f"cannot read {part.strip()!r} in the declaration of shapes {text!r}")
     return tuple(specs)
 
 
-def _bind_one(spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]) -> None:
+def _bind_one(
+    spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]
+) -> list[tuple[str, int]]:
+    """Bind the letters of an array's axes; return the axes that are products, and how long they are."""
+    products = []
     for axis, length in _pair(spec, shape):
+        if is_product(axis):
+            products.append((axis, length))
+            continue
         if axis.startswith(_TWICE):
             axis = axis.removeprefix(_TWICE)
             if length % 2:
@@ -162,6 +204,40 @@ def _bind_one(spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[
             raise ValueError(
                 f"{spec.name}: expected {spec} with {what}, as in {found_in[axis]}; got shape {list(shape)}"
             )
+    return products
+
+
+def _bind_product(
+    spec: Spec, shape: tuple[int, ...], axis: str, length: int, lengths: dict, found_in: dict[str, str]
+) -> None:
+    """Bind the one letter of a product that is not known yet; refuse a length that is not the product, or no
+    multiple of the letters that are known."""
+    unknown = [letter for letter in letters_of(axis) if letter not in lengths]
+    known = math.prod(lengths[letter] for letter in letters_of(axis) if letter not in unknown)
+    if unknown and known and length % known == 0:
+        lengths[unknown[0]] = length // known
+        found_in[unknown[0]] = found_in[axis] = spec.name
+    elif unknown or length != known:
+        factor = axis if not unknown else next(letter for letter in letters_of(axis) if letter in lengths)
+        what = f"{axis} = {known}" if not unknown else f"{axis} a multiple of {factor} = {known}"
+        raise ValueError(
+            f"{spec.name}: expected {spec} with {what}, as in {found_in[factor]}; got shape {list(shape)}"
+        )
+
+
+def _check_broadcast(spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]) -> None:
+    """Refuse an array that does not broadcast to the shape declared, every length of which is known."""
+    axes = [axis for axis in spec.axes if not axis.startswith("*")]
+    leading, rest = shape[: max(0, len(shape) - len(axes))], shape[max(0, len(shape) - len(axes)) :]
+    for axis, length in zip(reversed(axes), reversed(rest), strict=False):
+        if length not in (1, axis_length(axis, lengths)):
+            what = f"{axis} = {axis_length(axis, lengths)}, as in {found_in[axis]}, or 1"
+            raise ValueError(f"{spec.name}: expected {spec} with {what}; got shape {list(shape)}")
+    full = lengths["*"] if spec.group is not None else ()
+    pairs = zip(reversed(leading), reversed(full), strict=False)
+    if len(leading) > len(full) or any(length not in (1, known) for length, known in pairs):
+        what = f"leading axes {list(full)}, as in {found_in['*']}, or what broadcasts to them"
+        raise ValueError(f"{spec.name}: expected {spec} with {what}; got shape {list(shape)}")
 
 
 def _pair(spec: Spec, shape: tuple[int, ...]) -> list[tuple[str, int | tuple[int, ...]]]:
@@ -262,6 +338,21 @@ def check_eps(eps: object) -> None:
         raise TypeError(f"eps: expected a real number; got {type(eps).__name__}")
     if not eps >= 0:
         raise ValueError(f"eps: expected a number of at least 0; got {eps}")
+
+
+def check_causal(causal_variant: str) -> None:
+    """Refuse, with ValueError, what is no way of aligning the positions of queries and keys."""
+    _check_one_of("causal_variant", causal_variant, ("upper_left", "lower_right"))
+
+
+def check_head_order(head_order: str) -> None:
+    """Refuse, with ValueError, what is no way of assigning query heads to key heads."""
+    _check_one_of("head_order", head_order, ("consecutive", "interleaved"))
+
+
+def _check_one_of(name: str, value: object, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise ValueError(f"{name}: expected {' or '.join(map(repr, words))}; got {value!r}")
 
 
 def check_tokens(t: Array, vocabulary: int) -> Array:

@@ -12,7 +12,7 @@ from backpass.arrays import is_array
 from backpass.interpreters import counting
 from backpass.interpreters.closed_world import Array
 from backpass.shapes import axis_length, parse
-from backpass.verify.drawing import leaving_out, options_for
+from backpass.verify.drawing import FACTORS, fitting, leaving_out, options_for
 
 LENGTHS = (5, 7, 3, 4)  # of the letters, in order of appearance: all different
 LEADING = {"*": (2, 3), "*a": (2, 1), "*b": (3,)}
@@ -22,10 +22,19 @@ NUMPY_DTYPES = ["float32", "float64"]
 TORCH_DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
+def lengths_of(stem, lengths=None):
+    """The length of each letter; ``lengths`` replaces some."""
+    shapes = parse(ops.load(stem).SHAPES)
+    heads = [letter for letter in shapes.letters if letter in shapes.factors]
+    others = [letter for letter in shapes.letters if letter not in shapes.factors]
+    found = dict(zip(others, LENGTHS, strict=False)) | dict(zip(heads, FACTORS, strict=False))
+    return fitting(stem, found | (lengths or {}))
+
+
 def shapes_of(stem, lengths=None, **leading):
     """The shape of each input of ``stem``, by name; ``leading`` replaces groups: star=(2,), a=(), b=()."""
     spec = parse(ops.load(stem).SHAPES)
-    lengths = dict(zip(spec.letters, LENGTHS, strict=False)) | (lengths or {})
+    lengths = lengths_of(stem, lengths)
     groups = LEADING | {"*" if key == "star" else f"*{key}": value for key, value in leading.items()}
     return {
         array.name: tuple(
@@ -41,7 +50,7 @@ def draw(stem, dtype="float64", seed=0, **how):
     """Standard normal inputs by name; integers among the V classes."""
     rng = np.random.default_rng(seed)
     spec = parse(ops.load(stem).SHAPES)
-    lengths = dict(zip(spec.letters, LENGTHS, strict=False)) | (how.get("lengths") or {})
+    lengths = lengths_of(stem, how.get("lengths"))
     integers = {array.name for array in spec.inputs if array.integer}
     return {
         name: np.asarray(rng.integers(0, lengths.get("V") or 1, shape))
@@ -137,6 +146,7 @@ def test_flops_ask_only_for_what_shapes_and_options_give(stem):
     given = {"m", *parse(op.SHAPES).letters, *(p for p in inspect.signature(op.forward).parameters)}
     for spec in parse(op.SHAPES).inputs:
         given |= {f"has_{spec.name}"} if spec.optional else set()
+        given |= {f"size_{spec.name}"} if spec.broadcast else set()
         given |= {f"m_{axis[1:]}" for axis in spec.axes if axis[0] == "*" and len(axis) > 1}
     if hasattr(op, "data_lengths"):
         given |= op.data_lengths(*draw(stem).values()).keys()
@@ -352,7 +362,7 @@ def counted(inputs):
 @STEMS
 def test_too_few_axes_are_refused(stem):
     for spec in floating(stem):
-        if any(axis[0] != "*" for axis in spec.axes):
+        if any(axis[0] != "*" for axis in spec.axes) and not spec.broadcast:
             inputs = counted(draw(stem) | {spec.name: np.ones(())})
             refused(
                 stem, ValueError, rf"^{spec.name}: expected {re.escape(str(spec))}.*got shape \[\]", inputs
@@ -380,7 +390,7 @@ def test_lengths_that_do_not_fit_are_refused(stem):
                 shape = list(inputs[spec.name].shape)
                 shape[at - len(spec.axes)] += 1
                 inputs[spec.name] = np.ones(shape)
-                message = rf"^{spec.name}: expected .*with {axis} = .*; got shape {re.escape(str(shape))}"
+                message = rf"^{spec.name}: expected .*with {re.escape(axis)} = .*; got shape {re.escape(str(shape))}"
                 refused(stem, ValueError, message, counted(inputs))
             elif axis in seen:
                 inputs = draw(stem)

@@ -2,7 +2,7 @@ r"""The formulas of an operation's docstring, read and checked like the lines of
 
 A module's docstring holds one ``.. math::`` of statements parted by ``\quad`` or ``\qquad``: what the output is, after
 what it is defined by, then the gradient of each differentiable input. What its letters range over follows from SHAPES: a
-capital is a matrix, whose rows are the leading axes; a small letter has as many axes as it has indices there, an axis of
+capital is a matrix, whose rows are the leading axes, and of several heads one; a small letter has as many axes as it has indices there, an axis of
 pairs counting two, and one of s+r being as long as s. Integers are rows of V elements, one of which is 1.
 """
 
@@ -20,6 +20,8 @@ OPTIONS = {"factor": "c", "copies": "k", "eps": r"\epsilon"}
 VALUES = {"p": 0.25, "activation": "swiglu"}
 # What forward saves of such an option, and what it draws: constants too, and how they are declared.
 SAVED = {"mask": r"M \in \mathbb{R}^m", "p": r"p \in \mathbb{R}"}
+# An array's letter, where that is not its name's.
+LETTERS = {"bias": "M"}
 # An array without a gradient.
 CONSTANTS = {"cos": "C", "sin": "S"}
 
@@ -31,16 +33,19 @@ def formulas(stem: str) -> Derivation:
     """
     module = ops.load(stem)
     statements = _statements(stem, inspect.getdoc(module) or "")
+    mathematics = " ".join(statements)
     declaration = shapes.parse(module.SHAPES)
+    axes = {axis for spec in declaration.inputs for axis in spec.axes}
+    heads = declaration.factors | {axis for axis in axes if shapes.is_product(axis)}
     parameters = inspect.signature(module.forward).parameters
     letters = {name: letter for name, letter in OPTIONS.items() if name in parameters}
     values = {name: value for name, value in VALUES.items() if name in parameters}
     constant = [spec for spec in declaration.inputs if spec.name in getattr(module, "CONSTANTS", ())]
     differentiable = [spec for spec in declaration.inputs if not spec.integer and spec not in constant]
-    arrays = [_declared(spec, " ".join(statements)) for spec in differentiable]
+    arrays = [_declared(spec, mathematics, heads) for spec in differentiable]
     arrays += [
         rf"\bar{{{name}}} \in {space}"
-        for name, space in (_space(s, " ".join(statements)) for s in declaration.outputs)
+        for name, space in (_space(s, mathematics, heads) for s in declaration.outputs)
     ]
     lengths = {axis for spec in (*declaration.inputs, *declaration.outputs) for axis in spec.axes}
     scalars = [rf"{letter} \in \mathbb{{R}}" for letter in letters.values() if letter not in lengths]
@@ -48,8 +53,9 @@ def formulas(stem: str) -> Derivation:
     fields = {*module.Saved._fields} - (VALUES.keys() - values.keys())
     drawn = {field: declared for field, declared in SAVED.items() if field in fields}
     names = {spec.name: CONSTANTS[spec.name] for spec in constant}
-    names |= {s.name: _space(s, " ".join(statements))[0] for s in differentiable if "_" in s.name}
-    rows += [rf"{names[spec.name]} \in {_space(spec, '')[1]}" for spec in constant]
+    renamed = [s for s in differentiable if "_" in s.name or s.name in LETTERS]
+    names |= {s.name: _space(s, mathematics, heads)[0] for s in renamed}
+    rows += [rf"{names[spec.name]} \in {_space(spec, '', heads)[1]}" for spec in constant]
     rows += drawn.values()
     names |= {field: declared.partition(" ")[0] for field, declared in drawn.items()}
     lines = [f"given {', '.join(arrays)}"]
@@ -71,18 +77,18 @@ def _statements(stem: str, docstring: str) -> list[str]:
     return [part.strip(" ,\n") for part in re.split(r"\\q?quad", " ".join(block[1].split()))]
 
 
-def _declared(spec: shapes.Spec, mathematics: str) -> str:
-    name, space = _space(spec, mathematics)
+def _declared(spec: shapes.Spec, mathematics: str, heads: frozenset[str]) -> str:
+    name, space = _space(spec, mathematics, heads)
     return rf"{name} \in {space}"
 
 
-def _space(spec: shapes.Spec, mathematics: str) -> tuple[str, str]:
+def _space(spec: shapes.Spec, mathematics: str, heads: frozenset[str]) -> tuple[str, str]:
     """The array's name in mathematics, a capital if the docstring has it so, and the space it is of."""
-    letters = [axis.partition("+")[0] for axis in spec.axes if not axis.startswith("*")]
+    letters = [axis.partition("+")[0] for axis in spec.axes if not axis.startswith("*") and axis not in heads]
     if spec.in_pairs:
         letters[-1:] = ["2", letters[-1].removeprefix("2")]
     group = spec.group
-    name, _, label = spec.name.partition("_")
+    name, _, label = LETTERS.get(spec.name, spec.name).partition("_")
     label = rf"_{{\text{{{label}}}}}" if label else ""
     capital = f"\\bar{{{name.upper()}}}{label}" in mathematics
     if capital:

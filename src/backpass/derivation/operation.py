@@ -14,6 +14,7 @@ from backpass.derivation.check import Chain, difference
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Scope, Variable
 from backpass.derivation.parse import DerivationError
+from backpass.shapes import is_product, letters_of
 
 
 class Operation:
@@ -35,6 +36,7 @@ class Operation:
         self.module = ops.load(stem)
         spec = shapes.parse(self.module.SHAPES)
         self.specs = {s.name: s for s in (*spec.inputs, *spec.outputs)}
+        self.heads = spec.factors
         fields = self.module.Saved._fields
         unknown = sorted(names.keys() - self.specs.keys() - {*fields})
         if unknown:
@@ -157,15 +159,30 @@ class Operation:
         element: Callable[[Variable, Indices], sympy.Expr],
         evaluator: Evaluator,
     ):
-        """A symbolic array of a variable's elements, in the shape that the operation sees: an axis 2k is two of the
-        derivation's, of 2 and of k in one order or the other."""
+        """A symbolic array of a variable's elements, in the shape that the operation sees."""
         from backpass.interpreters import symbolic
 
         values = evaluator.calculus.array(variable, lambda at: element(variable, at))
         shape = [evaluator.calculus.size(side) for side in _sides(variable)]
-        if self.specs[name].in_pairs:
-            shape[-2:] = [shape[-2] * shape[-1]]
-        return symbolic.xp.asarray(np.asarray(values, dtype=object).reshape(shape))
+        return symbolic.xp.asarray(np.asarray(values, dtype=object).reshape(self._seen(name, shape)))
+
+    def _seen(self, name: str, shape: list[int]) -> list[int]:
+        """The derivation's shape as the operation sees it: an axis 2k or g*n is two of the derivation's, in one order or
+        the other; and axes of heads that the derivation is without, of one head."""
+        spec = self.specs[name]
+        if spec.in_pairs:
+            return [*shape[:-2], shape[-2] * shape[-1]]
+        axes = [axis for axis in spec.axes if not axis.startswith("*")]
+        of_heads = [at for at, axis in enumerate(axes) if self.heads & {*letters_of(axis)}]
+        if len(shape) == len(axes) - len(of_heads):
+            for at in of_heads:
+                shape.insert(at, 1)
+        elif (
+            len(shape) == len(axes) + 1
+            and (at := next(filter(lambda i: is_product(axes[i]), of_heads), None)) is not None
+        ):
+            shape[at : at + 2] = [shape[at] * shape[at + 1]]
+        return shape
 
     def _option(self, value: object, evaluator: Evaluator) -> object:
         if not isinstance(value, str):

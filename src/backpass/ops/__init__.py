@@ -38,6 +38,7 @@ STEMS = (
     "silu",
     "swiglu",
     "feed_forward",
+    "attention",
 )
 
 

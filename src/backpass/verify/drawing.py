@@ -13,6 +13,7 @@ from backpass.verify.arguments import check_drawn
 from backpass.verify.subject import load
 
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
+FACTORS = (2, 3)  # for the letters of which an axis is the product: heads, of which few show all
 LEADING = {"*": (3,), "*a": (2, 1), "*b": (4,)}  # for its groups of leading axes
 TIMES = 11  # as long are the axes in 16 bits: enough for sums to lose digits
 WIDE = 4  # times as large is the first input of one case: what happens far from 0 shows too
@@ -41,6 +42,15 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "dropout": ({"training": False},),
     "gelu": ({"approximate": "tanh"},),
     "swiglu": ({"keep_sigmoid": True},),
+    "attention": (
+        {"causal": True, "head_order": "interleaved", "scale": 0.75},
+        {"causal": True, "causal_variant": "lower_right"},
+    ),
+}
+
+# Lengths that have to be multiples of a number: of every p among the options.
+MULTIPLES: dict[str, dict[str, int]] = {
+    "multilinear_attention": {"d": 6},
 }
 
 # Inputs that cannot be left out alone: what goes with them, and the options with which forward then runs.
@@ -80,7 +90,7 @@ def draw(
     shapes = parse(text)
     lengths, leading = lengths or {}, leading or {}
     check_drawn(shapes, rng, lengths, leading, [*LEADING], without)
-    lengths = {**_lengths(shapes), **lengths}
+    lengths = fitting(_stem(op), {**_lengths(shapes), **lengths})
     return draw_shapes(shapes, rng, lengths, {**LEADING, **leading}, without)
 
 
@@ -124,6 +134,12 @@ def options_for(op: object) -> dict[str, Any]:
     return dict(OPTIONS.get(_stem(op), {}))
 
 
+def fitting(stem: str | None, lengths: Mapping[str, int]) -> dict[str, int]:
+    """The lengths, those that have to be multiples of a number rounded up to one."""
+    multiples = MULTIPLES.get(stem, {})
+    return {letter: -(-length // (k := multiples.get(letter, 1))) * k for letter, length in lengths.items()}
+
+
 def leaving_out(op: object, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """The optional inputs to leave out where ``names`` are, and the options with which forward then runs."""
     without, options = list(names), options_for(op)
@@ -154,8 +170,11 @@ def cases(
         yield draw(op, rng, without=without), options
     for others in OTHER_OPTIONS.get(_stem(op), ()):
         yield draw(op, rng), options_for(op) | others
-    leading = {"*": (TIMES * LEADING["*"][0],)}
-    lengths = {letter: TIMES * length for letter, length in _lengths(shapes).items()}
+    leading = {"*": (LEADING["*"][0] * (1 if shapes.factors else TIMES),)}
+    lengths = {
+        letter: length * (1 if letter in shapes.factors else TIMES)
+        for letter, length in _lengths(shapes).items()
+    }
     yield tuple(map(_in_16_bits, draw(op, rng, lengths=lengths, leading=leading))), options_for(op)
     yield _wide(draw(op, rng, leading=leading)), options_for(op)
 
@@ -165,7 +184,10 @@ def _stem(op: object) -> str:
 
 
 def _lengths(shapes: Shapes) -> dict[str, int]:
-    return dict(zip(shapes.letters, _all_different(len(shapes.letters)), strict=True))
+    others = [letter for letter in shapes.letters if letter not in shapes.factors]
+    lengths = dict(zip(others, _all_different(len(others)), strict=True))
+    heads = [letter for letter in shapes.letters if letter in shapes.factors]
+    return {letter: lengths.get(letter) or FACTORS[heads.index(letter)] for letter in shapes.letters}
 
 
 def _all_different(count: int) -> list[int]:
@@ -175,8 +197,12 @@ def _all_different(count: int) -> list[int]:
 
 
 def _shape(spec: Spec, lengths: Mapping[str, int], leading: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    parts = (leading[axis] if axis.startswith("*") else (axis_length(axis, lengths),) for axis in spec.axes)
-    return tuple(length for part in parts for length in part)
+    parts = [leading[axis] if axis.startswith("*") else (axis_length(axis, lengths),) for axis in spec.axes]
+    shape = [length for part in parts for length in part]
+    if spec.broadcast:  # every second length is 1, from the last or last but one axis that is not the last
+        for at in range(len(shape) - 2 - len(shape) % 2, -1, -2):
+            shape[at] = 1
+    return tuple(shape)
 
 
 def _wide(inputs: tuple[np.ndarray | None, ...]) -> tuple[np.ndarray | None, ...]:

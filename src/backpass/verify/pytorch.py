@@ -198,6 +198,44 @@ def _feed_forward(x, w_up, w_down, b_up, b_down, w_gate, b_gate, *, activation="
     return functional.linear(a, w_down.mT, b_down)
 
 
+def _attention(
+    q,
+    k,
+    v,
+    bias=None,
+    *,
+    causal=False,
+    causal_variant="upper_left",
+    scale=None,
+    head_order="consecutive",
+    tile=None,
+):
+    """PyTorch's own, with each key head repeated for the queries that share it. A query that sees no key is left out,
+    where PyTorch's ways to compute it differ."""
+    import torch
+
+    heads, s_q, n_kv, s_k = *q.shape[-3:-1], *k.shape[-3:-1]
+    repeat = torch.repeat_interleave if head_order == "consecutive" else _tiled
+    k, v = repeat(k, heads // n_kv, dim=-3), repeat(v, heads // n_kv, dim=-3)
+    mask = torch.zeros(s_q, s_k, dtype=q.dtype, device=q.device)
+    if causal:
+        below = torch.ones(s_q, s_k, dtype=torch.bool, device=q.device)
+        below = below.tril(s_k - s_q if causal_variant == "lower_right" else 0)
+        mask = mask.masked_fill(~below, -torch.inf)
+    mask = mask.expand(*q.shape[:-2], s_q, s_k) if bias is None else mask + bias
+    blind = (mask == -torch.inf).all(dim=-1, keepdim=True)
+    y = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask.masked_fill(blind, 0.0), scale=scale
+    )
+    return y.masked_fill(blind, 0.0)
+
+
+def _tiled(x, times, dim):
+    import torch
+
+    return torch.cat([x] * times, dim=dim)
+
+
 _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
@@ -221,4 +259,5 @@ _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "silu": _silu,
     "swiglu": _swiglu,
     "feed_forward": _feed_forward,
+    "attention": _attention,
 }

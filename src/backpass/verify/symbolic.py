@@ -20,7 +20,7 @@ import numpy as np
 from backpass.arrays import Array, is_array
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.diagnosis import diagnose
-from backpass.verify.drawing import draw_like
+from backpass.verify.drawing import draw_like, fitting
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 
 NAME = "symbolic"
@@ -28,6 +28,7 @@ ELEMENTS = 24  # of all inputs together, where the shape cannot be made smaller:
 POINTS = 64  # at most, to see each comparison come out both ways
 DENOMINATOR = 10**6  # of a point's coordinates
 LENGTHS = (3, 2, 3, 2, 3)  # at most, for a declaration's letters
+HEADS = (2, 1)  # at most, for those of which an axis is the product; leading axes are then left out
 LEADING = {"*": (2,), "*a": (2,), "*b": (1,)}  # for its groups of leading axes, where they are not empty
 
 
@@ -115,8 +116,12 @@ def _cut_down(case: Case) -> tuple[np.ndarray | None, ...]:
     """Inputs of the same structure, every length at most a few."""
     shapes = case.subject.shapes
     given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
-    leading = {group: () if given.get(group) == () else shape for group, shape in LEADING.items()}
-    most = dict(zip(shapes.letters, itertools.cycle(LENGTHS), strict=False))
+    alone = bool(shapes.factors)
+    leading = {group: () if alone or given.get(group) == () else shape for group, shape in LEADING.items()}
+    heads = [letter for letter in shapes.letters if letter in shapes.factors]
+    others = [letter for letter in shapes.letters if letter not in shapes.factors]
+    most = dict(zip(others, itertools.cycle(LENGTHS), strict=False)) | dict(zip(heads, HEADS, strict=False))
+    most = fitting(case.subject.stem, most)
     return draw_like(shapes, case.rng, case.inputs, leading=leading, most=most)
 
 

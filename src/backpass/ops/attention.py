@@ -1,0 +1,154 @@
+r"""Scaled dot-product attention: every query's average of the values, by the softmax of its products with the keys.
+
+.. math:: P = \frac{1}{\sqrt{d}} Q K^\top + M, \quad
+          A_{ij} = \frac{e^{P_{ij}}}{\sum_k e^{P_{ik}}}, \quad
+          Y = A V, \qquad
+          \bar{V} = A^\top \bar{Y}, \quad
+          \bar{A} = \bar{Y} V^\top, \quad
+          \bar{M}_{ij} = A_{ij} \Big( \bar{A}_{ij} - \sum_k \bar{A}_{ik} A_{ik} \Big), \quad
+          \bar{Q} = \frac{1}{\sqrt{d}} \bar{M} K, \quad
+          \bar{K} = \frac{1}{\sqrt{d}} \bar{M}^\top Q
+
+Derived on the page ``attention/scaled_dot_product``, for one head; several heads that share keys and values on the page
+``attention/grouped_query``. M is the bias: numbers added to the scores, of which −∞ hides a key from a query. A
+query that may see no key has output and gradient 0, where some of PyTorch's ways to compute it give NaN. What passes
+between the steps has the dtype of the inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from backpass.arrays import (
+    Array,
+    causal_mask,
+    heads_by_group,
+    heads_in_order,
+    inverse_root,
+    namespace,
+    sum_to_shape,
+    transpose,
+)
+from backpass.ops import matmul, softmax
+from backpass.ops import scale as scaling  # `scale` is forward's option
+from backpass.shapes import check_causal, check_cotangent, check_head_order, check_inputs, check_saved
+
+SHAPES = (
+    "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast? "
+    "-> y[*, g*n_kv, s_q, d_v]"
+)
+
+
+class Saved(NamedTuple):
+    """What the steps saved: the scaled queries, keys, values, and the weights, which outgrow all else."""
+
+    scaled: scaling.Saved
+    scores: matmul.Saved  # q[*, n_kv, g·s_q, d], scaled, and k[*, n_kv, d, s_k]
+    weights: softmax.Saved  # a[*, n_kv, g·s_q, s_k]
+    values: matmul.Saved  # the same weights, and v[*, n_kv, s_k, d_v]
+    heads: int  # n_h = g · n_kv
+    head_order: str
+    bias: tuple[int, ...] | None  # its shape
+
+
+def forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Array | None = None,
+    *,
+    causal: bool = False,
+    causal_variant: str = "upper_left",
+    scale: float | None = None,
+    head_order: str = "consecutive",
+) -> tuple[Array, Saved]:
+    """``y[*, n_h, s_q, d_v]`` of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k, d]`` and values
+    ``v[*, n_kv, s_k, d_v]``; ``bias``, of any shape that broadcasts to ``[*, n_h, s_q, s_k]``, is added to the scores.
+
+    With ``causal``, query i sees the keys up to i ("upper_left"), or up to i + s_k − s_q ("lower_right", where the last
+    query sees every key). ``scale`` multiplies the scores, by default 1/√d. With n_h = g · n_kv, query head i
+    reads key head i // g ("consecutive") or i mod n_kv ("interleaved").
+
+    Raises TypeError for what is no floating-point array or of differing library, device or dtype,
+    ValueError for shapes that do not fit and for unknown words.
+    """
+    xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias)
+    check_causal(causal_variant)
+    check_head_order(head_order)
+    heads, s_q, n_kv, s_k = *q.shape[-3:-1], *k.shape[-3:-1]
+    factor = inverse_root(max(q.shape[-1], 1), xp) if scale is None else scale
+
+    # The heads that share a key head are one longer sequence of queries: [*, n_kv, g · s_q, d].
+    q, scaled = scaling.forward(heads_by_group(q, n_kv, head_order), factor=factor)
+    by_head = q.shape[:-1]  # [*, n_kv, g, s_q]
+    rows = (*by_head[:-2], by_head[-2] * s_q)
+    p, scores = matmul.forward(xp.reshape(q, (*rows, q.shape[-1])), transpose(k))
+    if bias is not None or causal:
+        p = xp.reshape(p, (*by_head, s_k))
+        p = p if bias is None else p + _bias_by_group(bias, n_kv, heads, head_order)
+        p = xp.where(causal_mask(s_q, s_k, causal_variant, like=q), p, -math.inf) if causal else p
+        p = xp.reshape(p, (*rows, s_k))
+    a, weights = softmax.forward(p)
+    y, values = matmul.forward(a, v)
+    y = heads_in_order(xp.reshape(y, (*by_head, v.shape[-1])), head_order)
+    return y, Saved(
+        scaled, scores, weights, values, heads, head_order, bias if bias is None else tuple(bias.shape)
+    )
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array, Array | None]:
+    """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``, ``dv[*, n_kv, s_k, d_v]`` and ``dbias`` of the bias's shape
+    (None without one) from ``dy[*, n_h, s_q, d_v]``."""
+    scaled, scores, weights, values, heads, head_order, bias = check_saved(saved, Saved)
+    *leading, n_kv, g, s_q, _ = scaled.shape
+    v = values.b
+    xp = check_cotangent(dy, (*leading, heads, s_q, v.shape[-1]), like=v)
+
+    rows = (*leading, n_kv, g * s_q)
+    dy = xp.reshape(heads_by_group(dy, n_kv, head_order), (*rows, v.shape[-1]))
+    da, dv = matmul.backward(dy, values)
+    dp = softmax.backward(da, weights)
+
+    # In the forward pass the bias was added to the scores, perhaps one number to many; so now their gradient is its own.
+    dbias = None
+    if bias is not None:
+        dbias = heads_in_order(xp.reshape(dp, (*leading, n_kv, g, s_q, dp.shape[-1])), head_order)
+        dbias = sum_to_shape(dbias, bias)
+    dq, dk = matmul.backward(dp, scores)
+    dq = scaling.backward(xp.reshape(dq, scaled.shape), scaled)
+    return heads_in_order(dq, head_order), transpose(dk), dv, dbias
+
+
+def _bias_by_group(bias: Array, n_kv: int, heads: int, head_order: str) -> Array:
+    """The bias with its axis of heads, if it has one, split as the scores have it, ``[*, n_kv, g, s_q, s_k]``."""
+    xp = namespace(bias)
+    if len(bias.shape) < 3:
+        return bias
+    if bias.shape[-3] != heads:
+        return xp.expand_dims(bias, axis=-3)
+    return heads_by_group(bias, n_kv, head_order)
+
+
+def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, has_bias=True):
+    """The queries' scaling, two products for each head, the bias, and a softmax of s_k scores for each query."""
+    rows = m * g * n_kv * s_q
+    products = matmul.forward_flops(m * n_kv, g * s_q, d, s_k) + matmul.forward_flops(
+        m * n_kv, g * s_q, s_k, d_v
+    )
+    return (
+        scaling.forward_flops(rows * d)
+        + products
+        + (rows * s_k if has_bias else 0)
+        + softmax.forward_flops(rows, s_k)
+    )
+
+
+def backward_flops(m, g, n_kv, s_q, s_k, d, d_v, size_bias=0, has_bias=True):
+    """The four products, softmax's backward, the scaling of the queries' gradient, and the sums of what the bias was
+    broadcast to."""
+    rows, heads = m * g * n_kv * s_q, m * n_kv
+    products = matmul.backward_flops(heads, heads, heads, g * s_q, s_k, d_v)
+    products += matmul.backward_flops(heads, heads, heads, g * s_q, d, s_k)
+    bias = rows * s_k - size_bias if has_bias else 0
+    return products + softmax.backward_flops(rows, s_k) + bias + scaling.backward_flops(rows * d)
