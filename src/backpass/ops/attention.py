@@ -47,7 +47,6 @@ class Saved(NamedTuple):
     scores: matmul.Saved  # q[*, n_kv, g·s_q, d], scaled, and k[*, n_kv, d, s_k]
     weights: softmax.Saved  # a[*, n_kv, g·s_q, s_k]
     values: matmul.Saved  # the same weights, and v[*, n_kv, s_k, d_v]
-    heads: int  # n_h = g · n_kv
     head_order: str
     bias: tuple[int, ...] | None  # its shape
 
@@ -92,28 +91,27 @@ def forward(
     a, weights = softmax.forward(p)
     y, values = matmul.forward(a, v)
     y = heads_in_order(xp.reshape(y, (*by_head, v.shape[-1])), head_order)
-    return y, Saved(
-        scaled, scores, weights, values, heads, head_order, bias if bias is None else tuple(bias.shape)
-    )
+    shape = None if bias is None else tuple(bias.shape)
+    return y, Saved(scaled, scores, weights, values, head_order, shape)
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array, Array | None]:
     """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``, ``dv[*, n_kv, s_k, d_v]`` and ``dbias`` of the bias's shape
     (None without one) from ``dy[*, n_h, s_q, d_v]``."""
-    scaled, scores, weights, values, heads, head_order, bias = check_saved(saved, Saved)
+    scaled, scores, weights, values, head_order, bias = check_saved(saved, Saved)
     *leading, n_kv, g, s_q, _ = scaled.shape
-    v = values.b
-    xp = check_cotangent(dy, (*leading, heads, s_q, v.shape[-1]), like=v)
+    s_k, d_v = values.b.shape[-2:]
+    xp = check_cotangent(dy, (*leading, n_kv * g, s_q, d_v), like=values.b)
 
     rows = (*leading, n_kv, g * s_q)
-    dy = xp.reshape(heads_by_group(dy, n_kv, head_order), (*rows, v.shape[-1]))
+    dy = xp.reshape(heads_by_group(dy, n_kv, head_order), (*rows, d_v))
     da, dv = matmul.backward(dy, values)
     dp = softmax.backward(da, weights)
 
     # In the forward pass the bias was added to the scores, perhaps one number to many; so now their gradient is its own.
     dbias = None
     if bias is not None:
-        dbias = heads_in_order(xp.reshape(dp, (*leading, n_kv, g, s_q, dp.shape[-1])), head_order)
+        dbias = heads_in_order(xp.reshape(dp, (*leading, n_kv, g, s_q, s_k)), head_order)
         dbias = sum_to_shape(dbias, bias)
     dq, dk = matmul.backward(dp, scores)
     dq = scaling.backward(xp.reshape(dq, scaled.shape), scaled)
@@ -132,22 +130,16 @@ def _bias_by_group(bias: Array, n_kv: int, heads: int, head_order: str) -> Array
 
 def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, has_bias=True):
     """The queries' scaling, two products for each head, the bias, and a softmax of s_k scores for each query."""
-    rows = m * g * n_kv * s_q
-    products = matmul.forward_flops(m * n_kv, g * s_q, d, s_k) + matmul.forward_flops(
-        m * n_kv, g * s_q, s_k, d_v
-    )
-    return (
-        scaling.forward_flops(rows * d)
-        + products
-        + (rows * s_k if has_bias else 0)
-        + softmax.forward_flops(rows, s_k)
-    )
+    heads, rows = m * n_kv, m * g * n_kv * s_q
+    products = matmul.forward_flops(heads, g * s_q, d, s_k) + matmul.forward_flops(heads, g * s_q, s_k, d_v)
+    bias = rows * s_k if has_bias else 0
+    return scaling.forward_flops(rows * d) + products + bias + softmax.forward_flops(rows, s_k)
 
 
 def backward_flops(m, g, n_kv, s_q, s_k, d, d_v, size_bias=0, has_bias=True):
     """The four products, softmax's backward, the scaling of the queries' gradient, and the sums of what the bias was
     broadcast to."""
-    rows, heads = m * g * n_kv * s_q, m * n_kv
+    heads, rows = m * n_kv, m * g * n_kv * s_q
     products = matmul.backward_flops(heads, heads, heads, g * s_q, s_k, d_v)
     products += matmul.backward_flops(heads, heads, heads, g * s_q, d, s_k)
     bias = rows * s_k - size_bias if has_bias else 0
