@@ -81,7 +81,7 @@ def causal_mask(s_q: int, s_k: int, variant: str, like: Array) -> Array:
 
 def inverse_root(n: int, xp: ModuleType) -> Any:
     """1/√n as a number: a float, and exact where the numbers of ``xp`` are symbols."""
-    return (xp.pi / (n * xp.pi)) ** Fraction(1, 2)
+    return (xp.pi / (int(n) * xp.pi)) ** Fraction(1, 2)
 
 
 def widened(x: Array) -> Array:

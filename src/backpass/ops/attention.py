@@ -41,12 +41,13 @@ SHAPES = (
 
 
 class Saved(NamedTuple):
-    """What the steps saved: the scaled queries, keys, values, and the weights, which outgrow all else."""
+    """The scaled queries, the keys, the values, and the weights, which outgrow all else."""
 
     scaled: scaling.Saved
-    scores: matmul.Saved  # q[*, n_kv, g·s_q, d], scaled, and k[*, n_kv, d, s_k]
+    q: Array  # [*, n_kv, g·s_q, d], scaled
+    k: Array  # [*, n_kv, s_k, d]
+    v: Array  # [*, n_kv, s_k, d_v]
     weights: softmax.Saved  # a[*, n_kv, g·s_q, s_k]
-    values: matmul.Saved  # the same weights, and v[*, n_kv, s_k, d_v]
     head_order: str
     bias: tuple[int, ...] | None  # its shape
 
@@ -82,30 +83,31 @@ def forward(
     q, scaled = scaling.forward(heads_by_group(q, n_kv, head_order), factor=factor)
     by_head = q.shape[:-1]  # [*, n_kv, g, s_q]
     rows = (*by_head[:-2], by_head[-2] * s_q)
-    p, scores = matmul.forward(xp.reshape(q, (*rows, q.shape[-1])), transpose(k))
+    q = xp.reshape(q, (*rows, q.shape[-1]))
+    p, _ = matmul.forward(q, transpose(k))
     if bias is not None or causal:
         p = xp.reshape(p, (*by_head, s_k))
         p = p if bias is None else p + _bias_by_group(bias, n_kv, heads, head_order)
         p = xp.where(causal_mask(s_q, s_k, causal_variant, like=q), p, -math.inf) if causal else p
         p = xp.reshape(p, (*rows, s_k))
     a, weights = softmax.forward(p)
-    y, values = matmul.forward(a, v)
+    y, _ = matmul.forward(a, v)
     y = heads_in_order(xp.reshape(y, (*by_head, v.shape[-1])), head_order)
     shape = None if bias is None else tuple(bias.shape)
-    return y, Saved(scaled, scores, weights, values, head_order, shape)
+    return y, Saved(scaled, q, k, v, weights, head_order, shape)
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array, Array | None]:
     """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``, ``dv[*, n_kv, s_k, d_v]`` and ``dbias`` of the bias's shape
     (None without one) from ``dy[*, n_h, s_q, d_v]``."""
-    scaled, scores, weights, values, head_order, bias = check_saved(saved, Saved)
+    scaled, q, k, v, weights, head_order, bias = check_saved(saved, Saved)
     *leading, n_kv, g, s_q, _ = scaled.shape
-    s_k, d_v = values.b.shape[-2:]
-    xp = check_cotangent(dy, (*leading, n_kv * g, s_q, d_v), like=values.b)
+    s_k, d_v = v.shape[-2:]
+    xp = check_cotangent(dy, (*leading, n_kv * g, s_q, d_v), like=v)
 
     rows = (*leading, n_kv, g * s_q)
     dy = xp.reshape(heads_by_group(dy, n_kv, head_order), (*rows, d_v))
-    da, dv = matmul.backward(dy, values)
+    da, dv = matmul.backward(dy, matmul.Saved(weights.y, v))
     dp = softmax.backward(da, weights)
 
     # In the forward pass the bias was added to the scores, perhaps one number to many; so now their gradient is its own.
@@ -113,7 +115,7 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array, Array | None
     if bias is not None:
         dbias = heads_in_order(xp.reshape(dp, (*leading, n_kv, g, s_q, s_k)), head_order)
         dbias = sum_to_shape(dbias, bias)
-    dq, dk = matmul.backward(dp, scores)
+    dq, dk = matmul.backward(dp, matmul.Saved(q, transpose(k)))
     dq = scaling.backward(xp.reshape(dq, scaled.shape), scaled)
     return heads_in_order(dq, head_order), transpose(dk), dv, dbias
 
