@@ -7,6 +7,7 @@ from backpass.shapes import axis_length, check_cotangent, check_inputs, check_na
 
 LINEAR = "x[*, n], w[n, p], b[p]? -> y[*, p]"
 MATMUL = "a[*a, s, n], b[*b, n, p] -> y[*, s, p]"
+HEADS = "q[*, g*n, s], k[*, n>0, t], bias[*, g*n, s, t]:broadcast? -> y[*, g*n, s]"
 
 
 def zeros(**shapes):
@@ -50,6 +51,12 @@ def test_what_is_no_declaration_is_refused(text):
         ("x[*] -> y[k, *]", {"x": (3,), "y": (2, 3)}, {"*": (3,), "k": 2}),
         ("x[*, 2k], w[k] -> y[*, 2k]", {"x": (3, 8), "w": (4,), "y": (3, 8)}, {"*": (3,), "k": 4}),
         ("q[*, s, d], w[h, d] -> y[*]", {"q": (7, 2, 4), "w": (3, 4)}, {"*": (7,), "s": 2, "d": 4, "h": 3}),
+        (
+            HEADS,
+            {"q": (7, 6, 4), "k": (7, 3, 5), "bias": (6, 1, 5), "y": (7, 6, 4)},
+            {"*": (7,), "g": 2, "n": 3, "s": 4, "t": 5},
+        ),
+        (HEADS, {"q": (0, 4), "k": (3, 5)}, {"*": (), "g": 0, "n": 3, "s": 4, "t": 5}),
     ],
 )
 def test_bind(text, shapes, expected):
@@ -87,6 +94,31 @@ def test_bind(text, shapes, expected):
             {"x": (2, 5), "w": (4,)},
             r"w: expected w\[s\+r\] with s = 5, as in x; got shape \[4\]",
         ),
+        (
+            HEADS,
+            {"q": (5, 4), "k": (3, 5)},
+            r"q: expected q\[\*, g\*n, s\] with g\*n a multiple of n = 3, as in k; got shape \[5, 4\]",
+        ),
+        (
+            HEADS,
+            {"q": (6, 4), "k": (3, 5), "y": (3, 4)},
+            r"y: expected y\[\*, g\*n, s\] with g\*n = 6, as in q; got shape \[3, 4\]",
+        ),
+        (
+            HEADS,
+            {"q": (6, 4), "k": (3, 5), "bias": (4, 6)},
+            r"bias: expected bias\[\*, g\*n, s, t\] with t = 5, as in k, or 1; got shape \[4, 6\]",
+        ),
+        (
+            HEADS,
+            {"q": (7, 6, 4), "k": (7, 3, 5), "bias": (2, 1, 1, 5)},
+            r"bias: .* with leading axes \[7\], as in q, or what broadcasts to them; got shape \[2, 1, 1, 5\]",
+        ),
+        (
+            HEADS,
+            {"q": (6, 4), "k": (3, 5), "bias": (1, 1, 1, 5)},
+            r"bias: .* with leading axes \[\], as in q",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(text, shapes, message):
@@ -104,6 +136,17 @@ def test_dimensions_are_what_the_formulas_ask_for():
     found = parse(MATMUL).dimensions(zeros(a=(2, 1, 3, 4), b=(5, 4, 6)))
     assert found == {"m": 10, "m_a": 2, "m_b": 5, "s": 3, "n": 4, "p": 6}
     assert parse("x[*, n] -> y[*, n]").dimensions(zeros(x=(7,))) == {"m": 1, "n": 7}
+    found = parse(HEADS).dimensions(zeros(q=(6, 4), k=(3, 5), bias=(4, 1)))
+    assert found == {"m": 1, "g": 2, "n": 3, "s": 4, "t": 5, "has_bias": True, "size_bias": 4}
+    assert parse(HEADS).dimensions(zeros(q=(6, 4), k=(3, 5)))["size_bias"] == 0
+
+
+def test_an_axis_may_be_a_product():
+    shapes = parse(HEADS)
+    assert shapes.letters == ("g", "n", "s", "t") and shapes.factors == {"g", "n"}
+    assert shapes.inputs[2].broadcast and not shapes.inputs[0].broadcast
+    assert axis_length("g*n", {"g": 5, "n": 2}) == 10
+    assert parse(MATMUL).factors == frozenset()
 
 
 def test_an_axis_may_be_as_long_as_another_and_more():

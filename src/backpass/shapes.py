@@ -350,6 +350,12 @@ def check_head_order(head_order: str) -> None:
     _check_one_of("head_order", head_order, ("consecutive", "interleaved"))
 
 
+def check_scale(scale: object) -> None:
+    """Refuse, with TypeError, what cannot multiply scores: anything but a real number or None."""
+    if scale is not None and not isinstance(scale, Real) and not getattr(scale, "is_real", False):
+        raise TypeError(f"scale: expected a real number, or None for 1/√d; got {type(scale).__name__}")
+
+
 def _check_one_of(name: str, value: object, words: tuple[str, ...]) -> None:
     if value not in words:
         raise ValueError(f"{name}: expected {' or '.join(map(repr, words))}; got {value!r}")
@@ -387,6 +393,20 @@ def check_targets(t: Array, classes: int, ignore_index: int, reduction: str) -> 
             f"got {_first(t, outside)}"
         )
     return xp.where(counted, t, -1), (count or math.nan) if reduction == "mean" else None
+
+
+def check_sums(name: str, sums: Array, nothing: Array) -> None:
+    """Refuse rows of ``name`` whose ``sums[*, 1]`` are not positive, but for those that hold ``nothing[*, 1]`` to sum.
+    Raises ValueError, naming the first."""
+    xp = namespace(sums)
+    refused = (sums <= 0) & ~nothing  # NaN is not at most 0
+    if xp.any(refused):
+        rows, refused = (xp.reshape(array, (-1,)) for array in (sums, refused))
+        at = next(at for at in range(rows.shape[0]) if refused[at])
+        row = [int(index) for index in np.unravel_index(at, tuple(sums.shape[:-1]))]
+        found = rows[at].to_numpy()[()] if hasattr(rows[at], "to_numpy") else rows[at]
+        where = f"row {row}" if row else "the only row"
+        raise ValueError(f"{name}: expected rows whose sums are positive; got a sum of {found} in {where}")
 
 
 def chosen_chunk(chunk: object, m: int, h: int, V: int) -> int:

@@ -32,7 +32,14 @@ from backpass.arrays import (
 )
 from backpass.ops import matmul, softmax
 from backpass.ops import scale as scaling  # `scale` is forward's option
-from backpass.shapes import check_causal, check_cotangent, check_head_order, check_inputs, check_saved
+from backpass.shapes import (
+    check_causal,
+    check_cotangent,
+    check_head_order,
+    check_inputs,
+    check_saved,
+    check_scale,
+)
 
 SHAPES = (
     "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast? "
@@ -76,6 +83,7 @@ def forward(
     xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias)
     check_causal(causal_variant)
     check_head_order(head_order)
+    check_scale(scale)
     heads, s_q, n_kv, s_k = *q.shape[-3:-1], *k.shape[-3:-1]
     factor = inverse_root(max(q.shape[-1], 1), xp) if scale is None else scale
 

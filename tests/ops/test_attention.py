@@ -1,0 +1,241 @@
+"""What attention promises beside the contract: masks, biases of every shape, heads that share keys, and what changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+from backpass import cost, ops
+from backpass.verify import cases
+
+SDPA = torch.nn.functional.scaled_dot_product_attention
+
+
+def draw(s_q=5, s_k=7, n_kv=3, g=2, d=4, d_v=6, leading=(2,), seed=0):
+    """q, k, v and a cotangent."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(g * n_kv, s_q, d), (n_kv, s_k, d), (n_kv, s_k, d_v), (g * n_kv, s_q, d_v)]
+    return [torch.randn(*leading, *shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+def by_autograd(function, inputs, dy):
+    """The function's value and its gradients with respect to the inputs."""
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    y = function(*inputs)
+    return y.detach(), torch.autograd.grad(y, inputs, dy)
+
+
+def by_hand(inputs, dy, **options):
+    y, saved = ops.attention.forward(*inputs, **options)
+    return y, ops.attention.backward(dy, saved)[: len(inputs)]
+
+
+def assert_same(found, expected):
+    torch.testing.assert_close(found[0], expected[0])
+    for a, b in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(a, b)
+
+
+# Which keys a query sees
+
+
+@pytest.mark.parametrize(("s_q", "s_k"), [(5, 5), (3, 7), (7, 3), (1, 4), (4, 1)])
+def test_causal_is_pytorchs(s_q, s_k):
+    *inputs, dy = draw(s_q, s_k, g=1)
+    sdpa = by_autograd(lambda q, k, v: SDPA(q, k, v, is_causal=True), inputs, dy)
+    assert_same(by_hand(inputs, dy, causal=True), sdpa)
+
+
+@pytest.mark.parametrize(("s_q", "s_k"), [(5, 5), (3, 7)])
+@pytest.mark.parametrize(
+    ("variant", "mask"), [("upper_left", causal_upper_left), ("lower_right", causal_lower_right)]
+)
+def test_causal_variants_are_pytorchs(s_q, s_k, variant, mask):
+    *inputs, dy = draw(s_q, s_k, g=1)
+    sdpa = by_autograd(lambda q, k, v: SDPA(q, k, v, attn_mask=mask(s_q, s_k)), inputs, dy)
+    assert_same(by_hand(inputs, dy, causal=True, causal_variant=variant), sdpa)
+
+
+def test_the_last_query_sees_every_key_from_the_lower_right():
+    q, k, v, _ = draw(3, 7)
+    y, _ = ops.attention.forward(q, k, v, causal=True, causal_variant="lower_right")
+    full, _ = ops.attention.forward(q, k, v)
+    torch.testing.assert_close(y[..., -1, :], full[..., -1, :])
+    assert not torch.allclose(y[..., -2, :], full[..., -2, :])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("make", [np.asarray, torch.asarray], ids=["numpy", "torch"])
+def test_a_query_that_sees_nothing_has_output_and_gradient_zero(make):
+    q, k, v, dy = (make(x.numpy()) for x in draw(s_q=7, s_k=3))
+    y, saved = ops.attention.forward(q, k, v, causal=True, causal_variant="lower_right")
+    dq, dk, dv, dbias = ops.attention.backward(dy, saved)
+    assert dbias is None
+    assert not y[..., :4, :].any() and not dq[..., :4, :].any()
+    assert (
+        y[..., 4:, :].all() and dq[..., 5:, :].all()
+    )  # the fifth sees one key, of weight 1 whatever its score
+
+    # The queries that see something are the only ones there are.
+    y, saved = ops.attention.forward(q[..., 4:, :], k, v, causal=True, causal_variant="lower_right")
+    _, dk_alone, dv_alone, _ = ops.attention.backward(dy[..., 4:, :], saved)
+    np.testing.assert_allclose(dk, dk_alone, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(dv, dv_alone, rtol=1e-12, atol=1e-14)
+
+
+# The bias
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(5, 7), (6, 5, 7), (1, 5, 7), (2, 6, 5, 7), (2, 1, 1, 7), (2, 1, 5, 7), (1, 6, 5, 1), (1, 7), (7,), ()],
+    ids=str,
+)
+@pytest.mark.parametrize("head_order", ["consecutive", "interleaved"])
+def test_a_bias_of_any_shape_that_broadcasts(shape, head_order):
+    q, k, v, dy = draw()
+    bias = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    repeat = {
+        "consecutive": torch.repeat_interleave,
+        "interleaved": lambda x, n, dim: torch.cat([x] * n, dim),
+    }
+
+    def reference(q, k, v, bias):
+        k, v = (repeat[head_order](x, 2, dim=-3) for x in (k, v))
+        p = q @ k.mT / q.shape[-1] ** 0.5 + bias
+        return p.softmax(-1) @ v
+
+    expected = by_autograd(reference, (q, k, v, bias), dy)
+    assert_same(by_hand((q, k, v, bias), dy, head_order=head_order), expected)
+
+
+def test_a_bias_of_minus_infinity_hides_a_key():
+    q, k, v, dy = draw()
+    seen = torch.rand(5, 7, generator=torch.Generator().manual_seed(1)) < 0.5
+    seen[2] = False
+    bias = torch.zeros(5, 7, dtype=torch.float64).masked_fill(~seen, -torch.inf)
+    y, saved = ops.attention.forward(q, k, v, bias)
+    dq, _, _, dbias = ops.attention.backward(dy, saved)
+    assert not y[..., 2, :].any() and not dq[..., 2, :].any()
+    assert not dbias[~seen].any()
+    assert dbias[seen & (seen.sum(-1, keepdim=True) > 1)].all()
+
+    mask = seen.clone()
+    mask[2] = True  # PyTorch's answers for an empty row differ among its ways to compute it
+    expected = SDPA(q, k, v, attn_mask=mask, enable_gqa=True)
+    rows = [0, 1, 3, 4]
+    torch.testing.assert_close(y[..., rows, :], expected[..., rows, :])
+
+
+def test_the_bias_gradient_of_each_row_sums_to_zero():
+    """A number added to all scores of a query changes nothing."""
+    q, k, v, dy = draw()
+    bias = torch.randn(2, 6, 5, 7, dtype=torch.float64)
+    _, saved = ops.attention.forward(q, k, v, bias)
+    dbias = ops.attention.backward(dy, saved)[3]
+    torch.testing.assert_close(dbias.sum(-1), torch.zeros(2, 6, 5, dtype=torch.float64))
+    assert dbias.abs().max() > 0.01
+
+
+# Heads
+
+
+@pytest.mark.parametrize(("n_kv", "g"), [(3, 1), (3, 2), (1, 4), (2, 3)])
+def test_key_heads_serve_groups_as_pytorchs_do(n_kv, g):
+    *inputs, dy = draw(n_kv=n_kv, g=g)
+    expected = by_autograd(lambda q, k, v: SDPA(q, k, v, enable_gqa=True), inputs, dy)
+    assert_same(by_hand(inputs, dy), expected)
+
+
+def test_interleaved_heads_are_consecutive_ones_rearranged():
+    q, k, v, dy = draw(n_kv=3, g=2)
+    order = torch.tensor(
+        [0, 3, 1, 4, 2, 5]
+    )  # of six heads that read keys 0 1 2 0 1 2: those of key 0, of key 1, of key 2
+    y, (dq, dk, dv) = by_hand((q, k, v), dy, head_order="interleaved")
+    other_y, (other_dq, other_dk, other_dv) = by_hand((q[:, order], k, v), dy[:, order])
+    torch.testing.assert_close(y[:, order], other_y)
+    torch.testing.assert_close(dq[:, order], other_dq)
+    torch.testing.assert_close(dk, other_dk)
+    torch.testing.assert_close(dv, other_dv)
+
+
+def test_the_same_vector_added_to_every_key_changes_nothing():
+    q, k, v, dy = draw()
+    shift = torch.randn(3, 1, 4, dtype=torch.float64)
+    y, (_, dk, _) = by_hand((q, k, v), dy)
+    shifted, _ = by_hand((q, k + shift, v), dy)
+    torch.testing.assert_close(shifted, y)
+    torch.testing.assert_close(dk.sum(-2), torch.zeros(2, 3, 4, dtype=torch.float64))
+
+
+def test_scores_of_any_size_stay_finite():
+    q, k, v, dy = draw()
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        inputs = [(x * size).to(dtype) for x, size in ((q, 1e3), (k, 1e3), (v, 1))]
+        y, gradients = by_hand(inputs, dy.to(dtype))
+        assert all(torch.isfinite(x).all() for x in (y, *gradients))
+
+
+# What is saved, and what is refused
+
+
+def test_the_weights_are_most_of_what_is_saved():
+    b, n_kv, g, s, d = 2, 3, 2, 64, 8
+    q, k, v, _ = draw(s, s, n_kv, g, d, d, leading=(b,))
+    expected = 8 * b * (g * n_kv * s * d + 2 * n_kv * s * d + g * n_kv * s * s)
+    assert cost.saved_bytes("attention", q, k, v) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"causal_variant": "top_left"},
+            ValueError,
+            "causal_variant: expected 'upper_left' or 'lower_right'; got 'top_left'",
+        ),
+        (
+            {"head_order": "tiled"},
+            ValueError,
+            "head_order: expected 'consecutive' or 'interleaved'; got 'tiled'",
+        ),
+        ({"scale": "half"}, TypeError, "scale: expected a real number, or None for 1/√d; got str"),
+        (
+            {"scale": torch.tensor(0.5)},
+            TypeError,
+            "scale: expected a real number, or None for 1/√d; got Tensor",
+        ),
+    ],
+    ids=str,
+)
+def test_options_are_refused(options, error, message):
+    q, k, v, _ = draw()
+    with pytest.raises(error, match=message):
+        ops.attention.forward(q, k, v, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("q", (2, 7, 5, 4), r"q: expected q\[\*, g\*n_kv, s_q, d\] with g\*n_kv a multiple of n_kv = 3, as in k; got shape \[2, 7, 5, 4\]"),
+        ("v", (2, 6, 7, 6), r"v: expected .* with n_kv = 3, as in k; got shape \[2, 6, 7, 6\]"),
+        ("k", (2, 0, 7, 4), r"k: expected .* with n_kv of at least 1; got shape \[2, 0, 7, 4\]"),
+        ("bias", (5, 6), r"bias: expected .* with s_k = 7, as in k, or 1; got shape \[5, 6\]"),
+        ("bias", (3, 5, 7), r"bias: expected .* with g\*n_kv = 6, as in q, or 1; got shape \[3, 5, 7\]"),
+        ("bias", (3, 6, 5, 7), r"bias: expected .* with leading axes \[2\], as in q, or what broadcasts to them; got shape \[3, 6, 5, 7\]"),
+    ],
+)  # fmt: skip
+def test_shapes_that_do_not_fit_are_refused(name, shape, message):
+    q, k, v, _ = draw()
+    inputs = {"q": q, "k": k, "v": v} | {name: torch.zeros(shape, dtype=torch.float64)}
+    with pytest.raises(ValueError, match=message):
+        ops.attention.forward(**inputs)
+
+
+def test_the_cases_reach_every_way_to_broadcast():
+    shapes = [
+        inputs[3].shape for inputs, _ in cases("attention", np.random.default_rng(0)) if inputs[3] is not None
+    ]
+    ones = {len(shape) - at for shape in shapes for at, length in enumerate(shape) if length == 1}
+    assert ones == {2, 3, 4, 5, 6} and all(shape[-1] > 1 for shape in shapes)
