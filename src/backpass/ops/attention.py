@@ -1,7 +1,7 @@
 r"""Scaled dot-product attention: every query's average of the values, by the softmax of its products with the keys.
 
-.. math:: P = \frac{1}{\sqrt{d}} Q K^\top + M, \quad
-          A_{ij} = \frac{e^{P_{ij}}}{\sum_k e^{P_{ik}}}, \quad
+.. math:: S = \frac{1}{\sqrt{d}} Q K^\top + M, \quad
+          A_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}, \quad
           Y = A V, \qquad
           \bar{V} = A^\top \bar{Y}, \quad
           \bar{A} = \bar{Y} V^\top, \quad
