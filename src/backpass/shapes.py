@@ -402,9 +402,12 @@ def check_sums(name: str, sums: Array, nothing: Array) -> None:
     refused = (sums <= 0) & ~nothing  # NaN is not at most 0
     if xp.any(refused):
         rows, refused = (xp.reshape(array, (-1,)) for array in (sums, refused))
-        at = next(at for at in range(rows.shape[0]) if refused[at])
-        row = [int(index) for index in np.unravel_index(at, tuple(sums.shape[:-1]))]
-        found = rows[at].to_numpy()[()] if hasattr(rows[at], "to_numpy") else rows[at]
+        first = next(at for at in range(rows.shape[0]) if refused[at])
+        found = rows[first].to_numpy()[()] if hasattr(rows[first], "to_numpy") else rows[first]
+        row: list[int] = []
+        for length in reversed(sums.shape[:-1]):
+            first, index = divmod(first, length)
+            row = [index, *row]
         where = f"row {row}" if row else "the only row"
         raise ValueError(f"{name}: expected rows whose sums are positive; got a sum of {found} in {where}")
 

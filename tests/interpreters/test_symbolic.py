@@ -29,7 +29,9 @@ def test_the_expressions_have_numpys_values(stem):
     inputs = draw(op, rng, lengths=lengths, leading={"*": (2,), "*a": (2, 1), "*b": (2,)})
     specs = parse(op.SHAPES).inputs
     symbols = [
-        xp.asarray(x) if spec.integer else symbolic.array(spec.name, x.shape)
+        xp.asarray(x)
+        if spec.integer
+        else symbolic.array(spec.name, x.shape, positive=spec.name in getattr(op, "POSITIVE", ()))
         for spec, x in zip(specs, inputs, strict=True)
     ]
     y, saved = op.forward(*inputs, **options)
@@ -143,6 +145,21 @@ def test_what_is_certain_is_decided(found, expected):
 def test_what_is_not_certain_raises(compare):
     with pytest.raises(symbolic.Undecided, match="depends on the symbols' values"):
         compare()
+
+
+def test_in_a_session_an_equation_that_is_no_identity_is_false():
+    """It holds on a boundary alone. Of a maximum, which equals one of its inputs, nothing is said."""
+    with symbolic.session() as s:
+        assert not bool(X * X == 0) and bool(X != Y) and not bool(X == Y)
+        assert bool((X + Y) * (X + Y) == X * X + 2 * X * Y + Y * Y)
+        assert not s.decided
+        with pytest.raises(symbolic.Undecided):
+            bool(xp.max(xp.stack([X, Y])) == X)
+
+
+def test_positive_symbols_are_known_to_be_so():
+    x = symbolic.array("x", (3,), positive=True)
+    assert bool(xp.sum(x) > 0) and bool(xp.all(x != 0))
 
 
 def test_a_maximum_is_a_fresh_symbol_listed_with_what_it_is_the_maximum_of():

@@ -14,7 +14,7 @@ from backpass.interpreters.closed_world import Array
 from backpass.shapes import axis_length, parse
 from backpass.verify.drawing import FACTORS, fitting, leaving_out, options_for
 
-LENGTHS = (5, 7, 3, 4)  # of the letters, in order of appearance: all different
+LENGTHS = (5, 7, 3, 4, 6)  # of the letters, in order of appearance: all different
 LEADING = {"*": (2, 3), "*a": (2, 1), "*b": (3,)}
 
 STEMS = pytest.mark.parametrize("stem", ops.STEMS)
@@ -47,17 +47,19 @@ def shapes_of(stem, lengths=None, **leading):
 
 
 def draw(stem, dtype="float64", seed=0, **how):
-    """Standard normal inputs by name; integers among the V classes."""
+    """Standard normal inputs by name, without signs where they must be positive; integers among the V classes."""
     rng = np.random.default_rng(seed)
     spec = parse(ops.load(stem).SHAPES)
     lengths = lengths_of(stem, how.get("lengths"))
     integers = {array.name for array in spec.inputs if array.integer}
-    return {
+    positive = getattr(ops.load(stem), "POSITIVE", ())
+    drawn = {
         name: np.asarray(rng.integers(0, lengths.get("V") or 1, shape))
         if name in integers
         else rng.standard_normal(shape).astype(dtype)
         for name, shape in shapes_of(stem, **how).items()
     }
+    return {name: np.abs(x).astype(dtype) if name in positive else x for name, x in drawn.items()}
 
 
 def tensors(inputs, dtype):
@@ -128,6 +130,7 @@ def test_the_module_has_the_contracts_parts(stem):
     names = {spec.name for spec in parse(op.SHAPES).inputs}
     assert set(getattr(op, "PARAMETERS", ())) <= names
     assert set(getattr(op, "CONSTANTS", ())) <= names
+    assert set(getattr(op, "POSITIVE", ())) <= names
 
 
 @STEMS
@@ -305,8 +308,13 @@ def test_how_inputs_are_stored_does_not_matter(stem, store):
 def test_expanded_and_transposed_tensors_pass(stem):
     """Leading axes without storage of their own, last axes swapped: what attention hands on."""
     inputs = {name: torch.tensor(x) for name, x in draw(stem, star=(2, 3), a=(2, 3), b=(2, 3)).items()}
+    parameters = getattr(ops.load(stem), "PARAMETERS", ())
     views = {
-        name: x[:1].expand(2, *x.shape[1:]) if x.ndim > 2 else x.mT.contiguous().mT if x.ndim == 2 else x
+        name: x[:1].expand(2, *x.shape[1:])
+        if x.ndim > 2 and name not in parameters
+        else x.mT.contiguous().mT
+        if x.ndim > 1
+        else x
         for name, x in inputs.items()
     }
     copies = {name: x.clone(memory_format=torch.contiguous_format) for name, x in views.items()}

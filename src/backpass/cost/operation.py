@@ -34,7 +34,8 @@ def name(op: Any) -> str:
 
 
 def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
-    """The inputs by name, standard normal float64 numbers in place of shapes.
+    """The inputs by name, standard normal float64 numbers in place of shapes, without signs where the object lists an
+    input as ``POSITIVE``.
 
     Raises TypeError for too few or too many inputs and for what is neither an array, nor a shape, nor None,
     ValueError for the shape of an array of integers: which ones would be fair is not known here.
@@ -45,7 +46,8 @@ def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
     def draw(key: str, shape: tuple[int, ...]) -> np.ndarray:
         if key in integers:
             raise ValueError(f"{key}: expected an array of integers; got the shape {list(shape)} alone")
-        return rng.standard_normal(shape)
+        x = rng.standard_normal(shape)
+        return np.abs(x) if key in getattr(op, "POSITIVE", ()) else x
 
     return _named(op, inputs, draw)
 

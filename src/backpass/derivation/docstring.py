@@ -21,7 +21,14 @@ VALUES = {"p": 0.25, "activation": "swiglu"}
 # What forward saves of such an option, and what it draws: constants too, and how they are declared.
 SAVED = {"mask": r"M \in \mathbb{R}^m", "p": r"p \in \mathbb{R}"}
 # An array's letter, where that is not its name's.
-LETTERS = {"bias": "M"}
+LETTERS = {"bias": "M", "memory": "M"}
+# The sizes of the letters' lengths, where the usual ones would make for long expressions.
+SIZES = {
+    "multi_head_attention": [
+        {"s": 2, "h": 3, "d": 2, "d_{v}": 2, "t": 3},
+        {"s": 2, "h": 2, "d": 2, "d_{v}": 3, "t": 2},
+    ]
+}
 # An array without a gradient.
 CONSTANTS = {"cos": "C", "sin": "S"}
 
@@ -43,6 +50,11 @@ def formulas(stem: str) -> Derivation:
     constant = [spec for spec in declaration.inputs if spec.name in getattr(module, "CONSTANTS", ())]
     differentiable = [spec for spec in declaration.inputs if not spec.integer and spec not in constant]
     arrays = [_declared(spec, mathematics, heads) for spec in differentiable]
+    positive = [spec.name in getattr(module, "POSITIVE", ()) for spec in differentiable]
+    arrays = [
+        array.replace(r"\in \mathbb{R}", r"\in \mathbb{R}_{>0}") if signless else array
+        for array, signless in zip(arrays, positive, strict=True)
+    ]
     arrays += [
         rf"\bar{{{name}}} \in {space}"
         for name, space in (_space(s, mathematics, heads) for s in declaration.outputs)
@@ -67,6 +79,7 @@ def formulas(stem: str) -> Derivation:
         operation=stem,
         names=names,
         options=letters | values,
+        sizes=SIZES.get(stem),
     )
 
 
@@ -89,7 +102,8 @@ def _space(spec: shapes.Spec, mathematics: str, heads: frozenset[str]) -> tuple[
         letters[-1:] = ["2", letters[-1].removeprefix("2")]
     group = spec.group
     name, _, label = LETTERS.get(spec.name, spec.name).partition("_")
-    label = rf"_{{\text{{{label}}}}}" if label else ""
+    if label:
+        label = rf"_{{\text{{{label}}}}}" if len(label) > 1 else f"_{{{label.upper()}}}"
     capital = f"\\bar{{{name.upper()}}}{label}" in mathematics
     if capital:
         letters = letters if len(letters) >= 2 else ["m", *letters]

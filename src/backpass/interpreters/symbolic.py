@@ -15,8 +15,9 @@ and raise ``Undecided`` where they are not. A session with a point decides these
         y, saved = relu.forward(x)
     s.decided                              # {x_0: 1, x_1: -1}, the signs
 
-What follows holds wherever the expressions listed have these signs: on an open region around the point. Python's integers stay integers; a float such as 0.1 is read
-as the decimal it was written as, 1/10.
+What follows holds wherever the expressions listed have these signs: on an open region around the point. An equation
+that is no identity holds on a boundary alone, and is false in any session. Python's integers stay integers; a float such
+as 0.1 is read as the decimal it was written as, 1/10.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from numbers import Integral, Rational, Real
 import numpy as np
 import sympy
 
+from backpass.interpreters import exact
 from backpass.interpreters.closed_world import Array, DType, Namespace
 
 
@@ -54,9 +56,13 @@ class Session:
         self.fresh[symbol] = values
         return symbol
 
+    def _knows(self, difference: sympy.Expr) -> bool:
+        """Whether it is made of inputs: of a maximum nobody knows which input it equals."""
+        return bool(difference.free_symbols) and not difference.free_symbols & self.fresh.keys()
+
     def _sign(self, difference: sympy.Expr) -> int:
         """The sign that decides a comparison, taken note of; 0 where there is no point, or the point does not tell."""
-        if self.point is None or difference.free_symbols & self.fresh.keys():
+        if self.point is None or not self._knows(difference):
             return 0
         sign = sign_at(difference, self.point)
         if sign:
@@ -135,6 +141,8 @@ class _Expressions:
         if truth is not None:
             return truth
         found = _session.get()
+        if relation is operator.eq and found and found._knows(difference):
+            return exact.is_zero(difference)
         sign = found._sign(difference) if found else 0
         if sign == 0:
             raise Undecided(
@@ -163,11 +171,13 @@ class _Expressions:
 xp = Namespace(_Expressions())
 
 
-def array(name: str, shape: tuple[int, ...]) -> Array:
-    """An array of real symbols: ``x_0``, ``x_1``, …, one index an axis; plain ``x`` without axes."""
+def array(name: str, shape: tuple[int, ...], *, positive: bool = False) -> Array:
+    """An array of real symbols: ``x_0``, ``x_1``, …, one index an axis; plain ``x`` without axes. ``positive`` ones are
+    known to be so."""
     if not isinstance(name, str) or not name:
         raise TypeError(f"name: expected a string such as 'x'; got {name!r}")
+    known = {"positive": True} if positive else {"real": True}
     symbols = np.empty(shape, dtype=object)
     for index in np.ndindex(symbols.shape):
-        symbols[index] = sympy.Symbol("_".join((name, *map(str, index))), real=True)
+        symbols[index] = sympy.Symbol("_".join((name, *map(str, index))), **known)
     return xp.asarray(symbols)

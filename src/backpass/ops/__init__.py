@@ -25,6 +25,8 @@ STEMS = (
     "residual",
     "softmax",
     "log_softmax",
+    "simplex_norm",
+    "sphere_norm",
     "nll",
     "cross_entropy",
     "soft_cross_entropy",
@@ -39,6 +41,7 @@ STEMS = (
     "swiglu",
     "feed_forward",
     "attention",
+    "multi_head_attention",
 )
 
 

@@ -16,6 +16,7 @@ LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appea
 FACTORS = (2, 3)  # for the letters of which an axis is the product: heads, of which few show all
 LEADING = {"*": (3,), "*a": (2, 1), "*b": (4,)}  # for its groups of leading axes
 TIMES = 11  # as long are the axes in 16 bits: enough for sums to lose digits
+TIMES_WITH_HEADS = 4  # where there are heads, whose scores grow with the square
 WIDE = 4  # times as large is the first input of one case: what happens far from 0 shows too
 
 INPUTS, COTANGENT, DIRECTIONS = range(3)  # streams of one seed
@@ -39,6 +40,8 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "rope": ({"interleaved": True},),
     "position_embedding": ({"offset": 2}, {"offset": 3}),
     "rms_norm": ({"eps": 0.25},),
+    "simplex_norm": ({"mean": True},),
+    "sphere_norm": ({"mean": True},),
     "dropout": ({"training": False},),
     "gelu": ({"approximate": "tanh"},),
     "swiglu": ({"keep_sigmoid": True},),
@@ -46,11 +49,20 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
         {"causal": True, "head_order": "interleaved", "scale": 0.75},
         {"causal": True, "causal_variant": "lower_right"},
     ),
+    "multi_head_attention": (
+        {"causal": True, "causal_variant": "lower_right", "head_order": "interleaved", "scale": 0.75},
+    ),
 }
 
 # Lengths that have to be multiples of a number: of every p among the options.
 MULTIPLES: dict[str, dict[str, int]] = {
     "multilinear_attention": {"d": 6},
+}
+
+# Weights that are divided by the root of their length, as networks begin: others would make scores so large that one key
+# has all the weight.
+INITIAL: dict[str, tuple[str, ...]] = {
+    "multi_head_attention": ("w_q", "w_k"),
 }
 
 # Inputs that cannot be left out alone: what goes with them, and the options with which forward then runs.
@@ -76,7 +88,7 @@ def draw(
     """Standard normal float64 arrays for ``op.SHAPES``, one an input; None for those named in ``without``.
 
     Integers are tokens or targets, shuffled: of the V classes about as many as each occurs times, from three on the
-    last among them.
+    last among them. Inputs that ``op`` lists as ``POSITIVE`` are without their signs.
 
     ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a group of leading axes.
     Raises ValueError when ``op`` declares no SHAPES, or none such; TypeError where ``rng`` is no generator.
@@ -91,7 +103,12 @@ def draw(
     lengths, leading = lengths or {}, leading or {}
     check_drawn(shapes, rng, lengths, leading, [*LEADING], without)
     lengths = fitting(_stem(op), {**_lengths(shapes), **lengths})
-    return draw_shapes(shapes, rng, lengths, {**LEADING, **leading}, without)
+    drawn = draw_shapes(shapes, rng, lengths, {**LEADING, **leading}, without)
+    positive, initial = getattr(op, "POSITIVE", ()), INITIAL.get(_stem(op), ())
+    found = dict(zip((spec.name for spec in shapes.inputs), drawn, strict=True))
+    found |= {name: np.abs(found[name]) for name in positive}
+    found |= {name: found[name] / math.sqrt(max(1, len(found[name]))) for name in initial}
+    return tuple(found.values())
 
 
 def draw_shapes(
@@ -171,8 +188,9 @@ def cases(
     for others in OTHER_OPTIONS.get(_stem(op), ()):
         yield draw(op, rng), options_for(op) | others
     leading = {"*": (LEADING["*"][0] * (1 if shapes.factors else TIMES),)}
+    times = TIMES_WITH_HEADS if shapes.factors else TIMES
     lengths = {
-        letter: length * (1 if letter in shapes.factors else TIMES)
+        letter: length * (1 if letter in shapes.factors else times)
         for letter, length in _lengths(shapes).items()
     }
     yield tuple(map(_in_16_bits, draw(op, rng, lengths=lengths, leading=leading))), options_for(op)

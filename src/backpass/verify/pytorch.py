@@ -52,6 +52,21 @@ def _log_softmax(x):
     return torch.log_softmax(x, dim=-1)
 
 
+def _simplex_norm(x, *, mean=False):
+    """PyTorch has none: each row over its 1-norm, which is its sum where there are no signs."""
+    import torch
+
+    y = torch.nn.functional.normalize(x, p=1, dim=-1, eps=0)
+    return y * x.shape[-1] if mean else y
+
+
+def _sphere_norm(x, *, mean=False):
+    import torch
+
+    y = torch.nn.functional.normalize(x, p=2, dim=-1, eps=0)
+    return y * x.shape[-1] ** 0.5 if mean else y
+
+
 def _nll(x, t, *, ignore_index=-100, reduction="mean"):
     import torch
 
@@ -236,9 +251,24 @@ def _tiled(x, times, dim):
     return torch.cat([x] * times, dim=dim)
 
 
+def _multi_head_attention(x, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o, memory, **options):
+    """PyTorch's own takes one width for everything and no shared heads: its attention, between sums of products."""
+    import torch
+
+    rows = x if memory is None else memory
+    q, k, v = (
+        torch.einsum("...sh,hnd->...nsd", array, w) + (0 if b is None else b[:, None])
+        for array, w, b in ((x, w_q, b_q), (rows, w_k, b_k), (rows, w_v, b_v))
+    )
+    y = torch.einsum("...nsd,ndh->...sh", _attention(q, k, v, **options), w_o)
+    return y if b_o is None else y + b_o
+
+
 _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
+    "simplex_norm": _simplex_norm,
+    "sphere_norm": _sphere_norm,
     "nll": _nll,
     "cross_entropy": _cross_entropy,
     "soft_cross_entropy": _soft_cross_entropy,
@@ -260,4 +290,5 @@ _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "swiglu": _swiglu,
     "feed_forward": _feed_forward,
     "attention": _attention,
+    "multi_head_attention": _multi_head_attention,
 }

@@ -34,6 +34,7 @@ class Subject:
     options: dict[str, Any] = field(default_factory=dict)
     shapes: Shapes | None = None
     constants: frozenset[str] = frozenset()
+    positive: frozenset[str] = frozenset()
     zero_gradients: frozenset[str] = frozenset()
     torch_only: bool = False
 
@@ -99,6 +100,7 @@ def subject(op: object, count: int, options: dict[str, Any], zero_gradients: Seq
         options=options,
         shapes=shapes,
         constants=frozenset(getattr(op, "CONSTANTS", ())),
+        positive=frozenset(getattr(op, "POSITIVE", ())),
         zero_gradients=frozenset((*getattr(op, "ZERO_GRADIENTS", ()), *zero_gradients)),
     )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import textwrap
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,9 @@ NAME = "symbolic"
 ELEMENTS = 24  # of all inputs together, where the shape cannot be made smaller: beyond, expressions grow long
 POINTS = 64  # at most, to see each comparison come out both ways
 DENOMINATOR = 10**6  # of a point's coordinates
+SYMBOLS = 40  # of all inputs together, where the shape can be made smaller: beyond, it is made smaller yet
 LENGTHS = (3, 2, 3, 2, 3)  # at most, for a declaration's letters
+SHORTER = (2, 1, 2, 1, 2)  # where there would be more symbols
 HEADS = (2, 1)  # at most, for those of which an axis is the product; leading axes are then left out
 LEADING = {"*": (2,), "*a": (2,), "*b": (1,)}  # for its groups of leading axes, where they are not empty
 
@@ -78,7 +79,7 @@ def _around_a_point(case: Case, inputs: tuple[Any, ...], rng: np.random.Generato
     from backpass.interpreters import symbolic
     from backpass.interpreters.closed_world import Array
 
-    point = defaultdict(lambda: sympy.Rational(int(rng.standard_normal() * DENOMINATOR), DENOMINATOR))
+    point = _Point(rng)
     with symbolic.session(point) as session:
         y, saved = _computed(case, "forward", inputs)
         dy = symbolic.array("dy", y.shape)
@@ -93,6 +94,20 @@ def _around_a_point(case: Case, inputs: tuple[Any, ...], rng: np.random.Generato
     )
 
 
+class _Point(dict):
+    """A random number for each symbol, drawn when it is asked for; of a positive one a positive number."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+
+    def __missing__(self, symbol: Any) -> Any:
+        import sympy
+
+        value = sympy.Rational(int(self.rng.standard_normal() * DENOMINATOR), DENOMINATOR)
+        self[symbol] = abs(value) if symbol.is_positive else value
+        return self[symbol]
+
+
 def _symbols(case: Case) -> tuple[Any, ...]:
     """The inputs as symbols: of the given shapes, cut down where a declaration allows it."""
     from backpass.interpreters import symbolic
@@ -103,7 +118,9 @@ def _symbols(case: Case) -> tuple[Any, ...]:
     if sum(value.size for value in values if is_array(value)) > ELEMENTS and not case.subject.shapes:
         raise NotRun(f"without SHAPES it runs at the inputs' own shape, and on at most {ELEMENTS} elements")
     return tuple(
-        symbolic.array(case.subject.input_names[at], value.shape)
+        symbolic.array(
+            name := case.subject.input_names[at], value.shape, positive=name in case.subject.positive
+        )
         if is_array(value) and np.issubdtype(value.dtype, np.floating)
         else symbolic.xp.asarray(value)
         if is_array(value)
@@ -120,9 +137,15 @@ def _cut_down(case: Case) -> tuple[np.ndarray | None, ...]:
     leading = {group: () if alone or given.get(group) == () else shape for group, shape in LEADING.items()}
     heads = [letter for letter in shapes.letters if letter in shapes.factors]
     others = [letter for letter in shapes.letters if letter not in shapes.factors]
-    most = dict(zip(others, itertools.cycle(LENGTHS), strict=False)) | dict(zip(heads, HEADS, strict=False))
-    most = fitting(case.subject.stem, most)
-    return draw_like(shapes, case.rng, case.inputs, leading=leading, most=most)
+    for lengths in (LENGTHS, SHORTER):
+        most = dict(zip(others, itertools.cycle(lengths), strict=False)) | dict(
+            zip(heads, HEADS, strict=False)
+        )
+        most = fitting(case.subject.stem, most)
+        drawn = draw_like(shapes, case.rng, case.inputs, leading=leading, most=most)
+        if sum(value.size for value in drawn if value is not None) <= SYMBOLS:
+            break
+    return drawn
 
 
 def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
