@@ -19,6 +19,13 @@ SCALE = r"""
     \bar{x}_i = c \bar{y}_i
 """
 
+HEADS = r"""
+    given q \in \mathbb{R}^{n_{kv} \times g \times s_q \times d}, k \in \mathbb{R}^{n_{kv} \times s_k \times d}, v \in \mathbb{R}^{n_{kv} \times s_k \times d_v}
+    let S_{uhij} = \frac{1}{\sqrt{d}} \sum_c q_{uhic} k_{ujc}
+    let a_{uhij} = \frac{e^{S_{uhij}}}{\sum_l e^{S_{uhil}}}
+    let y_{uhic} = \sum_j a_{uhij} v_{ujc}
+"""
+
 
 @pytest.mark.parametrize(
     ("name", "options"),
@@ -44,6 +51,18 @@ def test_the_forward_alone_may_be_bound():
     assert derivation.survivors() == []
     with pytest.raises(DerivationError, match=r"the definition of Y is not what linear\.forward returns"):
         derive(text.replace("= X", "= 2 X"), name="linear", forward="linear")
+
+
+def test_an_axis_of_heads_may_be_two_the_groups_and_those_within():
+    options = {
+        "name": "heads",
+        "forward": "attention",
+        "sizes": [dict.fromkeys(("s_{q}", "s_{k}", "d", "d_{v}"), 2)],
+    }
+    options["sizes"][0] |= {"n_{kv}": 3, "g": 2}
+    derive(HEADS, **options)
+    with pytest.raises(DerivationError, match=r"the definition of y is not what attention\.forward returns"):
+        derive(HEADS, **options, options={"head_order": "interleaved"})
 
 
 def test_a_linear_layer_without_bias(sources):
