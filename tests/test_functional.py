@@ -194,6 +194,7 @@ AUTOCAST = {
     "matmul": torch.bfloat16,
     "feed_forward": torch.bfloat16,
     "linear_cross_entropy": torch.bfloat16,
+    "attention": torch.bfloat16,
     "softmax": torch.float32,
     "layer_norm": torch.float32,
     "cross_entropy": torch.float32,
@@ -203,6 +204,10 @@ AUTOCAST = {
     "rope": torch.float16,
     "residual": torch.float16,
 }
+
+
+def test_the_lists_for_autocast_name_operations():
+    assert {*B._PRODUCTS, *B._IN_FLOAT32} <= {*ops.STEMS}
 
 
 @pytest.mark.parametrize("stem", AUTOCAST)

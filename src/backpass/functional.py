@@ -371,10 +371,22 @@ class _Unread(TorchDispatchMode):
 
 # As PyTorch lists its own for CUDA: what multiplies matrices runs in autocast's dtype, what sums or exponentiates many numbers in
 # float32. All else runs in the widest dtype that it is given.
-_PRODUCTS = ("linear", "matmul", "feed_forward", "linear_cross_entropy")
+_PRODUCTS = (
+    "linear",
+    "matmul",
+    "feed_forward",
+    "linear_cross_entropy",
+    "attention",
+    "flash_attention",
+    "multi_head_attention",
+    "multilinear_attention",
+    "linear_attention",
+)
 _IN_FLOAT32 = (
     "softmax",
     "log_softmax",
+    "simplex_norm",
+    "sphere_norm",
     "nll",
     "cross_entropy",
     "soft_cross_entropy",
