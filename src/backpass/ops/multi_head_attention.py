@@ -1,0 +1,184 @@
+r"""The attention block of a transformer: project every row to queries, keys and values, attend in every head, project back.
+
+.. math:: Q = X W_{Q} + \mathbf{1}_s b_{Q}^\top, \quad
+          K = M W_{K} + \mathbf{1}_t b_{K}^\top, \quad
+          V = M W_{V} + \mathbf{1}_t b_{V}^\top, \quad
+          S = \frac{1}{\sqrt{d}} Q K^\top, \quad
+          A_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}, \quad
+          O = A V, \quad
+          Y = O W_{O} + \mathbf{1}_s b_{O}^\top, \qquad
+          \bar{O} = \bar{Y} W_{O}^\top, \quad
+          \bar{V} = A^\top \bar{O}, \quad
+          \bar{A} = \bar{O} V^\top, \quad
+          \bar{S}_{ij} = A_{ij} \Big( \bar{A}_{ij} - \sum_k \bar{A}_{ik} A_{ik} \Big), \quad
+          \bar{Q} = \frac{1}{\sqrt{d}} \bar{S} K, \quad
+          \bar{K} = \frac{1}{\sqrt{d}} \bar{S}^\top Q, \quad
+          \bar{X} = \bar{Q} W_{Q}^\top, \quad
+          \bar{M} = \bar{K} W_{K}^\top + \bar{V} W_{V}^\top, \quad
+          \bar{W}_{Q} = X^\top \bar{Q}, \quad
+          \bar{W}_{K} = M^\top \bar{K}, \quad
+          \bar{W}_{V} = M^\top \bar{V}, \quad
+          \bar{W}_{O} = O^\top \bar{Y}, \quad
+          \bar{b}_{Q} = \bar{Q}^\top \mathbf{1}_s, \quad
+          \bar{b}_{K} = \bar{K}^\top \mathbf{1}_t, \quad
+          \bar{b}_{V} = \bar{V}^\top \mathbf{1}_t, \quad
+          \bar{b}_{O} = \bar{Y}^\top \mathbf{1}_s
+
+Derived on the page ``attention/heads``. The formulas are those of one head; with several, each has its own columns of
+Q, K, V and O. M is the memory; without one it is X, which then has both gradients. A weight ``[h, n, d]`` is the usual
+matrix ``[h, n·d]``, viewed. A bias on the keys adds the same number to all scores of a row, which softmax cannot see:
+its gradient is 0 for every input, and is returned as 0, where a sum over the keys' gradients would be rounding noise.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backpass.arrays import Array, namespace
+from backpass.ops import attention, linear
+from backpass.shapes import check_inputs, check_saved
+
+SHAPES = (
+    "x[*, s>0, h], w_q[h, g*n_kv, d], w_k[h, n_kv>0, d], w_v[h, n_kv, d_v], w_o[g*n_kv, d_v, h], "
+    "b_q[g*n_kv, d]?, b_k[n_kv, d]?, b_v[n_kv, d_v]?, b_o[h]?, memory[*, t>0, h]? -> y[*, s, h]"
+)
+PARAMETERS = ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o")
+ZERO_GRADIENTS = ("b_k",)
+
+
+class Saved(NamedTuple):
+    """What each part saved, nothing twice: without a memory all three projections share x."""
+
+    query: linear.Saved  # x[*, s, h]
+    key: linear.Saved  # memory[*, t, h], or x
+    value: linear.Saved  # the same
+    attended: attention.Saved  # q[*, n_h, s, d], k[*, n_kv, t, d], v[*, n_kv, t, d_v] and the weights
+    output: linear.Saved  # the heads' outputs side by side, [*, s, n_h·d_v]
+    w_o_shape: tuple[int, int, int]  # n_h = g · n_kv, d_v, h
+    b_k: Array | None  # [n_kv, d], a parameter
+    has_memory: bool
+
+
+def forward(
+    x: Array,
+    w_q: Array,
+    w_k: Array,
+    w_v: Array,
+    w_o: Array,
+    b_q: Array | None = None,
+    b_k: Array | None = None,
+    b_v: Array | None = None,
+    b_o: Array | None = None,
+    memory: Array | None = None,
+    *,
+    causal: bool = False,
+    causal_variant: str = "upper_left",
+    scale: float | None = None,
+    head_order: str = "consecutive",
+) -> tuple[Array, Saved]:
+    """``y[*, s, h]`` of the rows ``x[*, s, h]``, each of which attends to the rows of ``memory[*, t, h]``, or without
+    one to those of ``x``. The options are those of ``attention``.
+
+    Raises TypeError for what is no floating-point array or of another library, device or dtype than ``x``,
+    ValueError for shapes that do not fit and for unknown words.
+    """
+    xp = check_inputs(
+        SHAPES, x=x, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o, memory=memory
+    )
+    source = x if memory is None else memory
+    q, query = _project(x, w_q, b_q)
+    k, key = _project(source, w_k, b_k)
+    v, value = _project(source, w_v, b_v)
+    o, attended = attention.forward(
+        q, k, v, causal=causal, causal_variant=causal_variant, scale=scale, head_order=head_order
+    )
+    heads, d_v, h = w_o.shape
+    y, output = linear.forward(merge_heads(o), xp.reshape(w_o, (heads * d_v, h)), b_o)
+    key = key._replace(has_b=False)  # the gradient is 0, and not computed
+    return y, Saved(query, key, value, attended, output, (heads, d_v, h), b_k, memory is not None)
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array | None, ...]:
+    """``dx[*, s, h]``, the gradients of weights and biases, and ``dmemory[*, t, h]``, in forward's order, None for
+    what was not given; from ``dy[*, s, h]``."""
+    query, key, value, attended, output, w_o_shape, b_k, has_memory = check_saved(saved, Saved)
+    do, dw_o, db_o = linear.backward(dy, output)
+    xp, (heads, d_v, _) = namespace(do), w_o_shape
+    dq, dk, dv, _ = attention.backward(split_heads(do, heads, d_v), attended)
+
+    dx, dw_q, db_q = _project_backward(dq, query)
+    dx_k, dw_k, _ = _project_backward(dk, key)
+    dx_v, dw_v, db_v = _project_backward(dv, value)
+    dw_o = xp.reshape(dw_o, w_o_shape)
+    db_k = None if b_k is None else xp.zeros_like(b_k)
+
+    # In the forward pass the keys and the values were made from the same rows; so now their gradients are added.
+    dmemory = dx_k + dx_v
+    if not has_memory:
+        dx, dmemory = dx + dmemory, None
+    return dx, dw_q, dw_k, dw_v, dw_o, db_q, db_k, db_v, db_o, dmemory
+
+
+def split_heads(x: Array, heads: int, d: int) -> Array:
+    """``x[*, s, n·d]`` as ``[*, n, s, d]``: each row's columns cut into heads, then the heads before the rows."""
+    xp = namespace(x)
+    cut = xp.reshape(x, (*x.shape[:-1], heads, d))
+    return xp.permute_dims(cut, _heads_and_rows_exchanged(len(cut.shape)))
+
+
+def merge_heads(x: Array) -> Array:
+    """``x[*, n, s, d]`` as ``[*, s, n·d]``: the heads back behind the rows, then each row's side by side."""
+    xp = namespace(x)
+    *leading, heads, s, d = x.shape
+    return xp.reshape(xp.permute_dims(x, _heads_and_rows_exchanged(len(x.shape))), (*leading, s, heads * d))
+
+
+def _heads_and_rows_exchanged(rank: int) -> list[int]:
+    """The order of axes in which the third and the second from the end change places."""
+    axes = [*range(rank)]
+    axes[-3], axes[-2] = axes[-2], axes[-3]
+    return axes
+
+
+def _project(x: Array, w: Array, b: Array | None) -> tuple[Array, linear.Saved]:
+    """The rows ``x[*, s, h]`` times ``w[h, n, d]``, by heads: ``[*, n, s, d]``."""
+    xp = namespace(x)
+    h, heads, d = w.shape
+    flat_b = None if b is None else xp.reshape(b, (heads * d,))
+    rows, saved = linear.forward(x, xp.reshape(w, (h, heads * d)), flat_b)
+    return split_heads(rows, heads, d), saved
+
+
+def _project_backward(dy: Array, saved: linear.Saved) -> tuple[Array, Array, Array | None]:
+    """``dx[*, s, h]``, ``dw[h, n, d]`` and ``db[n, d]`` from ``dy[*, n, s, d]``."""
+    xp = namespace(dy)
+    heads, _, d = dy.shape[-3:]
+    dx, dw, db = linear.backward(merge_heads(dy), saved)
+    return dx, xp.reshape(dw, (dw.shape[0], heads, d)), None if db is None else xp.reshape(db, (heads, d))
+
+
+def forward_flops(
+    m, s, h, g, n_kv, d, d_v, t=None, has_b_q=True, has_b_k=True, has_b_v=True, has_b_o=True, has_memory=True
+):
+    """The four projections, and attention between them."""
+    t = t if has_memory else s
+    into = linear.forward_flops(m * s, h, g * n_kv * d, has_b_q) + linear.forward_flops(
+        m * t, h, n_kv * d, has_b_k
+    )
+    into += linear.forward_flops(m * t, h, n_kv * d_v, has_b_v)
+    heads = attention.forward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False)
+    return into + heads + linear.forward_flops(m * s, g * n_kv * d_v, h, has_b_o)
+
+
+def backward_flops(
+    m, s, h, g, n_kv, d, d_v, t=None, has_b_q=True, has_b_v=True, has_b_o=True, has_memory=True
+):
+    """The same parts' backwards, less the keys' bias; and the sums where gradients of the same rows meet."""
+    t = t if has_memory else s
+    into = linear.backward_flops(m * s, h, g * n_kv * d, has_b_q) + linear.backward_flops(
+        m * t, h, n_kv * d, False
+    )
+    into += linear.backward_flops(m * t, h, n_kv * d_v, has_b_v)
+    heads = attention.backward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False)
+    meeting = m * t * h if has_memory else 2 * m * s * h
+    return into + heads + meeting + linear.backward_flops(m * s, g * n_kv * d_v, h, has_b_o)
