@@ -164,13 +164,19 @@ class Operation:
 
         values = evaluator.calculus.array(variable, lambda at: element(variable, at))
         shape = [evaluator.calculus.size(side) for side in _sides(variable)]
-        return symbolic.xp.asarray(np.asarray(values, dtype=object).reshape(self._seen(name, shape)))
+        return symbolic.xp.asarray(
+            np.asarray(values, dtype=object).reshape(self._seen(name, variable, shape))
+        )
 
-    def _seen(self, name: str, shape: list[int]) -> list[int]:
+    def _seen(self, name: str, variable: Variable, shape: list[int]) -> list[int]:
         """The derivation's shape as the operation sees it: an axis 2k or g*n is two of the derivation's, in one order or
-        the other; and axes of heads that the derivation is without, of one head."""
-        spec = self.specs[name]
-        if spec.in_pairs:
+        the other; so is a last axis that an option divides, `options={"p": "p"}`, into p parts; and axes of heads that the
+        derivation is without, of one head."""
+        spec, sides = self.specs[name], _sides(variable)
+        is_divided = (
+            len(sides) > 1 and sides[-2] in self.options.values() and not spec.axes[-1].startswith("*")
+        )
+        if spec.in_pairs or is_divided:
             return [*shape[:-2], shape[-2] * shape[-1]]
         axes = [axis for axis in spec.axes if not axis.startswith("*")]
         of_heads = [at for at, axis in enumerate(axes) if self.heads & {*letters_of(axis)}]
