@@ -356,6 +356,17 @@ def check_scale(scale: object) -> None:
         raise TypeError(f"scale: expected a real number, or None for 1/√d; got {type(scale).__name__}")
 
 
+def check_tile(tile: object) -> None:
+    """Refuse what cannot be the side of a tile of scores: anything but an integer of at least 1, or None. Raises TypeError
+    or ValueError."""
+    if tile is None or getattr(tile, "is_Symbol", False):
+        return
+    if not isinstance(tile, Integral):
+        raise TypeError(f"tile: expected an integer; got {type(tile).__name__}")
+    if tile < 1:
+        raise ValueError(f"tile: expected at least 1 query and key at a time; got {tile}")
+
+
 def _check_one_of(name: str, value: object, words: tuple[str, ...]) -> None:
     if value not in words:
         raise ValueError(f"{name}: expected {' or '.join(map(repr, words))}; got {value!r}")

@@ -46,6 +46,19 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+# For which GPU a launch is prepared where its tensors lie on none: in the interpreter, and by ``resources``, which sets it
+# to what it compiles for.
+COMPILED_FOR = 90
+
+
+def capability(like: torch.Tensor) -> int:
+    """The compute capability of the GPU on which ``like`` lies: 90 for Hopper's 9.0."""
+    if not like.is_cuda:
+        return COMPILED_FOR
+    major, minor = torch.cuda.get_device_capability(like.device)
+    return 10 * major + minor
+
+
 def packed(x: torch.Tensor | None) -> torch.Tensor | None:
     """``x`` with its elements side by side, copied only where they are not; None for None."""
     return (
@@ -117,13 +130,16 @@ class Launch(NamedTuple):
     arguments: dict[str, Any]  # tensors, or None for one not given, and integers, known at the call
     constants: dict[str, Any]  # known when the kernel is compiled
     warps: int
+    stages: int = 3  # of a loop whose loads run ahead of it; Triton's own number
 
     def run(self) -> None:
         tensor = next(value for value in self.arguments.values() if isinstance(value, torch.Tensor))
         # Triton launches on the current device, which need not be the tensors'.
         on_device = torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
         with on_device:
-            self.kernel[(self.programs,)](**self.arguments, **self.constants, num_warps=self.warps)
+            self.kernel[(self.programs,)](
+                **self.arguments, **self.constants, num_warps=self.warps, num_stages=self.stages
+            )
 
 
 # Short rows share a program until it holds this many elements: 16 for each of its 128 threads.

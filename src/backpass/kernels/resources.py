@@ -8,6 +8,7 @@ does.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -89,7 +90,9 @@ def compile_launch(launch, capability: int):
             attributes[(position,)] = [["tt.divisibility", 16]]
     source = ASTSource(launch.kernel, signature, constants, attributes)
     target = GPUTarget("cuda", capability, 32)
-    return triton.compile(source, target=target, options={"num_warps": launch.warps})
+    return triton.compile(
+        source, target=target, options={"num_warps": launch.warps, "num_stages": launch.stages}
+    )
 
 
 _TRITON_NAMES = {
@@ -130,14 +133,14 @@ def main(arguments: list[str] | None = None) -> None:
 
     import torch
 
-    from backpass.kernels import load
+    from backpass.kernels import launch, load
 
-    rows = [
-        _measure(compile_launch(launch, capability), capability, case, dtype, launch)
-        for dtype in chosen.dtypes
-        for case, launch in load(chosen.stem).launches(getattr(torch, dtype))
-        for capability in chosen.capabilities
-    ]
+    rows = []
+    for dtype, capability in itertools.product(chosen.dtypes, chosen.capabilities):
+        launch.COMPILED_FOR = capability
+        for case, prepared in load(chosen.stem).launches(getattr(torch, dtype)):
+            compiled = compile_launch(prepared, capability)
+            rows.append(_measure(compiled, capability, case, dtype, prepared))
     print(json.dumps(rows) if chosen.json else table(rows))
 
 

@@ -1,0 +1,510 @@
+r"""Attention in tiles, in Triton: the functions of ``backpass.ops.flash_attention``, with no score in memory.
+
+.. math:: A_{ij} = 2^{\, c \, q_i \cdot k_j - L_i}, \quad Y = A V, \qquad
+          \bar{V} = A^\top \bar{Y}, \quad
+          \bar{P}_{ij} = A_{ij} \Big( \sum_k \bar{Y}_{ik} V_{jk} - \Delta_i \Big), \quad
+          \Delta_i = \sum_k \bar{Y}_{ik} Y_{ik}, \quad
+          \bar{Q} = \sigma \bar{P} K, \quad
+          \bar{K} = \sigma \bar{P}^\top Q
+
+Derived on the page ``attention/flash``. σ is the scale; c = σ log₂ e carries the change of base too, and L is the
+log-sum-exp to base 2. The forward keeps a tile of queries and walks along the keys. The backward is two walks: one
+keeps keys and meets the queries of every head that reads them, for dk and dv; one keeps queries and meets the keys, for
+dq. Each computes the weights again, seven products of matrices where five would do, so that no two programs write the
+same number: there are no atomics, and two runs agree to the last bit. Tiles in which every score is hidden are
+skipped, and only those at the edge, of what is seen or of the sequence, are masked. 16 bits are multiplied on tensor
+cores and summed in float32; float32 is multiplied as float32, not as TF32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from backpass.kernels import interpreted
+from backpass.kernels.launch import (
+    TRITON_DTYPES,
+    Launch,
+    accumulator,
+    capability,
+    check_tensor,
+    check_tensors,
+    packed,
+    to_be_filled,
+)
+from backpass.shapes import (
+    check_causal,
+    check_cotangent,
+    check_head_order,
+    check_saved,
+    check_scale,
+    check_tile,
+)
+
+SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
+
+LOG2_E = math.log2(math.e)
+DELTA_ELEMENTS = 4096  # of dy and y in one program: 32 for each of its 128 threads
+
+
+class Tiles(NamedTuple):
+    """How many queries and keys a program works on at once, with how many warps, and how many stages of the loop
+    have their loads under way together."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+# For heads of up to 64, 128 and 256 numbers. What a program keeps, queries or keys, is long: the longer, the fewer
+# bytes are read for a product. What it meets is as long as registers (255 a thread) and shared memory allow.
+WIDTHS = (64, 128, 256)
+HOPPER = {  # 227 KiB of shared memory for a program; a product takes 64 rows of its first factor from 4 warps
+    "forward": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2)),
+    "keys": (Tiles(64, 128, 8, 3), Tiles(64, 128, 8, 2), Tiles(16, 64, 8, 2)),
+    "queries": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 64, 8, 2)),
+}
+OTHERS = {  # 99 KiB, the least that a GPU with tensor cores for bfloat16 has
+    "forward": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 32, 8, 2)),
+    "keys": (Tiles(32, 128, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 8, 2)),
+    "queries": (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 3), Tiles(32, 32, 8, 2)),
+}
+FLOAT32 = {  # multiplied without tensor cores, from registers
+    "forward": (Tiles(32, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 4, 2)),
+    "keys": (Tiles(16, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 2)),
+    "queries": (Tiles(32, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 4, 2)),
+}
+FLOAT64 = dict.fromkeys(
+    ("forward", "keys", "queries"), (Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 1), Tiles(16, 16, 8, 1))
+)
+
+
+class Saved(NamedTuple):
+    """The inputs, the output, and for each query one number, the log-sum-exp of its scores to base 2: nothing
+    s_q × s_k."""
+
+    q: torch.Tensor  # [*, n_h, s_q, d]
+    k: torch.Tensor  # [*, n_kv, s_k, d]
+    v: torch.Tensor  # [*, n_kv, s_k, d_v]
+    y: torch.Tensor  # [*, n_h, s_q, d_v]
+    lse: torch.Tensor  # [*, n_h, s_q], in the dtype computed in
+    ahead: int | None  # query i sees the keys up to i + ahead; every key for None
+    scale: float
+    head_order: str
+    tile: int | None
+
+
+def forward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    causal_variant: str = "upper_left",
+    scale: float | None = None,
+    head_order: str = "consecutive",
+    tile: int | None = None,
+) -> tuple[torch.Tensor, Saved]:
+    """``y[*, n_h, s_q, d_v]``, contiguous, of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k, d]`` and values
+    ``v[*, n_kv, s_k, d_v]`` of any strides, with the options of ``ops.flash_attention``. Heads may be up to 256 wide.
+
+    Of ``tile`` queries and keys, rounded down to a power of 2 but not below 16, are there scores at a time in one
+    program, or of fewer: never of more than the kernel chooses by itself. Raises what the operation raises, and TypeError
+    for what is no tensor on a device where kernels run, ValueError for wider heads.
+    """
+    check_tensors(SHAPES, q=q, k=k, v=v)
+    check_causal(causal_variant)
+    check_head_order(head_order)
+    check_scale(scale)
+    check_tile(tile)
+    *_, s_q, d = q.shape
+    *_, s_k, d_v = v.shape
+    for name, width in (("q", d), ("v", d_v)):
+        if width > WIDTHS[-1]:
+            raise ValueError(f"{name}: expected heads of a width of at most {WIDTHS[-1]}; got {width}")
+
+    y = torch.empty((*q.shape[:-1], d_v), dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:-1], dtype=accumulator(q.dtype), device=q.device)
+    ahead = None if not causal else s_k - s_q if causal_variant == "lower_right" else 0
+    scale = max(d, 1) ** -0.5 if scale is None else float(scale)
+    saved = Saved(q, k, v, y, lse, ahead, scale, head_order, tile)
+    if to_be_filled(lse):
+        forward_launch(saved).run()
+    return y, saved
+
+
+def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]`` and ``dv[*, n_kv, s_k, d_v]``, contiguous, from a
+    ``dy[*, n_h, s_q, d_v]`` of any strides."""
+    saved = Saved(*check_saved(saved, Saved))
+    check_tensor("dy", dy)
+    check_cotangent(dy, saved.y.shape, like=saved.y)
+
+    delta = torch.empty(saved.lse.shape, dtype=saved.lse.dtype, device=dy.device)
+    gradients = tuple(
+        torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (saved.q, saved.k, saved.v)
+    )
+    for launch in backward_launches(dy, saved, delta, *gradients):
+        launch.run()
+    return gradients
+
+
+def forward_launch(saved: Saved) -> Launch:
+    """The launch that writes y and the log-sum-exps of ``saved``, both contiguous, from its q, k and v."""
+    # The kernel takes the largest product for the largest score, so a scale that is not positive is the queries'.
+    if saved.scale <= 0:
+        q = saved.q.detach() * (-1 if saved.scale < 0 else 0)
+        saved = saved._replace(q=q, scale=-saved.scale or 1.0)
+    written = {"y_ptr": saved.y, "lse_ptr": saved.lse}
+    return _launch(_forward, "forward", saved, {}, written)
+
+
+def backward_launches(
+    dy: torch.Tensor,
+    saved: Saved,
+    delta: torch.Tensor,
+    dq: torch.Tensor,
+    dk: torch.Tensor,
+    dv: torch.Tensor,
+) -> Iterator[Launch]:
+    """The launches that write Δ, then dk and dv, then dq, all contiguous: those that have something to write."""
+    if to_be_filled(delta):
+        yield delta_launch(dy, saved.y, delta)
+    numbers = {"lse_ptr": packed(saved.lse), "delta_ptr": delta}
+    if to_be_filled(dk) or to_be_filled(dv):
+        yield _launch(_backward_keys, "keys", saved, {"dy": dy}, {**numbers, "dk_ptr": dk, "dv_ptr": dv})
+    if to_be_filled(dq):
+        yield _launch(_backward_queries, "queries", saved, {"dy": dy}, {**numbers, "dq_ptr": dq})
+
+
+def delta_launch(dy: torch.Tensor, y: torch.Tensor, delta: torch.Tensor) -> Launch:
+    """The launch that writes the sums of dy ∘ y over the width of a head."""
+    n_h, s_q, d_v = y.shape[-3:]
+    width = _padded(d_v)
+    rows = max(1, DELTA_ELEMENTS // width)
+    tiles = triton.cdiv(s_q, rows)
+    sizes = {"n_h": n_h, "s_q": s_q, "tiles": tiles}
+    arguments = {**_walk("dy", dy), "y_ptr": packed(y), "delta_ptr": delta, **sizes}
+    constants = {"D_V": d_v, "WIDTH_V": width, "QUERIES": rows, "WIDE": TRITON_DTYPES[delta.dtype]}
+    return Launch(_backward_delta, delta.numel() // s_q * tiles, arguments, constants, 4)
+
+
+def _launch(
+    kernel: Any,
+    part: str,
+    saved: Saved,
+    strided: dict[str, torch.Tensor],
+    contiguous: dict[str, torch.Tensor],
+) -> Launch:
+    """The launch of a kernel on q, k, v and what else is strided: of a program for each tile of what it keeps."""
+    q, k, v = saved.q, saved.k, saved.v
+    n_h, s_q, d = q.shape[-3:]
+    n_kv, s_k, d_v = v.shape[-3:]
+    chosen = tiles_for(part, q, max(d, d_v), saved.tile)
+    kept = triton.cdiv(s_k, chosen.keys) if part == "keys" else triton.cdiv(s_q, chosen.queries)
+    heads = math.prod(k.shape[:-2]) if part == "keys" else math.prod(q.shape[:-2])
+
+    walks = [_walk(name, x) for name, x in {"q": q, "k": k, "v": v, **strided}.items()]
+    sizes = {"n_kv": n_kv, "g": n_h // n_kv, "s_q": s_q, "s_k": s_k, "ahead": saved.ahead or 0, "tiles": kept}
+    arguments = {name: value for walk in (*walks, contiguous, sizes) for name, value in walk.items()}
+    constants = {
+        "CAUSAL": saved.ahead is not None,
+        "CONSECUTIVE": saved.head_order == "consecutive",
+        "SCALE": saved.scale,
+        "LOG2_SCALE": saved.scale * LOG2_E,
+        "D": d,
+        "D_V": d_v,
+        "WIDTH": _padded(d),
+        "WIDTH_V": _padded(d_v),
+        "QUERIES": chosen.queries,
+        "KEYS": chosen.keys,
+        "FACTOR": _factor_dtype(q.dtype),
+        "WIDE": TRITON_DTYPES[accumulator(q.dtype)],
+    }
+    return Launch(kernel, heads * kept, arguments, constants, chosen.warps, chosen.stages)
+
+
+def tiles_for(part: str, like: torch.Tensor, width: int, tile: int | None) -> Tiles:
+    """The tiles of one walk, "forward", "keys" or "queries", for heads of that width and tensors like that one."""
+    if like.dtype.itemsize == 2:
+        table = HOPPER if capability(like) in (90, 100, 103) else OTHERS
+    else:
+        table = FLOAT32 if like.dtype == torch.float32 else FLOAT64
+    chosen = next(tiles for limit, tiles in zip(WIDTHS, table[part], strict=True) if width <= limit)
+    if tile is None:
+        return chosen
+    most = max(16, 2 ** (int(tile).bit_length() - 1))
+    return chosen._replace(queries=min(chosen.queries, most), keys=min(chosen.keys, most))
+
+
+def _padded(width: int) -> int:
+    """The width of a tile that holds heads of that width: a product needs 16, a tile a power of 2."""
+    return max(16, triton.next_power_of_2(width))
+
+
+def _factor_dtype(dtype: torch.dtype) -> tl.dtype:
+    """What is multiplied: the dtype of the inputs. The interpreter gets products of bfloat16 wrong."""
+    if dtype == torch.bfloat16:
+        return tl.float32 if interpreted() else tl.bfloat16
+    return tl.float16 if dtype == torch.float16 else TRITON_DTYPES[dtype]
+
+
+def _walk(name: str, x: torch.Tensor) -> dict[str, Any]:
+    """``x[*, n, s, d]`` as a kernel's arguments: where it lies, and its strides as ``[b, n, s, d]``. Leading axes that
+    one stride does not walk are copied."""
+    x = x.resolve_neg().reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
+    strides = zip("bnsd", x.stride(), strict=True)
+    return {f"{name}_ptr": x, **{f"{name}_stride_{axis}": stride for axis, stride in strides}}
+
+
+def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
+    """Every kernel at telling shapes, named, on tensors without memory: to be compiled, not run."""
+    widths = {torch.float16: (64,), torch.bfloat16: (128, 256)}.get(dtype, (128,))
+    for d in widths:
+        yield from ((f"d = {d}", launch) for launch in launches_at(dtype, d, d))
+
+
+def launches_at(dtype: torch.dtype, d: int, d_v: int, ahead: int | None = 0) -> Iterator[Launch]:
+    """The four launches for 4096 tokens of 32 heads that read 8, as a projection leaves them: ``[b, s, n, d]``."""
+    like = {"dtype": dtype, "device": "meta"}
+    q, k, v, dy = (
+        torch.empty(2, 4096, n, width, **like).transpose(1, 2)
+        for n, width in ((32, d), (8, d), (8, d_v), (32, d_v))
+    )
+    lse = torch.empty(q.shape[:-1], dtype=accumulator(dtype), device="meta")
+    y, dq, dk, dv = (torch.empty(x.shape, **like) for x in (dy, q, k, v))
+    saved = Saved(q, k, v, y, lse, ahead, d**-0.5, "consecutive", None)
+    yield forward_launch(saved)
+    yield from backward_launches(dy, saved, lse, dq, dk, dv)
+
+
+@triton.jit
+def _forward(
+    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g · n_kv, s_q, d]
+    k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
+    v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
+    y_ptr,  # [b, g · n_kv, s_q, d_v], contiguous
+    lse_ptr,  # [b, g · n_kv, s_q], contiguous
+    n_kv, g, s_q, s_k, ahead, tiles,
+    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, LOG2_SCALE: tl.constexpr,
+    D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """y = softmax(scale · q kᵀ) v and the log-sum-exp, QUERIES queries of a head a program, along the keys they see."""
+    # The last queries see most keys: their programs, which take longest, start first.
+    first = (tiles - 1 - tl.program_id(0) % tiles) * QUERIES
+    b_head = (tl.program_id(0) // tiles).to(tl.int64)
+    b, head = b_head // (g * n_kv), b_head % (g * n_kv)
+    key_head = head // g if CONSECUTIVE else head % n_kv
+    k_head = k_ptr + b * k_stride_b + key_head * k_stride_n
+    v_head = v_ptr + b * v_stride_b + key_head * v_stride_n
+
+    row = first + tl.arange(0, QUERIES)
+    q_head = q_ptr + b * q_stride_b + head * q_stride_n
+    q = _rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
+
+    top = tl.full([QUERIES], -float("inf"), WIDE)
+    total = tl.zeros([QUERIES], WIDE)
+    y = tl.zeros([QUERIES, WIDTH_V], WIDE)
+    whole, end = _keys_seen(first, s_k, ahead, QUERIES, KEYS, CAUSAL)
+    for masked in tl.static_range(2):
+        for start in range(whole if masked else 0, end if masked else whole, KEYS):
+            column = start + tl.arange(0, KEYS)
+            k = _rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
+            v = _rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
+
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=WIDE)  # less LOG2_SCALE
+            if masked:
+                scores = tl.where(_seen(row, column, s_k, ahead, CAUSAL), scores, -float("inf"))
+
+            # When a tile raises the maximum, what was summed so far was summed against the old one, and
+            # 2^(old − new) puts that right. A query that has seen no key yet has no maximum: subtract 0.
+            higher = tl.maximum(top, tl.max(scores, axis=1) * LOG2_SCALE)
+            subtracted = tl.where(higher == -float("inf"), 0.0, higher) if masked else higher
+            exps = tl.exp2(scores * LOG2_SCALE - subtracted[:, None])
+            rescale = tl.exp2(top - subtracted)
+            total = total * rescale + tl.sum(exps, axis=1)
+            y = tl.dot(exps.to(FACTOR), v, y * rescale[:, None], input_precision="ieee", out_dtype=WIDE)
+            top = higher
+
+    divisor = tl.where(total == 0.0, 1.0, total)  # a query that saw no key: y is 0, the log-sum-exp −∞
+    y = y / divisor[:, None]
+    lse = top + tl.log2(divisor)
+
+    tl.store(lse_ptr + b_head * s_q + row, lse, mask=row < s_q)
+    _store(y_ptr + b_head * s_q * D_V, row, s_q, y, D_V, WIDTH_V)
+
+
+@triton.jit
+def _backward_delta(
+    dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, n_h, s_q, d_v]
+    y_ptr,  # [b, n_h, s_q, d_v], contiguous
+    delta_ptr,  # [b, n_h, s_q], contiguous
+    n_h, s_q, tiles,
+    D_V: tl.constexpr, WIDTH_V: tl.constexpr, QUERIES: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Δ = Σ dy y, QUERIES queries of a head a program."""
+    b_head = (tl.program_id(0) // tiles).to(tl.int64)
+    row = tl.program_id(0) % tiles * QUERIES + tl.arange(0, QUERIES)
+    dy_head = dy_ptr + b_head // n_h * dy_stride_b + b_head % n_h * dy_stride_n
+
+    dy = _rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(WIDE)
+    y = _rows(y_ptr + b_head * s_q * D_V, row, s_q, D_V, 1, D_V, WIDTH_V).to(WIDE)
+    delta = tl.sum(dy * y, axis=1)
+
+    tl.store(delta_ptr + b_head * s_q + row, delta, mask=row < s_q)
+
+
+@triton.jit
+def _backward_keys(
+    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g · n_kv, s_q, d]
+    k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
+    v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
+    dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, g · n_kv, s_q, d_v]
+    lse_ptr, delta_ptr,  # [b, g · n_kv, s_q], contiguous
+    dk_ptr, dv_ptr,  # [b, n_kv, s_k, d], [b, n_kv, s_k, d_v], contiguous
+    n_kv, g, s_q, s_k, ahead, tiles,
+    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, LOG2_SCALE: tl.constexpr,
+    D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """dk and dv, KEYS keys of a key head a program, along the queries that see them, of each head that reads them."""
+    # The first keys are seen by most queries, and come first.
+    first = tl.program_id(0) % tiles * KEYS
+    b_key_head = (tl.program_id(0) // tiles).to(tl.int64)
+    b, key_head = b_key_head // n_kv, b_key_head % n_kv
+
+    column = first + tl.arange(0, KEYS)
+    k_head = k_ptr + b * k_stride_b + key_head * k_stride_n
+    v_head = v_ptr + b * v_stride_b + key_head * v_stride_n
+    k = _rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
+    v = _rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
+
+    dk = tl.zeros([KEYS, WIDTH], WIDE)
+    dv = tl.zeros([KEYS, WIDTH_V], WIDE)
+    begin, whole = _queries_seeing(first, s_q, ahead, QUERIES, KEYS, CAUSAL)
+    for masked in tl.static_range(2):
+        # The heads that read these keys follow one another in one loop, so that the next one's loads do not wait.
+        start, stop = (begin, whole) if masked else (whole, s_q)
+        steps = tl.cdiv(tl.maximum(stop - start, 0), QUERIES)
+        for step in range(0, g * steps):
+            member = step // steps
+            head = key_head * g + member if CONSECUTIVE else member * n_kv + key_head
+            b_head = b * g * n_kv + head
+            q_head = q_ptr + b * q_stride_b + head * q_stride_n
+            dy_head = dy_ptr + b * dy_stride_b + head * dy_stride_n
+            row = start + step % steps * QUERIES + tl.arange(0, QUERIES)
+            q = _rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
+            dy = _rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
+
+            # All is transposed, [KEYS, QUERIES], so that no weight has to change its place for a product. Past the
+            # last query the log-sum-exp is ∞, so the weight 0; keys past the last have rows of their own, never stored.
+            lse = tl.load(lse_ptr + b_head * s_q + row, mask=row < s_q, other=float("inf"))
+            scores = tl.dot(k, tl.trans(q), input_precision="ieee", out_dtype=WIDE)
+            logs = scores * LOG2_SCALE - lse[None, :]
+            if masked:
+                logs = tl.where(column[:, None] <= row[None, :] + ahead, logs, -float("inf"))
+            a = tl.exp2(logs)
+            dv = tl.dot(a.to(FACTOR), dy, dv, input_precision="ieee", out_dtype=WIDE)
+
+            da = tl.dot(v, tl.trans(dy), input_precision="ieee", out_dtype=WIDE)
+            delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
+            dp = a * (da - delta[None, :])
+            dk = tl.dot(dp.to(FACTOR), q, dk, input_precision="ieee", out_dtype=WIDE)
+
+    _store(dk_ptr + b_key_head * s_k * D, column, s_k, dk * SCALE, D, WIDTH)
+    _store(dv_ptr + b_key_head * s_k * D_V, column, s_k, dv, D_V, WIDTH_V)
+
+
+@triton.jit
+def _backward_queries(
+    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g · n_kv, s_q, d]
+    k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
+    v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
+    dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, g · n_kv, s_q, d_v]
+    lse_ptr, delta_ptr,  # [b, g · n_kv, s_q], contiguous
+    dq_ptr,  # [b, g · n_kv, s_q, d], contiguous
+    n_kv, g, s_q, s_k, ahead, tiles,
+    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, LOG2_SCALE: tl.constexpr,
+    D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """dq, QUERIES queries of a head a program, along the keys they see."""
+    first = (tiles - 1 - tl.program_id(0) % tiles) * QUERIES
+    b_head = (tl.program_id(0) // tiles).to(tl.int64)
+    b, head = b_head // (g * n_kv), b_head % (g * n_kv)
+    key_head = head // g if CONSECUTIVE else head % n_kv
+    k_head = k_ptr + b * k_stride_b + key_head * k_stride_n
+    v_head = v_ptr + b * v_stride_b + key_head * v_stride_n
+
+    row = first + tl.arange(0, QUERIES)
+    q_head = q_ptr + b * q_stride_b + head * q_stride_n
+    dy_head = dy_ptr + b * dy_stride_b + head * dy_stride_n
+    q = _rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
+    dy = _rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
+    lse = tl.load(lse_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
+    delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
+
+    dq = tl.zeros([QUERIES, WIDTH], WIDE)
+    whole, end = _keys_seen(first, s_k, ahead, QUERIES, KEYS, CAUSAL)
+    for masked in tl.static_range(2):
+        for start in range(whole if masked else 0, end if masked else whole, KEYS):
+            column = start + tl.arange(0, KEYS)
+            k = _rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
+            v = _rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
+
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=WIDE)  # [QUERIES, KEYS]
+            logs = scores * LOG2_SCALE - lse[:, None]
+            if masked:
+                logs = tl.where(_seen(row, column, s_k, ahead, CAUSAL), logs, -float("inf"))
+            a = tl.exp2(logs)
+            da = tl.dot(dy, tl.trans(v), input_precision="ieee", out_dtype=WIDE)
+            dp = a * (da - delta[:, None])
+            dq = tl.dot(dp.to(FACTOR), k, dq, input_precision="ieee", out_dtype=WIDE)
+
+    _store(dq_ptr + b_head * s_q * D, row, s_q, dq * SCALE, D, WIDTH)
+
+
+@triton.jit
+def _keys_seen(first, s_k, ahead, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr):
+    """How many keys, in whole tiles, does each of the queries from the first on see, and how many one of them."""
+    by_all = tl.minimum(tl.maximum(first + ahead + 1, 0), s_k) if CAUSAL else s_k
+    by_one = tl.minimum(tl.maximum(first + ahead + QUERIES, 0), s_k) if CAUSAL else s_k
+    return by_all // KEYS * KEYS, by_one
+
+
+@triton.jit
+def _queries_seeing(first, s_q, ahead, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr):
+    """Tiles of queries begin at the two: from the one on, one of the keys from the first on is seen; from the other on,
+    each of them."""
+    one = tl.maximum(first - ahead, 0) if CAUSAL else 0
+    each = tl.maximum(first - ahead + KEYS - 1, 0) if CAUSAL else 0
+    return one // QUERIES * QUERIES, tl.minimum(tl.cdiv(each, QUERIES) * QUERIES, s_q)
+
+
+@triton.jit
+def _seen(row, column, s_k, ahead, CAUSAL: tl.constexpr):
+    """Which keys there are, and which of them a query may see: [QUERIES, KEYS], or [1, KEYS] where all see the same."""
+    there = column[None, :] < s_k
+    return there & (column[None, :] <= row[:, None] + ahead) if CAUSAL else there
+
+
+@triton.jit
+def _rows(head, row, s, stride_s, stride_d, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Some of the s rows of a head, 0 beyond their D numbers. In place of rows past the last stands the last."""
+    column = tl.arange(0, WIDTH)[None, :].to(tl.int64)
+    at = tl.minimum(row, s - 1).to(tl.int64)[:, None] * stride_s + column * stride_d
+    return tl.load(head + at) if D == WIDTH else tl.load(head + at, mask=column < D, other=0.0)
+
+
+@triton.jit
+def _store(head, row, s, x, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Write those of the rows that a contiguous head of s rows has, in their D numbers."""
+    column = tl.arange(0, WIDTH)[None, :]
+    tl.store(head + row[:, None] * D + column, x, mask=(row[:, None] < s) & (column < D))
