@@ -35,6 +35,9 @@ def test_formulas_are_forward_and_backward(stem):
         ("gelu", r"}{\sqrt{2 \pi}}", r"}{2 \sqrt{\pi}}"),
         ("silu", r"1 + x_i (1 - \sigma_i)", r"1 + x_i \sigma_i (1 - \sigma_i)"),
         ("swiglu", r"\bar{u}_i = \bar{y}_i g_i \sigma_i", r"\bar{u}_i = \bar{y}_i \sigma_i"),
+        ("simplex_norm", r"\bar{y}_{rj} y_{rj}", r"\bar{y}_{rj} y_{ri}"),
+        ("sphere_norm", r"- y_{ri} \sum_j", r"- \sum_j"),
+        ("multilinear_attention", r"\bar{Y}_{ik} Y_{ik}", r"\bar{Y}_{ik}"),
         ("scale", r"\qquad \bar{x}_i = c\,\bar{y}_i", r"\qquad \bar{x}_i = \bar{y}_i"),
     ],
 )

@@ -17,9 +17,13 @@ from backpass.derivation.derivation import Derivation, derive
 # An option's letter in mathematics, the same for all operations.
 OPTIONS = {"factor": "c", "copies": "k", "eps": r"\epsilon"}
 # An option's value, where forward takes no symbol for it.
-VALUES = {"p": 0.25, "activation": "swiglu"}
+VALUES = {
+    "dropout": {"p": 0.25},
+    "feed_forward": {"activation": "swiglu"},
+    "multilinear_attention": {"normalization": "simplex"},
+}
 # What forward saves of such an option, and what it draws: constants too, and how they are declared.
-SAVED = {"mask": r"M \in \mathbb{R}^m", "p": r"p \in \mathbb{R}"}
+SAVED = {"dropout": {"mask": r"M \in \mathbb{R}^m", "p": r"p \in \mathbb{R}"}}
 # An array's letter, where that is not its name's.
 LETTERS = {"bias": "M", "memory": "M"}
 # The sizes of the letters' lengths, where the usual ones would make for long expressions.
@@ -46,7 +50,7 @@ def formulas(stem: str) -> Derivation:
     heads = declaration.factors | {axis for axis in axes if shapes.is_product(axis)}
     parameters = inspect.signature(module.forward).parameters
     letters = {name: letter for name, letter in OPTIONS.items() if name in parameters}
-    values = {name: value for name, value in VALUES.items() if name in parameters}
+    values = VALUES.get(stem, {})
     constant = [spec for spec in declaration.inputs if spec.name in getattr(module, "CONSTANTS", ())]
     differentiable = [spec for spec in declaration.inputs if not spec.integer and spec not in constant]
     arrays = [_declared(spec, mathematics, heads) for spec in differentiable]
@@ -62,8 +66,7 @@ def formulas(stem: str) -> Derivation:
     lengths = {axis for spec in (*declaration.inputs, *declaration.outputs) for axis in spec.axes}
     scalars = [rf"{letter} \in \mathbb{{R}}" for letter in letters.values() if letter not in lengths]
     rows = [rf"{spec.name} \in \mathbb{{R}}^{{m \times V}}" for spec in declaration.inputs if spec.integer]
-    fields = {*module.Saved._fields} - (VALUES.keys() - values.keys())
-    drawn = {field: declared for field, declared in SAVED.items() if field in fields}
+    drawn = SAVED.get(stem, {})
     names = {spec.name: CONSTANTS[spec.name] for spec in constant}
     renamed = [s for s in differentiable if "_" in s.name or s.name in LETTERS]
     names |= {s.name: _space(s, mathematics, heads)[0] for s in renamed}

@@ -41,7 +41,9 @@ STEMS = (
     "swiglu",
     "feed_forward",
     "attention",
+    "flash_attention",
     "multi_head_attention",
+    "multilinear_attention",
 )
 
 

@@ -30,6 +30,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "cross_entropy": {"ignore_index": 1},
     "linear_cross_entropy": {"ignore_index": 1, "chunk": 2},
     "feed_forward": {"activation": "swiglu"},
+    "flash_attention": {"tile": 2},
+    "multilinear_attention": {"p": 3, "normalization": "simplex"},
 }
 # Other values of options, for `cases`: one more case each.
 OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -48,6 +50,18 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "attention": (
         {"causal": True, "head_order": "interleaved", "scale": 0.75},
         {"causal": True, "causal_variant": "lower_right"},
+    ),
+    "flash_attention": (
+        {"causal": True, "head_order": "interleaved", "scale": 0.75},
+        {"causal": True, "causal_variant": "lower_right", "tile": None},
+    ),
+    "multilinear_attention": (
+        {"p": 1, "causal": True},
+        {"p": 2, "causal": True, "causal_variant": "lower_right"},
+        {"p": 2, "normalization": "sphere"},
+        {"normalization": "sphere", "causal": True},
+        {"p": 1, "normalization": "softmax", "causal": True, "causal_variant": "lower_right"},
+        {"normalization": "softmax"},
     ),
     "multi_head_attention": (
         {"causal": True, "causal_variant": "lower_right", "head_order": "interleaved", "scale": 0.75},

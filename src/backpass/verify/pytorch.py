@@ -245,6 +245,26 @@ def _attention(
     return y.masked_fill(blind, 0.0)
 
 
+def _multilinear_attention(
+    q, k, v, *, p=1, normalization="softmax", causal=False, causal_variant="upper_left"
+):
+    """PyTorch has none: all factors at once, and hidden scores taken out of the sums by multiplying with 0."""
+    import torch
+
+    wide = torch.promote_types(q.dtype, torch.float32)
+    q, k, v = (x.to(wide) for x in (q, k, v))
+    q, k = (x.unflatten(-1, (p, -1)) for x in (q, k))
+    scores = torch.einsum("...imc,...jmc->...ijm", q, k).prod(dim=-1)
+    seen = torch.ones_like(scores)
+    if causal:
+        seen = seen.tril(scores.shape[-1] - scores.shape[-2] if causal_variant == "lower_right" else 0)
+    if normalization == "softmax":
+        scores = (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
+    scores = scores * seen
+    length = torch.linalg.vector_norm(scores, 2 if normalization == "sphere" else 1, dim=-1, keepdim=True)
+    return (scores / length.masked_fill(length == 0, 1.0)) @ v
+
+
 def _tiled(x, times, dim):
     import torch
 
@@ -290,5 +310,7 @@ _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "swiglu": _swiglu,
     "feed_forward": _feed_forward,
     "attention": _attention,
+    "flash_attention": _attention,
+    "multilinear_attention": _multilinear_attention,
     "multi_head_attention": _multi_head_attention,
 }

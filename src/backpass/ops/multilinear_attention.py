@@ -1,0 +1,154 @@
+r"""Multilinear attention: scores that are products of p dot products, made into weights by softmax, simplex or sphere.
+
+.. math:: P = Q K^\top, \quad
+          \sigma_i = \sum_k P_{ik}, \quad
+          A_{ij} = \frac{P_{ij}}{\sigma_i}, \quad
+          Y = A V, \qquad
+          \bar{V} = A^\top \bar{Y}, \quad
+          \bar{A} = \bar{Y} V^\top, \quad
+          \bar{P}_{ij} = \frac{1}{\sigma_i} \Big( \bar{A}_{ij} - \sum_k \bar{Y}_{ik} Y_{ik} \Big), \quad
+          \bar{Q} = \bar{P} K, \quad
+          \bar{K} = \bar{P}^\top Q
+
+Derived on the page ``attention/multilinear``. The formulas are those of one factor and ``normalization="simplex"``. With
+p factors, the m-th of them made of the m-th of p equal parts of the columns of q and k, P is their product, element by
+element, and the gradient of one is that of P times all the others; nothing is divided by a factor, so that any may be
+0. A query that may see no key, or whose scores are all 0 under simplex or sphere, has output and gradient 0. What
+passes between the steps has the dtype of the inputs.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from functools import reduce
+from itertools import accumulate
+from numbers import Integral
+from typing import NamedTuple
+
+from backpass.arrays import Array, as_type_of, causal_mask, namespace, transpose, widened
+from backpass.ops import matmul, simplex_norm, softmax, sphere_norm
+from backpass.shapes import check_causal, check_inputs, check_saved
+
+SHAPES = "q[*, s_q, d>0], k[*, s_k>0, d], v[*, s_k, d_v] -> y[*, s_q, d_v]"
+POSITIVE = ("q", "k")  # for the simplex
+
+# Each with the score of a key that is hidden.
+NORMALIZATIONS = {
+    "softmax": (softmax, -math.inf),
+    "simplex": (simplex_norm, 0.0),
+    "sphere": (sphere_norm, 0.0),
+}
+
+
+class Saved(NamedTuple):
+    """Queries, keys, values and weights, as with one factor; of more, each."""
+
+    q: Array  # [*, s_q, d]
+    k: Array  # [*, s_k, d]
+    factors: tuple[Array, ...]  # p of [*, s_q, s_k]; none where p is 1
+    weights: tuple  # what the normalisation saved: a[*, s_q, s_k], and with simplex and sphere its divisor[*, s_q, 1]
+    values: matmul.Saved  # the same weights, and v[*, s_k, d_v]
+    normalization: str
+    causal_variant: str | None
+
+
+def forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    p: int = 1,
+    normalization: str = "softmax",
+    causal: bool = False,
+    causal_variant: str = "upper_left",
+) -> tuple[Array, Saved]:
+    """``y[*, s_q, d_v]`` of queries ``q[*, s_q, d]``, keys ``k[*, s_k, d]`` and values ``v[*, s_k, d_v]``.
+
+    The scores are not scaled. With ``causal``, query i sees the keys up to i ("upper_left"), or up to i + s_k − s_q
+    ("lower_right"). Raises TypeError for what is no floating-point array or of differing library, device or
+    dtype, and for a ``p`` that is no integer; ValueError for shapes that do not fit, a ``p`` that does not divide d,
+    unknown words, and with "simplex" for scores of a query whose sum is not positive, unless all are 0.
+    """
+    xp = check_inputs(SHAPES, q=q, k=k, v=v)
+    _check_options(p, q.shape[-1], normalization)
+    check_causal(causal_variant)
+    normaliser, hidden = NORMALIZATIONS[normalization]
+
+    factors = tuple(_part(q, m, p) @ transpose(_part(k, m, p)) for m in range(p))
+    scores = as_type_of(reduce(operator.mul, map(widened, factors)), q)
+    if causal:
+        mask = causal_mask(q.shape[-2], k.shape[-2], causal_variant, like=q)
+        scores = xp.where(mask, scores, hidden)
+    try:
+        a, weights = normaliser.forward(scores)
+    except ValueError as error:
+        raise ValueError(f"q, k: of their scores {str(error).removeprefix('x: ')}") from None
+    y, values = matmul.forward(a, v)
+    variant = causal_variant if causal else None
+    return y, Saved(q, k, factors if p > 1 else (), weights, values, normalization, variant)
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
+    """``dq[*, s_q, d]``, ``dk[*, s_k, d]`` and ``dv[*, s_k, d_v]`` from ``dy[*, s_q, d_v]``."""
+    q, k, factors, weights, values, normalization, causal_variant = check_saved(saved, Saved)
+    da, dv = matmul.backward(dy, values)
+    dscores = NORMALIZATIONS[normalization][0].backward(da, weights)
+    xp = namespace(dscores)
+    if causal_variant is not None:
+        # A hidden score was a constant. Softmax leaves its gradient 0 by itself; the others do not.
+        s_q, s_k = dscores.shape[-2:]
+        mask = causal_mask(s_q, s_k, causal_variant, like=dscores)
+        dscores = xp.where(mask, dscores, 0.0)
+
+    dfactors = _gradients_of_factors(dscores, factors)
+    p = len(dfactors)
+    dq = [dfactors[m] @ _part(k, m, p) for m in range(p)]
+    dk = [transpose(dfactors[m]) @ _part(q, m, p) for m in range(p)]
+    return xp.concat(dq, axis=-1), xp.concat(dk, axis=-1), dv
+
+
+def _gradients_of_factors(dproduct: Array, factors: Sequence[Array]) -> list[Array]:
+    """Of each factor, the product's gradient times those before it and those after it; of one, which is not given, the
+    product's own."""
+    before = [*accumulate(map(widened, factors[:-1]), operator.mul)]
+    gradients, rest = (
+        [],
+        widened(dproduct),
+    )  # rest: the product's gradient times the factors that had their turn
+    for factor in reversed(factors[1:]):
+        gradients.append(as_type_of(rest * before.pop(), dproduct))
+        rest = rest * factor
+    return [as_type_of(rest, dproduct), *reversed(gradients)]
+
+
+def _part(x: Array, m: int, p: int) -> Array:
+    """``[*, s, d/p]``: of ``p`` equal parts of the columns of ``x[*, s, d]``, that from which factor m is made."""
+    width = x.shape[-1] // p
+    return x[..., m * width : (m + 1) * width]
+
+
+def _check_options(p: object, d: int, normalization: object) -> None:
+    if not isinstance(p, Integral):
+        raise TypeError(f"p: expected an integer; got {type(p).__name__}")
+    if p < 1 or d % p:
+        raise ValueError(f"p: expected a number of factors that divides d = {d}; got {p}")
+    if normalization not in NORMALIZATIONS:
+        known = ", ".join(NORMALIZATIONS)
+        raise ValueError(f"normalization: expected one of {known}; got {normalization!r}")
+
+
+def forward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax"):
+    """The factors together cost what one product of width d does, less a sum for each; to multiply them puts it back."""
+    scores = m * s_q * s_k * (2 * d - p) + m * s_q * s_k * (p - 1)
+    weights = NORMALIZATIONS[normalization][0].forward_flops(m * s_q, s_k)
+    return scores + weights + matmul.forward_flops(m, s_q, s_k, d_v)
+
+
+def backward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax"):
+    """The four products, the normalisation, and for p > 1 factors 3p − 4 products an element: p − 2 for what stands
+    before each, p − 1 for what stands after it, and p − 1 to join them."""
+    products = matmul.backward_flops(m, m, m, s_q, s_k, d_v) + matmul.backward_flops(m, m, m, s_q, d, s_k)
+    weights = NORMALIZATIONS[normalization][0].backward_flops(m * s_q, s_k)
+    return products + weights + (m * s_q * s_k * (3 * p - 4) if p != 1 else 0)
