@@ -157,6 +157,17 @@ class TestShapes:
         found = diagnose(heads, heads.transpose(0, 2, 1, 3))
         assert str(found) == "got is the reference transposed (its axes in the order [0, 2, 1, 3])"
 
+    def test_a_reshape_for_an_exchange_of_axes(self):
+        heads = RNG.standard_normal((2, 3, 5, 4))
+        rows = heads.swapaxes(1, 2).reshape(2, 5, 12)
+        found = diagnose(heads, rows.reshape(heads.shape))
+        assert found.kind == "reshape"
+        assert str(found) == "got is reshaped where axes 1 and 2 should have changed places"
+        assert str(diagnose(rows, heads.reshape(rows.shape))) == (
+            "got is reshaped where the 3 pieces of axis 2 should have changed places with axis 1"
+        )
+        assert diagnose(rows, heads[:, ::-1].reshape(rows.shape)).kind == "unknown"
+
 
 def test_a_factor_transposed():
     x, w, dy = RNG.standard_normal((3, 4, 4))

@@ -25,6 +25,7 @@ _OF_SAME_SHAPE = (
     relations.without_dy,
     relations.some_signs,
     relations.arranged,
+    relations.reshaped,
     relations.summed,
     relations.one_place,
     relations.another_product,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -98,6 +99,24 @@ def arranged(pair: Pair) -> Diagnosis | None:
         order = _permutation(pair, axis)
         if order is not None and pair.explained(pair.got, np.take(x, order, axis)):
             return Diagnosis("permuted", f"along axis {axis} got is the reference {_how_permuted(order)}")
+    return None
+
+
+def reshaped(pair: Pair) -> Diagnosis | None:
+    """Reshaped where two axes should have changed places, as heads and rows do where heads are split or merged."""
+    x = pair.reference
+    pieces = [n for n in range(2, x.shape[-1]) if x.shape[-1] % n == 0] if x.ndim >= 2 else []
+    tried = math.comb(x.ndim, 2) + len(pieces)
+    for one, other in itertools.combinations(range(x.ndim), 2):
+        if pair.explained(pair.got, np.swapaxes(x, one, other).reshape(x.shape), tried=tried):
+            return Diagnosis(
+                "reshape", f"got is reshaped where axes {one} and {other} should have changed places"
+            )
+    for n in pieces:
+        cut = x.reshape(*x.shape[:-1], n, -1)  # heads side by side
+        if pair.explained(pair.got, np.swapaxes(cut, -3, -2).reshape(x.shape), tried=tried):
+            where = f"the {n} pieces of axis {x.ndim - 1} should have changed places with axis {x.ndim - 2}"
+            return Diagnosis("reshape", f"got is reshaped where {where}")
     return None
 
 
