@@ -220,19 +220,39 @@ def test_a_total_begins_with_its_first_term(make):
         assert t.by_kind == {"add": 3 * 6 + 10 * (4 * 3 - 1), "multiply": 4 * 2 * 3 * 5}
 
 
-def test_pytorch_adds_products_in_place():
-    a, b = torch.ones(2, 3), torch.ones(3, 5)
-    first = arrays.plus_product(None, a, b)
-    assert arrays.plus_product(first, a, b) is first
-    assert torch.equal(first, torch.full((2, 5), 6.0))
+@pytest.mark.parametrize("make", [np.array, torch.tensor], ids=["numpy", "torch"])
+@pytest.mark.parametrize("leading", [(), (4,), (2, 4)])
+def test_products_are_added_in_place(make, leading):
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.standard_normal((*leading, *shape)) for shape in ((2, 3), (3, 5), (7, 5)))
+    whole = make(c)
+    part = whole[..., 1:3, :]
+    assert arrays.plus_product(part, make(a), make(b)) is part
+    expected = c.copy()
+    expected[..., 1:3, :] += a @ b
+    np.testing.assert_allclose(plain(whole), expected, rtol=1e-13)
 
 
 @LIBRARIES
-def test_rows_are_put_where_they_belong(make):
+@pytest.mark.parametrize("leading", [(), (2, 4)])
+def test_rows_are_put_where_they_belong(make, leading):
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((7, 3))
-    whole = None
-    for start in (0, 3, 6):
-        whole = arrays.with_rows(whole, make(x[start : start + 3]), start, 7)
+    x = rng.standard_normal((*leading, 7, 3))
+    whole = make(np.zeros_like(x))
+    for start in (3, 6, 0):
+        whole = arrays.with_rows(whole, make(x[..., start : start + 3, :]), start)
     assert np.array_equal(plain(whole), x)
-    assert plain(arrays.with_rows(None, make(x[:0]), 0, 0)).shape == (0, 3)
+    assert np.array_equal(plain(arrays.with_rows(whole, make(x[..., :0, :]), 2)), x)
+
+
+@LIBRARIES
+def test_exponentials_are_written_over_their_arguments(make):
+    x = np.array([[-math.inf, -90.0, -1e-3, 0.0], [1.0, -700.0, 12.5, -40.0]])
+    own = make(x)
+    with counting.tally() as t:
+        found = arrays.exp_over(own)
+    np.testing.assert_allclose(plain(found), np.exp(x), rtol=2e-13)
+    if make is counting.array:
+        assert t.by_kind == {"exp": 8}
+    else:
+        assert found is own

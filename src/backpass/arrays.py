@@ -132,27 +132,40 @@ def plus(total: Array | None, term: Array) -> Array:
 
 
 def plus_product(total: Array | None, a: Array, b: Array) -> Array:
-    """``total[m, n] + a[m, k] @ b[k, n]``, or the product alone where there is no total yet.
+    """``total[*, m, n] + a[*, m, k] @ b[*, k, n]``, or the product alone where there is no total yet.
 
-    PyTorch adds in the storage of ``total``, which must be the caller's own: no second array of its size is made.
+    NumPy and PyTorch add in the storage of ``total``, which must be the caller's own. PyTorch makes no second array of
+    its size, of matrices and of stacks of them.
     """
     if total is None:
         return a @ b
-    return total.addmm_(a, b) if array_api_compat.is_torch_array(total) else total + a @ b
+    if array_api_compat.is_torch_array(total) and len(total.shape) in (2, 3):
+        return total.addmm_(a, b) if len(total.shape) == 2 else total.baddbmm_(a, b)
+    total += a @ b
+    return total
 
 
-def with_rows(whole: Array | None, part: Array, start: int, rows: int) -> Array:
-    """``whole[rows, n]`` with ``part[k, n]`` as its rows from ``start``; made with the first part, at row 0.
+def with_rows(whole: Array, part: Array, start: int) -> Array:
+    """``whole[*, m, n]`` with ``part[*, k, n]`` as its rows from ``start``.
 
-    NumPy and PyTorch write in the storage of ``whole``, which must be the caller's own; elsewhere parts come in order.
+    NumPy and PyTorch write in the storage of ``whole``, which must be the caller's own.
     """
-    xp = namespace(part)
-    if not (array_api_compat.is_torch_array(part) or array_api_compat.is_numpy_array(part)):
-        return part if whole is None else xp.concat([whole, part])
-    if whole is None:
-        whole = xp.empty((rows, part.shape[1]), dtype=part.dtype, device=part.device)
-    whole[start : start + part.shape[0], ...] = part
-    return whole
+    stop = start + part.shape[-2]
+    if array_api_compat.is_torch_array(whole) or array_api_compat.is_numpy_array(whole):
+        whole[..., start:stop, :] = part
+        return whole
+    return namespace(whole).concat([whole[..., :start, :], part, whole[..., stop:, :]], axis=-2)
+
+
+def exp_over(x: Array) -> Array:
+    """``e^x``. NumPy and PyTorch write it over ``x``, which must be the caller's own.
+
+    PyTorch's powers of 2 take half as long as its exponentials on a CPU, and where results are too small for their type
+    to hold in full, a fortieth.
+    """
+    if array_api_compat.is_torch_array(x):
+        return x.mul_(math.log2(math.e)).exp2_()
+    return np.exp(x, out=x) if array_api_compat.is_numpy_array(x) else namespace(x).exp(x)
 
 
 def bounded_below(x: Array) -> Array:

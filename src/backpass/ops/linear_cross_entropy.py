@@ -70,11 +70,11 @@ def forward(
     chunk = chosen_chunk(chunk, m, h, V)
     targets, divisor = check_targets(targets, V, ignore_index, reduction)
 
-    total, dx, dw, db = None, None, None, None
+    total, dx, dw, db = None, xp.zeros_like(rows), None, None
     for start in range(0, max(m, 1), chunk):
         stop = start + chunk
         loss, part, dw, db = _add_chunk(rows[start:stop, ...], w, targets[start:stop], b, dw, db)
-        total, dx = plus(total, loss), with_rows(dx, part, start, m)
+        total, dx = plus(total, loss), with_rows(dx, part, start)
 
     y = as_type_of(total if divisor is None else total / divisor, x)
     if divisor is not None and math.isnan(divisor):

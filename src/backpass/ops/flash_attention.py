@@ -1,0 +1,264 @@
+r"""Attention a tile of the scores at a time, as FlashAttention computes it: no array as large as the weights exists.
+
+.. math:: P = \frac{1}{\sqrt{d}} Q K^\top, \quad
+          L_i = \log \Big( \sum_j e^{P_{ij}} \Big), \quad
+          A_{ij} = e^{P_{ij} - L_i}, \quad
+          Y = A V, \qquad
+          \bar{V} = A^\top \bar{Y}, \quad
+          \bar{P}_{ij} = A_{ij} \Big( \sum_k \bar{Y}_{ik} V_{jk} - \sum_k \bar{Y}_{ik} Y_{ik} \Big), \quad
+          \bar{Q} = \frac{1}{\sqrt{d}} \bar{P} K, \quad
+          \bar{K} = \frac{1}{\sqrt{d}} \bar{P}^\top Q
+
+Derived on the page ``attention/flash``. Values and gradients are those of ``attention``; what is kept between forward
+and backward are queries, keys, values, the output, and for each query one number, L. With ``causal``, tiles in which
+every score is hidden are skipped. A query that may see no key has output and gradient 0, and an L of −∞. For inputs of
+16 bits everything between them and the results is float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from numbers import Integral
+from typing import NamedTuple
+
+from backpass.arrays import (
+    Array,
+    as_type_of,
+    exp_over,
+    heads_by_group,
+    heads_in_order,
+    inverse_root,
+    namespace,
+    plus,
+    plus_product,
+    size,
+    transpose,
+    widened,
+    with_rows,
+)
+from backpass.shapes import check_causal, check_cotangent, check_head_order, check_inputs, check_saved
+
+SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
+
+LARGEST_TILE = 256  # queries and keys: products of such tiles run as fast as those of larger ones
+LEAST_TILE = 64
+LARGEST_ARRAY = 2**19  # scores of a tile, all heads together, where that leaves it LEAST_TILE queries
+
+
+class Tiling(NamedTuple):
+    """The scores of a head cut into squares. Query i sees the keys up to i + ``ahead``, or every key if that is None."""
+
+    s_q: int
+    s_k: int
+    tile: int
+    ahead: int | None
+
+    def rows(self) -> Iterator[slice]:
+        """The queries of each row of tiles, beginning with the first query that sees a key."""
+        return _cut(0 if self.ahead is None else max(0, -self.ahead), self.s_q, self.tile)
+
+    def columns(self, rows: slice) -> Iterator[slice]:
+        """The keys of each tile of that row, up to the last key that one of its queries sees."""
+        return _cut(0, self.s_k if self.ahead is None else min(self.s_k, rows.stop + self.ahead), self.tile)
+
+    def visible(self, rows: slice, columns: slice, like: Array) -> Array | None:
+        """Booleans ``[r, c]``: whether a query of the tile may see a key. None if every one may see all."""
+        if self.ahead is None or columns.stop <= rows.start + self.ahead + 1:
+            return None
+        xp = namespace(like)
+        queries, keys = (xp.arange(part.start, part.stop, device=like.device) for part in (rows, columns))
+        return keys <= queries[:, None] + self.ahead
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many queries see a key, how many scores are computed, and in how many tiles, summed over the queries."""
+        if self.ahead is None:  # symbols pass as well
+            return self.s_q, self.s_q * self.s_k, self.s_q * -(-self.s_k // self.tile)
+        queries, scores, tiles = 0, 0, 0
+        for rows in self.rows():
+            widths = [columns.stop - columns.start for columns in self.columns(rows)]
+            r = rows.stop - rows.start
+            queries, scores, tiles = queries + r, scores + r * sum(widths), tiles + r * len(widths)
+        return queries, scores, tiles
+
+
+def _cut(first: int, stop: int, tile: int) -> Iterator[slice]:
+    return (slice(start, min(start + tile, stop)) for start in range(first, stop, tile))
+
+
+class Saved(NamedTuple):
+    """The inputs, the output, and for each query the logarithm of what its weights were divided by: nothing s_q × s_k."""
+
+    q: Array  # [*, n_h, s_q, d]
+    k: Array  # [*, n_kv, s_k, d]
+    v: Array  # [*, n_kv, s_k, d_v]
+    y: Array  # [*, n_h, s_q, d_v]
+    lse: Array  # [*, n_h, s_q]
+    scale: float
+    head_order: str
+    tiling: Tiling
+
+
+def forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    causal_variant: str = "upper_left",
+    scale: float | None = None,
+    head_order: str = "consecutive",
+    tile: int | None = None,
+) -> tuple[Array, Saved]:
+    """``y[*, n_h, s_q, d_v]`` of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k, d]`` and values
+    ``v[*, n_kv, s_k, d_v]``.
+
+    The options are those of ``attention``, and ``tile``: of as many queries and keys do scores exist at a time, for all
+    heads together; by default of 256, of fewer where there are many heads. Raises TypeError for what is no floating-point
+    array or of differing library, device or dtype, and for a ``tile`` that is no integer, ValueError for shapes that
+    do not fit, unknown words and a ``tile`` below 1.
+    """
+    xp = check_inputs(SHAPES, q=q, k=k, v=v)
+    check_causal(causal_variant)
+    check_head_order(head_order)
+    *leading, n_h, s_q, d = q.shape
+    n_kv, s_k, d_v = v.shape[-3:]
+    tiling = tiling_of(s_q, s_k, size(leading) * n_h, causal, causal_variant, tile)
+    scale = inverse_root(max(d, 1), xp) if scale is None else scale
+
+    queries, keys, values = _by_group(q, n_kv, head_order), _merged(k), _merged(v)
+    *by_head, _ = queries.shape  # [B, g, s_q]
+    y = xp.zeros((*by_head, d_v), dtype=queries.dtype, device=q.device)
+    lse = xp.full((*by_head, 1), -math.inf, dtype=queries.dtype, device=q.device)
+    for rows in tiling.rows():
+        part = queries[:, :, rows, :] * scale
+        y_part, lse_part = _attended(_as_rows(part), keys, values, tiling, rows)
+        y = with_rows(y, xp.reshape(y_part, (*part.shape[:-1], d_v)), rows.start)
+        lse = with_rows(lse, xp.reshape(lse_part, (*part.shape[:-1], 1)), rows.start)
+
+    y = as_type_of(_in_order(y, k, head_order), q)
+    return y, Saved(q, k, v, y, _in_order(lse, k, head_order)[..., 0], scale, head_order, tiling)
+
+
+def _attended(q: Array, k: Array, v: Array, tiling: Tiling, rows: slice) -> tuple[Array, Array]:
+    """``y[B, g·r, d_v]`` of some rows of scaled queries, and their log-sum-exps ``[B, g·r, 1]``.
+
+    After each tile ``top`` is the largest score so far, and ``total`` and ``y`` are the sums of e^(score − top) and of
+    its products with the values, over the keys so far.
+    """
+    xp = namespace(q)
+    k_t = transpose(k)
+    top, total, y = None, None, None
+    for columns in tiling.columns(rows):
+        p = _scores(q, k_t[:, :, columns], tiling, rows, columns)
+        new_top = xp.max(p, axis=-1, keepdims=True)
+        if top is not None:
+            # What has been summed so far was measured from the old maximum: it is now measured from the new one.
+            new_top = xp.max(xp.stack([top, new_top]), axis=0)
+            rescale = xp.exp(top - new_top)
+            total, y = total * rescale, y * rescale
+        top = new_top
+        p = exp_over(p - top)
+        total = plus(total, xp.sum(p, axis=-1, keepdims=True))
+        y = plus_product(y, p, v[:, columns, :])
+    return y / total, top + xp.log(total)
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
+    """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]`` and ``dv[*, n_kv, s_k, d_v]`` from ``dy[*, n_h, s_q, d_v]``."""
+    q, k, v, y, lse, scale, head_order, tiling = check_saved(saved, Saved)
+    xp = check_cotangent(dy, y.shape, like=y)
+
+    keys, values = _merged(k), _merged(v)  # [B, s_k, d], [B, s_k, d_v]
+    keys_t, values_t = transpose(keys), transpose(values)
+    by_query = [_by_group(x, k.shape[-3], head_order) for x in (q, dy, y, lse[..., None])]  # [B, g, s_q, …]
+    dq, dk, dv = (xp.zeros_like(x) for x in (by_query[0], keys, values))
+    for rows in tiling.rows():
+        q_part, dy_part, y_part, lse_part = (_as_rows(x[:, :, rows, :]) for x in by_query)
+        q_part = q_part * scale
+        # What softmax's backward subtracts, a row's average of the weights' gradients: no weight is needed for it.
+        delta = xp.sum(dy_part * y_part, axis=-1, keepdims=True)
+        dq_part = None
+        for columns in tiling.columns(rows):
+            a = _scores(q_part, keys_t[:, :, columns], tiling, rows, columns)
+            a -= lse_part
+            a = exp_over(a)  # the tile's weights, computed once more
+            dp = dy_part @ values_t[:, :, columns]
+            dp -= delta
+            dp *= a
+            dq_part = plus_product(dq_part, dp, keys[:, columns, :])
+            dk_part = plus_product(dk[:, columns, :], xp.matrix_transpose(dp), q_part)
+            dv_part = plus_product(dv[:, columns, :], xp.matrix_transpose(a), dy_part)
+            dk, dv = with_rows(dk, dk_part, columns.start), with_rows(dv, dv_part, columns.start)
+        dq_part *= scale
+        dq = with_rows(dq, xp.reshape(dq_part, dq[:, :, rows, :].shape), rows.start)
+
+    dq = as_type_of(_in_order(dq, k, head_order), q)
+    return dq, as_type_of(xp.reshape(dk, k.shape), k), as_type_of(xp.reshape(dv, v.shape), v)
+
+
+def _scores(q: Array, k_t: Array, tiling: Tiling, rows: slice, columns: slice) -> Array:
+    """``p[B, g·r, c]`` of scaled queries ``q[B, g·r, d]`` and keys ``k_t[B, d, c]``, −∞ where a key is hidden."""
+    p = q @ k_t
+    visible = tiling.visible(rows, columns, like=p)
+    if visible is None:
+        return p
+    xp = namespace(p)
+    by_head = (p.shape[0], p.shape[1] // visible.shape[0], *visible.shape)  # [B, g, r, c]
+    return xp.reshape(xp.where(visible, xp.reshape(p, by_head), -math.inf), p.shape)
+
+
+def _by_group(x: Array, n_kv: int, head_order: str) -> Array:
+    """``x[*, n_h, s, n]`` as ``[B, g, s, n]``, B being all key heads: those that share one are side by side."""
+    x = heads_by_group(widened(x), n_kv, head_order)
+    return namespace(x).reshape(x, (size(x.shape[:-3]), *x.shape[-3:]))
+
+
+def _in_order(x: Array, k: Array, head_order: str) -> Array:
+    """``x[B, g, s, n]`` as ``[*, n_h, s, n]``, the leading axes being those of ``k[*, n_kv, s_k, d]``."""
+    x = namespace(x).reshape(x, (*k.shape[:-2], *x.shape[1:]))
+    return heads_in_order(x, head_order)
+
+
+def _merged(x: Array) -> Array:
+    """``x[*, n_kv, s, n]`` as ``[B, s, n]``."""
+    x = widened(x)
+    return namespace(x).reshape(x, (size(x.shape[:-2]), *x.shape[-2:]))
+
+
+def _as_rows(x: Array) -> Array:
+    """``x[B, g, r, n]`` as ``[B, g·r, n]``: queries that share a key head are rows of one matrix."""
+    B, g, r, n = x.shape
+    return namespace(x).reshape(x, (B, g * r, n))
+
+
+def tiling_of(s_q: int, s_k: int, heads: int, causal: bool, causal_variant: str, tile: int | None) -> Tiling:
+    """The tiles of ``forward`` with these options. Raises what it raises for a ``tile`` that is none."""
+    ahead = None if not causal else s_k - s_q if causal_variant == "lower_right" else 0
+    if tile is None:
+        tile = LARGEST_TILE
+        while tile > LEAST_TILE and heads * tile * tile > LARGEST_ARRAY:
+            tile //= 2
+    elif getattr(tile, "is_Symbol", False):
+        pass
+    elif not isinstance(tile, Integral):
+        raise TypeError(f"tile: expected an integer; got {type(tile).__name__}")
+    elif tile < 1:
+        raise ValueError(f"tile: expected at least 1 query and key at a time; got {tile}")
+    return Tiling(s_q, s_k, tile, ahead)
+
+
+def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, causal=False, causal_variant="upper_left", tile=None):
+    """Of a query: its scaling, then for each key one score, an exponential, a share of the sum and of y, and for
+    each tile but the first the rescaling of what was summed. In symbols without ``causal`` only."""
+    heads = m * g * n_kv
+    queries, scores, tiles = tiling_of(s_q, s_k, heads, causal, causal_variant, tile).counts()
+    return heads * (queries * (d + 1) + 2 * scores * (d + d_v + 1) + (tiles - queries) * (d_v + 3))
+
+
+def backward_flops(m, g, n_kv, s_q, s_k, d, d_v, causal=False, causal_variant="upper_left", tile=None):
+    """Of a query: Δ and two scalings, then for each key five products, of which one is the score's, once more. In
+    symbols without ``causal`` only."""
+    heads = m * g * n_kv
+    queries, scores, _ = tiling_of(s_q, s_k, heads, causal, causal_variant, tile).counts()
+    return heads * (queries * (d + 2 * d_v - 1) + 2 * scores * (3 * d + 2 * d_v + 1))
