@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from backpass import ops
-from backpass.shapes import Kind
+from backpass.shapes import Kind, parse
 from backpass.verify import draw
 from backpass.verify.drawing import options_for
 
@@ -32,7 +32,7 @@ def in_dtype(values, dtype):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_one_rounding_parts_16_bits_from_float32(stem, dtype):
     op, rng = ops.load(stem), np.random.default_rng(0)
-    lengths = {letter: length for letter, length in LENGTHS.items() if f" {letter}" in op.SHAPES}
+    lengths = {letter: length for letter, length in LENGTHS.items() if letter in parse(op.SHAPES).letters}
     drawn = [torch.from_numpy(3 * a if a.dtype == float else a) for a in draw(stem, rng, lengths=lengths)]
     inputs = in_dtype(drawn, dtype)
 
