@@ -65,6 +65,23 @@ def test_an_axis_of_heads_may_be_two_the_groups_and_those_within():
         derive(HEADS, **options, options={"head_order": "interleaved"})
 
 
+def test_a_last_axis_may_be_two_the_parts_that_an_option_counts_and_what_is_in_each():
+    product = r"""
+        given Q \in \mathbb{R}^{s \times p \times c}, K \in \mathbb{R}^{t \times p \times c}, V \in \mathbb{R}^{t \times d_v}
+        let S_{ij} = \prod_k \left( \sum_a Q_{ika} K_{jka} \right)
+        let Y_{ir} = \frac{\sum_j S_{ij} V_{jr}}{\sqrt{\sum_j S_{ij}^2}}
+    """
+    options = {
+        "name": "parts",
+        "forward": "multilinear_attention",
+        "options": {"p": "p", "normalization": "sphere"},
+        "sizes": [{"s": 2, "t": 2, "p": 3, "c": 2, "d_{v}": 2}],
+    }
+    derive(product, **options)
+    with pytest.raises(DerivationError, match=r"is not what multilinear_attention\.forward returns"):
+        derive(product.replace("\\prod_k", "\\sum_k"), **options)
+
+
 def test_a_linear_layer_without_bias(sources):
     kept = [
         line for line in sources["linear"].splitlines() if "dot{b}" not in line and r"\bar{b}" not in line
