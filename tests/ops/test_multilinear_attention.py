@@ -179,9 +179,7 @@ def test_what_it_does_not_know_is_refused_before_any_arithmetic(options, error, 
 def test_simplex_refuses_scores_whose_sum_is_not_positive_and_names_the_query():
     q, k, v, _ = drawn(leading=(2,))
     q[1, 3] = -q[1, 3]
-    message = (
-        r"q, k: of their scores expected rows whose sums are positive; got a sum of -\d.* in row \[1, 3\]"
-    )
+    message = r"q · k: expected rows whose sums are positive; got a sum of -\d.* in row \[1, 3\]"
     with pytest.raises(ValueError, match=message):
         multilinear_attention.forward(q, k, v, normalization="simplex")
     multilinear_attention.forward(

@@ -44,6 +44,7 @@ STEMS = (
     "flash_attention",
     "multi_head_attention",
     "multilinear_attention",
+    "linear_attention",
 )
 
 

@@ -71,22 +71,19 @@ def forward(
     dtype, and for a ``p`` that is no integer; ValueError for shapes that do not fit, a ``p`` that does not divide d,
     unknown words, and with "simplex" for scores of a query whose sum is not positive, unless all are 0.
     """
-    xp = check_inputs(SHAPES, q=q, k=k, v=v)
+    check_inputs(SHAPES, q=q, k=k, v=v)
     _check_options(p, q.shape[-1], normalization)
     check_causal(causal_variant)
     normaliser, hidden = NORMALIZATIONS[normalization]
 
     factors = tuple(_part(q, m, p) @ transpose(_part(k, m, p)) for m in range(p))
     scores = as_type_of(reduce(operator.mul, map(widened, factors)), q)
-    if causal:
-        mask = causal_mask(q.shape[-2], k.shape[-2], causal_variant, like=q)
-        scores = xp.where(mask, scores, hidden)
-    try:
-        a, weights = normaliser.forward(scores)
-    except ValueError as error:
-        raise ValueError(f"q, k: of their scores {str(error).removeprefix('x: ')}") from None
-    y, values = matmul.forward(a, v)
     variant = causal_variant if causal else None
+    try:
+        a, weights = normaliser.forward(_with_hidden(scores, hidden, variant))
+    except ValueError as error:
+        raise ValueError(f"q · k{str(error).removeprefix('x')}") from None
+    y, values = matmul.forward(a, v)
     return y, Saved(q, k, factors if p > 1 else (), weights, values, normalization, variant)
 
 
@@ -95,18 +92,23 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
     q, k, factors, weights, values, normalization, causal_variant = check_saved(saved, Saved)
     da, dv = matmul.backward(dy, values)
     dscores = NORMALIZATIONS[normalization][0].backward(da, weights)
-    xp = namespace(dscores)
-    if causal_variant is not None:
-        # A hidden score was a constant. Softmax leaves its gradient 0 by itself; the others do not.
-        s_q, s_k = dscores.shape[-2:]
-        mask = causal_mask(s_q, s_k, causal_variant, like=dscores)
-        dscores = xp.where(mask, dscores, 0.0)
 
+    # A hidden score was a constant. Softmax leaves its gradient 0 by itself; the others do not.
+    dscores = _with_hidden(dscores, 0, causal_variant)
     dfactors = _gradients_of_factors(dscores, factors)
     p = len(dfactors)
     dq = [dfactors[m] @ _part(k, m, p) for m in range(p)]
     dk = [transpose(dfactors[m]) @ _part(q, m, p) for m in range(p)]
+    xp = namespace(dy)
     return xp.concat(dq, axis=-1), xp.concat(dk, axis=-1), dv
+
+
+def _with_hidden(scores: Array, value: float, variant: str | None) -> Array:
+    """``scores[*, s_q, s_k]`` with ``value`` for the keys that a query may not see; without a variant it sees all."""
+    if variant is None:
+        return scores
+    s_q, s_k = scores.shape[-2:]
+    return namespace(scores).where(causal_mask(s_q, s_k, variant, like=scores), scores, value)
 
 
 def _gradients_of_factors(dproduct: Array, factors: Sequence[Array]) -> list[Array]:

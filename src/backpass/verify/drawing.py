@@ -32,6 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "feed_forward": {"activation": "swiglu"},
     "flash_attention": {"tile": 2},
     "multilinear_attention": {"p": 3, "normalization": "simplex"},
+    "linear_attention": {"causal": True, "chunk": 2},
 }
 # Other values of options, for `cases`: one more case each.
 OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -63,14 +64,16 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
         {"p": 1, "normalization": "softmax", "causal": True, "causal_variant": "lower_right"},
         {"normalization": "softmax"},
     ),
+    "linear_attention": ({"causal": False}, {"chunk": 1}),
     "multi_head_attention": (
         {"causal": True, "causal_variant": "lower_right", "head_order": "interleaved", "scale": 0.75},
     ),
 }
 
-# Lengths that have to be multiples of a number: of every p among the options.
+# Lengths that have to be multiples of a number: of every p among the options, for one.
 MULTIPLES: dict[str, dict[str, int]] = {
     "multilinear_attention": {"d": 6},
+    "linear_attention": {"d": 2},  # of width 1 a query has no gradient: its length does not matter
 }
 
 # Weights that are divided by the root of their length, as networks begin: others would make scores so large that one key

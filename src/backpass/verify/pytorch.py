@@ -265,6 +265,16 @@ def _multilinear_attention(
     return (scores / length.masked_fill(length == 0, 1.0)) @ v
 
 
+def _linear_attention(q, k, v, *, causal=False, chunk=64):
+    """PyTorch has none: the scores of all pairs, of which this operation has none."""
+    import torch
+
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scores = torch.einsum("...ic,...jc->...ij", q.to(wide), k.to(wide))
+    scores = scores.tril() if causal else scores
+    return torch.nn.functional.normalize(scores, p=1, dim=-1, eps=0) @ v.to(wide)
+
+
 def _tiled(x, times, dim):
     import torch
 
@@ -312,5 +322,6 @@ _OPERATORS: dict[str | None, Callable[..., Array]] = {
     "attention": _attention,
     "flash_attention": _attention,
     "multilinear_attention": _multilinear_attention,
+    "linear_attention": _linear_attention,
     "multi_head_attention": _multi_head_attention,
 }

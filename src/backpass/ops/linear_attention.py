@@ -1,0 +1,136 @@
+r"""Linear attention: weights proportional to the products of query and keys, in time and memory linear in the length.
+
+.. math:: P = Q K^\top, \quad
+          \sigma_i = \sum_k P_{ik}, \quad
+          Y_{ij} = \frac{1}{\sigma_i} \sum_k P_{ik} V_{kj}, \qquad
+          U_{ij} = \frac{\bar{Y}_{ij}}{\sigma_i}, \quad
+          c_i = \frac{1}{\sigma_i} \sum_k \bar{Y}_{ik} Y_{ik}, \quad
+          \bar{Q} = U V^\top K - c \mathbf{1}_s^\top K, \quad
+          \bar{K} = V U^\top Q - \mathbf{1}_s c^\top Q, \quad
+          \bar{V} = K Q^\top U
+
+Derived on the page ``attention/linear_time``. The formulas are those without ``causal``, read from the right: K⊤V is
+[d, d_v], however long the sequence. Values and gradients are those of ``multilinear_attention`` with one factor and
+``normalization="simplex"``, which holds the [s, s] scores that are never seen here. So a sum of scores that is exactly 0
+counts as nothing to attend to, output and gradient 0, also where scores that are not 0 cancel; a negative one
+is refused. Numbers of 16 bits are computed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+from typing import NamedTuple
+
+from backpass.arrays import Array, as_type_of, causal_mask, namespace, transpose, widened
+from backpass.shapes import check_cotangent, check_inputs, check_saved, check_sums
+
+SHAPES = "q[*, s>0, d>0], k[*, s, d], v[*, s, d_v] -> y[*, s, d_v]"
+POSITIVE = ("q", "k")
+
+
+class Saved(NamedTuple):
+    """The inputs, the output, and a number a query. States are computed anew: for every chunk one would have to be kept."""
+
+    q: Array  # [*, s, d]
+    k: Array  # [*, s, d]
+    v: Array  # [*, s, d_v]
+    y: Array  # [*, s, d_v]
+    divisor: (
+        Array  # [*, s, 1], the sum of a query's scores, ∞ where it is 0; in float32 for inputs of 16 bits
+    )
+    chunk: int | None  # None where every query sees every key
+
+
+def forward(q: Array, k: Array, v: Array, *, causal: bool = False, chunk: int = 64) -> tuple[Array, Saved]:
+    """``y[*, s, d_v]`` of queries ``q[*, s, d]``, keys ``k[*, s, d]`` and values ``v[*, s, d_v]``.
+
+    With ``causal``, query i sees the keys up to i; scores exist for ``chunk`` queries and as many keys at a time. Raises
+    TypeError for what is no floating-point array or of differing library, device or dtype, and for a ``chunk``
+    that is no integer; ValueError for shapes that do not fit, a ``chunk`` below 1, and for a query whose scores
+    have a negative sum.
+    """
+    xp = check_inputs(SHAPES, q=q, k=k, v=v)
+    _check_chunk(chunk)
+    chunk = chunk if causal else None
+
+    sums = _sums(widened(q), widened(k), _with_ones(widened(v)), chunk)
+    weighted, total = sums[..., :-1], sums[..., -1:]
+    check_sums("q · k", total, total == 0)
+
+    # Whatever is divided by ∞ is 0, and so is its gradient.
+    divisor = xp.where(total == 0, math.inf, total)  # [*, s, 1]
+    y = as_type_of(weighted / divisor, v)
+    return y, Saved(q, k, v, y, divisor, chunk)
+
+
+def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
+    """``dq[*, s, d]``, ``dk[*, s, d]`` and ``dv[*, s, d_v]`` from ``dy[*, s, d_v]``."""
+    q, k, v, y, divisor, chunk = check_saved(saved, Saved)
+    xp = check_cotangent(dy, y.shape, like=y)
+    q, k, v, dy = widened(q), widened(k), widened(v), widened(dy)
+    u = dy / divisor  # [*, s, d_v]
+    c = -xp.sum(dy * y, axis=-1, keepdims=True) / divisor  # [*, s, 1]
+    v, u_and_c = _with_ones(v), xp.concat([u, c], axis=-1)  # [*, s, d_v + 1]
+
+    # In the forward pass a query gathered from the keys up to its own; so now it gathers its gradient from them, and a key
+    # from the queries that come after it: the same sums, of other arrays and for keys in reverse.
+    dq = _sums(u_and_c, v, k, chunk)
+    dk = _sums(v, u_and_c, q, chunk, reverse=True)
+    dv = _sums(k, q, u, chunk, reverse=True)
+    return as_type_of(dq, saved.q), as_type_of(dk, saved.k), as_type_of(dv, saved.v)
+
+
+def _sums(a: Array, b: Array, c: Array, chunk: int | None, *, reverse: bool = False) -> Array:
+    """``[*, s, n]`` of ``a[*, s, l]``, ``b[*, s, l]`` and ``c[*, s, n]``: Σ_j (a_i · b_j) c_j in row i, over all j; with a
+    chunk over j ≤ i, in ``reverse`` over j ≥ i."""
+    if chunk is None:
+        return a @ (transpose(b) @ c)
+    xp = namespace(a)
+    state = xp.zeros((*a.shape[:-2], a.shape[-1], c.shape[-1]), dtype=a.dtype, device=a.device)
+    starts = range(0, a.shape[-2], chunk)
+    parts = []
+    for start in reversed(starts) if reverse else starts:
+        rows = slice(start, start + chunk)
+        a_part, b_part, c_part = a[..., rows, :], b[..., rows, :], c[..., rows, :]
+        length = a_part.shape[-2]
+        seen = causal_mask(length, length, "upper_left", like=a)
+        seen = transpose(seen) if reverse else seen
+        scores = xp.where(seen, a_part @ transpose(b_part), 0.0)  # [*, chunk, chunk]
+        parts.append(scores @ c_part + a_part @ state)
+        state = state + transpose(b_part) @ c_part  # [*, l, n], of all chunks so far
+    return xp.concat(parts[::-1] if reverse else parts, axis=-2)
+
+
+def _with_ones(v: Array) -> Array:
+    """``v[*, s, d_v]`` and a column of ones, whose weighted sum is the sum of the weights."""
+    xp = namespace(v)
+    return xp.concat([v, xp.ones_like(v[..., :1])], axis=-1)
+
+
+def _check_chunk(chunk: object) -> None:
+    if not isinstance(chunk, Integral):
+        raise TypeError(f"chunk: expected an integer; got {type(chunk).__name__}")
+    if chunk < 1:
+        raise ValueError(f"chunk: expected at least 1 query at a time; got {chunk}")
+
+
+def forward_flops(m, s, d, d_v, causal=False, chunk=64):
+    """The sums, with the column that becomes the divisor, and a division for each output."""
+    return m * (_sums_flops(s, d, d_v + 1, causal, chunk) + s * d_v)
+
+
+def backward_flops(m, s, d, d_v, causal=False, chunk=64):
+    """Three sums like forward's, for dq, dk and dv; before them 3 d_v a query: u, and y's share of the divisor."""
+    dq_and_dk = 2 * _sums_flops(s, d_v + 1, d, causal, chunk)
+    return m * (dq_and_dk + _sums_flops(s, d, d_v, causal, chunk) + 3 * s * d_v)
+
+
+def _sums_flops(s, l, n, causal, chunk):  # noqa: E741
+    """Two products through a state [l, n]; or, chunk by chunk, the state's 4l − 1 for each of the s·n results, and the
+    scores, whose number is that of pairs within a chunk."""
+    if not causal:
+        return l * n * (2 * s - 1) + s * n * (2 * l - 1)
+    whole, rest = s // chunk, s - s // chunk * chunk
+    pairs = whole * chunk * chunk + rest * rest
+    return pairs * (2 * l - 1 + 2 * n) + s * n * (4 * l - 1)
