@@ -9,16 +9,12 @@ what the shapes say: the arrays that exist at once where most do.
 
 from __future__ import annotations
 
-import multiprocessing
-import resource
-import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 import torch
 from harness import draw, largest_error, say, settings, write
+from memory import in_a_process_of_its_own, rise
 
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
 from backpass.shapes import chosen_chunk
@@ -68,7 +64,7 @@ def main() -> None:
     for shape in chosen.pick(SHAPES, quick=QUICK):
         for provider in chosen.pick([*PROVIDERS], quick=["ours"]):
             say(f"{shape.model}, {shape.tokens} tokens: {provider}")
-            measured = in_a_process_of_its_own(provider, shape, chosen.device)
+            measured = in_a_process_of_its_own(measure, provider, shape, chosen.device)
             formula = FORMULAS[provider](shape)
             rows.append(
                 {
@@ -84,25 +80,14 @@ def main() -> None:
     write(chosen, "linear_cross_entropy_memory", QUESTION, COLUMNS, rows, method=METHOD)
 
 
-def in_a_process_of_its_own(provider: str, shape: Shape, device: str) -> Measured:
-    """What one step takes where nothing ran before it."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
-        return pool.submit(measure, provider, shape, device).result()
-
-
 def measure(provider: str, shape: Shape, device: str) -> Measured:
     """A step at a tiny shape, which loads what is loaded once; then the inputs; then the step that counts."""
     step = PROVIDERS[provider]
     step(*inputs(TINY, device))
     x, w, t = inputs(shape, device)
-
-    before = occupied(device)
-    begun = time.perf_counter()
-    dx, _ = step(x, w, t)
-    taken = high_water(device) - before  # waits for a GPU
-    seconds = time.perf_counter() - begun
-    return Measured(taken, seconds, largest_error(dx[:LOOKED_AT], exact_dx(x, w, t)))
+    taken = rise(lambda: step(x, w, t), device)
+    dx, _ = taken.result
+    return Measured(taken.bytes, taken.seconds, largest_error(dx[:LOOKED_AT], exact_dx(x, w, t)))
 
 
 def inputs(shape: Shape, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -111,24 +96,6 @@ def inputs(shape: Shape, device: str) -> tuple[torch.Tensor, torch.Tensor, torch
     w = draw(shape.V, shape.h, seed=1, dtype=torch.float32, device=device)
     t = torch.arange(shape.tokens, device=device) * 7919 % shape.V
     return x, w.div_(shape.h**0.5), t
-
-
-def occupied(device: str) -> int:
-    """The bytes from which the rise is measured: on a CPU the mark itself, at which the inputs, made last, left it."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
-    return high_water(device)
-
-
-def high_water(device: str) -> int:
-    """The most bytes that were occupied so far."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated()
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def exact_dx(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
