@@ -119,6 +119,11 @@ def check_tiling(tiling):
             part = np.ones_like(seen[rows, columns]) if visible is None else visible
             assert part.any() and 1 <= min(part.shape) and max(part.shape) <= tile
             assert np.array_equal(part, seen[rows, columns])
+            p = np.arange(12.0 * part.size).reshape(
+                2, 6 * part.shape[0], part.shape[1]
+            )  # two heads of six queries
+            hidden = tiling.hide(p, rows, columns)
+            assert np.array_equal(hidden, np.where(np.tile(part, (6, 1)), p, -np.inf))
             times[rows, columns] += part
             computed, tiles = computed + part.size, tiles + part.shape[0]
     assert np.array_equal(times, seen)
@@ -138,7 +143,7 @@ EQUIVALENT_TILINGS = {
 }
 
 
-@pytest.mark.parametrize("method", ["rows", "columns", "visible", "counts"])
+@pytest.mark.parametrize("method", ["rows", "columns", "visible", "hide", "counts"])
 def test_every_change_of_the_tiles_is_caught(method):
     """The backward walks these tiles, so that a change of them is one of the backward."""
 

@@ -70,6 +70,15 @@ class Tiling(NamedTuple):
         queries, keys = (xp.arange(part.start, part.stop, device=like.device) for part in (rows, columns))
         return keys <= queries[:, None] + self.ahead
 
+    def hide(self, p: Array, rows: slice, columns: slice) -> Array:
+        """The tile's scores ``p[B, g·r, c]``, −∞ where a query may not see a key."""
+        visible = self.visible(rows, columns, like=p)
+        if visible is None:
+            return p
+        xp, (B, queries, c), r = namespace(p), p.shape, visible.shape[0]
+        by_head = xp.reshape(p, (B, queries // r, r, c))
+        return xp.reshape(xp.where(visible, by_head, -math.inf), p.shape)
+
     def counts(self) -> tuple[int, int, int]:
         """How many queries see a key, how many scores are computed, and in how many tiles, summed over the queries."""
         if self.ahead is None:  # symbols pass as well
@@ -150,7 +159,7 @@ def _attended(q: Array, k: Array, v: Array, tiling: Tiling, rows: slice) -> tupl
     k_t = transpose(k)
     top, total, y = None, None, None
     for columns in tiling.columns(rows):
-        p = _scores(q, k_t[:, :, columns], tiling, rows, columns)
+        p = tiling.hide(q @ k_t[:, :, columns], rows, columns)
         new_top = xp.max(p, axis=-1, keepdims=True)
         if top is not None:
             # What has been summed so far was measured from the old maximum: it is now measured from the new one.
@@ -180,7 +189,7 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
         delta = xp.sum(dy_part * y_part, axis=-1, keepdims=True)
         dq_part = None
         for columns in tiling.columns(rows):
-            a = _scores(q_part, keys_t[:, :, columns], tiling, rows, columns)
+            a = tiling.hide(q_part @ keys_t[:, :, columns], rows, columns)
             a -= lse_part
             a = exp_over(a)  # the tile's weights, computed once more
             dp = dy_part @ values_t[:, :, columns]
@@ -195,17 +204,6 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
 
     dq = as_type_of(_in_order(dq, k, head_order), q)
     return dq, as_type_of(xp.reshape(dk, k.shape), k), as_type_of(xp.reshape(dv, v.shape), v)
-
-
-def _scores(q: Array, k_t: Array, tiling: Tiling, rows: slice, columns: slice) -> Array:
-    """``p[B, g·r, c]`` of scaled queries ``q[B, g·r, d]`` and keys ``k_t[B, d, c]``, −∞ where a key is hidden."""
-    p = q @ k_t
-    visible = tiling.visible(rows, columns, like=p)
-    if visible is None:
-        return p
-    xp = namespace(p)
-    by_head = (p.shape[0], p.shape[1] // visible.shape[0], *visible.shape)  # [B, g, r, c]
-    return xp.reshape(xp.where(visible, xp.reshape(p, by_head), -math.inf), p.shape)
 
 
 def _by_group(x: Array, n_kv: int, head_order: str) -> Array:
