@@ -162,23 +162,21 @@ def forward_flops(
 ):
     """The four projections, and attention between them."""
     t = t if has_memory else s
-    into = linear.forward_flops(m * s, h, g * n_kv * d, has_b_q) + linear.forward_flops(
-        m * t, h, n_kv * d, has_b_k
-    )
-    into += linear.forward_flops(m * t, h, n_kv * d_v, has_b_v)
-    heads = attention.forward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False)
-    return into + heads + linear.forward_flops(m * s, g * n_kv * d_v, h, has_b_o)
+    q = linear.forward_flops(m * s, h, g * n_kv * d, has_b_q)
+    k = linear.forward_flops(m * t, h, n_kv * d, has_b_k)
+    v = linear.forward_flops(m * t, h, n_kv * d_v, has_b_v)
+    o = linear.forward_flops(m * s, g * n_kv * d_v, h, has_b_o)
+    return q + k + v + attention.forward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False) + o
 
 
 def backward_flops(
     m, s, h, g, n_kv, d, d_v, t=None, has_b_q=True, has_b_v=True, has_b_o=True, has_memory=True
 ):
-    """The same parts' backwards, less the keys' bias; and the sums where gradients of the same rows meet."""
+    """The same parts' backwards, that of the keys without a bias; and the sums where gradients of the same rows meet."""
     t = t if has_memory else s
-    into = linear.backward_flops(m * s, h, g * n_kv * d, has_b_q) + linear.backward_flops(
-        m * t, h, n_kv * d, False
-    )
-    into += linear.backward_flops(m * t, h, n_kv * d_v, has_b_v)
-    heads = attention.backward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False)
-    meeting = m * t * h if has_memory else 2 * m * s * h
-    return into + heads + meeting + linear.backward_flops(m * s, g * n_kv * d_v, h, has_b_o)
+    q = linear.backward_flops(m * s, h, g * n_kv * d, has_b_q)
+    k = linear.backward_flops(m * t, h, n_kv * d, has_b=False)
+    v = linear.backward_flops(m * t, h, n_kv * d_v, has_b_v)
+    o = linear.backward_flops(m * s, g * n_kv * d_v, h, has_b_o)
+    sums = m * t * h if has_memory else 2 * m * s * h
+    return q + k + v + attention.backward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False) + o + sums
