@@ -43,7 +43,7 @@ STATIONS = (
         ("scale by 1/√d", "scale attention flash_attention"),
         ("weights", "softmax attention flash_attention multilinear_attention simplex_norm sphere_norm"),
         ("weighted values", "flash_attention attention matmul multilinear_attention"),
-        ("output projection", "linear multi_head_attention"),
+        ("output projection", "multi_head_attention linear"),
         ("add to stream", "dropout residual fork"),
     ),
     *_column(
