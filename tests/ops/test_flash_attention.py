@@ -289,6 +289,7 @@ def test_many_heads_have_smaller_tiles(heads, tile):
         ({"tile": 0}, ValueError, "tile: expected at least 1 query and key at a time; got 0"),
         ({"tile": -3}, ValueError, "tile: expected at least 1 query and key at a time; got -3"),
         ({"tile": 2.0}, TypeError, "tile: expected an integer; got float"),
+        ({"scale": "1"}, TypeError, "scale: expected a real number, or None for 1/√d; got str"),
         ({"causal_variant": "left"}, ValueError, "causal_variant: expected 'upper_left' or 'lower_right'"),
         (
             {"head_order": "none"},

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from numbers import Integral
 from typing import NamedTuple
 
 from backpass.arrays import (
@@ -37,7 +36,15 @@ from backpass.arrays import (
     widened,
     with_rows,
 )
-from backpass.shapes import check_causal, check_cotangent, check_head_order, check_inputs, check_saved
+from backpass.shapes import (
+    check_causal,
+    check_cotangent,
+    check_head_order,
+    check_inputs,
+    check_saved,
+    check_scale,
+    check_tile,
+)
 
 SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
 
@@ -124,12 +131,14 @@ def forward(
 
     The options are those of ``attention``, and ``tile``: of as many queries and keys do scores exist at a time, for all
     heads together; by default of 256, of fewer where there are many heads. Raises TypeError for what is no floating-point
-    array or of differing library, device or dtype, and for a ``tile`` that is no integer, ValueError for shapes that
+    array or of differing library, device or dtype, and for a ``scale`` or ``tile`` that is no number, ValueError for shapes that
     do not fit, unknown words and a ``tile`` below 1.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v)
     check_causal(causal_variant)
+    check_scale(scale)
     check_head_order(head_order)
+    check_tile(tile)
     *leading, n_h, s_q, d = q.shape
     n_kv, s_k, d_v = v.shape[-3:]
     tiling = tiling_of(s_q, s_k, size(leading) * n_h, causal, causal_variant, tile)
@@ -231,18 +240,12 @@ def _as_rows(x: Array) -> Array:
 
 
 def tiling_of(s_q: int, s_k: int, heads: int, causal: bool, causal_variant: str, tile: int | None) -> Tiling:
-    """The tiles of ``forward`` with these options. Raises what it raises for a ``tile`` that is none."""
-    ahead = None if not causal else s_k - s_q if causal_variant == "lower_right" else 0
+    """The tiles of ``forward`` with these options, of so many heads in all."""
     if tile is None:
         tile = LARGEST_TILE
         while tile > LEAST_TILE and heads * tile * tile > LARGEST_ARRAY:
             tile //= 2
-    elif getattr(tile, "is_Symbol", False):
-        pass
-    elif not isinstance(tile, Integral):
-        raise TypeError(f"tile: expected an integer; got {type(tile).__name__}")
-    elif tile < 1:
-        raise ValueError(f"tile: expected at least 1 query and key at a time; got {tile}")
+    ahead = None if not causal else s_k - s_q if causal_variant == "lower_right" else 0
     return Tiling(s_q, s_k, tile, ahead)
 
 
