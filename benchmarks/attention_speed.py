@@ -124,6 +124,10 @@ def explanations(chosen: Settings) -> list[str]:
     ]
     if chosen.device == "cpu":
         said.append("Our Triton kernel runs on a CUDA device, and was not timed here.")
+    else:
+        said.append(
+            "A call that cannot be recorded as a graph, such as one of autograd's, is timed as it runs."
+        )
     return said
 
 

@@ -48,6 +48,30 @@ def new(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.6))
         return figure, figure.subplots(rows, columns)
 
 
+def of_record(record: Any, x: str, y: str, by: str = "provider") -> tuple[Figure, Any, str]:
+    """A figure of a record's columns ``x`` and ``y`` on logarithmic axes, a line for each value of ``by``; its axes, and
+    its figures in words, for ``show``. Rows without a ``y`` are left out."""
+    headings = {key: f"{heading}, {unit}" if unit else heading for key, heading, unit in record.columns}
+    lines: dict[Any, dict[float, float]] = {}
+    for row in record.rows:
+        if row[y] is not None:
+            lines.setdefault(row[by], {})[row[x]] = row[y]
+
+    figure, axes = new()
+    for label, points in lines.items():
+        axes.loglog([*points], [*points.values()], label=label)
+    ticks = sorted({at for points in lines.values() for at in points})
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set(xlabel=headings[x], ylabel=headings[y])
+    axes.legend(fontsize=9)
+    words = "; ".join(
+        f"{label}: " + ", ".join(f"{value:.3g} at {at:,}" for at, value in points.items())
+        for label, points in lines.items()
+    )
+    return figure, axes, f"{headings[y]} against {headings[x]}, both axes logarithmic. {words}."
+
+
 def show(figure: Figure, alt: str) -> None:
     """Display the figure in a notebook or on a page; ``alt`` says in words what it shows.
 
