@@ -13,7 +13,7 @@ import torch
 from backpass import ops
 from backpass.arrays import namespace
 from backpass.ops import dropout, gelu, linear, matmul, softmax
-from backpass.verify import METHODS, Report, Row, VerificationError, check
+from backpass.verify import METHODS, Report, Row, VerificationError, check, draw
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((3, 5))
@@ -834,6 +834,10 @@ class TestSymbolic:
             "every element, exactly, at shape [3, 2]",
         ]
 
+    def test_where_there_would_be_many_symbols_the_shape_is_cut_down_further(self):
+        report = check("multi_head_attention", methods=["symbolic"])
+        assert report.rows[0].how.startswith("every element, exactly, at shape [2, 1]")
+
     def test_an_error_that_vanishes_for_two_entries_is_seen(self):
         """At n = 2 the factor 2 / n would be 1."""
 
@@ -851,6 +855,11 @@ def test_a_looser_tolerance_shows_its_reason():
     (row,) = check(softmax, X, methods=["finite_difference"], tolerances=tolerances).rows
     assert row.tolerance == 1e-3
     assert row.how.endswith("the forward is a float32 table")
+
+
+def test_what_makes_queries_and_keys_is_drawn_small_so_that_no_key_has_all_the_weight():
+    x, w_q, w_k, w_v, *_ = draw("multi_head_attention", np.random.default_rng(0), lengths={"h": 400})
+    np.testing.assert_allclose([x.std(), w_q.std(), w_k.std(), w_v.std()], [1, 0.05, 0.05, 1], rtol=0.05)
 
 
 def test_the_same_seed_gives_the_same_table():

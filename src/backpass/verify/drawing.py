@@ -105,7 +105,8 @@ def draw(
     """Standard normal float64 arrays for ``op.SHAPES``, one an input; None for those named in ``without``.
 
     Integers are tokens or targets, shuffled: of the V classes about as many as each occurs times, from three on the
-    last among them. Inputs that ``op`` lists as ``POSITIVE`` are without their signs.
+    last among them. Inputs that ``op`` lists as ``POSITIVE`` are without their signs. The weights that
+    make queries and keys are divided by the root of their length.
 
     ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a group of leading axes.
     Raises ValueError when ``op`` declares no SHAPES, or none such; TypeError where ``rng`` is no generator.
