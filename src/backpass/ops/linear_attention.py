@@ -36,9 +36,7 @@ class Saved(NamedTuple):
     k: Array  # [*, s, d]
     v: Array  # [*, s, d_v]
     y: Array  # [*, s, d_v]
-    divisor: (
-        Array  # [*, s, 1], the sum of a query's scores, ∞ where it is 0; in float32 for inputs of 16 bits
-    )
+    divisor: Array  # [*, s, 1], a query's sum of scores, ∞ where it is 0; float32 for 16 bits
     chunk: int | None  # None where every query sees every key
 
 
@@ -86,20 +84,26 @@ def _sums(a: Array, b: Array, c: Array, chunk: int | None, *, reverse: bool = Fa
     chunk over j ≤ i, in ``reverse`` over j ≥ i."""
     if chunk is None:
         return a @ (transpose(b) @ c)
-    xp = namespace(a)
-    state = xp.zeros((*a.shape[:-2], a.shape[-1], c.shape[-1]), dtype=a.dtype, device=a.device)
-    starts = range(0, a.shape[-2], chunk)
-    parts = []
-    for start in reversed(starts) if reverse else starts:
-        rows = slice(start, start + chunk)
+    chunks = _chunks(a, chunk)
+    parts, state = [], transpose(b[..., :0, :]) @ c[..., :0, :]  # the state of no rows: zeros
+    for rows in reversed(chunks) if reverse else chunks:
         a_part, b_part, c_part = a[..., rows, :], b[..., rows, :], c[..., rows, :]
-        length = a_part.shape[-2]
-        seen = causal_mask(length, length, "upper_left", like=a)
-        seen = transpose(seen) if reverse else seen
-        scores = xp.where(seen, a_part @ transpose(b_part), 0.0)  # [*, chunk, chunk]
+        scores = _of_one_side(a_part @ transpose(b_part), reverse)  # [*, chunk, chunk]
         parts.append(scores @ c_part + a_part @ state)
         state = state + transpose(b_part) @ c_part  # [*, l, n], of all chunks so far
-    return xp.concat(parts[::-1] if reverse else parts, axis=-2)
+    return namespace(a).concat(parts[::-1] if reverse else parts, axis=-2)
+
+
+def _chunks(a: Array, chunk: int) -> list[slice]:
+    """The rows of ``a[*, s, l]``, ``chunk`` at a time."""
+    return [slice(start, start + chunk) for start in range(0, a.shape[-2], chunk)]
+
+
+def _of_one_side(scores: Array, reverse: bool) -> Array:
+    """``scores[*, c, c]`` with 0 for the keys that come later; in ``reverse``, earlier."""
+    *_, length = scores.shape
+    seen = causal_mask(length, length, "upper_left", like=scores)
+    return namespace(scores).where(transpose(seen) if reverse else seen, scores, 0)
 
 
 def _with_ones(v: Array) -> Array:
