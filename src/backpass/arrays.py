@@ -132,14 +132,14 @@ def plus(total: Array | None, term: Array) -> Array:
 
 
 def plus_product(total: Array | None, a: Array, b: Array) -> Array:
-    """``total[*, m, n] + a[*, m, k] @ b[*, k, n]``, or the product alone where there is no total yet.
+    """``total + a @ b`` of matrices, or of two stacks of them, or the product alone where there is no total yet.
 
     NumPy and PyTorch add in the storage of ``total``, which must be the caller's own. PyTorch makes no second array of
-    its size, of matrices and of stacks of them.
+    its size.
     """
     if total is None:
         return a @ b
-    if array_api_compat.is_torch_array(total) and len(total.shape) in (2, 3):
+    if array_api_compat.is_torch_array(total):
         return total.addmm_(a, b) if len(total.shape) == 2 else total.baddbmm_(a, b)
     total += a @ b
     return total

@@ -129,10 +129,11 @@ def forward(
     """``y[*, n_h, s_q, d_v]`` of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k, d]`` and values
     ``v[*, n_kv, s_k, d_v]``.
 
-    The options are those of ``attention``, and ``tile``: of as many queries and keys do scores exist at a time, for all
-    heads together; by default of 256, of fewer where there are many heads. Raises TypeError for what is no floating-point
-    array or of differing library, device or dtype, and for a ``scale`` or ``tile`` that is no number, ValueError for shapes that
-    do not fit, unknown words and a ``tile`` below 1.
+    The options are those of ``attention``, and ``tile``, the number of queries, and of keys, whose scores exist at a
+    time, in all heads at once: by default 256, fewer where there are many heads.
+
+    Raises TypeError for what is no floating-point array or of differing library, device or dtype, and for a ``scale``
+    or ``tile`` that is no number, ValueError for shapes that do not fit, unknown words and a ``tile`` below 1.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v)
     check_causal(causal_variant)
