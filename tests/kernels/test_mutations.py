@@ -85,6 +85,22 @@ def unknown_tokens_are_nan(kernel) -> bool:
     return torch.equal(y[1:3], w[[0, 2]]) and bool(torch.isnan(y[[0, 3]]).all())
 
 
+def weights_of_high_scores_are_right(kernel) -> bool:
+    """Whether y and the log-sum-exps are, where scores are near 400, near −400, or rise or fall by 400 from the first tile
+    to the second, and where a query sees no key."""
+    q, k, v = (torch.randn(1, s, 5, generator=torch.Generator().manual_seed(s)) for s in (22, 18, 17))
+    v = torch.cat([v, v[:, :1]], dim=1)
+    k[..., :2] = torch.tensor([[1.0, 0.0]] * 16 + [[1.0, 1.0]] * 2)
+    q[0, 18:, :2] = torch.tensor([[400, 0], [-400, 0], [-400, 400], [0, -400]])
+    options = {"scale": 1.0, "causal": True, "causal_variant": "lower_right", "tile": 16}
+    y, saved = kernel.forward(q, k, v, **options)
+    y_64, saved_64 = ops.load("flash_attention").forward(q.double(), k.double(), v.double(), **options)
+    lse = saved.lse.double() * np.log(2)
+    return torch.allclose(y.double(), y_64, rtol=3e-4, atol=3e-4) and torch.allclose(
+        lse, saved_64.lse, rtol=1e-5
+    )
+
+
 TILES = {"ROW_BYTES": 4, "TILE_BYTES": 128}
 # One program for several blocks of rows, so that it has something to add up.
 ONE_PROGRAM = {"sums_over_rows.PROGRAMS": 1, "launch.SHORT_ROWS_ELEMENTS": 128}
@@ -114,6 +130,12 @@ TURNED = ("a", "b", "cos", "sin", "SIGN", "turned_a", "turned_b", "_rotated")
 BY_SIGN = {"sin * SIGN → sin / SIGN": "The sign is 1 or −1."}
 # Of each of three tokens 13 or 14: a few blocks of one token, with rows before and after them.
 RUNS = {"settings": {"BLOCK": 4}, "lengths": {"V": 3, "h": 5}, "leading": (40,)}
+# Two tiles of queries and two of keys, of which one is hidden, one seen whole, and two are cut; query 0 sees no key.
+HEAD = {
+    "lengths": {"g": 1, "n_kv": 1, "s_q": 18, "s_k": 17, "d": 5, "d_v": 7},
+    "leading": (),
+    "options": {"tile": 16, "causal": True, "causal_variant": "lower_right"},
+}
 ONE_ROW = "With rows in pieces a program has one row; the entry below has several."
 ONE_PIECE = (
     "A row that is one piece is summed once, and nothing before it; the entry above has several pieces."
@@ -391,6 +413,65 @@ TABLE = [
     Changed(
         "rope", "_turn_neighbours", (*TURNED, "x", "y"), options={"interleaved": True}, equivalent=BY_SIGN
     ),
+    Changed(
+        "flash_attention",
+        "_forward",
+        (
+            "q",
+            "k",
+            "v",
+            "scores",
+            "top",
+            "higher",
+            "subtracted",
+            "exps",
+            "rescale",
+            "total",
+            "y",
+            "divisor",
+            "lse",
+            "LOG2_SCALE",
+        ),
+        **HEAD,
+        also=weights_of_high_scores_are_right,
+        equivalent={
+            "tl.where(total == 0.0, 1.0, total) → tl.where(total == 0.0, 2.0, total)": "Only of a query that sees no key is the "
+            "sum 0, what it divides 0, and its logarithm added to −∞.",
+            "total == 0.0 → total == -0.0": "0 and −0 are equal.",
+            "top + tl.log2(divisor) → higher + tl.log2(divisor)": "After the loop both are the last maximum.",
+            "tl.maximum(top, tl.max(scores, axis=1) * LOG2_SCALE) → tl.maximum(tl.max(scores, axis=1) * LOG2_SCALE, top)": "The "
+            "larger of two is the larger of two.",
+        },
+    ),
+    Changed("flash_attention", "_backward_delta", ("dy", "y", "delta"), **HEAD),
+    Changed(
+        "flash_attention",
+        "_backward_keys",
+        (
+            "q",
+            "k",
+            "dy",
+            "v",
+            "lse",
+            "scores",
+            "logs",
+            "a",
+            "da",
+            "delta",
+            "dp",
+            "dk",
+            "dv",
+            "SCALE",
+            "LOG2_SCALE",
+        ),
+        **HEAD,
+    ),
+    Changed(
+        "flash_attention",
+        "_backward_queries",
+        ("q", "k", "dy", "v", "lse", "scores", "logs", "a", "da", "delta", "dp", "dq", "SCALE", "LOG2_SCALE"),
+        **HEAD,
+    ),
     Changed("embedding", "_backward_blocks", ("total", "dy"), **RUNS),
     Changed("embedding", "_backward_rows", ("total", "dy", "part"), **RUNS),
 ]
@@ -417,7 +498,8 @@ def changes(function, values: tuple[str, ...]) -> list:
         lost, gained = before - after, after - before
         return not gained or [following.get(name) for name in lost] == list(gained)
 
-    return [mutant for mutant in mutants(function, arithmetic(set(values))) if wanted(mutant.tree)]
+    every = mutants(function, arithmetic(set(values)), lambda name, other: following.get(name) == other)
+    return [mutant for mutant in every if wanted(mutant.tree)]
 
 
 def names_in(tree: ast.AST) -> Counter:

@@ -28,6 +28,7 @@ STEMS = (
     "swiglu",
     "rope",
     "embedding",
+    "flash_attention",
 )
 
 

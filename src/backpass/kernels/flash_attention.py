@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 
 from backpass.kernels import interpreted
+from backpass.kernels.flash_attention_tiles import keys_seen, load_rows, queries_seeing, seen, store_rows
 from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
@@ -34,7 +35,10 @@ from backpass.kernels.launch import (
     capability,
     check_tensor,
     check_tensors,
+    on_rows,
     packed,
+    row_start,
+    rows_of,
     to_be_filled,
 )
 from backpass.shapes import (
@@ -49,7 +53,8 @@ from backpass.shapes import (
 SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
 
 LOG2_E = math.log2(math.e)
-DELTA_ELEMENTS = 4096  # of dy and y in one program: 32 for each of its 128 threads
+# How often numbers are rounded to 16 bits on the longest way, from q to dq: the weights, y, the scores' gradients, dq.
+ROUNDINGS = 4
 
 
 class Tiles(NamedTuple):
@@ -174,8 +179,10 @@ def backward_launches(
     dv: torch.Tensor,
 ) -> Iterator[Launch]:
     """The launches that write Δ, then dk and dv, then dq, all contiguous: those that have something to write."""
-    if to_be_filled(delta):
+    if to_be_filled(saved.y):
         yield delta_launch(dy, saved.y, delta)
+    else:
+        delta.zero_()  # the values have no width, or there are none
     numbers = {"lse_ptr": packed(saved.lse), "delta_ptr": delta}
     if to_be_filled(dk) or to_be_filled(dv):
         yield _launch(_backward_keys, "keys", saved, {"dy": dy}, {**numbers, "dk_ptr": dk, "dv_ptr": dv})
@@ -184,15 +191,10 @@ def backward_launches(
 
 
 def delta_launch(dy: torch.Tensor, y: torch.Tensor, delta: torch.Tensor) -> Launch:
-    """The launch that writes the sums of dy ∘ y over the width of a head."""
-    n_h, s_q, d_v = y.shape[-3:]
-    width = _padded(d_v)
-    rows = max(1, DELTA_ELEMENTS // width)
-    tiles = triton.cdiv(s_q, rows)
-    sizes = {"n_h": n_h, "s_q": s_q, "tiles": tiles}
-    arguments = {**_walk("dy", dy), "y_ptr": packed(y), "delta_ptr": delta, **sizes}
-    constants = {"D_V": d_v, "WIDTH_V": width, "QUERIES": rows, "WIDE": TRITON_DTYPES[delta.dtype]}
-    return Launch(_backward_delta, delta.numel() // s_q * tiles, arguments, constants, 4)
+    """The launch that writes the sums of dy ∘ y over the width of a head; of dy, which may have any strides, one for each
+    row."""
+    dy, walk = rows_of(dy)
+    return on_rows(_backward_delta, {"dy_ptr": dy, "y_ptr": packed(y), "delta_ptr": delta, **walk}, y)
 
 
 def _launch(
@@ -307,21 +309,21 @@ def _forward(
 
     row = first + tl.arange(0, QUERIES)
     q_head = q_ptr + b * q_stride_b + head * q_stride_n
-    q = _rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
+    q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
 
     top = tl.full([QUERIES], -float("inf"), WIDE)
     total = tl.zeros([QUERIES], WIDE)
     y = tl.zeros([QUERIES, WIDTH_V], WIDE)
-    whole, end = _keys_seen(first, s_k, ahead, QUERIES, KEYS, CAUSAL)
+    whole, end = keys_seen(first, s_k, ahead, QUERIES, KEYS, CAUSAL)
     for masked in tl.static_range(2):
         for start in range(whole if masked else 0, end if masked else whole, KEYS):
             column = start + tl.arange(0, KEYS)
-            k = _rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
-            v = _rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
+            k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
+            v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
 
             scores = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=WIDE)  # less LOG2_SCALE
             if masked:
-                scores = tl.where(_seen(row, column, s_k, ahead, CAUSAL), scores, -float("inf"))
+                scores = tl.where(seen(row, column, s_k, ahead, CAUSAL), scores, -float("inf"))
 
             # When a tile raises the maximum, what was summed so far was summed against the old one, and
             # 2^(old − new) puts that right. A query that has seen no key yet has no maximum: subtract 0.
@@ -338,27 +340,29 @@ def _forward(
     lse = top + tl.log2(divisor)
 
     tl.store(lse_ptr + b_head * s_q + row, lse, mask=row < s_q)
-    _store(y_ptr + b_head * s_q * D_V, row, s_q, y, D_V, WIDTH_V)
+    store_rows(y_ptr + b_head * s_q * D_V, row, s_q, y, D_V, WIDTH_V)
 
 
 @triton.jit
 def _backward_delta(
-    dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, n_h, s_q, d_v]
-    y_ptr,  # [b, n_h, s_q, d_v], contiguous
-    delta_ptr,  # [b, n_h, s_q], contiguous
-    n_h, s_q, tiles,
-    D_V: tl.constexpr, WIDTH_V: tl.constexpr, QUERIES: tl.constexpr, WIDE: tl.constexpr,
+    dy_ptr,  # [m, n], of the strides given: a row for each query of each head
+    y_ptr,  # [m, n], contiguous
+    delta_ptr,  # [m]
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    m, n,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Δ = Σ dy y, QUERIES queries of a head a program."""
-    b_head = (tl.program_id(0) // tiles).to(tl.int64)
-    row = tl.program_id(0) % tiles * QUERIES + tl.arange(0, QUERIES)
-    dy_head = dy_ptr + b_head // n_h * dy_stride_b + b_head % n_h * dy_stride_n
+    """Δ = Σ dy y, ROWS rows of at most COLUMNS elements a program."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    inside = (row < m) & (column < n)
 
-    dy = _rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(WIDE)
-    y = _rows(y_ptr + b_head * s_q * D_V, row, s_q, D_V, 1, D_V, WIDTH_V).to(WIDE)
-    delta = tl.sum(dy * y, axis=1)
+    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+    dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
+    y = tl.load(y_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
+    delta = tl.sum(dy * y, axis=1, keep_dims=True)
 
-    tl.store(delta_ptr + b_head * s_q + row, delta, mask=row < s_q)
+    tl.store(delta_ptr + row, delta, mask=row < m)
 
 
 @triton.jit
@@ -383,12 +387,12 @@ def _backward_keys(
     column = first + tl.arange(0, KEYS)
     k_head = k_ptr + b * k_stride_b + key_head * k_stride_n
     v_head = v_ptr + b * v_stride_b + key_head * v_stride_n
-    k = _rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
-    v = _rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
+    k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
+    v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
 
     dk = tl.zeros([KEYS, WIDTH], WIDE)
     dv = tl.zeros([KEYS, WIDTH_V], WIDE)
-    begin, whole = _queries_seeing(first, s_q, ahead, QUERIES, KEYS, CAUSAL)
+    begin, whole = queries_seeing(first, s_q, ahead, QUERIES, KEYS, CAUSAL)
     for masked in tl.static_range(2):
         # The heads that read these keys follow one another in one loop, so that the next one's loads do not wait.
         start, stop = (begin, whole) if masked else (whole, s_q)
@@ -400,8 +404,8 @@ def _backward_keys(
             q_head = q_ptr + b * q_stride_b + head * q_stride_n
             dy_head = dy_ptr + b * dy_stride_b + head * dy_stride_n
             row = start + step % steps * QUERIES + tl.arange(0, QUERIES)
-            q = _rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
-            dy = _rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
+            q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
+            dy = load_rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
 
             # All is transposed, [KEYS, QUERIES], so that no weight has to change its place for a product. Past the
             # last query the log-sum-exp is ∞, so the weight 0; keys past the last have rows of their own, never stored.
@@ -418,8 +422,8 @@ def _backward_keys(
             dp = a * (da - delta[None, :])
             dk = tl.dot(dp.to(FACTOR), q, dk, input_precision="ieee", out_dtype=WIDE)
 
-    _store(dk_ptr + b_key_head * s_k * D, column, s_k, dk * SCALE, D, WIDTH)
-    _store(dv_ptr + b_key_head * s_k * D_V, column, s_k, dv, D_V, WIDTH_V)
+    store_rows(dk_ptr + b_key_head * s_k * D, column, s_k, dk * SCALE, D, WIDTH)
+    store_rows(dv_ptr + b_key_head * s_k * D_V, column, s_k, dv, D_V, WIDTH_V)
 
 
 @triton.jit
@@ -446,65 +450,26 @@ def _backward_queries(
     row = first + tl.arange(0, QUERIES)
     q_head = q_ptr + b * q_stride_b + head * q_stride_n
     dy_head = dy_ptr + b * dy_stride_b + head * dy_stride_n
-    q = _rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
-    dy = _rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
-    lse = tl.load(lse_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
+    q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
+    dy = load_rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
+    lse = tl.load(lse_ptr + b_head * s_q + row, mask=row < s_q, other=float("inf"))
     delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
 
     dq = tl.zeros([QUERIES, WIDTH], WIDE)
-    whole, end = _keys_seen(first, s_k, ahead, QUERIES, KEYS, CAUSAL)
+    whole, end = keys_seen(first, s_k, ahead, QUERIES, KEYS, CAUSAL)
     for masked in tl.static_range(2):
         for start in range(whole if masked else 0, end if masked else whole, KEYS):
             column = start + tl.arange(0, KEYS)
-            k = _rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
-            v = _rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
+            k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
+            v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
 
             scores = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=WIDE)  # [QUERIES, KEYS]
             logs = scores * LOG2_SCALE - lse[:, None]
             if masked:
-                logs = tl.where(_seen(row, column, s_k, ahead, CAUSAL), logs, -float("inf"))
+                logs = tl.where(seen(row, column, s_k, ahead, CAUSAL), logs, -float("inf"))
             a = tl.exp2(logs)
             da = tl.dot(dy, tl.trans(v), input_precision="ieee", out_dtype=WIDE)
             dp = a * (da - delta[:, None])
             dq = tl.dot(dp.to(FACTOR), k, dq, input_precision="ieee", out_dtype=WIDE)
 
-    _store(dq_ptr + b_head * s_q * D, row, s_q, dq * SCALE, D, WIDTH)
-
-
-@triton.jit
-def _keys_seen(first, s_k, ahead, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr):
-    """How many keys, in whole tiles, does each of the queries from the first on see, and how many one of them."""
-    by_all = tl.minimum(tl.maximum(first + ahead + 1, 0), s_k) if CAUSAL else s_k
-    by_one = tl.minimum(tl.maximum(first + ahead + QUERIES, 0), s_k) if CAUSAL else s_k
-    return by_all // KEYS * KEYS, by_one
-
-
-@triton.jit
-def _queries_seeing(first, s_q, ahead, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr):
-    """Tiles of queries begin at the two: from the one on, one of the keys from the first on is seen; from the other on,
-    each of them."""
-    one = tl.maximum(first - ahead, 0) if CAUSAL else 0
-    each = tl.maximum(first - ahead + KEYS - 1, 0) if CAUSAL else 0
-    return one // QUERIES * QUERIES, tl.minimum(tl.cdiv(each, QUERIES) * QUERIES, s_q)
-
-
-@triton.jit
-def _seen(row, column, s_k, ahead, CAUSAL: tl.constexpr):
-    """Which keys there are, and which of them a query may see: [QUERIES, KEYS], or [1, KEYS] where all see the same."""
-    there = column[None, :] < s_k
-    return there & (column[None, :] <= row[:, None] + ahead) if CAUSAL else there
-
-
-@triton.jit
-def _rows(head, row, s, stride_s, stride_d, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Some of the s rows of a head, 0 beyond their D numbers. In place of rows past the last stands the last."""
-    column = tl.arange(0, WIDTH)[None, :].to(tl.int64)
-    at = tl.minimum(row, s - 1).to(tl.int64)[:, None] * stride_s + column * stride_d
-    return tl.load(head + at) if D == WIDTH else tl.load(head + at, mask=column < D, other=0.0)
-
-
-@triton.jit
-def _store(head, row, s, x, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Write those of the rows that a contiguous head of s rows has, in their D numbers."""
-    column = tl.arange(0, WIDTH)[None, :]
-    tl.store(head + row[:, None] * D + column, x, mask=(row[:, None] < s) & (column < D))
+    store_rows(dq_ptr + b_head * s_q * D, row, s_q, dq * SCALE, D, WIDTH)

@@ -14,7 +14,8 @@ from backpass.verify.precision import LOW, rows_against_float64
 from backpass.verify.report import FAILED, Row
 
 NAME = "Triton kernel"
-# In the last place, the least bound: a kernel computes in float32, then rounds once.
+# In the last place, the least bound: a kernel computes in float32, then rounds once, or, if its module says so, in
+# ROUNDINGS places on the way.
 UNITS = {"float32": 4, "float16": 1, "bfloat16": 1}
 
 # Rows longer than what a program holds of one at a time go through it in pieces, perhaps by another kernel. Few
@@ -66,10 +67,12 @@ def _placed(case: Case, inputs: tuple[object, ...]) -> tuple[object, ...]:
 def _rows(case: Case, kernel: ModuleType, where: str) -> list[Row]:
     y, saved = kernel.forward(*case.inputs, **case.subject.options)
     gradients = case.by_input(kernel.backward(to_kind_of(y, case.dy), saved))
-    rows = rows_against_float64(case, NAME, to_numpy(y), gradients, _units(case.dtype))
+    rows = rows_against_float64(case, NAME, to_numpy(y), gradients, _units(case.dtype, kernel))
     return [replace(row, how=f"{where}, {row.how}") for row in rows]
 
 
-def _units(dtype: str) -> int:
+def _units(dtype: str, kernel: ModuleType) -> int:
     """The interpreter cuts float32 off where a GPU rounds it to bfloat16: its errors are twice as large."""
-    return 2 * UNITS[dtype] if dtype == "bfloat16" and kernels.interpreted() else UNITS[dtype]
+    roundings = 1 if dtype == "float32" else getattr(kernel, "ROUNDINGS", 1)
+    cut = 2 if dtype == "bfloat16" and kernels.interpreted() else 1
+    return UNITS[dtype] * roundings * cut

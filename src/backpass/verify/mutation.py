@@ -41,8 +41,13 @@ class Mutant(NamedTuple):
     tree: ast.Module
 
 
-def mutants(function: Callable, chosen: Callable[[ast.AST], bool] = lambda node: True) -> Iterator[Mutant]:
-    """Every single change of the function, each once; of what is ``chosen`` and lies within, if not of all."""
+def mutants(
+    function: Callable,
+    chosen: Callable[[ast.AST], bool] = lambda node: True,
+    exchanged: Callable[[str, str], bool] = lambda name, other: True,
+) -> Iterator[Mutant]:
+    """Every single change of the function, each once; of what is ``chosen`` and lies within, if not of all. In the place
+    of a name stands every other with which it is ``exchanged``."""
     source = textwrap.dedent(inspect.getsource(function))
     lines = source.splitlines()
     original = ast.parse(source)
@@ -52,6 +57,9 @@ def mutants(function: Callable, chosen: Callable[[ast.AST], bool] = lambda node:
         if index not in mutable:
             continue
         for replacement in _alternatives(node, original):
+            names = isinstance(node, ast.Name) and isinstance(replacement, ast.Name)
+            if names and not exchanged(node.id, replacement.id):
+                continue
             tree = _replaced(original, index, replacement)
             text = ast.unparse(tree)
             if text not in seen:
