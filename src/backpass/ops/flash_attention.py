@@ -199,12 +199,8 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
         delta = xp.sum(dy_part * y_part, axis=-1, keepdims=True)
         dq_part = None
         for columns in tiling.columns(rows):
-            a = tiling.hide(q_part @ keys_t[:, :, columns], rows, columns)
-            a -= lse_part
-            a = exp_over(a)  # the tile's weights, computed once more
-            dp = dy_part @ values_t[:, :, columns]
-            dp -= delta
-            dp *= a
+            p = tiling.hide(q_part @ keys_t[:, :, columns], rows, columns)
+            a, dp = _softmax_again(p, lse_part, dy_part @ values_t[:, :, columns], delta)
             dq_part = plus_product(dq_part, dp, keys[:, columns, :])
             dk_part = plus_product(dk[:, columns, :], xp.matrix_transpose(dp), q_part)
             dv_part = plus_product(dv[:, columns, :], xp.matrix_transpose(a), dy_part)
@@ -214,6 +210,15 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
 
     dq = as_type_of(_in_order(dq, k, head_order), q)
     return dq, as_type_of(xp.reshape(dk, k.shape), k), as_type_of(xp.reshape(dv, v.shape), v)
+
+
+def _softmax_again(p: Array, lse: Array, da: Array, delta: Array) -> tuple[Array, Array]:
+    """The weights of a tile's scores, and the scores' gradient from that of the weights, in the storage of both."""
+    p -= lse
+    a = exp_over(p)
+    da -= delta
+    da *= a
+    return a, da
 
 
 def _by_group(x: Array, n_kv: int, head_order: str) -> Array:
