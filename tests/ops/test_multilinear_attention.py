@@ -185,3 +185,16 @@ def test_simplex_refuses_scores_whose_sum_is_not_positive_and_names_the_query():
     multilinear_attention.forward(
         q, k, v, p=2, normalization="simplex"
     )  # a product of two negative factors is positive
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_product_of_16_bits_passes_through_numbers_past_their_range(dtype):
+    """Of factors about 600, 600 and 0.02 the first two make 360,000, past float16's largest number; all three do not."""
+    q, k, v, dy = drawn()
+    q *= np.repeat([300.0, 300.0, 0.01], 2)
+    arrays = [torch.tensor(a).to(dtype) for a in (q, k, v, dy)]
+    found = both(*arrays, p=3, normalization="simplex")
+    exact = both(*(a.double() for a in arrays), p=3, normalization="simplex")
+    for a, b in zip(found, exact, strict=True):
+        assert a.dtype == dtype
+        assert (a.double() - b).abs().max() <= 8 * torch.finfo(dtype).eps * b.abs().max()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from backpass.cost import memory
+from backpass.cost import count, memory
 from backpass.interpreters import counting
 from backpass.interpreters.closed_world import Array
 from backpass.ops import simplex_norm, softmax
@@ -108,6 +108,10 @@ def test_it_keeps_its_output_and_one_number_a_row():
     y, saved = simplex_norm.forward(x)
     assert saved.y is y and saved.divisor.shape == (4, 1)
     assert memory(simplex_norm, x).activations == y.nbytes + 4 * 8
+
+
+def test_where_only_a_shape_is_given_the_numbers_drawn_are_positive():
+    assert count(simplex_norm, (50, 3)).forward.total == 50 * 5
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

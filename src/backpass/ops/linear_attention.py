@@ -80,7 +80,7 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
 
 
 def _sums(a: Array, b: Array, c: Array, chunk: int | None, *, reverse: bool = False) -> Array:
-    """``[*, s, n]`` of ``a[*, s, l]``, ``b[*, s, l]`` and ``c[*, s, n]``: Σ_j (a_i · b_j) c_j in row i, over all j; with a
+    """``[*, s, n]`` of ``a[*, s, r]``, ``b[*, s, r]`` and ``c[*, s, n]``: Σ_j (a_i · b_j) c_j in row i, over all j; with a
     chunk over j ≤ i, in ``reverse`` over j ≥ i."""
     if chunk is None:
         return a @ (transpose(b) @ c)
@@ -90,12 +90,12 @@ def _sums(a: Array, b: Array, c: Array, chunk: int | None, *, reverse: bool = Fa
         a_part, b_part, c_part = a[..., rows, :], b[..., rows, :], c[..., rows, :]
         scores = _of_one_side(a_part @ transpose(b_part), reverse)  # [*, chunk, chunk]
         parts.append(scores @ c_part + a_part @ state)
-        state = state + transpose(b_part) @ c_part  # [*, l, n], of all chunks so far
+        state = state + transpose(b_part) @ c_part  # [*, r, n], of all chunks so far
     return namespace(a).concat(parts[::-1] if reverse else parts, axis=-2)
 
 
 def _chunks(a: Array, chunk: int) -> list[slice]:
-    """The rows of ``a[*, s, l]``, ``chunk`` at a time."""
+    """The rows of ``a[*, s, r]``, ``chunk`` at a time."""
     return [slice(start, start + chunk) for start in range(0, a.shape[-2], chunk)]
 
 
@@ -130,11 +130,11 @@ def backward_flops(m, s, d, d_v, causal=False, chunk=64):
     return m * (dq_and_dk + _sums_flops(s, d, d_v, causal, chunk) + 3 * s * d_v)
 
 
-def _sums_flops(s, l, n, causal, chunk):  # noqa: E741
-    """Two products through a state [l, n]; or, chunk by chunk, the state's 4l − 1 for each of the s·n results, and the
+def _sums_flops(s, r, n, causal, chunk):
+    """Two products through a state [r, n]; or, chunk by chunk, the state's 4r − 1 for each of the s·n results, and the
     scores, whose number is that of pairs within a chunk."""
     if not causal:
-        return l * n * (2 * s - 1) + s * n * (2 * l - 1)
+        return r * n * (2 * s - 1) + s * n * (2 * r - 1)
     whole, rest = s // chunk, s - s // chunk * chunk
     pairs = whole * chunk * chunk + rest * rest
-    return pairs * (2 * l - 1 + 2 * n) + s * n * (4 * l - 1)
+    return pairs * (2 * r - 1 + 2 * n) + s * n * (4 * r - 1)
