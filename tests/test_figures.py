@@ -23,7 +23,7 @@ def record() -> Record:
         columns=[["s", "length", ""], ["provider", "provider", ""], ["mebibytes", "peak", "MiB"]],
         rows=[
             {"s": 512, "provider": "ours", "mebibytes": 1.5},
-            {"s": 1024, "provider": "ours", "mebibytes": 3.25},
+            {"s": 1024, "provider": "ours", "mebibytes": 12345.6},
             {"s": 512, "provider": "theirs", "mebibytes": 2.0},
             {"s": 1024, "provider": "theirs", "mebibytes": None},
         ],
@@ -33,7 +33,7 @@ def record() -> Record:
 def test_each_provider_is_a_line_of_its_rows(record):
     _, axes, _ = figures.of_record(record, "s", "mebibytes")
     lines = {line.get_label(): line.get_xydata() for line in axes.get_lines()}
-    np.testing.assert_array_equal(lines["ours"], [[512, 1.5], [1024, 3.25]])
+    np.testing.assert_array_equal(lines["ours"], [[512, 1.5], [1024, 12345.6]])
     np.testing.assert_array_equal(lines["theirs"], [[512, 2.0]])
     assert axes.get_xscale() == axes.get_yscale() == "log"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["512", "1,024"]
@@ -43,6 +43,6 @@ def test_each_provider_is_a_line_of_its_rows(record):
 def test_its_figures_are_said_in_words(record):
     figure, _, words = figures.of_record(record, "s", "mebibytes")
     assert words == (
-        "peak, MiB against length, both axes logarithmic. ours: 1.5 at 512, 3.25 at 1,024; theirs: 2 at 512."
+        "peak, MiB against length, both axes logarithmic. ours: 1.5 at 512, 12,300 at 1,024; theirs: 2 at 512."
     )
     assert 'role="img"' in figures.to_html(figure, alt=words)

@@ -66,7 +66,7 @@ def of_record(record: Any, x: str, y: str, by: str = "provider") -> tuple[Figure
     axes.set(xlabel=headings[x], ylabel=headings[y])
     axes.legend(fontsize=9)
     words = "; ".join(
-        f"{label}: " + ", ".join(f"{value:.3g} at {at:,}" for at, value in points.items())
+        f"{label}: " + ", ".join(f"{float(f'{value:.3g}'):,.9g} at {at:,}" for at, value in points.items())
         for label, points in lines.items()
     )
     return figure, axes, f"{headings[y]} against {headings[x]}, both axes logarithmic. {words}."
