@@ -25,7 +25,7 @@ def at(expressions, numbers):
 def test_the_expressions_have_numpys_values(stem):
     op, rng = ops.load(stem), np.random.default_rng(5)
     options = options_for(op)
-    lengths = dict(zip(parse(op.SHAPES).letters, (3, 2, 2), strict=False))
+    lengths = dict(zip(parse(op.SHAPES).letters, (3, 2, 2, 1, 2, 1, 2), strict=False))
     inputs = draw(op, rng, lengths=lengths, leading={"*": (2,), "*a": (2, 1), "*b": (2,)})
     specs = parse(op.SHAPES).inputs
     symbols = [
