@@ -411,15 +411,14 @@ def _backward_keys(
             # last query the log-sum-exp is ∞, so the weight 0; keys past the last have rows of their own, never stored.
             lse = tl.load(lse_ptr + b_head * s_q + row, mask=row < s_q, other=float("inf"))
             scores = tl.dot(k, tl.trans(q), input_precision="ieee", out_dtype=WIDE)
+            da = tl.dot(v, tl.trans(dy), input_precision="ieee", out_dtype=WIDE)
             logs = scores * LOG2_SCALE - lse[None, :]
             if masked:
                 logs = tl.where(column[:, None] <= row[None, :] + ahead, logs, -float("inf"))
             a = tl.exp2(logs)
             dv = tl.dot(a.to(FACTOR), dy, dv, input_precision="ieee", out_dtype=WIDE)
-
-            da = tl.dot(v, tl.trans(dy), input_precision="ieee", out_dtype=WIDE)
             delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
-            dp = a * (da - delta[None, :])
+            dp = a * (da - delta[None, :])  # while tensor cores work on dv
             dk = tl.dot(dp.to(FACTOR), q, dk, input_precision="ieee", out_dtype=WIDE)
 
     store_rows(dk_ptr + b_key_head * s_k * D, column, s_k, dk * SCALE, D, WIDTH)
