@@ -70,12 +70,12 @@ class Tiles(NamedTuple):
 # For heads of up to 64, 128 and 256 numbers. What a program keeps, queries or keys, is long: the longer, the fewer
 # bytes are read for a product. What it meets is as long as registers (255 a thread) and shared memory allow.
 WIDTHS = (64, 128, 256)
-HOPPER = {  # 227 KiB of shared memory for a program; a product takes 64 rows of its first factor from 4 warps
+HOPPER = {  # 227 KiB of shared memory for a program; a product takes 64 rows of its first factor from each 4 warps
     "forward": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2)),
     "keys": (Tiles(64, 128, 8, 3), Tiles(64, 128, 8, 2), Tiles(16, 64, 8, 2)),
     "queries": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 64, 8, 2)),
 }
-OTHERS = {  # 99 KiB, the least that a GPU with tensor cores for bfloat16 has
+OTHERS = {  # 99 KiB, the least that a GPU which multiplies bfloat16 has
     "forward": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 32, 8, 2)),
     "keys": (Tiles(32, 128, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 8, 2)),
     "queries": (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 3), Tiles(32, 32, 8, 2)),
@@ -85,6 +85,7 @@ FLOAT32 = {  # multiplied without tensor cores, from registers
     "keys": (Tiles(16, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 2)),
     "queries": (Tiles(32, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 4, 2)),
 }
+# Heads of 256 numbers take 160 KiB in float64, and dk and dv's program spills: 64 bytes a thread.
 FLOAT64 = dict.fromkeys(
     ("forward", "keys", "queries"), (Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 1), Tiles(16, 16, 8, 1))
 )
@@ -166,8 +167,7 @@ def forward_launch(saved: Saved) -> Launch:
     if saved.scale <= 0:
         q = saved.q.detach() * (-1 if saved.scale < 0 else 0)
         saved = saved._replace(q=q, scale=-saved.scale or 1.0)
-    written = {"y_ptr": saved.y, "lse_ptr": saved.lse}
-    return _launch(_forward, "forward", saved, {}, written)
+    return _launch(_forward, "forward", saved, {}, {"y_ptr": saved.y, "lse_ptr": saved.lse})
 
 
 def backward_launches(
@@ -185,9 +185,11 @@ def backward_launches(
         delta.zero_()  # the values have no width, or there are none
     numbers = {"lse_ptr": packed(saved.lse), "delta_ptr": delta}
     if to_be_filled(dk) or to_be_filled(dv):
-        yield _launch(_backward_keys, "keys", saved, {"dy": dy}, {**numbers, "dk_ptr": dk, "dv_ptr": dv})
+        written = {"dk_ptr": dk, "dv_ptr": dv}
+        yield _launch(_backward_keys, "keys", saved, {"dy": dy}, numbers | written, SCALE=saved.scale)
     if to_be_filled(dq):
-        yield _launch(_backward_queries, "queries", saved, {"dy": dy}, {**numbers, "dq_ptr": dq})
+        written = {"dq_ptr": dq}
+        yield _launch(_backward_queries, "queries", saved, {"dy": dy}, numbers | written, SCALE=saved.scale)
 
 
 def delta_launch(dy: torch.Tensor, y: torch.Tensor, delta: torch.Tensor) -> Launch:
@@ -203,6 +205,7 @@ def _launch(
     saved: Saved,
     strided: dict[str, torch.Tensor],
     contiguous: dict[str, torch.Tensor],
+    **constants: float,
 ) -> Launch:
     """The launch of a kernel on q, k, v and what else is strided: of a program for each tile of what it keeps."""
     q, k, v = saved.q, saved.k, saved.v
@@ -215,10 +218,9 @@ def _launch(
     walks = [_walk(name, x) for name, x in {"q": q, "k": k, "v": v, **strided}.items()]
     sizes = {"n_kv": n_kv, "g": n_h // n_kv, "s_q": s_q, "s_k": s_k, "ahead": saved.ahead or 0, "tiles": kept}
     arguments = {name: value for walk in (*walks, contiguous, sizes) for name, value in walk.items()}
-    constants = {
+    constants |= {
         "CAUSAL": saved.ahead is not None,
         "CONSECUTIVE": saved.head_order == "consecutive",
-        "SCALE": saved.scale,
         "LOG2_SCALE": saved.scale * LOG2_E,
         "D": d,
         "D_V": d_v,
@@ -294,7 +296,7 @@ def _forward(
     y_ptr,  # [b, g · n_kv, s_q, d_v], contiguous
     lse_ptr,  # [b, g · n_kv, s_q], contiguous
     n_kv, g, s_q, s_k, ahead, tiles,
-    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, LOG2_SCALE: tl.constexpr,
+    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr, LOG2_SCALE: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -321,7 +323,7 @@ def _forward(
             k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
             v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
 
-            scores = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=WIDE)  # less LOG2_SCALE
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=WIDE)  # unscaled
             if masked:
                 scores = tl.where(seen(row, column, s_k, ahead, CAUSAL), scores, -float("inf"))
 
