@@ -58,6 +58,27 @@ def test_a_row_of_zeros_has_output_and_gradient_zero(make, mean):
         np.testing.assert_allclose(ours[others], alone, rtol=1e-13)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("make", [np.array, torch.tensor], ids=["numpy", "torch"])
+def test_a_row_whose_mean_is_too_small_for_the_dtype_has_output_and_gradient_zero(make):
+    x, dy = np.array([[5e-324, 0.0, 0.0], [1.0, 2.0, 3.0]]), np.array([[1.0, -2.0, 3.0]] * 2)
+    y, dx = map(plain, both(make(x), make(dy), mean=True))
+    assert not y[0].any() and not dx[0].any()
+    assert y[1].tolist() == [0.5, 1.0, 1.5] and dx[1].any()
+    assert plain(simplex_norm.forward(make(x))[0])[0].tolist() == [1, 0, 0]  # over the sum, which is not 0
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_row_whose_sum_is_past_the_dtype_has_output_and_gradient_zero_as_in_pytorch(mean):
+    x, dy = np.array([1e308, 1e308, 1.0]), np.array([1.0, -2.0, 3.0])
+    t = torch.tensor(x, requires_grad=True)
+    theirs = t / (t.mean() if mean else t.sum())
+    (dx,) = torch.autograd.grad(theirs, t, torch.tensor(dy))
+    for ours, its in zip(both(x, dy, mean=mean), (theirs.detach(), dx), strict=True):
+        assert ours.tolist() == its.tolist() == [0, 0, 0]
+
+
 def test_entries_may_be_negative_where_the_sum_is_positive():
     x, dy = drawn()
     x[:, 0] = -0.5 * x[:, 1]

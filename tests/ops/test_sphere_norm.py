@@ -46,6 +46,30 @@ def test_a_row_of_zeros_has_output_and_gradient_zero(make, mean):
         np.testing.assert_allclose(ours[others], alone, rtol=1e-14)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("make", [np.array, torch.tensor], ids=["numpy", "torch"])
+def test_a_row_whose_mean_square_is_too_small_for_the_dtype_has_output_and_gradient_zero(make):
+    x = np.array([[4e-23, 0, 0], [1, -1, 1]], np.float32)
+    dy = np.array([[1, -2, 3]] * 2, np.float32)
+    y, dx = map(plain, both(make(x), make(dy), mean=True))
+    assert not y[0].any() and not dx[0].any()
+    assert y[1].tolist() == [1, -1, 1] and dx[1].any()
+    assert plain(sphere_norm.forward(make(x))[0])[0, 0] > 0.9  # over its length, which is not 0
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_row_whose_squares_are_past_the_dtype_has_output_and_gradient_zero_as_in_pytorch(mean):
+    x, dy = np.array([1e200, -1.0, 1.0]), np.array([1.0, -2.0, 3.0])
+    t = torch.tensor(x, requires_grad=True)
+    square = t.square().mean() if mean else t.square().sum()
+    theirs = t / square.sqrt()
+    (dx,) = torch.autograd.grad(theirs, t, torch.tensor(dy))
+    for ours, its in zip(both(x, dy, mean=mean), (theirs.detach(), dx), strict=True):
+        np.testing.assert_array_equal(ours, 0)
+        np.testing.assert_array_equal(its, 0)
+
+
 @pytest.mark.parametrize("factor", [1e-140, 0.25, -1.0, -3.0, 1e140])
 def test_a_factor_leaves_its_sign_and_divides_the_gradient(factor):
     x, dy = drawn()

@@ -5,8 +5,9 @@ r"""Simplex normalisation: each row divided by its sum. Rows of positive numbers
           \bar{x}_{ri} = \frac{1}{\sigma_r} \Big( \bar{y}_{ri} - \sum_j \bar{y}_{rj} y_{rj} \Big)
 
 Derived on the page ``attention/multilinear``. Softmax is this of the exponentials. With ``mean=True`` a row is divided
-by its mean. A row of zeros, which has nothing to attend to, has output and gradient 0; any other row whose sum is not
-positive is refused. Rows of 16 bits are computed in float32 and rounded once.
+by its mean. A row of zeros, which has nothing to attend to, has output and gradient 0; so has one whose mean is too
+small for the dtype, and, as in PyTorch, one whose sum, of which the mean is made, is past the dtype's largest number. Any
+other row whose sum is not positive is refused. Rows of 16 bits are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Saved(NamedTuple):
     """The output and what divided its row: the backward never needs x."""
 
     y: Array  # [*, n]
-    divisor: Array  # [*, 1], the sum or the mean, ∞ for a row of zeros; in float32 for rows of 16 bits
+    divisor: Array  # [*, 1], the sum or the mean, ∞ where it is 0; in float32 for rows of 16 bits
     n: int | None  # with mean=True, where backward divides by it too
 
 
@@ -40,8 +41,9 @@ def forward(x: Array, *, mean: bool = False) -> tuple[Array, Saved]:
     total = xp.sum(wide, axis=-1, keepdims=True)  # [*, 1]
     check_sums("x", total, xp.all(wide == 0, axis=-1, keepdims=True))
 
-    # Whatever is divided by ∞ is 0, and so is its gradient.
-    divisor = xp.where(total == 0, math.inf, total / x.shape[-1] if mean else total)
+    # Whatever is divided by ∞ is 0, and so is its gradient. A mean can be 0 where its sum is not.
+    divisor = total / x.shape[-1] if mean else total
+    divisor = xp.where(divisor == 0, math.inf, divisor)
     y = as_type_of(wide / divisor, x)
     return y, Saved(y, divisor, x.shape[-1] if mean else None)
 

@@ -6,8 +6,8 @@ r"""Sphere normalisation: each row divided by its length, so that it lies on the
 
 Derived on the page ``attention/multilinear``. With ``mean=True`` a row is divided by its root mean square, √n times
 smaller: RMS normalisation without its ε. A row of zeros, which has nothing to attend to, has output and gradient
-0; one whose squares are all too small for the dtype counts as such. Rows of 16 bits are computed in float32 and
-rounded once.
+0; so has one whose squares are all, or whose mean square is, too small for the dtype, and, as in PyTorch, one the sum of
+whose squares is past the dtype's largest number. Rows of 16 bits are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ class Saved(NamedTuple):
     """The output and what divided its row: the backward never needs x."""
 
     y: Array  # [*, n]
-    divisor: (
-        Array  # [*, 1], the length or the root mean square, ∞ for a row of zeros; float32 for rows of 16 bits
-    )
+    divisor: Array  # [*, 1], the length or the root mean square, ∞ where it is 0; float32 for rows of 16 bits
     n: int | None  # with mean=True, where backward divides by it too
 
 
@@ -40,8 +38,9 @@ def forward(x: Array, *, mean: bool = False) -> tuple[Array, Saved]:
     wide = widened(x)
     total = xp.sum(wide * wide, axis=-1, keepdims=True)  # [*, 1]
 
-    # Whatever is divided by ∞ is 0, and so is its gradient.
-    divisor = xp.where(total == 0, math.inf, xp.sqrt(total / x.shape[-1] if mean else total))
+    # Whatever is divided by ∞ is 0, and so is its gradient. A mean can be 0 where its sum is not.
+    divisor = xp.sqrt(total / x.shape[-1] if mean else total)
+    divisor = xp.where(divisor == 0, math.inf, divisor)
     y = as_type_of(wide / divisor, x)
     return y, Saved(y, divisor, x.shape[-1] if mean else None)
 
