@@ -84,6 +84,11 @@ def inverse_root(n: int, xp: ModuleType) -> Any:
     return (xp.pi / (int(n) * xp.pi)) ** Fraction(1, 2)
 
 
+def as_number(value: Any) -> Any:
+    """The value as a number of Python's own, where it is a scalar of NumPy's, which would bring its dtype along."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def widened(x: Array) -> Array:
     """``x`` in float32 where its type has 16 bits, in which squares overflow and sums lose digits; else ``x`` itself."""
     xp = namespace(x)
@@ -99,7 +104,8 @@ def as_type_of(x: Array, like: Array) -> Array:
 def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
     """Sum ``x`` over the axes along which an array of ``shape`` was broadcast to reach ``x.shape``.
 
-    This is the adjoint of broadcasting. Nothing is added where nothing was broadcast.
+    This is the adjoint of broadcasting. Nothing is added where nothing was broadcast. Numbers of 16 bits are added in
+    float32.
     """
     xp = namespace(x)
     new_axes = len(x.shape) - len(shape)
@@ -109,7 +115,7 @@ def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
         if axis < new_axes or (shape[axis - new_axes] == 1 and length != 1)
     ]
     if stretched:
-        x = xp.sum(x, axis=tuple(stretched), keepdims=True)
+        x = as_type_of(xp.sum(widened(x), axis=tuple(stretched), keepdims=True), x)
     return xp.reshape(x, shape)
 
 

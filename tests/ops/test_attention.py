@@ -177,6 +177,31 @@ def test_scores_of_any_size_stay_finite():
         assert all(torch.isfinite(x).all() for x in (y, *gradients))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_16_bits_are_as_exact_as_pytorchs(dtype, size):
+    """Scores of 16 bits would not be, where they are large."""
+    inputs = [(x * f).to(dtype) for x, f in zip(draw(40, 50, 2, 2, 16, 16), (size, 1, 1, 1), strict=True)]
+    *inputs, dy = inputs
+    wide = [x.double() for x in inputs]
+    expected = by_autograd(lambda q, k, v: SDPA(q, k, v, enable_gqa=True), wide, dy.double())
+    theirs = by_autograd(lambda q, k, v: SDPA(q, k, v, enable_gqa=True), inputs, dy)
+    y, gradients = by_hand(inputs, dy)
+    found = zip((y, *gradients), (theirs[0], *theirs[1]), (expected[0], *expected[1]), strict=True)
+    for ours, other, exact in found:
+        unit = torch.finfo(dtype).eps * exact.abs().max()
+        assert (ours - exact).abs().max() <= 2 * (other - exact).abs().max() + unit
+
+
+def test_the_gradient_of_a_bias_of_16_bits_sums_in_float32():
+    """4096 queries whose gradient is the same: NumPy adds float16 one by one."""
+    q, k = np.zeros((1, 4096, 1), np.float16), np.zeros((1, 2, 1), np.float16)
+    v, bias = np.array([[[1], [-1]]], np.float16), np.zeros(2, np.float16)
+    y, saved = ops.attention.forward(q, k, v, bias)
+    dbias = ops.attention.backward(np.ones_like(y), saved)[3]
+    assert dbias.tolist() == [2048, -2048]
+
+
 # What is saved, and what is refused
 
 
@@ -200,6 +225,7 @@ def test_the_weights_are_most_of_what_is_saved():
             ValueError,
             "head_order: expected 'consecutive' or 'interleaved'; got 'tiled'",
         ),
+        ({"causal": "False"}, TypeError, "causal: expected True or False; got str"),
         ({"scale": "half"}, TypeError, "scale: expected a real number, or None for 1/√d; got str"),
         (
             {"scale": torch.tensor(0.5)},

@@ -303,3 +303,27 @@ def test_bad_options_are_refused_before_any_arithmetic(options, error, message):
     with counting.tally() as tally, pytest.raises(error, match=message):
         flash_attention.forward(*inputs, **options)
     assert tally.total == 0
+
+
+@pytest.mark.parametrize("tile", [1, 2, 3, None])
+def test_scores_of_minus_infinity_in_any_tile_are_attentions(tile):
+    """In the first tile, before there is a maximum; and in every tile of a row."""
+    rng = np.random.default_rng(0)
+    q, k, v, dy = (rng.standard_normal((2, 2, s, 3)) for s in (4, 6, 6, 4))
+    q[..., 0] = np.abs(q[..., 0])
+    k[0, 0, :4, 0] = k[1, 1, :, 0] = -np.inf
+    y, saved = flash_attention.forward(q, k, v, tile=tile)
+    expected, as_saved = attention.forward(q, k, v)
+    np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-15)
+    assert not y[1, 1].any()
+    with np.errstate(invalid="ignore"):  # 0 times an infinite key, in dq
+        found, others = flash_attention.backward(dy, saved), attention.backward(dy, as_saved)
+    for gradient, other in zip(found[1:], others[1:3], strict=True):
+        np.testing.assert_allclose(gradient, other, rtol=1e-12, atol=1e-14)
+
+
+def test_a_scale_of_numpys_keeps_the_dtype():
+    q, k, v = (np.random.default_rng(0).standard_normal((2, 5, 3)).astype(np.float32) for _ in range(3))
+    y, saved = flash_attention.forward(q, k, v, scale=1 / np.sqrt(3))
+    assert type(saved.scale) is float and saved.lse.dtype == np.float32
+    np.testing.assert_array_equal(y, flash_attention.forward(q, k, v)[0])

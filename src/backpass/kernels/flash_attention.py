@@ -125,7 +125,7 @@ def forward(
     for what is no tensor on a device where kernels run, ValueError for wider heads.
     """
     check_tensors(SHAPES, q=q, k=k, v=v)
-    check_causal(causal_variant)
+    check_causal(causal, causal_variant)
     check_head_order(head_order)
     check_scale(scale)
     check_tile(tile)

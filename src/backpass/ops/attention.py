@@ -11,8 +11,8 @@ r"""Scaled dot-product attention: every query's average of the values, by the so
 
 Derived on the page ``attention/scaled_dot_product``, for one head; several heads that share keys and values on the page
 ``attention/grouped_query``. M is the bias: numbers added to the scores, of which −∞ hides a key from a query. A
-query that may see no key has output and gradient 0, where some of PyTorch's ways to compute it give NaN. What passes
-between the steps has the dtype of the inputs.
+query that may see no key has output and gradient 0, where some of PyTorch's ways to compute it give NaN. For inputs of
+16 bits everything between them and the results is float32; what is saved is rounded to 16 bits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from backpass.arrays import (
     Array,
+    as_type_of,
     causal_mask,
     heads_by_group,
     heads_in_order,
@@ -29,6 +30,7 @@ from backpass.arrays import (
     namespace,
     sum_to_shape,
     transpose,
+    widened,
 )
 from backpass.ops import matmul, softmax
 from backpass.ops import scale as scaling  # `scale` is forward's option
@@ -54,7 +56,7 @@ class Saved(NamedTuple):
     q: Array  # [*, n_kv, g·s_q, d], scaled
     k: Array  # [*, n_kv, s_k, d]
     v: Array  # [*, n_kv, s_k, d_v]
-    weights: softmax.Saved  # a[*, n_kv, g·s_q, s_k]
+    a: Array  # [*, n_kv, g·s_q, s_k]
     head_order: str
     bias: tuple[int, ...] | None  # its shape
 
@@ -81,51 +83,52 @@ def forward(
     ValueError for shapes that do not fit and for unknown words.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias)
-    check_causal(causal_variant)
+    check_causal(causal, causal_variant)
     check_head_order(head_order)
     check_scale(scale)
     heads, s_q, n_kv, s_k = *q.shape[-3:-1], *k.shape[-3:-1]
     factor = inverse_root(max(q.shape[-1], 1), xp) if scale is None else scale
 
     # The heads that share a key head are one longer sequence of queries: [*, n_kv, g · s_q, d].
-    q, scaled = scaling.forward(heads_by_group(q, n_kv, head_order), factor=factor)
-    by_head = q.shape[:-1]  # [*, n_kv, g, s_q]
+    queries, scaled = scaling.forward(heads_by_group(widened(q), n_kv, head_order), factor=factor)
+    by_head = queries.shape[:-1]  # [*, n_kv, g, s_q]
     rows = (*by_head[:-2], by_head[-2] * s_q)
-    q = xp.reshape(q, (*rows, q.shape[-1]))
-    p, _ = matmul.forward(q, transpose(k))
+    queries = xp.reshape(queries, (*rows, q.shape[-1]))
+    s, _ = matmul.forward(queries, transpose(widened(k)))
     if bias is not None or causal:
-        p = xp.reshape(p, (*by_head, s_k))
-        p = p if bias is None else p + _bias_by_group(bias, n_kv, heads, head_order)
-        p = xp.where(causal_mask(s_q, s_k, causal_variant, like=q), p, -math.inf) if causal else p
-        p = xp.reshape(p, (*rows, s_k))
-    a, weights = softmax.forward(p)
-    y, _ = matmul.forward(a, v)
-    y = heads_in_order(xp.reshape(y, (*by_head, v.shape[-1])), head_order)
+        s = xp.reshape(s, (*by_head, s_k))
+        s = s if bias is None else s + _bias_by_group(widened(bias), n_kv, heads, head_order)
+        s = xp.where(causal_mask(s_q, s_k, causal_variant, like=s), s, -math.inf) if causal else s
+        s = xp.reshape(s, (*rows, s_k))
+    a, _ = softmax.forward(s)
+    y, _ = matmul.forward(a, widened(v))
+    y = as_type_of(heads_in_order(xp.reshape(y, (*by_head, v.shape[-1])), head_order), q)
     shape = None if bias is None else tuple(bias.shape)
-    return y, Saved(scaled, q, k, v, weights, head_order, shape)
+    return y, Saved(scaled, as_type_of(queries, q), k, v, as_type_of(a, q), head_order, shape)
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array, Array | None]:
     """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``, ``dv[*, n_kv, s_k, d_v]`` and ``dbias`` of the bias's shape
     (None without one) from ``dy[*, n_h, s_q, d_v]``."""
-    scaled, q, k, v, weights, head_order, bias = check_saved(saved, Saved)
+    scaled, q, k, v, a, head_order, bias = check_saved(saved, Saved)
     *leading, n_kv, g, s_q, _ = scaled.shape
     s_k, d_v = v.shape[-2:]
     xp = check_cotangent(dy, (*leading, n_kv * g, s_q, d_v), like=v)
 
     rows = (*leading, n_kv, g * s_q)
+    dy, q, a = (widened(x) for x in (dy, q, a))
     dy = xp.reshape(heads_by_group(dy, n_kv, head_order), (*rows, d_v))
-    da, dv = matmul.backward(dy, matmul.Saved(weights.y, v))
-    dp = softmax.backward(da, weights)
+    da, dv = matmul.backward(dy, matmul.Saved(a, widened(v)))
+    ds = softmax.backward(da, softmax.Saved(a))
 
     # In the forward pass the bias was added to the scores, perhaps one number to many; so now their gradient is its own.
     dbias = None
     if bias is not None:
-        dbias = heads_in_order(xp.reshape(dp, (*leading, n_kv, g, s_q, s_k)), head_order)
-        dbias = sum_to_shape(dbias, bias)
-    dq, dk = matmul.backward(dp, matmul.Saved(q, transpose(k)))
-    dq = scaling.backward(xp.reshape(dq, scaled.shape), scaled)
-    return heads_in_order(dq, head_order), transpose(dk), dv, dbias
+        dbias = heads_in_order(xp.reshape(ds, (*leading, n_kv, g, s_q, s_k)), head_order)
+        dbias = as_type_of(sum_to_shape(dbias, bias), v)
+    dq, dk = matmul.backward(ds, matmul.Saved(q, transpose(widened(k))))
+    dq = heads_in_order(scaling.backward(xp.reshape(dq, scaled.shape), scaled), head_order)
+    return as_type_of(dq, v), as_type_of(transpose(dk), v), as_type_of(dv, v), dbias
 
 
 def _bias_by_group(bias: Array, n_kv: int, heads: int, head_order: str) -> Array:

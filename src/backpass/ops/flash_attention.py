@@ -23,7 +23,9 @@ from typing import NamedTuple
 
 from backpass.arrays import (
     Array,
+    as_number,
     as_type_of,
+    bounded_below,
     exp_over,
     heads_by_group,
     heads_in_order,
@@ -136,14 +138,14 @@ def forward(
     or ``tile`` that is no number, ValueError for shapes that do not fit, unknown words and a ``tile`` below 1.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v)
-    check_causal(causal_variant)
+    check_causal(causal, causal_variant)
     check_scale(scale)
     check_head_order(head_order)
     check_tile(tile)
     *leading, n_h, s_q, d = q.shape
     n_kv, s_k, d_v = v.shape[-3:]
     tiling = tiling_of(s_q, s_k, size(leading) * n_h, causal, causal_variant, tile)
-    scale = inverse_root(max(d, 1), xp) if scale is None else scale
+    scale = inverse_root(max(d, 1), xp) if scale is None else as_number(scale)
 
     queries, keys, values = _by_group(q, n_kv, head_order), _merged(k), _merged(v)
     *by_head, _ = queries.shape  # [B, g, s_q]
@@ -174,12 +176,13 @@ def _attended(q: Array, k: Array, v: Array, tiling: Tiling, rows: slice) -> tupl
         if top is not None:
             # What has been summed so far was measured from the old maximum: it is now measured from the new one.
             new_top = xp.max(xp.stack([top, new_top]), axis=0)
-            rescale = xp.exp(top - new_top)
+            rescale = xp.exp(top - bounded_below(new_top))
             total, y = total * rescale, y * rescale
         top = new_top
-        p = exp_over(p - top)
+        p = exp_over(p - bounded_below(top))
         total = plus(total, xp.sum(p, axis=-1, keepdims=True))
         y = plus_product(y, p, v[:, columns, :])
+    total = xp.where(total == 0, 1.0, total)  # every score was −∞, and so is the maximum: y is 0
     return y / total, top + xp.log(total)
 
 
@@ -200,7 +203,7 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
         dq_part = None
         for columns in tiling.columns(rows):
             p = tiling.hide(q_part @ keys_t[:, :, columns], rows, columns)
-            a, dp = _softmax_again(p, lse_part, dy_part @ values_t[:, :, columns], delta)
+            a, dp = _softmax_again(p, bounded_below(lse_part), dy_part @ values_t[:, :, columns], delta)
             dq_part = plus_product(dq_part, dp, keys[:, columns, :])
             dk_part = plus_product(dk[:, columns, :], xp.matrix_transpose(dp), q_part)
             dv_part = plus_product(dv[:, columns, :], xp.matrix_transpose(a), dy_part)

@@ -73,7 +73,7 @@ def forward(
     """
     check_inputs(SHAPES, q=q, k=k, v=v)
     _check_options(p, q.shape[-1], normalization)
-    check_causal(causal_variant)
+    check_causal(causal, causal_variant)
     normaliser, hidden = NORMALIZATIONS[normalization]
 
     factors = tuple(_part(q, m, p) @ transpose(_part(k, m, p)) for m in range(p))

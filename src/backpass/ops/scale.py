@@ -11,9 +11,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import NamedTuple
 
-import numpy as np
-
-from backpass.arrays import Array, as_type_of, widened
+from backpass.arrays import Array, as_number, as_type_of, widened
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 
 SHAPES = "x[*] -> y[*]"
@@ -35,8 +33,7 @@ def forward(x: Array, *, factor: float) -> tuple[Array, Saved]:
     check_inputs(SHAPES, x=x)
     if not isinstance(factor, Real) and not getattr(factor, "is_real", False):  # a SymPy symbol may be real
         raise TypeError(f"factor: expected a real number, a constant; got {type(factor).__name__}")
-    if isinstance(factor, np.generic):
-        factor = factor.item()  # a scalar of NumPy's would bring its own dtype along
+    factor = as_number(factor)
     return as_type_of(widened(x) * factor, x), Saved(factor, tuple(x.shape), kind(x))
 
 
