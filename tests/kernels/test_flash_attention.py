@@ -181,10 +181,22 @@ def test_a_query_that_sees_no_key_has_output_and_gradient_0(dtype, device, poiso
     dq, dk, dv = kernel.backward(dy, saved)
     assert torch.all(y[:, :33] == 0)
     assert torch.all(dq[:, :33] == 0)
-    assert torch.all(saved.lse[:, :33] == -INF)
+    assert torch.all(saved.lse[:, :33] == INF)
     alone = run(q[:, 33:], k, v, dy[:, 33:], causal=True, tile=16)
     for found, expected in zip((y[:, 33:], dq[:, 33:], dk, dv), alone, strict=True):
         torch.testing.assert_close(found, expected)
+
+
+@each_way
+def test_a_query_whose_scores_are_all_below_every_number_sees_nothing(options, device, poisoned):
+    """−10⁵⁰, which is −∞ in float32."""
+    q, k, v, dy = draw_all(20, 40, 16, 16, device)
+    q[0, 2], k[..., 0] = 0.0, -1e25
+    q[..., 0], q[0, 2, 0] = 0.0, 1e25
+    y, dq, dk, dv = run(q, k, v, dy, **options, tile=16)
+    assert torch.all(y[0, 2] == 0)
+    assert torch.all(dq[0, 2] == 0)
+    assert all(torch.all(torch.isfinite(x)) for x in (y, dq, dk, dv))
 
 
 def test_tiles_that_nobody_sees_are_not_read(device, poisoned):

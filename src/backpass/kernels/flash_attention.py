@@ -99,7 +99,7 @@ class Saved(NamedTuple):
     k: torch.Tensor  # [*, n_kv, s_k, d]
     v: torch.Tensor  # [*, n_kv, s_k, d_v]
     y: torch.Tensor  # [*, n_h, s_q, d_v]
-    lse: torch.Tensor  # [*, n_h, s_q], in the dtype computed in
+    lse: torch.Tensor  # [*, n_h, s_q], in the dtype computed in; ∞ of a query that sees no key
     ahead: int | None  # query i sees the keys up to i + ahead; every key for None
     scale: float
     head_order: str
@@ -330,16 +330,18 @@ def _forward(
             # When a tile raises the maximum, what was summed so far was summed against the old one, and
             # 2^(old − new) puts that right. A query that has seen no key yet has no maximum: subtract 0.
             higher = tl.maximum(top, tl.max(scores, axis=1) * LOG2_SCALE)
-            subtracted = tl.where(higher == -float("inf"), 0.0, higher) if masked else higher
+            subtracted = tl.where(higher == -float("inf"), 0.0, higher)
             exps = tl.exp2(scores * LOG2_SCALE - subtracted[:, None])
             rescale = tl.exp2(top - subtracted)
             total = total * rescale + tl.sum(exps, axis=1)
             y = tl.dot(exps.to(FACTOR), v, y * rescale[:, None], input_precision="ieee", out_dtype=WIDE)
             top = higher
 
-    divisor = tl.where(total == 0.0, 1.0, total)  # a query that saw no key: y is 0, the log-sum-exp −∞
+    # Of a query that saw no key y is 0, and the log-sum-exp ∞: against it every weight is 0 in the backward.
+    nothing = total == 0.0
+    divisor = tl.where(nothing, 1.0, total)
     y = y / divisor[:, None]
-    lse = top + tl.log2(divisor)
+    lse = tl.where(nothing, float("inf"), top + tl.log2(divisor))
 
     tl.store(lse_ptr + b_head * s_q + row, lse, mask=row < s_q)
     store_rows(y_ptr + b_head * s_q * D_V, row, s_q, y, D_V, WIDTH_V)
