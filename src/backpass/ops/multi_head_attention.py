@@ -47,16 +47,20 @@ ZERO_GRADIENTS = ("b_k",)
 
 
 class Saved(NamedTuple):
-    """What each part saved, nothing twice: without a memory all three projections share x."""
+    """Each row that was projected once, what attention saved, and the heads' outputs; the weights as they were given."""
 
-    query: linear.Saved  # x[*, s, h]
-    key: linear.Saved  # memory[*, t, h], or x
-    value: linear.Saved  # the same
+    x: Array  # [*, s, h]
+    memory: Array | None  # [*, t, h]
+    w_q: Array  # [h, n_h, d], a parameter, as are the next four
+    w_k: Array  # [h, n_kv, d]
+    w_v: Array  # [h, n_kv, d_v]
+    w_o: Array  # [n_h, d_v, h]
+    b_k: Array | None  # [n_kv, d]
     attended: attention.Saved  # q[*, n_h, s, d], k[*, n_kv, t, d], v[*, n_kv, t, d_v] and the weights
-    output: linear.Saved  # the heads' outputs side by side, [*, s, n_h·d_v]
-    w_o_shape: tuple[int, int, int]  # n_h = g · n_kv, d_v, h
-    b_k: Array | None  # [n_kv, d], a parameter
-    has_memory: bool
+    o: Array  # [*, s, n_h·d_v], the heads' outputs side by side
+    has_b_q: bool
+    has_b_v: bool
+    has_b_o: bool
 
 
 def forward(
@@ -85,36 +89,37 @@ def forward(
     xp = check_inputs(
         SHAPES, x=x, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o, memory=memory
     )
-    source = x if memory is None else memory
-    q, query = _project(x, w_q, b_q)
-    k, key = _project(source, w_k, b_k)
-    v, value = _project(source, w_v, b_v)
+    rows = x if memory is None else memory
+    q, k, v = _project(x, w_q, b_q), _project(rows, w_k, b_k), _project(rows, w_v, b_v)
     o, attended = attention.forward(
         q, k, v, causal=causal, causal_variant=causal_variant, scale=scale, head_order=head_order
     )
+    o = merge_heads(o)
     heads, d_v, h = w_o.shape
-    y, output = linear.forward(merge_heads(o), xp.reshape(w_o, (heads * d_v, h)), b_o)
-    key = key._replace(has_b=False)  # the gradient is 0, and not computed
-    return y, Saved(query, key, value, attended, output, (heads, d_v, h), b_k, memory is not None)
+    y, _ = linear.forward(o, xp.reshape(w_o, (heads * d_v, h)), b_o)
+    biases = b_q is not None, b_v is not None, b_o is not None
+    return y, Saved(x, memory, w_q, w_k, w_v, w_o, b_k, attended, o, *biases)
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array | None, ...]:
     """``dx[*, s, h]``, the gradients of weights and biases, and ``dmemory[*, t, h]``, in forward's order, None for
     what was not given; from ``dy[*, s, h]``."""
-    query, key, value, attended, output, w_o_shape, b_k, has_memory = check_saved(saved, Saved)
-    do, dw_o, db_o = linear.backward(dy, output)
-    xp, (heads, d_v, _) = namespace(do), w_o_shape
-    dq, dk, dv, _ = attention.backward(split_heads(do, heads, d_v), attended)
+    saved = check_saved(saved, Saved)
+    xp, (heads, d_v, h) = namespace(saved.w_o), saved.w_o.shape
+    w_o = xp.reshape(saved.w_o, (heads * d_v, h))
+    do, dw_o, db_o = linear.backward(dy, linear.Saved(saved.o, w_o, saved.has_b_o))
+    dq, dk, dv, _ = attention.backward(split_heads(do, heads, d_v), saved.attended)
 
-    dx, dw_q, db_q = _project_backward(dq, query)
-    dx_k, dw_k, _ = _project_backward(dk, key)
-    dx_v, dw_v, db_v = _project_backward(dv, value)
-    dw_o = xp.reshape(dw_o, w_o_shape)
-    db_k = None if b_k is None else xp.zeros_like(b_k)
+    rows = saved.x if saved.memory is None else saved.memory
+    dx, dw_q, db_q = _project_backward(dq, saved.x, saved.w_q, saved.has_b_q)
+    dx_k, dw_k, _ = _project_backward(dk, rows, saved.w_k)
+    dx_v, dw_v, db_v = _project_backward(dv, rows, saved.w_v, saved.has_b_v)
+    dw_o = xp.reshape(dw_o, (heads, d_v, h))
+    db_k = None if saved.b_k is None else xp.zeros_like(saved.b_k)
 
     # In the forward pass the keys and the values were made from the same rows; so now their gradients are added.
     dmemory = dx_k + dx_v
-    if not has_memory:
+    if saved.memory is None:
         dx, dmemory = dx + dmemory, None
     return dx, dw_q, dw_k, dw_v, dw_o, db_q, db_k, db_v, db_o, dmemory
 
@@ -140,21 +145,24 @@ def _heads_and_rows_exchanged(rank: int) -> list[int]:
     return axes
 
 
-def _project(x: Array, w: Array, b: Array | None) -> tuple[Array, linear.Saved]:
+def _project(x: Array, w: Array, b: Array | None) -> Array:
     """The rows ``x[*, s, h]`` times ``w[h, n, d]``, by heads: ``[*, n, s, d]``."""
     xp = namespace(x)
     h, heads, d = w.shape
-    flat_b = None if b is None else xp.reshape(b, (heads * d,))
-    rows, saved = linear.forward(x, xp.reshape(w, (h, heads * d)), flat_b)
-    return split_heads(rows, heads, d), saved
+    rows, _ = linear.forward(
+        x, xp.reshape(w, (h, heads * d)), None if b is None else xp.reshape(b, (heads * d,))
+    )
+    return split_heads(rows, heads, d)
 
 
-def _project_backward(dy: Array, saved: linear.Saved) -> tuple[Array, Array, Array | None]:
-    """``dx[*, s, h]``, ``dw[h, n, d]`` and ``db[n, d]`` from ``dy[*, n, s, d]``."""
-    xp = namespace(dy)
-    heads, _, d = dy.shape[-3:]
-    dx, dw, db = linear.backward(merge_heads(dy), saved)
-    return dx, xp.reshape(dw, (dw.shape[0], heads, d)), None if db is None else xp.reshape(db, (heads, d))
+def _project_backward(
+    dy: Array, x: Array, w: Array, has_b: bool = False
+) -> tuple[Array, Array, Array | None]:
+    """``dx[*, s, h]``, ``dw[h, n, d]`` and, where asked for, ``db[n, d]`` from ``dy[*, n, s, d]``."""
+    xp = namespace(x)
+    h, heads, d = w.shape
+    dx, dw, db = linear.backward(merge_heads(dy), linear.Saved(x, xp.reshape(w, (h, heads * d)), has_b))
+    return dx, xp.reshape(dw, (h, heads, d)), None if db is None else xp.reshape(db, (heads, d))
 
 
 def forward_flops(
