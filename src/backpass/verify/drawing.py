@@ -34,7 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "multilinear_attention": {"p": 3, "normalization": "simplex"},
     "linear_attention": {"causal": True, "chunk": 2},
 }
-# Other values of options, for `cases`: one more case each.
+# Other values of options, for `cases`: one more case each. A letter among them is a length to draw.
 OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "nll": ({"reduction": "sum"},),
     "cross_entropy": ({"reduction": "sum"},),
@@ -51,14 +51,18 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "attention": (
         {"causal": True, "head_order": "interleaved", "scale": 0.75},
         {"causal": True, "causal_variant": "lower_right"},
+        {"causal": True, "s_k": 8, "g": 1},
+        {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
     ),
     "flash_attention": (
         {"causal": True, "head_order": "interleaved", "scale": 0.75},
         {"causal": True, "causal_variant": "lower_right", "tile": None},
+        {"causal": True, "s_k": 8, "g": 1},
+        {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
     ),
     "multilinear_attention": (
-        {"p": 1, "causal": True},
-        {"p": 2, "causal": True, "causal_variant": "lower_right"},
+        {"p": 1, "causal": True, "s_k": 8},
+        {"p": 2, "causal": True, "causal_variant": "lower_right", "s_k": 8},
         {"p": 2, "normalization": "sphere"},
         {"normalization": "sphere", "causal": True},
         {"p": 1, "normalization": "softmax", "causal": True, "causal_variant": "lower_right"},
@@ -67,7 +71,14 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "linear_attention": ({"causal": False}, {"chunk": 1}),
     "multi_head_attention": (
         {"causal": True, "causal_variant": "lower_right", "head_order": "interleaved", "scale": 0.75},
+        {"causal": True, "g": 1},
+        {"n_kv": 1},
     ),
+}
+
+# Operations that multiply dot products, of which one more case has some that are exactly 0, and the options of that case.
+WITH_ZEROS: dict[str, dict[str, Any]] = {
+    "multilinear_attention": {"normalization": "softmax"},
 }
 
 # Lengths that have to be multiples of a number: of every p among the options, for one.
@@ -204,7 +215,11 @@ def cases(
         without, options = leaving_out(op, [name])
         yield draw(op, rng, without=without), options
     for others in OTHER_OPTIONS.get(_stem(op), ()):
-        yield draw(op, rng), options_for(op) | others
+        lengths = {letter: others[letter] for letter in shapes.letters if letter in others}
+        options = {option: value for option, value in others.items() if option not in lengths}
+        yield draw(op, rng, lengths=lengths), options_for(op) | options
+    if _stem(op) in WITH_ZEROS:
+        yield _with_zeros(draw(op, rng)), options_for(op) | WITH_ZEROS[_stem(op)]
     leading = {"*": (LEADING["*"][0] * (1 if shapes.factors else TIMES),)}
     times = TIMES_WITH_HEADS if shapes.factors else TIMES
     lengths = {
@@ -235,10 +250,23 @@ def _all_different(count: int) -> list[int]:
 def _shape(spec: Spec, lengths: Mapping[str, int], leading: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     parts = [leading[axis] if axis.startswith("*") else (axis_length(axis, lengths),) for axis in spec.axes]
     shape = [length for part in parts for length in part]
-    if spec.broadcast:  # every second length is 1, from the last or last but one axis that is not the last
+    if (
+        spec.broadcast and len(shape) < 6
+    ):  # every second length is 1, the last excepted; leading ones are left out
         for at in range(len(shape) - 2 - len(shape) % 2, -1, -2):
             shape[at] = 1
+        while shape[0] == 1:
+            del shape[0]
     return tuple(shape)
+
+
+def _with_zeros(inputs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    """The inputs, the first two of which have rows 0 whose every part has the product 0, and rows 1 of which the first
+    part has."""
+    q, k, *others = inputs
+    q[..., 0, 0::2] = k[..., 0, 1::2] = 0
+    q[..., 1, 0] = k[..., 1, 1] = 0
+    return q, k, *others
 
 
 def _wide(inputs: tuple[np.ndarray | None, ...]) -> tuple[np.ndarray | None, ...]:
