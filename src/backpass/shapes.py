@@ -353,6 +353,11 @@ def check_head_order(head_order: str) -> None:
     _check_one_of("head_order", head_order, ("consecutive", "interleaved"))
 
 
+def check_normalization(normalization: object) -> None:
+    """Refuse, with ValueError, what is no way of making scores into weights."""
+    _check_one_of("normalization", normalization, ("softmax", "simplex", "sphere"))
+
+
 def check_scale(scale: object) -> None:
     """Refuse, with TypeError, what cannot multiply scores: anything but a real number or None."""
     if scale is not None and not isinstance(scale, Real) and not getattr(scale, "is_real", False):
@@ -371,7 +376,7 @@ def check_tile(tile: object) -> None:
 
 
 def _check_one_of(name: str, value: object, words: tuple[str, ...]) -> None:
-    if value not in words:
+    if not isinstance(value, str) or value not in words:
         raise ValueError(f"{name}: expected {' or '.join(map(repr, words))}; got {value!r}")
 
 

@@ -1,6 +1,8 @@
 """What multilinear_attention promises beside the contract: factors that are 0, negative scores, hidden keys, refusals."""
 
 import itertools
+import operator
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -164,8 +166,10 @@ def test_it_keeps_its_inputs_the_weights_and_of_several_factors_each(p):
         (
             {"normalization": "cube"},
             ValueError,
-            "normalization: expected one of softmax, simplex, sphere; got 'cube'",
+            "normalization: expected 'softmax' or 'simplex' or 'sphere'; got 'cube'",
         ),
+        ({"normalization": ["softmax"]}, ValueError, r"normalization: expected .* got \['softmax'\]"),
+        ({"normalization": np.array(["softmax"])}, ValueError, r"normalization: expected .* got array\("),
         ({"causal": True, "causal_variant": "left"}, ValueError, "causal_variant: expected .* got 'left'"),
     ],
 )
@@ -187,7 +191,61 @@ def test_simplex_refuses_scores_whose_sum_is_not_positive_and_names_the_query():
     )  # a product of two negative factors is positive
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+SIXTEEN_BITS = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+
+
+def composite(q, k, v, dy, p, normalization):
+    """As PyTorch computes it of its own parts, each rounded to the inputs' dtype."""
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    parts = zip(q.chunk(p, dim=-1), k.chunk(p, dim=-1), strict=True)
+    scores = reduce(operator.mul, (a @ b.mT for a, b in parts))
+    if normalization == "softmax":
+        weights = scores.softmax(dim=-1)
+    elif normalization == "sphere":
+        weights = scores / scores.norm(dim=-1, keepdim=True)
+    else:
+        weights = scores / scores.sum(dim=-1, keepdim=True)
+    y = weights @ v
+    return y.detach(), *torch.autograd.grad(y, (q, k, v), dy)
+
+
+@SIXTEEN_BITS
+@pytest.mark.parametrize(("p", "normalization"), EVERY)
+def test_errors_of_16_bits_stay_within_twice_those_of_pytorchs_composite(p, normalization, dtype):
+    arrays = [torch.tensor(x).to(dtype) for x in drawn(17, 19, 12, 5, leading=(20,))]
+    exact = composite(*(x.double() for x in arrays), p, normalization)
+    ours = both(*arrays, p=p, normalization=normalization)
+    theirs = composite(*arrays, p, normalization)
+    for one, other, true in zip(ours, theirs, exact, strict=True):
+        assert one.dtype == dtype
+        assert (one - true).norm() <= 2 * (other - true).norm()
+
+
+@SIXTEEN_BITS
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_factors_past_float16_do_not_overflow(normalization, dtype):
+    """Of queries and keys about 300 a factor is about 180,000, past float16's largest number. For softmax two others make
+    scores of a few out of it; the rest takes quotients of its third power."""
+    q, k, v, dy = (torch.tensor(x) for x in drawn())
+    sizes = torch.tensor((300, 0.003, 1) if normalization == "softmax" else (300, 300, 300))
+    q, k = q * sizes.repeat_interleave(2), k * sizes.repeat_interleave(2)
+    arrays = [x.to(dtype) for x in (q, k, v, dy)]
+    found = both(*arrays, p=3, normalization=normalization)
+    exact = both(*(x.double() for x in arrays), p=3, normalization=normalization)
+    for a, b in zip(found, exact, strict=True):
+        assert a.dtype == dtype
+        assert (a.double() - b).abs().max() <= 8 * torch.finfo(dtype).eps * b.abs().max()
+
+
+@SIXTEEN_BITS
+def test_the_weights_are_kept_in_16_bits_and_the_factors_in_float32(dtype):
+    q, k, v, _ = (torch.tensor(x).to(dtype) for x in drawn())
+    _, saved = multilinear_attention.forward(q, k, v, p=3, normalization="sphere")
+    assert saved.weights.y.dtype == dtype and saved.weights.divisor.dtype == torch.float32
+    assert [factor.dtype for factor in saved.factors] == [torch.float32] * 3
+
+
+@SIXTEEN_BITS
 def test_a_product_of_16_bits_passes_through_numbers_past_their_range(dtype):
     """Of factors about 600, 600 and 0.02 the first two make 360,000, past float16's largest number; all three do not."""
     q, k, v, dy = drawn()

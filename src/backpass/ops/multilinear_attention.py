@@ -13,8 +13,10 @@ r"""Multilinear attention: scores that are products of p dot products, made into
 Derived on the page ``attention/multilinear``. The formulas are those of one factor and ``normalization="simplex"``. With
 p factors, the m-th of them made of the m-th of p equal parts of the columns of q and k, P is their product, element by
 element, and the gradient of one is that of P times all the others; nothing is divided by a factor, so that any may be
-0. A query that may see no key, or whose scores are all 0 under simplex or sphere, has output and gradient 0. What
-passes between the steps has the dtype of the inputs.
+0. A query that may see no key, or whose scores are all 0 under simplex or sphere, has output and gradient 0; so has one
+the sum of whose scores under simplex, or of their squares under sphere, is past the dtype's largest number. For inputs of
+16 bits everything between them and the results is float32; the weights are saved rounded to 16 bits, and the factors, for
+which float16 may have no number, as they are.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, causal_mask, namespace, transpose, widened
 from backpass.ops import matmul, simplex_norm, softmax, sphere_norm
-from backpass.shapes import check_causal, check_inputs, check_saved
+from backpass.shapes import check_causal, check_cotangent, check_inputs, check_normalization, check_saved
 
 SHAPES = "q[*, s_q, d>0], k[*, s_k>0, d], v[*, s_k, d_v] -> y[*, s_q, d_v]"
 POSITIVE = ("q", "k")  # for the simplex
@@ -47,9 +49,9 @@ class Saved(NamedTuple):
 
     q: Array  # [*, s_q, d]
     k: Array  # [*, s_k, d]
-    factors: tuple[Array, ...]  # p of [*, s_q, s_k]; none where p is 1
+    v: Array  # [*, s_k, d_v]
+    factors: tuple[Array, ...]  # p of [*, s_q, s_k], in float32 for inputs of 16 bits; none where p is 1
     weights: tuple  # what the normalisation saved: a[*, s_q, s_k], and with simplex and sphere its divisor[*, s_q, 1]
-    values: matmul.Saved  # the same weights, and v[*, s_k, d_v]
     normalization: str
     causal_variant: str | None
 
@@ -72,35 +74,38 @@ def forward(
     unknown words, and with "simplex" for scores of a query whose sum is not positive, unless all are 0.
     """
     check_inputs(SHAPES, q=q, k=k, v=v)
-    _check_options(p, q.shape[-1], normalization)
+    _check_factors(p, q.shape[-1])
+    check_normalization(normalization)
     check_causal(causal, causal_variant)
     normaliser, hidden = NORMALIZATIONS[normalization]
 
-    factors = tuple(_part(q, m, p) @ transpose(_part(k, m, p)) for m in range(p))
-    scores = as_type_of(reduce(operator.mul, map(widened, factors)), q)
+    queries, keys = widened(q), widened(k)
+    factors = tuple(_part(queries, m, p) @ transpose(_part(keys, m, p)) for m in range(p))
     variant = causal_variant if causal else None
     try:
-        a, weights = normaliser.forward(_with_hidden(scores, hidden, variant))
+        a, weights = normaliser.forward(_with_hidden(reduce(operator.mul, factors), hidden, variant))
     except ValueError as error:
         raise ValueError(f"q · k{str(error).removeprefix('x')}") from None
-    y, values = matmul.forward(a, v)
-    return y, Saved(q, k, factors if p > 1 else (), weights, values, normalization, variant)
+    y, _ = matmul.forward(a, widened(v))
+    weights = weights._replace(y=as_type_of(a, q))
+    return as_type_of(y, q), Saved(q, k, v, factors if p > 1 else (), weights, normalization, variant)
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
     """``dq[*, s_q, d]``, ``dk[*, s_k, d]`` and ``dv[*, s_k, d_v]`` from ``dy[*, s_q, d_v]``."""
-    q, k, factors, weights, values, normalization, causal_variant = check_saved(saved, Saved)
-    da, dv = matmul.backward(dy, values)
-    dscores = NORMALIZATIONS[normalization][0].backward(da, weights)
+    q, k, v, factors, weights, normalization, causal_variant = check_saved(saved, Saved)
+    xp = check_cotangent(dy, (*q.shape[:-1], v.shape[-1]), like=q)
+    q, k, v, dy, a = (widened(x) for x in (q, k, v, dy, weights.y))
+    da, dv = matmul.backward(dy, matmul.Saved(a, v))
+    dscores = NORMALIZATIONS[normalization][0].backward(da, weights._replace(y=a))
 
     # A hidden score was a constant. Softmax leaves its gradient 0 by itself; the others do not.
     dscores = _with_hidden(dscores, 0, causal_variant)
     dfactors = _gradients_of_factors(dscores, factors)
     p = len(dfactors)
-    dq = [dfactors[m] @ _part(k, m, p) for m in range(p)]
-    dk = [transpose(dfactors[m]) @ _part(q, m, p) for m in range(p)]
-    xp = namespace(dy)
-    return xp.concat(dq, axis=-1), xp.concat(dk, axis=-1), dv
+    dq = xp.concat([dfactors[m] @ _part(k, m, p) for m in range(p)], axis=-1)
+    dk = xp.concat([transpose(dfactors[m]) @ _part(q, m, p) for m in range(p)], axis=-1)
+    return as_type_of(dq, saved.q), as_type_of(dk, saved.q), as_type_of(dv, saved.q)
 
 
 def _with_hidden(scores: Array, value: float, variant: str | None) -> Array:
@@ -114,15 +119,12 @@ def _with_hidden(scores: Array, value: float, variant: str | None) -> Array:
 def _gradients_of_factors(dproduct: Array, factors: Sequence[Array]) -> list[Array]:
     """Of each factor, the product's gradient times those before it and those after it; of one, which is not given, the
     product's own."""
-    before = [*accumulate(map(widened, factors[:-1]), operator.mul)]
-    gradients, rest = (
-        [],
-        widened(dproduct),
-    )  # rest: the product's gradient times the factors that had their turn
+    before = [*accumulate(factors[:-1], operator.mul)]
+    gradients, rest = [], dproduct  # rest: the product's gradient times the factors that had their turn
     for factor in reversed(factors[1:]):
-        gradients.append(as_type_of(rest * before.pop(), dproduct))
+        gradients.append(rest * before.pop())
         rest = rest * factor
-    return [as_type_of(rest, dproduct), *reversed(gradients)]
+    return [rest, *reversed(gradients)]
 
 
 def _part(x: Array, m: int, p: int) -> Array:
@@ -131,14 +133,11 @@ def _part(x: Array, m: int, p: int) -> Array:
     return x[..., m * width : (m + 1) * width]
 
 
-def _check_options(p: object, d: int, normalization: object) -> None:
+def _check_factors(p: object, d: int) -> None:
     if not isinstance(p, Integral):
         raise TypeError(f"p: expected an integer; got {type(p).__name__}")
     if p < 1 or d % p:
         raise ValueError(f"p: expected a number of factors that divides d = {d}; got {p}")
-    if normalization not in NORMALIZATIONS:
-        known = ", ".join(NORMALIZATIONS)
-        raise ValueError(f"normalization: expected one of {known}; got {normalization!r}")
 
 
 def forward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax"):
