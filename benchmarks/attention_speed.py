@@ -41,6 +41,7 @@ COLUMNS = [
 ]
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 THREADS = (1, 2)  # of a CPU
+LONGEST_SHARED = 4096  # that several threads are timed at: beyond it one case takes minutes
 TOKENS, WIDTH = 16_384, 2048  # on a GPU: of all sequences together, and of all heads
 SCORES_LIMIT = {"cpu": 2**28, "cuda": 2**31}  # bytes of one array of scores, where a provider keeps several
 
@@ -106,7 +107,7 @@ def main() -> None:
             f"The roof{suffix}: {bandwidth / 1e9:.3g} GB/s of a copy, {rate / 1e9:.3g} GFLOP/s of a product of square "
             "matrices, each the best of its rounds."
         )
-        for case in cases(chosen):
+        for case in cases(chosen, threads):
             found, refusals = time_case(chosen, case, bandwidth, rate)
             at_threads = {"threads": threads} if threads else {}
             rows += [{**row, **at_threads} for row in found]
@@ -139,12 +140,13 @@ def threads_of(chosen: Settings) -> tuple[int | None, ...]:
     return chosen.pick(tuple(n for n in THREADS if n <= there), quick=(1,))
 
 
-def cases(chosen: Settings) -> list[Case]:
+def cases(chosen: Settings, threads: int | None) -> list[Case]:
     """On a CPU two heads of one sequence; on a GPU as many sequences as make 16,384 tokens, of 2048 numbers each."""
     if chosen.quick:
         shapes = [(1, 2, 33, 8)]
-    elif chosen.device == "cpu":
-        shapes = [(1, 2, 2**power, 64) for power in range(9, 15)]
+    elif threads:
+        lengths = [2**power for power in range(9, 15) if threads == 1 or 2**power <= LONGEST_SHARED]
+        shapes = [(1, 2, s, 64) for s in lengths]
     else:
         shapes = [(TOKENS >> power, WIDTH // d, 2**power, d) for d in (64, 128) for power in range(10, 15)]
     return [Case(*shape, causal) for shape in shapes for causal in (True, False)]
