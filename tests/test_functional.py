@@ -10,6 +10,7 @@ import torch
 
 from backpass import functional as B
 from backpass import ops
+from backpass.cost import saved_bytes
 from backpass.shapes import parse
 from backpass.verify import cases
 from backpass.verify.drawing import draw, options_for
@@ -103,7 +104,8 @@ def test_a_gradient_only_where_one_is_wanted(stem):
         given = [v if v is wanted or v is None else v.detach() for v in inputs]
         y = getattr(B, stem)(*given, **options)
         dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=y.dtype)
-        _, expected = by_hand(stem, given, options, dy)  # torch.matmul's rounding goes by who requires a gradient
+        # Of the inputs that were given: torch.matmul's rounding goes by who requires a gradient.
+        _, expected = by_hand(stem, given, options, dy)
         at = next(i for i, value in enumerate(differentiable(stem, inputs)) if value is wanted)
         torch.testing.assert_close(gradients(y, [wanted], dy)[0], expected[at], rtol=0, atol=0)
 
@@ -256,6 +258,24 @@ def test_what_it_keeps_for_the_backward_is_what_the_operation_saves():
         B.linear(x, w)
     assert of_softmax.data_ptr() == y.data_ptr()
     assert {t.data_ptr() for t in kept if t.dtype == torch.float32} == {x.data_ptr(), w.data_ptr()}
+
+
+def test_the_attention_block_copies_none_of_its_weights_for_the_backward():
+    """A view of an input may not leave an operator: what is saved so is copied."""
+    inputs, options = drawn("multi_head_attention", without=("memory",))
+    kept = {}
+
+    def packed(tensor):
+        kept[tensor.data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(packed, lambda tensor: tensor):
+        B.multi_head_attention(*inputs, **options)
+    own = [t for at, t in kept.items() if at not in {v.data_ptr() for v in inputs if v is not None}]
+    x, *weights = inputs[:5]
+    saved = saved_bytes("multi_head_attention", *(v.detach() for v in inputs if v is not None), **options)
+    assert {w.data_ptr() for w in weights} <= set(kept)
+    assert sum(t.nbytes for t in own if t.is_floating_point() and t.dim() > 1) == saved - x.nbytes
 
 
 def test_functions_look_like_the_operations():

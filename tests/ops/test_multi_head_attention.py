@@ -219,6 +219,16 @@ def test_it_saves_each_array_once(memory):
     assert kept.parameters == parameters + inputs[6].nbytes
 
 
+def test_weights_that_are_views_themselves_are_parameters_still():
+    """As PyTorch has them, [out, in] transposed: to view these as matrices takes a copy, and no copy is saved."""
+    inputs = drawn()
+    lying = list(inputs)
+    for at in range(1, 5):
+        lying[at] = np.asfortranarray(inputs[at])
+    assert not any(w.flags.c_contiguous for w in lying[1:5])
+    assert cost.count(block, *lying).memory == cost.count(block, *inputs).memory
+
+
 @pytest.mark.parametrize(
     "biases", [(), ("b_q",), ("b_k",), ("b_v",), ("b_o",), BIASES], ids=lambda part: "-".join(part)
 )
