@@ -36,7 +36,7 @@ def helpers_of(stem):
 
 
 ON_A_GPU = {"_add_sorted"}  # no check here runs them: test_arrays.py holds them to what runs on the CPU
-IN_PLACE = {"plus_product", "with_rows", "exp_over"}  # changed in test_arrays.py, which has each library run them
+IN_PLACE = {"plus_product", "with_rows", "exp_over"}  # test_arrays.py changes them, in each library
 HELPERS = sorted(set().union(*(helpers_of(stem) for stem in ops.STEMS)) - ON_A_GPU - IN_PLACE)
 TARGETS = [(stem, name) for stem in ops.STEMS for name in reached(ops.load(stem), "backward")]
 TARGETS += [("arrays", name) for name in HELPERS]
