@@ -250,12 +250,11 @@ def _all_different(count: int) -> list[int]:
 def _shape(spec: Spec, lengths: Mapping[str, int], leading: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     parts = [leading[axis] if axis.startswith("*") else (axis_length(axis, lengths),) for axis in spec.axes]
     shape = [length for part in parts for length in part]
-    if (
-        spec.broadcast and len(shape) < 6
-    ):  # every second length is 1, the last excepted; leading ones are left out
+    if spec.broadcast and len(shape) < 6:
+        # Every second length is 1, the last excepted; leading ones are left out.
         for at in range(len(shape) - 2 - len(shape) % 2, -1, -2):
             shape[at] = 1
-        while shape[0] == 1:
+        while len(shape) > 1 and shape[0] == 1:
             del shape[0]
     return tuple(shape)
 
