@@ -7,6 +7,7 @@ that a forward kept; the FLOP formulas are the modules'.
 from __future__ import annotations
 
 import html
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -16,10 +17,12 @@ from backpass import cost, ops
 from backpass.cost import Flops
 from backpass.derivation.docstring import formulas
 from backpass.network_map import PAGES
-from backpass.shapes import parse
+from backpass.shapes import is_product, letters_of, parse
 from backpass.verify.drawing import draw, options_for
 
-LEADING = 17  # the length of the leading axis in the forward that is run: no letter's
+# Lengths in the forward that is run: of the leading axis, and of the letters.
+LEADING = 2
+PRIMES = (3, 5, 7, 11, 13, 17, 19)
 FLOAT32 = 4
 
 
@@ -88,7 +91,8 @@ def _entry(stem: str) -> Entry:
     module = ops.load(stem)
     lines = [line for line in formulas(stem).lines if line.numbered]
     leading = dict.fromkeys(("*", "*a", "*b"), (LEADING,))
-    inputs = draw(module, np.random.default_rng(0), leading=leading)
+    lengths = dict(zip(parse(module.SHAPES).letters, PRIMES, strict=False))
+    inputs = draw(module, np.random.default_rng(0), leading=leading, lengths=lengths)
     options = options_for(module)
     memory = cost.memory(module, *inputs, **options)
     kept = [array for array in memory.arrays if not array.is_parameter]
@@ -105,13 +109,19 @@ def _entry(stem: str) -> Entry:
 
 
 def _axes(module, inputs, array) -> tuple[str, ...]:
-    """The axes of a saved array: as declared for an input or the output, otherwise by their lengths, which all differ."""
+    """The axes of a saved array: as declared for an input or the output, otherwise by their lengths, which all differ,
+    as do the products of two and of three of them."""
     shapes = parse(module.SHAPES)
     for spec in (*shapes.inputs, *shapes.outputs):
         if spec.name == array.name:
             return spec.axes
     lengths = cost.dimensions(module, *inputs, **options_for(module))
-    letters = {length: letter for letter, length in lengths.items() if letter in shapes.letters}
+    names = [letter for letter in shapes.letters if letter in lengths]
+    letters = {
+        math.prod(lengths[letter] for letter in several): "*".join(several)
+        for count in (3, 2, 1)
+        for several in itertools.combinations(names, count)
+    }
     letters |= {LEADING: "*", 1: "1"}
     return tuple(letters[length] for length in array.shape)
 
@@ -125,7 +135,8 @@ def _bytes(axes: list[tuple[str, ...]], dtypes: list[str]) -> str:
         if axis == "1":
             return sympy.Integer(1)
         group = {"*": "m"}.get(axis, "m_" + axis[1:])
-        return sympy.Symbol(group if axis.startswith("*") else axis, positive=True)
+        names = letters_of(axis) if is_product(axis) else [group if axis.startswith("*") else axis]
+        return sympy.prod(sympy.Symbol(name, positive=True) for name in names)
 
     each = [FLOAT32 if dtype.startswith("float") else np.dtype(dtype).itemsize for dtype in dtypes]
     terms = [size * math.prod(map(length, names)) for size, names in zip(each, axes, strict=True)]
