@@ -208,6 +208,12 @@ AUTOCAST = {
 }
 
 
+def test_arguments_that_it_does_not_take_are_refused_with_those_it_does():
+    q = torch.zeros(2, 3, 4)
+    with pytest.raises(TypeError, match=r"^flash_attention: .*'is_causal'; expected \(q, k, v, causal, "):
+        B.flash_attention(q, q, q, is_causal=True)
+
+
 def test_the_lists_for_autocast_name_operations():
     assert {*B._PRODUCTS, *B._IN_FLOAT32} <= {*ops.STEMS}
 

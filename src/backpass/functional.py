@@ -49,7 +49,10 @@ def _function(stem: str) -> Callable[..., Tensor]:
     signature = _signature(op)
 
     def function(*args, **kwargs):
-        given = signature.bind(*args, **kwargs)
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{stem}: {error}; expected ({', '.join(signature.parameters)})") from None
         given.apply_defaults()
         values = given.arguments
         for spec in shapes.inputs:

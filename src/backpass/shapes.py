@@ -456,7 +456,8 @@ def _check_type(spec: Spec, array: object) -> None:
     kinds = "integral" if spec.integer else ("real floating", "complex floating")
     if not namespace(array).isdtype(array.dtype, kinds):
         wanted = "integers" if spec.integer else "floating-point numbers"
-        raise TypeError(f"{spec.name}: expected {wanted}; got dtype {array.dtype}")
+        hint = "; a mask is 0 where something is seen, and −∞ elsewhere" if spec.broadcast else ""
+        raise TypeError(f"{spec.name}: expected {wanted}; got dtype {array.dtype}{hint}")
 
 
 def _check_same(name: str, came: Kind, expected: Kind, whose: str, facts: Sequence[str]) -> None:

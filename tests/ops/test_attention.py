@@ -241,6 +241,14 @@ def test_options_are_refused(options, error, message):
         ops.attention.forward(q, k, v, **options)
 
 
+def test_a_mask_of_truth_values_is_refused_with_what_a_mask_is():
+    q, k, v, _ = draw()
+    with pytest.raises(
+        TypeError, match=r"bias: expected floating-point numbers; got dtype torch\.bool; a mask is 0 where"
+    ):
+        ops.attention.forward(q, k, v, torch.ones(5, 7, dtype=torch.bool))
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [

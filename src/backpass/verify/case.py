@@ -265,7 +265,7 @@ def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
 def first_line(error: Exception) -> str:
     """An exception in one line."""
     lines = str(error).splitlines()
-    said = textwrap.shorten(lines[0], 60, placeholder=" …") if lines else ""
+    said = textwrap.shorten(lines[0], 160, placeholder=" …") if lines else ""
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
