@@ -4,16 +4,19 @@ r"""Linear attention: weights proportional to the products of query and keys, in
           \sigma_i = \sum_k P_{ik}, \quad
           Y_{ij} = \frac{1}{\sigma_i} \sum_k P_{ik} V_{kj}, \qquad
           U_{ij} = \frac{\bar{Y}_{ij}}{\sigma_i}, \quad
-          c_i = \frac{1}{\sigma_i} \sum_k \bar{Y}_{ik} Y_{ik}, \quad
-          \bar{Q} = U V^\top K - c \mathbf{1}_s^\top K, \quad
-          \bar{K} = V U^\top Q - \mathbf{1}_s c^\top Q, \quad
+          c_i = -\frac{1}{\sigma_i} \sum_k \bar{Y}_{ik} Y_{ik}, \quad
+          \bar{Q} = U V^\top K + c \mathbf{1}_s^\top K, \quad
+          \bar{K} = V U^\top Q + \mathbf{1}_s c^\top Q, \quad
           \bar{V} = K Q^\top U
 
-Derived on the page ``attention/linear_time``. The formulas are those without ``causal``, read from the right: K⊤V is
-[d, d_v], however long the sequence. Values and gradients are those of ``multilinear_attention`` with one factor and
-``normalization="simplex"``, which holds the [s, s] scores that are never seen here. So a sum of scores that is exactly 0
-counts as nothing to attend to, output and gradient 0, also where scores that are not 0 cancel; a negative one
-is refused. Numbers of 16 bits are computed in float32 and rounded once.
+Derived on the page ``attention/linear_time``, where U is N's gradient and c is σ's. There is one sequence, so as many
+queries as keys and as many heads of each, and a causal mask has no ``lower_right``.
+
+The formulas are those without ``causal``, read from the right: K⊤V is [d, d_v], however long the sequence. Values and
+gradients are those of ``multilinear_attention`` with one factor and ``normalization="simplex"``, which holds the [s, s]
+scores that are never seen here. So a sum of scores that is exactly 0 counts as nothing to attend to, output and
+gradient 0, also where scores that are not 0 cancel; a negative one is refused. Numbers of 16 bits are computed in
+float32 and rounded once.
 """
 
 from __future__ import annotations
