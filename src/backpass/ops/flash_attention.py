@@ -129,7 +129,7 @@ def forward(
     tile: int | None = None,
 ) -> tuple[Array, Saved]:
     """``y[*, n_h, s_q, d_v]`` of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k, d]`` and values
-    ``v[*, n_kv, s_k, d_v]``.
+    ``v[*, n_kv, s_k, d_v]``. There is no bias, which ``attention`` has.
 
     The options are those of ``attention``, and ``tile``, the number of queries, and of keys, whose scores exist at a
     time, in all heads at once: by default 256, fewer where there are many heads.
