@@ -99,12 +99,11 @@ class Case:
         floating = [at for at, value in enumerate(self.inputs) if is_floating(value)]
 
         def forward(values: list[np.ndarray]) -> np.ndarray:
-            return self.forward(
-                tuple({**dict(enumerate(self.float64)), **dict(zip(floating, values, strict=True))}.values())
-            )
+            moved = dict(zip(floating, values, strict=True))
+            return self.forward(tuple(moved.get(at, value) for at, value in enumerate(self.float64)))
 
-        rng = generator(self.seed, MEASURING)
-        return computed_precision(forward, [self.float64[at] for at in floating], rng)
+        values = [self.float64[at] for at in floating]
+        return computed_precision(forward, values, self.y, generator(self.seed, MEASURING))
 
     @cached_property
     def takes_float64(self) -> bool:
@@ -279,8 +278,15 @@ class Case:
 
     def scale(self, at: int) -> float:
         """What a gradient with respect to x is measured by: max abs(dy) · min(1, max abs(y) / max abs(x))."""
-        y, x = _largest(self.y_as_given), _largest(self.float64[at])
-        return _largest(self.dy) * (min(1.0, y / x) if x > 0 and y > 0 else 1.0)
+        y, dy, inputs = self._largest
+        x = inputs[at]
+        return dy * (min(1.0, y / x) if x > 0 and y > 0 else 1.0)
+
+    @cached_property
+    def _largest(self) -> tuple[float, float, dict[int, float]]:
+        """The largest elements of y, dy and the inputs that have a gradient."""
+        inputs = {at: _largest(self.float64[at]) for at in self.differentiable}
+        return _largest(self.y_as_given), _largest(self.dy), inputs
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,11 @@ def is_floating(value: object) -> bool:
 def to_numpy(value: Array) -> np.ndarray:
     """A NumPy copy on the CPU; floating-point numbers become float64, which holds each of them exactly."""
     if is_torch(value):
-        value = value.detach().cpu()
-        value = (value.double() if value.is_floating_point() else value).numpy()
-    value = np.array(value)
-    return value.astype(np.float64) if np.issubdtype(value.dtype, np.floating) else value
+        there = value.detach()
+        wide = there.double() if there.is_floating_point() else there
+        here = wide.cpu()
+        return np.array(here.numpy(), copy=here is there)
+    return np.array(value, dtype=np.float64 if np.issubdtype(value.dtype, np.floating) else None)
 
 
 def to_torch(value: object, device: str = "cpu", dtype=None):

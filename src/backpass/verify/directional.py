@@ -48,9 +48,9 @@ def _slope(derivative: Derivative, at: int, direction: np.ndarray) -> float:
 
 
 def _directions(case: Case, x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
-    """Random directions, fewer for a large input: each of them is as likely to see a mistake, and takes longer."""
+    """Random directions, fewer where arrays are large: each of them is as likely to see a mistake, and takes longer."""
     rng = case.rng
-    count = RANDOM if x.size <= LARGE else RANDOM_IF_LARGE
+    count = RANDOM if max(x.size, case.y_as_given.size) <= LARGE else RANDOM_IF_LARGE
     return [np.where(movable, rng.standard_normal(x.shape), 0.0) for _ in range(count)]
 
 

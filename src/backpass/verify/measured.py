@@ -14,38 +14,46 @@ from backpass.verify.convert import EPSILON
 TINY = 2.0**-24  # half of what float32 resolves; a float64 computation resolves 2^28 steps of it
 TINIER = 2.0**-40  # hardly ever carries a float32 number to the next one
 ROUGH = 2.0**-30  # of y, by which steps of float32 make it rough and float64's conditioning seldom does
-DRAWS = 2
+ENOUGH = 1000  # elements of y, of which one draw says all
+DRAWS = 3  # of fewer
+MANY = 1 << 16  # elements at most of which one looks
 
 
 def computed_precision(
-    forward: Callable[[list[np.ndarray]], np.ndarray], values: list[np.ndarray], rng: np.random.Generator
+    forward: Callable[[list[np.ndarray]], np.ndarray],
+    values: list[np.ndarray],
+    y: np.ndarray,
+    rng: np.random.Generator,
 ) -> str:
-    """``float64``, or the coarser type in which ``forward`` computes when it is given float64.
+    """``float64``, or the coarser type in which ``forward`` computes when it is given float64; ``y`` is what it returns
+    for the ``values``.
 
     Two signs betray it. The outputs hold no more digits than the coarser type has, though the inputs do. Or they are
     rough: over steps so small that a float64 function is a straight line, they move in jumps.
     """
-    directions = [[2 * rng.random(v.shape) - 1 for v in values] for _ in range(DRAWS)]
+    rough = 0.0
     with np.errstate(all="ignore"):
-        y = forward(values)
-        moved = _at(forward, values, directions[0], TINY)
-        for precision in ("bfloat16", "float16", "float32"):
-            if _holds_no_more_than(moved, precision):
-                return precision
-        roughness = [_roughness(forward, values, v, y, TINY) for v in directions]
-        if max(roughness) <= ROUGH:
+        for _ in range(1 if y.size >= ENOUGH else DRAWS):
+            directions = [2 * rng.random(v.shape) - 1 for v in values]
+            half, whole = (_at(forward, values, directions, step) for step in (TINY / 2, TINY))
+            for precision in ("bfloat16", "float16", "float32"):
+                if _holds_no_more_than(whole, precision):
+                    return precision
+            rough = max(rough, _roughness(y, half, whole))
+        if rough <= ROUGH:
             return "float64"
         # Ill-conditioned float64, or a forward that is not deterministic, is as rough over any step.
-        still = max(_roughness(forward, values, v, y, TINIER) for v in directions)
-    return "float32" if still < max(roughness) / 8 else "float64"
+        half, whole = (_at(forward, values, directions, step) for step in (TINIER / 2, TINIER))
+    return "float32" if _roughness(y, half, whole) < rough / 8 else "float64"
 
 
-def _at(forward: Callable, values: list[np.ndarray], direction: list[np.ndarray], step: float) -> np.ndarray:
-    return forward([x + step * np.abs(x) * v for x, v in zip(values, direction, strict=True)])
+def _at(forward: Callable, values: list[np.ndarray], directions: list[np.ndarray], step: float) -> np.ndarray:
+    return forward([x + step * np.abs(x) * v for x, v in zip(values, directions, strict=True)])
 
 
 def _holds_no_more_than(y: np.ndarray, precision: str) -> bool:
     """Whether every number of y is one of that type, and a quarter of them could not be by being simple."""
+    y = y.ravel()[:: max(1, y.size // ENOUGH)]
     y = y[np.isfinite(y) & (y != 0)]
     mantissa = np.frexp(y)[0]
     bits = {"bfloat16": 8, "float16": 11, "float32": 24}[precision]
@@ -54,16 +62,14 @@ def _holds_no_more_than(y: np.ndarray, precision: str) -> bool:
     return bool(y.size and fits.all() and simple.mean() < 0.75)
 
 
-def _roughness(
-    forward: Callable, values: list[np.ndarray], direction: list[np.ndarray], y: np.ndarray, step: float
-) -> float:
-    """How far y is from a straight line over the step: the root mean square, over y's; 0 for what is no rounding.
+def _roughness(y: np.ndarray, half: np.ndarray, whole: np.ndarray) -> float:
+    """How far three values are from a straight line: the root mean square, over y's largest; 0 for what is no rounding.
 
-    Both points lie on one side of the inputs, so that a kink at them does not count.
+    Both steps go to one side, so that a kink at the inputs does not count.
     """
-    half, whole = (_at(forward, values, direction, s) for s in (step / 2, step))
     if half.shape != y.shape or whole.shape != y.shape:
         return 0.0
+    y, half, whole = (values.ravel()[:: max(1, y.size // MANY)] for values in (y, half, whole))
     off = np.abs(whole - 2 * half + y)
     known = np.isfinite(off)
     size = np.abs(y[known]).max(initial=0.0)

@@ -11,9 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from backpass.arrays import size
 from backpass.verify.autograd import differentiate
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.convert import to_kind_of, to_numpy
+from backpass.verify.directional import LARGE
 from backpass.verify.drawing import VARYING, generator
 from backpass.verify.finite_difference import best_step, difference
 from backpass.verify.memory import Run, unequal
@@ -23,19 +25,23 @@ WRONG = 1e-3  # of the largest element: a gradient at other inputs that is off b
 
 def state_faults(done: Run) -> Iterator[str]:
     """What is wrong, in words."""
-    yield from _after_other_inputs(done)
-    yield from _at_other_inputs(done)
+    other = _other_inputs(done.case)
+    yield from _after_other_inputs(done, other)
+    if (
+        max(size(array.shape) for array in done.case.arrays) <= LARGE
+    ):  # what goes wrong there does so at a small size too
+        yield from _at_other_inputs(done, other)
     yield from _frozen(done)
 
 
-def _after_other_inputs(done: Run) -> Iterator[str]:
+def _after_other_inputs(done: Run, other: Case) -> Iterator[str]:
     """Forward of other inputs in between changes nothing; and the gradients are right there too.
 
     A backward that uses what the last forward left behind, or a forward that keeps what the first one did, is found so.
     """
     case = done.case
     first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
-    run, other = Run(case), _other_inputs(case)
+    run = Run(case)
     try:
         case.subject.forward(*other.given())
     except Exception:  # these inputs were ours to choose, and it may refuse them
@@ -64,11 +70,11 @@ def _other_inputs(case: Case) -> Case:
     return replace(case, inputs=inputs, given_dy=None, explain=False, suspects={})
 
 
-def _at_other_inputs(done: Run) -> Iterator[str]:
+def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
     """What is right at the first inputs and wrong at others: the gradients there are what the first ones left behind."""
     try:
-        wrong = _wrong(_other_inputs(done.case))
-        first = _wrong(replace(done.case, explain=False, suspects={})) if wrong else {}
+        wrong = _wrong(replace(other, declared=done.case.computes_in))
+        first = _wrong(done.case) if wrong else {}
     except Exception:  # what raises, or is too coarse, is said where it is judged
         return
     for at in wrong.keys() - first.keys():
