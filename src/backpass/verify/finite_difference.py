@@ -7,6 +7,7 @@ that takes or returns no float64 is asked at its own precision, with that precis
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,7 @@ LOW_TOLERANCE = 64  # times ε^⅔: the constants of both errors, and the roundi
 # function keeps a quarter.
 KINK = 0.1
 SHARP = 0.4
+KINK_DIRECTIONS = 4
 COARSEST = 0.1  # the largest tolerance that still says something
 # A difference's own error, seen with other steps: truncation goes with the step's square, rounding with its inverse.
 OTHER_STEPS = (0.5, 0.7, 1.4)
@@ -74,15 +76,25 @@ def _doubted(row: Row, case: Case, at: int, steps: dict[int, float | np.ndarray]
 
 def _unless_kinked(row: Row, case: Case, at: int, step: float | np.ndarray) -> Row:
     """The row that failed, or, where y has another slope ahead of the input than behind it, one that says so."""
-    x = case.float64[at]
-    direction = np.where(np.isfinite(x), np.sign(case.rng.standard_normal(x.shape)), 0.0)
-    change, bend = _change_and_bend(case, at, step * direction)
-    _, bend_of_half = _change_and_bend(case, at, step / 2 * direction)
-    kinked = (bend > KINK * change.max(initial=0.0)) & (bend_of_half > SHARP * bend)
-    if not kinked.any():
+    if not any(_kinked(case, at, step, direction) for direction in _breaking_ties(case, at)):
         return row
     reason = "y has a kink there: its slopes on the two sides of these inputs differ, and no difference is its derivative"
     return Row(NAME, row.quantity, NOT_RUN, reason=reason)
+
+
+def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
+    """Directions in which no coordinate stands still and no two move alike: zeros and ties are left in each."""
+    x = case.float64[at]
+    rng = case.rng
+    for _ in range(KINK_DIRECTIONS):
+        sizes = rng.uniform(0.5, 1.5, x.shape) * rng.choice([-1.0, 1.0], x.shape)
+        yield np.where(np.isfinite(x), sizes, 0.0)
+
+
+def _kinked(case: Case, at: int, step: float | np.ndarray, direction: np.ndarray) -> bool:
+    change, bend = _change_and_bend(case, at, step * direction)
+    _, bend_of_half = _change_and_bend(case, at, step / 2 * direction)
+    return bool(((bend > KINK * change.max(initial=0.0)) & (bend_of_half > SHARP * bend)).any())
 
 
 def _change_and_bend(case: Case, at: int, moved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -52,14 +52,17 @@ def _at(forward: Callable, values: list[np.ndarray], directions: list[np.ndarray
 
 
 def _holds_no_more_than(y: np.ndarray, precision: str) -> bool:
-    """Whether every number of y is one of that type, and a quarter of them could not be by being simple."""
+    """Whether every number of y is one of that type, and the smallest use all their digits: a grid's do not."""
     y = y.ravel()[:: max(1, y.size // ENOUGH)]
-    y = y[np.isfinite(y) & (y != 0)]
-    mantissa = np.frexp(y)[0]
+    y = np.sort(np.abs(y[np.isfinite(y) & (y != 0)]))
     bits = {"bfloat16": 8, "float16": 11, "float32": 24}[precision]
-    fits = mantissa * 2.0**bits == np.round(mantissa * 2.0**bits)
-    simple = mantissa * 2.0 ** (bits - 3) == np.round(mantissa * 2.0 ** (bits - 3))
-    return bool(y.size and fits.all() and simple.mean() < 0.75)
+    smallest = y[: -(-len(y) // 4)]
+    return bool(y.size and _digits_fit(y, bits).all() and _digits_fit(smallest, bits - 3).mean() < 0.75)
+
+
+def _digits_fit(y: np.ndarray, bits: int) -> np.ndarray:
+    mantissa = np.frexp(y)[0] * 2.0**bits
+    return mantissa == np.round(mantissa)
 
 
 def _roughness(y: np.ndarray, half: np.ndarray, whole: np.ndarray) -> float:

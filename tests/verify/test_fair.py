@@ -1,0 +1,245 @@
+"""Nothing right fails: forwards that compute in less than they return, noisy differences, conventions, what could not run."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from backpass.verify import VerificationError, check
+from backpass.verify.case import Case
+from backpass.verify.subject import subject
+
+X = np.random.default_rng(11).standard_normal((4, 6))
+F = torch.nn.functional
+
+
+def own(forward, backward):
+    return SimpleNamespace(forward=forward, backward=backward)
+
+
+def tanh_inside(inside, factor=1.0):
+    """The form of most kernels: computed in one dtype, returned in the input's."""
+
+    def forward(x):
+        y = torch.tanh(x.to(inside)).to(x.dtype)
+        return y, y
+
+    return own(forward, lambda dy, y: factor * dy * (1 - y * y))
+
+
+def verdicts(report, method):
+    return [row.verdict for row in report.of(method)]
+
+
+class TestPrecision:
+    @staticmethod
+    def computes_in(forward, *inputs, **settings):
+        return Case(subject(own(forward, len), len(inputs), {}), inputs, 0, **settings).computes_in
+
+    @pytest.mark.parametrize("inside", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+    def test_it_is_measured_where_forward_returns_more(self, inside):
+        found = self.computes_in(tanh_inside(inside).forward, torch.tensor(X))
+        assert found == str(inside).removeprefix("torch.")
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_float64_that_looks_like_less_is_float64(self, seed):
+        x = np.random.default_rng(seed).standard_normal((4, 6))
+        x32 = x.astype(np.float32).astype(np.float64)
+        forwards = [
+            lambda x: (np.maximum(x, 0), None),  # float32's numbers in, float32's numbers out
+            lambda x: (np.round(x), None),
+            lambda x: (np.round(x * 64) / 64, None),
+            lambda x: (np.linalg.solve(x[:, :4] + 0.01 * np.eye(4), x), None),
+            lambda x: (np.exp(20 * x) / np.exp(20 * x).sum(), None),
+            lambda x: (np.mean(x), None),
+            lambda x: (np.zeros_like(x) * x, None),
+        ]
+        for forward in forwards:
+            for given in (x, x32, np.where(x32 < 0, 0.0, x32)):
+                assert self.computes_in(forward, given) == "float64"
+
+    def test_a_part_in_float32_is_seen_through_the_rest(self):
+        a, b = torch.tensor(X), torch.tensor(X[::-1].copy())
+        assert self.computes_in(lambda a, b: (F.silu(a.float()).to(a.dtype) * b, None), a, b) == "float32"
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_a_right_kernel_passes_and_a_wrong_one_fails(self, dtype):
+        x = torch.tensor(X).to(dtype)
+        report = check(tanh_inside(torch.float32), x, operator=torch.tanh)
+        assert set(verdicts(report, "low precision")) == {"passed"}
+        assert "computes in float32, as measured" in report.of("complex step")[0].reason
+        assert not check(tanh_inside(torch.float32, 1.1), x, operator=torch.tanh, raises=False).passed
+
+    def test_it_may_be_declared(self):
+        report = check(tanh_inside(torch.float32), torch.tensor(X), precision="float32")
+        assert "as declared" in report.of("complex step")[0].reason
+        assert "float32" in report.of("finite differences")[0].how
+        with pytest.raises(ValueError, match=r"precision: expected float64, .* got 'half'"):
+            check(tanh_inside(torch.float32), torch.tensor(X), precision="half")
+
+
+class TestNoise:
+    """Differences know their own error."""
+
+    @staticmethod
+    def cross_entropy(factor=1.0):
+        def forward(x, t):
+            p = torch.softmax(x.float(), -1)
+            return F.cross_entropy(x.float(), t), (p, t)
+
+        def backward(dy, saved):
+            p, t = saved
+            return dy * factor * (p - F.one_hot(t, p.shape[-1])) / len(t), None
+
+        return own(forward, backward)
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_a_mean_of_thousands_of_rows_in_float32(self, seed):
+        rng = np.random.default_rng(seed)
+        x, t = torch.tensor(rng.standard_normal((4096, 16))).float(), torch.tensor(rng.integers(0, 16, 4096))
+        report = check(self.cross_entropy(), x, t, operator=F.cross_entropy)
+        (row,) = report.of("finite differences")
+        assert row.verdict == "passed" or "too coarse here" in row.reason
+        wrong = check(self.cross_entropy(1.1), x, t, methods=["finite_difference"], raises=False)
+        assert wrong.of("finite differences")[0].verdict == "FAILED"
+
+    def test_an_ill_conditioned_solve_in_float64(self):
+        def forward(a, b):
+            y = np.linalg.solve(a, b)
+            return y, (a, y)
+
+        def backward(dy, saved):
+            a, y = saved
+            db = np.linalg.solve(a.T, dy)
+            return -db @ y.T, db
+
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            u, _ = np.linalg.qr(rng.standard_normal((4, 4)))
+            a = u * np.array([1.0, 0.3, 0.05, 1 / 150]) @ u.T
+            report = check(
+                own(forward, backward),
+                a,
+                rng.standard_normal((4, 2)),
+                methods=["finite_difference"],
+                raises=False,
+            )
+            assert not report.failed, report
+
+
+class TestConventions:
+    def test_a_straight_through_estimator(self):
+        class Round(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return torch.round(x)
+
+            @staticmethod
+            def backward(ctx, dy):
+                return dy
+
+        def meant(x):
+            return x + (torch.round(x) - x).detach()
+
+        x = torch.tensor(X)
+        with pytest.raises(VerificationError):
+            check(Round, x)
+        report = check(Round, x, conventions={"x": "straight through"}, operator=meant)
+        assert report.of("finite differences")[0].reason == "by convention: straight through"
+        assert verdicts(report, "torch autograd") == ["not run"]
+
+    def test_padding(self):
+        def backward(dy, saved):
+            shape, t = saved
+            dw = np.zeros(shape)
+            np.add.at(dw, t, dy)
+            dw[0] = 0
+            return dw, None
+
+        embedding = own(lambda w, t: (w[t], (w.shape, t)), backward)
+        t = np.array([0, 3, 1, 3])
+        declared = {"conventions": {"w": "row 0 is padding"}}
+        assert check(
+            embedding, X, t, **declared, operator=lambda w, t: F.embedding(t, w, padding_idx=0)
+        ).passed
+        assert not check(
+            embedding, X, t, **declared, operator=lambda w, t: F.embedding(t, w), raises=False
+        ).passed
+        assert not check(embedding, X, t, raises=False).passed
+
+    def test_what_is_detached_is_judged_by_autograd(self):
+        def forward(x):
+            scale = x.detach().abs().max()
+            return x / scale, scale
+
+        detached = own(forward, lambda dy, scale: dy / scale)
+        assert check(detached, torch.tensor(X), conventions={"x": "the scale is detached"}).passed
+
+    def test_a_convention_alone_shows_nothing(self):
+        half = own(lambda x: (np.tanh(x), x), lambda dy, x: 0.5 * dy)
+        report = check(half, X, conventions={"x": "whatever"}, raises=False)
+        assert not report.passed
+
+    def test_what_cannot_be_declared(self):
+        op = own(lambda x: (np.tanh(x), x), lambda dy, x: dy)
+        with pytest.raises(ValueError, match="conventions: expected some of x; got w"):
+            check(op, X, conventions={"w": "padding"})
+        with pytest.raises(TypeError, match="expected the reason for x in words; got ''"):
+            check(op, X, conventions={"x": ""})
+        with pytest.raises(TypeError, match="expected a dict from inputs to reasons"):
+            check(op, X, conventions=["x"])
+
+
+class TestCouldNotRun:
+    def test_what_raises_is_not_called_wrong_and_keeps_its_traceback(self):
+        def backward(dy, x):
+            return dy / (1 - 1)
+
+        with pytest.raises(VerificationError) as caught:
+            check(own(lambda x: (np.tanh(x), x), lambda dy, x: 1 // 0), X)
+        report = caught.value.report
+        assert not report.failed
+        assert {row.verdict for row in report.rows} == {"could not run", "not run"}
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+    @pytest.mark.parametrize("name", ["torch", "triton"])
+    def test_a_package_that_is_missing_is_not_run(self, name, monkeypatch):
+        def forward(x):
+            if forward.checked:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            return np.tanh(x), x
+
+        forward.checked = True
+        report = check(own(forward, lambda dy, x: dy), X, methods=["contract"], raises=False)
+        assert report.rows[0].verdict == "not run" and "is not installed" in report.rows[0].reason
+
+
+class TestProgress:
+    class Terminal:
+        def __init__(self):
+            self.text = ""
+
+        def write(self, text):
+            self.text += text
+
+        def flush(self):
+            pass
+
+        def isatty(self):
+            return True
+
+    def test_what_takes_long_says_what_it_does_and_wipes_it(self, monkeypatch):
+        from backpass.verify import progress
+
+        monkeypatch.setattr(progress, "PATIENCE", 0.01)
+        monkeypatch.setattr(sys, "stderr", terminal := self.Terminal())
+        check("softmax")
+        assert "checking softmax: " in terminal.text
+        assert terminal.text.endswith("\r\x1b[K")
+
+    def test_what_is_quick_says_nothing(self, monkeypatch):
+        monkeypatch.setattr(sys, "stderr", terminal := self.Terminal())
+        check("softmax", methods=["contract"], raises=False)
+        assert terminal.text == ""
