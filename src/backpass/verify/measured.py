@@ -48,7 +48,13 @@ def computed_precision(
 
 
 def _at(forward: Callable, values: list[np.ndarray], directions: list[np.ndarray], step: float) -> np.ndarray:
-    return forward([x + step * np.abs(x) * v for x, v in zip(values, directions, strict=True)])
+    return forward([x + step * _size(x) * v for x, v in zip(values, directions, strict=True)])
+
+
+def _size(x: np.ndarray) -> np.ndarray:
+    """By what each number is to move: itself, or where it is 0 the largest of them, or 1."""
+    size = np.abs(x)
+    return np.where(size == 0, size[np.isfinite(size)].max(initial=0.0) or 1.0, size)
 
 
 def _holds_no_more_than(y: np.ndarray, precision: str) -> bool:
