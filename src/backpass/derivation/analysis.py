@@ -62,7 +62,9 @@ class Index:
 
 
 _TIMES = re.compile(r"\\(?:cdot|times)")
-_APART = re.compile(r"\\(?:cdot|times|q?quad|[,;: ])|~")  # what shows that a name and a bracket are two factors
+_APART = re.compile(
+    r"\\(?:cdot|times|q?quad|[,;: ])|~"
+)  # what shows that a name and a bracket are two factors
 
 
 class Analysis(Interpreter):
