@@ -359,11 +359,17 @@ def check_eps(eps: object) -> None:
         raise ValueError(f"eps: expected a number of at least 0; got {eps}")
 
 
+def check_bool(**flags: object) -> None:
+    """Refuse, with TypeError, what is neither true nor false, naming it."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}: expected True or False; got {type(value).__name__}")
+
+
 def check_causal(causal: object, causal_variant: object) -> None:
     """Refuse, with TypeError, what is neither true nor false, and, with ValueError, what is no way of aligning the
     positions of queries and keys."""
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal: expected True or False; got {type(causal).__name__}")
+    check_bool(causal=causal)
     _check_one_of("causal_variant", causal_variant, ("upper_left", "lower_right"))
 
 
