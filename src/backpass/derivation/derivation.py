@@ -38,7 +38,8 @@ def derive(
     - `forward`: a stem whose `forward` alone the output's definition must be, where no gradient is derived.
     - `sizes`: the sizes of the dimensions to check at, each at least 2, instead of three trials of 2, 3 and 4.
 
-    Raises `Unreadable` for what cannot be read or has no meaning, `DerivationError` for a line that is wrong.
+    Raises `Unreadable` for what cannot be read or has no meaning, `DerivationError` for wrong lines, with a report of each;
+    the error's `derivation` shows them marked.
     """
     derivation = Derivation(text, name, after, operation, forward, names, options, sizes)
     derivation.check()
