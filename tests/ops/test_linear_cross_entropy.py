@@ -283,7 +283,7 @@ def test_a_wide_loss_of_16_bits_is_float32_and_so_is_its_gradient(make):
     for got, gradient in zip(linear_cross_entropy.backward(scaled, saved), exact[1:], strict=True):
         assert str(got.dtype).endswith("float16")
         np.testing.assert_allclose(got, gradient, rtol=0, atol=2e-3 * np.abs(gradient).max())
-    with pytest.raises(TypeError, match="dy: expected forward's dtype, .*float32; got .*float16"):
+    with pytest.raises(TypeError, match=r"dy: expected forward's dtype, .*float32; got .*float16"):
         linear_cross_entropy.backward(narrow, saved)
     with pytest.raises(TypeError, match="wide: expected True or False; got str"):
         linear_cross_entropy.forward(*arrays, wide="yes")
