@@ -26,14 +26,16 @@ def operations_on_the_cpu(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
-def tensors(inputs):
+def tensors(stem, inputs):
     """Tensors of drawn arrays, those that are differentiable requiring a gradient."""
     found = [None if value is None else torch.from_numpy(np.array(value)) for value in inputs]
-    return [t.requires_grad_() if t is not None and t.is_floating_point() else t for t in found]
+    for value in differentiable(stem, found):
+        value.requires_grad_()
+    return found
 
 
 def drawn(stem, seed=0, **lengths):
-    return tensors(draw(stem, np.random.default_rng(seed), **lengths)), options_for(stem)
+    return tensors(stem, draw(stem, np.random.default_rng(seed), **lengths)), options_for(stem)
 
 
 def differentiable(stem, inputs):
@@ -71,7 +73,7 @@ def by_hand(stem, inputs, options, dy):
 @STEMS
 def test_values_and_gradients_are_the_operations_at_every_case(stem):
     for arrays, options in cases(stem, np.random.default_rng(1)):
-        inputs = tensors(arrays)
+        inputs = tensors(stem, arrays)
         wanted = differentiable(stem, inputs)
         y = getattr(B, stem)(*inputs, **options)
         dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y.dtype)
@@ -84,7 +86,7 @@ def test_values_and_gradients_are_the_operations_at_every_case(stem):
 @STEMS
 def test_opcheck(stem):
     for arrays, options in list(cases(stem, np.random.default_rng(2)))[:2]:
-        inputs = tensors(arrays)
+        inputs = tensors(stem, arrays)
         opcheck(stem, inputs, options)
 
 
@@ -113,12 +115,6 @@ def test_a_gradient_only_where_one_is_wanted(stem):
 @STEMS
 def test_gradcheck(stem):
     inputs, options = drawn(stem, leading={"*": (2,)})
-    specs = parse(ops.load(stem).SHAPES).inputs
-    constants = getattr(ops.load(stem), "CONSTANTS", ())
-    inputs = [
-        v.detach() if v is not None and spec.name in constants else v
-        for spec, v in zip(specs, inputs, strict=True)
-    ]
     wanted = differentiable(stem, inputs)
 
     def function(*values):
@@ -195,7 +191,7 @@ AUTOCAST = {
     "linear": torch.bfloat16,
     "matmul": torch.bfloat16,
     "feed_forward": torch.bfloat16,
-    "linear_cross_entropy": torch.bfloat16,
+    "linear_cross_entropy": torch.float32,
     "attention": torch.bfloat16,
     "softmax": torch.float32,
     "layer_norm": torch.float32,
@@ -222,7 +218,9 @@ def test_the_lists_for_autocast_name_operations():
 def test_autocast_has_it_run_in_the_dtype_that_pytorch_would(stem):
     inputs, options = drawn(stem)
     inputs = [v.detach().half() if v is not None and v.is_floating_point() else v for v in inputs]
-    leaves = [v.requires_grad_() if v is not None and v.is_floating_point() else v for v in inputs]
+    leaves = [*inputs]
+    for leaf in differentiable(stem, leaves):
+        leaf.requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         y = getattr(B, stem)(*leaves, **options)
     assert y.dtype == AUTOCAST[stem]
@@ -235,6 +233,67 @@ def test_autocast_has_it_run_in_the_dtype_that_pytorch_would(stem):
     with torch.autocast("cpu", torch.bfloat16):
         doubles = [v.double() if v is not None and v.is_floating_point() else v for v in inputs]
         assert getattr(B, stem)(*doubles, **options).dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_fused_loss_is_float32_under_autocast(dtype, reduction):
+    """Of scores in autocast's dtype; nothing is rounded after them but the gradients. A scaled loss is finite."""
+    torch.manual_seed(0)
+    x, w, t = torch.randn(5, 7), torch.randn(7, 11), torch.tensor([3, 0, -100, 10, 5])
+    leaves = [v.requires_grad_() for v in (x, w)]
+    with torch.autocast("cpu", dtype):
+        fused = B.linear_cross_entropy(*leaves, t, reduction=reduction)
+        plain = B.cross_entropy(B.linear(*leaves), t, reduction=reduction)
+    assert fused.dtype == plain.dtype == torch.float32
+    torch.testing.assert_close(fused, plain, rtol=1e-6, atol=0)
+
+    gradients = torch.autograd.grad(fused, leaves, torch.tensor(2.0**10))
+    for got, expected in zip(
+        gradients, torch.autograd.grad(plain, leaves, torch.tensor(2.0**10)), strict=True
+    ):
+        eps = torch.finfo(dtype).eps
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got, expected, rtol=0, atol=2 * eps * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_the_first_step_under_a_scaler_is_taken(compiled):
+    torch.manual_seed(0)
+    w = torch.nn.Parameter(torch.randn(6, 9) / 3)
+    x, t = torch.randn(64, 6), torch.randint(0, 9, (64,))
+    optimiser, scaler = torch.optim.SGD([w], lr=1.0), torch.amp.GradScaler("cpu")
+    assert scaler.get_scale() == 65536
+
+    def loss(x, t):
+        with torch.autocast("cpu", torch.float16):
+            return B.linear_cross_entropy(x, w, t)
+
+    if compiled:
+        torch._dynamo.reset()
+        loss = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    (exact,) = torch.autograd.grad(B.linear_cross_entropy(x, w, t), w)
+    before = w.detach().clone()
+    scaler.scale(loss(x, t)).backward()
+    scaler.step(optimiser)
+    scaler.update()
+    assert scaler.get_scale() == 65536
+    torch.testing.assert_close(before - w, exact, rtol=0, atol=4e-3 * exact.abs().max().item())
+
+
+def test_outside_autocast_the_fused_loss_has_the_dtype_of_its_inputs_unless_wide():
+    torch.manual_seed(0)
+    x, w = (torch.randn(*shape, dtype=torch.bfloat16, requires_grad=True) for shape in ((5, 7), (7, 11)))
+    t = torch.tensor([3, 0, -100, 10, 5])
+    narrow, wide = B.linear_cross_entropy(x, w, t), B.linear_cross_entropy(x, w, t, wide=True)
+    assert (narrow.dtype, wide.dtype) == (torch.bfloat16, torch.float32)
+    assert torch.equal(narrow, wide.bfloat16()) and wide != narrow
+    ours = torch.autograd.grad(narrow, (x, w))
+    for one, other in zip(ours, torch.autograd.grad(wide, (x, w)), strict=True):
+        assert one.dtype == torch.bfloat16 and torch.equal(one, other)
+    torch.library.opcheck(
+        torch.ops.backpass.linear_cross_entropy.default, (x, w, t, None, -100, "mean", None, True)
+    )
 
 
 def test_under_a_checkpoint_the_gradients_are_the_same():
@@ -322,6 +381,43 @@ def test_an_unknown_name_has_the_nearest_one():
 def test_errors_are_the_operations(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+LEARNED = torch.nn.Parameter(torch.tensor(2.0))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: B.scale(x, factor=LEARNED), "factor: expected float; got Parameter. .* outside scale"),
+        (lambda x: B.attention(x, x, x, scale=LEARNED), r"scale: expected float \| None; got Parameter"),
+        (
+            lambda x: B.layer_norm(x, eps=LEARNED),
+            r"eps: expected float; got Parameter. .* pass eps\.item\(\)",
+        ),
+        (lambda x: B.dropout(x, seed=torch.tensor(1)), "seed: expected int; got Tensor"),
+        (lambda x: B.gelu(x, approximate=torch.tensor(1)), "approximate: expected str; got Tensor"),
+        (
+            lambda x: B.rope(x, torch.ones(3, 2, requires_grad=True), torch.ones(3, 2)),
+            r"cos: expected a tensor that requires no gradient; got one that requires it. .*: pass cos\.detach\(\)",
+        ),
+    ],
+    ids=["factor", "scale", "eps", "seed", "approximate", "table"],
+)
+def test_what_would_get_no_gradient_is_refused(call, message):
+    with pytest.raises(TypeError, match=message):
+        call(torch.ones(3, 4))
+
+
+@STEMS
+def test_complex_tensors_are_refused(stem):
+    """Their gradients would lack conjugates."""
+    inputs, options = drawn(stem)
+    floating = [at for at, v in enumerate(inputs) if v is not None and v.is_floating_point()]
+    name = [spec.name for spec in parse(ops.load(stem).SHAPES).inputs][floating[0]]
+    inputs = [v.to(torch.complex128) if at in floating else v for at, v in enumerate(inputs)]
+    with pytest.raises(TypeError, match=f"^{name}: expected real numbers; got dtype torch.complex128"):
+        getattr(B, stem)(*inputs, **options)
 
 
 def test_transforms_and_forward_mode_are_refused():

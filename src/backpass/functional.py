@@ -10,11 +10,15 @@ CUDA device where there is one (and on the CPU in Triton's interpreter, where th
 ``torch.library``: ``torch.compile`` takes it whole, without a break in the graph, and ``torch.library.opcheck``
 passes on it.
 
-- Only inputs that require a gradient get one; constants (RoPE's tables) and integers never do.
+- Only inputs that require a gradient get one, although the backward computes all of them; constants (RoPE's tables)
+  and integers never do.
 - There is no gradient of the gradient, no forward-mode derivative and no ``vmap``: each is refused.
-- Errors are the operation's own.
+- What would get no gradient, or a wrong one, is refused: a tensor for an option, a constant that requires a gradient,
+  complex numbers.
+- Other errors are the operation's own.
 - Under ``torch.autocast`` matrix products run in autocast's dtype, softmax, the norms and the losses in float32, and all
   else in the widest dtype of its inputs. These are PyTorch's rules on CUDA; here they hold on every device.
+  ``linear_cross_entropy`` multiplies in autocast's dtype, and its loss is float32.
 """
 
 from __future__ import annotations
@@ -47,6 +51,9 @@ def _function(stem: str) -> Callable[..., Tensor]:
     shapes = parse(op.SHAPES)
     operator = _operator(stem, op, shapes)
     signature = _signature(op)
+    arrays = {spec.name: spec.optional for spec in shapes.inputs}
+    constants = getattr(op, "CONSTANTS", ())
+    hints = {name: inspect.formatannotation(p.annotation) for name, p in signature.parameters.items()}
 
     def function(*args, **kwargs):
         try:
@@ -55,12 +62,12 @@ def _function(stem: str) -> Callable[..., Tensor]:
             raise TypeError(f"{stem}: {error}; expected ({', '.join(signature.parameters)})") from None
         given.apply_defaults()
         values = given.arguments
-        for spec in shapes.inputs:
-            if not isinstance(values[spec.name], Tensor) and not (
-                spec.optional and values[spec.name] is None
-            ):
+        for name, value in values.items():
+            if name in arrays:
+                _check_array(stem, name, value, arrays[name], name in constants)
+            elif isinstance(value, Tensor):
                 raise TypeError(
-                    f"{spec.name}: expected a torch tensor; got {type(values[spec.name]).__name__}"
+                    _OPTION.format(stem=stem, name=name, hint=hints[name], came=type(value).__name__)
                 )
         _refuse_transforms(stem, values)
         device = values[shapes.inputs[0].name].device.type
@@ -73,6 +80,29 @@ def _function(stem: str) -> Callable[..., Tensor]:
     function.__doc__ = f"{inspect.getdoc(op.forward)}\n\nThe operation is ``backpass.ops.{stem}``."
     function.__signature__ = signature
     return function
+
+
+_OPTION = (
+    "{name}: expected {hint}; got {came}. An option gets no gradient: pass {name}.item(), or multiply by a learned "
+    "number outside {stem}"
+)
+
+
+def _check_array(stem: str, name: str, value: object, optional: bool, constant: bool) -> None:
+    """Refuse, with TypeError, what is no tensor, and a tensor whose gradient would be wrong or missing."""
+    if not isinstance(value, Tensor):
+        if not (optional and value is None):
+            raise TypeError(f"{name}: expected a torch tensor; got {type(value).__name__}")
+    elif value.is_complex():
+        raise TypeError(
+            f"{name}: expected real numbers; got dtype {value.dtype}. The gradient of a complex number needs "
+            f"conjugates, which the backward of {stem} does not take"
+        )
+    elif constant and value.requires_grad:
+        raise TypeError(
+            f"{name}: expected a tensor that requires no gradient; got one that requires it. {stem} has no gradient for "
+            f"{name}: pass {name}.detach()"
+        )
 
 
 def _signature(op: ModuleType) -> inspect.Signature:
@@ -175,6 +205,7 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         pool = (*inputs[:count], y, *own)
         ctx.save_for_backward(facts, *(pool[at] for at in sources.shape[1:]))
         ctx.shapes = [None if inputs[at] is None else inputs[at].shape for at in differentiable]
+        ctx.dtype = next(inputs[at].dtype for at in differentiable if inputs[at] is not None)
         ctx.set_materialize_grads(False)
         # facts stay differentiable: through them a gradient of the gradient always arrives here, to be refused, also
         # where backward reads nothing that depends on the inputs.
@@ -189,13 +220,13 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         if dy is not None and any(wanted):
             facts, *arrays = ctx.saved_tensors
             sizes = [shape for shape, want in zip(ctx.shapes, wanted, strict=True) if want]
-            flat = [length for shape in sizes for length in shape]
-            found = iter(operator_backward(dy, arrays, facts, wanted, flat, [len(shape) for shape in sizes]))
+            flat, ranks = [length for shape in sizes for length in shape], [len(shape) for shape in sizes]
+            found = iter(operator_backward(dy, arrays, facts, wanted, flat, ranks, ctx.dtype))
             for at, want in zip(differentiable, wanted, strict=True):
                 gradients[at] = next(found) if want else None
         return tuple(gradients)
 
-    def backward(dy, arrays, facts, wanted, sizes, ranks):
+    def backward(dy, arrays, facts, wanted, sizes, ranks, dtype):
         module, saved = _filled(facts, arrays)
         with _without_autocast(dy.device.type):
             gradients = module.backward(dy, saved)
@@ -206,9 +237,9 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
                 found.append(_unaliased(gradient.contiguous(), (dy, *arrays, *found)))
         return found
 
-    def fake_backward(dy, arrays, facts, wanted, sizes, ranks):
+    def fake_backward(dy, arrays, facts, wanted, sizes, ranks, dtype):
         lengths = iter(sizes)
-        return [dy.new_empty([*itertools.islice(lengths, rank)]) for rank in ranks]
+        return [dy.new_empty([*itertools.islice(lengths, rank)], dtype=dtype) for rank in ranks]
 
     def refuse(ctx, *_):
         raise RuntimeError(_REFUSED.format(stem=stem, what="a derivative of its gradient"))
@@ -228,7 +259,8 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         f"backpass::{stem}_backward",
         backward,
         mutates_args=(),
-        schema="(Tensor dy, Tensor[] saved, Tensor facts, bool[] wanted, SymInt[] sizes, int[] ranks) -> Tensor[]",
+        schema="(Tensor dy, Tensor[] saved, Tensor facts, bool[] wanted, SymInt[] sizes, int[] ranks, "
+        "ScalarType dtype) -> Tensor[]",
     )
     operator_backward.register_fake(fake_backward)
     operator_backward.register_autograd(refuse)
@@ -399,8 +431,8 @@ _IN_FLOAT32 = (
 
 
 def _autocast(stem: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The floating tensors in the dtype that autocast has the operation run in; as they are if one is float64,
-    which autocast leaves alone."""
+    """The floating tensors in the dtype that autocast has the operation run in, and a product's loss in float32; as they
+    are if one is float64, which autocast leaves alone."""
     floating = {
         name: value
         for name, value in values.items()
@@ -413,7 +445,8 @@ def _autocast(stem: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
         dtype = torch.get_autocast_dtype(device)
     elif stem in _IN_FLOAT32:
         dtype = torch.float32
-    return values | {name: value.to(dtype) for name, value in floating.items()}
+    wide = {"wide": True} if "wide" in values else {}
+    return values | wide | {name: value.to(dtype) for name, value in floating.items()}
 
 
 def _without_autocast(device: str) -> contextlib.AbstractContextManager:

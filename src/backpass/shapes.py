@@ -311,12 +311,31 @@ def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Kind):
 
 
 def check_saved(saved: object, expected: type[Record]) -> Record:
-    """Refuse what is not what forward returned second, before it is taken apart; return it. Raises TypeError."""
-    fields = expected._fields
-    if not isinstance(saved, tuple) or len(saved) != len(fields):
-        wanted = f"Saved({', '.join(fields)})"
-        raise TypeError(f"saved: expected what forward returned second, {wanted}; got {type(saved).__name__}")
+    """Refuse what is not what forward returned second, before it is taken apart; return it. Raises TypeError.
+
+    A Saved belongs to one module: neither another operation's nor, for an operation, its kernel's is accepted.
+    """
+    came = type(saved)
+    if came is not expected and _identity(came) != _identity(expected):
+        wanted = f"Saved({', '.join(expected._fields)})"
+        raise TypeError(
+            f"saved: expected what forward returned second, {wanted}; got {_whose(came, expected)}"
+        )
     return saved
+
+
+def _identity(kind: type) -> tuple:
+    """Where a class is defined, and its fields. Its object changes when its module is reloaded."""
+    return kind.__module__, kind.__qualname__, getattr(kind, "_fields", None)
+
+
+def _whose(came: type, expected: type) -> str:
+    """A class by its name, a Saved by its module as well."""
+    if came.__name__ != "Saved":
+        return came.__name__
+    stem = came.__module__.rpartition(".")[2]
+    of_this_stem = stem == expected.__module__.rpartition(".")[2]
+    return f"{came.__module__.removeprefix('backpass.') if of_this_stem else stem}'s Saved"
 
 
 def check_natural(**numbers: object) -> None:
@@ -340,11 +359,17 @@ def check_eps(eps: object) -> None:
         raise ValueError(f"eps: expected a number of at least 0; got {eps}")
 
 
+def check_bool(**flags: object) -> None:
+    """Refuse, with TypeError, what is neither true nor false, naming it."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}: expected True or False; got {type(value).__name__}")
+
+
 def check_causal(causal: object, causal_variant: object) -> None:
     """Refuse, with TypeError, what is neither true nor false, and, with ValueError, what is no way of aligning the
     positions of queries and keys."""
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal: expected True or False; got {type(causal).__name__}")
+    check_bool(causal=causal)
     _check_one_of("causal_variant", causal_variant, ("upper_left", "lower_right"))
 
 

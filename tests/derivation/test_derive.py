@@ -377,3 +377,74 @@ def test_what_is_no_derivation_is_refused_in_one_line(given, kind, message):
     arguments = {"text": text, "name": "a"} | given
     with pytest.raises(kind, match=f"^{re.escape(message)}$"):
         derive(arguments.pop("text"), **arguments)
+
+
+BLAME = r"""
+    given x, \bar{y} \in \mathbb{R}^n
+    let y_i = x_i^2
+    \bar{x}_i = 2 x_i \bar{y}_i
+        = 3 x_i \bar{y}_i
+        = x_i \bar{y}_i \cdot 3
+        = x_i \bar{y}_i + x_i \bar{y}_i
+        = 4 x_i \bar{y}_i
+    \sum_i x_i = \sum_j x_j
+    \bar{x}_i = x_i
+        = 2 x_i
+        = 2 x_i \bar{y}_i
+"""
+
+
+def test_each_wrong_line_is_blamed_once_and_no_other():
+    with pytest.raises(DerivationError) as caught:
+        derive(BLAME, name="blame")
+    reports = [tuple(report.splitlines()[:2]) for report in str(caught.value).split("\n\n")]
+    assert reports == [
+        ("blame: this line does not equal the line above it", r"    4: = 3 x_i \bar{y}_i"),
+        ("this line equals the line above it, which is wrong", r"    5: = x_i \bar{y}_i \cdot 3"),
+        ("this line does not equal the line above it", r"    7: = 4 x_i \bar{y}_i"),
+        ("this line does not equal the line above it", r"    9: \bar{x}_i = x_i"),
+        ("this line does not equal the left side in line 9", r"    10: = 2 x_i"),
+    ]
+    shown = caught.value.derivation
+    assert [row.split()[1] for row in str(shown).splitlines() if "✗" in row] == [
+        "(3)",
+        "(4)",
+        "(6)",
+        "(8)",
+        "(9)",
+    ]
+    assert shown._repr_html_().count("✗") == 5
+
+
+def test_a_line_is_compared_with_the_last_correct_one():
+    text = BLAME.replace(r"= x_i \bar{y}_i \cdot 3", r"= 5 x_i \bar{y}_i")
+    with pytest.raises(
+        DerivationError, match=r"does not equal line 3, the last correct line above it\n    5: = 5 x_i"
+    ):
+        derive(text, name="blame")
+
+
+def test_a_line_wrong_at_some_sizes_alone_is_wrong():
+    text = "given x \\in \\mathbb{R}^n\n\\sum_i x_i = x_1 + x_2\n= x_2 + x_1\n= \\sum_j x_j"
+    with pytest.raises(DerivationError) as caught:
+        derive(text, name="sizes")
+    message = str(caught.value)
+    assert message.count("at n = 3") == 1 and "n = 2" not in message
+    assert "    4:" not in message
+
+
+def test_what_has_no_value_after_a_wrong_line_is_told_too():
+    text = "given x \\in \\mathbb{R}\nlet y = x^2\nx = 2 x\n\\frac{1}{y - x^2} = \\frac{2}{y - x^2}"
+    with pytest.raises(
+        DerivationError, match=r"(?s)does not equal .*    3:.*divides by 0 everywhere.*    4:"
+    ):
+        derive(text, name="both")
+
+
+def test_which_is_the_output_is_asked_where_a_gradient_occurs():
+    text = "given x \\in \\mathbb{R}^n\nlet s = \\sum_i x_i\nlet r = \\sum_i x_i^2\n\\frac{\\partial r}{\\partial x_j} = 2 x_j"
+    derive(text, name="facts")
+    derive(f"{text}\n\\dot{{s}} = \\sum_i \\dot{{x}}_i", name="facts")
+    for gradient in (r"\bar{x}_i", r"\frac{\partial \mathcal{L}}{\partial x_i}", r"\dot{\mathcal{L}}"):
+        with pytest.raises(Unreadable, match=r"which of s, r is the output\?.*\n    5:"):
+            derive(f"{text}\n{gradient} = {gradient}", name="asked")

@@ -5,7 +5,9 @@ import re
 import pytest
 
 from backpass.derivation import Unreadable, derive
-from backpass.derivation.parse import read
+from backpass.derivation.analysis import Analysis
+from backpass.derivation.evaluate import Evaluator
+from backpass.derivation.parse import _parser, read
 
 GIVEN = "given x, y \\in \\mathbb{R}^n, W \\in \\mathbb{R}^{n \\times p}\nconstant \\epsilon \\in \\mathbb{R}_{>0}\n"
 
@@ -247,3 +249,59 @@ def test_a_gradient_may_not_be_given_after_its_definition_was_used():
     text = "given x \\in \\mathbb{R}\nlet u = x^2\nlet y = 3 u\ngiven \\bar{u} \\in \\mathbb{R}\n1 = 1"
     with pytest.raises(Unreadable, match="y is defined by u"):
         derive(text, name="floating")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"g(x + y) = g x + g \cdot (y)",
+        r"y = x + g(x) - g x",
+        r"g \left( x \right) = g x",
+        r"g \bigl[ x \bigr] = g x",
+        r"2 x (1 - y) = 2 x - 2 x y",
+        r"g^2(x) = g^2 x",
+        r"g^{-1}(x) = x / g",
+        r"\sigma^2 (x) = x \sigma^2",
+        r"\hat{g}(x) = x \hat{g}",
+        r"g_1 (x) = x g_1",
+        r"e^{g (x)} = e^{g x}",
+        r"n (1 + x) = n + n x",
+        r"\pi (1 + x) = \pi + \pi x",
+        r"y = x + F(x)",
+        r"X (X + I_n) = X X + X",
+    ],
+)
+def test_a_name_directly_before_a_bracket_is_refused(line):
+    given = r"given g, x, y, \sigma^2, \hat{g}, g_1 \in \mathbb{R}, X \in \mathbb{R}^{n \times n}"
+    with pytest.raises(
+        Unreadable, match=r"\(…\) prints like a function of .*Write the product as .* \\, \(…\)"
+    ):
+        derive(f"{given}\n{line}", name="applied")
+
+
+def test_a_product_with_a_bracket_is_written_so_or_is_of_what_is_no_function():
+    given = r"given g, z, \sigma^2 \in \mathbb{R}, x \in \mathbb{R}^n, X \in \mathbb{R}^{n \times n}"
+    for line in (
+        r"g \, (z + 1) = g \cdot (z + 1) = g \times (z + 1) = g ~ (z + 1) = g \quad \left( z + 1 \right)",
+        r"\sigma^2 \; [z] = z \sigma^2",
+        r"x_i (1 - x_i)^2 = (1 - x_i)(1 - x_i) x_i",
+        r"X_{ij} \bigl( z \bigr) = z X_{ij}",
+        r"x_1 (z) = z x_1",
+        r"2 (z) = e^{z} (z + z) e^{-z}",
+        r"X^\top (X + I_n) = (X^\top)(X) + X^\top",
+    ):
+        left, *rights = line.split(" = ")
+        derive(
+            "\n".join([given, f"{left} = {rights[0]}", *(f"= {right}" for right in rights[1:])]),
+            name="product",
+        )
+
+
+def test_each_rule_of_the_grammar_is_analysed_and_evaluated():
+    rules = {str(rule.alias or rule.origin.name) for rule in _parser().rules if rule.origin.name[0] != "_"}
+    analysed, evaluated = ({r for r in rules if hasattr(k, r)} for k in (Analysis, Evaluator))
+    assert analysed - {"condition", "conditions"} == evaluated  # conditions are tried, and have no value
+    # The others have one child alone, or are taken apart by the rule they stand in.
+    words = """accented argument atom declaration declarations exponent expression factor function group limits moved
+        name operator piece plain power_of_letter quotient side space subscript top upper"""
+    assert rules - analysed == {*words.split()}

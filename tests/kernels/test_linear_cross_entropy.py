@@ -140,3 +140,18 @@ def test_offsets_beyond_32_bits(device):
     dx, _, _ = kernel.backward(torch.ones_like(y), saved)
     assert torch.equal(dx[0], dx[-1])
     assert torch.all(torch.isfinite(dx))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_wide_loss_is_float32(dtype, device):
+    x, w, t, b = draw_all(6, 4, 5, dtype, device)
+    y, saved = kernel.forward(x, w, t, b, wide=True)
+    expected, its = op.forward(x, w, t, b, wide=True)
+    assert y.dtype == expected.dtype == torch.float32
+    torch.testing.assert_close(y, expected, rtol=torch.finfo(dtype).eps, atol=0)  # of rounded scores
+    dy = torch.tensor(2.0**16, device=device)
+    for one, other in zip(kernel.backward(dy, saved), op.backward(dy, its), strict=True):
+        assert one.dtype == dtype
+        torch.testing.assert_close(
+            one, other, rtol=0, atol=4 * torch.finfo(dtype).eps * other.abs().max().item()
+        )

@@ -510,3 +510,18 @@ def test_what_forward_did_not_save_is_refused(stem, wrong):
     with counting.tally() as t, pytest.raises(TypeError, match=message):
         ops.load(stem).backward(y, wrong)
     assert t.total == 0
+
+
+def test_another_operations_saved_is_refused():
+    """Of equal length too, where the arrays would be read under other names; and so is a kernel's."""
+    saved = {stem: ops.load(stem).Saved for stem in ops.STEMS}
+    pairs = [
+        (a, b) for a in saved for b in saved if a != b and len(saved[a]._fields) == len(saved[b]._fields)
+    ]
+    assert len(pairs) > 100
+    for stem, other in pairs:
+        with pytest.raises(TypeError, match=rf"^saved: .*; got {other}'s Saved"):
+            ops.load(stem).backward(None, saved[other](*saved[other]._fields))
+    kernels_own = type("Saved", (saved["softmax"],), {"__module__": "backpass.kernels.softmax"})
+    with pytest.raises(TypeError, match=r"got kernels\.softmax's Saved"):
+        ops.load("softmax").backward(None, kernels_own(None))

@@ -266,3 +266,24 @@ def test_every_change_of_how_the_gradients_are_summed_is_caught():
         warnings.simplefilter("ignore")
         assert survives(linear_cross_entropy)
         assert {change for change, op in changes() if survives(op)} == set(EQUIVALENT)
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor], ids=["numpy", "torch"])
+def test_a_wide_loss_of_16_bits_is_float32_and_so_is_its_gradient(make):
+    x, w, t, b = drawn()
+    arrays = [make(a.astype(np.float16)) for a in (x, w)] + [make(t), make(b.astype(np.float16))]
+    narrow, _ = linear_cross_entropy.forward(*arrays)
+    y, saved = linear_cross_entropy.forward(*arrays, wide=True)
+    assert (str(narrow.dtype)[-7:], str(y.dtype)[-7:]) == ("float16", "float32")
+    assert np.asarray(y).astype(np.float16) == np.asarray(narrow) and y != narrow
+
+    scaled = make(np.asarray(2.0**16, dtype=np.float32))  # infinite in float16
+    wide = [np.asarray(a).astype(np.float64) for a in arrays]
+    exact = plain(*wide[:2], t, wide[3], np.array(2.0**16))
+    for got, gradient in zip(linear_cross_entropy.backward(scaled, saved), exact[1:], strict=True):
+        assert str(got.dtype).endswith("float16")
+        np.testing.assert_allclose(got, gradient, rtol=0, atol=2e-3 * np.abs(gradient).max())
+    with pytest.raises(TypeError, match=r"dy: expected forward's dtype, .*float32; got .*float16"):
+        linear_cross_entropy.backward(narrow, saved)
+    with pytest.raises(TypeError, match="wide: expected True or False; got str"):
+        linear_cross_entropy.forward(*arrays, wide="yes")

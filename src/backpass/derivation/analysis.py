@@ -62,6 +62,9 @@ class Index:
 
 
 _TIMES = re.compile(r"\\(?:cdot|times)")
+_APART = re.compile(
+    r"\\(?:cdot|times|q?quad|[,;: ])|~"
+)  # what shows that a name and a bracket are two factors
 
 
 class Analysis(Interpreter):
@@ -270,6 +273,13 @@ class Analysis(Interpreter):
                 self.refuse("this prints as part of what stands before it: write \\cdot between them", factor)
             if before.data == "differentiate":
                 self.refuse("how far does this derivative reach? Write brackets round it", before)
+            if not _APART.search(between) and reads_as_function(before, factor, self.scope):
+                name = self.part.text[before.meta.start_pos : before.meta.end_pos]
+                self.refuse(
+                    f"{name}(…) prints like a function of what is in the bracket. Write the product as "
+                    rf"{name} \, (…) or {name} \cdot (…); give a function's value a name of its own",
+                    before,
+                )
         shape = self.visit(tree.children[0])
         for factor in tree.children[1:]:
             other = self.visit(factor)
@@ -421,6 +431,29 @@ def define(scope: Scope, line: Line) -> None:
         raise Unreadable(message, line.left)
     backward = scope.is_backward(definition)
     scope.add(Variable(name, shape, "defined", False, tuple(letters), definition, backward), line.left)
+
+
+def reads_as_function(before: Tree, factor: Tree, scope: Scope) -> bool:
+    """Whether two factors side by side print like a function and its argument: g (x + y), f^2 (x), f^{-1} (x).
+
+    An element x_i does not, because its index says that it is a number, nor do e^{…} and a transpose.
+    """
+    argument = factor.children[0] if factor.data == "power" else factor
+    if argument.data != "bracket":
+        return False
+    if before.data == "power":
+        base, exponent = before.children
+        if base.data != "reference" or exponent.data == "top":
+            return False
+        if (found := scope.resolve(before)) is None:  # no name of its own, such as σ^2
+            found, before = scope.resolve(base), base
+            if found is not None and found.kind == "euler":
+                return False
+    elif before.data == "reference":
+        found = scope.resolve(before)
+    else:
+        return False
+    return not (found.indices if found else subscripts_of(before))
 
 
 def _joins(before: Tree, factor: Tree) -> bool:

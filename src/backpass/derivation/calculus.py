@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import numpy as np
 import sympy
@@ -33,14 +34,22 @@ class Calculus:
         self, scope: Scope, sizes: dict[str, int], value_of: Callable[[Expression, dict[str, int]], Value]
     ) -> None:
         self.scope, self.sizes, self.value_of = scope, sizes, value_of
-        self.outputs = scope.outputs()
-        self.upstream = scope.upstream(self.outputs)
         self._places: dict[sympy.Symbol, tuple[Variable, Indices]] = {}
         self._definitions: dict[sympy.Symbol, sympy.Expr] = {}
         self._expanded: dict[sympy.Symbol, sympy.Expr] = {}
         self._derivatives: dict[tuple, sympy.Expr] = {}
         self._maxima: dict[tuple, sympy.Symbol] = {}
         self._slopes: set[sympy.Symbol] = set()  # the unknown derivatives of maxima
+
+    @cached_property
+    def outputs(self) -> list[Variable]:
+        """What the loss depends on. Which they are must be clear only where a gradient occurs."""
+        return self.scope.outputs()
+
+    @cached_property
+    def upstream(self) -> set[str]:
+        """The names of the outputs and of everything that they depend on."""
+        return self.scope.upstream(self.outputs)
 
     # ---- elements --------------------------------------------------------------------------------
 

@@ -115,17 +115,12 @@ def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
     return Chain(tuple(expressions), numbers, conditions, free)
 
 
-def check_chain(chain: Chain, evaluator: Evaluator) -> int:
-    """Raise `DerivationError` at the first line that differs from the line above it; return the cases compared."""
-    if found := first_mistake(chain, evaluator):
-        raise DerivationError(_report(found, evaluator))
-    return len(list(chain.cases(evaluator)))
-
-
 class Mistake(NamedTuple):
-    """A line whose value is not that of the line above: for which indices, in which element, and the two values."""
+    """A line whose value is not that of the last line found equal: for which indices, in which element, and the two
+    values. `against` names that line; it is "" where the line equals the one directly above it, which is wrong."""
 
     part: Part
+    against: str
     indices: dict[str, int]
     place: tuple[int, ...]
     above: Value
@@ -134,19 +129,46 @@ class Mistake(NamedTuple):
 
 def first_mistake(chain: Chain, evaluator: Evaluator) -> Mistake | None:
     """The first line that differs from the line above it. Finding it is quick, compared with writing its report."""
+    return next(mistakes(chain, evaluator), None)
+
+
+def mistakes(chain: Chain, evaluator: Evaluator) -> Iterator[Mistake]:
+    """Each line that differs from the last line above it that was found equal, so that no line is blamed for another's
+    mistake."""
     cases = list(chain.cases(evaluator))
-    above = [evaluator.value(chain.expressions[0], indices, chain.still) for indices in cases]
-    for expression in chain.expressions[1:]:
-        for k, indices in enumerate(cases):
-            here = evaluator.value(expression, indices, chain.still)
-            try:
-                place = difference(above[k], here, evaluator)
-            except exact.NotRepresentable as error:
-                raise Unreadable(f"equality cannot be decided here: {error}", expression.part) from error
+    anchor, *rest = chain.expressions
+    known = [evaluator.value(anchor, indices, chain.still) for indices in cases]
+    wrong: list[Value] = []  # the values of the line directly above, if it is wrong
+    for expression in rest:
+        here: list[Value] = []
+        for indices, above in zip(cases, known, strict=True):
+            here.append(evaluator.value(expression, indices, chain.still))
+            place = _difference(expression, above, here[-1], evaluator)
             if place is not None:
-                return Mistake(expression.part, indices, place, above[k], here)
-            above[k] = here
-    return None
+                break
+        else:
+            anchor, known, wrong = expression, here, []
+            continue
+        mistake = Mistake(expression.part, "the line above it", indices, place, above, here[-1])
+        if wrong:
+            here += [evaluator.value(expression, i, chain.still) for i in cases[len(here) :]]
+            pairs = zip(wrong, here, strict=True)
+            is_repeated = all(_difference(expression, *pair, evaluator) is None for pair in pairs)
+            last = f"line {anchor.part.line}, the last correct line above it"
+            if anchor is chain.expressions[0]:
+                last = f"the left side in line {anchor.part.line}"
+            mistake = mistake._replace(against="" if is_repeated else last)
+        yield mistake
+        wrong = here + [evaluator.value(expression, i, chain.still) for i in cases[len(here) :]]
+
+
+def _difference(
+    expression: Expression, above: Value, here: Value, evaluator: Evaluator
+) -> tuple[int, ...] | None:
+    try:
+        return difference(above, here, evaluator)
+    except exact.NotRepresentable as error:
+        raise Unreadable(f"equality cannot be decided here: {error}", expression.part) from error
 
 
 def difference(a: Value, b: Value, evaluator: Evaluator) -> tuple[int, ...] | None:
@@ -161,8 +183,11 @@ def _equal(a: sympy.Expr, b: sympy.Expr, evaluator: Evaluator) -> bool:
     return exact.equal(a, b) if a == b else exact.equal(expand(a), expand(b))
 
 
-def _report(mistake: Mistake, evaluator: Evaluator) -> str:
-    part, indices, place, above, here = mistake
+def report(mistake: Mistake, evaluator: Evaluator) -> str:
+    """The line with its place, where it differs, and the two values."""
+    part, against, indices, place, above, here = mistake
+    if not against:
+        return f"this line equals the line above it, which is wrong\n{part.pointer(0)}"
     where = [f"{side} = {size}" for side, size in evaluator.sizes.items()]
     where += [f"{letter} = {value + 1}" for letter, value in indices.items()]
     if place:
@@ -176,8 +201,9 @@ def _report(mistake: Mistake, evaluator: Evaluator) -> str:
         where.append("around " + ", ".join(f"{symbol} = {float(value):.2g}" for symbol, value in compared))
         there = Point(evaluator.draw, evaluator.sizes)
         point = {symbol: there[symbol] for symbol in symbols}
+    at = f"  at {', '.join(where)}:\n" if where else ""
     return (
-        f"this line does not equal the line above it\n{part.pointer(0)}\n  at {', '.join(where)}:\n"
+        f"this line does not equal {against}\n{part.pointer(0)}\n{at}"
         f"    above: {_shown(above, evaluator, point)}\n    here:  {_shown(here, evaluator, point)}"
     )
 

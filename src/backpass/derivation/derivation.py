@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from backpass.derivation import flips, show
-from backpass.derivation.check import Chain, Sizes, chains_of, check_chain, scope_of, trial_sizes
+from backpass.derivation.check import Chain, Sizes, chains_of, mistakes, report, scope_of, trial_sizes
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.flips import Flip, Survivor
 from backpass.derivation.names import Scope
@@ -38,7 +38,8 @@ def derive(
     - `forward`: a stem whose `forward` alone the output's definition must be, where no gradient is derived.
     - `sizes`: the sizes of the dimensions to check at, each at least 2, instead of three trials of 2, 3 and 4.
 
-    Raises `Unreadable` for what cannot be read or has no meaning, `DerivationError` for a line that is wrong.
+    Raises `Unreadable` for what cannot be read or has no meaning, `DerivationError` for wrong lines, with a report of each;
+    the error's `derivation` shows them marked.
     """
     derivation = Derivation(text, name, after, operation, forward, names, options, sizes)
     derivation.check()
@@ -78,6 +79,7 @@ class Derivation:
             options or {},
         )
         self.sizes = sizes if sizes is not None or after is None else after.sizes
+        self.wrong: frozenset[Part] = frozenset()  # the right sides found wrong
         self.lines = self._named(lambda: read(self.text))
         if not self.lines:
             raise ValueError(f"{name}: expected lines of a derivation; got none")
@@ -153,13 +155,33 @@ class Derivation:
 
         def check() -> None:
             evaluators = self.evaluators()
-            for chain in self.chains:
-                if chain.lines[-1] >= first and not sum(
-                    check_chain(chain, evaluator) for evaluator in evaluators
-                ):
-                    raise Unreadable("no indices meet the conditions", chain.conditions.part)
+            reports: dict[Part, str] = {}
+            try:
+                for chain in self.chains:
+                    if chain.lines[-1] >= first:
+                        self._check_chain(chain, evaluators, reports)
+            except Unreadable as error:
+                if not reports:
+                    raise
+                reports[error.part] = str(error)
+            if reports:
+                self.wrong = frozenset(reports)
+                raise DerivationError("\n\n".join(reports.values()))
 
         self._named(check)
+
+    def _check_chain(self, chain: Chain, evaluators: list[Evaluator], reports: dict[Part, str]) -> None:
+        """Add a report for each wrong line, in their order."""
+        if not any(True for evaluator in evaluators for _ in chain.cases(evaluator)):
+            raise Unreadable("no indices meet the conditions", chain.conditions.part)
+        found: dict[Part, str] = {}
+        try:
+            for evaluator in evaluators:
+                for mistake in mistakes(chain, evaluator):
+                    if mistake.part not in found:
+                        found[mistake.part] = report(mistake, evaluator)
+        finally:
+            reports |= {e.part: found[e.part] for e in chain.expressions if e.part in found}
 
     def verify_operation(self) -> None:
         """Check that the output's definition is `forward` and, unless only that is bound, that the last lines are
@@ -189,10 +211,12 @@ class Derivation:
     def _named(self, work):
         try:
             return work()
-        except Unreadable as error:
-            raise Unreadable(f"{self.name}: {error}") from None
         except DerivationError as error:
-            raise DerivationError(f"{self.name}: {error}") from None
+            named = (Unreadable if isinstance(error, Unreadable) else DerivationError)(
+                f"{self.name}: {error}"
+            )
+            named.derivation = self
+            raise named from None
 
     def __str__(self) -> str:
         return show.text(self)

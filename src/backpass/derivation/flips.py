@@ -9,6 +9,7 @@ decided exactly. A derivation whose only survivors are equivalent says nothing t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -210,7 +211,8 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
             yield from _one(text, child)
     if tree.data == "power" and tree.children[1].data == "top":
         start, end = tree.children[0].meta.end_pos, tree.meta.end_pos
-        yield start, end, "", f"transpose of {text[tree.meta.start_pos : start]} dropped"
+        times = r" \cdot" if _OPENING.match(text, end) else ""
+        yield start, end, times, f"transpose of {text[tree.meta.start_pos : start]} dropped"
     if tree.data == "big":
         yield from _conditions_of(text, tree, letters)
         letters = {**letters, **dict(expression.ranges[id(tree)])}
@@ -259,6 +261,11 @@ def _other_indices(text: str, token: Token, letters: Letters) -> Iterator[Edit]:
         yield token.start_pos, token.end_pos, other, f"index {token} → {other} after {before}"
 
 
+# A name that comes to stand before a bracket would be refused for its looks, and the mistake never be run.
+_OPENING = re.compile(r"\s*(?:\\left|\\[bB]igg?[lr]?)?\s*(?:[(\[]|\\\{)")
+_BINDS = re.compile(r"\\(?:cdot|times|odot)")
+
+
 def _dropped_factors(text: str, tree: Tree) -> Iterator[Edit]:
     """Each factor gone, with the sign that binds it to the next one or, for the last, to the one before."""
     factors = tree.children
@@ -266,7 +273,10 @@ def _dropped_factors(text: str, tree: Tree) -> Iterator[Edit]:
         last = k == len(factors) - 1
         start = factors[k - 1].meta.end_pos if last else factor.meta.start_pos
         end = factor.meta.end_pos if last else factors[k + 1].meta.start_pos
-        yield start, end, "", f"factor {_excerpt(text[factor.meta.start_pos : factor.meta.end_pos])} dropped"
+        between = text[factors[k - 1].meta.end_pos : factor.meta.start_pos]
+        times = 0 < k and not last and _OPENING.match(text, end) and not _BINDS.search(between)
+        gone = f"factor {_excerpt(text[factor.meta.start_pos : factor.meta.end_pos])} dropped"
+        yield start, end, r"\cdot " if times else "", gone
 
 
 def _one(text: str, tree: Tree | Token) -> Iterator[Edit]:

@@ -19,16 +19,22 @@ import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lark import Lark, Tree
 from lark.exceptions import UnexpectedEOF, UnexpectedInput
+
+if TYPE_CHECKING:
+    from backpass.derivation.derivation import Derivation
 
 KEYWORDS = ("given", "constant", "let", "note")
 _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 
 
 class DerivationError(ValueError):
-    """A derivation that is wrong, or cannot be read."""
+    """A derivation that is wrong, or cannot be read. `derivation`, where it could be read, shows its wrong lines."""
+
+    derivation: Derivation | None = None
 
 
 class Unreadable(DerivationError):
@@ -46,6 +52,11 @@ class Part:
     source: str
     start: int
     text: str
+
+    @property
+    def line(self) -> int:
+        """The number of the source's line that it begins on."""
+        return self.source.count("\n", 0, self.start) + 1
 
     def pointer(self, position: int) -> str:
         """The line of the source around a position of the text, with its number and a caret below the place."""

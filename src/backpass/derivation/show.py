@@ -3,7 +3,8 @@ r"""How a derivation looks: a grid in HTML, plain LaTeX in a terminal.
 A row has the left side, "= right side" with the reason beside it, and the number. A reason for which there is no room
 stands below its line; a line too wide for the page scrolls by itself. The author's LaTeX is shown as written, in
 `\(\displaystyle …\)`, which MathJax typesets in the book and in Jupyter. What the grid needs is inline, so that it stands
-without a stylesheet; `_static/derivation.css` adds colour and the layout of a narrow page.
+without a stylesheet; `_static/derivation.css` adds colour and the layout of a narrow page. A line that was found wrong
+has a ✗ before its number.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _BODY = "display:flex;flex-wrap:wrap;align-items:baseline;column-gap:1.5em;min-w
 _RIGHT = "max-width:100%;overflow-x:auto;overflow-y:hidden;padding-block:.25em"
 _BESIDE_A_REASON = ";min-width:min(100%, 18em)"  # so that reasons stand in a column
 _REASON = "flex:1 1 9em"
+_WRONG = '<span class="derivation-wrong" style="color:var(--pst-color-danger, firebrick)">✗</span> '
 
 
 def html(derivation: Derivation) -> str:
@@ -31,7 +33,8 @@ def html(derivation: Derivation) -> str:
     rows, number = [], derivation.first_number
     for line in derivation.lines:
         if line.numbered:
-            rows.append(_row(line, f"{escape(derivation.name)}-{number}", number))
+            wrong = line.right in derivation.wrong
+            rows.append(_row(line, f"{escape(derivation.name)}-{number}", number, wrong))
             number += 1
         else:
             rows.append(_unnumbered(line))
@@ -42,7 +45,7 @@ def html(derivation: Derivation) -> str:
     )
 
 
-def _row(line: Line, anchor: str, number: int) -> str:
+def _row(line: Line, anchor: str, number: int, wrong: bool) -> str:
     left = _maths(line.left.text) if line.left else ""
     if line.kind == "let":
         left = f'<span class="derivation-word">let</span> {left}'
@@ -59,7 +62,8 @@ def _row(line: Line, anchor: str, number: int) -> str:
         f'<div class="derivation-left" style="text-align:right">{left}</div>'
         f'<div class="derivation-body" style="{_BODY}">'
         f'<div class="derivation-right" style="{style}" tabindex="0">{_maths(right)}</div>{reason}</div>'
-        f'<a class="derivation-number" href="#{anchor}" aria-label="line {number}">({number})</a></div>'
+        f'<a class="derivation-number" href="#{anchor}" aria-label="line {number}{", wrong" * wrong}">'
+        f"{_WRONG * wrong}({number})</a></div>"
     )
 
 
@@ -92,7 +96,7 @@ def text(derivation: Derivation) -> str:
         left = " ".join(line.left.text.split()) if line.left else ""
         right = line.latex.partition("= ")[2] if line.kind == "step" else line.latex[len(left) + 3 :]
         left = f"let {left}" if line.kind == "let" else left
-        rows.append((f"({number})", left, right, line.reason))
+        rows.append((f"{'✗ ' * (line.right in derivation.wrong)}({number})", left, right, line.reason))
         number += 1
     numbers = max((len(row[0]) for row in rows), default=0)
     width = max((len(row[1]) for row in rows if row[0]), default=0)

@@ -148,7 +148,7 @@ def forward(
 def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]`` and ``dv[*, n_kv, s_k, d_v]``, contiguous, from a
     ``dy[*, n_h, s_q, d_v]`` of any strides."""
-    saved = Saved(*check_saved(saved, Saved))
+    saved = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, saved.y.shape, like=saved.y)
 

@@ -20,7 +20,15 @@ import torch
 
 from backpass.kernels import cross_entropy
 from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors, to_be_filled
-from backpass.shapes import check_cotangent, check_saved, check_targets, chosen_chunk
+from backpass.shapes import (
+    Kind,
+    check_bool,
+    check_cotangent,
+    check_saved,
+    check_targets,
+    chosen_chunk,
+    kind,
+)
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")
@@ -33,6 +41,7 @@ class Saved(NamedTuple):
     dw: torch.Tensor  # [h, V], in the dtype computed in
     db: torch.Tensor | None  # [V], in the dtype computed in
     divisor: float | None
+    like: Kind
 
 
 @torch.no_grad()  # products into a buffer cannot be differentiated by autograd
@@ -45,26 +54,29 @@ def forward(
     ignore_index: int = -100,
     reduction: str = "mean",
     chunk: int | None = None,
+    wide: bool = False,
 ) -> tuple[torch.Tensor, Saved]:
-    """The loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets ``t[*]``, ``chunk`` tokens at a time.
+    """The loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets ``t[*]``, ``chunk`` tokens at a time; in
+    float32 for 16-bit inputs if ``wide``.
 
     Waits for the device once, to see the targets. Raises what the operation raises, and TypeError for what is no
     tensor on a device where kernels run.
     """
     check_tensors(SHAPES, x=x, w=w, t=t, b=b)
+    check_bool(wide=wide)
     m, h, V = t.numel(), *w.shape
     chunk = chosen_chunk(chunk, m, h, V)
     t, divisor = check_targets(t.reshape(-1), V, ignore_index, reduction)
     t = t.contiguous()
 
-    like, wide = {"dtype": x.dtype, "device": x.device}, {"dtype": accumulator(x.dtype), "device": x.device}
+    like, sums = {"dtype": x.dtype, "device": x.device}, {"dtype": accumulator(x.dtype), "device": x.device}
     rows = x.reshape(m, h)
     dx = torch.empty((m, h), **like)
-    dw = torch.zeros((h, V), **wide)
-    db = None if b is None else torch.zeros(V, **wide)
+    dw = torch.zeros((h, V), **sums)
+    db = None if b is None else torch.zeros(V, **sums)
     scores = torch.empty((min(chunk, m), V), **like)
-    losses = torch.empty(m, **wide)
-    each = torch.ones((), **wide)
+    losses = torch.empty(m, **sums)
+    each = torch.ones((), **sums)
     for start in range(0, m if to_be_filled(losses) else 0, chunk):
         part = slice(start, start + chunk)
         z = scores[: len(rows[part])]
@@ -76,10 +88,11 @@ def forward(
             launch.run()
         _add_gradients(z, rows[part], w, dx[part], dw, db)
 
-    y = cross_entropy.reduced(losses, divisor).to(x.dtype)
+    y = cross_entropy.reduced(losses, divisor)
+    y = y if wide else y.to(x.dtype)
     if divisor is not None and math.isnan(divisor):
         divisor = 1  # the mean of no tokens is NaN; the gradients, 0, stay what they are
-    return y, Saved(dx.reshape(x.shape), dw, db, divisor)
+    return y, Saved(dx.reshape(x.shape), dw, db, divisor, kind(y))
 
 
 def _add_gradients(
@@ -101,14 +114,14 @@ def _add_gradients(
 
 def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """``dx[*, h]``, ``dw[h, V]`` and ``db[V]`` (None without a bias) from ``dy[]``."""
-    dx, dw, db, divisor = check_saved(saved, Saved)
+    dx, dw, db, divisor, like = check_saved(saved, Saved)
     check_tensor("dy", dy)
-    check_cotangent(dy, (), like=dx)
+    check_cotangent(dy, (), like=like)
 
     # In the forward pass the loss was the tokens' sum over the divisor; so now the sum's gradients get dy over it.
     factor = dy.to(dw.dtype) / (divisor or 1)
     return tuple(
-        None if gradient is None else (gradient.to(dw.dtype) * factor).to(dy.dtype)
+        None if gradient is None else (gradient.to(dw.dtype) * factor).to(dx.dtype)
         for gradient in (dx, dw, db)
     )
 

@@ -10,7 +10,8 @@ Derived on the page ``operations/output_head``. In the formulas a target is a ro
 values and edge cases these are. The loss is one number, so that what comes back for it is one too, a factor of every
 gradient: ``forward`` computes the gradients chunk by chunk for a factor of 1, and ``backward`` multiplies. Weights
 are ``[in, out]``. For inputs of 16 bits the scores are rounded to 16 bits, as ``linear`` does; what is computed from
-them, and the gradients of ``w`` and ``b`` until they are returned, are float32.
+them, and the gradients of ``w`` and ``b`` until they are returned, are float32. The loss is then rounded to 16 bits, as
+``cross_entropy`` of such scores is, unless ``wide`` asks for it in float32; under ``torch.autocast`` it is float32.
 """
 
 from __future__ import annotations
@@ -31,7 +32,16 @@ from backpass.arrays import (
 )
 from backpass.ops import linear, log_softmax, nll
 from backpass.ops.cross_entropy import less_target
-from backpass.shapes import check_cotangent, check_inputs, check_saved, check_targets, chosen_chunk
+from backpass.shapes import (
+    Kind,
+    check_bool,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    check_targets,
+    chosen_chunk,
+    kind,
+)
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")
@@ -44,6 +54,7 @@ class Saved(NamedTuple):
     dw: Array  # [h, V]
     db: Array | None  # [V]
     divisor: float | None
+    like: Kind
 
 
 def forward(
@@ -55,16 +66,19 @@ def forward(
     ignore_index: int = -100,
     reduction: str = "mean",
     chunk: int | None = None,
+    wide: bool = False,
 ) -> tuple[Array, Saved]:
     """The loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets ``t[*]``.
 
     ``chunk`` is the number of tokens whose scores exist at a time; by default as many as make them a quarter
     as large as the gradients of ``x`` and ``w`` together, so that the moment at which most memory is taken is the
-    backward's. Raises TypeError for arrays that are not floating-point and integer or do not belong together,
+    backward's. ``wide`` leaves the loss of 16-bit inputs in float32, the dtype that ``backward`` then takes ``dy`` in: a
+    scaled loss may exceed float16, whose largest number is 65504. Raises TypeError for arrays that are not floating-point and integer or do not belong together,
     ValueError for shapes that do not fit, a ``reduction`` other than "mean" and "sum" and a ``chunk`` below 1,
     IndexError for a target outside the V classes.
     """
     xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b)
+    check_bool(wide=wide)
     rows, targets = as_matrix(x), xp.reshape(t, (-1,))
     m, h, V = rows.shape[0], *w.shape
     chunk = chosen_chunk(chunk, m, h, V)
@@ -76,10 +90,11 @@ def forward(
         loss, part, dw, db = _add_chunk(rows[start:stop, ...], w, targets[start:stop], b, dw, db)
         total, dx = plus(total, loss), with_rows(dx, part, start)
 
-    y = as_type_of(total if divisor is None else total / divisor, x)
+    y = total if divisor is None else total / divisor
+    y = y if wide else as_type_of(y, x)
     if divisor is not None and math.isnan(divisor):
         divisor = 1  # the mean of no tokens is NaN; the gradients, 0, stay what they are
-    return y, Saved(xp.reshape(dx, x.shape), dw, db, divisor)
+    return y, Saved(xp.reshape(dx, x.shape), dw, db, divisor, kind(y))
 
 
 def _add_chunk(
@@ -100,15 +115,15 @@ def _add_chunk(
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array | None]:
     """``dx[*, h]``, ``dw[h, V]`` and ``db[V]`` (None without a bias) from ``dy[]``."""
-    dx, dw, db, divisor = check_saved(saved, Saved)
-    check_cotangent(dy, (), like=dx)
+    dx, dw, db, divisor, like = check_saved(saved, Saved)
+    check_cotangent(dy, (), like=like)
 
     # In the forward pass the loss was the tokens' sum over the divisor; so now the sum's gradients get dy over it.
     factor = widened(dy) if divisor is None else widened(dy) / divisor
     return (
-        as_type_of(dx * factor, dy),
-        as_type_of(dw * factor, dy),
-        None if db is None else as_type_of(db * factor, dy),
+        as_type_of(widened(dx) * factor, dx),
+        as_type_of(dw * factor, dx),
+        None if db is None else as_type_of(db * factor, dx),
     )
 
 
