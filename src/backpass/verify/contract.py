@@ -63,7 +63,7 @@ def _faults(done: Run) -> Iterator[str]:
     if case.subject.shapes:
         yield from _output_faults(case, done.y)
     undefined = np.isnan(case.y_as_given)
-    if undefined.any() and case.finite:
+    if undefined.any() and case.finite and not case.subject.shapes:  # the mean of no rows is NaN, and meant
         index = [int(i) for i in np.argwhere(undefined)[0]]
         yield f"y is NaN at index {index}, though every input is finite: no gradient can be judged there"
     arrays: dict[str, tuple[Array, np.ndarray]] = {}

@@ -57,9 +57,9 @@ def _directions(case: Case, x: np.ndarray, movable: np.ndarray) -> list[np.ndarr
 def _units(x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
     """A direction for each coordinate that can move."""
     units = np.zeros((int(movable.sum()), *x.shape))
-    for unit, index in zip(units, np.argwhere(movable), strict=True):
-        unit[tuple(index)] = 1.0
-    return list(units)
+    for at, index in enumerate(np.argwhere(movable)):
+        units[at, *index] = 1.0
+    return [np.asarray(unit) for unit in units]
 
 
 def _row(case: Case, method: str, tolerance: float, why: str, derivative: Derivative, at: int) -> Row:
