@@ -196,7 +196,7 @@ class TestBounds:
         """Of random numbers: neither exceeded by the root mean square, nor larger than a few times it."""
         x = RNG.standard_normal((16, 512))
         tensor = torch.from_numpy(x).to(getattr(torch, dtype))
-        y, saved = softmax.forward(tensor)
+        _, saved = softmax.forward(tensor)
         dy = torch.from_numpy(RNG.standard_normal(x.shape)).to(tensor.dtype)
         dx = to_numpy(softmax.backward(dy, saved))
         _, (bounded,) = rounding.run(softmax, [to_numpy(tensor)], to_numpy(dy), dtype)

@@ -37,7 +37,8 @@ LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "bfloat16": 2.0**128}  # inf
 BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 FUNCTION_UNITS = 4  # of exp, log, tanh, erf, sin and cos; one operation, a division or a root is rounded once
 SHORT = ("float16", "bfloat16")
-_FILES = str(Path(__file__).parent)
+# What these do is said of the line that calls them.
+_HELPERS = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "arrays.py"))
 
 
 @dataclass(frozen=True)
@@ -83,17 +84,21 @@ class Namespace(closed_world.Namespace):
     """The functions of a rounding array.
 
     ``units`` replaces a type's unit roundoff: a machine that truncates has twice the usual. With ``operands`` each
-    factor of a matrix product is rounded to that 16-bit type first, as for tensor cores.
+    factor of a matrix product is rounded to that 16-bit type first, as for tensor cores. Without ``random`` there is no
+    ``p``, which takes half the time.
     """
 
     float32, float16, bfloat16 = (_FLOATS[name] for name in ("float32", "float16", "bfloat16"))
 
-    def __init__(self, units: dict[str, float] | None = None, operands: str | None = None):
+    def __init__(
+        self, units: dict[str, float] | None = None, operands: str | None = None, random: bool = True
+    ):
         self.__name__ = "backpass.interpreters.rounding"
         self.pi = math.pi
         self.dtype = self.float32  # of zeros and ones for which none is given
         self._units = UNIT | (units or {})
         self._operands = operands
+        self._random = random
         self._lines: dict[tuple[str, int], None] | None = (
             None  # those that round, in order, where they are wanted
         )
@@ -149,7 +154,7 @@ class Namespace(closed_world.Namespace):
             return self.wrap(x._values.astype(np.float64), dtype)
         if x.dtype.name in SHORT and dtype == self.float32:
             return self.wrap(x._values, replace(dtype, factor_of=x.dtype.name), x.d, x.squares)
-        return self._rounded(x._values, dtype, x.d, x.squares)
+        return self._rounded(x._values, dtype, x.d, lambda: x.squares)
 
     # Arithmetic: the propagated error of the operands, then what rounding the result adds.
 
@@ -166,7 +171,7 @@ class Namespace(closed_world.Namespace):
         with np.errstate(all="ignore"):
             v = operation(a._values, b._values)
             exact = any(not (x._values.any() or x.d.any()) for x in (a, b))  # adding 0
-            return self._rounded(v, _wider(a, b), a.d + b.d, a.squares + b.squares, 0 if exact else 1)
+            return self._rounded(v, _wider(a, b), a.d + b.d, lambda: a.squares + b.squares, 0 if exact else 1)
 
     def multiply(self, a, b) -> Array:
         a, b = self._pair(a, b)
@@ -175,11 +180,11 @@ class Namespace(closed_world.Namespace):
         with np.errstate(all="ignore"):
             p, q = np.abs(a._values), np.abs(b._values)
             d = p * b.d + a.d * q + a.d * b.d
-            squares = p * p * b.squares + a.squares * (q * q)
             dtype = _wider(a, b)
             other = a if b.ndim == 0 else b if a.ndim == 0 else None  # beside a constant
             if other is not None and dtype == self.float32:
                 dtype = replace(dtype, factor_of=other.dtype.factor_of if other.dtype == dtype else None)
+            squares = lambda: p * p * b.squares + a.squares * (q * q)  # noqa: E731
             return self._rounded(a._values * b._values, dtype, d, squares)
 
     def divide(self, a, b) -> Array:
@@ -190,7 +195,7 @@ class Namespace(closed_world.Namespace):
             v, q = a._values / b._values, np.abs(b._values)
             d = np.where(b.d < q, (a.d + np.abs(v) * b.d) / (q - b.d), np.inf)
             d = np.where(np.isinf(q), 0.0, d)
-            squares = (a.squares + v * v * b.squares) / (q * q)
+            squares = lambda: (a.squares + v * v * b.squares) / (q * q)  # noqa: E731
             return self._rounded(v, _wider(a, b), d, squares)
 
     def negative(self, x) -> Array:
@@ -234,7 +239,7 @@ class Namespace(closed_world.Namespace):
         with np.errstate(all="ignore"):
             v = function(x._values)
             d = np.where(x.d == 0, 0.0, most(x._values, v, x.d))
-            squares = np.where(x.squares == 0, 0.0, slope(x._values, v) ** 2 * x.squares)
+            squares = lambda: np.where(x.squares == 0, 0.0, slope(x._values, v) ** 2 * x.squares)  # noqa: E731
             return self._rounded(v, _FLOATS[x.dtype.name], d, squares, units)
 
     def sum(self, x, /, *, axis=None, keepdims=False) -> Array:
@@ -250,26 +255,24 @@ class Namespace(closed_world.Namespace):
             return self.wrap(v, INT64)
         count = x.size // max(v.size, 1)
         with np.errstate(all="ignore"):
-            d, squares = total(x.d), total(x.squares)
+            d = total(x.d)
             terms = total(np.abs(x._values)) + d
-            return self._accumulated(v, x.dtype, count, 0, terms, total(x._values**2), d, squares)
+            squares = lambda: total(x._values**2)  # noqa: E731
+            return self._accumulated(v, x.dtype, count, 0, terms, squares, d, lambda: total(x.squares))
 
     def matmul(self, a, b) -> Array:
         a, b = self._own(a, *_FLOATS.values()), self._own(b, *_FLOATS.values())
         dtype = _wider(a, b)
         if self._operands and dtype == self.float32:
             a, b = (self._as_operand(x) for x in (a, b))
-        (A, dA, sA), (B, dB, sB) = ((np.abs(x._values), x.d, x.squares) for x in (a, b))
-        count = a.shape[-1]
+        A, B = np.abs(a._values), np.abs(b._values)
         with np.errstate(all="ignore"):
             v = a._values @ b._values
-            terms = (A + dA) @ (B + dB)
-            d = terms - A @ B if dA.any() or dB.any() else np.zeros(v.shape)
-            A2, B2 = A * A, B * B
-            squares = A2 @ B2
-            propagated = A2 @ sB if sB.any() else np.zeros(v.shape)
-            propagated = propagated + sA @ B2 if sA.any() else propagated
-            return self._accumulated(v, dtype, count, 1, terms, squares, np.maximum(d, 0.0), propagated)
+            terms = (A + a.d) @ (B + b.d)
+            d = np.maximum(terms - A @ B, 0.0) if a.d.any() or b.d.any() else 0.0
+            propagated = lambda: (A * A) @ b.squares + a.squares @ (B * B)  # noqa: E731
+            squares = lambda: (A * A) @ (B * B)  # noqa: E731
+            return self._accumulated(v, dtype, a.shape[-1], 1, terms, squares, d, propagated)
 
     def scatter_add(self, rows, index, length) -> Array:
         rows, index = self._own(rows, *_FLOATS.values()), self._own(index, INT64)._values
@@ -279,10 +282,11 @@ class Namespace(closed_world.Namespace):
             np.add.at(out, index, values)
             return out
 
-        v, d, squares = total(rows._values), total(rows.d), total(rows.squares)
+        v, d = total(rows._values), total(rows.d)
         count = np.bincount(index, minlength=length).reshape(length, *[1] * (v.ndim - 1))
         terms = total(np.abs(rows._values)) + d
-        return self._accumulated(v, rows.dtype, count, 0, terms, total(rows._values**2), d, squares)
+        squares = lambda: total(rows._values**2)  # noqa: E731
+        return self._accumulated(v, rows.dtype, count, 0, terms, squares, d, lambda: total(rows.squares))
 
     # Deciding and choosing, by the values.
 
@@ -312,16 +316,16 @@ class Namespace(closed_world.Namespace):
 
     # What the functions above share.
 
-    def _rounded(self, v, dtype, d, squares, units: float = 1) -> Array:
+    def _rounded(self, v, dtype, d, squares: Callable[[], np.ndarray], units: float = 1) -> Array:
         """The value ``v`` with the operands' errors, and with its own: rounded ``units`` times."""
         u, tiny = self._own_error(dtype.name)
+        size = np.abs(v)
         with np.errstate(all="ignore"):
-            local = units * (u * (np.abs(v) + d) + tiny)
-            d, squares = d + local, squares + (units * (u * np.abs(v) + tiny)) ** 2
-            d = np.where(np.abs(v) + d < LARGEST[dtype.name], d, np.inf)  # it may overflow, or has no bound
-            finite = np.isfinite(v)
-            d = np.where(finite, np.where(np.isnan(d), np.inf, d), 0.0)
-            squares = np.where(finite & ~np.isnan(squares), squares, 0.0)
+            squares = squares() + (units * (u * size + tiny)) ** 2 if self._random else None
+            d = d + units * (u * (size + d) + tiny)
+            largest = (size + d).max(initial=0.0)
+        if not largest < LARGEST[dtype.name]:  # infinite, unknown or past the largest number
+            d, squares = _without_bound(v, d, squares, LARGEST[dtype.name])
         return self.wrap(v, dtype, d, squares)
 
     def _accumulated(self, v, dtype, count, products, terms, squares_of_terms, d, squares) -> Array:
@@ -332,26 +336,26 @@ class Namespace(closed_world.Namespace):
         with np.errstate(all="ignore"):
             roundings = np.maximum(count - 1, 0) + products
             d = d + np.expm1(roundings * np.log1p(u)) * terms + products * count * tiny
-            # Of partial sums in a random order, the mean square.
-            random = np.where(np.greater(count, 1), count * (v * v / 3 + squares_of_terms / 6), 0.0)
-            squares = squares + u * u * (random + products * squares_of_terms)
-            d = np.where(np.isfinite(v), np.where(np.isnan(d), np.inf, d), 0.0)
-            squares = np.where(np.isfinite(v) & ~np.isnan(squares), squares, 0.0)
-        out = self.wrap(v, _FLOATS[wide], d, squares)
-        return out if wide == dtype.name else self._rounded(v, dtype, d, squares)
+            if self._random:  # partial sums in a random order
+                random = np.where(np.greater(count, 1), count * (v * v / 3 + squares_of_terms() / 6), 0.0)
+                random = squares() + u * u * (random + products * squares_of_terms())
+        d, random = _without_bound(v, d, random if self._random else None, np.inf)
+        if wide == dtype.name:
+            return self.wrap(v, dtype, d, random)
+        return self._rounded(v, dtype, d, lambda: random)
 
     def _as_operand(self, x: Array) -> Array:
         """``x`` rounded to 16 bits, unless 16 bits hold it already."""
         if x.dtype.name in SHORT or x.dtype.factor_of:
             return x
-        short = self._rounded(x._values, _FLOATS[self._operands], x.d, x.squares)
+        short = self._rounded(x._values, _FLOATS[self._operands], x.d, lambda: x.squares)
         return self.wrap(x._values, self.float32, short.d, short.squares)
 
     def _own_error(self, dtype: str) -> tuple[float, float]:
         """Unit roundoff and least error at the line that runs; 0 where another line is wanted alone."""
         if self._lines is not None:
             frame = sys._getframe(1)
-            while frame.f_code.co_filename.startswith(_FILES):
+            while frame.f_code.co_filename.startswith(_HELPERS):
                 frame = frame.f_back
             line = frame.f_code.co_filename, frame.f_lineno
             self._lines[line] = None
@@ -410,6 +414,17 @@ for _symbol, _name in closed_world._RELATIONS.items():
     setattr(Namespace, _name, _relation(getattr(operator, _symbol)))
 
 
+def _without_bound(v, d, squares, largest: float) -> tuple[np.ndarray, np.ndarray | None]:
+    """The errors where a value is infinite or not a number: 0, for it is compared as such; and no bound where the worst
+    case is unknown or reaches ``largest``."""
+    finite = np.isfinite(v)
+    with np.errstate(invalid="ignore"):
+        d = np.where(finite, np.where(np.abs(v) + d < largest, d, np.inf), 0.0)
+    if squares is not None:
+        squares = np.where(finite & ~np.isnan(squares), squares, 0.0)
+    return d, squares
+
+
 def _wider(a: Array, b: Array) -> DType:
     """The type of a result: the wider, float32 for the two of 16 bits."""
     return _FLOATS[a.dtype.name if a.dtype == b.dtype else "float32"]
@@ -452,7 +467,7 @@ def by_line(
 ) -> list[Line]:
     """The lines that round, the worst first, with the share that each contributes to ``d`` of y and of each gradient, summed
     over the elements; 0 for a gradient that there is not. It runs once for each line."""
-    world = Namespace()
+    world = Namespace(random=False)
     world._lines = {}
 
     def bounds() -> np.ndarray:
