@@ -117,7 +117,7 @@ class Array:
 
     def __getitem__(self, key: object) -> Array:
         keys = key if isinstance(key, tuple) else (key,)
-        return self._namespace.wrap(self._values[tuple(map(_plain_key, keys))], self.dtype)
+        return self._namespace._moved(self, operator.itemgetter(tuple(map(_plain_key, keys))))
 
     def __bool__(self) -> bool:
         if self.dtype != BOOL or self.size != 1:

@@ -53,8 +53,8 @@ from backpass.shapes import (
 SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
 
 LOG2_E = math.log2(math.e)
-# How often numbers are rounded to 16 bits on the longest way, from q to dq: the weights, y, the scores' gradients, dq.
-ROUNDINGS = 4
+# Weights and scores' gradients are rounded to 16 bits, as operands of tensor cores, before they are multiplied.
+OPERANDS = True
 
 
 class Tiles(NamedTuple):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from backpass import kernels
+from backpass.interpreters import rounding
 from backpass.verify.case import Case, NotRun
 from backpass.verify.convert import to_kind_of, to_numpy, to_torch
 from backpass.verify.drawing import draw_like
@@ -14,9 +15,6 @@ from backpass.verify.precision import LOW, rows_against_float64
 from backpass.verify.report import FAILED, Row
 
 NAME = "Triton kernel"
-# In the last place, the least bound: a kernel computes in float32, then rounds once, or, if its module says so, in
-# ROUNDINGS places on the way.
-UNITS = {"float32": 4, "float16": 1, "bfloat16": 1}
 
 # Rows longer than what a program holds of one at a time go through it in pieces, perhaps by another kernel. Few
 # such rows will do; the last piece is not full.
@@ -39,13 +37,15 @@ def run(case: Case) -> list[Row]:
         raise NotRun(reason)
     kernel = kernels.load(stem)
     where = "in Triton's interpreter" if kernels.interpreted() else "on CUDA"
-    rows = _rows(replace(case, inputs=_placed(case, case.inputs)), kernel, where)
+    rows = _rows(
+        replace(case, inputs=_placed(case, case.inputs)), kernel, where, getattr(case, "drawn", False)
+    )
     row_bytes = getattr(kernel, "ROW_BYTES", None)
     if row_bytes and all(row.verdict != FAILED for row in rows):
         length = row_bytes // 4 + BEYOND  # a kernel computes in float32
         drawn = _long_rows(case, length)
         at_long = replace(case, inputs=_placed(case, drawn), given_dy=None)
-        rows += _rows(at_long, kernel, f"{where}, at rows of {length}")
+        rows += _rows(at_long, kernel, f"{where}, at rows of {length}", drawn=True)
     return rows
 
 
@@ -64,15 +64,19 @@ def _placed(case: Case, inputs: tuple[object, ...]) -> tuple[object, ...]:
     return tuple(to_torch(value, device, dtype) for value in inputs)
 
 
-def _rows(case: Case, kernel: ModuleType, where: str) -> list[Row]:
+def _rows(case: Case, kernel: ModuleType, where: str, drawn: bool) -> list[Row]:
     y, saved = kernel.forward(*case.inputs, **case.subject.options)
     gradients = case.by_input(kernel.backward(to_kind_of(y, case.dy), saved))
-    rows = rows_against_float64(case, NAME, to_numpy(y), gradients, _units(case.dtype, kernel))
+    rows = rows_against_float64(
+        case, NAME, to_numpy(y), gradients, case.dtype, world=_world(case.dtype, kernel, drawn), drawn=drawn
+    )
     return [replace(row, how=f"{where}, {row.how}") for row in rows]
 
 
-def _units(dtype: str, kernel: ModuleType) -> int:
-    """The interpreter cuts float32 off where a GPU rounds it to bfloat16: its errors are twice as large."""
-    roundings = 1 if dtype == "float32" else getattr(kernel, "ROUNDINGS", 1)
-    cut = 2 if dtype == "bfloat16" and kernels.interpreted() else 1
-    return UNITS[dtype] * roundings * cut
+def _world(dtype: str, kernel: ModuleType, drawn: bool) -> rounding.Namespace:
+    """Where the kernel rounds: as its operation does, and what its module declares as OPERANDS of tensor cores. Triton's
+    interpreter truncates float32 to bfloat16 where a GPU rounds."""
+    truncates = dtype == "bfloat16" and kernels.interpreted()
+    units = {dtype: 2 * rounding.UNIT[dtype]} if truncates else None
+    operands = dtype if dtype in rounding.SHORT and getattr(kernel, "OPERANDS", False) else None
+    return rounding.Namespace(units, operands, random=drawn)

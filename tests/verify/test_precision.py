@@ -1,0 +1,220 @@
+"""Low precision alone: what no other method sees fails, and what is right passes, element by element."""
+
+import inspect
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+from backpass import ops  # noqa: E402
+from backpass.ops import attention, gelu, rms_norm, softmax, swiglu  # noqa: E402
+from backpass.verify import cases, check  # noqa: E402
+from backpass.verify.convert import to_torch  # noqa: E402
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def normal(*shape, seed=0, dtype=torch.bfloat16):
+    return torch.from_numpy(np.random.default_rng([seed, *shape]).standard_normal(shape)).to(dtype)
+
+
+def ours(op, **changed):
+    """The operation with other lines, held to the bound of the right ones."""
+    return SimpleNamespace(**{**vars(op), **changed})
+
+
+def own(op, **changed):
+    """The same as an object that declares nothing, held to twice PyTorch's error."""
+    return SimpleNamespace(
+        forward=changed.get("forward", op.forward), backward=changed.get("backward", op.backward)
+    )
+
+
+# A diagnosis of 16,384 elements takes longer than all that is tested here.
+QUICK = {"explain": False} if "explain" in inspect.signature(check).parameters else {}
+
+
+def judged(op, *inputs, **options):
+    return check(op, *inputs, methods=["precision"], raises=False, **QUICK, **options)
+
+
+def rows_failed(report):
+    return {row.quantity for row in report.failed}
+
+
+KINDS = pytest.mark.parametrize("kind", [ours, own])
+SOFTMAX = {ours: {}, own: {"operator": lambda x: torch.softmax(x, -1)}}
+RMS_NORM = {ours: {}, own: {"operator": lambda x: F.rms_norm(x, x.shape[-1:])}}
+ATTENTION = {ours: {}, own: {"operator": F.scaled_dot_product_attention}}
+
+
+class TestWrong:
+    @KINDS
+    def test_the_dropped_sum_of_softmax(self, kind):
+        x = normal(4, 4096)
+        assert judged(kind(softmax), x, **SOFTMAX[kind]).passed
+        wrong = kind(softmax, backward=lambda dy, saved: saved.y * dy)
+        assert [row.quantity[:2] for row in judged(wrong, x, **SOFTMAX[kind]).failed] == ["dx"]
+
+    @KINDS
+    def test_rms_norm_without_its_projection(self, kind):
+        x = normal(4, 4096)
+        assert judged(kind(rms_norm), x, **RMS_NORM[kind]).passed
+        wrong = kind(rms_norm, backward=lambda dy, saved: (dy.float() * saved.rstd).to(dy.dtype))
+        assert [row.quantity[:2] for row in judged(wrong, x, **RMS_NORM[kind]).failed] == ["dx"]
+
+    @KINDS
+    def test_attention_times_1_03(self, kind):
+        inputs = [normal(2, 4, 64, 32, seed=seed) for seed in range(3)]
+        assert judged(kind(attention), *inputs, **ATTENTION[kind]).passed
+
+        def backward(dy, saved):
+            return tuple(dx if dx is None else 1.03 * dx for dx in attention.backward(dy, saved))
+
+        assert len(judged(kind(attention, backward=backward), *inputs, **ATTENTION[kind]).failed) == 3
+
+    def test_attention_wholly_in_bfloat16(self):
+        inputs = [normal(2, 4, 64, 32, seed=seed) for seed in range(3)]
+
+        def forward(q, k, v, *_, **__):
+            q, k, v = map(torch.as_tensor, (q, k, v))
+            exps = torch.exp(q @ k.mT / 32**0.5)
+            weights = exps / exps.sum(-1, keepdim=True)
+            return weights @ v, (q, k, v, weights)
+
+        def backward(dy, saved):
+            q, k, v, weights = saved
+            dy = torch.as_tensor(dy)
+            da = dy @ v.mT
+            ds = weights * (da - (weights * da).sum(-1, keepdim=True)) / 32**0.5
+            return ds @ k, ds.mT @ q, weights.mT @ dy, None
+
+        assert judged(ours(attention, forward=forward, backward=backward), *inputs).failed
+
+    @KINDS
+    @pytest.mark.parametrize("op", [gelu, swiglu])
+    def test_digits_lost_near_0(self, kind, op):
+        """A result computed as a difference of 1 more and 1, as a kernel may: not a unit at the largest element."""
+        sizes = torch.from_numpy(10.0 ** np.random.default_rng(0).uniform(-3, 0, (32, 32)))
+        inputs = [(normal(32, 32) * sizes).bfloat16(), normal(32, 32, seed=1)][: 2 if op is swiglu else 1]
+        operator = F.gelu if op is gelu else lambda g, u: F.silu(g) * u
+        operator = {"operator": operator} if kind is own else {}
+        assert judged(kind(op), *inputs, **operator).passed
+
+        def backward(dy, saved):
+            found = op.backward(dy, saved)
+            found = found if isinstance(found, tuple) else (found,)
+            return tuple(map(lost, found))
+
+        def lost(dx):
+            return ((dx.float() + 1).bfloat16() - 1) if isinstance(dx, torch.Tensor) else dx
+
+        assert len(judged(kind(op, backward=backward), *inputs, **operator).failed) == len(inputs)
+
+    def test_a_gradient_is_not_compared_with_itself(self):
+        x = normal(4, 6, dtype=torch.float32).numpy()
+        tanh = SimpleNamespace(
+            forward=lambda x: (np.tanh(x), np.tanh(x)), backward=lambda dy, y: dy * (1 - y * y)
+        )
+        assert judged(tanh, x, operator=torch.tanh).passed
+        report = judged(tanh, x)
+        assert not report.passed
+        assert "an operator= would give the reference" in report.rows[0].reason
+        tanh.backward = lambda dy, y: dy * (1 - y * y) * np.float32(1.1)
+        assert rows_failed(judged(tanh, x, operator=torch.tanh)) == {"dx"}
+
+
+class TestMeans:
+    """A mean's gradient is small without anything having cancelled."""
+
+    @pytest.mark.parametrize(
+        ("rows", "dtype", "off"), [(64, torch.bfloat16, 64 / 63), (4096, torch.float32, 1 + 1 / 4096)]
+    )
+    def test_a_count_off_by_one(self, rows, dtype, off):
+        def loss(factor):
+            def forward(x, t):
+                p = torch.log_softmax(x if x.dtype == torch.float64 else x.float(), -1)
+                return F.nll_loss(p, t).to(x.dtype), (p, t, x.dtype)
+
+            def backward(dy, saved):
+                p, t, of = saved
+                dx = torch.exp(p) - F.one_hot(t, p.shape[-1])
+                return (dx * (factor * dy.to(p.dtype) / len(t))).to(of)
+
+            return SimpleNamespace(forward=forward, backward=backward)
+
+        x, t = normal(rows, 16, dtype=dtype), torch.from_numpy(np.random.default_rng(1).integers(0, 16, rows))
+        assert judged(loss(1), x, t, operator=F.cross_entropy).passed
+        assert rows_failed(judged(loss(off), x, t, operator=F.cross_entropy)) == {"dx"}
+
+    def test_ours(self):
+        x, t = normal(64, 16), torch.from_numpy(np.random.default_rng(1).integers(0, 16, 64))
+        op = ops.cross_entropy
+        assert judged(op, x, t).passed
+        wrong = ours(op, backward=lambda dy, saved: op.backward(dy, saved._replace(divisor=63)))
+        assert rows_failed(judged(wrong, x, t)) == {"dx"}
+
+
+class TestRight:
+    @pytest.mark.parametrize("stem", ops.STEMS)
+    def test_operations_pass(self, stem):
+        """Nothing is said to be wrong; a single number that ReLU sets to 0 is vacuous."""
+        for at, (inputs, options) in enumerate(cases(stem, np.random.default_rng(7))):
+            given = [to_torch(value, dtype=DTYPES[at % 3]) for value in inputs]
+            report = judged(stem, *given, options=options)
+            assert report.passed or (stem == "relu" and not report.failed), report
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize(
+        "function", [torch.tanh, F.silu, F.softplus, torch.exp, F.mse_loss, torch.mul], ids=str
+    )
+    def test_pytorchs_operators_pass(self, function, dtype):
+        two = function in (F.mse_loss, torch.mul)
+
+        def forward(x, z=None):
+            leaves = [a.detach().requires_grad_() for a in (x, z)[: 1 + two]]
+            y = function(*leaves)
+            return y.detach(), (y, leaves)
+
+        def backward(dy, saved):
+            return torch.autograd.grad(*saved, dy, retain_graph=True)
+
+        wrapped = SimpleNamespace(forward=forward, backward=backward)
+        for seed in range(4):
+            inputs = [normal(5, 9, seed=seed + 10 * at, dtype=dtype) for at in range(1 + two)]
+            assert judged(wrapped, *inputs, operator=function, seed=seed).passed
+
+    def test_a_forward_that_computes_in_float32_is_judged_there(self, monkeypatch):
+        """Autograd through it is no better than float32: where it moves, a gradient may."""
+        from backpass.verify.case import Case
+
+        monkeypatch.setattr(Case, "computes_in", "float32", raising=False)
+
+        def forward(x):
+            wide = x.float()
+            return torch.tanh(wide).to(x.dtype), torch.tanh(wide)
+
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            x = normal(6, 8, dtype=dtype)
+            for factor in (1, 1.001 if dtype != torch.bfloat16 else 1.1):
+
+                def backward(dy, y, factor=factor):
+                    return (dy.float() * (1 - y * y) * factor).to(dy.dtype)
+
+                report = judged(SimpleNamespace(forward=forward, backward=backward), x)
+                assert report.passed == (factor == 1), report
+                assert rows_failed(report) == (set() if factor == 1 else {"dx"})
+
+
+def test_the_row_says_where_the_bound_comes_from():
+    row = judged(softmax, normal(3, 7)).rows[1]
+    assert (
+        "bfloat16 against float64; the bound computed from the operation's own lines; at worst 0." in row.how
+    )
+    assert 0 < row.error < row.tolerance < 0.02
+    row = judged(own(softmax), normal(3, 7), **SOFTMAX[own]).rows[1]
+    assert "twice PyTorch's operator's error, the largest of 9 inputs nearby" in row.how
