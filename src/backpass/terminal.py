@@ -57,7 +57,5 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 def _ascii(character: str) -> str:
     if character in PLAIN:
         return PLAIN[character]
-    if "\udc80" <= character <= "\udcff":  # a byte of an argument that could not be decoded
-        return f"\\x{ord(character) - 0xDC00:02x}"
     bare = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
-    return bare or unicodedata.name(character, "?").rpartition(" ")[2].lower()
+    return bare or character.encode("ascii", "backslashreplace").decode()
