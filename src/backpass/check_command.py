@@ -215,7 +215,7 @@ def _inputs(op: object, arguments: argparse.Namespace) -> tuple[tuple[object, ..
     specs = [_spec(text) for text in arguments.input]
     torch = arguments.torch or _is_autograd_function(op) or any(spec[1] == "bfloat16" for spec in specs)
     if torch and importlib.util.find_spec("torch") is None:
-        raise Refused("--torch: PyTorch is not installed; pip install 'backpass[torch]'")
+        raise Refused("--torch: PyTorch is not installed; it comes with backpass[torch]")
     rng = generator(arguments.seed, INPUTS)
     if specs:
         return tuple(_drawn(*spec, rng, torch) for spec in specs), {}

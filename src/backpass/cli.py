@@ -208,7 +208,7 @@ def _unusable(device: str | None, dtype: str | None) -> str | None:
         return None
     asked = f"--device {device}" if device else f"--dtype {dtype}"
     if importlib.util.find_spec("torch") is None:
-        return f"{asked}: PyTorch is not installed; pip install 'backpass[torch]'"
+        return f"{asked}: PyTorch is not installed; it comes with backpass[torch]"
     import torch
 
     try:
