@@ -56,4 +56,4 @@ bench: $(READY) ## time operations and kernels and write the records to benchmar
 	@$(BIN)/backpass bench
 
 clean: ## delete what was built; .venv stays
-	rm -rf _build .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf _build .pytest_cache .ruff_cache .import_linter_cache

@@ -1,5 +1,8 @@
 """The command line: what it prints, what it returns, and that a mistake in a command is answered with the right one."""
 
+import contextlib
+import io
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backpass import __version__, cli, ops
+from backpass import __version__, cli, ops, terminal
 from backpass.ops import softmax
 
 
@@ -42,7 +45,7 @@ class TestVerify:
         assert lines[-1].startswith(f"✓ passed: {len(ops.STEMS)} operations, ")
         table = lines[[line.startswith("operation ") for line in lines].index(True) :]
         assert [line.split()[0] for line in table[1 : 1 + len(ops.STEMS)]] == list(ops.STEMS)
-        assert "finite differences" in table[0]
+        assert table[0].split()[1:3] == ["contract", "differences"]
 
     def test_the_operations_named_only(self, capsys):
         assert cli.main(["verify", "scale", "fork", "scale"]) == 0
@@ -83,13 +86,49 @@ class TestVerify:
             capture_output=True, text=True, env=environment, check=True,
         )  # fmt: skip
         table = [line for line in done.stdout.splitlines() if line.startswith(("operation ", "relu "))]
-        assert table[0].split("  ")[-1] == "Triton kernel"
-        assert table[1].split("  ")[-1].strip().startswith("✓")
+        assert table[-2].split()[-1] == "kernel"
+        assert table[-1].split("  ")[-1].strip().startswith("✓")
 
     def test_what_makes_no_sense(self, capsys):
         assert "--seed: expected 0 or more; got -1" in refused(capsys, "verify", "--seed", "-1")
         assert "--dtype: invalid choice: 'int8'" in refused(capsys, "verify", "--dtype", "int8")
         assert "--device nonsense: " in refused(capsys, "verify", "--device", "nonsense")
+        assert "--device meta: expected a device whose tensors hold numbers" in refused(
+            capsys, "verify", "--device", "meta"
+        )
+        said = refused(capsys, "verify", "scale", "--jsn")
+        assert said == "backpass verify: there is no argument --jsn (see backpass verify --help)\n"
+
+    def test_the_names_alone(self, capsys):
+        assert cli.main(["verify", "--list"]) == 0
+        assert capsys.readouterr().out.split() == list(ops.STEMS)
+
+    def test_it_stops_at_the_first_failure_when_asked(self, capsys, wrong_softmax):
+        assert cli.main(["verify", "-x", "softmax", "scale"]) == 1
+        out = capsys.readouterr().out
+        assert out.splitlines()[-1] == "✗ failed: softmax" and "scale" not in out
+
+    def test_quiet(self, capsys, wrong_softmax):
+        assert cli.main(["verify", "-q", "scale"]) == 0
+        assert capsys.readouterr().out.startswith("✓ passed: 1 operation")
+        assert cli.main(["verify", "-q", "softmax"]) == 1
+        out = capsys.readouterr().out
+        assert "got = 2 × reference" in out and "3 passed" not in out.splitlines()[0]
+
+    def test_json(self, capsys, wrong_softmax):
+        assert cli.main(["verify", "scale", "softmax", "--json", "--seed", "4"]) == 1
+        data = json.loads(capsys.readouterr().out)
+        assert (data["passed"], data["seed"]) == (False, 4)
+        assert {report["name"]: report["passed"] for report in data["reports"]} == {
+            "scale": True,
+            "softmax": False,
+        }
+
+    @pytest.mark.parametrize("columns", [60, 80])
+    def test_no_line_is_wider_than_the_terminal(self, capsys, monkeypatch, columns, wrong_softmax):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        cli.main(["verify", "softmax"])
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= columns
 
     def test_no_colour_but_on_a_terminal(self, capsys, monkeypatch):
         cli.main(["verify", "scale"])
@@ -102,6 +141,259 @@ class TestVerify:
         monkeypatch.setenv("NO_COLOR", "1")
         cli.main(["verify", "scale"])
         assert "\033[" not in capsys.readouterr().out
+
+
+OWN = """
+import numpy as np
+import torch
+
+print("imported")
+
+
+class Weighted:
+    def forward(self, x, w, *, power=1):
+        return x * w**power, (x, w, power)
+
+    def backward(self, dy, saved):
+        x, w, power = saved
+        return dy * w**power, (dy * x * power * w ** (power - 1)).sum(axis=0)
+
+
+class Wrong(Weighted):
+    def backward(self, dy, saved):
+        x, w, power = saved
+        return 2 * dy * w**power, (dy * x * power * w ** (power - 1)).sum(axis=0)
+
+
+class Raises(Weighted):
+    def backward(self, dy, saved):
+        raise ZeroDivisionError("division by zero")
+
+
+class Rows:
+    def forward(self, table, rows):
+        return table[rows], (table, rows)
+
+    def backward(self, dy, saved):
+        table, rows = saved
+        gradient = np.zeros_like(table)
+        np.add.at(gradient, rows, dy)
+        return gradient
+
+
+class Cube:
+    SHAPES = "x[*, n] -> y[*, n]"
+
+    def forward(self, x):
+        return x * x * x, x
+
+    def backward(self, dy, x):
+        return 3 * dy * x * x
+
+
+class SiLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        s = torch.sigmoid(ctx.saved_tensors[0])
+        return dy * s * (1 + ctx.saved_tensors[0] * (1 - s))
+
+
+weighted, wrong, raises, rows, cube = Weighted(), Wrong(), Raises(), Rows(), Cube()
+
+
+def inputs():
+    return np.ones((2, 3)), np.arange(3.0)
+
+
+def no_inputs():
+    raise RuntimeError("no inputs today")
+"""
+WEIGHTED = ("--input", "4x6", "--input", "6")
+
+
+class TestCheck:
+    @pytest.fixture(autouse=True)
+    def own(self, tmp_path, monkeypatch):
+        """A module of the reader's in the current directory."""
+        (tmp_path / "own_backward.py").write_text(OWN)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setenv("COLUMNS", "80")
+        yield tmp_path
+        for name in ("own_backward", "broken_backward"):
+            sys.modules.pop(name, None)
+
+    @pytest.fixture
+    def checked(self, capsys):
+        """The exit status, the report as data, and what else was said."""
+
+        def run(*arguments):
+            status = cli.main(["check", *arguments, "--json"])
+            said = capsys.readouterr()
+            return status, json.loads(said.out), said.err
+
+        return run
+
+    def test_the_table(self, capsys):
+        assert cli.main(["check", "own_backward:weighted", *WEIGHTED]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert "Weighted: x[4, 6], w[6], float64, NumPy" in lines
+        assert max(map(len, lines)) <= 80
+
+    def test_a_wrong_gradient_is_diagnosed_and_a_print_does_not_spoil_the_json(self, checked):
+        status, report, said = checked("own_backward.py:wrong", *WEIGHTED, "--seed", "3")
+        assert (status, report["passed"], report["seed"]) == (1, False, 3)
+        assert {row["reason"] for row in report["rows"] if row["verdict"] == "FAILED"} == {
+            "got = 2 × reference"
+        }
+        assert "imported" in said
+
+    def test_a_file_elsewhere(self, checked, own, monkeypatch):
+        monkeypatch.chdir("/")
+        assert checked(f"{own}/own_backward.py:weighted", *WEIGHTED)[0] == 0
+
+    def test_options_methods_and_a_function_that_makes_the_inputs(self, checked):
+        status, report, _ = checked(
+            "own_backward:weighted", "--inputs", "own_backward:inputs", "--option", "power=2",
+            "--method", "contract", "--method", "complex_step",
+        )  # fmt: skip
+        assert status == 0 and "x[2, 3], w[3], power=2" in report["inputs"]
+        assert {row["method"] for row in report["rows"]} == {"contract", "complex step"}
+
+    def test_integers_below_a_bound(self, checked):
+        status, report, _ = checked("own_backward:rows", "--input", "5x2", "--input", "7:int64<5")
+        assert status == 0 and report["inputs"].startswith("table[5, 2], rows[7], float64, int64")
+
+    def test_declared_shapes_need_no_inputs(self, checked):
+        assert checked("own_backward:cube")[1]["inputs"] == "x[3, 5], float64, NumPy"
+        assert checked("own_backward:cube", "--torch")[1]["inputs"] == "x[3, 5], float64, PyTorch on cpu"
+
+    def test_an_autograd_function_in_bfloat16_against_an_operator(self, checked):
+        status, report, _ = checked(
+            "own_backward:SiLU", "--input", "3x4:bfloat16", "--operator", "torch.nn.functional:silu"
+        )
+        assert status == 0 and report["inputs"] == "x[3, 4], bfloat16, PyTorch on cpu"
+        assert {"PyTorch's operator", "low precision"} <= {row["method"] for row in report["rows"]}
+
+    def test_a_seed_changes_the_numbers(self, checked):
+        first, again, other = (
+            checked("own_backward:weighted", *WEIGHTED, "--seed", seed)[1] for seed in "112"
+        )
+        assert first == again and first["rows"] != other["rows"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["own_backward:wieghted"], "own_backward has nothing called 'wieghted'; did you mean 'weighted'?"),
+            (["own_backword:weighted"], "no module is called 'own_backword', in "),
+            (["nowhere.py:weighted"], "nowhere.py: there is no such file"),
+            (["own-backward:weighted"], "expected module:object or path/to/file.py:object"),
+            (["softmax"], "backpass verify softmax checks the book's own"),
+            (["own_backward:weighted"], "--input: expected the shape of each input"),
+            (["own_backward:weighted", "--input", "4y"], "--input 4y: expected a shape such as 4x6"),
+            (["own_backward:rows", "--input", "4:int64"], "expected a bound for the integers"),
+            (["own_backward:rows", "--input", "4:float32<3"], "expected a bound on integers only"),
+            (["own_backward:rows", "--input", "4:complex64"], "expected one of float64, float32,"),
+            (["own_backward:rows", "--input", "4", "--inputs", "own_backward:inputs"], "got both"),
+            (["own_backward:weighted", *WEIGHTED, "--option", "power"], "--option power: expected NAME=VALUE"),
+            (["own_backward:weighted", *WEIGHTED, "--option", "power=two"], "a string keeps its quotes"),
+            (["own_backward:weighted", *WEIGHTED, "--option", "pwr=2"], "--option of Weighted: expected some of"),
+            (["own_backward:weighted", *WEIGHTED, "--method", "guess"], "--method: expected some of contract,"),
+            (["own_backward:weighted", *WEIGHTED, "--zero-gradient", "q"], "--zero-gradient: expected some of"),
+            (["own_backward:weighted", *WEIGHTED, "--convention", "x"], "--convention x: expected NAME=REASON"),
+            (["own_backward:weighted", *WEIGHTED, "--seed", "-1"], "--seed: expected 0 or more; got -1"),
+            (["own_backward:weighted", "--input", "4"], "--input: Weighted's forward takes (x, w,"),
+            (["own_backward", "--input", "4"], "op: expected the name of an operation, an object with forward"),
+        ],
+    )  # fmt: skip
+    def test_what_makes_no_sense_is_said_in_one_line(self, capsys, arguments, said):
+        line = refused(capsys, "check", *arguments)
+        assert said in line and line.startswith("backpass check: ") and line.count("\n") == 1
+
+    def test_a_module_that_cannot_be_imported_shows_its_own_traceback(self, capsys, own):
+        (own / "broken_backward.py").write_text("import numpy\nimport a_module_that_is_not_there\n")
+        for target in ("broken_backward:x", "broken_backward.py:x"):
+            assert cli.main(["check", target]) == 2
+            said = capsys.readouterr().err.splitlines()
+            assert said[0] == "Traceback (most recent call last):"
+            assert "broken_backward.py" in said[1] and "line 2" in said[1]
+            assert "No module named 'a_module_that_is_not_there'" in said[-1]
+
+    def test_a_function_of_inputs_that_raises_shows_its_own_traceback(self, capsys):
+        assert cli.main(["check", "own_backward:weighted", "--inputs", "own_backward:no_inputs"]) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert "in no_inputs" in said[1] and said[-1] == "RuntimeError: no inputs today"
+
+    def test_a_keyword_is_passed_on_only_where_it_was_given(self, monkeypatch):
+        import backpass.verify
+
+        asked = []
+
+        def check(op, *inputs, **keywords):
+            asked.append(keywords)
+            return backpass.verify.Report("own", "x", (), ())
+
+        monkeypatch.setattr(backpass.verify, "check", check)
+        cli.main(["check", "own_backward:weighted", *WEIGHTED])
+        assert asked.pop() == {"seed": 0, "raises": False, "options": {}}
+        cli.main(
+            ["check", "own_backward:weighted", *WEIGHTED, "--constant", "w", "--precision", "float32", "--vary",
+             "--no-explain", "--zero-gradient", "x", "--convention", "x=straight through = 1"]
+        )  # fmt: skip
+        assert asked.pop() == {
+            "seed": 0, "raises": False, "options": {}, "constants": ["w"], "precision": "float32", "vary": True,
+            "explain": False, "zero_gradients": ["x"], "conventions": {"x": "straight through = 1"},
+        }  # fmt: skip
+
+
+class TestAnyEncoding:
+    """What a terminal or a pipe cannot show is written in ASCII; the exit status stays."""
+
+    @staticmethod
+    def written(encoding, *arguments):
+        """The exit status and the lines on a standard output of that encoding."""
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        with contextlib.redirect_stdout(stream):
+            status = cli.main(arguments)
+        stream.flush()
+        return status, stream.buffer.getvalue().decode(encoding).splitlines()
+
+    @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+    def test_verify(self, encoding):
+        status, lines = self.written(encoding, "verify", "scale")
+        assert status == 0
+        assert lines[1].startswith("  + x[3], factor=-1.75, float64, NumPy: ")
+        assert lines[-1].startswith("+ passed: 1 operation")
+        assert "?" not in "".join(lines)
+
+    @pytest.mark.parametrize(("encoding", "times"), [("ascii", "*"), ("cp1252", "×")])
+    def test_check(self, encoding, times, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setenv("COLUMNS", "80")
+        (tmp_path / "own_wrong.py").write_text(OWN)
+        status, lines = self.written(encoding, "check", f"{tmp_path}/own_wrong.py:wrong", *WEIGHTED)
+        sys.modules.pop("own_wrong")
+        assert status == 1
+        assert "complex step        dx        X FAILED   1.0e+00    1.0e-12" in lines
+        assert (
+            lines[-1] == f"X dx (finite differences, complex step, torch autograd): got = 2 {times} reference"
+        )
+
+    def test_a_locale_without_utf_8(self):
+        done = run("verify", "--help", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+        assert done.returncode == 0 and done.stdout.startswith("usage: backpass verify") and not done.stderr
+
+    def test_every_mark_and_any_character_has_something_to_stand_for_it(self):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        terminal.make_readable(stream)
+        stream.write("✓ ✗ ○ – ─ x² é 文 \udcff")
+        stream.flush()
+        assert stream.buffer.getvalue() == rb"+ X o - - x^2 e \u6587 \udcff"
 
 
 class TestBench:
@@ -156,18 +448,17 @@ class TestHelp:
         assert cli.main([]) == 2
         assert "check every backward by every independent method" in capsys.readouterr().out
 
-    @pytest.mark.parametrize("command", [[], ["verify"], ["bench"]])
+    @pytest.mark.parametrize("command", [[], ["verify"], ["check"], ["bench"]])
     def test_help_names_what_there_is(self, capsys, command):
         with pytest.raises(SystemExit) as caught:
             cli.main([*command, "--help"])
         assert caught.value.code == 0
-        assert {"": "verify", "verify": "softmax", "bench": "roofline"}[command[0] if command else ""] in (
-            capsys.readouterr().out
-        )
+        named = {"": "verify", "verify": "softmax", "check": "own.py:RMSNorm", "bench": "roofline"}
+        assert named[command[0] if command else ""] in capsys.readouterr().out
 
     def test_a_mistyped_command_suggests_the_nearest(self, capsys):
         assert "no command is called 'verfy'; did you mean 'verify'?" in refused(capsys, "verfy", "softmax")
-        assert "no command is called 'qqq'; there are: verify, bench" in refused(capsys, "qqq")
+        assert "no command is called 'qqq'; there are: verify, check, bench" in refused(capsys, "qqq")
 
     def test_version(self, capsys):
         with pytest.raises(SystemExit):

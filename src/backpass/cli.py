@@ -1,10 +1,12 @@
-"""The command ``backpass``: ``verify`` checks the backwards, ``bench`` times them."""
+"""The command ``backpass``: ``verify`` checks the book's backwards, ``check`` checks yours, ``bench`` times them."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import difflib
+import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -12,30 +14,45 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from backpass import __version__, ops
+from backpass import __version__, check_command, ops, terminal
+from backpass.check_command import DTYPES
 
 if TYPE_CHECKING:
     from backpass.verify import Overview, Report
 
-COMMANDS = ("verify", "bench")
-DTYPES = ("float64", "float32", "bfloat16", "float16")
+COMMANDS = ("verify", "check", "bench")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 OPERATIONS = "operations"  # the benchmark of the operations, each by its name
 
-LEGEND = "✓ the largest error, or exact   ✗ FAILED   ○ vacuous: nothing was shown   – not run"
-_COLOURS = {"✓": "32", "✗": "31;1", "○": "33"}
+LEGEND = "✓ largest error, or exact   ✗ FAILED   ! code raised   ○ vacuous   – not run"
+_COLOURS = {"✓": "32", "✗": "31;1", "○": "33", "! could not run": "31", "! raised": "31"}
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that says what makes no sense in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2."""
+        self.exit(
+            2,
+            f"{self.prog}: {message} (see {self.prog} --help)\n",
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 passed, 1 something failed, 2 the command makes no sense."""
+    terminal.make_readable()
     parser = _parser()
     argv = sys.argv[1:] if argv is None else argv
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         parser.error(_no_such("command", argv[0], COMMANDS))
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        getattr(arguments, "parser", parser).error(f"there is no argument {' '.join(unknown)}")
     if arguments.run is None:
         parser.print_help()
         return 2
@@ -49,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="backpass",
         description="Every gradient of a transformer, derived, executed and counted.",
     )
@@ -73,7 +90,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify.add_argument("--seed", type=int, default=0, help="of inputs, cotangents and directions (0)")
     verify.add_argument("--full", action="store_true", help="print each table, not only those with a failure")
+    verify.add_argument("-q", "--quiet", action="store_true", help="print failures and the last line only")
+    verify.add_argument("-x", "--stop", action="store_true", help="stop at the first operation that fails")
+    verify.add_argument("--list", action="store_true", help="print the operations' names, and check nothing")
+    verify.add_argument(
+        "--json", action="store_true", help="print JSON, and nothing else, on standard output"
+    )
     verify.set_defaults(run=_verify, parser=verify)
+
+    check = commands.add_parser(
+        "check",
+        help="check a backward of your own",
+        description="Check an object with forward and backward, or a\ntorch.autograd.Function, by every method that applies.",
+    )
+    check_command.add_arguments(check)
+    check.set_defaults(
+        run=lambda arguments: check_command.run(arguments, lambda text: _say(_coloured(text))), parser=check
+    )
 
     bench = commands.add_parser(
         "bench",
@@ -100,46 +133,62 @@ def _verify(arguments: argparse.Namespace) -> int:
     for name in arguments.operations:
         if name not in ops.STEMS:
             arguments.parser.error(_no_such("operation", name, ops.STEMS))
+    if arguments.list:
+        _say(*(arguments.operations or ops.STEMS))
+        return 0
     if arguments.seed < 0:
         arguments.parser.error(f"--seed: expected 0 or more; got {arguments.seed}")
-    if reason := _unusable(arguments.device):
-        arguments.parser.error(f"--device {arguments.device}: {reason}")
+    if reason := _unusable(arguments.device, arguments.dtype):
+        arguments.parser.error(reason)
     from backpass import kernels
     from backpass.verify import Overview
 
     with contextlib.suppress(ImportError):  # without PyTorch no kernel runs, and its row says so
         kernels.interpret_without_cuda()
     started = time.perf_counter()
-    stems = dict.fromkeys(arguments.operations or ops.STEMS)
-    found = Overview({stem: tuple(_reports(stem, arguments)) for stem in stems})
+    reports = {}
+    for stem in dict.fromkeys(arguments.operations or ops.STEMS):
+        reports[stem] = tuple(_reports(stem, arguments))
+        if arguments.stop and not all(report.passed for report in reports[stem]):
+            break
+    found = Overview(reports)
     seconds = time.perf_counter() - started
 
-    _say("", _coloured(repr(found)), "", LEGEND, "", *_left_out(found))
-    failed = [stem for stem in stems if not all(report.passed for report in found.reports[stem])]
+    if arguments.json:
+        data = {"passed": found.passed, "seed": arguments.seed}
+        data["reports"] = [report.to_dict() for of_stem in reports.values() for report in of_stem]
+        _say(json.dumps(data, indent=2, allow_nan=False))
+        return int(not found.passed)
+    if not arguments.quiet:
+        _say("", _coloured(repr(found)), "", *_folded(LEGEND), "", *_left_out(found))
+    failed = [stem for stem in reports if not all(report.passed for report in reports[stem])]
     if failed:
-        _say(f"{_coloured('✗')} failed: {', '.join(failed)}")
+        _say(*_folded(f"✗ failed: {', '.join(failed)}"))
         return 1
-    rows = sum(len(report.having("passed")) for of_stem in found.reports.values() for report in of_stem)
-    what = "operation" if len(stems) == 1 else "operations"
-    _say(f"{_coloured('✓')} passed: {len(stems)} {what}, {rows} rows, in {seconds:.1f} s")
+    rows = sum(len(report.having("passed")) for of_stem in reports.values() for report in of_stem)
+    what = "operation" if len(reports) == 1 else "operations"
+    _say(*_folded(f"✓ passed: {len(reports)} {what}, {rows} rows, in {seconds:.1f} s"))
     return 0
 
 
 def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
-    """Check an operation at each of its drawn inputs, with a line of progress each."""
+    """Check an operation at each of its drawn inputs, with a line of progress each, unless it is to be quiet."""
     import numpy as np
 
     from backpass.verify import cases, check
 
-    _say(stem)
+    quiet = arguments.quiet or arguments.json
+    if not quiet:
+        _say(stem)
     for inputs, options in cases(stem, np.random.default_rng(arguments.seed)):
         placed = _placed(inputs, arguments.device, arguments.dtype)
         report = check(stem, *placed, seed=arguments.seed, raises=False, options=options)
         mark = "✓" if report.passed else "✗"
-        _say(f"  {_coloured(mark)} {report.inputs}: {report.summary}")
-        if arguments.full or not report.passed:
-            _say(_coloured(textwrap.indent(str(report), "    ")))
-        yield report
+        if not quiet:
+            _say(*_folded(f"  {mark} {report.inputs}: {report.summary}"))
+        if not arguments.json and (arguments.full or not report.passed):
+            _say(_coloured(textwrap.indent(report.text(max(terminal.width() - 4, 20)), "    ")))
+        yield replace(report, seed=arguments.seed)
 
 
 def _placed(inputs: Iterable[object], device: str | None, dtype: str | None) -> list[object]:
@@ -153,16 +202,21 @@ def _placed(inputs: Iterable[object], device: str | None, dtype: str | None) -> 
     return [to_torch(value, device or "cpu", getattr(torch, dtype or "float64")) for value in inputs]
 
 
-def _unusable(device: str | None) -> str | None:
-    """Why the device cannot be used; None when it can."""
-    if device is None:
+def _unusable(device: str | None, dtype: str | None) -> str | None:
+    """Why tensors cannot lie on the device, or be of the dtype; None when they can."""
+    if device is None and dtype is None:
         return None
+    asked = f"--device {device}" if device else f"--dtype {dtype}"
+    if importlib.util.find_spec("torch") is None:
+        return f"{asked}: PyTorch is not installed; it comes with backpass[torch]"
     import torch
 
     try:
-        torch.zeros(1, device=device)
+        if torch.device(device or "cpu").type == "meta":
+            return f"{asked}: expected a device whose tensors hold numbers"
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        return str(error).splitlines()[0].rstrip(".")
+        return f"{asked}: {str(error).splitlines()[0].rstrip('.')}"
     return None
 
 
@@ -172,7 +226,11 @@ def _left_out(found: Overview) -> list[str]:
     for stem, reports in found.reports.items():
         for row in (row for report in reports for row in report.having("not run")):
             stems_of.setdefault((row.method, row.reason), {})[stem] = None
-    return [f"– {method}, {', '.join(stems)}: {why}" for (method, why), stems in stems_of.items()]
+    return [
+        line
+        for (method, why), stems in stems_of.items()
+        for line in _folded(f"– {method}, {', '.join(stems)}: {why}")
+    ]
 
 
 # backpass bench
@@ -211,7 +269,9 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 def _benchmarks() -> list[str]:
     """The scripts that answer a question: those with a ``main``."""
-    return sorted(path.stem for path in BENCHMARKS.glob("*.py") if "\ndef main(" in path.read_text())
+    return sorted(
+        path.stem for path in BENCHMARKS.glob("*.py") if "\ndef main(" in path.read_text(encoding="utf-8")
+    )
 
 
 # Both
@@ -221,6 +281,10 @@ def _no_such(kind: str, name: str, names: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
     return f"no {kind} is called {name!r}; {hint}"
+
+
+def _folded(text: str) -> list[str]:
+    return [_coloured(line) for line in terminal.folded(text, terminal.width())]
 
 
 def _say(*lines: str) -> None:

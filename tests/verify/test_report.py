@@ -1,10 +1,21 @@
 """The report: what passes, what is said of code that raised, and how the table looks in a terminal."""
 
+import json
+import math
 import traceback
 
 import pytest
 
-from backpass.verify.report import COULD_NOT_RUN, FAILED, PASSED, Report, Row, VerificationError
+from backpass.verify.report import (
+    COULD_NOT_RUN,
+    FAILED,
+    NOT_RUN,
+    PASSED,
+    VACUOUS,
+    Report,
+    Row,
+    VerificationError,
+)
 
 
 def raised_by(function) -> Exception:
@@ -62,3 +73,80 @@ class TestCouldNotRun:
         row = Row("contract", "", COULD_NOT_RUN, exception=raised_by(through_a_library))
         assert row.raised_at.endswith("in through_a_library")
         assert Row("contract", "", COULD_NOT_RUN, exception=ValueError("never raised")).raised_at == ""
+
+
+LONG = "8 random directions and all 24 coordinates, in steps that balance step² against rounding / step, and then some"
+ROWS = (
+    Row("contract", "all", PASSED, how="shapes"),
+    Row("finite differences", "dx", FAILED, 0.34, 1e-7, how=LONG, reason="got = 2 × reference"),
+    Row("complex step", "dx", FAILED, math.inf, 1e-12, how=LONG, reason="got = 2 × reference"),
+    Row("complex step", "dw", PASSED, 3.7e-16, 1e-12, how=LONG, note="tolerance: the table is float32"),
+    Row("torch autograd", "dx", VACUOUS, None, 1e-12, reason="the gradient is zero everywhere"),
+    Row("PyTorch's operator", "", NOT_RUN, reason="no operator to compare with; give one as operator="),
+)
+TABLE = Report("own", "x[4, 6], w[6], float64, NumPy", ROWS, ("dx", "dw"), seed=3)
+
+
+class TestText:
+    def test_the_table_is_aligned_and_says_of_each_row_what_a_reader_needs(self):
+        assert TABLE.text(80).splitlines() == [
+            "own: x[4, 6], w[6], float64, NumPy",
+            "method              quantity  verdict      error  tolerance",
+            "───────────────────────────────────────────────────────────",
+            "contract            all       ✓ passed",
+            "finite differences  dx        ✗ FAILED   3.4e-01    1.0e-07  [1]",
+            "complex step        dx        ✗ FAILED       inf    1.0e-12  [1]",
+            "complex step        dw        ✓ passed   3.7e-16    1.0e-12",
+            "    tolerance: the table is float32",
+            "torch autograd      dx        ○ vacuous             1.0e-12",
+            "    the gradient is zero everywhere",
+            "PyTorch's operator            – not run",
+            "    no operator to compare with; give one as operator=",
+            "───────────────────────────────────────────────────────────",
+            "2 passed, 2 FAILED, 1 vacuous, 1 not run",
+            "[1] 8 random directions and all 24 coordinates, in steps that balance step²",
+            "    against rounding / step, and then some",
+            "✗ dx (finite differences, complex step): got = 2 × reference",
+        ]
+
+    @pytest.mark.parametrize("columns", [24, 40, 59, 60, 66, 80, 120])
+    def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(self, columns, monkeypatch):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert max(map(len, str(TABLE).splitlines())) <= columns
+        words = str(TABLE).replace("─", " ").split()
+        for row in ROWS:
+            assert set(f"{row.method} {row.verdict} {row.remark}".split()) <= set(words)
+
+    def test_without_a_terminal_the_width_is_80(self, monkeypatch):
+        monkeypatch.delenv("COLUMNS", raising=False)
+        monkeypatch.setattr("sys.__stdout__", None)
+        assert str(TABLE) == TABLE.text(80) != TABLE.text(70)
+
+    def test_the_error_and_the_page_say_the_same(self):
+        with pytest.raises(VerificationError) as caught:
+            TABLE.raise_unless_passed()
+        assert str(caught.value) == str(TABLE)
+        page = TABLE._repr_html_()
+        assert page.count(LONG) == 3 and "tolerance: the table is float32" in page
+
+
+class TestData:
+    def test_json_holds_every_row(self):
+        data = json.loads(TABLE.to_json())
+        assert data == TABLE.to_dict()
+        assert (data["name"], data["seed"], data["passed"]) == ("own", 3, False)
+        assert [row["verdict"] for row in data["rows"]] == [row.verdict for row in ROWS]
+        assert data["rows"][1]["error"] == 0.34 and data["rows"][4]["error"] is None
+        assert data["findings"] == [
+            {"where": "dx (finite differences, complex step)", "what": "got = 2 × reference"}
+        ]
+
+    @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+    def test_numbers_that_json_lacks_are_words(self, number):
+        report = Report("own", "x", (Row("complex step", "dx", FAILED, number, 1e-12),), ("dx",))
+        (row,) = json.loads(report.to_json())["rows"]
+        assert row["error"] == str(number)
+
+    def test_what_could_not_run_says_where(self):
+        row = TestCouldNotRun.report.to_dict()["rows"][2]
+        assert row["verdict"] == "could not run" and row["raised_at"].endswith("in divide")

@@ -199,7 +199,7 @@ def _tree(text: str, rule: str) -> Tree:
 
 @cache
 def _parser() -> Lark:
-    grammar = Path(__file__).with_name("language.lark").read_text()
+    grammar = Path(__file__).with_name("language.lark").read_text(encoding="utf-8")
     return Lark(
         grammar,
         parser="lalr",

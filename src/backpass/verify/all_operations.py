@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backpass import ops
+from backpass import ops, terminal
 from backpass.verify.checking import METHODS, check
 from backpass.verify.drawing import cases
-from backpass.verify.report import FAILED, NOT_RUN, VACUOUS, Report, Row
+from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, VACUOUS, Report, Row
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,20 @@ class Overview:
         return [headings, *([stem, *(_cell(self.rows(stem, m)) for m in methods)] for stem in self.reports)]
 
     def __repr__(self) -> str:
-        table = self.table()
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in table)
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """The table for a terminal of that width, its own by default; columns that do not fit stand below."""
+        width = width or terminal.width()
+        first, *others = (_column(cells) for cells in zip(*self.table(), strict=True))
+        blocks = [[first]]
+        for column in others:
+            if sum(len(cells[0]) + 2 for cells in (*blocks[-1], column)) - 2 > width and len(blocks[-1]) > 1:
+                blocks.append([first])
+            blocks[-1].append(column)
+        return "\n\n".join(
+            "\n".join("  ".join(line).rstrip() for line in zip(*block, strict=True)) for block in blocks
+        )
 
     def _repr_html_(self) -> str:
         headings, *lines = self.table()
@@ -70,11 +81,20 @@ def _checked(stem: str, seed: int) -> list[Report]:
     return [check(stem, *inputs, seed=seed, raises=False, options=options) for inputs, options in drawn]
 
 
+def _column(cells: Sequence[str]) -> list[str]:
+    """A heading in two lines and the cells below it, all of one width."""
+    heading, *below = cells
+    upper, _, lower = heading.rpartition(" ")
+    width = max(map(len, (upper, lower, *below)))
+    return [cell.ljust(width) for cell in (upper, lower, *below)]
+
+
 def _cell(rows: Sequence[Row]) -> str:
-    """``✓ 2.1e-11``, ``✓ exact``, ``✗ FAILED``, ``○ vacuous`` or ``–``."""
-    for mark, verdict in (("✗", FAILED), ("○", VACUOUS)):
-        if any(row.verdict == verdict for row in rows):
-            return f"{mark} {verdict}"
+    """``✓ 2.1e-11``, ``✓ exact``, ``✗ FAILED``, ``! raised``, ``○ vacuous`` or ``–``."""
+    for verdict, word in ((FAILED, FAILED), (COULD_NOT_RUN, "raised"), (VACUOUS, VACUOUS)):
+        for row in rows:
+            if row.verdict == verdict:
+                return f"{row.mark} {word}"
     errors = [row.error for row in rows if row.verdict != NOT_RUN and row.error is not None]
     if not errors:
         return "✓" if any(row.verdict != NOT_RUN for row in rows) else "–"

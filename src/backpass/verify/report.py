@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import html
+import json
+import math
 import sys
 import traceback
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from backpass import terminal
 
 PASSED, FAILED, COULD_NOT_RUN, VACUOUS, NOT_RUN = "passed", "FAILED", "could not run", "vacuous", "not run"
 _MARKS = {PASSED: "✓", FAILED: "✗", COULD_NOT_RUN: "!", VACUOUS: "○", NOT_RUN: "–"}
@@ -26,8 +32,8 @@ class Row:
     """What one method found about one quantity.
 
     ``error`` is the largest element's error over the largest reference element. ``how`` says how it was
-    measured and why the tolerance is what it is; ``reason`` says why the verdict is not "passed".
-    ``exception`` is what the code under test raised, where the verdict is "could not run".
+    measured and why the tolerance is what it is; ``reason`` says why the verdict is not "passed". ``note`` is
+    what a reader must know even of a row that passed, such as a tolerance of their own. ``exception`` is what the code under test raised, where the verdict is "could not run".
     """
 
     method: str
@@ -37,6 +43,7 @@ class Row:
     tolerance: float | None = None
     how: str = ""
     reason: str = ""
+    note: str = ""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -49,10 +56,24 @@ class Row:
         """``own.py:12, in backward``: the line of the user's code that raised; empty when there is none."""
         return _place(self.exception) if self.exception else ""
 
+    @property
+    def remark(self) -> str:
+        """What a terminal says of the row besides its cells; the reason for a failure stands below the table."""
+        said = {FAILED: self.how, VACUOUS: self.reason, NOT_RUN: self.reason}.get(self.verdict, "")
+        return "; ".join(filter(None, (said, self.note)))
+
+    def to_dict(self) -> dict[str, str | float | None]:
+        """The row as plain data; see ``Report.to_dict``."""
+        plain = {name: getattr(self, name) for name in ("method", "quantity", "verdict")}
+        plain |= {"error": _plain(self.error), "tolerance": _plain(self.tolerance)}
+        plain |= {name: getattr(self, name) for name in ("how", "reason", "note", "raised_at")}
+        return plain
+
     def cells(self) -> tuple[str, ...]:
         """The row as text, in the order of the table's headings."""
         verdict = f"{self.mark} {self.verdict}"
-        how = self.reason if self.verdict in (NOT_RUN, VACUOUS, COULD_NOT_RUN) else self.how
+        said = self.reason if self.verdict in (NOT_RUN, VACUOUS, COULD_NOT_RUN) else self.how
+        how = "; ".join(filter(None, (said, self.note)))
         return (self.method, self.quantity, verdict, _number(self.error), _number(self.tolerance), how)
 
 
@@ -72,6 +93,7 @@ class Report:
     inputs: str
     rows: tuple[Row, ...]
     gradients: tuple[str, ...]
+    seed: int | None = None
 
     @property
     def failed(self) -> tuple[Row, ...]:
@@ -145,22 +167,61 @@ class Report:
         if unseen := [gradient for gradient in self.unshown if gradient not in seen]:
             yield _MARKS[VACUOUS], f"nothing was shown about {', '.join(unseen)}", _WOULD_HELP
 
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data, which JSON can hold; numbers that are not finite are "inf", "-inf" or "nan"."""
+        return {
+            "name": self.name,
+            "inputs": self.inputs,
+            "seed": self.seed,
+            "passed": self.passed,
+            "summary": self.summary,
+            "rows": [row.to_dict() for row in self.rows],
+            "findings": [{"where": where, "what": what} for where, what in self.findings()],
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """``to_dict`` as JSON, in ASCII."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
     def __str__(self) -> str:
-        table = [_HEADINGS, *(row.cells() for row in self.rows)]
-        widths = [max(len(line[at]) for line in table) for at in range(len(_HEADINGS))]
-        right = {_HEADINGS.index("error"), _HEADINGS.index("tolerance")}
-        lines = [
-            "  ".join(
-                cell.rjust(width) if at in right else cell.ljust(width)
-                for at, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in table
-        ]
-        rule = "─" * sum(widths[:-1], 2 * (len(widths) - 1) + len(_HEADINGS[-1]))
-        found = [f"{mark} {where}: {what}" for mark, where, what in self._remarks()]
-        return "\n".join([self.title, lines[0], rule, *lines[1:], rule, self.summary, *found])
+        return self.text()
 
     __repr__ = __str__
+
+    def text(self, width: int | None = None) -> str:
+        """The table for a terminal; no line is longer than ``width``, by default the terminal's (80 if unknown).
+
+        How a row was measured is said here only where it did not pass, once if rows share it.
+        """
+        width = width or terminal.width()
+        counts = Counter(row.remark for row in self.rows if row.remark)
+        marks = {remark: f"[{at}]" for at, remark in enumerate((r for r in counts if counts[r] > 1), 1)}
+        found = [f"{mark} {remark}" for remark, mark in marks.items()]
+        found += [f"{mark} {where}: {what}" for mark, where, what in self._remarks()]
+        return "\n".join(
+            line
+            for part in (self.title, *self._table(marks, width), self.summary, *found)
+            for line in terminal.folded(part, width)
+        )
+
+    def _table(self, marks: dict[str, str], width: int) -> Iterator[str]:
+        """The rows between two rules, in columns where these fit; below a row, what is to be said of it alone."""
+        table = [
+            (*_HEADINGS[:-1], ""),
+            *((*row.cells()[:-1], marks.get(row.remark, "")) for row in self.rows),
+        ]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        fits = sum(widths) + 2 * len(widths) <= width
+        headings, *lines = (
+            _aligned(cells, widths) if fits else "  ".join(filter(None, cells)) for cells in table
+        )
+        rule = "─" * min(width, sum(widths[:-1], 2 * (len(widths) - 2)))
+        yield from (headings, rule)
+        for row, line in zip(self.rows, lines, strict=True):
+            yield line
+            if row.remark and row.remark not in marks:
+                yield f"    {row.remark}"
+        yield rule
 
     def _repr_html_(self) -> str:
         head = "".join(f'<th scope="col" style="{_LEFT}">{heading}</th>' for heading in _HEADINGS)
@@ -177,6 +238,14 @@ class Report:
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
             f"<p>{html.escape(self.summary)}</p>" + (f"<ul>{found}</ul>" if found else "") + "</div>"
         )
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    numbers = range(_HEADINGS.index("error"), _HEADINGS.index("tolerance") + 1)
+    columns = zip(cells, widths, strict=True)
+    return "  ".join(
+        c.rjust(w) if at in numbers else c.ljust(w) for at, (c, w) in enumerate(columns)
+    ).rstrip()
 
 
 def _html_row(row: Row) -> str:
@@ -222,6 +291,13 @@ def _shown(filename: str) -> str:
 
 def _stressed(cell: str) -> str:
     return f"<strong>{cell}</strong>" if FAILED in cell else cell
+
+
+def _plain(value: float | None) -> float | str | None:
+    """A number that JSON has, or its name."""
+    if value is None:
+        return None
+    return float(value) if math.isfinite(value) else str(float(value))
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,322 @@
+"""``backpass check``: a backward of the reader's own, named on the command line with the inputs to check it at."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from backpass import ops
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+INTEGERS = ("int64", "int32")
+_INPUT = re.compile(r"(?P<shape>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?(?:<(?P<below>\d+))?")
+_PACKAGE = Path(__file__).parent
+_ARGUMENTS = {  # what keywords of ``check`` are called here
+    "methods": "--method",
+    "options": "--option",
+    "operator": "--operator",
+    "constants": "--constant",
+    "zero_gradients": "--zero-gradient",
+    "precision": "--precision",
+    "conventions": "--convention",
+    "inputs": "--input",
+}
+
+EPILOG = """\
+examples:
+  backpass check own.py:RMSNorm --input 4x6 --input 6 --option eps=1e-3
+  backpass check own:Gather --input 4x6 --input "3:int64<4"
+  backpass check own:Softmax --input 8x64:bfloat16 --operator own:reference --json
+
+An input is SHAPE or SHAPE:DTYPE (float64 by default; standard normal),
+"SHAPE:int64<N" (integers from 0 to N - 1), SHAPE:bool, scalar, or none for an
+optional input that is left out. Exits with 0 when the check passed, 1 when it
+did not, 2 when the command makes no sense or the module cannot be imported.
+"""
+
+
+class Refused(Exception):
+    """The command makes no sense; the message says in one line which argument, what was expected, and what came."""
+
+
+class _Raised(Exception):
+    """The reader's own module, or the function that makes the inputs, raised; its exception is the cause."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command to its parser."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("target", metavar="module:object", help="a module's name, or a file.py, and what is checked in it")
+    add("--input", action="append", default=[], metavar="SHAPE", help="an input to draw; in forward's order")
+    add("--inputs", metavar="MODULE:FUNCTION", help="a function that returns the inputs, instead of --input")
+    add("--torch", action="store_true", help="draw PyTorch's tensors (an autograd.Function always gets them)")
+    add("--seed", type=int, default=0, help="of inputs, cotangents and directions (0)")
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of forward; a Python literal",
+    )
+    add("--operator", metavar="MODULE:FUNCTION", help="a function of PyTorch's that computes the same")
+    add(
+        "--method", action="append", metavar="NAME", help="run this method; give it several times for several"
+    )
+    add("--constant", action="append", metavar="NAME", help="an input that has no gradient")
+    add(
+        "--zero-gradient", action="append", metavar="NAME", help="an input whose gradient is identically zero"
+    )
+    add("--precision", metavar="DTYPE", help="what forward computes in, whatever it returns")
+    add(
+        "--convention",
+        action="append",
+        metavar="NAME=REASON",
+        help="an input whose gradient is a convention, not a derivative",
+    )
+    add("--vary", action="store_true", help="check at other shapes and values too, drawn from these inputs")
+    add("--no-explain", action="store_true", help="do not search for what is wrong with a wrong gradient")
+    add("--json", action="store_true", help="print the report as JSON, and nothing else, on standard output")
+
+
+def run(arguments: argparse.Namespace, show: Callable[[str], None]) -> int:
+    """Check; ``show`` prints the report. Returns the exit status."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    refuse = arguments.parser.error
+    try:
+        with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
+            report = _report(arguments)
+    except Refused as refusal:
+        refuse(str(refusal))
+    except Exception as error:
+        if isinstance(error, (TypeError, ValueError, LookupError)) and _is_ours(error):
+            message = " ".join(str(error.args[0] if error.args else error).split())
+            refuse(re.sub(r"^\w+", lambda word: _ARGUMENTS.get(word[0], word[0]), message))
+        error = error.__cause__ if isinstance(error, _Raised) else error
+        traceback.print_exception(type(error), error, _users(error.__traceback__))
+        return 2
+    show(report.to_json() if arguments.json else str(report))
+    if not arguments.json and any("Tensor" in row.reason for row in report.having("could not run")):
+        print("If forward is written for PyTorch's tensors, give --torch.", file=sys.stderr)
+    return int(not report.passed)
+
+
+def _report(arguments: argparse.Namespace):
+    from backpass.verify import check
+
+    options = dict(_option(text) for text in arguments.option)
+    given: dict[str, Any] = {"methods": arguments.method, "zero_gradients": arguments.zero_gradient}
+    given |= {"constants": arguments.constant, "precision": arguments.precision}
+    if arguments.convention:
+        given["conventions"] = dict(
+            _pair("--convention", text, "NAME=REASON") for text in arguments.convention
+        )
+    if arguments.operator:
+        given["operator"] = load("--operator", arguments.operator)
+    if arguments.vary:
+        given["vary"] = True
+    if arguments.no_explain:
+        given["explain"] = False
+    given = {name: value for name, value in given.items() if value is not None}
+    op = load("module:object", arguments.target)
+    inputs, defaults = _inputs(op, arguments)
+    report = check(op, *inputs, seed=arguments.seed, raises=False, options={**defaults, **options}, **given)
+    return replace(report, seed=arguments.seed)
+
+
+# What is checked
+
+
+def load(argument: str, target: str) -> Any:
+    """What ``module:object``, ``file.py:object`` or a module alone names. Raises Refused, or what importing raised."""
+    where, _, name = ("", "", "") if target.endswith(".py") else target.rpartition(":")
+    found: Any = _module(argument, where or target)
+    for part in name.split(".") if where else ():
+        if not hasattr(found, part):
+            named = (
+                [other for other in vars(found) if not other.startswith("_")]
+                if hasattr(found, "__dict__")
+                else []
+            )
+            near = difflib.get_close_matches(part, named, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise Refused(f"{argument} {target}: {where} has nothing called {part!r}{hint}")
+        found = getattr(found, part)
+    return found
+
+
+def _module(argument: str, where: str) -> ModuleType:
+    if where.endswith(".py"):
+        path = Path(where).resolve()
+        if not path.is_file():
+            raise Refused(f"{argument} {where}: there is no such file")
+        return _from_file(path)
+    if not all(part.isidentifier() for part in where.split(".")):
+        raise Refused(f"{argument} {where}: expected module:object or path/to/file.py:object")
+    try:
+        with _raising():
+            return importlib.import_module(where)
+    except _Raised as raised:
+        missing = getattr(raised.__cause__, "name", None)
+        if isinstance(raised.__cause__, ModuleNotFoundError) and f"{where}.".startswith(f"{missing}."):
+            hint = f"; backpass verify {where} checks the book's own" if where in ops.STEMS else ""
+            raise Refused(
+                f"{argument} {where}: no module is called {missing!r}, in {Path.cwd()} or installed{hint}"
+            ) from None
+        raise
+
+
+def _from_file(path: Path) -> ModuleType:
+    """The file as a module, with its folder on the path as if it were run; once, however often it is named."""
+    name = path.stem
+    if getattr(sys.modules.get(name), "__file__", None) == str(path):
+        return sys.modules[name]
+    sys.path.insert(0, str(path.parent))
+    name = f"{name}_" if name in sys.modules or not name.isidentifier() else name
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    with _raising():
+        spec.loader.exec_module(module)
+    return module
+
+
+# What it is checked at
+
+
+def _inputs(op: object, arguments: argparse.Namespace) -> tuple[tuple[object, ...], dict[str, Any]]:
+    """The inputs, and the options that go with drawn ones."""
+    from backpass.verify.convert import to_torch
+    from backpass.verify.drawing import INPUTS, draw, generator, options_for
+
+    if arguments.seed < 0:
+        raise Refused(f"--seed: expected 0 or more; got {arguments.seed}")
+    if arguments.inputs and arguments.input:
+        raise Refused("--inputs: expected either --inputs or --input; got both")
+    if arguments.inputs:
+        function = load("--inputs", arguments.inputs)
+        with _raising():
+            returned = function()
+        return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,), {}
+    specs = [_spec(text) for text in arguments.input]
+    torch = arguments.torch or _is_autograd_function(op) or any(spec[1] == "bfloat16" for spec in specs)
+    if torch and importlib.util.find_spec("torch") is None:
+        raise Refused("--torch: PyTorch is not installed; it comes with backpass[torch]")
+    rng = generator(arguments.seed, INPUTS)
+    if specs:
+        return tuple(_drawn(*spec, rng, torch) for spec in specs), {}
+    if getattr(op, "SHAPES", None) is None:
+        raise Refused(
+            f"--input: expected the shape of each input, as {arguments.target} declares no SHAPES; got none"
+        )
+    drawn = draw(op, rng)
+    return tuple(map(to_torch, drawn)) if torch else drawn, options_for(op)
+
+
+def _is_autograd_function(op: object) -> bool:
+    return isinstance(op, type) and any(base.__module__ == "torch.autograd.function" for base in op.__mro__)
+
+
+def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
+    """Shape, dtype and bound of an ``--input``; the shape is None for ``none``."""
+    if text == "none":
+        return None, "float64", None
+    match = _INPUT.fullmatch(text)
+    if not match:
+        raise Refused(
+            f"--input {text}: expected a shape such as 4x6, 4x6:float32 or '3:int64<10', scalar or none"
+        )
+    shape = () if match["shape"] == "scalar" else tuple(map(int, match["shape"].split("x")))
+    dtype, below = match["dtype"] or "float64", match["below"]
+    if dtype not in (*DTYPES, *INTEGERS, "bool"):
+        raise Refused(
+            f"--input {text}: expected one of {', '.join((*DTYPES, *INTEGERS, 'bool'))}; got {dtype}"
+        )
+    if dtype in INTEGERS and not int(below or 0):
+        raise Refused(
+            f"--input {text}: expected a bound for the integers, as in '{match['shape']}:{dtype}<10'"
+        )
+    if dtype not in INTEGERS and below:
+        raise Refused(f"--input {text}: expected a bound on integers only; got one on {dtype}")
+    return shape, dtype, int(below) if below else None
+
+
+def _drawn(shape: tuple[int, ...] | None, dtype: str, below: int | None, rng, torch: bool) -> object:
+    import numpy as np
+
+    if shape is None:
+        return None
+    if dtype in DTYPES:
+        values = np.asarray(rng.standard_normal(shape))
+        values = values if dtype in ("float64", "bfloat16") else values.astype(dtype)
+    else:
+        values = np.asarray(rng.integers(below or 2, size=shape), dtype=dtype)
+    if not torch:
+        return values
+    import torch as library
+
+    return library.as_tensor(values).to(getattr(library, dtype))
+
+
+def _option(text: str) -> tuple[str, object]:
+    name, value = _pair("--option", text, "NAME=VALUE")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        quoted = f"; a string keeps its quotes: \"{name}='{value}'\"" if value.isidentifier() else ""
+        raise Refused(f"--option {text}: expected a Python literal; got {value}{quoted}") from None
+
+
+def _pair(argument: str, text: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise Refused(f"{argument} {text}: expected {form}")
+    return name, value
+
+
+# What goes wrong
+
+
+@contextlib.contextmanager
+def _raising() -> Iterator[None]:
+    """Tell what the reader's code raises from what this package does."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise _Raised from error
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether this package raised it, not code that it called."""
+    frames = list(_frames(error.__traceback__))
+    return _PACKAGE in Path(frames[-1].tb_frame.f_code.co_filename).parents
+
+
+def _users(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first line of the reader's own on; the whole of it where there is none."""
+    for frame in _frames(trace):
+        name = frame.tb_frame.f_code.co_filename
+        if not name.startswith("<frozen importlib") and _PACKAGE not in Path(name).parents:
+            if "importlib" not in Path(name).parts:
+                return frame
+    return None
