@@ -26,7 +26,7 @@ class Bug:
     right: str  # the corrected formula
     twins: Callable[[], tuple[object, object]]
     inputs: Callable[[np.random.Generator], tuple]  # what a careful tester draws: small, float64
-    telling: Callable[[np.random.Generator], tuple] | None = None  # what the mistake shows at, where that is not usual
+    telling: Callable[[np.random.Generator], tuple] | None = None  # where the usual ones do not show it
     telling_inputs: str = ""  # those inputs in words
     keywords: Mapping[str, object] = field(default_factory=dict)  # of check
     telling_keywords: Mapping[str, object] = field(default_factory=dict)  # besides, at the telling inputs

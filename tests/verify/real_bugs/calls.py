@@ -61,8 +61,8 @@ def step_within_backward():
         return dy @ w.T, x.T @ dy
 
     def wrong(dy, saved):
-        x, w = saved
         dx, dw = backward(dy, saved)
+        w = saved[1]
         w -= 0.01 * dw
         return dx + dy @ w.T, dw
 

@@ -99,26 +99,6 @@ def hardsigmoid():
 
 
 @bug(
-    "BobMcDear/attorch#16",
-    "Hard swish's gradient was made of ReLU6's, whose band is open, so that it differs from PyTorch's at x = ±3.",
-    "dx = dy·(x/3 + 1/2) on the closed [−3, 3]",
-    inputs=normal((4, 6)),
-    telling=lambda rng: (np.array([-4.0, -3.0, -1.0, 0.5, 3.0, 4.0]),),
-    telling_inputs="x exactly at the knees",
-    keywords={"operator": F.hardswish},
-    seen="telling",
-)
-def hardswish_at_its_knees():
-    def forward(x):
-        return np.where(x > 3, x, np.where(x < -3, 0 * x, x * (x + 3) / 6)), x
-
-    def gradient(inside):
-        return lambda dy, x: dy * np.where(inside(x), x / 3 + 0.5, x >= 3)
-
-    return twins(forward, gradient(lambda x: np.abs(x) <= 3), gradient(lambda x: np.abs(x) < 3))
-
-
-@bug(
     "BobMcDear/attorch#13",
     "Smooth L1 compared the signed difference with its threshold, forwards and backwards alike.",
     "quadratic where |x − t| < 1",

@@ -76,7 +76,7 @@ def embedding(row_gradient):
 )
 def padding_row():
     def added(dy, tokens, rows):
-        dw = np.zeros((rows, dy.shape[-1])) if isinstance(dy, np.ndarray) else dy.new_zeros(rows, dy.shape[-1])
+        dw = np.zeros((rows, dy.shape[-1]))
         for token, row in zip(tokens, dy, strict=True):
             dw[token] += row
         return dw
@@ -147,7 +147,8 @@ def packed_segments():
 
         return backward
 
-    return twins(forward, into(np.zeros), into(lambda shape: np.full(shape, 1e3)))  # what the memory held before
+    held_before = 1e3
+    return twins(forward, into(np.zeros), into(lambda shape: np.full(shape, held_before)))
 
 
 @bug(
@@ -220,7 +221,8 @@ def mean_of_strided_dy():
         return np.broadcast_to(dy[..., None] / shape[-1], shape).copy()
 
     def wrong(dy, shape):
-        return backward(dy.ravel(order="K").reshape(dy.shape), shape)
+        strides = dy.itemsize * np.cumprod([1, *dy.shape[:0:-1]])[::-1]  # of a contiguous array of this shape
+        return backward(np.lib.stride_tricks.as_strided(dy, dy.shape, strides), shape)
 
     return twins(forward, backward, wrong)
 

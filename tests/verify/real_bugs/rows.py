@@ -89,14 +89,13 @@ def group_norm():
     groups = 2
 
     def forward(x, w):
-        n, c, length = x.shape
-        x_hat, rstd = normalised(x.reshape(n, groups, -1))
+        x_hat, rstd = normalised(x.reshape(len(x), groups, -1))
         return x_hat.reshape(x.shape) * w[:, None], (x, x_hat, rstd, w)
 
     def with_group(group):
         def backward(dy, saved):
             x, x_hat, rstd, w = saved
-            n, c, length = x.shape
+            n, c, _ = x.shape
             dx = normalised_backward((dy * w[:, None]).reshape(x_hat.shape), x_hat, rstd).reshape(x.shape)
             g = group(np.arange(c), c // groups)
             mean = x.reshape(n, groups, -1).mean(axis=-1)[:, g, None]
@@ -128,6 +127,31 @@ def batch_norm_in_evaluation():
         return normalised_backward(dy * w, x_hat, rstd, axis=0), *backward(dy, saved)[1:]
 
     return twins(forward, backward, wrong, CONSTANTS=("mean", "var"))
+
+
+@bug(
+    "pytorch/pytorch#64100",
+    "BatchNorm's backward read x in the memory order of dy where dy lies channels-last and x does not.",
+    "each array is read by its own strides",
+    inputs=normal((2, 3, 4), (3,)),
+)
+def batch_norm_of_permuted_dy():
+    def forward(x, w):
+        x_hat, rstd = normalised(x, axis=(0, 2))
+        return x_hat * w[:, None], (x_hat, rstd, w)
+
+    def backward(dy, saved):
+        x_hat, rstd, w = saved
+        return normalised_backward(dy * w[:, None], x_hat, rstd, axis=(0, 2)), (dy * x_hat).sum(axis=(0, 2))
+
+    def wrong(dy, saved):
+        x_hat, rstd, w = saved
+        n, c, length = x_hat.shape
+        if dy.strides[1] == dy.itemsize and dy.strides[2] == c * dy.itemsize:
+            x_hat = x_hat.reshape(n, length, c).transpose(0, 2, 1)
+        return backward(dy, (x_hat, rstd, w))
+
+    return twins(forward, backward, wrong)
 
 
 @bug(
@@ -332,13 +356,14 @@ def divergence():
     "HIPS/autograd#412",
     "The normal density's gradient with respect to the covariance had the wrong sign.",
     "dΣ = dy·½(Σ⁻¹(x − μ)(x − μ)ᵀΣ⁻¹ − Σ⁻¹)ᵀ",
-    inputs=lambda rng: (*normal((3,), (3,))(rng), (lambda a: a @ a.T + np.eye(3))(rng.standard_normal((3, 3)))),
+    inputs=lambda rng: (*normal((3,), (3,))(rng), np.cov(rng.standard_normal((3, 9)))),
 )
 def normal_density():
     def forward(x, mean, covariance):
         inverse = np.linalg.inv(covariance)
         d = x - mean
-        return -(d @ inverse @ d + np.log(np.linalg.det(covariance)) + 3 * np.log(2 * np.pi)) / 2, (inverse, d)
+        y = -(d @ inverse @ d + np.log(np.linalg.det(2 * np.pi * covariance))) / 2
+        return y, (inverse, d)
 
     def with_sign(sign):
         def backward(dy, saved):
