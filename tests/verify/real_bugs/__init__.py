@@ -50,6 +50,12 @@ def twins(forward, backward, wrong, **attributes) -> tuple[object, object]:
     return tuple(SimpleNamespace(forward=forward, backward=one, **attributes) for one in (backward, wrong))
 
 
+def require(holds: bool, what: str) -> None:
+    """Refuse inputs that an object is not made for: a forward that takes them by broadcasting owes them a backward."""
+    if not holds:
+        raise ValueError(f"expected {what}")
+
+
 def normal(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator], tuple[np.ndarray, ...]]:
     """Draws standard normal inputs of these shapes."""
     return lambda rng: tuple(rng.standard_normal(shape) for shape in shapes)

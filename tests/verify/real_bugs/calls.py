@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from . import bug, normal, twins
+from . import bug, normal, require, twins
 
 
 @bug(
@@ -14,6 +14,7 @@ from . import bug, normal, twins
 )
 def second_backward():
     def forward(x, w):
+        require(x.ndim == w.ndim == 2, "matrices")
         y = np.tanh(x @ w)
         return y, {"x": x, "w": w, "y": y, "dh": np.zeros(y.shape)}
 
@@ -54,6 +55,7 @@ def value_used_twice():
 )
 def step_within_backward():
     def forward(x, w):
+        require(x.ndim == w.ndim == 2, "matrices")
         return x @ w, (x, w)
 
     def backward(dy, saved):
@@ -103,6 +105,7 @@ def frozen_weight():
     class Right(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, w):
+            require(x.ndim == w.ndim == 2, "matrices")
             ctx.save_for_backward(x, w)
             return x @ w.T
 
@@ -194,6 +197,7 @@ def last_state():
 )
 def convolution_state():
     def forward(x, w, state):
+        require(x.ndim == 1 and w.shape == state.shape, "a state as long as the kernel")
         line = np.concatenate([state, x])
         width = len(w)
         y = np.stack([(line[t + 1 : t + 1 + width] * w).sum() for t in range(len(x))])

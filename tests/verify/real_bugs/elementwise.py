@@ -4,7 +4,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from . import bug, normal, twins
+from . import bug, normal, require, twins
 
 
 def sigmoid(x):
@@ -220,6 +220,7 @@ def silu_tail():
 )
 def prelu():
     def forward(x, w):
+        require(x.ndim == 3, "x of three axes")
         return np.where(x > 0, x, x * w[:, None]), (x, w)
 
     def backward(dy, saved):
@@ -241,6 +242,7 @@ def prelu():
 )
 def swiglu_rows():
     def forward(a, b, scale):
+        require(a.ndim == 2, "a of two axes")
         return a * sigmoid(a) * b * scale[:, None], (a, b, scale)
 
     def backward(dy, saved):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from . import bug, normal, twins
+from . import bug, normal, require, twins
 from .rows import softmax
 
 
@@ -39,6 +39,7 @@ def gather():
 )
 def scatter():
     def forward(x, index, updates):
+        require(len(np.unique(index)) == len(index), "each index once")
         y = x.astype(np.result_type(x, updates))
         y[index] = updates
         return y, index
@@ -292,6 +293,7 @@ def attention_backward(dy, q, k, v, p, dlse=0):
 )
 def grouped_queries():
     def forward(q, k, v):
+        require(q.ndim == 4, "q of four axes")
         y, p, _ = attention(q, k[:, None], v[:, None])
         return y, (q, k, v, p)
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from . import bug, normal, twins
+from . import bug, normal, require, twins
 
 
 def softmax(x):
@@ -24,6 +24,11 @@ def normalised_backward(dx_hat, x_hat, rstd, axis=-1):
     return rstd * (dx_hat - along)
 
 
+def over_rows(terms):
+    """The sum over every axis but the last."""
+    return terms.sum(axis=tuple(range(terms.ndim - 1)))
+
+
 @bug(
     "microsoft/DeepSpeed#692",
     "LayerNorm recovered x̂ from y with γ and β of another column: of the thread's row within its tile.",
@@ -32,6 +37,7 @@ def normalised_backward(dx_hat, x_hat, rstd, axis=-1):
 )
 def invertible_layer_norm():
     def forward(x, w, b):
+        require(x.ndim == 2, "x of two axes")
         x_hat, rstd = normalised(x)
         y = x_hat * w + b
         return y, (y, w, b, rstd)
@@ -70,7 +76,7 @@ def layer_norm_swapped():
 
     def backward(dy, saved):
         x_hat, rstd, w = saved
-        return normalised_backward(dy * w, x_hat, rstd), (dy * x_hat).sum(axis=0), dy.sum(axis=0)
+        return normalised_backward(dy * w, x_hat, rstd), over_rows(dy * x_hat), over_rows(dy)
 
     def wrong(dy, saved):
         dx, dw, db = backward(dy, saved)
@@ -89,6 +95,7 @@ def group_norm():
     groups = 2
 
     def forward(x, w):
+        require(x.ndim == 3 and x.shape[1] % groups == 0, "x of three axes, its channels in whole groups")
         x_hat, rstd = normalised(x.reshape(len(x), groups, -1))
         return x_hat.reshape(x.shape) * w[:, None], (x, x_hat, rstd, w)
 
@@ -120,7 +127,7 @@ def batch_norm_in_evaluation():
 
     def backward(dy, saved):
         x_hat, rstd, w = saved
-        return dy * w * rstd, (dy * x_hat).sum(axis=0), dy.sum(axis=0)
+        return dy * w * rstd, over_rows(dy * x_hat), over_rows(dy)
 
     def wrong(dy, saved):
         x_hat, rstd, w = saved
@@ -137,6 +144,7 @@ def batch_norm_in_evaluation():
 )
 def batch_norm_of_permuted_dy():
     def forward(x, w):
+        require(x.ndim == 3, "x of three axes")
         x_hat, rstd = normalised(x, axis=(0, 2))
         return x_hat * w[:, None], (x_hat, rstd, w)
 
@@ -194,6 +202,7 @@ def rms_norm_without_weight():
 def group_norm_in_float16():
     def group_norm(kept):
         def forward(x, w):
+            require(x.ndim == 3, "x of three axes")
             wide = x.double() if x.dtype == torch.float64 else x.float()
             rows = wide.flatten(1)
             centred = rows - rows.mean(dim=-1, keepdim=True)
@@ -388,13 +397,12 @@ def router_of_one():
         def forward(x):
             p = softmax(x)
             chosen = p.max(axis=-1)
-            return chosen / (chosen if divided else 1), (p, p.argmax(axis=-1))
+            return chosen / (chosen if divided else 1), (p, p.argmax(axis=-1)[..., None])
 
         def backward(dy, saved):
             p, at = saved
-            rows = np.arange(len(at))
             dp = np.zeros_like(p)
-            dp[rows, at] = 0 if divided else dy
+            np.put_along_axis(dp, at, 0 if divided else dy[..., None], axis=-1)
             return p * (dp - (dp * p).sum(axis=-1, keepdims=True))
 
         return twins(forward, backward, backward)[0]
