@@ -9,6 +9,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from backpass.shapes import Shapes
+from backpass.verify.convert import EPSILON
 
 
 def chosen_methods(methods: Iterable[str] | None, known: Sequence[str]) -> list[str]:
@@ -60,9 +61,29 @@ def check_options(options: object) -> Mapping[str, object]:
     return options
 
 
-def check_zero_gradients(names: object, known: Sequence[str]) -> None:
-    """Refuse names of no input. Raises TypeError or ValueError."""
-    _refuse_unknown("zero_gradients", _names("zero_gradients", names), known)
+def check_names(what: str, names: object, known: Sequence[str]) -> None:
+    """Refuse names that no input has. Raises TypeError or ValueError."""
+    _refuse_unknown(what, _names(what, names), known)
+
+
+def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str, str]:
+    """The conventions by input, none for None. Raises TypeError or ValueError for a name that no input has and for one
+    without a reason."""
+    if conventions is None:
+        return {}
+    if not isinstance(conventions, Mapping):
+        raise TypeError(f"conventions: expected a dict from inputs to reasons; got {conventions!r}")
+    _refuse_unknown("conventions", conventions, known)
+    for name, reason in conventions.items():
+        if not isinstance(reason, str) or not reason.strip():
+            raise TypeError(f"conventions: expected the reason for {name} in words; got {reason!r}")
+    return conventions
+
+
+def check_precision(precision: object) -> None:
+    """Refuse what is not the name of a floating-point type. Raises ValueError."""
+    if precision is not None and (not isinstance(precision, str) or precision not in EPSILON):
+        raise ValueError(f"precision: expected {', '.join(EPSILON)}; got {precision!r}")
 
 
 def check_call(name: str, forward: Callable, count: int, options: Mapping[str, object]) -> None:

@@ -10,6 +10,7 @@ from backpass.arrays import Array
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.comparison import judge_gradient
 from backpass.verify.convert import is_torch, to_numpy, to_torch
+from backpass.verify.outputs import join
 from backpass.verify.report import Row
 
 NAME = "torch autograd"
@@ -38,7 +39,7 @@ def differentiate(
     for at in case.differentiable:
         leaves[at].requires_grad_()
     try:
-        y = function(*leaves)
+        y, _ = join(function(*leaves))
     except Exception as error:
         if case.subject.shapes is not None:
             raise

@@ -5,7 +5,7 @@ it.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 
 from backpass.arrays import Array, is_array
 from backpass.verify.convert import (
+    EPSILON,
     device_of,
     dtype_name,
     is_floating,
@@ -22,7 +23,9 @@ from backpass.verify.convert import (
     to_numpy,
     to_torch,
 )
-from backpass.verify.drawing import COTANGENT, DIRECTIONS, generator
+from backpass.verify.drawing import COTANGENT, DIRECTIONS, MEASURING, generator
+from backpass.verify.measured import computed_precision
+from backpass.verify.outputs import Malformed, Several
 from backpass.verify.subject import Subject
 
 
@@ -41,7 +44,13 @@ class Case:
     operator: Callable[..., Array] | None = None
     tolerances: dict[str, tuple[float, str]] = field(default_factory=dict)
     explain: bool = True
+    declared: str | None = None  # the precision in which forward computes, where the reader said so
+    conventions: Mapping[str, str] = field(
+        default_factory=dict
+    )  # inputs whose gradient is no derivative, and why
     precision: str = "float64"  # what numbers are rounded to, where forward is given others than its inputs
+    fed: str = "float64"  # the dtype in which forward then gets them
+    suspects: dict[tuple[str, str], Suspect] = field(default_factory=dict, compare=False)
 
     @property
     def rng(self) -> np.random.Generator:
@@ -67,6 +76,44 @@ class Case:
     def differentiable(self) -> list[int]:
         """Positions of the inputs that get a gradient."""
         return self.subject.differentiable(self.inputs)
+
+    @property
+    def derived(self) -> list[int]:
+        """Positions of the inputs whose gradient is forward's derivative, and no convention."""
+        names = self.subject.input_names
+        return [at for at in self.differentiable if names[at] not in self.conventions]
+
+    @property
+    def judge(self) -> Callable[..., Array]:
+        """The function whose gradient autograd takes for the right one: forward, or the reader's operator where forward's
+        derivative is not what is meant."""
+        return self.operator if self.conventions and self.operator else self.subject.plain_forward
+
+    @cached_property
+    def computes_in(self) -> str:
+        """The precision in which forward computes when it is given float64: as declared, or as measured."""
+        if self.declared:
+            return self.declared
+        if not self.takes_float64:
+            return max(self.dtype, self.y_dtype, key=EPSILON.__getitem__)
+        floating = [at for at, value in enumerate(self.inputs) if is_floating(value)]
+
+        def forward(values: list[np.ndarray]) -> np.ndarray:
+            return self.forward(
+                tuple({**dict(enumerate(self.float64)), **dict(zip(floating, values, strict=True))}.values())
+            )
+
+        rng = generator(self.seed, MEASURING)
+        return computed_precision(forward, [self.float64[at] for at in floating], rng)
+
+    @cached_property
+    def takes_float64(self) -> bool:
+        """Whether forward, given float64, returns float64."""
+        try:
+            _ = self._run
+        except NotRun:
+            return False
+        return True
 
     @property
     def uses_torch(self) -> bool:
@@ -98,10 +145,8 @@ class Case:
         return f"d{self.subject.input_names[at]}"
 
     def native(self, values: tuple[object, ...]) -> tuple[object, ...]:
-        """Fresh copies of NumPy arrays in the library in which forward runs: in float64, or, at another
-        precision, in the inputs' dtype."""
-        dtype = "float64" if self.precision == "float64" else self.dtype
-        copied = [value.astype(dtype) if is_floating(value) else value for value in values]
+        """Fresh copies of NumPy arrays in the library in which forward runs, in the dtype that it is fed."""
+        copied = [value.astype(self.fed) if is_floating(value) else value for value in values]
         if self.uses_torch:
             return tuple(_torch_like(value, self.device) for value in copied)
         return tuple(_copy(value) if is_array(value) else value for value in copied)
@@ -133,7 +178,7 @@ class Case:
     def _y_as_given(self) -> Array:
         y = _one_array(self.subject.forward(*self.given())[0])
         if not is_floating(y):
-            raise TypeError(f"forward: expected y of real floating-point numbers; got {dtype_name(y)}")
+            raise Malformed(f"forward: expected y of real floating-point numbers; got {dtype_name(y)}")
         return y
 
     @property
@@ -182,6 +227,9 @@ class Case:
     def require_float64(self) -> None:
         """Raise NotRun where the forward, a kernel's perhaps, computes in low precision only."""
         _ = self._run
+        if self.precision == "float64" != self.computes_in:
+            how = "as declared" if self.declared else "as measured"
+            raise NotRun(f"forward returns float64 but computes in {self.computes_in}, {how}")
 
     @cached_property
     def _run(self) -> tuple[Array, Any]:
@@ -198,19 +246,20 @@ class Case:
     def by_input(self, returned: Any) -> dict[int, np.ndarray | None]:
         """What backward returned, in float64, by position of the input it belongs to.
 
-        Raises ValueError when the number of gradients is off, TypeError when one is not of real numbers.
+        Raises Malformed when the number of gradients is off, or one is not an array of real numbers.
         """
         found = self.by_position(returned)
         for at, gradient in found.items():
             if gradient is not None and not is_floating(gradient):
+                wanted = "real floating-point numbers" if is_array(gradient) else "an array"
                 got = dtype_name(gradient) if is_array(gradient) else type(gradient).__name__
-                raise TypeError(f"{self.quantity(at)}: expected real floating-point numbers; got {got}")
+                raise Malformed(f"{self.quantity(at)}: expected {wanted}; got {got}")
         return {at: None if gradient is None else to_numpy(gradient) for at, gradient in found.items()}
 
     def by_position(self, returned: Any, *, every: bool = False) -> dict[int, Array | None]:
         """What backward returned, by position of the input: for the differentiable ones, or for every one.
 
-        Raises ValueError when the number of gradients is off.
+        Raises Malformed when the number of gradients is off.
         """
         gradients = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         while len(gradients) > len(self.inputs) and gradients[-1] is None:  # of optional inputs, not given
@@ -221,7 +270,7 @@ class Case:
                 found = dict(zip(positions, gradients, strict=True))
                 return found if every else {at: found[at] for at in self.differentiable}
         names = ", ".join(self.quantity(at) for at in self.differentiable)
-        raise ValueError(
+        raise Malformed(
             f"backward: expected {len(self.differentiable)} gradients ({names}); got {len(gradients)}"
         )
 
@@ -232,6 +281,17 @@ class Case:
         """What a gradient with respect to x is measured by: max abs(dy) · min(1, max abs(y) / max abs(x))."""
         y, x = _largest(self.y_as_given), _largest(self.float64[at])
         return _largest(self.dy) * (min(1.0, y / x) if x > 0 and y > 0 else 1.0)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A wrong quantity with all that its diagnosis needs, so that each is diagnosed once, and by the best reference.
+
+    ``accuracy`` is the reference's; ``diagnose(seconds)`` returns the sentence.
+    """
+
+    accuracy: float
+    diagnose: Callable[[float], str]
 
 
 def describe(subject: Subject, inputs: tuple[object, ...]) -> str:
@@ -250,6 +310,8 @@ def describe(subject: Subject, inputs: tuple[object, ...]) -> str:
 
 def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
     """The floating arrays within ``saved``, by key, field, attribute or position."""
+    if isinstance(saved, Several):
+        saved = saved.saved
     if isinstance(saved, dict):
         pairs = [(str(key), value) for key, value in saved.items()]
     elif isinstance(saved, (tuple, list)):
@@ -293,7 +355,7 @@ def _back(value: Array) -> np.ndarray:
 
 def _one_array(y: object) -> Array:
     if not is_array(y) and not isinstance(y, np.generic):
-        raise TypeError(f"forward: expected y to be one array; got {type(y).__name__}")
+        raise Malformed(f"forward: expected y to be one array; got {type(y).__name__}")
     return y
 
 

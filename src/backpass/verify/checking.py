@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
 
 from backpass.arrays import Array, is_array
 from backpass.verify import (
@@ -16,18 +19,24 @@ from backpass.verify import (
     symbolic,
 )
 from backpass.verify.arguments import (
+    check_conventions,
     check_inputs,
     check_operator,
     check_options,
+    check_precision,
     check_seed,
     check_tolerances,
     chosen_methods,
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.convert import dtype_name, is_torch
+from backpass.verify.directional import SLOPES_DIFFER
 from backpass.verify.drawing import INPUTS, draw, generator, options_for
-from backpass.verify.report import FAILED, NOT_RUN, Report, Row
-from backpass.verify.subject import load, subject
+from backpass.verify.outputs import Malformed
+from backpass.verify.progress import Progress
+from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, Report, Row
+from backpass.verify.subject import Subject, load, subject
+from backpass.verify.varied import varied
 
 METHODS = {
     "contract": contract,
@@ -39,6 +48,13 @@ METHODS = {
     "precision": precision,
     "kernel": kernel,
 }
+DERIVING = (
+    finite_difference,
+    complex_step,
+    symbolic,
+)  # those that find the forward's derivative, whatever is meant
+OPTIONAL = {"torch": "PyTorch", "triton": "Triton", "sympy": "SymPy"}  # by the name that an import asks for
+SEARCH = 5.0  # seconds, for the diagnoses of one check
 
 
 def check(
@@ -49,7 +65,12 @@ def check(
     dy: Array | None = None,
     operator: Callable[..., Array] | None = None,
     zero_gradients: Sequence[str] = (),
+    constants: Sequence[str] = (),
+    conventions: Mapping[str, str] | None = None,
+    precision: str | None = None,
     tolerances: dict[str, tuple[float, str]] | None = None,
+    vary: bool = False,
+    explain: bool = True,
     raises: bool = True,
     options: Mapping[str, object] | None = None,
     **named_options: object,
@@ -58,43 +79,93 @@ def check(
 
     ``op`` is the name or module of an operation, any object with ``forward(*inputs) -> (y, saved)`` and
     ``backward(dy, saved)``, or a ``torch.autograd.Function``. ``inputs`` are NumPy or PyTorch arrays; an
-    operation that declares SHAPES may have them drawn. Other keywords are options of ``forward``; in ``options``
-    they may have names that are taken here, such as dropout's ``seed``.
+    operation that declares SHAPES may have them drawn. A forward may return several outputs, as a tuple; ``dy`` is
+    then a tuple too. Other keywords are options of ``forward``; in ``options`` they may have names that are taken
+    here, such as dropout's ``seed``.
 
     - ``seed`` draws the cotangent, the directions and, where they are not given, the inputs;
     - ``methods`` names those to run (all: see METHODS);
-    - ``dy`` replaces the random cotangent;
+    - ``dy`` replaces the random cotangent; for several outputs it is one vector of all their elements;
     - ``operator`` is a function of PyTorch's that computes the same y, for an object that has no SHAPES;
     - ``zero_gradients`` names inputs whose gradient is identically zero, else reported as vacuous;
-    - ``tolerances`` maps a method that has one to another and its reason, which the table then shows.
+    - ``constants`` names floating inputs that have no gradient;
+    - ``conventions`` maps inputs whose gradient is by intention not forward's derivative (padding, ``detach``, a
+      straight-through estimator) to the reason; only autograd and the operator then judge it;
+    - ``precision`` is the dtype in which forward computes, where that is less than it returns; else it is measured;
+    - ``tolerances`` maps a method that has one to another and its reason, which the table then shows;
+    - ``vary`` repeats the check at inputs of other shapes and values, drawn from those given;
+    - ``explain=False`` leaves out the search for what is wrong, which takes up to five seconds.
 
-    Raises VerificationError, which carries the report, unless the report passed: when a row fails or is vacuous,
-    or when nothing was shown about a gradient. ``raises=False`` returns the report all the same. Raises
-    TypeError, ValueError or LookupError when ``op`` or its inputs are nothing that can be checked.
+    Raises VerificationError, which carries the report, unless the report passed: when a row fails, is vacuous or
+    could not run, or when nothing was shown about a gradient. ``raises=False`` returns the report all the same.
+    Raises TypeError, ValueError or LookupError when ``op`` or its inputs cannot be checked.
     """
     chosen = chosen_methods(methods, tuple(METHODS))
     check_seed(seed)
     check_tolerances(tolerances, [name for name, method in METHODS.items() if hasattr(method, "TOLERANCE")])
     check_operator(operator)
+    check_precision(precision)
     options = {**check_options(options), **named_options}
     op = load(op)
     if not inputs:
         inputs = draw(op, generator(seed, INPUTS))
         options = {**options_for(op), **options}
-    under_test = subject(op, len(inputs), options, zero_gradients)
+    under_test = subject(op, len(inputs), options, zero_gradients, constants)
+    conventions = check_conventions(conventions, under_test.input_names)
+    inputs = _complete(under_test, inputs)
+    case = Case(
+        under_test,
+        inputs,
+        seed,
+        dy,
+        operator,
+        tolerances or {},
+        explain,
+        declared=precision,
+        conventions=conventions,
+    )
+    if dy is not None:
+        _ = case.dy  # refused here if its shape is not y's
+    with Progress(under_test.name) as progress:
+        rows = [row for name in chosen for row in _run(name, case, progress)]
+        if vary:
+            rows += varied(case, lambda other, names: _rows_of(other, names, chosen, progress))
+        rows = _explained(rows, case, progress)
+    gradients = tuple(case.quantity(at) for at in case.differentiable)
+    report = Report(under_test.name, describe(under_test, case.inputs), tuple(rows), gradients)
+    return report.raise_unless_passed() if raises else report
+
+
+def _complete(under_test: Subject, inputs: Sequence[object]) -> tuple[object, ...]:
+    """The inputs, with None for optional ones that were not given. Raises TypeError or ValueError."""
     if under_test.shapes:
         check_inputs(under_test.shapes, inputs)
     inputs = (*inputs, *[None] * (len(under_test.input_names) - len(inputs)))
     _refuse(inputs, under_test.differentiable(inputs))
     if under_test.torch_only:
         _refuse_other_arrays(under_test.name, inputs)
-    case = Case(under_test, inputs, seed, dy, operator, tolerances or {})
-    if dy is not None:
-        _ = case.dy  # refused here if its shape is not y's
-    rows = [row for name in chosen for row in _run(name, case)]
-    gradients = tuple(case.quantity(at) for at in case.differentiable)
-    report = Report(under_test.name, describe(under_test, case.inputs), tuple(rows), gradients)
-    return report.raise_unless_passed() if raises else report
+    return inputs
+
+
+def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
+    """The rows, with one diagnosis for each quantity that is wrong: that of the most accurate reference."""
+    failed = {(row.method, row.quantity) for row in rows if row.verdict == FAILED}
+    suspects = [(key, suspect) for key, suspect in case.suspects.items() if key in failed]
+    sentences: dict[str, str] = {}
+    left = SEARCH
+    for (_, quantity), suspect in sorted(suspects, key=lambda item: item[1].accuracy):
+        if quantity not in sentences:
+            progress.now(f"looking for what is wrong with {quantity}")
+            start = time.perf_counter()
+            sentences[quantity] = suspect.diagnose(max(left, 0.5))
+            left -= time.perf_counter() - start
+    known = dict(suspects)
+    return [
+        replace(row, reason=sentences[row.quantity])
+        if (row.method, row.quantity) in known or (row.reason == SLOPES_DIFFER and row.quantity in sentences)
+        else row
+        for row in rows
+    ]
 
 
 def _refuse(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
@@ -111,11 +182,39 @@ def _refuse_other_arrays(name: str, inputs: Sequence[object]) -> None:
         )
 
 
-def _run(name: str, case: Case) -> list[Row]:
+def _run(name: str, case: Case, progress: Progress) -> list[Row]:
+    """A method's rows; where it raised, one that says what."""
     method = METHODS[name]
+    progress.now(method.NAME)
     try:
-        return method.run(case)
+        rows = method.run(case)
     except NotRun as reason:
         return [Row(method.NAME, "", NOT_RUN, reason=str(reason))]
+    except Malformed as error:
+        return [Row(method.NAME, "", FAILED, reason=str(error))]
+    except ModuleNotFoundError as error:
+        if error.name not in OPTIONAL:
+            return [_could_not_run(method.NAME, error)]
+        return [Row(method.NAME, "", NOT_RUN, reason=f"{OPTIONAL[error.name]} is not installed")]
     except Exception as error:
-        return [Row(method.NAME, "", FAILED, reason=f"{first_line(error)}")]
+        return [_could_not_run(method.NAME, error)]
+    return _but_conventions(rows, method, case)
+
+
+def _but_conventions(rows: list[Row], method: ModuleType, case: Case) -> list[Row]:
+    """The rows, with those of gradients that are no derivative by convention not run; autograd then follows forward only
+    where no operator was given."""
+    if method not in DERIVING and not (method is autograd and case.operator):
+        return rows
+    reasons = {f"d{name}": f"by convention: {reason}" for name, reason in case.conventions.items()}
+    kept = [row for row in rows if row.quantity not in reasons]
+    return kept + [Row(method.NAME, quantity, NOT_RUN, reason=reason) for quantity, reason in reasons.items()]
+
+
+def _could_not_run(name: str, error: Exception) -> Row:
+    return Row(name, "", COULD_NOT_RUN, reason=first_line(error), exception=error)
+
+
+def _rows_of(case: Case, names: Sequence[str], chosen: Sequence[str], progress: Progress) -> list[Row]:
+    """The rows of those methods that were chosen, for another case."""
+    return [row for name in names if name in chosen for row in _run(name, case, progress)]

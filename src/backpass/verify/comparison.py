@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backpass.verify.case import Case
+from backpass.verify.case import Case, Suspect
 from backpass.verify.diagnosis import diagnose
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 
@@ -124,15 +124,20 @@ class _Judge:
         return f"the {'output' if self.at is None else 'gradient'} is {size}: any error would pass"
 
     def explain(self, got: np.ndarray, reference: np.ndarray) -> str:
-        """How it is wrong. Directional derivatives are no gradient and cannot be explained."""
-        if not self.case.explain:
-            return "wrong"
-        if self.at is None:
-            terms, backward = {k: v for k, v in self.case.terms.items() if k not in ("y", "dy")}, None
-        else:
-            terms, backward = self.case.terms, lambda dy: self.case.gradients_for(dy)[self.at]
-        accuracy = max(1e-9, self.tolerance)
-        return str(diagnose(reference, got, terms, backward=backward, accuracy=accuracy))
+        """A row's reason until ``check`` has put the diagnosis of the quantity in its place."""
+        case, at = self.case, self.at
+        if case.explain:
+
+            def diagnosed(seconds: float) -> str:
+                if at is None:
+                    terms, backward = {k: v for k, v in case.terms.items() if k not in ("y", "dy")}, None
+                else:
+                    terms, backward = case.terms, lambda dy: case.gradients_for(dy)[at]
+                return str(diagnose(reference, got, terms, backward=backward, accuracy=accuracy))
+
+            accuracy = max(1e-9, self.tolerance)
+            case.suspects.setdefault((self.method, self.quantity), Suspect(accuracy, diagnosed))
+        return "wrong"
 
 
 def _where(mask: np.ndarray) -> str:

@@ -7,6 +7,8 @@ and must compute in complex numbers.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from backpass.arrays import is_array
@@ -32,7 +34,7 @@ def run(case: Case) -> list[Row]:
         return float(np.sum(case.dy * _change(case, at, direction))), direction
 
     case.require_float64()
-    for at in case.differentiable:
+    for at in case.derived:
         _refuse_unless_analytic(case, at)
     return rows(case, NAME, *case.tolerance("complex_step", TOLERANCE, WHY), derivative)
 
@@ -42,7 +44,8 @@ def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
     values = [_complex(value) for value in case.float64]
     values[at] = values[at] + 1j * STEP * direction
     try:
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("error", np.exceptions.ComplexWarning)  # a conversion to real numbers
             y = case.forward(tuple(values))
     except Exception as error:
         if case.subject.shapes is not None:

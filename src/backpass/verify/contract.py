@@ -1,6 +1,7 @@
 """What a backward owes apart from its numbers: a real gradient of the right shape for each input that is there,
-None for one that is not, 0 where an input is infinite; nothing modified; the same gradients on another call and
-from arrays of other strides. All but the last two for an empty batch too."""
+None for one that is not, 0 where an input is infinite; nothing modified; the same gradients on a second call, from
+arrays of other strides, after a forward of other inputs, and when an input is frozen. The form for an empty batch
+too."""
 
 from __future__ import annotations
 
@@ -14,28 +15,33 @@ from backpass.verify.autograd import differentiate
 from backpass.verify.case import Case, NotRun, named_arrays
 from backpass.verify.convert import dtype_name, is_torch, to_numpy, to_torch
 from backpass.verify.drawing import draw_like
-from backpass.verify.memory import Pass, another_call, other_strides
+from backpass.verify.memory import Run, another_call, other_strides
 from backpass.verify.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
+from backpass.verify.state import state_faults
 
 NAME = "contract"
 HOW = "a gradient of the right shape for each input; nothing modified; the same again, and for other strides"
+HOW_WITH_STATE = f"{HOW}, and after other inputs"
 # Leading axes of an empty batch; the one of a factor is broadcast to it.
 EMPTY = {"*": (0,), "*a": (1,), "*b": (0,)}
 
 
 def run(case: Case) -> list[Row]:
     """One row."""
-    done = Pass(case)
+    done = Run(case)
     faults = list(_faults(done))
     if not faults:
         faults = [*another_call(done), *other_strides(done), *_where_infinite(done)]
     how = HOW
+    if not faults and not case.subject.stateless:
+        faults = list(state_faults(done))
+        how = HOW_WITH_STATE
     if case.subject.shapes:
-        how = f"{HOW}; its dtype; an empty batch too"
-        faults += [f"for an empty batch, {fault}" for fault in _faults(Pass(_emptied(case)))]
+        how = f"{how}; its dtype; an empty batch too"
+        faults += [f"for an empty batch, {fault}" for fault in _faults(Run(_emptied(case)))]
     elif dtype_name(done.y) != case.dtype:
-        how = f"{HOW}; forward returned {dtype_name(done.y)} for {case.dtype}"
+        how = f"{how}; forward returned {dtype_name(done.y)} for {case.dtype}"
     return [Row(NAME, "all", FAILED if faults else PASSED, how=how, reason="; ".join(faults))]
 
 
@@ -51,15 +57,22 @@ def _emptied(case: Case) -> Case:
     )
 
 
-def _faults(done: Pass) -> Iterator[str]:
+def _faults(done: Run) -> Iterator[str]:
     """What is wrong with the output, the gradients' form, and what was written to."""
     case = done.case
     if case.subject.shapes:
         yield from _output_faults(case, done.y)
-    arrays = {name: (now, to_numpy(now)) for name, now in named_arrays(done.saved)}
+    undefined = np.isnan(case.y_as_given)
+    if undefined.any() and case.finite:
+        index = [int(i) for i in np.argwhere(undefined)[0]]
+        yield f"y is NaN at index {index}, though every input is finite: no gradient can be judged there"
+    arrays: dict[str, tuple[Array, np.ndarray]] = {}
     arrays |= {"y": (done.y, to_numpy(done.y)), "dy": (done.dy, to_numpy(done.dy))}
     names = zip(case.subject.input_names, done.inputs, case.float64, strict=False)
     arrays |= {name: (now, before) for name, now, before in names if is_array(now)}
+    for name, now in named_arrays(done.saved):
+        if all(now is not known for known, _ in arrays.values()):
+            arrays[name if name.startswith("saved") else f"saved.{name}"] = now, to_numpy(now)
 
     names = case.subject.input_names
     without = [names[at] for at in case.differentiable if done.gradients[at] is None]
@@ -95,13 +108,15 @@ def _gradient_faults(case: Case, at: int, gradient: Array | None, constants: str
             yield f"{name}: expected None, the input not being differentiable; got an array"
     elif gradient is None:
         yield f"{name}: expected an array; got None{constants}"
+    elif not is_array(gradient):
+        yield f"{name}: expected an array; got {type(gradient).__name__}"
     elif tuple(gradient.shape) != tuple(x.shape):
         yield f"{name}: expected the input's shape {list(x.shape)}; got {list(gradient.shape)}"
     elif case.subject.shapes and gradient.dtype != x.dtype:
         yield f"{name}: expected the input's dtype {dtype_name(x)}; got {dtype_name(gradient)}"
 
 
-def _where_infinite(done: Pass) -> Iterator[str]:
+def _where_infinite(done: Run) -> Iterator[str]:
     """Where an input is infinite there is nothing to vary: its gradient is 0, or what PyTorch's operator gives."""
     case = done.case
     for at in case.differentiable:

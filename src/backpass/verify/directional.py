@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,14 +12,54 @@ from backpass.verify.comparison import judge_gradient
 from backpass.verify.report import FAILED, PASSED, Row
 
 RANDOM = 8  # directions for each input
+LARGE, RANDOM_IF_LARGE = 1 << 20, 2  # elements, from which there are fewer
 COORDINATES = 128  # up to this many elements, each coordinate is a direction as well
+SLOPES_DIFFER = f"the slopes along random directions differ; inputs of at most {COORDINATES} elements are compared one by one"
 
 Derivative = Callable[[int, np.ndarray], tuple[float, np.ndarray]]
 
 
 def rows(case: Case, method: str, tolerance: float, why: str, derivative: Derivative) -> list[Row]:
     """One row a gradient. ``derivative(at, v)`` returns the slope along v and the direction really taken."""
-    return [_row(case, method, tolerance, why, derivative, at) for at in case.differentiable]
+    return [_row(case, method, tolerance, why, derivative, at) for at in case.derived]
+
+
+def spread(case: Case, at: int, derivatives: Sequence[Derivative]) -> float:
+    """How far apart several measurements of one derivative are: over the same directions, the largest difference over the
+    largest slope."""
+    x = case.float64[at]
+    movable = np.isfinite(x)
+    sets = [_directions(case, x, movable)]
+    if x.size <= COORDINATES:
+        sets.append(_units(x, movable))
+    found = 0.0
+    for directions in sets:
+        slopes = np.array([[_slope(d, at, v) for v in directions] for d in derivatives])
+        largest = np.abs(slopes).max(initial=0.0)
+        found = max(found, np.ptp(slopes, axis=0).max(initial=0.0) / largest if largest else 0.0)
+    return found
+
+
+def _slope(derivative: Derivative, at: int, direction: np.ndarray) -> float:
+    """The slope for a direction of the length that was asked for: rounding takes a little more or less of it."""
+    slope, moved = derivative(at, direction)
+    taken = np.vdot(direction, moved) / (np.vdot(direction, direction) or 1.0)
+    return slope / taken if taken else 0.0
+
+
+def _directions(case: Case, x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
+    """Random directions, fewer for a large input: each of them is as likely to see a mistake, and takes longer."""
+    rng = case.rng
+    count = RANDOM if x.size <= LARGE else RANDOM_IF_LARGE
+    return [np.where(movable, rng.standard_normal(x.shape), 0.0) for _ in range(count)]
+
+
+def _units(x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
+    """A direction for each coordinate that can move."""
+    units = np.zeros((int(movable.sum()), *x.shape))
+    for unit, index in zip(units, np.argwhere(movable), strict=True):
+        unit[tuple(index)] = 1.0
+    return list(units)
 
 
 def _row(case: Case, method: str, tolerance: float, why: str, derivative: Derivative, at: int) -> Row:
@@ -29,10 +69,13 @@ def _row(case: Case, method: str, tolerance: float, why: str, derivative: Deriva
     movable = np.isfinite(x)  # elsewhere x + h·v is no step: −∞ stays −∞
     small = x.size <= COORDINATES
     coordinates = f" and all {int(movable.sum())} coordinates" if small else ""
-    how = f"{RANDOM} random directions{coordinates}; {why}"
+    directions = _directions(case, x, movable)
+    how = f"{len(directions)} random directions{coordinates}; {why}"
 
     if small:
-        by_element = _gradient(at, x, movable, derivative)
+        by_element = np.full(x.shape, np.nan)  # where x cannot move
+        measured = [(slope, moved) for slope, moved in (derivative(at, unit) for unit in _units(x, movable))]
+        by_element[movable] = [slope / moved.sum() for slope, moved in measured]
         row = judge_gradient(case, method, at, got, by_element, tolerance, how)
         if row.verdict != PASSED:
             return row
@@ -40,24 +83,10 @@ def _row(case: Case, method: str, tolerance: float, why: str, derivative: Deriva
         reason = f"expected shape {list(x.shape)}; got {list(got.shape)}"
         return Row(method, case.quantity(at), FAILED, np.inf, tolerance, how, reason)
 
-    rng = case.rng
-    directions = [np.where(movable, rng.standard_normal(x.shape), 0.0) for _ in range(RANDOM)]
     along = [derivative(at, v) for v in directions]
     slopes = np.array([np.sum(got[movable] * moved[movable]) for _, moved in along])
     expected = np.array([slope for slope, _ in along])
     of_directions = judge_gradient(replace(case, explain=False), method, at, slopes, expected, tolerance, how)
     if of_directions.verdict == FAILED:
-        hint = "" if small else f"; an input of at most {COORDINATES} elements would show where"
-        return replace(of_directions, reason=f"the slopes along random directions differ{hint}")
+        return replace(of_directions, reason=SLOPES_DIFFER)
     return replace(row, error=max(row.error, of_directions.error or 0.0)) if small else of_directions
-
-
-def _gradient(at: int, x: np.ndarray, movable: np.ndarray, derivative: Derivative) -> np.ndarray:
-    """The whole gradient, coordinate by coordinate; NaN where x cannot move."""
-    gradient = np.full(x.shape, np.nan)
-    for index in np.argwhere(movable):
-        unit = np.zeros(x.shape)
-        unit[tuple(index)] = 1.0
-        slope, moved = derivative(at, unit)
-        gradient[tuple(index)] = slope / moved[tuple(index)]
-    return gradient

@@ -19,7 +19,7 @@ TIMES = 11  # as long are the axes in 16 bits: enough for sums to lose digits
 TIMES_WITH_HEADS = 4  # where there are heads, whose scores grow with the square
 WIDE = 4  # times as large is the first input of one case: what happens far from 0 shows too
 
-INPUTS, COTANGENT, DIRECTIONS = range(3)  # streams of one seed
+INPUTS, COTANGENT, DIRECTIONS, MEASURING, VARYING = range(5)  # streams of one seed
 
 # Options without which forward cannot run, or whose default would hide a mistake.
 OPTIONS: dict[str, dict[str, Any]] = {

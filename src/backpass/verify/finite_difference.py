@@ -13,7 +13,7 @@ import numpy as np
 
 from backpass.verify.case import Case, NotRun
 from backpass.verify.convert import EPSILON
-from backpass.verify.directional import rows
+from backpass.verify.directional import Derivative, rows, spread
 from backpass.verify.report import FAILED, NOT_RUN, Row
 
 NAME = "finite differences"
@@ -25,6 +25,9 @@ LOW_TOLERANCE = 64  # times ε^⅔: the constants of both errors, and the roundi
 KINK = 0.1
 SHARP = 0.4
 COARSEST = 0.1  # the largest tolerance that still says something
+# A difference's own error, seen with other steps: truncation goes with the step's square, rounding with its inverse.
+OTHER_STEPS = (0.5, 0.7, 1.4)
+DOUBT = 4  # so many times what they differ by is not held against a backward
 
 
 def run(case: Case) -> list[Row]:
@@ -38,17 +41,35 @@ def run(case: Case) -> list[Row]:
             _low_tolerance(case.precision),
             f"{WHY}, {LOW_TOLERANCE}·ε^⅔ of {case.precision}; {reason}",
         )
-    steps = {at: best_step(case, at) for at in case.differentiable}
+    steps = {at: best_step(case, at) for at in case.derived}
+    found = rows(case, NAME, *case.tolerance("finite_difference", usual, why), _derivative(case, steps, 1.0))
+    by_input = zip(case.derived, found, strict=True)
+    return [row if row.verdict != FAILED else _doubted(row, case, at, steps) for at, row in by_input]
+
+
+def _derivative(case: Case, steps: dict[int, float | np.ndarray], times: float) -> Derivative:
+    """The slope of the loss along a direction, by so many times the step."""
 
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
-        change, moved = difference(case, at, direction, steps[at])
+        change, moved = difference(case, at, direction, times * steps[at])
         return float(np.sum(case.dy * change)), moved
 
-    found = rows(case, NAME, *case.tolerance("finite_difference", usual, why), derivative)
-    by_input = zip(case.differentiable, found, strict=True)
-    return [
-        row if row.verdict != FAILED else _unless_kinked(row, case, at, steps[at]) for at, row in by_input
-    ]
+    return derivative
+
+
+def _doubted(row: Row, case: Case, at: int, steps: dict[int, float | np.ndarray]) -> Row:
+    """The row that failed; or one that says why differences cannot judge: a kink, or their own error."""
+    row = _unless_kinked(row, case, at, steps[at])
+    if row.verdict != FAILED or row.error is None or not np.isfinite(row.error):
+        return row
+    own = spread(case, at, [_derivative(case, steps, times) for times in (1.0, *OTHER_STEPS)])
+    if row.error > DOUBT * own:
+        return row
+    reason = (
+        f"differences are too coarse here: with other steps they differ by {own:.1e} from one another, and by "
+        f"{row.error:.1e} from backward"
+    )
+    return Row(NAME, row.quantity, NOT_RUN, reason=reason)
 
 
 def _unless_kinked(row: Row, case: Case, at: int, step: float | np.ndarray) -> Row:
@@ -76,11 +97,12 @@ def _change_and_bend(case: Case, at: int, moved: np.ndarray) -> tuple[np.ndarray
 
 
 def _at_own_precision(case: Case, reason: NotRun) -> Case:
-    """The case with numbers rounded to the coarser of what the forward was given and what it returned."""
-    precision = max(case.dtype, case.y_dtype, key=EPSILON.__getitem__)
+    """The case with numbers rounded to the precision in which the forward computes. If it takes no float64, it is fed
+    the inputs' dtype."""
+    precision = case.computes_in
     if _low_tolerance(precision) > COARSEST:
         raise NotRun(f"{reason}, and {precision} is too coarse for differences")
-    return replace(case, precision=precision)
+    return replace(case, precision=precision, fed="float64" if case.takes_float64 else case.dtype)
 
 
 def _low_tolerance(precision: str) -> float:

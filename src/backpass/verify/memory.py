@@ -1,4 +1,4 @@
-"""Where arrays lie must not matter: gradients are the same from strided arrays and on another call.
+"""Where arrays lie must not matter: gradients are the same from strided arrays and on a second call.
 
 A backward in NumPy gets this from NumPy. One that reads memory by itself, as a kernel does, or that reuses a
 buffer, has to see to it.
@@ -16,10 +16,11 @@ from backpass.arrays import Array, is_array
 from backpass.verify.case import Case, first_line
 from backpass.verify.convert import epsilon, is_floating, is_torch, to_kind_of, to_numpy
 
+REPEATS = 4
 UNITS = 32  # in the last place: another order in memory may be another order of a sum
 
 
-class Pass:
+class Run:
     """Forward and backward once, on the inputs as they were given."""
 
     def __init__(self, case: Case):
@@ -38,23 +39,48 @@ class Pass:
         return self.case.by_input(self.case.subject.backward(dy, saved))
 
 
-def another_call(done: Pass) -> Iterator[str]:
-    """Backward again: the same gradients from the same dy, and the first ones unchanged by another dy."""
+def another_call(done: Run) -> Iterator[str]:
+    """Backward again: the same gradients from the same dy, and the first ones unchanged by a different dy."""
     case = done.case
     first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
     again = done.backward(to_kind_of(done.y, case.dy), done.saved)
-    for at in _unequal(done, again, first):
-        yield f"{case.quantity(at)} is another when backward is called again with the same dy"
+    for at in unequal(done, again, first):
+        yield f"{case.quantity(at)} changes when backward is called a second time with the same dy"
     done.backward(to_kind_of(done.y, -case.dy), done.saved)
-    for at in _unequal(done, {at: to_numpy(done.gradients[at]) for at in first}, first):
-        yield f"{case.quantity(at)} changes when backward is called again with another dy"
+    for at in unequal(done, {at: to_numpy(done.gradients[at]) for at in first}, first):
+        yield f"{case.quantity(at)}, already returned, changes when backward is called with a different dy"
 
 
-def other_strides(done: Pass) -> Iterator[str]:
+def other_strides(done: Run) -> Iterator[str]:
     """The same numbers from inputs and cotangents whose elements do not lie side by side.
 
-    A forward may refuse such inputs; a backward is given whatever dy the network makes.
+    A forward may refuse such inputs; a backward is given whatever dy the network computes. Where the numbers differ
+    between identical calls already, that is said instead.
     """
+    faults = list(_with_other_strides(done))
+    if faults and (differ := _not_deterministic(done)):
+        calls = "identical calls: forward and backward are not deterministic"
+        faults = [f"{', '.join(differ)} {'differs' if len(differ) == 1 else 'differ'} between {calls}"]
+    yield from faults
+
+
+def _not_deterministic(done: Run) -> list[str]:
+    """The quantities that differ when all is repeated with the same contiguous arrays."""
+    found: dict[str, None] = {}
+    first = {at: to_numpy(done.gradients[at]) for at in done.case.differentiable}
+    for _ in range(REPEATS):
+        again = Run(done.case)
+        if not _equal(done, to_numpy(again.y), to_numpy(done.y), 0.0):
+            found["y"] = None
+        try:
+            gradients = again.backward(again.dy, again.saved)
+        except Exception:
+            continue
+        found |= dict.fromkeys(done.case.quantity(at) for at in unequal(done, gradients, first))
+    return list(found)
+
+
+def _with_other_strides(done: Run) -> Iterator[str]:
     case = done.case
     first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
     try:
@@ -63,7 +89,7 @@ def other_strides(done: Pass) -> Iterator[str]:
         pass
     else:
         if not _equal(done, to_numpy(y), to_numpy(done.y), 0.0):
-            yield "y is another for inputs that are not contiguous"
+            yield "y differs when the inputs are not contiguous"
         yield from _compared(done, "inputs that are not contiguous", done.dy, saved, first)
     yield from _compared(done, "a dy that is not contiguous", spread(done.dy), done.saved, first)
     if done.dy.ndim and done.dy.shape[0] > 1:
@@ -105,21 +131,22 @@ def _filled(shape: tuple[int, ...], like: Array) -> Array:
     return np.full(shape, fill, dtype=like.dtype)
 
 
-def _compared(done: Pass, what: str, dy: Array, saved: Any, expected: dict) -> Iterator[str]:
+def _compared(done: Run, what: str, dy: Array, saved: Any, expected: dict) -> Iterator[str]:
     try:
         got = done.backward(dy, saved)
     except Exception as error:
         yield f"backward fails for {what}: {first_line(error)}"
         return
-    for at in _unequal(done, got, expected):
-        yield f"{done.case.quantity(at)} is another for {what}"
+    for at in unequal(done, got, expected):
+        yield f"{done.case.quantity(at)} differs for {what}"
 
 
-def _unequal(done: Pass, got: dict, expected: dict) -> list[int]:
+def unequal(done: Run, got: dict, expected: dict) -> list[int]:
+    """Positions of the gradients that differ by more than rounding."""
     return [at for at in expected if not _equal(done, got[at], expected[at], done.case.scale(at))]
 
 
-def _equal(done: Pass, got: np.ndarray | None, expected: np.ndarray | None, scale: float) -> bool:
+def _equal(done: Run, got: np.ndarray | None, expected: np.ndarray | None, scale: float) -> bool:
     """Whether the two agree to rounding, which is relative to the largest element or, if larger, to ``scale``."""
     if got is None or expected is None:
         return got is expected

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import html
+import sys
+import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
-PASSED, FAILED, VACUOUS, NOT_RUN = "passed", "FAILED", "vacuous", "not run"
-_MARKS = {PASSED: "✓", FAILED: "✗", VACUOUS: "○", NOT_RUN: "–"}
+PASSED, FAILED, COULD_NOT_RUN, VACUOUS, NOT_RUN = "passed", "FAILED", "could not run", "vacuous", "not run"
+_MARKS = {PASSED: "✓", FAILED: "✗", COULD_NOT_RUN: "!", VACUOUS: "○", NOT_RUN: "–"}
 _HEADINGS = ("method", "quantity", "verdict", "error", "tolerance", "how")
 
 _WOULD_HELP = (
@@ -24,6 +27,7 @@ class Row:
 
     ``error`` is the largest element's error over the largest reference element. ``how`` says how it was
     measured and why the tolerance is what it is; ``reason`` says why the verdict is not "passed".
+    ``exception`` is what the code under test raised, where the verdict is "could not run".
     """
 
     method: str
@@ -33,16 +37,22 @@ class Row:
     tolerance: float | None = None
     how: str = ""
     reason: str = ""
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
 
     @property
     def mark(self) -> str:
-        """✓ passed, ✗ FAILED, ○ vacuous, – not run."""
+        """✓ passed, ✗ FAILED, ! could not run, ○ vacuous, – not run."""
         return _MARKS[self.verdict]
+
+    @property
+    def raised_at(self) -> str:
+        """``own.py:12, in backward``: the line of the user's code that raised; empty when there is none."""
+        return _place(self.exception) if self.exception else ""
 
     def cells(self) -> tuple[str, ...]:
         """The row as text, in the order of the table's headings."""
         verdict = f"{self.mark} {self.verdict}"
-        how = self.reason if self.verdict in (NOT_RUN, VACUOUS) else self.how
+        how = self.reason if self.verdict in (NOT_RUN, VACUOUS, COULD_NOT_RUN) else self.how
         return (self.method, self.quantity, verdict, _number(self.error), _number(self.tolerance), how)
 
 
@@ -70,8 +80,8 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """A row passed for each gradient, no row failed and none was vacuous."""
-        return not (self.unshown or self.failed or self.having(VACUOUS))
+        """A row passed for each gradient; no row failed, could not run or was vacuous."""
+        return not (self.unshown or self.failed or self.having(COULD_NOT_RUN) or self.having(VACUOUS))
 
     @property
     def unshown(self) -> tuple[str, ...]:
@@ -88,10 +98,16 @@ class Report:
         return tuple(row for row in self.rows if row.method == method)
 
     def raise_unless_passed(self) -> Report:
-        """Return the report if it passed; raise VerificationError otherwise."""
-        if not self.passed:
-            raise VerificationError(self)
-        return self
+        """Return the report if it passed; raise VerificationError otherwise.
+
+        Where code raised, the first exception is the error's ``__cause__``, so its traceback is shown.
+        """
+        if self.passed:
+            return self
+        for row in self.having(COULD_NOT_RUN):
+            if row.exception:
+                raise VerificationError(self) from row.exception
+        raise VerificationError(self)
 
     @property
     def title(self) -> str:
@@ -105,17 +121,26 @@ class Report:
         return ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
 
     def findings(self) -> Iterator[tuple[str, str]]:
-        """Each thing found wrong, once: the quantities and methods it was seen in, and the sentence."""
-        seen: dict[tuple[str, str], list[str]] = {}
-        for row in self.failed:
-            seen.setdefault((row.quantity, row.reason), []).append(row.method)
-        for (quantity, reason), methods in seen.items():
-            yield f"{quantity} ({', '.join(methods)})".lstrip(), reason
+        """Each thing found wrong, once: the quantities and methods it was seen in, and the sentence.
+
+        What could not run comes last, with the line of the user's code that raised.
+        """
+        for _, where, what in self._found():
+            yield where, what
+
+    def _found(self) -> Iterator[tuple[str, str, str]]:
+        seen: dict[tuple[str, str, str], list[str]] = {}
+        for row in (*self.failed, *self.having(COULD_NOT_RUN)):
+            reason = f"{row.reason} ({row.raised_at})" if row.raised_at else row.reason
+            seen.setdefault((row.mark, row.quantity, reason), []).append(row.method)
+        for (mark, quantity, reason), methods in seen.items():
+            yield mark, f"{quantity} ({', '.join(methods)})".lstrip(), reason
 
     def _remarks(self) -> Iterator[tuple[str, str, str]]:
         """What stands below the table: a mark, of what, and the sentence."""
-        for where, what in self.findings():
-            yield _MARKS[FAILED], where, what
+        yield from self._found()
+        if self.having(COULD_NOT_RUN):
+            return  # what stood in the way of a reference has just been said
         seen = {row.quantity for row in self.rows if row.verdict != NOT_RUN}
         if unseen := [gradient for gradient in self.unshown if gradient not in seen]:
             yield _MARKS[VACUOUS], f"nothing was shown about {', '.join(unseen)}", _WOULD_HELP
@@ -163,6 +188,36 @@ def _html_row(row: Row) -> str:
         f'<tr class="backpass-{kind}"><th scope="row" style="{_LEFT}">{method}</th>{data}'
         f'<td style="{_LEFT}; min-width: 14em">{how}</td></tr>'
     )
+
+
+def _place(exception: BaseException) -> str:
+    """The innermost line outside this package: the user's own if there is one, otherwise a library's."""
+    package = Path(__file__).parents[1]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(exception.__traceback__)
+        if package not in Path(frame.filename).parents
+    ]
+    own = [frame for frame in frames if not _is_library(frame.filename)]
+    if not (own or frames):
+        return ""
+    frame = (own or frames)[-1]
+    return f"{_shown(frame.filename)}:{frame.lineno}, in {frame.name}"
+
+
+def _is_library(filename: str) -> bool:
+    parts = Path(filename).parts
+    return (
+        "site-packages" in parts or "dist-packages" in parts or filename.startswith(sys.base_prefix + "/lib")
+    )
+
+
+def _shown(filename: str) -> str:
+    """The file as a reader would name it: relative to the current directory; "cell" in a notebook."""
+    path = Path(filename)
+    if any(part.startswith("ipykernel_") for part in path.parts):
+        return "cell"
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
 
 
 def _stressed(cell: str) -> str:

@@ -1,6 +1,4 @@
-"""What is under test, seen in one way: an operation's module, the reader's own object, or an
-autograd.Function.
-"""
+"""A uniform view of the object under test: an operation's module, the reader's own object, or an autograd.Function."""
 
 from __future__ import annotations
 
@@ -9,21 +7,24 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from backpass.arrays import Array
 from backpass.shapes import Shapes, parse
-from backpass.verify.arguments import check_call, check_zero_gradients
+from backpass.verify.arguments import check_call, check_names
 from backpass.verify.convert import is_floating, is_torch
+from backpass.verify.outputs import Malformed, Several, join
 
 
 @dataclass(frozen=True)
 class Subject:
     """A forward and a backward with their names.
 
-    ``forward(*inputs)`` returns ``(y, saved)``, options bound; ``backward(dy, saved)`` returns what the
-    object under test returns. ``plain_forward(*tensors)`` returns y alone, in operations autograd can follow.
+    ``forward(*inputs)`` returns ``(y, saved)``, options bound, several outputs joined into one vector; ``backward(dy,
+    saved)`` returns what the object under test returns. ``plain_forward(*tensors)`` returns y alone, in operations
+    autograd can follow. ``frozen(name)`` is the same subject with one input that requires no gradient, where it can
+    know; ``stateless`` says that no call can leave anything behind for the next.
     """
 
     name: str
@@ -37,6 +38,8 @@ class Subject:
     positive: frozenset[str] = frozenset()
     zero_gradients: frozenset[str] = frozenset()
     torch_only: bool = False
+    stateless: bool = False
+    frozen: Callable[[str], Subject] | None = None
 
     @property
     def stem(self) -> str | None:
@@ -61,16 +64,22 @@ def load(op: object) -> object:
     return ops.load(op)
 
 
-def subject(op: object, count: int, options: dict[str, Any], zero_gradients: Sequence[str] = ()) -> Subject:
+def subject(
+    op: object,
+    count: int,
+    options: dict[str, Any],
+    zero_gradients: Sequence[str] = (),
+    constants: Sequence[str] = (),
+) -> Subject:
     """``op``, called with ``count`` inputs and ``options``, as a Subject; TypeError when it is none."""
     op = load(op)
     if _is_autograd_function(op):
-        return _from_autograd_function(op, count, options, zero_gradients)
+        return _from_autograd_function(op, count, options, zero_gradients, constants)
     for part in ("forward", "backward"):
         if not callable(getattr(op, part, None)):
             raise TypeError(
                 "op: expected the name of an operation, an object with forward and backward, or a "
-                f"torch.autograd.Function; got {_called(op)}, which has no {part}"
+                f"torch.autograd.Function; got {_called(op)}, which has no {part}{_instead(op)}"
             )
     name = _called(op)
     if getattr(op, "__name__", "").startswith("backpass.kernels."):
@@ -86,22 +95,30 @@ def subject(op: object, count: int, options: dict[str, Any], zero_gradients: Seq
     def forward(*inputs):
         returned = op.forward(*inputs, **options)
         if not isinstance(returned, tuple) or len(returned) != 2:
-            raise TypeError(f"forward: expected it to return (y, saved); got {type(returned).__name__}")
-        return returned
+            raise Malformed(f"forward: expected it to return (y, saved); got {type(returned).__name__}")
+        y, several = join(returned[0])
+        return (y, several._replace(saved=returned[1])) if several else returned
+
+    def backward(dy, saved):
+        if isinstance(saved, Several):
+            return op.backward(saved.split(dy), saved.saved)
+        return op.backward(dy, saved)
 
     names = tuple(spec.name for spec in shapes.inputs) if shapes else _names(op.forward, count)
-    check_zero_gradients(zero_gradients, names)
+    check_names("zero_gradients", zero_gradients, names)
+    check_names("constants", constants, names)
     return Subject(
         name=name,
         forward=forward,
-        backward=op.backward,
+        backward=backward,
         plain_forward=lambda *inputs: forward(*inputs)[0],
         input_names=names,
         options=options,
         shapes=shapes,
-        constants=frozenset(getattr(op, "CONSTANTS", ())),
+        constants=frozenset((*getattr(op, "CONSTANTS", ()), *constants)),
         positive=frozenset(getattr(op, "POSITIVE", ())),
         zero_gradients=frozenset((*getattr(op, "ZERO_GRADIENTS", ()), *zero_gradients)),
+        stateless=isinstance(op, ModuleType),
     )
 
 
@@ -110,7 +127,7 @@ def _is_autograd_function(op: object) -> bool:
 
 
 def _from_autograd_function(
-    op, count: int, options: dict[str, Any], zero_gradients: Sequence[str]
+    op, count: int, options: dict[str, Any], zero_gradients: Sequence[str], constants: Sequence[str]
 ) -> Subject:
     if options:
         raise TypeError(
@@ -118,38 +135,62 @@ def _from_autograd_function(
         )
     takes_context = op.setup_context is _base_function().setup_context
     check_call(op.__name__, partial(op.forward, None) if takes_context else op.forward, count, {})
+    names = _names(op.forward, count + takes_context)[takes_context:]
+    check_names("zero_gradients", zero_gradients, names)
+    check_names("constants", constants, names)
+    constant = frozenset((*getattr(op, "CONSTANTS", ()), *constants))
 
     def forward(*inputs):
         leaves = [
-            value.detach().requires_grad_() if is_torch(value) and is_floating(value) else value
-            for value in inputs
+            value.detach().requires_grad_(name not in constant)
+            if is_torch(value) and is_floating(value)
+            else value
+            for name, value in zip(names, inputs, strict=True)
         ]
-        y = op.apply(*leaves)
-        return y.detach(), (y, leaves)
+        returned = op.apply(*leaves)
+        outputs = returned if isinstance(returned, tuple) else (returned,)
+        y, several = join(returned, but=[id(part) for part in outputs if not _requires_grad(part)])
+        return y.detach(), (y, leaves, several)
 
     def backward(dy, saved):
         import torch
 
-        y, leaves = saved
-        wanted = [leaf for leaf in leaves if is_torch(leaf) and leaf.requires_grad]
+        y, leaves, several = saved
+        wanted = [leaf for leaf in leaves if _requires_grad(leaf)]
+        if several:  # not through the vector, whose own backward would copy each output's cotangent
+            kept = [
+                (output, one)
+                for output, one in zip(several.outputs, several.split(dy), strict=True)
+                if one is not None
+            ]
+            y, dy = (list(column) for column in zip(*kept, strict=True))
         found = iter(torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True))
-        return tuple(next(found) if is_torch(leaf) and leaf.requires_grad else None for leaf in leaves)
+        return tuple(next(found) if _requires_grad(leaf) else None for leaf in leaves)
 
     def plain_forward(*inputs):
-        return op.forward(_Context(), *inputs) if takes_context else op.forward(*inputs)
+        context = _Context()
+        if takes_context:
+            returned = op.forward(context, *inputs)
+        else:
+            returned = op.forward(*inputs)
+            op.setup_context(context, inputs, returned)
+        return join(returned, but=context.without_gradient)[0]
 
-    names = _names(op.forward, count + takes_context)[takes_context:]
-    check_zero_gradients(zero_gradients, names)
     return Subject(
         name=op.__name__,
         forward=forward,
         backward=backward,
         plain_forward=plain_forward,
         input_names=names,
-        constants=frozenset(getattr(op, "CONSTANTS", ())),
+        constants=constant,
         zero_gradients=frozenset((*getattr(op, "ZERO_GRADIENTS", ()), *zero_gradients)),
         torch_only=True,
+        frozen=lambda name: _from_autograd_function(op, count, {}, zero_gradients, (*constants, name)),
     )
+
+
+def _requires_grad(value: object) -> bool:
+    return is_torch(value) and value.requires_grad
 
 
 def _base_function():
@@ -161,12 +202,16 @@ class _Context:
 
     needs_input_grad = (True,) * 64
 
+    def __init__(self) -> None:
+        self.without_gradient: set[int] = set()
+
     def save_for_backward(self, *tensors) -> None:
         self.saved_tensors = tensors
 
     def mark_dirty(self, *tensors) -> None: ...
 
-    def mark_non_differentiable(self, *tensors) -> None: ...
+    def mark_non_differentiable(self, *tensors) -> None:
+        self.without_gradient.update(map(id, tensors))
 
     def set_materialize_grads(self, value: bool) -> None: ...
 
@@ -179,6 +224,15 @@ def _names(function: Callable, count: int) -> tuple[str, ...]:
         parameters = []
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
     return (*names, *(f"x{at + 1}" for at in range(len(names), count)))
+
+
+def _instead(op: object) -> str:
+    """What to give in place of an object that people take for one that can be checked."""
+    if _is_autograd_function(getattr(op, "__self__", None)):
+        return f"; give the class itself, {op.__self__.__name__}, not its apply"
+    if any(base.__module__.startswith("torch.nn.modules") for base in type(op).__mro__):
+        return ": a module's backward is derived by PyTorch, so there is none to check"
+    return ""
 
 
 def _called(op: object) -> str:

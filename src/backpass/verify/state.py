@@ -1,0 +1,136 @@
+"""What calls leave behind must not matter: gradients are the same after a forward of other inputs, right at those too, and
+the same when an input is frozen.
+
+An object that uses a layer twice, or recomputes it, calls forward, forward, backward, backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from backpass.verify.autograd import differentiate
+from backpass.verify.case import Case, NotRun, first_line
+from backpass.verify.convert import to_kind_of, to_numpy
+from backpass.verify.drawing import VARYING, generator
+from backpass.verify.finite_difference import best_step, difference
+from backpass.verify.memory import Run, unequal
+
+WRONG = 1e-3  # of the largest element: a gradient at other inputs that is off by more is wrong
+
+
+def state_faults(done: Run) -> Iterator[str]:
+    """What is wrong, in words."""
+    yield from _after_other_inputs(done)
+    yield from _at_other_inputs(done)
+    yield from _frozen(done)
+
+
+def _after_other_inputs(done: Run) -> Iterator[str]:
+    """Forward of other inputs in between changes nothing; and the gradients are right there too.
+
+    A backward that uses what the last forward left behind, or a forward that keeps what the first one did, is found so.
+    """
+    case = done.case
+    first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
+    run, other = Run(case), _other_inputs(case)
+    try:
+        case.subject.forward(*other.given())
+    except Exception:  # these inputs were ours to choose, and it may refuse them
+        return
+    try:
+        after = run.backward(run.dy, run.saved)
+    except Exception as error:
+        yield f"backward fails when forward was called with other inputs in between: {first_line(error)}"
+        return
+    for at in unequal(done, after, first):
+        yield f"{case.quantity(at)} changes when forward is called with other inputs before backward"
+
+
+def _other_inputs(case: Case) -> Case:
+    """The case with the elements of each input that has a gradient in reverse order, a little larger or smaller."""
+    rng = generator(case.seed, VARYING)
+
+    def changed(at: int, value: object) -> object:
+        if at not in case.differentiable:
+            return value
+        x = to_numpy(value)
+        factors = rng.uniform(0.8, 1.2, x.shape)
+        return to_kind_of(value, np.flip(x) * factors)
+
+    inputs = tuple(changed(at, value) for at, value in enumerate(case.inputs))
+    return replace(case, inputs=inputs, given_dy=None, explain=False, suspects={})
+
+
+def _at_other_inputs(done: Run) -> Iterator[str]:
+    """What is right at the first inputs and wrong at others: the gradients there are what the first ones left behind."""
+    try:
+        wrong = _wrong(_other_inputs(done.case))
+        first = _wrong(replace(done.case, explain=False, suspects={})) if wrong else {}
+    except Exception:  # what raises, or is too coarse, is said where it is judged
+        return
+    for at in wrong.keys() - first.keys():
+        yield f"{done.case.quantity(at)} is wrong at a second input, by {wrong[at]:.1g} of its largest element"
+
+
+def _wrong(case: Case) -> dict[int, float]:
+    """Errors of the gradients that are wrong: by autograd or, where it cannot follow, by one slope an input."""
+    case.require_float64()
+    got = case.gradients
+    if not np.isfinite(case.y).all():
+        return {}
+    try:
+        return _unlike(case, got, differentiate(case, case.judge)[1])
+    except (NotRun, ImportError):
+        return _unlike_slopes(case, got)
+
+
+def _unlike(case: Case, got: dict, expected: dict) -> dict[int, float]:
+    errors = {}
+    for at in case.differentiable:
+        if got[at] is not None and got[at].shape == expected[at].shape:
+            largest = max(np.abs(expected[at]).max(initial=0.0), case.scale(at))
+            error = np.abs(got[at] - expected[at]).max(initial=0.0)
+            if largest and error > WRONG * largest:
+                errors[at] = float(error / largest)
+    return errors
+
+
+def _unlike_slopes(case: Case, got: dict) -> dict[int, float]:
+    errors = {}
+    for at in case.derived:
+        direction = np.where(
+            np.isfinite(case.float64[at]), case.rng.standard_normal(case.float64[at].shape), 0.0
+        )
+        step = best_step(case, at)
+        slopes = []
+        for times in (1.0, 0.5):
+            change, moved = difference(case, at, direction, times * step)
+            slopes.append(float(np.sum(case.dy * change)))
+        if got[at] is None or got[at].shape != moved.shape:
+            continue
+        error, size = abs(float(np.sum(got[at] * moved)) - slopes[1]), max(map(abs, slopes))
+        if error > WRONG * size and error > 4 * abs(slopes[0] - slopes[1]):
+            errors[at] = error / size if size else np.inf
+    return errors
+
+
+def _frozen(done: Run) -> Iterator[str]:
+    """Each input frozen in turn, the others' gradients are what they were."""
+    case = done.case
+    if case.subject.frozen is None or len(case.differentiable) < 2:
+        return
+    first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
+    for frozen in case.differentiable:
+        name = case.subject.input_names[frozen]
+        without = replace(case, subject=case.subject.frozen(name))
+        try:
+            run = Run(without)
+            got = run.backward(run.dy, run.saved)
+        except Exception as error:
+            yield f"fails when {name} requires no gradient: {first_line(error)}"
+            continue
+        for at in unequal(done, got, {at: first[at] for at in without.differentiable}):
+            yield f"{case.quantity(at)} differs when {name} requires no gradient"

@@ -1,0 +1,206 @@
+"""The check again, at inputs of other shapes and values, drawn from those given.
+
+Sixteen of 65 gradient bugs of public projects show only there: with one more axis, where two lengths that were equal
+differ, beyond a kernel's block, in a row of zeros, far from 0, where values tie, in many rows of 16 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from backpass.arrays import is_array
+from backpass.verify.case import Case, first_line
+from backpass.verify.convert import is_floating, is_torch, to_kind_of, to_numpy, to_torch
+from backpass.verify.drawing import VARYING, generator
+from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
+
+NAME = "varied inputs"
+LONGER = 37  # more than a length: odd, and no multiple of a block
+ROWS, ROW = 256 + LONGER, 1024 + LONGER  # beyond the blocks that kernels take of rows, and of a row
+TIMES = 20
+MOST = 1 << 20  # elements of an input
+SEARCH = 2.0  # seconds, for what is wrong
+COMPARING = (
+    "contract",
+    "autograd",
+    "pytorch",
+    "precision",
+)  # element by element; if nothing else, differences
+DIFFERENCES = ("finite_difference",)
+
+RowsOf = Callable[[Case, Sequence[str]], list[Row]]
+Inputs = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class _Variation:
+    """What is varied, in words; inputs to try, the first that forward takes; the methods that judge there."""
+
+    what: str
+    tries: tuple[Inputs, ...]
+    methods: tuple[str, ...] = COMPARING
+    otherwise: tuple[str, ...] = DIFFERENCES
+
+
+def varied(case: Case, rows_of: RowsOf) -> list[Row]:
+    """A row a variation, and one for each quantity that is wrong. ``rows_of(case, methods)`` runs methods."""
+    return [row for variation in _variations(case) for row in _rows(case, variation, rows_of)]
+
+
+def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
+    refused = ""
+    for inputs in variation.tries:
+        other = replace(case, inputs=inputs, given_dy=None, suspects={})
+        try:
+            y = other.y_as_given
+        except Exception as error:
+            refused = f"forward refuses them ({first_line(error)})"
+            continue
+        if np.isfinite(y).all() or not case.finite:
+            break
+        refused = "y is not finite there"
+    else:
+        yield Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {refused}")
+        return
+    found = rows_of(other, variation.methods)
+    if not any(row.quantity in _gradients(other) and row.verdict != NOT_RUN for row in found):
+        found += rows_of(other, variation.otherwise)
+    yield from _summary(variation.what, found, other)
+
+
+def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
+    """One row where nothing is wrong; else one for each quantity that is, with the diagnosis of the first."""
+    wrong: dict[str, Row] = {}
+    for row in found:
+        if row.verdict in (FAILED, COULD_NOT_RUN):
+            wrong.setdefault(row.quantity, row)
+    for quantity, row in wrong.items():
+        reason = row.reason
+        if suspect := case.suspects.get((row.method, quantity)):
+            reason = suspect.diagnose(SEARCH)
+        shown = f"{what}: {row.method}" + (f": {reason}" if reason else "")
+        yield replace(row, method=NAME, reason=shown, how=what)
+    if wrong:
+        return
+    shown = [row for row in found if row.verdict == PASSED and row.quantity in _gradients(case)]
+    if not shown:
+        reasons = dict.fromkeys(row.reason for row in found if row.reason)
+        yield Row(NAME, "", NOT_RUN, reason=f"{what}: {'; '.join(reasons) or 'no method applies'}")
+        return
+    worst = max(shown, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
+    methods = ", ".join(dict.fromkeys(row.method for row in shown))
+    yield Row(NAME, "all", PASSED, worst.error, worst.tolerance, f"{what}: {methods}")
+
+
+def _gradients(case: Case) -> list[str]:
+    return [case.quantity(at) for at in case.differentiable]
+
+
+def _variations(case: Case) -> Iterator[_Variation]:
+    draw = _Draw(case)
+    first = case.differentiable[0]
+    x = case.float64[first]
+    arrays = [at for at, value in enumerate(case.inputs) if is_array(value)]
+
+    most = max(case.float64[at].ndim for at in arrays)
+    deepest = [at for at in arrays if case.float64[at].ndim == most]
+    yield _Variation("one more leading axis", tuple(draw.deeper(some) for some in (deepest, [first], arrays)))
+
+    for length, places in draw.lengths().items():
+        inputs = dict.fromkeys(at for at, _ in places)
+        for alone in inputs if len(inputs) > 1 else ():
+            changed = [place for place in places if place[0] == alone]
+            what = f"{draw.name(alone)}'s length {length + 3} where others keep {length}"
+            one = _Variation(what, (draw.resized(changed, length + 3),))
+            if _takes(case, one.tries[0]):  # most lengths have to be equal
+                yield one
+        last = any(axis == case.float64[at].ndim - 1 for at, axis in places)
+        longer = ROW if last else ROWS
+        if length < longer and draw.most_elements(places, longer) <= MOST:
+            yield _Variation(f"length {longer} in place of {length}", (draw.resized(places, longer),))
+
+    yield _Variation(f"{draw.name(first)} × {TIMES}", (draw.replaced(first, x * TIMES),))
+    if x.ndim and x.shape[0] > 1:
+        zero = x.copy()
+        zero.reshape(-1, x.shape[-1])[0] = 0.0
+        yield _Variation(f"a row of {draw.name(first)} zero", (draw.replaced(first, zero),))
+    tied = np.where(np.isfinite(x), np.round(2 * x) / 2, x)
+    yield _Variation(f"ties in {draw.name(first)}", (draw.replaced(first, tied),), DIFFERENCES, ())
+    if x.ndim > 1 and (rows := draw.lengths().get(x.shape[0])) and draw.most_elements(rows, ROWS) <= MOST:
+        low = "bfloat16" if is_torch(case.inputs[first]) else "float16"
+        many = draw.resized(rows, ROWS)
+        yield _Variation(f"{ROWS} rows of {low}", (draw.of_dtype(many, low),), ("precision",), ())
+
+
+def _takes(case: Case, inputs: Inputs) -> bool:
+    try:
+        case.subject.forward(*replace(case, inputs=inputs).given())
+    except Exception:
+        return False
+    return True
+
+
+class _Draw:
+    """Inputs like those of a case: each element one of the reader's own, a little larger or smaller."""
+
+    def __init__(self, case: Case):
+        self.case = case
+        self.rng = generator(case.seed, VARYING)
+
+    def name(self, at: int) -> str:
+        return self.case.subject.input_names[at]
+
+    def lengths(self) -> dict[int, list[tuple[int, int]]]:
+        """Each length of more than 1 with the places where it occurs: input and axis."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for at, value in enumerate(self.case.inputs):
+            for axis, length in enumerate(value.shape if is_array(value) else ()):
+                if length > 1:
+                    found.setdefault(length, []).append((at, axis))
+        return found
+
+    def most_elements(self, places: Sequence[tuple[int, int]], length: int) -> int:
+        return max(int(np.prod(self._shape(at, places, length))) for at, _ in places)
+
+    def resized(self, places: Sequence[tuple[int, int]], length: int) -> Inputs:
+        """The inputs with another length at these places."""
+        changed = {
+            at: self._like(at, self._shape(at, places, length))
+            for at in dict.fromkeys(at for at, _ in places)
+        }
+        return tuple(changed.get(at, value) for at, value in enumerate(self.case.inputs))
+
+    def deeper(self, positions: Sequence[int]) -> Inputs:
+        """The inputs, some with one more axis in front."""
+        return tuple(
+            self._like(at, (2, *value.shape)) if at in positions else value
+            for at, value in enumerate(self.case.inputs)
+        )
+
+    def replaced(self, at: int, values: np.ndarray) -> Inputs:
+        inputs = self.case.inputs
+        return (*inputs[:at], to_kind_of(inputs[at], values), *inputs[at + 1 :])
+
+    def of_dtype(self, inputs: Inputs, dtype: str) -> Inputs:
+        if dtype == "float16":
+            return tuple(value.astype(np.float16) if is_floating(value) else value for value in inputs)
+        import torch
+
+        return tuple(
+            to_torch(value, self.case.device, torch.bfloat16) if is_floating(value) else value
+            for value in inputs
+        )
+
+    def _shape(self, at: int, places: Sequence[tuple[int, int]], length: int) -> tuple[int, ...]:
+        shape = self.case.inputs[at].shape
+        return tuple(length if (at, axis) in places else old for axis, old in enumerate(shape))
+
+    def _like(self, at: int, shape: tuple[int, ...]) -> object:
+        given = self.case.inputs[at]
+        values = self.rng.choice(to_numpy(given).ravel(), shape)
+        if is_floating(given):
+            return to_kind_of(given, values * self.rng.uniform(0.9, 1.1, shape))
+        return to_torch(values) if is_torch(given) else values.astype(given.dtype)
