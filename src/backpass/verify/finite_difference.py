@@ -75,7 +75,9 @@ def _doubted(row: Row, case: Case, at: int, steps: dict[int, float | np.ndarray]
 def _unless_kinked(row: Row, case: Case, at: int, step: float | np.ndarray) -> Row:
     """The row that failed, or, where y has another slope ahead of the input than behind it, one that says so."""
     x = case.float64[at]
-    direction = np.where(np.isfinite(x), np.sign(case.rng.standard_normal(x.shape)), 0.0)
+    rng = case.rng
+    lengths = 0.5 + rng.permutation(x.size).reshape(x.shape) / x.size  # no two alike: ties part
+    direction = np.where(np.isfinite(x), np.sign(rng.standard_normal(x.shape)) * lengths, 0.0)
     change, bend = _change_and_bend(case, at, step * direction)
     _, bend_of_half = _change_and_bend(case, at, step / 2 * direction)
     kinked = (bend > KINK * change.max(initial=0.0)) & (bend_of_half > SHARP * bend)
