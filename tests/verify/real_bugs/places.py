@@ -74,6 +74,8 @@ def embedding(row_gradient):
         "operator": lambda tokens, w: F.embedding(tokens, w, padding_idx=0),
         "conventions": {"w": "the padding token is not trained: its row's gradient is 0"},
     },
+    alarm="autograd and the operator give an object in NumPy tensors, which its backward cannot add up",
+    alarmed=("usual", "varied"),
 )
 def padding_row():
     def added(dy, tokens, rows):
@@ -101,7 +103,7 @@ def padding_row():
     ),
     telling_inputs="bfloat16, 2000 tokens of three kinds",
     keywords={"operator": F.embedding},
-    seen="telling",
+    missed="PyTorch's own gradient adds up in bfloat16 on a CPU: twice its error allows as much",
 )
 def repeated_tokens():
     def summed(running):
@@ -125,7 +127,7 @@ def repeated_tokens():
     inputs=lambda rng: (rng.standard_normal((6, 3)), np.array([2, 3, 1])),
     telling=lambda rng: (rng.standard_normal((7, 3)), np.array([2, 4, 1])),
     telling_inputs="a segment longer than the maximum",
-    seen="telling",
+    seen="varied",
 )
 def packed_segments():
     longest = 3
@@ -315,7 +317,7 @@ def grouped_queries():
     inputs=normal((4, 3), (4, 3), (4, 3)),
     telling=normal((3, 3), (5, 3), (5, 3)),
     telling_inputs="fewer queries than keys",
-    seen="varied",
+    seen="telling",
 )
 def causal_alignment():
     def allowed(s, t, shift):
