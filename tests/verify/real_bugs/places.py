@@ -74,14 +74,11 @@ def embedding(row_gradient):
         "operator": lambda tokens, w: F.embedding(tokens, w, padding_idx=0),
         "conventions": {"w": "the padding token is not trained: its row's gradient is 0"},
     },
-    alarm="autograd and the operator give an object in NumPy tensors, which its backward cannot add up",
-    alarmed=("usual", "varied"),
 )
 def padding_row():
     def added(dy, tokens, rows):
         dw = np.zeros((rows, dy.shape[-1]))
-        for token, row in zip(tokens, dy, strict=True):
-            dw[token] += row
+        np.add.at(dw, tokens, dy)
         return dw
 
     def masked(dy, tokens, rows):
@@ -109,9 +106,7 @@ def repeated_tokens():
     def summed(running):
         def add(dy, tokens, rows):
             dw = torch.zeros(rows, dy.shape[-1], dtype=running(dy.dtype))
-            for token, row in zip(tokens.tolist(), dy.to(dw.dtype), strict=True):
-                dw[token] += row
-            return dw.to(dy.dtype)
+            return dw.index_add_(0, tokens, dy.to(dw.dtype)).to(dy.dtype)
 
         return add
 
