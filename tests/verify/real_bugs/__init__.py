@@ -33,6 +33,8 @@ class Bug:
     seen: str = "usual"  # the first that shows it: usual, varied, or telling inputs
     says: str = ""  # a part of the report, where a diagnosis names the mistake
     missed: str = ""  # why check shows nothing at any of them
+    alarm: str = ""  # why check fails the right twin, at the level that ``alarmed`` names
+    alarmed: tuple[str, ...] = ()
 
 
 def bug(thread: str, wrong: str, right: str, *, inputs, **facts):

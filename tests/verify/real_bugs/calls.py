@@ -193,7 +193,7 @@ def last_state():
     inputs=normal((6,), (4,), (4,)),
     telling=normal((2,), (4,), (4,)),
     telling_inputs="fewer tokens than the kernel is wide",
-    seen="telling",
+    seen="varied",
 )
 def convolution_state():
     def forward(x, w, state):

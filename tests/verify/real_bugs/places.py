@@ -78,8 +78,7 @@ def embedding(row_gradient):
 def padding_row():
     def added(dy, tokens, rows):
         dw = np.zeros((rows, dy.shape[-1]))
-        for token, row in zip(tokens, dy, strict=True):
-            dw[token] += row
+        np.add.at(dw, tokens, dy)
         return dw
 
     def masked(dy, tokens, rows):
@@ -101,15 +100,13 @@ def padding_row():
     ),
     telling_inputs="bfloat16, 2000 tokens of three kinds",
     keywords={"operator": F.embedding},
-    seen="telling",
+    missed="PyTorch's own gradient adds up in bfloat16 on a CPU: twice its error allows as much",
 )
 def repeated_tokens():
     def summed(running):
         def add(dy, tokens, rows):
             dw = torch.zeros(rows, dy.shape[-1], dtype=running(dy.dtype))
-            for token, row in zip(tokens.tolist(), dy.to(dw.dtype), strict=True):
-                dw[token] += row
-            return dw.to(dy.dtype)
+            return dw.index_add_(0, tokens, dy.to(dw.dtype)).to(dy.dtype)
 
         return add
 
@@ -125,7 +122,7 @@ def repeated_tokens():
     inputs=lambda rng: (rng.standard_normal((6, 3)), np.array([2, 3, 1])),
     telling=lambda rng: (rng.standard_normal((7, 3)), np.array([2, 4, 1])),
     telling_inputs="a segment longer than the maximum",
-    seen="telling",
+    seen="varied",
 )
 def packed_segments():
     longest = 3
@@ -315,7 +312,7 @@ def grouped_queries():
     inputs=normal((4, 3), (4, 3), (4, 3)),
     telling=normal((3, 3), (5, 3), (5, 3)),
     telling_inputs="fewer queries than keys",
-    seen="varied",
+    seen="telling",
 )
 def causal_alignment():
     def allowed(s, t, shift):
