@@ -104,8 +104,6 @@ def hardsigmoid():
     "quadratic where |x − t| < 1",
     inputs=normal((4, 6), (4, 6)),
     keywords={"operator": lambda x, t: F.smooth_l1_loss(x, t, reduction="none")},
-    alarm="the operator gives an object in NumPy tensors, and its y has no dtype of PyTorch's",
-    alarmed=("usual", "varied"),
 )
 def smooth_l1():
     def made(size):

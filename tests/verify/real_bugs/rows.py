@@ -141,7 +141,6 @@ def batch_norm_in_evaluation():
     "BatchNorm's backward read x in the memory order of dy where dy lies channels-last and x does not.",
     "each array is read by its own strides",
     inputs=normal((2, 3, 4), (3,)),
-    missed="strides are varied by gaps and by expansion; a dense dy whose axes are permuted is not among them",
 )
 def batch_norm_of_permuted_dy():
     def forward(x, w):
@@ -392,8 +391,6 @@ def normal_density():
     "one chosen weight is not divided by itself",
     inputs=normal((4, 6)),
     says="vacuous",
-    alarm="ties that move together are not seen as a kink",
-    alarmed=("varied",),
 )
 def router_of_one():
     def routed(divided):
