@@ -9,7 +9,7 @@ import numpy as np
 from backpass.arrays import Array
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.comparison import judge_gradient
-from backpass.verify.convert import is_torch, to_numpy, to_torch
+from backpass.verify.convert import EPSILON, dtype_name, is_torch, to_numpy, to_torch
 from backpass.verify.outputs import join
 from backpass.verify.report import Row
 
@@ -46,6 +46,8 @@ def differentiate(
         raise NotRun(f"forward does not run on tensors that autograd follows ({first_line(error)})") from None
     if not is_torch(y) or not y.requires_grad:
         raise NotRun("autograd cannot follow forward: its output is no tensor that requires a gradient")
+    if function is case.subject.plain_forward:
+        _refuse_another_function(case, to_numpy(y), dtype_name(y))
     wanted = [leaves[at] for at in case.differentiable]
     found = torch.autograd.grad(y, wanted, to_torch(case.dy, case.device, y.dtype), allow_unused=True)
     gradients = {
@@ -55,8 +57,19 @@ def differentiate(
     return to_numpy(y), gradients
 
 
+def _refuse_another_function(case: Case, y: np.ndarray, dtype: str) -> None:
+    """Raise NotRun where lines that were given NumPy arrays compute something else on tensors, as ``x.var()`` does."""
+    given = case.y_as_given
+    unit = max(EPSILON[dtype], EPSILON[case.dtype], EPSILON[case.y_dtype])
+    if y.shape != given.shape or not np.allclose(y, given, rtol=unit**0.5, atol=unit**0.5, equal_nan=True):
+        raise NotRun("forward computes a different y on tensors than on the arrays that were given")
+
+
 def by_hand(case: Case, dtype=None) -> tuple[np.ndarray, dict[int, np.ndarray | None]]:
-    """The subject's own y and gradients on tensors of ``dtype`` (float64 unless given)."""
+    """The subject's own y and gradients: on tensors of ``dtype`` (float64 unless given); an object without SHAPES that
+    was given NumPy arrays owes no other library anything and is asked with those, in float64."""
+    if case.subject.shapes is None and not case.uses_torch:
+        return case.y, case.gradients
     y, saved = case.subject.forward(*(to_torch(value, case.device, dtype) for value in case.inputs))
     returned = case.subject.backward(to_torch(case.dy, case.device, y.dtype), saved)
     return to_numpy(y), case.by_input(returned)

@@ -92,6 +92,10 @@ def _with_other_strides(done: Run) -> Iterator[str]:
             yield "y differs when the inputs are not contiguous"
         yield from _compared(done, "inputs that are not contiguous", done.dy, saved, first)
     yield from _compared(done, "a dy that is not contiguous", spread(done.dy), done.saved, first)
+    if done.dy.ndim > 1:
+        yield from _compared(
+            done, "a dy whose axes lie in memory in another order", permuted(done.dy), done.saved, first
+        )
     if done.dy.ndim and done.dy.shape[0] > 1:
         repeated = expanded(done.dy)
         expected = done.backward(to_kind_of(done.y, np.ascontiguousarray(to_numpy(repeated))), done.saved)
@@ -107,6 +111,16 @@ def spread(value: Array) -> Array:
     window = _filled(shape, value)[inside]
     window[...] = value
     return window
+
+
+def permuted(value: Array) -> Array:
+    """The same numbers without gaps, axis 1 innermost in memory (axis 0 of a matrix): channels last, as networks have it."""
+    axis = 1 if value.ndim > 2 else 0
+    inner = [*(other for other in range(value.ndim) if other != axis), axis]
+    back = [inner.index(other) for other in range(value.ndim)]
+    if is_torch(value):
+        return value.permute(inner).contiguous().permute(back)
+    return np.ascontiguousarray(value.transpose(inner)).transpose(back)
 
 
 def expanded(value: Array) -> Array:

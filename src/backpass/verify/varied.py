@@ -117,8 +117,8 @@ def _variations(case: Case) -> Iterator[_Variation]:
         inputs = dict.fromkeys(at for at, _ in places)
         for alone in inputs if len(inputs) > 1 else ():
             changed = [place for place in places if place[0] == alone]
-            what = f"{draw.name(alone)}'s length {length + 3} where others keep {length}"
-            one = _Variation(what, (draw.resized(changed, length + 3),))
+            what = f"{draw.name(alone)}'s length other than the {length} that others keep"
+            one = _Variation(what, tuple(draw.resized(changed, other) for other in (length + 3, length - 1)))
             if _takes(case, one.tries[0]):  # most lengths have to be equal
                 yield one
         last = any(axis == case.float64[at].ndim - 1 for at, axis in places)
