@@ -7,7 +7,7 @@ import pytest
 
 from backpass.ops import linear, matmul, softmax
 from backpass.verify import check, diagnose
-from backpass.verify.terms import dictionary
+from backpass.verify.terms import Dictionary
 
 RNG = np.random.default_rng(11)
 X = RNG.standard_normal((3, 5))
@@ -226,7 +226,7 @@ def test_not_finite():
 
 def test_every_term_of_the_dictionary_is_what_it_says():
     """Each term's text, evaluated."""
-    terms = dictionary(TERMS, X.shape)
+    terms = list(Dictionary(TERMS, X.shape))
     assert len(terms) > 50
     for term in terms:
         axis = int(term.note.split("axis ")[1][0]) if "axis" in term.note else None
