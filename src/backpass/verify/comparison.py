@@ -11,6 +11,7 @@ import numpy as np
 from backpass.verify.case import Case
 from backpass.verify.diagnosis import diagnose
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
+from backpass.verify.variants import variants
 
 
 def judge_y(
@@ -132,7 +133,8 @@ class _Judge:
         else:
             terms, backward = self.case.terms, lambda dy: self.case.gradients_for(dy)[self.at]
         accuracy = max(1e-9, self.tolerance)
-        return str(diagnose(reference, got, terms, backward=backward, accuracy=accuracy))
+        found = () if self.at is None else variants(self.case, self.at)
+        return str(diagnose(reference, got, terms, backward=backward, accuracy=accuracy, variants=found))
 
 
 def _where(mask: np.ndarray) -> str:

@@ -35,13 +35,14 @@ class Clock:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._end = time.thread_time() + seconds
+        self._start = time.thread_time()
         self.stopped = False
 
-    def over(self) -> bool:
-        """Whether it is spent; from then on the search counts as stopped early."""
-        self.stopped = self.stopped or time.thread_time() > self._end
-        return self.stopped
+    def over(self, share: float = 1.0) -> bool:
+        """Whether it, or a share of it, is spent; if so, the search counts as stopped early."""
+        over = time.thread_time() - self._start > share * self.seconds
+        self.stopped = self.stopped or over
+        return over
 
     def within(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items, until the time is spent."""

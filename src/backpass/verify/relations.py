@@ -148,7 +148,8 @@ def summed(pair: Pair) -> Diagnosis | None:
 def one_place(pair: Pair) -> Diagnosis | None:
     """Right but for one element, a few slices, the diagonal: said with how it is wrong there."""
     place = structured(pair.wrong)
-    if place is None or pair.wrong.size < 4 or pair.wrong.mean() > 0.5:
+    triangle = place is not None and place.startswith("the entries")
+    if place is None or pair.wrong.size < 4 or (pair.wrong.mean() > 0.5 and not triangle):
         return None
     there = Pair(pair.reference[pair.wrong], pair.got[pair.wrong], pair.terms, None, pair.accuracy)
     how = first((zero, constant_ratio), there)
@@ -228,12 +229,16 @@ def dropped_before(pair: Pair) -> Diagnosis | None:
 
 
 def _factors(name: str, value: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
+    """What dy may lack or have too much of, and the rest of the sentence."""
+    more = 1 + value
     yield value, f"dy × {name}): the factor {name} is missing"
+    yield more, f"dy × (1 + {name})): the factor 1 + {name} is missing"
     if value.all():
         yield 1 / value, f"dy / {name}): one factor {name} too many"
-        yield (1 + value) / value, f"dy × (1 + {name}) / {name}): got uses {name} where 1 + {name} is meant"
-    if (1 + value).all():
-        yield value / (1 + value), f"dy × {name} / (1 + {name})): got uses 1 + {name} where {name} is meant"
+        yield more / value, f"dy × (1 + {name}) / {name}): got uses {name} where 1 + {name} is meant"
+    if more.all():
+        yield 1 / more, f"dy / (1 + {name})): one factor 1 + {name} too many"
+        yield value / more, f"dy × {name} / (1 + {name})): got uses 1 + {name} where {name} is meant"
 
 
 def _broadcasts(value: np.ndarray, shape: tuple[int, ...]) -> bool:

@@ -20,6 +20,7 @@ SAMPLE = (
 )  # entries of the gradient at which terms are looked at first; those that fit there, at all entries
 COLUMNS = 64  # of the last axis among them
 LEADING = 1 << 14  # of a sum over leading axes, terms times sums are looked for up to this many summands
+MULTIPLICATIONS = 1 << 27  # of a matrix product that is tried
 SUMMED_AT = 24  # entries at which these are looked at first
 SIMPLEST = 2000  # terms that are tried two at a time
 
@@ -124,7 +125,7 @@ class Dictionary:
         terms: Mapping[str, np.ndarray],
         shape: tuple[int, ...],
         wrong: np.ndarray | None = None,
-        over: Callable[[], bool] = lambda: False,
+        over: Callable[..., bool] = lambda share=1.0: False,
     ) -> None:
         self.shape = shape
         self.over = over
@@ -136,7 +137,8 @@ class Dictionary:
             _product(pair, c) for a, b, c in triples if (pair := _product(a, b)) is not None and not over()
         )
         self._triples = [term for term in made if term is not None]
-        self._sums = [total for product in self._products if not over() for total in _sums(product)]
+        simplest_first = sorted(self._products, key=lambda term: term.factors)
+        self._sums = [total for product in simplest_first if not over(share=0.5) for total in _sums(product)]
 
     @cached_property
     def products(self) -> _Terms:
@@ -254,10 +256,8 @@ class Dictionary:
         index = tuple(axis[:: max(1, len(axis) // SUMMED_AT)] for axis in self.index)
         d = np.ravel(difference[index])
         most = d.size * allowed**2 + 1e-12 * (d @ d)
-        products, sums = (
-            _grouped(terms, lambda term: term.own_shape) for terms in (self._products, self._sums)
-        )
-        for (a, products), (b, sums) in itertools.product(products.items(), sums.items()):
+        by_shape = (_grouped(terms, lambda term: term.own_shape) for terms in (self._products, self._sums))
+        for (a, products), (b, sums) in itertools.product(*(terms.items() for terms in by_shape)):
             full = _summed_shape(a, b, self.shape)
             if full is None or self.over():
                 continue
@@ -352,13 +352,14 @@ def matrix_products(
             if merge:
                 a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
             for (left, p), (right, q) in itertools.product(_orientations(one, a), _orientations(other, b)):
-                if p.shape[-1] == q.shape[-2]:
-                    try:
-                        value = p @ q
-                    except ValueError:
-                        continue
-                    if value.shape == shape:
-                        yield f"{left} @ {right}", value
+                batch = _broadcast(p.shape[:-2], q.shape[:-2])
+                if (
+                    p.shape[-1] == q.shape[-2]
+                    and batch == shape[:-2]
+                    and shape[-2:] == (p.shape[-2], q.shape[-1])
+                ):
+                    if math.prod(shape) * p.shape[-1] <= MULTIPLICATIONS:
+                        yield f"{left} @ {right}", p @ q
 
 
 def _orientations(name: str, value: np.ndarray) -> tuple[tuple[str, np.ndarray], tuple[str, np.ndarray]]:
