@@ -36,8 +36,12 @@ TWICE = (
 )
 # With heads, which make expressions long: without leading axes, the first shape for inputs that have some, else the second.
 WITH_HEADS = (
-    {"g": 2, "n_kv": 1, "s_q": 2, "s_k": 3, "d": 3, "d_v": 1, "s": 2, "h": 2, "t": 3},
-    {"g": 1, "n_kv": 2, "s_q": 2, "s_k": 3, "d": 1, "d_v": 3, "s": 3, "h": 2, "t": 2},
+    {"g": 2, "n_kv": 1, "s_q": 2, "s_k": 3, "d": 3, "d_v": 1},
+    {"g": 1, "n_kv": 2, "s_q": 2, "s_k": 3, "d": 1, "d_v": 3},
+)
+WITH_PROJECTIONS = (  # and with projections, which make them longer yet
+    {"g": 2, "n_kv": 1, "s": 2, "t": 3, "h": 1, "d": 2, "d_v": 1},
+    {"g": 1, "n_kv": 1, "s": 2, "t": 2, "h": 2, "d": 3, "d_v": 3},
 )
 
 
@@ -158,7 +162,8 @@ def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
         return [case.float64]
     given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
     if shapes.factors:
-        return [_drawn(case, {}, WITH_HEADS[given.get("*") == ()])]
+        lengths = WITH_PROJECTIONS if "h" in shapes.letters else WITH_HEADS
+        return [_drawn(case, {}, lengths[given.get("*") == ()])]
     leading, lengths = DIFFERENT
     different = _drawn(case, leading, dict(zip(shapes.letters, itertools.cycle(lengths), strict=False)))
     few = sum(value.size for value in different if value is not None) <= SYMBOLS
