@@ -12,7 +12,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -134,8 +133,7 @@ def _report(arguments: argparse.Namespace):
     given = {name: value for name, value in given.items() if value is not None}
     op = load("module:object", arguments.target)
     inputs, defaults = _inputs(op, arguments)
-    report = check(op, *inputs, seed=arguments.seed, raises=False, options={**defaults, **options}, **given)
-    return replace(report, seed=arguments.seed)
+    return check(op, *inputs, seed=arguments.seed, raises=False, options={**defaults, **options}, **given)
 
 
 # What is checked

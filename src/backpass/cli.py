@@ -14,7 +14,6 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -188,7 +187,7 @@ def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
             _say(*_folded(f"  {mark} {report.inputs}: {report.summary}"))
         if not arguments.json and (arguments.full or not report.passed):
             _say(_coloured(textwrap.indent(report.text(max(terminal.width() - 4, 20)), "    ")))
-        yield replace(report, seed=arguments.seed)
+        yield report
 
 
 def _placed(inputs: Iterable[object], device: str | None, dtype: str | None) -> list[object]:

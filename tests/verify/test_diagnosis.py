@@ -1,13 +1,14 @@
 """Each planted mistake is named as what it is, and what is no simple mistake is named as none."""
 
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from backpass.ops import linear, matmul, softmax
 from backpass.verify import check, diagnose
-from backpass.verify.terms import dictionary
+from backpass.verify.terms import Dictionary
 
 RNG = np.random.default_rng(11)
 X = RNG.standard_normal((3, 5))
@@ -226,7 +227,7 @@ def test_not_finite():
 
 def test_every_term_of_the_dictionary_is_what_it_says():
     """Each term's text, evaluated."""
-    terms = dictionary(TERMS, X.shape)
+    terms = list(Dictionary(TERMS, X.shape))
     assert len(terms) > 50
     for term in terms:
         axis = int(term.note.split("axis ")[1][0]) if "axis" in term.note else None
@@ -288,6 +289,128 @@ class TestInATable:
 
         found = self.report(matmul, backward, RNG.standard_normal((4, 3, 5)), RNG.standard_normal((5, 2)))
         assert "expected shape [5, 2]; got [4, 5, 2]: a sum over axis 0 is missing" in found
+
+
+ROWS = np.random.default_rng(7).standard_normal((2, 4, 6))
+
+
+def reasons(forward, backward, *inputs, **options):
+    """What a check by complex steps says of each wrong gradient."""
+    op = SimpleNamespace(forward=forward, backward=backward)
+    report = check(op, *inputs, methods=["complex_step"], raises=False, **options)
+    return {row.quantity: row.reason for row in report.failed}
+
+
+class TestOfRealBugs:
+    """Mistakes that people made, or their like, each named as what it is."""
+
+    def test_a_loss_whose_backward_ignores_dy_is_no_constant_ratio(self):
+        found = reasons(
+            lambda x: ((x * x).mean(), x), lambda dy, x: 2 * x / x.size, ROWS[0], dy=np.array(1.24)
+        )
+        assert found == {"dx": "got does not depend on dy"}
+
+    def test_one_row_of_dy_for_all_rows(self):
+        found = reasons(lambda x: (x**3, x), lambda dy, x: 3 * x * x * dy[0], ROWS[0])
+        assert found == {"dx": "got = backward(dy at position 0 of axis 0): the rest of dy does not enter"}
+
+    def test_a_rotation_the_wrong_way(self):
+        angles = RNG.standard_normal((4, 3))
+
+        def rotated(x, saved):
+            a, b = x[..., :3], x[..., 3:]
+            return np.concatenate([a * saved.cos - b * saved.sin, a * saved.sin + b * saved.cos], axis=-1)
+
+        class Saved(NamedTuple):
+            cos: np.ndarray
+            sin: np.ndarray
+
+        saved = Saved(np.cos(angles), np.sin(angles))
+        found = reasons(lambda x: (rotated(x, saved), saved), rotated, ROWS[0])
+        assert found == {"dx": "reference = backward with sin negated: its sign is wrong"}
+
+    def test_the_arguments_of_backward_exchanged(self):
+        found = reasons(lambda x: (x**3, x), lambda x, dy: 3 * x * x * dy, ROWS[0])
+        assert found == {"dx": "reference = backward(saved, dy): its arguments are exchanged"}
+
+    @pytest.mark.parametrize(
+        ("used", "says"),
+        [
+            (lambda w: w, "dy × (1 + w) / w): got uses w where 1 + w is meant"),
+            (lambda w: 1.0, "dy × (1 + w)): the factor 1 + w is missing"),
+            (lambda w: (1 + w) ** 2, "dy / (1 + w)): one factor 1 + w too many"),
+        ],
+    )
+    def test_a_norm_whose_weight_is_from_one(self, used, says):
+        def forward(x, w):
+            rstd = 1 / np.sqrt((x * x).mean(-1, keepdims=True))
+            return x * rstd * (1 + w), (x * rstd, w, rstd)
+
+        def backward(dy, saved):
+            x_hat, w, rstd = saved
+            dx_hat = dy * used(w)
+            return (
+                rstd * (dx_hat - x_hat * (dx_hat * x_hat).mean(-1, keepdims=True)),
+                (dy * x_hat).sum(0),
+            )
+
+        found = reasons(forward, backward, ROWS[0], RNG.standard_normal(6))
+        assert found == {"dx": f"reference = backward({says}"}
+
+    def test_log_softmax_with_the_sum_of_softmax(self):
+        def forward(x):
+            y = x - np.log(np.exp(x).sum(-1, keepdims=True))
+            return y, y
+
+        def backward(dy, y):
+            return dy - np.exp(y) * (y * dy).sum(-1, keepdims=True)
+
+        assert reasons(forward, backward, ROWS[0]) == {
+            "dx": "reference − got = −exp(y)·Σ(dy) (Σ over axis 1) + exp(y)·Σ(y·dy) (Σ over axis 1)"
+        }
+
+    def test_the_gradient_of_another_input(self):
+        g, u = ROWS
+        assert str(diagnose(g, u, others={"dw": g + 1, "du": u})) == "got is the reference of du"
+        assert str(diagnose(g, -u, others={"du": u})) == "got is minus the reference of du"
+        assert str(diagnose(g, u[0], others={"db": u[0]})) == "got is the reference of db"
+
+    def test_a_fraction_of_a_length(self):
+        dx = RNG.standard_normal((5, 7))
+        found = diagnose(dx, 0.6 * dx, {"x": dx + 1})
+        assert str(found) == "got = 3/5 × reference (5 is the length of x's axis 0)"
+        assert str(diagnose(dx, 8 / 9 * dx, {"x": dx + 1})) == "got = 0.888889 × reference"
+
+    @pytest.mark.parametrize(
+        ("mask", "where"),
+        [
+            (np.tri(4, 6, dtype=bool), "above the diagonal"),
+            (np.tri(4, 6, 2, dtype=bool), "above the diagonal that ends at the lower right"),
+            (np.tri(4, 6, -1, dtype=bool), "on and above the diagonal"),
+        ],
+    )
+    def test_a_mask_that_was_forgotten(self, mask, where):
+        found = str(diagnose(ROWS * mask, ROWS))
+        assert found.startswith(f"wrong only at the entries {where}; there: the reference is 0, got is not")
+
+
+class TestOfLargeArrays:
+    X, DY = np.random.default_rng(5).standard_normal((2, 256, 256))
+
+    def test_a_missing_mean_of_a_large_layer_norm_is_named(self):
+        w, rstd = np.linspace(1, 2, 256), 1 / self.X.std(-1, keepdims=True)
+        x_hat = (self.X - self.X.mean(-1, keepdims=True)) * rstd
+        dx_hat = self.DY * w
+        got = rstd * (dx_hat - x_hat * (dx_hat * x_hat).mean(-1, keepdims=True))
+        reference = got - rstd * dx_hat.mean(-1, keepdims=True)
+        terms = {"x": self.X, "w": w, "y": x_hat * w, "dy": self.DY, "rstd": rstd}
+        found = diagnose(reference, got, terms)
+        assert str(found) == "reference − got = −1/256·rstd·Σ(w·dy) (Σ over axis 1)"
+
+    def test_a_search_that_takes_too_long_stops_and_says_so(self):
+        terms = {"x": self.X, "y": np.exp(self.X), "dy": self.DY}
+        found = diagnose(self.X * self.DY + 1, self.X, terms, seconds=0.0)
+        assert "; not searched further after 0 s; " in str(found)
 
 
 @pytest.mark.parametrize(

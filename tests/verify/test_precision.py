@@ -170,7 +170,9 @@ class TestRight:
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     @pytest.mark.parametrize(
-        "function", [torch.tanh, F.silu, F.softplus, torch.exp, F.mse_loss, torch.mul], ids=str
+        "function",
+        [torch.tanh, F.silu, F.softplus, torch.exp, F.mse_loss, torch.mul],
+        ids=lambda function: function.__name__,
     )
     def test_pytorchs_operators_pass(self, function, dtype):
         two = function in (F.mse_loss, torch.mul)

@@ -34,7 +34,7 @@ class TestState:
 
         assert contract(Tanh(), X) == "dx changes when forward is called with other inputs before backward"
 
-    @pytest.mark.parametrize("array", [np.asarray, torch.tensor])
+    @pytest.mark.parametrize("array", [np.asarray, torch.tensor], ids=["NumPy", "PyTorch"])
     def test_what_the_first_forward_left_behind(self, array):
         class Relu:
             mask = None

@@ -50,7 +50,9 @@ class Case:
     )  # inputs whose gradient is no derivative, and why
     precision: str = "float64"  # what numbers are rounded to, where forward is given others than its inputs
     fed: str = "float64"  # the dtype in which forward then gets them
+    drawn: bool = False  # whether the inputs are random numbers
     suspects: dict[tuple[str, str], Suspect] = field(default_factory=dict, compare=False)
+    references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict, compare=False)
 
     @property
     def rng(self) -> np.random.Generator:

@@ -107,7 +107,8 @@ def check(
     check_precision(precision)
     options = {**check_options(options), **named_options}
     op = load(op)
-    if not inputs:
+    drawn = not inputs
+    if drawn:
         inputs = draw(op, generator(seed, INPUTS))
         options = {**options_for(op), **options}
     under_test = subject(op, len(inputs), options, zero_gradients, constants)
@@ -123,6 +124,7 @@ def check(
         explain,
         declared=precision,
         conventions=conventions,
+        drawn=drawn,
     )
     if dy is not None:
         _ = case.dy  # refused here if its shape is not y's
@@ -132,7 +134,7 @@ def check(
             rows += varied(case, lambda other, names: _rows_of(other, names, chosen, progress))
         rows = _explained(rows, case, progress)
     gradients = tuple(case.quantity(at) for at in case.differentiable)
-    report = Report(under_test.name, describe(under_test, case.inputs), tuple(rows), gradients)
+    report = Report(under_test.name, describe(under_test, case.inputs), tuple(rows), gradients, seed)
     return report.raise_unless_passed() if raises else report
 
 
@@ -187,7 +189,7 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
     method = METHODS[name]
     progress.now(method.NAME)
     try:
-        rows = method.run(case)
+        rows = [_with_its_reason(row, case.tolerances.get(name)) for row in method.run(case)]
     except NotRun as reason:
         return [Row(method.NAME, "", NOT_RUN, reason=str(reason))]
     except Malformed as error:
@@ -209,6 +211,11 @@ def _but_conventions(rows: list[Row], method: ModuleType, case: Case) -> list[Ro
     reasons = {f"d{name}": f"by convention: {reason}" for name, reason in case.conventions.items()}
     kept = [row for row in rows if row.quantity not in reasons]
     return kept + [Row(method.NAME, quantity, NOT_RUN, reason=reason) for quantity, reason in reasons.items()]
+
+
+def _with_its_reason(row: Row, tolerance: tuple[float, str] | None) -> Row:
+    """The row; with the reader's reason, where the tolerance is theirs."""
+    return replace(row, note=f"tolerance: {tolerance[1]}") if tolerance and row.tolerance is not None else row
 
 
 def _could_not_run(name: str, error: Exception) -> Row:

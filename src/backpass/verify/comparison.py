@@ -11,6 +11,7 @@ import numpy as np
 from backpass.verify.case import Case, Suspect
 from backpass.verify.diagnosis import diagnose
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
+from backpass.verify.variants import variants
 
 
 def judge_y(
@@ -39,6 +40,8 @@ def judge_gradient(
     floors = (tolerance if resolution is None else resolution) * scale, tolerance * scale
     judge = _Judge(case, method, case.quantity(at), at, tolerance, how, floors)
     got = np.zeros_like(reference) if got is None else got
+    if case.explain:
+        case.references[method, case.quantity(at)] = reference
     declared_zero = case.subject.input_names[at] in case.subject.zero_gradients
     return judge.zero_row(got, reference) if declared_zero else judge.row(got, reference)
 
@@ -64,8 +67,7 @@ class _Judge:
     floors: tuple[float, float]
 
     def verdict(self, verdict: str, error: float | None, reason: str = "", note: str = "") -> Row:
-        how = "; ".join(filter(None, (self.how, note)))
-        return Row(self.method, self.quantity, verdict, error, self.tolerance, how, reason)
+        return Row(self.method, self.quantity, verdict, error, self.tolerance, self.how, reason, note)
 
     def row(self, got: np.ndarray, reference: np.ndarray) -> Row:
         if got.shape != reference.shape:
@@ -125,18 +127,32 @@ class _Judge:
 
     def explain(self, got: np.ndarray, reference: np.ndarray) -> str:
         """A row's reason until ``check`` has put the diagnosis of the quantity in its place."""
-        case, at = self.case, self.at
-        if case.explain:
+        case, at, key = self.case, self.at, (self.method, self.quantity)
+        if not case.explain:
+            return "wrong"
+        accuracy = max(1e-9, self.tolerance)
 
-            def diagnosed(seconds: float) -> str:
-                if at is None:
-                    terms, backward = {k: v for k, v in case.terms.items() if k not in ("y", "dy")}, None
-                else:
-                    terms, backward = case.terms, lambda dy: case.gradients_for(dy)[at]
-                return str(diagnose(reference, got, terms, backward=backward, accuracy=accuracy))
+        def diagnosed(seconds: float) -> str:
+            if at is None:
+                terms = {name: value for name, value in case.terms.items() if name not in ("y", "dy")}
+                return str(diagnose(reference, got, terms, accuracy=accuracy, seconds=seconds))
+            found = diagnose(
+                reference,
+                got,
+                case.terms,
+                backward=lambda dy: case.gradients_for(dy)[at],
+                accuracy=accuracy,
+                others={
+                    name: of
+                    for (method, name), of in case.references.items()
+                    if method == key[0] and name != key[1]
+                },
+                variants=variants(case, at),
+                seconds=seconds,
+            )
+            return str(found)
 
-            accuracy = max(1e-9, self.tolerance)
-            case.suspects.setdefault((self.method, self.quantity), Suspect(accuracy, diagnosed))
+        case.suspects.setdefault(key, Suspect(accuracy, diagnosed))
         return "wrong"
 
 

@@ -8,21 +8,27 @@ and more are wanted the more hypotheses were tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from backpass.arrays import Array
 from backpass.verify import relations
 from backpass.verify.convert import to_numpy
-from backpass.verify.evidence import Diagnosis, Pair
+from backpass.verify.evidence import Clock, Diagnosis, Pair
 from backpass.verify.places import largest_errors, place
 
-_OF_OTHER_SHAPE = (relations.other_shape, relations.missing_sum, relations.sum_too_many)
+_OF_OTHER_SHAPE = (
+    relations.of_another_input,
+    relations.other_shape,
+    relations.missing_sum,
+    relations.sum_too_many,
+)
 _OF_SAME_SHAPE = (
     relations.zero,
-    relations.constant_ratio,
     relations.without_dy,
+    relations.constant_ratio,
+    relations.of_another_input,
     relations.some_signs,
     relations.arranged,
     relations.reshaped,
@@ -31,6 +37,7 @@ _OF_SAME_SHAPE = (
     relations.another_product,
     relations.missing_factor,
     relations.dropped_before,
+    relations.of_a_variant,
     relations.missing_term,
     relations.some_zero,
     relations.one_slice,
@@ -44,24 +51,34 @@ def diagnose(
     *,
     backward: Callable[[np.ndarray], np.ndarray] | None = None,
     accuracy: float = 1e-9,
+    others: Mapping[str, Array] | None = None,
+    variants: Iterable[tuple[str, np.ndarray]] | None = None,
+    seconds: float = 5.0,
 ) -> Diagnosis:
     """Say how ``got`` differs from ``reference``.
 
     ``terms`` are named arrays from which a missing factor or term may be built: dy, y, the inputs.
     ``backward`` computes ``got`` from another cotangent; with it a factor dropped early is found.
-    ``accuracy`` is the error of the reference, relative to its largest element.
+    ``accuracy`` is the error of the reference, relative to its largest element. ``others`` are the references of other
+    inputs' gradients, by name (``du``), one of which ``got`` may be. ``variants`` are what backward returns with an
+    argument changed, each in words, one of which the reference may be: see `verify.variants`; they are taken one by
+    one. The search takes about ``seconds`` of CPU time at most, and says so where it stopped for that.
     """
     terms = {name: np.nan_to_num(to_numpy(value)) for name, value in (terms or {}).items()}
-    pair = Pair(to_numpy(reference), to_numpy(got), terms, backward, accuracy)
+    others = {name: to_numpy(value) for name, value in (others or {}).items()}
+    clock = Clock(seconds)
+    pair = Pair(to_numpy(reference), to_numpy(got), terms, backward, accuracy, others, variants or (), clock)
     if pair.reference.shape != pair.got.shape:
         return relations.first(_OF_OTHER_SHAPE, pair) or Diagnosis("shape", pair.shapes)
     if not np.isfinite(pair.got).all():
         return Diagnosis("not finite", f"got is not finite at {place(~np.isfinite(pair.got), pair)}")
     if not pair.wrong.any():
         return Diagnosis("equal", "no difference")
-    unknown = Diagnosis(
+    if found := relations.first(_OF_SAME_SHAPE, pair):
+        return found
+    stopped = f"; not searched further after {seconds:g} s" if clock.stopped else ""
+    return Diagnosis(
         "unknown",
-        f"no simple relation found; {largest_errors(pair)}; "
+        f"no simple relation found; {largest_errors(pair)}{stopped}; "
         "diagnose(reference, got, {name: array}) tries terms of your own",
     )
-    return relations.first(_OF_SAME_SHAPE, pair) or unknown

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
+from backpass.verify.terms import Dictionary
+
+Item = TypeVar("Item")
 EVIDENCE = 20  # bits wanted beyond the logarithm of the number of hypotheses tried
 
 
@@ -25,6 +30,28 @@ class Diagnosis:
     __repr__ = __str__
 
 
+class Clock:
+    """The CPU time that a search may still take, in seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._start = time.thread_time()
+        self.stopped = False
+
+    def over(self, share: float = 1.0) -> bool:
+        """Whether it, or a share of it, is spent; if so, the search counts as stopped early."""
+        over = time.thread_time() - self._start > share * self.seconds
+        self.stopped = self.stopped or over
+        return over
+
+    def within(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items, until the time is spent."""
+        for item in items:
+            if self.over():
+                return
+            yield item
+
+
 def _and(names: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
@@ -38,6 +65,14 @@ class Pair:
     terms: dict[str, np.ndarray]
     backward: Callable[[np.ndarray], np.ndarray] | None
     accuracy: float
+    others: Mapping[str, np.ndarray] = field(default_factory=dict)
+    variants: Iterable[tuple[str, np.ndarray]] = ()
+    clock: Clock = field(default_factory=lambda: Clock(math.inf))
+
+    @cached_property
+    def dictionary(self) -> Dictionary:
+        """The terms that the difference may be made of."""
+        return Dictionary(self.terms, self.reference.shape, self.wrong, self.clock.over)
 
     @property
     def shapes(self) -> str:

@@ -34,19 +34,18 @@ DOUBT = 4  # so many times what they differ by is not held against a backward
 
 def run(case: Case) -> list[Row]:
     """One row a gradient. Raises NotRun where the forward computes too coarsely."""
-    usual, why = TOLERANCE, WHY
+    usual, why, note = TOLERANCE, WHY, ""
     try:
         case.require_float64()
     except NotRun as reason:
         case = _at_own_precision(case, reason)
-        usual, why = (
-            _low_tolerance(case.precision),
-            f"{WHY}, {LOW_TOLERANCE}·ε^⅔ of {case.precision}; {reason}",
-        )
+        usual, note = _low_tolerance(case.precision), str(reason)
+        why = f"{WHY}, {LOW_TOLERANCE}·ε^⅔ of {case.precision}"
     steps = {at: best_step(case, at) for at in case.derived}
     found = rows(case, NAME, *case.tolerance("finite_difference", usual, why), _derivative(case, steps, 1.0))
     by_input = zip(case.derived, found, strict=True)
-    return [row if row.verdict != FAILED else _doubted(row, case, at, steps) for at, row in by_input]
+    judged = [row if row.verdict != FAILED else _doubted(row, case, at, steps) for at, row in by_input]
+    return [replace(row, note=note or row.note) for row in judged]
 
 
 def _derivative(case: Case, steps: dict[int, float | np.ndarray], times: float) -> Derivative:

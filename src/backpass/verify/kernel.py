@@ -37,9 +37,7 @@ def run(case: Case) -> list[Row]:
         raise NotRun(reason)
     kernel = kernels.load(stem)
     where = "in Triton's interpreter" if kernels.interpreted() else "on CUDA"
-    rows = _rows(
-        replace(case, inputs=_placed(case, case.inputs)), kernel, where, getattr(case, "drawn", False)
-    )
+    rows = _rows(replace(case, inputs=_placed(case, case.inputs)), kernel, where, case.drawn)
     row_bytes = getattr(kernel, "ROW_BYTES", None)
     if row_bytes and all(row.verdict != FAILED for row in rows):
         length = row_bytes // 4 + BEYOND  # a kernel computes in float32

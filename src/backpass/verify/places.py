@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from backpass.verify.evidence import EVIDENCE, Pair
+
+LARGEST_TRIANGLE = 4096  # rows and columns
 
 
 def place(mask: np.ndarray, pair: Pair) -> str:
@@ -30,15 +34,23 @@ def structured(mask: np.ndarray) -> str | None:
         if mask.ndim > 1 and not along.all() and (wanted == mask).all():
             return f"axis {axis}, position {', '.join(str(i) for i in np.nonzero(along)[0])}"
     if mask.ndim >= 2 and min(mask.shape[-2:]) > 1:
-        square = np.ones(mask.shape[-2:], dtype=bool)
-        for name, part in (
-            ("the diagonal of the last two axes", np.eye(*mask.shape[-2:], dtype=bool)),
-            ("the entries above the diagonal", np.triu(square, 1)),
-            ("the entries below the diagonal", np.tril(square, -1)),
-        ):
+        for name, part in _triangles(*mask.shape[-2:]):
             if (mask == part).all():
                 return name
     return None
+
+
+def _triangles(rows: int, columns: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Parts of the last two axes, as causal masks make them."""
+    square = np.ones((rows, columns), dtype=bool)
+    yield "the diagonal of the last two axes", np.eye(rows, columns, dtype=bool)
+    yield "the entries above the diagonal", np.triu(square, 1)
+    yield "the entries below the diagonal", np.tril(square, -1)
+    yield "the entries on and above the diagonal", np.triu(square)
+    yield "the entries on and below the diagonal", np.tril(square)
+    if (more := columns - rows) and rows + columns <= LARGEST_TRIANGLE:
+        yield "the entries above the diagonal that ends at the lower right", np.triu(square, more + 1)
+        yield "the entries on and below the diagonal that ends at the lower right", np.tril(square, more)
 
 
 def _by_sign(mask: np.ndarray, pair: Pair) -> str | None:

@@ -60,13 +60,13 @@ class Bound:
 def run(case: Case) -> list[Row]:
     """A row for y and one a gradient; none where inputs and arithmetic are float64. Raises NotRun without a float64
     reference."""
-    dtype = max(case.dtype, getattr(case, "computes_in", case.dtype), key=EPSILON.__getitem__)
+    dtype = max(case.dtype, case.computes_in, key=EPSILON.__getitem__)
     if dtype not in LOW:
         return []
     case = _at(case, dtype)
     y, saved = case.subject.forward(*case.given())
     got = case.by_input(case.subject.backward(to_kind_of(y, case.dy), saved))
-    return rows_against_float64(case, NAME, to_numpy(y), got, dtype, drawn=getattr(case, "drawn", False))
+    return rows_against_float64(case, NAME, to_numpy(y), got, dtype, drawn=case.drawn)
 
 
 def rows_against_float64(
@@ -96,9 +96,7 @@ def rows_against_float64(
             bounds |= {key: measured[key] for key in vacuous}
     else:
         bounds = _measured(case, dtype, function, exact, right)
-    judged = (
-        case.differentiable if function is case.operator else getattr(case, "derived", case.differentiable)
-    )
+    judged = case.differentiable if function is case.operator else case.derived
     found = {"y": y, **{at: got[at] for at in judged}}
     return [
         _judged(case, method, key, found[key], right[key], bounds[key], f"{dtype} against float64{source}; ")
@@ -122,20 +120,18 @@ def _at(case: Case, dtype: str) -> Case:
 
 
 def _differentiate(case: Case, function: Callable, dtype: str = "float64"):
-    try:
-        import torch
-    except ImportError:
-        raise NotRun("PyTorch, whose autograd gives the reference, is not installed") from None
+    import torch
+
     return differentiate(case, function, getattr(torch, dtype))
 
 
 def _reference(case: Case) -> tuple[Callable, str, bool]:
     """The function that autograd differentiates, of which one it is, and whether it computes in float64."""
-    forward = getattr(case, "judge", case.subject.plain_forward)
+    forward = case.judge
     if case.subject.stem == "rms_norm" and case.subject.options.get("eps") is None:
         # Its default ε follows the dtype: in float64 it would be another function.
         forward = partial(_value_of, ops.load("rms_norm").forward, eps=EPSILON["float32"])
-    exact = getattr(case, "computes_in", "float64") == "float64"
+    exact = case.computes_in == "float64"
     try:
         if exact or case.operator is None:
             _differentiate(case, forward)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from backpass.verify.evidence import Diagnosis, Pair
 from backpass.verify.places import index_text, largest_errors, number_text, place, structured
-from backpass.verify.terms import Term, dictionary, matrix_products, name_number
+from backpass.verify.terms import SIMPLEST, Term, matrix_products, name_number
 
-PAIRS = 240  # so many of the simplest terms are tried two at a time
+PAIRS = 240  # so many of the simplest terms are tried two at a time, and then all of them, which takes more evidence
+CHUNK = 256  # of these, compared with all others at once
 POWERS = (1, 2, 3, -1, -2, -3)  # of a number for each row
 LONGEST_AXIS = 256  # along which permutations are looked for
 
 
 def first(hypotheses: Sequence[Callable[[Pair], Diagnosis | None]], pair: Pair) -> Diagnosis | None:
     """The first diagnosis that holds."""
-    return next((found for hypothesis in hypotheses if (found := hypothesis(pair))), None)
+    tried = pair.clock.within(hypotheses)
+    return next((found for hypothesis in tried if (found := hypothesis(pair))), None)
 
 
 # Where the shapes differ.
@@ -145,7 +148,8 @@ def summed(pair: Pair) -> Diagnosis | None:
 def one_place(pair: Pair) -> Diagnosis | None:
     """Right but for one element, a few slices, the diagonal: said with how it is wrong there."""
     place = structured(pair.wrong)
-    if place is None or pair.wrong.size < 4 or pair.wrong.mean() > 0.5:
+    triangle = place is not None and place.startswith("the entries")
+    if place is None or pair.wrong.size < 4 or (pair.wrong.mean() > 0.5 and not triangle):
         return None
     there = Pair(pair.reference[pair.wrong], pair.got[pair.wrong], pair.terms, None, pair.accuracy)
     how = first((zero, constant_ratio), there)
@@ -175,12 +179,21 @@ def another_product(pair: Pair) -> Diagnosis | None:
 
 
 def missing_factor(pair: Pair) -> Diagnosis | None:
-    factors = [term for term in _dictionary(pair) if term.factors <= 2]
-    for term in factors:
-        if pair.explained(pair.reference, pair.got * term.value, tried=2 * len(factors)):
-            return Diagnosis("missing factor", f"reference = got × {term}: the factor is missing")
-        if pair.explained(pair.got, pair.reference * term.value, tried=2 * len(factors)):
-            return Diagnosis("factor too many", f"got = reference × {term}: one factor too many")
+    index = pair.dictionary.index
+    got, reference = np.ravel(pair.got[index]), np.ravel(pair.reference[index])
+    factors = [
+        (term, value)
+        for single in (pair.dictionary.products, pair.dictionary.sums)
+        for term, value in zip(single.terms, single.values, strict=True)
+        if term.factors <= 2
+    ]
+    for term, value in pair.clock.within(sorted(factors, key=lambda entry: entry[0].factors)):
+        if np.abs(got * value - reference).max() <= pair.allowed:
+            if pair.explained(pair.reference, pair.got * term.value, tried=2 * len(factors)):
+                return Diagnosis("missing factor", f"reference = got × {term}: the factor is missing")
+        if np.abs(reference * value - got).max() <= pair.allowed:
+            if pair.explained(pair.got, pair.reference * term.value, tried=2 * len(factors)):
+                return Diagnosis("factor too many", f"got = reference × {term}: one factor too many")
     return None
 
 
@@ -197,42 +210,90 @@ def without_dy(pair: Pair) -> Diagnosis | None:
 
 
 def dropped_before(pair: Pair) -> Diagnosis | None:
-    """The reference is what backward makes of dy times (or over) an input."""
+    """The reference is what backward makes of dy times, or over, one of the terms, or of it and 1."""
     dy = pair.terms.get("dy")
     if pair.backward is None or dy is None:
         return None
-    others = {name: value for name, value in pair.terms.items() if name != "dy"}
-    for name, value in others.items():
-        try:
-            if np.broadcast_shapes(value.shape, dy.shape) != dy.shape:
-                continue
-            again = pair.backward(dy * value)
-        except Exception:
-            continue
-        if pair.explained(pair.reference, again, tried=len(others)):
-            return Diagnosis(
-                "missing factor", f"reference = backward(dy × {name}): the factor {name} is missing"
-            )
+    factors = [
+        (factor, says)
+        for name, value in pair.terms.items()
+        if name != "dy"
+        for factor, says in _factors(name, value)
+        if _broadcasts(factor, dy.shape)
+    ]
+    for factor, says in pair.clock.within(factors):
+        again = _tried(pair.backward, dy * factor)
+        if again is not None and pair.explained(pair.reference, again, tried=len(factors)):
+            return Diagnosis("missing factor", f"reference = backward({says}")
     return None
 
 
+def _factors(name: str, value: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
+    """What dy may lack or have too much of, and the rest of the sentence."""
+    more = 1 + value
+    yield value, f"dy × {name}): the factor {name} is missing"
+    yield more, f"dy × (1 + {name})): the factor 1 + {name} is missing"
+    if value.all():
+        yield 1 / value, f"dy / {name}): one factor {name} too many"
+        yield more / value, f"dy × (1 + {name}) / {name}): got uses {name} where 1 + {name} is meant"
+    if more.all():
+        yield 1 / more, f"dy / (1 + {name})): one factor 1 + {name} too many"
+        yield value / more, f"dy × {name} / (1 + {name})): got uses 1 + {name} where {name} is meant"
+
+
+def _broadcasts(value: np.ndarray, shape: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(value.shape, shape) == shape
+    except ValueError:
+        return False
+
+
+def _tried(backward: Callable[[np.ndarray], np.ndarray | None], dy: np.ndarray) -> np.ndarray | None:
+    try:
+        return backward(dy)
+    except Exception:
+        return None
+
+
 def one_slice(pair: Pair) -> Diagnosis | None:
-    """Got is what backward makes of one slice of dy: the others do not enter."""
+    """Got is what backward makes of one slice of dy, found by halving: the rest does not enter."""
     dy = pair.terms.get("dy")
     if pair.backward is None or dy is None:
         return None
     for axis, length in enumerate(dy.shape):
-        for position in range(length) if 1 < length <= LONGEST_AXIS else ():
-            alone = np.where(_along(axis, dy.ndim, length) == position, dy, 0.0)
-            try:
-                again = pair.backward(alone)
-            except Exception:
+        along = _along(axis, dy.ndim, length)
+        low, high = 0, length
+        while high - low > 1:
+            middle = (low + high) // 2
+            for start, end in ((low, middle), (middle, high)):
+                part = (start <= along) & (along < end)
+                again = None if pair.clock.over() else _tried(pair.backward, np.where(part, dy, 0.0))
+                if again is not None and pair.explained(pair.got, again, tried=dy.ndim * length):
+                    low, high = start, end
+                    break
+            else:
                 break
-            if pair.explained(pair.got, again, tried=dy.ndim * length):
-                return Diagnosis(
-                    "missing sum",
-                    f"got = backward(dy at position {position} of axis {axis}): the sum over axis {axis} of dy is missing",
-                )
+        if high - low == 1 < length:
+            kept = pair.reference.shape[: axis + 1] == dy.shape[: axis + 1]
+            says = "the rest of dy does not enter" if kept else f"the sum over axis {axis} of dy is missing"
+            return Diagnosis("missing sum", f"got = backward(dy at position {low} of axis {axis}): {says}")
+    return None
+
+
+def of_another_input(pair: Pair) -> Diagnosis | None:
+    """Got is the reference of another input's gradient."""
+    for name, other in pair.others.items():
+        for sign, value in (("", other), ("minus ", -other)):
+            if pair.explained(pair.got, value, tried=2 * len(pair.others)):
+                return Diagnosis("another gradient", f"got is {sign}the reference of {name}")
+    return None
+
+
+def of_a_variant(pair: Pair) -> Diagnosis | None:
+    """The reference is what backward returns with one of its arguments changed."""
+    for tried, (says, value) in enumerate(pair.clock.within(pair.variants), 1):
+        if pair.explained(pair.reference, value, tried=2 * tried):
+            return Diagnosis("variant", f"reference = {says}")
     return None
 
 
@@ -243,56 +304,63 @@ def _along(axis: int, ndim: int, length: int) -> np.ndarray:
 
 def missing_term(pair: Pair) -> Diagnosis | None:
     """reference − got is a multiple of one term, or a combination of two."""
-    terms = _dictionary(pair)
-    for term, weight in _single_fits(pair, terms):
+    terms = pair.dictionary.near(pair.difference, 2 * pair.allowed)
+    for term in pair.clock.within(terms):
+        value = term.value
+        weight = float(np.vdot(value, pair.difference) / np.vdot(value, value))
         named = name_number(weight, pair.lengths)
         exact = named.value if named else weight
-        if pair.explained(pair.difference, exact * term.value, free=not named, tried=len(terms)):
+        if pair.explained(pair.difference, exact * value, free=not named, tried=len(pair.dictionary)):
             return Diagnosis("missing term", f"reference − got = {_weighted(weight, term, pair)}")
-    for (one, other), weights in _pair_fits(pair, terms[:PAIRS]):
-        prediction = weights[0] * one.value + weights[1] * other.value
-        if pair.explained(pair.difference, prediction, free=2, tried=PAIRS**2):
-            first = _weighted(weights[0], one, pair)
-            second = _weighted(abs(weights[1]), other, pair)
-            return Diagnosis(
-                "missing term", f"reference − got = {first} {'−' if weights[1] < 0 else '+'} {second}"
-            )
-    return _times_powers(pair, terms)
+    for count in (PAIRS, SIMPLEST):
+        for (one, other), weights in pair.clock.within(_pair_fits(pair, count)):
+            prediction = weights[0] * one.value + weights[1] * other.value
+            if pair.explained(pair.difference, prediction, free=2, tried=count**2):
+                first = _weighted(weights[0], one, pair)
+                second = _weighted(abs(weights[1]), other, pair)
+                return Diagnosis(
+                    "missing term", f"reference − got = {first} {'−' if weights[1] < 0 else '+'} {second}"
+                )
+    return _times_powers(pair)
 
 
-def _times_powers(pair: Pair, terms: list[Term]) -> Diagnosis | None:
+def _times_powers(pair: Pair) -> Diagnosis | None:
     """reference − got is a term times powers of a number for each row, such as a saved 1/r: one or two of them."""
     d = pair.difference
-    for name, row in pair.terms.items():
-        if row.ndim != d.ndim or row.shape != (*d.shape[:-1], 1) or not row.all():
+    rows = {
+        name: row
+        for name, row in pair.terms.items()
+        if row.ndim == d.ndim and row.shape == (*d.shape[:-1], 1) != d.shape and row.all()
+    }
+    terms = pair.dictionary.near(d, 2 * pair.allowed, by_row=True) if rows else []
+    tried = len(pair.dictionary) * len(POWERS) ** 2 if rows else 0
+    for (name, row), term in pair.clock.within(itertools.product(rows.items(), terms)):
+        ratio = _weight_of_rows(term.value, d, 2 * pair.allowed)
+        if ratio is None:
             continue
         columns = {power: row.ravel() ** power for power in POWERS}
-        tried = len(terms) * len(POWERS) ** 2
-        for term, ratio in _rowwise_fits(pair, terms):
-            for powers in itertools.chain.from_iterable(itertools.combinations(POWERS, k) for k in (1, 2)):
-                if len(np.unique(row)) <= len(powers):
-                    continue  # as many numbers to choose as there are to explain
-                matrix = np.stack([columns[power] for power in powers], axis=1)
-                weights, *_ = np.linalg.lstsq(matrix, ratio.ravel(), rcond=None)
-                prediction = (matrix @ weights).reshape(row.shape) * term.value
-                if pair.explained(d, prediction, free=len(powers), tried=tried):
-                    made = [Term(f"{_power(name, power)}·{term}", "", term.value, 1) for power in powers]
-                    parts = [_weighted(weight, one, pair) for weight, one in zip(weights, made, strict=True)]
-                    return Diagnosis(
-                        "missing term", "reference − got = " + " + ".join(parts).replace("+ −", "− ")
-                    )
+        for powers in itertools.chain.from_iterable(itertools.combinations(POWERS, k) for k in (1, 2)):
+            if len(np.unique(row)) <= len(powers):
+                continue  # as many numbers to choose as there are to explain
+            matrix = np.stack([columns[power] for power in powers], axis=1)
+            weights, *_ = np.linalg.lstsq(matrix, ratio.ravel(), rcond=None)
+            prediction = (matrix @ weights).reshape(row.shape) * term.value
+            if pair.explained(d, prediction, free=len(powers), tried=tried):
+                made = [replace(term, text=f"{_power(name, power)}·{term.text}") for power in powers]
+                parts = [_weighted(weight, one, pair) for weight, one in zip(weights, made, strict=True)]
+                return Diagnosis(
+                    "missing term", "reference − got = " + " + ".join(parts).replace("+ −", "− ")
+                )
     return None
 
 
-def _rowwise_fits(pair: Pair, terms: list[Term]) -> Iterator[tuple[Term, np.ndarray]]:
-    """Each term with its weight for every row, where these nearly reproduce the difference."""
-    d = pair.difference
-    for term in terms:
-        size = (term.value**2).sum(axis=-1, keepdims=True)
-        if size.all():
-            weights = (term.value * d).sum(axis=-1, keepdims=True) / size
-            if np.abs(weights * term.value - d).max() <= 2 * pair.allowed:
-                yield term, weights
+def _weight_of_rows(value: np.ndarray, d: np.ndarray, allowed: float) -> np.ndarray | None:
+    """The term's weight for every row, where these nearly reproduce the difference."""
+    size = (value**2).sum(axis=-1, keepdims=True)
+    if not size.all():
+        return None
+    weights = (value * d).sum(axis=-1, keepdims=True) / size
+    return weights if np.abs(weights * value - d).max() <= allowed else None
 
 
 def _power(name: str, power: int) -> str:
@@ -301,38 +369,27 @@ def _power(name: str, power: int) -> str:
     return size if power > 0 else f"1/{size}"
 
 
-def _dictionary(pair: Pair) -> list[Term]:
-    return dictionary(pair.terms, pair.reference.shape)
-
-
-def _single_fits(pair: Pair, terms: list[Term]) -> Iterator[tuple[Term, float]]:
-    """Each term with its least-squares weight, where that nearly reproduces the difference."""
-    d = pair.difference
-    for term in terms:
-        weight = float(np.vdot(term.value, d) / np.vdot(term.value, term.value))
-        if np.abs(weight * term.value - d).max() <= 2 * pair.allowed:
-            yield term, weight
-
-
-def _pair_fits(pair: Pair, terms: list[Term]) -> Iterator[tuple[tuple[Term, Term], np.ndarray]]:
-    """Pairs of terms with their least-squares weights, where these nearly reproduce the difference."""
+def _pair_fits(pair: Pair, count: int) -> Iterator[tuple[tuple[Term, Term], np.ndarray]]:
+    """Pairs of the simplest terms with their least-squares weights, where these nearly reproduce the difference."""
+    terms, columns = (found[:count] for found in pair.dictionary.simplest)
     if len(terms) < 2:
         return
-    d = pair.difference.ravel()
-    columns = np.array([term.value.ravel() for term in terms])
-    columns = columns / np.linalg.norm(columns, axis=1, keepdims=True)
-    for i in range(len(terms)):
-        rest = columns[i + 1 :] - np.outer(columns[i + 1 :] @ columns[i], columns[i])
-        norms = np.linalg.norm(rest, axis=1)
-        target = d - (d @ columns[i]) * columns[i]
-        usable = norms > 1e-6
-        along = np.where(usable, rest @ target / np.where(usable, norms, 1.0), 0.0)
-        unexplained = np.maximum(target @ target - along**2, 0.0)
-        for j in np.nonzero(usable & (unexplained <= 1e-6 * (d @ d)))[0]:
-            both = terms[i], terms[i + 1 + j]
-            matrix = np.stack([term.value.ravel() for term in both], axis=1)
-            weights, *_ = np.linalg.lstsq(matrix, d, rcond=None)
-            if np.abs(matrix @ weights - d).max() <= pair.allowed:
+    d = np.ravel(pair.difference[pair.dictionary.index])
+    along, whole = columns @ d, d @ d
+    for start in range(0, len(terms), CHUNK):
+        if pair.clock.over():
+            return
+        cosines = columns[start : start + CHUNK] @ columns.T
+        sines = 1 - cosines**2
+        with np.errstate(all="ignore"):
+            explained = (along - along[start : start + CHUNK, None] * cosines) ** 2 / sines
+        unexplained = whole - along[start : start + CHUNK, None] ** 2 - explained
+        later = np.arange(len(terms)) > np.arange(start, start + len(cosines))[:, None]
+        for i, j in np.argwhere(later & (sines > 1e-12) & (unexplained <= 1e-6 * whole)):
+            both = tuple(map(pair.dictionary.made, (terms[start + i], terms[j])))
+            at_sample = np.stack([term.at(pair.dictionary.index) for term in both], axis=1)
+            weights, *_ = np.linalg.lstsq(at_sample, d, rcond=None)
+            if np.abs(at_sample @ weights - d).max() <= pair.allowed:
                 yield both, weights
 
 

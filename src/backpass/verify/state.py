@@ -67,7 +67,7 @@ def _other_inputs(case: Case) -> Case:
         return to_kind_of(value, np.flip(x) * factors)
 
     inputs = tuple(changed(at, value) for at, value in enumerate(case.inputs))
-    return replace(case, inputs=inputs, given_dy=None, explain=False, suspects={})
+    return replace(case, inputs=inputs, given_dy=None, explain=False, suspects={}, references={}, drawn=False)
 
 
 def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:

@@ -11,35 +11,63 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from backpass.arrays import Array, is_array
-from backpass.verify.case import Case, NotRun, first_line
+from backpass.verify.case import Case, NotRun, Suspect, first_line
 from backpass.verify.diagnosis import diagnose
-from backpass.verify.drawing import draw_like, fitting
+from backpass.verify.drawing import MULTIPLES, draw_like, fitting
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 
 NAME = "symbolic"
+ACCURACY = 1e-9  # of a region's numbers
 ELEMENTS = 24  # of all inputs together, where the shape cannot be made smaller: beyond, expressions grow long
 POINTS = 64  # at most, to see each comparison come out both ways
 DENOMINATOR = 10**6  # of a point's coordinates
-SYMBOLS = 40  # of all inputs together, where the shape can be made smaller: beyond, it is made smaller yet
-LENGTHS = (3, 2, 3, 2, 3)  # at most, for a declaration's letters
-SHORTER = (2, 1, 2, 1, 2)  # where there would be more symbols
-HEADS = (2, 1)  # at most, for those of which an axis is the product; leading axes are then left out
-LEADING = {"*": (2,), "*a": (2,), "*b": (1,)}  # for its groups of leading axes, where they are not empty
+SYMBOLS = 72  # of all inputs together, where the shape can be made smaller: beyond, it is made smaller yet
+# Lengths, at most, of leading axes and, in order, of a declaration's letters: each another.
+DIFFERENT = {"*": (2,), "*a": (2,), "*b": (1,)}, (3, 4, 5, 6, 7)
+# Where there would be more symbols, two shapes. No two of the letters, leading axes among them, have the same length in both.
+TWICE = (
+    ({"*": (2,)}, {"s_q": 1, "s_k": 2, "s": 3, "d": 2, "d_v": 3, "h": 3, "f": 2}),
+    ({"*": ()}, {"s_q": 2, "s_k": 2, "s": 2, "d": 2, "d_v": 1, "h": 2, "f": 3}),
+)
+# With heads, which make expressions long: without leading axes, the first shape for inputs that have some, else the second.
+WITH_HEADS = (
+    {"g": 2, "n_kv": 1, "s_q": 2, "s_k": 3, "d": 3, "d_v": 1},
+    {"g": 1, "n_kv": 2, "s_q": 2, "s_k": 3, "d": 1, "d_v": 3},
+)
+WITH_PROJECTIONS = (  # and with projections, which make them longer yet
+    {"g": 2, "n_kv": 1, "s": 2, "t": 3, "h": 1, "d": 2, "d_v": 1},
+    {"g": 1, "n_kv": 1, "s": 2, "t": 2, "h": 2, "d": 3, "d_v": 3},
+)
 
 
 def run(case: Case) -> list[Row]:
     """One row a gradient. Raises NotRun where forward cannot compute with symbols, or SymPy is missing."""
     if importlib.util.find_spec("sympy") is None:
         raise NotRun("sympy is not installed")
-    inputs = _symbols(case)
+    if case.subject.torch_only:
+        raise NotRun("an autograd.Function computes with tensors, not with symbols")
+    runs = [_run(case, values) for values in drawn(case)]
+    return [_both(rows) for rows in zip(*runs, strict=True)]
+
+
+def _run(case: Case, values: tuple[np.ndarray | None, ...]) -> list[Row]:
+    inputs = _symbols(case, values)
     regions = _regions(case, inputs)
-    return [_row(case, at, inputs[at].to_numpy(), regions) for at in case.differentiable]
+    return [_row(case, at, inputs[at].to_numpy(), regions) for at in case.derived]
+
+
+def _both(rows: tuple[Row, ...]) -> Row:
+    """One row of those of several shapes: that which fails, else one that passes; a gradient may be 0 at one shape."""
+    order = (FAILED, PASSED, VACUOUS)
+    first = min(rows, key=lambda row: order.index(row.verdict))
+    return first if len(rows) == 1 else replace(first, how="; and ".join(row.how for row in rows))
 
 
 @dataclass(frozen=True)
@@ -108,15 +136,10 @@ class _Point(dict):
         return self[symbol]
 
 
-def _symbols(case: Case) -> tuple[Any, ...]:
-    """The inputs as symbols: of the given shapes, cut down where a declaration allows it."""
+def _symbols(case: Case, values: tuple[np.ndarray | None, ...]) -> tuple[Any, ...]:
+    """Symbols in place of inputs."""
     from backpass.interpreters import symbolic
 
-    if case.subject.torch_only:
-        raise NotRun("an autograd.Function computes with tensors, not with symbols")
-    values = _cut_down(case) if case.subject.shapes else case.float64
-    if sum(value.size for value in values if is_array(value)) > ELEMENTS and not case.subject.shapes:
-        raise NotRun(f"without SHAPES it runs at the inputs' own shape, and on at most {ELEMENTS} elements")
     return tuple(
         symbolic.array(
             name := case.subject.input_names[at], value.shape, positive=name in case.subject.positive
@@ -129,23 +152,41 @@ def _symbols(case: Case) -> tuple[Any, ...]:
     )
 
 
-def _cut_down(case: Case) -> tuple[np.ndarray | None, ...]:
-    """Inputs of the same structure, every length at most a few."""
+def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
+    """Inputs of one or more shapes at which the symbols run: those given, or, with a declaration, others of the same
+    structure, every length at most a few, no two letters' the same at all the shapes."""
+    shapes = case.subject.shapes
+    if not shapes:
+        if sum(value.size for value in case.float64 if is_array(value)) > ELEMENTS:
+            raise NotRun(
+                f"without SHAPES it runs at the inputs' own shape, and on at most {ELEMENTS} elements"
+            )
+        return [case.float64]
+    given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
+    if shapes.factors:
+        lengths = WITH_PROJECTIONS if "h" in shapes.letters else WITH_HEADS
+        return [_drawn(case, {}, lengths[given.get("*") == ()])]
+    leading, lengths = DIFFERENT
+    different = _drawn(case, leading, dict(zip(shapes.letters, itertools.cycle(lengths), strict=False)))
+    few = sum(value.size for value in different if value is not None) <= SYMBOLS
+    if few and case.subject.stem not in MULTIPLES:
+        return [different]
+    return [_drawn(case, *run) for run in (TWICE[1:] if given.get("*") == () else TWICE)]
+
+
+def _drawn(
+    case: Case, leading: dict[str, tuple[int, ...]], lengths: dict[str, int]
+) -> tuple[np.ndarray | None, ...]:
+    """Inputs of such lengths; of the given ones where these are 0 or 1, or heads, or bound to be a multiple, and less."""
     shapes = case.subject.shapes
     given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
-    alone = bool(shapes.factors)
-    leading = {group: () if alone or given.get(group) == () else shape for group, shape in LEADING.items()}
-    heads = [letter for letter in shapes.letters if letter in shapes.factors]
-    others = [letter for letter in shapes.letters if letter not in shapes.factors]
-    for lengths in (LENGTHS, SHORTER):
-        most = dict(zip(others, itertools.cycle(lengths), strict=False)) | dict(
-            zip(heads, HEADS, strict=False)
-        )
-        most = fitting(case.subject.stem, most)
-        drawn = draw_like(shapes, case.rng, case.inputs, leading=leading, most=most)
-        if sum(value.size for value in drawn if value is not None) <= SYMBOLS:
-            break
-    return drawn
+    groups = {group: () if given.get(group) == () else leading.get(group, ()) for group in DIFFERENT[0]}
+    most = dict(zip(shapes.letters, itertools.cycle(DIFFERENT[1]), strict=False)) | lengths
+    most = fitting(case.subject.stem, most)
+    # Longer than given too, that they differ; but not where options may depend on the length.
+    free = () if case.subject.stem in MULTIPLES else [at for at in most if at not in shapes.factors]
+    longer = {at: most[at] for at in free if 1 < given.get(at, 0) < most[at]}
+    return draw_like(shapes, case.rng, case.inputs, leading=groups, most=most, lengths=longer)
 
 
 def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
@@ -189,8 +230,10 @@ def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
         gradient = region.gradients[at]
         got = np.zeros(x.shape, dtype=object) if gradient is None else gradient.to_numpy()
         if got.shape != x.shape or not all(map(exact.equal, got.flat, expected.flat)):
-            reason = _explained(case, got, expected, region)
-            return Row(NAME, quantity, FAILED, tolerance=0.0, how=how, reason=reason)
+            if case.explain:
+                says = partial(_explained, got, expected, region)
+                case.suspects.setdefault((NAME, quantity), Suspect(ACCURACY, says))
+            return Row(NAME, quantity, FAILED, tolerance=0.0, how=how, reason="wrong")
         zero = zero and all(map(exact.is_zero, expected.flat))
     if zero and case.subject.input_names[at] not in case.subject.zero_gradients:
         return Row(
@@ -199,14 +242,12 @@ def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
     return Row(NAME, quantity, PASSED, error=0.0, tolerance=0.0, how=how)
 
 
-def _explained(case: Case, got: np.ndarray, expected: np.ndarray, region: _Region) -> str:
+def _explained(got: np.ndarray, expected: np.ndarray, region: _Region, seconds: float) -> str:
     """How it is wrong, judged at the region's point, numbers in place of the symbols."""
-    if not case.explain:
-        return "wrong"
     got, expected, *numbers = (
         _evaluated(array, region.point) for array in (got, expected, *region.terms.values())
     )
-    return str(diagnose(expected, got, dict(zip(region.terms, numbers, strict=True))))
+    return str(diagnose(expected, got, dict(zip(region.terms, numbers, strict=True)), seconds=seconds))
 
 
 def _evaluated(array: np.ndarray, point: dict[Any, Any]) -> np.ndarray:

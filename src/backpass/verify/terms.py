@@ -3,27 +3,65 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import TypeVar
 
 import numpy as np
 
-LARGEST = 1 << 14  # elements of an array from which terms are built; larger ones are left out
+Item = TypeVar("Item")
+
+LARGEST = 1 << 22  # elements of an array from which terms are built; larger ones are left out
+SAMPLE = (
+    1 << 11
+)  # entries of the gradient at which terms are looked at first; those that fit there, at all entries
+COLUMNS = 64  # of the last axis among them
+LEADING = 1 << 14  # of a sum over leading axes, terms times sums are looked for up to this many summands
+MULTIPLICATIONS = 1 << 27  # of a matrix product that is tried
+SUMMED_AT = 24  # entries at which these are looked at first
+SIMPLEST = 2000  # terms that are tried two at a time
 
 _FRACTIONS = {"½": 0.5, "⅓": 1 / 3, "¼": 0.25, "2": 2.0, "3": 3.0, "4": 4.0, "1": 1.0}
+_LARGEST_PART = 12  # of other fractions, which are named where a length is among their two parts
 
 
 @dataclass(frozen=True)
 class Term:
-    """``y·Σ(dy·y)`` in words, its value in the gradient's shape, how many factors it is made of."""
+    """``y·Σ(dy·y)`` in words, how many factors it has, the arrays whose product it is, and the gradient's shape, which
+    the product is repeated to along axes it lacks, and summed to over leading axes too many."""
 
     text: str
     note: str
-    value: np.ndarray
     factors: int
+    parts: tuple[np.ndarray, ...]
+    shape: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         return f"{self.text}{self.note}"
+
+    @cached_property
+    def own_shape(self) -> tuple[int, ...]:
+        """The product's shape."""
+        return _broadcast(*(part.shape for part in self.parts))
+
+    @property
+    def value(self) -> np.ndarray:
+        """The term in the gradient's shape."""
+        value = math.prod(self.parts[1:], start=self.parts[0])
+        if self.shape is None:
+            return value
+        extra = max(0, value.ndim - len(self.shape))
+        return np.broadcast_to(value.sum(axis=tuple(range(extra))) if extra else value, self.shape)
+
+    def at(self, index: tuple[np.ndarray, ...]) -> np.ndarray:
+        """The value at some entries of the gradient, without the others."""
+        extra = max(0, len(self.own_shape) - len(self.shape))
+        full = (*self.own_shape[:extra], *self.shape)
+        value = _product_at(self, full, (slice(None),) * extra + index)
+        return np.ravel(value.sum(axis=tuple(range(extra))))
 
 
 @dataclass(frozen=True)
@@ -36,7 +74,7 @@ class Number:
 
 
 def name_number(value: float, lengths: Mapping[int, str], accuracy: float = 1e-5) -> Number | None:
-    """The simple number near ``value``: a small integer or fraction, a length, its inverse, its root."""
+    """The simple number near ``value``: a small integer or fraction, a length, its inverse, its root, a fraction of it."""
     sign = "−" if value < 0 else ""
     size = abs(value)
     for text, number in _FRACTIONS.items():
@@ -48,6 +86,19 @@ def name_number(value: float, lengths: Mapping[int, str], accuracy: float = 1e-5
         for text, number in _of_length(length) if length > 1 else ():
             if abs(size - number) <= accuracy * number:
                 return Number(float(np.copysign(number, value)), sign + text, f" ({length} is {whose})")
+    return _fraction(value, lengths, accuracy)
+
+
+def _fraction(value: float, lengths: Mapping[int, str], accuracy: float) -> Number | None:
+    """``3/5``, of two small numbers, one of which is a length."""
+    for below in range(2, _LARGEST_PART + 1):
+        above = round(abs(value) * below)
+        if 1 < above <= _LARGEST_PART and math.gcd(above, below) == 1 and {above, below} & lengths.keys():
+            if abs(abs(value) - above / below) <= accuracy * abs(value):
+                note = "; ".join(f"{n} is {lengths[n]}" for n in (above, below) if n in lengths)
+                sign = "−" if value < 0 else ""
+                number = float(np.copysign(above / below, value))
+                return Number(number, f"{sign}{above}/{below}", f" ({note})")
     return None
 
 
@@ -61,34 +112,233 @@ def _of_length(n: int) -> tuple[tuple[str, float], ...]:
     )
 
 
-def dictionary(terms: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> list[Term]:
-    """Terms of the gradient's shape, the simplest first, each direction of the space once."""
+class Dictionary:
+    """The terms of a gradient's shape: products of up to three arrays, sums over an axis of up to two, and products of
+    up to two times such a sum.
+
+    There are thousands of the last kind. None is computed before it is known to fit: for all of them at once, two matrix
+    products say how near a multiple of each comes to the difference, at a sample of the gradient's entries.
+    """
+
+    def __init__(
+        self,
+        terms: Mapping[str, np.ndarray],
+        shape: tuple[int, ...],
+        wrong: np.ndarray | None = None,
+        over: Callable[..., bool] = lambda share=1.0: False,
+    ) -> None:
+        self.shape = shape
+        self.over = over
+        self.rows, self.index = _sample(shape, np.ones(shape, dtype=bool) if wrong is None else wrong)
+        atoms = _atoms(terms)
+        self._products = [*atoms, *_products(atoms)]
+        triples = itertools.combinations_with_replacement(atoms, 3) if math.prod(shape) <= 1 << 16 else ()
+        made = (
+            _product(pair, c) for a, b, c in triples if (pair := _product(a, b)) is not None and not over()
+        )
+        self._triples = [term for term in made if term is not None]
+        simplest_first = sorted(self._products, key=lambda term: term.factors)
+        self._sums = [total for product in simplest_first if not over(share=0.5) for total in _sums(product)]
+
+    @cached_property
+    def products(self) -> _Terms:
+        """Arrays, and products of two, in the gradient's shape."""
+        return _Terms(self._products, self.shape, self.index)
+
+    @cached_property
+    def triples(self) -> _Terms:
+        """Products of three."""
+        return _Terms(self._triples, self.shape, self.index)
+
+    @cached_property
+    def sums(self) -> _Terms:
+        """Sums of arrays and of products of two, over one axis."""
+        return _Terms(self._sums, self.shape, self.index)
+
+    def __len__(self) -> int:
+        single = len(self.products.terms) + len(self.triples.terms) + len(self.sums.terms)
+        return single + len(self._products) * len(self._sums)
+
+    def __iter__(self) -> Iterator[Term]:
+        """Every term, the simplest first."""
+        return (self.made(entry) for entries, _ in self._by_factors() for entry in entries)
+
+    def made(self, entry: tuple[Term, ...]) -> Term:
+        """The term that is one, or the product of two."""
+        return entry[0] if len(entry) == 1 else self._scaled(*entry)
+
+    def _by_factors(self) -> Iterator[tuple[list[tuple[Term, ...]], np.ndarray]]:
+        """Terms, each as what it is the product of, and their values at the sample, some at a time, the simplest first."""
+        singles = self.products, self.triples, self.sums
+        (products, p), (sums, s) = self.products.repeated(self.shape), self.sums.repeated(self.shape)
+        p_of, s_of = _positions(products), _positions(sums)
+        summed = defaultdict(list)
+        for term in self._summed():
+            summed[term.factors].append(term)
+        for factors in range(1, max([*p_of, *summed], default=0) + max(s_of, default=0) + 1):
+            for single in singles:
+                if which := [i for i, term in enumerate(single.terms) if term.factors == factors]:
+                    yield [(single.terms[i],) for i in which], single.values[which]
+            for k in range(1, factors):
+                for i in s_of.get(factors - k, ()):
+                    if which := p_of.get(k):
+                        yield [(products[j], sums[i]) for j in which], p[which] * s[i]
+            if factors in summed:
+                yield (
+                    [(term,) for term in summed[factors]],
+                    np.array([term.at(self.index) for term in summed[factors]]),
+                )
+
+    def _summed(self) -> Iterator[Term]:
+        """Products times sums that are summed over leading axes, as many as are ever tried two at a time."""
+        pairs = itertools.product(self._sums, self._products)
+        made = (
+            self._scaled(product, total)
+            for total, product in pairs
+            if max(len(total.own_shape), len(product.own_shape)) > len(self.shape)
+        )
+        return itertools.islice((term for term in made if term is not None), SIMPLEST)
+
+    @cached_property
+    def simplest(self) -> tuple[list[tuple[Term, ...]], np.ndarray]:
+        """The first so many terms (see ``made``), each direction of the space once, and their values at the sample, of
+        length 1."""
+        found, columns, seen = [], [], set()
+        for terms, values in self._by_factors():
+            size = np.abs(values).max(axis=1)
+            usable = (size > 0) & np.isfinite(size)
+            values = values[usable] / size[usable, None]
+            largest = np.take_along_axis(values, np.abs(values).argmax(axis=1)[:, None], axis=1)
+            keys = np.round(values * np.sign(largest), 9) + 0.0
+            for term, value, key in zip(itertools.compress(terms, usable), values, keys, strict=True):
+                if (name := key.tobytes()) not in seen:
+                    seen.add(name)
+                    found.append(term)
+                    columns.append(value / np.linalg.norm(value))
+            if len(found) >= SIMPLEST or self.over():
+                break
+        return found[:SIMPLEST], np.array(columns[:SIMPLEST])
+
+    def near(self, difference: np.ndarray, allowed: float, *, by_row: bool = False) -> list[Term]:
+        """Terms of which a multiple, or another multiple in each row, comes within ``allowed`` of the difference at the
+        sample; the simplest first."""
+        d = difference[self.index].reshape(self.rows if by_row else 1, -1)
+        most = d.size * allowed**2 + 1e-12 * np.vdot(d, d)
+        found: list[tuple[int, int, Term]] = []
+        for kind, terms in enumerate((self.products, self.triples, self.sums)):
+            if terms.terms and not self.over():
+                values = terms.values.reshape(-1, *d.shape)
+                left = _left(np.vdot(d, d), np.einsum("trc,rc->tr", values, d), (values**2).sum(axis=2))
+                close = [terms.terms[i] for i in np.nonzero(left <= most)[0]]
+                found += [(term.factors, kind, term) for term in close]
+        found += [(term.factors, 3, term) for term in self._near_scaled(d, most)]
+        if not by_row:
+            found += [(term.factors, 3, term) for term in self._near_summed(difference, allowed)]
+        return [term for *_, term in sorted(found, key=lambda entry: entry[:2])]
+
+    def _near_scaled(self, d: np.ndarray, most: float) -> Iterator[Term]:
+        """Products times sums, all in the gradient's shape."""
+        products, p = self.products.repeated(self.shape)
+        sums, s = self.sums.repeated(self.shape)
+        if not products or not sums or self.over():
+            return
+        p, s = p.reshape(-1, *d.shape), s.reshape(-1, *d.shape)
+        left = np.zeros((len(sums), len(products)))
+        for row, target in enumerate(d):
+            along = s[:, row] @ (p[:, row] * target).T
+            left += _left(target @ target, along, s[:, row] ** 2 @ (p[:, row] ** 2).T, rows=False)
+        for i, j in np.argwhere(left <= most):
+            if made := self._scaled(products[j], sums[i]):
+                yield made
+
+    def _near_summed(self, difference: np.ndarray, allowed: float) -> Iterator[Term]:
+        """Products times sums, then summed over leading axes."""
+        index = tuple(axis[:: max(1, len(axis) // SUMMED_AT)] for axis in self.index)
+        d = np.ravel(difference[index])
+        most = d.size * allowed**2 + 1e-12 * (d @ d)
+        by_shape = (_grouped(terms, lambda term: term.own_shape) for terms in (self._products, self._sums))
+        for (a, products), (b, sums) in itertools.product(*(terms.items() for terms in by_shape)):
+            full = _summed_shape(a, b, self.shape)
+            if full is None or self.over():
+                continue
+            along, size = np.zeros((len(sums), len(products))), np.zeros((len(sums), len(products)))
+            for entry in range(len(d)):
+                at = (*(slice(None),) * (len(full) - len(self.shape)), *(axis[entry] for axis in index))
+                p, s = (
+                    np.array([np.ravel(_product_at(term, full, at)) for term in terms])
+                    for terms in (products, sums)
+                )
+                value = s @ p.T
+                along += d[entry] * value
+                size += value**2
+            for i, j in np.argwhere(_left(d @ d, along, size, rows=False) <= most):
+                if made := self._scaled(products[j], sums[i]):
+                    yield made
+
+    def _scaled(self, product: Term, total: Term) -> Term | None:
+        made = _product(product, total)
+        return None if made is None else _fit(made, self.shape)
+
+
+class _Terms:
+    """Those terms that fit the gradient's shape, and their values at a sample of its entries."""
+
+    def __init__(self, terms: list[Term], shape: tuple[int, ...], index: tuple[np.ndarray, ...]) -> None:
+        self.terms = [made for term in terms if (made := _fit(term, shape))]
+        self.values = np.array([term.at(index) for term in self.terms])
+
+    def repeated(self, shape: tuple[int, ...]) -> tuple[list[Term], np.ndarray]:
+        """Those that are not summed over leading axes."""
+        which = [i for i, term in enumerate(self.terms) if len(term.own_shape) <= len(shape)]
+        return [self.terms[i] for i in which], self.values[which] if which else self.values[:0]
+
+
+def _left(whole: float, along: np.ndarray, size: np.ndarray, rows: bool = True) -> np.ndarray:
+    """The square of what a multiple of a term leaves of the difference; of rows, each with its multiple, in sum."""
+    with np.errstate(all="ignore"):
+        explained = np.where(size > 0, along**2 / size, -np.inf)
+    left = whole - (explained.sum(axis=-1) if rows else explained)
+    return np.where(np.isfinite(left), left, np.inf)
+
+
+def _sample(shape: tuple[int, ...], wrong: np.ndarray) -> tuple[int, tuple[np.ndarray, ...]]:
+    """Entries of a few rows and columns, as many of them as wrong ones as there are, evenly spread: how many rows, and
+    the index of the entries, row by row."""
+    if not shape:
+        return 1, ()
+    wrong = wrong.reshape(-1, shape[-1])
+    columns = _spread(wrong.any(axis=0), COLUMNS if wrong.size > SAMPLE and len(wrong) > 1 else SAMPLE)
+    rows = _spread(wrong[:, columns].any(axis=1), max(1, SAMPLE // max(1, len(columns))))
+    return len(rows), np.unravel_index((rows[:, None] * shape[-1] + columns).ravel(), shape)
+
+
+def _spread(wrong: np.ndarray, count: int) -> np.ndarray:
+    """Positions: all if they are few, else wrong ones, evenly spread; some right ones where these are not enough."""
+    if len(wrong) <= count:
+        return np.arange(len(wrong))
+    order = np.argsort(~wrong, kind="stable")
+    if wrong.sum() > count:
+        order = np.nonzero(wrong)[0][np.linspace(0, wrong.sum() - 1, count).astype(int)]
+    return np.sort(order[:count])
+
+
+def _atoms(terms: Mapping[str, np.ndarray]) -> list[Term]:
+    """The arrays, one over those smaller than y, and the exponential of a y that is a logarithm of probabilities."""
     atoms = [
-        Term(name, "", value, 1) for name, value in terms.items() if 0 < value.size <= LARGEST and value.any()
+        Term(name, "", 1, (value,))
+        for name, value in terms.items()
+        if 0 < value.size <= LARGEST and value.any()
     ]
-    statistics = [atom for atom in atoms if atom.value.size < np.size(terms.get("y")) and atom.value.all()]
-    for atom in statistics:
-        atoms += [
-            Term(f"1/{atom.text}", "", 1 / atom.value, 1),
-            Term(f"1/{atom.text}²", "", atom.value**-2.0, 2),
-        ]
-    pairs = _products(atoms)
-    products = [*atoms, *pairs]
-    triples = [made for pair in pairs for atom in atoms if (made := _product(pair, atom))]
-    sums = [total for product in products for total in _sums(product)]
-    scaled = [made for total in sums for product in products if (made := _product(product, total))]
-    found: list[Term] = []
-    seen: set[bytes] = set()
-    for term in sorted([*products, *triples, *sums, *scaled], key=lambda term: term.factors):
-        fitted = _fit(term, shape)
-        if fitted is None or not fitted.value.any():
-            continue
-        direction = fitted.value.ravel() / np.abs(fitted.value).max()
-        key = np.round(direction * np.sign(direction[np.argmax(np.abs(direction))]), 9).tobytes()
-        if key not in seen:
-            seen.add(key)
-            found.append(fitted)
-    return found
+    for atom in list(atoms):
+        (value,) = atom.parts
+        if value.size < np.size(terms.get("y")) and value.all():
+            atoms += [
+                Term(f"1/{atom.text}", "", 1, (1 / value,)),
+                Term(f"1/{atom.text}²", "", 2, (value**-2.0,)),
+            ]
+        elif atom.text == "y" and value.ndim and (value <= 0).all():
+            atoms.append(Term("exp(y)", "", 1, (np.exp(value),)))
+    return atoms
 
 
 def matrix_products(
@@ -102,13 +352,14 @@ def matrix_products(
             if merge:
                 a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
             for (left, p), (right, q) in itertools.product(_orientations(one, a), _orientations(other, b)):
-                if p.shape[-1] == q.shape[-2]:
-                    try:
-                        value = p @ q
-                    except ValueError:
-                        continue
-                    if value.shape == shape:
-                        yield f"{left} @ {right}", value
+                batch = _broadcast(p.shape[:-2], q.shape[:-2])
+                if (
+                    p.shape[-1] == q.shape[-2]
+                    and batch == shape[:-2]
+                    and shape[-2:] == (p.shape[-2], q.shape[-1])
+                ):
+                    if math.prod(shape) * p.shape[-1] <= MULTIPLICATIONS:
+                        yield f"{left} @ {right}", p @ q
 
 
 def _orientations(name: str, value: np.ndarray) -> tuple[tuple[str, np.ndarray], tuple[str, np.ndarray]]:
@@ -121,9 +372,7 @@ def _products(atoms: list[Term]) -> list[Term]:
 
 
 def _product(one: Term, other: Term) -> Term | None:
-    try:
-        value = one.value * other.value
-    except ValueError:
+    if _broadcast(one.own_shape, other.own_shape) is None:
         return None
     if other.text.startswith("1/"):
         text = one.text + other.text[1:]
@@ -131,25 +380,59 @@ def _product(one: Term, other: Term) -> Term | None:
         text = other.text + one.text[1:]
     else:
         text = f"{one.text}²" if one is other else f"{one.text}·{other.text}"
-    return Term(text, one.note + other.note, value, one.factors + other.factors)
+    return Term(text, one.note + other.note, one.factors + other.factors, (*one.parts, *other.parts))
 
 
 def _sums(term: Term) -> Iterator[Term]:
-    for axis, length in enumerate(term.value.shape):
-        if length > 1:
-            note = f" (Σ over axis {axis})"
-            yield Term(f"Σ({term.text})", note, term.value.sum(axis=axis, keepdims=True), term.factors + 1)
+    axes = [axis for axis, length in enumerate(term.own_shape) if length > 1]
+    value = term.value if axes else None
+    for axis in axes:
+        total = value.sum(axis=axis, keepdims=True)
+        yield Term(f"Σ({term.text})", f" (Σ over axis {axis})", term.factors + 1, (total,))
 
 
 def _fit(term: Term, shape: tuple[int, ...]) -> Term | None:
     """The term in the gradient's shape: repeated along axes it lacks, summed over leading ones too many."""
-    value = term.value
-    extra = value.ndim - len(shape)
-    if extra > 0:
-        note = "" if value.shape[:extra] == (1,) * extra else " (Σ over the leading axes)"
-        text = f"Σ({term.text})" if note and "Σ" not in term.text else term.text
-        term = Term(text, term.note or note, value.sum(axis=tuple(range(extra))), term.factors + bool(note))
+    own = term.own_shape
+    extra = max(0, len(own) - len(shape))
+    if any(n not in (1, m) for n, m in zip(own[extra:][::-1], shape[::-1], strict=False)):
+        return None
+    if any(n != 1 for n in own[:extra]):
+        text = f"Σ({term.text})" if "Σ" not in term.text else term.text
+        note = term.note or " (Σ over the leading axes)"
+        return replace(term, text=text, note=note, factors=term.factors + 1, shape=shape)
+    return replace(term, shape=shape)
+
+
+def _summed_shape(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Of a product of arrays of two shapes that has leading axes too many: these, then the gradient's; None of another."""
+    own = _broadcast(a, b)
+    extra = 0 if own is None else len(own) - len(shape)
+    if extra <= 0 or any(n not in (1, m) for n, m in zip(own[extra:], shape, strict=True)):
+        return None
+    return (*own[:extra], *shape) if math.prod(own[:extra]) <= LEADING else None
+
+
+@lru_cache(4096)
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     try:
-        return Term(term.text, term.note, np.broadcast_to(term.value, shape), term.factors)
+        return np.broadcast_shapes(*shapes)
     except ValueError:
         return None
+
+
+def _grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Hashable, list[Item]]:
+    found = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
+    return dict(found)
+
+
+def _positions(terms: list[Term]) -> dict[int, list[int]]:
+    """Where terms of so many factors stand."""
+    return _grouped(range(len(terms)), lambda i: terms[i].factors)
+
+
+def _product_at(term: Term, full: tuple[int, ...], at: tuple) -> np.ndarray:
+    parts = (part if part.shape == full else np.broadcast_to(part, full) for part in term.parts)
+    return math.prod(part[at] for part in parts)

@@ -53,7 +53,7 @@ def varied(case: Case, rows_of: RowsOf) -> list[Row]:
 def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
     refused = ""
     for inputs in variation.tries:
-        other = replace(case, inputs=inputs, given_dy=None, suspects={})
+        other = replace(case, inputs=inputs, given_dy=None, suspects={}, references={}, drawn=False)
         try:
             y = other.y_as_given
         except Exception as error:

@@ -1,0 +1,79 @@
+"""What backward returns with one of its arguments changed: the reference may be one of these.
+
+A saved array negated, two exchanged, ``1 + w`` in place of ``w``, ``dy`` and ``saved`` in each other's place. Each is a mistake
+that people make, and named in words; what cannot be called that way is left out.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from backpass.verify.case import Case, named_arrays
+from backpass.verify.convert import is_floating, to_kind_of, to_numpy
+
+
+def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Each variant in words and the gradient of input ``at`` that it gives, for ``diagnose(variants=…)``. Lazy: backward
+    runs when the next one is asked for."""
+    try:
+        y, saved = case._run
+        dy = to_kind_of(y, case.dy)
+        names = dict(named_arrays(saved))
+    except Exception:
+        return
+    for says, changed in _changed(saved, names):
+        yield from _called(case, at, says, lambda changed=changed: case.subject.backward(dy, changed))
+    yield from _called(
+        case, at, "backward(saved, dy): its arguments are exchanged", lambda: case.subject.backward(saved, dy)
+    )
+
+
+def _changed(saved: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """``saved`` with an array changed, where it can be built again."""
+    for name, value in names.items():
+        yield f"backward with {name} negated: its sign is wrong", _with(saved, {name: -value})
+    for (one, a), (other, b) in itertools.combinations(names.items(), 2):
+        if tuple(a.shape) == tuple(b.shape):
+            says = f"backward with {one} and {other} exchanged"
+            yield says, _with(saved, {one: b, other: a})
+    for name, value in names.items():
+        yield (
+            f"backward with 1 + {name}: got uses {name} where 1 + {name} is meant",
+            _with(saved, {name: 1 + value}),
+        )
+        yield (
+            f"backward with {name} − 1: got uses {name} where {name} − 1 is meant",
+            _with(saved, {name: value - 1}),
+        )
+
+
+def _with(saved: Any, new: dict[str, Any]) -> Any:
+    """``saved`` with other arrays under these names, as ``named_arrays`` has them; None where it cannot be built again."""
+    if isinstance(saved, dict):
+        by_name = {str(key): key for key in saved}
+        return {**saved, **{by_name[name]: value for name, value in new.items()}}
+    if hasattr(saved, "_replace"):
+        return saved._replace(**new)
+    if isinstance(saved, (tuple, list)):
+        return type(saved)(new.get(f"saved[{i}]", value) for i, value in enumerate(saved))
+    if is_floating(saved):
+        return new["saved"]
+    changed = copy.copy(saved)
+    for name, value in new.items():
+        object.__setattr__(changed, name, value)  # of a frozen dataclass too
+    return changed
+
+
+def _called(case: Case, at: int, says: str, backward: Callable[[], Any]) -> Iterator[tuple[str, np.ndarray]]:
+    try:
+        with np.errstate(all="ignore"):
+            gradient = case.by_input(backward())[at]
+    except Exception:
+        return
+    if gradient is not None and np.isfinite(gradient := to_numpy(gradient)).all():
+        yield says, gradient
