@@ -33,6 +33,15 @@ def differentiate(
     case: Case, function: Callable[..., Array], dtype=None
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     """y, and the gradients autograd finds for it, on fresh tensors of ``dtype`` (float64 unless given)."""
+    key = (function, dtype)
+    if key not in case.differentiated:
+        case.differentiated[key] = _differentiate(case, function, dtype)
+    return case.differentiated[key]
+
+
+def _differentiate(
+    case: Case, function: Callable[..., Array], dtype
+) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     import torch
 
     leaves = [to_torch(value, case.device, dtype) for value in case.inputs]

@@ -54,6 +54,16 @@ class Case:
     suspects: dict[tuple[str, str], Suspect] = field(default_factory=dict, compare=False)
     references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict, compare=False)
 
+    @cached_property
+    def differentiated(self) -> dict[Any, tuple[np.ndarray, dict[int, np.ndarray]]]:
+        """What autograd found for this case already, by function and dtype."""
+        return {}
+
+    @cached_property
+    def moved(self) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """By input, the first difference that was taken; see ``finite_difference.first_difference``."""
+        return {}
+
     @property
     def rng(self) -> np.random.Generator:
         """A fresh generator: each method draws the same, whichever others ran."""

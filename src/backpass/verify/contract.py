@@ -32,7 +32,7 @@ def run(case: Case) -> list[Row]:
     done = Run(case)
     faults = list(_faults(done))
     if not faults:
-        faults = [*another_call(done), *other_strides(done), *_where_infinite(done)]
+        faults = list(another_call(done)) or [*other_strides(done), *_where_infinite(done)]
     how = HOW
     if not faults and not case.subject.stateless:
         faults = list(state_faults(done))

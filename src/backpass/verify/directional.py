@@ -12,7 +12,7 @@ from backpass.verify.comparison import judge_gradient
 from backpass.verify.report import FAILED, PASSED, Row
 
 RANDOM = 8  # directions for each input
-LARGE, RANDOM_IF_LARGE = 1 << 20, 2  # elements, from which there are fewer
+LARGE, RANDOM_IF_LARGE = 1 << 20, 1  # elements, from which there are fewer
 COORDINATES = 128  # up to this many elements, each coordinate is a direction as well
 SLOPES_DIFFER = f"the slopes along random directions differ; inputs of at most {COORDINATES} elements are compared one by one"
 
