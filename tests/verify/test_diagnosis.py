@@ -243,7 +243,7 @@ class TestInATable:
     @staticmethod
     def report(op, backward, *inputs):
         report = check(SimpleNamespace(**{**vars(op), "backward": backward}), *inputs, raises=False)
-        return "\n".join(what for _, what in report.findings())
+        return "\n".join(f"{where}: {what}" for where, what in report.findings())
 
     def test_softmax_without_its_sum(self):
         found = self.report(softmax, lambda dy, saved: saved.y * dy, X)

@@ -157,14 +157,17 @@ class Case:
 
     def native(self, values: tuple[object, ...]) -> tuple[object, ...]:
         """Fresh copies of NumPy arrays in the library in which forward runs, in the dtype that it is fed."""
-        copied = [value.astype(self.fed) if is_floating(value) else value for value in values]
-        if self.uses_torch:
-            return tuple(_torch_like(value, self.device) for value in copied)
-        return tuple(_copy(value) if is_array(value) else value for value in copied)
+        copied = [
+            value.astype(self.fed) if is_floating(value) else _copy(value) if is_array(value) else value
+            for value in values
+        ]
+        return (
+            tuple(_torch_like(value, self.device) for value in copied) if self.uses_torch else tuple(copied)
+        )
 
     def rounded(self, values: np.ndarray) -> np.ndarray:
         """float64 values, rounded to the case's precision."""
-        return values.astype(self.precision).astype(np.float64)
+        return values if self.precision == "float64" else values.astype(self.precision).astype(np.float64)
 
     def forward(self, values: tuple[object, ...]) -> np.ndarray:
         """y for NumPy inputs (real or complex), through that library."""
@@ -363,7 +366,7 @@ def _torch_like(value: object, device: str):
 
     if not is_array(value):
         return value
-    return torch.as_tensor(np.array(value)).to(device)
+    return torch.as_tensor(value).to(device)
 
 
 def _back(value: Array) -> np.ndarray:
@@ -378,5 +381,5 @@ def _one_array(y: object) -> Array:
 
 
 def _largest(x: np.ndarray) -> float:
-    finite = np.abs(x[np.isfinite(x)])
-    return float(finite.max()) if finite.size else 0.0
+    largest = float(np.abs(x).max(initial=0.0))
+    return largest if np.isfinite(largest) else float(np.abs(x[np.isfinite(x)]).max(initial=0.0))

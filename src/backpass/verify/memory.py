@@ -166,7 +166,7 @@ def _equal(done: Run, got: np.ndarray | None, expected: np.ndarray | None, scale
         return got is expected
     if got.shape != expected.shape:
         return False
-    if np.array_equal(got, expected, equal_nan=True):
+    if np.array_equal(got, expected):
         return True
     unit = epsilon(done.y, *(value for value in done.inputs if is_floating(value)))
     finite = np.abs(expected[np.isfinite(expected)])
