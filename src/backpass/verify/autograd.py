@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -48,7 +49,9 @@ def _differentiate(
     for at in case.differentiable:
         leaves[at].requires_grad_()
     try:
-        y, _ = join(function(*leaves))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy's functions on tensors
+            y, _ = join(function(*leaves))
     except Exception as error:
         if case.subject.shapes is not None:
             raise
