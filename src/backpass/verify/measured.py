@@ -11,11 +11,14 @@ import numpy as np
 
 from backpass.verify.convert import EPSILON
 
-TINY = 2.0**-24  # half of what float32 resolves; a float64 computation resolves 2^28 steps of it
+# Relative steps of the inputs. Float32 resolves 2^-24, the mean of a few thousand numbers that move at random moves
+# that many times the root less, and over the longest step a float64 function of conditioning 1 bends by 2^-36.
+STEP = 2.0**-18
+SHORTER = STEP / 8  # a float64 function bends 64 times less over it; float32 rounds as before
 TINIER = 2.0**-40  # hardly ever carries a float32 number to the next one
-ROUGH = 2.0**-30  # of y, by which steps of float32 make it rough and float64's conditioning seldom does
-ENOUGH = 1000  # elements of y, of which one draw says all
-DRAWS = 3  # of fewer
+ROUGH = 2.0**-30  # of y: float32 rounds by 2^-25
+ENOUGH = 1000  # elements of y that are looked at digit by digit
+FEW = 8  # elements, of which each counts
 MANY = 1 << 16  # elements at most of which one looks
 
 
@@ -29,22 +32,27 @@ def computed_precision(
     for the ``values``.
 
     Two signs betray it. The outputs hold no more digits than the coarser type has, though the inputs do. Or they are
-    rough: over steps so small that a float64 function is a straight line, they move in jumps.
+    rough: over steps so small that a float64 function is a straight line, they move in jumps, as where one factor of y
+    was computed in float32.
     """
-    rough = 0.0
     with np.errstate(all="ignore"):
-        for _ in range(1 if y.size >= ENOUGH else DRAWS):
-            directions = [2 * rng.random(v.shape) - 1 for v in values]
-            half, whole = (_at(forward, values, directions, step) for step in (TINY / 2, TINY))
+        for signed in (True, False, True):
+            directions = [2 * rng.random(v.shape) - signed for v in values]
+
+            def roughness(step: float, directions=directions) -> float:
+                half, whole = (_at(forward, values, directions, step * part) for part in (0.5, 1))
+                return _roughness(y, half, whole)
+
+            whole = _at(forward, values, directions, STEP)
             for precision in ("bfloat16", "float16", "float32"):
                 if _holds_no_more_than(whole, precision):
                     return precision
-            rough = max(rough, _roughness(y, half, whole))
-        if rough <= ROUGH:
-            return "float64"
-        # Ill-conditioned float64, or a forward that is not deterministic, is as rough over any step.
-        half, whole = (_at(forward, values, directions, step) for step in (TINIER / 2, TINIER))
-    return "float32" if _roughness(y, half, whole) < rough / 8 else "float64"
+            # A curve is straighter over shorter steps. Ill-conditioned float64, or a forward that is not
+            # deterministic, is as rough over any step.
+            rough = roughness(STEP)
+            if rough > ROUGH and roughness(SHORTER) > rough / 16 and roughness(TINIER) < rough / 8:
+                return "float32"
+    return "float64"
 
 
 def _at(forward: Callable, values: list[np.ndarray], directions: list[np.ndarray], step: float) -> np.ndarray:
@@ -74,7 +82,8 @@ def _digits_fit(y: np.ndarray, bits: int) -> np.ndarray:
 def _roughness(y: np.ndarray, half: np.ndarray, whole: np.ndarray) -> float:
     """How far three values are from a straight line: the root mean square, over y's largest; 0 for what is no rounding.
 
-    Both steps go to one side, so that a kink at the inputs does not count.
+    Both steps go to one side, so that a kink at the inputs does not count; a kink between them shows at few elements, and
+    the roughest do not count either.
     """
     if half.shape != y.shape or whole.shape != y.shape:
         return 0.0
@@ -82,8 +91,8 @@ def _roughness(y: np.ndarray, half: np.ndarray, whole: np.ndarray) -> float:
     off = np.abs(whole - 2 * half + y)
     known = np.isfinite(off)
     size = np.abs(y[known]).max(initial=0.0)
-    if (
-        size == 0 or off[known].max(initial=0.0) > EPSILON["bfloat16"] * size
-    ):  # a jump, such as a rounding's own
+    off = np.sort(off[known])
+    if size == 0 or off[-1] > EPSILON["bfloat16"] * size:  # a jump, such as a rounding's own
         return 0.0
-    return float(np.sqrt(np.mean(off[known] ** 2)) / size)
+    few = 0 if off.size < FEW else 1 + off.size // ENOUGH
+    return float(np.sqrt(np.mean((off[: off.size - few] / size) ** 2)))
