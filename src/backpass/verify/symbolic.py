@@ -19,6 +19,7 @@ import numpy as np
 
 from backpass.arrays import Array, is_array
 from backpass.verify.case import Case, NotRun, Suspect, first_line
+from backpass.verify.convert import is_floating
 from backpass.verify.diagnosis import diagnose
 from backpass.verify.drawing import MULTIPLES, draw_like, fitting
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
@@ -172,6 +173,16 @@ def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
     if few and case.subject.stem not in MULTIPLES:
         return [different]
     return [_drawn(case, *run) for run in (TWICE[1:] if given.get("*") == () else TWICE)]
+
+
+def structure(case: Case) -> tuple:
+    """All that the symbols see of an operation's case: the shapes at which they run, its tokens, its options."""
+    seen = [
+        None if value is None else (value.shape, b"" if is_floating(value) else value.tobytes())
+        for values in drawn(case)
+        for value in values
+    ]
+    return case.seed, tuple(seen), tuple(sorted(case.subject.options.items()))
 
 
 def _drawn(
