@@ -52,6 +52,8 @@ def run(case: Case) -> list[Row]:
     """One row a gradient. Raises NotRun where forward cannot compute with symbols, or SymPy is missing."""
     if importlib.util.find_spec("sympy") is None:
         raise NotRun("sympy is not installed")
+    if any(is_array(value) and np.iscomplexobj(value) for value in case.float64):
+        raise NotRun("an input is complex, and symbols are real")
     if case.subject.torch_only:
         raise NotRun("an autograd.Function computes with tensors, not with symbols")
     runs = [_run(case, values) for values in drawn(case)]
