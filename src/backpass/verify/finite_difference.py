@@ -29,8 +29,7 @@ KINK_DIRECTIONS = 4
 COARSEST = 0.1  # the largest tolerance that still says something
 # A difference's own error, seen with other steps: truncation goes with the step's square, rounding with its inverse.
 OTHER_STEPS = (0.5, 0.7, 1.4)
-DOUBT = 4  # so many times what they differ by is not held against a backward
-SURE = 16  # by so many times more backward is off, within whatever tolerance
+DOUBT = 4  # up to so many times what they differ by is their own; more is held against a backward
 LEAST = 1e-5  # of the gradient, below which float32 does not say
 OFF = "off by far more than differences with other steps are from one another"
 
@@ -55,7 +54,7 @@ def _reconsidered(row: Row, case: Case, at: int, steps: dict, *, low: bool) -> R
     if row.verdict == FAILED:
         return _doubted(row, case, at, steps)
     # In float32 the tolerance allows for noise that may not be there.
-    if row.verdict == PASSED and low and row.error > max(SURE * _own_error(case, at, steps), LEAST):
+    if row.verdict == PASSED and low and row.error > max(DOUBT * _own_error(case, at, steps), LEAST):
         case.suspects.setdefault((NAME, row.quantity), Suspect(row.error / 2, lambda seconds: OFF))
         return replace(row, verdict=FAILED, reason=OFF)
     return row
