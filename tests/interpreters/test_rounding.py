@@ -176,6 +176,14 @@ class TestBounds:
         total = x.__array_namespace__().sum(x)
         assert total.d == pytest.approx(4096 * (2.0**-8 + 4095 * 2.0**-24), rel=1e-2)
 
+    def test_numpy_rounds_every_sum_of_rows(self):
+        rows = RNG.standard_normal((300, 40)).astype(np.float16)
+        error = np.abs(np.sum(rows, axis=0).astype(float) - rows.astype(float).sum(axis=0))
+        once, each = (rounding.Namespace(short_sums=short).array(rows, "float16") for short in (False, True))
+        once, each = (x.__array_namespace__().sum(x, axis=0).d for x in (once, each))
+        assert (error > 2 * once).any()
+        assert (error <= each).all()
+
     def test_overflow_has_no_bound(self):
         x = rounding.array([300.0, 2.0], "float16")
         assert np.isinf((x * x).d).tolist() == [True, False]
