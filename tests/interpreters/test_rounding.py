@@ -176,6 +176,14 @@ class TestBounds:
         total = x.__array_namespace__().sum(x)
         assert total.d == pytest.approx(4096 * (2.0**-8 + 4095 * 2.0**-24), rel=1e-2)
 
+    def test_numpy_rounds_every_sum_of_rows(self):
+        rows = np.random.default_rng(0).standard_normal((300, 40)).astype(np.float16)
+        error = np.abs(np.sum(rows, axis=0).astype(float) - rows.astype(float).sum(axis=0))
+        once, each = (rounding.Namespace(short_sums=short).array(rows, "float16") for short in (False, True))
+        once, each = (x.__array_namespace__().sum(x, axis=0).d for x in (once, each))
+        assert (error > 2 * once).any()
+        assert (error <= each).all()
+
     def test_overflow_has_no_bound(self):
         x = rounding.array([300.0, 2.0], "float16")
         assert np.isinf((x * x).d).tolist() == [True, False]
@@ -201,10 +209,11 @@ class TestBounds:
     @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
     def test_p_is_of_the_size_of_the_errors(self, dtype):
         """Of random numbers: neither exceeded by the root mean square, nor larger than a few times it."""
-        x = RNG.standard_normal((16, 512))
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((16, 512))
         tensor = torch.from_numpy(x).to(getattr(torch, dtype))
         _, saved = softmax.forward(tensor)
-        dy = torch.from_numpy(RNG.standard_normal(x.shape)).to(tensor.dtype)
+        dy = torch.from_numpy(rng.standard_normal(x.shape)).to(tensor.dtype)
         dx = to_numpy(softmax.backward(dy, saved))
         _, (bounded,) = rounding.run(softmax, [to_numpy(tensor)], to_numpy(dy), dtype)
         rms = np.sqrt(np.mean((dx - bounded.to_numpy()) ** 2) / np.mean(bounded.squares))

@@ -159,6 +159,28 @@ class TestMeans:
         assert rows_failed(judged(wrong, x, t)) == {"dx"}
 
 
+# PyTorch's own functions, and the shapes of their inputs.
+T = torch.arange(12) % 9
+OPERATORS = {
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, w.shape, w, b), (5, 33), (33,), (33,)),
+    "rms_norm": (lambda x, w: F.rms_norm(x, w.shape, w, 1e-5), (5, 33), (33,)),
+    "softmax": (lambda x: F.softmax(x, -1), (5, 40)),
+    "log_softmax": (lambda x: F.log_softmax(x, -1), (5, 40)),
+    "cross_entropy": (lambda x: F.cross_entropy(x, T), (12, 9)),
+    "cross_entropy, summed": (lambda x: F.cross_entropy(x, T, reduction="sum"), (12, 9)),
+    "attention": (F.scaled_dot_product_attention, *[(2, 8, 4)] * 3),
+    "linear": (F.linear, (6, 17), (5, 17), (5,)),
+    "conv1d": (F.conv1d, (2, 3, 9), (4, 3, 3), (4,)),
+    "embedding": (lambda w: F.embedding(T, w), (9, 5)),
+    "cumsum": (lambda x: torch.cumsum(x, -1), (4, 20)),
+    "logsumexp": (lambda x: torch.logsumexp(x, -1), (4, 20)),
+    "gelu by tanh": (lambda x: F.gelu(x, approximate="tanh"), (5, 9)),
+    "three factors": (lambda a, b, c: a * b * c, *[(5, 9)] * 3),
+    **{f.__name__: (f, (5, 9)) for f in (torch.tanh, torch.exp, F.silu, F.softplus, F.gelu)},
+    **{f.__name__: (f, (5, 9), (5, 9)) for f in (F.mse_loss, torch.mul)},
+}
+
+
 class TestRight:
     @pytest.mark.parametrize("stem", ops.STEMS)
     def test_operations_pass(self, stem):
@@ -169,16 +191,13 @@ class TestRight:
             assert report.passed or (stem == "relu" and not report.failed), report
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @pytest.mark.parametrize(
-        "function",
-        [torch.tanh, F.silu, F.softplus, torch.exp, F.mse_loss, torch.mul],
-        ids=lambda function: function.__name__,
-    )
-    def test_pytorchs_operators_pass(self, function, dtype):
-        two = function in (F.mse_loss, torch.mul)
+    @pytest.mark.parametrize("name", OPERATORS)
+    def test_pytorchs_operators_pass(self, name, dtype):
+        """With autograd's gradient as their backward."""
+        function, *shapes = OPERATORS[name]
 
-        def forward(x, z=None):
-            leaves = [a.detach().requires_grad_() for a in (x, z)[: 1 + two]]
+        def forward(*inputs):
+            leaves = [a.detach().requires_grad_() for a in inputs]
             y = function(*leaves)
             return y.detach(), (y, leaves)
 
@@ -186,8 +205,8 @@ class TestRight:
             return torch.autograd.grad(*saved, dy, retain_graph=True)
 
         wrapped = SimpleNamespace(forward=forward, backward=backward)
-        for seed in range(4):
-            inputs = [normal(5, 9, seed=seed + 10 * at, dtype=dtype) for at in range(1 + two)]
+        for seed in range(2):
+            inputs = [normal(*shape, seed=seed + 10 * at, dtype=dtype) for at, shape in enumerate(shapes)]
             assert judged(wrapped, *inputs, operator=function, seed=seed).passed
 
     def test_a_forward_that_computes_in_float32_is_judged_there(self, monkeypatch):
