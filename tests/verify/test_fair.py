@@ -262,3 +262,132 @@ class TestProgress:
         monkeypatch.setattr(sys, "stderr", terminal := self.Terminal())
         check("softmax", methods=["contract"], raises=False)
         assert terminal.text == ""
+
+
+class TestRightInLowPrecision:
+    """Found by a reviewer: each was accused."""
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    @pytest.mark.parametrize("times", [1, 20, 60])
+    def test_a_softmax_that_is_saturated_and_has_no_operator(self, dtype, times):
+        def forward(x):
+            e = torch.exp(x - x.amax(-1, keepdim=True))
+            return (e / e.sum(-1, keepdim=True),) * 2
+
+        softmax = own(forward, lambda dy, y: y * (dy - (y * dy).sum(-1, keepdim=True)))
+        x = (times * torch.tensor(X)).to(dtype)
+        assert not check(softmax, x, methods=["precision"], raises=False).failed
+
+    def test_numpy_adds_rows_one_by_one(self):
+        rng = np.random.default_rng(0)
+        x, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((4096, 8), (8,)))
+        assert check(own(lambda x, b: (x + b, None), lambda dy, saved: (dy, dy.sum(0))), x, b).passed
+        short = own(lambda x, b: (x + b, None), lambda dy, saved: (dy, dy[1:].sum(0)))
+        assert check(short, x, b, methods=["precision"], raises=False).failed
+
+    def test_rows_far_from_zero(self):
+        def forward(x):
+            c = x - x.mean(-1, keepdims=True)
+            r = (c * c).mean(-1, keepdims=True) ** -0.5
+            return c * r, (c * r, r)
+
+        def backward(dy, saved):
+            y, r = saved
+            return r * (dy - dy.mean(-1, keepdims=True) - y * (dy * y).mean(-1, keepdims=True))
+
+        far = np.random.default_rng(0).standard_normal((4, 64)) + 1e4
+        assert check(own(forward, backward), far).passed
+        assert check(own(forward, backward), torch.tensor(far)).passed
+
+    def test_float32_that_is_summed_in_another_order_for_other_strides(self):
+        class Softmax(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                y = torch.softmax(x.float(), -1).to(x.dtype)
+                ctx.save_for_backward(y)
+                return y
+
+            @staticmethod
+            def backward(ctx, dy):
+                (y,) = ctx.saved_tensors
+                y, d = y.float(), dy.float()
+                return (y * (d - (d * y).sum(-1, keepdim=True))).to(dy.dtype)
+
+        x = torch.tensor(np.random.default_rng(0).standard_normal((8, 33)))
+        assert check(Softmax, x, operator=lambda x: torch.softmax(x, -1)).passed
+
+    def test_a_small_error_of_float32_alone_is_seen(self):
+        def softmax(factor):
+            def forward(x):
+                e = np.exp((x - x.max(-1, keepdims=True)).astype(np.float32))
+                y = e / e.sum(-1, keepdims=True)
+                return y, y
+
+            def backward(dy, y):
+                return y * (dy - np.float32(factor) * (y * dy).sum(-1, keepdims=True))
+
+            return own(forward, backward)
+
+        assert check(softmax(1), X).passed
+        assert not check(softmax(0.999), X, raises=False).passed
+
+
+class TestAnotherFunction:
+    def test_a_forward_that_autograd_follows_in_part(self):
+        class Cut(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * torch.from_numpy(np.tanh(x.detach().numpy()))
+
+            @staticmethod
+            def backward(ctx, dy):
+                (x,) = ctx.saved_tensors
+                t = torch.tanh(x)
+                return dy * (t + x * (1 - t * t))
+
+        report = check(Cut, torch.tensor(X))
+        assert "does not follow all of forward" in report.of("torch autograd")[0].reason
+
+    def test_numpys_variance_is_not_pytorchs(self):
+        def forward(x):
+            return x.var(axis=-1), x
+
+        def backward(dy, x):
+            return 2 * dy[..., None] * (x - x.mean(axis=-1, keepdims=True)) / x.shape[-1]
+
+        rows = np.random.default_rng(0).standard_normal((4, 2048)).astype(np.float32)
+        for x in (X, rows):
+            report = check(own(forward, backward), x, methods=["finite_difference", "autograd"])
+            assert "a different y on tensors" in report.of("torch autograd")[0].reason
+
+    def test_an_object_called_as_an_operation_is_not_taken_for_it(self):
+        class linear:
+            SHAPES = "x[*, i], w[o, i] -> y[*, o]"
+
+            @staticmethod
+            def forward(x, w):
+                return x @ w.mT, (x, w)
+
+            @staticmethod
+            def backward(dy, saved):
+                x, w = saved
+                return dy @ w, dy.mT @ x
+
+        assert check(linear, X, X[:3]).passed
+
+    def test_a_function_that_writes_over_its_input_and_says_so(self):
+        class Relu(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                x.relu_()
+                ctx.mark_dirty(x)
+                ctx.save_for_backward(x)
+                return x
+
+            @staticmethod
+            def backward(ctx, dy):
+                (y,) = ctx.saved_tensors
+                return dy * (y > 0)
+
+        assert check(Relu, torch.tensor(X)).passed

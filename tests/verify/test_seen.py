@@ -1,7 +1,7 @@
 """More is seen: state between calls, frozen inputs, several outputs, nondeterminism, other shapes and values."""
 
 import time
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -48,6 +48,31 @@ class TestState:
                 return dy * self.mask
 
         assert contract(Relu(), array(X)).startswith("dx is wrong at a second input")
+
+    def test_what_a_module_keeps(self):
+        module, kept = ModuleType("kept"), {}
+
+        def forward(x, w):
+            kept["x"] = x
+            return x @ w, w
+
+        module.forward = forward
+        module.backward = lambda dy, w: (dy @ w.T, kept["x"].T @ dy)
+        assert contract(module, X, X.T.copy()).startswith(
+            "dw changes when forward is called with other inputs"
+        )
+
+    def test_rows_that_have_to_sum_to_one_are_no_state(self):
+        def forward(x, q):
+            log_p = x - np.log(np.exp(x).sum(-1, keepdims=True))
+            return -(q * log_p).sum(), (log_p, q)
+
+        def backward(dy, saved):
+            log_p, q = saved
+            return dy * (np.exp(log_p) - q), -dy * log_p
+
+        q = np.exp(X) / np.exp(X).sum(-1, keepdims=True)
+        assert contract(own(forward, backward), X, q) == ""
 
     def test_a_gradient_that_is_wrong_anyway_is_no_state(self):
         assert contract(own(lambda x: (np.tanh(x), x), lambda dy, x: dy), X) == ""
@@ -227,6 +252,24 @@ class TestVaried:
 
     def test_a_right_one_passes(self):
         assert self.varied(self.tanh(lambda x: 0.0), torch.tensor(X)) == []
+
+    def test_a_backward_that_does_not_claim_more_axes(self):
+        def backward(dy, saved):
+            x, w = saved
+            return dy @ w.T, x.T @ dy
+
+        report = check(own(lambda x, w: (x @ w, (x, w)), backward), X, X.T.copy(), vary=True)
+        (deeper,) = [row for row in report.of("varied inputs") if "one more leading axis" in row.reason]
+        assert deeper.verdict == "not run" and "backward does not" in deeper.reason
+
+    def test_a_permutation_stays_one(self):
+        def forward(x, p):
+            y = np.empty_like(x)
+            y[p] = x
+            return y, p
+
+        op = own(forward, lambda dy, p: (dy[p], None))
+        assert check(op, X[0], np.array([2, 0, 4, 1, 3, 5]), vary=True).passed
 
     def test_lengths_that_need_not_be_equal(self):
         def forward(q, k):

@@ -20,6 +20,7 @@ from backpass.verify.drawing import VARYING, generator
 from backpass.verify.finite_difference import best_step, difference
 from backpass.verify.memory import Run, unequal
 
+SEEN = 1e-7  # of a gradient's natural size, the least that a difference can tell from 0
 WRONG = 1e-3  # of the largest element: a gradient at other inputs that is off by more is wrong
 
 
@@ -75,9 +76,8 @@ def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
     try:
         wrong = _wrong(replace(other, declared=done.case.computes_in))
         first = _wrong(done.case) if wrong else {}
-        if (
-            wrong.keys() - first.keys()
-        ):  # the same numbers elsewhere keep what inputs may owe: rows that sum to 1
+        if wrong.keys() - first.keys():
+            # The same numbers in other places keep what inputs may owe, such as rows that sum to 1.
             same = _wrong(replace(_other_inputs(done.case, 0.0), declared=done.case.computes_in))
             wrong = {at: error for at, error in wrong.items() if at in same}
     except Exception:  # what raises, or is too coarse, is said where it is judged
@@ -123,7 +123,8 @@ def _unlike_slopes(case: Case, got: dict) -> dict[int, float]:
         if got[at] is None or got[at].shape != moved.shape:
             continue
         error, size = abs(float(np.sum(got[at] * moved)) - slopes[1]), max(map(abs, slopes))
-        if error > WRONG * size and error > 4 * abs(slopes[0] - slopes[1]):
+        least = SEEN * case.scale(at) * float(np.linalg.norm(moved))
+        if error > max(WRONG * size, 4 * abs(slopes[0] - slopes[1]), least):
             errors[at] = error / size if size else np.inf
     return errors
 

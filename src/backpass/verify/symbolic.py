@@ -217,7 +217,7 @@ def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
     except Undecided as error:
         raise NotRun(f"{part} branches on values ({first_line(error)})") from None
     except Exception as error:
-        if case.subject.shapes is not None:
+        if case.subject.stem is not None:
             raise
         raise NotRun(f"{part} does not compute with symbols ({first_line(error)})") from None
 
