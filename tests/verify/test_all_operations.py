@@ -31,6 +31,14 @@ def test_a_wrong_backward_is_seen_by_every_method_of_gradients(wrong_softmax):
         assert of_scale[headings.index(method)].startswith("✓")
 
 
+def test_symbols_run_once_for_each_structure_that_they_can_tell_apart(monkeypatch):
+    right = softmax.backward
+    monkeypatch.setattr(softmax, "backward", lambda dy, saved: right(dy, saved) * (2 if dy.ndim == 1 else 1))
+    reports = check_all("softmax").reports["softmax"]
+    verdicts = [row.verdict for report in reports for row in report.of("symbolic")]
+    assert verdicts == ["passed", "FAILED", *["not run"] * (len(reports) - 2)]
+
+
 def test_the_page_shows_the_same_words():
     found = check_all("scale")
     page = found._repr_html_()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -19,9 +20,18 @@ SLOPES_DIFFER = f"the slopes along random directions differ; inputs of at most {
 Derivative = Callable[[int, np.ndarray], tuple[float, np.ndarray]]
 
 
-def rows(case: Case, method: str, tolerance: float, why: str, derivative: Derivative) -> list[Row]:
-    """One row a gradient. ``derivative(at, v)`` returns the slope along v and the direction really taken."""
-    return [_row(case, method, tolerance, why, derivative, at) for at in case.derived]
+def rows(
+    case: Case, method: str, tolerance: float, why: str, derivative: Derivative, in_all: float = math.inf
+) -> list[Row]:
+    """One row a gradient. ``derivative(at, v)`` returns the slope along v and the direction really taken; ``in_all`` limits
+    the coordinates of all inputs together."""
+    found = []
+    for at in case.derived:
+        size = case.float64[at].size
+        each = size <= min(COORDINATES, in_all)
+        in_all -= size if each else 0
+        found.append(_row(case, method, tolerance, why, derivative, at, each))
+    return found
 
 
 def spread(case: Case, at: int, derivatives: Sequence[Derivative]) -> float:
@@ -62,17 +72,19 @@ def _units(x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
     return [np.asarray(unit) for unit in units]
 
 
-def _row(case: Case, method: str, tolerance: float, why: str, derivative: Derivative, at: int) -> Row:
+def _row(
+    case: Case, method: str, tolerance: float, why: str, derivative: Derivative, at: int, each: bool
+) -> Row:
+    """One row: along random directions and, if asked for, along ``each`` coordinate."""
     x = case.float64[at]
     got = case.gradients[at]
     got = np.zeros(x.shape) if got is None else got
     movable = np.isfinite(x)  # elsewhere x + h·v is no step: −∞ stays −∞
-    small = x.size <= COORDINATES
-    coordinates = f" and all {int(movable.sum())} coordinates" if small else ""
+    coordinates = f" and all {int(movable.sum())} coordinates" if each else ""
     directions = _directions(case, x, movable)
     how = f"{len(directions)} random directions{coordinates}; {why}"
 
-    if small:
+    if each:
         by_element = np.full(x.shape, np.nan)  # where x cannot move
         measured = [(slope, moved) for slope, moved in (derivative(at, unit) for unit in _units(x, movable))]
         by_element[movable] = [slope / moved.sum() for slope, moved in measured]
@@ -89,4 +101,4 @@ def _row(case: Case, method: str, tolerance: float, why: str, derivative: Deriva
     of_directions = judge_gradient(replace(case, explain=False), method, at, slopes, expected, tolerance, how)
     if of_directions.verdict == FAILED:
         return replace(of_directions, reason=SLOPES_DIFFER)
-    return replace(row, error=max(row.error, of_directions.error or 0.0)) if small else of_directions
+    return replace(row, error=max(row.error, of_directions.error or 0.0)) if each else of_directions
