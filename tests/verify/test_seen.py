@@ -188,6 +188,18 @@ class TestSeveralOutputs:
         forgets = own(forward, lambda dy, x: dy[0] / np.cosh(x) ** 2)
         assert check(forgets, X, raises=False).of("complex step")[0].verdict == "FAILED"
 
+    def test_a_tuple_saved_is_taken_apart_for_a_diagnosis(self):
+        def backward(dy, saved):
+            x, length = saved
+            return dy[0] / np.cosh(x) ** 2 - dy[1] * x / length
+
+        def forward(x):
+            length = np.sqrt(np.sum(x * x))
+            return (np.tanh(x), length), (x, length)
+
+        report = check(own(forward, backward), X, raises=False)
+        assert report.failed and not report.having("could not run")
+
     @pytest.mark.parametrize("right", [True, False])
     def test_of_a_function(self, right):
         class Norm(torch.autograd.Function):

@@ -32,6 +32,8 @@ from backpass.shapes import (
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")
+# The scores' gradients are stored in the dtype of the scores, and so rounded to 16 bits before they are multiplied.
+OPERANDS = True
 
 
 class Saved(NamedTuple):

@@ -15,6 +15,7 @@ import numpy as np
 
 from backpass.verify.case import Case, named_arrays
 from backpass.verify.convert import is_floating, to_kind_of, to_numpy
+from backpass.verify.outputs import Several
 
 
 def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
@@ -54,6 +55,8 @@ def _changed(saved: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _with(saved: Any, new: dict[str, Any]) -> Any:
     """``saved`` with other arrays under these names, as ``named_arrays`` has them; None where it cannot be built again."""
+    if isinstance(saved, Several):
+        return saved._replace(saved=_with(saved.saved, new))
     if isinstance(saved, dict):
         by_name = {str(key): key for key in saved}
         return {**saved, **{by_name[name]: value for name, value in new.items()}}
