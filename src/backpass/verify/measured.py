@@ -1,6 +1,6 @@
-"""The precision in which a function computes, measured: what it returns may have more digits than it computed.
+"""Measures the precision in which a function computes, which may be lower than its output's dtype.
 
-``f(x.float()).to(x.dtype)``, the form of most kernels, takes float64 and returns float64, with float32's digits.
+``f(x.float()).to(x.dtype)``, the form of most kernels, takes and returns float64 with the accuracy of float32.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from backpass.verify.convert import EPSILON
 
 TINY = 2.0**-24  # half of what float32 resolves; a float64 computation resolves 2^28 steps of it
 TINIER = 2.0**-40  # hardly ever carries a float32 number to the next one
-ROUGH = 2.0**-30  # of y, by which steps of float32 make it rough and float64's conditioning seldom does
-ENOUGH = 1000  # elements of y, of which one draw says all
-DRAWS = 3  # of fewer
-MANY = 1 << 16  # elements at most of which one looks
+ROUGH = 2.0**-30  # of y: steps of float32 make it rougher than this, float64's conditioning seldom does
+ENOUGH = 1000  # elements of y for which one draw is enough
+DRAWS = 3  # draws for fewer
+MANY = 1 << 16  # elements examined at most
 
 
 def computed_precision(
@@ -52,13 +52,13 @@ def _at(forward: Callable, values: list[np.ndarray], directions: list[np.ndarray
 
 
 def _size(x: np.ndarray) -> np.ndarray:
-    """By what each number is to move: itself, or where it is 0 the largest of them, or 1."""
+    """The scale of each number's step: its size or, where it is 0, that of the largest, or 1."""
     size = np.abs(x)
     return np.where(size == 0, size[np.isfinite(size)].max(initial=0.0) or 1.0, size)
 
 
 def _holds_no_more_than(y: np.ndarray, precision: str) -> bool:
-    """Whether every number of y is one of that type, and the smallest use all their digits: a grid's do not."""
+    """Whether that type can represent y, and the smallest numbers use all its digits, unlike those of a grid."""
     y = y.ravel()[:: max(1, y.size // ENOUGH)]
     y = np.sort(np.abs(y[np.isfinite(y) & (y != 0)]))
     bits = {"bfloat16": 8, "float16": 11, "float32": 24}[precision]
@@ -72,7 +72,7 @@ def _digits_fit(y: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _roughness(y: np.ndarray, half: np.ndarray, whole: np.ndarray) -> float:
-    """How far three values are from a straight line: the root mean square, over y's largest; 0 for what is no rounding.
+    """How far three values are from a straight line: the root mean square over y's largest; 0 if rounding is not the cause.
 
     Both steps go to one side, so that a kink at the inputs does not count.
     """

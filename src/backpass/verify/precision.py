@@ -1,14 +1,14 @@
 """A float32, bfloat16 or float16 result against float64 on the same, already rounded, inputs, element by element.
 
-The reference is autograd's gradient in float64 through the subject's forward, or else through the operator given;
-the backward under test has no part in it. How far an element may be off depends on what is known of the subject:
+The reference is autograd's gradient in float64 through the subject's forward, or else through the operator given. It
+does not use the backward under test. The error allowed to an element depends on what is known of the subject:
 
-- Of this package's operations, what a rounding array says: the largest error that the lines of our forward and backward
-  can make at that dtype. Inputs that ``check`` drew itself are random, so there the root mean square of the errors is
-  held to the one expected, too.
-- Of anything else, twice the largest error of PyTorch's operator, or of autograd through the subject's own forward, at
-  that dtype, over these inputs and a few neighbours of them; or, where that is more, what another rounding of the inputs
-  would change. Of functions that work element by element, only elements of the same size are compared.
+- For this package's operations it is the bound of a rounding array: the largest error that the lines of our forward and
+  backward can make at that dtype. Inputs that ``check`` drew are random, so the root mean square of their errors is
+  held to the expected one as well.
+- For anything else it is twice the largest error of PyTorch's operator, or of autograd through the subject's own forward,
+  at that dtype, over these inputs and a few neighbours of them; or, if that is larger, the change that a different
+  rounding of the inputs would cause. For element-wise functions only elements of the same size are compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NEIGHBOURS, FEW, MANY = (
     8,
     2,
     2**16,
-)  # how many neighbours, of inputs of fewer than so many elements; and of others
+)  # neighbours tried: NEIGHBOURS if the inputs have fewer than MANY elements, else FEW
 NEARBY = 4  # units in the last place apart
 # Units in the last place of the inputs, by which a gradient may move: half is one rounding; in float32 sums add more.
 ROUNDED = {"float32": 2, "float16": 0.5, "bfloat16": 0.5}
@@ -50,11 +50,11 @@ Key = str | int  # "y", or the position of an input
 
 @dataclass(frozen=True)
 class Bound:
-    """The most that each element of y, or of one gradient, may be off, and in which words."""
+    """The largest error allowed to each element of y or of one gradient, and its description."""
 
     each: np.ndarray
     words: str
-    rms: float | None = None  # the most that their root mean square may be, where that says more
+    rms: float | None = None  # the largest root mean square allowed, if it is tested as well
 
 
 def run(case: Case) -> list[Row]:
@@ -91,7 +91,7 @@ def rows_against_float64(
         vacuous = [key for key in right if (np.abs(right[key]) <= bounds[key].each).all()]
         if any(
             right[key].any() for key in vacuous
-        ):  # the worst case is out of all proportion in operations made of many
+        ):  # in operations composed of many, the worst case is far too wide
             measured = _measured(case, dtype, function, exact, right)
             bounds |= {key: measured[key] for key in vacuous}
     else:
@@ -126,7 +126,7 @@ def _differentiate(case: Case, function: Callable, dtype: str = "float64"):
 
 
 def _reference(case: Case) -> tuple[Callable, str, bool]:
-    """The function that autograd differentiates, of which one it is, and whether it computes in float64."""
+    """The function that autograd differentiates, its name if it is the operator, and whether forward computes in float64."""
     forward = case.judge
     if case.subject.stem == "rms_norm" and case.subject.options.get("eps") is None:
         # Its default ε follows the dtype: in float64 it would be another function.
