@@ -89,7 +89,7 @@ _OPTION = (
 
 
 def _check_array(stem: str, name: str, value: object, optional: bool, constant: bool) -> None:
-    """Refuse, with TypeError, what is no tensor, and a tensor whose gradient would be wrong or missing."""
+    """Raise TypeError for a value that is not a tensor, or for a tensor whose gradient would be wrong or missing."""
     if not isinstance(value, Tensor):
         if not (optional and value is None):
             raise TypeError(f"{name}: expected a torch tensor; got {type(value).__name__}")
@@ -100,7 +100,7 @@ def _check_array(stem: str, name: str, value: object, optional: bool, constant: 
         )
     elif constant and value.requires_grad:
         raise TypeError(
-            f"{name}: expected a tensor that requires no gradient; got one that requires it. {stem} has no gradient for "
+            f"{name}: expected a tensor that does not require a gradient; got one that does. {stem} has no gradient for "
             f"{name}: pass {name}.detach()"
         )
 
@@ -431,8 +431,8 @@ _IN_FLOAT32 = (
 
 
 def _autocast(stem: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The floating tensors in the dtype that autocast has the operation run in, and a product's loss in float32; as they
-    are if one is float64, which autocast leaves alone."""
+    """The floating-point tensors in the dtype in which autocast runs the operation, and a product's loss in float32. All
+    stay as they are if one is float64, which autocast leaves alone."""
     floating = {
         name: value
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""What ``check`` and ``draw`` are asked, refused in one line where it makes no sense: what was expected and what came."""
+"""Validate the arguments of ``check`` and ``draw``. An error is one line: what was expected and what was given."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def check_options(options: object) -> Mapping[str, object]:
 
 
 def check_names(what: str, names: object, known: Sequence[str]) -> None:
-    """Refuse names that no input has. Raises TypeError or ValueError."""
+    """Raise TypeError or ValueError for names that no input has."""
     _refuse_unknown(what, _names(what, names), known)
 
 
@@ -81,7 +81,7 @@ def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str,
 
 
 def check_precision(precision: object) -> None:
-    """Refuse what is not the name of a floating-point type. Raises ValueError."""
+    """Raise ValueError unless ``precision`` is None or the name of a floating-point type."""
     if precision is not None and (not isinstance(precision, str) or precision not in EPSILON):
         raise ValueError(f"precision: expected {', '.join(EPSILON)}; got {precision!r}")
 

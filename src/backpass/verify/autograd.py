@@ -70,7 +70,7 @@ def _differentiate(
 
 
 def _refuse_another_function(case: Case, y: np.ndarray, dtype: str) -> None:
-    """Raise NotRun where lines that were given NumPy arrays compute something else on tensors, as ``x.var()`` does."""
+    """Raise NotRun if lines that were given NumPy arrays compute something different on tensors, as ``x.var()`` does."""
     given = case.y_as_given
     unit = max(EPSILON[dtype], EPSILON[case.dtype], EPSILON[case.y_dtype])
     if y.shape != given.shape or not np.allclose(y, given, rtol=unit**0.5, atol=unit**0.5, equal_nan=True):
@@ -79,7 +79,7 @@ def _refuse_another_function(case: Case, y: np.ndarray, dtype: str) -> None:
 
 def by_hand(case: Case, dtype=None) -> tuple[np.ndarray, dict[int, np.ndarray | None]]:
     """The subject's own y and gradients: on tensors of ``dtype`` (float64 unless given); an object without SHAPES that
-    was given NumPy arrays owes no other library anything and is asked with those, in float64."""
+    was given NumPy arrays need not support any other library and gets NumPy arrays in float64."""
     if case.subject.shapes is None and not case.uses_torch:
         return case.y, case.gradients
     y, saved = case.subject.forward(*(to_torch(value, case.device, dtype) for value in case.inputs))
