@@ -125,8 +125,8 @@ _REFUSED = (
 
 
 def _refuse_transforms(stem: str, values: dict[str, Any]) -> None:
-    """Refuse what would else be told obscurely, or be wrong in silence: torch.func's transforms, and tangents of
-    forward mode."""
+    """Reject calls that would otherwise fail obscurely or return wrong results silently: torch.func's transforms, and
+    tangents of forward mode."""
     if torch.compiler.is_compiling():
         return
     if torch._C._are_functorch_transforms_active():
@@ -383,8 +383,8 @@ def _unaliased(x: Tensor, others: typing.Iterable[Tensor | None]) -> Tensor:
 
 
 class _Unread(TorchDispatchMode):
-    """In it a tensor that has no values, only a shape, may be read all the same: it answers 0, or False, which is
-    the answer of good inputs where an operation looks for bad ones."""
+    """Inside it, reading a tensor that has a shape but no values returns 0 or False. Where an operation looks for bad
+    inputs, that is what good inputs would return."""
 
     _READS = (
         torch.ops.aten._local_scalar_dense.default,

@@ -98,7 +98,7 @@ class Line:
 
 
 def read(source: str) -> list[Line]:
-    """The lines of a derivation. Raises `Unreadable` for what is no line."""
+    """The lines of a derivation. Raises `Unreadable` for text that is not a line."""
     lines = []
     for start, end in _logical_lines(source):
         line = _read_line(source, start, end)

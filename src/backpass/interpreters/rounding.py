@@ -352,7 +352,7 @@ class Namespace(closed_world.Namespace):
         return self.wrap(x._values, self.float32, short.d, short.squares)
 
     def _own_error(self, dtype: str) -> tuple[float, float]:
-        """Unit roundoff and least error at the line that runs; 0 where another line is wanted alone."""
+        """Unit roundoff and least error at the line that runs; 0 if only a different line is to round."""
         if self._lines is not None:
             frame = sys._getframe(1)
             while frame.f_code.co_filename.startswith(_HELPERS):

@@ -57,7 +57,7 @@ def _differentiate(
             raise
         raise NotRun(f"forward does not run on tensors that autograd follows ({first_line(error)})") from None
     if not is_torch(y) or not y.requires_grad:
-        raise NotRun("autograd cannot follow forward: its output is no tensor that requires a gradient")
+        raise NotRun("autograd cannot follow forward: its output is not a tensor that requires a gradient")
     if function is case.subject.plain_forward:
         _refuse_another_function(case, to_numpy(y), dtype_name(y))
     wanted = [leaves[at] for at in case.differentiable]

@@ -28,8 +28,8 @@ ACCURACY = 1e-9  # of a region's numbers
 ELEMENTS = 24  # of all inputs together, where the shape cannot be made smaller: beyond, expressions grow long
 POINTS = 64  # at most, to see each comparison come out both ways
 DENOMINATOR = 10**6  # of a point's coordinates
-SYMBOLS = 72  # of all inputs together, where the shape can be made smaller: beyond, it is made smaller yet
-# Lengths, at most, of leading axes and, in order, of a declaration's letters: each another.
+SYMBOLS = 72  # of all inputs together, where the shape can be made smaller; beyond, it is made smaller still
+# The largest lengths of leading axes and, in order, of a declaration's letters, all of them different.
 DIFFERENT = {"*": (2,), "*a": (2,), "*b": (1,)}, (3, 4, 5, 6, 7)
 # Where there would be more symbols, two shapes. No two of the letters, leading axes among them, have the same length in both.
 TWICE = (
