@@ -22,7 +22,7 @@ from backpass.verify.case import Case, NotRun
 from backpass.verify.mutation import CASTS, Mutant, compiled, mutants, reached, rebuilt
 from backpass.verify.report import FAILED
 from backpass.verify.subject import subject
-from backpass.verify.symbolic import drawn
+from backpass.verify.symbolic import structure
 
 LISTED = tomllib.loads((Path(__file__).parent / "equivalent_mutants.toml").read_text())["mutant"]
 # Quick methods first: most changes fall to one comparison of gradients. All are asked before a change has survived, unless
@@ -108,24 +108,13 @@ def same_numbers(stem: str, backward: Callable, at: int) -> bool:
 
 
 @cache
-def structure(stem: str, at: int):
-    """All that the symbols see of a case: the shapes at which they run, tokens, options."""
-    inputs, options = inputs_of(stem)[at]
-    runs = drawn(case_of(stem, ops.load(stem).backward, inputs, options))
-    seen = [
-        None if a is None else (a.shape, None if np.issubdtype(a.dtype, np.floating) else a.tobytes())
-        for values in runs
-        for a in values
-    ]
-    return repr((seen, len(runs), sorted(options.items())))
+def symbols(stem: str, at: int):
+    return structure(case_of(stem, ops.load(stem).backward, *inputs_of(stem)[at]))
 
 
 def same_symbols(stem: str, backward: Callable, at: int) -> bool:
     """Whether an earlier case gave the same symbols to the same functions."""
-    try:
-        return structure(stem, at) in (structure(stem, earlier) for earlier in range(at))
-    except NotRun:
-        return False
+    return symbols(stem, at) in (symbols(stem, earlier) for earlier in range(at))
 
 
 SAME = {

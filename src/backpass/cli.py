@@ -183,14 +183,15 @@ def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
     """Check an operation at each of its drawn inputs, with a line of progress for each, unless quiet."""
     import numpy as np
 
-    from backpass.verify import cases, check
+    from backpass.verify import cases
+    from backpass.verify.all_operations import check_each
 
     quiet = arguments.quiet or arguments.json
     if not quiet:
         _say(stem)
-    for inputs, options in cases(stem, np.random.default_rng(arguments.seed)):
-        placed = _placed(inputs, arguments.device, arguments.dtype)
-        report = check(stem, *placed, seed=arguments.seed, raises=False, options=options)
+    drawn = cases(stem, np.random.default_rng(arguments.seed))
+    placed = ((_placed(inputs, arguments.device, arguments.dtype), options) for inputs, options in drawn)
+    for report in check_each(stem, placed, arguments.seed):
         mark = "✓" if report.passed else "✗"
         if not quiet:
             _say(*_folded(f"  {mark} {report.inputs}: {report.summary}"))

@@ -43,6 +43,22 @@ class TestPrecision:
         found = self.computes_in(tanh_inside(inside).forward, torch.tensor(X))
         assert found == str(inside).removeprefix("torch.")
 
+    @pytest.mark.parametrize("shape", [(3, 5), (1, 8), (2, 3, 64), (8, 1024)], ids=str)
+    def test_one_factor_in_float32_is_measured(self, shape):
+        """The mean of squares in float32, everything else in float64."""
+        for seed in range(5):
+            x = np.random.default_rng(seed).standard_normal(shape)
+            w = np.random.default_rng(seed + 100).standard_normal(shape[-1])
+
+            def forward(x, w):
+                rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-5)
+                return (w * (x * rstd)).to(x.dtype), rstd
+
+            given = torch.tensor(x), torch.tensor(w)
+            assert self.computes_in(forward, *given) == "float32"
+            exact = self.computes_in(lambda x, w: (w * x * torch.rsqrt((x * x).mean()), x), *given)
+            assert exact == "float64"
+
     @pytest.mark.parametrize("seed", range(5))
     def test_float64_that_looks_like_less_is_float64(self, seed):
         x = np.random.default_rng(seed).standard_normal((4, 6))
@@ -55,6 +71,9 @@ class TestPrecision:
             lambda x: (np.exp(20 * x) / np.exp(20 * x).sum(), None),
             lambda x: (np.mean(x), None),
             lambda x: (np.zeros_like(x) * x, None),
+            lambda x: (np.clip(x, -0.5, 0.5), None),
+            lambda x: (np.abs(x - x.mean()), None),
+            lambda x: (np.sin(50 * x), None),
         ]
         for forward in forwards:
             for given in (x, x32, np.where(x32 < 0, 0.0, x32)):

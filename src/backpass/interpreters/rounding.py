@@ -84,20 +84,26 @@ class Namespace(closed_world.Namespace):
     """The functions of a rounding array.
 
     ``units`` replaces a type's unit roundoff: a machine that truncates has twice the usual. With ``operands`` each
-    factor of a matrix product is rounded to that 16-bit type first, as for tensor cores. Without ``random`` there is no
-    ``p``, which takes half the time.
+    factor of a matrix product is rounded to that 16-bit type first, as for tensor cores. With ``short_sums`` every
+    partial sum of 16-bit numbers is rounded to 16 bits, as NumPy rounds where it adds rows. Without ``random`` there is
+    no ``p``, which takes half the time.
     """
 
     float32, float16, bfloat16 = (_FLOATS[name] for name in ("float32", "float16", "bfloat16"))
 
     def __init__(
-        self, units: dict[str, float] | None = None, operands: str | None = None, random: bool = True
+        self,
+        units: dict[str, float] | None = None,
+        operands: str | None = None,
+        short_sums: bool = False,
+        random: bool = True,
     ):
         self.__name__ = "backpass.interpreters.rounding"
         self.pi = math.pi
         self.dtype = self.float32  # of zeros and ones for which none is given
         self._units = UNIT | (units or {})
         self._operands = operands
+        self._short_sums = short_sums
         self._random = random
         self._lines: dict[tuple[str, int], None] | None = (
             None  # those that round, in order, where they are wanted
@@ -329,9 +335,11 @@ class Namespace(closed_world.Namespace):
         return self.wrap(v, dtype, d, squares)
 
     def _accumulated(self, v, dtype, count, products, terms, squares_of_terms, d, squares) -> Array:
-        """A sum of ``count`` terms, each with as many roundings of its own as ``products`` says, computed in float32 or
-        wider whatever the dtype, in any order: at worst ``count − 1`` additions for each term."""
-        wide = "float32" if dtype.name in SHORT else dtype.name
+        """A sum of ``count`` terms, each with as many roundings of its own as ``products`` says, in any order: at worst
+        ``count − 1`` additions for each term. It is computed in float32 unless ``short_sums`` says otherwise; matrix
+        products always are."""
+        short = dtype.name in SHORT and not (self._short_sums and not products)
+        wide = "float32" if short else dtype.name
         u, tiny = self._own_error(wide)
         with np.errstate(all="ignore"):
             roundings = np.maximum(count - 1, 0) + products

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from backpass import ops, terminal
+from backpass.verify import symbolic
+from backpass.verify.case import Case
 from backpass.verify.checking import METHODS, check
 from backpass.verify.drawing import cases
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, VACUOUS, Report, Row
+from backpass.verify.subject import subject
+
+SEEN = "the same symbols as at other inputs of this table"
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,33 @@ def check_all(*stems: str, seed: int = 0) -> Overview:
     return Overview({stem: tuple(_checked(stem, seed)) for stem in stems or ops.STEMS})
 
 
-def _checked(stem: str, seed: int) -> list[Report]:
-    drawn = cases(stem, np.random.default_rng(seed))
-    return [check(stem, *inputs, seed=seed, raises=False, options=options) for inputs, options in drawn]
+def _checked(stem: str, seed: int) -> Iterator[Report]:
+    return check_each(stem, cases(stem, np.random.default_rng(seed)), seed)
+
+
+def check_each(
+    stem: str, drawn: Iterable[tuple[Sequence[object], Mapping[str, object]]], seed: int
+) -> Iterator[Report]:
+    """A report for each of several inputs and options of an operation. Symbols see only the structure of the inputs, so
+    they run at the first inputs of each structure."""
+    seen: set[Hashable] = set()
+    for inputs, options in drawn:
+        case = Case(subject(ops.load(stem), len(inputs), options), tuple(inputs), seed)
+        structure = symbolic.structure(case)
+        methods = [name for name in METHODS if name != "symbolic" or structure not in seen]
+        report = check(stem, *inputs, seed=seed, methods=methods, raises=False, options=options)
+        yield (
+            report
+            if "symbolic" in methods
+            else _with_row(report, Row(symbolic.NAME, "", NOT_RUN, reason=SEEN))
+        )
+        seen.add(structure)
+
+
+def _with_row(report: Report, row: Row) -> Report:
+    """The report with one more row, in the order of the methods."""
+    order = [method.NAME for method in METHODS.values()]
+    return replace(report, rows=tuple(sorted((*report.rows, row), key=lambda row: order.index(row.method))))
 
 
 def _column(cells: Sequence[str]) -> list[str]:

@@ -74,10 +74,10 @@ class _Judge:
             return self.verdict(FAILED, np.inf, self.explain(got, reference))
         if reference.size == 0:
             return self.verdict(VACUOUS, None, "the array is empty")
-        if np.isnan(got).any():
-            return self.verdict(FAILED, np.nan, f"NaN at {_where(np.isnan(got))}")
-
         unknown = np.isnan(reference)
+        undefined = np.isnan(got) if self.case.finite else np.isnan(got) & ~unknown
+        if undefined.any():
+            return self.verdict(FAILED, np.nan, f"NaN at {_where(undefined)}")
         if unknown.any() and self.case.finite:
             reason = f"the reference is NaN at {_where(unknown)}, though every input is finite"
             return self.verdict(FAILED, np.nan, reason)
@@ -150,6 +150,9 @@ class _Judge:
                 variants=variants(case, at),
                 seconds=seconds,
             )
+            if found.kind == "equal":  # off by less than a diagnosis can see
+                off = largest_error(got, reference)
+                return f"off by {off:.1e} of the largest element; the reference is not known more closely"
             return str(found)
 
         case.suspects.setdefault(key, Suspect(accuracy, diagnosed))

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from backpass.verify.case import Case, NotRun
+from backpass.verify.case import Case, NotRun, Suspect
 from backpass.verify.convert import EPSILON
 from backpass.verify.directional import Derivative, rows, spread
-from backpass.verify.report import FAILED, NOT_RUN, Row
+from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 
 NAME = "finite differences"
 TOLERANCE = 1e-7
@@ -30,6 +30,9 @@ COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
 # Other steps show a difference's own error: truncation grows with the step's square, rounding with its inverse.
 OTHER_STEPS = (0.5, 0.7, 1.4)
 DOUBT = 4  # times their spread: a smaller error is not held against a backward
+SURE = 16  # times their spread: a larger error fails, whatever the tolerance
+LEAST = 1e-5  # of the gradient: smaller errors cannot be seen in float32
+OFF = "off by far more than the differences vary with the step"
 
 
 def run(case: Case) -> list[Row]:
@@ -44,8 +47,23 @@ def run(case: Case) -> list[Row]:
     steps = {at: best_step(case, at) for at in case.derived}
     found = rows(case, NAME, *case.tolerance("finite_difference", usual, why), _derivative(case, steps, 1.0))
     by_input = zip(case.derived, found, strict=True)
-    judged = [row if row.verdict != FAILED else _doubted(row, case, at, steps) for at, row in by_input]
+    judged = [_reconsidered(row, case, at, steps, low=bool(note)) for at, row in by_input]
     return [replace(row, note=note or row.note) for row in judged]
+
+
+def _reconsidered(row: Row, case: Case, at: int, steps: dict, *, low: bool) -> Row:
+    if row.verdict == FAILED:
+        return _doubted(row, case, at, steps)
+    # In float32 the tolerance allows for noise that may not be there.
+    if row.verdict == PASSED and low and row.error > max(SURE * _own_error(case, at, steps), LEAST):
+        case.suspects.setdefault((NAME, row.quantity), Suspect(row.error / 2, lambda seconds: OFF))
+        return replace(row, verdict=FAILED, reason=OFF)
+    return row
+
+
+def _own_error(case: Case, at: int, steps: dict[int, float | np.ndarray]) -> float:
+    """How much the differences vary with the step."""
+    return spread(case, at, [_derivative(case, steps, times) for times in (1.0, *OTHER_STEPS)])
 
 
 def _derivative(case: Case, steps: dict[int, float | np.ndarray], times: float) -> Derivative:
@@ -76,9 +94,13 @@ def first_difference(
 def _doubted(row: Row, case: Case, at: int, steps: dict[int, float | np.ndarray]) -> Row:
     """The failed row, or one that says why differences cannot judge: a kink, or their own error."""
     row = _unless_kinked(row, case, at, steps[at])
+    got = case.gradients[at]
+    if row.verdict == FAILED and got is not None and np.isinf(got).any() and not np.isnan(got).any():
+        reason = "backward returns an infinity, which a difference can neither confirm nor refute"
+        return Row(NAME, row.quantity, NOT_RUN, reason=reason)
     if row.verdict != FAILED or row.error is None or not np.isfinite(row.error):
         return row
-    own = spread(case, at, [_derivative(case, steps, times) for times in (1.0, *OTHER_STEPS)])
+    own = _own_error(case, at, steps)
     if row.error > DOUBT * own:
         return row
     reason = (

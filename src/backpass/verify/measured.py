@@ -11,11 +11,20 @@ import numpy as np
 
 from backpass.verify.convert import EPSILON
 
-TINY = 2.0**-24  # half of what float32 resolves; a float64 computation resolves 2^28 steps of it
-TINIER = 2.0**-40  # hardly ever carries a float32 number to the next one
-ROUGH = 2.0**-30  # of y: steps of float32 make it rougher than this, float64's conditioning seldom does
-ENOUGH = 1000  # elements of y for which one draw is enough
-DRAWS = 3  # draws for fewer
+# Relative steps of the inputs. Float32 resolves 2^-24 of a number. Over the longest a float64 function of conditioning 1
+# is a parabola up to 2^-58; over the shorter one the rest is 64 times less, and float32 rounds as before.
+STEP = 2.0**-17
+SHORTER = STEP / 4
+TINIER = 2.0**-32  # seldom carries a float32 number to the next one, and most float64 numbers past many
+# Where y is computed along a step: at equal distances float32 could round by the same amount each time.
+POINTS = np.array([0, 0.13, 0.31, 0.56, 0.79, 1])
+PARABOLAS = np.linalg.qr(np.vander(POINTS, 3))[0]  # an orthonormal basis of their values there
+ROUGH = (
+    2.0**-40
+)  # of y: float32 rounds y by 2^-25, or by less where a small part of it is computed in float32
+DRAWS = 2  # of directions: y has to be rough in each
+ENOUGH = 1000  # elements of y that are examined digit by digit
+FEW = 8  # with fewer elements, each counts
 MANY = 1 << 16  # elements examined at most
 
 
@@ -29,26 +38,32 @@ def computed_precision(
     for the ``values``.
 
     Two signs betray it. The outputs hold no more digits than the coarser type has, though the inputs do. Or they are
-    rough: over steps so small that a float64 function is a straight line, they move in jumps.
+    rough: over steps so small that a float64 function is a straight line, they move in jumps, as where one factor of y
+    was computed in float32.
     """
-    rough = 0.0
     with np.errstate(all="ignore"):
-        for _ in range(1 if y.size >= ENOUGH else DRAWS):
-            directions = [2 * rng.random(v.shape) - 1 for v in values]
-            half, whole = (_at(forward, values, directions, step) for step in (TINY / 2, TINY))
+        for _ in range(DRAWS):
+            # All away from 0, so that means and sums move as far as their terms.
+            directions = [rng.random(v.shape) * _size(v) * np.where(v < 0, -1, 1) for v in values]
+
+            def along(step: float, directions=directions) -> list[np.ndarray]:
+                moved = (
+                    [x + step * t * v for x, v in zip(values, directions, strict=True)] for t in POINTS[1:]
+                )
+                return [forward(inputs) for inputs in moved]
+
+            ys = along(STEP)
             for precision in ("bfloat16", "float16", "float32"):
-                if _holds_no_more_than(whole, precision):
+                if _holds_no_more_than(ys[-1], precision):
                     return precision
-            rough = max(rough, _roughness(y, half, whole))
-        if rough <= ROUGH:
-            return "float64"
-        # Ill-conditioned float64, or a forward that is not deterministic, is as rough over any step.
-        half, whole = (_at(forward, values, directions, step) for step in (TINIER / 2, TINIER))
-    return "float32" if _roughness(y, half, whole) < rough / 8 else "float64"
-
-
-def _at(forward: Callable, values: list[np.ndarray], directions: list[np.ndarray], step: float) -> np.ndarray:
-    return forward([x + step * _size(x) * v for x, v in zip(values, directions, strict=True)])
+            # A curve is straighter over shorter steps. Ill-conditioned float64, or a forward that is not
+            # deterministic, is as rough over any step.
+            rough = _roughness(y, ys)
+            if rough <= ROUGH or _roughness(y, along(SHORTER)) < rough / 16:
+                return "float64"
+            if _roughness(y, along(TINIER)) > rough / 8:
+                return "float64"
+    return "float32"
 
 
 def _size(x: np.ndarray) -> np.ndarray:
@@ -63,7 +78,13 @@ def _holds_no_more_than(y: np.ndarray, precision: str) -> bool:
     y = np.sort(np.abs(y[np.isfinite(y) & (y != 0)]))
     bits = {"bfloat16": 8, "float16": 11, "float32": 24}[precision]
     smallest = y[: -(-len(y) // 4)]
-    return bool(y.size and _digits_fit(y, bits).all() and _digits_fit(smallest, bits - 3).mean() < 0.75)
+    if not y.size or not _digits_fit(y, bits).all() or _digits_fit(smallest, bits - 3).mean() >= 0.75:
+        return False
+    large = y[len(y) // 2 :]
+    bit = np.ldexp(1.0, np.frexp(large)[1].min() - bits)
+    while not (large % (2 * bit)).any():
+        bit *= 2
+    return bool(smallest[-1] > y[-1] / 4 or (smallest % bit).any())
 
 
 def _digits_fit(y: np.ndarray, bits: int) -> np.ndarray:
@@ -71,19 +92,23 @@ def _digits_fit(y: np.ndarray, bits: int) -> np.ndarray:
     return mantissa == np.round(mantissa)
 
 
-def _roughness(y: np.ndarray, half: np.ndarray, whole: np.ndarray) -> float:
-    """How far three values are from a straight line: the root mean square over y's largest; 0 if rounding is not the cause.
+def _roughness(y: np.ndarray, following: list[np.ndarray]) -> float:
+    """How far y and the values that follow it along a step are from a parabola: the root mean square over y's largest; 0
+    if rounding is not the cause.
 
-    Both steps go to one side, so that a kink at the inputs does not count.
+    All steps go to one side, so that a kink at the inputs does not count; a kink on the way shows at few elements, and
+    the roughest do not count either.
     """
-    if half.shape != y.shape or whole.shape != y.shape:
+    if any(value.shape != y.shape for value in following):
         return 0.0
-    y, half, whole = (values.ravel()[:: max(1, y.size // MANY)] for values in (y, half, whole))
-    off = np.abs(whole - 2 * half + y)
-    known = np.isfinite(off)
-    size = np.abs(y[known]).max(initial=0.0)
-    if (
-        size == 0 or off[known].max(initial=0.0) > EPSILON["bfloat16"] * size
-    ):  # a jump, such as a rounding's own
+    ys = np.stack([value.ravel()[:: max(1, y.size // MANY)] for value in (y, *following)])
+    first = ys[0].copy()
+    ys -= first
+    off = ys - PARABOLAS @ (PARABOLAS.T @ ys)
+    known = np.isfinite(off).all(axis=0)
+    size = np.abs(first[known]).max(initial=0.0)
+    off = np.sort(np.abs(off[:, known]).max(axis=0))
+    if size == 0 or off[-1] > EPSILON["bfloat16"] * size:  # a jump, such as a rounding's own
         return 0.0
-    return float(np.sqrt(np.mean(off[known] ** 2)) / size)
+    few = 0 if off.size < FEW else 1 + off.size // ENOUGH
+    return float(np.sqrt(np.mean((off[: off.size - few] / size) ** 2)))

@@ -25,7 +25,7 @@ from backpass.interpreters import rounding
 from backpass.verify.autograd import differentiate
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import judge_gradient, judge_y
-from backpass.verify.convert import EPSILON, is_floating, to_kind_of, to_numpy
+from backpass.verify.convert import EPSILON, is_floating, is_torch, to_kind_of, to_numpy
 from backpass.verify.drawing import generator
 from backpass.verify.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
@@ -151,7 +151,8 @@ def _value_of(forward: Callable, *inputs: object, **options: object) -> object:
 
 def _computed(case: Case, dtype: str, world: rounding.Namespace | None, drawn: bool) -> dict[Key, Bound]:
     """By the operation's own lines on rounding arrays."""
-    world = world or rounding.Namespace(random=drawn)
+    numpy = not any(map(is_torch, case.arrays))
+    world = world or rounding.Namespace(short_sums=numpy, random=drawn)
     op = ops.load(case.subject.stem)
     y, returned = rounding.run(op, case.float64, case.dy, dtype, case.subject.options, world)
     found: dict[Key, rounding.Array] = {"y": y, **case.by_position(returned)}

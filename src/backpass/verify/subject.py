@@ -40,11 +40,9 @@ class Subject:
     torch_only: bool = False
     stateless: bool = False
     frozen: Callable[[str], Subject] | None = None
-
-    @property
-    def stem(self) -> str | None:
-        """The name under which PyTorch's operator and the kernel are found; None for a reader's object."""
-        return self.name if self.shapes else None
+    stem: str | None = (
+        None  # the name of the package's operation that it is, which has an operator and a kernel; else None
+    )
 
     def differentiable(self, inputs: Sequence[object]) -> list[int]:
         """Positions of the inputs that get a gradient: floating-point arrays, constants apart."""
@@ -118,8 +116,16 @@ def subject(
         constants=frozenset((*getattr(op, "CONSTANTS", ()), *constants)),
         positive=frozenset(getattr(op, "POSITIVE", ())),
         zero_gradients=frozenset((*getattr(op, "ZERO_GRADIENTS", ()), *zero_gradients)),
-        stateless=isinstance(op, ModuleType),
+        stateless=isinstance(op, ModuleType) and op.__name__.startswith("backpass.ops."),
+        stem=_stem(name, text),
     )
+
+
+def _stem(name: str, declaration: str | None) -> str | None:
+    """The operation of this package with this name and the same declaration; a user's object may share only the name."""
+    from backpass import ops
+
+    return name if name in ops.STEMS and ops.load(name).SHAPES == declaration else None
 
 
 def _is_autograd_function(op: object) -> bool:
@@ -139,6 +145,7 @@ def _from_autograd_function(
     check_names("zero_gradients", zero_gradients, names)
     check_names("constants", constants, names)
     constant = frozenset((*getattr(op, "CONSTANTS", ()), *constants))
+    marks_dirty: list[bool] = []  # whether it does, once known
 
     def forward(*inputs):
         leaves = [
@@ -147,7 +154,7 @@ def _from_autograd_function(
             else value
             for name, value in zip(names, inputs, strict=True)
         ]
-        returned = op.apply(*leaves)
+        returned = _applied(op, leaves, marks_dirty)
         outputs = returned if isinstance(returned, tuple) else (returned,)
         y, several = join(returned, but=[id(part) for part in outputs if not _requires_grad(part)])
         return y.detach(), (y, leaves, several)
@@ -187,6 +194,30 @@ def _from_autograd_function(
         torch_only=True,
         frozen=lambda name: _from_autograd_function(op, count, {}, zero_gradients, (*constants, name)),
     )
+
+
+def _applied(op: Any, leaves: list, marks_dirty: list[bool]) -> Any:
+    """``op.apply`` of the leaves; of copies if the Function writes over an input and marks it dirty, as no leaf may be."""
+    import torch
+
+    if not marks_dirty:
+        before = [leaf.detach().clone() if _requires_grad(leaf) else None for leaf in leaves]
+        try:
+            returned = op.apply(*leaves)
+        except RuntimeError as error:
+            if "leaf Variable" not in str(error):
+                raise
+            with torch.no_grad():
+                for leaf, values in zip(leaves, before, strict=True):
+                    if values is not None:
+                        leaf.copy_(values)
+            marks_dirty.append(True)
+        else:
+            marks_dirty.append(False)
+            return returned
+    if marks_dirty[0]:
+        return op.apply(*(leaf.clone() if _requires_grad(leaf) else leaf for leaf in leaves))
+    return op.apply(*leaves)
 
 
 def _requires_grad(value: object) -> bool:

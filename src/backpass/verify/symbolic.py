@@ -19,6 +19,7 @@ import numpy as np
 
 from backpass.arrays import Array, is_array
 from backpass.verify.case import Case, NotRun, Suspect, first_line
+from backpass.verify.convert import is_floating
 from backpass.verify.diagnosis import diagnose
 from backpass.verify.drawing import MULTIPLES, draw_like, fitting
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
@@ -51,6 +52,8 @@ def run(case: Case) -> list[Row]:
     """One row a gradient. Raises NotRun where forward cannot compute with symbols, or SymPy is missing."""
     if importlib.util.find_spec("sympy") is None:
         raise NotRun("sympy is not installed")
+    if any(is_array(value) and np.iscomplexobj(value) for value in case.float64):
+        raise NotRun("an input is complex, and symbols are real")
     if case.subject.torch_only:
         raise NotRun("an autograd.Function computes with tensors, not with symbols")
     runs = [_run(case, values) for values in drawn(case)]
@@ -172,6 +175,16 @@ def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
     if few and case.subject.stem not in MULTIPLES:
         return [different]
     return [_drawn(case, *run) for run in (TWICE[1:] if given.get("*") == () else TWICE)]
+
+
+def structure(case: Case) -> tuple:
+    """All that the symbols see of an operation's case: the shapes at which they run, its tokens, its options."""
+    seen = [
+        None if value is None else (value.shape, b"" if is_floating(value) else value.tobytes())
+        for values in drawn(case)
+        for value in values
+    ]
+    return case.seed, tuple(seen), tuple(sorted(case.subject.options.items()))
 
 
 def _drawn(

@@ -21,6 +21,7 @@ NAME = "varied inputs"
 LONGER = 37  # added to a length: odd, so that the sum is not a multiple of a block
 ROWS, ROW = 256 + LONGER, 1024 + LONGER  # beyond the blocks into which kernels cut the rows, and one row
 TIMES = 20
+DEEPER = "one more leading axis"
 MOST = 1 << 20  # elements of an input at most
 SEARCH = 2.0  # seconds for a diagnosis
 COMPARING = (
@@ -79,6 +80,10 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
             wrong.setdefault(row.quantity, row)
     if wrong.keys() & {"y"}:  # forward and the operator differ there, so their gradients may too
         wrong = {"y": wrong["y"]}
+    raised = [row.reason for row in wrong.values() if row.verdict == COULD_NOT_RUN]
+    if what == DEEPER and len(raised) == len(wrong) > 0:  # nothing wrong is returned
+        yield Row(NAME, "", NOT_RUN, reason=f"{what}: forward takes it, backward does not ({raised[0]})")
+        return
     for quantity, row in wrong.items():
         reason = row.reason
         if suspect := case.suspects.get((row.method, quantity)):
@@ -109,7 +114,7 @@ def _variations(case: Case) -> Iterator[_Variation]:
 
     most = max(case.float64[at].ndim for at in arrays)
     deepest = [at for at in arrays if case.float64[at].ndim == most]
-    yield _Variation("one more leading axis", tuple(draw.deeper(some) for some in (deepest, [first], arrays)))
+    yield _Variation(DEEPER, tuple(draw.deeper(some) for some in (deepest, [first], arrays)))
 
     for length, places in draw.lengths().items():
         inputs = dict.fromkeys(at for at, _ in places)
@@ -202,7 +207,14 @@ class _Draw:
 
     def _like(self, at: int, shape: tuple[int, ...]) -> object:
         given = self.case.inputs[at]
-        values = self.rng.choice(to_numpy(given).ravel(), shape)
+        own = to_numpy(given).ravel()
+        count = int(np.prod(shape))
+        if not is_floating(given) and np.array_equal(np.sort(own), np.arange(own.size)):
+            values = self.rng.permutation(count).reshape(shape)  # every place once, as before
+        elif not is_floating(given) and own.size > 2 and (np.diff(own.astype(float)) >= 0).all():
+            values = np.sort(self.rng.choice(own, count)).reshape(shape)  # offsets, say
+        else:
+            values = self.rng.choice(own, shape)
         if is_floating(given):
             return to_kind_of(given, values * self.rng.uniform(0.9, 1.1, shape))
         return to_torch(values) if is_torch(given) else values.astype(given.dtype)
