@@ -67,7 +67,7 @@ def _run(case: Case, values: tuple[np.ndarray | None, ...]) -> list[Row]:
 
 
 def _both(rows: tuple[Row, ...]) -> Row:
-    """One row of those of several shapes: that which fails, else one that passes; a gradient may be 0 at one shape."""
+    """One row of those of several shapes: one that fails, else one that passes; a gradient may be 0 at one shape."""
     order = (FAILED, PASSED, VACUOUS)
     first = min(rows, key=lambda row: order.index(row.verdict))
     return first if len(rows) == 1 else replace(first, how="; and ".join(row.how for row in rows))
@@ -140,7 +140,7 @@ class _Point(dict):
 
 
 def _symbols(case: Case, values: tuple[np.ndarray | None, ...]) -> tuple[Any, ...]:
-    """Symbols in place of inputs."""
+    """Symbols that replace the inputs."""
     from backpass.interpreters import symbolic
 
     return tuple(
@@ -156,8 +156,8 @@ def _symbols(case: Case, values: tuple[np.ndarray | None, ...]) -> tuple[Any, ..
 
 
 def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
-    """Inputs of one or more shapes at which the symbols run: those given, or, with a declaration, others of the same
-    structure, every length at most a few, no two letters' the same at all the shapes."""
+    """The inputs, of one or more shapes, at which the symbols run: those given or, with a declaration, short ones of the
+    same structure. No two letters have the same length at all of the shapes."""
     shapes = case.subject.shapes
     if not shapes:
         if sum(value.size for value in case.float64 if is_array(value)) > ELEMENTS:

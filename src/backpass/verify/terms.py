@@ -57,7 +57,7 @@ class Term:
         return np.broadcast_to(value.sum(axis=tuple(range(extra))) if extra else value, self.shape)
 
     def at(self, index: tuple[np.ndarray, ...]) -> np.ndarray:
-        """The value at some entries of the gradient, without the others."""
+        """The value at some entries of the gradient, computed only there."""
         extra = max(0, len(self.own_shape) - len(self.shape))
         full = (*self.own_shape[:extra], *self.shape)
         value = _product_at(self, full, (slice(None),) * extra + index)
@@ -90,7 +90,7 @@ def name_number(value: float, lengths: Mapping[int, str], accuracy: float = 1e-5
 
 
 def _fraction(value: float, lengths: Mapping[int, str], accuracy: float) -> Number | None:
-    """``3/5``, of two small numbers, one of which is a length."""
+    """A fraction such as ``3/5`` of two small numbers, one of which is a length."""
     for below in range(2, _LARGEST_PART + 1):
         above = round(abs(value) * below)
         if 1 < above <= _LARGEST_PART and math.gcd(above, below) == 1 and {above, below} & lengths.keys():
