@@ -29,8 +29,7 @@ KINK_DIRECTIONS = 4
 COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
 # Other steps show a difference's own error: truncation grows with the step's square, rounding with its inverse.
 OTHER_STEPS = (0.5, 0.7, 1.4)
-DOUBT = 4  # times their spread: a smaller error is not held against a backward
-SURE = 16  # times their spread: a larger error fails, whatever the tolerance
+DOUBT = 4  # times their spread: a smaller error may be their own, a larger one is held against a backward
 LEAST = 1e-5  # of the gradient: smaller errors cannot be seen in float32
 OFF = "off by far more than the differences vary with the step"
 
@@ -55,7 +54,7 @@ def _reconsidered(row: Row, case: Case, at: int, steps: dict, *, low: bool) -> R
     if row.verdict == FAILED:
         return _doubted(row, case, at, steps)
     # In float32 the tolerance allows for noise that may not be there.
-    if row.verdict == PASSED and low and row.error > max(SURE * _own_error(case, at, steps), LEAST):
+    if row.verdict == PASSED and low and row.error > max(DOUBT * _own_error(case, at, steps), LEAST):
         case.suspects.setdefault((NAME, row.quantity), Suspect(row.error / 2, lambda seconds: OFF))
         return replace(row, verdict=FAILED, reason=OFF)
     return row
