@@ -290,7 +290,7 @@ class TestCheck:
         ("arguments", "said"),
         [
             (["own_backward:wieghted"], "own_backward has nothing called 'wieghted'; did you mean 'weighted'?"),
-            (["own_backword:weighted"], "no module is called 'own_backword', in "),
+            (["own_backword:weighted"], "there is no module 'own_backword' in "),
             (["nowhere.py:weighted"], "nowhere.py: there is no such file"),
             (["own-backward:weighted"], "expected module:object or path/to/file.py:object"),
             (["softmax"], "backpass verify softmax checks the book's own"),
@@ -301,7 +301,7 @@ class TestCheck:
             (["own_backward:rows", "--input", "4:complex64"], "expected one of float64, float32,"),
             (["own_backward:rows", "--input", "4", "--inputs", "own_backward:inputs"], "got both"),
             (["own_backward:weighted", *WEIGHTED, "--option", "power"], "--option power: expected NAME=VALUE"),
-            (["own_backward:weighted", *WEIGHTED, "--option", "power=two"], "a string keeps its quotes"),
+            (["own_backward:weighted", *WEIGHTED, "--option", "power=two"], "a string needs quotes"),
             (["own_backward:weighted", *WEIGHTED, "--option", "pwr=2"], "--option of Weighted: expected some of"),
             (["own_backward:weighted", *WEIGHTED, "--method", "guess"], "--method: expected some of contract,"),
             (["own_backward:weighted", *WEIGHTED, "--zero-gradient", "q"], "--zero-gradient: expected some of"),

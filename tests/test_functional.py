@@ -399,7 +399,7 @@ LEARNED = torch.nn.Parameter(torch.tensor(2.0))
         (lambda x: B.gelu(x, approximate=torch.tensor(1)), "approximate: expected str; got Tensor"),
         (
             lambda x: B.rope(x, torch.ones(3, 2, requires_grad=True), torch.ones(3, 2)),
-            r"cos: expected a tensor that requires no gradient; got one that requires it. .*: pass cos\.detach\(\)",
+            r"cos: expected a tensor that does not require a gradient; got one that does. .*: pass cos\.detach\(\)",
         ),
     ],
     ids=["factor", "scale", "eps", "seed", "approximate", "table"],

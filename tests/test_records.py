@@ -59,7 +59,7 @@ def test_a_record_that_is_missing_or_broken_is_refused(record, tmp_path):
     ):
         records.load("sofmax", folder=tmp_path)
     (tmp_path / "broken.json").write_text('{"name": "broken"}')
-    with pytest.raises(ValueError, match=r"broken\.json is no record: .*missing"):
+    with pytest.raises(ValueError, match=r"broken\.json is not a record: .*missing"):
         records.load("softmax", folder=tmp_path)
 
 

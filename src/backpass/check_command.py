@@ -1,4 +1,4 @@
-"""``backpass check``: a backward of the reader's own, named on the command line with the inputs to check it at."""
+"""``backpass check``: check a backward of your own at inputs given on the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 INTEGERS = ("int64", "int32")
 _INPUT = re.compile(r"(?P<shape>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?(?:<(?P<below>\d+))?")
 _PACKAGE = Path(__file__).parent
-_ARGUMENTS = {  # what keywords of ``check`` are called here
+_ARGUMENTS = {  # the names that keywords of ``check`` have here
     "methods": "--method",
     "options": "--option",
     "operator": "--operator",
@@ -42,28 +42,34 @@ examples:
 An input is SHAPE or SHAPE:DTYPE (float64 by default; standard normal),
 "SHAPE:int64<N" (integers from 0 to N - 1), SHAPE:bool, scalar, or none for an
 optional input that is left out. Exits with 0 when the check passed, 1 when it
-did not, 2 when the command makes no sense or the module cannot be imported.
+did not, 2 when the command is not valid or the module cannot be imported.
 """
 
 
 class Refused(Exception):
-    """The command makes no sense; the message says in one line which argument, what was expected, and what came."""
+    """The command is not valid. The message is one line: which argument, what was expected, and what was given."""
 
 
 class _Raised(Exception):
-    """The reader's own module, or the function that makes the inputs, raised; its exception is the cause."""
+    """The user's module, or the function that returns the inputs, raised an exception, which is the cause."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command to its parser."""
+    """Add the command's arguments to its parser."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("target", metavar="module:object", help="a module's name, or a file.py, and what is checked in it")
-    add("--input", action="append", default=[], metavar="SHAPE", help="an input to draw; in forward's order")
+    add("target", metavar="module:object", help="a module or a file.py, and the object in it to check")
+    add(
+        "--input",
+        action="append",
+        default=[],
+        metavar="SHAPE",
+        help="draw an input; repeat in forward's order",
+    )
     add("--inputs", metavar="MODULE:FUNCTION", help="a function that returns the inputs, instead of --input")
-    add("--torch", action="store_true", help="draw PyTorch's tensors (an autograd.Function always gets them)")
-    add("--seed", type=int, default=0, help="of inputs, cotangents and directions (0)")
+    add("--torch", action="store_true", help="draw PyTorch tensors (an autograd.Function always gets them)")
+    add("--seed", type=int, default=0, help="seed of inputs, cotangents and directions (default 0)")
     add(
         "--option",
         action="append",
@@ -71,15 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="an option of forward; a Python literal",
     )
-    add("--operator", metavar="MODULE:FUNCTION", help="a function of PyTorch's that computes the same")
-    add(
-        "--method", action="append", metavar="NAME", help="run this method; give it several times for several"
-    )
+    add("--operator", metavar="MODULE:FUNCTION", help="a PyTorch function that computes the same")
+    add("--method", action="append", metavar="NAME", help="run only this method; may be repeated")
     add("--constant", action="append", metavar="NAME", help="an input that has no gradient")
     add(
         "--zero-gradient", action="append", metavar="NAME", help="an input whose gradient is identically zero"
     )
-    add("--precision", metavar="DTYPE", help="what forward computes in, whatever it returns")
+    add("--precision", metavar="DTYPE", help="the dtype in which forward computes, whatever it returns")
     add(
         "--convention",
         action="append",
@@ -87,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an input whose gradient is a convention, not a derivative",
     )
     add("--vary", action="store_true", help="check at other shapes and values too, drawn from these inputs")
-    add("--no-explain", action="store_true", help="do not search for what is wrong with a wrong gradient")
+    add("--no-explain", action="store_true", help="do not search for the cause of a wrong gradient")
     add("--json", action="store_true", help="print the report as JSON, and nothing else, on standard output")
 
 
@@ -110,7 +114,7 @@ def run(arguments: argparse.Namespace, show: Callable[[str], None]) -> int:
         return 2
     show(report.to_json() if arguments.json else str(report))
     if not arguments.json and any("Tensor" in row.reason for row in report.having("could not run")):
-        print("If forward is written for PyTorch's tensors, give --torch.", file=sys.stderr)
+        print("If forward expects PyTorch tensors, give --torch.", file=sys.stderr)
     return int(not report.passed)
 
 
@@ -136,11 +140,11 @@ def _report(arguments: argparse.Namespace):
     return check(op, *inputs, seed=arguments.seed, raises=False, options={**defaults, **options}, **given)
 
 
-# What is checked
+# The object
 
 
 def load(argument: str, target: str) -> Any:
-    """What ``module:object``, ``file.py:object`` or a module alone names. Raises Refused, or what importing raised."""
+    """The object that ``module:object``, ``file.py:object`` or a module alone names. Raises Refused or _Raised."""
     where, _, name = ("", "", "") if target.endswith(".py") else target.rpartition(":")
     found: Any = _module(argument, where or target)
     for part in name.split(".") if where else ():
@@ -173,13 +177,13 @@ def _module(argument: str, where: str) -> ModuleType:
         if isinstance(raised.__cause__, ModuleNotFoundError) and f"{where}.".startswith(f"{missing}."):
             hint = f"; backpass verify {where} checks the book's own" if where in ops.STEMS else ""
             raise Refused(
-                f"{argument} {where}: no module is called {missing!r}, in {Path.cwd()} or installed{hint}"
+                f"{argument} {where}: there is no module {missing!r} in {Path.cwd()} or installed{hint}"
             ) from None
         raise
 
 
 def _from_file(path: Path) -> ModuleType:
-    """The file as a module, with its folder on the path as if it were run; once, however often it is named."""
+    """The file as a module, imported once, with its folder on the path as if it were run."""
     name = path.stem
     if getattr(sys.modules.get(name), "__file__", None) == str(path):
         return sys.modules[name]
@@ -193,11 +197,11 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-# What it is checked at
+# The inputs
 
 
 def _inputs(op: object, arguments: argparse.Namespace) -> tuple[tuple[object, ...], dict[str, Any]]:
-    """The inputs, and the options that go with drawn ones."""
+    """The inputs, and the options that belong to drawn ones."""
     from backpass.verify.convert import to_torch
     from backpass.verify.drawing import INPUTS, draw, generator, options_for
 
@@ -219,7 +223,7 @@ def _inputs(op: object, arguments: argparse.Namespace) -> tuple[tuple[object, ..
         return tuple(_drawn(*spec, rng, torch) for spec in specs), {}
     if getattr(op, "SHAPES", None) is None:
         raise Refused(
-            f"--input: expected the shape of each input, as {arguments.target} declares no SHAPES; got none"
+            f"--input: expected the shape of each input, because {arguments.target} declares no SHAPES; got none"
         )
     drawn = draw(op, rng)
     return tuple(map(to_torch, drawn)) if torch else drawn, options_for(op)
@@ -275,7 +279,7 @@ def _option(text: str) -> tuple[str, object]:
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
-        quoted = f"; a string keeps its quotes: \"{name}='{value}'\"" if value.isidentifier() else ""
+        quoted = f"; a string needs quotes: \"{name}='{value}'\"" if value.isidentifier() else ""
         raise Refused(f"--option {text}: expected a Python literal; got {value}{quoted}") from None
 
 
@@ -286,12 +290,12 @@ def _pair(argument: str, text: str, form: str) -> tuple[str, str]:
     return name, value
 
 
-# What goes wrong
+# Errors
 
 
 @contextlib.contextmanager
 def _raising() -> Iterator[None]:
-    """Tell what the reader's code raises from what this package does."""
+    """Mark exceptions that the user's code raises, to tell them from this package's."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -311,7 +315,7 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first line of the reader's own on; the whole of it where there is none."""
+    """The traceback from the first line outside this package on; None if there is none."""
     for frame in _frames(trace):
         name = frame.tb_frame.f_code.co_filename
         if not name.startswith("<frozen importlib") and _PACKAGE not in Path(name).parents:

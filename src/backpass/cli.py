@@ -32,10 +32,10 @@ _COLOURS = {"✓": "32", "✗": "31;1", "○": "33", "! could not run": "31", "!
 
 
 class _Parser(argparse.ArgumentParser):
-    """One that says what makes no sense in one line."""
+    """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with 2."""
+        """Print the message and exit with 2."""
         self.exit(
             2,
             f"{self.prog}: {message} (see {self.prog} --help)\n",
@@ -43,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status: 0 passed, 1 something failed, 2 the command makes no sense."""
+    """Run the command; return its exit status: 0 passed, 1 something failed, 2 the command is not valid."""
     terminal.make_readable()
     parser = _parser()
     argv = sys.argv[1:] if argv is None else argv
@@ -76,22 +76,28 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser(
         "verify",
         help="check every backward by every independent method",
-        description="Check the backwards: finite differences, complex steps, symbols, PyTorch's autograd and "
-        "operators, kernels (in Triton's interpreter where there is no CUDA device). Inputs are drawn, of several "
-        "shapes: NumPy arrays of float64, or PyTorch's tensors when a device or a dtype is given. Exits with 1 "
+        description="Check the backwards by finite differences, complex steps, symbols, PyTorch's autograd and "
+        "operators, and kernels (in Triton's interpreter where there is no CUDA device). Inputs of several shapes "
+        "are drawn: NumPy arrays in float64, or PyTorch tensors when a device or a dtype is given. Exits with 1 "
         "when a check fails.",
         epilog=f"operations: {', '.join(ops.STEMS)}",
     )
-    verify.add_argument("operations", nargs="*", metavar="operation", help="which to check (all of them)")
-    verify.add_argument("--device", help="where PyTorch's tensors lie: cpu, cuda, cuda:1")
     verify.add_argument(
-        "--dtype", choices=DTYPES, metavar="DTYPE", help=f"of the inputs: {', '.join(DTYPES)}"
+        "operations", nargs="*", metavar="operation", help="the operations to check (default: all)"
     )
-    verify.add_argument("--seed", type=int, default=0, help="of inputs, cotangents and directions (0)")
-    verify.add_argument("--full", action="store_true", help="print each table, not only those with a failure")
+    verify.add_argument("--device", help="the device of PyTorch tensors: cpu, cuda, cuda:1")
+    verify.add_argument(
+        "--dtype", choices=DTYPES, metavar="DTYPE", help=f"the inputs' dtype: {', '.join(DTYPES)}"
+    )
+    verify.add_argument(
+        "--seed", type=int, default=0, help="seed of inputs, cotangents and directions (default 0)"
+    )
+    verify.add_argument(
+        "--full", action="store_true", help="print every table, not only those with a failure"
+    )
     verify.add_argument("-q", "--quiet", action="store_true", help="print failures and the last line only")
     verify.add_argument("-x", "--stop", action="store_true", help="stop at the first operation that fails")
-    verify.add_argument("--list", action="store_true", help="print the operations' names, and check nothing")
+    verify.add_argument("--list", action="store_true", help="print the operations' names and check nothing")
     verify.add_argument(
         "--json", action="store_true", help="print JSON, and nothing else, on standard output"
     )
@@ -109,15 +115,18 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser(
         "bench",
-        help="time the operations and kernels, and leave records",
-        description="Run the scripts of the folder benchmarks/. Each answers one question, and writes a record "
-        "to benchmarks/results. The name of an operation shows its times alone, and writes none.",
+        help="time the operations and kernels, and write records",
+        description="Run the scripts of the folder benchmarks/. Each answers one question and writes a record "
+        "to benchmarks/results. The name of an operation prints only its times and writes no record.",
         epilog=f"benchmarks: {', '.join(_benchmarks()) or 'none here'}",
     )
     bench.add_argument(
-        "names", nargs="*", metavar="name", help="which benchmarks, or operations, to run (all benchmarks)"
+        "names",
+        nargs="*",
+        metavar="name",
+        help="the benchmarks or operations to run (default: all benchmarks)",
     )
-    bench.add_argument("--device", help="where to run: cpu, cuda (cuda where there is one)")
+    bench.add_argument("--device", help="where to run: cpu, cuda (default: cuda if there is one)")
     bench.add_argument(
         "--quick", action="store_true", help="small shapes and few rounds, to see that it runs; no record"
     )
@@ -171,7 +180,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
-    """Check an operation at each of its drawn inputs, with a line of progress each, unless it is to be quiet."""
+    """Check an operation at each of its drawn inputs, with a line of progress for each, unless quiet."""
     import numpy as np
 
     from backpass.verify import cases
@@ -192,7 +201,7 @@ def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
 
 
 def _placed(inputs: Iterable[object], device: str | None, dtype: str | None) -> list[object]:
-    """The drawn inputs, as PyTorch's tensors if a device or a dtype was asked for."""
+    """The drawn inputs, as PyTorch tensors if a device or a dtype was given."""
     if device is None and dtype is None:
         return list(inputs)
     import torch
@@ -203,7 +212,7 @@ def _placed(inputs: Iterable[object], device: str | None, dtype: str | None) -> 
 
 
 def _unusable(device: str | None, dtype: str | None) -> str | None:
-    """Why tensors cannot lie on the device, or be of the dtype; None when they can."""
+    """Why there cannot be tensors of the dtype on the device; None if there can."""
     if device is None and dtype is None:
         return None
     asked = f"--device {device}" if device else f"--dtype {dtype}"

@@ -89,7 +89,7 @@ _OPTION = (
 
 
 def _check_array(stem: str, name: str, value: object, optional: bool, constant: bool) -> None:
-    """Refuse, with TypeError, what is no tensor, and a tensor whose gradient would be wrong or missing."""
+    """Raise TypeError for a value that is not a tensor, or for a tensor whose gradient would be wrong or missing."""
     if not isinstance(value, Tensor):
         if not (optional and value is None):
             raise TypeError(f"{name}: expected a torch tensor; got {type(value).__name__}")
@@ -100,7 +100,7 @@ def _check_array(stem: str, name: str, value: object, optional: bool, constant: 
         )
     elif constant and value.requires_grad:
         raise TypeError(
-            f"{name}: expected a tensor that requires no gradient; got one that requires it. {stem} has no gradient for "
+            f"{name}: expected a tensor that does not require a gradient; got one that does. {stem} has no gradient for "
             f"{name}: pass {name}.detach()"
         )
 
@@ -125,8 +125,8 @@ _REFUSED = (
 
 
 def _refuse_transforms(stem: str, values: dict[str, Any]) -> None:
-    """Refuse what would else be told obscurely, or be wrong in silence: torch.func's transforms, and tangents of
-    forward mode."""
+    """Reject calls that would otherwise fail obscurely or return wrong results silently: torch.func's transforms, and
+    tangents of forward mode."""
     if torch.compiler.is_compiling():
         return
     if torch._C._are_functorch_transforms_active():
@@ -383,8 +383,8 @@ def _unaliased(x: Tensor, others: typing.Iterable[Tensor | None]) -> Tensor:
 
 
 class _Unread(TorchDispatchMode):
-    """In it a tensor that has no values, only a shape, may be read all the same: it answers 0, or False, which is
-    the answer of good inputs where an operation looks for bad ones."""
+    """Inside it, reading a tensor that has a shape but no values returns 0 or False. Where an operation looks for bad
+    inputs, that is what good inputs would return."""
 
     _READS = (
         torch.ops.aten._local_scalar_dense.default,
@@ -431,8 +431,8 @@ _IN_FLOAT32 = (
 
 
 def _autocast(stem: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The floating tensors in the dtype that autocast has the operation run in, and a product's loss in float32; as they
-    are if one is float64, which autocast leaves alone."""
+    """The floating-point tensors in the dtype in which autocast runs the operation, and a product's loss in float32. All
+    stay as they are if one is float64, which autocast leaves alone."""
     floating = {
         name: value
         for name, value in values.items()

@@ -110,7 +110,7 @@ def read(path: Path) -> Record:
     try:
         return Record(**json.loads(path.read_text(encoding="utf-8")))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path.name} is no record: {error}") from None
+        raise ValueError(f"{path.name} is not a record: {error}") from None
 
 
 def _all(folder: Path) -> list[Record]:

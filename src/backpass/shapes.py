@@ -311,7 +311,7 @@ def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Kind):
 
 
 def check_saved(saved: object, expected: type[Record]) -> Record:
-    """Refuse what is not what forward returned second, before it is taken apart; return it. Raises TypeError.
+    """Return ``saved`` if it is what forward returned second. Raises TypeError otherwise, before it is unpacked.
 
     A Saved belongs to one module: neither another operation's nor, for an operation, its kernel's is accepted.
     """
@@ -360,7 +360,7 @@ def check_eps(eps: object) -> None:
 
 
 def check_bool(**flags: object) -> None:
-    """Refuse, with TypeError, what is neither true nor false, naming it."""
+    """Raise TypeError, with the flag's name, for a flag that is not a bool."""
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise TypeError(f"{name}: expected True or False; got {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Text for a terminal: folded at its width, and readable in whatever encoding it has."""
+"""Text for a terminal: folded at its width, and readable in any encoding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import textwrap
 import unicodedata
 from typing import TextIO
 
-# What stands for a character that the encoding lacks. Marks keep their width, so that columns stay aligned.
+# Replacements for characters that the encoding lacks. Marks keep their width, so that columns stay aligned.
 PLAIN = {
     "✓": "+", "✗": "X", "○": "o", "–": "-", "─": "-", "−": "-", "×": "*", "·": "*", "²": "^2", "³": "^3",
     "…": "...", "→": "->", "≤": "<=", "≥": ">=", "≈": "~", "∞": "inf", "√": "sqrt", "∂": "d", "Σ": "sum",
@@ -25,7 +25,7 @@ def width() -> int:
 
 
 def folded(text: str, width: int) -> list[str]:
-    """The text in lines of at most ``width``; each but the first of a paragraph is indented by four more."""
+    """The text in lines of at most ``width``. An unindented line continues with an indent of four."""
     width = max(width, 20)
     lines = []
     for line in text.splitlines() or [""]:
@@ -41,7 +41,7 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def make_readable(*streams: TextIO) -> None:
-    """Let each stream write every character: one that its encoding lacks becomes plain ASCII."""
+    """Let each stream write any text: a character that its encoding lacks becomes plain ASCII."""
     codecs.register_error(_HANDLER, _plain)
     for stream in streams or (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -227,7 +227,7 @@ def test_names_are_fit_for_anchors():
 
 
 FLOATING = [
-    (r"x, \bar{x}", r"let y_i = x_i^2", r"\bar{x} is derived, not given: x is no output"),
+    (r"x, \bar{x}", r"let y_i = x_i^2", r"\bar{x} is derived, not given: x is not an output"),
     (r"x, \bar{u}, \bar{y}", "let u_i = x_i^2\nlet y_i = 3 u_i", r"\bar{u} is derived, not given: y is defined by u"),
     (r"x, \bar{y}, \bar{g}", r"let y_i = x_i^2" + "\n" + r"let g_i = x_i \bar{y}_i", r"\bar{g} is derived, not given: g is no"),
     (r"x, \dot{y}", r"let y_i = x_i^2", r"\dot{y} is derived, not given"),

@@ -70,7 +70,7 @@ class Doubled(torch.autograd.Function):
             [X],
             {"tolerances": {"autograd": 1e-3}},
             TypeError,
-            "tolerances: expected for autograd a number and the reason for it; got 0.001",
+            "tolerances: expected a number and the reason for it for autograd; got 0.001",
         ),
         ("softmax", [X], {"tolerances": [1]}, TypeError, "tolerances: expected a dict from methods to pairs; got [1]"),
     ],

@@ -313,7 +313,7 @@ class TestOfRealBugs:
 
     def test_one_row_of_dy_for_all_rows(self):
         found = reasons(lambda x: (x**3, x), lambda dy, x: 3 * x * x * dy[0], ROWS[0])
-        assert found == {"dx": "got = backward(dy at position 0 of axis 0): the rest of dy does not enter"}
+        assert found == {"dx": "got = backward(dy at position 0 of axis 0): the rest of dy is not used"}
 
     def test_a_rotation_the_wrong_way(self):
         angles = RNG.standard_normal((4, 3))

@@ -1,4 +1,4 @@
-"""Derivations whose LaTeX is what is checked.
+"""Derivations whose printed LaTeX is the text that is checked.
 
     from backpass.derivation import derive
 

@@ -43,7 +43,7 @@ class Calculus:
 
     @cached_property
     def outputs(self) -> list[Variable]:
-        """What the loss depends on. Which they are must be clear only where a gradient occurs."""
+        """The outputs, on which the loss depends. They must be unambiguous only if a gradient occurs."""
         return self.scope.outputs()
 
     @cached_property

@@ -116,8 +116,8 @@ def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
 
 
 class Mistake(NamedTuple):
-    """A line whose value is not that of the last line found equal: for which indices, in which element, and the two
-    values. `against` names that line; it is "" where the line equals the one directly above it, which is wrong."""
+    """A line that differs from the last correct line: the indices, the element, and the two values. `against` names that
+    line; it is "" if the line equals the one directly above it, which is wrong."""
 
     part: Part
     against: str
@@ -133,8 +133,8 @@ def first_mistake(chain: Chain, evaluator: Evaluator) -> Mistake | None:
 
 
 def mistakes(chain: Chain, evaluator: Evaluator) -> Iterator[Mistake]:
-    """Each line that differs from the last line above it that was found equal, so that no line is blamed for another's
-    mistake."""
+    """Each line that differs from the last correct line above it, so that no line is blamed for the mistake of another
+    line."""
     cases = list(chain.cases(evaluator))
     anchor, *rest = chain.expressions
     known = [evaluator.value(anchor, indices, chain.still) for indices in cases]

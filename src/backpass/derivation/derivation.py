@@ -38,8 +38,8 @@ def derive(
     - `forward`: a stem whose `forward` alone the output's definition must be, where no gradient is derived.
     - `sizes`: the sizes of the dimensions to check at, each at least 2, instead of three trials of 2, 3 and 4.
 
-    Raises `Unreadable` for what cannot be read or has no meaning, `DerivationError` for wrong lines, with a report of each;
-    the error's `derivation` shows them marked.
+    Raises `Unreadable` for text that cannot be read or has no meaning, and `DerivationError` for wrong lines. Its message
+    reports each of them, and its `derivation` shows them marked.
     """
     derivation = Derivation(text, name, after, operation, forward, names, options, sizes)
     derivation.check()

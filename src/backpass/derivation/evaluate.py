@@ -29,8 +29,8 @@ _FUNCTIONS = {
 
 
 class Point(dict):
-    """A random number for each symbol, drawn when it is asked for; where `draw` is odd that of the even one before it,
-    with the other sign. What is positive stays so."""
+    """A random number for each symbol, drawn when it is first used. An odd `draw` has the numbers of the even one before
+    it with the opposite sign; positive symbols stay positive."""
 
     def __init__(self, draw: int, sizes: dict[str, int]) -> None:
         self.draw, self.sizes = draw, sizes

@@ -117,7 +117,7 @@ class Scope:
             if gradient_of(name) not in self.variables:
                 continue
             if variable not in forward:
-                return f"{gradient_of(name)} is derived, not given: {name} is no output"
+                return f"{gradient_of(name)} is derived, not given: {name} is not an output"
             if name in users:
                 return f"{gradient_of(name)} is derived, not given: {users[name]} is defined by {name}"
             if loss:
@@ -168,7 +168,7 @@ class Scope:
     # ---- references ------------------------------------------------------------------------------
 
     def resolve(self, tree: Tree) -> Reference | None:
-        """What a `reference`, `power_of_name` or `scalar` node stands for; None when it is no name known here."""
+        """The variable that a `reference`, `power_of_name` or `scalar` node names; None if the name is not known here."""
         accent, name = accent_and_name(tree)
         subscripts = subscripts_of(tree)
         whole = rf"\{accent}{{{name}}}" if accent else name

@@ -32,13 +32,13 @@ _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 
 
 class DerivationError(ValueError):
-    """A derivation that is wrong, or cannot be read. `derivation`, where it could be read, shows its wrong lines."""
+    """A derivation that is wrong or cannot be read. If it could be read, `derivation` shows its wrong lines."""
 
     derivation: Derivation | None = None
 
 
 class Unreadable(DerivationError):
-    """Mathematics that the parser does not know, or that has no meaning; the message shows the place."""
+    """Mathematics that the parser does not know or that has no meaning. The message shows the place."""
 
     def __init__(self, message: str, part: Part | None = None, position: int = 0) -> None:
         super().__init__(f"{message}\n{part.pointer(position)}" if part else message)
@@ -98,7 +98,7 @@ class Line:
 
 
 def read(source: str) -> list[Line]:
-    """The lines of a derivation. Raises `Unreadable` for what is no line."""
+    """The lines of a derivation. Raises `Unreadable` for text that is not a line."""
     lines = []
     for start, end in _logical_lines(source):
         line = _read_line(source, start, end)

@@ -541,7 +541,7 @@ _INTERNAL = {"wrap", "scalars", "dtype"}
 
 
 def _elementwise(function: Callable, *values: np.ndarray) -> np.ndarray:
-    """``function`` of the elements, broadcast: an object array, also where there is no axis."""
+    """``function`` of the elements, broadcast: an object array, even without axes."""
     found = np.frompyfunc(function, len(values), 1)(*values)
     if isinstance(found, np.ndarray):
         return found

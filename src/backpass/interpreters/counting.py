@@ -1,4 +1,4 @@
-"""Arrays of float64 numbers that count what is done to them.
+"""Arrays of float64 numbers that count the operations on them.
 
     x = counting.array(numpy_array)
     with counting.tally() as t:

@@ -322,7 +322,7 @@ def _has_unsure_root(expr) -> bool:
 
 
 def _is_square_everywhere(radicand) -> bool:
-    """Whether a radicand is positive, and drawn as a square, at every point: a monomial in what is positive."""
+    """Whether a radicand is positive, and drawn as a square, at every point: a monomial in positive symbols."""
     if radicand.is_Mul:
         return all(map(_is_square_everywhere, radicand.args))
     if radicand.is_Pow:

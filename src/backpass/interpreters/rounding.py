@@ -37,7 +37,7 @@ LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "bfloat16": 2.0**128}  # inf
 BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 FUNCTION_UNITS = 4  # of exp, log, tanh, erf, sin and cos; one operation, a division or a root is rounded once
 SHORT = ("float16", "bfloat16")
-# What these do is said of the line that calls them.
+# The rounding in these files is attributed to the line that calls them.
 _HELPERS = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "arrays.py"))
 
 
@@ -294,7 +294,7 @@ class Namespace(closed_world.Namespace):
         squares = lambda: total(rows._values**2)  # noqa: E731
         return self._accumulated(v, rows.dtype, count, 0, terms, squares, d, lambda: total(rows.squares))
 
-    # Deciding and choosing, by the values.
+    # Comparing and choosing, by the values.
 
     def max(self, x, /, *, axis=None, keepdims=False) -> Array:
         x = self._own(x, INT64, *_FLOATS.values())
@@ -360,7 +360,7 @@ class Namespace(closed_world.Namespace):
         return self.wrap(x._values, self.float32, short.d, short.squares)
 
     def _own_error(self, dtype: str) -> tuple[float, float]:
-        """Unit roundoff and least error at the line that runs; 0 where another line is wanted alone."""
+        """Unit roundoff and least error at the line that runs; 0 if only a different line is to round."""
         if self._lines is not None:
             frame = sys._getframe(1)
             while frame.f_code.co_filename.startswith(_HELPERS):
@@ -474,7 +474,7 @@ def by_line(
     op: Any, inputs: Sequence[object], dy: object, dtype: str, options: dict | None = None
 ) -> list[Line]:
     """The lines that round, the worst first, with the share that each contributes to ``d`` of y and of each gradient, summed
-    over the elements; 0 for a gradient that there is not. It runs once for each line."""
+    over the elements; 0 for a gradient that is missing. The operation runs once for each line."""
     world = Namespace(random=False)
     world._lines = {}
 

@@ -61,7 +61,7 @@ class Session:
         return bool(difference.free_symbols) and not difference.free_symbols & self.fresh.keys()
 
     def _sign(self, difference: sympy.Expr) -> int:
-        """The sign that decides a comparison, taken note of; 0 where there is no point, or the point does not tell."""
+        """The sign that decides a comparison, which is recorded; 0 if there is no point or the point does not decide it."""
         if self.point is None or not self._knows(difference):
             return 0
         sign = sign_at(difference, self.point)

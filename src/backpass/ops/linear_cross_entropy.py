@@ -72,7 +72,7 @@ def forward(
 
     ``chunk`` is the number of tokens whose scores exist at a time; by default as many as make them a quarter
     as large as the gradients of ``x`` and ``w`` together, so that the moment at which most memory is taken is the
-    backward's. ``wide`` leaves the loss of 16-bit inputs in float32, the dtype that ``backward`` then takes ``dy`` in: a
+    backward's. ``wide`` leaves the loss of 16-bit inputs in float32, and ``backward`` then takes ``dy`` in float32: a
     scaled loss may exceed float16, whose largest number is 65504. Raises TypeError for arrays that are not floating-point and integer or do not belong together,
     ValueError for shapes that do not fit, a ``reduction`` other than "mean" and "sum" and a ``chunk`` below 1,
     IndexError for a target outside the V classes.

@@ -88,8 +88,8 @@ def _checked(stem: str, seed: int) -> Iterator[Report]:
 def check_each(
     stem: str, drawn: Iterable[tuple[Sequence[object], Mapping[str, object]]], seed: int
 ) -> Iterator[Report]:
-    """A report for each of several inputs and options of an operation. Symbols see of inputs only their structure: they run
-    at the first that have it."""
+    """A report for each of several inputs and options of an operation. Symbols see only the structure of the inputs, so
+    they run at the first inputs of each structure."""
     seen: set[Hashable] = set()
     for inputs, options in drawn:
         case = Case(subject(ops.load(stem), len(inputs), options), tuple(inputs), seed)

@@ -1,4 +1,4 @@
-"""What ``check`` and ``draw`` are asked, refused in one line where it makes no sense: what was expected and what came."""
+"""Validate the arguments of ``check`` and ``draw``. An error is one line: what was expected and what was given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def chosen_methods(methods: Iterable[str] | None, known: Sequence[str]) -> list[
 
 
 def check_seed(seed: object) -> None:
-    """Refuse what is no seed of NumPy's. Raises TypeError or ValueError."""
+    """Raise TypeError or ValueError unless NumPy accepts the seed."""
     if not isinstance(seed, Integral):
         raise TypeError(f"seed: expected an integer; got {seed!r}")
     if seed < 0:
@@ -30,7 +30,7 @@ def check_seed(seed: object) -> None:
 
 
 def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
-    """Refuse tolerances that no method would look at, or without a reason. Raises TypeError or ValueError."""
+    """Raise TypeError or ValueError for tolerances that no method uses, or that have no reason."""
     if tolerances is None:
         return
     if not isinstance(tolerances, Mapping):
@@ -43,17 +43,17 @@ def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
             and isinstance(pair[0], Real)
             and isinstance(pair[1], str)
         ):
-            raise TypeError(f"tolerances: expected for {method} a number and the reason for it; got {pair!r}")
+            raise TypeError(f"tolerances: expected a number and the reason for it for {method}; got {pair!r}")
 
 
 def check_operator(operator: object) -> None:
-    """Refuse an operator that cannot be called. Raises TypeError."""
+    """Raise TypeError for an operator that cannot be called."""
     if operator is not None and not callable(operator):
         raise TypeError(f"operator: expected a function on PyTorch's tensors; got {operator!r}")
 
 
 def check_options(options: object) -> Mapping[str, object]:
-    """The options, none for None. Raises TypeError for what is no mapping from names."""
+    """The options, an empty mapping for None. Raises TypeError unless they are a mapping from names."""
     if options is None:
         return {}
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
@@ -62,7 +62,7 @@ def check_options(options: object) -> Mapping[str, object]:
 
 
 def check_names(what: str, names: object, known: Sequence[str]) -> None:
-    """Refuse names that no input has. Raises TypeError or ValueError."""
+    """Raise TypeError or ValueError for names that no input has."""
     _refuse_unknown(what, _names(what, names), known)
 
 
@@ -81,7 +81,7 @@ def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str,
 
 
 def check_precision(precision: object) -> None:
-    """Refuse what is not the name of a floating-point type. Raises ValueError."""
+    """Raise ValueError unless ``precision`` is None or the name of a floating-point type."""
     if precision is not None and (not isinstance(precision, str) or precision not in EPSILON):
         raise ValueError(f"precision: expected {', '.join(EPSILON)}; got {precision!r}")
 

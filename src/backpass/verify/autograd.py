@@ -19,7 +19,7 @@ from backpass.verify.report import FAILED, NOT_RUN, Row
 NAME = "torch autograd"
 TOLERANCE = 1e-12
 WHY = "every element; rounding in another order"
-CUT = 1e-5  # of a slope: by less a difference agrees with it
+CUT = 1e-5  # of a slope: a difference that is off by less agrees with it
 
 
 def run(case: Case) -> list[Row]:
@@ -39,8 +39,8 @@ def run(case: Case) -> list[Row]:
 
 
 def _unless_cut(row: Row, case: Case, at: int, got: np.ndarray | None, reference: np.ndarray) -> Row:
-    """The row that failed; or one that is not run, where a difference of forward agrees with backward and not with
-    autograd: a part of forward then is out of autograd's sight. A detach that is meant is declared a convention."""
+    """The failed row or, if a difference of forward agrees with backward and not with autograd, a row that is not run:
+    autograd then cannot see a part of forward. An intended detach is declared a convention."""
     if at not in case.derived or got is None or got.shape != reference.shape:
         return row
     _, change, moved = first_difference(case, at)
@@ -79,8 +79,8 @@ def _differentiate(
             raise
         raise NotRun(f"forward does not run on tensors that autograd follows ({first_line(error)})") from None
     if not is_torch(y) or not y.requires_grad:
-        raise NotRun("autograd cannot follow forward: its output is no tensor that requires a gradient")
-    if function is case.subject.plain_forward and case.subject.stem not in ops.STEMS:
+        raise NotRun("autograd cannot follow forward: its output is not a tensor that requires a gradient")
+    if function is case.subject.plain_forward and not case.subject.stem:
         _refuse_another_function(case, to_numpy(y), dtype_name(y))
     wanted = [leaves[at] for at in case.differentiable]
     found = torch.autograd.grad(y, wanted, to_torch(case.dy, case.device, y.dtype), allow_unused=True)
@@ -92,18 +92,20 @@ def _differentiate(
 
 
 def _refuse_another_function(case: Case, y: np.ndarray, dtype: str) -> None:
-    """Raise NotRun where lines that were given NumPy arrays compute something else on tensors, as ``x.var()`` does."""
+    """Raise NotRun if lines that were given NumPy arrays compute something different on tensors, as ``x.var()`` does."""
     exact = dtype == "float64" and case.takes_float64
     given = case.y if exact else case.y_as_given
     near = (EPSILON[dtype] if exact else max(map(EPSILON.get, (dtype, case.dtype, case.y_dtype)))) ** 0.5
-    largest = np.abs(y[np.isfinite(y)]).max(initial=0.0)  # a small element may be what large ones leave
+    largest = np.abs(y[np.isfinite(y)]).max(
+        initial=0.0
+    )  # a small element may be the rest of large ones that cancel
     if y.shape != given.shape or not np.allclose(y, given, rtol=near, atol=near * largest, equal_nan=True):
         raise NotRun("forward computes a different y on tensors than on the arrays that were given")
 
 
 def by_hand(case: Case, dtype=None) -> tuple[np.ndarray, dict[int, np.ndarray | None]]:
     """The subject's own y and gradients: on tensors of ``dtype`` (float64 unless given); an object without SHAPES that
-    was given NumPy arrays owes no other library anything and is asked with those, in float64."""
+    was given NumPy arrays need not support any other library and gets NumPy arrays in float64."""
     if case.subject.shapes is None and not case.uses_torch:
         return case.y, case.gradients
     y, saved = case.subject.forward(*(to_torch(value, case.device, dtype) for value in case.inputs))

@@ -1,5 +1,5 @@
-"""One check's material: the subject, its inputs in float64, a random cotangent, and what the backward made of
-it.
+"""The data of one check: the subject, its inputs in float64, a random cotangent, and the gradients that the backward
+returns for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """What every method is given. Arrays without a library in their name are NumPy float64."""
+    """The data that every method gets. Arrays are NumPy float64 unless their name says otherwise."""
 
     subject: Subject
     inputs: tuple[object, ...]
@@ -44,29 +44,29 @@ class Case:
     operator: Callable[..., Array] | None = None
     tolerances: dict[str, tuple[float, str]] = field(default_factory=dict)
     explain: bool = True
-    declared: str | None = None  # the precision in which forward computes, where the reader said so
+    declared: str | None = None  # the precision in which forward computes, if the user declared it
     conventions: Mapping[str, str] = field(
         default_factory=dict
-    )  # inputs whose gradient is no derivative, and why
-    precision: str = "float64"  # what numbers are rounded to, where forward is given others than its inputs
-    fed: str = "float64"  # the dtype in which forward then gets them
-    drawn: bool = False  # whether the inputs are random numbers
+    )  # inputs whose gradient is not a derivative, and why
+    precision: str = "float64"  # numbers given to forward in place of its inputs are rounded to this
+    fed: str = "float64"  # and passed in this dtype
+    drawn: bool = False  # whether the inputs were drawn at random
     suspects: dict[tuple[str, str], Suspect] = field(default_factory=dict, compare=False)
     references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict, compare=False)
 
     @cached_property
     def differentiated(self) -> dict[Any, tuple[np.ndarray, dict[int, np.ndarray]]]:
-        """What autograd found for this case already, by function and dtype."""
+        """Autograd's results for this case so far, by function and dtype."""
         return {}
 
     @cached_property
     def moved(self) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """By input, the first difference that was taken; see ``finite_difference.first_difference``."""
+        """The first difference taken for each input; see ``finite_difference.first_difference``."""
         return {}
 
     @property
     def rng(self) -> np.random.Generator:
-        """A fresh generator: each method draws the same, whichever others ran."""
+        """A fresh generator, so that a method draws the same numbers whichever methods ran before it."""
         return generator(self.seed, DIRECTIONS)
 
     @property
@@ -76,7 +76,7 @@ class Case:
 
     @property
     def device(self) -> str:
-        """Where the inputs lie."""
+        """The inputs' device."""
         return device_of(self.arrays[0])
 
     @property
@@ -91,14 +91,14 @@ class Case:
 
     @property
     def derived(self) -> list[int]:
-        """Positions of the inputs whose gradient is forward's derivative, and no convention."""
+        """Positions of the inputs whose gradient is forward's derivative and not a convention."""
         names = self.subject.input_names
         return [at for at in self.differentiable if names[at] not in self.conventions]
 
     @property
     def judge(self) -> Callable[..., Array]:
-        """The function whose gradient autograd takes for the right one: forward, or the reader's operator where forward's
-        derivative is not what is meant."""
+        """The function whose gradient by autograd is the reference: forward, or the user's operator if a gradient is
+        declared a convention."""
         return self.operator if self.conventions and self.operator else self.subject.plain_forward
 
     @cached_property
@@ -128,14 +128,14 @@ class Case:
 
     @property
     def uses_torch(self) -> bool:
-        """Whether forward is given PyTorch's tensors: where it is known to run on nothing else."""
+        """Whether forward gets PyTorch tensors: if it requires them, or declares no SHAPES and was given some."""
         return self.subject.torch_only or (
             self.subject.shapes is None and any(is_torch(a) for a in self.arrays)
         )
 
     @cached_property
     def float64(self) -> tuple[object, ...]:
-        """The inputs as NumPy arrays, floating ones in float64; what is no array as it is."""
+        """The inputs as NumPy arrays, floating-point ones in float64; other inputs unchanged."""
         return tuple(to_numpy(value) if is_array(value) else value for value in self.inputs)
 
     @property
@@ -148,7 +148,7 @@ class Case:
         )
 
     def tolerance(self, method: str, usual: float, why: str) -> tuple[float, str]:
-        """The method's tolerance and the reason for it; the usual ones unless others were asked for."""
+        """The method's tolerance and the reason for it; the usual ones unless the user gave others."""
         return self.tolerances.get(method, (usual, why))
 
     def quantity(self, at: int) -> str:
@@ -156,7 +156,7 @@ class Case:
         return f"d{self.subject.input_names[at]}"
 
     def native(self, values: tuple[object, ...]) -> tuple[object, ...]:
-        """Fresh copies of NumPy arrays in the library in which forward runs, in the dtype that it is fed."""
+        """Fresh copies of NumPy arrays, in forward's library and in the dtype ``fed``."""
         copied = [
             value.astype(self.fed) if is_floating(value) else _copy(value) if is_array(value) else value
             for value in values
@@ -170,7 +170,7 @@ class Case:
         return values if self.precision == "float64" else values.astype(self.precision).astype(np.float64)
 
     def forward(self, values: tuple[object, ...]) -> np.ndarray:
-        """y for NumPy inputs (real or complex), through that library."""
+        """y for NumPy inputs (real or complex), computed in that library."""
         y = _back(self.subject.forward(*self.native(values))[0])
         return y if np.iscomplexobj(y) else y.astype(np.float64)
 
@@ -197,12 +197,12 @@ class Case:
 
     @property
     def y(self) -> np.ndarray:
-        """The forward's output in float64. Raises NotRun, as ``gradients`` does, where there is none."""
+        """The forward's output in float64. Raises NotRun, as ``gradients`` does, if forward cannot compute it."""
         return to_numpy(self._run[0])
 
     @cached_property
     def dy(self) -> np.ndarray:
-        """Standard normal, or the one given, rounded to the inputs' dtype; zero where y is not finite."""
+        """The cotangent given, or a standard normal one, rounded to the inputs' dtype; zero where y is not finite."""
         y = self.y_as_given
         if self.given_dy is None:
             dy = generator(self.seed, COTANGENT).standard_normal(y.shape)
@@ -214,17 +214,17 @@ class Case:
 
     @cached_property
     def gradients(self) -> dict[int, np.ndarray | None]:
-        """What backward made of dy, in float64, by position of the input."""
+        """The gradients that backward returns for dy, in float64, by position of the input."""
         return self.gradients_for(self.dy)
 
     def gradients_for(self, dy: np.ndarray) -> dict[int, np.ndarray | None]:
-        """What backward makes of another cotangent."""
+        """The gradients that backward returns for a different cotangent."""
         y, saved = self._run
         return self.by_input(self.subject.backward(to_kind_of(y, dy), saved))
 
     @property
     def terms(self) -> dict[str, np.ndarray]:
-        """The named arrays of which a gradient is made: the floating inputs, y, dy, and what else was saved."""
+        """The arrays from which a gradient may be computed, by name: floating-point inputs, y, dy, other saved arrays."""
         named = zip(self.subject.input_names, self.float64, strict=False)
         terms = {name: value for name, value in named if is_floating(value)}
         terms |= {"y": self.y_as_given, "dy": self.dy}
@@ -239,7 +239,7 @@ class Case:
         return terms
 
     def require_float64(self) -> None:
-        """Raise NotRun where the forward, a kernel's perhaps, computes in low precision only."""
+        """Raise NotRun if forward, a kernel's perhaps, computes in low precision only."""
         _ = self._run
         if self.precision == "float64" != self.computes_in:
             how = "as declared" if self.declared else "as measured"
@@ -252,15 +252,15 @@ class Case:
         except Exception as error:
             if self.subject.shapes is not None or self.dtype == "float64":
                 raise
-            raise NotRun(f"forward takes no float64 ({first_line(error)})") from None
+            raise NotRun(f"forward does not accept float64 ({first_line(error)})") from None
         if dtype_name(_one_array(y)) != "float64" == self.precision:
             raise NotRun(f"forward computes in {dtype_name(y)}, given float64")
         return y, saved
 
     def by_input(self, returned: Any) -> dict[int, np.ndarray | None]:
-        """What backward returned, in float64, by position of the input it belongs to.
+        """Backward's results in float64, by position of the input.
 
-        Raises Malformed when the number of gradients is off, or one is not an array of real numbers.
+        Raises Malformed if the number of gradients is wrong, or if one is not an array of real numbers.
         """
         found = self.by_position(returned)
         for at, gradient in found.items():
@@ -271,9 +271,9 @@ class Case:
         return {at: None if gradient is None else to_numpy(gradient) for at, gradient in found.items()}
 
     def by_position(self, returned: Any, *, every: bool = False) -> dict[int, Array | None]:
-        """What backward returned, by position of the input: for the differentiable ones, or for every one.
+        """Backward's results by position of the input: for the differentiable inputs, or for every input.
 
-        Raises Malformed when the number of gradients is off.
+        Raises Malformed if the number of gradients is wrong.
         """
         gradients = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         while len(gradients) > len(self.inputs) and gradients[-1] is None:  # of optional inputs, not given
@@ -292,7 +292,7 @@ class Case:
         return at in self.differentiable or self.inputs[at] is None
 
     def scale(self, at: int) -> float:
-        """What a gradient with respect to x is measured by: max abs(dy) · min(1, max abs(y) / max abs(x))."""
+        """The natural scale of the gradient with respect to x: max abs(dy) · min(1, max abs(y) / max abs(x))."""
         y, dy, inputs = self._largest
         x = inputs[at]
         return dy * (min(1.0, y / x) if x > 0 and y > 0 else 1.0)
@@ -306,7 +306,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A wrong quantity with all that its diagnosis needs, so that each is diagnosed once, and by the best reference.
+    """A wrong quantity with everything its diagnosis needs, so that it is diagnosed once, against the best reference.
 
     ``accuracy`` is the reference's; ``diagnose(seconds)`` returns the sentence.
     """
@@ -330,7 +330,7 @@ def describe(subject: Subject, inputs: tuple[object, ...]) -> str:
 
 
 def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
-    """The floating arrays within ``saved``, by key, field, attribute or position."""
+    """The floating-point arrays in ``saved``, by key, field, attribute or position."""
     if isinstance(saved, Several):
         saved = saved.saved
     if isinstance(saved, dict):

@@ -1,4 +1,4 @@
-"""Run every check that applies, and put what they found in one table."""
+"""Run every check that applies and collect the results in one table."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ DERIVING = (
     finite_difference,
     complex_step,
     symbolic,
-)  # those that find the forward's derivative, whatever is meant
-OPTIONAL = {"torch": "PyTorch", "triton": "Triton", "sympy": "SymPy"}  # by the name that an import asks for
-SEARCH = 5.0  # seconds, for the diagnoses of one check
+)  # these compare with forward's own derivative, even where a convention applies
+OPTIONAL = {"torch": "PyTorch", "triton": "Triton", "sympy": "SymPy"}  # by import name
+SEARCH = 5.0  # seconds for all diagnoses of one check
 
 
 def check(
@@ -79,25 +79,25 @@ def check(
 
     ``op`` is the name or module of an operation, any object with ``forward(*inputs) -> (y, saved)`` and
     ``backward(dy, saved)``, or a ``torch.autograd.Function``. ``inputs`` are NumPy or PyTorch arrays; an
-    operation that declares SHAPES may have them drawn. A forward may return several outputs, as a tuple; ``dy`` is
-    then a tuple too. Other keywords are options of ``forward``; in ``options`` they may have names that are taken
-    here, such as dropout's ``seed``.
+    operation that declares SHAPES may have them drawn. A forward may return several outputs as a tuple;
+    backward's ``dy`` is then a tuple too. Other keywords are options of ``forward``. An option that has the name of a
+    parameter of ``check``, such as dropout's ``seed``, goes in ``options``.
 
-    - ``seed`` draws the cotangent, the directions and, where they are not given, the inputs;
-    - ``methods`` names those to run (all: see METHODS);
-    - ``dy`` replaces the random cotangent; for several outputs it is one vector of all their elements;
-    - ``operator`` is a function of PyTorch's that computes the same y, for an object that has no SHAPES;
-    - ``zero_gradients`` names inputs whose gradient is identically zero, else reported as vacuous;
-    - ``constants`` names floating inputs that have no gradient;
-    - ``conventions`` maps inputs whose gradient is by intention not forward's derivative (padding, ``detach``, a
-      straight-through estimator) to the reason; only autograd and the operator then judge it;
-    - ``precision`` is the dtype in which forward computes, where that is less than it returns; else it is measured;
-    - ``tolerances`` maps a method that has one to another and its reason, which the table then shows;
-    - ``vary`` repeats the check at inputs of other shapes and values, drawn from those given;
-    - ``explain=False`` leaves out the search for what is wrong, which takes up to five seconds.
+    - ``seed`` seeds the cotangent, the directions, and the inputs if they are drawn;
+    - ``methods`` names the methods to run (default: all of METHODS);
+    - ``dy`` replaces the random cotangent; for several outputs it is a single vector of all their elements;
+    - ``operator`` is a PyTorch function that computes the same y, for an object that has no SHAPES;
+    - ``zero_gradients`` names inputs whose gradient is identically zero, which is otherwise reported as vacuous;
+    - ``constants`` names floating-point inputs that have no gradient;
+    - ``conventions`` maps each input whose gradient is intentionally not forward's derivative (padding, ``detach``, a
+      straight-through estimator) to the reason; only autograd and the operator then judge that gradient;
+    - ``precision`` is the dtype in which forward computes, if it is narrower than the output's; it is measured unless given;
+    - ``tolerances`` maps a method to a tolerance that replaces its own and the reason, which the table then shows;
+    - ``vary`` repeats the check at inputs of other shapes and values, drawn from the elements given;
+    - ``explain=False`` skips the diagnosis of wrong gradients, which takes up to five seconds.
 
-    Raises VerificationError, which carries the report, unless the report passed: when a row fails, is vacuous or
-    could not run, or when nothing was shown about a gradient. ``raises=False`` returns the report all the same.
+    Raises VerificationError, which carries the report, if a row failed, was vacuous or could not run, or if no
+    row passed for a gradient. ``raises=False`` returns the report in either case.
     Raises TypeError, ValueError or LookupError when ``op`` or its inputs cannot be checked.
     """
     chosen = chosen_methods(methods, tuple(METHODS))
@@ -150,7 +150,7 @@ def _complete(under_test: Subject, inputs: Sequence[object]) -> tuple[object, ..
 
 
 def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
-    """The rows, with one diagnosis for each quantity that is wrong: that of the most accurate reference."""
+    """The rows, with one diagnosis for each wrong quantity, made against the most accurate reference."""
     failed = {(row.method, row.quantity) for row in rows if row.verdict == FAILED}
     suspects = [(key, suspect) for key, suspect in case.suspects.items() if key in failed]
     sentences: dict[str, str] = {}
@@ -185,7 +185,7 @@ def _refuse_other_arrays(name: str, inputs: Sequence[object]) -> None:
 
 
 def _run(name: str, case: Case, progress: Progress) -> list[Row]:
-    """A method's rows; where it raised, one that says what."""
+    """A method's rows; if it raised, one row that names the exception."""
     method = METHODS[name]
     progress.now(method.NAME)
     try:
@@ -204,8 +204,8 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
 
 
 def _but_conventions(rows: list[Row], method: ModuleType, case: Case) -> list[Row]:
-    """The rows, with those of gradients that are no derivative by convention not run; autograd then follows forward only
-    where no operator was given."""
+    """The rows, with gradients that are a convention marked "not run". Methods that compare with forward's derivative
+    cannot judge them; autograd judges them if no operator was given."""
     if method not in DERIVING and not (method is autograd and case.operator):
         return rows
     reasons = {f"d{name}": f"by convention: {reason}" for name, reason in case.conventions.items()}
@@ -214,7 +214,7 @@ def _but_conventions(rows: list[Row], method: ModuleType, case: Case) -> list[Ro
 
 
 def _with_its_reason(row: Row, tolerance: tuple[float, str] | None) -> Row:
-    """The row; with the reader's reason, where the tolerance is theirs."""
+    """The row, with the user's reason as its note if the tolerance is the user's."""
     return replace(row, note=f"tolerance: {tolerance[1]}") if tolerance and row.tolerance is not None else row
 
 
@@ -223,5 +223,5 @@ def _could_not_run(name: str, error: Exception) -> Row:
 
 
 def _rows_of(case: Case, names: Sequence[str], chosen: Sequence[str], progress: Progress) -> list[Row]:
-    """The rows of those methods that were chosen, for another case."""
+    """The rows of those of ``names`` that were chosen, for a different case."""
     return [row for name in names if name in chosen for row in _run(name, case, progress)]

@@ -1,5 +1,5 @@
-"""The verdict on one quantity: the largest element's error over the largest reference element, and when that
-says nothing.
+"""The verdict on one quantity, by the largest element's error over the largest reference element, and the cases in
+which that number says nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def judge_gradient(
 ) -> Row:
     """Compare the whole gradient with respect to one input, element by element.
 
-    ``resolution`` times the gradient's natural scale is the least that the reference can tell from zero;
-    it is the tolerance unless given.
+    ``resolution`` times the gradient's natural scale is the smallest number that the reference can tell from zero.
+    It is the tolerance unless given.
     """
     scale = case.scale(at)
     floors = (tolerance if resolution is None else resolution) * scale, tolerance * scale
@@ -126,7 +126,7 @@ class _Judge:
         return f"the {'output' if self.at is None else 'gradient'} is {size}: any error would pass"
 
     def explain(self, got: np.ndarray, reference: np.ndarray) -> str:
-        """A row's reason until ``check`` has put the diagnosis of the quantity in its place."""
+        """A placeholder for the row's reason, which ``check`` replaces with the quantity's diagnosis."""
         case, at, key = self.case, self.at, (self.method, self.quantity)
         if not case.explain:
             return "wrong"
@@ -150,11 +150,9 @@ class _Judge:
                 variants=variants(case, at),
                 seconds=seconds,
             )
-            if found.kind == "equal":  # by less than a diagnosis looks at
+            if found.kind == "equal":  # off by less than a diagnosis can see
                 off = largest_error(got, reference)
-                return (
-                    f"off by {off:.1e} of the largest element, at no more than which the reference is known"
-                )
+                return f"off by {off:.1e} of the largest element; the reference is not known more closely"
             return str(found)
 
         case.suspects.setdefault(key, Suspect(accuracy, diagnosed))

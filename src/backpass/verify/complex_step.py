@@ -1,8 +1,7 @@
-"""The imaginary part of the forward a tiny imaginary step away: dy/dx along v is Im f(x + i·h·v) / h,
-exactly.
+"""The imaginary part of the forward a tiny imaginary step away: dy/dx along v is Im f(x + i·h·v) / h, up to h².
 
 Nothing is subtracted, so the step may be 1e-30 and the error is rounding alone. The forward must be analytic
-and must compute in complex numbers.
+and must accept complex numbers.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ NAME = "complex step"
 TOLERANCE = 1e-12
 WHY = "rounding alone"
 STEP = 1e-30
-# Of a complex step and a finite difference along one direction where the forward is analytic: how far apart, and
-# the finite difference's noise relative to y.
+# Where the forward is analytic, a complex step and a finite difference along one direction agree to AGREEMENT, apart
+# from the finite difference's noise relative to y.
 AGREEMENT = 1e-4
 NOISE = 1e-8
 
@@ -53,7 +52,7 @@ def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
     except Exception as error:
         if case.subject.stem is not None:
             raise
-        raise NotRun(f"forward takes no complex numbers ({first_line(error)})") from None
+        raise NotRun(f"forward does not accept complex numbers ({first_line(error)})") from None
     if not np.iscomplexobj(y):
         raise NotRun(
             "forward turns complex numbers into real ones (an absolute value, a real part, a conversion)"
@@ -62,14 +61,14 @@ def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
 
 
 def _first_change(case: Case, at: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first random direction and dy/dx along it. Raises NotRun where a finite difference is another number."""
+    """The first random direction and dy/dx along it. Raises NotRun if a finite difference disagrees."""
     direction, near, _ = first_difference(case, at)
     exact = _change(case, at, direction)
     largest = max(np.abs(near).max(initial=0.0), np.abs(exact).max(initial=0.0))
     noise = NOISE * np.abs(case.y[np.isfinite(case.y)]).max(initial=0.0)
     if np.abs(near - exact).max(initial=0.0) > AGREEMENT * largest + noise:
         raise NotRun(
-            "forward is not analytic: its complex step is not its finite difference (|x|, a conjugate?)"
+            "forward is not analytic: its complex step differs from its finite difference (|x|, a conjugate?)"
         )
     return direction, exact
 

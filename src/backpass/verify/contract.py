@@ -1,7 +1,9 @@
-"""What a backward owes apart from its numbers: a real gradient of the right shape for each input that is there,
-None for one that is not, 0 where an input is infinite; nothing modified; the same gradients on a second call, from
-arrays of other strides, after a forward of other inputs, and when an input is frozen. The form for an empty batch
-too."""
+"""The requirements on a backward apart from its numbers.
+
+It returns a real gradient of the right shape for each input given, None for each input left out, and 0 where an input
+is infinite. It modifies nothing. It returns the same gradients on a second call, from arrays of other strides, after a
+forward of other inputs, and when an input is frozen. The form must hold for an empty batch too.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from backpass.verify.report import FAILED, PASSED, Row
 from backpass.verify.state import state_faults
 
 NAME = "contract"
-HOW = "a gradient of the right shape for each input; nothing modified; the same again, and for other strides"
+HOW = "a gradient of the right shape for each input; nothing modified; the same on a second call and for other strides"
 HOW_WITH_STATE = f"{HOW}, and after other inputs"
-# Leading axes of an empty batch; the one of a factor is broadcast to it.
+# Leading axes of an empty batch; a factor's axis is broadcast to it.
 EMPTY = {"*": (0,), "*a": (1,), "*b": (0,)}
 
 
@@ -58,12 +60,12 @@ def _emptied(case: Case) -> Case:
 
 
 def _faults(done: Run) -> Iterator[str]:
-    """What is wrong with the output, the gradients' form, and what was written to."""
+    """Faults of the output and of the gradients' form, and arrays that were modified."""
     case = done.case
     if case.subject.shapes:
         yield from _output_faults(case, done.y)
     undefined = np.isnan(case.y_as_given)
-    if undefined.any() and case.finite and not case.subject.shapes:  # the mean of no rows is NaN, and meant
+    if undefined.any() and case.finite and not case.subject.shapes:  # the mean of no rows is NaN by design
         index = [int(i) for i in np.argwhere(undefined)[0]]
         yield f"y is NaN at index {index}, though every input is finite: no gradient can be judged there"
     arrays: dict[str, tuple[Array, np.ndarray]] = {}
@@ -77,7 +79,7 @@ def _faults(done: Run) -> Iterator[str]:
     names = case.subject.input_names
     without = [names[at] for at in case.differentiable if done.gradients[at] is None]
     some = 0 < len(without) < len(case.differentiable)
-    constants = f"; if it is to have none, the object declares {_declared(without)}" if some else ""
+    constants = f"; if this is intended, declare {_declared(without)} on the object" if some else ""
     for at, gradient in done.gradients.items():
         yield from _gradient_faults(case, at, gradient, constants)
     for name, (now, before) in arrays.items():
@@ -105,7 +107,7 @@ def _gradient_faults(case: Case, at: int, gradient: Array | None, constants: str
     name, x = case.quantity(at), case.inputs[at]
     if at not in case.differentiable:
         if gradient is not None:
-            yield f"{name}: expected None, the input not being differentiable; got an array"
+            yield f"{name}: expected None, because the input is not differentiable; got an array"
     elif gradient is None:
         yield f"{name}: expected an array; got None{constants}"
     elif not is_array(gradient):
@@ -117,7 +119,7 @@ def _gradient_faults(case: Case, at: int, gradient: Array | None, constants: str
 
 
 def _where_infinite(done: Run) -> Iterator[str]:
-    """Where an input is infinite there is nothing to vary: its gradient is 0, or what PyTorch's operator gives."""
+    """An infinite input cannot vary, so its gradient must be 0 or the one that PyTorch's operator returns."""
     case = done.case
     for at in case.differentiable:
         infinite = ~np.isfinite(case.float64[at])

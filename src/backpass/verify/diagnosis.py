@@ -60,9 +60,9 @@ def diagnose(
     ``terms`` are named arrays from which a missing factor or term may be built: dy, y, the inputs.
     ``backward`` computes ``got`` from another cotangent; with it a factor dropped early is found.
     ``accuracy`` is the error of the reference, relative to its largest element. ``others`` are the references of other
-    inputs' gradients, by name (``du``), one of which ``got`` may be. ``variants`` are what backward returns with an
-    argument changed, each in words, one of which the reference may be: see `verify.variants`; they are taken one by
-    one. The search takes about ``seconds`` of CPU time at most, and says so where it stopped for that.
+    inputs' gradients, by name (``du``), one of which ``got`` may be. ``variants`` are backward's results with an
+    argument changed, each with a description; the reference may equal one of them. They are consumed lazily; see
+    `verify.variants`. The search takes at most about ``seconds`` of CPU time, and says so if it ran out.
     """
     terms = {name: np.nan_to_num(to_numpy(value)) for name, value in (terms or {}).items()}
     others = {name: to_numpy(value) for name, value in (others or {}).items()}

@@ -1,4 +1,4 @@
-"""Rows of the methods that know one number a direction: Σ dy·(dy/dx along v), against Σ dx·v."""
+"""Rows of the methods that measure one number per direction: Σ dy·(dy/dx along v), compared with Σ dx·v."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from backpass.verify.comparison import judge_gradient
 from backpass.verify.report import FAILED, PASSED, Row
 
 RANDOM = 8  # directions for each input
-LARGE, RANDOM_IF_LARGE = 1 << 20, 1  # elements, from which there are fewer
+LARGE, RANDOM_IF_LARGE = 1 << 20, 1  # for arrays of more elements, fewer
 COORDINATES = 128  # up to this many elements, each coordinate is a direction as well
-SLOPES_DIFFER = f"the slopes along random directions differ; inputs of at most {COORDINATES} elements are compared one by one"
+SLOPES_DIFFER = f"the slopes along random directions differ; only inputs of at most {COORDINATES} elements are compared by element"
 
 Derivative = Callable[[int, np.ndarray], tuple[float, np.ndarray]]
 
@@ -35,8 +35,8 @@ def rows(
 
 
 def spread(case: Case, at: int, derivatives: Sequence[Derivative]) -> float:
-    """How far apart several measurements of one derivative are: over the same directions, the largest difference over the
-    largest slope."""
+    """The spread of several measurements of one derivative: their largest difference along one direction over the largest
+    slope."""
     x = case.float64[at]
     movable = np.isfinite(x)
     sets = [_directions(case, x, movable)]
@@ -51,14 +51,14 @@ def spread(case: Case, at: int, derivatives: Sequence[Derivative]) -> float:
 
 
 def _slope(derivative: Derivative, at: int, direction: np.ndarray) -> float:
-    """The slope for a direction of the length that was asked for: rounding takes a little more or less of it."""
+    """The slope along the direction requested; rounding takes a little more or less of it."""
     slope, moved = derivative(at, direction)
     taken = np.vdot(direction, moved) / (np.vdot(direction, direction) or 1.0)
     return slope / taken if taken else 0.0
 
 
 def _directions(case: Case, x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
-    """Random directions, fewer where arrays are large: each of them is as likely to see a mistake, and takes longer."""
+    """Random directions; fewer for large arrays, where each takes longer and is as likely to show a mistake."""
     rng = case.rng
     count = RANDOM if max(x.size, case.y_as_given.size) <= LARGE else RANDOM_IF_LARGE
     return [np.where(movable, rng.standard_normal(x.shape), 0.0) for _ in range(count)]

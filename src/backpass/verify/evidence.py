@@ -1,4 +1,4 @@
-"""A wrong gradient beside its reference, and how much of it an explanation explains."""
+"""A wrong gradient beside its reference, and the evidence for an explanation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _and(names: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Pair:
-    """A reference and what was got, with the material for explanations."""
+    """A reference and the gradient got, with the material for explanations."""
 
     reference: np.ndarray
     got: np.ndarray
@@ -71,7 +71,7 @@ class Pair:
 
     @cached_property
     def dictionary(self) -> Dictionary:
-        """The terms that the difference may be made of."""
+        """The terms of which the difference may consist."""
         return Dictionary(self.terms, self.reference.shape, self.wrong, self.clock.over)
 
     @property
@@ -96,9 +96,9 @@ class Pair:
 
     @cached_property
     def lengths(self) -> dict[int, str]:
-        """Lengths of axes, each with every place where it occurs: what a forgotten mean or sum multiplies by.
+        """Lengths of axes, each with every place where it occurs: a forgotten mean or sum multiplies by one of them.
 
-        Of arrays of one shape the first is named. A number of elements counts where it is no length.
+        Of arrays with the same shape the first is named. A number of elements is included if it is not a length.
         """
         arrays = {array.shape: name for name, array in reversed(self.terms.items())}
         named = [(name, shape) for name, array in self.terms.items() if arrays[shape := array.shape] == name]

@@ -1,8 +1,8 @@
 """Central differences of the forward along random directions, and along every coordinate of a small input.
 
-Knows nothing of derivatives: it can be wrong only where the forward is. Its error is rounding over the step
-plus the step squared, about ε^⅔ ≈ 4e-11 at best, and much more where the forward is ill-conditioned. A forward
-that takes or returns no float64 is asked at its own precision, with that precision's ε.
+The method uses the forward alone and needs no formula for its derivative. Its error is rounding over the step plus
+the step squared, about ε^⅔ ≈ 4e-11 at best, and much more where the forward is ill-conditioned. A forward that does
+not take or return float64 is evaluated at its own precision, with that precision's ε.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ NAME = "finite differences"
 TOLERANCE = 1e-7
 WHY = "step² and rounding / step"
 LOW_TOLERANCE = 64  # times ε^⅔: the constants of both errors, and the rounding of a long sum
-# A kink is a bend of this much of the largest change, of which half the step keeps more than this: a half, where a smooth
-# function keeps a quarter.
+# At a kink the bend exceeds KINK times the largest change, and half the step keeps more than SHARP of the bend: a half,
+# where a smooth function keeps a quarter.
 KINK = 0.1
 SHARP = 0.4
 KINK_DIRECTIONS = 4
-COARSEST = 0.1  # the largest tolerance that still says something
-# A difference's own error, seen with other steps: truncation goes with the step's square, rounding with its inverse.
+COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
+# Other steps show a difference's own error: truncation grows with the step's square, rounding with its inverse.
 OTHER_STEPS = (0.5, 0.7, 1.4)
-DOUBT = 4  # up to so many times what they differ by is their own; more is held against a backward
-LEAST = 1e-5  # of the gradient, below which float32 does not say
-OFF = "off by far more than differences with other steps are from one another"
+DOUBT = 4  # times their spread: a smaller error may be their own, a larger one is held against a backward
+LEAST = 1e-5  # of the gradient: smaller errors cannot be seen in float32
+OFF = "off by far more than the differences vary with the step"
 
 
 def run(case: Case) -> list[Row]:
@@ -65,12 +65,12 @@ def _reconsidered(row: Row, case: Case, at: int, steps: dict, *, low: bool) -> R
 
 
 def _own_error(case: Case, at: int, steps: dict[int, float | np.ndarray]) -> float:
-    """How far differences with other steps are from one another."""
+    """How much the differences vary with the step."""
     return spread(case, at, [_derivative(case, steps, times) for times in (1.0, *OTHER_STEPS)])
 
 
 def _derivative(case: Case, steps: dict[int, float | np.ndarray], times: float) -> Derivative:
-    """The slope of the loss along a direction, by so many times the step."""
+    """The slope of the loss along a direction, from a difference over ``times`` the step."""
 
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
         first, change, moved = first_difference(case, at, steps[at])
@@ -84,8 +84,8 @@ def _derivative(case: Case, steps: dict[int, float | np.ndarray], times: float) 
 def first_difference(
     case: Case, at: int, step: float | np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The first random direction, and what ``difference`` finds along it, by the best step unless one is given. Kept, for
-    the complex step compares itself with it."""
+    """The first random direction, and the result of ``difference`` along it, with the best step unless one is given.
+    Cached, because the complex step is compared with it."""
     if at not in case.moved:
         x = case.float64[at]
         direction = np.where(np.isfinite(x), case.rng.standard_normal(x.shape), 0.0)
@@ -95,11 +95,11 @@ def first_difference(
 
 
 def _doubted(row: Row, case: Case, at: int, steps: dict[int, float | np.ndarray]) -> Row:
-    """The row that failed; or one that says why differences cannot judge: a kink, or their own error."""
+    """The failed row, or one that says why differences cannot judge: a kink, or their own error."""
     row = _unless_kinked(row, case, at, steps[at])
     got = case.gradients[at]
     if row.verdict == FAILED and got is not None and np.isinf(got).any() and not np.isnan(got).any():
-        reason = "backward returns an infinity, which a difference can neither confirm nor deny"
+        reason = "backward returns an infinity, which a difference can neither confirm nor refute"
         return Row(NAME, row.quantity, NOT_RUN, reason=reason)
     if row.verdict != FAILED or row.error is None or not np.isfinite(row.error):
         return row
@@ -107,22 +107,22 @@ def _doubted(row: Row, case: Case, at: int, steps: dict[int, float | np.ndarray]
     if row.error > DOUBT * own:
         return row
     reason = (
-        f"differences are too coarse here: with other steps they differ by {own:.1e} from one another, and by "
-        f"{row.error:.1e} from backward"
+        f"differences are too coarse here: they vary by {own:.1e} with the step, and differ by {row.error:.1e} "
+        f"from backward"
     )
     return Row(NAME, row.quantity, NOT_RUN, reason=reason)
 
 
 def _unless_kinked(row: Row, case: Case, at: int, step: float | np.ndarray) -> Row:
-    """The row that failed, or, where y has another slope ahead of the input than behind it, one that says so."""
+    """The failed row or, if y's slopes ahead of the input and behind it differ, one that says so."""
     if not any(_kinked(case, at, step, direction) for direction in _breaking_ties(case, at)):
         return row
-    reason = "y has a kink there: its slopes on the two sides of these inputs differ, and no difference is its derivative"
+    reason = "y has a kink there: its slopes on the two sides of these inputs differ, so no difference is its derivative"
     return Row(NAME, row.quantity, NOT_RUN, reason=reason)
 
 
 def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
-    """Directions in which no coordinate stands still and no two move alike: zeros and ties are left in each."""
+    """Directions in which every coordinate moves and no two move alike, so that each leaves zeros and ties."""
     x = case.float64[at]
     rng = case.rng
     for _ in range(KINK_DIRECTIONS):
@@ -137,7 +137,7 @@ def _kinked(case: Case, at: int, step: float | np.ndarray, direction: np.ndarray
 
 
 def _change_and_bend(case: Case, at: int, moved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """By how much each element of y differs between ahead and behind, and their mean from the element itself, twice."""
+    """For each element of y, its change from behind to ahead, and its bend: twice its distance from their mean."""
     x = case.float64[at]
     ahead, here, behind = (
         case.forward(_replaced(case, at, case.rounded(there))) for there in (x + moved, x, x - moved)
@@ -148,8 +148,8 @@ def _change_and_bend(case: Case, at: int, moved: np.ndarray) -> tuple[np.ndarray
 
 
 def _at_own_precision(case: Case, reason: NotRun) -> Case:
-    """The case with numbers rounded to the precision in which the forward computes. If it takes no float64, it is fed
-    the inputs' dtype."""
+    """The case with numbers rounded to the precision in which the forward computes. If it does not
+    accept float64, it gets the inputs' dtype."""
     precision = case.computes_in
     if _low_tolerance(precision) > COARSEST:
         raise NotRun(f"{reason}, and {precision} is too coarse for differences")
@@ -163,9 +163,9 @@ def _low_tolerance(precision: str) -> float:
 def difference(
     case: Case, at: int, direction: np.ndarray, step: float | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Change of y a unit of the step, and the direction really taken: x + h·v rounds, and that counts.
+    """The change of y per unit of the step, and the direction actually taken, which differs because x + h·v rounds.
 
-    A step for each coordinate scales the direction's; the unit is then the largest that it takes.
+    A step for each coordinate scales that coordinate of the direction; the unit is then the largest step taken.
     """
     x = case.float64[at]
     taken = step * direction
@@ -178,8 +178,8 @@ def difference(
 
 
 def best_step(case: Case, at: int) -> float | np.ndarray:
-    """Of the steps for numbers about 1, for numbers like the input's, and for each coordinate by itself, that
-    whose half agrees best; none in which a coordinate does not move, x + h being x."""
+    """The step for numbers about 1, the step for numbers of the input's size, or a step for each coordinate: the one
+    that agrees best with its half. A step with which a coordinate does not move, because x + h rounds to x, is avoided."""
     x = case.float64[at]
     step = EPSILON[case.precision] ** (1 / 3)
     size = np.where(np.isfinite(x), np.abs(x), 0.0)

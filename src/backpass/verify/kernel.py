@@ -72,8 +72,8 @@ def _rows(case: Case, kernel: ModuleType, where: str, drawn: bool) -> list[Row]:
 
 
 def _world(dtype: str, kernel: ModuleType, drawn: bool) -> rounding.Namespace:
-    """Where the kernel rounds: as its operation does, and what its module declares as OPERANDS of tensor cores. Triton's
-    interpreter truncates float32 to bfloat16 where a GPU rounds."""
+    """Where the kernel rounds: where its operation does, and at the OPERANDS of tensor cores that its module declares.
+    Triton's interpreter truncates float32 to bfloat16, where a GPU rounds."""
     truncates = dtype == "bfloat16" and kernels.interpreted()
     units = {dtype: 2 * rounding.UNIT[dtype]} if truncates else None
     operands = dtype if dtype in rounding.SHORT and getattr(kernel, "OPERANDS", False) else None

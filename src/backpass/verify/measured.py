@@ -1,6 +1,6 @@
-"""The precision in which a function computes, measured: what it returns may have more digits than it computed.
+"""Measures the precision in which a function computes, which may be lower than its output's dtype.
 
-``f(x.float()).to(x.dtype)``, the form of most kernels, takes float64 and returns float64, with float32's digits.
+``f(x.float()).to(x.dtype)``, the form of most kernels, takes and returns float64 with the accuracy of float32.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from backpass.verify.convert import EPSILON
 STEP = 2.0**-17
 SHORTER = STEP / 4
 TINIER = 2.0**-32  # seldom carries a float32 number to the next one, and most float64 numbers past many
-# Where y is looked at along a step: at equal distances float32 could round by the same amount each time.
+# Where y is computed along a step: at equal distances float32 could round by the same amount each time.
 POINTS = np.array([0, 0.13, 0.31, 0.56, 0.79, 1])
 PARABOLAS = np.linalg.qr(np.vander(POINTS, 3))[0]  # an orthonormal basis of their values there
 ROUGH = (
     2.0**-40
 )  # of y: float32 rounds y by 2^-25, or by less where a small part of it is computed in float32
 DRAWS = 2  # of directions: y has to be rough in each
-ENOUGH = 1000  # elements of y that are looked at digit by digit
-FEW = 8  # elements, of which each counts
-MANY = 1 << 16  # elements at most of which one looks
+ENOUGH = 1000  # elements of y that are examined digit by digit
+FEW = 8  # with fewer elements, each counts
+MANY = 1 << 16  # elements examined at most
 
 
 def computed_precision(
@@ -67,13 +67,13 @@ def computed_precision(
 
 
 def _size(x: np.ndarray) -> np.ndarray:
-    """By what each number is to move: itself, or where it is 0 the largest of them, or 1."""
+    """The scale of each number's step: its size or, where it is 0, that of the largest, or 1."""
     size = np.abs(x)
     return np.where(size == 0, size[np.isfinite(size)].max(initial=0.0) or 1.0, size)
 
 
 def _holds_no_more_than(y: np.ndarray, precision: str) -> bool:
-    """Whether every number of y is one of that type, and the smallest use all their digits: a grid's do not."""
+    """Whether that type can represent y, and the smallest numbers use all its digits, unlike those of a grid."""
     y = y.ravel()[:: max(1, y.size // ENOUGH)]
     y = np.sort(np.abs(y[np.isfinite(y) & (y != 0)]))
     bits = {"bfloat16": 8, "float16": 11, "float32": 24}[precision]
@@ -93,8 +93,8 @@ def _digits_fit(y: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _roughness(y: np.ndarray, following: list[np.ndarray]) -> float:
-    """How far y and what follows it along a step are from a parabola: the root mean square, over y's largest; 0 for what
-    is no rounding.
+    """How far y and the values that follow it along a step are from a parabola: the root mean square over y's largest; 0
+    if rounding is not the cause.
 
     All steps go to one side, so that a kink at the inputs does not count; a kink on the way shows at few elements, and
     the roughest do not count either.

@@ -1,7 +1,7 @@
-"""Where arrays lie must not matter: gradients are the same from strided arrays and on a second call.
+"""The memory layout of arrays must not matter: strided arrays and a second call give the same gradients.
 
-A backward in NumPy gets this from NumPy. One that reads memory by itself, as a kernel does, or that reuses a
-buffer, has to see to it.
+NumPy ensures this for a backward written in NumPy. A kernel, which addresses memory itself, and a backward that
+reuses a buffer have to ensure it themselves.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ REPEATS = 4
 MOVES, TIMES = (
     2,
     4,
-)  # how often inputs are moved to see what rounding does, and how many times that is allowed
-UNITS = 32  # in the last place: another order in memory may be another order of a sum
+)  # how often inputs are moved to measure rounding, and how many times that is allowed
+UNITS = 32  # in the last place: a different order in memory may change the order of a sum
 
 
 class Run:
@@ -37,7 +37,7 @@ class Run:
 
     @cached_property
     def gradients(self) -> dict[int, Array | None]:
-        """What backward returned, by position of the input, for every input it has a gradient or a None for."""
+        """Backward's results by position of the input, for every input for which it returns a gradient or None."""
         return self.case.by_position(self.case.subject.backward(self.dy, self.saved), every=True)
 
     @property
@@ -52,7 +52,7 @@ class Run:
 
     @cached_property
     def noise(self) -> dict[int | str, float]:
-        """By how much y and the gradients change when each input moves by one such unit."""
+        """The changes of y and of the gradients when each input moves by one such unit."""
         rng = generator(self.case.seed, VARYING)
         found: dict[int | str, float] = {}
         for _ in range(MOVES):
@@ -72,12 +72,12 @@ class Run:
         return found
 
     def backward(self, dy: Array, saved: Any) -> dict[int, np.ndarray | None]:
-        """The gradients of another call, in float64."""
+        """The gradients of a further call, in float64."""
         return self.case.by_input(self.case.subject.backward(dy, saved))
 
 
 def another_call(done: Run) -> Iterator[str]:
-    """Backward again: the same gradients from the same dy, and the first ones unchanged by a different dy."""
+    """A second backward with the same dy must return the same gradients; one with a different dy must not change them."""
     case = done.case
     first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
     again = done.backward(to_kind_of(done.y, case.dy), done.saved)
@@ -89,10 +89,10 @@ def another_call(done: Run) -> Iterator[str]:
 
 
 def other_strides(done: Run) -> Iterator[str]:
-    """The same numbers from inputs and cotangents whose elements do not lie side by side.
+    """Inputs and cotangents that are not contiguous must give the same numbers.
 
-    A forward may refuse such inputs; a backward is given whatever dy the network computes. Where the numbers differ
-    between identical calls already, that is said instead.
+    A forward may refuse such inputs; a backward has to accept whatever dy the network computes. If identical calls
+    already differ, that is reported instead.
     """
     faults = list(_with_other_strides(done))
     if faults and (differ := _not_deterministic(done)):
@@ -102,7 +102,7 @@ def other_strides(done: Run) -> Iterator[str]:
 
 
 def _not_deterministic(done: Run) -> list[str]:
-    """The quantities that differ when all is repeated with the same contiguous arrays."""
+    """The quantities that differ when everything is repeated with the same contiguous arrays."""
     found: dict[str, None] = {}
     first = {at: to_numpy(done.gradients[at]) for at in done.case.differentiable}
     for _ in range(REPEATS):
@@ -131,7 +131,7 @@ def _with_other_strides(done: Run) -> Iterator[str]:
     yield from _compared(done, "a dy that is not contiguous", spread(done.dy), done.saved, first)
     if done.dy.ndim > 1:
         yield from _compared(
-            done, "a dy whose axes lie in memory in another order", permuted(done.dy), done.saved, first
+            done, "a dy whose axes have a different order in memory", permuted(done.dy), done.saved, first
         )
     if done.dy.ndim and done.dy.shape[0] > 1:
         repeated = expanded(done.dy)
@@ -140,7 +140,7 @@ def _with_other_strides(done: Run) -> Iterator[str]:
 
 
 def spread(value: Array) -> Array:
-    """The same numbers with one other between each two, in rows that are further apart than they are long."""
+    """The same numbers with gaps between neighbours and between rows."""
     if value.ndim == 0:
         return value
     shape = (*(length + 1 for length in value.shape[:-1]), 2 * value.shape[-1] + 2)
@@ -151,7 +151,7 @@ def spread(value: Array) -> Array:
 
 
 def permuted(value: Array) -> Array:
-    """The same numbers without gaps, axis 1 innermost in memory (axis 0 of a matrix): channels last, as networks have it."""
+    """The same numbers without gaps and with axis 1 (axis 0 of a matrix) innermost: the channels-last layout."""
     axis = 1 if value.ndim > 2 else 0
     inner = [*(other for other in range(value.ndim) if other != axis), axis]
     back = [inner.index(other) for other in range(value.ndim)]
@@ -163,8 +163,8 @@ def permuted(value: Array) -> Array:
 def expanded(value: Array) -> Array:
     """An array of the same shape that repeats the first slice along axis 0, with a stride of 0.
 
-    It lies at the start of as much memory as an array of that shape has, so that whoever takes it for one reads
-    what is wrong, not what is not there.
+    It lies at the start of a buffer as large as a contiguous array of that shape, so that code which ignores the
+    stride reads wrong numbers and not memory outside the buffer.
     """
     first = value[:1]
     count = int(np.prod(first.shape))
@@ -175,7 +175,7 @@ def expanded(value: Array) -> Array:
 
 
 def _filled(shape: tuple[int, ...], like: Array) -> Array:
-    """NaN, which shows in whatever it is read into; 0 for integers."""
+    """An array of NaN, which shows in any result that reads it; of 0 for integers."""
     fill = float("nan") if is_floating(like) else 0
     if is_torch(like):
         return like.new_full(shape, fill)

@@ -1,7 +1,7 @@
-"""Single changes to the source of a function: signs, factors, axes, sums, operands, what is returned.
+"""Single changes to the source of a function: signs, factors, axes, sums, operands, returned values.
 
 A check is worth what it catches: ``mutants(backward)`` yields each changed version, and each must make the
-checks fail. What only validates (calls of ``check_…``), what names the library and what sets a dtype stays.
+checks fail. Code that only validates (calls of ``check_…``), names the library or sets a dtype is not changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Several outputs as one: their elements side by side in one vector, so that every method sees one ``y``.
+"""Several outputs joined into one vector, so that every method sees a single ``y``.
 
-With a cotangent for each output, the loss is the sum of their inner products, and so is the inner product of the two
-vectors. Outputs that are not floating-point arrays (indices, say) take no part; their cotangent is None.
+With a cotangent for each output, the loss is the sum of their inner products, which equals the inner product of the
+two vectors. Outputs that are not floating-point arrays, such as indices, are left out; their cotangent is None.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from backpass.arrays import size as size_of
 
 
 class Malformed(TypeError):
-    """What a forward or a backward returned does not have the form that it owes."""
+    """The result of a forward or a backward does not have the required form."""
 
 
 class Several(NamedTuple):
-    """What a forward of several outputs saved, and where each of its outputs lies in the vector."""
+    """The saved object of a forward with several outputs, and where each output lies in the vector."""
 
     saved: Any
     outputs: tuple[Array, ...]
@@ -40,9 +40,9 @@ class Several(NamedTuple):
 
 
 def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None]:
-    """One vector of several outputs, and how they lie in it; one output as it is, and None.
+    """Several outputs as one vector, with their places in it; a single output unchanged, with None.
 
-    ``but`` holds the ids of outputs that have no gradient. Raises Malformed where no output is a floating-point array.
+    ``but`` holds the ids of outputs that have no gradient. Raises Malformed if no output is a floating-point array.
     """
     if not isinstance(y, (tuple, list)):
         return y, None
@@ -50,7 +50,7 @@ def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None
     joined = tuple(_has_gradient(output) and id(output) not in but for output in outputs)
     if not any(joined):
         kinds = ", ".join(type(output).__name__ for output in outputs) or "an empty tuple"
-        raise Malformed(f"forward: expected outputs of which one is a floating-point array; got {kinds}")
+        raise Malformed(f"forward: expected at least one floating-point array among the outputs; got {kinds}")
     parts = [output for output, kept in zip(outputs, joined, strict=True) if kept]
     xp = namespace(*parts)
     flat = xp.concat([xp.reshape(part, (-1,)) for part in parts])
@@ -58,7 +58,7 @@ def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None
 
 
 def _has_gradient(output: object) -> bool:
-    """Whether it is an array of floating-point numbers, complex ones included: a complex step makes those."""
+    """Whether it is a floating-point array. Complex ones count, because the complex step returns them."""
     if not is_array(output):
         return False
     return namespace(output).isdtype(output.dtype, ("real floating", "complex floating"))

@@ -1,17 +1,16 @@
 """A float32, bfloat16 or float16 result against float64 on the same, already rounded, inputs, element by element.
 
-The reference is autograd's gradient in float64 through the subject's forward, or else through the operator given;
-the backward under test has no part in it. How far an element may be off depends on what is known of the subject:
+The reference is autograd's gradient in float64 through the subject's forward, or else through the operator given. It
+does not use the backward under test. The error allowed to an element depends on what is known of the subject:
 
-- Of this package's operations, what a rounding array says: the largest error that the lines of our forward and backward
-  can make at that dtype. Inputs that ``check`` drew itself are random, so there the root mean square of the errors is
-  held to the one expected, too.
-- Of anything else, twice the largest error of PyTorch's operator, or of autograd through the subject's own forward, at
-  that dtype, over these inputs and a few neighbours of them; or, where that is more, what another rounding of the inputs
-  would change. Of functions that work element by element, only elements of the same size are compared. An operator run
-  in float32 and rounded once would be sharper than PyTorch's own in 16 bits, which may add in bfloat16, but it rejects
-  PyTorch's gradients of logsumexp, mse_loss and others. What loses digits that autograd keeps, such as softmax's
-  ``y·(dy − Σ y·dy)`` where one y is nearly 1 or is stored in 16 bits, needs the ``operator=`` that loses them too.
+- For this package's operations it is the bound of a rounding array: the largest error that the lines of our forward and
+  backward can make at that dtype. Inputs that ``check`` drew are random, so the root mean square of their errors is
+  held to the expected one as well.
+- For anything else it is twice the largest error of PyTorch's operator, or of autograd through the subject's own forward,
+  at that dtype, over these inputs and a few neighbours of them; or, if that is larger, the change that a different
+  rounding of the inputs would cause. For element-wise functions only elements of the same size are compared. Running the
+  operator in float32 and rounding once would give a sharper bound in 16 bits, where PyTorch may add in bfloat16, but it
+  rejects PyTorch's own gradients of logsumexp, mse_loss and others.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Bound:
 
     each: np.ndarray
     words: str
-    rms: float | None = None  # the most that their root mean square may be, where that says more
+    rms: float | None = None  # the largest root mean square allowed, if it is tested as well
 
 
 def run(case: Case) -> list[Row]:
@@ -126,7 +125,7 @@ def _differentiate(case: Case, function: Callable, dtype: str = "float64"):
 
 
 def _reference(case: Case) -> tuple[Callable, str, bool]:
-    """The function that autograd differentiates, of which one it is, and whether it computes in float64."""
+    """The function that autograd differentiates, its name if it is the operator, and whether forward computes in float64."""
     forward = case.judge
     if case.subject.stem == "rms_norm" and case.subject.options.get("eps") is None:
         # Its default ε follows the dtype: in float64 it would be another function.

@@ -1,4 +1,4 @@
-"""What a check that takes longer than two seconds is doing, on a terminal's standard error."""
+"""Shows on standard error, if it is a terminal, what a check is doing that takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 import threading
 import time
 
-PATIENCE = 2.0  # seconds, before the first line and between two
+PATIENCE = 2.0  # seconds before the first line and between updates
 
 
 class Progress:
-    """While open, rewrites one line; nothing where standard error is not a terminal, or where it goes fast."""
+    """While open, rewrites one line. Prints nothing if standard error is not a terminal or the check is quick."""
 
     def __init__(self, name: str):
         self.name = name
@@ -31,7 +31,7 @@ class Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def now(self, doing: str) -> None:
-        """Say what begins."""
+        """Set the step that is shown."""
         self.doing = doing
 
     def _show(self) -> None:

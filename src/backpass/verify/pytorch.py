@@ -151,7 +151,7 @@ def _rms_norm(x, w=None, *, eps=None):
 
 
 def _dropout(x, *, p=0.5, seed=0, training=True):
-    """PyTorch's own dropout draws another mask: what it does with a mask, done with ours."""
+    """PyTorch's own dropout draws a different mask, so its formula is applied to ours."""
     import numpy as np
     import torch
 
@@ -162,7 +162,7 @@ def _dropout(x, *, p=0.5, seed=0, training=True):
 
 
 def _rope(x, cos, sin, *, interleaved=False):
-    """PyTorch has no such operator: Llama's two programs for it, of which neither is written like ours."""
+    """PyTorch has no such operator. These are Llama's two programs for it, neither of which is written like ours."""
     import torch
 
     if interleaved:  # pairs as complex numbers, which there are not of 16 bits

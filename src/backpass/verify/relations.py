@@ -1,4 +1,4 @@
-"""The hypotheses of a diagnosis: each looks at a pair, and returns None where it does not hold."""
+"""The hypotheses of a diagnosis. Each examines a pair and returns None if it does not hold."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from backpass.verify.evidence import Diagnosis, Pair
 from backpass.verify.places import index_text, largest_errors, number_text, place, structured
 from backpass.verify.terms import SIMPLEST, Term, matrix_products, name_number
 
-PAIRS = 240  # so many of the simplest terms are tried two at a time, and then all of them, which takes more evidence
-CHUNK = 256  # of these, compared with all others at once
-POWERS = (1, 2, 3, -1, -2, -3)  # of a number for each row
+PAIRS = 240  # this many of the simplest terms are tried in pairs, then all of them, which needs more evidence
+CHUNK = 256  # terms compared with all others at once
+POWERS = (1, 2, 3, -1, -2, -3)  # of a row's number
 LONGEST_AXIS = 256  # along which permutations are looked for
 
 
@@ -29,7 +29,7 @@ def first(hypotheses: Sequence[Callable[[Pair], Diagnosis | None]], pair: Pair) 
 
 
 def missing_sum(pair: Pair) -> Diagnosis | None:
-    """The reference is got, summed over some axes."""
+    """The reference is got summed over some axes."""
     fits = False
     for axes in _subsets(pair.got.ndim):
         summed = pair.got.sum(axis=axes)
@@ -43,7 +43,7 @@ def missing_sum(pair: Pair) -> Diagnosis | None:
 
 
 def sum_too_many(pair: Pair) -> Diagnosis | None:
-    """Got is the reference, summed over some axes."""
+    """Got is the reference summed or averaged over some axes."""
     for axes in _subsets(pair.reference.ndim):
         for what, value in (("sum", pair.reference.sum(axis=axes)), ("mean", pair.reference.mean(axis=axes))):
             if value.size == pair.got.size and pair.explained(pair.got, value.reshape(pair.got.shape)):
@@ -146,7 +146,7 @@ def summed(pair: Pair) -> Diagnosis | None:
 
 
 def one_place(pair: Pair) -> Diagnosis | None:
-    """Right but for one element, a few slices, the diagonal: said with how it is wrong there."""
+    """Wrong only at one element, a few slices or the diagonal; the sentence says how it is wrong there."""
     place = structured(pair.wrong)
     triangle = place is not None and place.startswith("the entries")
     if place is None or pair.wrong.size < 4 or (pair.wrong.mean() > 0.5 and not triangle):
@@ -198,7 +198,7 @@ def missing_factor(pair: Pair) -> Diagnosis | None:
 
 
 def without_dy(pair: Pair) -> Diagnosis | None:
-    """Got is what backward makes of a cotangent of zeros."""
+    """Got is backward's result for a cotangent of zeros."""
     if pair.backward is None or "dy" not in pair.terms:
         return None
     try:
@@ -210,7 +210,7 @@ def without_dy(pair: Pair) -> Diagnosis | None:
 
 
 def dropped_before(pair: Pair) -> Diagnosis | None:
-    """The reference is what backward makes of dy times, or over, one of the terms, or of it and 1."""
+    """The reference is backward's result for dy multiplied or divided by a term, by 1 plus a term, or by their ratio."""
     dy = pair.terms.get("dy")
     if pair.backward is None or dy is None:
         return None
@@ -229,7 +229,7 @@ def dropped_before(pair: Pair) -> Diagnosis | None:
 
 
 def _factors(name: str, value: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
-    """What dy may lack or have too much of, and the rest of the sentence."""
+    """Factors that dy may lack or have too many of, each with the rest of the sentence."""
     more = 1 + value
     yield value, f"dy × {name}): the factor {name} is missing"
     yield more, f"dy × (1 + {name})): the factor 1 + {name} is missing"
@@ -256,7 +256,7 @@ def _tried(backward: Callable[[np.ndarray], np.ndarray | None], dy: np.ndarray) 
 
 
 def one_slice(pair: Pair) -> Diagnosis | None:
-    """Got is what backward makes of one slice of dy, found by halving: the rest does not enter."""
+    """Got is backward's result for one slice of dy, found by bisection; the rest is not used."""
     dy = pair.terms.get("dy")
     if pair.backward is None or dy is None:
         return None
@@ -275,7 +275,7 @@ def one_slice(pair: Pair) -> Diagnosis | None:
                 break
         if high - low == 1 < length:
             kept = pair.reference.shape[: axis + 1] == dy.shape[: axis + 1]
-            says = "the rest of dy does not enter" if kept else f"the sum over axis {axis} of dy is missing"
+            says = "the rest of dy is not used" if kept else f"the sum over axis {axis} of dy is missing"
             return Diagnosis("missing sum", f"got = backward(dy at position {low} of axis {axis}): {says}")
     return None
 
@@ -325,7 +325,7 @@ def missing_term(pair: Pair) -> Diagnosis | None:
 
 
 def _times_powers(pair: Pair) -> Diagnosis | None:
-    """reference − got is a term times powers of a number for each row, such as a saved 1/r: one or two of them."""
+    """reference − got is a term times one power, or a sum of two, of a number for each row, such as a saved 1/r."""
     d = pair.difference
     rows = {
         name: row
@@ -341,7 +341,7 @@ def _times_powers(pair: Pair) -> Diagnosis | None:
         columns = {power: row.ravel() ** power for power in POWERS}
         for powers in itertools.chain.from_iterable(itertools.combinations(POWERS, k) for k in (1, 2)):
             if len(np.unique(row)) <= len(powers):
-                continue  # as many numbers to choose as there are to explain
+                continue  # as many free numbers as there are values to explain
             matrix = np.stack([columns[power] for power in powers], axis=1)
             weights, *_ = np.linalg.lstsq(matrix, ratio.ravel(), rcond=None)
             prediction = (matrix @ weights).reshape(row.shape) * term.value

@@ -20,8 +20,8 @@ _MARKS = {PASSED: "✓", FAILED: "✗", COULD_NOT_RUN: "!", VACUOUS: "○", NOT_
 _HEADINGS = ("method", "quantity", "verdict", "error", "tolerance", "how")
 
 _WOULD_HELP = (
-    "no method that ran has a gradient to compare with. A forward that computes in float64 would give one, "
-    "or a function of PyTorch's as operator="
+    "no method that ran has a gradient to compare with. A forward that computes in float64 would provide one, "
+    "and so would a PyTorch function given as operator="
 )
 
 _LEFT = "text-align: left; vertical-align: top"
@@ -33,7 +33,8 @@ class Row:
 
     ``error`` is the largest element's error over the largest reference element. ``how`` says how it was
     measured and why the tolerance is what it is; ``reason`` says why the verdict is not "passed". ``note`` is
-    what a reader must know even of a row that passed, such as a tolerance of their own. ``exception`` is what the code under test raised, where the verdict is "could not run".
+    what a reader must know even about a row that passed, such as a tolerance of their own. ``exception`` is the
+    exception that the code under test raised, if the verdict is "could not run".
     """
 
     method: str
@@ -58,7 +59,7 @@ class Row:
 
     @property
     def remark(self) -> str:
-        """What a terminal says of the row besides its cells; the reason for a failure stands below the table."""
+        """What a terminal prints besides the row's cells; the reason for a failure is printed below the table."""
         said = {FAILED: self.how, VACUOUS: self.reason, NOT_RUN: self.reason}.get(self.verdict, "")
         return "; ".join(filter(None, (said, self.note)))
 
@@ -78,7 +79,7 @@ class Row:
 
 
 class VerificationError(AssertionError):
-    """A backward did not pass; ``report`` holds the table, the message is the table."""
+    """A backward did not pass. ``report`` is the report, and the message is its table."""
 
     def __init__(self, report: Report):
         super().__init__(str(report))
@@ -87,7 +88,7 @@ class VerificationError(AssertionError):
 
 @dataclass(frozen=True)
 class Report:
-    """Every row of one check, and the gradients it was to show: ``("dx", "dw")``."""
+    """Every row of one check, and the gradients that had to be shown: ``("dx", "dw")``."""
 
     name: str
     inputs: str
@@ -143,9 +144,9 @@ class Report:
         return ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
 
     def findings(self) -> Iterator[tuple[str, str]]:
-        """Each thing found wrong, once: the quantities and methods it was seen in, and the sentence.
+        """Each fault once: its quantity and the methods that found it, and the sentence that describes it.
 
-        What could not run comes last, with the line of the user's code that raised.
+        Methods that could not run come last, with the line of the user's code that raised.
         """
         for _, where, what in self._found():
             yield where, what
@@ -159,10 +160,10 @@ class Report:
             yield mark, f"{quantity} ({', '.join(methods)})".lstrip(), reason
 
     def _remarks(self) -> Iterator[tuple[str, str, str]]:
-        """What stands below the table: a mark, of what, and the sentence."""
+        """The lines below the table: a mark, a heading, and the sentence."""
         yield from self._found()
         if self.having(COULD_NOT_RUN):
-            return  # what stood in the way of a reference has just been said
+            return  # why there is no reference has just been said
         seen = {row.quantity for row in self.rows if row.verdict != NOT_RUN}
         if unseen := [gradient for gradient in self.unshown if gradient not in seen]:
             yield _MARKS[VACUOUS], f"nothing was shown about {', '.join(unseen)}", _WOULD_HELP
@@ -191,7 +192,7 @@ class Report:
     def text(self, width: int | None = None) -> str:
         """The table for a terminal; no line is longer than ``width``, by default the terminal's (80 if unknown).
 
-        How a row was measured is said here only where it did not pass, once if rows share it.
+        How a row was measured is printed only if it did not pass, and once if several rows share it.
         """
         width = width or terminal.width()
         counts = Counter(row.remark for row in self.rows if row.remark)
@@ -205,7 +206,7 @@ class Report:
         )
 
     def _table(self, marks: dict[str, str], width: int) -> Iterator[str]:
-        """The rows between two rules, in columns where these fit; below a row, what is to be said of it alone."""
+        """The rows between two rules, in columns if they fit; below a row, any remark that only it has."""
         table = [
             (*_HEADINGS[:-1], ""),
             *((*row.cells()[:-1], marks.get(row.remark, "")) for row in self.rows),
@@ -294,7 +295,7 @@ def _stressed(cell: str) -> str:
 
 
 def _plain(value: float | None) -> float | str | None:
-    """A number that JSON has, or its name."""
+    """A number that JSON can represent, or its name."""
     if value is None:
         return None
     return float(value) if math.isfinite(value) else str(float(value))

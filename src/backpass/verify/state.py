@@ -1,7 +1,7 @@
-"""What calls leave behind must not matter: gradients are the same after a forward of other inputs, right at those too, and
-the same when an input is frozen.
+"""State left behind by earlier calls must not matter.
 
-An object that uses a layer twice, or recomputes it, calls forward, forward, backward, backward.
+Gradients must not change after a forward of other inputs or when an input is frozen, and must be right at the other
+inputs too. A model that uses a layer twice, or recomputes it, calls forward, forward, backward, backward.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from backpass.verify.drawing import VARYING, generator
 from backpass.verify.finite_difference import best_step, difference
 from backpass.verify.memory import Run, unequal
 
-SEEN = 1e-7  # of a gradient's natural size, the least that a difference can tell from 0
-WRONG = 1e-3  # of the largest element: a gradient at other inputs that is off by more is wrong
+SEEN = 1e-7  # of a gradient's natural size; the least that a difference can tell from 0
+WRONG = 1e-3  # of the largest element; a gradient at other inputs with a larger error is wrong
 
 
 def state_faults(done: Run) -> Iterator[str]:
-    """What is wrong, in words."""
+    """Each fault, in words."""
     other = _other_inputs(done.case)
     yield from _after_other_inputs(done, other)
     if (
         max(size(array.shape) for array in done.case.arrays) <= LARGE
-    ):  # what goes wrong there does so at a small size too
+    ):  # such a fault shows at a small size too
         yield from _at_other_inputs(done, other)
     yield from _frozen(done)
 
 
 def _after_other_inputs(done: Run, other: Case) -> Iterator[str]:
-    """Forward of other inputs in between changes nothing; and the gradients are right there too.
+    """A forward of other inputs in between must not change the gradients.
 
-    A backward that uses what the last forward left behind, or a forward that keeps what the first one did, is found so.
+    It does if backward uses state of the last forward, or if a forward reuses results of the first.
     """
     case = done.case
     first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
     run = Run(case)
     try:
         case.subject.forward(*other.given())
-    except Exception:  # these inputs were ours to choose, and it may refuse them
+    except Exception:  # forward may refuse inputs that we chose
         return
     try:
         after = run.backward(run.dy, run.saved)
@@ -57,7 +57,7 @@ def _after_other_inputs(done: Run, other: Case) -> Iterator[str]:
 
 
 def _other_inputs(case: Case, change: float = 0.2) -> Case:
-    """The case with the elements of each input that has a gradient in reverse order, a little larger or smaller."""
+    """The case with each differentiable input reversed and its elements scaled by random factors within ``change`` of 1."""
     rng = generator(case.seed, VARYING)
 
     def changed(at: int, value: object) -> object:
@@ -72,22 +72,22 @@ def _other_inputs(case: Case, change: float = 0.2) -> Case:
 
 
 def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
-    """What is right at the first inputs and wrong at others: the gradients there are what the first ones left behind."""
+    """Gradients that are right at the first inputs and wrong at others, because they use state of the first call."""
     try:
         wrong = _wrong(replace(other, declared=done.case.computes_in))
         first = _wrong(done.case) if wrong else {}
         if wrong.keys() - first.keys():
-            # The same numbers in other places keep what inputs may owe, such as rows that sum to 1.
+            # The same numbers in reverse keep constraints on the inputs, such as rows that sum to 1.
             same = _wrong(replace(_other_inputs(done.case, 0.0), declared=done.case.computes_in))
             wrong = {at: error for at, error in wrong.items() if at in same}
-    except Exception:  # what raises, or is too coarse, is said where it is judged
+    except Exception:  # other methods report errors and forwards that are too coarse
         return
     for at in wrong.keys() - first.keys():
         yield f"{done.case.quantity(at)} is wrong at a second input, by {wrong[at]:.1g} of its largest element"
 
 
 def _wrong(case: Case) -> dict[int, float]:
-    """Errors of the gradients that are wrong: by autograd or, where it cannot follow, by one slope an input."""
+    """The errors of wrong gradients, against autograd or, if it cannot run, against one slope for each input."""
     case.require_float64()
     got = case.gradients
     if not np.isfinite(case.y).all():
@@ -130,7 +130,7 @@ def _unlike_slopes(case: Case, got: dict) -> dict[int, float]:
 
 
 def _frozen(done: Run) -> Iterator[str]:
-    """Each input frozen in turn, the others' gradients are what they were."""
+    """Freezing any one input must not change the gradients of the others."""
     case = done.case
     if case.subject.frozen is None or len(case.differentiable) < 2:
         return

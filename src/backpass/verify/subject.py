@@ -1,4 +1,4 @@
-"""A uniform view of the object under test: an operation's module, the reader's own object, or an autograd.Function."""
+"""A uniform view of the object under test: an operation's module, the user's own object, or an autograd.Function."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Subject:
 
     ``forward(*inputs)`` returns ``(y, saved)``, options bound, several outputs joined into one vector; ``backward(dy,
     saved)`` returns what the object under test returns. ``plain_forward(*tensors)`` returns y alone, in operations
-    autograd can follow. ``frozen(name)`` is the same subject with one input that requires no gradient, where it can
-    know; ``stateless`` says that no call can leave anything behind for the next.
+    autograd can follow. ``frozen(name)`` is the same subject with one input that does not require a gradient,
+    if its backward can know that; ``stateless`` says that no call can leave state behind for the next.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Subject:
     stateless: bool = False
     frozen: Callable[[str], Subject] | None = None
     stem: str | None = (
-        None  # the operation of this package that it is, with its operator and kernel; None for others
+        None  # the name of the package's operation that it is, which has an operator and a kernel; else None
     )
 
     def differentiable(self, inputs: Sequence[object]) -> list[int]:
@@ -122,7 +122,7 @@ def subject(
 
 
 def _stem(name: str, declaration: str | None) -> str | None:
-    """The operation of this package that has this name and declares the same; a reader's may be called like one."""
+    """The operation of this package with this name and the same declaration; a user's object may share only the name."""
     from backpass import ops
 
     return name if name in ops.STEMS and ops.load(name).SHAPES == declaration else None
@@ -145,7 +145,7 @@ def _from_autograd_function(
     check_names("zero_gradients", zero_gradients, names)
     check_names("constants", constants, names)
     constant = frozenset((*getattr(op, "CONSTANTS", ()), *constants))
-    marks_dirty: list[bool] = []  # whether it does, once that is known
+    marks_dirty: list[bool] = []  # whether it does, once known
 
     def forward(*inputs):
         leaves = [
@@ -258,7 +258,7 @@ def _names(function: Callable, count: int) -> tuple[str, ...]:
 
 
 def _instead(op: object) -> str:
-    """What to give in place of an object that people take for one that can be checked."""
+    """A hint for an object that cannot be checked but is often given: what to give instead."""
     if _is_autograd_function(getattr(op, "__self__", None)):
         return f"; give the class itself, {op.__self__.__name__}, not its apply"
     if any(base.__module__.startswith("torch.nn.modules") for base in type(op).__mro__):

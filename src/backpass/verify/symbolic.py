@@ -29,8 +29,8 @@ ACCURACY = 1e-9  # of a region's numbers
 ELEMENTS = 24  # of all inputs together, where the shape cannot be made smaller: beyond, expressions grow long
 POINTS = 64  # at most, to see each comparison come out both ways
 DENOMINATOR = 10**6  # of a point's coordinates
-SYMBOLS = 72  # of all inputs together, where the shape can be made smaller: beyond, it is made smaller yet
-# Lengths, at most, of leading axes and, in order, of a declaration's letters: each another.
+SYMBOLS = 72  # of all inputs together, where the shape can be made smaller; beyond, it is made smaller still
+# The largest lengths of leading axes and, in order, of a declaration's letters, all of them different.
 DIFFERENT = {"*": (2,), "*a": (2,), "*b": (1,)}, (3, 4, 5, 6, 7)
 # Where there would be more symbols, two shapes. No two of the letters, leading axes among them, have the same length in both.
 TWICE = (
@@ -67,7 +67,7 @@ def _run(case: Case, values: tuple[np.ndarray | None, ...]) -> list[Row]:
 
 
 def _both(rows: tuple[Row, ...]) -> Row:
-    """One row of those of several shapes: that which fails, else one that passes; a gradient may be 0 at one shape."""
+    """One row of those of several shapes: one that fails, else one that passes; a gradient may be 0 at one shape."""
     order = (FAILED, PASSED, VACUOUS)
     first = min(rows, key=lambda row: order.index(row.verdict))
     return first if len(rows) == 1 else replace(first, how="; and ".join(row.how for row in rows))
@@ -140,7 +140,7 @@ class _Point(dict):
 
 
 def _symbols(case: Case, values: tuple[np.ndarray | None, ...]) -> tuple[Any, ...]:
-    """Symbols in place of inputs."""
+    """Symbols that replace the inputs."""
     from backpass.interpreters import symbolic
 
     return tuple(
@@ -156,8 +156,8 @@ def _symbols(case: Case, values: tuple[np.ndarray | None, ...]) -> tuple[Any, ..
 
 
 def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
-    """Inputs of one or more shapes at which the symbols run: those given, or, with a declaration, others of the same
-    structure, every length at most a few, no two letters' the same at all the shapes."""
+    """The inputs, of one or more shapes, at which the symbols run: those given or, with a declaration, short ones of the
+    same structure. No two letters have the same length at all of the shapes."""
     shapes = case.subject.shapes
     if not shapes:
         if sum(value.size for value in case.float64 if is_array(value)) > ELEMENTS:

@@ -17,21 +17,21 @@ Item = TypeVar("Item")
 LARGEST = 1 << 22  # elements of an array from which terms are built; larger ones are left out
 SAMPLE = (
     1 << 11
-)  # entries of the gradient at which terms are looked at first; those that fit there, at all entries
+)  # entries of the gradient at which terms are tried first; those that fit are tried at all entries
 COLUMNS = 64  # of the last axis among them
-LEADING = 1 << 14  # of a sum over leading axes, terms times sums are looked for up to this many summands
+LEADING = 1 << 14  # summands, at most, of a sum over leading axes in which terms times sums are tried
 MULTIPLICATIONS = 1 << 27  # of a matrix product that is tried
-SUMMED_AT = 24  # entries at which these are looked at first
-SIMPLEST = 2000  # terms that are tried two at a time
+SUMMED_AT = 24  # entries at which these are tried first
+SIMPLEST = 2000  # terms that are tried in pairs
 
 _FRACTIONS = {"½": 0.5, "⅓": 1 / 3, "¼": 0.25, "2": 2.0, "3": 3.0, "4": 4.0, "1": 1.0}
-_LARGEST_PART = 12  # of other fractions, which are named where a length is among their two parts
+_LARGEST_PART = 12  # of other fractions, which are named if their numerator or denominator is a length
 
 
 @dataclass(frozen=True)
 class Term:
-    """``y·Σ(dy·y)`` in words, how many factors it has, the arrays whose product it is, and the gradient's shape, which
-    the product is repeated to along axes it lacks, and summed to over leading axes too many."""
+    """A term such as ``y·Σ(dy·y)``: its text, its number of factors, the arrays whose product it is, and the gradient's
+    shape. The product is repeated along axes that it lacks and summed over leading axes that the gradient lacks."""
 
     text: str
     note: str
@@ -57,7 +57,7 @@ class Term:
         return np.broadcast_to(value.sum(axis=tuple(range(extra))) if extra else value, self.shape)
 
     def at(self, index: tuple[np.ndarray, ...]) -> np.ndarray:
-        """The value at some entries of the gradient, without the others."""
+        """The value at some entries of the gradient, computed only there."""
         extra = max(0, len(self.own_shape) - len(self.shape))
         full = (*self.own_shape[:extra], *self.shape)
         value = _product_at(self, full, (slice(None),) * extra + index)
@@ -90,7 +90,7 @@ def name_number(value: float, lengths: Mapping[int, str], accuracy: float = 1e-5
 
 
 def _fraction(value: float, lengths: Mapping[int, str], accuracy: float) -> Number | None:
-    """``3/5``, of two small numbers, one of which is a length."""
+    """A fraction such as ``3/5`` of two small numbers, one of which is a length."""
     for below in range(2, _LARGEST_PART + 1):
         above = round(abs(value) * below)
         if 1 < above <= _LARGEST_PART and math.gcd(above, below) == 1 and {above, below} & lengths.keys():

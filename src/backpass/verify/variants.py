@@ -1,7 +1,7 @@
-"""What backward returns with one of its arguments changed: the reference may be one of these.
+"""Backward's results with an argument changed; the reference may equal one of them.
 
-A saved array negated, two exchanged, ``1 + w`` in place of ``w``, ``dy`` and ``saved`` in each other's place. Each is a mistake
-that people make, and named in words; what cannot be called that way is left out.
+A saved array is negated, two are exchanged, ``1 + w`` replaces ``w``, or ``dy`` and ``saved`` change places. Each is a
+common mistake and has a description in words. A variant for which backward raises is left out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from backpass.verify.outputs import Several
 
 
 def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Each variant in words and the gradient of input ``at`` that it gives, for ``diagnose(variants=…)``. Lazy: backward
-    runs when the next one is asked for."""
+    """Each variant's description and its gradient for input ``at``, for ``diagnose(variants=…)``. Lazy: backward runs
+    when the next variant is requested."""
     try:
         y, saved = case._run
         dy = to_kind_of(y, case.dy)
@@ -35,7 +35,7 @@ def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _changed(saved: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """``saved`` with an array changed, where it can be built again."""
+    """Descriptions, and ``saved`` with one or two of its arrays changed."""
     for name, value in names.items():
         yield f"backward with {name} negated: its sign is wrong", _with(saved, {name: -value})
     for (one, a), (other, b) in itertools.combinations(names.items(), 2):
@@ -54,7 +54,7 @@ def _changed(saved: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _with(saved: Any, new: dict[str, Any]) -> Any:
-    """``saved`` with other arrays under these names, as ``named_arrays`` has them; None where it cannot be built again."""
+    """A copy of ``saved`` with new arrays under these names, which are those of ``named_arrays``."""
     if isinstance(saved, Several):
         return saved._replace(saved=_with(saved.saved, new))
     if isinstance(saved, dict):
