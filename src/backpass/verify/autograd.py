@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from backpass import ops
 from backpass.arrays import Array
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.comparison import judge_gradient
