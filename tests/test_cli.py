@@ -245,6 +245,18 @@ class TestCheck:
         assert "Weighted: x[4, 6], w[6], float64, NumPy" in lines
         assert max(map(len, lines)) <= 80
 
+    def test_a_class_is_instantiated(self, own, checked):
+        lines = [
+            "class Twice:",
+            "    def forward(self, x):",
+            "        return 2 * x * x, x",
+            "    def backward(self, dy, x):",
+            "        return 4 * dy * x",
+        ]
+        (own / "own_backward.py").write_text("\n".join(lines))
+        status, report, _ = checked("own_backward:Twice", "--input", "4x6")
+        assert (status, report["passed"]) == (0, True)
+
     def test_a_wrong_gradient_is_diagnosed_and_a_print_does_not_spoil_the_json(self, checked):
         status, report, said = checked("own_backward.py:wrong", *WEIGHTED, "--seed", "3")
         assert (status, report["passed"], report["seed"]) == (1, False, 3)

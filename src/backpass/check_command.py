@@ -8,6 +8,7 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import traceback
@@ -135,7 +136,7 @@ def _report(arguments: argparse.Namespace):
     if arguments.no_explain:
         given["explain"] = False
     given = {name: value for name, value in given.items() if value is not None}
-    op = load("module:object", arguments.target)
+    op = _instance(load("module:object", arguments.target))
     inputs, defaults = _inputs(op, arguments)
     return check(op, *inputs, seed=arguments.seed, raises=False, options={**defaults, **options}, **given)
 
@@ -159,6 +160,17 @@ def load(argument: str, target: str) -> Any:
             raise Refused(f"{argument} {target}: {where} has nothing called {part!r}{hint}")
         found = getattr(found, part)
     return found
+
+
+def _instance(op: Any) -> Any:
+    """The object; of a class whose forward takes self, an instance made without arguments."""
+    forward = getattr(op, "forward", None)
+    if not isinstance(op, type) or not callable(forward) or _is_autograd_function(op):
+        return op
+    if next(iter(inspect.signature(forward).parameters), "") != "self":
+        return op
+    with _raising():
+        return op()
 
 
 def _module(argument: str, where: str) -> ModuleType:

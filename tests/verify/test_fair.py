@@ -278,6 +278,10 @@ class TestRightInLowPrecision:
         x = (times * torch.tensor(X)).to(dtype)
         assert not check(softmax, x, methods=["precision"], raises=False).failed
 
+    def test_numbers_that_pytorch_does_not_have_are_refused(self):
+        with pytest.raises(TypeError, match=r"inputs: expected float64, .*; got"):
+            check(own(lambda x: (x * x, x), lambda dy, x: 2 * dy * x), X.astype(">f8"))
+
     def test_numpy_adds_rows_one_by_one(self):
         rng = np.random.default_rng(0)
         x, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((4096, 8), (8,)))

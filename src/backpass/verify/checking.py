@@ -29,7 +29,7 @@ from backpass.verify.arguments import (
     chosen_methods,
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
-from backpass.verify.convert import dtype_name, is_torch
+from backpass.verify.convert import EPSILON, dtype_name, is_torch
 from backpass.verify.directional import SLOPES_DIFFER
 from backpass.verify.drawing import INPUTS, draw, generator, options_for
 from backpass.verify.outputs import Malformed
@@ -174,6 +174,9 @@ def _refuse(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
     if not differentiable:
         given = ", ".join(dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs)
         raise TypeError(f"inputs: expected at least one array of real floating-point numbers; got {given}")
+    for name in (dtype_name(inputs[at]) for at in differentiable):
+        if name not in EPSILON:
+            raise TypeError(f"inputs: expected {', '.join(EPSILON)}; got {name}")
 
 
 def _refuse_other_arrays(name: str, inputs: Sequence[object]) -> None:
