@@ -235,6 +235,41 @@ class TestCouldNotRun:
         assert report.rows[0].verdict == "not run" and "is not installed" in report.rows[0].reason
 
 
+class TestOperator:
+    """An operator that raises is no reason to leave a method out."""
+
+    @pytest.mark.parametrize("operator", [lambda x, w: torch.tanh(x), lambda x: F.no_such_function(x)])
+    def test_a_broken_one_does_not_pass(self, operator):
+        x = torch.tensor(X).bfloat16()
+        with pytest.raises(VerificationError) as caught:
+            check(tanh_inside(torch.float64), x, operator=operator)
+        assert {row.method for row in caught.value.report.having("could not run")} == {
+            "PyTorch's operator",
+            "low precision",
+        }
+
+    def test_one_that_takes_no_float64_is_not_run(self):
+        def single(x):
+            if x.dtype == torch.float64:
+                raise TypeError("float32 only")
+            return torch.tanh(x)
+
+        report = check(tanh_inside(torch.float64), torch.tensor(X).float(), operator=single)
+        assert "operator= does not take float64" in report.of("PyTorch's operator")[0].reason
+
+    def test_one_that_refuses_varied_inputs_is_no_fault(self):
+        def this_shape(x):
+            if x.shape != X.shape:
+                raise ValueError("another shape")
+            return torch.tanh(x)
+
+        assert check(tanh_inside(torch.float64), torch.tensor(X), operator=this_shape, vary=True).passed
+
+    def test_a_cotangent_that_is_no_array(self):
+        with pytest.raises(TypeError, match=r"dy: expected an array of the output's shape, .* got tuple"):
+            check(tanh_inside(torch.float64), torch.tensor(X), dy=(1.0, 2.0))
+
+
 class TestProgress:
     class Terminal:
         def __init__(self):

@@ -10,7 +10,7 @@ import numpy as np
 from backpass.arrays import Array
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.comparison import judge_gradient
-from backpass.verify.convert import EPSILON, dtype_name, is_torch, to_numpy, to_torch
+from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch, to_numpy, to_torch
 from backpass.verify.finite_difference import first_difference
 from backpass.verify.outputs import join
 from backpass.verify.report import FAILED, NOT_RUN, Row
@@ -74,8 +74,10 @@ def _differentiate(
             warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy's functions on tensors
             y, _ = join(function(*leaves))
     except Exception as error:
-        if case.subject.stem is not None:
+        if case.subject.stem is not None or (function is case.operator and _is_broken(case)):
             raise
+        if function is case.operator:
+            raise NotRun(f"operator= does not take {dtype or 'float64'} ({first_line(error)})") from None
         raise NotRun(f"forward does not run on tensors that autograd follows ({first_line(error)})") from None
     if not is_torch(y) or not y.requires_grad:
         raise NotRun("autograd cannot follow forward: its output is not a tensor that requires a gradient")
@@ -88,6 +90,21 @@ def _differentiate(
         for at, gradient in zip(case.differentiable, found, strict=True)
     }
     return to_numpy(y), gradients
+
+
+def _is_broken(case: Case) -> bool:
+    """Whether the operator raises for the inputs as they were given, too."""
+    try:
+        case.operator(*(to_torch(value, case.device, _torch_dtype(value)) for value in case.inputs))
+    except Exception:
+        return True
+    return False
+
+
+def _torch_dtype(value: object):
+    import torch
+
+    return getattr(torch, dtype_name(value)) if is_floating(value) else None
 
 
 def _refuse_another_function(case: Case, y: np.ndarray, dtype: str) -> None:

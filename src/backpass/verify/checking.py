@@ -104,6 +104,11 @@ def check(
     check_seed(seed)
     check_tolerances(tolerances, [name for name, method in METHODS.items() if hasattr(method, "TOLERANCE")])
     check_operator(operator)
+    if dy is not None and not is_array(dy):
+        raise TypeError(
+            "dy: expected an array of the output's shape, or for several outputs one vector of all their elements; "
+            f"got {type(dy).__name__}"
+        )
     check_precision(precision)
     options = {**check_options(options), **named_options}
     op = load(op)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import array_api_compat
 import numpy as np
 
@@ -12,7 +14,7 @@ EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloa
 
 def is_torch(value: object) -> bool:
     """Whether ``value`` is a PyTorch tensor; does not import PyTorch."""
-    return array_api_compat.is_torch_array(value)
+    return sys.modules.get("torch") is not None and array_api_compat.is_torch_array(value)
 
 
 def is_floating(value: object) -> bool:

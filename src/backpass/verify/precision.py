@@ -206,7 +206,7 @@ def _measured(
         whose = "PyTorch's operator" if operator else "torch autograd"
         words = f"twice {whose}'s error, the largest of {1 + len(neighbours)} inputs nearby"
     else:
-        words = f"forward computes in {dtype}: twice what {NEARBY} units in its inputs' last place change"
+        words = f"without an operator=, twice what {NEARBY} units in the last place of {dtype} inputs change"
     words += ", at elements of that size" if by_element else ""
     return {
         key: Bound(

@@ -162,7 +162,7 @@ class Report:
     def _remarks(self) -> Iterator[tuple[str, str, str]]:
         """The lines below the table: a mark, a heading, and the sentence."""
         yield from self._found()
-        if self.having(COULD_NOT_RUN):
+        if self.having(COULD_NOT_RUN) or any(not row.quantity for row in self.failed):
             return  # why there is no reference has just been said
         seen = {row.quantity for row in self.rows if row.verdict != NOT_RUN}
         if unseen := [gradient for gradient in self.unshown if gradient not in seen]:

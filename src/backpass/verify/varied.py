@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from backpass.arrays import is_array
+from backpass.verify import precision, pytorch
 from backpass.verify.case import Case, first_line
 from backpass.verify.convert import is_floating, is_torch, to_kind_of, to_numpy, to_torch
 from backpass.verify.drawing import VARYING, generator
@@ -31,6 +32,8 @@ COMPARING = (
     "precision",
 )  # these compare element by element; differences run only if none of them judged
 DIFFERENCES = ("finite_difference",)
+
+OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
 RowsOf = Callable[[Case, Sequence[str]], list[Row]]
 Inputs = tuple[object, ...]
@@ -76,7 +79,8 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
     """One row if nothing is wrong; otherwise one for each wrong quantity, of the first method that found it."""
     wrong: dict[str, Row] = {}
     for row in found:
-        if row.verdict in (FAILED, COULD_NOT_RUN):
+        refused = row.verdict == COULD_NOT_RUN and row.method in OPERATORS  # the operator need not take them
+        if row.verdict in (FAILED, COULD_NOT_RUN) and not refused:
             wrong.setdefault(row.quantity, row)
     if wrong.keys() & {"y"}:  # forward and the operator differ there, so their gradients may too
         wrong = {"y": wrong["y"]}
@@ -99,7 +103,7 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
         return
     worst = max(shown, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
     methods = ", ".join(dict.fromkeys(row.method for row in shown))
-    yield Row(NAME, "all", PASSED, worst.error, worst.tolerance, f"{what}: {methods}")
+    yield Row(NAME, "all", PASSED, worst.error, worst.tolerance, methods, note=what)
 
 
 def _gradients(case: Case) -> list[str]:
