@@ -7,6 +7,7 @@ the kernel's own tests look for in poisoned memory.
 import ast
 import importlib.util
 import inspect
+import json
 import textwrap
 from collections import Counter
 from collections.abc import Callable
@@ -609,11 +610,11 @@ def test_backpass_verify_reaches_the_kernel_of_long_rows(name, tmp_path, monkeyp
     path.write_text(source.replace(result, f"17 * {result}"))
     wrong = loaded(path)
     monkeypatch.setattr(kernels, "load", lambda stem: wrong)
-    assert cli.main(["verify", "softmax"]) == 1
-    failed = [line.split() for line in capsys.readouterr().out.splitlines() if "✗ FAILED" in line]
-    rows = [line for line in failed if line[:2] == ["Triton", "kernel"]]
-    assert rows
-    assert all("rows of 16421," in " ".join(line) for line in rows)
+    assert cli.main(["verify", "softmax", "--json"]) == 1
+    reports = json.loads(capsys.readouterr().out)["reports"]
+    rows = [row for report in reports for row in report["rows"] if row["verdict"] == "FAILED"]
+    assert {row["method"] for row in rows} == {"Triton kernel"}
+    assert all("rows of 16421," in row["how"] for row in rows)
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")  # some changes divide by 0
