@@ -313,7 +313,7 @@ TABLE = [
         "linear_cross_entropy",
         "backward",
         ("dy", "factor", "gradient", "dx", "dw", "db"),
-        equivalent={"dy.dtype → factor.dtype": ALL_FLOAT32},
+        equivalent={"dx.dtype → dw.dtype": ALL_FLOAT32},
     ),
     Changed(
         "layer_norm",
