@@ -101,7 +101,8 @@ def weights_of_high_scores_are_right(kernel) -> bool:
     y_64, saved_64 = ops.load("flash_attention").forward(q.double(), k.double(), v.double(), **options)
     right = torch.allclose(y.double(), y_64, rtol=3e-4, atol=3e-4)
     lse = torch.where(saved.lse == torch.inf, -torch.inf, saved.lse.double() * np.log(2))
-    return right and torch.allclose(lse, saved_64.lse, rtol=1e-5)
+    cancelled = 400 * 2.0**-23  # in float32, what is left where scores of ±400 add up to about 0
+    return right and torch.allclose(lse, saved_64.lse, rtol=1e-5, atol=cancelled)
 
 
 TILES = {"ROW_BYTES": 4, "TILE_BYTES": 128}
