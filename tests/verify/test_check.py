@@ -93,7 +93,8 @@ def test_pytorchs_operator_sees_a_wrong_forward_that_its_backward_agrees_with():
     doubled = SimpleNamespace(SHAPES=softmax.SHAPES, __name__="softmax", forward=forward)
     doubled.backward = lambda dy, saved: 2 * softmax.backward(dy, saved)
     report = check(doubled, X, raises=False)
-    assert {row.method for row in report.failed} == {"PyTorch's operator"}
+    # The kernel, which runs if an earlier test has chosen Triton's interpreter, computes softmax and disagrees too.
+    assert {row.method for row in report.failed} - {"Triton kernel"} == {"PyTorch's operator"}
     assert "y" in {row.quantity for row in report.failed}
 
 

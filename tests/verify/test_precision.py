@@ -128,6 +128,64 @@ class TestWrong:
         assert rows_failed(judged(tanh, x, operator=torch.tanh)) == {"dx"}
 
 
+class TestSubjectsWithoutFloat64:
+    """A kernel of the reader's that takes half precision and float32: float32 shows what half precision hides."""
+
+    @staticmethod
+    def given(forward, backward, *, half_only=False):
+        def refusing(*inputs):
+            refused = (torch.float64, torch.float32)[: 2 if half_only else 1]
+            assert not any(x.dtype in refused for x in inputs), "unsupported dtype"
+            return forward(*inputs)
+
+        return SimpleNamespace(forward=refusing, backward=backward)
+
+    @staticmethod
+    def cross_entropy(dtype, share=1):
+        def forward(x, t):
+            p = torch.softmax(x.float(), -1)
+            return F.cross_entropy(x.float(), t).to(x.dtype), (p.to(x.dtype), t)
+
+        def backward(dy, saved):
+            p, t = saved
+            return (dy.float() * (share * p.float() - F.one_hot(t, p.shape[-1])) / len(p)).to(p.dtype)
+
+        return forward, backward
+
+    @pytest.mark.parametrize("dtype", DTYPES[1:])
+    def test_cross_entropy_without_its_softmax(self, dtype):
+        x, t = 0.3 * normal(16, 4096, dtype=dtype), torch.arange(16)
+        for share in (1, 0):
+            op = self.given(*self.cross_entropy(dtype, share))
+            report = judged(op, x, t, operator=F.cross_entropy)
+            assert {row.method for row in report.rows} == {"low precision", "and in float32"}
+            assert rows_failed(report) == (set() if share else {"dx1"})
+
+    def test_small_rows_beside_large_ones(self):
+        x = normal(32, 300, dtype=torch.float32) * torch.where(torch.arange(32) % 2 == 0, 200, 1)[:, None]
+        wrong = torch.where(torch.arange(32) % 2 == 0, 0.9, 1)[:, None]  # the small gradients
+
+        def forward(x):
+            r = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)
+            return (x.float() * r).to(x.dtype), (x, r)
+
+        def backward(dy, saved, times=1.0):
+            x, r = saved
+            unit, dy = x.float() * r, dy.float()
+            return (times * r * (dy - unit * (dy * unit).mean(-1, keepdim=True))).to(x.dtype)
+
+        operator = {"operator": lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-6)}
+        assert judged(self.given(forward, backward), x.bfloat16(), **operator).passed
+        of_small = self.given(forward, lambda dy, saved: backward(dy, saved, wrong))
+        report = judged(of_small, x.bfloat16(), **operator)
+        assert [(row.method, row.quantity) for row in report.failed] == [("and in float32", "dx1")]
+
+    def test_one_that_takes_half_precision_alone(self):
+        op = self.given(*self.cross_entropy(torch.bfloat16), half_only=True)
+        report = judged(op, normal(4, 9), torch.arange(4), operator=F.cross_entropy)
+        assert {row.method for row in report.rows} == {"low precision"}
+
+
 class TestMeans:
     """A mean's gradient is small without anything having cancelled."""
 

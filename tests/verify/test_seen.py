@@ -1,6 +1,7 @@
 """More is seen: state between calls, frozen inputs, several outputs, nondeterminism, other shapes and values."""
 
 import time
+from collections import Counter
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -348,12 +349,17 @@ class TestQuick:
         assert {row.reason for row in report.failed} == {"wrong"}
 
     def test_a_large_layer_norm(self):
+        """Most of its time is that of forward and backward, so their calls are limited; autograd makes four of them."""
+        calls = Counter()
+
         def forward(x, w):
+            calls["forward"] += 1
             centred = x - x.mean(-1, keepdim=True)
             r = torch.rsqrt(centred.square().mean(-1, keepdim=True) + 1e-5)
             return centred * r * w, (centred * r, w, r)
 
         def backward(dy, saved):
+            calls["backward"] += 1
             x, w, r = saved
             g = dy * w
             return r * (g - g.mean(-1, keepdim=True) - x * (g * x).mean(-1, keepdim=True)), (dy * x).sum(0)
@@ -362,4 +368,7 @@ class TestQuick:
         x, w = (torch.tensor(rng.standard_normal(shape)).float() for shape in ((4096, 1024), (1024,)))
         start = time.process_time()
         check(own(forward, backward), x, w, operator=lambda x, w: F.layer_norm(x, w.shape, w))
-        assert time.process_time() - start < 20  # it takes 9 to 13 s on two busy cores; the goal is 5
+        assert calls["forward"] <= 22 and calls["backward"] <= 11
+        assert (
+            time.process_time() - start < 15
+        )  # about 5 s on a quiet machine; others here take twice as long

@@ -12,19 +12,21 @@ from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.comparison import judge_gradient
 from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch, to_numpy, to_torch
 from backpass.verify.finite_difference import first_difference
+from backpass.verify.magnitude import largest, within
 from backpass.verify.outputs import join
 from backpass.verify.report import FAILED, NOT_RUN, Row
 
 NAME = "torch autograd"
 TOLERANCE = 1e-12
 WHY = "every element; rounding in another order"
+ANOTHER = "forward computes a different y on tensors than on the arrays that were given"
 CUT = 1e-5  # of a slope: a difference that is off by less agrees with it
 
 
 def run(case: Case) -> list[Row]:
     """One row a gradient. Raises NotRun where the forward is not made of operations that autograd follows."""
     case.require_float64()
-    _, reference = differentiate(case, case.subject.plain_forward)
+    _, reference = differentiate_forward(case, case.subject.plain_forward)
     _, got = by_hand(case)
     tolerance, why = case.tolerance("autograd", TOLERANCE, WHY)
     rows = [
@@ -42,7 +44,7 @@ def _unless_cut(row: Row, case: Case, at: int, got: np.ndarray | None, reference
     autograd then cannot see a part of forward. An intended detach is declared a convention."""
     if at not in case.derived or got is None or got.shape != reference.shape:
         return row
-    _, change, moved = first_difference(case, at)
+    change, moved = first_difference(case, at)
     slope = float(np.sum(case.dy * change))
     of_autograd, of_backward = (abs(float(np.sum(gradient * moved)) - slope) for gradient in (reference, got))
     if not of_backward <= CUT * abs(slope) < of_autograd:
@@ -51,11 +53,26 @@ def _unless_cut(row: Row, case: Case, at: int, got: np.ndarray | None, reference
     return Row(NAME, row.quantity, NOT_RUN, reason=reason)
 
 
+def differentiate_forward(
+    case: Case, function: Callable[..., Array]
+) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """The same in float64 for a function that may be forward. Raises NotRun if lines that were given NumPy arrays compute
+    something different on tensors, as ``x.var()`` does."""
+    y, gradients = differentiate(case, function)
+    if function is case.subject.plain_forward and not case.subject.stem:
+        exact = case.takes_float64
+        near = (EPSILON["float64"] if exact else max(EPSILON[case.dtype], EPSILON[case.y_dtype])) ** 0.5
+        # A small element may be the rest of large ones that cancel.
+        if not within(y, case.y if exact else case.y_as_given, near * largest(y)):
+            raise NotRun(ANOTHER)
+    return y, gradients
+
+
 def differentiate(
     case: Case, function: Callable[..., Array], dtype=None
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     """y, and the gradients autograd finds for it, on fresh tensors of ``dtype`` (float64 unless given)."""
-    key = (function, dtype)
+    key = (function, str(dtype or "torch.float64"))
     if key not in case.differentiated:
         case.differentiated[key] = _differentiate(case, function, dtype)
     return case.differentiated[key]
@@ -81,8 +98,8 @@ def _differentiate(
         raise NotRun(f"forward does not run on tensors that autograd follows ({first_line(error)})") from None
     if not is_torch(y) or not y.requires_grad:
         raise NotRun("autograd cannot follow forward: its output is not a tensor that requires a gradient")
-    if function is case.subject.plain_forward and not case.subject.stem:
-        _refuse_another_function(case, to_numpy(y), dtype_name(y))
+    if function is case.subject.plain_forward and tuple(y.shape) != case.dy.shape:
+        raise NotRun(ANOTHER)
     wanted = [leaves[at] for at in case.differentiable]
     found = torch.autograd.grad(y, wanted, to_torch(case.dy, case.device, y.dtype), allow_unused=True)
     gradients = {
@@ -107,23 +124,11 @@ def _torch_dtype(value: object):
     return getattr(torch, dtype_name(value)) if is_floating(value) else None
 
 
-def _refuse_another_function(case: Case, y: np.ndarray, dtype: str) -> None:
-    """Raise NotRun if lines that were given NumPy arrays compute something different on tensors, as ``x.var()`` does."""
-    exact = dtype == "float64" and case.takes_float64
-    given = case.y if exact else case.y_as_given
-    near = (EPSILON[dtype] if exact else max(map(EPSILON.get, (dtype, case.dtype, case.y_dtype)))) ** 0.5
-    largest = np.abs(y[np.isfinite(y)]).max(
-        initial=0.0
-    )  # a small element may be the rest of large ones that cancel
-    if y.shape != given.shape or not np.allclose(y, given, rtol=near, atol=near * largest, equal_nan=True):
-        raise NotRun("forward computes a different y on tensors than on the arrays that were given")
-
-
-def by_hand(case: Case, dtype=None) -> tuple[np.ndarray, dict[int, np.ndarray | None]]:
-    """The subject's own y and gradients: on tensors of ``dtype`` (float64 unless given); an object without SHAPES that
-    was given NumPy arrays need not support any other library and gets NumPy arrays in float64."""
-    if case.subject.shapes is None and not case.uses_torch:
+def by_hand(case: Case) -> tuple[np.ndarray, dict[int, np.ndarray | None]]:
+    """The subject's own y and gradients in float64, on tensors. An object without SHAPES need not support any library but
+    that of its inputs, and gets that."""
+    if case.subject.shapes is None:
         return case.y, case.gradients
-    y, saved = case.subject.forward(*(to_torch(value, case.device, dtype) for value in case.inputs))
+    y, saved = case.subject.forward(*(to_torch(value, case.device) for value in case.inputs))
     returned = case.subject.backward(to_torch(case.dy, case.device, y.dtype), saved)
     return to_numpy(y), case.by_input(returned)

@@ -24,6 +24,7 @@ from backpass.verify.convert import (
     to_torch,
 )
 from backpass.verify.drawing import COTANGENT, DIRECTIONS, MEASURING, generator
+from backpass.verify.magnitude import largest
 from backpass.verify.measured import computed_precision
 from backpass.verify.outputs import Malformed, Several
 from backpass.verify.subject import Subject
@@ -60,7 +61,7 @@ class Case:
         return {}
 
     @cached_property
-    def moved(self) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def moved(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """The first difference taken for each input; see ``finite_difference.first_difference``."""
         return {}
 
@@ -68,6 +69,22 @@ class Case:
     def rng(self) -> np.random.Generator:
         """A fresh generator, so that a method draws the same numbers whichever methods ran before it."""
         return generator(self.seed, DIRECTIONS)
+
+    def directions(self, at: int, count: int) -> list[np.ndarray]:
+        """The first ``count`` random directions of an input: 0 where it is infinite, because −∞ plus a step stays −∞."""
+        x = self.float64[at]
+        rng, drawn = self._drawn.setdefault(at, (self.rng, []))
+        while len(drawn) < count:
+            drawn.append(np.where(np.isfinite(x), rng.standard_normal(x.shape), 0.0))
+        return drawn[:count]
+
+    def direction(self, at: int) -> np.ndarray:
+        """The first of them."""
+        return self.directions(at, 1)[0]
+
+    @cached_property
+    def _drawn(self) -> dict[int, tuple[np.random.Generator, list[np.ndarray]]]:
+        return {}
 
     @property
     def arrays(self) -> list[Array]:
@@ -195,7 +212,7 @@ class Case:
             raise Malformed(f"forward: expected y of real floating-point numbers; got {dtype_name(y)}")
         return y
 
-    @property
+    @cached_property
     def y(self) -> np.ndarray:
         """The forward's output in float64. Raises NotRun, as ``gradients`` does, if forward cannot compute it."""
         return to_numpy(self._run[0])
@@ -300,8 +317,8 @@ class Case:
     @cached_property
     def _largest(self) -> tuple[float, float, dict[int, float]]:
         """The largest elements of y, dy and the inputs that have a gradient."""
-        inputs = {at: _largest(self.float64[at]) for at in self.differentiable}
-        return _largest(self.y_as_given), _largest(self.dy), inputs
+        inputs = {at: largest(self.float64[at]) for at in self.differentiable}
+        return largest(self.y_as_given), largest(self.dy), inputs
 
 
 @dataclass(frozen=True)
@@ -378,8 +395,3 @@ def _one_array(y: object) -> Array:
     if not is_array(y) and not isinstance(y, np.generic):
         raise Malformed(f"forward: expected y to be one array; got {type(y).__name__}")
     return y
-
-
-def _largest(x: np.ndarray) -> float:
-    largest = float(np.abs(x).max(initial=0.0))
-    return largest if np.isfinite(largest) else float(np.abs(x[np.isfinite(x)]).max(initial=0.0))

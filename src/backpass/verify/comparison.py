@@ -10,6 +10,7 @@ import numpy as np
 
 from backpass.verify.case import Case, Suspect
 from backpass.verify.diagnosis import diagnose
+from backpass.verify.magnitude import farthest, largest
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 from backpass.verify.variants import variants
 
@@ -20,7 +21,7 @@ def judge_y(
     case: Case, method: str, got: np.ndarray, reference: np.ndarray, tolerance: float, how: str
 ) -> Row:
     """Compare an output, element by element."""
-    return _Judge(case, method, "y", None, tolerance, how, (0.0, 0.0)).row(got, reference)
+    return _Judge(case, method, "y", None, tolerance, how, (0.0, 0.0), case.explain).row(got, reference)
 
 
 def judge_gradient(
@@ -32,17 +33,19 @@ def judge_gradient(
     tolerance: float,
     how: str,
     resolution: float | None = None,
+    explain: bool = True,
 ) -> Row:
     """Compare the whole gradient with respect to one input, element by element.
 
     ``resolution`` times the gradient's natural scale is the smallest number that the reference can tell from zero.
-    It is the tolerance unless given.
+    It is the tolerance unless given. ``explain=False`` is for numbers that are not the gradient's elements.
     """
     scale = case.scale(at)
     floors = (tolerance if resolution is None else resolution) * scale, tolerance * scale
-    judge = _Judge(case, method, case.quantity(at), at, tolerance, how, floors)
+    explain = explain and case.explain
+    judge = _Judge(case, method, case.quantity(at), at, tolerance, how, floors, explain)
     got = np.zeros_like(reference) if got is None else got
-    if case.explain:
+    if explain:
         case.references[method, case.quantity(at)] = reference
     declared_zero = case.subject.input_names[at] in case.subject.zero_gradients
     return judge.zero_row(got, reference) if declared_zero else judge.row(got, reference)
@@ -51,14 +54,14 @@ def judge_gradient(
 def largest_error(got: np.ndarray, reference: np.ndarray) -> float:
     """The largest element's error over the largest reference element; over the entries finite in both."""
     finite = np.isfinite(got) & np.isfinite(reference)
-    difference = np.abs(got[finite] - reference[finite]).max(initial=0.0)
-    largest = np.abs(reference[finite]).max(initial=0.0)
-    return float(difference / largest) if largest else float(difference)
+    difference, size = farthest(got[finite], reference[finite]), largest(reference)
+    return difference / size if size else difference
 
 
 @dataclass(frozen=True)
 class _Judge:
-    """One comparison. ``floors`` are the largest reference and the largest result that count as zero."""
+    """One comparison. ``floors`` are the largest reference and the largest result that count as zero; ``explains``, whether
+    a wrong result is to be diagnosed."""
 
     case: Case
     method: str
@@ -67,6 +70,7 @@ class _Judge:
     tolerance: float
     how: str
     floors: tuple[float, float]
+    explains: bool
 
     def verdict(self, verdict: str, error: float | None, reason: str = "", note: str = "") -> Row:
         return Row(self.method, self.quantity, verdict, error, self.tolerance, self.how, reason, note)
@@ -76,6 +80,8 @@ class _Judge:
             return self.verdict(FAILED, np.inf, self.explain(got, reference))
         if reference.size == 0:
             return self.verdict(VACUOUS, None, "the array is empty")
+        if np.isfinite(got).all() and np.isfinite(reference).all():
+            return self.finite_row(got, reference)
         unknown = np.isnan(reference)
         undefined = np.isnan(got)
         if not self.case.finite and np.isnan(self.case.y_as_given).any():
@@ -94,16 +100,19 @@ class _Judge:
             return self.verdict(FAILED, np.inf, reason)
 
         compared = ~unknown & ~infinite
-        got, reference = np.where(compared, got, 0.0), np.where(compared, reference, 0.0)
-        largest = np.abs(reference).max()
-        if largest <= self.floors[0]:
-            if np.abs(got).max() <= self.floors[1]:
-                return self.verdict(VACUOUS, None, self.why_zero(largest), note)
-            return self.verdict(FAILED, np.inf, f"expected 0; got up to {np.abs(got).max():.2g}", note)
+        return self.finite_row(np.where(compared, got, 0.0), np.where(compared, reference, 0.0), note)
+
+    def finite_row(self, got: np.ndarray, reference: np.ndarray, note: str = "") -> Row:
+        """For finite numbers."""
+        size = largest(reference)
+        if size <= self.floors[0]:
+            if (most := largest(got)) <= self.floors[1]:
+                return self.verdict(VACUOUS, None, self.why_zero(size), note)
+            return self.verdict(FAILED, np.inf, f"expected 0; got up to {most:.2g}", note)
         if self.tolerance >= 1:
             reason = "this dtype's rounding is as large as the gradient: any error would pass"
             return self.verdict(VACUOUS, None, reason, note)
-        error = float(np.abs(got - reference).max() / largest)
+        error = farthest(got, reference) / size
         if error <= self.tolerance:
             return self.verdict(PASSED, error, note=note)
         return self.verdict(FAILED, error, self.explain(got, reference), note)
@@ -116,23 +125,21 @@ class _Judge:
             ("the reference", reference, self.floors[0]),
             ("backward", got, self.floors[1]),
         ):
-            largest = float(np.abs(array).max(initial=0.0))
-            if not largest <= floor:
-                return self.verdict(FAILED, np.inf, f"declared zero, but {what} has {largest:.2g}")
+            worst = float(np.abs(array).max(initial=0.0))
+            if not worst <= floor:
+                return self.verdict(FAILED, np.inf, f"declared zero, but {what} has {worst:.2g}")
         return self.verdict(PASSED, 0.0, note="the gradient is declared zero")
 
-    def why_zero(self, largest: float) -> str:
+    def why_zero(self, most: float) -> str:
         if self.quantity != "y" and not self.case.dy.any():
             return "the cotangent is zero: any error would pass"
-        size = (
-            "zero everywhere" if largest == 0 else f"at most {largest:.1g}, too small for this method to see"
-        )
+        size = "zero everywhere" if most == 0 else f"at most {most:.1g}, too small for this method to see"
         return f"the {'output' if self.at is None else 'gradient'} is {size}: any error would pass"
 
     def explain(self, got: np.ndarray, reference: np.ndarray) -> str:
         """A placeholder for the row's reason, which ``check`` replaces with the quantity's diagnosis."""
         case, at, key = self.case, self.at, (self.method, self.quantity)
-        if not case.explain:
+        if not self.explains:
             return "wrong"
         accuracy = max(1e-9, self.tolerance)
 

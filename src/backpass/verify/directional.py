@@ -39,7 +39,7 @@ def spread(case: Case, at: int, derivatives: Sequence[Derivative]) -> float:
     slope."""
     x = case.float64[at]
     movable = np.isfinite(x)
-    sets = [_directions(case, x, movable)]
+    sets = [_directions(case, at)]
     if x.size <= COORDINATES:
         sets.append(_units(x, movable))
     found = 0.0
@@ -57,11 +57,10 @@ def _slope(derivative: Derivative, at: int, direction: np.ndarray) -> float:
     return slope / taken if taken else 0.0
 
 
-def _directions(case: Case, x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
+def _directions(case: Case, at: int) -> list[np.ndarray]:
     """Random directions; fewer for large arrays, where each takes longer and is as likely to show a mistake."""
-    rng = case.rng
-    count = RANDOM if max(x.size, case.y_as_given.size) <= LARGE else RANDOM_IF_LARGE
-    return [np.where(movable, rng.standard_normal(x.shape), 0.0) for _ in range(count)]
+    size = max(case.float64[at].size, case.y_as_given.size)
+    return case.directions(at, RANDOM if size <= LARGE else RANDOM_IF_LARGE)
 
 
 def _units(x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
@@ -81,7 +80,7 @@ def _row(
     got = np.zeros(x.shape) if got is None else got
     movable = np.isfinite(x)  # elsewhere x + h·v is no step: −∞ stays −∞
     coordinates = f" and all {int(movable.sum())} coordinates" if each else ""
-    directions = _directions(case, x, movable)
+    directions = _directions(case, at)
     how = f"{len(directions)} random directions{coordinates}; {why}"
 
     if each:
@@ -96,9 +95,10 @@ def _row(
         return Row(method, case.quantity(at), FAILED, np.inf, tolerance, how, reason)
 
     along = [derivative(at, v) for v in directions]
-    slopes = np.array([np.sum(got[movable] * moved[movable]) for _, moved in along])
+    seen = got if movable.all() else np.where(movable, got, 0.0)
+    slopes = np.array([np.sum(seen * moved) for _, moved in along])
     expected = np.array([slope for slope, _ in along])
-    of_directions = judge_gradient(replace(case, explain=False), method, at, slopes, expected, tolerance, how)
+    of_directions = judge_gradient(case, method, at, slopes, expected, tolerance, how, explain=False)
     if of_directions.verdict == FAILED:
         return replace(of_directions, reason=SLOPES_DIFFER)
     return replace(row, error=max(row.error, of_directions.error or 0.0)) if each else of_directions

@@ -16,6 +16,7 @@ import numpy as np
 from backpass.verify.case import Case, NotRun, Suspect
 from backpass.verify.convert import EPSILON
 from backpass.verify.directional import COORDINATES, Derivative, rows, spread
+from backpass.verify.magnitude import farthest, largest
 from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 
 NAME = "finite differences"
@@ -73,8 +74,9 @@ def _derivative(case: Case, steps: dict[int, float | np.ndarray], times: float) 
     """The slope of the loss along a direction, from a difference over ``times`` the step."""
 
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
-        first, change, moved = first_difference(case, at, steps[at])
-        if times != 1.0 or not np.array_equal(direction, first):
+        if times == 1.0 and direction is case.direction(at):
+            change, moved = first_difference(case, at, steps[at])
+        else:
             change, moved = difference(case, at, direction, times * steps[at])
         return float(np.sum(case.dy * change)), moved
 
@@ -83,14 +85,12 @@ def _derivative(case: Case, steps: dict[int, float | np.ndarray], times: float) 
 
 def first_difference(
     case: Case, at: int, step: float | np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The first random direction, and the result of ``difference`` along it, with the best step unless one is given.
-    Cached, because the complex step is compared with it."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """The result of ``difference`` along the first random direction, with the best step unless one is given. Cached,
+    because the complex step is compared with it."""
     if at not in case.moved:
-        x = case.float64[at]
-        direction = np.where(np.isfinite(x), case.rng.standard_normal(x.shape), 0.0)
         step = best_step(case, at) if step is None else step
-        case.moved[at] = direction, *difference(case, at, direction, step)
+        case.moved[at] = difference(case, at, case.direction(at), step)
     return case.moved[at]
 
 
@@ -169,7 +169,7 @@ def difference(
     """
     x = case.float64[at]
     taken = step * direction
-    unit = np.abs(taken).max(initial=0.0) / (np.abs(direction).max(initial=0.0) or 1.0) or 1.0
+    unit = largest(taken) / (largest(direction) or 1.0) or 1.0
     ahead, behind = case.rounded(x + taken), case.rounded(x - taken)
     with np.errstate(invalid="ignore"):
         moved = np.where(np.isfinite(x), (ahead - behind) / (2 * unit), 0.0)
@@ -183,20 +183,19 @@ def best_step(case: Case, at: int) -> float | np.ndarray:
     x = case.float64[at]
     step = EPSILON[case.precision] ** (1 / 3)
     size = np.where(np.isfinite(x), np.abs(x), 0.0)
-    largest = size.max(initial=0.0) or 1.0
-    typical = (
-        largest * np.sqrt(np.mean((size[np.isfinite(x)] / largest) ** 2)) if np.isfinite(x).any() else 1.0
-    )
+    most = size.max(initial=0.0) or 1.0
+    movable = np.isfinite(x)
+    typical = most * np.sqrt(np.mean((size[movable] / most) ** 2)) if movable.any() else 1.0
     if 0.1 <= typical <= 10:
         return step
-    direction = np.where(np.isfinite(x), case.rng.standard_normal(x.shape), 0.0)
+    direction = case.direction(at)
 
     def disagreement(step: float | np.ndarray) -> float:
         whole, moved = difference(case, at, direction, step)
         half, half_moved = difference(case, at, direction, step / 2)
         if ((moved == 0) | (half_moved == 0))[direction != 0].any():
             return np.inf
-        return float(np.abs(whole - half).max(initial=0.0) / (np.abs(whole).max(initial=0.0) or 1.0))
+        return farthest(whole, half) / (largest(whole) or 1.0)
 
     return min((step, step * (typical or 1.0), step * np.maximum(size, 1.0)), key=disagreement)
 

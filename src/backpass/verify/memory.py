@@ -17,6 +17,7 @@ from backpass.arrays import Array, is_array
 from backpass.verify.case import Case, first_line
 from backpass.verify.convert import EPSILON, epsilon, is_floating, is_torch, to_kind_of, to_numpy
 from backpass.verify.drawing import VARYING, generator
+from backpass.verify.magnitude import largest, within
 
 REPEATS = 4
 MOVES, TIMES = (
@@ -27,13 +28,13 @@ UNITS = 32  # in the last place: a different order in memory may change the orde
 
 
 class Run:
-    """Forward and backward once, on the inputs as they were given."""
+    """Forward and backward once, on the inputs as they were given, for the case's cotangent unless another is given."""
 
-    def __init__(self, case: Case):
+    def __init__(self, case: Case, dy: np.ndarray | None = None):
         self.case = case
         self.inputs = case.given()
         self.y, self.saved = case.subject.forward(*self.inputs)
-        self.dy = to_kind_of(self.y, case.dy)
+        self.dy = to_kind_of(self.y, case.dy if dy is None else dy)
 
     @cached_property
     def gradients(self) -> dict[int, Array | None]:
@@ -208,12 +209,11 @@ def _equal(
         return False
     if np.array_equal(got, expected):
         return True
-    finite = np.abs(expected[np.isfinite(expected)])
-    largest = max(finite.max(initial=0.0), scale)
+    size = max(largest(expected), scale)
 
     def agree(allowed: float) -> bool:
-        return np.allclose(got, expected, rtol=0, atol=allowed, equal_nan=True)
+        return within(got, expected, allowed)
 
-    return agree(UNITS * done.unit * largest) or agree(
-        UNITS * done.coarsest * largest + TIMES * done.noise.get(key, 0.0)
+    return agree(UNITS * done.unit * size) or agree(
+        UNITS * done.coarsest * size + TIMES * done.noise.get(key, 0.0)
     )

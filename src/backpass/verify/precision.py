@@ -22,17 +22,18 @@ from functools import partial
 import numpy as np
 
 from backpass import ops
-from backpass.arrays import is_array
+from backpass.arrays import Array, is_array
 from backpass.interpreters import rounding
-from backpass.verify.autograd import differentiate
+from backpass.verify.autograd import differentiate, differentiate_forward
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import judge_gradient, judge_y
-from backpass.verify.convert import EPSILON, is_floating, is_torch, to_kind_of, to_numpy
+from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch, to_kind_of, to_numpy
 from backpass.verify.drawing import generator
 from backpass.verify.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
 
 NAME = "low precision"
+WIDER = "and in float32"  # what follows it for a subject that does not take float64
 RESOLUTION = 1e-12  # of the float64 reference
 LOW = ("float32", "float16", "bfloat16")
 RANDOM = 1.5  # times the expected root mean square: the most of random errors in 16 bits
@@ -59,14 +60,40 @@ class Bound:
 
 def run(case: Case) -> list[Row]:
     """A row for y and one a gradient; none where inputs and arithmetic are float64. Raises NotRun without a float64
-    reference."""
+    reference.
+
+    A subject that takes half precision and not float64 is judged in float32 as well if it takes that: in half precision
+    errors of small elements beside large ones cannot be told from rounding.
+    """
     dtype = max(case.dtype, case.computes_in, key=EPSILON.__getitem__)
     if dtype not in LOW:
         return []
-    case = _at(case, dtype)
+    rows = _rows(_at(case, dtype), NAME, dtype)
+    if dtype != "float32" and not case.takes_float64 and (wider := _in_float32(case)):
+        rows += _rows(wider, WIDER, "float32")
+    return rows
+
+
+def _rows(case: Case, method: str, dtype: str) -> list[Row]:
     y, saved = case.subject.forward(*case.given())
     got = case.by_input(case.subject.backward(to_kind_of(y, case.dy), saved))
-    return rows_against_float64(case, NAME, to_numpy(y), got, dtype, drawn=case.drawn)
+    return rows_against_float64(case, method, to_numpy(y), got, dtype, drawn=case.drawn)
+
+
+def _in_float32(case: Case) -> Case | None:
+    """The case with the same numbers as float32 arrays; None if forward or backward does not take them."""
+    inputs = tuple(_as_float32(value) if is_floating(value) else value for value in case.inputs)
+    wider = replace(case, inputs=inputs, given_dy=case.dy)
+    try:
+        y, saved = wider.subject.forward(*wider.given())
+        wider.by_input(wider.subject.backward(to_kind_of(y, case.dy), saved))
+    except Exception:
+        return None
+    return wider if dtype_name(y) == "float32" else None
+
+
+def _as_float32(value: Array) -> Array:
+    return value.float() if is_torch(value) else value.astype(np.float32)
 
 
 def rows_against_float64(
@@ -133,7 +160,7 @@ def _reference(case: Case) -> tuple[Callable, str, bool]:
     exact = case.computes_in == "float64"
     try:
         if exact or case.operator is None:
-            _differentiate(case, forward)
+            differentiate_forward(case, forward)
             return forward, "", exact
     except NotRun as reason:
         if case.operator is None:
@@ -311,10 +338,10 @@ def _judged(
         return judge(got, 0.0, how)
     bound = allowed.each if key == "y" else np.maximum(allowed.each, RESOLUTION * case.scale(key))
     finite = np.isfinite(got) & np.isfinite(reference)
-    error, size = np.zeros(got.shape), np.zeros(got.shape)
-    error[finite], size[finite] = np.abs(got[finite] - reference[finite]), np.abs(reference[finite])
-    largest = float(size.max()) or 1.0
     right = np.where(finite, reference, got)
+    with np.errstate(invalid="ignore"):
+        error, size = (np.where(finite, np.abs(of), 0.0) for of in (got - reference, reference))
+    largest = float(size.max()) or 1.0
     declared_zero = key != "y" and case.subject.input_names[key] in case.subject.zero_gradients
     if (size <= bound).all() and size.any() and not declared_zero:
         return judge(right, np.inf, how)  # vacuous, unless NaN or infinite: zeros would pass

@@ -12,12 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from backpass.arrays import size
-from backpass.verify.autograd import differentiate
+from backpass.verify.autograd import differentiate_forward
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.convert import to_kind_of, to_numpy
 from backpass.verify.directional import LARGE
 from backpass.verify.drawing import VARYING, generator
 from backpass.verify.finite_difference import best_step, difference
+from backpass.verify.magnitude import farthest, largest
 from backpass.verify.memory import Run, unequal
 
 SEEN = 1e-7  # of a gradient's natural size; the least that a difference can tell from 0
@@ -93,7 +94,7 @@ def _wrong(case: Case) -> dict[int, float]:
     if not np.isfinite(case.y).all():
         return {}
     try:
-        return _unlike(case, got, differentiate(case, case.judge)[1])
+        return _unlike(case, got, differentiate_forward(case, case.judge)[1])
     except (NotRun, ImportError):
         return _unlike_slopes(case, got)
 
@@ -102,23 +103,20 @@ def _unlike(case: Case, got: dict, expected: dict) -> dict[int, float]:
     errors = {}
     for at in case.differentiable:
         if got[at] is not None and got[at].shape == expected[at].shape:
-            largest = max(np.abs(expected[at]).max(initial=0.0), case.scale(at))
-            error = np.abs(got[at] - expected[at]).max(initial=0.0)
-            if largest and error > WRONG * largest:
-                errors[at] = float(error / largest)
+            size = max(largest(expected[at]), case.scale(at))
+            error = farthest(got[at], expected[at])
+            if size and error > WRONG * size:
+                errors[at] = error / size
     return errors
 
 
 def _unlike_slopes(case: Case, got: dict) -> dict[int, float]:
     errors = {}
     for at in case.derived:
-        direction = np.where(
-            np.isfinite(case.float64[at]), case.rng.standard_normal(case.float64[at].shape), 0.0
-        )
         step = best_step(case, at)
         slopes = []
         for times in (1.0, 0.5):
-            change, moved = difference(case, at, direction, times * step)
+            change, moved = difference(case, at, case.direction(at), times * step)
             slopes.append(float(np.sum(case.dy * change)))
         if got[at] is None or got[at].shape != moved.shape:
             continue
@@ -139,7 +137,7 @@ def _frozen(done: Run) -> Iterator[str]:
         name = case.subject.input_names[frozen]
         without = replace(case, subject=case.subject.frozen(name))
         try:
-            run = Run(without)
+            run = Run(without, case.dy)
             got = run.backward(run.dy, run.saved)
         except Exception as error:
             yield f"fails when {name} requires no gradient: {first_line(error)}"
