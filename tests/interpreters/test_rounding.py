@@ -206,10 +206,12 @@ class TestBounds:
         x, y = rounding.array([3.0], "bfloat16"), world.array([3.0], "bfloat16")
         assert (y * y).d == pytest.approx(2 * (x * x).d)
 
-    @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-    def test_p_is_of_the_size_of_the_errors(self, dtype):
-        """Of random numbers: neither exceeded by the root mean square, nor larger than a few times it."""
-        rng = np.random.default_rng(0)
+    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("dtype, times", [("bfloat16", 3), ("float16", 3), ("float32", 15)])
+    def test_p_is_of_the_size_of_the_errors(self, dtype, times, seed):
+        """Of random numbers: p is at least their root mean square and at most three times that. In float32, where sums make
+        most of the error, it is 8 to 12 times: PyTorch adds pairs, and p allows for one term after the other."""
+        rng = np.random.default_rng(seed)
         x = rng.standard_normal((16, 512))
         tensor = torch.from_numpy(x).to(getattr(torch, dtype))
         _, saved = softmax.forward(tensor)
@@ -217,7 +219,7 @@ class TestBounds:
         dx = to_numpy(softmax.backward(dy, saved))
         _, (bounded,) = rounding.run(softmax, [to_numpy(tensor)], to_numpy(dy), dtype)
         rms = np.sqrt(np.mean((dx - bounded.to_numpy()) ** 2) / np.mean(bounded.squares))
-        assert 0.1 < rms < 1
+        assert 1 / times < rms < 1
 
     def test_dropped_terms_exceed_it(self):
         """At n = 4096 in bfloat16, where a fixed tolerance of 4 units sees neither."""
