@@ -17,7 +17,7 @@ from harness import draw, largest_error, say, settings, write
 from memory import in_a_process_of_its_own, rise
 
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
-from backpass.shapes import chosen_chunk
+from backpass.values import chosen_chunk
 
 QUESTION = "How much memory do the output head and the loss take, forward and backward, beyond their inputs?"
 METHOD = "One step of each provider in a process of its own; weights of 4 bytes, one reading of the clock."

@@ -24,7 +24,7 @@ def imported(statement):
     "statement",
     [
         "import backpass",
-        "import backpass.arrays, backpass.shapes",
+        "import backpass.arrays, backpass.shapes, backpass.values",
         "from backpass.ops import softmax, linear, matmul, scale, fork, residual",
         "import backpass.cost",
         "import backpass.interpreters.counting",

@@ -1,6 +1,6 @@
 """`backpass verify` turns red after any single change of a sign, factor, axis or sum in any backward.
 
-Each backward, and each function of the array helper that a backward calls, is changed in one place at a time;
+Each backward, and each helper that it calls (of `arrays`, `ops._heads`, `ops._tiling`), is changed in one place at a time;
 each changed version must fail the checks at the inputs that `backpass verify` draws. One that survives is
 listed in `equivalent_mutants.toml` with the proof that it computes the same; nothing else may survive, and
 nothing may be listed that is caught or that no longer exists.
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from backpass import arrays, ops
+from backpass.ops import _heads, _tiling
 from backpass.verify import METHODS, cases
 from backpass.verify.case import Case, NotRun
 from backpass.verify.mutation import CASTS, Mutant, compiled, mutants, reached, rebuilt
@@ -30,31 +31,37 @@ LISTED = tomllib.loads((Path(__file__).parent / "equivalent_mutants.toml").read_
 METHODS_BY_SPEED = ("pytorch", "autograd", "contract", "complex_step", "finite_difference", "symbolic")
 
 
-def helpers_of(stem):
-    """The array helper's functions that the stem's backward calls, less those that only set a dtype: they change
+SHARED = {"arrays": arrays, "_heads": _heads, "_tiling": _tiling}
+
+
+def helpers_of(stem, where):
+    """The functions of a shared module that the stem's backward calls, less those that only set a dtype: they change
     how a gradient is rounded, which `ops/test_sixteen_bits.py` looks at."""
     op = ops.load(stem)
     called = {name for function in reached(op, "backward").values() for name in function.__code__.co_names}
-    return {name for called_name in called for name in reached(arrays, called_name)} - {*CASTS}
+    return {name for called_name in called for name in reached(SHARED[where], called_name)} - {*CASTS}
 
 
 ON_A_GPU = {"_add_sorted"}  # no check here runs them: test_arrays.py holds them to what runs on the CPU
-IN_PLACE = {"plus_product", "with_rows", "exp_over"}  # test_arrays.py changes them, in each library
-HELPERS = sorted(set().union(*(helpers_of(stem) for stem in ops.STEMS)) - ON_A_GPU - IN_PLACE)
+IN_PLACE = {"plus_product", "with_rows", "exp_over"}  # ops/test_tiling.py changes them, in each library
 TARGETS = [(stem, name) for stem in ops.STEMS for name in reached(ops.load(stem), "backward")]
-TARGETS += [("arrays", name) for name in HELPERS]
+TARGETS += [
+    (where, name)
+    for where in SHARED
+    for name in sorted(set().union(*(helpers_of(stem, where) for stem in ops.STEMS)) - ON_A_GPU - IN_PLACE)
+]
 
 
 def changed_backwards(where: str, mutant: Mutant):
     """Each operation that the change reaches, with the backward it then has."""
-    if where != "arrays":
+    if where not in SHARED:
         yield where, compiled(mutant, ops.load(where))["backward"]
         return
-    helper = compiled(mutant, arrays)
+    helper = compiled(mutant, SHARED[where])
     for stem in ops.STEMS:
-        op = ops.load(stem)
-        if mutant.tree.body[0].name in helpers_of(stem):
-            changed = {name: helper[name] for name in helpers_of(stem) if name in vars(op)}
+        op, called = ops.load(stem), helpers_of(stem, where)
+        if mutant.tree.body[0].name in called:
+            changed = {name: helper[name] for name in called if name in vars(op)}
             yield stem, rebuilt(op, changed)["backward"]
 
 
@@ -136,7 +143,7 @@ def fails(stem, backward, inputs, options, method) -> bool:
 
 @pytest.mark.parametrize(("where", "name"), TARGETS, ids=lambda part: part)
 def test_every_change_is_caught_or_proved_equivalent(where, name):
-    module = arrays if where == "arrays" else ops.load(where)
+    module = SHARED.get(where) or ops.load(where)
     made = list(mutants(vars(module)[name]))
     assert made, f"nothing to change in {where}.{name}: is it a backward at all?"
     with warnings.catch_warnings(), np.errstate(all="ignore"):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from backpass.shapes import axis_length, check_cotangent, check_inputs, check_natural, parse
+from backpass.shapes import axis_length, check_cotangent, check_inputs, parse
+from backpass.values import check_natural
 
 LINEAR = "x[*, n], w[n, p], b[p]? -> y[*, p]"
 MATMUL = "a[*a, s, n], b[*b, n, p] -> y[*, s, p]"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import cmath
 import math
-from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
@@ -44,44 +43,6 @@ def transpose(x: Array) -> Array:
 def as_matrix(x: Array) -> Array:
     """``x[*, n]`` with all leading axes merged into one: ``[m, n]``."""
     return namespace(x).reshape(x, (size(x.shape[:-1]), x.shape[-1]))
-
-
-def heads_by_group(x: Array, n_kv: int, head_order: str) -> Array:
-    """``x[*, n_h, s, d]`` with its heads as ``n_kv`` groups of those that share a key head: ``[*, n_kv, g, s, d]``. With
-    ``head_order="consecutive"`` a group is g neighbours, with "interleaved" every n_kv-th head."""
-    xp = namespace(x)
-    *leading, heads, s, d = x.shape
-    if head_order == "consecutive":
-        return xp.reshape(x, (*leading, n_kv, heads // n_kv, s, d))
-    return _first_heads_swapped(xp.reshape(x, (*leading, heads // n_kv, n_kv, s, d)))
-
-
-def heads_in_order(x: Array, head_order: str) -> Array:
-    """``x[*, n_kv, g, s, d]`` with its heads in their order again, ``[*, n_h, s, d]``: what ``heads_by_group`` undoes."""
-    x = x if head_order == "consecutive" else _first_heads_swapped(x)
-    *leading, outer, inner, s, d = x.shape
-    return namespace(x).reshape(x, (*leading, outer * inner, s, d))
-
-
-def _first_heads_swapped(x: Array) -> Array:
-    """``x[*, a, b, s, d]`` as ``[*, b, a, s, d]``."""
-    last = len(x.shape)
-    axes = (*range(last - 4), last - 3, last - 4, last - 2, last - 1)
-    return namespace(x).permute_dims(x, axes)
-
-
-def causal_mask(s_q: int, s_k: int, variant: str, like: Array) -> Array:
-    """Booleans ``[s_q, s_k]``: whether a query may see a key, those up to its own position. Positions are counted from the
-    first query and the first key ("upper_left"), or back from the last of both ("lower_right")."""
-    xp = namespace(like)
-    ahead = s_k - s_q if variant == "lower_right" else 0
-    queries, keys = (xp.arange(s, device=like.device) for s in (s_q, s_k))
-    return keys <= queries[:, None] + ahead
-
-
-def inverse_root(n: int, xp: ModuleType) -> Any:
-    """1/√n as a number: a float, and exact where the numbers of ``xp`` are symbols."""
-    return (xp.pi / (int(n) * xp.pi)) ** Fraction(1, 2)
 
 
 def as_number(value: Any) -> Any:
@@ -130,48 +91,6 @@ def pick(x: Array, index: Array) -> Array:
     xp = namespace(x, index)
     found = xp.take_along_axis(x, index[..., None], axis=-1)[..., 0]  # −1 reads the last entry
     return xp.where(index < 0, 0.0, found)
-
-
-def plus(total: Array | None, term: Array) -> Array:
-    """``total + term``, or the term alone where there is no total yet."""
-    return term if total is None else total + term
-
-
-def plus_product(total: Array | None, a: Array, b: Array) -> Array:
-    """``total + a @ b`` of matrices, or of two stacks of them, or the product alone where there is no total yet.
-
-    NumPy and PyTorch add in the storage of ``total``, which must be the caller's own. PyTorch makes no second array of
-    its size.
-    """
-    if total is None:
-        return a @ b
-    if array_api_compat.is_torch_array(total):
-        return total.addmm_(a, b) if len(total.shape) == 2 else total.baddbmm_(a, b)
-    total += a @ b
-    return total
-
-
-def with_rows(whole: Array, part: Array, start: int) -> Array:
-    """``whole[*, m, n]`` with ``part[*, k, n]`` as its rows from ``start``.
-
-    NumPy and PyTorch write in the storage of ``whole``, which must be the caller's own.
-    """
-    stop = start + part.shape[-2]
-    if array_api_compat.is_torch_array(whole) or array_api_compat.is_numpy_array(whole):
-        whole[..., start:stop, :] = part
-        return whole
-    return namespace(whole).concat([whole[..., :start, :], part, whole[..., stop:, :]], axis=-2)
-
-
-def exp_over(x: Array) -> Array:
-    """``e^x``. NumPy and PyTorch write it over ``x``, which must be the caller's own.
-
-    PyTorch's powers of 2 take half as long as its exponentials on a CPU, and where results are too small for their type
-    to hold in full, a fortieth.
-    """
-    if array_api_compat.is_torch_array(x):
-        return x.mul_(math.log2(math.e)).exp2_()
-    return np.exp(x, out=x) if array_api_compat.is_numpy_array(x) else namespace(x).exp(x)
 
 
 def bounded_below(x: Array) -> Array:

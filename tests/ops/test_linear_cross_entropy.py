@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from backpass import cost
 from backpass.interpreters import counting
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
-from backpass.shapes import chosen_chunk
+from backpass.values import chosen_chunk
 from backpass.verify.mutation import compiled, mutants
 
 REDUCTIONS = pytest.mark.parametrize("reduction", ["mean", "sum"])

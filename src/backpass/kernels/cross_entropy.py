@@ -34,7 +34,8 @@ from backpass.kernels.launch import (
     to_be_filled,
     whole_rows,
 )
-from backpass.shapes import check_cotangent, check_saved, check_targets
+from backpass.shapes import check_cotangent, check_saved
+from backpass.values import check_targets
 
 SHAPES = "x[*, V>0], t[*]:int -> y[]"
 

@@ -34,7 +34,8 @@ from backpass.kernels.launch import (
     rows_of,
     to_be_filled,
 )
-from backpass.shapes import Kind, check_cotangent, check_saved, check_tokens, kind
+from backpass.shapes import Kind, check_cotangent, check_saved, kind
+from backpass.values import check_tokens
 
 SHAPES = "t[*]:int, w[V>0, h] -> y[*, h]"
 PARAMETERS = ("w",)

@@ -41,14 +41,8 @@ from backpass.kernels.launch import (
     rows_of,
     to_be_filled,
 )
-from backpass.shapes import (
-    check_causal,
-    check_cotangent,
-    check_head_order,
-    check_saved,
-    check_scale,
-    check_tile,
-)
+from backpass.shapes import check_cotangent, check_saved
+from backpass.values import check_causal, check_head_order, check_scale, check_tile
 
 SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
 

@@ -37,7 +37,8 @@ from backpass.kernels.launch import (
     to_be_filled,
 )
 from backpass.kernels.sums_over_rows import ended, new_parts, on_columns
-from backpass.shapes import check_cotangent, check_eps, check_saved
+from backpass.shapes import check_cotangent, check_saved
+from backpass.values import check_eps
 
 SHAPES = "x[*, n>0], w[n]?, b[n]? -> y[*, n]"
 PARAMETERS = ("w", "b")

@@ -20,15 +20,8 @@ import torch
 
 from backpass.kernels import cross_entropy
 from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors, to_be_filled
-from backpass.shapes import (
-    Kind,
-    check_bool,
-    check_cotangent,
-    check_saved,
-    check_targets,
-    chosen_chunk,
-    kind,
-)
+from backpass.shapes import Kind, check_cotangent, check_saved, kind
+from backpass.values import check_bool, check_targets, chosen_chunk
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")

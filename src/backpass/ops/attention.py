@@ -20,28 +20,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import (
-    Array,
-    as_type_of,
-    causal_mask,
-    heads_by_group,
-    heads_in_order,
-    inverse_root,
-    namespace,
-    sum_to_shape,
-    transpose,
-    widened,
-)
+from backpass.arrays import Array, as_type_of, namespace, sum_to_shape, transpose, widened
 from backpass.ops import matmul, softmax
 from backpass.ops import scale as scaling  # `scale` is forward's option
-from backpass.shapes import (
-    check_causal,
-    check_cotangent,
-    check_head_order,
-    check_inputs,
-    check_saved,
-    check_scale,
-)
+from backpass.ops._heads import causal_mask, heads_by_group, heads_in_order, inverse_root
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.values import check_causal, check_head_order, check_scale
 
 SHAPES = (
     "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast? "

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, is_array, namespace, one_hot, pick, widened
 from backpass.ops import log_softmax, nll
-from backpass.shapes import check_cotangent, check_inputs, check_saved, check_targets
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.values import check_targets
 
 SHAPES = "x[*, V>0], t[*]:int -> y[]"
 

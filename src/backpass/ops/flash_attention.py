@@ -21,32 +21,11 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from backpass.arrays import (
-    Array,
-    as_number,
-    as_type_of,
-    bounded_below,
-    exp_over,
-    heads_by_group,
-    heads_in_order,
-    inverse_root,
-    namespace,
-    plus,
-    plus_product,
-    size,
-    transpose,
-    widened,
-    with_rows,
-)
-from backpass.shapes import (
-    check_causal,
-    check_cotangent,
-    check_head_order,
-    check_inputs,
-    check_saved,
-    check_scale,
-    check_tile,
-)
+from backpass.arrays import Array, as_number, as_type_of, bounded_below, namespace, size, transpose, widened
+from backpass.ops._heads import heads_by_group, heads_in_order, inverse_root
+from backpass.ops._tiling import exp_over, plus, plus_product, with_rows
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.values import check_causal, check_head_order, check_scale, check_tile
 
 SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
 

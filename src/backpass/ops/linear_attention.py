@@ -25,8 +25,10 @@ import math
 from numbers import Integral
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, causal_mask, namespace, transpose, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved, check_sums
+from backpass.arrays import Array, as_type_of, namespace, transpose, widened
+from backpass.ops._heads import causal_mask
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.values import check_sums
 
 SHAPES = "q[*, s>0, d>0], k[*, s, d], v[*, s, d_v] -> y[*, s, d_v]"
 POSITIVE = ("q", "k")

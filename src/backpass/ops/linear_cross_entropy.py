@@ -19,29 +19,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import (
-    Array,
-    as_matrix,
-    as_type_of,
-    namespace,
-    plus,
-    plus_product,
-    transpose,
-    widened,
-    with_rows,
-)
+from backpass.arrays import Array, as_matrix, as_type_of, namespace, transpose, widened
 from backpass.ops import linear, log_softmax, nll
+from backpass.ops._tiling import plus, plus_product, with_rows
 from backpass.ops.cross_entropy import less_target
-from backpass.shapes import (
-    Kind,
-    check_bool,
-    check_cotangent,
-    check_inputs,
-    check_saved,
-    check_targets,
-    chosen_chunk,
-    kind,
-)
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
+from backpass.values import check_bool, check_targets, chosen_chunk
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")

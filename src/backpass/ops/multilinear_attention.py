@@ -29,9 +29,11 @@ from itertools import accumulate
 from numbers import Integral
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, causal_mask, namespace, transpose, widened
+from backpass.arrays import Array, as_type_of, namespace, transpose, widened
 from backpass.ops import matmul, simplex_norm, softmax, sphere_norm
-from backpass.shapes import check_causal, check_cotangent, check_inputs, check_normalization, check_saved
+from backpass.ops._heads import causal_mask
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.values import check_causal, check_one_of
 
 SHAPES = "q[*, s_q, d>0], k[*, s_k>0, d], v[*, s_k, d_v] -> y[*, s_q, d_v]"
 POSITIVE = ("q", "k")  # for the simplex
@@ -75,7 +77,7 @@ def forward(
     """
     check_inputs(SHAPES, q=q, k=k, v=v)
     _check_factors(p, q.shape[-1])
-    check_normalization(normalization)
+    check_one_of("normalization", normalization, ("softmax", "simplex", "sphere"))
     check_causal(causal, causal_variant)
     normaliser, hidden = NORMALIZATIONS[normalization]
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, namespace, one_hot, pick, widened
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, check_targets, kind
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
+from backpass.values import check_targets
 
 SHAPES = "x[*, V>0], t[*]:int -> y[]"
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from backpass.arrays import Array, as_type_of, namespace, scatter_add, size, widened
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_natural, check_saved, kind
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
+from backpass.values import check_natural
 
 SHAPES = "x[*, s, h], w[s+r, h] -> y[*, s, h]"
 PARAMETERS = ("w",)

@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array, as_matrix, as_type_of, widened
-from backpass.shapes import check_cotangent, check_eps, check_inputs, check_saved
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.values import check_eps
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
 PARAMETERS = ("w",)

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from backpass.arrays import Array, as_type_of, namespace, widened
-from backpass.shapes import check_cotangent, check_inputs, check_natural, check_saved
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.values import check_natural
 
 SHAPES = "x[*, s, 2k], cos[s, k], sin[s, k] -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")

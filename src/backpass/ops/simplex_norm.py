@@ -16,7 +16,8 @@ import math
 from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved, check_sums
+from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.values import check_sums
 
 SHAPES = "x[*, n>0] -> y[*, n]"
 POSITIVE = ("x",)

@@ -1,0 +1,52 @@
+"""What the operations that compute tile by tile share: totals and results written in place."""
+
+from __future__ import annotations
+
+import math
+
+import array_api_compat
+import numpy as np
+
+from backpass.arrays import Array, namespace
+
+
+def plus(total: Array | None, term: Array) -> Array:
+    """``total + term``, or the term alone where there is no total yet."""
+    return term if total is None else total + term
+
+
+def plus_product(total: Array | None, a: Array, b: Array) -> Array:
+    """``total + a @ b`` of matrices, or of two stacks of them, or the product alone where there is no total yet.
+
+    NumPy and PyTorch add in the storage of ``total``, which must be the caller's own. PyTorch makes no second array of
+    its size.
+    """
+    if total is None:
+        return a @ b
+    if array_api_compat.is_torch_array(total):
+        return total.addmm_(a, b) if len(total.shape) == 2 else total.baddbmm_(a, b)
+    total += a @ b
+    return total
+
+
+def with_rows(whole: Array, part: Array, start: int) -> Array:
+    """``whole[*, m, n]`` with ``part[*, k, n]`` as its rows from ``start``.
+
+    NumPy and PyTorch write in the storage of ``whole``, which must be the caller's own.
+    """
+    stop = start + part.shape[-2]
+    if array_api_compat.is_torch_array(whole) or array_api_compat.is_numpy_array(whole):
+        whole[..., start:stop, :] = part
+        return whole
+    return namespace(whole).concat([whole[..., :start, :], part, whole[..., stop:, :]], axis=-2)
+
+
+def exp_over(x: Array) -> Array:
+    """``e^x``. NumPy and PyTorch write it over ``x``, which must be the caller's own.
+
+    PyTorch's powers of 2 take half as long as its exponentials on a CPU, and where results are too small for their type
+    to hold in full, a fortieth.
+    """
+    if array_api_compat.is_torch_array(x):
+        return x.mul_(math.log2(math.e)).exp2_()
+    return np.exp(x, out=x) if array_api_compat.is_numpy_array(x) else namespace(x).exp(x)
