@@ -18,6 +18,7 @@ from backpass.cost import Flops
 from backpass.derivation.docstring import formulas
 from backpass.network_map import PAGES
 from backpass.shapes import is_product, letters_of, parse
+from backpass.table import scrolling
 from backpass.verify.drawing import draw, options_for
 
 # Lengths in the forward that is run: of the leading axis, and of the letters.
@@ -53,11 +54,7 @@ class Card:
 
     def _repr_html_(self) -> str:
         body = "".join(self._rows(entry) for entry in self.entries)
-        return (
-            '<div class="backpass-scroll" role="region" tabindex="0" aria-label="Every backward on one card"'
-            ' style="overflow-x: auto; max-width: 100%"><table style="font-size: .85em">'
-            f"{body}</table></div>"
-        )
+        return scrolling(f'<table style="font-size: .85em">{body}</table>', "Every backward on one card")
 
     def _rows(self, entry: Entry) -> str:
         """The operation's name, and under it what it computes, saves and costs: no wider than its longest formula."""

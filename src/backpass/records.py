@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from backpass import table
+
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = _PACKAGE.parents[1] / "benchmarks" / "results"
 # In a checkout, the folder that the benchmarks write to; an installed package carries a copy.
@@ -54,21 +56,14 @@ class Record:
 
     def __repr__(self) -> str:
         cells = [self._headings(), *(self._cells(row) for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
-        return "\n".join([self.question, *lines, f"Recorded on {self.provenance}.", *self.notes])
+        return "\n".join(
+            [self.question, *table.aligned(cells), f"Recorded on {self.provenance}.", *self.notes]
+        )
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col">{html.escape(heading)}</th>' for heading in self._headings())
-        body = "".join(_html_row(self._cells(row)) for row in self.rows)
-        question = html.escape(self.question)
+        shown = table.page(self._headings(), map(self._cells, self.rows), caption=self.question)
         notes = "".join(f"<br>{html.escape(note)}" for note in self.notes)
-        return (
-            f'<div class="backpass-scroll" role="region" tabindex="0" aria-label="{question}"'
-            ' style="overflow-x: auto; max-width: 100%">'
-            f"<table><caption>{question}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            f"</div><p><small>Recorded on {html.escape(self.provenance)}.{notes}</small></p>"
-        )
+        return f"{shown}<p><small>Recorded on {html.escape(self.provenance)}.{notes}</small></p>"
 
     def _headings(self) -> list[str]:
         return [f"{heading} ({unit})" if unit else heading for _, heading, unit in self.columns]
@@ -136,8 +131,3 @@ def _shown(value: Any) -> str:
         rounded = float(f"{value:.3g}")
         return f"{rounded:,.0f}" if abs(rounded) >= 1e4 else f"{rounded:,.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _html_row(cells: list[str]) -> str:
-    first, *others = map(html.escape, cells)
-    return f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in others) + "</tr>"

@@ -48,5 +48,5 @@ def test_what_cannot_be_counted_on_is_refused():
 
 def test_shown_in_a_terminal_and_in_a_notebook():
     found = cost.count("softmax", (300, 5))
-    assert "subtract           1,500         1,500" in repr(found)
+    assert "subtract    1,500     1,500" in repr(found)
     assert '<th scope="row">subtract</th><td>1,500</td><td>1,500</td>' in found._repr_html_()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from backpass.cost.kept import Memory, memory_of
 from backpass.cost.operation import SEED, drawn, load, name
 from backpass.interpreters import counting
 from backpass.interpreters.counting import Tally
+from backpass.table import aligned, page
 
 
 @dataclass(frozen=True)
@@ -36,27 +36,23 @@ class Cost:
         """Bytes of the saved arrays, parameters apart."""
         return self.memory.activations
 
-    def _rows(self) -> list[tuple[str, int, int]]:
+    @property
+    def _title(self) -> str:
+        return f"{self.name}: counted FLOPs by kind"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
         forward, backward = self.forward.by_kind, self.backward.by_kind
         kinds = [kind for kind in counting.KINDS if kind in forward or kind in backward]
         rows = [(kind, forward.get(kind, 0), backward.get(kind, 0)) for kind in kinds]
-        return [*rows, ("total", self.forward.total, self.backward.total)]
+        rows.append(("total", self.forward.total, self.backward.total))
+        return [(kind, f"{first:,}", f"{second:,}") for kind, first, second in rows]
 
     def __repr__(self) -> str:
-        lines = [f"{'':10}{'forward':>14}{'backward':>14}"]
-        lines += [f"{kind:10}{forward:14,}{backward:14,}" for kind, forward, backward in self._rows()]
-        return "\n".join([f"{self.name}: counted FLOPs by kind", *lines])
+        rows = [("", "forward", "backward"), *self._rows()]
+        return "\n".join([self._title, *aligned(rows, right=(1, 2))])
 
     def _repr_html_(self) -> str:
-        body = "".join(
-            f'<tr><th scope="row">{kind}</th><td>{forward:,}</td><td>{backward:,}</td></tr>'
-            for kind, forward, backward in self._rows()
-        )
-        return (
-            f"<table><caption>{html.escape(self.name)}: counted FLOPs by kind</caption><thead><tr>"
-            '<th scope="col">kind</th><th scope="col">forward</th><th scope="col">backward</th>'
-            f"</tr></thead><tbody>{body}</tbody></table>"
-        )
+        return page(("kind", "forward", "backward"), self._rows(), caption=self._title)
 
 
 def count(op: object, *inputs: object, **options: object) -> Cost:

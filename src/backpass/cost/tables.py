@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from backpass.cost.counted import Cost, count
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
 from backpass.cost.operation import load
+from backpass.table import Cell, aligned, page
 
 _HEADINGS = ("", "formula", "value", "counted", "")
 
@@ -48,24 +49,13 @@ class Table:
         ]
 
     def __repr__(self) -> str:
-        table = [_HEADINGS, *self._rows(self.text)]
-        a, b, c, d, _ = (max(map(len, column)) for column in zip(*table, strict=True))
-        lines = [
-            f"{quantity:{a}}  {formula:{b}}  {value:>{c}}  {counted:>{d}}  {mark}".rstrip()
-            for quantity, formula, value, counted, mark in table
-        ]
-        return "\n".join([self.title, *lines])
+        return "\n".join([self.title, *aligned([_HEADINGS, *self._rows(self.text)], right=(2, 3))])
 
     def _repr_html_(self) -> str:
         set_in_mathematics = Flops(*(rf"\({html.escape(formula)}\)" for formula in self.latex))
-        head = "".join(f'<th scope="col">{heading}</th>' for heading in ("quantity", *_HEADINGS[1:4]))
-        body = "".join(map(_html_row, self._rows(set_in_mathematics)))
-        title = html.escape(self.title)
-        return (
-            f'<div class="backpass-scroll" role="region" tabindex="0" aria-label="Cost of {title}"'
-            ' style="overflow-x: auto; max-width: 100%">'
-            f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        )
+        rows = map(_in_page, self._rows(set_in_mathematics))
+        headings = ("quantity", *_HEADINGS[1:4])
+        return page(headings, rows, caption=self.title, label=f"Cost of {self.title}")
 
 
 def table(op: object, *inputs: object, **options: object) -> Table:
@@ -90,8 +80,8 @@ def _ratio(backward: int, forward: int) -> str:
     return f"{backward / forward:.4g}" if forward else "–"
 
 
-def _html_row(row: tuple[str, str, str, str, str]) -> str:
+def _in_page(row: tuple[str, str, str, str, str]) -> tuple[str | Cell, ...]:
     quantity, formula, value, counted, mark = row
     shown = f"{counted} {'✓' if mark == '=' else '✗ differs' if mark else ''}".strip()
-    typeset = f'<td class="tex2jax_process">{formula}</td>'  # the class by which a page's MathJax finds it
-    return f'<tr><th scope="row">{quantity}</th>{typeset}<td>{value}</td><td>{shown}</td></tr>'
+    typeset = Cell(formula, 'class="tex2jax_process"')  # the class by which a page's MathJax finds it
+    return quantity, typeset, value, shown

@@ -17,6 +17,8 @@ import sys
 import tempfile
 from typing import NamedTuple
 
+from backpass.table import aligned
+
 CAPABILITIES = (80, 90)  # Ampere (A100), Hopper (H100, H200)
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -62,10 +64,7 @@ def resources(stem: str, dtypes=DTYPES, capabilities=CAPABILITIES) -> list[Resou
 def table(rows: list[Resources]) -> str:
     """The rows as text, one a line."""
     head = ("kernel", "case", "dtype", "sm", "threads", "registers", "shared", "spilled")
-    cells = [head, *([str(value) for value in row] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(aligned([head, *([str(value) for value in row] for row in rows)]))
 
 
 def compile_launch(launch, capability: int):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from backpass import ops, terminal
+from backpass import table as tables
+from backpass.table import Cell
 from backpass.verify import symbolic
 from backpass.verify.case import Case
 from backpass.verify.checking import METHODS, check
@@ -50,30 +51,24 @@ class Overview:
     def text(self, width: int | None = None) -> str:
         """The table for a terminal of that width, its own by default; columns that do not fit stand below."""
         width = width or terminal.width()
-        first, *others = (_column(cells) for cells in zip(*self.table(), strict=True))
+        first, *others = (_in_two_lines(*column) for column in zip(*self.table(), strict=True))
         blocks = [[first]]
         for column in others:
-            if sum(len(cells[0]) + 2 for cells in (*blocks[-1], column)) - 2 > width and len(blocks[-1]) > 1:
+            if (
+                sum(max(map(len, cells)) + 2 for cells in (*blocks[-1], column)) - 2 > width
+                and blocks[-1][1:]
+            ):
                 blocks.append([first])
             blocks[-1].append(column)
-        return "\n\n".join(
-            "\n".join("  ".join(line).rstrip() for line in zip(*block, strict=True)) for block in blocks
-        )
+        return "\n\n".join("\n".join(tables.aligned([*zip(*block, strict=True)])) for block in blocks)
 
     def _repr_html_(self) -> str:
         headings, *lines = self.table()
-        head = "".join(f'<th scope="col">{html.escape(heading)}</th>' for heading in headings)
-        body = "".join(
-            f'<tr><th scope="row"><code>{stem}</code></th>'
-            + "".join(f'<td style="white-space: nowrap">{cell}</td>' for cell in cells)
-            + "</tr>"
+        rows = [
+            [Cell(f"<code>{stem}</code>"), *(Cell(cell, 'style="white-space: nowrap"') for cell in cells)]
             for stem, *cells in lines
-        )
-        return (
-            '<div class="backpass-scroll" role="region" tabindex="0" aria-label="Operations by checks"'
-            ' style="overflow-x: auto; max-width: 100%">'
-            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        )
+        ]
+        return tables.page(headings, rows, label="Operations by checks")
 
 
 def check_all(*stems: str, seed: int = 0) -> Overview:
@@ -110,12 +105,10 @@ def _with_row(report: Report, row: Row) -> Report:
     return replace(report, rows=tuple(sorted((*report.rows, row), key=lambda row: order.index(row.method))))
 
 
-def _column(cells: Sequence[str]) -> list[str]:
-    """A heading in two lines and the cells below it, all of one width."""
-    heading, *below = cells
+def _in_two_lines(heading: str, *cells: str) -> list[str]:
+    """The column with its heading in two lines."""
     upper, _, lower = heading.rpartition(" ")
-    width = max(map(len, (upper, lower, *below)))
-    return [cell.ljust(width) for cell in (upper, lower, *below)]
+    return [upper, lower, *cells]
 
 
 def _cell(rows: Sequence[Row]) -> str:

@@ -8,11 +8,12 @@ import math
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from backpass import table as tables
 from backpass import terminal
 
 PASSED, FAILED, COULD_NOT_RUN, VACUOUS, NOT_RUN = "passed", "FAILED", "could not run", "vacuous", "not run"
@@ -211,10 +212,13 @@ class Report:
             (*_HEADINGS[:-1], ""),
             *((*row.cells()[:-1], marks.get(row.remark, "")) for row in self.rows),
         ]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        widths = tables.widths(table)
         fits = sum(widths) + 2 * len(widths) <= width
+        numbers = (_HEADINGS.index("error"), _HEADINGS.index("tolerance"))
         headings, *lines = (
-            _aligned(cells, widths) if fits else "  ".join(filter(None, cells)) for cells in table
+            tables.aligned(table, right=numbers)
+            if fits
+            else ["  ".join(filter(None, cells)) for cells in table]
         )
         rule = "─" * min(width, sum(widths[:-1], 2 * (len(widths) - 2)))
         yield from (headings, rule)
@@ -225,39 +229,29 @@ class Report:
         yield rule
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col" style="{_LEFT}">{heading}</th>' for heading in _HEADINGS)
-        body = "".join(_html_row(row) for row in self.rows)
         found = "".join(
             f"<li><strong>{html.escape(where)}</strong>: {html.escape(what)}</li>"
             for _, where, what in self._remarks()
         )
-        return (
-            '<div class="backpass-report">'
-            '<div class="backpass-scroll" role="region" tabindex="0"'
-            f' aria-label="Checks of {html.escape(self.name)}" style="overflow-x: auto; max-width: 100%">'
-            f'<table><caption style="{_LEFT}">{html.escape(self.title)}</caption>'
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-            f"<p>{html.escape(self.summary)}</p>" + (f"<ul>{found}</ul>" if found else "") + "</div>"
+        shown = tables.page(
+            [_in_page(heading) for heading in _HEADINGS],
+            map(_page_row, self.rows),
+            caption=_in_page(self.title),
+            label=f"Checks of {self.name}",
         )
+        below = f"<p>{html.escape(self.summary)}</p>" + (f"<ul>{found}</ul>" if found else "")
+        return f'<div class="backpass-report">{shown}{below}</div>'
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    numbers = range(_HEADINGS.index("error"), _HEADINGS.index("tolerance") + 1)
-    columns = zip(cells, widths, strict=True)
-    return "  ".join(
-        c.rjust(w) if at in numbers else c.ljust(w) for at, (c, w) in enumerate(columns)
-    ).rstrip()
+def _in_page(text: str, style: str = "") -> tables.Cell:
+    return tables.Cell(html.escape(text), f'style="{_LEFT}{style}"')
 
 
-def _html_row(row: Row) -> str:
-    method, *cells = (html.escape(cell) for cell in row.cells())
-    *narrow, how = cells
-    data = "".join(f'<td style="{_LEFT}; white-space: nowrap">{_stressed(cell)}</td>' for cell in narrow)
-    kind = row.verdict.lower().replace(" ", "-")
-    return (
-        f'<tr class="backpass-{kind}"><th scope="row" style="{_LEFT}">{method}</th>{data}'
-        f'<td style="{_LEFT}; min-width: 14em">{how}</td></tr>'
-    )
+def _page_row(row: Row) -> list[tables.Cell]:
+    method, *narrow, how = row.cells()
+    cells = [_in_page(cell, "; white-space: nowrap") for cell in narrow]
+    cells = [cell._replace(html=_stressed(cell.html)) for cell in cells]
+    return [_in_page(method), *cells, _in_page(how, "; min-width: 14em")]
 
 
 def _place(exception: BaseException) -> str:

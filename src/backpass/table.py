@@ -1,0 +1,68 @@
+"""A table in a terminal, and the same table in a page."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+
+class Cell(NamedTuple):
+    """A cell of a page whose content is HTML already; ``attributes`` stand in its tag."""
+
+    html: str
+    attributes: str = ""
+
+
+def widths(rows: Iterable[Sequence[str]]) -> list[int]:
+    """The width of each column."""
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """The rows as lines of text, their columns two spaces apart; those at ``right`` are aligned to the right."""
+    each = widths(rows)
+    return [
+        "  ".join(
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, each, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def page(
+    headings: Sequence[str | Cell],
+    rows: Iterable[Sequence[str | Cell]],
+    *,
+    caption: str | Cell = "",
+    label: str = "",
+) -> str:
+    """The rows as HTML, in a region that scrolls sideways. A row's first cell is its heading.
+
+    Strings are escaped. ``label`` names the region to screen readers, the caption by default.
+    """
+    title = _tag("caption", caption) if caption else ""
+    head = "".join(_tag("th", heading, ' scope="col"') for heading in headings)
+    body = "".join(f"<tr>{_row(*row)}</tr>" for row in rows)
+    return scrolling(
+        f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
+        label or (caption if isinstance(caption, str) else html.unescape(caption.html)),
+    )
+
+
+def scrolling(inside: str, label: str) -> str:
+    """HTML in a region that scrolls sideways where a page is too narrow, by keyboard too."""
+    return (
+        f'<div class="backpass-scroll" role="region" tabindex="0" aria-label="{html.escape(label)}"'
+        f' style="overflow-x: auto; max-width: 100%">{inside}</div>'
+    )
+
+
+def _row(heading: str | Cell, *cells: str | Cell) -> str:
+    return _tag("th", heading, ' scope="row"') + "".join(_tag("td", cell) for cell in cells)
+
+
+def _tag(name: str, cell: str | Cell, attributes: str = "") -> str:
+    content, more = cell if isinstance(cell, Cell) else (html.escape(cell), "")
+    return f"<{name}{attributes}{' ' if more else ''}{more}>{content}</{name}>"
