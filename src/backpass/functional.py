@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from backpass import kernels, ops
+from backpass import torch_internals as internals
 from backpass.shapes import Shapes, parse
 
 Tensor = torch.Tensor
@@ -129,11 +129,11 @@ def _refuse_transforms(stem: str, values: dict[str, Any]) -> None:
     tangents of forward mode."""
     if torch.compiler.is_compiling():
         return
-    if torch._C._are_functorch_transforms_active():
+    if internals.transformed():
         raise RuntimeError(
             _REFUSED.format(stem=stem, what="a transform of torch.func, such as vmap, grad or jvp")
         )
-    if forward_ad._current_level >= 0 and any(
+    if internals.dual_level() and any(
         isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None
         for value in values.values()
     ):
@@ -367,7 +367,7 @@ def _integer(number: float) -> int | float:
 def _same(a: Tensor, b: Tensor) -> bool:
     """Whether both are the same elements in the same memory."""
     return a is b or (
-        torch._C._is_alias_of(a, b)
+        internals.share_memory(a, b)
         and a.dtype == b.dtype
         and a.shape == b.shape
         and a.stride() == b.stride()
@@ -377,17 +377,17 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def _unaliased(x: Tensor, others: typing.Iterable[Tensor | None]) -> Tensor:
     """``x``, or a copy where it shares memory with one of the others."""
-    if any(other is not None and torch._C._is_alias_of(x, other) for other in others):
+    if any(other is not None and internals.share_memory(x, other) for other in others):
         return x.clone(memory_format=torch.contiguous_format)
     return x
 
 
-class _Unread(TorchDispatchMode):
+class _Unread(internals.TorchDispatchMode):
     """Inside it, reading a tensor that has a shape but no values returns 0 or False. Where an operation looks for bad
     inputs, that is what good inputs would return."""
 
     _READS = (
-        torch.ops.aten._local_scalar_dense.default,
+        internals.READ,
         torch.ops.aten.item.default,
         torch.ops.aten.is_nonzero.default,
     )

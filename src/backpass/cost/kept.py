@@ -105,8 +105,9 @@ def _parts(value: object) -> Iterable[tuple[object, object]]:
 def _storage(array: Array) -> tuple[int, int]:
     """What identifies an array's storage while it is alive, and the storage's bytes."""
     if array_api_compat.is_torch_array(array):
-        storage = array.untyped_storage()
-        return storage._cdata, storage.nbytes()  # data_ptr() would be 0 for every tensor on "meta"
+        from backpass.torch_internals import storage_id
+
+        return storage_id(array), array.untyped_storage().nbytes()
     if not isinstance(array, np.ndarray):
         raise TypeError(
             f"the bytes of NumPy arrays and PyTorch tensors are known; got {type(array).__name__}"

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
-from torch._subclasses.fake_tensor import FakeTensor
 
 from backpass.kernels import interpreted
 from backpass.shapes import check_inputs, parse
+from backpass.torch_internals import is_fake
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -119,7 +119,7 @@ TRITON_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 def to_be_filled(result: torch.Tensor) -> bool:
     """Whether there is an element to write. Where torch.compile asks for shapes there is none: no launch is prepared
     either, since with lengths that are symbols the sizes of its blocks take minutes."""
-    return not isinstance(result, FakeTensor) and result.numel() > 0
+    return not is_fake(result) and result.numel() > 0
 
 
 class Launch(NamedTuple):

@@ -1,0 +1,40 @@
+"""What the package needs of PyTorch and PyTorch offers under private names only, which a release may change.
+
+No other module uses such a name. ``tests/test_torch_internals.py`` has a test for each.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["READ", "TorchDispatchMode", "dual_level", "is_fake", "share_memory", "storage_id", "transformed"]
+
+READ = torch.ops.aten._local_scalar_dense.default  # what reads the number in a tensor of one element
+
+
+def transformed() -> bool:
+    """Whether a transform of ``torch.func`` is running: its tensors hide those that an operator would read."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def dual_level() -> bool:
+    """Whether forward-mode derivatives are on. Elsewhere ``forward_ad.unpack_dual`` raises."""
+    return forward_ad._current_level >= 0
+
+
+def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether both are views of one storage, which an operator's results must not be. Tensors without memory count."""
+    return torch._C._is_alias_of(a, b)
+
+
+def storage_id(x: torch.Tensor) -> int:
+    """What identifies the storage while it is alive; ``data_ptr()`` is 0 for every tensor without memory."""
+    return x.untyped_storage()._cdata
+
+
+def is_fake(x: torch.Tensor) -> bool:
+    """Whether ``x`` has a shape but no values, because torch.compile asks for shapes alone."""
+    return isinstance(x, FakeTensor)

@@ -1,0 +1,94 @@
+"""Private names of PyTorch: what each is needed for, so that a release that changes one fails here."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+from backpass import torch_internals as internals
+
+FILES = sorted((Path(__file__).parents[1] / "src").rglob("*.py"))
+
+
+def test_a_transform_is_seen_while_it_runs():
+    seen = []
+    assert not internals.transformed()
+    torch.func.vmap(lambda x: seen.append(internals.transformed()) or x)(torch.ones(3))
+    torch.func.grad(lambda x: seen.append(internals.transformed()) or x)(torch.tensor(1.0))
+    assert seen == [True, True] and not internals.transformed()
+
+
+def test_forward_mode_is_seen_while_it_is_on():
+    """Outside it, the public way to ask for a tangent raises or asks what the innermost level is."""
+    assert not internals.dual_level()
+    with forward_ad.dual_level():
+        assert internals.dual_level()
+    assert not internals.dual_level()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_views_share_memory_and_copies_do_not(device):
+    x = torch.ones(4, 6, device=device)
+    assert internals.share_memory(x, x[1:].T) and internals.share_memory(x, x.detach())
+    assert not internals.share_memory(x, x.clone()) and not internals.share_memory(x, torch.ones_like(x))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_storage_is_told_from_another_also_without_memory(device):
+    x, y = torch.ones(4, device=device), torch.ones(4, device=device)
+    assert internals.storage_id(x) == internals.storage_id(x[1:]) != internals.storage_id(y)
+
+
+def test_tensors_without_values_are_fake_under_torch_compile():
+    seen = []
+
+    @torch.library.custom_op("backpass_test::seen", mutates_args=())
+    def operator(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @operator.register_fake
+    def _(x):
+        seen.append(internals.is_fake(x))
+        return torch.empty_like(x)
+
+    torch.compile(lambda x: operator(x) + 1, backend="eager")(torch.ones(2))
+    assert seen and all(seen)
+    assert not internals.is_fake(torch.ones(2)) and not internals.is_fake(torch.ones(2, device="meta"))
+
+
+def test_a_mode_sees_the_operator_that_reads_a_number():
+    called = []
+
+    class Watching(internals.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            called.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Watching():
+        int(torch.tensor([3]))
+    assert internals.READ in called
+
+
+def private_names(tree):
+    """Imports and attributes of torch with a part that begins with one underscore."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        else:
+            continue
+        for name in names:
+            first, *parts = name.split(".")
+            if first in ("torch", "forward_ad") and any(p.startswith("_") and p[1] != "_" for p in parts):
+                yield name
+
+
+def test_no_other_file_uses_a_private_name_of_torch():
+    found = {path.name: [*private_names(ast.parse(path.read_text()))] for path in FILES}
+    assert found.pop("torch_internals.py")
+    assert {name: used for name, used in found.items() if used} == {}
