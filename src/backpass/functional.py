@@ -24,7 +24,6 @@ passes on it.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import inspect
 import itertools
@@ -40,6 +39,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from backpass import kernels, ops
 from backpass.shapes import Shapes, parse
+from backpass.stems import nearest
 
 Tensor = torch.Tensor
 _SCHEMA_TYPES = {float: "float", int: "int", bool: "bool", str: "str"}
@@ -460,6 +460,4 @@ globals().update({stem: _function(stem) for stem in ops.STEMS})
 
 
 def __getattr__(name: str) -> object:
-    near = difflib.get_close_matches(name, ops.STEMS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(ops.STEMS)}"
-    raise AttributeError(f"backpass.functional has no {name!r}; {hint}")
+    raise AttributeError(f"backpass.functional has no {name!r}; {nearest(name, ops.STEMS)}")

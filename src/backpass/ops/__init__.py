@@ -11,49 +11,18 @@ Every module of this folder keeps one contract:
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from types import ModuleType
 
-STEMS = (
-    "embedding",
-    "position_embedding",
-    "linear",
-    "matmul",
-    "scale",
-    "fork",
-    "residual",
-    "softmax",
-    "log_softmax",
-    "simplex_norm",
-    "sphere_norm",
-    "nll",
-    "cross_entropy",
-    "soft_cross_entropy",
-    "linear_cross_entropy",
-    "layer_norm",
-    "rms_norm",
-    "rope",
-    "dropout",
-    "relu",
-    "gelu",
-    "silu",
-    "swiglu",
-    "feed_forward",
-    "attention",
-    "flash_attention",
-    "multi_head_attention",
-    "multilinear_attention",
-    "linear_attention",
-)
+from backpass.stems import modules_in, no_such
+
+STEMS = modules_in("ops")
 
 
 def load(stem: str) -> ModuleType:
     """The operation's module. Raises LookupError, naming the nearest stem, when there is none."""
     if stem not in STEMS:
-        near = difflib.get_close_matches(str(stem), STEMS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(STEMS)}"
-        raise LookupError(f"no operation is called {stem!r}; {hint}")
+        raise LookupError(no_such("operation", stem, STEMS))
     return import_module(f"{__name__}.{stem}")
 
 
