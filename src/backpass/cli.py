@@ -150,7 +150,11 @@ def _verify(arguments: argparse.Namespace) -> int:
         arguments.parser.error(reason)
     from backpass import kernels
     from backpass.verify import Overview
+    from backpass.verify.drawing import missing_options
 
+    for stem in arguments.operations or ops.STEMS:
+        if reason := missing_options(stem):
+            arguments.parser.error(reason)
     with contextlib.suppress(ImportError):  # without PyTorch no kernel runs, and its row says so
         kernels.interpret_without_cuda()
     started = time.perf_counter()

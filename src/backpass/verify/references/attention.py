@@ -18,7 +18,6 @@ def operator(
     causal_variant="upper_left",
     scale=None,
     head_order="consecutive",
-    tile=None,
 ):
     heads, s_q, n_kv, s_k = *q.shape[-3:-1], *k.shape[-3:-1]
     repeat = torch.repeat_interleave if head_order == "consecutive" else _tiled

@@ -1,5 +1,7 @@
-"""PyTorch's attention: tiles change how attention is computed, not its result."""
+"""PyTorch's attention: ``tile`` changes how attention is computed, not its result."""
 
-from backpass.verify.references.attention import operator
+from backpass.verify.references import attention
 
-__all__ = ["operator"]
+
+def operator(q, k, v, *, tile=None, **options):
+    return attention.operator(q, k, v, **options)
