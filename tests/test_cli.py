@@ -79,6 +79,13 @@ class TestVerify:
         )
         assert f"there are: {', '.join(ops.STEMS)}" in refused(capsys, "verify", "qqq")
 
+    def test_an_operation_without_an_example_says_what_to_add(self, capsys, monkeypatch):
+        monkeypatch.delattr(ops.load("scale"), "EXAMPLES")
+        assert refused(capsys, "verify", "scale").startswith(
+            "backpass verify: scale: forward needs the option factor; "
+            "add EXAMPLES = ({'factor': …},) to src/backpass/ops/scale.py"
+        )
+
     def test_kernels_run_where_there_is_no_gpu(self):
         environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
         done = subprocess.run(

@@ -2,10 +2,11 @@
 
 Each backward, and each helper that it calls (of `arrays`, `ops._heads`, `ops._tiling`), is changed in one place at a time;
 each changed version must fail the checks at the inputs that `backpass verify` draws. One that survives is
-listed in `equivalent_mutants.toml` with the proof that it computes the same; nothing else may survive, and
+listed in `equivalent_mutants/<stem>.toml` with the proof that it computes the same; nothing else may survive, and
 nothing may be listed that is caught or that no longer exists.
 """
 
+import json
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -25,7 +26,12 @@ from backpass.verify.report import FAILED
 from backpass.verify.subject import subject
 from backpass.verify.symbolic import structure
 
-LISTED = tomllib.loads((Path(__file__).parent / "equivalent_mutants.toml").read_text())["mutant"]
+FOLDER = Path(__file__).parent / "equivalent_mutants"
+LISTED = [
+    (file.stem, entry)
+    for file in sorted(FOLDER.glob("*.toml"))
+    for entry in tomllib.loads(file.read_text())["mutant"]
+]
 # Quick methods first: most changes fall to one comparison of gradients. All are asked before a change has survived, unless
 # its gradients are the original's bit for bit in whatever a method may give it.
 METHODS_BY_SPEED = ("pytorch", "autograd", "contract", "complex_step", "finite_difference", "symbolic")
@@ -149,13 +155,40 @@ def test_every_change_is_caught_or_proved_equivalent(where, name):
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         survivors = {(mutant.line, mutant.change) for mutant in made if not is_killed(where, mutant)}
-    listed = {(entry["line"], entry["change"]) for entry in LISTED if entry["function"] == f"{where}.{name}"}
-    assert survivors - listed == set(), "changed, and no check noticed"
-    assert listed - survivors == set(), "listed as equivalent, but caught, or no longer there"
+    listed = {(e["line"], e["change"]) for _, e in LISTED if e["function"] == f"{where}.{name}"}
+    if unnoticed := survivors - listed:
+        pytest.fail(
+            f"changed, and no check noticed: add a check, or prove in {FOLDER.name}/{where}.toml that these "
+            f"compute the same\n\n{as_toml(f'{where}.{name}', unnoticed)}",
+            pytrace=False,
+        )
+    if gone := listed - survivors:
+        pytest.fail(
+            f"listed in {FOLDER.name}/{where}.toml, but caught, or no longer there\n\n"
+            f"{as_toml(f'{where}.{name}', gone)}",
+            pytrace=False,
+        )
+
+
+def as_toml(function: str, entries: set[tuple[str, str]]) -> str:
+    """The lines and changes as entries of the list, to be pasted; the proof is left to write."""
+    return "\n".join(
+        f"[[mutant]]\nfunction = {json.dumps(function)}\nline = {json.dumps(line, ensure_ascii=False)}\n"
+        f'change = {json.dumps(change, ensure_ascii=False)}\nproof = ""\n'
+        for line, change in sorted(entries)
+    )
+
+
+def test_what_survives_is_printed_as_it_is_to_be_listed():
+    entries = {('x = "a" * b', "b → -b"), ("y = c", "c → 2 * c")}
+    listed = tomllib.loads(as_toml("relu.backward", entries))["mutant"]
+    assert {(entry["line"], entry["change"]) for entry in listed} == entries
+    assert {entry["function"] for entry in listed} == {"relu.backward"}
 
 
 def test_every_listed_mutant_is_proved():
     names = {f"{where}.{name}" for where, name in TARGETS}
-    for entry in LISTED:
+    for where, entry in LISTED:
         assert entry["function"] in names
+        assert entry["function"].partition(".")[0] == where
         assert len(entry["proof"].split()) >= 5

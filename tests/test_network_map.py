@@ -6,9 +6,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from backpass.network_map import PAGES, STATIONS, NetworkMap
+from backpass import ops
+from backpass.network_map import STATIONS, NetworkMap, page_of
 
 ROOT = Path(__file__).parents[1]
+PAGES = {stem: page_of(stem) for stem in ops.STEMS}
+PLACES = {stem: ops.load(stem).PLACES for stem in ops.STEMS if hasattr(ops.load(stem), "PLACES")}
 
 
 def test_it_is_a_drawing_with_a_text():
@@ -43,9 +46,18 @@ def test_every_page_of_an_operation_can_be_reached():
 
 
 def test_every_page_of_an_operation_lights_a_place():
-    assert {PAGES[stem] for station in STATIONS for stem in station.stems if stem in PAGES} == set(
-        PAGES.values()
-    )
+    assert {PAGES[stem] for stem in PLACES} == set(PAGES.values())
+
+
+@pytest.mark.parametrize("stem", PLACES)
+def test_the_places_of_an_operation_are_on_the_map(stem):
+    assert PLACES[stem]
+    assert {*PLACES[stem]} <= {station.label for station in STATIONS}
+
+
+def test_a_station_leads_to_an_operation_that_lights_it():
+    for station in STATIONS:
+        assert station.label in PLACES[station.stem]
 
 
 @pytest.mark.parametrize(

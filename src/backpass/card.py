@@ -16,7 +16,7 @@ import numpy as np
 from backpass import cost, ops
 from backpass.cost import Flops
 from backpass.derivation.docstring import formulas
-from backpass.network_map import PAGES
+from backpass.network_map import page_of
 from backpass.shapes import is_product, letters_of, parse
 from backpass.table import scrolling
 from backpass.verify.drawing import draw, options_for
@@ -58,7 +58,7 @@ class Card:
 
     def _rows(self, entry: Entry) -> str:
         """The operation's name, and under it what it computes, saves and costs: no wider than its longest formula."""
-        name = f'<a href="{self.root}/{PAGES[entry.stem]}"><code>{entry.stem}</code></a>'
+        name = f'<a href="{self.root}/{page_of(entry.stem)}"><code>{entry.stem}</code></a>'
         saved = [f"<code>{html.escape(array)}</code>" for array in entry.saved] or ["nothing"]
         forward, backward = map(_mathematics, entry.flops)
         rows = {

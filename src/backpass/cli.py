@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib.util
 import json
 import os
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from backpass import __version__, check_command, ops, terminal
 from backpass.check_command import DTYPES
+from backpass.stems import no_such
 
 if TYPE_CHECKING:
     from backpass.verify import Overview, Report
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     argv = sys.argv[1:] if argv is None else argv
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        parser.error(_no_such("command", argv[0], COMMANDS))
+        parser.error(no_such("command", argv[0], COMMANDS))
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         getattr(arguments, "parser", parser).error(f"there is no argument {' '.join(unknown)}")
@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
 def _verify(arguments: argparse.Namespace) -> int:
     for name in arguments.operations:
         if name not in ops.STEMS:
-            arguments.parser.error(_no_such("operation", name, ops.STEMS))
+            arguments.parser.error(no_such("operation", name, ops.STEMS))
     if arguments.list:
         _say(*(arguments.operations or ops.STEMS))
         return 0
@@ -150,7 +150,11 @@ def _verify(arguments: argparse.Namespace) -> int:
         arguments.parser.error(reason)
     from backpass import kernels
     from backpass.verify import Overview
+    from backpass.verify.drawing import missing_options
 
+    for stem in arguments.operations or ops.STEMS:
+        if reason := missing_options(stem):
+            arguments.parser.error(reason)
     with contextlib.suppress(ImportError):  # without PyTorch no kernel runs, and its row says so
         kernels.interpret_without_cuda()
     started = time.perf_counter()
@@ -257,7 +261,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     stems = ops.STEMS if OPERATIONS in there else ()
     for name in arguments.names:
         if name not in there and name not in stems:
-            arguments.parser.error(_no_such("benchmark", name, [*there, *stems]))
+            arguments.parser.error(no_such("benchmark", name, [*there, *stems]))
     of_operations = [name for name in arguments.names if name not in there]
     runs = {name: [] for name in arguments.names if name in there}
     if of_operations:
@@ -284,12 +288,6 @@ def _benchmarks() -> list[str]:
 
 
 # Both
-
-
-def _no_such(kind: str, name: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
-    return f"no {kind} is called {name!r}; {hint}"
 
 
 def _folded(text: str) -> list[str]:

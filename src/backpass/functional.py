@@ -24,7 +24,6 @@ passes on it.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import inspect
 import itertools
@@ -40,6 +39,7 @@ from torch.autograd import forward_ad
 from backpass import kernels, ops
 from backpass import torch_internals as internals
 from backpass.shapes import Shapes, parse
+from backpass.stems import nearest
 
 Tensor = torch.Tensor
 _SCHEMA_TYPES = {float: "float", int: "int", bool: "bool", str: "str"}
@@ -404,32 +404,6 @@ class _Unread(internals.TorchDispatchMode):
 # Autocast
 
 
-# As PyTorch lists its own for CUDA: what multiplies matrices runs in autocast's dtype, what sums or exponentiates many numbers in
-# float32. All else runs in the widest dtype that it is given.
-_PRODUCTS = (
-    "linear",
-    "matmul",
-    "feed_forward",
-    "linear_cross_entropy",
-    "attention",
-    "flash_attention",
-    "multi_head_attention",
-    "multilinear_attention",
-    "linear_attention",
-)
-_IN_FLOAT32 = (
-    "softmax",
-    "log_softmax",
-    "simplex_norm",
-    "sphere_norm",
-    "nll",
-    "cross_entropy",
-    "soft_cross_entropy",
-    "layer_norm",
-    "rms_norm",
-)
-
-
 def _autocast(stem: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
     """The floating-point tensors in the dtype in which autocast runs the operation, and a product's loss in float32. All
     stay as they are if one is float64, which autocast leaves alone."""
@@ -441,9 +415,10 @@ def _autocast(stem: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
     dtype = functools.reduce(torch.promote_types, (value.dtype for value in floating.values()))
     if dtype == torch.float64:
         return values
-    if stem in _PRODUCTS:
+    rule = ops.load(stem).AUTOCAST
+    if rule == "matmul":
         dtype = torch.get_autocast_dtype(device)
-    elif stem in _IN_FLOAT32:
+    elif rule == "float32":
         dtype = torch.float32
     wide = {"wide": True} if "wide" in values else {}
     return values | wide | {name: value.to(dtype) for name, value in floating.items()}
@@ -460,6 +435,4 @@ globals().update({stem: _function(stem) for stem in ops.STEMS})
 
 
 def __getattr__(name: str) -> object:
-    near = difflib.get_close_matches(name, ops.STEMS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(ops.STEMS)}"
-    raise AttributeError(f"backpass.functional has no {name!r}; {hint}")
+    raise AttributeError(f"backpass.functional has no {name!r}; {nearest(name, ops.STEMS)}")

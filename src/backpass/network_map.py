@@ -6,102 +6,71 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
+from backpass import ops
+
 WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 360, 46, 138, 30
 LEFT, RIGHT = 28, 194  # x of the two columns: attention and the way to it, feed-forward and the way out
 
 
 @dataclass(frozen=True)
 class Station:
-    """One box of the map: its label, the stems that compute it in one model or another, and its place.
+    """One box of the map: its label, the stem whose page it leads to, and its place.
 
-    The first stem's page is the one that tells about this place in the network: the box leads there.
+    Which operations it stands for, in one model or another, their modules say: each lists labels in ``PLACES``.
     """
 
     label: str
-    stems: tuple[str, ...]
+    stem: str
     column: int
     row: int
 
     @property
-    def page(self) -> str | None:
-        """The page of the first of its stems that has one."""
-        return next((PAGES[stem] for stem in self.stems if stem in PAGES), None)
+    def page(self) -> str:
+        """The page that it leads to, from the site's root."""
+        return page_of(self.stem)
+
+
+def page_of(stem: str) -> str:
+    """The page of an operation, from the site's root: ``chapters/operations/softmax.html``."""
+    return f"chapters/{ops.page(stem)}.html"
 
 
 def _column(column: int, *stations: tuple[str, str]) -> list[Station]:
-    return [Station(label, tuple(stems.split()), column, row) for row, (label, stems) in enumerate(stations)]
+    return [Station(label, stem, column, row) for row, (label, stem) in enumerate(stations)]
 
 
 STATIONS = (
     *_column(
         LEFT,
-        ("tokens to vectors", "embedding position_embedding"),
-        ("normalise", "layer_norm rms_norm"),
-        ("project to q, k, v", "linear multi_head_attention"),
+        ("tokens to vectors", "embedding"),
+        ("normalise", "layer_norm"),
+        ("project to q, k, v", "linear"),
         ("rotate q, k", "rope"),
-        ("scores", "attention matmul flash_attention multilinear_attention linear_attention"),
-        ("scale by 1/√d", "scale attention flash_attention"),
-        (
-            "weights",
-            "softmax attention flash_attention multilinear_attention linear_attention simplex_norm sphere_norm",
-        ),
-        ("weighted values", "flash_attention attention matmul multilinear_attention linear_attention"),
-        ("output projection", "multi_head_attention linear"),
-        ("add to stream", "dropout residual fork"),
+        ("scores", "attention"),
+        ("scale by 1/√d", "scale"),
+        ("weights", "softmax"),
+        ("weighted values", "flash_attention"),
+        ("output projection", "multi_head_attention"),
+        ("add to stream", "dropout"),
     ),
     *_column(
         RIGHT,
-        ("normalise", "layer_norm rms_norm"),
-        ("up projection", "feed_forward linear"),
-        ("activation", "relu gelu silu swiglu feed_forward"),
-        ("down projection", "feed_forward linear"),
-        ("add to stream", "dropout residual fork"),
-        ("normalise", "rms_norm layer_norm"),
-        ("logits", "linear_cross_entropy linear"),
-        ("loss", "cross_entropy soft_cross_entropy log_softmax nll linear_cross_entropy"),
+        ("normalise", "layer_norm"),
+        ("up projection", "feed_forward"),
+        ("activation", "relu"),
+        ("down projection", "feed_forward"),
+        ("add to stream", "dropout"),
+        ("normalise", "rms_norm"),
+        ("logits", "linear_cross_entropy"),
+        ("loss", "cross_entropy"),
     ),
 )
-
-# Stem -> page, for the pages that exist.
-PAGES = {
-    "embedding": "chapters/operations/embeddings.html",
-    "position_embedding": "chapters/operations/embeddings.html",
-    "linear": "chapters/operations/linear.html",
-    "matmul": "chapters/operations/linear.html",
-    "softmax": "chapters/operations/softmax.html",
-    "log_softmax": "chapters/operations/cross_entropy.html",
-    "nll": "chapters/operations/cross_entropy.html",
-    "cross_entropy": "chapters/operations/cross_entropy.html",
-    "soft_cross_entropy": "chapters/operations/cross_entropy.html",
-    "linear_cross_entropy": "chapters/operations/output_head.html",
-    "layer_norm": "chapters/operations/layer_norm.html",
-    "rms_norm": "chapters/operations/rms_norm.html",
-    "relu": "chapters/operations/activations.html",
-    "gelu": "chapters/operations/activations.html",
-    "silu": "chapters/operations/activations.html",
-    "swiglu": "chapters/operations/activations.html",
-    "feed_forward": "chapters/operations/feed_forward.html",
-    "rope": "chapters/operations/rope.html",
-    "attention": "chapters/attention/scaled_dot_product.html",
-    "flash_attention": "chapters/attention/flash.html",
-    "multi_head_attention": "chapters/attention/heads.html",
-    "multilinear_attention": "chapters/attention/multilinear.html",
-    "linear_attention": "chapters/attention/linear_time.html",
-    "simplex_norm": "chapters/attention/multilinear.html",
-    "sphere_norm": "chapters/attention/multilinear.html",
-    "dropout": "chapters/operations/residual_stream.html",
-    "scale": "chapters/foundations/chain_rule.html",
-    "fork": "chapters/foundations/chain_rule.html",
-    "residual": "chapters/foundations/chain_rule.html",
-}
 
 _STYLE = """
 .bp-map { width: 100%; max-width: 25rem; height: auto; display: block; margin: 0 auto; font: 12px system-ui, sans-serif; }
 .bp-map text { fill: currentColor; }
 .bp-map rect { fill: none; stroke: currentColor; stroke-width: 1; }
 .bp-map .layer { stroke-dasharray: 2 4; opacity: .55; }
-.bp-map .later { opacity: .75; }
-.bp-map .later rect { stroke-dasharray: 4 3; }
 .bp-map a text { text-decoration: underline; text-underline-offset: 3px; }
 .bp-map .here rect { stroke-width: 3; }
 .bp-map .here text { font-weight: 700; }
@@ -114,8 +83,8 @@ class NetworkMap:
     """An inline SVG that a notebook and the site show; its colours are those of the text around it."""
 
     def __init__(self, here: str | None = None, root: str = ".") -> None:
-        if here is not None and here not in PAGES:
-            raise ValueError(f"here: expected one of {', '.join(PAGES)}; got {here!r}")
+        if here is not None and here not in ops.STEMS:
+            raise ValueError(f"here: expected one of {', '.join(ops.STEMS)}; got {here!r}")
         self.here, self.root = here, root
 
     def _repr_html_(self) -> str:
@@ -153,7 +122,7 @@ class NetworkMap:
         return f"Map of a transformer: {labels}" + (f"; lit: {lit}" if lit else "")
 
     def _lit(self, station: Station) -> bool:
-        return self.here in station.stems
+        return self.here is not None and station.label in getattr(ops.load(self.here), "PLACES", ())
 
     def _box(self, station: Station) -> str:
         x, y = station.column, 14 + station.row * ROW
@@ -162,8 +131,6 @@ class NetworkMap:
         label = f'<text x="{x + BOX_WIDTH / 2}" y="{y + 19}" text-anchor="middle">{"● " if lit else ""}{escape(station.label)}</text>'
         if lit:
             return f'<g class="here">{box}{label}</g>'
-        if station.page is None:
-            return f'<g class="later">{box}{label}</g>'
         return f'<a href="{self.root}/{station.page}">{box}{label}</a>'
 
     @staticmethod

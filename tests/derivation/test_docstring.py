@@ -49,6 +49,14 @@ def test_a_wrong_formula_is_caught(stem, right, wrong, monkeypatch):
         formulas(stem)
 
 
+def test_a_letter_that_nobody_declares_says_where_to_declare_it(monkeypatch):
+    monkeypatch.delattr(ops.load("scale"), "LETTERS")
+    with pytest.raises(DerivationError, match="c is not declared") as caught:
+        formulas("scale")
+    (note,) = caught.value.__notes__
+    assert note.startswith("The formulas are those of src/backpass/ops/scale.py, whose LETTERS")
+
+
 def test_a_docstring_without_formulas_is_named(monkeypatch):
     monkeypatch.setattr(ops.load("softmax"), "__doc__", "Softmax.")
     with pytest.raises(ValueError, match="softmax: the module's docstring has no formulas"):

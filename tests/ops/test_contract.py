@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from backpass import ops
+from backpass import kernels, ops
 from backpass.arrays import is_array
 from backpass.interpreters import counting
 from backpass.interpreters.closed_world import Array
 from backpass.shapes import axis_length, parse
-from backpass.verify.drawing import FACTORS, fitting, leaving_out, options_for
+from backpass.verify import references
+from backpass.verify.drawing import FACTORS, fitting, leaving_out, missing_options, options_for
 
 LENGTHS = (5, 7, 3, 4, 6)  # of the letters, in order of appearance: all different
 LEADING = {"*": (2, 3), "*a": (2, 1), "*b": (3,)}
@@ -157,15 +158,79 @@ def test_flops_ask_only_for_what_shapes_and_options_give(stem):
         assert set(inspect.signature(function).parameters) <= given
 
 
+FACTS = re.compile(r"^([A-Z_]+) = ", re.MULTILINE)
+
+
+@STEMS
+def test_the_facts_of_the_module_are_of_the_kinds_that_are_read(stem):
+    """A misspelt name would be read by nobody."""
+    _, found, facts = inspect.getsource(ops.load(stem)).partition(
+        "\n# Facts for checks, pages and functional: "
+    )
+    assert found, "state the facts at the end of the module, as the other modules do"
+    documented = set(re.findall(r"^- ``([A-Z_]+)``", ops.__doc__, re.MULTILINE))
+    assert {*FACTS.findall(facts)} <= documented, "backpass.ops lists the names"
+
+
+@STEMS
+def test_autocast_has_a_rule(stem):
+    rules = ("float32", "matmul", "widest")
+    assert getattr(ops.load(stem), "AUTOCAST", None) in rules, f"state AUTOCAST, one of {rules}"
+
+
+@STEMS
+def test_the_facts_name_what_the_operation_has(stem):
+    op = ops.load(stem)
+    shapes = parse(op.SHAPES)
+    inputs = {spec.name for spec in shapes.inputs}
+    options = inspect.signature(op.forward).parameters.keys() - inputs
+    lengths = {*shapes.letters}
+    examples = getattr(op, "EXAMPLES", ({},))
+    assert missing_options(op) is None
+    assert isinstance(examples, tuple) and examples[0].keys() <= options
+    assert all(example and example.keys() <= options | lengths for example in examples[1:])
+    assert getattr(op, "MULTIPLES", {}).keys() <= lengths
+    assert {*getattr(op, "FAN_IN", ())} <= inputs
+    assert getattr(op, "ZERO_PRODUCTS", {}).keys() <= options
+    assert getattr(op, "FORMULA_OPTIONS", {}).keys() <= options
+    assert getattr(op, "LETTERS", {}).keys() <= inputs | options | {*op.Saved._fields}
+    for name, (others, instead) in getattr(op, "LEFT_OUT", {}).items():
+        assert {name, *others} <= {spec.name for spec in shapes.inputs if spec.optional}
+        assert instead.keys() <= options
+
+
+@STEMS
+def test_there_is_a_reference_in_pytorch(stem):
+    assert stem in references.STEMS, f"write operator in src/backpass/verify/references/{stem}.py"
+    takes = inspect.signature(ops.load(stem).forward).parameters.values()
+    inputs = [p.name for p in takes if p.kind is not p.KEYWORD_ONLY]
+    options = {p.name: None for p in takes if p.kind is p.KEYWORD_ONLY}
+    inspect.signature(references.load(stem)).bind(*inputs, **options)
+
+
+def test_references_and_kernels_have_an_operation():
+    assert {*references.STEMS} <= {*ops.STEMS}
+    assert {*kernels.STEMS} < {*ops.STEMS}
+    assert ops.STEMS == tuple(sorted(ops.STEMS))
+
+
 @STEMS
 def test_the_docstring_names_a_page(stem):
-    assert re.search(r"on the page ``(foundations|operations|attention)/\w+``", ops.load(stem).__doc__)
+    assert ops.page(stem).split("/")[0] in ("foundations", "operations", "attention")
+
+
+def test_a_docstring_without_a_page_is_named(monkeypatch):
+    monkeypatch.setattr(ops.load("softmax"), "__doc__", "Softmax.")
+    with pytest.raises(
+        LookupError, match=r"^softmax: src/backpass/ops/softmax\.py names no page; write 'Derived on"
+    ):
+        ops.page("softmax")
 
 
 def test_an_unknown_stem_names_the_nearest():
     with pytest.raises(LookupError, match="did you mean 'softmax'"):
         ops.load("sofmax")
-    with pytest.raises(LookupError, match="there are: embedding, "):
+    with pytest.raises(LookupError, match="there are: attention, "):
         ops.load("zzz")
     assert ops.load("softmax") is ops.softmax
     assert set(ops.STEMS) <= set(dir(ops))

@@ -13,7 +13,7 @@ import torch
 from backpass import ops
 from backpass.arrays import namespace
 from backpass.ops import dropout, gelu, linear, matmul, softmax
-from backpass.verify import METHODS, Report, Row, VerificationError, check, draw
+from backpass.verify import METHODS, Report, Row, VerificationError, check, draw, references
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((3, 5))
@@ -53,6 +53,12 @@ def test_every_operation_passes_by_every_method(stem):
     for name in EVERY_METHOD:
         assert report.of(METHODS[name].NAME), name
         assert all(row.verdict == "passed" for row in report.of(METHODS[name].NAME))
+
+
+def test_an_operation_without_a_reference_says_where_to_write_it(monkeypatch):
+    monkeypatch.setattr(references, "STEMS", ())
+    (row,) = check("softmax", methods=["pytorch"], raises=False).rows
+    assert row.reason == "no operator to compare with; write it in src/backpass/verify/references/softmax.py"
 
 
 @pytest.mark.parametrize("method", EVERY_METHOD)

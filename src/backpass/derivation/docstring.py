@@ -4,37 +4,19 @@ A module's docstring holds one ``.. math::`` of statements parted by ``\quad`` o
 what it is defined by, then the gradient of each differentiable input. What its letters range over follows from SHAPES: a
 capital is a matrix, whose rows are the leading axes, and of several heads one; a small letter has as many axes as it has indices there, an axis of
 pairs counting two, and one of s+r being as long as s. Integers are rows of V elements, one of which is 1.
+
+The module's ``LETTERS``, ``FORMULA_OPTIONS`` and ``FORMULA_SIZES``, which ``backpass.ops`` describes, say what SHAPES does not.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 
 from backpass import ops, shapes
 from backpass.derivation.derivation import Derivation, derive
-
-# An option's letter in mathematics, the same for all operations.
-OPTIONS = {"factor": "c", "copies": "k", "eps": r"\epsilon"}
-# An option's value, where forward takes no symbol for it.
-VALUES = {
-    "dropout": {"p": 0.25},
-    "feed_forward": {"activation": "swiglu"},
-    "multilinear_attention": {"normalization": "simplex"},
-}
-# What forward saves of such an option, and what it draws: constants too, and how they are declared.
-SAVED = {"dropout": {"mask": r"M \in \mathbb{R}^m", "p": r"p \in \mathbb{R}"}}
-# An array's letter, where that is not its name's.
-LETTERS = {"bias": "M", "memory": "M"}
-# The sizes of the letters' lengths, where the usual ones would make for long expressions.
-SIZES = {
-    "multi_head_attention": [
-        {"s": 2, "h": 3, "d": 2, "d_{v}": 2, "t": 3},
-        {"s": 2, "h": 2, "d": 2, "d_{v}": 3, "t": 2},
-    ]
-}
-# An array without a gradient.
-CONSTANTS = {"cos": "C", "sin": "S"}
+from backpass.derivation.parse import DerivationError
 
 
 def formulas(stem: str) -> Derivation:
@@ -48,12 +30,17 @@ def formulas(stem: str) -> Derivation:
     declaration = shapes.parse(module.SHAPES)
     axes = {axis for spec in declaration.inputs for axis in spec.axes}
     heads = declaration.factors | {axis for axis in axes if shapes.is_product(axis)}
-    parameters = inspect.signature(module.forward).parameters
-    letters = {name: letter for name, letter in OPTIONS.items() if name in parameters}
-    values = VALUES.get(stem, {})
+    letters, values = getattr(module, "LETTERS", {}), getattr(module, "FORMULA_OPTIONS", {})
+    others = letters.keys() - {spec.name for spec in declaration.inputs}
+    given = inspect.signature(module.forward).parameters.keys() - values.keys()
+    options = {name: letter for name, letter in letters.items() if name in others & given}
+    saved = {name: letter for name, letter in letters.items() if name in others - given}
     constant = [spec for spec in declaration.inputs if spec.name in getattr(module, "CONSTANTS", ())]
     differentiable = [spec for spec in declaration.inputs if not spec.integer and spec not in constant]
-    arrays = [_declared(spec, mathematics, heads) for spec in differentiable]
+    arrays = [
+        rf"{name} \in {space}"
+        for name, space in (_space(s, letters, mathematics, heads) for s in differentiable)
+    ]
     positive = [spec.name in getattr(module, "POSITIVE", ()) for spec in differentiable]
     arrays = [
         array.replace(r"\in \mathbb{R}", r"\in \mathbb{R}_{>0}") if signless else array
@@ -61,29 +48,35 @@ def formulas(stem: str) -> Derivation:
     ]
     arrays += [
         rf"\bar{{{name}}} \in {space}"
-        for name, space in (_space(s, mathematics, heads) for s in declaration.outputs)
+        for name, space in (_space(s, letters, mathematics, heads) for s in declaration.outputs)
     ]
     lengths = {axis for spec in (*declaration.inputs, *declaration.outputs) for axis in spec.axes}
-    scalars = [rf"{letter} \in \mathbb{{R}}" for letter in letters.values() if letter not in lengths]
+    scalars = [_declared(letter) for letter in options.values() if letter not in lengths]
     rows = [rf"{spec.name} \in \mathbb{{R}}^{{m \times V}}" for spec in declaration.inputs if spec.integer]
-    drawn = SAVED.get(stem, {})
-    names = {spec.name: CONSTANTS[spec.name] for spec in constant}
-    renamed = [s for s in differentiable if "_" in s.name or s.name in LETTERS]
-    names |= {s.name: _space(s, mathematics, heads)[0] for s in renamed}
-    rows += [rf"{names[spec.name]} \in {_space(spec, '', heads)[1]}" for spec in constant]
-    rows += drawn.values()
-    names |= {field: declared.partition(" ")[0] for field, declared in drawn.items()}
+    names = {spec.name: letters.get(spec.name, spec.name) for spec in constant}
+    renamed = [s for s in differentiable if "_" in s.name or s.name in letters]
+    names |= {s.name: _space(s, letters, mathematics, heads)[0] for s in renamed}
+    rows += [rf"{names[spec.name]} \in {_space(spec, {}, '', heads)[1]}" for spec in constant]
+    rows += map(_declared, saved.values())
+    names |= {field: _letter(declared) for field, declared in saved.items()}
     lines = [f"given {', '.join(arrays)}"]
     lines += [f"constant {', '.join(scalars + rows)}"] * bool(scalars + rows)
     lines += [s if s.startswith(r"\bar") else f"let {s}" for s in statements]
-    return derive(
-        "\n".join(lines),
-        name=f"{stem}-formulas".replace("_", "-"),
-        operation=stem,
-        names=names,
-        options=letters | values,
-        sizes=SIZES.get(stem),
-    )
+    try:
+        return derive(
+            "\n".join(lines),
+            name=f"{stem}-formulas".replace("_", "-"),
+            operation=stem,
+            names=names,
+            options={name: _letter(declared) for name, declared in options.items()} | values,
+            sizes=getattr(module, "FORMULA_SIZES", None),
+        )
+    except DerivationError as error:
+        where = f"src/backpass/ops/{stem}.py"
+        error.add_note(
+            f"The formulas are those of {where}, whose LETTERS declare the letters of its options."
+        )
+        raise
 
 
 def _statements(stem: str, docstring: str) -> list[str]:
@@ -93,18 +86,25 @@ def _statements(stem: str, docstring: str) -> list[str]:
     return [part.strip(" ,\n") for part in re.split(r"\\q?quad", " ".join(block[1].split()))]
 
 
-def _declared(spec: shapes.Spec, mathematics: str, heads: frozenset[str]) -> str:
-    name, space = _space(spec, mathematics, heads)
-    return rf"{name} \in {space}"
+def _letter(declared: str) -> str:
+    """The letter alone of one that may be declared with its space."""
+    return declared.partition(r" \in ")[0]
 
 
-def _space(spec: shapes.Spec, mathematics: str, heads: frozenset[str]) -> tuple[str, str]:
+def _declared(declared: str) -> str:
+    """A letter of ``LETTERS`` with its space, a real number's unless it says."""
+    return declared if r" \in " in declared else rf"{declared} \in \mathbb{{R}}"
+
+
+def _space(
+    spec: shapes.Spec, named: Mapping[str, str], mathematics: str, heads: frozenset[str]
+) -> tuple[str, str]:
     """The array's name in mathematics, a capital if the docstring has it so, and the space it is of."""
     letters = [axis.partition("+")[0] for axis in spec.axes if not axis.startswith("*") and axis not in heads]
     if spec.in_pairs:
         letters[-1:] = ["2", letters[-1].removeprefix("2")]
     group = spec.group
-    name, _, label = LETTERS.get(spec.name, spec.name).partition("_")
+    name, _, label = named.get(spec.name, spec.name).partition("_")
     if label:
         label = rf"_{{\text{{{label}}}}}" if len(label) > 1 else f"_{{{label.upper()}}}"
     capital = f"\\bar{{{name.upper()}}}{label}" in mathematics

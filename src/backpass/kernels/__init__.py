@@ -8,36 +8,22 @@ imported.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-STEMS = (
-    "softmax",
-    "log_softmax",
-    "cross_entropy",
-    "linear_cross_entropy",
-    "layer_norm",
-    "rms_norm",
-    "relu",
-    "gelu",
-    "silu",
-    "swiglu",
-    "rope",
-    "embedding",
-    "flash_attention",
-)
+from backpass.stems import modules_in, no_such
+
+# A kernel has the name of its operation; the other modules of this folder are what kernels share.
+STEMS = tuple(stem for stem in modules_in("ops") if stem in modules_in("kernels"))
 
 
 def load(stem: str) -> ModuleType:
     """The kernel's module. Raises LookupError when there is none, ImportError, saying why, without triton."""
     if stem not in STEMS:
-        near = difflib.get_close_matches(str(stem), STEMS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(STEMS)}"
-        raise LookupError(f"no kernel is called {stem!r}; {hint}")
+        raise LookupError(no_such("kernel", stem, STEMS))
     if missing := _missing():
         raise ImportError(missing)
     return import_module(f"{__name__}.{stem}")

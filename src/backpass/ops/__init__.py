@@ -7,54 +7,66 @@ Every module of this folder keeps one contract:
 - ``backward(dy, saved)`` returns one gradient for each differentiable input, in ``forward``'s order;
 - ``forward_flops`` and ``backward_flops`` are plain arithmetic on the dimension letters of ``SHAPES``; what they
   take besides, because it depends on the data, ``data_lengths(*arrays)`` finds.
+
+The module also holds every other fact about the operation; nothing outside names it in a list. Its docstring gives the
+formulas and the page that derives them. Below SHAPES stands what refines that declaration:
+
+- ``PARAMETERS``: the inputs that are parameters of a network, which saved bytes leave out;
+- ``CONSTANTS``: the floating-point inputs that have no gradient;
+- ``POSITIVE``: the inputs that must be positive;
+- ``ZERO_GRADIENTS``: the inputs whose gradient is 0 for every input.
+
+At the end of the module stand the facts that checks, pages and ``backpass.functional`` read. ``AUTOCAST`` is in every
+module, the others where they apply:
+
+- ``AUTOCAST``: the dtype in which autocast runs the operation. ``"matmul"`` is autocast's own dtype, for an operation that
+  multiplies matrices; ``"float32"`` is for one that adds or exponentiates many numbers, as in PyTorch's lists for CUDA;
+  ``"widest"`` is the widest dtype of the inputs, for all others;
+- ``EXAMPLES``: the options to check it with, ``({"cap": 1.5}, {"cap": 0.25})``. The first example is the default, and has
+  every option that ``forward`` requires. Each further one is one more case, and changes some of the first one's options. A
+  letter of SHAPES among them is the length to draw;
+- ``MULTIPLES``: the lengths that must be multiples of a number, ``{"d": 6}``;
+- ``LEFT_OUT``: the optional inputs that cannot be left out alone, each with the inputs to leave out with it and the options
+  that change;
+- ``FAN_IN``: the weights to draw as a network starts with them, divided by the root of their length;
+- ``ZERO_PRODUCTS``: the options of one more case, in which some products of a query and a key are exactly 0;
+- ``LETTERS``: the letters of the docstring's formulas that SHAPES does not declare, by the name of an option, of an array
+  whose letter is not its name, or of what ``forward`` draws and saves. ``{"eps": r"\\epsilon"}`` is a real number;
+  ``r"c \\in \\mathbb{R}_{>0}"`` states its space;
+- ``FORMULA_OPTIONS``: the options for which the docstring's formulas hold, where these are not the defaults;
+- ``FORMULA_SIZES``: the lengths at which the formulas are checked, where the usual ones would take long;
+- ``PLACES``: the stations of the network map at which it stands, by their labels.
 """
 
 from __future__ import annotations
 
-import difflib
+import re
 from importlib import import_module
 from types import ModuleType
 
-STEMS = (
-    "embedding",
-    "position_embedding",
-    "linear",
-    "matmul",
-    "scale",
-    "fork",
-    "residual",
-    "softmax",
-    "log_softmax",
-    "simplex_norm",
-    "sphere_norm",
-    "nll",
-    "cross_entropy",
-    "soft_cross_entropy",
-    "linear_cross_entropy",
-    "layer_norm",
-    "rms_norm",
-    "rope",
-    "dropout",
-    "relu",
-    "gelu",
-    "silu",
-    "swiglu",
-    "feed_forward",
-    "attention",
-    "flash_attention",
-    "multi_head_attention",
-    "multilinear_attention",
-    "linear_attention",
-)
+from backpass.stems import modules_in, no_such
+
+STEMS = modules_in("ops")
 
 
 def load(stem: str) -> ModuleType:
     """The operation's module. Raises LookupError, naming the nearest stem, when there is none."""
     if stem not in STEMS:
-        near = difflib.get_close_matches(str(stem), STEMS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(STEMS)}"
-        raise LookupError(f"no operation is called {stem!r}; {hint}")
+        raise LookupError(no_such("operation", stem, STEMS))
     return import_module(f"{__name__}.{stem}")
+
+
+def page(stem: str) -> str:
+    """The page that derives the operation, ``operations/softmax``: the first that the module's docstring names.
+
+    Raises LookupError when it names none.
+    """
+    found = re.search(r"on the page\s+``([\w/]+)``", load(stem).__doc__ or "")
+    if found is None:
+        raise LookupError(
+            f"{stem}: src/backpass/ops/{stem}.py names no page; write 'Derived on the page ``…``.' in its docstring"
+        )
+    return found[1]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -141,3 +141,16 @@ def backward_flops(m, g, n_kv, s_q, s_k, d, d_v, size_bias=0, has_bias=True):
     products += matmul.backward_flops(heads, heads, heads, g * s_q, d, s_k)
     bias = rows * s_k - size_bias if has_bias else 0
     return products + softmax.backward_flops(rows, s_k) + bias + scaling.backward_flops(rows * d)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = (
+    {},
+    {"causal": True, "head_order": "interleaved", "scale": 0.75},
+    {"causal": True, "causal_variant": "lower_right"},
+    {"causal": True, "s_k": 8, "g": 1},
+    {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
+)
+LETTERS = {"bias": "M"}
+PLACES = ("scores", "scale by 1/√d", "weights", "weighted values")
+AUTOCAST = "matmul"

@@ -79,3 +79,9 @@ def forward_flops(m, V, reduction="mean"):
 def backward_flops(m, V, reduction="mean"):
     """Exponentiate, subtract 1 at the target, multiply: 2V + 1 a row; once the mean's division."""
     return m * (2 * V + 1) + nll.backward_flops(reduction)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({"ignore_index": 1}, {"reduction": "sum"})
+PLACES = ("loss",)
+AUTOCAST = "float32"

@@ -82,3 +82,11 @@ def _check_options(p: object, seed: object) -> None:
         raise TypeError(f"seed: expected an integer; got {type(seed).__name__}")
     if seed < 0:
         raise ValueError(f"seed: expected an integer of at least 0; got {seed}")
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({"p": 0.25, "seed": 10}, {"training": False})
+LETTERS = {"mask": r"M \in \mathbb{R}^m", "p": "p"}
+FORMULA_OPTIONS = {"p": 0.25}
+PLACES = ("add to stream",)
+AUTOCAST = "widest"

@@ -64,3 +64,8 @@ def backward_flops(m, h, distinct):
 def data_lengths(t: Array, w: Array) -> dict[str, int]:
     """What ``backward_flops`` takes that no shape tells: how many of the tokens are ``distinct``."""
     return {"distinct": namespace(t).unique_values(t).shape[0]}
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+PLACES = ("tokens to vectors",)
+AUTOCAST = "widest"

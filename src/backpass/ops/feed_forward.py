@@ -127,3 +127,11 @@ def _check_activation(activation: str, w_gate: Array | None, b_gate: Array | Non
                 raise ValueError(
                     f"{name}: expected None with activation={activation!r}, which has no gate; got an array"
                 )
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({"activation": "swiglu"},)
+LEFT_OUT = {"w_gate": (("b_gate",), {"activation": "gelu"})}
+FORMULA_OPTIONS = {"activation": "swiglu"}
+PLACES = ("up projection", "activation", "down projection")
+AUTOCAST = "matmul"

@@ -251,3 +251,15 @@ def backward_flops(m, g, n_kv, s_q, s_k, d, d_v, causal=False, causal_variant="u
     heads = m * g * n_kv
     queries, scores, _ = tiling_of(s_q, s_k, heads, causal, causal_variant, tile).counts()
     return heads * (queries * (d + 2 * d_v - 1) + 2 * scores * (3 * d + 2 * d_v + 1))
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = (
+    {"tile": 2},
+    {"causal": True, "head_order": "interleaved", "scale": 0.75},
+    {"causal": True, "causal_variant": "lower_right", "tile": None},
+    {"causal": True, "s_k": 8, "g": 1},
+    {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
+)
+PLACES = ("scores", "scale by 1/√d", "weights", "weighted values")
+AUTOCAST = "matmul"

@@ -52,3 +52,10 @@ def forward_flops(m, k):
 def backward_flops(m, k):
     """A sum of k terms for each element."""
     return m * (k - 1)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({"copies": 3},)
+LETTERS = {"copies": "k"}
+PLACES = ("add to stream",)
+AUTOCAST = "widest"

@@ -82,3 +82,9 @@ def forward_flops(m, approximate="none"):
 def backward_flops(m, approximate="none"):
     """11 an element: 4 for the probability, 4 for the density, 3 that use both. With tanh 15."""
     return m * (15 if approximate == "tanh" else 11)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({}, {"approximate": "tanh"})
+PLACES = ("activation",)
+AUTOCAST = "widest"

@@ -60,3 +60,8 @@ def forward_flops(m, n, p, has_b=True):
 def backward_flops(m, n, p, has_b=True):
     """dx: m·n dot products of p terms; dw: n·p of m terms; db: p sums of m terms."""
     return m * n * (2 * p - 1) + n * p * (2 * m - 1) + (p * (m - 1) if has_b else 0)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+PLACES = ("project to q, k, v", "output projection", "up projection", "down projection", "logits")
+AUTOCAST = "matmul"

@@ -143,3 +143,10 @@ def _sums_flops(s, r, n, causal, chunk):
     whole, rest = s // chunk, s - s // chunk * chunk
     pairs = whole * chunk * chunk + rest * rest
     return pairs * (2 * r - 1 + 2 * n) + s * n * (4 * r - 1)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({"causal": True, "chunk": 2}, {"causal": False}, {"chunk": 1})
+MULTIPLES = {"d": 2}  # of width 1 a query has no gradient: its length does not matter
+PLACES = ("scores", "weights", "weighted values")
+AUTOCAST = "matmul"

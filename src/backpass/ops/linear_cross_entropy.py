@@ -120,3 +120,9 @@ def forward_flops(m, h, V, has_b=True, reduction="mean"):
 def backward_flops(m, h, V, has_b=True, reduction="mean"):
     """The mean's division, and one product for each element of each gradient."""
     return m * h + h * V + (V if has_b else 0) + (1 if reduction == "mean" else 0)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({"ignore_index": 1, "chunk": 2}, {"reduction": "sum"}, {"chunk": None})
+PLACES = ("logits", "loss")
+AUTOCAST = "matmul"

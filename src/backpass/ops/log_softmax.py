@@ -63,3 +63,8 @@ def forward_flops(m, n):
 def backward_flops(m, n):
     """Sum, exponentiate, multiply, subtract: 4n − 1 a row."""
     return m * (4 * n - 1)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+PLACES = ("loss",)
+AUTOCAST = "float32"

@@ -59,3 +59,8 @@ def backward_flops(m, m_a, m_b, s, n, p):
     da = m * s * n * (2 * p - 1) + (m - m_a) * s * n
     db = m * n * p * (2 * s - 1) + (m - m_b) * n * p
     return da + db
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+PLACES = ("scores", "weighted values")
+AUTOCAST = "matmul"

@@ -188,3 +188,17 @@ def backward_flops(
     o = linear.backward_flops(m * s, g * n_kv * d_v, h, has_b_o)
     sums = m * t * h if has_memory else 2 * m * s * h
     return q + k + v + attention.backward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False) + o + sums
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = (
+    {},
+    {"causal": True, "causal_variant": "lower_right", "head_order": "interleaved", "scale": 0.75},
+    {"causal": True, "g": 1},
+    {"n_kv": 1},
+)
+FAN_IN = ("w_q", "w_k")
+LETTERS = {"memory": "M"}
+FORMULA_SIZES = [{"s": 2, "h": 3, "d": 2, "d_{v}": 2, "t": 3}, {"s": 2, "h": 2, "d": 2, "d_{v}": 3, "t": 2}]
+PLACES = ("project to q, k, v", "output projection")
+AUTOCAST = "matmul"

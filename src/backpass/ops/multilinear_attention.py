@@ -155,3 +155,20 @@ def backward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax"):
     products = matmul.backward_flops(m, m, m, s_q, s_k, d_v) + matmul.backward_flops(m, m, m, s_q, d, s_k)
     weights = NORMALIZATIONS[normalization][0].backward_flops(m * s_q, s_k)
     return products + weights + (m * s_q * s_k * (3 * p - 4) if p != 1 else 0)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = (
+    {"p": 3, "normalization": "simplex"},
+    {"p": 1, "causal": True, "s_k": 8},
+    {"p": 2, "causal": True, "causal_variant": "lower_right", "s_k": 8},
+    {"p": 2, "normalization": "sphere"},
+    {"normalization": "sphere", "causal": True},
+    {"p": 1, "normalization": "softmax", "causal": True, "causal_variant": "lower_right"},
+    {"normalization": "softmax"},
+)
+ZERO_PRODUCTS = {"normalization": "softmax"}
+MULTIPLES = {"d": 6}  # of every p in EXAMPLES
+FORMULA_OPTIONS = {"normalization": "simplex"}
+PLACES = ("scores", "weights", "weighted values")
+AUTOCAST = "matmul"

@@ -67,3 +67,9 @@ def reduced(x: Array, t: Array, divisor: float | None = None) -> Array:
     float32 for entries of 16 bits, whose sum over many rows overflows or stalls."""
     total = -namespace(x).sum(widened(pick(x, t)))
     return total if divisor is None else total / divisor
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({"ignore_index": 1}, {"reduction": "sum"})
+PLACES = ("loss",)
+AUTOCAST = "float32"

@@ -88,3 +88,9 @@ def sinusoidal(s: int, h: int, *, base: float = 10000.0, offset: int = 0, like: 
     table = pairs.reshape(s, 2 * len(frequencies))[:, :h]
     xp = namespace(like)
     return xp.astype(xp.asarray(table, device=like.device), like.dtype)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({}, {"offset": 2}, {"offset": 3})
+PLACES = ("tokens to vectors",)
+AUTOCAST = "widest"

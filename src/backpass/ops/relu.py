@@ -48,3 +48,8 @@ def forward_flops(m):
 def backward_flops(m):
     """None: the gradient is chosen, not computed."""
     return 0
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+PLACES = ("activation",)
+AUTOCAST = "widest"

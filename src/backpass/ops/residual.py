@@ -47,3 +47,8 @@ def forward_flops(m):
 def backward_flops(m):
     """Copying is free."""
     return 0
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+PLACES = ("add to stream",)
+AUTOCAST = "widest"

@@ -82,3 +82,10 @@ def backward_flops(m, n, has_w=True):
 def _default_eps(x: Array) -> float:
     short = str(x.dtype).rpartition(".")[2] in ("float32", "bfloat16", "float16")
     return 2.0**-23 if short else 2.0**-52
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({}, {"eps": 0.25})
+LETTERS = {"eps": r"\epsilon"}
+PLACES = ("normalise",)
+AUTOCAST = "float32"

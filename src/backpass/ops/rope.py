@@ -96,3 +96,10 @@ def _turned(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
         a, b = x[..., :k], x[..., k:]
     pair = [a * cos - b * sin, b * cos + a * sin]
     return xp.reshape(xp.stack(pair, axis=-1), x.shape) if interleaved else xp.concat(pair, axis=-1)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({}, {"interleaved": True})
+LETTERS = {"cos": "C", "sin": "S"}
+PLACES = ("rotate q, k",)
+AUTOCAST = "widest"

@@ -52,3 +52,10 @@ def forward_flops(m):
 def backward_flops(m):
     """One product an element."""
     return m
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({"factor": -1.75},)
+LETTERS = {"factor": "c"}
+PLACES = ("scale by 1/√d",)
+AUTOCAST = "widest"

@@ -54,3 +54,8 @@ def forward_flops(m):
 def backward_flops(m):
     """The sigmoid's 5 again, and 5 for the slope and its product with dy."""
     return 10 * m
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+PLACES = ("activation",)
+AUTOCAST = "widest"

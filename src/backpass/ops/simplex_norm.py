@@ -70,3 +70,9 @@ def forward_flops(m, n, mean=False):
 def backward_flops(m, n, mean=False):
     """Multiply, sum, subtract, divide: 4n − 1 a row, and a division for the mean."""
     return m * (4 * n - 1) + (m if mean else 0)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({}, {"mean": True})
+PLACES = ("weights",)
+AUTOCAST = "float32"

@@ -74,3 +74,9 @@ def forward_flops(m, V, reduction="mean"):
 def backward_flops(m, V, reduction="mean"):
     """For dx: exponentiate, sum the targets, multiply, subtract, multiply; for dq: multiply. Once the division."""
     return m * (6 * V - 1) + (1 if reduction == "mean" else 0)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({}, {"reduction": "sum"})
+PLACES = ("loss",)
+AUTOCAST = "float32"

@@ -63,3 +63,8 @@ def forward_flops(m, n):
 def backward_flops(m, n):
     """Multiply, sum, subtract, multiply: 4n − 1 a row."""
     return m * (4 * n - 1)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+PLACES = ("weights",)
+AUTOCAST = "float32"

@@ -62,3 +62,9 @@ def forward_flops(m):
 def backward_flops(m, keep_sigmoid=False):
     """6 for dg and 2 for du, and the sigmoid's 5 where it was not kept."""
     return m * (13 - 5 * keep_sigmoid)
+
+
+# Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({}, {"keep_sigmoid": True})
+PLACES = ("activation",)
+AUTOCAST = "widest"

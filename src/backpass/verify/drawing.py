@@ -1,7 +1,11 @@
-"""Random inputs of the shapes an operation declares: odd sizes, all different, so that a wrong axis shows."""
+"""Random inputs of the shapes an operation declares: odd sizes, all different, so that a wrong axis shows.
+
+What an operation's inputs need besides stands in its module: ``backpass.ops`` lists the names.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,83 +25,6 @@ WIDE = 4  # times as large is the first input of one case: what happens far from
 
 INPUTS, COTANGENT, DIRECTIONS, MEASURING, VARYING = range(5)  # streams of one seed
 
-# Options without which forward cannot run, or whose default would hide a mistake.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "scale": {"factor": -1.75},
-    "fork": {"copies": 3},
-    "dropout": {"p": 0.25, "seed": 10},
-    "nll": {"ignore_index": 1},
-    "cross_entropy": {"ignore_index": 1},
-    "linear_cross_entropy": {"ignore_index": 1, "chunk": 2},
-    "feed_forward": {"activation": "swiglu"},
-    "flash_attention": {"tile": 2},
-    "multilinear_attention": {"p": 3, "normalization": "simplex"},
-    "linear_attention": {"causal": True, "chunk": 2},
-}
-# Other values of options, for `cases`: one more case each. A letter among them is a length to draw.
-OTHER_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
-    "nll": ({"reduction": "sum"},),
-    "cross_entropy": ({"reduction": "sum"},),
-    "soft_cross_entropy": ({"reduction": "sum"},),
-    "linear_cross_entropy": ({"reduction": "sum"}, {"chunk": None}),
-    "rope": ({"interleaved": True},),
-    "position_embedding": ({"offset": 2}, {"offset": 3}),
-    "rms_norm": ({"eps": 0.25},),
-    "simplex_norm": ({"mean": True},),
-    "sphere_norm": ({"mean": True},),
-    "dropout": ({"training": False},),
-    "gelu": ({"approximate": "tanh"},),
-    "swiglu": ({"keep_sigmoid": True},),
-    "attention": (
-        {"causal": True, "head_order": "interleaved", "scale": 0.75},
-        {"causal": True, "causal_variant": "lower_right"},
-        {"causal": True, "s_k": 8, "g": 1},
-        {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
-    ),
-    "flash_attention": (
-        {"causal": True, "head_order": "interleaved", "scale": 0.75},
-        {"causal": True, "causal_variant": "lower_right", "tile": None},
-        {"causal": True, "s_k": 8, "g": 1},
-        {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
-    ),
-    "multilinear_attention": (
-        {"p": 1, "causal": True, "s_k": 8},
-        {"p": 2, "causal": True, "causal_variant": "lower_right", "s_k": 8},
-        {"p": 2, "normalization": "sphere"},
-        {"normalization": "sphere", "causal": True},
-        {"p": 1, "normalization": "softmax", "causal": True, "causal_variant": "lower_right"},
-        {"normalization": "softmax"},
-    ),
-    "linear_attention": ({"causal": False}, {"chunk": 1}),
-    "multi_head_attention": (
-        {"causal": True, "causal_variant": "lower_right", "head_order": "interleaved", "scale": 0.75},
-        {"causal": True, "g": 1},
-        {"n_kv": 1},
-    ),
-}
-
-# Operations that multiply dot products, of which one more case has some that are exactly 0, and the options of that case.
-WITH_ZEROS: dict[str, dict[str, Any]] = {
-    "multilinear_attention": {"normalization": "softmax"},
-}
-
-# Lengths that have to be multiples of a number: of every p among the options, for one.
-MULTIPLES: dict[str, dict[str, int]] = {
-    "multilinear_attention": {"d": 6},
-    "linear_attention": {"d": 2},  # of width 1 a query has no gradient: its length does not matter
-}
-
-# Weights that are divided by the root of their length, as networks begin: others would make scores so large that one key
-# has all the weight.
-INITIAL: dict[str, tuple[str, ...]] = {
-    "multi_head_attention": ("w_q", "w_k"),
-}
-
-# Inputs that cannot be left out alone: what goes with them, and the options with which forward then runs.
-LEFT_OUT: dict[str, dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
-    "feed_forward": {"w_gate": (("b_gate",), {"activation": "gelu"})},
-}
-
 
 def generator(seed: int, stream: int) -> np.random.Generator:
     """One of the seed's independent streams, none of them that of ``default_rng(seed)``: whoever draws an input
@@ -116,8 +43,8 @@ def draw(
     """Standard normal float64 arrays for ``op.SHAPES``, one an input; None for those named in ``without``.
 
     Integers are tokens or targets, shuffled: of the V classes about as many as each occurs times, from three on the
-    last among them. Inputs that ``op`` lists as ``POSITIVE`` are without their signs. The weights that
-    make queries and keys are divided by the root of their length.
+    last among them. Inputs that ``op`` lists as ``POSITIVE`` are without their signs. Weights in its ``FAN_IN`` are
+    divided by the root of their length.
 
     ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a group of leading axes.
     Raises ValueError when ``op`` declares no SHAPES, or none such; TypeError where ``rng`` is no generator.
@@ -131,12 +58,12 @@ def draw(
     shapes = parse(text)
     lengths, leading = lengths or {}, leading or {}
     check_drawn(shapes, rng, lengths, leading, [*LEADING], without)
-    lengths = fitting(_stem(op), {**_lengths(shapes), **lengths})
+    lengths = fitting(op, {**_lengths(shapes), **lengths})
     drawn = draw_shapes(shapes, rng, lengths, {**LEADING, **leading}, without)
-    positive, initial = getattr(op, "POSITIVE", ()), INITIAL.get(_stem(op), ())
+    positive, fan_in = getattr(op, "POSITIVE", ()), getattr(op, "FAN_IN", ())
     found = dict(zip((spec.name for spec in shapes.inputs), drawn, strict=True))
     found |= {name: np.abs(found[name]) for name in positive}
-    found |= {name: found[name] / math.sqrt(max(1, len(found[name]))) for name in initial}
+    found |= {name: found[name] / math.sqrt(max(1, len(found[name]))) for name in fan_in}
     return tuple(found.values())
 
 
@@ -176,20 +103,44 @@ def draw_like(
 
 
 def options_for(op: object) -> dict[str, Any]:
-    """The options with which the operation is checked when none are given."""
-    return dict(OPTIONS.get(_stem(op), {}))
+    """The options with which the operation is checked when none are given: its first example."""
+    return dict(_examples(op)[0])
 
 
-def fitting(stem: str | None, lengths: Mapping[str, int]) -> dict[str, int]:
-    """The lengths, those that have to be multiples of a number rounded up to one."""
-    multiples = MULTIPLES.get(stem, {})
+def missing_options(op: object) -> str | None:
+    """Why ``cases`` cannot call forward, and where to add what it needs; None if it can."""
+    op = load(op)
+    parameters = inspect.signature(op.forward).parameters.values()
+    needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    missing = [name for name in needed if name not in _examples(op)[0]]
+    if not missing:
+        return None
+    stem = _stem(op)
+    example = ", ".join(f"{name!r}: …" for name in needed)
+    return (
+        f"{stem}: forward needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}; "
+        f"add EXAMPLES = ({{{example}}},) to src/backpass/ops/{stem}.py"
+    )
+
+
+def _examples(op: object) -> tuple[dict[str, Any], ...]:
+    return getattr(load(op), "EXAMPLES", ()) or ({},)
+
+
+def fitting(op: object, lengths: Mapping[str, int]) -> dict[str, int]:
+    """The lengths, rounded up to the operation's ``MULTIPLES``."""
+    return rounded_up(lengths, getattr(load(op), "MULTIPLES", {}))
+
+
+def rounded_up(lengths: Mapping[str, int], multiples: Mapping[str, int]) -> dict[str, int]:
+    """The lengths, each rounded up to a multiple of its number where it has one."""
     return {letter: -(-length // (k := multiples.get(letter, 1))) * k for letter, length in lengths.items()}
 
 
 def leaving_out(op: object, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """The optional inputs to leave out where ``names`` are, and the options with which forward then runs."""
     without, options = list(names), options_for(op)
-    for name, (others, instead) in LEFT_OUT.get(_stem(op), {}).items():
+    for name, (others, instead) in getattr(load(op), "LEFT_OUT", {}).items():
         if name in names:
             without += [other for other in others if other not in without]
             options |= instead
@@ -200,8 +151,11 @@ def cases(
     op: object, rng: np.random.Generator
 ) -> Iterator[tuple[tuple[np.ndarray | None, ...], dict[str, Any]]]:
     """Inputs and options that between them reach each line of a backward: leading axes of every kind, each
-    optional input present and absent, other values of options, numbers of 16 bits, and large ones."""
+    optional input present and absent, other values of options, numbers of 16 bits, and large ones. Raises TypeError
+    when forward needs an option for which the operation has no example."""
     op = load(op)
+    if reason := missing_options(op):
+        raise TypeError(reason)
     shapes = parse(op.SHAPES)
     optional = [spec.name for spec in shapes.inputs if spec.optional]
     for leading in (
@@ -214,12 +168,12 @@ def cases(
     for name in optional:
         without, options = leaving_out(op, [name])
         yield draw(op, rng, without=without), options
-    for others in OTHER_OPTIONS.get(_stem(op), ()):
+    for others in _examples(op)[1:]:
         lengths = {letter: others[letter] for letter in shapes.letters if letter in others}
         options = {option: value for option, value in others.items() if option not in lengths}
         yield draw(op, rng, lengths=lengths), options_for(op) | options
-    if _stem(op) in WITH_ZEROS:
-        yield _with_zeros(draw(op, rng)), options_for(op) | WITH_ZEROS[_stem(op)]
+    if hasattr(op, "ZERO_PRODUCTS"):
+        yield _with_zeros(draw(op, rng)), options_for(op) | op.ZERO_PRODUCTS
     leading = {"*": (LEADING["*"][0] * (1 if shapes.factors else TIMES),)}
     times = TIMES_WITH_HEADS if shapes.factors else TIMES
     lengths = {
@@ -231,7 +185,7 @@ def cases(
 
 
 def _stem(op: object) -> str:
-    return getattr(load(op), "__name__", "").rpartition(".")[2]
+    return getattr(op, "__name__", type(op).__name__).rpartition(".")[2]
 
 
 def _lengths(shapes: Shapes) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -37,6 +37,7 @@ class Subject:
     constants: frozenset[str] = frozenset()
     positive: frozenset[str] = frozenset()
     zero_gradients: frozenset[str] = frozenset()
+    multiples: Mapping[str, int] = field(default_factory=dict)
     torch_only: bool = False
     stateless: bool = False
     frozen: Callable[[str], Subject] | None = None
@@ -116,6 +117,7 @@ def subject(
         constants=frozenset((*getattr(op, "CONSTANTS", ()), *constants)),
         positive=frozenset(getattr(op, "POSITIVE", ())),
         zero_gradients=frozenset((*getattr(op, "ZERO_GRADIENTS", ()), *zero_gradients)),
+        multiples=getattr(op, "MULTIPLES", {}),
         stateless=isinstance(op, ModuleType) and op.__name__.startswith("backpass.ops."),
         stem=_stem(name, text),
     )

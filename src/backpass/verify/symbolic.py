@@ -21,7 +21,7 @@ from backpass.arrays import Array, is_array
 from backpass.verify.case import Case, NotRun, Suspect, first_line
 from backpass.verify.convert import is_floating
 from backpass.verify.diagnosis import diagnose
-from backpass.verify.drawing import MULTIPLES, draw_like, fitting
+from backpass.verify.drawing import draw_like, rounded_up
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 
 NAME = "symbolic"
@@ -172,7 +172,7 @@ def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
     leading, lengths = DIFFERENT
     different = _drawn(case, leading, dict(zip(shapes.letters, itertools.cycle(lengths), strict=False)))
     few = sum(value.size for value in different if value is not None) <= SYMBOLS
-    if few and case.subject.stem not in MULTIPLES:
+    if few and not case.subject.multiples:
         return [different]
     return [_drawn(case, *run) for run in (TWICE[1:] if given.get("*") == () else TWICE)]
 
@@ -195,9 +195,9 @@ def _drawn(
     given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
     groups = {group: () if given.get(group) == () else leading.get(group, ()) for group in DIFFERENT[0]}
     most = dict(zip(shapes.letters, itertools.cycle(DIFFERENT[1]), strict=False)) | lengths
-    most = fitting(case.subject.stem, most)
+    most = rounded_up(most, case.subject.multiples)
     # Longer than given too, that they differ; but not where options may depend on the length.
-    free = () if case.subject.stem in MULTIPLES else [at for at in most if at not in shapes.factors]
+    free = () if case.subject.multiples else [at for at in most if at not in shapes.factors]
     longer = {at: most[at] for at in free if 1 < given.get(at, 0) < most[at]}
     return draw_like(shapes, case.rng, case.inputs, leading=groups, most=most, lengths=longer)
 

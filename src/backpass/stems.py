@@ -1,0 +1,27 @@
+"""Stems are found, not listed: an operation, its kernel and its reference are the files that bear its name."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pkgutil
+from collections.abc import Iterable
+
+PACKAGE = os.path.dirname(__file__)
+
+
+def modules_in(folder: str) -> tuple[str, ...]:
+    """The public modules of a folder of this package, in alphabetical order; none of them is imported."""
+    names = (module.name for module in pkgutil.iter_modules([os.path.join(PACKAGE, folder)]))
+    return tuple(sorted(name for name in names if not name.startswith("_")))
+
+
+def no_such(kind: str, name: object, names: Iterable[str]) -> str:
+    """The message for a name that is not one of ``names``."""
+    return f"no {kind} is called {name!r}; {nearest(name, names)}"
+
+
+def nearest(name: object, names: Iterable[str]) -> str:
+    """Which of ``names`` may have been meant: the nearest one if one is near, otherwise all."""
+    near = difflib.get_close_matches(str(name), list(names), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"

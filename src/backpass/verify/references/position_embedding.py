@@ -1,0 +1,10 @@
+"""PyTorch's ``embedding`` of the positions, as models write it: positions are tokens of a
+table of their own.
+"""
+
+import torch
+
+
+def operator(x, w, *, offset=0):
+    positions = torch.arange(offset, offset + x.shape[-2], device=w.device)
+    return x + torch.nn.functional.embedding(positions, w)

@@ -1,0 +1,7 @@
+"""PyTorch's ``silu``."""
+
+import torch
+
+
+def operator(x):
+    return torch.nn.functional.silu(x)
