@@ -139,6 +139,27 @@ def test_page(browser, address, name):
         assert page.evaluate(CLIPPED) == []
 
 
+def test_a_derivation_can_be_stepped_through(browser, address):
+    """By pointing and from the keyboard: the line, the line that it follows from, and what changed."""
+    with Visit(browser) as visit:
+        page = visit.page
+        visit.open(f"{address}/chapters/operations/softmax.html")
+        lines = page.locator(".derivation-line[data-above]")
+        lines.nth(2).hover()
+        (here,) = page.locator(".derivation-here").all()
+        (above,) = page.locator(".derivation-above").all()
+        assert here.get_attribute("data-above") == above.get_attribute("id")
+        assert here.locator(".derivation-come").count() and above.locator(".derivation-gone").count()
+        lines.nth(0).locator(".derivation-right").focus()
+        page.keyboard.press("ArrowDown")
+        assert page.locator(".derivation-here").get_attribute("id") == lines.nth(1).get_attribute("id")
+        page.keyboard.press("ArrowUp")
+        assert page.locator(".derivation-here").get_attribute("id") == lines.nth(0).get_attribute("id")
+        assert visit.complaints == []
+        numbers = page.locator(".derivation-number").all_inner_texts()
+        assert numbers == [f"({n})" for n in range(1, len(numbers) + 1)]
+
+
 # Not 404: a server sends it from any address, so its links start at the server's root.
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "404"])
 def test_opens_from_disk(browser, site, name):
