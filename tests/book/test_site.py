@@ -55,6 +55,8 @@ CLIPPED = """() => [...document.querySelectorAll('mjx-container, svg[role=img], 
 }).map(e => e.outerHTML.slice(0, 120))"""
 
 NAMELESS = """() => [
+  ...[...document.querySelectorAll('main .figure')].filter(e => !e.nextElementSibling?.matches('figcaption'))
+    .map(e => ['', e.outerHTML]),
   ...[...document.images].filter(e => !e.closest('.navbar-brand')).map(e => [e.alt, e.outerHTML]),
   ...[...document.querySelectorAll('main svg')].filter(e => !e.closest('mjx-container, [aria-hidden=true], a, button'))
     .map(e => [e.getAttribute('aria-label') || e.querySelector('title')?.textContent || '', e.outerHTML]),
