@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from backpass import terminal
+from backpass.verify.page import report_html
 
 PASSED, FAILED, COULD_NOT_RUN, VACUOUS, NOT_RUN = "passed", "FAILED", "could not run", "vacuous", "not run"
 _MARKS = {PASSED: "✓", FAILED: "✗", COULD_NOT_RUN: "!", VACUOUS: "○", NOT_RUN: "–"}
@@ -23,8 +23,6 @@ _WOULD_HELP = (
     "no method that ran has a gradient to compare with. A forward that computes in float64 would provide one, "
     "and so would a PyTorch function given as operator="
 )
-
-_LEFT = "text-align: left; vertical-align: top"
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ class Report:
         for (mark, quantity, reason), methods in seen.items():
             yield mark, f"{quantity} ({', '.join(methods)})".lstrip(), reason
 
-    def _remarks(self) -> Iterator[tuple[str, str, str]]:
+    def remarks(self) -> Iterator[tuple[str, str, str]]:
         """The lines below the table: a mark, a heading, and the sentence."""
         yield from self._found()
         if self.having(COULD_NOT_RUN) or any(not row.quantity for row in self.failed):
@@ -198,7 +196,7 @@ class Report:
         counts = Counter(row.remark for row in self.rows if row.remark)
         marks = {remark: f"[{at}]" for at, remark in enumerate((r for r in counts if counts[r] > 1), 1)}
         found = [f"{mark} {remark}" for remark, mark in marks.items()]
-        found += [f"{mark} {where}: {what}" for mark, where, what in self._remarks()]
+        found += [f"{mark} {where}: {what}" for mark, where, what in self.remarks()]
         return "\n".join(
             line
             for part in (self.title, *self._table(marks, width), self.summary, *found)
@@ -225,20 +223,7 @@ class Report:
         yield rule
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col" style="{_LEFT}">{heading}</th>' for heading in _HEADINGS)
-        body = "".join(_html_row(row) for row in self.rows)
-        found = "".join(
-            f"<li><strong>{html.escape(where)}</strong>: {html.escape(what)}</li>"
-            for _, where, what in self._remarks()
-        )
-        return (
-            '<div class="backpass-report">'
-            '<div class="backpass-scroll" role="region" tabindex="0"'
-            f' aria-label="Checks of {html.escape(self.name)}" style="overflow-x: auto; max-width: 100%">'
-            f'<table><caption style="{_LEFT}">{html.escape(self.title)}</caption>'
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-            f"<p>{html.escape(self.summary)}</p>" + (f"<ul>{found}</ul>" if found else "") + "</div>"
-        )
+        return report_html(self)
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -247,17 +232,6 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(
         c.rjust(w) if at in numbers else c.ljust(w) for at, (c, w) in enumerate(columns)
     ).rstrip()
-
-
-def _html_row(row: Row) -> str:
-    method, *cells = (html.escape(cell) for cell in row.cells())
-    *narrow, how = cells
-    data = "".join(f'<td style="{_LEFT}; white-space: nowrap">{_stressed(cell)}</td>' for cell in narrow)
-    kind = row.verdict.lower().replace(" ", "-")
-    return (
-        f'<tr class="backpass-{kind}"><th scope="row" style="{_LEFT}">{method}</th>{data}'
-        f'<td style="{_LEFT}; min-width: 14em">{how}</td></tr>'
-    )
 
 
 def _place(exception: BaseException) -> str:
@@ -288,10 +262,6 @@ def _shown(filename: str) -> str:
     if any(part.startswith("ipykernel_") for part in path.parts):
         return "cell"
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
-
-
-def _stressed(cell: str) -> str:
-    return f"<strong>{cell}</strong>" if FAILED in cell else cell
 
 
 def _plain(value: float | None) -> float | str | None:
