@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
+from backpass_notebooks import apart
 from build import chapters, read_notebook
 
 from .conftest import BOOK
@@ -210,8 +211,14 @@ def test_chapter_offers_its_notebook(site, name):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    source = [cell.source for cell in read_notebook(BOOK / f"{name}.md").cells if cell.cell_type == "code"]
+    outside, inside = apart(read_notebook(BOOK / f"{name}.md").cells)
+    source = [cell.source for cell in (*outside, *inside) if cell.cell_type == "code"]
     assert [cell.source for cell in code] == [text for text in source if text]
+    texts = [cell.source for cell in notebook.cells]
+    end = texts.index("## Solutions") if inside else len(texts)
+    assert not any(
+        re.search(r"^(<details><summary>|\*\*)Solution of ", text, re.MULTILINE) for text in texts[:end]
+    )
     assert all(cell.execution_count for cell in code)
 
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
