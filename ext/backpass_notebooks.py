@@ -1,7 +1,8 @@
 """Writes every chapter, executed, as a notebook of plain Markdown, with the numbers that the pages show.
 
 Directives become block quotes, roles their text, references the numbers and titles that Sphinx gave them.
-A directive or role that has no plain form is an error, so that no notebook shows raw MyST.
+A directive or role that has no plain form is an error, so that no notebook shows raw MyST. Solutions stand at the end,
+where a reader who works on an exercise does not see them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ast
 import base64
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -24,7 +25,10 @@ ORIGIN = "*A chapter of the book Backpass. It runs wherever the package `backpas
 FENCE = re.compile(r"(?P<fence>`{3,}|:{3,}|~{3,})(?:\{(?P<name>[\w:-]+)\})?[ ]*(?P<argument>.*)")
 OPTION = re.compile(r":(?P<name>[\w-]+):[ ]*(?P<value>.*)")
 DEFINITION = re.compile(r"^(?P<term>\S.*)\n:[ ]+(?P<meaning>.*)$", re.MULTILINE)
-GATE = re.compile(r"^`{3,}\{solution-(start|end)\}.*?^`{3,}[ ]*$", re.DOTALL | re.MULTILINE)
+# A solution in one piece, or the gate that opens or closes one with cells in it.
+SOLUTION = re.compile(
+    r"^(?P<fence>`{3,})\{solution(?:-(?P<gate>start|end))?\}.*?^(?P=fence)[ ]*$", re.DOTALL | re.MULTILINE
+)
 NO_TEXT = re.compile(r"\([\w:-]+\)=|%.*")  # a label of what follows; a comment
 NUMBERED = re.compile(r"^\$\$\n(?P<tex>.*?)\n\$\$[ ]*\((?P<label>[\w:-]+)\)[ ]*$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(
@@ -186,27 +190,36 @@ def quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
 
-def without_solutions(cells: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
-    """The cells outside of the gates that open and close a solution with cells in it."""
-    open_ = False
+Cells = list[nbformat.NotebookNode]
+
+
+def apart(cells: Cells) -> tuple[Cells, Cells]:
+    """The cells outside of solutions, and those inside; a cell of text that has both is split."""
+    found: tuple[Cells, Cells] = [], []
+    inside = False
     for cell in cells:
-        if cell.cell_type == "markdown":
-            text, *rest = GATE.split(cell.source)
-            kept = [] if open_ else [text]
-            for gate, text in zip(rest[::2], rest[1::2], strict=True):
-                open_ = gate == "start"
-                kept += [] if open_ else [text]
-            cell.source = "".join(kept)
-            yield cell
-        elif not open_:
-            yield cell
+        if cell.cell_type != "markdown":
+            found[inside].append(cell)
+            continue
+        texts, at = ([], []), 0
+        for match in SOLUTION.finditer(cell.source):
+            texts[inside].append(cell.source[at : match.start()])
+            texts[True].append(match[0])
+            inside, at = match["gate"] == "start", match.end()
+        texts[inside].append(cell.source[at:])
+        for side, pieces in enumerate(texts):
+            if text := "".join(pieces).strip():
+                found[side].append(nbformat.v4.new_markdown_cell(text))
+    return found
 
 
 def convert(
     notebook: nbformat.NotebookNode, plain: Callable[[str], str], title: str, solutions: bool
 ) -> nbformat.NotebookNode:
     """The notebook with plain Markdown in its cells and in their outputs."""
-    cells = notebook.cells if solutions else list(without_solutions(notebook.cells))
+    cells, solved = apart(notebook.cells)
+    if solutions and solved:
+        cells += [nbformat.v4.new_markdown_cell("## Solutions"), *solved]
     for cell in cells:
         if cell.cell_type == "markdown":
             cell.source = plain(cell.source)

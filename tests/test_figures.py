@@ -45,4 +45,13 @@ def test_its_figures_are_said_in_words(record):
     assert words == (
         "peak, MiB against length, both axes logarithmic. ours: 1.5 at 512, 12,300 at 1,024; theirs: 2 at 512."
     )
-    assert 'role="img"' in figures.to_html(figure, alt=words)
+    assert 'role="img"' in figures.to_html(figure, alt=words, caption="Memory.")
+
+
+def test_a_caption_stands_below_it_with_its_mathematics():
+    figure, _ = figures.new()
+    shown = figures.to_html(figure, "A grid.", "Where $a < b$ & so on.")
+    assert r'mathjax_process">Where \(a &lt; b\) &amp; so on.</figcaption></figure>' in shown
+    for alt, caption, missing in (("", "A caption.", "alt"), ("A grid.", " ", "caption")):
+        with pytest.raises(ValueError, match=f"^{missing}: expected a sentence"):
+            figures.to_html(figure, alt, caption)

@@ -3,7 +3,11 @@
     fig, ax = figures.new()
     ax.loglog(steps, errors, label="central differences")
     ax.legend()
-    figures.show(fig, alt="Error against step size: falls to 1e-10 at a step of 1e-5, then rises.")
+    figures.show(
+        fig,
+        alt="Error against step size: falls to 1e-10 at a step of 1e-5, then rises.",
+        caption="A difference is best at a step near the cube root of $\\epsilon$.",
+    )
 
 Whatever is black takes the colour of the surrounding text, the background is clear, and successive lines
 differ in colour, marker and dash, so that no reader has to tell them apart by colour.
@@ -72,24 +76,27 @@ def of_record(record: Any, x: str, y: str, by: str = "provider") -> tuple[Figure
     return figure, axes, f"{headings[y]} against {headings[x]}, both axes logarithmic. {words}."
 
 
-def show(figure: Figure, alt: str) -> None:
-    """Display the figure in a notebook or on a page; ``alt`` says in words what it shows.
+def show(figure: Figure, alt: str, caption: str) -> None:
+    """Display the figure in a notebook or on a page.
 
-    Raises ValueError when ``alt`` is empty.
+    ``alt`` says in words what it shows, for readers who do not see it; ``caption`` says below it what to see in it, with
+    mathematics as $…$. On a page the figures are numbered. Raises ValueError when either is empty.
     """
     from IPython.display import HTML, display
 
-    display(HTML(to_html(figure, alt)))
+    display(HTML(to_html(figure, alt, caption)))
 
 
-def to_html(figure: Figure, alt: str) -> str:
-    """The figure as inline SVG, the same characters each time. Raises ValueError when ``alt`` is empty."""
+def to_html(figure: Figure, alt: str, caption: str) -> str:
+    """The figure as inline SVG with its caption, the same characters each time. Raises ValueError when ``alt`` or
+    ``caption`` is empty."""
     import matplotlib
 
     if not hasattr(figure, "savefig"):
         raise TypeError(f"figure: expected a Matplotlib figure; got {type(figure).__name__}")
-    if not isinstance(alt, str) or not alt.strip():
-        raise ValueError(f"alt: expected a sentence that says what the figure shows; got {alt!r}")
+    for name, words in (("alt", alt), ("caption", caption)):
+        if not isinstance(words, str) or not words.strip():
+            raise ValueError(f"{name}: expected a sentence that says what the figure shows; got {words!r}")
     for axes in figure.axes:
         if legend := axes.get_legend():
             legend.get_frame().set(facecolor="none", edgecolor="none")
@@ -118,4 +125,9 @@ def to_html(figure: Figure, alt: str) -> str:
     )
     svg = re.sub(r'<svg( height="[^"]*"| width="[^"]*")*', "<svg", svg)
     svg = re.sub(r' (height|width)="[\d.]+pt"', "", svg, count=2)
-    return f'<div class="figure" style="overflow-x: auto">{svg.replace("<svg", attributes, 1)}</div>'
+    shown = re.sub(r"\$([^$]+)\$", r"\\(\1\\)", html.escape(caption, quote=False))
+    return (
+        '<figure class="backpass-figure" style="margin: 0">'
+        f'<div class="figure" style="overflow-x: auto">{svg.replace("<svg", attributes, 1)}</div>'
+        f'<figcaption class="tex2jax_process mathjax_process">{shown}</figcaption></figure>'
+    )

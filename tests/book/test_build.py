@@ -157,6 +157,10 @@ The text goes on.""",
     assert build(book).returncode == 0
     for text in (*questions, *answers):
         assert text in page(book) and text in notebook.read_text()
+    written = notebook.read_text()
+    assert (
+        written.index("The text goes on.") < written.index("## Solutions") < written.index("A plain answer.")
+    )
     result = build(book, SOLUTIONS="0")
     assert result.returncode == 0, result.stderr
     for text in questions:

@@ -1,8 +1,11 @@
 """What every page keeps to: each operation is derived, what is displayed was checked, numbers agree."""
 
 import re
+import symtable
 
 import pytest
+from backpass_notebooks import apart
+from build import read_notebook
 
 from backpass import ops
 
@@ -35,6 +38,35 @@ def test_displayed_mathematics_comes_from_derivations(page):
     assert "$$" not in prose(page)
     assert "{math}" not in page.read_text()
     assert r"\begin{" not in prose(page)
+
+
+def names_set(cell) -> set[str]:
+    """The names that a cell of code sets at its top level, imports included."""
+    top = symtable.symtable(cell.source, "cell", "exec")
+    return {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+
+
+def names_used(cell) -> set[str]:
+    """The names that a cell of code, or a function in it, reads and the cell does not set."""
+
+    def read(table: symtable.SymbolTable, top: bool) -> set[str]:
+        symbols = (s for s in table.get_symbols() if s.is_referenced() and (top or s.is_global()))
+        return {s.get_name() for s in symbols}.union(*(read(inner, False) for inner in table.get_children()))
+
+    return read(symtable.symtable(cell.source, "cell", "exec"), True) - names_set(cell)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_runs_without_its_solutions(page):
+    """No cell uses a name that only the cells of a solution before it set: notebooks have them at the end, or not at all."""
+    notebook = read_notebook(page)
+    outside, inside = apart(notebook.cells) if notebook else ([], [])
+    solved = {name for cell in inside if cell.cell_type == "code" for name in names_set(cell)}
+    known: set[str] = set()
+    for cell in (cell for cell in outside if cell.cell_type == "code"):
+        used = names_used(cell) & solved - known
+        assert not used, f"set in a solution only: {', '.join(sorted(used))}"
+        known |= names_set(cell)
 
 
 @pytest.mark.parametrize("page", PAGES)

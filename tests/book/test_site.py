@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
+from backpass_notebooks import apart
 from build import chapters, read_notebook
 
 from .conftest import BOOK
@@ -55,6 +56,8 @@ CLIPPED = """() => [...document.querySelectorAll('mjx-container, svg[role=img], 
 }).map(e => e.outerHTML.slice(0, 120))"""
 
 NAMELESS = """() => [
+  ...[...document.querySelectorAll('main .figure')].filter(e => !e.nextElementSibling?.matches('figcaption'))
+    .map(e => ['', e.outerHTML]),
   ...[...document.images].filter(e => !e.closest('.navbar-brand')).map(e => [e.alt, e.outerHTML]),
   ...[...document.querySelectorAll('main svg')].filter(e => !e.closest('mjx-container, [aria-hidden=true], a, button'))
     .map(e => [e.getAttribute('aria-label') || e.querySelector('title')?.textContent || '', e.outerHTML]),
@@ -139,6 +142,27 @@ def test_page(browser, address, name):
         assert page.evaluate(CLIPPED) == []
 
 
+def test_a_derivation_can_be_stepped_through(browser, address):
+    """By pointing and from the keyboard: the line, the line that it follows from, and what changed."""
+    with Visit(browser) as visit:
+        page = visit.page
+        visit.open(f"{address}/chapters/operations/softmax.html")
+        lines = page.locator(".derivation-line[data-above]")
+        lines.nth(2).hover()
+        (here,) = page.locator(".derivation-here").all()
+        (above,) = page.locator(".derivation-above").all()
+        assert here.get_attribute("data-above") == above.get_attribute("id")
+        assert here.locator(".derivation-come").count() and above.locator(".derivation-gone").count()
+        lines.nth(0).locator(".derivation-right").focus()
+        page.keyboard.press("ArrowDown")
+        assert page.locator(".derivation-here").get_attribute("id") == lines.nth(1).get_attribute("id")
+        page.keyboard.press("ArrowUp")
+        assert page.locator(".derivation-here").get_attribute("id") == lines.nth(0).get_attribute("id")
+        assert visit.complaints == []
+        numbers = page.locator(".derivation-number").all_inner_texts()
+        assert numbers == [f"({n})" for n in range(1, len(numbers) + 1)]
+
+
 # Not 404: a server sends it from any address, so its links start at the server's root.
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "404"])
 def test_opens_from_disk(browser, site, name):
@@ -187,8 +211,14 @@ def test_chapter_offers_its_notebook(site, name):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    source = [cell.source for cell in read_notebook(BOOK / f"{name}.md").cells if cell.cell_type == "code"]
+    outside, inside = apart(read_notebook(BOOK / f"{name}.md").cells)
+    source = [cell.source for cell in (*outside, *inside) if cell.cell_type == "code"]
     assert [cell.source for cell in code] == [text for text in source if text]
+    texts = [cell.source for cell in notebook.cells]
+    end = texts.index("## Solutions") if inside else len(texts)
+    assert not any(
+        re.search(r"^(<details><summary>|\*\*)Solution of ", text, re.MULTILINE) for text in texts[:end]
+    )
     assert all(cell.execution_count for cell in code)
 
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")

@@ -2,6 +2,15 @@
 
 import pytest
 
+from backpass.derivation import derivation
+
+
+@pytest.fixture(autouse=True)
+def first_derivation(monkeypatch):
+    """Each test numbers its lines from 1, as each notebook does."""
+    monkeypatch.setattr(derivation, "_numbered", {})
+
+
 SOFTMAX = r"""
     given  x, \bar{y} \in \mathbb{R}^n
     let    S = \sum_j e^{x_j}

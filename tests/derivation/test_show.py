@@ -52,7 +52,7 @@ def test_html_has_every_line_in_order():
     assert cells.texts("derivation-right") == [
         r"\(\displaystyle {} = \sum_i x_i y_i\)",
         r"\(\displaystyle {} = y_i\)",
-        r"\(\displaystyle {} = y_i + 0\)",
+        r"\(\displaystyle {} = y_i + \class{derivation-come}{0}\)",
         r"\(\displaystyle {} = x_j x_i \qquad (i < j)\)",
     ]
     assert cells.texts("derivation-reason") == ["two vectors", r"for every \(i < n\)"]
@@ -69,6 +69,15 @@ def test_lines_are_numbered_and_can_be_linked_to():
     links = [attributes["href"] for classes, *_, attributes in cells.found if classes == "derivation-number"]
     assert links == [f"#dot-{k}" for k in range(1, 6)]
     assert cells.texts("derivation-number") == [f"({k})" for k in range(1, 6)]
+
+
+def test_lines_number_through_a_notebook_and_keep_their_numbers():
+    first = derive("given x \\in \\mathbb{R}\nx = x\nx + x = 2 x", name="first")
+    other = derive("given y \\in \\mathbb{R}\ny = y", name="other")
+    again = derive(first.text, name="first")
+    last = derive("2 x = x + x", name="first", after=first)
+    assert [d.first_number for d in (first, other, again, last)] == [1, 3, 1, 4]
+    assert 'id="first-4"' in last._repr_html_() and str(last).startswith("(4)")
 
 
 def test_html_marks_itself_for_mathjax_and_escapes():

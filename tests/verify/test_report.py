@@ -1,7 +1,9 @@
 """The report: what passes, what is said of code that raised, and how the table looks in a terminal."""
 
+import html
 import json
 import math
+import re
 import traceback
 
 import pytest
@@ -127,7 +129,44 @@ class TestText:
             TABLE.raise_unless_passed()
         assert str(caught.value) == str(TABLE)
         page = TABLE._repr_html_()
-        assert page.count(LONG) == 3 and "tolerance: the table is float32" in page
+        for row in ROWS:
+            assert row.remark in html.unescape(page)
+        assert f"<li>finite differences dx, complex step dx: {LONG}</li>" in page
+
+
+class TestPage:
+    passed = Report("own", "x[3]", (ROWS[0], Row("complex step", "dx", PASSED, 3e-13, 1e-12)), ("dx",))
+
+    def test_a_report_that_passed_is_one_line_that_opens(self):
+        page = self.passed._repr_html_()
+        line = "✓ <strong>own</strong>: 2 passed; the largest error is 0.3 of its tolerance"
+        assert page.startswith(f'<details class="backpass-report"><summary>{line}</summary>')
+
+    def test_one_that_did_not_is_open_with_its_findings(self):
+        page = TABLE._repr_html_()
+        assert page.startswith(
+            '<details class="backpass-report" open><summary>✗ <strong>own</strong>: 2 passed, '
+        )
+        assert "<li><strong>dx (finite differences, complex step)</strong>: got = 2 × reference</li>" in page
+
+    def test_quantities_are_columns(self):
+        head, *lines = re.findall(r"<tr.*?</tr>", TABLE._repr_html_())
+        assert re.findall(r"<th[^>]*>(.*?)</th>", head) == ["error, and tolerance", "dx", "dw"]
+        cells = [
+            re.sub(r"<[^>]+>", "", " | ".join(re.findall(r"<t[hd][^>]*>.*?</t[hd]>", line))) for line in lines
+        ]
+        assert cells == [
+            "contract | ✓",
+            "finite differences | ✗ FAILED 3.4e-01 of 1e-07 | ",
+            "complex step | ✗ FAILED inf of 1e-12 | ✓ 3.7e-16 of 1e-12",
+            "torch autograd | ○ vacuous of 1e-12 | ",
+            "PyTorch&#x27;s operator | – not run",
+        ]
+
+    def test_what_a_method_judged_again_has_a_line_of_its_own(self):
+        rows = [Row("varied inputs", quantity, PASSED, 0.0, 1e-12) for quantity in ("all", "dx", "dw", "dx")]
+        page = Report("own", "x, w", tuple(rows), ("dx", "dw"))._repr_html_()
+        assert page.count("<tr>") == 1 + 3 and page.count("✓ exact") == 4
 
 
 class TestData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from backpass.derivation.flips import Flip, Survivor
 from backpass.derivation.names import Scope
 from backpass.derivation.operation import Operation
 from backpass.derivation.parse import DerivationError, Line, Part, Unreadable, read
+from backpass.derivation.steps import Changes, changes
 
 
 def derive(
@@ -31,19 +33,36 @@ def derive(
 
     - `text`: its lines, as `backpass.derivation.parse` describes them.
     - `name`: of its anchors (#softmax-3) and its error messages: letters, digits and hyphens.
-    - `after`: an earlier derivation, whose declarations, definitions and numbering go on.
+    - `after`: an earlier derivation, whose declarations and definitions go on.
     - `operation`: a stem of `backpass.ops`, whose `forward` the output's definition and whose `backward` the last line
       for each input must be; `names` maps its names to the derivation's (`{"x": "Q"}`), `options` gives forward's
       options, a string being a name of the derivation (`{"eps": r"\\epsilon"}`).
     - `forward`: a stem whose `forward` alone the output's definition must be, where no gradient is derived.
     - `sizes`: the sizes of the dimensions to check at, each at least 2, instead of three trials of 2, 3 and 4.
 
+    Lines number through the notebook: a derivation begins where the last new one ended, and keeps its numbers when its
+    cell is run again.
+
     Raises `Unreadable` for text that cannot be read or has no meaning, and `DerivationError` for wrong lines. Its message
     reports each of them, and its `derivation` shows them marked.
     """
     derivation = Derivation(text, name, after, operation, forward, names, options, sizes)
+    derivation.first_number = _first_number(derivation)
     derivation.check()
     return derivation
+
+
+_numbered: dict[
+    tuple[str, str], tuple[int, int]
+] = {}  # of this process: each name and text, first number, count
+
+
+def _first_number(derivation: Derivation) -> int:
+    key = derivation.name, derivation.text
+    if key not in _numbered:
+        taken = sum(count for _, count in _numbered.values())
+        _numbered[key] = taken + 1, sum(line.numbered for line in derivation.lines)
+    return _numbered[key][0]
 
 
 POINTS = 4  # around which the cases of a derivation are checked: two at random, and their opposites
@@ -81,6 +100,7 @@ class Derivation:
         self.sizes = sizes if sizes is not None or after is None else after.sizes
         self.wrong: frozenset[Part] = frozenset()  # the right sides found wrong
         self.lines = self._named(lambda: read(self.text))
+        self.first_number = 1 + sum(line.numbered for line in (after.all_lines if after else []))
         if not self.lines:
             raise ValueError(f"{name}: expected lines of a derivation; got none")
 
@@ -90,9 +110,23 @@ class Derivation:
         return [*(self.after.all_lines if self.after else []), *self.lines]
 
     @property
-    def first_number(self) -> int:
-        """The number of its first numbered line."""
-        return 1 + sum(line.numbered for line in self.all_lines[: len(self.all_lines) - len(self.lines)])
+    def places(self) -> list[tuple[str, int]]:
+        """For each of `all_lines`, the name of its derivation and its number there, or that of the next numbered line."""
+        found, number = [], self.first_number
+        for line in self.lines:
+            found.append((self.name, number))
+            number += line.numbered
+        return [*(self.after.places if self.after else []), *found]
+
+    @cached_property
+    def steps(self) -> dict[int, tuple[int, Changes]]:
+        """For each of `all_lines` that is a step, by position: the position of the line that it follows from, and what
+        changed between the two."""
+        found = {}
+        for chain in self.chains:
+            for at, (above, here) in enumerate(itertools.pairwise(chain.lines), start=1):
+                found[here] = above, changes(*chain.expressions[at : at + 2])
+        return found
 
     @cached_property
     def scope(self) -> Scope:

@@ -60,22 +60,20 @@ class Survivor:
 def flips(derivation: Derivation) -> Iterator[Flip]:
     """Every flip of the displayed lines of a derivation and of those it goes on from."""
     places = [(piece, line) for piece in _pieces(derivation) for line in piece.lines]
-    number = 0
+    numbers = [number for _, number in derivation.places]
     for k, (piece, line) in enumerate(places):
-        number += line.numbered
         if not line.numbered:
             continue
         for side, expression, letters in _sides(derivation, k, line):
             for start, end, replacement, description in _all_edits(expression, letters):
-                yield Flip(
-                    piece, k, number, side, description, _edited(expression.part, start, end, replacement)
-                )
+                edited = _edited(expression.part, start, end, replacement)
+                yield Flip(piece, k, numbers[k], side, description, edited)
         if line.conditions:
             text = line.conditions.source
             start = text.rindex("\\q", 0, line.conditions.start)
             end = text.index(")", line.conditions.start + len(line.conditions.text)) + 1
             dropped = f"{text[start:end].strip()} dropped"
-            yield Flip(piece, k, number, "right", dropped, text[:start] + text[end:])
+            yield Flip(piece, k, numbers[k], "right", dropped, text[:start] + text[end:])
 
 
 def survivors(derivation: Derivation) -> list[Survivor]:

@@ -5,6 +5,9 @@ stands below its line; a line too wide for the page scrolls by itself. The autho
 `\(\displaystyle …\)`, which MathJax typesets in the book and in Jupyter. What the grid needs is inline, so that it stands
 without a stylesheet; `_static/derivation.css` adds colour and the layout of a narrow page. A line that was found wrong
 has a ✗ before its number.
+
+A step names the line that it follows from, and what changed between the two has a class on either line: on a page
+`_static/derivation.js` shows both for the line that the reader points at.
 """
 
 from __future__ import annotations
@@ -30,12 +33,20 @@ _WRONG = '<span class="derivation-wrong" style="color:var(--pst-color-danger, fi
 
 def html(derivation: Derivation) -> str:
     """The derivation's own lines as one grid; each numbered line has the anchor `name-number`."""
-    rows, number = [], derivation.first_number
-    for line in derivation.lines:
+    places, first = derivation.places, len(derivation.all_lines) - len(derivation.lines)
+    rows = []
+    for at, line in enumerate(derivation.lines, start=first):
         if line.numbered:
-            wrong = line.right in derivation.wrong
-            rows.append(_row(line, f"{escape(derivation.name)}-{number}", number, wrong))
-            number += 1
+            above = derivation.steps.get(at, (None,))[0]
+            rows.append(
+                _row(
+                    line,
+                    places[at],
+                    None if above is None else places[above],
+                    _marked(derivation, at, line),
+                    line.right in derivation.wrong,
+                )
+            )
         else:
             rows.append(_unnumbered(line))
     return (
@@ -45,11 +56,26 @@ def html(derivation: Derivation) -> str:
     )
 
 
-def _row(line: Line, anchor: str, number: int, wrong: bool) -> str:
+def _marked(derivation: Derivation, at: int, line: Line) -> str:
+    """The right side, with a class on what came new with it and on what the next step replaces."""
+    spans = [(span, "come") for span in derivation.steps[at][1].come] if at in derivation.steps else []
+    for above, found in derivation.steps.values():
+        spans += [(span, "gone") for span in found.gone] if above == at else []
+    text = line.right.text
+    # Spans are disjoint, or one lies within another. From the right, so that earlier places stay what they are.
+    inserted = [(end, 0, 0, "}") for (_, end), _ in spans]
+    inserted += [(start, 1, -end, rf"\class{{derivation-{kind}}}{{") for (start, end), kind in spans]
+    for place, *_, latex in sorted(inserted, reverse=True):
+        text = text[:place] + latex + text[place:]
+    return text
+
+
+def _row(line: Line, place: tuple[str, int], above: tuple[str, int] | None, right: str, wrong: bool) -> str:
+    anchor, number = _anchor(place), place[1]
     left = _maths(line.left.text) if line.left else ""
     if line.kind == "let":
         left = f'<span class="derivation-word">let</span> {left}'
-    right = "{} = " + line.right.text
+    right = "{} = " + right
     if line.conditions:
         right += rf" \qquad ({line.conditions.text})"
     begins = "" if line.kind == "step" else " derivation-begins"
@@ -57,14 +83,20 @@ def _row(line: Line, anchor: str, number: int, wrong: bool) -> str:
         f'<div class="derivation-reason" style="{_REASON}">{_words(line.reason)}</div>' if line.reason else ""
     )
     style = _RIGHT + (_BESIDE_A_REASON if reason else "")
+    follows = f' data-above="{_anchor(above)}"' if above else ""
+    label = f"line {number}" + (f", from line {above[1]}" if above else "") + ", wrong" * wrong
     return (
-        f'<div class="derivation-line{begins}" id="{anchor}" style="{_ROW}">'
+        f'<div class="derivation-line{begins}" id="{anchor}"{follows} style="{_ROW}">'
         f'<div class="derivation-left" style="text-align:right">{left}</div>'
         f'<div class="derivation-body" style="{_BODY}">'
         f'<div class="derivation-right" style="{style}" tabindex="0">{_maths(right)}</div>{reason}</div>'
-        f'<a class="derivation-number" href="#{anchor}" aria-label="line {number}{", wrong" * wrong}">'
+        f'<a class="derivation-number" href="#{anchor}" aria-label="{label}">'
         f"{_WRONG * wrong}({number})</a></div>"
     )
+
+
+def _anchor(place: tuple[str, int]) -> str:
+    return f"{escape(place[0])}-{place[1]}"
 
 
 def _unnumbered(line: Line) -> str:
@@ -87,8 +119,8 @@ def _words(prose: str) -> str:
 
 def text(derivation: Derivation) -> str:
     """The derivation's own lines for a terminal: its LaTeX aligned on "=", the reasons beside it."""
-    rows, number = [], derivation.first_number
-    for line in derivation.lines:
+    rows, places = [], derivation.places[len(derivation.all_lines) - len(derivation.lines) :]
+    for line, (_, number) in zip(derivation.lines, places, strict=True):
         if not line.numbered:
             declared = f"{line.kind} {line.latex}"
             rows.append(("", line.reason, "", "") if line.kind == "note" else ("", declared, "", line.reason))
@@ -97,7 +129,6 @@ def text(derivation: Derivation) -> str:
         right = line.latex.partition("= ")[2] if line.kind == "step" else line.latex[len(left) + 3 :]
         left = f"let {left}" if line.kind == "let" else left
         rows.append((f"{'✗ ' * (line.right in derivation.wrong)}({number})", left, right, line.reason))
-        number += 1
     numbers = max((len(row[0]) for row in rows), default=0)
     width = max((len(row[1]) for row in rows if row[0]), default=0)
     return "\n".join(_text_row(row, numbers, width) for row in rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 from backpass import table as tables
 from backpass import terminal
+from backpass.verify.page import report_html
 
 PASSED, FAILED, COULD_NOT_RUN, VACUOUS, NOT_RUN = "passed", "FAILED", "could not run", "vacuous", "not run"
 _MARKS = {PASSED: "✓", FAILED: "✗", COULD_NOT_RUN: "!", VACUOUS: "○", NOT_RUN: "–"}
@@ -24,8 +24,6 @@ _WOULD_HELP = (
     "no method that ran has a gradient to compare with. A forward that computes in float64 would provide one, "
     "and so would a PyTorch function given as operator="
 )
-
-_LEFT = "text-align: left; vertical-align: top"
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,7 @@ class Report:
         for (mark, quantity, reason), methods in seen.items():
             yield mark, f"{quantity} ({', '.join(methods)})".lstrip(), reason
 
-    def _remarks(self) -> Iterator[tuple[str, str, str]]:
+    def remarks(self) -> Iterator[tuple[str, str, str]]:
         """The lines below the table: a mark, a heading, and the sentence."""
         yield from self._found()
         if self.having(COULD_NOT_RUN) or any(not row.quantity for row in self.failed):
@@ -199,7 +197,7 @@ class Report:
         counts = Counter(row.remark for row in self.rows if row.remark)
         marks = {remark: f"[{at}]" for at, remark in enumerate((r for r in counts if counts[r] > 1), 1)}
         found = [f"{mark} {remark}" for remark, mark in marks.items()]
-        found += [f"{mark} {where}: {what}" for mark, where, what in self._remarks()]
+        found += [f"{mark} {where}: {what}" for mark, where, what in self.remarks()]
         return "\n".join(
             line
             for part in (self.title, *self._table(marks, width), self.summary, *found)
@@ -229,29 +227,7 @@ class Report:
         yield rule
 
     def _repr_html_(self) -> str:
-        found = "".join(
-            f"<li><strong>{html.escape(where)}</strong>: {html.escape(what)}</li>"
-            for _, where, what in self._remarks()
-        )
-        shown = tables.page(
-            [_in_page(heading) for heading in _HEADINGS],
-            map(_page_row, self.rows),
-            caption=_in_page(self.title),
-            label=f"Checks of {self.name}",
-        )
-        below = f"<p>{html.escape(self.summary)}</p>" + (f"<ul>{found}</ul>" if found else "")
-        return f'<div class="backpass-report">{shown}{below}</div>'
-
-
-def _in_page(text: str, style: str = "") -> tables.Cell:
-    return tables.Cell(html.escape(text), f'style="{_LEFT}{style}"')
-
-
-def _page_row(row: Row) -> list[tables.Cell]:
-    method, *narrow, how = row.cells()
-    cells = [_in_page(cell, "; white-space: nowrap") for cell in narrow]
-    cells = [cell._replace(html=_stressed(cell.html)) for cell in cells]
-    return [_in_page(method), *cells, _in_page(how, "; min-width: 14em")]
+        return report_html(self)
 
 
 def _place(exception: BaseException) -> str:
@@ -282,10 +258,6 @@ def _shown(filename: str) -> str:
     if any(part.startswith("ipykernel_") for part in path.parts):
         return "cell"
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
-
-
-def _stressed(cell: str) -> str:
-    return f"<strong>{cell}</strong>" if FAILED in cell else cell
 
 
 def _plain(value: float | None) -> float | str | None:

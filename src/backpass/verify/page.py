@@ -1,0 +1,107 @@
+"""A report on a page: one line that opens into a table if everything passed, and the open table otherwise.
+
+A line of the table is a method, a column a quantity. What several cells have in common, how they were measured and why,
+stands once below it.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from backpass import table
+
+if TYPE_CHECKING:
+    from backpass.verify.report import Report, Row
+
+WHOLE = ("", "all")  # quantities of a row about everything
+_LEFT = "text-align: left; vertical-align: top; white-space: nowrap"
+
+
+def report_html(report: Report) -> str:
+    """The report as HTML."""
+    mark = "✓" if report.passed else "✗"
+    shown = "" if report.passed else " open"
+    found = "".join(
+        f"<li><strong>{html.escape(where)}</strong>: {html.escape(what)}</li>"
+        for _, where, what in report.remarks()
+    )
+    return (
+        f'<details class="backpass-report"{shown}><summary>{mark} '
+        f"<strong>{html.escape(report.name)}</strong>: {html.escape(summary(report))}</summary>"
+        + _table(report)
+        + (f'<ul class="backpass-findings">{found}</ul>' if found else "")
+        + _notes(report)
+        + "</details>"
+    )
+
+
+def summary(report: Report) -> str:
+    """``11 passed, 1 not run; the largest error is 0.15 of its tolerance``."""
+    shares = [row.error / row.tolerance for row in report.rows if row.error is not None and row.tolerance]
+    if not report.passed or not shares:
+        return report.summary
+    return f"{report.summary}; the largest error is {max(shares):.2g} of its tolerance"
+
+
+def _table(report: Report) -> str:
+    quantities = list(dict.fromkeys(row.quantity for row in report.rows if row.quantity not in WHOLE))
+    return table.page(
+        [_text("error, and tolerance"), *map(_text, quantities)],
+        [[_text(method), *_cells(rows, quantities)] for method, rows in _lines(report)],
+        caption=table.Cell(html.escape(report.inputs), 'style="text-align: left"'),
+        label=f"Checks of {report.name}",
+    )
+
+
+def _lines(report: Report) -> Iterator[tuple[str, dict[str, Row]]]:
+    """Each method with its rows by quantity. A row about everything has a line of its own, and so has a quantity that a
+    method judged again."""
+    lines: list[tuple[str, dict[str, Row]]] = []
+    for row in report.rows:
+        taken = (*WHOLE, row.quantity)
+        fits = (cells for method, cells in lines if method == row.method and not cells.keys() & set(taken))
+        cells = None if row.quantity in WHOLE else next(fits, None)
+        if cells is None:
+            lines.append((row.method, cells := {}))
+        cells[row.quantity] = row
+    yield from lines
+
+
+def _cells(rows: dict[str, Row], quantities: list[str]) -> list[table.Cell]:
+    """The cells of one line; a row about everything has one cell."""
+    if whole := next((rows[name] for name in WHOLE if name in rows), None):
+        return [_cell(whole, f' colspan="{max(1, len(quantities))}"')]
+    return [_cell(rows[name]) if name in rows else _text("") for name in quantities]
+
+
+def _text(words: str) -> table.Cell:
+    return table.Cell(html.escape(words), f'style="{_LEFT}"')
+
+
+def _cell(row: Row, span: str = "") -> table.Cell:
+    """``✓ 2.1e-11`` and, smaller, the tolerance; in words if the row did not pass."""
+    kind = row.verdict.lower().replace(" ", "-")
+    verdict = row.mark if row.verdict == "passed" else f"{row.mark} {row.verdict}"
+    verdict = f"<strong>{verdict}</strong>" if row.verdict == "FAILED" else verdict
+    error = "" if row.error is None else "exact" if row.error == 0 else f"{row.error:.1e}"
+    allowed = f' <small class="backpass-tolerance">of {row.tolerance:.0e}</small>' if row.tolerance else ""
+    shown = " ".join((verdict, error)).strip() + allowed
+    return table.Cell(shown, f'class="backpass-{kind}"{span} style="{_LEFT}"')
+
+
+def _notes(report: Report) -> str:
+    """How each was measured, or why it was not; once for all to which it applies."""
+    notes: dict[str, dict[str, list[str]]] = {}
+    for row in report.rows:
+        if said := row.cells()[-1]:
+            names = notes.setdefault(said, {}).setdefault(row.method, [])
+            names += [] if row.quantity in WHOLE else [row.quantity]
+    items = "".join(
+        "<li>"
+        + html.escape(", ".join(" ".join((method, *names)) for method, names in of.items()))
+        + f": {html.escape(said)}</li>"
+        for said, of in notes.items()
+    )
+    return f'<ul class="backpass-notes">{items}</ul>' if items else ""
