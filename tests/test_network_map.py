@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from backpass import ops
-from backpass.network_map import STATIONS, NetworkMap, page_of
+from backpass.network_map import ATTENTION, FEED_FORWARD, STATIONS, NetworkMap, page_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = {stem: page_of(stem) for stem in ops.STEMS}
@@ -17,7 +17,7 @@ PLACES = {stem: ops.load(stem).PLACES for stem in ops.STEMS if hasattr(ops.load(
 def test_it_is_a_drawing_with_a_text():
     svg = ElementTree.fromstring(NetworkMap("softmax").svg())
     assert svg.get("role") == "group"  # it holds links, which an "img" would hide
-    assert svg.get("aria-label").endswith("lit: weights")
+    assert svg.get("aria-label").endswith("Lit: weights")
     assert len(svg.findall(".//rect")) == len(STATIONS) + 2  # and the two frames
 
 
@@ -81,6 +81,29 @@ def test_every_page_exists(page):
     assert (ROOT / page).with_suffix(".md").exists()
 
 
+def test_a_page_shows_the_strip_around_its_operation():
+    strip = NetworkMap("softmax", root="../..")._repr_html_()
+    text = " ".join(re.sub(r"<[^>]+>", " ", strip).split())
+    assert text == "scale by 1/√d → ● weights (softmax) → weighted values The whole map"
+    links = re.findall(r'href="([^"]+)"', strip)
+    expected = [PAGES["scale"], PAGES["flash_attention"], "intro.html#the-map"]
+    assert links == [f"../../{page}" for page in expected]
+    assert "<svg" in NetworkMap()._repr_html_()
+
+
+def test_a_strip_has_each_place_once_and_neighbouring_places_together():
+    assert NetworkMap("attention").strip().count("●") == 1
+    assert "scores → scale by 1/√d → weights → weighted values" in NetworkMap("attention").strip()
+    assert NetworkMap("linear").strip().count("●") == 5
+    assert "→" not in NetworkMap("cross_entropy").strip().partition("●")[2]
+
+
+def test_skip_connections_pass_each_half_of_a_layer():
+    ends = [(half[0].label, half[-1].label) for half in (ATTENTION, FEED_FORWARD)]
+    assert ends == [("normalise", "add to stream")] * 2
+    assert NetworkMap().svg().count("× L") == 2
+
+
 def test_an_unknown_station_is_refused():
     with pytest.raises(ValueError, match=r"here: expected one of .*softmax.*; got 'sofmax'"):
         NetworkMap("sofmax")
@@ -89,5 +112,5 @@ def test_an_unknown_station_is_refused():
 def test_every_stem_with_a_page_lights_a_station_or_says_that_it_lights_none():
     for stem in PAGES:
         svg = NetworkMap(stem).svg()
-        assert ('class="here"' in svg) == ("; lit: " in svg)
+        assert ('class="here"' in svg) == (" Lit: " in svg)
     assert 'class="here"' in NetworkMap("fork").svg()

@@ -1,25 +1,29 @@
-"""The map of a transformer: every station an operation, linked to its page, the present one lit."""
+"""The map of a transformer, every station an operation and linked to its page; and the part of it around one operation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from backpass import ops
 
-WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 360, 46, 138, 30
-LEFT, RIGHT = 28, 194  # x of the two columns: attention and the way to it, feed-forward and the way out
+WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 394, 54, 144, 38
+LEFT, RIGHT = 34, 228  # x of the two columns: attention and the way to it, feed-forward and the way out
+FRAME = 18  # from a box to the frame of its layer; skip connections run within
+TOP = 14
 
 
 @dataclass(frozen=True)
 class Station:
-    """One box of the map: its label, the stem whose page it leads to, and its place.
+    """One box of the map: its label, the name that people look for, the stem whose page it leads to, and its place.
 
     Which operations it stands for, in one model or another, their modules say: each lists labels in ``PLACES``.
     """
 
     label: str
+    name: str
     stem: str
     column: int
     row: int
@@ -29,58 +33,69 @@ class Station:
         """The page that it leads to, from the site's root."""
         return page_of(self.stem)
 
+    @property
+    def y(self) -> int:
+        """Its upper edge."""
+        return TOP + self.row * ROW
+
 
 def page_of(stem: str) -> str:
     """The page of an operation, from the site's root: ``chapters/operations/softmax.html``."""
     return f"chapters/{ops.page(stem)}.html"
 
 
-def _column(column: int, *stations: tuple[str, str]) -> list[Station]:
-    return [Station(label, stem, column, row) for row, (label, stem) in enumerate(stations)]
+def _column(column: int, *stations: tuple[str, str, str]) -> list[Station]:
+    return [Station(*station, column, row) for row, station in enumerate(stations)]
 
 
 STATIONS = (
     *_column(
         LEFT,
-        ("tokens to vectors", "embedding"),
-        ("normalise", "layer_norm"),
-        ("project to q, k, v", "linear"),
-        ("rotate q, k", "rope"),
-        ("scores", "attention"),
-        ("scale by 1/√d", "scale"),
-        ("weights", "softmax"),
-        ("weighted values", "flash_attention"),
-        ("output projection", "multi_head_attention"),
-        ("add to stream", "dropout"),
+        ("tokens to vectors", "embedding", "embedding"),
+        ("normalise", "LayerNorm, RMSNorm", "layer_norm"),
+        ("project to q, k, v", "linear", "linear"),
+        ("rotate q, k", "RoPE", "rope"),
+        ("scores", "dot products", "attention"),
+        ("scale by 1/√d", "scale", "scale"),
+        ("weights", "softmax", "softmax"),
+        ("weighted values", "FlashAttention", "flash_attention"),
+        ("output projection", "heads, linear", "multi_head_attention"),
+        ("add to stream", "residual, dropout", "dropout"),
     ),
     *_column(
         RIGHT,
-        ("normalise", "layer_norm"),
-        ("up projection", "feed_forward"),
-        ("activation", "relu"),
-        ("down projection", "feed_forward"),
-        ("add to stream", "dropout"),
-        ("normalise", "rms_norm"),
-        ("logits", "linear_cross_entropy"),
-        ("loss", "cross_entropy"),
+        ("normalise", "LayerNorm, RMSNorm", "layer_norm"),
+        ("up projection", "feed-forward, linear", "feed_forward"),
+        ("activation", "ReLU, GELU, SwiGLU", "relu"),
+        ("down projection", "feed-forward, linear", "feed_forward"),
+        ("add to stream", "residual, dropout", "dropout"),
+        ("normalise", "RMSNorm, LayerNorm", "rms_norm"),
+        ("logits", "output head", "linear_cross_entropy"),
+        ("loss", "cross-entropy", "cross_entropy"),
     ),
 )
+ATTENTION, FEED_FORWARD = STATIONS[1:10], STATIONS[10:15]  # the halves of a layer
 
 _STYLE = """
-.bp-map { width: 100%; max-width: 25rem; height: auto; display: block; margin: 0 auto; font: 12px system-ui, sans-serif; }
+.bp-map { width: 100%; max-width: 27rem; height: auto; display: block; margin: 0 auto; font: 12px system-ui, sans-serif; }
 .bp-map text { fill: currentColor; }
+.bp-map .name { font-size: 10px; }
 .bp-map rect { fill: none; stroke: currentColor; stroke-width: 1; }
 .bp-map .layer { stroke-dasharray: 2 4; opacity: .55; }
-.bp-map a text { text-decoration: underline; text-underline-offset: 3px; }
+.bp-map a .label { text-decoration: underline; text-underline-offset: 3px; }
 .bp-map .here rect { stroke-width: 3; }
 .bp-map .here text { font-weight: 700; }
 .bp-map path { fill: none; stroke: currentColor; stroke-width: 1.2; }
 .bp-map .back { stroke-dasharray: 3 3; }
 """
+_STRIP = "display: flex; flex-wrap: wrap; align-items: baseline; gap: .2em .6em; margin: 0 0 .4em"
 
 
 class NetworkMap:
-    """An inline SVG that a notebook and the site show; its colours are those of the text around it."""
+    """An inline SVG that a notebook and the site show; its colours are those of the text around it.
+
+    With ``here``, a stem, what is shown is a strip: the stations before and after each place of that operation.
+    """
 
     def __init__(self, here: str | None = None, root: str = ".") -> None:
         if here is not None and here not in ops.STEMS:
@@ -88,65 +103,113 @@ class NetworkMap:
         self.here, self.root = here, root
 
     def _repr_html_(self) -> str:
+        if self.here is not None:
+            return self.strip()
         return f'<div class="bp-map-frame"><style>{_STYLE}</style>{self.svg()}</div>'
 
     def __repr__(self) -> str:
         return " → ".join(("[{}]" if self._lit(s) else "{}").format(s.label) for s in STATIONS)
 
+    def strip(self) -> str:
+        """Each place of the operation, with the station before it and the one after it, as HTML."""
+        lines = "".join(f'<p style="{_STRIP}">{line}</p>' for line in dict.fromkeys(self._places()))
+        return (
+            f'<nav class="bp-strip" aria-label="Where it stands in a transformer">{lines}'
+            f'<p style="margin: 0"><a href="{self.root}/intro.html#the-map">The whole map</a></p></nav>'
+        )
+
+    def _places(self) -> Iterator[str]:
+        runs = [(lit, list(stations)) for lit, stations in groupby(STATIONS, self._lit)]
+        for at, (lit, stations) in enumerate(runs):
+            if not lit:
+                continue
+            here = " → ".join(station.label for station in stations)
+            here += f" ({stations[0].name})" if len(stations) == 1 else ""
+            before = f"{self._link(runs[at - 1][1][-1])} →" if at else ""
+            after = f"→ {self._link(runs[at + 1][1][0])}" if at + 1 < len(runs) else ""
+            parts = [before, f"<strong>● {escape(here)}</strong>", after]
+            yield " ".join(f"<span>{part}</span>" for part in parts if part)
+
+    def _link(self, station: Station) -> str:
+        return f'<a href="{self.root}/{station.page}">{escape(station.label)}</a>'
+
     def svg(self) -> str:
         """The drawing. Forward arrows are solid, the gradients' way back is dashed."""
-        rows = 1 + max(station.row for station in STATIONS)
-        height = rows * ROW + 44
+        height = max(station.y for station in STATIONS) + ROW + 44
         parts = [
             f'<svg class="bp-map" viewBox="0 0 {WIDTH} {height}" role="group" aria-label="{escape(self._alt())}">',
             '<defs><marker id="bp-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" '
             'orient="auto-start-reverse"><path d="M1 1 L7 4 L1 7" /></marker></defs>',
-            f'<rect class="layer" x="{LEFT - 12}" y="{ROW + 6}" width="{BOX_WIDTH + 24}" height="{9 * ROW}" rx="8" />',
-            f'<rect class="layer" x="{RIGHT - 12}" y="6" width="{BOX_WIDTH + 24}" height="{5 * ROW - 4}" rx="8" />',
         ]
+        parts += [self._frame(*half) for half in (ATTENTION, FEED_FORWARD)]
+        parts += [self._skip(*half) for half in (ATTENTION, FEED_FORWARD)]
         parts += [self._arrows(a, b) for a, b in pairwise(STATIONS)]
         parts += [self._box(station) for station in STATIONS]
-        y = height - 22
+        y = height - 30
         parts += [
             f'<path d="M{LEFT - 14} {y} h26" marker-end="url(#bp-tip)" /><text x="{LEFT + 18}" y="{y + 4}">forward</text>',
             f'<path class="back" d="M{LEFT + 76} {y} h26" marker-start="url(#bp-tip)" />'
             f'<text x="{LEFT + 108}" y="{y + 4}">backward</text>',
-            f'<text x="{RIGHT + 20}" y="{y + 4}">dotted frames: a layer</text>',
+            f'<text x="{LEFT - 14}" y="{y + 24}">dotted frames: the two halves of a layer, of which there are L</text>',
             "</svg>",
         ]
         return "".join(parts)
 
     def _alt(self) -> str:
-        labels = ", ".join(station.label for station in STATIONS)
+        labels = ", ".join(f"{station.label} ({station.name})" for station in STATIONS)
         lit = " and ".join(dict.fromkeys(station.label for station in STATIONS if self._lit(station)))
-        return f"Map of a transformer: {labels}" + (f"; lit: {lit}" if lit else "")
+        skips = "In each half of a layer a skip connection passes from before normalise to add to stream."
+        return f"Map of a transformer: {labels}. {skips}" + (f" Lit: {lit}" if lit else "")
 
     def _lit(self, station: Station) -> bool:
         return self.here is not None and station.label in getattr(ops.load(self.here), "PLACES", ())
 
     def _box(self, station: Station) -> str:
-        x, y = station.column, 14 + station.row * ROW
+        x, y, middle = station.column, station.y, station.column + BOX_WIDTH / 2
         lit = self._lit(station)
-        box = f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5" />'
-        label = f'<text x="{x + BOX_WIDTH / 2}" y="{y + 19}" text-anchor="middle">{"● " if lit else ""}{escape(station.label)}</text>'
-        if lit:
-            return f'<g class="here">{box}{label}</g>'
-        return f'<a href="{self.root}/{station.page}">{box}{label}</a>'
+        label = f"● {station.label}" if lit else station.label
+        box = (
+            f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5" />'
+            f'<text class="label" x="{middle}" y="{y + 16}" text-anchor="middle">{escape(label)}</text>'
+            f'<text class="name" x="{middle}" y="{y + 31}" text-anchor="middle">{escape(station.name)}</text>'
+        )
+        return f'<g class="here">{box}</g>' if lit else f'<a href="{self.root}/{station.page}">{box}</a>'
+
+    @staticmethod
+    def _frame(first: Station, *rest: Station) -> str:
+        top, bottom = first.y - 12, rest[-1].y + BOX_HEIGHT + 13
+        width = BOX_WIDTH + 2 * FRAME
+        x = first.column - FRAME
+        repeated = f'<text class="name" x="{x + width - 4}" y="{bottom - 3}" text-anchor="end">× L</text>'
+        return f'<rect class="layer" x="{x}" y="{top}" width="{width}" height="{bottom - top}" rx="8" />{repeated}'
+
+    @staticmethod
+    def _skip(first: Station, *rest: Station) -> str:
+        """From the stream before a half of a layer to the sum at its end, and the gradient's way back beside it."""
+        end = rest[-1].y + BOX_HEIGHT / 2
+        x = first.column
+        if first.row:  # the stream comes from above
+            start = first.y - (ROW - BOX_HEIGHT) / 2
+            down = f"M{x + BOX_WIDTH / 2 - 10} {start} H{x - 13} V{end - 4} H{x - 1}"
+            up = f"M{x + BOX_WIDTH / 2 + 10} {start + 5} H{x - 8} V{end + 4} H{x - 1}"
+        else:  # from the other column
+            start = first.y + BOX_HEIGHT / 2
+            down, up = (
+                f"M{x - 13} {start - 4} V{end - 4} H{x - 1}",
+                f"M{x - 8} {start + 4} V{end + 4} H{x - 1}",
+            )
+        return f'<path d="{down}" marker-end="url(#bp-tip)" /><path class="back" d="{up}" />'
 
     @staticmethod
     def _arrows(a: Station, b: Station) -> str:
         """Forward from a to b, and the gradient's way back beside it."""
         if a.column == b.column:
-            x, top = a.column + BOX_WIDTH / 2, 14 + a.row * ROW + BOX_HEIGHT
+            x, top = a.column + BOX_WIDTH / 2, a.y + BOX_HEIGHT
             down = f"M{x - 10} {top + 1} v{ROW - BOX_HEIGHT - 2}"
             up = f"M{x + 10} {top + 1} v{ROW - BOX_HEIGHT - 2}"
         else:
-            x1, y1, y2 = (
-                a.column + BOX_WIDTH,
-                14 + a.row * ROW + BOX_HEIGHT / 2,
-                14 + b.row * ROW + BOX_HEIGHT / 2,
-            )
-            gap = b.column - x1
-            down = f"M{x1 + 1} {y1 - 4} h{gap / 2 - 4} V{y2 - 4} h{gap / 2 + 2}"
-            up = f"M{x1 + 1} {y1 + 4} h{gap / 2 + 4} V{y2 + 4} h{gap / 2 - 6}"
+            x1, y1, y2 = a.column + BOX_WIDTH, a.y + BOX_HEIGHT / 2, b.y + BOX_HEIGHT / 2
+            turn = (x1 + b.column) / 2  # between the two frames
+            down = f"M{x1 + 1} {y1 - 4} H{turn - 3} V{y2 - 4} H{b.column - 2}"
+            up = f"M{x1 + 1} {y1 + 4} H{turn + 3} V{y2 + 4} H{b.column - 2}"
         return f'<path d="{down}" marker-end="url(#bp-tip)" /><path class="back" d="{up}" marker-start="url(#bp-tip)" />'
