@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from backpass import kernels, ops  # noqa: E402
 from backpass.kernels import elementwise, interpreted  # noqa: E402
-from backpass.kernels.elementwise import walk  # noqa: E402
+from backpass.kernels.elementwise import strides_of  # noqa: E402
 
 from .support import DTYPES, INF, STRIDED, assert_as_exact_as_pytorch, draw, draw_view  # noqa: E402
 from .support import gradients_by_autograd as by_autograd  # noqa: E402
@@ -158,7 +158,7 @@ def test_no_element_and_one(shape, kernel, device, poisoned):
 
 
 def described(**operands):
-    found = walk(**operands)
+    found = strides_of(**operands)
     return {name: value for name, value in found.items() if not name.endswith("_ptr") and value not in (0, 1)}
 
 
@@ -167,7 +167,7 @@ def test_operands_are_walked_without_a_copy():
     assert described(a=plain, b=plain) == {"n": 1050}
 
     gate, value = torch.empty(2, 5, 70, device="meta").chunk(2, dim=-1)
-    found = walk(a=gate, b=value)
+    found = strides_of(a=gate, b=value)
     assert found["a_ptr"] is gate
     assert described(a=gate, b=value, c=plain[0, :2].reshape(2, 3, 35)[:, :1].expand(2, 5, 35)) == {
         "m": 10, "n": 35, "length_1": 5, "a_stride_0": 350, "a_stride_1": 70, "b_stride_0": 350, "b_stride_1": 70,
@@ -176,7 +176,7 @@ def test_operands_are_walked_without_a_copy():
     assert described(a=gate, b=value) == {"m": 10, "n": 35, "a_stride_0": 70, "b_stride_0": 70}
 
     heads = plain.transpose(1, 2)
-    assert walk(a=heads)["a_ptr"] is heads
+    assert strides_of(a=heads)["a_ptr"] is heads
     assert described(a=heads) == {
         "m": 30, "n": 35, "length_1": 3, "length_2": 5, "a_stride_0": 525, "a_stride_1": 35, "a_stride_2": 105,
     }  # fmt: skip
@@ -184,7 +184,7 @@ def test_operands_are_walked_without_a_copy():
 
 def test_five_axes_that_do_not_merge_are_copied():
     tangled = torch.empty(2, 3, 4, 5, 6, device="meta").permute(4, 3, 2, 1, 0)
-    found = walk(a=tangled)
+    found = strides_of(a=tangled)
     assert found["a_ptr"] is not tangled
     assert (found["m"], found["n"]) == (1, 720)
 

@@ -1,45 +1,240 @@
-"""Elementwise functions in Triton: one kernel for each number of operands, given the formula.
+"""Elementwise functions in Triton: declared from their formulas, run by one kernel for
+each number of operands.
 
-A kernel here knows where elements lie and nothing of what is computed: that is a function of numbers in its
-``FORMULA``, compiled into it. A program holds ``ELEMENTS`` elements of each operand, a piece of one row or
-several short rows, and writes each result once; no two programs write the same element, so there are no
-atomics, and two runs agree to the last bit.
+A kernel here knows where elements lie, not what is computed. The computation is a
+Triton function of numbers, its ``FORMULA``, compiled into the kernel. A program holds
+``ELEMENTS`` elements of each operand in registers: a piece of one row, or several short
+rows. It reads each element once and writes each result once. No two programs write the
+same element, so there are no atomics and two runs agree to the last bit. Arithmetic is
+in float32 (float64 for float64), whatever is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import functools
+import inspect
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from backpass.kernels.launch import TRITON_DTYPES, Launch, accumulator, row_start
+from backpass.kernels.launch import (
+    TRITON_DTYPES,
+    Launch,
+    accumulator,
+    check_tensor,
+    check_tensors,
+    row_start,
+    to_be_filled,
+)
+from backpass.shapes import check_cotangent, check_saved, parse
 
 ELEMENTS = 1024  # of an operand, in one program: 8 for each of its 128 threads, 16 bytes of a 16-bit type
 WARPS = 4
 AXES = 4  # three of rows, and one along a row
 
 
-def of_one(formula, a: torch.Tensor, out: torch.Tensor) -> Launch:
-    """The launch that writes ``out = formula(a)``, contiguous, from an operand of any strides."""
-    return _launch(_of_one, formula, {"a": a}, {"out": out})
+class Kernel(NamedTuple):
+    """What a kernel's module offers: ``forward, backward, launches, Saved``."""
+
+    forward: Callable
+    backward: Callable
+    launches: Callable[[torch.dtype], Iterator[tuple[str, Launch]]]
+    Saved: type
 
 
-def of_two(formula, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Launch:
-    """The launch that writes ``out = formula(a, b)``, contiguous, from operands of any strides."""
-    return _launch(_of_two, formula, {"a": a, "b": b}, {"out": out})
+def declare(shapes: str, formulas: tuple | Callable[..., tuple], examples: Sequence[dict] = ({},)) -> Kernel:
+    """The four names of an elementwise kernel's module, from its formulas.
+
+    ``formulas`` is the pair of Triton functions ``(_forward, _backward)``. This is a
+    whole module, but for its imports::
+
+        SHAPES = "x[*] -> y[*]"
+
+        @triton.jit
+        def _forward(x):
+            return x * x
+
+        @triton.jit
+        def _backward(dy, x):
+            return 2.0 * x * dy
+
+        forward, backward, launches, Saved = elementwise.declare(
+            SHAPES, (_forward, _backward)
+        )
+
+    The parameters of a formula have meaning. Forward's are the inputs of ``shapes``.
+    Backward's are ``dy`` and the arrays that forward saves, each an input or the
+    output: ``_backward(dy, y)`` saves ``y``. Backward returns one gradient for each
+    input.
+
+    An operation with options gives, in place of the pair, a function of the options
+    that raises for a bad value and returns the pair. An option that is also a
+    parameter of a formula, after the arrays, is a number and is passed to it::
+
+        def _formulas(*, power: float):
+            check_power(power)
+            return _forward, _backward
+
+        @triton.jit
+        def _forward(x, power):
+            return tl.exp(power * tl.log(x))
+
+        @triton.jit
+        def _backward(dy, x, power):
+            return dy * power * tl.exp((power - 1.0) * tl.log(x))
+
+        forward, backward, launches, Saved = elementwise.declare(
+            SHAPES, _formulas, examples=({"power": 1.5},)
+        )
+
+    ``examples`` are options with which ``launches`` compiles the kernel: one for each
+    pair of formulas. A number is a constant of the compiled kernel, for two reasons.
+    Triton passes a float at run time as float32, which would round it in a kernel of
+    float64; and what depends on the number alone is then computed once, by the
+    compiler. In return, each value compiles a kernel of its own: a number that
+    changes from step to step should be an array instead.
+
+    A module of formulas must ``import triton.language as tl`` even if it does not use
+    ``tl``, with ``# noqa: F401``: Triton's interpreter looks for the name there.
+    """
+    choose = (lambda: formulas) if isinstance(formulas, tuple) else formulas
+    options = inspect.signature(choose).parameters
+    defaults = {
+        name: option.default for name, option in options.items() if option.default is not option.empty
+    }
+    examples = [defaults | example for example in examples]
+    inputs, (output,) = (
+        [spec.name for spec in specs] for specs in (parse(shapes).inputs, parse(shapes).outputs)
+    )
+    for example in examples:
+        ahead, back = choose(**example)
+        kept = [name for name in _parameters(back)[1:] if name not in options]
+        _check(ahead, inputs, options)
+        _check(back, ["dy", *kept], options)
+        if not kept or not {*kept} <= {*inputs, output}:
+            raise TypeError(
+                f"{back.__name__}: after dy, expected arrays of {shapes!r}, then options; "
+                f"got {', '.join(_parameters(back))}"
+            )
+        if (1 + len(kept), len(inputs)) not in _KERNELS:
+            raise TypeError(
+                f"{back.__name__}: no kernel reads {1 + len(kept)} arrays and writes {len(inputs)}"
+            )
+
+    module = _function(ahead).__module__
+    Saved = namedtuple("Saved", [*kept, *options], module=module)
+    Saved.__doc__ = f"What backward reads, as it was given: {', '.join(Saved._fields)}."
+    signature = Signature(
+        [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs] + [*options.values()]
+    )
+
+    def forward(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arrays, chosen = _split(bound.arguments, len(inputs))
+        check_tensors(shapes, **arrays)
+        formula, _ = choose(**chosen)
+        y = _empty_like(arrays[inputs[0]])
+        if to_be_filled(y):
+            _launch(formula, [*arrays.values()], [y], chosen).run()
+        values = {**arrays, output: y, **chosen}
+        return y, Saved(*(values[name] for name in Saved._fields))
+
+    def backward(dy, saved):
+        arrays, chosen = _split(check_saved(saved, Saved)._asdict(), len(kept))
+        like = arrays[kept[0]]
+        check_tensor("dy", dy)
+        check_cotangent(dy, like.shape, like=like)
+        _, formula = choose(**chosen)
+        gradients = tuple(_empty_like(like) for _ in inputs)
+        if to_be_filled(like):
+            _launch(formula, [dy, *arrays.values()], gradients, chosen).run()
+        return gradients if len(inputs) > 1 else gradients[0]
+
+    def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
+        """Forward and backward at telling shapes, named, on tensors without memory: to
+        be compiled, not run."""
+        for example in examples:
+            ahead, back = choose(**example)
+            for case, x, y in telling_shapes(dtype):
+                yield case, _launch(ahead, [x] * len(inputs), [y], example)
+                yield case, _launch(back, [x] * (1 + len(kept)), [y] * len(inputs), example)
+
+    given = " and ".join(f"``{name}[*]``" for name in inputs)
+    gradients = " and ".join(f"``d{name}[*]``" for name in inputs)
+    forward.__signature__ = signature
+    about_options = f" {inspect.getdoc(choose)}" if inspect.getdoc(choose) else ""
+    forward.__doc__ = (
+        f"Return ``{output}[*]``, contiguous, from {given}, of any strides.{about_options}\n\n"
+        "Raises TypeError if an input is not a floating-point tensor on a device where "
+        "kernels run, or if dtypes differ; ValueError if shapes differ."
+    )
+    backward.__doc__ = f"Return {gradients}, contiguous, from ``dy[*]``, of any strides."
+    for function in (forward, backward, launches):
+        function.__module__, function.__qualname__ = module, function.__name__
+    return Kernel(forward, backward, launches, Saved)
 
 
-def two_of_three(
-    formula, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, out: torch.Tensor, other: torch.Tensor
+def _check(formula, arrays: list[str], options: Mapping) -> None:
+    """Raise TypeError unless the formula takes these arrays, and then only options."""
+    taken = _parameters(formula)
+    if taken[: len(arrays)] != arrays or not {*taken[len(arrays) :]} <= {*options}:
+        raise TypeError(
+            f"{formula.__name__}: expected the parameters {', '.join(arrays)}, then options "
+            f"({', '.join(options) or 'there are none'}); got {', '.join(taken)}"
+        )
+
+
+@functools.cache
+def _parameters(formula) -> list[str]:
+    """The names of a formula's parameters."""
+    return [*inspect.signature(_function(formula)).parameters]
+
+
+def _function(formula) -> Callable:
+    """The Python function of which Triton made the formula."""
+    return getattr(formula, "fn", formula)
+
+
+def _split(values: Mapping[str, Any], count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first ``count`` of the values, which are arrays, and the others, which are options."""
+    pairs = [*values.items()]
+    return dict(pairs[:count]), dict(pairs[count:])
+
+
+def _empty_like(x: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory for a result of the shape, dtype and device of ``x``."""
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _launch(
+    formula, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor], options: Mapping
 ) -> Launch:
-    """The launch that writes ``out, other = formula(a, b, c)``, contiguous, from operands of any strides."""
-    return _launch(_two_of_three, formula, {"a": a, "b": b, "c": c}, {"out": out, "other": other})
+    """The launch that writes ``results = formula(*operands, *numbers)``, contiguous, from
+    operands of any strides; the numbers are those options that the formula takes."""
+    arguments = strides_of(**dict(zip("abc", operands, strict=False)))
+    m, n = arguments["m"], arguments["n"]
+    columns = min(triton.next_power_of_2(n), ELEMENTS)
+    rows = ELEMENTS // columns
+    programs = triton.cdiv(m, rows) * triton.cdiv(n, columns)
+    arguments |= dict(zip(("out_ptr", "other_ptr"), results, strict=False))
+    constants = {
+        "FORMULA": formula,
+        "NUMBERS": tuple(float(options[name]) for name in _parameters(formula)[len(operands) :]),
+        "ROWS": rows,
+        "COLUMNS": columns,
+        "WIDE": TRITON_DTYPES[accumulator(results[0].dtype)],
+    }
+    kernel = _KERNELS[len(operands), len(results)]
+    return Launch(kernel, programs, arguments, constants, WARPS)
 
 
-def walk(**operands: torch.Tensor) -> dict[str, Any]:
+def strides_of(**operands: torch.Tensor) -> dict[str, Any]:
     """Where a kernel finds the elements of operands of one shape, none empty: each as ``name_ptr`` with its
     four strides, and the lengths that all share, ``m`` rows of ``n`` elements.
 
@@ -61,7 +256,7 @@ def walk(**operands: torch.Tensor) -> dict[str, Any]:
             lengths.append(length)
             strides.append(tuple(steps))
     if len(lengths) > AXES:
-        return walk(**{name: operand.contiguous() for name, operand in operands.items()})
+        return strides_of(**{name: operand.contiguous() for name, operand in operands.items()})
 
     n = lengths.pop() if lengths else 1
     along_row = strides.pop() if strides else (0,) * len(operands)
@@ -92,18 +287,6 @@ def telling_shapes(dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor, torc
         yield case, operand, torch.empty(operand.shape, dtype=dtype, device="meta")
 
 
-def _launch(kernel, formula, operands: dict[str, torch.Tensor], outs: dict[str, torch.Tensor]) -> Launch:
-    arguments = walk(**operands)
-    m, n = arguments["m"], arguments["n"]
-    columns = min(triton.next_power_of_2(n), ELEMENTS)
-    rows = ELEMENTS // columns
-    programs = triton.cdiv(m, rows) * triton.cdiv(n, columns)
-    arguments |= {f"{name}_ptr": out for name, out in outs.items()}
-    wide = TRITON_DTYPES[accumulator(outs["out"].dtype)]
-    constants = {"FORMULA": formula, "ROWS": rows, "COLUMNS": columns, "WIDE": wide}
-    return Launch(kernel, programs, arguments, constants, WARPS)
-
-
 @triton.jit
 def piece(m, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The rows and columns of this program's elements, and which of them exist."""
@@ -123,43 +306,48 @@ def piece_of_row(n, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _of_one(
+def _unary(
     a_ptr,  # [m, n], of the strides given
     out_ptr,  # [m, n], contiguous
     a_stride_0, a_stride_1, a_stride_2, a_stride_n,
     length_1, length_2, m, n,
-    FORMULA: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+    FORMULA: tl.constexpr, NUMBERS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """out = formula(a)"""
+    """out = FORMULA(a, *NUMBERS)"""
     row, column, inside = piece(m, n, ROWS, COLUMNS)
-    a_at = row_start(row, length_1, length_2, a_stride_0, a_stride_1, a_stride_2) + column * a_stride_n
+    a_at = row_start(row, length_1, length_2, a_stride_0, a_stride_1, a_stride_2)
+    a_at += column * a_stride_n
     a = tl.load(a_ptr + a_at, mask=inside, other=0.0).to(WIDE)
-    out = FORMULA(a)
+    out = FORMULA(a, *tl.tuple(NUMBERS))
     tl.store(out_ptr + row * n + column, out, mask=inside)
 
 
 @triton.jit
-def _of_two(
+def _binary(
     a_ptr,  # [m, n], of the strides given
     b_ptr,  # [m, n], of the strides given
     out_ptr,  # [m, n], contiguous
     a_stride_0, a_stride_1, a_stride_2, a_stride_n,
     b_stride_0, b_stride_1, b_stride_2, b_stride_n,
     length_1, length_2, m, n,
-    FORMULA: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+    FORMULA: tl.constexpr, NUMBERS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """out = formula(a, b)"""
+    """out = FORMULA(a, b, *NUMBERS)"""
     row, column, inside = piece(m, n, ROWS, COLUMNS)
-    a_at = row_start(row, length_1, length_2, a_stride_0, a_stride_1, a_stride_2) + column * a_stride_n
-    b_at = row_start(row, length_1, length_2, b_stride_0, b_stride_1, b_stride_2) + column * b_stride_n
+    a_at = row_start(row, length_1, length_2, a_stride_0, a_stride_1, a_stride_2)
+    a_at += column * a_stride_n
+    b_at = row_start(row, length_1, length_2, b_stride_0, b_stride_1, b_stride_2)
+    b_at += column * b_stride_n
     a = tl.load(a_ptr + a_at, mask=inside, other=0.0).to(WIDE)
     b = tl.load(b_ptr + b_at, mask=inside, other=0.0).to(WIDE)
-    out = FORMULA(a, b)
+    out = FORMULA(a, b, *tl.tuple(NUMBERS))
     tl.store(out_ptr + row * n + column, out, mask=inside)
 
 
 @triton.jit
-def _two_of_three(
+def _ternary_two_outputs(
     a_ptr,  # [m, n], of the strides given
     b_ptr,  # [m, n], of the strides given
     c_ptr,  # [m, n], of the strides given
@@ -169,19 +357,27 @@ def _two_of_three(
     b_stride_0, b_stride_1, b_stride_2, b_stride_n,
     c_stride_0, c_stride_1, c_stride_2, c_stride_n,
     length_1, length_2, m, n,
-    FORMULA: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+    FORMULA: tl.constexpr, NUMBERS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """out, other = formula(a, b, c)"""
+    """out, other = FORMULA(a, b, c, *NUMBERS)"""
     row, column, inside = piece(m, n, ROWS, COLUMNS)
-    a_at = row_start(row, length_1, length_2, a_stride_0, a_stride_1, a_stride_2) + column * a_stride_n
-    b_at = row_start(row, length_1, length_2, b_stride_0, b_stride_1, b_stride_2) + column * b_stride_n
-    c_at = row_start(row, length_1, length_2, c_stride_0, c_stride_1, c_stride_2) + column * c_stride_n
+    a_at = row_start(row, length_1, length_2, a_stride_0, a_stride_1, a_stride_2)
+    a_at += column * a_stride_n
+    b_at = row_start(row, length_1, length_2, b_stride_0, b_stride_1, b_stride_2)
+    b_at += column * b_stride_n
+    c_at = row_start(row, length_1, length_2, c_stride_0, c_stride_1, c_stride_2)
+    c_at += column * c_stride_n
     a = tl.load(a_ptr + a_at, mask=inside, other=0.0).to(WIDE)
     b = tl.load(b_ptr + b_at, mask=inside, other=0.0).to(WIDE)
     c = tl.load(c_ptr + c_at, mask=inside, other=0.0).to(WIDE)
-    out, other = FORMULA(a, b, c)
+    out, other = FORMULA(a, b, c, *tl.tuple(NUMBERS))
     tl.store(out_ptr + row * n + column, out, mask=inside)
     tl.store(other_ptr + row * n + column, other, mask=inside)
+
+
+# By the number of operands and of results.
+_KERNELS = {(1, 1): _unary, (2, 1): _binary, (3, 2): _ternary_two_outputs}
 
 
 @triton.jit
