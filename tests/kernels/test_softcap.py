@@ -7,7 +7,7 @@ pytest.importorskip("triton", reason="kernels need triton, which is published fo
 
 from backpass import kernels, ops  # noqa: E402
 
-from .support import DTYPES, STRIDED, assert_as_exact_as_pytorch, draw, draw_view  # noqa: E402
+from .support import DTYPES, assert_as_exact_as_pytorch, draw  # noqa: E402
 from .support import gradients_by_autograd as by_autograd  # noqa: E402
 
 # Of x/c, then of the approximant about eight products and sums and a quotient, and c.
@@ -38,14 +38,9 @@ def check(x, dy, cap):
 
 @pytest.mark.parametrize("cap", [0.3, 1.5, 30])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_odd_sizes(dtype, cap, device, poisoned):
+def test_caps_below_and_above_what_is_drawn(dtype, cap, device, poisoned):
     x, dy = (draw(7, 163, dtype=dtype, device=device, seed=seed, scale=3) for seed in (0, 1))
     check(x, dy, cap)
-
-
-@pytest.mark.parametrize("view", STRIDED)
-def test_any_strides(view, device, poisoned):
-    check(draw_view(view, device=device), draw_view(view, device=device, seed=1), 1.5)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-6, 1e-2, 0.3, 0.4999, 0.5, 0.5001, 1, 8])
