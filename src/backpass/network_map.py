@@ -16,7 +16,7 @@ LEFT, RIGHT = 28, 194  # x of the two columns: attention and the way to it, feed
 class Station:
     """One box of the map: its label, the stem whose page it leads to, and its place.
 
-    Which operations it stands for, in one model or another, their modules say: each lists labels in ``PLACES``.
+    An operation lights every station whose label its module lists in ``PLACES``.
     """
 
     label: str

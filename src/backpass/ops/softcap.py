@@ -1,11 +1,12 @@
-r"""Softcap: each element moved smoothly to between −c and c, almost unchanged where it is small.
+r"""Softcap: each element brought smoothly to between −c and c, small ones almost as they are.
 
 .. math:: t_i = \tanh \Big( \frac{x_i}{c} \Big), \quad
           y_i = c\,t_i, \qquad
           \bar{x}_i = \bar{y}_i \big( 1 - t_i^2 \big)
 
-Derived on the page ``operations/activations``. c is the number ``cap``. Gemma 2 caps the scores of attention at 50 and the
-logits at 30. Half precision is computed in float32 and rounded once.
+Derived on the page ``operations/activations``. c is the number ``cap``. Gemma 2 caps the
+scores of attention at 50 and the logits at 30. Half precision is computed in float32 and
+rounded once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SHAPES = "x[*] -> y[*]"
 
 
 class Saved(NamedTuple):
-    """x rather than y: near ±c, y rounded to half precision may equal c, whose slope is 0."""
+    """x rather than y: in half precision y may round to c, where the slope would be 0."""
 
     x: Array  # [*]
     cap: float
@@ -30,8 +31,8 @@ class Saved(NamedTuple):
 def forward(x: Array, *, cap: float) -> tuple[Array, Saved]:
     """``y[*]``, each element of ``x[*]`` capped to between −``cap`` and ``cap``.
 
-    Raises TypeError when ``x`` is not a floating-point array or ``cap`` is not a real number, ValueError when ``cap`` is not
-    positive and finite.
+    Raises TypeError when ``x`` is not a floating-point array or ``cap`` is not a real
+    number, ValueError when ``cap`` is not positive and finite.
     """
     xp = check_inputs(SHAPES, x=x)
     cap = _checked(cap)
@@ -43,7 +44,8 @@ def backward(dy: Array, saved: Saved) -> Array:
     x, cap = check_saved(saved, Saved)
     check_cotangent(dy, x.shape, like=x)
 
-    # In the forward pass tanh shrank x the more, the farther out it was; so now it shrinks dy. The caps cancel.
+    # In the forward pass y followed x at the slope of tanh, because the caps cancel; so now
+    # dy is multiplied by that slope.
     t = namespace(x).tanh(widened(x) / cap)
     return as_type_of(widened(dy) * (1 - t * t), dy)
 
@@ -54,7 +56,7 @@ def forward_flops(m):
 
 
 def backward_flops(m):
-    """5 an element: the division and the tanh again, and 3 for the slope and its product with dy."""
+    """5 an element: the division and the tanh again, 2 for the slope, a product with dy."""
     return 5 * m
 
 
