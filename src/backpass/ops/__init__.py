@@ -24,6 +24,8 @@ read. ``AUTOCAST`` is in every module, the others where they apply:
   example is the default; it has every option that ``forward`` requires. Each further one
   is one more case, and changes some options of the first. A letter of SHAPES among them
   is the length to draw;
+- ``FLOAT32_DEFAULTS``: what the defaults of options are in float32, if they depend on the
+  dtype;
 - ``MULTIPLES``: the lengths that must be multiples of a number, ``{"d": 6}``;
 - ``LEFT_OUT``: the optional inputs that cannot be left out alone, each with the inputs to
   leave out with it and the options that change;
