@@ -19,7 +19,7 @@ TOP = 14
 class Station:
     """One box of the map: its label, the name that people look for, the stem whose page it leads to, and its place.
 
-    Which operations it stands for, in one model or another, their modules say: each lists labels in ``PLACES``.
+    An operation lights every station whose label its module lists in ``PLACES``.
     """
 
     label: str

@@ -1,4 +1,5 @@
-"""Stems are found, not listed: an operation, its kernel and its reference are the files that bear its name."""
+"""Stems are found, not listed: an operation, its kernel and its reference are files that
+have its name."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ PACKAGE = os.path.dirname(__file__)
 
 
 def modules_in(folder: str) -> tuple[str, ...]:
-    """The public modules of a folder of this package, in alphabetical order; none of them is imported."""
+    """The public modules of a folder of this package, in alphabetical order, not imported."""
     names = (module.name for module in pkgutil.iter_modules([os.path.join(PACKAGE, folder)]))
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
@@ -22,6 +23,6 @@ def no_such(kind: str, name: object, names: Iterable[str]) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Which of ``names`` may have been meant: the nearest one if one is near, otherwise all."""
+    """Which of ``names`` may be meant: the nearest one if one is near, otherwise all."""
     near = difflib.get_close_matches(str(name), list(names), n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"

@@ -2,19 +2,20 @@
 each element is a row to the bound on errors, whose floor is of the largest term in it."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from inspect import signature
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
-import torch.nn.functional as F  # noqa: E402
-
 from backpass import kernels, ops  # noqa: E402
 from backpass.kernels import elementwise, interpreted  # noqa: E402
 from backpass.kernels.elementwise import strides_of  # noqa: E402
+from backpass.shapes import parse  # noqa: E402
+from backpass.verify import references  # noqa: E402
+from backpass.verify.drawing import options_for  # noqa: E402
 
 from .support import DTYPES, INF, STRIDED, assert_as_exact_as_pytorch, draw, draw_view  # noqa: E402
 from .support import gradients_by_autograd as by_autograd  # noqa: E402
@@ -27,12 +28,18 @@ ROUNDINGS = 10
 @dataclass(frozen=True)
 class Kernel:
     stem: str
-    operator: Callable  # PyTorch's
-    inputs: int = 1
-    options: dict = field(default_factory=dict)
+    options: dict
 
     def __str__(self) -> str:
-        return " ".join([self.stem, *self.options.values()])
+        return " ".join([self.stem, *map(str, self.options.values())])
+
+    @property
+    def inputs(self) -> int:
+        return len(parse(ops.load(self.stem).SHAPES).inputs)
+
+    def operator(self, *inputs):
+        """PyTorch's."""
+        return references.load(self.stem)(*inputs, **self.options)
 
     def draw(self, *shape, dtype, device):
         """As many inputs as it takes, of a few units, and dy."""
@@ -47,14 +54,35 @@ class Kernel:
         return y, gradients if isinstance(gradients, tuple) else (gradients,)
 
 
-KERNELS = [
-    Kernel("gelu", F.gelu),
-    Kernel("gelu", lambda x: F.gelu(x, approximate="tanh"), options={"approximate": "tanh"}),
-    Kernel("relu", F.relu),
-    Kernel("silu", F.silu),
-    Kernel("swiglu", lambda g, u: F.silu(g) * u, inputs=2),
-]
+def found():
+    """Each kernel all of whose arrays have one shape, with each of its operation's examples whose options it takes."""
+    for stem in kernels.STEMS:
+        shapes = parse(ops.load(stem).SHAPES)
+        if any(spec.axes != ("*",) for spec in (*shapes.inputs, *shapes.outputs)):
+            continue
+        takes = signature(kernels.load(stem).forward).parameters.keys()
+        for example in getattr(ops.load(stem), "EXAMPLES", ({},)):
+            if example.keys() <= takes:
+                yield Kernel(stem, options_for(stem) | example)
+
+
+KERNELS = [*found()]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=str)
+# Large inputs pass, and very negative ones are stopped.
+ACTIVATIONS = [kernel for kernel in KERNELS if kernel.stem in ("gelu", "relu", "silu", "swiglu")]
+every_activation = pytest.mark.parametrize("kernel", ACTIVATIONS, ids=str)
+
+
+def test_every_form_is_found():
+    assert {*map(str, KERNELS)} >= {
+        "gelu",
+        "gelu tanh",
+        "relu",
+        "silu",
+        "softcap 1.5",
+        "softcap 0.25",
+        "swiglu",
+    }
 
 
 def check(kernel, *inputs_and_dy):
@@ -112,7 +140,7 @@ def test_rows_longer_than_a_program_that_do_not_merge(kernel, device, poisoned):
     check(kernel, *(value[:, n * (at % 2) :][:, :n] for at, value in enumerate(wide)))
 
 
-@every_kernel
+@every_activation
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [1e4, INF])
 def test_far_from_zero_each_is_its_limit(size, dtype, kernel, device):
@@ -126,7 +154,7 @@ def test_far_from_zero_each_is_its_limit(size, dtype, kernel, device):
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
-@every_kernel
+@every_activation
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_no_square_or_cube_overflows_into_nan(dtype, kernel, device):
     far = torch.tensor([1e15, -1e15, 1e25, -1e25, 3e38, -3e38], device=device).to(dtype)

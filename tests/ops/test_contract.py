@@ -193,6 +193,7 @@ def test_the_facts_name_what_the_operation_has(stem):
     assert {*getattr(op, "FAN_IN", ())} <= inputs
     assert getattr(op, "ZERO_PRODUCTS", {}).keys() <= options
     assert getattr(op, "FORMULA_OPTIONS", {}).keys() <= options
+    assert getattr(op, "FLOAT32_DEFAULTS", {}).keys() <= options
     assert getattr(op, "LETTERS", {}).keys() <= inputs | options | {*op.Saved._fields}
     for name, (others, instead) in getattr(op, "LEFT_OUT", {}).items():
         assert {name, *others} <= {spec.name for spec in shapes.inputs if spec.optional}

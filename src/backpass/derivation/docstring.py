@@ -5,7 +5,8 @@ what it is defined by, then the gradient of each differentiable input. What its 
 capital is a matrix, whose rows are the leading axes, and of several heads one; a small letter has as many axes as it has indices there, an axis of
 pairs counting two, and one of s+r being as long as s. Integers are rows of V elements, one of which is 1.
 
-The module's ``LETTERS``, ``FORMULA_OPTIONS`` and ``FORMULA_SIZES``, which ``backpass.ops`` describes, say what SHAPES does not.
+The module's ``LETTERS``, ``FORMULA_OPTIONS`` and ``FORMULA_SIZES`` say what SHAPES does
+not; ``backpass.ops`` describes them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from types import ModuleType
 
 from backpass.stems import modules_in, no_such
 
-# A kernel has the name of its operation; the other modules of this folder are what kernels share.
+# A kernel has the name of its operation; kernels share the other modules of the folder.
 STEMS = tuple(stem for stem in modules_in("ops") if stem in modules_in("kernels"))
 
 

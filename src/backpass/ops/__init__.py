@@ -1,4 +1,4 @@
-"""The operations: each a forward, its hand-derived backward, what is saved between them, and what both cost.
+r"""The operations: each a forward, its hand-derived backward, what is saved between them, and what both cost.
 
 Every module of this folder keeps one contract:
 
@@ -8,34 +8,44 @@ Every module of this folder keeps one contract:
 - ``forward_flops`` and ``backward_flops`` are plain arithmetic on the dimension letters of ``SHAPES``; what they
   take besides, because it depends on the data, ``data_lengths(*arrays)`` finds.
 
-The module also holds every other fact about the operation; nothing outside names it in a list. Its docstring gives the
-formulas and the page that derives them. Below SHAPES stands what refines that declaration:
+The module also holds every other fact about the operation; no list elsewhere names it.
+Its docstring gives the formulas and the page that derives them. Below SHAPES stands what
+refines that declaration:
 
-- ``PARAMETERS``: the inputs that are parameters of a network, which saved bytes leave out;
+- ``PARAMETERS``: the inputs that are parameters of a network; saved bytes leave them out;
 - ``CONSTANTS``: the floating-point inputs that have no gradient;
 - ``POSITIVE``: the inputs that must be positive;
 - ``ZERO_GRADIENTS``: the inputs whose gradient is 0 for every input.
 
-At the end of the module stand the facts that checks, pages and ``backpass.functional`` read. ``AUTOCAST`` is in every
-module, the others where they apply:
+At the end of the module stand the facts that checks, pages and ``backpass.functional``
+read. ``AUTOCAST`` is in every module, the others where they apply:
 
-- ``AUTOCAST``: the dtype in which autocast runs the operation. ``"matmul"`` is autocast's own dtype, for an operation that
-  multiplies matrices; ``"float32"`` is for one that adds or exponentiates many numbers, as in PyTorch's lists for CUDA;
-  ``"widest"`` is the widest dtype of the inputs, for all others;
-- ``EXAMPLES``: the options to check it with, ``({"cap": 1.5}, {"cap": 0.25})``. The first example is the default, and has
-  every option that ``forward`` requires. Each further one is one more case, and changes some of the first one's options. A
-  letter of SHAPES among them is the length to draw;
+- ``EXAMPLES``: the options to check it with, ``({"cap": 1.5}, {"cap": 0.25})``. The first
+  example is the default; it has every option that ``forward`` requires. Each further one
+  is one more case, and changes some options of the first. A letter of SHAPES among them
+  is the length to draw;
+- ``FLOAT32_DEFAULTS``: what the defaults of options are in float32, if they depend on the
+  dtype;
 - ``MULTIPLES``: the lengths that must be multiples of a number, ``{"d": 6}``;
-- ``LEFT_OUT``: the optional inputs that cannot be left out alone, each with the inputs to leave out with it and the options
-  that change;
-- ``FAN_IN``: the weights to draw as a network starts with them, divided by the root of their length;
-- ``ZERO_PRODUCTS``: the options of one more case, in which some products of a query and a key are exactly 0;
-- ``LETTERS``: the letters of the docstring's formulas that SHAPES does not declare, by the name of an option, of an array
-  whose letter is not its name, or of what ``forward`` draws and saves. ``{"eps": r"\\epsilon"}`` is a real number;
-  ``r"c \\in \\mathbb{R}_{>0}"`` states its space;
-- ``FORMULA_OPTIONS``: the options for which the docstring's formulas hold, where these are not the defaults;
-- ``FORMULA_SIZES``: the lengths at which the formulas are checked, where the usual ones would take long;
-- ``PLACES``: the stations of the network map at which it stands, by their labels.
+- ``LEFT_OUT``: the optional inputs that cannot be left out alone, each with the inputs to
+  leave out with it and the options that change;
+- ``FAN_IN``: the weights to draw as a network starts with them, divided by the root of
+  their length;
+- ``ZERO_PRODUCTS``: the options of one more case, in which some products of a query and a
+  key are exactly 0;
+- ``LETTERS``: the letters in the docstring's formulas that SHAPES does not declare, by the
+  name of an option, of an array whose letter is not its name, or of what ``forward`` draws
+  and saves. ``{"eps": r"\epsilon"}`` is a real number; ``r"c \in \mathbb{R}_{>0}"`` states
+  its space;
+- ``FORMULA_OPTIONS``: the options for which the formulas hold, if these are not the
+  defaults;
+- ``FORMULA_SIZES``: the lengths at which the formulas are checked, if the usual ones would
+  take long;
+- ``PLACES``: the stations of the network map at which it stands, by their labels;
+- ``AUTOCAST``: the dtype in which autocast runs the operation. ``"matmul"`` is autocast's
+  own dtype, for an operation that multiplies matrices; ``"float32"`` is for one that adds
+  or exponentiates many numbers, as in PyTorch's lists for CUDA; ``"widest"``, for all
+  others, is the widest dtype of the inputs.
 """
 
 from __future__ import annotations

@@ -86,6 +86,7 @@ def _default_eps(x: Array) -> float:
 
 # Facts for checks, pages and functional: see backpass.ops.
 EXAMPLES = ({}, {"eps": 0.25})
+FLOAT32_DEFAULTS = {"eps": 2.0**-23}
 LETTERS = {"eps": r"\epsilon"}
 PLACES = ("normalise",)
 AUTOCAST = "float32"

@@ -1,6 +1,7 @@
 """Random inputs of the shapes an operation declares: odd sizes, all different, so that a wrong axis shows.
 
-What an operation's inputs need besides stands in its module: ``backpass.ops`` lists the names.
+What the inputs of an operation need besides stands in its module, under the names that
+``backpass.ops`` lists.
 """
 
 from __future__ import annotations
@@ -103,12 +104,12 @@ def draw_like(
 
 
 def options_for(op: object) -> dict[str, Any]:
-    """The options with which the operation is checked when none are given: its first example."""
+    """The options to check the operation with when none are given: its first example."""
     return dict(_examples(op)[0])
 
 
 def missing_options(op: object) -> str | None:
-    """Why ``cases`` cannot call forward, and where to add what it needs; None if it can."""
+    """Why ``cases`` cannot call forward, and where to add what it needs, or None."""
     op = load(op)
     parameters = inspect.signature(op.forward).parameters.values()
     needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]

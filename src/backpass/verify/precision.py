@@ -153,10 +153,13 @@ def _differentiate(case: Case, function: Callable, dtype: str = "float64"):
 
 def _reference(case: Case) -> tuple[Callable, str, bool]:
     """The function that autograd differentiates, its name if it is the operator, and whether forward computes in float64."""
-    forward = case.judge
-    if case.subject.stem == "rms_norm" and case.subject.options.get("eps") is None:
-        # Its default ε follows the dtype: in float64 it would be another function.
-        forward = partial(_value_of, ops.load("rms_norm").forward, eps=EPSILON["float32"])
+    forward, options = case.judge, case.subject.options
+    if case.subject.stem in ops.STEMS:
+        op = ops.load(case.subject.stem)
+        defaults = getattr(op, "FLOAT32_DEFAULTS", {})
+        if unset := {name: value for name, value in defaults.items() if options.get(name) is None}:
+            # These defaults follow the dtype: in float64 this would be a different function.
+            forward = partial(_value_of, op.forward, **{**options, **unset})
     exact = case.computes_in == "float64"
     try:
         if exact or case.operator is None:

@@ -36,7 +36,7 @@ def run(case: Case) -> list[Row]:
 
 
 def bound_operator(case: Case) -> Callable[..., Array] | None:
-    """The reader's operator, or the reference of the operation's stem with the case's options; None without either."""
+    """The reader's operator, or the operation's reference with the case's options, or None."""
     stem, options = case.subject.stem, case.subject.options
     if case.operator is not None or stem not in references.STEMS:
         return case.operator

@@ -1,8 +1,9 @@
-"""What PyTorch computes for each operation: one file a stem, in it ``operator`` with ``forward``'s arguments.
+"""What PyTorch computes for each operation: a file for each stem, which holds ``operator``
+with ``forward``'s arguments.
 
-A reference is PyTorch's own operator where there is one, and otherwise a composition of PyTorch's operators
-that is written differently from the operation. It is found by the stem's name and imported when it is called,
-so only then is PyTorch needed.
+A reference is PyTorch's own operator where there is one, and otherwise a composition of
+PyTorch's operators that is written differently from the operation. It is imported when it
+is called, so only then is PyTorch needed.
 """
 
 from __future__ import annotations
