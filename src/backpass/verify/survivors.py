@@ -12,7 +12,6 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -22,7 +21,7 @@ from backpass import terminal
 from backpass.verify.checking import check
 from backpass.verify.mutation import compiled, mutants, reached
 from backpass.verify.progress import Progress
-from backpass.verify.report import NOT_RUN, PASSED, VerificationError
+from backpass.verify.report import NOT_RUN, PASSED, VerificationError, file_shown
 
 # Quick methods first: most changes fall to one comparison of gradients. All are run before a change has survived.
 METHODS_BY_SPEED = ("pytorch", "autograd", "contract", "complex_step", "finite_difference", "symbolic")
@@ -86,7 +85,7 @@ def mutate(
 ) -> Survey:
     """Change one place of ``op``'s backward at a time, and call ``test`` on each changed version.
 
-    The test notices a change if it raises an exception. ``op`` is a module, a class or an object with ``forward`` and
+    The test notices a change if it raises an exception; ``check`` in it is quicker with ``explain=False``. ``op`` is a module, a class or an object with ``forward`` and
     ``backward``, or a ``torch.autograd.Function``; functions of its module that the backward calls are changed too.
     ``equivalent`` lists changes that compute the same, each with its ``function``, ``line`` and ``change``.
 
@@ -139,10 +138,10 @@ def changes(op: object) -> Iterator[tuple[Change, object]]:
             scope = compiled(mutant, module, inspect.getclosurevars(function).nonlocals)
             made = scope["backward"] if function is backward else _compiled_in(scope, backward)
             change = Change(
-                f"{_name(op)}.{function.__name__}",
+                f"{_name(op)}.{function.__name__}".removeprefix("backward."),
                 mutant.line,
                 mutant.change,
-                _shown(function.__code__.co_filename),
+                file_shown(function.__code__.co_filename),
                 function.__code__.co_firstlineno + mutant.number - 1,
             )
             yield change, _with_backward(op, made)
@@ -199,9 +198,6 @@ def _raises(test: Callable[[Any], object], op: object) -> bool:
 
 
 def _name(op: object) -> str:
+    if isinstance(op, SimpleNamespace) and not hasattr(op, "__name__"):
+        return "backward"
     return (getattr(op, "__name__", None) or type(op).__name__).rpartition(".")[2]
-
-
-def _shown(file: str) -> str:
-    path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
