@@ -24,6 +24,7 @@ from backpass.verify.case import Case, NotRun
 from backpass.verify.mutation import CASTS, Mutant, compiled, mutants, reached, rebuilt
 from backpass.verify.report import FAILED
 from backpass.verify.subject import subject
+from backpass.verify.survivors import METHODS_BY_SPEED
 from backpass.verify.symbolic import structure
 
 FOLDER = Path(__file__).parent / "equivalent_mutants"
@@ -32,9 +33,6 @@ LISTED = [
     for file in sorted(FOLDER.glob("*.toml"))
     for entry in tomllib.loads(file.read_text())["mutant"]
 ]
-# Quick methods first: most changes fall to one comparison of gradients. All are asked before a change has survived, unless
-# its gradients are the original's bit for bit in whatever a method may give it.
-METHODS_BY_SPEED = ("pytorch", "autograd", "contract", "complex_step", "finite_difference", "symbolic")
 
 
 SHARED = {"arrays": arrays, "_heads": _heads, "_tiling": _tiling}
@@ -77,7 +75,11 @@ def inputs_of(stem: str):
 
 
 def is_killed(where: str, mutant: Mutant) -> bool:
-    """Whether a check fails, for some operation at some of its inputs. A crash is a failure."""
+    """Whether a check fails, for some operation at some of its inputs. A crash is a failure.
+
+    All methods are asked before a change has survived, unless its gradients are the original's bit for bit in whatever a
+    method may give it.
+    """
     backwards = list(changed_backwards(where, mutant))
     for method in METHODS_BY_SPEED:
         for stem, backward in backwards:

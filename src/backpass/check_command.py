@@ -57,8 +57,17 @@ class _Raised(Exception):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to its parser."""
+    add_subject(parser, EPILOG)
+    add = parser.add_argument
+    add("--vary", action="store_true", help="check at other shapes and values too, drawn from these inputs")
+    add("--no-explain", action="store_true", help="do not search for the cause of a wrong gradient")
+    add("--json", action="store_true", help="print the report as JSON, and nothing else, on standard output")
+
+
+def add_subject(parser: argparse.ArgumentParser, epilog: str) -> None:
+    """Add the arguments that say what is checked, and how."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
+    parser.epilog = epilog
     add = parser.add_argument
     add("target", metavar="module:object", help="a module or a file.py, and the object in it to check")
     add(
@@ -91,19 +100,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=REASON",
         help="an input whose gradient is a convention, not a derivative",
     )
-    add("--vary", action="store_true", help="check at other shapes and values too, drawn from these inputs")
-    add("--no-explain", action="store_true", help="do not search for the cause of a wrong gradient")
-    add("--json", action="store_true", help="print the report as JSON, and nothing else, on standard output")
 
 
-def run(arguments: argparse.Namespace, show: Callable[[str], None]) -> int:
-    """Check; ``show`` prints the report. Returns the exit status."""
+def run(arguments: argparse.Namespace, show: Callable[[str], None], report_of: Callable | None = None) -> int:
+    """Check; ``show`` prints the report, or what ``report_of`` returns instead. Returns the exit status."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     refuse = arguments.parser.error
     try:
         with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
-            report = _report(arguments)
+            report = (report_of or _report)(arguments)
     except Refused as refusal:
         refuse(str(refusal))
     except Exception as error:
@@ -114,14 +120,23 @@ def run(arguments: argparse.Namespace, show: Callable[[str], None]) -> int:
         traceback.print_exception(type(error), error, _users(error.__traceback__))
         return 2
     show(report.to_json() if arguments.json else str(report))
-    if not arguments.json and any("Tensor" in row.reason for row in report.having("could not run")):
-        print("If forward expects PyTorch tensors, give --torch.", file=sys.stderr)
+    if not arguments.json and hasattr(report, "having"):
+        if any("Tensor" in row.reason for row in report.having("could not run")):
+            print("If forward expects PyTorch tensors, give --torch.", file=sys.stderr)
     return int(not report.passed)
 
 
 def _report(arguments: argparse.Namespace):
     from backpass.verify import check
 
+    op, inputs, keywords = asked_for(arguments)
+    keywords |= {"vary": True} if arguments.vary else {}
+    keywords |= {"explain": False} if arguments.no_explain else {}
+    return check(op, *inputs, raises=False, **keywords)
+
+
+def asked_for(arguments: argparse.Namespace) -> tuple[object, tuple[object, ...], dict[str, Any]]:
+    """The object, its inputs, and the keywords of ``check``. Raises Refused or _Raised."""
     options = dict(_option(text) for text in arguments.option)
     given: dict[str, Any] = {"methods": arguments.method, "zero_gradients": arguments.zero_gradient}
     given |= {"constants": arguments.constant, "precision": arguments.precision}
@@ -131,14 +146,10 @@ def _report(arguments: argparse.Namespace):
         )
     if arguments.operator:
         given["operator"] = load("--operator", arguments.operator)
-    if arguments.vary:
-        given["vary"] = True
-    if arguments.no_explain:
-        given["explain"] = False
     given = {name: value for name, value in given.items() if value is not None}
     op = _instance(load("module:object", arguments.target))
     inputs, defaults = _inputs(op, arguments)
-    return check(op, *inputs, seed=arguments.seed, raises=False, options={**defaults, **options}, **given)
+    return op, inputs, {"seed": arguments.seed, "options": {**defaults, **options}, **given}
 
 
 # The object

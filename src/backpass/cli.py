@@ -1,4 +1,5 @@
-"""The command ``backpass``: ``verify`` checks the book's backwards, ``check`` checks yours, ``bench`` times them."""
+"""The command ``backpass``: ``verify`` checks the book's backwards, ``check`` checks yours, ``mutate`` checks what the
+checks notice, ``bench`` times the operations."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from backpass import __version__, check_command, ops, terminal
+from backpass import __version__, check_command, mutate_command, ops, terminal
 from backpass.check_command import DTYPES
 from backpass.stems import no_such
 
 if TYPE_CHECKING:
     from backpass.verify import Overview, Report
 
-COMMANDS = ("verify", "check", "bench")
+COMMANDS = ("verify", "check", "mutate", "bench")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 OPERATIONS = "operations"  # the benchmark of the operations, each by its name
 
@@ -111,6 +112,20 @@ def _parser() -> argparse.ArgumentParser:
     check_command.add_arguments(check)
     check.set_defaults(
         run=lambda arguments: check_command.run(arguments, lambda text: _say(_coloured(text))), parser=check
+    )
+
+    mutate = commands.add_parser(
+        "mutate",
+        help="show which changes of a backward no check would notice",
+        description="Change a backward in one place at a time (a sign, a factor, an axis, a sum, an operand), and\n"
+        "check each changed version. A change that survives shows what the inputs do not reach.",
+    )
+    mutate_command.add_arguments(mutate)
+    mutate.set_defaults(
+        run=lambda arguments: check_command.run(
+            arguments, lambda text: _say(_coloured(text)), mutate_command.survey
+        ),
+        parser=mutate,
     )
 
     bench = commands.add_parser(

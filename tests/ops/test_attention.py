@@ -205,6 +205,15 @@ def test_the_gradient_of_a_bias_of_16_bits_sums_in_float32():
 # What is saved, and what is refused
 
 
+@pytest.mark.parametrize("head_order", ["consecutive", "interleaved"])
+def test_the_saved_queries_are_the_scaled_ones_in_their_own_order(head_order):
+    q, k, v, _ = draw()
+    _, saved = ops.attention.forward(q, k, v, scale=0.25, head_order=head_order)
+    torch.testing.assert_close(saved.q, 0.25 * q)
+    assert saved.k is k and saved.v is v
+    assert saved[4:] == (0.25, head_order, None)
+
+
 def test_the_weights_are_most_of_what_is_saved():
     b, n_kv, g, s, d = 2, 3, 2, 64, 8
     q, k, v, _ = draw(s, s, n_kv, g, d, d, leading=(b,))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, namespace, sum_to_shape, transpose, widened
+from backpass.arrays import Array, as_number, as_type_of, namespace, sum_to_shape, transpose, widened
 from backpass.ops import matmul, softmax
 from backpass.ops import scale as scaling  # `scale` is forward's option
 from backpass.ops._heads import causal_mask, heads_by_group, heads_in_order, inverse_root
@@ -36,11 +36,11 @@ SHAPES = (
 class Saved(NamedTuple):
     """The scaled queries, the keys, the values, and the weights, which outgrow all else."""
 
-    scaled: scaling.Saved
-    q: Array  # [*, n_kv, g·s_q, d], scaled
+    q: Array  # [*, n_h, s_q, d], scaled
     k: Array  # [*, n_kv, s_k, d]
     v: Array  # [*, n_kv, s_k, d_v]
     a: Array  # [*, n_kv, g·s_q, s_k]
+    scale: float
     head_order: str
     bias: tuple[int, ...] | None  # its shape
 
@@ -70,59 +70,57 @@ def forward(
     check_causal(causal, causal_variant)
     check_head_order(head_order)
     check_scale(scale)
-    heads, s_q, n_kv, s_k = *q.shape[-3:-1], *k.shape[-3:-1]
-    factor = inverse_root(max(q.shape[-1], 1), xp) if scale is None else scale
+    n_kv, s_q, s_k = k.shape[-3], q.shape[-2], k.shape[-2]
+    scale = inverse_root(max(q.shape[-1], 1), xp) if scale is None else as_number(scale)
 
-    # The heads that share a key head are one longer sequence of queries: [*, n_kv, g · s_q, d].
-    queries, scaled = scaling.forward(heads_by_group(widened(q), n_kv, head_order), factor=factor)
-    by_head = queries.shape[:-1]  # [*, n_kv, g, s_q]
-    rows = (*by_head[:-2], by_head[-2] * s_q)
-    queries = xp.reshape(queries, (*rows, q.shape[-1]))
-    s, _ = matmul.forward(queries, transpose(widened(k)))
+    queries = widened(q) * scale
+    s = _in_rows(queries, n_kv, head_order) @ transpose(widened(k))
     if bias is not None or causal:
-        s = xp.reshape(s, (*by_head, s_k))
-        s = s if bias is None else s + _bias_by_group(widened(bias), n_kv, heads, head_order)
+        s = _in_heads(s, q.shape, head_order)
+        s = s if bias is None else s + widened(bias)
         s = xp.where(causal_mask(s_q, s_k, causal_variant, like=s), s, -math.inf) if causal else s
-        s = xp.reshape(s, (*rows, s_k))
+        s = _in_rows(s, n_kv, head_order)
     a, _ = softmax.forward(s)
-    y, _ = matmul.forward(a, widened(v))
-    y = as_type_of(heads_in_order(xp.reshape(y, (*by_head, v.shape[-1])), head_order), q)
+    y = _in_heads(a @ widened(v), q.shape, head_order)
     shape = None if bias is None else tuple(bias.shape)
-    return y, Saved(scaled, as_type_of(queries, q), k, v, as_type_of(a, q), head_order, shape)
+    return as_type_of(y, q), Saved(as_type_of(queries, q), k, v, as_type_of(a, q), scale, head_order, shape)
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array, Array | None]:
     """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``, ``dv[*, n_kv, s_k, d_v]`` and ``dbias`` of the bias's shape
     (None without one) from ``dy[*, n_h, s_q, d_v]``."""
-    scaled, q, k, v, a, head_order, bias = check_saved(saved, Saved)
-    *leading, n_kv, g, s_q, _ = scaled.shape
-    s_k, d_v = v.shape[-2:]
-    xp = check_cotangent(dy, (*leading, n_kv * g, s_q, d_v), like=v)
+    q, k, v, a, scale, head_order, bias = check_saved(saved, Saved)
+    xp = check_cotangent(dy, (*q.shape[:-1], v.shape[-1]), like=v)
+    shape, n_kv = q.shape, k.shape[-3]
+    q, k, v, a, dy = (widened(x) for x in (q, k, v, a, dy))
+    q, dy = _in_rows(q, n_kv, head_order), _in_rows(dy, n_kv, head_order)
 
-    rows = (*leading, n_kv, g * s_q)
-    dy, q, a = (widened(x) for x in (dy, q, a))
-    dy = xp.reshape(heads_by_group(dy, n_kv, head_order), (*rows, d_v))
-    da, dv = matmul.backward(dy, matmul.Saved(a, widened(v)))
-    ds = softmax.backward(da, softmax.Saved(a))
+    # In the forward pass y was a v; so now each factor's gradient is dy times the other factor.
+    dv = transpose(a) @ dy
+    da = dy @ transpose(v)
+    ds = a * (da - xp.sum(da * a, axis=-1, keepdims=True))
 
-    # In the forward pass the bias was added to the scores, perhaps one number to many; so now their gradient is its own.
-    dbias = None
-    if bias is not None:
-        dbias = heads_in_order(xp.reshape(ds, (*leading, n_kv, g, s_q, s_k)), head_order)
-        dbias = as_type_of(sum_to_shape(dbias, bias), v)
-    dq, dk = matmul.backward(ds, matmul.Saved(q, transpose(widened(k))))
-    dq = heads_in_order(scaling.backward(xp.reshape(dq, scaled.shape), scaled), head_order)
-    return as_type_of(dq, v), as_type_of(transpose(dk), v), as_type_of(dv, v), dbias
+    # In the forward pass the scores were scale · q kᵀ, plus a bias, perhaps one number added to many. The saved q has the
+    # scale in it already.
+    dq = _in_heads(ds @ k, shape, head_order) * scale
+    dk = transpose(ds) @ q
+    dbias = None if bias is None else sum_to_shape(_in_heads(ds, shape, head_order), bias)
+    dq, dk, dv, dbias = (None if x is None else as_type_of(x, saved.v) for x in (dq, dk, dv, dbias))
+    return dq, dk, dv, dbias
 
 
-def _bias_by_group(bias: Array, n_kv: int, heads: int, head_order: str) -> Array:
-    """The bias with its axis of heads, if it has one, split as the scores have it, ``[*, n_kv, g, s_q, s_k]``."""
-    xp = namespace(bias)
-    if len(bias.shape) < 3:
-        return bias
-    if bias.shape[-3] != heads:
-        return xp.expand_dims(bias, axis=-3)
-    return heads_by_group(bias, n_kv, head_order)
+def _in_rows(x: Array, n_kv: int, head_order: str) -> Array:
+    """``x[*, n_h, s_q, d]`` with the heads that share a key head as one longer sequence: ``[*, n_kv, g·s_q, d]``."""
+    x = heads_by_group(x, n_kv, head_order)
+    *leading, g, s_q, d = x.shape
+    return namespace(x).reshape(x, (*leading, g * s_q, d))
+
+
+def _in_heads(x: Array, shape: tuple[int, ...], head_order: str) -> Array:
+    """``x[*, n_kv, g·s_q, d]`` as ``[*, n_h, s_q, d]``, n_h and s_q being those of ``shape``: what ``_in_rows`` undoes."""
+    *leading, n_kv, _, d = x.shape
+    heads, s_q = shape[-3:-1]
+    return heads_in_order(namespace(x).reshape(x, (*leading, n_kv, heads // n_kv, s_q, d)), head_order)
 
 
 def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, has_bias=True):

@@ -10,6 +10,7 @@ from backpass.verify.checking import METHODS, check
 from backpass.verify.diagnosis import Diagnosis, diagnose
 from backpass.verify.drawing import cases, draw
 from backpass.verify.report import Report, Row, VerificationError
+from backpass.verify.survivors import Survey, mutate
 
 __all__ = [
     "METHODS",
@@ -17,10 +18,12 @@ __all__ = [
     "Overview",
     "Report",
     "Row",
+    "Survey",
     "VerificationError",
     "cases",
     "check",
     "check_all",
     "diagnose",
     "draw",
+    "mutate",
 ]

@@ -34,11 +34,12 @@ REDUCTIONS = {"sum": ("mean", "max"), "mean": ("sum",), "max": ("min",)}
 
 
 class Mutant(NamedTuple):
-    """One change: the line it is in, as written, and the change itself."""
+    """One change: the line it is in, as written and counted from the function's first, and the change itself."""
 
     line: str
     change: str
     tree: ast.Module
+    number: int
 
 
 def mutants(
@@ -64,7 +65,8 @@ def mutants(
             text = ast.unparse(tree)
             if text not in seen:
                 seen.add(text)
-                yield Mutant(lines[node.lineno - 1].strip(), _change(original, index, replacement), tree)
+                change = _change(original, index, replacement)
+                yield Mutant(lines[node.lineno - 1].strip(), change, tree, node.lineno)
 
 
 def reached(module: ModuleType, name: str) -> dict[str, FunctionType]:
@@ -90,10 +92,13 @@ def rebuilt(module: ModuleType, changes: Mapping[str, object]) -> dict[str, obje
     return scope
 
 
-def compiled(mutant: Mutant, module: ModuleType) -> dict[str, object]:
-    """The names of ``module`` with one of its functions changed."""
+def compiled(
+    mutant: Mutant, module: ModuleType, nonlocals: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """The names of ``module`` with one of its functions changed, which sees ``nonlocals`` too."""
     (function,) = mutant.tree.body
     scope = rebuilt(module, {function.name: None})
+    scope.update(nonlocals or {})
     exec(compile(mutant.tree, f"<{module.__name__}: {mutant.change}>", "exec"), scope)
     return scope
 

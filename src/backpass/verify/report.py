@@ -242,7 +242,7 @@ def _place(exception: BaseException) -> str:
     if not (own or frames):
         return ""
     frame = (own or frames)[-1]
-    return f"{_shown(frame.filename)}:{frame.lineno}, in {frame.name}"
+    return f"{file_shown(frame.filename)}:{frame.lineno}, in {frame.name}"
 
 
 def _is_library(filename: str) -> bool:
@@ -252,7 +252,7 @@ def _is_library(filename: str) -> bool:
     )
 
 
-def _shown(filename: str) -> str:
+def file_shown(filename: str) -> str:
     """The file as a reader would name it: relative to the current directory; "cell" in a notebook."""
     path = Path(filename)
     if any(part.startswith("ipykernel_") for part in path.parts):

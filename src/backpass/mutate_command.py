@@ -1,0 +1,74 @@
+"""``backpass mutate``: changes a backward in one place at a time, and shows the changes that no check notices."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from backpass import ops
+from backpass.check_command import Refused, add_subject, asked_for
+
+EPILOG = """\
+examples:
+  backpass mutate own.py:RMSNorm --input 4x6 --input 6
+  backpass mutate softmax --equivalent tests/equivalent_mutants.toml
+
+The target is an operation of the book, at the inputs that backpass verify draws, or
+an object of yours, at inputs given as for backpass check. What survives is either not
+reached at these inputs or computes the same. Changes that compute the same may be
+listed in a TOML file, each under [[mutant]] with its function, line, and change as
+--json prints them. Exits with 0 when every other change was noticed, 1 when one
+survived or the backward does not pass as it is, 2 when the command is not valid.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to its parser."""
+    add_subject(parser, EPILOG)
+    parser.add_argument(
+        "--equivalent", metavar="FILE", help="a TOML file of the changes that compute the same"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the survey as JSON, and nothing else, on standard output"
+    )
+
+
+def survey(arguments: argparse.Namespace):
+    """Mutate what the arguments ask for."""
+    from backpass.verify import VerificationError, mutate
+    from backpass.verify.survivors import METHODS_BY_SPEED, by_check
+
+    equivalent = _listed(arguments.equivalent) if arguments.equivalent else []
+    if arguments.target in ops.STEMS and not (arguments.input or arguments.inputs):
+        op, drawn, keywords = _of_the_book(arguments)
+    else:
+        op, inputs, keywords = asked_for(arguments)
+        drawn = [(inputs, keywords.pop("options"))]
+    methods = keywords.pop("methods", METHODS_BY_SPEED)
+    try:
+        return mutate(op, by_check(drawn, methods, **keywords), equivalent=equivalent)
+    except VerificationError as error:
+        return error.report  # the backward does not pass as it is
+
+
+def _of_the_book(arguments: argparse.Namespace):
+    import numpy as np
+
+    from backpass.verify import cases
+
+    drawn = list(cases(arguments.target, np.random.default_rng(arguments.seed)))
+    methods = {"methods": arguments.method} if arguments.method else {}
+    return ops.load(arguments.target), drawn, {"seed": arguments.seed, **methods}
+
+
+def _listed(path: str) -> list[Mapping[str, str]]:
+    try:
+        listed = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("mutant", [])
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise Refused(f"--equivalent {path}: {error}") from None
+    for entry in listed:
+        if missing := {"function", "line", "change"} - entry.keys():
+            raise Refused(f"--equivalent {path}: a [[mutant]] has no {', '.join(sorted(missing))}")
+    return listed

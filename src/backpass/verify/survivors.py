@@ -1,0 +1,203 @@
+"""Which single changes of a backward a test notices: whether it reaches every sign, factor, axis and sum of it."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import itertools
+import json
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from backpass import terminal
+from backpass.verify.checking import check
+from backpass.verify.mutation import compiled, mutants, reached
+from backpass.verify.progress import Progress
+from backpass.verify.report import NOT_RUN, PASSED, VerificationError, file_shown
+
+# Quick methods first: most changes fall to one comparison of gradients. All are run before a change has survived.
+METHODS_BY_SPEED = ("pytorch", "autograd", "contract", "complex_step", "finite_difference", "symbolic")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change: the function and the line it is in, as written, and what was put in place of what."""
+
+    function: str
+    line: str
+    change: str
+    file: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Survey:
+    """How many changes were made, and which the test did not notice. ``equivalent`` are those of them that are listed as
+    computing the same."""
+
+    name: str
+    made: int
+    survivors: tuple[Change, ...]
+    equivalent: tuple[Change, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the test noticed every change that is not listed as equivalent."""
+        return not self.survivors
+
+    @property
+    def summary(self) -> str:
+        """How many changes were noticed, and how many were not."""
+        noticed = self.made - len(self.survivors) - len(self.equivalent)
+        counts = [f"{noticed} of {self.made} changes noticed"]
+        counts += [f"{len(self.equivalent)} listed as equivalent"] * bool(self.equivalent)
+        counts += [f"{len(self.survivors)} survived"] * bool(self.survivors)
+        return ", ".join(counts)
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The survey as JSON, in ASCII."""
+        plain = {"name": self.name, "passed": self.passed, "summary": self.summary}
+        return json.dumps({**plain, **asdict(self)}, indent=indent)
+
+    def __repr__(self) -> str:
+        lines: list[str] = []
+        by_line = itertools.groupby(
+            sorted(self.survivors, key=lambda change: (change.file, change.number)),
+            key=lambda change: (change.file, change.number, change.function, change.line),
+        )
+        for (file, number, function, line), survivors in by_line:
+            lines += [f"✗ {file}:{number}, in {function}: {line}"]
+            lines += [f"    {survivor.change}" for survivor in survivors]
+        lines += [f"{'✓' if self.passed else '✗'} {self.name}: {self.summary}"]
+        return "\n".join(part for line in lines for part in terminal.folded(line, terminal.width()))
+
+
+def mutate(
+    op: object, test: Callable[[Any], object], *, equivalent: Sequence[Mapping[str, str]] = ()
+) -> Survey:
+    """Change one place of ``op``'s backward at a time, and call ``test`` on each changed version.
+
+    The test notices a change if it raises an exception; ``check`` in it is quicker with ``explain=False``. ``op`` is a module, a class or an object with ``forward`` and
+    ``backward``, or a ``torch.autograd.Function``; functions of its module that the backward calls are changed too.
+    ``equivalent`` lists changes that compute the same, each with its ``function``, ``line`` and ``change``.
+
+    Raises TypeError when there is no source of the backward to change, and whatever the test raises for the backward as
+    it is.
+    """
+    name = _name(op)
+    listed = {(entry["function"], entry["line"], entry["change"]) for entry in equivalent}
+    survivors: list[Change] = []
+    made = 0
+    with Progress(name) as progress:
+        test(_unchanged(op))
+        for change, changed in changes(op):
+            made += 1
+            progress.now(f"change {made}, {len(survivors)} survived")
+            if not _raises(test, changed):
+                survivors.append(change)
+    known = [change for change in survivors if (change.function, change.line, change.change) in listed]
+    return Survey(name, made, tuple(c for c in survivors if c not in known), tuple(known))
+
+
+def by_check(
+    drawn: Sequence[tuple[Sequence[object], Mapping[str, object]]],
+    methods: Sequence[str] = METHODS_BY_SPEED,
+    **keywords: Any,
+) -> Callable[[object], None]:
+    """A test for ``mutate``: ``check`` at each of several inputs and options, and other keywords of ``check``."""
+
+    def test(op: object) -> None:
+        for method in methods:
+            for inputs, options in drawn:
+                given = copy.deepcopy(tuple(inputs))  # a changed backward may write over them
+                report = check(
+                    op, *given, methods=[method], options=options, explain=False, raises=False, **keywords
+                )
+                if any(row.verdict not in (PASSED, NOT_RUN) for row in report.rows):
+                    raise VerificationError(report)
+
+    return test
+
+
+def changes(op: object) -> Iterator[tuple[Change, object]]:
+    """Each single change of the backward, and of the functions of its module that it calls, with the changed ``op``."""
+    backward = _function(op)
+    module = sys.modules[backward.__module__]
+    called = [reached(module, name) for name in backward.__code__.co_names]
+    helpers = {name: function for found in called for name, function in found.items()}
+    for function in (backward, *(other for other in helpers.values() if other is not backward)):
+        for mutant in mutants(function):
+            scope = compiled(mutant, module, inspect.getclosurevars(function).nonlocals)
+            made = scope["backward"] if function is backward else _compiled_in(scope, backward)
+            change = Change(
+                f"{_name(op)}.{function.__name__}".removeprefix("backward."),
+                mutant.line,
+                mutant.change,
+                file_shown(function.__code__.co_filename),
+                function.__code__.co_firstlineno + mutant.number - 1,
+            )
+            yield change, _with_backward(op, made)
+
+
+def _unchanged(op: object) -> object:
+    """``op`` with its backward compiled from its source: how changed versions run."""
+    backward = _function(op)
+    module = sys.modules[backward.__module__]
+    return _with_backward(op, _compiled_in({**vars(module)}, backward))
+
+
+def _compiled_in(scope: dict[str, object], function: FunctionType) -> object:
+    """The function, with its decorators, compiled from its source to look names up in ``scope``."""
+    scope.update(inspect.getclosurevars(function).nonlocals)
+    exec(compile(textwrap.dedent(inspect.getsource(function)), f"<{function.__name__}>", "exec"), scope)
+    return scope[function.__name__]
+
+
+def _function(op: object) -> FunctionType:
+    """The function that ``op.backward`` is, without decorators. Raises TypeError if its source cannot be changed."""
+    function = inspect.unwrap(getattr(op, "backward", None))
+    function = getattr(function, "__func__", function)
+    try:
+        (parsed,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (TypeError, OSError, SyntaxError):
+        parsed = None
+    if not isinstance(parsed, ast.FunctionDef):
+        raise TypeError(
+            f"op: expected {_name(op)}.backward to be a function written with def in a file or cell"
+        )
+    return function
+
+
+def _with_backward(op: object, backward: object) -> object:
+    """``op`` with another backward."""
+    if isinstance(op, (ModuleType, SimpleNamespace)):
+        return SimpleNamespace(**{**vars(op), "backward": backward})
+    if isinstance(op, type):
+        return type(op.__name__, (op,), {"backward": backward})
+    changed = copy.copy(op)
+    changed.__class__ = type(type(op).__name__, (type(op),), {"backward": backward})
+    return changed
+
+
+def _raises(test: Callable[[Any], object], op: object) -> bool:
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            test(op)
+        except Exception:
+            return True
+    return False
+
+
+def _name(op: object) -> str:
+    if isinstance(op, SimpleNamespace) and not hasattr(op, "__name__"):
+        return "backward"
+    return (getattr(op, "__name__", None) or type(op).__name__).rpartition(".")[2]
