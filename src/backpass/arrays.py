@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import array_api_compat
+import array_api_compat.numpy
 import numpy as np
 
 Array = Any  # whatever implements the array API: numpy.ndarray, torch.Tensor, interpreters' Array
@@ -27,6 +28,8 @@ def namespace(*arrays: Array | None) -> ModuleType:
 
     Raises TypeError when they come from different libraries.
     """
+    if arrays and all(type(array) is np.ndarray for array in arrays):
+        return array_api_compat.numpy  # as below, without its search among all libraries
     return array_api_compat.array_namespace(*(a for a in arrays if a is not None))
 
 

@@ -18,9 +18,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import zip_longest
 from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from backpass.arrays import Array, is_array, namespace, size
 
@@ -269,6 +271,22 @@ def check_inputs(text: str, **arrays: Array | None):
 
     Raises TypeError (not an array, mixed libraries, dtypes or devices) or ValueError (shapes).
     """
+    if all(array is None or type(array) is np.ndarray for array in arrays.values()):
+        facts = ((name, None if a is None else (a.shape, a.dtype)) for name, a in arrays.items())
+        return _check_numpy(text, tuple(facts))
+    return _check(text, arrays)
+
+
+@lru_cache(maxsize=1024)
+def _check_numpy(text: str, facts: tuple[tuple[str, tuple | None], ...]):
+    """Check NumPy arrays by their shapes and dtypes, on which nothing else depends, and remember those that pass.
+    Arrays without memory stand in for them."""
+    return _check(
+        text, {name: fact and np.broadcast_to(np.empty((), fact[1]), fact[0]) for name, fact in facts}
+    )
+
+
+def _check(text: str, arrays: dict[str, Array | None]):
     shapes = parse(text)
     given = [spec for spec in shapes.inputs if arrays[spec.name] is not None or not spec.optional]
     for spec in given:

@@ -3,5 +3,6 @@
 - ``counting``: numbers that count every operation done to them;
 - ``symbolic``: SymPy expressions;
 - ``closed_world``: the mechanism both share;
-- ``exact``: whether two expressions are equal, decided exactly.
+- ``exact``: whether two expressions are equal, decided exactly;
+- ``derivatives``: all derivatives of an expression in one pass.
 """

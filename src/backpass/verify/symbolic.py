@@ -27,6 +27,7 @@ from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 NAME = "symbolic"
 ACCURACY = 1e-9  # of a region's numbers
 ELEMENTS = 24  # of all inputs together, where the shape cannot be made smaller: beyond, expressions grow long
+DIGITS = 30  # of its numbers while they are computed
 POINTS = 64  # at most, to see each comparison come out both ways
 DENOMINATOR = 10**6  # of a point's coordinates
 SYMBOLS = 72  # of all inputs together, where the shape can be made smaller; beyond, it is made smaller still
@@ -80,7 +81,7 @@ class _Region:
     point: dict[Any, Any]
     signs: dict[Any, int]
     gradients: dict[int, Array | None]
-    loss: Any
+    derivatives: dict[int, np.ndarray]  # of Σ dy·y, by position of the input
     terms: dict[str, np.ndarray]
     has_maximum: bool
 
@@ -117,12 +118,27 @@ def _around_a_point(case: Case, inputs: tuple[Any, ...], rng: np.random.Generato
         gradients = case.by_position(_computed(case, "backward", (dy, saved)))
     y, dy = y.to_numpy(), dy.to_numpy()
     _refuse_if_max_matters(y.flat, session.fresh)
-    loss = sum((a * b for a, b in zip(dy.flat, y.flat, strict=True)), start=sympy.Integer(0))
+    loss = sympy.Add(*(sympy.Mul(a, b, evaluate=False) for a, b in zip(dy.flat, y.flat, strict=True)))
+    expected = _derivatives(loss, {at: inputs[at].to_numpy() for at in case.derived})
     names = zip(case.subject.input_names, inputs, strict=False)
     terms = {name: value.to_numpy() for name, value in names if isinstance(value, Array)}
     return _Region(
-        point, session.decided, gradients, loss, {**terms, "y": y, "dy": dy}, has_maximum=bool(session.fresh)
+        point,
+        session.decided,
+        gradients,
+        expected,
+        {**terms, "y": y, "dy": dy},
+        has_maximum=bool(session.fresh),
     )
+
+
+def _derivatives(loss: Any, inputs: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    from backpass.interpreters.derivatives import derivatives
+
+    found = iter(derivatives(loss, [symbol for x in inputs.values() for symbol in x.flat]))
+    return {
+        at: np.array([next(found) for _ in x.flat], dtype=object).reshape(x.shape) for at, x in inputs.items()
+    }
 
 
 class _Point(dict):
@@ -239,7 +255,7 @@ def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
     how = f"every element, exactly{where}, at shape {list(x.shape)}{proved}"
     zero = True
     for region in regions:
-        expected = np.array([region.loss.diff(symbol) for symbol in x.flat], dtype=object).reshape(x.shape)
+        expected = region.derivatives[at]
         gradient = region.gradients[at]
         got = np.zeros(x.shape, dtype=object) if gradient is None else gradient.to_numpy()
         if got.shape != x.shape or not all(map(exact.equal, got.flat, expected.flat)):
@@ -264,8 +280,17 @@ def _explained(got: np.ndarray, expected: np.ndarray, region: _Region, seconds: 
 
 
 def _evaluated(array: np.ndarray, point: dict[Any, Any]) -> np.ndarray:
+    """The floating-point values of expressions at a point. A shared sub-expression is evaluated once."""
     import sympy
 
-    elements = [sympy.sympify(element) for element in array.flat]
-    flat = [float(e.evalf(subs={s: point[s] for s in sorted(e.free_symbols, key=str)})) for e in elements]
-    return np.array(flat).reshape(array.shape)
+    from backpass.interpreters.derivatives import arguments_first
+
+    nodes = arguments_first(sympy.Tuple(*array.flat))
+    values = {}
+    for symbol in sorted({node for node in nodes if node.is_Symbol}, key=str):
+        values[symbol] = sympy.Float(point[symbol], DIGITS)
+    known: dict[int, Any] = {}
+    for node in nodes:
+        arguments = [known[id(argument)] for argument in node.args]
+        known[id(node)] = values[node] if node.is_Symbol else node.func(*arguments) if arguments else node
+    return np.array([float(value) for value in known[id(nodes[-1])]]).reshape(array.shape)
