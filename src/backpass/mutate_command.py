@@ -13,7 +13,7 @@ from backpass.check_command import Refused, add_subject, asked_for
 EPILOG = """\
 examples:
   backpass mutate own.py:RMSNorm --input 4x6 --input 6
-  backpass mutate softmax --equivalent tests/equivalent_mutants/softmax.toml
+  backpass mutate swiglu --equivalent tests/equivalent_mutants/swiglu.toml
 
 The target is an operation of the book, at the inputs that backpass verify draws, or
 an object of yours, at inputs given as for backpass check. What survives is either not
