@@ -10,6 +10,10 @@
       const wide = line && formula.getBoundingClientRect().width > line.clientWidth;
       formula.closest("span.math").classList.toggle("wide", Boolean(wide));
     }
+    // Typeset formulas are a few pixels wider than they look.
+    for (const box of document.querySelectorAll(".derivation-right, div.math, pre")) {
+      box.classList.toggle("scrolls", box.scrollWidth > box.clientWidth + 12);
+    }
     for (const box of document.querySelectorAll(boxes)) {
       const scrolls = box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "visible";
       if (scrolls) {

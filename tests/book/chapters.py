@@ -11,10 +11,16 @@ from backpass.derivation import Derivation
 
 BOOK = Path(__file__).parents[2]
 _CELL = re.compile(r"^(`{3,})\{code-cell\}[^\n]*\n(.*?)^\1\s*$", re.DOTALL | re.MULTILINE)
-_FENCE = re.compile(
-    r"^(`{3,}|~{3,}|:{3,})(?!\{(?:exercise|solution|admonition|note|tip|important|warning)).*?^\1\s*$",
-    re.DOTALL | re.MULTILINE,
-)
+_FENCE = re.compile(r"(?P<fence>`{3,}|~{3,}|:{3,})(?:\{(?P<name>[\w-]+)\})?.*")
+_WORDS = (
+    "exercise",
+    "solution",
+    "admonition",
+    "note",
+    "tip",
+    "important",
+    "warning",
+)  # directives that hold prose
 
 
 @cache
@@ -30,9 +36,21 @@ def code_cells(page: Path) -> list[str]:
 
 
 def prose(page: Path) -> str:
-    """The page without its header, code cells and other literal blocks."""
+    """The page without its header, code cells and other literal blocks; with what exercises, solutions and boxes say."""
     text = re.sub(r"\A---\n.*?\n---\n", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return _FENCE.sub("", text)
+    kept, literal = [], ""
+    for line in text.split("\n"):
+        match = _FENCE.fullmatch(line)
+        if literal:
+            closes = match and not match["name"] and line.startswith(literal) and not line.strip(literal[0])
+            literal = "" if closes else literal
+        elif match and match["name"] and match["name"].startswith(_WORDS):
+            pass  # it opens; its end is a fence alone
+        elif match and (match["name"] or line.strip(match["fence"][0])):
+            literal = match["fence"]
+        elif not match:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 @cache

@@ -2,7 +2,9 @@
 
 from html.parser import HTMLParser
 
-from backpass.derivation import derive
+import pytest
+
+from backpass.derivation import DerivationError, derive
 
 
 class Cells(HTMLParser):
@@ -77,6 +79,9 @@ def test_lines_number_through_a_notebook_and_keep_their_numbers():
     again = derive(first.text, name="first")
     last = derive("2 x = x + x", name="first", after=first)
     assert [d.first_number for d in (first, other, again, last)] == [1, 3, 1, 4]
+    with pytest.raises(DerivationError):
+        derive("2 x = x", name="first", after=first)
+    assert derive("x - x = 0", name="first", after=first).first_number == 5
     assert 'id="first-4"' in last._repr_html_() and str(last).startswith("(4)")
 
 

@@ -48,7 +48,11 @@ def derive(
     """
     derivation = Derivation(text, name, after, operation, forward, names, options, sizes)
     derivation.first_number = _first_number(derivation)
-    derivation.check()
+    try:
+        derivation.check()
+    except DerivationError:
+        del _numbered[derivation.name, derivation.text]  # what is refused takes no numbers
+        raise
     return derivation
 
 
