@@ -10,9 +10,11 @@
       const wide = line && formula.getBoundingClientRect().width > line.clientWidth;
       formula.closest("span.math").classList.toggle("wide", Boolean(wide));
     }
-    // Typeset formulas are a few pixels wider than they look.
+    // A formula has a copy for screen readers, which is out of sight and may be wider.
     for (const box of document.querySelectorAll(".derivation-right, div.math, pre")) {
-      box.classList.toggle("scrolls", box.scrollWidth > box.clientWidth + 12);
+      const formula = box.querySelector("mjx-math");
+      const width = formula ? formula.getBoundingClientRect().width : box.scrollWidth;
+      box.classList.toggle("scrolls", width > box.clientWidth + 1);
     }
     for (const box of document.querySelectorAll(boxes)) {
       const scrolls = box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "visible";
