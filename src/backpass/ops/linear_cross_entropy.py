@@ -69,7 +69,7 @@ def forward(
 
     total, dx, dw, db = None, xp.zeros_like(rows), None, None
     for start in range(0, max(m, 1), chunk):
-        stop = start + chunk
+        stop = min(start + chunk, m)
         loss, part, dw, db = _add_chunk(rows[start:stop, ...], w, targets[start:stop], b, dw, db)
         total, dx = plus(total, loss), with_rows(dx, part, start)
 
