@@ -63,7 +63,7 @@ def forward(
     xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b)
     check_bool(wide=wide)
     rows, targets = as_matrix(x), xp.reshape(t, (-1,))
-    m, h, V = rows.shape[0], *w.shape
+    (m, h), V = rows.shape, w.shape[1]
     chunk = chosen_chunk(chunk, m, h, V)
     targets, divisor = check_targets(targets, V, ignore_index, reduction)
 
