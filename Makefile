@@ -43,10 +43,11 @@ lab: .venv/.lab ## open the chapters in JupyterLab
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab]'
 	@touch $@
 
-lint: $(READY) ## check style, formatting, and that imports run one way
+lint: $(READY) ## check style, formatting, types, and that imports run one way
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
+	@$(BIN)/mypy
 
 format: $(READY) ## format the code
 	@$(BIN)/ruff check --fix .
@@ -56,4 +57,4 @@ bench: $(READY) ## time operations and kernels and write the records to benchmar
 	@$(BIN)/backpass bench
 
 clean: ## delete what was built; .venv stays
-	rm -rf _build .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf _build .pytest_cache .ruff_cache .import_linter_cache .mypy_cache

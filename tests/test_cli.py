@@ -467,17 +467,18 @@ class TestHelp:
         assert cli.main([]) == 2
         assert "check every backward by every independent method" in capsys.readouterr().out
 
-    @pytest.mark.parametrize("command", [[], ["verify"], ["check"], ["bench"]])
+    @pytest.mark.parametrize("command", [[], ["verify"], ["check"], ["mutate"], ["bench"]])
     def test_help_names_what_there_is(self, capsys, command):
         with pytest.raises(SystemExit) as caught:
             cli.main([*command, "--help"])
         assert caught.value.code == 0
         named = {"": "verify", "verify": "softmax", "check": "own.py:RMSNorm", "bench": "roofline"}
+        named |= {"mutate": "--equivalent"}
         assert named[command[0] if command else ""] in capsys.readouterr().out
 
     def test_a_mistyped_command_suggests_the_nearest(self, capsys):
         assert "no command is called 'verfy'; did you mean 'verify'?" in refused(capsys, "verfy", "softmax")
-        assert "no command is called 'qqq'; there are: verify, check, bench" in refused(capsys, "qqq")
+        assert "no command is called 'qqq'; there are: verify, check, mutate, bench" in refused(capsys, "qqq")
 
     def test_version(self, capsys):
         with pytest.raises(SystemExit):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import cmath
 import math
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +34,7 @@ def namespace(*arrays: Array | None) -> ModuleType:
     return array_api_compat.array_namespace(*(a for a in arrays if a is not None))
 
 
-def size(shape: tuple[int, ...]) -> int:
+def size(shape: Sequence[int]) -> int:
     """Number of elements of an array of that shape; 1 for the shape of a scalar."""
     return math.prod(shape)
 

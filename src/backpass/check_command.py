@@ -116,8 +116,8 @@ def run(arguments: argparse.Namespace, show: Callable[[str], None], report_of: C
         if isinstance(error, (TypeError, ValueError, LookupError)) and _is_ours(error):
             message = " ".join(str(error.args[0] if error.args else error).split())
             refuse(re.sub(r"^\w+", lambda word: _ARGUMENTS.get(word[0], word[0]), message))
-        error = error.__cause__ if isinstance(error, _Raised) else error
-        traceback.print_exception(type(error), error, _users(error.__traceback__))
+        cause = (error.__cause__ if isinstance(error, _Raised) else None) or error
+        traceback.print_exception(type(cause), cause, _users(cause.__traceback__))
         return 2
     show(report.to_json() if arguments.json else str(report))
     if not arguments.json and hasattr(report, "having"):
@@ -213,6 +213,7 @@ def _from_file(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent))
     name = f"{name}_" if name in sys.modules or not name.isidentifier() else name
     spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # as for every file.py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     with _raising():

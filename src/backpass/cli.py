@@ -278,16 +278,16 @@ def _bench(arguments: argparse.Namespace) -> int:
         if name not in there and name not in stems:
             arguments.parser.error(no_such("benchmark", name, [*there, *stems]))
     of_operations = [name for name in arguments.names if name not in there]
-    runs = {name: [] for name in arguments.names if name in there}
+    runs: dict[str, list[str]] = {name: [] for name in arguments.names if name in there}
     if of_operations:
         runs[OPERATIONS] = of_operations
     options = [f"--device={arguments.device}"] if arguments.device else []
     failed = []
     with tempfile.TemporaryDirectory() as discarded:
         options += ["--quick", f"--results={discarded}"] if arguments.quick else []
-        for name, only in (runs or dict.fromkeys(there, ())).items():
+        for name, only in (runs or {name: [] for name in there}).items():
             _say(" ".join([name, *only]))
-            command = [sys.executable, BENCHMARKS / f"{name}.py", *only, *options]
+            command: list[str | Path] = [sys.executable, BENCHMARKS / f"{name}.py", *only, *options]
             if subprocess.run(command, check=False).returncode:
                 failed.append(name)
     if failed:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import zip_longest
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -82,12 +82,12 @@ class Shapes:
         axes = (axis for spec in self.inputs for axis in spec.axes)
         return frozenset(letter for axis in axes if is_product(axis) for letter in letters_of(axis))
 
-    def bind(self, arrays: dict[str, Array | None]) -> dict[str, int | tuple[int, ...]]:
+    def bind(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Lengths of letters and leading groups in the arrays given, inputs or outputs, by name.
 
         Raises ValueError naming the first array that does not fit.
         """
-        lengths: dict[str, int | tuple[int, ...]] = {}
+        lengths: dict[str, Any] = {}
         found_in: dict[str, str] = {}
         given = [spec for spec in self.inputs if arrays.get(spec.name) is not None]
         products = []
@@ -112,7 +112,7 @@ class Shapes:
                     _bind_product(spec, shape, *at, lengths, found_in)
         return lengths
 
-    def dimensions(self, arrays: dict[str, Array | None]) -> dict[str, int]:
+    def dimensions(self, arrays: Mapping[str, Any]) -> dict[str, int]:
         """What the FLOP formulas are given: each letter, ``m`` for the number of elements in the leading
         axes (``m_a`` for those of ``*a``), ``has_b`` for each optional input ``b``, and ``size_b``, its number of
         elements, where ``b`` is broadcast."""
@@ -241,7 +241,7 @@ def _check_broadcast(spec: Spec, shape: tuple[int, ...], lengths: dict, found_in
         raise ValueError(f"{spec.name}: expected {spec} with {what}; got shape {list(shape)}")
 
 
-def _pair(spec: Spec, shape: tuple[int, ...]) -> list[tuple[str, int | tuple[int, ...]]]:
+def _pair(spec: Spec, shape: tuple[int, ...]) -> list[tuple[str, Any]]:
     """Each axis of the declaration beside its length, the group beside its tuple of lengths."""
     at = spec.group
     rank = len(spec.axes) - (at is not None)
@@ -292,7 +292,7 @@ def _check(text: str, arrays: dict[str, Array | None]):
     for spec in given:
         _check_type(spec, arrays[spec.name])
     kinds = {spec.name: kind(arrays[spec.name]) for spec in given}
-    floating = next((spec.name for spec in given if not spec.integer), None)
+    floating = next((spec.name for spec in given if not spec.integer), "")
     for spec in given[1:]:
         first = given[0].name
         _check_same(spec.name, kinds[spec.name], kinds[first], f"{first}'s", ("library", "device"))
@@ -327,14 +327,14 @@ def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Kind):
     return namespace(dy)
 
 
-def check_saved(saved: object, expected: type[Record]) -> Record:
+def check_saved(saved: Any, expected: type[Record]) -> Record:
     """Return ``saved`` if it is what forward returned second. Raises TypeError otherwise, before it is unpacked.
 
     A Saved belongs to one module: neither another operation's nor, for an operation, its kernel's is accepted.
     """
     came = type(saved)
     if came is not expected and _identity(came) != _identity(expected):
-        wanted = f"Saved({', '.join(expected._fields)})"
+        wanted = f"Saved({', '.join(_identity(expected)[2])})"
         raise TypeError(
             f"saved: expected what forward returned second, {wanted}; got {_whose(came, expected)}"
         )
@@ -355,7 +355,7 @@ def _whose(came: type, expected: type) -> str:
     return f"{came.__module__.removeprefix('backpass.') if of_this_stem else stem}'s Saved"
 
 
-def _check_type(spec: Spec, array: object) -> None:
+def _check_type(spec: Spec, array: Any) -> None:
     if not is_array(array):
         raise TypeError(f"{spec.name}: expected an array {spec}; got {type(array).__name__}")
     kinds = "integral" if spec.integer else ("real floating", "complex floating")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import PurePath
+from typing import Any
 
 
 class Source:
@@ -27,9 +28,10 @@ def source(*objects: object) -> Source:
     return Source(*objects)
 
 
-def _unwrap(thing: object) -> object:
+def _unwrap(thing: Any) -> Any:
     """A function itself, not what decorates it; a Triton kernel keeps it in ``fn``."""
-    return inspect.unwrap(getattr(thing, "fn", thing))
+    function: Any = getattr(thing, "fn", thing)
+    return inspect.unwrap(function)
 
 
 def _text(thing: object) -> str:
@@ -37,6 +39,6 @@ def _text(thing: object) -> str:
 
 
 def _file(thing: object) -> str:
-    parts = PurePath(inspect.getsourcefile(_unwrap(thing))).parts
+    parts = PurePath(inspect.getsourcefile(_unwrap(thing)) or "").parts
     start = len(parts) - 1 - parts[::-1].index("backpass")
     return "/".join(("src", *parts[start:]))

@@ -28,7 +28,7 @@ def check_eps(eps: object) -> None:
         return
     if not isinstance(eps, Real):
         raise TypeError(f"eps: expected a real number; got {type(eps).__name__}")
-    if not eps >= 0:
+    if not float(eps) >= 0:
         raise ValueError(f"eps: expected a number of at least 0; got {eps}")
 
 

@@ -55,7 +55,7 @@ class Cost:
         return page(("kind", "forward", "backward"), self._rows(), caption=self._title)
 
 
-def count(op: object, *inputs: object, **options: object) -> Cost:
+def count(op: Any, *inputs: object, **options: object) -> Cost:
     """Run forward and backward on numbers that count themselves, with a random cotangent.
 
     ``inputs`` are NumPy arrays, shapes, or None; ``options`` are forward's. The count is of what ran at

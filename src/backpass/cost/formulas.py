@@ -18,7 +18,7 @@ class Flops(NamedTuple):
     backward: Any
 
 
-def formula(op: object, *inputs: object, **options: object) -> Flops:
+def formula(op: Any, *inputs: object, **options: object) -> Flops:
     """``forward_flops`` and ``backward_flops`` at the shapes of ``inputs``: integers.
 
     Each formula is passed what its signature names: letters of SHAPES, ``m`` for the product of the leading
@@ -32,7 +32,7 @@ def formula(op: object, *inputs: object, **options: object) -> Flops:
     return Flops(_call(op, op.forward_flops, values), _call(op, op.backward_flops, values))
 
 
-def symbolic_formula(op: object, **known: object) -> Flops:
+def symbolic_formula(op: Any, **known: object) -> Flops:
     """The formulas as SymPy expressions of positive integer symbols, one a letter; optional inputs are given,
     and options that are words or switches, such as a reduction, have their defaults.
 
@@ -49,7 +49,7 @@ def latex(op: object, **known: object) -> Flops:
     return Flops(*map(sympy.latex, symbolic_formula(op, **known)))
 
 
-def dimensions(op: object, *inputs: object, **options: object) -> dict[str, int]:
+def dimensions(op: Any, *inputs: object, **options: object) -> dict[str, int]:
     """The letters that the formulas name, and their values at these inputs."""
     op = load(op)
     values = _values(op, inputs, options)

@@ -68,7 +68,7 @@ def _named(op: Any, inputs: Sequence[object], make: Callable) -> dict[str, Array
     for key, value in zip(names, inputs, strict=False):
         if value is not None and not is_array(value) and not _is_shape(value):
             raise TypeError(f"{key}: expected an array, a shape such as (2, 3), or None; got {value!r}")
-        found[key] = make(key, tuple(value)) if _is_shape(value) else value
+        found[key] = make(key, tuple(value)) if isinstance(value, (tuple, list)) else value
     return found
 
 
@@ -83,4 +83,4 @@ def _parameters(function: Callable) -> list[str]:
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, (tuple, list)) and all(isinstance(n, Integral) and n >= 0 for n in value)
+    return isinstance(value, (tuple, list)) and all(isinstance(n, Integral) and int(n) >= 0 for n in value)

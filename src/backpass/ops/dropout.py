@@ -76,7 +76,7 @@ def _dropped(values: Array, mask: Array, p: float) -> Array:
 def _check_options(p: object, seed: object) -> None:
     if not isinstance(p, Real):
         raise TypeError(f"p: expected a probability, a real number; got {type(p).__name__}")
-    if not 0 <= p <= 1:
+    if not 0 <= float(p) <= 1:
         raise ValueError(f"p: expected a probability from 0 to 1; got {p}")
     if not isinstance(seed, Integral):
         raise TypeError(f"seed: expected an integer; got {type(seed).__name__}")

@@ -22,7 +22,7 @@ Derived on the page ``operations/feed_forward``. The formulas are those of ``act
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backpass.arrays import Array
 from backpass.ops import gelu, linear, relu, swiglu
@@ -42,7 +42,7 @@ class Saved(NamedTuple):
     activation: str
     up: linear.Saved  # x[*, h]
     gate: linear.Saved | None  # the same x
-    activated: tuple  # ReLU: a[*, f]; GELU: u[*, f]; with a gate u[*, f] and g[*, f]
+    activated: Any  # ReLU: a[*, f]; GELU: u[*, f]; with a gate u[*, f] and g[*, f]
     down: linear.Saved  # a[*, f]
 
 

@@ -101,7 +101,7 @@ def _sums(a: Array, b: Array, c: Array, chunk: int | None, *, reverse: bool = Fa
 
 def _chunks(a: Array, chunk: int) -> list[slice]:
     """The rows of ``a[*, s, r]``, ``chunk`` at a time."""
-    return [slice(start, start + chunk) for start in range(0, a.shape[-2], chunk)]
+    return [slice(start, min(start + chunk, a.shape[-2])) for start in range(0, a.shape[-2], chunk)]
 
 
 def _of_one_side(scores: Array, reverse: bool) -> Array:

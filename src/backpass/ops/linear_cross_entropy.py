@@ -63,13 +63,13 @@ def forward(
     xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b)
     check_bool(wide=wide)
     rows, targets = as_matrix(x), xp.reshape(t, (-1,))
-    m, h, V = rows.shape[0], *w.shape
+    (m, h), V = rows.shape, w.shape[1]
     chunk = chosen_chunk(chunk, m, h, V)
     targets, divisor = check_targets(targets, V, ignore_index, reduction)
 
     total, dx, dw, db = None, xp.zeros_like(rows), None, None
     for start in range(0, max(m, 1), chunk):
-        stop = start + chunk
+        stop = min(start + chunk, m)
         loss, part, dw, db = _add_chunk(rows[start:stop, ...], w, targets[start:stop], b, dw, db)
         total, dx = plus(total, loss), with_rows(dx, part, start)
 

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from functools import reduce
 from itertools import accumulate
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backpass.arrays import Array, as_type_of, namespace, transpose, widened
 from backpass.ops import matmul, simplex_norm, softmax, sphere_norm
@@ -53,7 +53,7 @@ class Saved(NamedTuple):
     k: Array  # [*, s_k, d]
     v: Array  # [*, s_k, d_v]
     factors: tuple[Array, ...]  # p of [*, s_q, s_k], in float32 for inputs of 16 bits; none where p is 1
-    weights: tuple  # what the normalisation saved: a[*, s_q, s_k], and with simplex and sphere its divisor[*, s_q, 1]
+    weights: Any  # what the normalisation saved: a[*, s_q, s_k], and with simplex and sphere its divisor[*, s_q, 1]
     normalization: str
     causal_variant: str | None
 
