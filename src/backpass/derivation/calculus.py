@@ -38,6 +38,8 @@ class Calculus:
         self._definitions: dict[sympy.Symbol, sympy.Expr] = {}
         self._expanded: dict[sympy.Symbol, sympy.Expr] = {}
         self._derivatives: dict[tuple, sympy.Expr] = {}
+        self._partials: dict[tuple[sympy.Expr, sympy.Symbol], sympy.Expr] = {}
+        self._symbols: dict[sympy.Expr, list[sympy.Symbol]] = {}
         self._maxima: dict[tuple, sympy.Symbol] = {}
         self._slopes: set[sympy.Symbol] = set()  # the unknown derivatives of maxima
 
@@ -128,17 +130,31 @@ class Calculus:
         key = value, symbol
         if key not in self._derivatives:
             terms = []
-            for used in sorted(value.free_symbols, key=str):
+            for used in self._used(value):
                 if used == symbol:
-                    terms.append(sympy.diff(value, used))
+                    terms.append(self._partial(value, used))
                 elif (inner := self.definition(used)) is not None:
-                    terms.append(sympy.diff(value, used) * self._chain_rule(inner, symbol))
+                    if inner_derivative := self._chain_rule(inner, symbol):
+                        terms.append(self._partial(value, used) * inner_derivative)
                 elif used in self.maxima:
                     slope = sympy.Symbol(f"∂{used}/∂{symbol}", real=True)
                     self._slopes.add(slope)
-                    terms.append(sympy.diff(value, used) * slope)
+                    terms.append(self._partial(value, used) * slope)
             self._derivatives[key] = sympy.Add(*terms)
         return self._derivatives[key]
+
+    def _used(self, value: sympy.Expr) -> list[sympy.Symbol]:
+        """The symbols of a number, in order."""
+        if value not in self._symbols:
+            self._symbols[value] = sorted(value.free_symbols, key=str)
+        return self._symbols[value]
+
+    def _partial(self, value: sympy.Expr, used: sympy.Symbol) -> sympy.Expr:
+        """The derivative of a number with respect to a symbol that it contains, worked out once."""
+        key = value, used
+        if key not in self._partials:
+            self._partials[key] = sympy.diff(value, used)
+        return self._partials[key]
 
     def _without_slopes(self, value: sympy.Expr) -> sympy.Expr:
         """A derivative, which must not depend on those of the maxima."""
@@ -185,8 +201,8 @@ class Calculus:
             value = self.definition(self.element(variable, indices))
             self._derivatives[key] = sympy.Add(
                 *(
-                    sympy.diff(value, used) * self._moved_symbol(used, still)
-                    for used in sorted(value.free_symbols, key=str)
+                    self._partial(value, used) * self._moved_symbol(used, still)
+                    for used in self._used(value)
                 )
             )
         return self._derivatives[key]
