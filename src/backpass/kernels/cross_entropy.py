@@ -28,10 +28,10 @@ from backpass.kernels.launch import (
     check_tensor,
     check_tensors,
     fits,
+    needs_launch,
     row_start,
     rows_of,
     tile,
-    to_be_filled,
     whole_rows,
 )
 from backpass.shapes import check_cotangent, check_saved, check_targets
@@ -67,7 +67,7 @@ def forward(
     t = t.contiguous()
 
     losses, top, total = (torch.empty(t.shape, dtype=accumulator(x.dtype), device=x.device) for _ in range(3))
-    if to_be_filled(losses):
+    if needs_launch(losses):
         forward_launch(x, t, losses, top, total).run()
     return reduced(losses, divisor).to(x.dtype), Saved(x, t, top, total, divisor)
 
@@ -79,7 +79,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     check_cotangent(dy, (), like=x)
 
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if to_be_filled(dx):
+    if needs_launch(dx):
         dy = dy.to(total.dtype)
         each = dy if divisor is None else dy / divisor
         backward_launch(x, t, top, total, each, dx).run()
@@ -95,17 +95,17 @@ def reduced(losses: torch.Tensor, divisor: float | None) -> torch.Tensor:
 def forward_launch(x, t, losses, top, total) -> Launch:
     """The launch that writes a loss, the largest score and the sum for each row of ``x[*, V]``, of any strides; the
     loss of an ignored row is 0."""
-    x, walk = rows_of(x)
-    arguments = {"x_ptr": x, "t_ptr": t, "loss_ptr": losses, "top_ptr": top, "total_ptr": total, **walk}
+    x, strides = rows_of(x)
+    arguments = {"x_ptr": x, "t_ptr": t, "loss_ptr": losses, "top_ptr": top, "total_ptr": total, **strides}
     return _launch(_forward, arguments, x)
 
 
 def backward_launch(x, t, top, total, each, dx) -> Launch:
     """The launch that writes ``dx[*, V]``, contiguous, for losses whose gradient is ``each[]``. ``dx`` may be ``x``: a
     score is read by the thread that writes its gradient, and before."""
-    x, walk = rows_of(x)
+    x, strides = rows_of(x)
     arguments = {"x_ptr": x, "t_ptr": t, "top_ptr": top, "total_ptr": total, "each_ptr": each, "dx_ptr": dx}
-    return _launch(_backward, {**arguments, **walk}, x)
+    return _launch(_backward, {**arguments, **strides}, x)
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:

@@ -28,8 +28,8 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    needs_launch,
     row_start,
-    to_be_filled,
 )
 from backpass.shapes import check_cotangent, check_saved, parse
 
@@ -140,7 +140,7 @@ def declare(shapes: str, formulas: tuple | Callable[..., tuple], examples: Seque
         check_tensors(shapes, **arrays)
         formula, _ = choose(**chosen)
         y = _empty_like(arrays[inputs[0]])
-        if to_be_filled(y):
+        if needs_launch(y):
             _launch(formula, [*arrays.values()], [y], chosen).run()
         values = {**arrays, output: y, **chosen}
         return y, Saved(*(values[name] for name in Saved._fields))
@@ -152,7 +152,7 @@ def declare(shapes: str, formulas: tuple | Callable[..., tuple], examples: Seque
         check_cotangent(dy, like.shape, like=like)
         _, formula = choose(**chosen)
         gradients = tuple(_empty_like(like) for _ in inputs)
-        if to_be_filled(like):
+        if needs_launch(like):
             _launch(formula, [dy, *arrays.values()], gradients, chosen).run()
         return gradients if len(inputs) > 1 else gradients[0]
 

@@ -29,10 +29,10 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    needs_launch,
     packed,
     row_start,
     rows_of,
-    to_be_filled,
 )
 from backpass.shapes import Kind, check_cotangent, check_saved, check_tokens, kind
 
@@ -66,7 +66,7 @@ def forward(t: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, Saved]:
         check_tokens(t, V)
 
     y = torch.empty((*t.shape, h), dtype=w.dtype, device=w.device)
-    if to_be_filled(y):
+    if needs_launch(y):
         forward_launch(packed(t).reshape(-1), w.resolve_neg(), y).run()
     return y, Saved(t, (V, h), kind(w))
 
@@ -78,11 +78,11 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     check_cotangent(dy, (*t.shape, h), like)
 
     dw = torch.empty((V, h), dtype=dy.dtype, device=dy.device)
-    if to_be_filled(dw):
+    if needs_launch(dw):
         tokens, order = torch.sort(packed(t).reshape(-1), stable=True)
         first = torch.searchsorted(tokens, torch.arange(V + 1, device=t.device))
         sums = torch.empty((len(tokens) // BLOCK, h), dtype=accumulator(dy.dtype), device=dy.device)
-        if to_be_filled(sums):
+        if needs_launch(sums):
             blocks_launch(dy, tokens, order, sums).run()
         owners_launch(dy, order, first, sums, dw).run()
     return dw
@@ -97,8 +97,8 @@ def forward_launch(t: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Launch:
 
 def blocks_launch(dy: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, sums: torch.Tensor) -> Launch:
     """The launch that writes ``sums[b]`` for every block b of ``BLOCK`` sorted tokens that are all the same."""
-    dy, walk = rows_of(dy)
-    arguments = {"dy_ptr": dy, "tokens_ptr": tokens, "order_ptr": order, "sums_ptr": sums, **walk}
+    dy, strides = rows_of(dy)
+    arguments = {"dy_ptr": dy, "tokens_ptr": tokens, "order_ptr": order, "sums_ptr": sums, **strides}
     constants = {"BLOCK": BLOCK, "WIDE": TRITON_DTYPES[sums.dtype]}
     return _by_rows(_backward_blocks, arguments, sums, sums.dtype, **constants)
 
@@ -108,8 +108,15 @@ def owners_launch(
 ) -> Launch:
     """The launch that writes every row of ``dw[V, h]``: of row v, the rows of dy from ``order[first[v]]`` to
     before ``order[first[v + 1]]``, whole blocks of them from ``sums``."""
-    dy, walk = rows_of(dy)
-    arguments = {"dy_ptr": dy, "order_ptr": order, "first_ptr": first, "sums_ptr": sums, "dw_ptr": dw, **walk}
+    dy, strides = rows_of(dy)
+    arguments = {
+        "dy_ptr": dy,
+        "order_ptr": order,
+        "first_ptr": first,
+        "sums_ptr": sums,
+        "dw_ptr": dw,
+        **strides,
+    }
     constants = {"BLOCK": BLOCK, "WIDE": TRITON_DTYPES[sums.dtype]}
     return _by_rows(_backward_rows, arguments, dw, sums.dtype, **constants)
 

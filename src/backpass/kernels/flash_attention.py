@@ -35,11 +35,11 @@ from backpass.kernels.launch import (
     capability,
     check_tensor,
     check_tensors,
+    needs_launch,
     on_rows,
     packed,
     row_start,
     rows_of,
-    to_be_filled,
 )
 from backpass.shapes import (
     check_causal,
@@ -140,7 +140,7 @@ def forward(
     ahead = None if not causal else s_k - s_q if causal_variant == "lower_right" else 0
     scale = max(d, 1) ** -0.5 if scale is None else float(scale)
     saved = Saved(q, k, v, y, lse, ahead, scale, head_order, tile)
-    if to_be_filled(lse):
+    if needs_launch(lse):
         forward_launch(saved).run()
     return y, saved
 
@@ -179,15 +179,15 @@ def backward_launches(
     dv: torch.Tensor,
 ) -> Iterator[Launch]:
     """The launches that write Δ, then dk and dv, then dq, all contiguous: those that have something to write."""
-    if to_be_filled(saved.y):
+    if needs_launch(saved.y):
         yield delta_launch(dy, saved.y, delta)
     else:
         delta.zero_()  # the values have no width, or there are none
     numbers = {"lse_ptr": packed(saved.lse), "delta_ptr": delta}
-    if to_be_filled(dk) or to_be_filled(dv):
+    if needs_launch(dk) or needs_launch(dv):
         written = {"dk_ptr": dk, "dv_ptr": dv}
         yield _launch(_backward_keys, "keys", saved, {"dy": dy}, numbers | written, SCALE=saved.scale)
-    if to_be_filled(dq):
+    if needs_launch(dq):
         written = {"dq_ptr": dq}
         yield _launch(_backward_queries, "queries", saved, {"dy": dy}, numbers | written, SCALE=saved.scale)
 
@@ -195,8 +195,8 @@ def backward_launches(
 def delta_launch(dy: torch.Tensor, y: torch.Tensor, delta: torch.Tensor) -> Launch:
     """The launch that writes the sums of dy ∘ y over the width of a head; of dy, which may have any strides, one for each
     row."""
-    dy, walk = rows_of(dy)
-    return on_rows(_backward_delta, {"dy_ptr": dy, "y_ptr": packed(y), "delta_ptr": delta, **walk}, y)
+    dy, strides = rows_of(dy)
+    return on_rows(_backward_delta, {"dy_ptr": dy, "y_ptr": packed(y), "delta_ptr": delta, **strides}, y)
 
 
 def _launch(
@@ -215,9 +215,11 @@ def _launch(
     kept = triton.cdiv(s_k, chosen.keys) if part == "keys" else triton.cdiv(s_q, chosen.queries)
     heads = math.prod(k.shape[:-2]) if part == "keys" else math.prod(q.shape[:-2])
 
-    walks = [_walk(name, x) for name, x in {"q": q, "k": k, "v": v, **strided}.items()]
+    operands = {"q": q, "k": k, "v": v, **strided}
     sizes = {"n_kv": n_kv, "g": n_h // n_kv, "s_q": s_q, "s_k": s_k, "ahead": saved.ahead or 0, "tiles": kept}
-    arguments = {name: value for walk in (*walks, contiguous, sizes) for name, value in walk.items()}
+    arguments = {**contiguous, **sizes}
+    for name, x in operands.items():
+        arguments |= _strides_of(name, x)
     constants |= {
         "CAUSAL": saved.ahead is not None,
         "CONSECUTIVE": saved.head_order == "consecutive",
@@ -259,7 +261,7 @@ def _factor_dtype(dtype: torch.dtype) -> tl.dtype:
     return tl.float16 if dtype == torch.float16 else TRITON_DTYPES[dtype]
 
 
-def _walk(name: str, x: torch.Tensor) -> dict[str, Any]:
+def _strides_of(name: str, x: torch.Tensor) -> dict[str, Any]:
     """``x[*, n, s, d]`` as a kernel's arguments: where it lies, and its strides as ``[b, n, s, d]``. Leading axes that
     one stride does not walk are copied."""
     x = x.resolve_neg().reshape(math.prod(x.shape[:-3]), *x.shape[-3:])

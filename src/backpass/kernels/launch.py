@@ -116,7 +116,7 @@ def row_start(rows, length_1, length_2, stride_0, stride_1, stride_2):
 TRITON_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
-def to_be_filled(result: torch.Tensor) -> bool:
+def needs_launch(result: torch.Tensor) -> bool:
     """Whether there is an element to write. Where torch.compile asks for shapes there is none: no launch is prepared
     either, since with lengths that are symbols the sizes of its blocks take minutes."""
     return not isinstance(result, FakeTensor) and result.numel() > 0

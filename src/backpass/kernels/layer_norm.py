@@ -29,14 +29,14 @@ from backpass.kernels.launch import (
     check_tensor,
     check_tensors,
     fits,
+    needs_launch,
     on_rows,
     on_tiles,
     packed,
     row_start,
     rows_of,
-    to_be_filled,
 )
-from backpass.kernels.sums_over_rows import ended, new_parts, on_columns
+from backpass.kernels.sums_over_rows import allocate_partials, on_columns, reduce_partials
 from backpass.shapes import check_cotangent, check_eps, check_saved
 
 SHAPES = "x[*, n>0], w[n]?, b[n]? -> y[*, n]"
@@ -73,7 +73,7 @@ def forward(
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     wide = accumulator(x.dtype)
     mean, rstd = (torch.empty(x.shape[:-1], dtype=wide, device=x.device) for _ in range(2))
-    if to_be_filled(y):
+    if needs_launch(y):
         forward_launch(x, packed(w), packed(b), y, mean, rstd, eps).run()
     return y, Saved(x, mean, rstd, w, b is not None)
 
@@ -86,18 +86,26 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor
     check_cotangent(dy, x.shape, like=x)
 
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    dw = None if w is None else new_parts(x, ROW_BYTES, TILE_BYTES)
-    db = new_parts(x, ROW_BYTES, TILE_BYTES) if has_b else None
-    if to_be_filled(dx):
+    dw = None if w is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
+    db = allocate_partials(x, ROW_BYTES, TILE_BYTES) if has_b else None
+    if needs_launch(dx):
         for launch in backward_launches(dy, packed(x), mean, rstd, packed(w), dx, dw, db):
             launch.run()
-    return dx, ended(dw, x.dtype), ended(db, x.dtype)
+    return dx, reduce_partials(dw, x.dtype), reduce_partials(db, x.dtype)
 
 
 def forward_launch(x, w, b, y, mean, rstd, eps: float) -> Launch:
     """The launch that writes y, mean and rstd, contiguous, from ``x[*, n]``, of any strides."""
-    x, walk = rows_of(x)
-    arguments = {"x_ptr": x, "w_ptr": w, "b_ptr": b, "y_ptr": y, "mean_ptr": mean, "rstd_ptr": rstd, **walk}
+    x, strides = rows_of(x)
+    arguments = {
+        "x_ptr": x,
+        "w_ptr": w,
+        "b_ptr": b,
+        "y_ptr": y,
+        "mean_ptr": mean,
+        "rstd_ptr": rstd,
+        **strides,
+    }
     if fits(y, ROW_BYTES):
         return on_rows(_forward_rows, arguments, y, EPS=float(eps))
     return on_tiles(_forward_tiles, arguments, y, TILE_BYTES, EPS=float(eps))
@@ -105,8 +113,8 @@ def forward_launch(x, w, b, y, mean, rstd, eps: float) -> Launch:
 
 def backward_launches(dy, x, mean, rstd, w, dx, dw, db) -> list[Launch]:
     """The launches that write dx and the parts of dw and db from ``dy[*, n]``, of any strides."""
-    dy, walk = rows_of(dy)
-    given = {"dy_ptr": dy, "x_ptr": x, "mean_ptr": mean, "rstd_ptr": rstd, **walk}
+    dy, strides = rows_of(dy)
+    given = {"dy_ptr": dy, "x_ptr": x, "mean_ptr": mean, "rstd_ptr": rstd, **strides}
     of_rows = {**given, "w_ptr": w, "dx_ptr": dx}
     sums = {"dw_ptr": dw, "db_ptr": db}
     parts = next((each for each in (dw, db) if each is not None), None)
@@ -127,7 +135,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
         x = torch.empty(4096, n, dtype=dtype, device="meta")
         w = torch.empty(n, dtype=dtype, device="meta")
         row = torch.empty(4096, dtype=wide, device="meta")
-        parts = new_parts(x, ROW_BYTES, TILE_BYTES)
+        parts = allocate_partials(x, ROW_BYTES, TILE_BYTES)
         yield case, forward_launch(x, w, w, x, row, row, 1e-5)
         for launch in backward_launches(x, x, row, row, w, x, parts, parts):
             yield case, launch

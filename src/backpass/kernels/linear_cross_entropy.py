@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from backpass.kernels import cross_entropy
-from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors, to_be_filled
+from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors, needs_launch
 from backpass.shapes import (
     Kind,
     check_bool,
@@ -79,7 +79,7 @@ def forward(
     scores = torch.empty((min(chunk, m), V), **like)
     losses = torch.empty(m, **sums)
     each = torch.ones((), **sums)
-    for start in range(0, m if to_be_filled(losses) else 0, chunk):
+    for start in range(0, m if needs_launch(losses) else 0, chunk):
         part = slice(start, start + chunk)
         z = scores[: len(rows[part])]
         if b is None:

@@ -28,14 +28,14 @@ from backpass.kernels.launch import (
     check_tensor,
     check_tensors,
     fits,
+    needs_launch,
     on_rows,
     on_tiles,
     packed,
     row_start,
     rows_of,
-    to_be_filled,
 )
-from backpass.kernels.sums_over_rows import ended, new_parts, on_columns
+from backpass.kernels.sums_over_rows import allocate_partials, on_columns, reduce_partials
 from backpass.shapes import check_cotangent, check_eps, check_saved
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
@@ -72,7 +72,7 @@ def forward(
 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rstd = torch.empty(x.shape[:-1], dtype=wide, device=x.device)
-    if to_be_filled(y):
+    if needs_launch(y):
         forward_launch(x, packed(w), y, rstd, eps).run()
     return y, Saved(x, rstd, w)
 
@@ -84,17 +84,17 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor
     check_cotangent(dy, x.shape, like=x)
 
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    dw = None if w is None else new_parts(x, ROW_BYTES, TILE_BYTES)
-    if to_be_filled(dx):
+    dw = None if w is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
+    if needs_launch(dx):
         for launch in backward_launches(dy, packed(x), rstd, packed(w), dx, dw):
             launch.run()
-    return dx, ended(dw, x.dtype)
+    return dx, reduce_partials(dw, x.dtype)
 
 
 def forward_launch(x, w, y, rstd, eps: float) -> Launch:
     """The launch that writes y and rstd, contiguous, from ``x[*, n]``, of any strides."""
-    x, walk = rows_of(x)
-    arguments = {"x_ptr": x, "w_ptr": w, "y_ptr": y, "rstd_ptr": rstd, **walk}
+    x, strides = rows_of(x)
+    arguments = {"x_ptr": x, "w_ptr": w, "y_ptr": y, "rstd_ptr": rstd, **strides}
     if fits(y, ROW_BYTES):
         return on_rows(_forward_rows, arguments, y, EPS=float(eps))
     return on_tiles(_forward_tiles, arguments, y, TILE_BYTES, EPS=float(eps))
@@ -102,8 +102,8 @@ def forward_launch(x, w, y, rstd, eps: float) -> Launch:
 
 def backward_launches(dy, x, rstd, w, dx, dw) -> list[Launch]:
     """The launches that write dx and the parts of dw from ``dy[*, n]``, of any strides."""
-    dy, walk = rows_of(dy)
-    given = {"dy_ptr": dy, "x_ptr": x, "rstd_ptr": rstd, **walk}
+    dy, strides = rows_of(dy)
+    given = {"dy_ptr": dy, "x_ptr": x, "rstd_ptr": rstd, **strides}
     of_rows = {**given, "w_ptr": w, "dx_ptr": dx}
     if fits(dx, ROW_BYTES):
         programs = None if dw is None else len(dw)
@@ -122,7 +122,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
         x = torch.empty(4096, n, dtype=dtype, device="meta")
         w = torch.empty(n, dtype=dtype, device="meta")
         row = torch.empty(4096, dtype=wide, device="meta")
-        parts = new_parts(x, ROW_BYTES, TILE_BYTES)
+        parts = allocate_partials(x, ROW_BYTES, TILE_BYTES)
         yield case, forward_launch(x, w, x, row, 1e-5)
         for launch in backward_launches(x, x, row, w, x, parts):
             yield case, launch

@@ -25,10 +25,10 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    needs_launch,
     packed,
     row_start,
     rows_of,
-    to_be_filled,
 )
 from backpass.shapes import check_cotangent, check_saved
 
@@ -73,7 +73,7 @@ def _turned(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, sign: int
 ) -> torch.Tensor:
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if to_be_filled(y):
+    if needs_launch(y):
         launch(x, packed(cos), packed(sin), y, interleaved, sign).run()
     return y
 
@@ -87,8 +87,8 @@ def launch(
     m = y.numel() // (2 * k)
     columns = min(triton.next_power_of_2(k), PAIRS)
     rows = PAIRS // columns
-    x, walk = rows_of(x)
-    arguments = {"x_ptr": x, "cos_ptr": cos, "sin_ptr": sin, "y_ptr": y, **walk, "m": m, "s": s, "k": k}
+    x, strides = rows_of(x)
+    arguments = {"x_ptr": x, "cos_ptr": cos, "sin_ptr": sin, "y_ptr": y, **strides, "m": m, "s": s, "k": k}
     wide = TRITON_DTYPES[accumulator(y.dtype)]
     constants = {"SIGN": sign, "ROWS": rows, "COLUMNS": columns, "WIDE": wide}
     kernel = _turn_neighbours if interleaved else _turn_halves

@@ -17,7 +17,7 @@ from backpass.kernels.launch import TRITON_DTYPES, Launch, accumulator, fits, ti
 PROGRAMS = 264
 
 
-def new_parts(x: torch.Tensor, row_bytes: int, tile_bytes: int) -> torch.Tensor:
+def allocate_partials(x: torch.Tensor, row_bytes: int, tile_bytes: int) -> torch.Tensor:
     """Room for the sums of each program over rows of ``x[*, n]``: ``[parts, n]``, in the dtype computed in."""
     n = x.shape[-1]
     m = x.numel() // n
@@ -28,7 +28,7 @@ def new_parts(x: torch.Tensor, row_bytes: int, tile_bytes: int) -> torch.Tensor:
     return torch.empty((parts, n), dtype=accumulator(x.dtype), device=x.device)
 
 
-def ended(parts: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+def reduce_partials(parts: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     """The sum of ``[parts, n]`` over the parts, ``[n]``, rounded once; None for None."""
     return None if parts is None else torch.sum(parts, dim=0).to(dtype)
 
