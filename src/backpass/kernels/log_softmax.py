@@ -1,7 +1,7 @@
-"""The logarithm of softmax over the last axis, in Triton: the functions of
-``backpass.ops.log_softmax``, where the formulas are.
+"""The logarithm of softmax over the last axis, in Triton.
 
-Derived on the page ``operations/cross_entropy``. ``softmax_rows`` says how rows are read and written.
+Formulas: ``backpass.ops.log_softmax``. Derived on the page
+``operations/cross_entropy``. ``softmax_rows`` says how rows are read and written.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from backpass.kernels import softmax_rows
-from backpass.kernels.softmax_rows import ROW_BYTES, SHAPES  # noqa: F401 - the kernel's as well
+from backpass.kernels.softmax_rows import ROW_BYTES, SHAPES  # noqa: F401 - for others
 
 
 class Saved(NamedTuple):

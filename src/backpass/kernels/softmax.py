@@ -1,7 +1,7 @@
-"""Softmax over the last axis, in Triton: the functions of ``backpass.ops.softmax``, where
-the formulas are.
+"""Softmax over the last axis, in Triton.
 
-Derived, and timed, on the page ``operations/softmax``. ``softmax_rows`` says how rows are read and written.
+Formulas: ``backpass.ops.softmax``. Derived, and timed, on the page
+``operations/softmax``. ``softmax_rows`` says how rows are read and written.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from backpass.kernels import softmax_rows
-from backpass.kernels.softmax_rows import ROW_BYTES, SHAPES  # noqa: F401 - the kernel's as well
+from backpass.kernels.softmax_rows import ROW_BYTES, SHAPES  # noqa: F401 - for others
 
 
 class Saved(NamedTuple):

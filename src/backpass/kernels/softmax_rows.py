@@ -32,9 +32,9 @@ from backpass.shapes import check_cotangent, check_saved
 
 SHAPES = "x[*, n>0] -> y[*, n]"
 
-# What one program may hold of one operand, in the dtype it computes in. Of an SM's 256 KiB
-# of registers the backward fills half with two operands of 64 KiB, y and dy; the other
-# half is for addresses and temporaries.
+# What one program may hold of one operand, in the dtype it computes in. Of an SM's 256
+# KiB of registers the backward fills half with two operands of 64 KiB, y and dy; the
+# other half is for addresses and temporaries.
 ROW_BYTES = 64 * 1024
 TILE_BYTES = 32 * 1024  # of a longer row
 
@@ -109,12 +109,12 @@ def declare(Saved: type, y, summand, dx, weight=None) -> tuple[Callable, Callabl
 def _forward_rows(
     x_ptr,  # [m, n], of the strides given
     y_ptr,  # [m, n], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
     m, n,
     Y: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = Y(x, top, Σ exp(x − top)), ROWS rows of at most COLUMNS elements a program."""
+    """y = Y(x, top, Σ exp(x − top)), ROWS rows of at most COLUMNS elements per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     inside = (row < m) & (column < n)
@@ -122,8 +122,8 @@ def _forward_rows(
     at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
     x = tl.load(x_ptr + at, mask=inside, other=-float("inf")).to(WIDE)
 
-    # Outside the row the score is −∞ and its exponential 0. A row that is all −∞ has the
-    # maximum −∞ and the sum 0: subtract 0 instead, and take the sum to be 1.
+    # Outside the row the score is −∞ and its exponential 0. A row that is all −∞ has
+    # the maximum −∞ and the sum 0: subtract 0 instead, and take the sum to be 1.
     top = tl.max(x, axis=1, keep_dims=True)
     top = tl.where(top == -float("inf"), 0.0, top)
     total = tl.sum(tl.exp(x - top), axis=1, keep_dims=True)
@@ -137,12 +137,13 @@ def _backward_rows(
     dy_ptr,  # [m, n], of the strides given
     y_ptr,  # [m, n], contiguous
     dx_ptr,  # [m, n], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     m, n,
     WEIGHT: tl.constexpr, SUMMAND: tl.constexpr, DX: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dx = DX(dy, a, Σ SUMMAND(dy, a)), a the weights: ROWS rows of at most COLUMNS elements a program."""
+    """dx = DX(dy, a, Σ SUMMAND(dy, a)) for the weights a, ROWS rows of at most COLUMNS
+    elements per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     inside = (row < m) & (column < n)
@@ -161,17 +162,18 @@ def _backward_rows(
 def _forward_tiles(
     x_ptr,  # [m, n], of the strides given
     y_ptr,  # [m, n], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
     n,
     Y: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = Y(x, top, Σ exp(x − top)), one row a program, in tiles of COLUMNS elements."""
+    """y = Y(x, top, Σ exp(x − top)), one row per program, in tiles of COLUMNS elements."""
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
     y_row = y_ptr + row * n
 
-    # One pass for the maximum and the sum together: when a tile raises the maximum, what
-    # was summed so far was summed against the old one, and e^(old − new) puts that right.
+    # One pass for the maximum and the sum together: when a tile raises the maximum,
+    # what was summed so far was summed against the old one, and e^(old − new) puts that
+    # right.
     top = tl.full([], -float("inf"), WIDE)
     total = tl.zeros([], WIDE)
     for start in range(0, n, COLUMNS):
@@ -195,12 +197,13 @@ def _backward_tiles(
     dy_ptr,  # [m, n], of the strides given
     y_ptr,  # [m, n], contiguous
     dx_ptr,  # [m, n], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     n,
     WEIGHT: tl.constexpr, SUMMAND: tl.constexpr, DX: tl.constexpr,
     COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dx = DX(dy, a, Σ SUMMAND(dy, a)), a the weights: one row a program, in tiles of COLUMNS elements."""
+    """dx = DX(dy, a, Σ SUMMAND(dy, a)) for the weights a, one row per program, in tiles
+    of COLUMNS elements."""
     row = tl.program_id(0).to(tl.int64)
     dy_row = dy_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
     y_row = y_ptr + row * n
