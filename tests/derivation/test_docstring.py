@@ -1,7 +1,12 @@
 """The formulas in the operations' docstrings are what their code computes, and a wrong one is caught."""
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
+import backpass
 from backpass import ops
 from backpass.derivation import DerivationError
 from backpass.derivation.docstring import formulas
@@ -61,3 +66,46 @@ def test_a_docstring_without_formulas_is_named(monkeypatch):
     monkeypatch.setattr(ops.load("softmax"), "__doc__", "Softmax.")
     with pytest.raises(ValueError, match="softmax: the module's docstring has no formulas"):
         formulas("softmax")
+
+
+DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+
+
+def blocks(source: str) -> list[tuple[str, int]]:
+    """The docstrings that hold a ``.. math::``, each by its owner's name, "" for the module's, and how many it holds."""
+    owners = [node for node in ast.walk(ast.parse(source)) if isinstance(node, DOCUMENTED)]
+    counts = [
+        (
+            getattr(node, "name", ""),
+            len(re.findall(r"^\s*\.\. math::", ast.get_docstring(node) or "", re.M)),
+        )
+        for node in owners
+    ]
+    return [(name, count) for name, count in counts if count]
+
+
+def test_every_formula_of_the_package_is_executed():
+    """The first ``.. math::`` of an operation's module is, above. There is no other."""
+    src = Path(backpass.__file__).parent
+    found = {
+        str(path.relative_to(src)): blocks(path.read_text(encoding="utf-8")) for path in src.rglob("*.py")
+    }
+    executed = {f"ops/{stem}.py": [("", 1)] for stem in ops.STEMS}
+    assert {path: where for path, where in found.items() if where} == executed
+
+
+def test_a_formula_that_is_not_executed_is_found():
+    source = '''"""A module.
+
+.. math:: y = x
+.. math:: y = 2 x
+"""
+
+class Saved:
+    def method(self):
+        """Indented:
+
+        .. math:: y = x
+        """
+'''
+    assert blocks(source) == [("", 2), ("method", 1)]

@@ -9,11 +9,13 @@ import functools
 import importlib.util
 import inspect
 import json
+import sys
 import textwrap
 import tomllib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +41,9 @@ class Changed:
     its values."""
 
     stem: str
-    function: str
+    function: str  # the module's own, or "another module's.function", from which the stem's is built
     values: tuple[str, ...]
-    # Constants under which this is the function that runs: the module's own, or "another module's.CONSTANT".
+    # Constants under which this is the function that runs: those of its module, or "another module's.CONSTANT".
     settings: dict[str, int] = field(default_factory=dict)
     # Lengths of letters, and of leading axes, at which a check is given inputs.
     lengths: dict[str, int] = field(default_factory=dict)
@@ -158,36 +160,34 @@ OF_A_LOSS = (
         "and −0 are equal.",
     }
 )
+# Modules with kernels that several stems are built on; those of ``elementwise`` compute nothing themselves.
+SHARED = ("softmax_rows",)
 TABLE = [
-    Changed(
-        "softmax",
-        "_forward_rows",
-        ("x", "top", "exps", "total", "y"),
-        **SCORES,
-        equivalent=NO_SCORES | DIVIDES_ZEROS,
+    Changed("softmax", "_y", ("x", "top", "total"), **SCORES),
+    Changed("log_softmax", "_y", ("x", "top", "total"), **SCORES),
+    *(
+        Changed(
+            stem,
+            "softmax_rows._forward_rows",
+            ("x", "top", "total", "y"),
+            **SCORES,
+            equivalent=NO_SCORES | (DIVIDES_ZEROS if stem == "softmax" else {}),
+        )
+        for stem in ("softmax", "log_softmax")
     ),
-    Changed(
-        "softmax",
-        "_forward_tiles",
-        ("x", "top", "higher", "subtracted", "total", "divisor"),
-        TILES,
-        **SCORES,
-        equivalent=NO_SCORES | DIVIDES_ZEROS | AFTER_THE_LOOP | OF_ONE_TILE,
-    ),
-    Changed(
-        "log_softmax",
-        "_forward_rows",
-        ("x", "top", "below", "total", "y"),
-        **SCORES,
-        equivalent=NO_SCORES,
-    ),
-    Changed(
-        "log_softmax",
-        "_forward_tiles",
-        ("x", "top", "higher", "subtracted", "total", "log_total"),
-        TILES,
-        **SCORES,
-        equivalent=NO_SCORES | AFTER_THE_LOOP | OF_ONE_TILE,
+    *(
+        Changed(
+            stem,
+            "softmax_rows._forward_tiles",
+            ("x", "top", "higher", "subtracted", "total"),
+            TILES,
+            **SCORES,
+            equivalent=NO_SCORES
+            | (DIVIDES_ZEROS if stem == "softmax" else {})
+            | AFTER_THE_LOOP
+            | OF_ONE_TILE,
+        )
+        for stem in ("softmax", "log_softmax")
     ),
     Changed(
         "cross_entropy",
@@ -274,26 +274,25 @@ TABLE = [
     Changed("silu", "_forward", ("x", "sigmoid"), leading=(7,), extremes=(far_from_zero,)),
     Changed("swiglu", "_forward", ("g", "u", "sigmoid"), leading=(7,), extremes=(far_from_zero,)),
     Changed("embedding", "_forward", ("token", "V", "w", "row"), also=unknown_tokens_are_nan),
-    Changed("softmax", "_backward_rows", ("dy", "y", "dx"), lengths={"n": 45}),
-    Changed(
-        "softmax",
-        "_backward_tiles",
-        ("dy", "y", "dot"),
-        TILES,
-        lengths={"n": 45},
-        equivalent={
-            "tl.sum(dy * y, axis=0) → tl.sum(dy * y)": ONE_AXIS,
-            "axis=0 → axis=-1": ONE_AXIS,
-        },
+    Changed("softmax", "_summand", ("dy", "a"), lengths={"n": 45}),
+    Changed("softmax", "_dx", ("dy", "a", "total"), lengths={"n": 45}),
+    Changed("log_softmax", "_weight", ("y",), lengths={"n": 45}),
+    Changed("log_softmax", "_summand", ("dy", "a"), lengths={"n": 45}),
+    Changed("log_softmax", "_dx", ("dy", "a", "total"), lengths={"n": 45}),
+    *(
+        Changed(stem, "softmax_rows._backward_rows", ("dy", "y", "a", "dx"), lengths={"n": 45})
+        for stem in ("softmax", "log_softmax")
     ),
-    Changed("log_softmax", "_backward_rows", ("dy", "y", "dx"), lengths={"n": 45}),
-    Changed(
-        "log_softmax",
-        "_backward_tiles",
-        ("dy", "y", "total"),
-        TILES,
-        lengths={"n": 45},
-        equivalent={"tl.sum(dy, axis=0) → tl.sum(dy)": ONE_AXIS, "axis=0 → axis=-1": ONE_AXIS},
+    *(
+        Changed(
+            stem,
+            "softmax_rows._backward_tiles",
+            ("dy", "y", "a", "total"),
+            TILES,
+            lengths={"n": 45},
+            equivalent={"axis=0 → axis=-1": ONE_AXIS},
+        )
+        for stem in ("softmax", "log_softmax")
     ),
     Changed(
         "cross_entropy",
@@ -498,7 +497,7 @@ def rows_of_formulas() -> list[Changed]:
             continue
         file = FOLDER / f"{stem}.toml"
         listed = tomllib.loads(file.read_text())["mutant"] if file.exists() else []
-        for name in triton_functions(kernels.load(stem)):
+        for name in triton_functions(stem):
             values = python_function(kernels.load(stem), name).__code__.co_varnames
             equivalent = {e["change"]: e["proof"] for e in listed if e["function"] == f"{stem}.{name}"}
             if not any(value.endswith("_ptr") for value in values):
@@ -563,13 +562,23 @@ def names_in(tree: ast.AST) -> Counter:
     return Counter(part.id for part in ast.walk(tree) if isinstance(part, ast.Name))
 
 
-def triton_functions(module) -> list[str]:
-    """Names of the functions that the module itself has Triton compile."""
+def triton_functions(stem: str) -> list[str]:
+    """Names of the functions that Triton compiles of the stem's module, and of one that kernels share, if it is built
+    on that."""
+    module = kernels.load(stem)
+    modules = {"": module} | {f"{name}.": vars(module)[name] for name in SHARED if name in vars(module)}
     return [
-        name
-        for name, value in vars(module).items()
-        if getattr(getattr(value, "fn", None), "__module__", None) == module.__name__
+        prefix + name
+        for prefix, written in modules.items()
+        for name, value in vars(written).items()
+        if getattr(getattr(value, "fn", None), "__module__", None) == written.__name__
     ]
+
+
+def home(row: Changed) -> tuple[object, str]:
+    """The module in which the row's function is written, and its name there."""
+    *module, name = row.function.split(".")
+    return kernels.load(row.stem) if not module else import_module(f"backpass.kernels.{module[0]}"), name
 
 
 def python_function(module, name: str):
@@ -578,14 +587,22 @@ def python_function(module, name: str):
     return getattr(function, "fn", function)
 
 
-def changed_module(module, name: str, mutant, folder, number: int):
+def changed_module(row: Changed, module, name: str, mutant, folder, number: int, monkeypatch):
     """The kernel's module with one function changed, from a file: Triton reads the source of what it compiles."""
     source = inspect.getsource(module)
     before = textwrap.dedent(inspect.getsource(python_function(module, name)))
     assert before in source
     path = folder / f"changed_{number}.py"
     path.write_text(source.replace(before, ast.unparse(mutant.tree) + "\n"))
-    return loaded(path)
+    shared, _, _ = row.function.rpartition(".")
+    return built_on(shared, loaded(path), row.stem, monkeypatch) if shared else loaded(path)
+
+
+def built_on(shared: str, changed, stem: str, monkeypatch):
+    """The kernel's module, loaded anew with a changed module in the place of one that kernels share."""
+    monkeypatch.setitem(sys.modules, f"backpass.kernels.{shared}", changed)
+    monkeypatch.setattr(kernels, shared, changed)
+    return loaded(Path(kernels.__file__).parent / f"{stem}.py")
 
 
 def loaded(path):
@@ -602,7 +619,7 @@ def kernel_fails(kernel, row: Changed, monkeypatch) -> bool:
         if "." in setting:
             monkeypatch.setattr(f"backpass.kernels.{setting}", value)
         else:
-            monkeypatch.setattr(kernel, setting, value)
+            monkeypatch.setitem(kernel.launches.__globals__, setting, value)
     monkeypatch.setattr(kernels, "load", lambda stem: kernel)
     optional = [[spec.name] for spec in parse(kernel.SHAPES).inputs if spec.optional]
     try:
@@ -657,13 +674,12 @@ ROWS = [*TABLE, *rows_of_formulas()]
 @pytest.mark.parametrize("name", ["_forward_tiles", "_backward_tiles"])
 def test_backpass_verify_reaches_the_kernel_of_long_rows(name, tmp_path, monkeypatch, capsys, device):
     """With nothing set: what `backpass verify` runs has rows that one program does not hold."""
-    softmax = kernels.load("softmax")
-    result = {"_forward_tiles": "tl.exp(x - subtracted) / divisor", "_backward_tiles": "y * (dy - dot)"}[name]
-    source = inspect.getsource(softmax)
+    result = {"_forward_tiles": "Y(x, top, total)", "_backward_tiles": "DX(dy, a, total)"}[name]
+    source = inspect.getsource(import_module("backpass.kernels.softmax_rows"))
     assert source.count(result) == 1
     path = tmp_path / f"wrong{name}.py"
     path.write_text(source.replace(result, f"17 * {result}"))
-    wrong = loaded(path)
+    wrong = built_on("softmax_rows", loaded(path), "softmax", monkeypatch)
     monkeypatch.setattr(kernels, "load", lambda stem: wrong)
     assert cli.main(["verify", "softmax", "--json"]) == 1
     reports = json.loads(capsys.readouterr().out)["reports"]
@@ -677,16 +693,15 @@ def test_backpass_verify_reaches_the_kernel_of_long_rows(name, tmp_path, monkeyp
 @pytest.mark.filterwarnings("ignore:tl.where with a non-boolean condition:UserWarning")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.stem}{row.function}")
 def test_every_change_is_caught(row, tmp_path, monkeypatch, device):
-    module = kernels.load(row.stem)
-    function = python_function(module, row.function)
-    made = changes(function, row.values)
+    module, name = home(row)
+    made = changes(python_function(module, name), row.values)
     assert len(made) >= 2
-    assert not kernel_fails(module, row, monkeypatch)
-    survivors = {
-        mutant.change
-        for number, mutant in enumerate(made)
-        if not kernel_fails(changed_module(module, row.function, mutant, tmp_path, number), row, monkeypatch)
-    }
+    assert not kernel_fails(kernels.load(row.stem), row, monkeypatch)
+    survivors = set()
+    for number, mutant in enumerate(made):
+        changed = changed_module(row, module, name, mutant, tmp_path, number, monkeypatch)
+        if not kernel_fails(changed, row, monkeypatch):
+            survivors.add(mutant.change)
     if unnoticed := sorted(survivors - {*row.equivalent}):
         where = f"its row's `equivalent`, or in {FOLDER.name}/{row.stem}.toml"
         pytest.fail(
@@ -706,9 +721,8 @@ def as_toml(row: Changed, change: str) -> str:
 
 @pytest.mark.parametrize("stem", kernels.STEMS)
 def test_no_function_is_left_out(stem, device):
-    """Every function of Triton's in a kernel's module."""
-    functions = triton_functions(kernels.load(stem))
-    missing = set(functions) - {row.function for row in ROWS if row.stem == stem}
+    """Every function of Triton's in a kernel's module, and in one that it is built on."""
+    missing = set(triton_functions(stem)) - {row.function for row in ROWS if row.stem == stem}
     assert not missing, "a function that takes pointers needs a row in TABLE"
 
 

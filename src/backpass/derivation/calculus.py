@@ -200,10 +200,7 @@ class Calculus:
         if key not in self._derivatives:
             value = self.definition(self.element(variable, indices))
             self._derivatives[key] = sympy.Add(
-                *(
-                    self._partial(value, used) * self._moved_symbol(used, still)
-                    for used in self._used(value)
-                )
+                *(self._partial(value, used) * self._moved_symbol(used, still) for used in self._used(value))
             )
         return self._derivatives[key]
 

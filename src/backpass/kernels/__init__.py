@@ -1,9 +1,11 @@
-"""The operations in Triton: the same ``forward`` and ``backward``, on torch tensors, one module a stem.
+"""The operations in Triton: the same ``forward`` and ``backward``, on torch tensors,
+one module per stem.
 
-This is the only folder that imports triton, and it does so when a kernel is loaded, not before. Kernels run
-on a CUDA device; in Triton's interpreter they run on the CPU, slowly, which is how they are tested without
-a GPU. The interpreter is chosen once a process: ``TRITON_INTERPRET=1`` must be set when triton is first
-imported.
+The formulas are those of ``backpass.ops.<stem>``. This is the only folder that imports
+triton, and it imports it only when a kernel is loaded. Kernels run on a CUDA device. In
+Triton's interpreter they run on the CPU, slowly; that is how they are tested without a
+GPU. The interpreter is chosen once per process: ``TRITON_INTERPRET=1`` must be set when
+triton is first imported.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ STEMS = tuple(stem for stem in modules_in("ops") if stem in modules_in("kernels"
 
 
 def load(stem: str) -> ModuleType:
-    """The kernel's module. Raises LookupError when there is none, ImportError, saying why, without triton."""
+    """Return the kernel's module. Raises LookupError if there is no such kernel, and
+    ImportError if torch or triton is not installed."""
     if stem not in STEMS:
         raise LookupError(no_such("kernel", stem, STEMS))
     if missing := _missing():
@@ -30,35 +33,39 @@ def load(stem: str) -> ModuleType:
 
 
 def available() -> str | None:
-    """None where kernels can run; otherwise the reason why they cannot, and what would change that."""
+    """Return None if kernels can run; otherwise the reason why they cannot, and what
+    would change that."""
     if missing := _missing():
         return missing
     if _interpreter_asked_for():
-        too_late = "TRITON_INTERPRET=1 was set after triton had been imported; set it before"
+        too_late = "TRITON_INTERPRET=1 was set after triton was imported; set it before"
         return None if interpreted() else too_late
     import torch
 
     if not torch.cuda.is_available():
-        return "no CUDA device; TRITON_INTERPRET=1, set before triton is imported, runs kernels on the CPU"
+        return "no CUDA device; to run kernels on the CPU, set TRITON_INTERPRET=1 before triton is imported"
     return None
 
 
 def interpreted() -> bool:
-    """Whether kernels of this process run in Triton's interpreter. Imports triton, which settles it."""
+    """Whether kernels of this process run in Triton's interpreter. Imports triton,
+    which decides it."""
     import triton.language as tl
 
     return type(tl.max).__name__ == "InterpretedFunction"
 
 
 def device() -> str:
-    """Where kernels run in this process: "cuda", or "cpu" in the interpreter. Else raises RuntimeError."""
+    """Return where kernels run in this process: "cuda", or "cpu" in the interpreter.
+    Raises RuntimeError if they cannot run."""
     if reason := available():
         raise RuntimeError(reason)
     return "cpu" if interpreted() else "cuda"
 
 
 def interpret_without_cuda() -> None:
-    """Choose Triton's interpreter for this process if there is no CUDA device, and it is not too late."""
+    """Choose Triton's interpreter for this process if there is no CUDA device and
+    triton is not imported yet."""
     import torch
 
     if not torch.cuda.is_available() and "triton" not in sys.modules:

@@ -28,12 +28,14 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    needs_launch,
     row_start,
-    to_be_filled,
 )
 from backpass.shapes import check_cotangent, check_saved, parse
 
-ELEMENTS = 1024  # of an operand, in one program: 8 for each of its 128 threads, 16 bytes of a 16-bit type
+# Of an operand, in one program: 8 for each of its 128 threads, 16 bytes in half
+# precision.
+ELEMENTS = 1024
 WARPS = 4
 AXES = 4  # three of rows, and one along a row
 
@@ -118,8 +120,8 @@ def declare(shapes: str, formulas: tuple | Callable[..., tuple], examples: Seque
         _check(back, ["dy", *kept], options)
         if not kept or not {*kept} <= {*inputs, output}:
             raise TypeError(
-                f"{back.__name__}: after dy, expected arrays of {shapes!r}, then options; "
-                f"got {', '.join(_parameters(back))}"
+                f"{back.__name__}: after dy, expected arrays of {shapes!r}, then "
+                f"options; got {', '.join(_parameters(back))}"
             )
         if (1 + len(kept), len(inputs)) not in _KERNELS:
             raise TypeError(
@@ -140,7 +142,7 @@ def declare(shapes: str, formulas: tuple | Callable[..., tuple], examples: Seque
         check_tensors(shapes, **arrays)
         formula, _ = choose(**chosen)
         y = _empty_like(arrays[inputs[0]])
-        if to_be_filled(y):
+        if needs_launch(y):
             _launch(formula, [*arrays.values()], [y], chosen).run()
         values = {**arrays, output: y, **chosen}
         return y, Saved(*(values[name] for name in Saved._fields))
@@ -152,7 +154,7 @@ def declare(shapes: str, formulas: tuple | Callable[..., tuple], examples: Seque
         check_cotangent(dy, like.shape, like=like)
         _, formula = choose(**chosen)
         gradients = tuple(_empty_like(like) for _ in inputs)
-        if to_be_filled(like):
+        if needs_launch(like):
             _launch(formula, [dy, *arrays.values()], gradients, chosen).run()
         return gradients if len(inputs) > 1 else gradients[0]
 
@@ -163,14 +165,16 @@ def declare(shapes: str, formulas: tuple | Callable[..., tuple], examples: Seque
             ahead, back = choose(**example)
             for case, x, y in telling_shapes(dtype):
                 yield case, _launch(ahead, [x] * len(inputs), [y], example)
-                yield case, _launch(back, [x] * (1 + len(kept)), [y] * len(inputs), example)
+                operands, results = [x] * (1 + len(kept)), [y] * len(inputs)
+                yield case, _launch(back, operands, results, example)
 
     given = " and ".join(f"``{name}[*]``" for name in inputs)
     gradients = " and ".join(f"``d{name}[*]``" for name in inputs)
     forward.__signature__ = signature
     about_options = f" {inspect.getdoc(choose)}" if inspect.getdoc(choose) else ""
     forward.__doc__ = (
-        f"Return ``{output}[*]``, contiguous, from {given}, of any strides.{about_options}\n\n"
+        f"Return ``{output}[*]``, contiguous, from {given}, of any strides."
+        f"{about_options}\n\n"
         "Raises TypeError if an input is not a floating-point tensor on a device where "
         "kernels run, or if dtypes differ; ValueError if shapes differ."
     )
@@ -185,8 +189,8 @@ def _check(formula, arrays: list[str], options: Mapping) -> None:
     taken = _parameters(formula)
     if taken[: len(arrays)] != arrays or not {*taken[len(arrays) :]} <= {*options}:
         raise TypeError(
-            f"{formula.__name__}: expected the parameters {', '.join(arrays)}, then options "
-            f"({', '.join(options) or 'there are none'}); got {', '.join(taken)}"
+            f"{formula.__name__}: expected the parameters {', '.join(arrays)}, then "
+            f"options ({', '.join(options) or 'there are none'}); got {', '.join(taken)}"
         )
 
 
@@ -202,7 +206,8 @@ def _function(formula) -> Callable:
 
 
 def _split(values: Mapping[str, Any], count: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first ``count`` of the values, which are arrays, and the others, which are options."""
+    """The first ``count`` of the values, which are arrays, and the others, which are
+    options."""
     pairs = [*values.items()]
     return dict(pairs[:count]), dict(pairs[count:])
 
@@ -215,8 +220,9 @@ def _empty_like(x: torch.Tensor) -> torch.Tensor:
 def _launch(
     formula, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor], options: Mapping
 ) -> Launch:
-    """The launch that writes ``results = formula(*operands, *numbers)``, contiguous, from
-    operands of any strides; the numbers are those options that the formula takes."""
+    """The launch that writes ``results = formula(*operands, *numbers)``, contiguous,
+    from operands of any strides; the numbers are those options that the formula takes.
+    """
     arguments = strides_of(**dict(zip("abc", operands, strict=False)))
     m, n = arguments["m"], arguments["n"]
     columns = min(triton.next_power_of_2(n), ELEMENTS)
@@ -235,12 +241,13 @@ def _launch(
 
 
 def strides_of(**operands: torch.Tensor) -> dict[str, Any]:
-    """Where a kernel finds the elements of operands of one shape, none empty: each as ``name_ptr`` with its
-    four strides, and the lengths that all share, ``m`` rows of ``n`` elements.
+    """Where a kernel finds the elements of operands of one shape, none empty: each
+    operand as ``name_ptr`` with its four strides, and the lengths that they share,
+    ``m`` rows of ``n`` elements.
 
-    Neighbouring axes that every operand can walk with one stride are merged: contiguous operands become one
-    row, and the halves of a projection, ``[*, 2n]``, rows of n. Operands that leave more than four axes are
-    copied.
+    Neighbouring axes that every operand can walk with one stride are merged: contiguous
+    operands become one row, and the halves of a projection, ``[*, 2n]``, become rows of
+    n. Operands with more than four axes left are copied.
     """
     operands = {name: operand.resolve_neg() for name, operand in operands.items()}
     shape = next(iter(operands.values())).shape
@@ -279,7 +286,7 @@ def strides_of(**operands: torch.Tensor) -> dict[str, Any]:
 
 
 def telling_shapes(dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """An operand and a result of each kind that is addressed in its own way, named, without memory."""
+    """An operand and a result, without memory, for each way of addressing, named."""
     for case, operand in (
         ("contiguous", torch.empty(4096, 4096, dtype=dtype, device="meta")),
         ("parts of short rows", torch.empty(4096, 64, dtype=dtype, device="meta")[:, :33]),
@@ -290,7 +297,8 @@ def telling_shapes(dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor, torc
 @triton.jit
 def piece(m, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The rows and columns of this program's elements, and which of them exist."""
-    pieces = (n - 1) // COLUMNS + 1  # of a row; n + COLUMNS − 1, as in tl.cdiv, may pass 32 bits
+    # Of a row. In tl.cdiv, n + COLUMNS − 1 may exceed 32 bits.
+    pieces = (n - 1) // COLUMNS + 1
     program = tl.program_id(0).to(tl.int64)
     row = program // pieces * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
     column = program % pieces * COLUMNS + tl.arange(0, COLUMNS)[None, :]  # [1, COLUMNS]
@@ -299,7 +307,7 @@ def piece(m, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def piece_of_row(n, COLUMNS: tl.constexpr):
-    """The same for a program of one row: which it is, and the columns."""
+    """The row and columns of a program's elements, if each program has one row."""
     pieces = (n - 1) // COLUMNS + 1
     program = tl.program_id(0).to(tl.int64)
     return program // pieces, program % pieces * COLUMNS + tl.arange(0, COLUMNS)
@@ -382,7 +390,8 @@ _KERNELS = {(1, 1): _unary, (2, 1): _binary, (3, 2): _ternary_two_outputs}
 
 @triton.jit
 def bounded_below(x):
-    """x with 0 for −∞: for a product with something that vanishes there faster, where −∞ · 0 would be NaN."""
+    """x with 0 for −∞: for a product with a factor that vanishes faster, where −∞ · 0
+    would be NaN."""
     return tl.where(x == -float("inf"), 0.0, x)
 
 

@@ -1,16 +1,18 @@
-r"""Token embedding in Triton: the functions of ``backpass.ops.embedding``, without atomics.
+"""Token embedding in Triton, without atomics.
 
-.. math:: y_{ri} = \sum_v t_{rv} w_{vi}, \qquad \bar{w}_{vi} = \sum_r t_{rv} \bar{y}_{ri}
+Formulas: ``backpass.ops.embedding``, where a token is a row with a 1 in its place.
+Derived on the page ``operations/embeddings``. In the forward, a program copies rows of
+w. The backward sorts the tokens, so the rows of dy that belong to one row of dw become
+neighbours. Each row of dw has one owner: the program that adds up those rows in float32
+(float64 for float64), always in the same order, and writes the sum once, or zeros if
+the token does not occur. Every row of dy is read once.
 
-Derived on the page ``operations/embeddings``; in the formulas a token is a row with a 1 in its place. Forward, a
-program copies rows of w. The backward sorts the tokens, by which the rows of dy that belong to a row of dw
-become neighbours, and each row of dw has one owner: the program that adds them up in float32 (float64 for
-float64), always in the same order, and writes them once, zeros where no token came. Every row of dy is read once.
-
-A token that comes n times, padding say, would leave its owner adding n rows, one after the other, while other
-programs have long finished. So another kernel goes first: it adds up each block of ``BLOCK`` sorted tokens that are
-all the same, and the owner takes such a block's sum in place of its rows: n / BLOCK sums, and fewer than 2 BLOCK
-rows from the blocks that the run shares with others. Blocks of different tokens, nearly all, it leaves.
+A token that occurs n times, such as padding, would leave its owner adding n rows, one
+after the other, long after other programs have finished. So another kernel runs first.
+It adds up each block of ``BLOCK`` sorted tokens that are all equal, and the owner uses
+such a block's sum in place of its rows. The owner then adds at most n / BLOCK sums, and
+fewer than 2 BLOCK rows from the blocks that its run shares with other tokens. Blocks of
+different tokens, nearly all of them, are skipped.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    needs_launch,
     packed,
     row_start,
     rows_of,
-    to_be_filled,
 )
 from backpass.shapes import Kind, check_cotangent, check_saved, kind
 from backpass.values import check_tokens
@@ -40,14 +42,14 @@ from backpass.values import check_tokens
 SHAPES = "t[*]:int, w[V>0, h] -> y[*, h]"
 PARAMETERS = ("w",)
 
-BLOCK = 64  # sorted tokens that are added up together where all are the same
-# At most, of a row in one program, as numbers of the dtype it adds in. So wide a piece, because most rows of dw have
-# no token: their programs have nothing to do but to write.
+BLOCK = 64  # sorted tokens that are added up together if all are equal
+# At most, of a row in one program, in the dtype it adds in. The piece is this wide
+# because most rows of dw have no token: their programs only write.
 ROW_BYTES = 16 * 1024
 
 
 class Saved(NamedTuple):
-    """The tokens, and nothing of the table but its shape."""
+    """The tokens, and the table's shape."""
 
     t: torch.Tensor  # [*]
     table: tuple[int, int]
@@ -55,11 +57,13 @@ class Saved(NamedTuple):
 
 
 def forward(t: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, Saved]:
-    """``y[*, h]``, contiguous: for each token of ``t[*]`` its row of ``w[V, h]``, which may have any strides.
+    """Return ``y[*, h]``, contiguous: for each token of ``t[*]``, its row of ``w[V,
+    h]``, which may have any strides.
 
-    Raises TypeError when ``t`` holds no integers, ``w`` no floating-point numbers, or one is no tensor on a
-    device where kernels run; IndexError for a token outside the vocabulary, for which a GPU is waited for.
-    While a CUDA graph is captured that cannot be: such a token's row is NaN, and it has no gradient.
+    Raises TypeError unless ``t`` holds integers and ``w`` floating-point numbers, both
+    on a device where kernels run. Raises IndexError for a token outside the vocabulary;
+    to check this, it synchronises with a GPU. It cannot while a CUDA graph is captured:
+    there, such a token's row is NaN and it has no gradient.
     """
     check_tensors(SHAPES, t=t, w=w)
     t, (V, h) = t.long(), w.shape
@@ -67,39 +71,43 @@ def forward(t: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, Saved]:
         check_tokens(t, V)
 
     y = torch.empty((*t.shape, h), dtype=w.dtype, device=w.device)
-    if to_be_filled(y):
+    if needs_launch(y):
         forward_launch(packed(t).reshape(-1), w.resolve_neg(), y).run()
     return y, Saved(t, (V, h), kind(w))
 
 
 def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
-    """``dw[V, h]``, contiguous, from ``dy[*, h]``, which may have any strides."""
+    """Return ``dw[V, h]``, contiguous, from ``dy[*, h]``, of any strides."""
     t, (V, h), like = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, (*t.shape, h), like)
 
     dw = torch.empty((V, h), dtype=dy.dtype, device=dy.device)
-    if to_be_filled(dw):
+    if needs_launch(dw):
         tokens, order = torch.sort(packed(t).reshape(-1), stable=True)
         first = torch.searchsorted(tokens, torch.arange(V + 1, device=t.device))
-        sums = torch.empty((len(tokens) // BLOCK, h), dtype=accumulator(dy.dtype), device=dy.device)
-        if to_be_filled(sums):
+        wide = {"dtype": accumulator(dy.dtype), "device": dy.device}
+        sums = torch.empty((len(tokens) // BLOCK, h), **wide)
+        if needs_launch(sums):
             blocks_launch(dy, tokens, order, sums).run()
         owners_launch(dy, order, first, sums, dw).run()
     return dw
 
 
 def forward_launch(t: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Launch:
-    """The launch that writes ``y[m, h]``, contiguous, from tokens ``t[m]`` and ``w[V, h]`` of any strides."""
+    """The launch that writes ``y[m, h]``, contiguous, from the tokens ``t[m]`` and
+    ``w[V, h]``, of any strides."""
     strides = {"w_stride_v": w.stride(0), "w_stride_h": w.stride(1)}
     arguments = {"t_ptr": t, "w_ptr": w, "y_ptr": y, **strides, "V": len(w)}
     return _by_rows(_forward, arguments, y, accumulator(w.dtype))
 
 
 def blocks_launch(dy: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, sums: torch.Tensor) -> Launch:
-    """The launch that writes ``sums[b]`` for every block b of ``BLOCK`` sorted tokens that are all the same."""
-    dy, walk = rows_of(dy)
-    arguments = {"dy_ptr": dy, "tokens_ptr": tokens, "order_ptr": order, "sums_ptr": sums, **walk}
+    """The launch that writes ``sums[b]`` for every block b of ``BLOCK`` sorted tokens
+    that are all equal."""
+    dy, strides = rows_of(dy)
+    arguments = {"dy_ptr": dy, "tokens_ptr": tokens, "order_ptr": order, **strides}
+    arguments |= {"sums_ptr": sums}
     constants = {"BLOCK": BLOCK, "WIDE": TRITON_DTYPES[sums.dtype]}
     return _by_rows(_backward_blocks, arguments, sums, sums.dtype, **constants)
 
@@ -107,25 +115,29 @@ def blocks_launch(dy: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, s
 def owners_launch(
     dy: torch.Tensor, order: torch.Tensor, first: torch.Tensor, sums: torch.Tensor, dw: torch.Tensor
 ) -> Launch:
-    """The launch that writes every row of ``dw[V, h]``: of row v, the rows of dy from ``order[first[v]]`` to
-    before ``order[first[v + 1]]``, whole blocks of them from ``sums``."""
-    dy, walk = rows_of(dy)
-    arguments = {"dy_ptr": dy, "order_ptr": order, "first_ptr": first, "sums_ptr": sums, "dw_ptr": dw, **walk}
+    """The launch that writes every row of ``dw[V, h]``. Row v is the sum of the rows of
+    dy from ``order[first[v]]`` to before ``order[first[v + 1]]``; whole blocks of them
+    come from ``sums``."""
+    dy, strides = rows_of(dy)
+    arguments = {"dy_ptr": dy, "order_ptr": order, "first_ptr": first, **strides}
+    arguments |= {"sums_ptr": sums, "dw_ptr": dw}
     constants = {"BLOCK": BLOCK, "WIDE": TRITON_DTYPES[sums.dtype]}
     return _by_rows(_backward_rows, arguments, dw, sums.dtype, **constants)
 
 
 def _by_rows(kernel, arguments: dict, result: torch.Tensor, dtype: torch.dtype, **constants) -> Launch:
-    """A program for each piece of each row of ``result[*, h]``, of numbers of the dtype."""
+    """One program per piece of each row of ``result[*, h]``, for numbers of the dtype."""
     h = result.shape[-1]
     columns = min(triton.next_power_of_2(h), ROW_BYTES // dtype.itemsize)
     programs = result.numel() // h * triton.cdiv(h, columns)
-    warps = max(columns // 512, 1)  # 16 elements a thread
-    return Launch(kernel, programs, {**arguments, "h": h}, {**constants, "COLUMNS": columns}, warps)
+    warps = max(columns // 512, 1)  # 16 elements per thread
+    constants["COLUMNS"] = columns
+    return Launch(kernel, programs, {**arguments, "h": h}, constants, warps)
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
-    """Every kernel at telling shapes, named, on tensors without memory: to be compiled, not run."""
+    """Every kernel at telling shapes, named, on tensors without memory: to be compiled,
+    not run."""
     for h in (64, 4096):
         t = torch.empty(16384, dtype=torch.int64, device="meta")
         w = torch.empty(50257, h, dtype=dtype, device="meta")
@@ -145,7 +157,7 @@ def _forward(
     w_stride_v, w_stride_h, V, h,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """y = w[t], one token and at most COLUMNS columns a program."""
+    """y = w[t], one token and at most COLUMNS columns per program."""
     row, column = piece_of_row(h, COLUMNS)
     token = tl.load(t_ptr + row)
     known = (column < h) & (token >= 0) & (token < V)
@@ -158,11 +170,11 @@ def _backward_blocks(
     dy_ptr,  # [m, h], of the strides given
     tokens_ptr, order_ptr,  # [m], the tokens sorted, and where each stood
     sums_ptr,  # [m // BLOCK, h], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     h,
     BLOCK: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """sums[b] = Σ dy over block b of the sorted tokens, if all of it is one token; else nothing."""
+    """sums[b] = Σ dy over block b of the sorted tokens, if they are all equal."""
     block, column = piece_of_row(h, COLUMNS)
     start = block * BLOCK
     if tl.load(tokens_ptr + start) == tl.load(tokens_ptr + start + BLOCK - 1):
@@ -182,16 +194,18 @@ def _backward_rows(
     first_ptr,  # [V + 1], where each row's tokens begin among the sorted
     sums_ptr,  # [m // BLOCK, h], contiguous
     dw_ptr,  # [V, h], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     h,
     BLOCK: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dw[v] = Σ dy over the tokens that are v, one row and at most COLUMNS columns a program."""
+    """dw[v] = Σ dy over the tokens that are v, one row and at most COLUMNS columns per
+    program."""
     v, column = piece_of_row(h, COLUMNS)
     start = tl.load(first_ptr + v)
     stop = tl.load(first_ptr + v + 1)
 
-    # Blocks wholly within the run have been added up. What stands before the first and after the last has not.
+    # Blocks wholly within the run have been added up; the rows before the first block
+    # and after the last have not.
     first_block = tl.cdiv(start, BLOCK)
     blocks = tl.maximum(stop // BLOCK - first_block, 0)
     before = first_block * BLOCK - start

@@ -1,19 +1,17 @@
-r"""Attention in tiles, in Triton: the functions of ``backpass.ops.flash_attention``, with no score in memory.
+"""Attention in tiles, in Triton, with no scores in memory.
 
-.. math:: A_{ij} = 2^{\, c \, q_i \cdot k_j - L_i}, \quad Y = A V, \qquad
-          \bar{V} = A^\top \bar{Y}, \quad
-          \bar{P}_{ij} = A_{ij} \Big( \sum_k \bar{Y}_{ik} V_{jk} - \Delta_i \Big), \quad
-          \Delta_i = \sum_k \bar{Y}_{ik} Y_{ik}, \quad
-          \bar{Q} = \sigma \bar{P} K, \quad
-          \bar{K} = \sigma \bar{P}^\top Q
+Formulas: ``backpass.ops.flash_attention``, but to base 2, for which there is an
+instruction: a weight is 2^(c q·k − L), where c is the scale times log₂ e and L is the
+log-sum-exp to base 2. Derived on the page ``attention/flash``.
 
-Derived on the page ``attention/flash``. σ is the scale; c = σ log₂ e carries the change of base too, and L is the
-log-sum-exp to base 2. The forward keeps a tile of queries and walks along the keys. The backward is two walks: one
-keeps keys and meets the queries of every head that reads them, for dk and dv; one keeps queries and meets the keys, for
-dq. Each computes the weights again, seven products of matrices where five would do, so that no two programs write the
-same number: there are no atomics, and two runs agree to the last bit. Tiles in which every score is hidden are
-skipped, and only those at the edge, of what is seen or of the sequence, are masked. 16 bits are multiplied on tensor
-cores and summed in float32; float32 is multiplied as float32, not as TF32.
+The forward keeps a tile of queries and loops over the keys. The backward is two loops.
+One keeps keys and loops over the queries of every head that reads them, for dk and dv;
+the other keeps queries and loops over the keys, for dq. Each recomputes the weights:
+seven matrix products where five would do, so that no two programs write the same
+number. There are no atomics, and two runs agree to the last bit. Tiles in which every
+score is masked are skipped; only tiles at the edge of the mask or of the sequence
+compare positions. Half precision is multiplied on tensor cores and summed in float32;
+float32 is multiplied as float32, not as TF32.
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ from backpass.kernels.launch import (
     capability,
     check_tensor,
     check_tensors,
+    needs_launch,
     on_rows,
     packed,
     row_start,
     rows_of,
-    to_be_filled,
 )
 from backpass.shapes import check_cotangent, check_saved
 from backpass.values import check_causal, check_head_order, check_scale, check_tile
@@ -47,13 +45,14 @@ from backpass.values import check_causal, check_head_order, check_scale, check_t
 SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
 
 LOG2_E = math.log2(math.e)
-# Weights and scores' gradients are rounded to 16 bits, as operands of tensor cores, before they are multiplied.
+# Weights and the scores' gradients are rounded to half precision, as operands of tensor
+# cores, before the products.
 OPERANDS = True
 
 
 class Tiles(NamedTuple):
-    """How many queries and keys a program works on at once, with how many warps, and how many stages of the loop
-    have their loads under way together."""
+    """How many queries and keys a program works on at once, with how many warps, and in
+    how many stages of the loop loads are under way together."""
 
     queries: int
     keys: int
@@ -61,10 +60,13 @@ class Tiles(NamedTuple):
     stages: int
 
 
-# For heads of up to 64, 128 and 256 numbers. What a program keeps, queries or keys, is long: the longer, the fewer
-# bytes are read for a product. What it meets is as long as registers (255 a thread) and shared memory allow.
+# For heads of up to 64, 128 and 256 numbers. The tile that a program keeps, of queries
+# or of keys, is long: the longer it is, the fewer bytes are read per product. The tile
+# that it loops over is as long as registers (255 per thread) and shared memory allow.
 WIDTHS = (64, 128, 256)
-HOPPER = {  # 227 KiB of shared memory for a program; a product takes 64 rows of its first factor from each 4 warps
+# 227 KiB of shared memory per program; in a product, each 4 warps take 64 rows of the
+# first factor.
+HOPPER = {
     "forward": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2)),
     "keys": (Tiles(64, 128, 8, 3), Tiles(64, 128, 8, 2), Tiles(16, 64, 8, 2)),
     "queries": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 64, 8, 2)),
@@ -79,22 +81,23 @@ FLOAT32 = {  # multiplied without tensor cores, from registers
     "keys": (Tiles(16, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 2)),
     "queries": (Tiles(32, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 4, 2)),
 }
-# Heads of 256 numbers take 160 KiB in float64, and dk and dv's program spills: 64 bytes a thread.
+# Heads of 256 numbers take 160 KiB in float64, and the program of dk and dv spills 64
+# bytes per thread.
 FLOAT64 = dict.fromkeys(
     ("forward", "keys", "queries"), (Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 1), Tiles(16, 16, 8, 1))
 )
 
 
 class Saved(NamedTuple):
-    """The inputs, the output, and for each query one number, the log-sum-exp of its scores to base 2: nothing
-    s_q × s_k."""
+    """The inputs, the output, and one number per query: the log-sum-exp of its scores
+    to base 2. Nothing is s_q × s_k."""
 
     q: torch.Tensor  # [*, n_h, s_q, d]
     k: torch.Tensor  # [*, n_kv, s_k, d]
     v: torch.Tensor  # [*, n_kv, s_k, d_v]
     y: torch.Tensor  # [*, n_h, s_q, d_v]
-    lse: torch.Tensor  # [*, n_h, s_q], in the dtype computed in; ∞ of a query that sees no key
-    ahead: int | None  # query i sees the keys up to i + ahead; every key for None
+    lse: torch.Tensor  # [*, n_h, s_q], in the dtype computed in; ∞ if no key is seen
+    ahead: int | None  # query i sees the keys up to i + ahead; None: every key
     scale: float
     head_order: str
     tile: int | None
@@ -111,12 +114,15 @@ def forward(
     head_order: str = "consecutive",
     tile: int | None = None,
 ) -> tuple[torch.Tensor, Saved]:
-    """``y[*, n_h, s_q, d_v]``, contiguous, of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k, d]`` and values
-    ``v[*, n_kv, s_k, d_v]`` of any strides, with the options of ``ops.flash_attention``. Heads may be up to 256 wide.
+    """Return ``y[*, n_h, s_q, d_v]``, contiguous, from queries ``q[*, n_h, s_q, d]``,
+    keys ``k[*, n_kv, s_k, d]`` and values ``v[*, n_kv, s_k, d_v]`` of any strides, with
+    the options of ``ops.flash_attention``. Heads may be up to 256 wide.
 
-    Of ``tile`` queries and keys, rounded down to a power of 2 but not below 16, are there scores at a time in one
-    program, or of fewer: never of more than the kernel chooses by itself. Raises what the operation raises, and TypeError
-    for what is no tensor on a device where kernels run, ValueError for wider heads.
+    A program holds the scores of at most ``tile`` queries and keys at a time, where
+    ``tile`` is rounded down to a power of 2 but not below 16. It never holds more than
+    the kernel would choose itself. Raises what the operation raises, TypeError for an
+    argument that is not a tensor on a device where kernels run, and ValueError for
+    wider heads.
     """
     check_tensors(SHAPES, q=q, k=k, v=v)
     check_causal(causal, causal_variant)
@@ -134,14 +140,14 @@ def forward(
     ahead = None if not causal else s_k - s_q if causal_variant == "lower_right" else 0
     scale = max(d, 1) ** -0.5 if scale is None else float(scale)
     saved = Saved(q, k, v, y, lse, ahead, scale, head_order, tile)
-    if to_be_filled(lse):
+    if needs_launch(lse):
         forward_launch(saved).run()
     return y, saved
 
 
 def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]`` and ``dv[*, n_kv, s_k, d_v]``, contiguous, from a
-    ``dy[*, n_h, s_q, d_v]`` of any strides."""
+    """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]`` and ``dv[*, n_kv, s_k,
+    d_v]``, contiguous, from ``dy[*, n_h, s_q, d_v]``, of any strides."""
     saved = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, saved.y.shape, like=saved.y)
@@ -156,8 +162,10 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor
 
 
 def forward_launch(saved: Saved) -> Launch:
-    """The launch that writes y and the log-sum-exps of ``saved``, both contiguous, from its q, k and v."""
-    # The kernel takes the largest product for the largest score, so a scale that is not positive is the queries'.
+    """The launch that writes y and the log-sum-exps of ``saved``, both contiguous, from
+    its q, k and v."""
+    # The kernel takes the largest product for the largest score, which needs a positive
+    # scale. Any other scale is moved into the queries.
     if saved.scale <= 0:
         q = saved.q.detach() * (-1 if saved.scale < 0 else 0)
         saved = saved._replace(q=q, scale=-saved.scale or 1.0)
@@ -165,32 +173,29 @@ def forward_launch(saved: Saved) -> Launch:
 
 
 def backward_launches(
-    dy: torch.Tensor,
-    saved: Saved,
-    delta: torch.Tensor,
-    dq: torch.Tensor,
-    dk: torch.Tensor,
-    dv: torch.Tensor,
+    dy: torch.Tensor, saved: Saved, delta: torch.Tensor, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor
 ) -> Iterator[Launch]:
-    """The launches that write Δ, then dk and dv, then dq, all contiguous: those that have something to write."""
-    if to_be_filled(saved.y):
+    """The launches that write Δ, then dk and dv, then dq, all contiguous. A launch with
+    nothing to write is left out."""
+    if needs_launch(saved.y):
         yield delta_launch(dy, saved.y, delta)
     else:
-        delta.zero_()  # the values have no width, or there are none
+        delta.zero_()  # the values have no width, or there are no queries
     numbers = {"lse_ptr": packed(saved.lse), "delta_ptr": delta}
-    if to_be_filled(dk) or to_be_filled(dv):
+    if needs_launch(dk) or needs_launch(dv):
         written = {"dk_ptr": dk, "dv_ptr": dv}
         yield _launch(_backward_keys, "keys", saved, {"dy": dy}, numbers | written, SCALE=saved.scale)
-    if to_be_filled(dq):
+    if needs_launch(dq):
         written = {"dq_ptr": dq}
         yield _launch(_backward_queries, "queries", saved, {"dy": dy}, numbers | written, SCALE=saved.scale)
 
 
 def delta_launch(dy: torch.Tensor, y: torch.Tensor, delta: torch.Tensor) -> Launch:
-    """The launch that writes the sums of dy ∘ y over the width of a head; of dy, which may have any strides, one for each
-    row."""
-    dy, walk = rows_of(dy)
-    return on_rows(_backward_delta, {"dy_ptr": dy, "y_ptr": packed(y), "delta_ptr": delta, **walk}, y)
+    """The launch that writes Δ, the sum of dy ∘ y over the width of a head, one number
+    per row of dy, which may have any strides."""
+    dy, strides = rows_of(dy)
+    arguments = {"dy_ptr": dy, "y_ptr": packed(y), "delta_ptr": delta, **strides}
+    return on_rows(_backward_delta, arguments, y)
 
 
 def _launch(
@@ -201,17 +206,22 @@ def _launch(
     contiguous: dict[str, torch.Tensor],
     **constants: float,
 ) -> Launch:
-    """The launch of a kernel on q, k, v and what else is strided: of a program for each tile of what it keeps."""
+    """The launch of a kernel on q, k, v and other strided tensors: one program per tile
+    of the queries or keys that it keeps."""
     q, k, v = saved.q, saved.k, saved.v
     n_h, s_q, d = q.shape[-3:]
     n_kv, s_k, d_v = v.shape[-3:]
     chosen = tiles_for(part, q, max(d, d_v), saved.tile)
-    kept = triton.cdiv(s_k, chosen.keys) if part == "keys" else triton.cdiv(s_q, chosen.queries)
-    heads = math.prod(k.shape[:-2]) if part == "keys" else math.prod(q.shape[:-2])
+    if part == "keys":
+        kept, heads = triton.cdiv(s_k, chosen.keys), math.prod(k.shape[:-2])
+    else:
+        kept, heads = triton.cdiv(s_q, chosen.queries), math.prod(q.shape[:-2])
 
-    walks = [_walk(name, x) for name, x in {"q": q, "k": k, "v": v, **strided}.items()]
-    sizes = {"n_kv": n_kv, "g": n_h // n_kv, "s_q": s_q, "s_k": s_k, "ahead": saved.ahead or 0, "tiles": kept}
-    arguments = {name: value for walk in (*walks, contiguous, sizes) for name, value in walk.items()}
+    operands = {"q": q, "k": k, "v": v, **strided}
+    arguments = {**contiguous, "n_kv": n_kv, "g": n_h // n_kv, "s_q": s_q, "s_k": s_k}
+    arguments |= {"ahead": saved.ahead or 0, "tiles": kept}
+    for name, x in operands.items():
+        arguments |= _strides_of(name, x)
     constants |= {
         "CAUSAL": saved.ahead is not None,
         "CONSECUTIVE": saved.head_order == "consecutive",
@@ -229,7 +239,8 @@ def _launch(
 
 
 def tiles_for(part: str, like: torch.Tensor, width: int, tile: int | None) -> Tiles:
-    """The tiles of one walk, "forward", "keys" or "queries", for heads of that width and tensors like that one."""
+    """The tiles of one loop, "forward", "keys" or "queries", for heads of that width,
+    in the dtype and on the device of ``like``."""
     if like.dtype.itemsize == 2:
         table = HOPPER if capability(like) in (90, 100, 103) else OTHERS
     else:
@@ -242,34 +253,38 @@ def tiles_for(part: str, like: torch.Tensor, width: int, tile: int | None) -> Ti
 
 
 def _padded(width: int) -> int:
-    """The width of a tile that holds heads of that width: a product needs 16, a tile a power of 2."""
+    """The width of a tile that holds heads of that width: a power of 2, as every
+    tile's, and at least 16, which a product needs."""
     return max(16, triton.next_power_of_2(width))
 
 
 def _factor_dtype(dtype: torch.dtype) -> tl.dtype:
-    """What is multiplied: the dtype of the inputs. The interpreter gets products of bfloat16 wrong."""
+    """The dtype in which factors are multiplied: that of the inputs. The interpreter
+    computes products of bfloat16 wrongly, so there it is float32."""
     if dtype == torch.bfloat16:
         return tl.float32 if interpreted() else tl.bfloat16
     return tl.float16 if dtype == torch.float16 else TRITON_DTYPES[dtype]
 
 
-def _walk(name: str, x: torch.Tensor) -> dict[str, Any]:
-    """``x[*, n, s, d]`` as a kernel's arguments: where it lies, and its strides as ``[b, n, s, d]``. Leading axes that
-    one stride does not walk are copied."""
+def _strides_of(name: str, x: torch.Tensor) -> dict[str, Any]:
+    """``x[*, n, s, d]`` as a kernel's arguments: its pointer, and its strides as
+    ``[b, n, s, d]``. It is copied if one stride cannot walk the leading axes."""
     x = x.resolve_neg().reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
     strides = zip("bnsd", x.stride(), strict=True)
     return {f"{name}_ptr": x, **{f"{name}_stride_{axis}": stride for axis, stride in strides}}
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
-    """Every kernel at telling shapes, named, on tensors without memory: to be compiled, not run."""
+    """Every kernel at telling shapes, named, on tensors without memory: to be compiled,
+    not run."""
     widths = {torch.float16: (64,), torch.bfloat16: (128, 256)}.get(dtype, (128,))
     for d in widths:
         yield from ((f"d = {d}", launch) for launch in launches_at(dtype, d, d))
 
 
 def launches_at(dtype: torch.dtype, d: int, d_v: int, ahead: int | None = 0) -> Iterator[Launch]:
-    """The four launches for 4096 tokens of 32 heads that read 8, as a projection leaves them: ``[b, s, n, d]``."""
+    """The four launches for 4096 tokens, 32 query heads and 8 key heads, in memory as a
+    projection writes them: ``[b, s, n, d]``."""
     like = {"dtype": dtype, "device": "meta"}
     q, k, v, dy = (
         torch.empty(2, 4096, n, width, **like).transpose(1, 2)
@@ -284,18 +299,19 @@ def launches_at(dtype: torch.dtype, d: int, d_v: int, ahead: int | None = 0) -> 
 
 @triton.jit
 def _forward(
-    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g · n_kv, s_q, d]
+    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g·n_kv, s_q, d]
     k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
     v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
-    y_ptr,  # [b, g · n_kv, s_q, d_v], contiguous
-    lse_ptr,  # [b, g · n_kv, s_q], contiguous
+    y_ptr,  # [b, g·n_kv, s_q, d_v], contiguous
+    lse_ptr,  # [b, g·n_kv, s_q], contiguous
     n_kv, g, s_q, s_k, ahead, tiles,
     CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr, LOG2_SCALE: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = softmax(scale · q kᵀ) v and the log-sum-exp, QUERIES queries of a head a program, along the keys they see."""
-    # The last queries see most keys: their programs, which take longest, start first.
+    """y = softmax(scale · q kᵀ) v and the log-sum-exp, QUERIES queries of a head per
+    program, in a loop over the keys they see."""
+    # The last queries see most keys: their programs take longest and start first.
     first = (tiles - 1 - tl.program_id(0) % tiles) * QUERIES
     b_head = (tl.program_id(0) // tiles).to(tl.int64)
     b, head = b_head // (g * n_kv), b_head % (g * n_kv)
@@ -321,8 +337,9 @@ def _forward(
             if masked:
                 scores = tl.where(seen(row, column, s_k, ahead, CAUSAL), scores, -float("inf"))
 
-            # When a tile raises the maximum, what was summed so far was summed against the old one, and
-            # 2^(old − new) puts that right. A query that has seen no key yet has no maximum: subtract 0.
+            # When a tile raises the maximum, what was summed so far was summed against
+            # the old one, and 2^(old − new) puts that right. A query that has seen no
+            # key yet has no maximum: subtract 0.
             higher = tl.maximum(top, tl.max(scores, axis=1) * LOG2_SCALE)
             subtracted = tl.where(higher == -float("inf"), 0.0, higher)
             exps = tl.exp2(scores * LOG2_SCALE - subtracted[:, None])
@@ -331,7 +348,8 @@ def _forward(
             y = tl.dot(exps.to(FACTOR), v, y * rescale[:, None], input_precision="ieee", out_dtype=WIDE)
             top = higher
 
-    # Of a query that saw no key y is 0, and the log-sum-exp ∞: against it every weight is 0 in the backward.
+    # For a query that saw no key, y is 0 and the log-sum-exp ∞, so that the backward
+    # computes the weight 0 for every key.
     nothing = total == 0.0
     divisor = tl.where(nothing, 1.0, total)
     y = y / divisor[:, None]
@@ -346,11 +364,11 @@ def _backward_delta(
     dy_ptr,  # [m, n], of the strides given: a row for each query of each head
     y_ptr,  # [m, n], contiguous
     delta_ptr,  # [m]
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     m, n,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Δ = Σ dy y, ROWS rows of at most COLUMNS elements a program."""
+    """Δ = Σ dy y, ROWS rows of at most COLUMNS elements per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     inside = (row < m) & (column < n)
@@ -365,19 +383,21 @@ def _backward_delta(
 
 @triton.jit
 def _backward_keys(
-    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g · n_kv, s_q, d]
+    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g·n_kv, s_q, d]
     k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
     v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
-    dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, g · n_kv, s_q, d_v]
-    lse_ptr, delta_ptr,  # [b, g · n_kv, s_q], contiguous
+    dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, g·n_kv, s_q, d_v]
+    lse_ptr, delta_ptr,  # [b, g·n_kv, s_q], contiguous
     dk_ptr, dv_ptr,  # [b, n_kv, s_k, d], [b, n_kv, s_k, d_v], contiguous
     n_kv, g, s_q, s_k, ahead, tiles,
-    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, LOG2_SCALE: tl.constexpr,
+    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr,
+    SCALE: tl.constexpr, LOG2_SCALE: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv, KEYS keys of a key head a program, along the queries that see them, of each head that reads them."""
-    # The first keys are seen by most queries, and come first.
+    """dk and dv, KEYS keys of a key head per program, in a loop over the queries that
+    see them, in each head that reads them."""
+    # The first keys are seen by most queries: their programs start first.
     first = tl.program_id(0) % tiles * KEYS
     b_key_head = (tl.program_id(0) // tiles).to(tl.int64)
     b, key_head = b_key_head // n_kv, b_key_head % n_kv
@@ -392,7 +412,8 @@ def _backward_keys(
     dv = tl.zeros([KEYS, WIDTH_V], WIDE)
     begin, whole = queries_seeing(first, s_q, ahead, QUERIES, KEYS, CAUSAL)
     for masked in tl.static_range(2):
-        # The heads that read these keys follow one another in one loop, so that the next one's loads do not wait.
+        # One loop over all heads that read these keys, so that a head's loads do not
+        # wait for the head before it.
         start, stop = (begin, whole) if masked else (whole, s_q)
         steps = tl.cdiv(tl.maximum(stop - start, 0), QUERIES)
         for step in range(0, g * steps):
@@ -405,8 +426,9 @@ def _backward_keys(
             q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
             dy = load_rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
 
-            # All is transposed, [KEYS, QUERIES], so that no weight has to change its place for a product. Past the
-            # last query the log-sum-exp is ∞, so the weight 0; keys past the last have rows of their own, never stored.
+            # Everything is transposed, [KEYS, QUERIES], so that no weight has to move
+            # for a product. Past the last query the log-sum-exp is ∞ and the weight 0;
+            # keys past the last have rows of their own, which are never stored.
             lse = tl.load(lse_ptr + b_head * s_q + row, mask=row < s_q, other=float("inf"))
             scores = tl.dot(k, tl.trans(q), input_precision="ieee", out_dtype=WIDE)
             da = tl.dot(v, tl.trans(dy), input_precision="ieee", out_dtype=WIDE)
@@ -425,18 +447,19 @@ def _backward_keys(
 
 @triton.jit
 def _backward_queries(
-    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g · n_kv, s_q, d]
+    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g·n_kv, s_q, d]
     k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
     v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
-    dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, g · n_kv, s_q, d_v]
-    lse_ptr, delta_ptr,  # [b, g · n_kv, s_q], contiguous
-    dq_ptr,  # [b, g · n_kv, s_q, d], contiguous
+    dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, g·n_kv, s_q, d_v]
+    lse_ptr, delta_ptr,  # [b, g·n_kv, s_q], contiguous
+    dq_ptr,  # [b, g·n_kv, s_q, d], contiguous
     n_kv, g, s_q, s_k, ahead, tiles,
-    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, LOG2_SCALE: tl.constexpr,
+    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr,
+    SCALE: tl.constexpr, LOG2_SCALE: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dq, QUERIES queries of a head a program, along the keys they see."""
+    """dq, QUERIES queries of a head per program, in a loop over the keys they see."""
     first = (tiles - 1 - tl.program_id(0) % tiles) * QUERIES
     b_head = (tl.program_id(0) // tiles).to(tl.int64)
     b, head = b_head // (g * n_kv), b_head % (g * n_kv)

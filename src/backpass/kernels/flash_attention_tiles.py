@@ -1,7 +1,8 @@
-"""Where a tile of a head lies, and which of its scores are seen: what the kernels of ``flash_attention`` share.
+"""Where a tile of a head is, and which of its scores are seen: what the kernels of
+``flash_attention`` share.
 
-Of a tile that is not full the rows that are missing are never read and never written; in their place stands the last
-row there is, and what becomes of it is masked, or goes nowhere.
+The missing rows of a tile that is not full are never read and never written. The last
+row stands in for them, and what is computed from it is masked or never stored.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ import triton.language as tl
 
 
 @triton.jit
-def keys_seen(first, s_k, ahead, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr):
-    """How many keys, in whole tiles, does each of the queries from the first on see, and how many one of them."""
+def keys_seen(
+    first, s_k, ahead, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr
+):  # fmt: skip
+    """How many keys, in whole tiles, every query of the tile from ``first`` sees, and
+    how many keys at least one of them sees."""
     by_all = tl.minimum(tl.maximum(first + ahead + 1, 0), s_k) if CAUSAL else s_k
     by_one = tl.minimum(tl.maximum(first + ahead + QUERIES, 0), s_k) if CAUSAL else s_k
     return by_all // KEYS * KEYS, by_one
 
 
 @triton.jit
-def queries_seeing(first, s_q, ahead, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr):
-    """Tiles of queries begin at the two: from the one on, one of the keys from the first on is seen; from the other on,
-    each of them."""
+def queries_seeing(
+    first, s_q, ahead, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr
+):  # fmt: skip
+    """Where the tiles of queries begin that see at least one key of the tile from
+    ``first``, and where those begin that see all of its keys."""
     one = tl.maximum(first - ahead, 0) if CAUSAL else 0
     each = tl.maximum(first - ahead + KEYS - 1, 0) if CAUSAL else 0
     return one // QUERIES * QUERIES, tl.minimum(tl.cdiv(each, QUERIES) * QUERIES, s_q)
@@ -29,14 +35,16 @@ def queries_seeing(first, s_q, ahead, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 
 @triton.jit
 def seen(row, column, s_k, ahead, CAUSAL: tl.constexpr):
-    """Which keys there are, and which of them a query may see: [QUERIES, KEYS], or [1, KEYS] where all see the same."""
+    """Which keys exist and may be seen by a query: [QUERIES, KEYS], or [1, KEYS] if all
+    queries see the same."""
     there = column[None, :] < s_k
     return there & (column[None, :] <= row[:, None] + ahead) if CAUSAL else there
 
 
 @triton.jit
 def load_rows(head, row, s, stride_s, stride_d, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Some of the s rows of a head, 0 beyond their D numbers. In place of rows past the last stands the last."""
+    """Load some of the s rows of a head, with 0 beyond their D numbers. Rows past the
+    last are replaced by the last."""
     column = tl.arange(0, WIDTH)[None, :].to(tl.int64)
     at = tl.minimum(row, s - 1).to(tl.int64)[:, None] * stride_s + column * stride_d
     return tl.load(head + at) if D == WIDTH else tl.load(head + at, mask=column < D, other=0.0)
@@ -44,6 +52,6 @@ def load_rows(head, row, s, stride_s, stride_d, D: tl.constexpr, WIDTH: tl.const
 
 @triton.jit
 def store_rows(head, row, s, x, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Write those of the rows that a contiguous head of s rows has, in their D numbers."""
+    """Store the rows that exist in a contiguous head of s rows of D numbers."""
     column = tl.arange(0, WIDTH)[None, :]
     tl.store(head + row[:, None].to(tl.int64) * D + column, x, mask=(row[:, None] < s) & (column < D))

@@ -1,8 +1,8 @@
-"""GELU in Triton: the functions of ``backpass.ops.gelu``, where the formulas are.
+"""GELU in Triton.
 
-Derived on the page ``operations/activations``, as is the form with a tanh in place of
-erf. In that form the kernel computes no tanh: ½ (1 + tanh(z/2)) is σ(z), which loses no
-digits in either tail.
+Formulas: ``backpass.ops.gelu``. Derived on the page ``operations/activations``, as is
+the form with a tanh in place of erf. In that form the kernel computes no tanh: ½ (1 +
+tanh(z/2)) is σ(z), which loses no digits in either tail.
 """
 
 import math

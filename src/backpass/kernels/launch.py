@@ -1,4 +1,5 @@
-"""What every kernel here shares: which tensors it takes, how it addresses their rows, how it is launched."""
+"""What all kernels share: which tensors they take, how they address rows, and how they
+are launched."""
 
 from __future__ import annotations
 
@@ -18,8 +19,11 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def check_tensors(shapes: str, **tensors: object) -> None:
-    """Refuse what a declaration of shapes rules out, with ValueError or TypeError, and, with TypeError, what is
-    no tensor on a device where kernels run."""
+    """Check the inputs of a kernel against its declaration of shapes.
+
+    Raises TypeError for an argument that is not a tensor on a device where kernels run,
+    and ValueError or TypeError for one that the declaration rules out.
+    """
     for spec in parse(shapes).inputs:
         value = tensors[spec.name]
         if value is not None or not spec.optional:
@@ -28,7 +32,8 @@ def check_tensors(shapes: str, **tensors: object) -> None:
 
 
 def check_tensor(name: str, value: object, dtypes: tuple[torch.dtype, ...] = DTYPES) -> None:
-    """Refuse, with TypeError, what is no tensor of one of the dtypes on a device where kernels run."""
+    """Raise TypeError unless ``value`` is a tensor of one of the dtypes, on a device
+    where kernels run."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{name}: expected a torch tensor; got {type(value).__name__}")
     if value.dtype not in dtypes:
@@ -36,8 +41,9 @@ def check_tensor(name: str, value: object, dtypes: tuple[torch.dtype, ...] = DTY
         raise TypeError(f"{name}: expected one of {wanted}; got dtype {value.dtype}")
     if value.device.type != "cuda" and not (value.device.type == "cpu" and interpreted()):
         raise TypeError(
-            f"{name}: expected a tensor on a CUDA device (on the CPU, kernels run only in Triton's "
-            f"interpreter: set TRITON_INTERPRET=1 before triton is imported); got device {value.device}"
+            f"{name}: expected a tensor on a CUDA device (on the CPU, kernels run only "
+            "in Triton's interpreter: set TRITON_INTERPRET=1 before triton is imported); "
+            f"got device {value.device}"
         )
 
 
@@ -46,13 +52,13 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-# For which GPU a launch is prepared where its tensors lie on none: in the interpreter, and by ``resources``, which sets it
-# to what it compiles for.
+# The GPU for which a launch is prepared if its tensors are not on one: in the
+# interpreter, and by ``resources``, which sets it to the GPU that it compiles for.
 COMPILED_FOR = 90
 
 
 def capability(like: torch.Tensor) -> int:
-    """The compute capability of the GPU on which ``like`` lies: 90 for Hopper's 9.0."""
+    """The compute capability of the GPU that holds ``like``: 90 for Hopper's 9.0."""
     if not like.is_cuda:
         return COMPILED_FOR
     major, minor = torch.cuda.get_device_capability(like.device)
@@ -60,21 +66,25 @@ def capability(like: torch.Tensor) -> int:
 
 
 def packed(x: torch.Tensor | None) -> torch.Tensor | None:
-    """``x`` with its elements side by side, copied only where they are not; None for None."""
-    return (
-        None if x is None else x.resolve_neg().contiguous()
-    )  # torch may hold a negation as a flag, which a pointer does not carry
+    """``x``, contiguous, copied only if it is not; None for None."""
+    if x is None:
+        return None
+    # torch may store a negation as a flag, which a pointer does not carry.
+    return x.resolve_neg().contiguous()
 
 
 def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, dict[str, int]]:
-    """Where the rows of ``x[*, n]`` lie, so that a kernel reads any strides without a copy: ``x``, and its
-    leading axes as three, ``[length_0, length_1, length_2]``, under the names that kernels use. Strides
-    count elements; an expanded axis has stride 0.
+    """Return ``x`` and where its rows are, so that a kernel reads ``x[*, n]`` of any
+    strides without a copy.
 
-    Neighbouring leading axes that one stride can walk are merged first. Three then suffice for whatever an
-    attention layer makes of ``[b, n_h, s, d]`` by transposing, slicing and expanding, much of which
-    ``reshape`` would copy. A tensor with four or more that do not merge is copied: rare, and else every
-    kernel would pay.
+    The leading axes are given as three, ``[length_0, length_1, length_2]``, under the
+    names that kernels use. Strides count elements; an expanded axis has stride 0.
+
+    Neighbouring leading axes that one stride can walk are merged first. Three axes are
+    then enough for any transposing, slicing and expanding of an attention layer's
+    ``[b, n_h, s, d]``, much of which ``reshape`` would copy. A tensor with four or more
+    axes that do not merge is copied: it is rare, and a fourth axis would cost every
+    kernel time.
     """
     x = x.resolve_neg()
     lengths: list[int] = []
@@ -106,7 +116,8 @@ def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, dict[str, int]]:
 
 @triton.jit
 def row_start(rows, length_1, length_2, stride_0, stride_1, stride_2):
-    """Offset of the first element of each of ``rows`` (int64), from what ``rows_of`` returns."""
+    """Offset of the first element of each of ``rows`` (int64), from what ``rows_of``
+    returns."""
     last = rows % length_2
     middle = rows // length_2 % length_1
     first = rows // length_2 // length_1
@@ -116,40 +127,46 @@ def row_start(rows, length_1, length_2, stride_0, stride_1, stride_2):
 TRITON_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
-def to_be_filled(result: torch.Tensor) -> bool:
-    """Whether there is an element to write. Where torch.compile asks for shapes there is none: no launch is prepared
-    either, since with lengths that are symbols the sizes of its blocks take minutes."""
+def needs_launch(result: torch.Tensor) -> bool:
+    """Whether ``result`` has an element to write.
+
+    False while torch.compile traces shapes: choosing block sizes with symbolic lengths
+    would take minutes.
+    """
     return not is_fake(result) and result.numel() > 0
 
 
 class Launch(NamedTuple):
-    """One kernel with all it is launched with. ``resources`` compiles the same thing without running it."""
+    """One kernel and everything it is launched with. ``resources`` compiles it without
+    running it."""
 
     kernel: Any
     programs: int
-    arguments: dict[str, Any]  # tensors, or None for one not given, and integers, known at the call
-    constants: dict[str, Any]  # known when the kernel is compiled
+    arguments: dict[str, Any]  # tensors, None for one not given, and integers
+    constants: dict[str, Any]  # compiled into the kernel
     warps: int
-    stages: int = 3  # of a loop whose loads run ahead of it; Triton's own number
+    stages: int = 3  # of a loop whose loads run ahead of it; Triton's default
 
     def run(self) -> None:
         tensor = next(value for value in self.arguments.values() if isinstance(value, torch.Tensor))
-        # Triton launches on the current device, which need not be the tensors'.
-        on_device = torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
-        with on_device:
+        # Triton launches on the current device, which may not be the tensors'.
+        device = tensor.device
+        with torch.cuda.device(device) if tensor.is_cuda else contextlib.nullcontext():
             self.kernel[(self.programs,)](
                 **self.arguments, **self.constants, num_warps=self.warps, num_stages=self.stages
             )
 
 
-# Short rows share a program until it holds this many elements: 16 for each of its 128 threads.
+# Short rows share a program until it holds this many elements: 16 for each of its 128
+# threads.
 SHORT_ROWS_ELEMENTS = 2048
-# Of one operand a warp holds 16 registers a thread, as far as 4 to 16 warps allow.
+# A warp holds 16 registers of one operand per thread, as far as 4 to 16 warps allow.
 WARP_BYTES = 2048
 
 
 class Block(NamedTuple):
-    """What a program works on at once: ``rows`` rows of at most ``columns`` elements, both powers of 2."""
+    """What a program works on at once: ``rows`` rows of at most ``columns`` elements,
+    both powers of 2."""
 
     rows: int
     columns: int
@@ -157,7 +174,7 @@ class Block(NamedTuple):
 
 
 def whole_rows(like: torch.Tensor) -> Block:
-    """Whole rows of ``like[*, n]``, several when they are short."""
+    """Whole rows of ``like[*, n]``, several if they are short."""
     columns = triton.next_power_of_2(like.shape[-1])
     return _block(max(1, SHORT_ROWS_ELEMENTS // columns), columns, like)
 
@@ -175,8 +192,8 @@ def _block(rows: int, columns: int, like: torch.Tensor) -> Block:
 def on_rows(
     kernel, arguments: dict[str, Any], like: torch.Tensor, programs: int | None = None, **constants: Any
 ) -> Launch:
-    """``kernel`` on whole rows of ``like[*, n]``: a block of them a program, or as many as fall to each of
-    fewer programs."""
+    """``kernel`` on whole rows of ``like[*, n]``: one block of rows per program, or,
+    with fewer ``programs``, several blocks each."""
     m, n, wide = _sizes(like)
     block = whole_rows(like)
     constants |= {"ROWS": block.rows, "COLUMNS": block.columns, "WIDE": TRITON_DTYPES[wide]}
@@ -187,7 +204,7 @@ def on_rows(
 def on_tiles(
     kernel, arguments: dict[str, Any], like: torch.Tensor, tile_bytes: int, **constants: Any
 ) -> Launch:
-    """``kernel`` on ``like[*, n]``, a row a program, in tiles of ``tile_bytes``."""
+    """``kernel`` on ``like[*, n]``, one row per program, in tiles of ``tile_bytes``."""
     m, n, wide = _sizes(like)
     block = tile(like, tile_bytes)
     constants |= {"COLUMNS": block.columns, "WIDE": TRITON_DTYPES[wide]}
@@ -195,7 +212,8 @@ def on_tiles(
 
 
 def fits(like: torch.Tensor, row_bytes: int) -> bool:
-    """Whether a row of ``like[*, n]``, as numbers of the dtype computed in, fits into that many bytes."""
+    """Whether a row of ``like[*, n]``, in the dtype computed in, fits into that many
+    bytes."""
     return like.shape[-1] * accumulator(like.dtype).itemsize <= row_bytes
 
 

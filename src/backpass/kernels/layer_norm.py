@@ -1,17 +1,12 @@
-r"""Layer normalisation, in Triton: the functions of ``backpass.ops.layer_norm`` with each row read once.
+"""Layer normalisation, in Triton, with each row read once.
 
-.. math:: \hat{x}_{ri} = \frac{x_{ri} - \mu_r}{s_r}, \quad
-          y_{ri} = w_i \hat{x}_{ri} + b_i, \qquad
-          \bar{x}_{ri} = \frac{1}{s_r} \Big( \bar{y}_{ri} w_i - \frac1n \sum_j \bar{y}_{rj} w_j
-              - \hat{x}_{ri} \frac1n \sum_j \bar{y}_{rj} w_j \hat{x}_{rj} \Big), \quad
-          \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}, \quad
-          \bar{b}_i = \sum_r \bar{y}_{ri}
-
-Derived on the page ``operations/layer_norm``. A program keeps whole rows in registers, several when they are
-short, so that each element is read once and written once. In the backward a fixed number of programs walk
-over all rows, each with its own sums for w and b in registers, which one more sum adds up: there are no
-atomics, and two runs agree to the last bit. A row too long for that is read in tiles, and once more for the
-sums over rows. Arithmetic and what is kept of a row are in float32 (float64 for float64), whatever is stored.
+Formulas: ``backpass.ops.layer_norm``. Derived on the page ``operations/layer_norm``. A
+program keeps whole rows in registers, several if they are short, so it reads and writes
+each element once. In the backward, a fixed number of programs loop over all rows. Each
+keeps its own sums for w and b in registers, and a second sum adds these up: there are
+no atomics, and two runs agree to the last bit. A row too long for that is read in
+tiles, and once more for the sums over rows. Arithmetic and the saved mean and 1/s are
+in float32 (float64 for float64), whatever is stored.
 """
 
 from __future__ import annotations
@@ -29,29 +24,31 @@ from backpass.kernels.launch import (
     check_tensor,
     check_tensors,
     fits,
+    needs_launch,
     on_rows,
     on_tiles,
     packed,
     row_start,
     rows_of,
-    to_be_filled,
 )
-from backpass.kernels.sums_over_rows import ended, new_parts, on_columns
+from backpass.kernels.sums_over_rows import allocate_partials, on_columns, reduce_partials
 from backpass.shapes import check_cotangent, check_saved
 from backpass.values import check_eps
 
 SHAPES = "x[*, n>0], w[n]?, b[n]? -> y[*, n]"
 PARAMETERS = ("w", "b")
 
-# What one program may hold of one operand, in the dtype it computes in. The backward holds five: x, dy, w and
-# the sums for w and b.
+# What one program may hold of one operand, in the dtype it computes in. The backward
+# holds five: x, dy, w
+# and the sums for w and b.
 ROW_BYTES = 32 * 1024
 TILE_BYTES = 16 * 1024  # of a longer row
 
 
 class Saved(NamedTuple):
-    """The input itself and two numbers a row. The operation keeps x_hat instead; here that would be one array
-    more to write in the forward, and as much to read in the backward."""
+    """The input itself and two numbers per row. The operation saves x_hat instead; here
+    the forward would have to write one more array, and the backward would read as much.
+    """
 
     x: torch.Tensor  # [*, n], as it was given
     mean: torch.Tensor  # [*], in the dtype computed in
@@ -63,10 +60,12 @@ class Saved(NamedTuple):
 def forward(
     x: torch.Tensor, w: torch.Tensor | None = None, b: torch.Tensor | None = None, *, eps: float = 1e-5
 ) -> tuple[torch.Tensor, Saved]:
-    """``y[*, n]``, contiguous, from ``x[*, n]``, of any strides, ``w[n]`` and ``b[n]``.
+    """Return ``y[*, n]``, contiguous, from ``x[*, n]``, of any strides, ``w[n]`` and
+    ``b[n]``.
 
-    Raises TypeError for what is no floating-point tensor on a device where kernels run or of another dtype
-    or device than ``x``, ValueError for shapes that do not fit, no columns, or an ``eps`` below 0.
+    Raises TypeError if an argument is not a floating-point tensor on a device where
+    kernels run, or if its dtype or device differs from that of ``x``; ValueError if
+    shapes do not fit, if ``n`` is 0, or if ``eps`` is below 0.
     """
     check_tensors(SHAPES, x=x, w=w, b=b)
     check_eps(eps)
@@ -74,63 +73,68 @@ def forward(
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     wide = accumulator(x.dtype)
     mean, rstd = (torch.empty(x.shape[:-1], dtype=wide, device=x.device) for _ in range(2))
-    if to_be_filled(y):
+    if needs_launch(y):
         forward_launch(x, packed(w), packed(b), y, mean, rstd, eps).run()
     return y, Saved(x, mean, rstd, w, b is not None)
 
 
 def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """``dx[*, n]``, contiguous, ``dw[n]`` and ``db[n]`` (None for what was not given) from ``dy[*, n]``, of any
-    strides."""
+    """Return ``dx[*, n]``, contiguous, ``dw[n]`` and ``db[n]`` (None without a weight
+    or a bias), from ``dy[*, n]``, of any strides."""
     x, mean, rstd, w, has_b = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, x.shape, like=x)
 
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    dw = None if w is None else new_parts(x, ROW_BYTES, TILE_BYTES)
-    db = new_parts(x, ROW_BYTES, TILE_BYTES) if has_b else None
-    if to_be_filled(dx):
+    dw = None if w is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
+    db = allocate_partials(x, ROW_BYTES, TILE_BYTES) if has_b else None
+    if needs_launch(dx):
         for launch in backward_launches(dy, packed(x), mean, rstd, packed(w), dx, dw, db):
             launch.run()
-    return dx, ended(dw, x.dtype), ended(db, x.dtype)
+    return dx, reduce_partials(dw, x.dtype), reduce_partials(db, x.dtype)
 
 
 def forward_launch(x, w, b, y, mean, rstd, eps: float) -> Launch:
-    """The launch that writes y, mean and rstd, contiguous, from ``x[*, n]``, of any strides."""
-    x, walk = rows_of(x)
-    arguments = {"x_ptr": x, "w_ptr": w, "b_ptr": b, "y_ptr": y, "mean_ptr": mean, "rstd_ptr": rstd, **walk}
+    """The launch that writes y, mean and rstd, contiguous, from ``x[*, n]``, of any
+    strides."""
+    x, strides = rows_of(x)
+    arguments = {"x_ptr": x, "w_ptr": w, "b_ptr": b, "y_ptr": y, **strides}
+    arguments |= {"mean_ptr": mean, "rstd_ptr": rstd}
     if fits(y, ROW_BYTES):
         return on_rows(_forward_rows, arguments, y, EPS=float(eps))
     return on_tiles(_forward_tiles, arguments, y, TILE_BYTES, EPS=float(eps))
 
 
 def backward_launches(dy, x, mean, rstd, w, dx, dw, db) -> list[Launch]:
-    """The launches that write dx and the parts of dw and db from ``dy[*, n]``, of any strides."""
-    dy, walk = rows_of(dy)
-    given = {"dy_ptr": dy, "x_ptr": x, "mean_ptr": mean, "rstd_ptr": rstd, **walk}
+    """The launches that write dx and the partial sums of dw and db, from ``dy[*, n]``,
+    of any strides."""
+    dy, strides = rows_of(dy)
+    given = {"dy_ptr": dy, "x_ptr": x, "mean_ptr": mean, "rstd_ptr": rstd, **strides}
     of_rows = {**given, "w_ptr": w, "dx_ptr": dx}
     sums = {"dw_ptr": dw, "db_ptr": db}
-    parts = next((each for each in (dw, db) if each is not None), None)
+    partials = next((each for each in (dw, db) if each is not None), None)
     if fits(dx, ROW_BYTES):
-        programs = None if parts is None else len(parts)
+        programs = None if partials is None else len(partials)
         return [on_rows(_backward_rows, {**of_rows, **sums}, dx, programs)]
     launches = [on_tiles(_backward_tiles, of_rows, dx, TILE_BYTES)]
-    if parts is not None:
-        launches.append(on_columns(_backward_sums, {**given, **sums}, dx, parts, TILE_BYTES))
+    if partials is not None:
+        of_columns = {**given, **sums}
+        launches.append(on_columns(_backward_sums, of_columns, dx, partials, TILE_BYTES))
     return launches
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
-    """Every kernel at a telling shape, named, on tensors without memory: to be compiled, not run."""
+    """Every kernel at a telling shape, named, on tensors without memory: to be
+    compiled, not run."""
     wide = accumulator(dtype)
     longest = ROW_BYTES // wide.itemsize
     for case, n in (("short rows", 128), ("longest row", longest), ("tiles", 4 * longest)):
         x = torch.empty(4096, n, dtype=dtype, device="meta")
         w = torch.empty(n, dtype=dtype, device="meta")
         row = torch.empty(4096, dtype=wide, device="meta")
-        parts = new_parts(x, ROW_BYTES, TILE_BYTES)
+        partials = allocate_partials(x, ROW_BYTES, TILE_BYTES)
         yield case, forward_launch(x, w, w, x, row, row, 1e-5)
-        for launch in backward_launches(x, x, row, row, w, x, parts, parts):
+        for launch in backward_launches(x, x, row, row, w, x, partials, partials):
             yield case, launch
 
 
@@ -140,11 +144,11 @@ def _forward_rows(
     w_ptr, b_ptr,  # [n], or None
     y_ptr,  # [m, n], contiguous
     mean_ptr, rstd_ptr,  # [m]
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
     m, n,
     EPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = w x_hat + b, ROWS rows of at most COLUMNS elements a program."""
+    """y = w x_hat + b, ROWS rows of at most COLUMNS elements per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     inside = (row < m) & (column < n)
@@ -174,11 +178,12 @@ def _backward_rows(
     w_ptr,  # [n], or None
     dx_ptr,  # [m, n], contiguous
     dw_ptr, db_ptr,  # [programs, n], or None
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     m, n,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dx, and a part of dw and db: every num_programs-th block of ROWS rows of at most COLUMNS elements."""
+    """dx, and partial sums of dw and db: every num_programs-th block of ROWS rows of at
+    most COLUMNS elements."""
     program = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     if w_ptr is not None:
@@ -193,7 +198,8 @@ def _backward_rows(
         at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
-        of_row = block * ROWS + tl.arange(0, ROWS)  # along one axis: read once, not for each column
+        # Along one axis: read once, not for each column.
+        of_row = block * ROWS + tl.arange(0, ROWS)
         mean = tl.load(mean_ptr + of_row, mask=of_row < m, other=0.0)[:, None]
         rstd = tl.load(rstd_ptr + of_row, mask=of_row < m, other=0.0)[:, None]
 
@@ -220,16 +226,17 @@ def _forward_tiles(
     w_ptr, b_ptr,  # [n], or None
     y_ptr,  # [m, n], contiguous
     mean_ptr, rstd_ptr,  # [m]
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
     n,
     EPS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = w x_hat + b, one row a program, in tiles of COLUMNS elements."""
+    """y = w x_hat + b, one row per program, in tiles of COLUMNS elements."""
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
 
-    # One pass for the mean and the squares about it together: the squares of a tile are taken about the mean
-    # of that tile, and moved with it, as are those so far, to the mean of both.
+    # One pass for the mean and the squares about it together. A tile's squares are
+    # taken about that tile's mean; they and the squares so far are then moved to the
+    # mean of both.
     mean = tl.zeros([], WIDE)
     squares = tl.zeros([], WIDE)
     for start in range(0, n, COLUMNS):
@@ -264,11 +271,11 @@ def _backward_tiles(
     mean_ptr, rstd_ptr,  # [m]
     w_ptr,  # [n], or None
     dx_ptr,  # [m, n], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     n,
     COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dx, one row a program, in tiles of COLUMNS elements."""
+    """dx, one row per program, in tiles of COLUMNS elements."""
     row = tl.program_id(0).to(tl.int64)
     dy_row = dy_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
     mean = tl.load(mean_ptr + row)
@@ -300,12 +307,13 @@ def _backward_sums(
     dy_ptr,  # [m, n], of the strides given
     x_ptr,  # [m, n], contiguous
     mean_ptr, rstd_ptr,  # [m]
-    dw_ptr, db_ptr,  # [parts, n], or None
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    dw_ptr, db_ptr,  # [partials, n], or None
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     m, n,
     COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """A part of dw and db, from every parts-th row: COLUMNS columns a program."""
+    """Partial sums of dw and db, each of every partials-th row: COLUMNS columns per
+    program."""
     tiles = tl.cdiv(n, COLUMNS)
     parts = tl.num_programs(0) // tiles
     part = tl.program_id(0).to(tl.int64) // tiles

@@ -1,13 +1,13 @@
-r"""The output head and the loss together: ``backpass.ops.linear_cross_entropy`` on the cross-entropy kernel.
+"""The output head and the loss together, on the cross-entropy kernel.
 
-.. math:: Z = X W + \mathbf{1}_m b^\top, \qquad
-          \bar{X} = \bar{Z} W^\top, \quad \bar{W} = X^\top \bar{Z}, \quad \bar{b} = \bar{Z}^\top \mathbf{1}_m
-
-Derived on the page ``operations/output_head``. Of a chunk of tokens the scores are one matrix product, into a buffer
-that all chunks share; ``cross_entropy``'s kernels read their losses from it and write the scores' gradient over
-them; two more products give what the chunk has in the gradients of ``x`` and ``w``. The products are the
-library's, which no kernel here would be faster than. The gradients of ``w`` and ``b`` are added up over chunks in
-float32 for 16 bits. There are no atomics: two runs agree to the last bit where the library's products do.
+Formulas: ``backpass.ops.linear_cross_entropy``. Derived on the page
+``operations/output_head``. The scores of a chunk of tokens are one matrix product,
+written to a buffer that all chunks share. ``cross_entropy``'s kernels compute the
+losses from it and overwrite it with the scores' gradients. Two more products give the
+chunk's part of the gradients of ``x`` and ``w``. The products are the library's: no
+kernel here would be faster. The gradients of ``w`` and ``b`` are summed over chunks in
+float32 for half precision. There are no atomics: two runs agree to the last bit if the
+library's products do.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from typing import NamedTuple
 import torch
 
 from backpass.kernels import cross_entropy
-from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors, to_be_filled
+from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors, needs_launch
 from backpass.shapes import Kind, check_cotangent, check_saved, kind
 from backpass.values import check_bool, check_targets, chosen_chunk
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")
-# The scores' gradients are stored in the dtype of the scores, and so rounded to 16 bits before they are multiplied.
+# The scores' gradients are stored in the dtype of the scores: half precision is rounded
+# before the products.
 OPERANDS = True
 
 
 class Saved(NamedTuple):
-    """The gradients of the sum over tokens, and what divides them: no score, and none of the inputs."""
+    """The gradients of the sum over tokens, and their divisor: no scores, and none of
+    the inputs."""
 
     dx: torch.Tensor  # [*, h]
     dw: torch.Tensor  # [h, V], in the dtype computed in
@@ -51,11 +53,13 @@ def forward(
     chunk: int | None = None,
     wide: bool = False,
 ) -> tuple[torch.Tensor, Saved]:
-    """The loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets ``t[*]``, ``chunk`` tokens at a time; in
-    float32 for 16-bit inputs if ``wide``.
+    """Return the loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets
+    ``t[*]``, computed ``chunk`` tokens at a time; in float32 for half precision if
+    ``wide``.
 
-    Waits for the device once, to see the targets. Raises what the operation raises, and TypeError for what is no
-    tensor on a device where kernels run.
+    Synchronises with the device once, to check the targets. Raises what the operation
+    raises, and TypeError for an argument that is not a tensor on a device where kernels
+    run.
     """
     check_tensors(SHAPES, x=x, w=w, t=t, b=b)
     check_bool(wide=wide)
@@ -64,7 +68,8 @@ def forward(
     t, divisor = check_targets(t.reshape(-1), V, ignore_index, reduction)
     t = t.contiguous()
 
-    like, sums = {"dtype": x.dtype, "device": x.device}, {"dtype": accumulator(x.dtype), "device": x.device}
+    like = {"dtype": x.dtype, "device": x.device}
+    sums = {"dtype": accumulator(x.dtype), "device": x.device}
     rows = x.reshape(m, h)
     dx = torch.empty((m, h), **like)
     dw = torch.zeros((h, V), **sums)
@@ -72,7 +77,7 @@ def forward(
     scores = torch.empty((min(chunk, m), V), **like)
     losses = torch.empty(m, **sums)
     each = torch.ones((), **sums)
-    for start in range(0, m if to_be_filled(losses) else 0, chunk):
+    for start in range(0, m if needs_launch(losses) else 0, chunk):
         part = slice(start, start + chunk)
         z = scores[: len(rows[part])]
         if b is None:
@@ -86,7 +91,7 @@ def forward(
     y = cross_entropy.reduced(losses, divisor)
     y = y if wide else y.to(x.dtype)
     if divisor is not None and math.isnan(divisor):
-        divisor = 1  # the mean of no tokens is NaN; the gradients, 0, stay what they are
+        divisor = 1  # the mean of no tokens is NaN; its gradients stay 0
     return y, Saved(dx.reshape(x.shape), dw, db, divisor, kind(y))
 
 
@@ -98,22 +103,26 @@ def _add_gradients(
     dw: torch.Tensor,
     db: torch.Tensor | None,
 ) -> None:
-    """Write ``dx[c, h]`` of a chunk's ``x[c, h]``, and add what its scores' ``dz[c, V]`` has in dw and db."""
+    """Write a chunk's ``dx[c, h]``, and add the chunk's part of dw and db, from its
+    scores' gradients ``dz[c, V]``."""
     torch.mm(dz, w.T, out=dx)
 
-    # Every token met the same w and b: their gradients sum over tokens, and so over chunks.
+    # Every token used the same w and b, so their gradients are sums over tokens, and
+    # over chunks.
     dw += torch.mm(x.T, dz)
     if db is not None:
         db += torch.sum(dz, dim=0, dtype=db.dtype)
 
 
 def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """``dx[*, h]``, ``dw[h, V]`` and ``db[V]`` (None without a bias) from ``dy[]``."""
+    """Return ``dx[*, h]``, ``dw[h, V]`` and ``db[V]`` (None without a bias) from
+    ``dy[]``."""
     dx, dw, db, divisor, like = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, (), like=like)
 
-    # In the forward pass the loss was the tokens' sum over the divisor; so now the sum's gradients get dy over it.
+    # In the forward pass the tokens' sum was divided by the divisor; so now dy is,
+    # before it multiplies the sum's gradients.
     factor = dy.to(dw.dtype) / (divisor or 1)
     return tuple(
         None if gradient is None else (gradient.to(dw.dtype) * factor).to(dx.dtype)
@@ -124,8 +133,10 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor
 def gradient_launches(
     z: torch.Tensor, t: torch.Tensor, losses: torch.Tensor, each: torch.Tensor
 ) -> list[Launch]:
-    """The launches that write a loss for each row of the scores ``z[c, V]``, then their gradients over them."""
-    top, total = (torch.empty(losses.shape, dtype=losses.dtype, device=losses.device) for _ in range(2))
+    """The launches that write a loss for each row of the scores ``z[c, V]``, then
+    overwrite the scores with their gradients."""
+    like = {"dtype": losses.dtype, "device": losses.device}
+    top, total = (torch.empty(losses.shape, **like) for _ in range(2))
     return [
         cross_entropy.forward_launch(z, t, losses, top, total),
         cross_entropy.backward_launch(z, t, top, total, each, z),
@@ -133,5 +144,5 @@ def gradient_launches(
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
-    """Those of ``cross_entropy``: there are no others."""
+    """The launches of ``cross_entropy``: there are no others."""
     return cross_entropy.launches(dtype)

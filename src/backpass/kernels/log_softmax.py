@@ -1,44 +1,17 @@
-r"""Log-softmax over the last axis, in Triton: the functions of ``backpass.ops.log_softmax`` in one pass over memory.
+"""The logarithm of softmax over the last axis, in Triton.
 
-.. math:: y_i = x_i - \log \Big( \sum_j e^{x_j} \Big), \qquad
-          \bar{x}_i = \bar{y}_i - e^{y_i} \Big( \sum_j \bar{y}_j \Big)
-
-Derived on the page ``operations/cross_entropy``. A program keeps whole rows in registers, several when
-they are short, so that each element is read once and written once. A row too long for that is read twice, in
-tiles: once for its sums, once for its result. No program shares a row with another: there are no atomics, and
-two runs agree to the last bit. Arithmetic is in float32 (float64 for float64), whatever is stored.
+Formulas: ``backpass.ops.log_softmax``. Derived on the page
+``operations/cross_entropy``. ``softmax_rows`` says how rows are read and written.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from backpass.kernels.launch import (
-    Launch,
-    accumulator,
-    check_tensor,
-    check_tensors,
-    fits,
-    on_rows,
-    on_tiles,
-    packed,
-    row_start,
-    rows_of,
-    to_be_filled,
-)
-from backpass.shapes import check_cotangent, check_saved
-
-SHAPES = "x[*, n>0] -> y[*, n]"
-
-# What one program may hold of one operand, in the dtype it computes in. Of an SM's 256 KiB of registers the
-# backward fills half with two operands of 64 KiB, y and dy; the other half is for addresses and temporaries.
-ROW_BYTES = 64 * 1024
-TILE_BYTES = 32 * 1024  # of a longer row
+from backpass.kernels import softmax_rows
+from backpass.kernels.softmax_rows import ROW_BYTES, SHAPES  # noqa: F401 - for others
 
 
 class Saved(NamedTuple):
@@ -47,170 +20,28 @@ class Saved(NamedTuple):
     y: torch.Tensor  # [*, n]
 
 
-def forward(x: torch.Tensor) -> tuple[torch.Tensor, Saved]:
-    """Log-probabilities ``y[*, n]`` of the scores ``x[*, n]``, which may have any strides; ``y`` is contiguous.
-
-    Raises TypeError when ``x`` is no floating-point tensor on a device where kernels run, ValueError when
-    it has no axis or the last is empty.
-    """
-    check_tensors(SHAPES, x=x)
-
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if to_be_filled(y):
-        forward_launch(x, y).run()
-    return y, Saved(y)
-
-
-def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
-    """``dx[*, n]``, contiguous, from ``dy[*, n]``, which may have any strides."""
-    (y,) = check_saved(saved, Saved)
-    check_tensor("dy", dy)
-    check_cotangent(dy, y.shape, like=y)
-
-    dx = torch.empty(y.shape, dtype=y.dtype, device=y.device)
-    if to_be_filled(dx):
-        backward_launch(dy, packed(y), dx).run()
-    return dx
-
-
-def forward_launch(x: torch.Tensor, y: torch.Tensor) -> Launch:
-    """The launch that writes ``y[*, n]``, contiguous, from ``x[*, n]``, of any strides."""
-    x, walk = rows_of(x)
-    arguments = {"x_ptr": x, "y_ptr": y, **walk}
-    if fits(y, ROW_BYTES):
-        return on_rows(_forward_rows, arguments, y)
-    return on_tiles(_forward_tiles, arguments, y, TILE_BYTES)
-
-
-def backward_launch(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor) -> Launch:
-    """The launch that writes ``dx[*, n]`` from ``dy[*, n]``, of any strides, and ``y``, contiguous as dx."""
-    dy, walk = rows_of(dy)
-    arguments = {"dy_ptr": dy, "y_ptr": y, "dx_ptr": dx, **walk}
-    if fits(dx, ROW_BYTES):
-        return on_rows(_backward_rows, arguments, dx)
-    return on_tiles(_backward_tiles, arguments, dx, TILE_BYTES)
-
-
-def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
-    """Every kernel at a telling shape, named, on tensors without memory: to be compiled, not run."""
-    longest = ROW_BYTES // accumulator(dtype).itemsize
-    for case, n, step in (
-        ("short rows", 128, 1),
-        ("longest row", longest, 1),
-        ("longest row, every other element", longest, 2),
-        ("tiles", 4 * longest, 1),
-    ):
-        y = torch.empty(4096, n, dtype=dtype, device="meta")
-        strided = torch.empty(4096, n * step, dtype=dtype, device="meta")[:, ::step]
-        yield case, forward_launch(strided, y)
-        yield case, backward_launch(strided, y, y)
+@triton.jit
+def _y(x, top, total):
+    """y = x − top − log Σ exp(x − top)"""
+    return (x - top) - tl.log(total)
 
 
 @triton.jit
-def _forward_rows(
-    x_ptr,  # [m, n], of the strides given
-    y_ptr,  # [m, n], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
-    m, n,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """y = log softmax(x), ROWS rows of at most COLUMNS elements a program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
-    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
-    inside = (row < m) & (column < n)
-
-    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
-    x = tl.load(x_ptr + at, mask=inside, other=-float("inf")).to(WIDE)
-
-    # Outside the row the score is −∞, so its exponential 0. A row that is all −∞ has no top, and a sum of 0:
-    # subtract 0, and the logarithm of 1.
-    top = tl.max(x, axis=1, keep_dims=True)
-    below = x - tl.where(top == -float("inf"), 0.0, top)
-    total = tl.sum(tl.exp(below), axis=1, keep_dims=True)
-    y = below - tl.log(tl.where(total == 0.0, 1.0, total))
-
-    tl.store(y_ptr + row * n + column, y, mask=inside)
+def _weight(y):
+    """a = exp(y)"""
+    return tl.exp(y)
 
 
 @triton.jit
-def _backward_rows(
-    dy_ptr,  # [m, n], of the strides given
-    y_ptr,  # [m, n], contiguous
-    dx_ptr,  # [m, n], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
-    m, n,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """dx = dy − exp(y) Σ dy, ROWS rows of at most COLUMNS elements a program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
-    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
-    inside = (row < m) & (column < n)
-
-    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
-    dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
-    y = tl.load(y_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
-
-    dx = dy - tl.exp(y) * tl.sum(dy, axis=1, keep_dims=True)
-
-    tl.store(dx_ptr + row * n + column, dx, mask=inside)
+def _summand(dy, a):
+    """dy"""
+    return dy
 
 
 @triton.jit
-def _forward_tiles(
-    x_ptr,  # [m, n], of the strides given
-    y_ptr,  # [m, n], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
-    n,
-    COLUMNS: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """y = log softmax(x), one row a program, in tiles of COLUMNS elements."""
-    row = tl.program_id(0).to(tl.int64)
-    x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-    y_row = y_ptr + row * n
-
-    # One pass for the maximum and the sum together: when a tile raises the maximum, what was summed so far
-    # was summed against the old one, and e^(old − new) puts that right.
-    top = tl.full([], -float("inf"), WIDE)
-    total = tl.zeros([], WIDE)
-    for start in range(0, n, COLUMNS):
-        column = start + tl.arange(0, COLUMNS).to(tl.int64)
-        x = tl.load(x_row + column * stride_n, mask=column < n, other=-float("inf")).to(WIDE)
-        higher = tl.maximum(top, tl.max(x, axis=0))
-        subtracted = tl.where(higher == -float("inf"), 0.0, higher)
-        total = total * tl.exp(top - subtracted) + tl.sum(tl.exp(x - subtracted), axis=0)
-        top = higher
-
-    subtracted = tl.where(top == -float("inf"), 0.0, top)
-    log_total = tl.log(tl.where(total == 0.0, 1.0, total))
-    for start in range(0, n, COLUMNS):
-        column = start + tl.arange(0, COLUMNS).to(tl.int64)
-        x = tl.load(x_row + column * stride_n, mask=column < n, other=-float("inf")).to(WIDE)
-        tl.store(y_row + column, (x - subtracted) - log_total, mask=column < n)
+def _dx(dy, a, total):
+    """dx = dy − a Σ dy"""
+    return dy - a * total
 
 
-@triton.jit
-def _backward_tiles(
-    dy_ptr,  # [m, n], of the strides given
-    y_ptr,  # [m, n], contiguous
-    dx_ptr,  # [m, n], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
-    n,
-    COLUMNS: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """dx = dy − exp(y) Σ dy, one row a program, in tiles of COLUMNS elements."""
-    row = tl.program_id(0).to(tl.int64)
-    dy_row = dy_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-    y_row = y_ptr + row * n
-    dx_row = dx_ptr + row * n
-
-    total = tl.zeros([], WIDE)
-    for start in range(0, n, COLUMNS):
-        column = start + tl.arange(0, COLUMNS).to(tl.int64)
-        dy = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
-        total += tl.sum(dy, axis=0)
-
-    for start in range(0, n, COLUMNS):
-        column = start + tl.arange(0, COLUMNS).to(tl.int64)
-        dy = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
-        y = tl.load(y_row + column, mask=column < n, other=0.0).to(WIDE)
-        tl.store(dx_row + column, dy - tl.exp(y) * total, mask=column < n)
+forward, backward, launches = softmax_rows.declare(Saved, _y, _summand, _dx, _weight)

@@ -1,7 +1,7 @@
-"""ReLU in Triton: the functions of ``backpass.ops.relu``, where the formulas are.
+"""ReLU in Triton.
 
-Derived on the page ``operations/activations``. What is saved is y, which is positive
-where x was.
+Formulas: ``backpass.ops.relu``. Derived on the page ``operations/activations``. It
+saves y, which is positive where x was.
 """
 
 import triton

@@ -1,8 +1,9 @@
-"""What a kernel needs of a GPU, registers, shared memory and spills, by compiling it with no GPU present.
+"""The registers, shared memory and spills of a kernel, found by compiling it; no GPU is
+needed.
 
-``python -m backpass.kernels.resources softmax`` prints the table; ``resources("softmax")`` returns its
-rows, also in a process whose kernels are interpreted: triton compiles nothing there, so another process
-does.
+``python -m backpass.kernels.resources softmax`` prints the table;
+``resources("softmax")`` returns its rows. Triton compiles nothing in a process whose
+kernels are interpreted, so another process compiles.
 """
 
 from __future__ import annotations
@@ -24,36 +25,40 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 class Resources(NamedTuple):
-    """One kernel compiled for one GPU. Spilled is what a thread's registers had no room for: best nothing."""
+    """One kernel compiled for one GPU. Spilled bytes did not fit into a thread's
+    registers; there should be none."""
 
     kernel: str
     case: str
     dtype: str
     capability: int
     threads: int
-    registers: int  # a thread
-    shared_bytes: int  # a program
-    spilled_bytes: int  # a thread
+    registers: int  # per thread
+    shared_bytes: int  # per program
+    spilled_bytes: int  # per thread
 
 
 def resources(stem: str, dtypes=DTYPES, capabilities=CAPABILITIES) -> list[Resources]:
-    """Compile every launch the kernel's module lists, for each dtype and compute capability.
+    """Compile every launch the kernel's module lists, for each dtype and compute
+    capability.
 
-    Raises LookupError for an unknown stem, ImportError without triton, RuntimeError when one does not
-    compile.
+    Raises LookupError for an unknown stem, ImportError without triton, RuntimeError if
+    a launch does not compile.
     """
     from backpass.kernels import load
 
     load(stem)
     for dtype in dtypes:
         if dtype not in (*DTYPES, "float64"):
-            raise ValueError(f"dtypes: expected some of {', '.join(DTYPES)}, float64; got {dtype!r}")
+            known = ", ".join((*DTYPES, "float64"))
+            raise ValueError(f"dtypes: expected some of {known}; got {dtype!r}")
     for capability in capabilities:
         if not isinstance(capability, int):
             raise ValueError(f"capabilities: expected integers such as 80 and 90; got {capability!r}")
     command = [sys.executable, "-m", __name__, stem, "--json", "--dtypes", *dtypes]
     command += ["--capabilities", *map(str, capabilities)]
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment = {**os.environ}
+    environment.pop("TRITON_INTERPRET", None)
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -62,13 +67,14 @@ def resources(stem: str, dtypes=DTYPES, capabilities=CAPABILITIES) -> list[Resou
 
 
 def table(rows: list[Resources]) -> str:
-    """The rows as text, one a line."""
+    """The rows as text, one per line."""
     head = ("kernel", "case", "dtype", "sm", "threads", "registers", "shared", "spilled")
     return "\n".join(aligned([head, *([str(value) for value in row] for row in rows)]))
 
 
 def compile_launch(launch, capability: int):
-    """The launch's kernel, compiled as Triton would at the call, for a CUDA device of that capability."""
+    """Compile the launch's kernel as Triton would at the call, for a CUDA device of
+    that capability."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -76,7 +82,8 @@ def compile_launch(launch, capability: int):
     signature, constants, attributes = {}, dict(launch.constants), {}
     for position, name in enumerate(launch.kernel.arg_names):
         value = launch.arguments.get(name)
-        # At a call Triton compiles an integer that is 1 in, and notes which others are multiples of 16.
+        # At a call Triton compiles in an integer that is 1, and notes which integers
+        # are multiples of 16.
         if value is None or (isinstance(value, int) and value == 1):
             signature[name] = "constexpr"
             constants.setdefault(name, value)
@@ -113,13 +120,13 @@ def _measure(kernel, capability: int, case: str, dtype: str, launch) -> Resource
         file.flush()
         command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    # A stack in a kernel that calls nothing holds what was spilled.
+    # The stack of a kernel that calls nothing holds what was spilled.
     found = {name: int(value) for name, value in re.findall(r"(REG|STACK):(\d+)", said)}
-    # A kernel of kernels/elementwise.py is told apart by the formula compiled into it.
+    # A kernel of elementwise.py is named after the formula compiled into it.
     name = launch.constants.get("FORMULA", launch.kernel).__name__.lstrip("_")
-    return Resources(
-        name, case, dtype, capability, launch.warps * 32, found["REG"], kernel.metadata.shared, found["STACK"]
-    )
+    threads, shared = launch.warps * 32, kernel.metadata.shared
+    found = found["REG"], shared, found["STACK"]
+    return Resources(name, case, dtype, capability, threads, *found)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,16 +1,12 @@
-r"""RMS normalisation, in Triton: the functions of ``backpass.ops.rms_norm`` with each row read once.
+"""RMS normalisation, in Triton, with each row read once.
 
-.. math:: \hat{x}_{ri} = \frac{x_{ri}}{s_r}, \quad
-          y_{ri} = w_i \hat{x}_{ri}, \qquad
-          \bar{x}_{ri} = \frac{1}{s_r} \Big( \bar{y}_{ri} w_i
-              - \hat{x}_{ri} \frac1n \sum_j \bar{y}_{rj} w_j \hat{x}_{rj} \Big), \quad
-          \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}
-
-Derived on the page ``operations/rms_norm``. A program keeps whole rows in registers, several when they are short,
-so that each element is read once and written once. In the backward a fixed number of programs walk over all
-rows, each with its own sum for w in registers, which one more sum adds up: there are no atomics, and two runs
-agree to the last bit. A row too long for that is read in tiles, and once more for the sum over rows.
-Arithmetic and 1/s are in float32 (float64 for float64), whatever is stored.
+Formulas: ``backpass.ops.rms_norm``. Derived on the page ``operations/rms_norm``. A
+program keeps whole rows in registers, several if they are short, so it reads and writes
+each element once. In the backward, a fixed number of programs loop over all rows. Each
+keeps its own sum for w in registers, and a second sum adds these up: there are no
+atomics, and two runs agree to the last bit. A row too long for that is read in tiles,
+and once more for the sum over rows. Arithmetic and the saved 1/s are in float32
+(float64 for float64), whatever is stored.
 """
 
 from __future__ import annotations
@@ -28,29 +24,31 @@ from backpass.kernels.launch import (
     check_tensor,
     check_tensors,
     fits,
+    needs_launch,
     on_rows,
     on_tiles,
     packed,
     row_start,
     rows_of,
-    to_be_filled,
 )
-from backpass.kernels.sums_over_rows import ended, new_parts, on_columns
+from backpass.kernels.sums_over_rows import allocate_partials, on_columns, reduce_partials
 from backpass.shapes import check_cotangent, check_saved
 from backpass.values import check_eps
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
 PARAMETERS = ("w",)
 
-# What one program may hold of one operand, in the dtype it computes in. The backward holds four: x, dy, w and
-# the sum for w.
+# What one program may hold of one operand, in the dtype it computes in. The backward
+# holds four: x, dy, w
+# and the sum for w.
 ROW_BYTES = 32 * 1024
 TILE_BYTES = 16 * 1024  # of a longer row
 
 
 class Saved(NamedTuple):
-    """The input itself and a number a row. The operation keeps x_hat instead; here that would be one array more
-    to write in the forward, and as much to read in the backward."""
+    """The input itself and one number per row. The operation saves x_hat instead; here
+    the forward would have to write one more array, and the backward would read as much.
+    """
 
     x: torch.Tensor  # [*, n], as it was given
     rstd: torch.Tensor  # [*], the inverse of the root, in the dtype computed in
@@ -60,10 +58,12 @@ class Saved(NamedTuple):
 def forward(
     x: torch.Tensor, w: torch.Tensor | None = None, *, eps: float | None = None
 ) -> tuple[torch.Tensor, Saved]:
-    """``y[*, n]``, contiguous, from ``x[*, n]``, of any strides, and ``w[n]``; ``eps`` as for the operation.
+    """Return ``y[*, n]``, contiguous, from ``x[*, n]``, of any strides, and ``w[n]``;
+    ``eps`` as for the operation.
 
-    Raises TypeError for what is no floating-point tensor on a device where kernels run or of another dtype
-    or device than ``x``, ValueError for shapes that do not fit, no columns, or an ``eps`` below 0.
+    Raises TypeError if an argument is not a floating-point tensor on a device where
+    kernels run, or if its dtype or device differs from that of ``x``; ValueError if
+    shapes do not fit, if ``n`` is 0, or if ``eps`` is below 0.
     """
     check_tensors(SHAPES, x=x, w=w)
     wide = accumulator(x.dtype)
@@ -73,59 +73,63 @@ def forward(
 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rstd = torch.empty(x.shape[:-1], dtype=wide, device=x.device)
-    if to_be_filled(y):
+    if needs_launch(y):
         forward_launch(x, packed(w), y, rstd, eps).run()
     return y, Saved(x, rstd, w)
 
 
 def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``dx[*, n]``, contiguous, and ``dw[n]`` (None without a weight) from ``dy[*, n]``, of any strides."""
+    """Return ``dx[*, n]``, contiguous, and ``dw[n]`` (None without a weight), from
+    ``dy[*, n]``, of any strides."""
     x, rstd, w = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, x.shape, like=x)
 
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    dw = None if w is None else new_parts(x, ROW_BYTES, TILE_BYTES)
-    if to_be_filled(dx):
+    dw = None if w is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
+    if needs_launch(dx):
         for launch in backward_launches(dy, packed(x), rstd, packed(w), dx, dw):
             launch.run()
-    return dx, ended(dw, x.dtype)
+    return dx, reduce_partials(dw, x.dtype)
 
 
 def forward_launch(x, w, y, rstd, eps: float) -> Launch:
     """The launch that writes y and rstd, contiguous, from ``x[*, n]``, of any strides."""
-    x, walk = rows_of(x)
-    arguments = {"x_ptr": x, "w_ptr": w, "y_ptr": y, "rstd_ptr": rstd, **walk}
+    x, strides = rows_of(x)
+    arguments = {"x_ptr": x, "w_ptr": w, "y_ptr": y, "rstd_ptr": rstd, **strides}
     if fits(y, ROW_BYTES):
         return on_rows(_forward_rows, arguments, y, EPS=float(eps))
     return on_tiles(_forward_tiles, arguments, y, TILE_BYTES, EPS=float(eps))
 
 
 def backward_launches(dy, x, rstd, w, dx, dw) -> list[Launch]:
-    """The launches that write dx and the parts of dw from ``dy[*, n]``, of any strides."""
-    dy, walk = rows_of(dy)
-    given = {"dy_ptr": dy, "x_ptr": x, "rstd_ptr": rstd, **walk}
+    """The launches that write dx and the partial sums of dw, from ``dy[*, n]``, of any
+    strides."""
+    dy, strides = rows_of(dy)
+    given = {"dy_ptr": dy, "x_ptr": x, "rstd_ptr": rstd, **strides}
     of_rows = {**given, "w_ptr": w, "dx_ptr": dx}
     if fits(dx, ROW_BYTES):
         programs = None if dw is None else len(dw)
         return [on_rows(_backward_rows, {**of_rows, "dw_ptr": dw}, dx, programs)]
     launches = [on_tiles(_backward_tiles, of_rows, dx, TILE_BYTES)]
     if dw is not None:
-        launches.append(on_columns(_backward_sums, {**given, "dw_ptr": dw}, dx, dw, TILE_BYTES))
+        of_columns = {**given, "dw_ptr": dw}
+        launches.append(on_columns(_backward_sums, of_columns, dx, dw, TILE_BYTES))
     return launches
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
-    """Every kernel at a telling shape, named, on tensors without memory: to be compiled, not run."""
+    """Every kernel at a telling shape, named, on tensors without memory: to be
+    compiled, not run."""
     wide = accumulator(dtype)
     longest = ROW_BYTES // wide.itemsize
     for case, n in (("short rows", 128), ("longest row", longest), ("tiles", 4 * longest)):
         x = torch.empty(4096, n, dtype=dtype, device="meta")
         w = torch.empty(n, dtype=dtype, device="meta")
         row = torch.empty(4096, dtype=wide, device="meta")
-        parts = new_parts(x, ROW_BYTES, TILE_BYTES)
+        partials = allocate_partials(x, ROW_BYTES, TILE_BYTES)
         yield case, forward_launch(x, w, x, row, 1e-5)
-        for launch in backward_launches(x, x, row, w, x, parts):
+        for launch in backward_launches(x, x, row, w, x, partials):
             yield case, launch
 
 
@@ -135,11 +139,11 @@ def _forward_rows(
     w_ptr,  # [n], or None
     y_ptr,  # [m, n], contiguous
     rstd_ptr,  # [m]
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
     m, n,
     EPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = w x_hat, ROWS rows of at most COLUMNS elements a program."""
+    """y = w x_hat, ROWS rows of at most COLUMNS elements per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     inside = (row < m) & (column < n)
@@ -164,11 +168,12 @@ def _backward_rows(
     w_ptr,  # [n], or None
     dx_ptr,  # [m, n], contiguous
     dw_ptr,  # [programs, n], or None
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     m, n,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dx, and a part of dw: every num_programs-th block of ROWS rows of at most COLUMNS elements."""
+    """dx, and a partial sum of dw: every num_programs-th block of ROWS rows of at most
+    COLUMNS elements."""
     program = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     if w_ptr is not None:
@@ -182,7 +187,8 @@ def _backward_rows(
         at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
-        of_row = block * ROWS + tl.arange(0, ROWS)  # along one axis: read once, not for each column
+        # Along one axis: read once, not for each column.
+        of_row = block * ROWS + tl.arange(0, ROWS)
         rstd = tl.load(rstd_ptr + of_row, mask=of_row < m, other=0.0)[:, None]
 
         x_hat = x * rstd
@@ -204,11 +210,11 @@ def _forward_tiles(
     w_ptr,  # [n], or None
     y_ptr,  # [m, n], contiguous
     rstd_ptr,  # [m]
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
     n,
     EPS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = w x_hat, one row a program, in tiles of COLUMNS elements."""
+    """y = w x_hat, one row per program, in tiles of COLUMNS elements."""
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
 
@@ -236,11 +242,11 @@ def _backward_tiles(
     rstd_ptr,  # [m]
     w_ptr,  # [n], or None
     dx_ptr,  # [m, n], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     n,
     COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dx, one row a program, in tiles of COLUMNS elements."""
+    """dx, one row per program, in tiles of COLUMNS elements."""
     row = tl.program_id(0).to(tl.int64)
     dy_row = dy_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
     rstd = tl.load(rstd_ptr + row)
@@ -269,12 +275,12 @@ def _backward_sums(
     dy_ptr,  # [m, n], of the strides given
     x_ptr,  # [m, n], contiguous
     rstd_ptr,  # [m]
-    dw_ptr,  # [parts, n]
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where dy's rows and columns lie
+    dw_ptr,  # [partials, n]
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     m, n,
     COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """A part of dw, from every parts-th row: COLUMNS columns a program."""
+    """Partial sums of dw, each of every partials-th row: COLUMNS columns per program."""
     tiles = tl.cdiv(n, COLUMNS)
     parts = tl.num_programs(0) // tiles
     part = tl.program_id(0).to(tl.int64) // tiles

@@ -1,12 +1,11 @@
-r"""Rotary position embedding in Triton: the functions of ``backpass.ops.rope``, a kernel for each choice of pairs.
+"""Rotary position embedding in Triton, one kernel for each choice of pairs.
 
-.. math:: y_{rpai} = C_{pi} x_{rpai} + S_{pi} \left( \delta_{a2} x_{rp1i} - \delta_{a1} x_{rp2i} \right), \qquad
-          \bar{x}_{rpai} = C_{pi} \bar{y}_{rpai} - S_{pi} \left( \delta_{a2} \bar{y}_{rp1i} - \delta_{a1} \bar{y}_{rp2i} \right)
-
-Derived on the page ``operations/rope``. A program holds both elements of its pairs before it writes either, so
-that each is read once, and written once, by one program: two runs agree to the last bit. The backward is the
-forward with minus the sine. Rows are read where they lie: the heads of ``[b, s, n_h, d]``, transposed to
-``[b, n_h, s, d]``, are not copied. Arithmetic is in float32 (float64 for float64), whatever is stored.
+Formulas: ``backpass.ops.rope``. Derived on the page ``operations/rope``. A program
+holds both elements of its pairs before it writes either, so each is read once and
+written once, by one program: two runs agree to the last bit. The backward is the
+forward with minus the sine. Rows are read in place: the heads of ``[b, s, n_h, d]``,
+transposed to ``[b, n_h, s, d]``, are not copied. Arithmetic is in float32 (float64 for
+float64), whatever is stored.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    needs_launch,
     packed,
     row_start,
     rows_of,
-    to_be_filled,
 )
 from backpass.shapes import check_cotangent, check_saved
 
 SHAPES = "x[*, s, 2k], cos[s, k], sin[s, k] -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")
 
-PAIRS = 1024  # in one program: 8 for each of its 128 threads
+PAIRS = 1024  # per program: 8 for each of its 128 threads
 WARPS = 4
 
 
@@ -51,18 +50,19 @@ class Saved(NamedTuple):
 def forward(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: bool = False
 ) -> tuple[torch.Tensor, Saved]:
-    """``y[*, s, 2k]``, contiguous, of an ``x[*, s, 2k]`` of any strides, turned by the tables ``cos[s, k]`` and
-    ``sin[s, k]``, which ``ops.rope.tables`` makes.
+    """Return ``y[*, s, 2k]``, contiguous: ``x[*, s, 2k]``, of any strides, rotated by
+    the tables ``cos[s, k]`` and ``sin[s, k]``, which ``ops.rope.tables`` computes.
 
-    Raises TypeError when one is no floating-point tensor on a device where kernels run or they are of
-    several kinds, ValueError when their shapes do not fit, an odd last axis among them.
+    Raises TypeError if an argument is not a floating-point tensor on a device where
+    kernels run, or if dtypes or devices differ; ValueError if shapes do not fit, as
+    with an odd last axis.
     """
     check_tensors(SHAPES, x=x, cos=cos, sin=sin)
     return _turned(x, cos, sin, interleaved, 1), Saved(cos, sin, tuple(x.shape), interleaved)
 
 
 def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
-    """``dx[*, s, 2k]``, contiguous, from a ``dy[*, s, 2k]`` of any strides."""
+    """Return ``dx[*, s, 2k]``, contiguous, from ``dy[*, s, 2k]``, of any strides."""
     cos, sin, shape, interleaved = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, shape, like=cos)
@@ -73,7 +73,7 @@ def _turned(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, sign: int
 ) -> torch.Tensor:
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if to_be_filled(y):
+    if needs_launch(y):
         launch(x, packed(cos), packed(sin), y, interleaved, sign).run()
     return y
 
@@ -81,22 +81,25 @@ def _turned(
 def launch(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, y: torch.Tensor, interleaved: bool, sign: int
 ) -> Launch:
-    """The launch that writes ``y[*, s, 2k]``, contiguous, from an ``x`` of any strides and contiguous tables;
-    with the sign −1 turned back."""
+    """The launch that writes ``y[*, s, 2k]``, contiguous, from ``x``, of any strides,
+    and contiguous tables. The sign −1 rotates back."""
     s, k = cos.shape
     m = y.numel() // (2 * k)
     columns = min(triton.next_power_of_2(k), PAIRS)
     rows = PAIRS // columns
-    x, walk = rows_of(x)
-    arguments = {"x_ptr": x, "cos_ptr": cos, "sin_ptr": sin, "y_ptr": y, **walk, "m": m, "s": s, "k": k}
+    x, strides = rows_of(x)
+    arguments = {"x_ptr": x, "cos_ptr": cos, "sin_ptr": sin, "y_ptr": y, **strides}
+    arguments |= {"m": m, "s": s, "k": k}
     wide = TRITON_DTYPES[accumulator(y.dtype)]
     constants = {"SIGN": sign, "ROWS": rows, "COLUMNS": columns, "WIDE": wide}
     kernel = _turn_neighbours if interleaved else _turn_halves
-    return Launch(kernel, triton.cdiv(m, rows) * triton.cdiv(k, columns), arguments, constants, WARPS)
+    programs = triton.cdiv(m, rows) * triton.cdiv(k, columns)
+    return Launch(kernel, programs, arguments, constants, WARPS)
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
-    """Both kernels at telling shapes, named, on tensors without memory: to be compiled, not run."""
+    """Both kernels at telling shapes, named, on tensors without memory: to be compiled,
+    not run."""
     for d in (64, 256):
         x = torch.empty(2, 512, 8, d, dtype=dtype, device="meta").transpose(1, 2)
         y = torch.empty(x.shape, dtype=dtype, device="meta")
@@ -107,14 +110,15 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
 
 @triton.jit
 def _turn_halves(
-    x_ptr,  # [m, 2k], of the strides given; each s of the m rows follow one another in position
+    x_ptr,  # [m, 2k], of the strides given; every s rows are the positions in turn
     cos_ptr, sin_ptr,  # [s, k], contiguous
     y_ptr,  # [m, 2k], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
     m, s, k,
     SIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = x turned by SIGN times the tables' angles; a pair is an element and the one k further on."""
+    """y = x rotated by SIGN times the tables' angles; a pair is an element and the one
+    k after it."""
     row, pair, inside = piece(m, k, ROWS, COLUMNS)
     at = row % s * k + pair
     cos = tl.load(cos_ptr + at, mask=inside, other=0.0).to(WIDE)
@@ -133,20 +137,20 @@ def _turn_halves(
 
 @triton.jit
 def _turn_neighbours(
-    x_ptr,  # [m, 2k], of the strides given; each s of the m rows follow one another in position
+    x_ptr,  # [m, 2k], of the strides given; every s rows are the positions in turn
     cos_ptr, sin_ptr,  # [s, k], contiguous
     y_ptr,  # [m, 2k], contiguous
-    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # where x's rows and columns lie
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
     m, s, k,
     SIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = x turned by SIGN times the tables' angles; a pair is two neighbours."""
+    """y = x rotated by SIGN times the tables' angles; a pair is two neighbours."""
     row, pair, inside = piece(m, k, ROWS, COLUMNS)
     at = row % s * k + pair
     cos = tl.load(cos_ptr + at, mask=inside, other=0.0).to(WIDE)
     sin = tl.load(sin_ptr + at, mask=inside, other=0.0).to(WIDE)
 
-    # Neighbours are read as they lie, side by side, and parted in registers.
+    # Neighbours are read side by side, as they are stored, and separated in registers.
     row, column, inside = piece(m, 2 * k, ROWS, 2 * COLUMNS)
     x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
     x = tl.load(x_row + column * stride_n, mask=inside, other=0.0).to(WIDE)
@@ -160,5 +164,5 @@ def _turn_neighbours(
 
 @triton.jit
 def _rotated(a, b, cos, sin):
-    """The pair (a, b) turned by an angle."""
+    """The pair (a, b) rotated by an angle."""
     return a * cos - b * sin, b * cos + a * sin

@@ -1,7 +1,7 @@
-"""SiLU in Triton: the functions of ``backpass.ops.silu``, where the formulas are.
+"""SiLU in Triton.
 
-Derived on the page ``operations/activations``. The backward computes the sigmoid again:
-that costs less than reading it would.
+Formulas: ``backpass.ops.silu``. Derived on the page ``operations/activations``. The
+backward recomputes the sigmoid, which costs less than reading it would.
 """
 
 import triton
@@ -15,7 +15,8 @@ SHAPES = "x[*] -> y[*]"
 
 @triton.jit
 def sigmoids(x):
-    """σ(x) and σ(−x) = 1 − σ(x), neither by a subtraction, and from an exponential that cannot overflow."""
+    """σ(x) and σ(−x) = 1 − σ(x), neither by a subtraction, and from an exponential that
+    cannot overflow."""
     small = tl.exp(-tl.abs(x))  # at most 1
     of_larger = 1.0 / (1.0 + small)
     of_smaller = small * of_larger

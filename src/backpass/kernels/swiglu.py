@@ -1,9 +1,9 @@
-"""SwiGLU's gate in Triton: the functions of ``backpass.ops.swiglu``, where the formulas
-are.
+"""SwiGLU's gate in Triton.
 
-Derived on the page ``operations/activations``. The backward reads g, u and dy once for
-both gradients, and computes the sigmoid again: that costs less than reading it would.
-The halves of one projection are read where they lie, without a copy.
+Formulas: ``backpass.ops.swiglu``. Derived on the page ``operations/activations``. The
+backward reads g, u and dy once for both gradients, and recomputes the sigmoid, which
+costs less than reading it would. The halves of one projection are read in place,
+without a copy.
 """
 
 import triton
@@ -33,7 +33,7 @@ def _backward(dy, g, u):
 
 
 def _formulas(*, keep_sigmoid: bool = False):
-    """``keep_sigmoid`` changes nothing: memory sets the pace, so computing is free."""
+    """``keep_sigmoid`` has no effect: the backward always recomputes the sigmoid."""
     return _forward, _backward
 
 
