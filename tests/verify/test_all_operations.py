@@ -5,15 +5,22 @@ import pytest
 
 from backpass import ops
 from backpass.ops import softmax
-from backpass.verify import check_all
+from backpass.verify import all_operations, check_all
 
 
-def test_every_operation_passes_and_has_its_line():
-    found = check_all()
+@pytest.mark.parametrize("stem", ops.STEMS)
+def test_every_operation_passes(stem):
+    found = check_all(stem)
     headings, *lines = found.table()
     assert found.passed
-    assert [line[0] for line in lines] == list(ops.STEMS)
+    assert [line[0] for line in lines] == [stem]
     assert {"finite differences", "complex step", "symbolic"} <= set(headings)
+
+
+def test_every_operation_has_its_line(monkeypatch):
+    monkeypatch.setattr(all_operations, "_checked", lambda stem, seed: ())
+    _, *lines = check_all().table()
+    assert [line[0] for line in lines] == list(ops.STEMS)
 
 
 @pytest.fixture
