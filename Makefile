@@ -1,12 +1,17 @@
 # Two commands matter: `make book` and `make test`. Both set up .venv themselves.
 
 .DEFAULT_GOAL := help
-.PHONY: help book test serve chapter notebooks lab lint format bench clean
+.PHONY: help book test check serve chapter notebooks lab lint format bench clean
 
 PYTHON ?= python3
 PORT   ?= 8000
 BIN    := .venv/bin
 READY  := .venv/.ready
+
+# A process that has finished its tests takes over half of another's, so that none waits for the last.
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+# Of all tests, those that tell most about a change in a second: the contract, every gradient by every method, the formulas.
+TELLING := $(addprefix tests/,test_import.py test_shapes.py ops/test_contract.py verify/test_all_operations.py derivation/test_docstring.py cost/test_formulas.py)
 
 # One thread for each of the processes that run side by side.
 export OMP_NUM_THREADS ?= 1
@@ -25,7 +30,10 @@ book: $(READY) ## execute every chapter and write the site to _build/html  (SOLU
 	@$(BIN)/python ext/build.py
 
 test: $(READY) ## run every test  (ARGS="tests/ops -k softmax" chooses)
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+check: lint ## a first answer within a minute: style, imports, and every operation by every check  (ARGS="-k softmax" chooses)
+	@$(BIN)/python -m pytest -q $(PARALLEL) $(TELLING) $(ARGS)
 
 serve: book ## build, then serve the site at http://localhost:8000  (PORT=… for another)
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
