@@ -170,16 +170,16 @@ class Calculus:
             return self.cotangent(variable, indices)
         if variable.name not in self.upstream:
             raise Unreadable(f"no output depends on {variable.name}: it has no gradient")
-        symbol = self.element(variable, indices)
-        return self._without_slopes(
-            sympy.Add(
-                *(
-                    self.cotangent(output, at) * self._chain_rule(self.element(output, at), symbol)
-                    for output in self.outputs
-                    for at in self.positions(output)
-                )
+        key = "bar", variable.name, indices
+        if key not in self._derivatives:
+            symbol = self.element(variable, indices)
+            terms = (
+                self.cotangent(output, at) * self._chain_rule(self.element(output, at), symbol)
+                for output in self.outputs
+                for at in self.positions(output)
             )
-        )
+            self._derivatives[key] = self._without_slopes(sympy.Add(*terms))
+        return self._derivatives[key]
 
     def cotangent(self, output: Variable, indices: Indices) -> sympy.Expr:
         """The given gradient of an output's element; that of 𝓛 is 1."""

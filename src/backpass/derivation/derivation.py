@@ -133,9 +133,14 @@ class Derivation:
         return found
 
     @cached_property
+    def defined(self) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
+        """What it declares and defines, and the evaluators made for that so far."""
+        return scope_of(self.all_lines)
+
+    @property
     def scope(self) -> Scope:
         """What it declares and defines."""
-        return scope_of(self.all_lines)[0]
+        return self.defined[0]
 
     @cached_property
     def chains(self) -> list[Chain]:
@@ -161,7 +166,7 @@ class Derivation:
 
     def evaluator(self, sizes: Sizes, draw: int | None) -> Evaluator:
         """The evaluator at some sizes around a point, shared among derivations with the same definitions."""
-        scope, known = scope_of(self.all_lines)
+        scope, known = self.defined
         if sizes.keys() != set(scope.dimensions) or min(sizes.values(), default=2) < 2:
             raise DerivationError(f"sizes: expected at least 2 for each of {scope.dimensions}; got {sizes}")
         key = (*sizes.items(), draw)

@@ -107,10 +107,11 @@ def _pieces(derivation: Derivation) -> list[Derivation]:
 
 
 def _with(derivation: Derivation, flip: Flip) -> Derivation:
-    """The derivation, and those it goes on from, with one piece's text replaced; nothing is checked."""
+    """The derivation, and those it goes on from, with one piece's text replaced; nothing is checked. If the definitions
+    still read the same, their values and derivatives are the derivation's own, not worked out again."""
     after = derivation.after and _with(derivation.after, flip)
     text = flip.text if flip.piece is derivation else derivation.text
-    return type(derivation)(
+    flipped = type(derivation)(
         text,
         derivation.name,
         after,
@@ -120,6 +121,16 @@ def _with(derivation: Derivation, flip: Flip) -> Derivation:
         derivation.options,
         derivation.sizes,
     )
+    if _definitions(flipped) == _definitions(derivation):
+        flipped.defined = derivation.defined
+    return flipped
+
+
+def _definitions(derivation: Derivation) -> list[tuple[str, str]]:
+    """What a derivation declares and defines, as written."""
+    return [
+        (line.kind, line.latex) for line in derivation.all_lines if line.kind in ("given", "constant", "let")
+    ]
 
 
 def _sides(derivation: Derivation, k: int, line: Line) -> Iterator[tuple[str, Expression, Letters]]:
