@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backpass.arrays import Array, as_type_of, namespace, widened
 from backpass.shapes import check_cotangent, check_inputs, check_saved
@@ -60,13 +60,13 @@ def backward_flops(m):
     return 5 * m
 
 
-def _checked(cap: object) -> float:
-    """The cap as Python's float. Raises TypeError or ValueError."""
-    if getattr(cap, "is_positive", False):  # a SymPy symbol stays one
+def _checked(cap: Any) -> Any:
+    """The cap as Python's float, or a positive symbol as it is. Raises TypeError or ValueError."""
+    if getattr(cap, "is_positive", False):
         return cap
     if not isinstance(cap, Real):
         raise TypeError(f"cap: expected a positive number; got {type(cap).__name__}")
-    if not 0 < cap < math.inf:
+    if not 0 < float(cap) < math.inf:
         raise ValueError(f"cap: expected a positive number; got {cap}")
     return float(cap)
 
