@@ -80,7 +80,7 @@ def show(figure: Figure, alt: str, caption: str) -> None:
     """Display the figure in a notebook or on a page.
 
     ``alt`` says in words what it shows, for readers who do not see it; ``caption`` says below it what to see in it, with
-    mathematics as $…$. On a page the figures are numbered. Raises ValueError when either is empty.
+    mathematics between dollar signs. On a page the figures are numbered. Raises ValueError when either is empty.
     """
     from IPython.display import HTML, display
 

@@ -52,7 +52,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
     operator = _operator(stem, op, shapes)
     signature = _signature(op)
     arrays = {spec.name: spec.optional for spec in shapes.inputs}
-    constants = getattr(op, "CONSTANTS", ())
+    constants, rule = getattr(op, "CONSTANTS", ()), op.AUTOCAST
     hints = {name: inspect.formatannotation(p.annotation) for name, p in signature.parameters.items()}
 
     def function(*args, **kwargs):
@@ -72,7 +72,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
         _refuse_transforms(stem, values)
         device = values[shapes.inputs[0].name].device.type
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-            values = _autocast(stem, device, values)
+            values = _autocast(rule, device, values)
         return operator(*values.values())[0]
 
     function.__name__ = function.__qualname__ = stem
@@ -404,8 +404,8 @@ class _Unread(internals.TorchDispatchMode):
 # Autocast
 
 
-def _autocast(stem: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The floating-point tensors in the dtype in which autocast runs the operation, and a product's loss in float32. All
+def _autocast(rule: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The floating-point tensors in the dtype in which autocast runs the operation, by its rule, and a product's loss in float32. All
     stay as they are if one is float64, which autocast leaves alone."""
     floating = {
         name: value
@@ -415,7 +415,6 @@ def _autocast(stem: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
     dtype = functools.reduce(torch.promote_types, (value.dtype for value in floating.values()))
     if dtype == torch.float64:
         return values
-    rule = ops.load(stem).AUTOCAST
     if rule == "matmul":
         dtype = torch.get_autocast_dtype(device)
     elif rule == "float32":

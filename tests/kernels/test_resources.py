@@ -112,7 +112,7 @@ def test_the_table_has_a_line_for_each_kernel():
 def test_an_unknown_kernel_is_refused_with_the_nearest_name():
     with pytest.raises(LookupError, match="no kernel is called 'sofmax'; did you mean 'softmax'"):
         resources("sofmax")
-    with pytest.raises(LookupError, match="there are: softmax"):
+    with pytest.raises(LookupError, match=r"there are: .*softmax"):
         kernels.load("linear")
 
 
