@@ -369,6 +369,4 @@ class TestQuick:
         start = time.process_time()
         check(own(forward, backward), x, w, operator=lambda x, w: F.layer_norm(x, w.shape, w))
         assert calls["forward"] <= 22 and calls["backward"] <= 11
-        assert (
-            time.process_time() - start < 15
-        )  # 10 s, half of them for fresh memory; the goal is 5
+        assert time.process_time() - start < 15  # 10 s, half of them for fresh memory; the goal is 5
