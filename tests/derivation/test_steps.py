@@ -54,13 +54,10 @@ def test_every_mark_of_the_book_is_complete_latex(page):
     """Balanced braces and brackets, nested marks, and the author's text without them."""
     for derivation in (d for where, d in chapters.derivations() if where == page):
         for latex in re.findall(r'class="derivation-right"[^>]*>(.*?)</div>', derivation._repr_html_()):
-            opened = re.findall(r"\\class\{derivation-(?:come|gone)\}\{", latex)
             assert latex.replace(r"\{", "").count("{") == latex.replace(r"\}", "").count("}")
             for start in (match.end() for match in re.finditer(r"\\class\{[a-z-]+\}\{", latex)):
                 inside = _braced(latex, start)
-                assert (
-                    inside.count(r"\left") - inside.count(r"\leq") == inside.count(r"\right") or opened == []
-                )
+                assert inside.count(r"\left") == inside.count(r"\right")
                 assert latex[: start - len(r"\class{derivation-come}{")].rstrip()[-1:] not in "^_"
 
 
