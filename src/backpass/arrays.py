@@ -21,7 +21,9 @@ Array = Any  # whatever implements the array API: numpy.ndarray, torch.Tensor, i
 
 def is_array(value: object) -> bool:
     """Whether ``value`` is an array of some library (Python numbers, lists and None are not)."""
-    return hasattr(value, "__array_namespace__") or array_api_compat.is_array_api_obj(value)
+    return hasattr(value, "__array_namespace__") or array_api_compat.is_array_api_obj(
+        value
+    )
 
 
 def namespace(*arrays: Array | None) -> ModuleType:
@@ -30,7 +32,9 @@ def namespace(*arrays: Array | None) -> ModuleType:
     Raises TypeError when they come from different libraries.
     """
     if arrays and all(type(array) is np.ndarray for array in arrays):
-        return array_api_compat.numpy  # as below, without its search among all libraries
+        return (
+            array_api_compat.numpy
+        )  # as below, without its search among all libraries
     return array_api_compat.array_namespace(*(a for a in arrays if a is not None))
 
 
@@ -93,7 +97,9 @@ def one_hot(index: Array, length: int) -> Array:
 def pick(x: Array, index: Array) -> Array:
     """The entry of each row of ``x[*, n]`` that ``index[*]`` names, ``[*]``; 0 where the index is −1."""
     xp = namespace(x, index)
-    found = xp.take_along_axis(x, index[..., None], axis=-1)[..., 0]  # −1 reads the last entry
+    found = xp.take_along_axis(x, index[..., None], axis=-1)[
+        ..., 0
+    ]  # −1 reads the last entry
     return xp.where(index < 0, 0.0, found)
 
 
@@ -149,10 +155,16 @@ def scatter_add(rows: Array, index: Array, length: int) -> Array:
     This is the adjoint of taking rows. What belongs to one row is added in one order, so the sum is the same each time.
     """
     xp = namespace(rows, index)
-    if not (array_api_compat.is_numpy_array(rows) or array_api_compat.is_torch_array(rows)):
+    if not (
+        array_api_compat.is_numpy_array(rows) or array_api_compat.is_torch_array(rows)
+    ):
         return xp.scatter_add(rows, index, length)
     add = _add_in_order if str(rows.device) == "cpu" else _add_sorted
-    return add(xp.zeros((length, rows.shape[1]), dtype=rows.dtype, device=rows.device), index, rows)
+    return add(
+        xp.zeros((length, rows.shape[1]), dtype=rows.dtype, device=rows.device),
+        index,
+        rows,
+    )
 
 
 def _add_in_order(out: Array, index: Array, rows: Array) -> Array:

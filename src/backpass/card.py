@@ -54,12 +54,19 @@ class Card:
 
     def _repr_html_(self) -> str:
         body = "".join(self._rows(entry) for entry in self.entries)
-        return scrolling(f'<table style="font-size: .85em">{body}</table>', "Every backward on one card")
+        return scrolling(
+            f'<table style="font-size: .85em">{body}</table>',
+            "Every backward on one card",
+        )
 
     def _rows(self, entry: Entry) -> str:
         """The operation's name, and under it what it computes, saves and costs: no wider than its longest formula."""
-        name = f'<a href="{self.root}/{page_of(entry.stem)}"><code>{entry.stem}</code></a>'
-        saved = [f"<code>{html.escape(array)}</code>" for array in entry.saved] or ["nothing"]
+        name = (
+            f'<a href="{self.root}/{page_of(entry.stem)}"><code>{entry.stem}</code></a>'
+        )
+        saved = [f"<code>{html.escape(array)}</code>" for array in entry.saved] or [
+            "nothing"
+        ]
         forward, backward = map(_mathematics, entry.flops)
         rows = {
             "computes": "<br>".join(map(_mathematics, entry.formulas)),
@@ -97,10 +104,16 @@ def _entry(stem: str) -> Entry:
     return Entry(
         stem=stem,
         formulas=tuple(line.latex for line in lines),
-        saved=tuple(f"{array.name}[{', '.join(names)}]" for array, names in zip(kept, axes, strict=True)),
+        saved=tuple(
+            f"{array.name}[{', '.join(names)}]"
+            for array, names in zip(kept, axes, strict=True)
+        ),
         bytes=_bytes(axes, [array.dtype for array in kept]),
         flops=cost.latex(
-            module, **{name: value for name, value in options.items() if isinstance(value, str)}
+            module,
+            **{
+                name: value for name, value in options.items() if isinstance(value, str)
+            },
         ),
     )
 
@@ -132,13 +145,25 @@ def _bytes(axes: list[tuple[str, ...]], dtypes: list[str]) -> str:
         if axis == "1":
             return sympy.Integer(1)
         group = {"*": "m"}.get(axis, "m_" + axis[1:])
-        names = letters_of(axis) if is_product(axis) else [group if axis.startswith("*") else axis]
+        names = (
+            letters_of(axis)
+            if is_product(axis)
+            else [group if axis.startswith("*") else axis]
+        )
         return sympy.prod(sympy.Symbol(name, positive=True) for name in names)
 
-    each = [FLOAT32 if dtype.startswith("float") else np.dtype(dtype).itemsize for dtype in dtypes]
-    terms = [size * math.prod(map(length, names)) for size, names in zip(each, axes, strict=True)]
+    each = [
+        FLOAT32 if dtype.startswith("float") else np.dtype(dtype).itemsize
+        for dtype in dtypes
+    ]
+    terms = [
+        size * math.prod(map(length, names))
+        for size, names in zip(each, axes, strict=True)
+    ]
     return sympy.latex(sum(terms))
 
 
 def _mathematics(latex: str) -> str:
-    return rf'<span class="math notranslate nohighlight">\({html.escape(latex)}\)</span>'
+    return (
+        rf'<span class="math notranslate nohighlight">\({html.escape(latex)}\)</span>'
+    )

@@ -21,7 +21,9 @@ from backpass import ops
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 INTEGERS = ("int64", "int32")
-_INPUT = re.compile(r"(?P<shape>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?(?:<(?P<below>\d+))?")
+_INPUT = re.compile(
+    r"(?P<shape>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?(?:<(?P<below>\d+))?"
+)
 _PACKAGE = Path(__file__).parent
 _ARGUMENTS = {  # the names that keywords of ``check`` have here
     "methods": "--method",
@@ -59,9 +61,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to its parser."""
     add_subject(parser, EPILOG)
     add = parser.add_argument
-    add("--vary", action="store_true", help="check at other shapes and values too, drawn from these inputs")
-    add("--no-explain", action="store_true", help="do not search for the cause of a wrong gradient")
-    add("--json", action="store_true", help="print the report as JSON, and nothing else, on standard output")
+    add(
+        "--vary",
+        action="store_true",
+        help="check at other shapes and values too, drawn from these inputs",
+    )
+    add(
+        "--no-explain",
+        action="store_true",
+        help="do not search for the cause of a wrong gradient",
+    )
+    add(
+        "--json",
+        action="store_true",
+        help="print the report as JSON, and nothing else, on standard output",
+    )
 
 
 def add_subject(parser: argparse.ArgumentParser, epilog: str) -> None:
@@ -69,7 +83,11 @@ def add_subject(parser: argparse.ArgumentParser, epilog: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = epilog
     add = parser.add_argument
-    add("target", metavar="module:object", help="a module or a file.py, and the object in it to check")
+    add(
+        "target",
+        metavar="module:object",
+        help="a module or a file.py, and the object in it to check",
+    )
     add(
         "--input",
         action="append",
@@ -77,9 +95,22 @@ def add_subject(parser: argparse.ArgumentParser, epilog: str) -> None:
         metavar="SHAPE",
         help="draw an input; repeat in forward's order",
     )
-    add("--inputs", metavar="MODULE:FUNCTION", help="a function that returns the inputs, instead of --input")
-    add("--torch", action="store_true", help="draw PyTorch tensors (an autograd.Function always gets them)")
-    add("--seed", type=int, default=0, help="seed of inputs, cotangents and directions (default 0)")
+    add(
+        "--inputs",
+        metavar="MODULE:FUNCTION",
+        help="a function that returns the inputs, instead of --input",
+    )
+    add(
+        "--torch",
+        action="store_true",
+        help="draw PyTorch tensors (an autograd.Function always gets them)",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of inputs, cotangents and directions (default 0)",
+    )
     add(
         "--option",
         action="append",
@@ -87,13 +118,34 @@ def add_subject(parser: argparse.ArgumentParser, epilog: str) -> None:
         metavar="NAME=VALUE",
         help="an option of forward; a Python literal",
     )
-    add("--operator", metavar="MODULE:FUNCTION", help="a PyTorch function that computes the same")
-    add("--method", action="append", metavar="NAME", help="run only this method; may be repeated")
-    add("--constant", action="append", metavar="NAME", help="an input that has no gradient")
     add(
-        "--zero-gradient", action="append", metavar="NAME", help="an input whose gradient is identically zero"
+        "--operator",
+        metavar="MODULE:FUNCTION",
+        help="a PyTorch function that computes the same",
     )
-    add("--precision", metavar="DTYPE", help="the dtype in which forward computes, whatever it returns")
+    add(
+        "--method",
+        action="append",
+        metavar="NAME",
+        help="run only this method; may be repeated",
+    )
+    add(
+        "--constant",
+        action="append",
+        metavar="NAME",
+        help="an input that has no gradient",
+    )
+    add(
+        "--zero-gradient",
+        action="append",
+        metavar="NAME",
+        help="an input whose gradient is identically zero",
+    )
+    add(
+        "--precision",
+        metavar="DTYPE",
+        help="the dtype in which forward computes, whatever it returns",
+    )
     add(
         "--convention",
         action="append",
@@ -102,20 +154,30 @@ def add_subject(parser: argparse.ArgumentParser, epilog: str) -> None:
     )
 
 
-def run(arguments: argparse.Namespace, show: Callable[[str], None], report_of: Callable | None = None) -> int:
+def run(
+    arguments: argparse.Namespace,
+    show: Callable[[str], None],
+    report_of: Callable | None = None,
+) -> int:
     """Check; ``show`` prints the report, or what ``report_of`` returns instead. Returns the exit status."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     refuse = arguments.parser.error
     try:
-        with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
+        with (
+            contextlib.redirect_stdout(sys.stderr)
+            if arguments.json
+            else contextlib.nullcontext()
+        ):
             report = (report_of or _report)(arguments)
     except Refused as refusal:
         refuse(str(refusal))
     except Exception as error:
         if isinstance(error, (TypeError, ValueError, LookupError)) and _is_ours(error):
             message = " ".join(str(error.args[0] if error.args else error).split())
-            refuse(re.sub(r"^\w+", lambda word: _ARGUMENTS.get(word[0], word[0]), message))
+            refuse(
+                re.sub(r"^\w+", lambda word: _ARGUMENTS.get(word[0], word[0]), message)
+            )
         cause = (error.__cause__ if isinstance(error, _Raised) else None) or error
         traceback.print_exception(type(cause), cause, _users(cause.__traceback__))
         return 2
@@ -135,10 +197,15 @@ def _report(arguments: argparse.Namespace):
     return check(op, *inputs, raises=False, **keywords)
 
 
-def asked_for(arguments: argparse.Namespace) -> tuple[object, tuple[object, ...], dict[str, Any]]:
+def asked_for(
+    arguments: argparse.Namespace,
+) -> tuple[object, tuple[object, ...], dict[str, Any]]:
     """The object, its inputs, and the keywords of ``check``. Raises Refused or _Raised."""
     options = dict(_option(text) for text in arguments.option)
-    given: dict[str, Any] = {"methods": arguments.method, "zero_gradients": arguments.zero_gradient}
+    given: dict[str, Any] = {
+        "methods": arguments.method,
+        "zero_gradients": arguments.zero_gradient,
+    }
     given |= {"constants": arguments.constant, "precision": arguments.precision}
     if arguments.convention:
         given["conventions"] = dict(
@@ -149,7 +216,11 @@ def asked_for(arguments: argparse.Namespace) -> tuple[object, tuple[object, ...]
     given = {name: value for name, value in given.items() if value is not None}
     op = _instance(load("module:object", arguments.target))
     inputs, defaults = _inputs(op, arguments)
-    return op, inputs, {"seed": arguments.seed, "options": {**defaults, **options}, **given}
+    return (
+        op,
+        inputs,
+        {"seed": arguments.seed, "options": {**defaults, **options}, **given},
+    )
 
 
 # The object
@@ -168,7 +239,9 @@ def load(argument: str, target: str) -> Any:
             )
             near = difflib.get_close_matches(part, named, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise Refused(f"{argument} {target}: {where} has nothing called {part!r}{hint}")
+            raise Refused(
+                f"{argument} {target}: {where} has nothing called {part!r}{hint}"
+            )
         found = getattr(found, part)
     return found
 
@@ -191,14 +264,22 @@ def _module(argument: str, where: str) -> ModuleType:
             raise Refused(f"{argument} {where}: there is no such file")
         return _from_file(path)
     if not all(part.isidentifier() for part in where.split(".")):
-        raise Refused(f"{argument} {where}: expected module:object or path/to/file.py:object")
+        raise Refused(
+            f"{argument} {where}: expected module:object or path/to/file.py:object"
+        )
     try:
         with _raising():
             return importlib.import_module(where)
     except _Raised as raised:
         missing = getattr(raised.__cause__, "name", None)
-        if isinstance(raised.__cause__, ModuleNotFoundError) and f"{where}.".startswith(f"{missing}."):
-            hint = f"; backpass verify {where} checks the book's own" if where in ops.STEMS else ""
+        if isinstance(raised.__cause__, ModuleNotFoundError) and f"{where}.".startswith(
+            f"{missing}."
+        ):
+            hint = (
+                f"; backpass verify {where} checks the book's own"
+                if where in ops.STEMS
+                else ""
+            )
             raise Refused(
                 f"{argument} {where}: there is no module {missing!r} in {Path.cwd()} or installed{hint}"
             ) from None
@@ -224,7 +305,9 @@ def _from_file(path: Path) -> ModuleType:
 # The inputs
 
 
-def _inputs(op: object, arguments: argparse.Namespace) -> tuple[tuple[object, ...], dict[str, Any]]:
+def _inputs(
+    op: object, arguments: argparse.Namespace
+) -> tuple[tuple[object, ...], dict[str, Any]]:
     """The inputs, and the options that belong to drawn ones."""
     from backpass.verify.convert import to_torch
     from backpass.verify.drawing import INPUTS, draw, generator, options_for
@@ -237,11 +320,19 @@ def _inputs(op: object, arguments: argparse.Namespace) -> tuple[tuple[object, ..
         function = load("--inputs", arguments.inputs)
         with _raising():
             returned = function()
-        return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,), {}
+        return tuple(returned) if isinstance(returned, (tuple, list)) else (
+            returned,
+        ), {}
     specs = [_spec(text) for text in arguments.input]
-    torch = arguments.torch or _is_autograd_function(op) or any(spec[1] == "bfloat16" for spec in specs)
+    torch = (
+        arguments.torch
+        or _is_autograd_function(op)
+        or any(spec[1] == "bfloat16" for spec in specs)
+    )
     if torch and importlib.util.find_spec("torch") is None:
-        raise Refused("--torch: PyTorch is not installed; it comes with backpass[torch]")
+        raise Refused(
+            "--torch: PyTorch is not installed; it comes with backpass[torch]"
+        )
     rng = generator(arguments.seed, INPUTS)
     if specs:
         return tuple(_drawn(*spec, rng, torch) for spec in specs), {}
@@ -254,7 +345,9 @@ def _inputs(op: object, arguments: argparse.Namespace) -> tuple[tuple[object, ..
 
 
 def _is_autograd_function(op: object) -> bool:
-    return isinstance(op, type) and any(base.__module__ == "torch.autograd.function" for base in op.__mro__)
+    return isinstance(op, type) and any(
+        base.__module__ == "torch.autograd.function" for base in op.__mro__
+    )
 
 
 def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
@@ -266,7 +359,9 @@ def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
         raise Refused(
             f"--input {text}: expected a shape such as 4x6, 4x6:float32 or '3:int64<10', scalar or none"
         )
-    shape = () if match["shape"] == "scalar" else tuple(map(int, match["shape"].split("x")))
+    shape = (
+        () if match["shape"] == "scalar" else tuple(map(int, match["shape"].split("x")))
+    )
     dtype, below = match["dtype"] or "float64", match["below"]
     if dtype not in (*DTYPES, *INTEGERS, "bool"):
         raise Refused(
@@ -277,11 +372,15 @@ def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
             f"--input {text}: expected a bound for the integers, as in '{match['shape']}:{dtype}<10'"
         )
     if dtype not in INTEGERS and below:
-        raise Refused(f"--input {text}: expected a bound on integers only; got one on {dtype}")
+        raise Refused(
+            f"--input {text}: expected a bound on integers only; got one on {dtype}"
+        )
     return shape, dtype, int(below) if below else None
 
 
-def _drawn(shape: tuple[int, ...] | None, dtype: str, below: int | None, rng, torch: bool) -> object:
+def _drawn(
+    shape: tuple[int, ...] | None, dtype: str, below: int | None, rng, torch: bool
+) -> object:
     import numpy as np
 
     if shape is None:
@@ -303,8 +402,14 @@ def _option(text: str) -> tuple[str, object]:
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
-        quoted = f"; a string needs quotes: \"{name}='{value}'\"" if value.isidentifier() else ""
-        raise Refused(f"--option {text}: expected a Python literal; got {value}{quoted}") from None
+        quoted = (
+            f"; a string needs quotes: \"{name}='{value}'\""
+            if value.isidentifier()
+            else ""
+        )
+        raise Refused(
+            f"--option {text}: expected a Python literal; got {value}{quoted}"
+        ) from None
 
 
 def _pair(argument: str, text: str, form: str) -> tuple[str, str]:
@@ -342,7 +447,10 @@ def _users(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the first line outside this package on; None if there is none."""
     for frame in _frames(trace):
         name = frame.tb_frame.f_code.co_filename
-        if not name.startswith("<frozen importlib") and _PACKAGE not in Path(name).parents:
+        if (
+            not name.startswith("<frozen importlib")
+            and _PACKAGE not in Path(name).parents
+        ):
             if "importlib" not in Path(name).parts:
                 return frame
     return None

@@ -29,7 +29,13 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 OPERATIONS = "operations"  # the benchmark of the operations, each by its name
 
 LEGEND = "✓ largest error, or exact   ✗ FAILED   ! code raised   ○ vacuous   – not run"
-_COLOURS = {"✓": "32", "✗": "31;1", "○": "33", "! could not run": "31", "! raised": "31"}
+_COLOURS = {
+    "✓": "32",
+    "✗": "31;1",
+    "○": "33",
+    "! could not run": "31",
+    "! raised": "31",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(no_such("command", argv[0], COMMANDS))
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
-        getattr(arguments, "parser", parser).error(f"there is no argument {' '.join(unknown)}")
+        getattr(arguments, "parser", parser).error(
+            f"there is no argument {' '.join(unknown)}"
+        )
     if arguments.run is None:
         parser.print_help()
         return 2
@@ -70,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="backpass",
         description="Every gradient of a transformer, derived, executed and counted.",
     )
-    parser.add_argument("--version", action="version", version=f"backpass {__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"backpass {__version__}"
+    )
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar=" | ".join(COMMANDS))
 
@@ -84,23 +94,52 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"operations: {', '.join(ops.STEMS)}",
     )
     verify.add_argument(
-        "operations", nargs="*", metavar="operation", help="the operations to check (default: all)"
-    )
-    verify.add_argument("--device", help="the device of PyTorch tensors: cpu, cuda, cuda:1")
-    verify.add_argument(
-        "--dtype", choices=DTYPES, metavar="DTYPE", help=f"the inputs' dtype: {', '.join(DTYPES)}"
-    )
-    verify.add_argument(
-        "--seed", type=int, default=0, help="seed of inputs, cotangents and directions (default 0)"
+        "operations",
+        nargs="*",
+        metavar="operation",
+        help="the operations to check (default: all)",
     )
     verify.add_argument(
-        "--full", action="store_true", help="print every table, not only those with a failure"
+        "--device", help="the device of PyTorch tensors: cpu, cuda, cuda:1"
     )
-    verify.add_argument("-q", "--quiet", action="store_true", help="print failures and the last line only")
-    verify.add_argument("-x", "--stop", action="store_true", help="stop at the first operation that fails")
-    verify.add_argument("--list", action="store_true", help="print the operations' names and check nothing")
     verify.add_argument(
-        "--json", action="store_true", help="print JSON, and nothing else, on standard output"
+        "--dtype",
+        choices=DTYPES,
+        metavar="DTYPE",
+        help=f"the inputs' dtype: {', '.join(DTYPES)}",
+    )
+    verify.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of inputs, cotangents and directions (default 0)",
+    )
+    verify.add_argument(
+        "--full",
+        action="store_true",
+        help="print every table, not only those with a failure",
+    )
+    verify.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print failures and the last line only",
+    )
+    verify.add_argument(
+        "-x",
+        "--stop",
+        action="store_true",
+        help="stop at the first operation that fails",
+    )
+    verify.add_argument(
+        "--list",
+        action="store_true",
+        help="print the operations' names and check nothing",
+    )
+    verify.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON, and nothing else, on standard output",
     )
     verify.set_defaults(run=_verify, parser=verify)
 
@@ -111,7 +150,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     check_command.add_arguments(check)
     check.set_defaults(
-        run=lambda arguments: check_command.run(arguments, lambda text: _say(_coloured(text))), parser=check
+        run=lambda arguments: check_command.run(
+            arguments, lambda text: _say(_coloured(text))
+        ),
+        parser=check,
     )
 
     mutate = commands.add_parser(
@@ -141,9 +183,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="name",
         help="the benchmarks or operations to run (default: all benchmarks)",
     )
-    bench.add_argument("--device", help="where to run: cpu, cuda (default: cuda if there is one)")
     bench.add_argument(
-        "--quick", action="store_true", help="small shapes and few rounds, to see that it runs; no record"
+        "--device", help="where to run: cpu, cuda (default: cuda if there is one)"
+    )
+    bench.add_argument(
+        "--quick",
+        action="store_true",
+        help="small shapes and few rounds, to see that it runs; no record",
     )
     bench.set_defaults(run=_bench, parser=bench)
     return parser
@@ -170,7 +216,9 @@ def _verify(arguments: argparse.Namespace) -> int:
     for stem in arguments.operations or ops.STEMS:
         if reason := missing_options(stem):
             arguments.parser.error(reason)
-    with contextlib.suppress(ImportError):  # without PyTorch no kernel runs, and its row says so
+    with contextlib.suppress(
+        ImportError
+    ):  # without PyTorch no kernel runs, and its row says so
         kernels.interpret_without_cuda()
     started = time.perf_counter()
     reports = {}
@@ -183,16 +231,24 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     if arguments.json:
         data = {"passed": found.passed, "seed": arguments.seed}
-        data["reports"] = [report.to_dict() for of_stem in reports.values() for report in of_stem]
+        data["reports"] = [
+            report.to_dict() for of_stem in reports.values() for report in of_stem
+        ]
         _say(json.dumps(data, indent=2, allow_nan=False))
         return int(not found.passed)
     if not arguments.quiet:
         _say("", _coloured(repr(found)), "", *_folded(LEGEND), "", *_left_out(found))
-    failed = [stem for stem in reports if not all(report.passed for report in reports[stem])]
+    failed = [
+        stem for stem in reports if not all(report.passed for report in reports[stem])
+    ]
     if failed:
         _say(*_folded(f"✗ failed: {', '.join(failed)}"))
         return 1
-    rows = sum(len(report.having("passed")) for of_stem in reports.values() for report in of_stem)
+    rows = sum(
+        len(report.having("passed"))
+        for of_stem in reports.values()
+        for report in of_stem
+    )
     what = "operation" if len(reports) == 1 else "operations"
     _say(*_folded(f"✓ passed: {len(reports)} {what}, {rows} rows, in {seconds:.1f} s"))
     return 0
@@ -209,17 +265,26 @@ def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
     if not quiet:
         _say(stem)
     drawn = cases(stem, np.random.default_rng(arguments.seed))
-    placed = ((_placed(inputs, arguments.device, arguments.dtype), options) for inputs, options in drawn)
+    placed = (
+        (_placed(inputs, arguments.device, arguments.dtype), options)
+        for inputs, options in drawn
+    )
     for report in check_each(stem, placed, arguments.seed):
         mark = "✓" if report.passed else "✗"
         if not quiet:
             _say(*_folded(f"  {mark} {report.inputs}: {report.summary}"))
         if not arguments.json and (arguments.full or not report.passed):
-            _say(_coloured(textwrap.indent(report.text(max(terminal.width() - 4, 20)), "    ")))
+            _say(
+                _coloured(
+                    textwrap.indent(report.text(max(terminal.width() - 4, 20)), "    ")
+                )
+            )
         yield report
 
 
-def _placed(inputs: Iterable[object], device: str | None, dtype: str | None) -> list[object]:
+def _placed(
+    inputs: Iterable[object], device: str | None, dtype: str | None
+) -> list[object]:
     """The drawn inputs, as PyTorch tensors if a device or a dtype was given."""
     if device is None and dtype is None:
         return list(inputs)
@@ -227,7 +292,10 @@ def _placed(inputs: Iterable[object], device: str | None, dtype: str | None) -> 
 
     from backpass.verify.convert import to_torch
 
-    return [to_torch(value, device or "cpu", getattr(torch, dtype or "float64")) for value in inputs]
+    return [
+        to_torch(value, device or "cpu", getattr(torch, dtype or "float64"))
+        for value in inputs
+    ]
 
 
 def _unusable(device: str | None, dtype: str | None) -> str | None:
@@ -287,7 +355,12 @@ def _bench(arguments: argparse.Namespace) -> int:
         options += ["--quick", f"--results={discarded}"] if arguments.quick else []
         for name, only in (runs or {name: [] for name in there}).items():
             _say(" ".join([name, *only]))
-            command: list[str | Path] = [sys.executable, BENCHMARKS / f"{name}.py", *only, *options]
+            command: list[str | Path] = [
+                sys.executable,
+                BENCHMARKS / f"{name}.py",
+                *only,
+                *options,
+            ]
             if subprocess.run(command, check=False).returncode:
                 failed.append(name)
     if failed:
@@ -298,7 +371,9 @@ def _bench(arguments: argparse.Namespace) -> int:
 def _benchmarks() -> list[str]:
     """The scripts that answer a question: those with a ``main``."""
     return sorted(
-        path.stem for path in BENCHMARKS.glob("*.py") if "\ndef main(" in path.read_text(encoding="utf-8")
+        path.stem
+        for path in BENCHMARKS.glob("*.py")
+        if "\ndef main(" in path.read_text(encoding="utf-8")
     )
 
 
@@ -316,7 +391,11 @@ def _say(*lines: str) -> None:
 
 def _coloured(text: str) -> str:
     """The marks in colour on a terminal, unless NO_COLOR is set. The marks themselves say the same."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if (
+        not sys.stdout.isatty()
+        or os.environ.get("NO_COLOR")
+        or os.environ.get("TERM") == "dumb"
+    ):
         return text
     for mark, colour in _COLOURS.items():
         text = text.replace(mark, f"\033[{colour}m{mark}\033[0m")

@@ -31,7 +31,9 @@ MARKERS = ("o", "s", "^", "D", "v")
 DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 
 
-def new(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.6)) -> tuple[Figure, Any]:
+def new(
+    rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.6)
+) -> tuple[Figure, Any]:
     """A figure of ``size`` in inches and its axes: one, or an array of them as from ``plt.subplots``."""
     import matplotlib
     from cycler import cycler
@@ -52,10 +54,15 @@ def new(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.6))
         return figure, figure.subplots(rows, columns)
 
 
-def of_record(record: Any, x: str, y: str, by: str = "provider") -> tuple[Figure, Any, str]:
+def of_record(
+    record: Any, x: str, y: str, by: str = "provider"
+) -> tuple[Figure, Any, str]:
     """A figure of a record's columns ``x`` and ``y`` on logarithmic axes, a line for each value of ``by``; its axes, and
     its figures in words, for ``show``. Rows without a ``y`` are left out."""
-    headings = {key: f"{heading}, {unit}" if unit else heading for key, heading, unit in record.columns}
+    headings = {
+        key: f"{heading}, {unit}" if unit else heading
+        for key, heading, unit in record.columns
+    }
     lines: dict[Any, dict[float, float]] = {}
     for row in record.rows:
         if row[y] is not None:
@@ -70,10 +77,17 @@ def of_record(record: Any, x: str, y: str, by: str = "provider") -> tuple[Figure
     axes.set(xlabel=headings[x], ylabel=headings[y])
     axes.legend(fontsize=9)
     words = "; ".join(
-        f"{label}: " + ", ".join(f"{float(f'{value:.3g}'):,.9g} at {at:,}" for at, value in points.items())
+        f"{label}: "
+        + ", ".join(
+            f"{float(f'{value:.3g}'):,.9g} at {at:,}" for at, value in points.items()
+        )
         for label, points in lines.items()
     )
-    return figure, axes, f"{headings[y]} against {headings[x]}, both axes logarithmic. {words}."
+    return (
+        figure,
+        axes,
+        f"{headings[y]} against {headings[x]}, both axes logarithmic. {words}.",
+    )
 
 
 def show(figure: Figure, alt: str, caption: str) -> None:
@@ -93,10 +107,14 @@ def to_html(figure: Figure, alt: str, caption: str) -> str:
     import matplotlib
 
     if not hasattr(figure, "savefig"):
-        raise TypeError(f"figure: expected a Matplotlib figure; got {type(figure).__name__}")
+        raise TypeError(
+            f"figure: expected a Matplotlib figure; got {type(figure).__name__}"
+        )
     for name, words in (("alt", alt), ("caption", caption)):
         if not isinstance(words, str) or not words.strip():
-            raise ValueError(f"{name}: expected a sentence that says what the figure shows; got {words!r}")
+            raise ValueError(
+                f"{name}: expected a sentence that says what the figure shows; got {words!r}"
+            )
     for axes in figure.axes:
         if legend := axes.get_legend():
             legend.get_frame().set(facecolor="none", edgecolor="none")
@@ -114,7 +132,9 @@ def to_html(figure: Figure, alt: str, caption: str) -> str:
     prefix = hashlib.sha256(svg.encode()).hexdigest()[:8]
     referred = set(re.findall(r"#([\w.-]+)(?=[\")])", svg))
     svg = re.sub(
-        r' id="([^"]+)"', lambda match: f' id="f{prefix}-{match[1]}"' if match[1] in referred else "", svg
+        r' id="([^"]+)"',
+        lambda match: f' id="f{prefix}-{match[1]}"' if match[1] in referred else "",
+        svg,
     )
     svg = re.sub(r'(url\(|href=")#([\w.-]+)', rf"\1#f{prefix}-\2", svg)
 

@@ -53,13 +53,18 @@ def _function(stem: str) -> Callable[..., Tensor]:
     signature = _signature(op)
     arrays = {spec.name: spec.optional for spec in shapes.inputs}
     constants, rule = getattr(op, "CONSTANTS", ()), op.AUTOCAST
-    hints = {name: inspect.formatannotation(p.annotation) for name, p in signature.parameters.items()}
+    hints = {
+        name: inspect.formatannotation(p.annotation)
+        for name, p in signature.parameters.items()
+    }
 
     def function(*args, **kwargs):
         try:
             given = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{stem}: {error}; expected ({', '.join(signature.parameters)})") from None
+            raise TypeError(
+                f"{stem}: {error}; expected ({', '.join(signature.parameters)})"
+            ) from None
         given.apply_defaults()
         values = given.arguments
         for name, value in values.items():
@@ -67,17 +72,26 @@ def _function(stem: str) -> Callable[..., Tensor]:
                 _check_array(stem, name, value, arrays[name], name in constants)
             elif isinstance(value, Tensor):
                 raise TypeError(
-                    _OPTION.format(stem=stem, name=name, hint=hints[name], came=type(value).__name__)
+                    _OPTION.format(
+                        stem=stem,
+                        name=name,
+                        hint=hints[name],
+                        came=type(value).__name__,
+                    )
                 )
         _refuse_transforms(stem, values)
         device = values[shapes.inputs[0].name].device.type
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(
+            device
+        ):
             values = _autocast(rule, device, values)
         return operator(*values.values())[0]
 
     function.__name__ = function.__qualname__ = stem
     function.__module__ = __name__
-    function.__doc__ = f"{inspect.getdoc(op.forward)}\n\nThe operation is ``backpass.ops.{stem}``."
+    function.__doc__ = (
+        f"{inspect.getdoc(op.forward)}\n\nThe operation is ``backpass.ops.{stem}``."
+    )
     function.__signature__ = signature
     return function
 
@@ -88,11 +102,15 @@ _OPTION = (
 )
 
 
-def _check_array(stem: str, name: str, value: object, optional: bool, constant: bool) -> None:
+def _check_array(
+    stem: str, name: str, value: object, optional: bool, constant: bool
+) -> None:
     """Raise TypeError for a value that is not a tensor, or for a tensor whose gradient would be wrong or missing."""
     if not isinstance(value, Tensor):
         if not (optional and value is None):
-            raise TypeError(f"{name}: expected a torch tensor; got {type(value).__name__}")
+            raise TypeError(
+                f"{name}: expected a torch tensor; got {type(value).__name__}"
+            )
     elif value.is_complex():
         raise TypeError(
             f"{name}: expected real numbers; got dtype {value.dtype}. The gradient of a complex number needs "
@@ -111,7 +129,9 @@ def _signature(op: ModuleType) -> inspect.Signature:
     arrays = {spec.name: spec.optional for spec in parse(op.SHAPES).inputs}
     parameters = [
         p.replace(
-            annotation=(Tensor | None if arrays[p.name] else Tensor) if p.name in arrays else hints[p.name]
+            annotation=(Tensor | None if arrays[p.name] else Tensor)
+            if p.name in arrays
+            else hints[p.name]
         )
         for p in inspect.signature(op.forward).parameters.values()
     ]
@@ -131,7 +151,9 @@ def _refuse_transforms(stem: str, values: dict[str, Any]) -> None:
         return
     if internals.transformed():
         raise RuntimeError(
-            _REFUSED.format(stem=stem, what="a transform of torch.func, such as vmap, grad or jvp")
+            _REFUSED.format(
+                stem=stem, what="a transform of torch.func, such as vmap, grad or jvp"
+            )
         )
     if internals.dual_level() and any(
         isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None
@@ -177,16 +199,22 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
     count = len(shapes.inputs)
     hints = typing.get_type_hints(op.forward)
     options = list(inspect.signature(op.forward).parameters)[count:]
-    arguments = [f"Tensor{'?' if spec.optional else ''} {spec.name}" for spec in shapes.inputs]
+    arguments = [
+        f"Tensor{'?' if spec.optional else ''} {spec.name}" for spec in shapes.inputs
+    ]
     arguments += [f"{_schema_type(hints[name])} {name}" for name in options]
     constants = getattr(op, "CONSTANTS", ())
     differentiable = [
-        at for at, spec in enumerate(shapes.inputs) if not spec.integer and spec.name not in constants
+        at
+        for at, spec in enumerate(shapes.inputs)
+        if not spec.integer and spec.name not in constants
     ]
 
     def run(values):
         inputs, chosen = values[:count], dict(zip(options, values[count:], strict=True))
-        module = _module(stem, inputs[0].device.type, os.environ.get("TRITON_INTERPRET"))
+        module = _module(
+            stem, inputs[0].device.type, os.environ.get("TRITON_INTERPRET")
+        )
         with _without_autocast(inputs[0].device.type):
             y, saved = module.forward(*inputs, **chosen)
         return module, saved, *_without_aliases(inputs, y, saved)
@@ -198,14 +226,20 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
     def fake_forward(*values):
         with _Unread():
             _, saved, *tensors = run(values)
-        return *tensors, torch.empty(1 + len(_numbers_in(saved)), dtype=torch.float64, device="cpu")
+        return *tensors, torch.empty(
+            1 + len(_numbers_in(saved)), dtype=torch.float64, device="cpu"
+        )
 
     def setup_context(ctx, inputs, output):
         y, own, sources, facts = output
         pool = (*inputs[:count], y, *own)
         ctx.save_for_backward(facts, *(pool[at] for at in sources.shape[1:]))
-        ctx.shapes = [None if inputs[at] is None else inputs[at].shape for at in differentiable]
-        ctx.dtype = next(inputs[at].dtype for at in differentiable if inputs[at] is not None)
+        ctx.shapes = [
+            None if inputs[at] is None else inputs[at].shape for at in differentiable
+        ]
+        ctx.dtype = next(
+            inputs[at].dtype for at in differentiable if inputs[at] is not None
+        )
         ctx.set_materialize_grads(False)
         # facts stay differentiable: through them a gradient of the gradient always arrives here, to be refused, also
         # where backward reads nothing that depends on the inputs.
@@ -219,9 +253,16 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         ]
         if dy is not None and any(wanted):
             facts, *arrays = ctx.saved_tensors
-            sizes = [shape for shape, want in zip(ctx.shapes, wanted, strict=True) if want]
-            flat, ranks = [length for shape in sizes for length in shape], [len(shape) for shape in sizes]
-            found = iter(operator_backward(dy, arrays, facts, wanted, flat, ranks, ctx.dtype))
+            sizes = [
+                shape for shape, want in zip(ctx.shapes, wanted, strict=True) if want
+            ]
+            flat, ranks = (
+                [length for shape in sizes for length in shape],
+                [len(shape) for shape in sizes],
+            )
+            found = iter(
+                operator_backward(dy, arrays, facts, wanted, flat, ranks, ctx.dtype)
+            )
             for at, want in zip(differentiable, wanted, strict=True):
                 gradients[at] = next(found) if want else None
         return tuple(gradients)
@@ -239,10 +280,15 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
 
     def fake_backward(dy, arrays, facts, wanted, sizes, ranks, dtype):
         lengths = iter(sizes)
-        return [dy.new_empty([*itertools.islice(lengths, rank)], dtype=dtype) for rank in ranks]
+        return [
+            dy.new_empty([*itertools.islice(lengths, rank)], dtype=dtype)
+            for rank in ranks
+        ]
 
     def refuse(ctx, *_):
-        raise RuntimeError(_REFUSED.format(stem=stem, what="a derivative of its gradient"))
+        raise RuntimeError(
+            _REFUSED.format(stem=stem, what="a derivative of its gradient")
+        )
 
     def refuse_vmap(*_):
         raise RuntimeError(_REFUSED.format(stem=stem, what="vmap"))
@@ -280,7 +326,9 @@ def _schema_type(hint: object) -> str:
 @functools.cache
 def _module(stem: str, device: str, interpret: str | None) -> ModuleType:
     """The kernel's module where kernels of that stem run, else the operation's."""
-    there = stem in kernels.STEMS and (device == "cuda" or (device == "cpu" and interpret))
+    there = stem in kernels.STEMS and (
+        device == "cuda" or (device == "cpu" and interpret)
+    )
     if there and kernels.available() is None and kernels.device() == device:
         return kernels.load(stem)
     return ops.load(stem)
@@ -294,7 +342,14 @@ def _without_aliases(
     own: list[Tensor] = []
     sources: list[int] = []
     for array in (leaf for leaf in _leaves(saved) if isinstance(leaf, Tensor)):
-        at = next((i for i, other in enumerate(pool) if other is not None and _same(array, other)), len(pool))
+        at = next(
+            (
+                i
+                for i, other in enumerate(pool)
+                if other is not None and _same(array, other)
+            ),
+            len(pool),
+        )
         if at == len(pool):
             own.append(_unaliased(array, pool))
             pool.append(own[-1])
@@ -307,14 +362,20 @@ def _facts(module: ModuleType, saved: tuple) -> Tensor:
     structure = _Structure(module, _emptied(saved))
     number = _number_of.setdefault(structure, next(_numbers))
     _structures[number] = structure
-    return torch.tensor([number, *map(float, _numbers_in(saved))], dtype=torch.float64, device="cpu")
+    return torch.tensor(
+        [number, *map(float, _numbers_in(saved))], dtype=torch.float64, device="cpu"
+    )
 
 
 def _filled(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
     """The module that saved, and what it saved."""
     number, *numbers = facts.tolist()
     module, emptied = _structures[int(number)]
-    left = {Tensor: iter(arrays), int: map(_integer, numbers := iter(numbers)), float: numbers}
+    left = {
+        Tensor: iter(arrays),
+        int: map(_integer, numbers := iter(numbers)),
+        float: numbers,
+    }
 
     def fill(part):
         if isinstance(part, _Place):
@@ -412,7 +473,9 @@ def _autocast(rule: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
         for name, value in values.items()
         if isinstance(value, Tensor) and value.is_floating_point()
     }
-    dtype = functools.reduce(torch.promote_types, (value.dtype for value in floating.values()))
+    dtype = functools.reduce(
+        torch.promote_types, (value.dtype for value in floating.values())
+    )
     if dtype == torch.float64:
         return values
     if rule == "matmul":
@@ -434,4 +497,6 @@ globals().update({stem: _function(stem) for stem in ops.STEMS})
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"backpass.functional has no {name!r}; {nearest(name, ops.STEMS)}")
+    raise AttributeError(
+        f"backpass.functional has no {name!r}; {nearest(name, ops.STEMS)}"
+    )

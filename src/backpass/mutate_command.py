@@ -28,10 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to its parser."""
     add_subject(parser, EPILOG)
     parser.add_argument(
-        "--equivalent", metavar="FILE", help="a TOML file of the changes that compute the same"
+        "--equivalent",
+        metavar="FILE",
+        help="a TOML file of the changes that compute the same",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print the survey as JSON, and nothing else, on standard output"
+        "--json",
+        action="store_true",
+        help="print the survey as JSON, and nothing else, on standard output",
     )
 
 
@@ -70,5 +74,7 @@ def _listed(path: str) -> list[Mapping[str, str]]:
         raise Refused(f"--equivalent {path}: {error}") from None
     for entry in listed:
         if missing := {"function", "line", "change"} - entry.keys():
-            raise Refused(f"--equivalent {path}: a [[mutant]] has no {', '.join(sorted(missing))}")
+            raise Refused(
+                f"--equivalent {path}: a [[mutant]] has no {', '.join(sorted(missing))}"
+            )
     return listed

@@ -10,7 +10,10 @@ from itertools import groupby, pairwise
 from backpass import ops
 
 WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 394, 54, 144, 38
-LEFT, RIGHT = 34, 228  # x of the two columns: attention and the way to it, feed-forward and the way out
+LEFT, RIGHT = (
+    34,
+    228,
+)  # x of the two columns: attention and the way to it, feed-forward and the way out
 FRAME = 18  # from a box to the frame of its layer; skip connections run within
 TOP = 14
 
@@ -99,7 +102,9 @@ class NetworkMap:
 
     def __init__(self, here: str | None = None, root: str = ".") -> None:
         if here is not None and here not in ops.STEMS:
-            raise ValueError(f"here: expected one of {', '.join(ops.STEMS)}; got {here!r}")
+            raise ValueError(
+                f"here: expected one of {', '.join(ops.STEMS)}; got {here!r}"
+            )
         self.here, self.root = here, root
 
     def _repr_html_(self) -> str:
@@ -108,11 +113,15 @@ class NetworkMap:
         return f'<div class="bp-map-frame"><style>{_STYLE}</style>{self.svg()}</div>'
 
     def __repr__(self) -> str:
-        return " → ".join(("[{}]" if self._lit(s) else "{}").format(s.label) for s in STATIONS)
+        return " → ".join(
+            ("[{}]" if self._lit(s) else "{}").format(s.label) for s in STATIONS
+        )
 
     def strip(self) -> str:
         """Each place of the operation, with the station before it and the one after it, as HTML."""
-        lines = "".join(f'<p style="{_STRIP}">{line}</p>' for line in dict.fromkeys(self._places()))
+        lines = "".join(
+            f'<p style="{_STRIP}">{line}</p>' for line in dict.fromkeys(self._places())
+        )
         return (
             f'<nav class="bp-strip" aria-label="Where it stands in a transformer">{lines}'
             f'<p style="margin: 0"><a href="{self.root}/intro.html#the-map">The whole map</a></p></nav>'
@@ -157,12 +166,18 @@ class NetworkMap:
 
     def _alt(self) -> str:
         labels = ", ".join(f"{station.label} ({station.name})" for station in STATIONS)
-        lit = " and ".join(dict.fromkeys(station.label for station in STATIONS if self._lit(station)))
+        lit = " and ".join(
+            dict.fromkeys(station.label for station in STATIONS if self._lit(station))
+        )
         skips = "In each half of a layer a skip connection passes from before normalise to add to stream."
-        return f"Map of a transformer: {labels}. {skips}" + (f" Lit: {lit}" if lit else "")
+        return f"Map of a transformer: {labels}. {skips}" + (
+            f" Lit: {lit}" if lit else ""
+        )
 
     def _lit(self, station: Station) -> bool:
-        return self.here is not None and station.label in getattr(ops.load(self.here), "PLACES", ())
+        return self.here is not None and station.label in getattr(
+            ops.load(self.here), "PLACES", ()
+        )
 
     def _box(self, station: Station) -> str:
         x, y, middle = station.column, station.y, station.column + BOX_WIDTH / 2
@@ -173,7 +188,11 @@ class NetworkMap:
             f'<text class="label" x="{middle}" y="{y + 16}" text-anchor="middle">{escape(label)}</text>'
             f'<text class="name" x="{middle}" y="{y + 31}" text-anchor="middle">{escape(station.name)}</text>'
         )
-        return f'<g class="here">{box}</g>' if lit else f'<a href="{self.root}/{station.page}">{box}</a>'
+        return (
+            f'<g class="here">{box}</g>'
+            if lit
+            else f'<a href="{self.root}/{station.page}">{box}</a>'
+        )
 
     @staticmethod
     def _frame(first: Station, *rest: Station) -> str:
@@ -208,7 +227,11 @@ class NetworkMap:
             down = f"M{x - 10} {top + 1} v{ROW - BOX_HEIGHT - 2}"
             up = f"M{x + 10} {top + 1} v{ROW - BOX_HEIGHT - 2}"
         else:
-            x1, y1, y2 = a.column + BOX_WIDTH, a.y + BOX_HEIGHT / 2, b.y + BOX_HEIGHT / 2
+            x1, y1, y2 = (
+                a.column + BOX_WIDTH,
+                a.y + BOX_HEIGHT / 2,
+                b.y + BOX_HEIGHT / 2,
+            )
             turn = (x1 + b.column) / 2  # between the two frames
             down = f"M{x1 + 1} {y1 - 4} H{turn - 3} V{y2 - 4} H{b.column - 2}"
             up = f"M{x1 + 1} {y1 + 4} H{turn + 3} V{y2 + 4} H{b.column - 2}"

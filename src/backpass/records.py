@@ -34,20 +34,34 @@ class Record:
     dirty: bool  # whether package or benchmarks differed from that commit
     columns: list[list[str]]  # [key, heading, unit]
     rows: list[dict[str, Any]]
-    facts: dict[str, float] = field(default_factory=dict)  # about the machine, such as its copy bandwidth
-    notes: list[str] = field(default_factory=list)  # how it was measured, and what was not and why
+    facts: dict[str, float] = field(
+        default_factory=dict
+    )  # about the machine, such as its copy bandwidth
+    notes: list[str] = field(
+        default_factory=list
+    )  # how it was measured, and what was not and why
 
     @property
     def provenance(self) -> str:
         """Machine, date, commit and versions in one line."""
-        threads = f", {self.threads} thread{'s' if self.threads > 1 else ''}" if self.threads else ""
+        threads = (
+            f", {self.threads} thread{'s' if self.threads > 1 else ''}"
+            if self.threads
+            else ""
+        )
         changed = " with changes" if self.dirty else ""
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        versions = ", ".join(
+            f"{name} {version}" for name, version in self.versions.items()
+        )
         return f"{self.device}{threads}, {self.date}, commit {self.commit}{changed}, {versions}"
 
     def where(self, **wanted: Any) -> list[dict[str, Any]]:
         """The rows whose entries equal those given: ``record.where(step="backward")``."""
-        return [row for row in self.rows if all(row.get(key) == value for key, value in wanted.items())]
+        return [
+            row
+            for row in self.rows
+            if all(row.get(key) == value for key, value in wanted.items())
+        ]
 
     def only(self, **wanted: Any) -> Record:
         """The record of those rows, without the columns that would say the same in each."""
@@ -57,16 +71,26 @@ class Record:
     def __repr__(self) -> str:
         cells = [self._headings(), *(self._cells(row) for row in self.rows)]
         return "\n".join(
-            [self.question, *table.aligned(cells), f"Recorded on {self.provenance}.", *self.notes]
+            [
+                self.question,
+                *table.aligned(cells),
+                f"Recorded on {self.provenance}.",
+                *self.notes,
+            ]
         )
 
     def _repr_html_(self) -> str:
-        shown = table.page(self._headings(), map(self._cells, self.rows), caption=self.question)
+        shown = table.page(
+            self._headings(), map(self._cells, self.rows), caption=self.question
+        )
         notes = "".join(f"<br>{html.escape(note)}" for note in self.notes)
         return f"{shown}<p><small>Recorded on {html.escape(self.provenance)}.{notes}</small></p>"
 
     def _headings(self) -> list[str]:
-        return [f"{heading} ({unit})" if unit else heading for _, heading, unit in self.columns]
+        return [
+            f"{heading} ({unit})" if unit else heading
+            for _, heading, unit in self.columns
+        ]
 
     def _cells(self, row: dict[str, Any]) -> list[str]:
         return [_shown(row.get(key)) for key, _, _ in self.columns]
@@ -77,11 +101,20 @@ def load(name: str, device: str | None = None, folder: Path = RESULTS) -> Record
 
     Raises LookupError, naming what there is, when there is none.
     """
-    found = [record for record in _all(folder) if record.name == name and device in (None, record.device)]
+    found = [
+        record
+        for record in _all(folder)
+        if record.name == name and device in (None, record.device)
+    ]
     if not found:
-        there_are = ", ".join(f"{record.name} on {record.device}" for record in _all(folder)) or "none"
+        there_are = (
+            ", ".join(f"{record.name} on {record.device}" for record in _all(folder))
+            or "none"
+        )
         on = f" on {device}" if device else ""
-        raise LookupError(f"no record of {name!r}{on} in {folder.name}/; there are: {there_are}")
+        raise LookupError(
+            f"no record of {name!r}{on} in {folder.name}/; there are: {there_are}"
+        )
     return max(found, key=lambda record: record.date)
 
 
@@ -93,7 +126,9 @@ def devices(name: str, folder: Path = RESULTS) -> list[str]:
 def save(record: Record, folder: Path = RESULTS) -> Path:
     """Write the record as ``<name>-<device>.json``, over an earlier one of the same device; return the
     path."""
-    device = "-".join("".join(c if c.isalnum() else " " for c in record.device.lower()).split())
+    device = "-".join(
+        "".join(c if c.isalnum() else " " for c in record.device.lower()).split()
+    )
     path = folder / f"{record.name}-{device}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_json(record), encoding="utf-8")
@@ -115,8 +150,13 @@ def _all(folder: Path) -> list[Record]:
 def _json(record: Record) -> str:
     """JSON with one row a line, so that a change of one figure changes one line."""
     fields = asdict(record)
-    rows = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in fields.pop("rows"))
-    columns = ",\n".join(f"    {json.dumps(column, ensure_ascii=False)}" for column in fields.pop("columns"))
+    rows = ",\n".join(
+        f"    {json.dumps(row, ensure_ascii=False)}" for row in fields.pop("rows")
+    )
+    columns = ",\n".join(
+        f"    {json.dumps(column, ensure_ascii=False)}"
+        for column in fields.pop("columns")
+    )
     rest = json.dumps(fields, indent=2, ensure_ascii=False).removesuffix("\n}")
     return f'{rest},\n  "columns": [\n{columns}\n  ],\n  "rows": [\n{rows}\n  ]\n}}\n'
 

@@ -52,7 +52,9 @@ class Spec:
     @property
     def group(self) -> int | None:
         """Where among the axes the group of any number of axes stands."""
-        return next((i for i, axis in enumerate(self.axes) if axis.startswith("*")), None)
+        return next(
+            (i for i, axis in enumerate(self.axes) if axis.startswith("*")), None
+        )
 
     @property
     def in_pairs(self) -> bool:
@@ -73,14 +75,21 @@ class Shapes:
         """The dimension letters in order of appearance."""
         axes = (axis for spec in (*self.inputs, *self.outputs) for axis in spec.axes)
         return tuple(
-            dict.fromkeys(at for axis in axes if not axis.startswith("*") for at in letters_of(axis))
+            dict.fromkeys(
+                at
+                for axis in axes
+                if not axis.startswith("*")
+                for at in letters_of(axis)
+            )
         )
 
     @property
     def factors(self) -> frozenset[str]:
         """The letters of which an axis is the product."""
         axes = (axis for spec in self.inputs for axis in spec.axes)
-        return frozenset(letter for axis in axes if is_product(axis) for letter in letters_of(axis))
+        return frozenset(
+            letter for axis in axes if is_product(axis) for letter in letters_of(axis)
+        )
 
     def bind(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Lengths of letters and leading groups in the arrays given, inputs or outputs, by name.
@@ -94,17 +103,24 @@ class Shapes:
         for spec in given:
             if not spec.broadcast:
                 shape = tuple(arrays[spec.name].shape)
-                products += [(spec, shape, *at) for at in _bind_one(spec, shape, lengths, found_in)]
+                products += [
+                    (spec, shape, *at)
+                    for at in _bind_one(spec, shape, lengths, found_in)
+                ]
         for product in products:
             _bind_product(*product, lengths, found_in)
         groups = {
-            found_in[key]: value for key, value in lengths.items() if key.startswith("*") and key != "*"
+            found_in[key]: value
+            for key, value in lengths.items()
+            if key.startswith("*") and key != "*"
         }
         if groups and "*" not in lengths:
             lengths["*"] = _broadcast(groups)
         for spec in given:
             if spec.broadcast:
-                _check_broadcast(spec, tuple(arrays[spec.name].shape), lengths, found_in)
+                _check_broadcast(
+                    spec, tuple(arrays[spec.name].shape), lengths, found_in
+                )
         for spec in self.outputs:
             if arrays.get(spec.name) is not None:
                 shape = tuple(arrays[spec.name].shape)
@@ -117,7 +133,9 @@ class Shapes:
         axes (``m_a`` for those of ``*a``), ``has_b`` for each optional input ``b``, and ``size_b``, its number of
         elements, where ``b`` is broadcast."""
         found: dict[str, int] = {
-            f"has_{spec.name}": arrays.get(spec.name) is not None for spec in self.inputs if spec.optional
+            f"has_{spec.name}": arrays.get(spec.name) is not None
+            for spec in self.inputs
+            if spec.optional
         }
         for spec in self.inputs:
             if spec.broadcast:
@@ -140,7 +158,11 @@ def axis_length(axis: str, lengths: Mapping[str, int]) -> int:
 
 def letters_of(axis: str) -> list[str]:
     """The letters that an axis is made of."""
-    return axis.split(_TIMES) if is_product(axis) else axis.removeprefix(_TWICE).split(_MORE)
+    return (
+        axis.split(_TIMES)
+        if is_product(axis)
+        else axis.removeprefix(_TWICE).split(_MORE)
+    )
 
 
 def is_product(axis: str) -> bool:
@@ -153,7 +175,9 @@ def parse(text: str) -> Shapes:
     """Read a declaration. Raises ValueError when it is not one."""
     left, arrow, right = text.partition("->")
     if not arrow:
-        raise ValueError(f"a declaration of shapes has inputs, '->' and outputs; got {text!r}")
+        raise ValueError(
+            f"a declaration of shapes has inputs, '->' and outputs; got {text!r}"
+        )
     return Shapes(text, _specs(left, text), _specs(right, text))
 
 
@@ -162,11 +186,24 @@ def _specs(part: str, text: str) -> tuple[Spec, ...]:
     # findall rather than finditer: torch.compile traces the one, and stops at the other.
     for name, listed, integer, broadcast, optional in _ARRAY.findall(part):
         axes = [axis.strip() for axis in listed.split(",") if axis.strip()]
-        nonempty = frozenset(axis.removesuffix(">0") for axis in axes if axis.endswith(">0"))
+        nonempty = frozenset(
+            axis.removesuffix(">0") for axis in axes if axis.endswith(">0")
+        )
         axes = [axis.removesuffix(">0") for axis in axes]
-        specs.append(Spec(name, tuple(axes), nonempty, bool(optional), bool(integer), bool(broadcast)))
+        specs.append(
+            Spec(
+                name,
+                tuple(axes),
+                nonempty,
+                bool(optional),
+                bool(integer),
+                bool(broadcast),
+            )
+        )
     if _ARRAY.sub("", part).replace(",", "").strip() or not specs:
-        raise ValueError(f"cannot read {part.strip()!r} in the declaration of shapes {text!r}")
+        raise ValueError(
+            f"cannot read {part.strip()!r} in the declaration of shapes {text!r}"
+        )
     return tuple(specs)
 
 
@@ -201,7 +238,11 @@ def _bind_one(
         known = lengths.setdefault(axis, length)
         found_in.setdefault(axis, spec.name)
         if known != length:
-            what = f"leading axes {list(known)}" if axis.startswith("*") else f"{axis} = {known}"
+            what = (
+                f"leading axes {list(known)}"
+                if axis.startswith("*")
+                else f"{axis} = {known}"
+            )
             raise ValueError(
                 f"{spec.name}: expected {spec} with {what}, as in {found_in[axis]}; got shape {list(shape)}"
             )
@@ -209,36 +250,64 @@ def _bind_one(
 
 
 def _bind_product(
-    spec: Spec, shape: tuple[int, ...], axis: str, length: int, lengths: dict, found_in: dict[str, str]
+    spec: Spec,
+    shape: tuple[int, ...],
+    axis: str,
+    length: int,
+    lengths: dict,
+    found_in: dict[str, str],
 ) -> None:
     """Bind the one letter of a product that is not known yet; refuse a length that is not the product, or no
     multiple of the letters that are known."""
     unknown = [letter for letter in letters_of(axis) if letter not in lengths]
-    known = math.prod(lengths[letter] for letter in letters_of(axis) if letter not in unknown)
+    known = math.prod(
+        lengths[letter] for letter in letters_of(axis) if letter not in unknown
+    )
     if unknown and known and length % known == 0:
         lengths[unknown[0]] = length // known
         found_in[unknown[0]] = found_in[axis] = spec.name
     elif unknown or length != known:
-        factor = axis if not unknown else next(letter for letter in letters_of(axis) if letter in lengths)
-        what = f"{axis} = {known}" if not unknown else f"{axis} a multiple of {factor} = {known}"
+        factor = (
+            axis
+            if not unknown
+            else next(letter for letter in letters_of(axis) if letter in lengths)
+        )
+        what = (
+            f"{axis} = {known}"
+            if not unknown
+            else f"{axis} a multiple of {factor} = {known}"
+        )
         raise ValueError(
             f"{spec.name}: expected {spec} with {what}, as in {found_in[factor]}; got shape {list(shape)}"
         )
 
 
-def _check_broadcast(spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]) -> None:
+def _check_broadcast(
+    spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]
+) -> None:
     """Refuse an array that does not broadcast to the shape declared, every length of which is known."""
     axes = [axis for axis in spec.axes if not axis.startswith("*")]
-    leading, rest = shape[: max(0, len(shape) - len(axes))], shape[max(0, len(shape) - len(axes)) :]
+    leading, rest = (
+        shape[: max(0, len(shape) - len(axes))],
+        shape[max(0, len(shape) - len(axes)) :],
+    )
     for axis, length in zip(reversed(axes), reversed(rest), strict=False):
         if length not in (1, axis_length(axis, lengths)):
-            what = f"{axis} = {axis_length(axis, lengths)}, as in {found_in[axis]}, or 1"
-            raise ValueError(f"{spec.name}: expected {spec} with {what}; got shape {list(shape)}")
+            what = (
+                f"{axis} = {axis_length(axis, lengths)}, as in {found_in[axis]}, or 1"
+            )
+            raise ValueError(
+                f"{spec.name}: expected {spec} with {what}; got shape {list(shape)}"
+            )
     full = lengths["*"] if spec.group is not None else ()
     pairs = zip(reversed(leading), reversed(full), strict=False)
-    if len(leading) > len(full) or any(length not in (1, known) for length, known in pairs):
+    if len(leading) > len(full) or any(
+        length not in (1, known) for length, known in pairs
+    ):
         what = f"leading axes {list(full)}, as in {found_in['*']}, or what broadcasts to them"
-        raise ValueError(f"{spec.name}: expected {spec} with {what}; got shape {list(shape)}")
+        raise ValueError(
+            f"{spec.name}: expected {spec} with {what}; got shape {list(shape)}"
+        )
 
 
 def _pair(spec: Spec, shape: tuple[int, ...]) -> list[tuple[str, Any]]:
@@ -247,22 +316,30 @@ def _pair(spec: Spec, shape: tuple[int, ...]) -> list[tuple[str, Any]]:
     rank = len(spec.axes) - (at is not None)
     if len(shape) < rank or (at is None and len(shape) > rank):
         wanted = f"at least {rank}" if at is not None else f"exactly {rank}"
-        raise ValueError(f"{spec.name}: expected {spec}, which has {wanted} axes; got shape {list(shape)}")
+        raise ValueError(
+            f"{spec.name}: expected {spec}, which has {wanted} axes; got shape {list(shape)}"
+        )
     if at is None:
         return list(zip(spec.axes, shape, strict=True))
     stop = at + len(shape) - rank
-    return list(zip(spec.axes, (*shape[:at], shape[at:stop], *shape[stop:]), strict=True))
+    return list(
+        zip(spec.axes, (*shape[:at], shape[at:stop], *shape[stop:]), strict=True)
+    )
 
 
 def _broadcast(groups: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
     """As NumPy's broadcast_shapes has it, also for the lengths that torch.compile does not know yet."""
     lengths: list[int] = []
-    for column in zip_longest(*(reversed(group) for group in groups.values()), fillvalue=1):
+    for column in zip_longest(
+        *(reversed(group) for group in groups.values()), fillvalue=1
+    ):
         lengths.append(next((length for length in column if length != 1), 1))
         if any(length not in (1, lengths[-1]) for length in column):
             shown = " and ".join(str(list(group)) for group in groups.values())
             names = ", ".join(groups)
-            raise ValueError(f"{names}: expected leading axes that broadcast together; got {shown}")
+            raise ValueError(
+                f"{names}: expected leading axes that broadcast together; got {shown}"
+            )
     return tuple(reversed(lengths))
 
 
@@ -272,7 +349,10 @@ def check_inputs(text: str, **arrays: Array | None):
     Raises TypeError (not an array, mixed libraries, dtypes or devices) or ValueError (shapes).
     """
     if all(array is None or type(array) is np.ndarray for array in arrays.values()):
-        facts = ((name, None if a is None else (a.shape, a.dtype)) for name, a in arrays.items())
+        facts = (
+            (name, None if a is None else (a.shape, a.dtype))
+            for name, a in arrays.items()
+        )
         return _check_numpy(text, tuple(facts))
     return _check(text, arrays)
 
@@ -282,22 +362,42 @@ def _check_numpy(text: str, facts: tuple[tuple[str, tuple | None], ...]):
     """Check NumPy arrays by their shapes and dtypes, on which nothing else depends, and remember those that pass.
     Arrays without memory stand in for them."""
     return _check(
-        text, {name: fact and np.broadcast_to(np.empty((), fact[1]), fact[0]) for name, fact in facts}
+        text,
+        {
+            name: fact and np.broadcast_to(np.empty((), fact[1]), fact[0])
+            for name, fact in facts
+        },
     )
 
 
 def _check(text: str, arrays: dict[str, Array | None]):
     shapes = parse(text)
-    given = [spec for spec in shapes.inputs if arrays[spec.name] is not None or not spec.optional]
+    given = [
+        spec
+        for spec in shapes.inputs
+        if arrays[spec.name] is not None or not spec.optional
+    ]
     for spec in given:
         _check_type(spec, arrays[spec.name])
     kinds = {spec.name: kind(arrays[spec.name]) for spec in given}
     floating = next((spec.name for spec in given if not spec.integer), "")
     for spec in given[1:]:
         first = given[0].name
-        _check_same(spec.name, kinds[spec.name], kinds[first], f"{first}'s", ("library", "device"))
+        _check_same(
+            spec.name,
+            kinds[spec.name],
+            kinds[first],
+            f"{first}'s",
+            ("library", "device"),
+        )
         if not spec.integer:
-            _check_same(spec.name, kinds[spec.name], kinds[floating], f"{floating}'s", ("dtype",))
+            _check_same(
+                spec.name,
+                kinds[spec.name],
+                kinds[floating],
+                f"{floating}'s",
+                ("dtype",),
+            )
     shapes.bind(arrays)
     return namespace(*(arrays[spec.name] for spec in given))
 
@@ -323,7 +423,9 @@ def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Kind):
     expected = like if isinstance(like, Kind) else kind(like)
     _check_same("dy", kind(dy), expected, "forward's", Kind._fields)
     if tuple(dy.shape) != tuple(shape):
-        raise ValueError(f"dy: expected the output's shape {list(shape)}; got shape {list(dy.shape)}")
+        raise ValueError(
+            f"dy: expected the output's shape {list(shape)}; got shape {list(dy.shape)}"
+        )
     return namespace(dy)
 
 
@@ -352,20 +454,32 @@ def _whose(came: type, expected: type) -> str:
         return came.__name__
     stem = came.__module__.rpartition(".")[2]
     of_this_stem = stem == expected.__module__.rpartition(".")[2]
-    return f"{came.__module__.removeprefix('backpass.') if of_this_stem else stem}'s Saved"
+    return (
+        f"{came.__module__.removeprefix('backpass.') if of_this_stem else stem}'s Saved"
+    )
 
 
 def _check_type(spec: Spec, array: Any) -> None:
     if not is_array(array):
-        raise TypeError(f"{spec.name}: expected an array {spec}; got {type(array).__name__}")
+        raise TypeError(
+            f"{spec.name}: expected an array {spec}; got {type(array).__name__}"
+        )
     kinds = "integral" if spec.integer else ("real floating", "complex floating")
     if not namespace(array).isdtype(array.dtype, kinds):
         wanted = "integers" if spec.integer else "floating-point numbers"
-        hint = "; a mask is 0 where something is seen, and −∞ elsewhere" if spec.broadcast else ""
-        raise TypeError(f"{spec.name}: expected {wanted}; got dtype {array.dtype}{hint}")
+        hint = (
+            "; a mask is 0 where something is seen, and −∞ elsewhere"
+            if spec.broadcast
+            else ""
+        )
+        raise TypeError(
+            f"{spec.name}: expected {wanted}; got dtype {array.dtype}{hint}"
+        )
 
 
-def _check_same(name: str, came: Kind, expected: Kind, whose: str, facts: Sequence[str]) -> None:
+def _check_same(
+    name: str, came: Kind, expected: Kind, whose: str, facts: Sequence[str]
+) -> None:
     for fact in facts:
         if getattr(came, fact) != getattr(expected, fact):
             what = "array library" if fact == "library" else fact

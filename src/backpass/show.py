@@ -14,17 +14,24 @@ class Source:
         self.objects = objects
 
     def __repr__(self) -> str:
-        return "\n\n".join(f"# {_file(thing)}\n{_text(thing)}" for thing in self.objects)
+        return "\n\n".join(
+            f"# {_file(thing)}\n{_text(thing)}" for thing in self.objects
+        )
 
     def _repr_markdown_(self) -> str:
-        return "\n\n".join(f"`{_file(thing)}`\n\n```python\n{_text(thing)}\n```" for thing in self.objects)
+        return "\n\n".join(
+            f"`{_file(thing)}`\n\n```python\n{_text(thing)}\n```"
+            for thing in self.objects
+        )
 
 
 def source(*objects: object) -> Source:
     """Show the source of ``objects``: functions, classes, modules, Triton kernels. Raises TypeError for others."""
     for thing in objects:
         if not hasattr(thing, "__module__") and not inspect.ismodule(thing):
-            raise TypeError(f"expected a function, a class or a module to show; got {thing!r}")
+            raise TypeError(
+                f"expected a function, a class or a module to show; got {thing!r}"
+            )
     return Source(*objects)
 
 

@@ -13,7 +13,9 @@ PACKAGE = os.path.dirname(__file__)
 
 def modules_in(folder: str) -> tuple[str, ...]:
     """The public modules of a folder of this package, in alphabetical order, not imported."""
-    names = (module.name for module in pkgutil.iter_modules([os.path.join(PACKAGE, folder)]))
+    names = (
+        module.name for module in pkgutil.iter_modules([os.path.join(PACKAGE, folder)])
+    )
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
 

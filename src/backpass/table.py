@@ -60,7 +60,9 @@ def scrolling(inside: str, label: str) -> str:
 
 
 def _row(heading: str | Cell, *cells: str | Cell) -> str:
-    return _tag("th", heading, ' scope="row"') + "".join(_tag("td", cell) for cell in cells)
+    return _tag("th", heading, ' scope="row"') + "".join(
+        _tag("td", cell) for cell in cells
+    )
 
 
 def _tag(name: str, cell: str | Cell, attributes: str = "") -> str:

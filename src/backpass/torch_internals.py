@@ -10,9 +10,19 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["READ", "TorchDispatchMode", "dual_level", "is_fake", "share_memory", "storage_id", "transformed"]
+__all__ = [
+    "READ",
+    "TorchDispatchMode",
+    "dual_level",
+    "is_fake",
+    "share_memory",
+    "storage_id",
+    "transformed",
+]
 
-READ = torch.ops.aten._local_scalar_dense.default  # what reads the number in a tensor of one element
+READ = (
+    torch.ops.aten._local_scalar_dense.default
+)  # what reads the number in a tensor of one element
 
 
 def transformed() -> bool:

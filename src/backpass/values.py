@@ -36,13 +36,17 @@ def check_bool(**flags: object) -> None:
     """Raise TypeError, with the flag's name, for a flag that is not a bool."""
     for name, value in flags.items():
         if not isinstance(value, bool):
-            raise TypeError(f"{name}: expected True or False; got {type(value).__name__}")
+            raise TypeError(
+                f"{name}: expected True or False; got {type(value).__name__}"
+            )
 
 
 def check_one_of(name: str, value: object, words: tuple[str, ...]) -> None:
     """Raise ValueError, with the option's name, for a value that is not one of the words."""
     if not isinstance(value, str) or value not in words:
-        raise ValueError(f"{name}: expected {' or '.join(map(repr, words))}; got {value!r}")
+        raise ValueError(
+            f"{name}: expected {' or '.join(map(repr, words))}; got {value!r}"
+        )
 
 
 def check_causal(causal: object, causal_variant: object) -> None:
@@ -59,8 +63,14 @@ def check_head_order(head_order: str) -> None:
 
 def check_scale(scale: object) -> None:
     """Refuse, with TypeError, what cannot multiply scores: anything but a real number or None."""
-    if scale is not None and not isinstance(scale, Real) and not getattr(scale, "is_real", False):
-        raise TypeError(f"scale: expected a real number, or None for 1/√d; got {type(scale).__name__}")
+    if (
+        scale is not None
+        and not isinstance(scale, Real)
+        and not getattr(scale, "is_real", False)
+    ):
+        raise TypeError(
+            f"scale: expected a real number, or None for 1/√d; got {type(scale).__name__}"
+        )
 
 
 def check_tile(tile: object) -> None:
@@ -71,7 +81,9 @@ def check_tile(tile: object) -> None:
     if not isinstance(tile, Integral):
         raise TypeError(f"tile: expected an integer; got {type(tile).__name__}")
     if tile < 1:
-        raise ValueError(f"tile: expected at least 1 query and key at a time; got {tile}")
+        raise ValueError(
+            f"tile: expected at least 1 query and key at a time; got {tile}"
+        )
 
 
 def check_tokens(t: Array, vocabulary: int) -> Array:
@@ -85,13 +97,17 @@ def check_tokens(t: Array, vocabulary: int) -> Array:
     return t
 
 
-def check_targets(t: Array, classes: int, ignore_index: int, reduction: str) -> tuple[Array, float | None]:
+def check_targets(
+    t: Array, classes: int, ignore_index: int, reduction: str
+) -> tuple[Array, float | None]:
     """The targets with −1 for those ignored, and what ``reduction`` divides by: how many are counted, NaN
     if none are; None for the sum. Raises what ``forward`` raises."""
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction: expected 'mean' or 'sum'; got {reduction!r}")
     if not isinstance(ignore_index, Integral):
-        raise TypeError(f"ignore_index: expected an integer; got {type(ignore_index).__name__}")
+        raise TypeError(
+            f"ignore_index: expected an integer; got {type(ignore_index).__name__}"
+        )
     xp = namespace(t)
     t = xp.astype(t, xp.int64)
     counted = t != int(ignore_index)
@@ -105,7 +121,9 @@ def check_targets(t: Array, classes: int, ignore_index: int, reduction: str) -> 
             f"t: expected targets from 0 to {classes - 1}, or {ignore_index} to ignore; "
             f"got {_first(t, outside)}"
         )
-    return xp.where(counted, t, -1), (count or math.nan) if reduction == "mean" else None
+    return xp.where(counted, t, -1), (
+        count or math.nan
+    ) if reduction == "mean" else None
 
 
 def check_sums(name: str, sums: Array, nothing: Array) -> None:
@@ -116,13 +134,19 @@ def check_sums(name: str, sums: Array, nothing: Array) -> None:
     if xp.any(refused):
         rows, refused = (xp.reshape(array, (-1,)) for array in (sums, refused))
         first = next(at for at in range(rows.shape[0]) if refused[at])
-        found = rows[first].to_numpy()[()] if hasattr(rows[first], "to_numpy") else rows[first]
+        found = (
+            rows[first].to_numpy()[()]
+            if hasattr(rows[first], "to_numpy")
+            else rows[first]
+        )
         row: list[int] = []
         for length in reversed(sums.shape[:-1]):
             first, index = divmod(first, length)
             row = [index, *row]
         where = f"row {row}" if row else "the only row"
-        raise ValueError(f"{name}: expected rows whose sums are positive; got a sum of {found} in {where}")
+        raise ValueError(
+            f"{name}: expected rows whose sums are positive; got a sum of {found} in {where}"
+        )
 
 
 def chosen_chunk(chunk: object, m: int, h: int, V: int) -> int:

@@ -66,7 +66,9 @@ def count(op: Any, *inputs: object, **options: object) -> Cost:
     arrays = drawn(op, inputs)
     for key, array in arrays.items():
         if array is not None and not isinstance(array, np.ndarray):
-            raise TypeError(f"{key}: expected a NumPy array to count on; got {type(array).__name__}")
+            raise TypeError(
+                f"{key}: expected a NumPy array to count on; got {type(array).__name__}"
+            )
     kept = memory_of(op, arrays, options)
     with counting.tally() as forward:
         y, saved = op.forward(*map(_counting, arrays.values()), **options)

@@ -29,7 +29,9 @@ def formula(op: Any, *inputs: object, **options: object) -> Flops:
     """
     op = load(op)
     values = _values(op, inputs, options)
-    return Flops(_call(op, op.forward_flops, values), _call(op, op.backward_flops, values))
+    return Flops(
+        _call(op, op.forward_flops, values), _call(op, op.backward_flops, values)
+    )
 
 
 def symbolic_formula(op: Any, **known: object) -> Flops:
@@ -39,7 +41,12 @@ def symbolic_formula(op: Any, **known: object) -> Flops:
     ``known`` replaces a letter by a value or another symbol, or says ``has_b=False``.
     """
     op = load(op)
-    return Flops(*(_symbolic(op, function, known) for function in (op.forward_flops, op.backward_flops)))
+    return Flops(
+        *(
+            _symbolic(op, function, known)
+            for function in (op.forward_flops, op.backward_flops)
+        )
+    )
 
 
 def latex(op: object, **known: object) -> Flops:
@@ -57,13 +64,21 @@ def dimensions(op: Any, *inputs: object, **options: object) -> dict[str, int]:
     return {key: values[key] for key in wanted if key in values}
 
 
-def _values(op: Any, inputs: tuple[object, ...], options: dict[str, object]) -> dict[str, Any]:
+def _values(
+    op: Any, inputs: tuple[object, ...], options: dict[str, object]
+) -> dict[str, Any]:
     for part in ("SHAPES", "forward_flops", "backward_flops"):
         if not hasattr(op, part):
-            raise TypeError(f"{name(op)}: expected a declaration {part}, without which there is no formula")
+            raise TypeError(
+                f"{name(op)}: expected a declaration {part}, without which there is no formula"
+            )
     shapes = parse(op.SHAPES)
     arrays = stand_ins(op, inputs)
-    values = {**_of_data(op, shapes, inputs, arrays), **options, **shapes.dimensions(arrays)}
+    values = {
+        **_of_data(op, shapes, inputs, arrays),
+        **options,
+        **shapes.dimensions(arrays),
+    }
     wanted = {*_parameters(op.forward_flops), *_parameters(op.backward_flops)}
     of_output = wanted & {*shapes.letters} - {*values}
     if of_output:  # such as fork's k: ask the forward
@@ -72,17 +87,33 @@ def _values(op: Any, inputs: tuple[object, ...], options: dict[str, object]) -> 
     return values
 
 
-def _of_data(op: Any, shapes: Shapes, inputs: tuple[object, ...], arrays: dict[str, Any]) -> dict[str, int]:
+def _of_data(
+    op: Any, shapes: Shapes, inputs: tuple[object, ...], arrays: dict[str, Any]
+) -> dict[str, int]:
     """What the formulas take that depends on data, where the integers themselves are given."""
-    known = all(is_array(value) for spec, value in zip(shapes.inputs, inputs, strict=False) if spec.integer)
-    return op.data_lengths(*arrays.values()) if known and hasattr(op, "data_lengths") else {}
+    known = all(
+        is_array(value)
+        for spec, value in zip(shapes.inputs, inputs, strict=False)
+        if spec.integer
+    )
+    return (
+        op.data_lengths(*arrays.values())
+        if known and hasattr(op, "data_lengths")
+        else {}
+    )
 
 
 def _call(op: Any, function: Callable, values: dict[str, Any]) -> Any:
     parameters = _parameters(function)
-    missing = [key for key, p in parameters.items() if key not in values and p.default is p.empty]
+    missing = [
+        key
+        for key, p in parameters.items()
+        if key not in values and p.default is p.empty
+    ]
     if missing:
-        raise TypeError(f"{name(op)}.{function.__name__} asks for {', '.join(missing)}, which nothing gives")
+        raise TypeError(
+            f"{name(op)}.{function.__name__} asks for {', '.join(missing)}, which nothing gives"
+        )
     return function(**{key: values[key] for key in parameters if key in values})
 
 
@@ -90,7 +121,9 @@ def _symbolic(op: Any, function: Callable, known: dict[str, object]) -> Any:
     import sympy
 
     unknown = sorted(
-        known.keys() - _parameters(op.forward_flops).keys() - _parameters(op.backward_flops).keys()
+        known.keys()
+        - _parameters(op.forward_flops).keys()
+        - _parameters(op.backward_flops).keys()
     )
     if unknown:
         raise TypeError(f"{name(op)}'s formulas have no {', '.join(unknown)}")

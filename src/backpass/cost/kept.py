@@ -64,15 +64,21 @@ def saved_bytes(op: object, *inputs: object, **options: object) -> int:
     return memory(op, *inputs, **options).activations
 
 
-def memory_of(op: Any, arrays: dict[str, Array | None], options: dict[str, object]) -> Memory:
+def memory_of(
+    op: Any, arrays: dict[str, Array | None], options: dict[str, object]
+) -> Memory:
     _, saved = op.forward(*arrays.values(), **options)
     there_anyway = (*getattr(op, "PARAMETERS", ()), *getattr(op, "CONSTANTS", ()))
-    parameters = {_storage(arrays[key])[0] for key in there_anyway if arrays.get(key) is not None}
+    parameters = {
+        _storage(arrays[key])[0] for key in there_anyway if arrays.get(key) is not None
+    }
     found: dict[int, Kept] = {}
     for name, array in _arrays(saved, ""):
         key, size = _storage(array)
         dtype = str(array.dtype).removeprefix("torch.")
-        found.setdefault(key, Kept(name, tuple(array.shape), dtype, size, key in parameters))
+        found.setdefault(
+            key, Kept(name, tuple(array.shape), dtype, size, key in parameters)
+        )
     return Memory(tuple(found.values()))
 
 
@@ -113,6 +119,8 @@ def _storage(array: Array) -> tuple[int, int]:
             f"the bytes of NumPy arrays and PyTorch tensors are known; got {type(array).__name__}"
         )
     owner: object = array
-    while (owner := getattr(owner, "base", None)) is not None:  # as_strided puts an object in between
+    while (
+        owner := getattr(owner, "base", None)
+    ) is not None:  # as_strided puts an object in between
         array = owner if isinstance(owner, np.ndarray) else array
     return id(array), array.nbytes

@@ -24,7 +24,9 @@ def load(op: object) -> Any:
     op = ops.load(op) if isinstance(op, str) else op
     for part in ("forward", "backward"):
         if not callable(getattr(op, part, None)):
-            raise TypeError(f"op: expected a stem or something with forward and backward; got {op!r}")
+            raise TypeError(
+                f"op: expected a stem or something with forward and backward; got {op!r}"
+            )
     return op
 
 
@@ -45,7 +47,9 @@ def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
 
     def draw(key: str, shape: tuple[int, ...]) -> np.ndarray:
         if key in integers:
-            raise ValueError(f"{key}: expected an array of integers; got the shape {list(shape)} alone")
+            raise ValueError(
+                f"{key}: expected an array of integers; got the shape {list(shape)} alone"
+            )
         x = rng.standard_normal(shape)
         return np.abs(x) if key in getattr(op, "POSITIVE", ()) else x
 
@@ -57,18 +61,31 @@ def stand_ins(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
     return _named(op, inputs, lambda _, shape: np.broadcast_to(np.float64(0), shape))
 
 
-def _named(op: Any, inputs: Sequence[object], make: Callable) -> dict[str, Array | None]:
+def _named(
+    op: Any, inputs: Sequence[object], make: Callable
+) -> dict[str, Array | None]:
     specs = _specs(op)
     names = [spec.name for spec in specs] or _parameters(op.forward)[: len(inputs)]
-    required = max((at + 1 for at, spec in enumerate(specs) if not spec.optional), default=len(inputs))
+    required = max(
+        (at + 1 for at, spec in enumerate(specs) if not spec.optional),
+        default=len(inputs),
+    )
     if not required <= len(inputs) <= len(names):
-        wanted = f"{required}" if required == len(names) else f"{required} to {len(names)}"
-        raise TypeError(f"{name(op)}: expected {wanted} inputs, {', '.join(names)}; got {len(inputs)}")
+        wanted = (
+            f"{required}" if required == len(names) else f"{required} to {len(names)}"
+        )
+        raise TypeError(
+            f"{name(op)}: expected {wanted} inputs, {', '.join(names)}; got {len(inputs)}"
+        )
     found = dict.fromkeys(names)
     for key, value in zip(names, inputs, strict=False):
         if value is not None and not is_array(value) and not _is_shape(value):
-            raise TypeError(f"{key}: expected an array, a shape such as (2, 3), or None; got {value!r}")
-        found[key] = make(key, tuple(value)) if isinstance(value, (tuple, list)) else value
+            raise TypeError(
+                f"{key}: expected an array, a shape such as (2, 3), or None; got {value!r}"
+            )
+        found[key] = (
+            make(key, tuple(value)) if isinstance(value, (tuple, list)) else value
+        )
     return found
 
 
@@ -79,8 +96,14 @@ def _specs(op: Any):
 
 def _parameters(function: Callable) -> list[str]:
     parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [
+        p.name
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, (tuple, list)) and all(isinstance(n, Integral) and int(n) >= 0 for n in value)
+    return isinstance(value, (tuple, list)) and all(
+        isinstance(n, Integral) and int(n) >= 0 for n in value
+    )

@@ -34,25 +34,43 @@ class Table:
     @property
     def title(self) -> str:
         """The operation and the lengths."""
-        lengths = ", ".join(f"{letter} = {int(value):,}" for letter, value in self.lengths.items())
+        lengths = ", ".join(
+            f"{letter} = {int(value):,}" for letter, value in self.lengths.items()
+        )
         return f"{self.cost.name} at {lengths}" if lengths else self.cost.name
 
     def _rows(self, formulas: Flops) -> list[tuple[str, str, str, str, str]]:
         cost, value = self.cost, self.value
         ratio = _ratio(value.backward, value.forward)
-        kept = ", ".join(str(array) for array in cost.memory.arrays if not array.is_parameter)
+        kept = ", ".join(
+            str(array) for array in cost.memory.arrays if not array.is_parameter
+        )
         return [
-            _compared("forward FLOPs", formulas.forward, value.forward, cost.forward.total),
-            _compared("backward FLOPs", formulas.backward, value.backward, cost.backward.total),
-            ("backward ÷ forward", "", ratio, _ratio(cost.backward.total, cost.forward.total), ""),
+            _compared(
+                "forward FLOPs", formulas.forward, value.forward, cost.forward.total
+            ),
+            _compared(
+                "backward FLOPs", formulas.backward, value.backward, cost.backward.total
+            ),
+            (
+                "backward ÷ forward",
+                "",
+                ratio,
+                _ratio(cost.backward.total, cost.forward.total),
+                "",
+            ),
             ("saved bytes", kept or "no activations", "", f"{cost.saved_bytes:,}", ""),
         ]
 
     def __repr__(self) -> str:
-        return "\n".join([self.title, *aligned([_HEADINGS, *self._rows(self.text)], right=(2, 3))])
+        return "\n".join(
+            [self.title, *aligned([_HEADINGS, *self._rows(self.text)], right=(2, 3))]
+        )
 
     def _repr_html_(self) -> str:
-        set_in_mathematics = Flops(*(rf"\({html.escape(formula)}\)" for formula in self.latex))
+        set_in_mathematics = Flops(
+            *(rf"\({html.escape(formula)}\)" for formula in self.latex)
+        )
         rows = map(_in_page, self._rows(set_in_mathematics))
         headings = ("quantity", *_HEADINGS[1:4])
         return page(headings, rows, caption=self.title, label=f"Cost of {self.title}")
@@ -62,7 +80,11 @@ def table(op: object, *inputs: object, **options: object) -> Table:
     """Count the operation and evaluate its formulas at the same inputs; arguments as for ``count``."""
     op = load(op)
     lengths = dimensions(op, *inputs, **options)
-    known = {key: lengths.pop(key) for key in [*lengths] if key.startswith("has_") or key in options}
+    known = {
+        key: lengths.pop(key)
+        for key in [*lengths]
+        if key.startswith("has_") or key in options
+    }
     return Table(
         cost=count(op, *inputs, **options),
         value=formula(op, *inputs, **options),
@@ -72,8 +94,16 @@ def table(op: object, *inputs: object, **options: object) -> Table:
     )
 
 
-def _compared(quantity: str, formula: str, value: int, counted: int) -> tuple[str, str, str, str, str]:
-    return quantity, formula, f"{value:,}", f"{counted:,}", "=" if value == counted else "≠"
+def _compared(
+    quantity: str, formula: str, value: int, counted: int
+) -> tuple[str, str, str, str, str]:
+    return (
+        quantity,
+        formula,
+        f"{value:,}",
+        f"{counted:,}",
+        "=" if value == counted else "≠",
+    )
 
 
 def _ratio(backward: int, forward: int) -> str:
@@ -83,5 +113,7 @@ def _ratio(backward: int, forward: int) -> str:
 def _in_page(row: tuple[str, str, str, str, str]) -> tuple[str | Cell, ...]:
     quantity, formula, value, counted, mark = row
     shown = f"{counted} {'✓' if mark == '=' else '✗ differs' if mark else ''}".strip()
-    typeset = Cell(formula, 'class="tex2jax_process"')  # the class by which a page's MathJax finds it
+    typeset = Cell(
+        formula, 'class="tex2jax_process"'
+    )  # the class by which a page's MathJax finds it
     return quantity, typeset, value, shown

@@ -54,7 +54,11 @@ class Index:
         mine, theirs = self._root(), other._root()
         if mine is theirs:
             return True
-        if mine._dimension and theirs._dimension and mine._dimension != theirs._dimension:
+        if (
+            mine._dimension
+            and theirs._dimension
+            and mine._dimension != theirs._dimension
+        ):
             return False
         theirs._dimension = theirs._dimension or mine._dimension
         mine._same = theirs
@@ -80,7 +84,9 @@ class Analysis(Interpreter):
         self.part, self.expression = part, Expression(part, tree)
         return self.expression
 
-    def run(self, parts: list[Part], conditions: Part | None = None) -> list[Expression]:
+    def run(
+        self, parts: list[Part], conditions: Part | None = None
+    ) -> list[Expression]:
         """The parts analysed, the conditions, if any, first."""
         expressions = []
         self.ranges: list[tuple[Expression, Tree, list[tuple[str, Index]]]] = []
@@ -97,8 +103,14 @@ class Analysis(Interpreter):
         ) in self.ranges:  # now that every occurrence of every letter has been seen
             for letter, index in letters:
                 if index.dimension is None:
-                    raise Unreadable(f"what does {letter} run over?", expression.part, tree.meta.start_pos)
-            expression.ranges[id(tree)] = tuple((letter, index.dimension) for letter, index in letters)
+                    raise Unreadable(
+                        f"what does {letter} run over?",
+                        expression.part,
+                        tree.meta.start_pos,
+                    )
+            expression.ranges[id(tree)] = tuple(
+                (letter, index.dimension) for letter, index in letters
+            )
         return expressions
 
     def refuse(self, message: str, where: Tree | Token) -> NoReturn:
@@ -117,7 +129,9 @@ class Analysis(Interpreter):
         return self.free.setdefault(letter, Index())
 
     def run_together(self, first: Token, second: Token) -> None:
-        letters = [self.index(token) for token in (first, second) if not token.isdigit()]
+        letters = [
+            self.index(token) for token in (first, second) if not token.isdigit()
+        ]
         if len(letters) == 2 and not letters[0].runs_with(letters[1]):
             self.refuse(f"{first} and {second} run over different dimensions", first)
 
@@ -151,7 +165,9 @@ class Analysis(Interpreter):
         for token, side in zip(found.indices, variable.axes, strict=True):
             if not token.isdigit() and not self.index(token).runs_over(side):
                 other = self.index(token).dimension
-                self.refuse(f"{token} runs over {other} elsewhere, and over {side} here", token)
+                self.refuse(
+                    f"{token} runs over {other} elsewhere, and over {side} here", token
+                )
         return ()
 
     def _shape_of_constant(self, found: Reference, tree: Tree) -> Shape:
@@ -186,7 +202,8 @@ class Analysis(Interpreter):
         side = "".join(found.indices)
         if side not in self.scope.dimensions:
             self.refuse(
-                f"{found.name} needs its size as a subscript, one of {', '.join(self.scope.dimensions)}", tree
+                f"{found.name} needs its size as a subscript, one of {', '.join(self.scope.dimensions)}",
+                tree,
             )
         return side
 
@@ -198,7 +215,9 @@ class Analysis(Interpreter):
     def fraction(self, tree: Tree) -> Shape:
         above, below = map(self.visit, tree.children)
         if tree.children[0].data == "differentiate" and self._is_product(tree):
-            self.refuse("how far does this derivative reach? Write brackets round it", tree)
+            self.refuse(
+                "how far does this derivative reach? Write brackets round it", tree
+            )
         if below:
             self.refuse("a matrix cannot stand below a fraction bar", tree.children[1])
         return above
@@ -209,8 +228,15 @@ class Analysis(Interpreter):
             return self.reference(tree)
         shape = self.visit(base)
         if exponent.data == "top":
-            if base.data == "reference" and not shape and self.expression.references[id(base)].indices:
-                self.refuse("this prints like an element of the transpose: swap the indices", base)
+            if (
+                base.data == "reference"
+                and not shape
+                and self.expression.references[id(base)].indices
+            ):
+                self.refuse(
+                    "this prints like an element of the transpose: swap the indices",
+                    base,
+                )
             return shape[::-1]
         if shape or self.visit(exponent):
             self.refuse("powers are of numbers; write a matrix product out", tree)
@@ -226,7 +252,9 @@ class Analysis(Interpreter):
 
     def root(self, tree: Tree) -> Shape:
         if self.visit(tree.children[0]):
-            self.refuse("functions are of numbers; write the matrix by its elements", tree)
+            self.refuse(
+                "functions are of numbers; write the matrix by its elements", tree
+            )
         return ()
 
     def apply(self, tree: Tree) -> Shape:
@@ -234,14 +262,19 @@ class Analysis(Interpreter):
         name, shape = str(function.children[0]), self.visit(argument)
         if name.endswith("{tr}"):
             if len(shape) != 2 or shape[0] != shape[1]:
-                self.refuse(f"the trace is of a square matrix; this is {in_words(shape)}", argument)
+                self.refuse(
+                    f"the trace is of a square matrix; this is {in_words(shape)}",
+                    argument,
+                )
             return ()
         if name.endswith("{diag}"):
             if len(shape) != 2 or shape[1] != "1":
                 self.refuse(f"diag is of a column; this is {in_words(shape)}", argument)
             return (shape[0], shape[0])
         if shape:
-            self.refuse("functions are of numbers; write the matrix by its elements", argument)
+            self.refuse(
+                "functions are of numbers; write the matrix by its elements", argument
+            )
         return ()
 
     # ---- sums and products -----------------------------------------------------------------------
@@ -250,7 +283,9 @@ class Analysis(Interpreter):
         return self.visit(tree.children[0])
 
     def sum(self, tree: Tree) -> Shape:
-        return self._same_shape([child for child in tree.children if isinstance(child, Tree)], "added to")
+        return self._same_shape(
+            [child for child in tree.children if isinstance(child, Tree)], "added to"
+        )
 
     def hadamard(self, tree: Tree) -> Shape:
         return self._same_shape(tree.children, r"multiplied (\odot) by")
@@ -263,17 +298,27 @@ class Analysis(Interpreter):
         first, *rest = ((tree, self.visit(tree)) for tree in trees)
         for tree, shape in rest:
             if shape != first[1]:
-                self.refuse(f"{in_words(first[1])} cannot be {verb} {in_words(shape)}", tree)
+                self.refuse(
+                    f"{in_words(first[1])} cannot be {verb} {in_words(shape)}", tree
+                )
         return first[1]
 
     def product(self, tree: Tree) -> Shape:
         for before, factor in pairwise(tree.children):
             between = self.part.text[before.meta.end_pos : factor.meta.start_pos]
             if not _TIMES.search(between) and _joins(before, factor):
-                self.refuse("this prints as part of what stands before it: write \\cdot between them", factor)
+                self.refuse(
+                    "this prints as part of what stands before it: write \\cdot between them",
+                    factor,
+                )
             if before.data == "differentiate":
-                self.refuse("how far does this derivative reach? Write brackets round it", before)
-            if not _APART.search(between) and reads_as_function(before, factor, self.scope):
+                self.refuse(
+                    "how far does this derivative reach? Write brackets round it",
+                    before,
+                )
+            if not _APART.search(between) and reads_as_function(
+                before, factor, self.scope
+            ):
                 name = self.part.text[before.meta.start_pos : before.meta.end_pos]
                 self.refuse(
                     f"{name}(…) prints like a function of what is in the bracket. Write the product as "
@@ -285,7 +330,10 @@ class Analysis(Interpreter):
             other = self.visit(factor)
             if shape and other:
                 if len(shape) != 2 or len(other) != 2 or shape[1] != other[0]:
-                    self.refuse(f"{in_words(shape)} cannot be multiplied by {in_words(other)}", factor)
+                    self.refuse(
+                        f"{in_words(shape)} cannot be multiplied by {in_words(other)}",
+                        factor,
+                    )
                 shape = (shape[0], other[1])
                 shape = () if shape == ("1", "1") else shape
             else:
@@ -318,7 +366,9 @@ class Analysis(Interpreter):
         del self.bound[len(self.bound) - len(letters) :]
         if sign != r"\sum" and shape:
             self.refuse(f"a {sign[1:]} is of numbers", body)
-        if sign != r"\sum" and self._is_product(body):  # a sum of products is the same either way
+        if sign != r"\sum" and self._is_product(
+            body
+        ):  # a sum of products is the same either way
             self.refuse(f"how far does this {sign[1:]} reach? Write brackets", body)
         self.ranges.append((self.expression, tree, letters))
         return shape
@@ -353,12 +403,17 @@ class Analysis(Interpreter):
     def partial(self, tree: Tree) -> Shape:
         above, below = tree.children
         found = None if above.data == "bracket" else self.scope.resolve(above)
-        if found is not None and found.name == LOSS and not (found.accent or found.indices):
+        if (
+            found is not None
+            and found.name == LOSS
+            and not (found.accent or found.indices)
+        ):
             self.expression.references[id(above)] = found
             return self._with_respect_to(below)
         if self.visit(above) or self._with_respect_to(below):
             self.refuse(
-                "partial derivatives are of and by numbers: write the matrices by their elements", tree
+                "partial derivatives are of and by numbers: write the matrices by their elements",
+                tree,
             )
         return ()
 
@@ -366,15 +421,22 @@ class Analysis(Interpreter):
         operator, argument = tree.children
         if self._with_respect_to(operator.children[0]) or self.visit(argument):
             self.refuse(
-                "partial derivatives are of and by numbers: write the matrices by their elements", tree
+                "partial derivatives are of and by numbers: write the matrices by their elements",
+                tree,
             )
         return ()
 
     def _with_respect_to(self, tree: Tree) -> Shape:
         shape = self.visit(tree)
         found = self.expression.references[id(tree)]
-        if found.kind != "variable" or found.accent or self.scope.variables[found.name].kind == "constant":
-            self.refuse("a derivative is with respect to an input or a definition", tree)
+        if (
+            found.kind != "variable"
+            or found.accent
+            or self.scope.variables[found.name].kind == "constant"
+        ):
+            self.refuse(
+                "a derivative is with respect to an input or a definition", tree
+            )
         return shape
 
     # ---- conditions ------------------------------------------------------------------------------
@@ -390,7 +452,9 @@ class Analysis(Interpreter):
         self.visit(first)
         found = self.expression.references[id(first)]
         if found.kind != "variable" or found.accent != "dot" or found.indices:
-            self.refuse(r"a condition is j \ne i, or \dot{X} = 0 of the whole of X", first)
+            self.refuse(
+                r"a condition is j \ne i, or \dot{X} = 0 of the whole of X", first
+            )
 
 
 def define(scope: Scope, line: Line) -> None:
@@ -404,7 +468,9 @@ def define(scope: Scope, line: Line) -> None:
     if len(set(letters)) < len(letters):
         raise Unreadable("an index stands twice on the left of a definition", line.left)
     if any(token.isdigit() or token.type == "WORD" for token in tokens):
-        raise Unreadable("a definition is of all elements: its indices are letters", line.left)
+        raise Unreadable(
+            "a definition is of all elements: its indices are letters", line.left
+        )
     if line.conditions:
         raise Unreadable("a definition holds for all its indices", line.conditions)
     analysis = Analysis(scope)
@@ -420,17 +486,25 @@ def define(scope: Scope, line: Line) -> None:
     sides = tuple(index.dimension for index in indices)
     if None in sides:
         letter = letters[sides.index(None)]
-        raise Unreadable(f"what does {letter} run over? Declare the shape of {gradient_of(name)}", line.left)
-    if letters and definition.shape:
-        raise Unreadable("the right side is a matrix, the left side one of its elements", line.right)
-    shape = definition.shape if not letters else (*sides, "1") if len(sides) == 1 else sides
-    if gradient and gradient.shape != shape:
-        message = (
-            f"this is {in_words(shape)}, and {gradient_of(name)} is declared as {in_words(gradient.shape)}"
+        raise Unreadable(
+            f"what does {letter} run over? Declare the shape of {gradient_of(name)}",
+            line.left,
         )
+    if letters and definition.shape:
+        raise Unreadable(
+            "the right side is a matrix, the left side one of its elements", line.right
+        )
+    shape = (
+        definition.shape if not letters else (*sides, "1") if len(sides) == 1 else sides
+    )
+    if gradient and gradient.shape != shape:
+        message = f"this is {in_words(shape)}, and {gradient_of(name)} is declared as {in_words(gradient.shape)}"
         raise Unreadable(message, line.left)
     backward = scope.is_backward(definition)
-    scope.add(Variable(name, shape, "defined", False, tuple(letters), definition, backward), line.left)
+    scope.add(
+        Variable(name, shape, "defined", False, tuple(letters), definition, backward),
+        line.left,
+    )
 
 
 def reads_as_function(before: Tree, factor: Tree, scope: Scope) -> bool:
@@ -462,5 +536,7 @@ def _joins(before: Tree, factor: Tree) -> bool:
     if factor.data == "reference":
         return canonical(factor).startswith(r"\text")
     if factor.data == "fraction":
-        return before.data == "number" and all(part.data == "number" for part in factor.children)
+        return before.data == "number" and all(
+            part.data == "number" for part in factor.children
+        )
     return factor.data == "number"

@@ -31,7 +31,10 @@ class Calculus:
     """
 
     def __init__(
-        self, scope: Scope, sizes: dict[str, int], value_of: Callable[[Expression, dict[str, int]], Value]
+        self,
+        scope: Scope,
+        sizes: dict[str, int],
+        value_of: Callable[[Expression, dict[str, int]], Value],
     ) -> None:
         self.scope, self.sizes, self.value_of = scope, sizes, value_of
         self._places: dict[sympy.Symbol, tuple[Variable, Indices]] = {}
@@ -58,7 +61,9 @@ class Calculus:
     def element(self, variable: Variable, indices: Indices) -> sympy.Symbol:
         """The symbol of one element of a variable, whether it is given or defined."""
         name = "_".join((variable.name, *(str(index + 1) for index in indices)))
-        symbol = sympy.Symbol(name, real=True, **({"positive": True} if variable.positive else {}))
+        symbol = sympy.Symbol(
+            name, real=True, **({"positive": True} if variable.positive else {})
+        )
         self._places[symbol] = variable, indices
         return symbol
 
@@ -81,7 +86,11 @@ class Calculus:
     def expand(self, value: sympy.Expr) -> sympy.Expr:
         """A number in terms of the inputs."""
         return value.xreplace(
-            {s: self._expand_symbol(s) for s in value.free_symbols if self.definition(s) is not None}
+            {
+                s: self._expand_symbol(s)
+                for s in value.free_symbols
+                if self.definition(s) is not None
+            }
         )
 
     def _expand_symbol(self, symbol: sympy.Symbol) -> sympy.Expr:
@@ -102,7 +111,9 @@ class Calculus:
         taken = iter(indices)
         return tuple(0 if side == "1" else next(taken) for side in variable.shape)
 
-    def array(self, variable: Variable, element: Callable[[Indices], sympy.Expr]) -> Value:
+    def array(
+        self, variable: Variable, element: Callable[[Indices], sympy.Expr]
+    ) -> Value:
         """All elements of a variable, by a function of their indices."""
         if not variable.shape:
             return element(())
@@ -113,7 +124,9 @@ class Calculus:
 
     def maximum(self, values: tuple[sympy.Expr, ...]) -> sympy.Symbol:
         """The fresh symbol that stands for the largest of some numbers."""
-        return self._maxima.setdefault(values, sympy.Symbol(f"max_{len(self._maxima) + 1}", real=True))
+        return self._maxima.setdefault(
+            values, sympy.Symbol(f"max_{len(self._maxima) + 1}", real=True)
+        )
 
     @property
     def maxima(self) -> set[sympy.Symbol]:
@@ -161,7 +174,9 @@ class Calculus:
         slopes = value.free_symbols & self._slopes
         for slope in slopes:
             if not exact.is_zero(self.expand(sympy.diff(value, slope))):
-                raise Unreadable("a maximum may not be ignored here: the derivative depends on it")
+                raise Unreadable(
+                    "a maximum may not be ignored here: the derivative depends on it"
+                )
         return value.xreplace(dict.fromkeys(slopes, sympy.S.Zero))
 
     def gradient(self, variable: Variable, indices: Indices) -> sympy.Expr:
@@ -169,12 +184,15 @@ class Calculus:
         if variable in self.outputs:
             return self.cotangent(variable, indices)
         if variable.name not in self.upstream:
-            raise Unreadable(f"no output depends on {variable.name}: it has no gradient")
+            raise Unreadable(
+                f"no output depends on {variable.name}: it has no gradient"
+            )
         key = "bar", variable.name, indices
         if key not in self._derivatives:
             symbol = self.element(variable, indices)
             terms = (
-                self.cotangent(output, at) * self._chain_rule(self.element(output, at), symbol)
+                self.cotangent(output, at)
+                * self._chain_rule(self.element(output, at), symbol)
                 for output in self.outputs
                 for at in self.positions(output)
             )
@@ -185,22 +203,38 @@ class Calculus:
         """The given gradient of an output's element; that of 𝓛 is 1."""
         if output.name == LOSS:
             return sympy.S.One
-        return self.element(Variable(gradient_of(output.name), output.shape, "constant"), indices)
+        return self.element(
+            Variable(gradient_of(output.name), output.shape, "constant"), indices
+        )
 
-    def differential(self, variable: Variable, indices: Indices, still: frozenset[str]) -> sympy.Expr:
+    def differential(
+        self, variable: Variable, indices: Indices, still: frozenset[str]
+    ) -> sympy.Expr:
         """\\dot{v}: how an element moves when the inputs move and the names in `still` do not."""
         return self._without_slopes(self._moved(variable, indices, still))
 
-    def _moved(self, variable: Variable, indices: Indices, still: frozenset[str]) -> sympy.Expr:
-        if variable.name in still or variable.kind == "constant" or variable.name.startswith(r"\bar"):
+    def _moved(
+        self, variable: Variable, indices: Indices, still: frozenset[str]
+    ) -> sympy.Expr:
+        if (
+            variable.name in still
+            or variable.kind == "constant"
+            or variable.name.startswith(r"\bar")
+        ):
             return sympy.S.Zero
         if variable.kind == "given":
-            return self.element(Variable(rf"\dot{{{variable.name}}}", variable.shape, "constant"), indices)
+            return self.element(
+                Variable(rf"\dot{{{variable.name}}}", variable.shape, "constant"),
+                indices,
+            )
         key = "dot", variable.name, indices, still
         if key not in self._derivatives:
             value = self.definition(self.element(variable, indices))
             self._derivatives[key] = sympy.Add(
-                *(self._partial(value, used) * self._moved_symbol(used, still) for used in self._used(value))
+                *(
+                    self._partial(value, used) * self._moved_symbol(used, still)
+                    for used in self._used(value)
+                )
             )
         return self._derivatives[key]
 

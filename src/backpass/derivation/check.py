@@ -48,11 +48,15 @@ class Chain:
 
 def scope_of(lines: list[Line]) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
     """What the declarations and definitions among the lines declare, and the evaluators made for it so far."""
-    return _scope_of(tuple(line for line in lines if line.kind in ("given", "constant", "let")))
+    return _scope_of(
+        tuple(line for line in lines if line.kind in ("given", "constant", "let"))
+    )
 
 
 @lru_cache(maxsize=64)
-def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
+def _scope_of(
+    lines: tuple[Line, ...],
+) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
     scope = Scope()
     for line in lines:
         if line.kind == "let":
@@ -73,9 +77,14 @@ def trial_sizes(scope: Scope) -> list[Sizes]:
         key=lambda sizes: (-len(set(sizes)), (sizes[1] - sizes[0]) % 3),
     )
     if len(scope.dimensions) > len(courses):
-        raise DerivationError(f"give sizes: {len(scope.dimensions)} dimensions are too many to choose them")
+        raise DerivationError(
+            f"give sizes: {len(scope.dimensions)} dimensions are too many to choose them"
+        )
     return [
-        {side: course[trial] for side, course in zip(scope.dimensions, courses, strict=False)}
+        {
+            side: course[trial]
+            for side, course in zip(scope.dimensions, courses, strict=False)
+        }
         for trial in range(TRIALS if scope.dimensions else 1)
     ]
 
@@ -98,12 +107,16 @@ def chains_of(lines: list[Line], scope: Scope) -> list[Chain]:
 def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
     head = lines[numbers[0]]
     analysis = Analysis(scope)
-    expressions = analysis.run([head.left, *(lines[k].right for k in numbers)], head.conditions)
+    expressions = analysis.run(
+        [head.left, *(lines[k].right for k in numbers)], head.conditions
+    )
     conditions = expressions.pop(0) if head.conditions else None
     left = expressions[0]
     for expression in [*expressions[1:], *([conditions] if conditions else [])]:
         if more := sorted(expression.free - left.free):
-            raise Unreadable(f"the index {more[0]} does not stand on the left side", expression.part)
+            raise Unreadable(
+                f"the index {more[0]} does not stand on the left side", expression.part
+            )
         if expression is not conditions and expression.shape != left.shape:
             message = f"the left side is {in_words(left.shape)}, this is {in_words(expression.shape)}"
             raise Unreadable(message, expression.part)
@@ -149,17 +162,25 @@ def mistakes(chain: Chain, evaluator: Evaluator) -> Iterator[Mistake]:
         else:
             anchor, known, wrong = expression, here, []
             continue
-        mistake = Mistake(expression.part, "the line above it", indices, place, above, here[-1])
+        mistake = Mistake(
+            expression.part, "the line above it", indices, place, above, here[-1]
+        )
         if wrong:
-            here += [evaluator.value(expression, i, chain.still) for i in cases[len(here) :]]
+            here += [
+                evaluator.value(expression, i, chain.still) for i in cases[len(here) :]
+            ]
             pairs = zip(wrong, here, strict=True)
-            is_repeated = all(_difference(expression, *pair, evaluator) is None for pair in pairs)
+            is_repeated = all(
+                _difference(expression, *pair, evaluator) is None for pair in pairs
+            )
             last = f"line {anchor.part.line}, the last correct line above it"
             if anchor is chain.expressions[0]:
                 last = f"the left side in line {anchor.part.line}"
             mistake = mistake._replace(against="" if is_repeated else last)
         yield mistake
-        wrong = here + [evaluator.value(expression, i, chain.still) for i in cases[len(here) :]]
+        wrong = here + [
+            evaluator.value(expression, i, chain.still) for i in cases[len(here) :]
+        ]
 
 
 def _difference(
@@ -168,14 +189,23 @@ def _difference(
     try:
         return difference(above, here, evaluator)
     except exact.NotRepresentable as error:
-        raise Unreadable(f"equality cannot be decided here: {error}", expression.part) from error
+        raise Unreadable(
+            f"equality cannot be decided here: {error}", expression.part
+        ) from error
 
 
 def difference(a: Value, b: Value, evaluator: Evaluator) -> tuple[int, ...] | None:
     """The first element (zero-based) in which two values differ, () for two numbers; None when they are equal."""
     if not isinstance(a, np.ndarray):
         return None if _equal(a, b, evaluator) else ()
-    return next((place for place in np.ndindex(a.shape) if not _equal(a[place], b[place], evaluator)), None)
+    return next(
+        (
+            place
+            for place in np.ndindex(a.shape)
+            if not _equal(a[place], b[place], evaluator)
+        ),
+        None,
+    )
 
 
 def _equal(a: sympy.Expr, b: sympy.Expr, evaluator: Evaluator) -> bool:
@@ -193,12 +223,20 @@ def report(mistake: Mistake, evaluator: Evaluator) -> str:
     if place:
         where.append(f"element ({', '.join(str(k + 1) for k in place)})")
         above, here = above[place], here[place]
-    symbols = evaluator.calculus.expand(above).free_symbols | evaluator.calculus.expand(here).free_symbols
+    symbols = (
+        evaluator.calculus.expand(above).free_symbols
+        | evaluator.calculus.expand(here).free_symbols
+    )
     symbols = sorted(symbols, key=str)
-    point = {symbol: sympy.Rational(3 + 2 * k, 7 + k) for k, symbol in enumerate(symbols)}
+    point = {
+        symbol: sympy.Rational(3 + 2 * k, 7 + k) for k, symbol in enumerate(symbols)
+    }
     if evaluator.point is not None:
         compared = sorted(evaluator.point.items(), key=str)
-        where.append("around " + ", ".join(f"{symbol} = {float(value):.2g}" for symbol, value in compared))
+        where.append(
+            "around "
+            + ", ".join(f"{symbol} = {float(value):.2g}" for symbol, value in compared)
+        )
         there = Point(evaluator.draw, evaluator.sizes)
         point = {symbol: there[symbol] for symbol in symbols}
     at = f"  at {', '.join(where)}:\n" if where else ""
@@ -208,9 +246,15 @@ def report(mistake: Mistake, evaluator: Evaluator) -> str:
     )
 
 
-def _shown(value: sympy.Expr, evaluator: Evaluator, point: dict[sympy.Symbol, sympy.Rational]) -> str:
+def _shown(
+    value: sympy.Expr, evaluator: Evaluator, point: dict[sympy.Symbol, sympy.Rational]
+) -> str:
     text = str(value)
     if len(text) > 160:
         text = text[:160] + " …"
     number = evaluator.calculus.expand(value).evalf(6, subs=point)
-    return f"{text}  ({number} at one point)" if value.free_symbols and number.is_number else text
+    return (
+        f"{text}  ({number} at one point)"
+        if value.free_symbols and number.is_number
+        else text
+    )

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from backpass.derivation import flips, show
-from backpass.derivation.check import Chain, Sizes, chains_of, mistakes, report, scope_of, trial_sizes
+from backpass.derivation.check import (
+    Chain,
+    Sizes,
+    chains_of,
+    mistakes,
+    report,
+    scope_of,
+    trial_sizes,
+)
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.flips import Flip, Survivor
 from backpass.derivation.names import Scope
@@ -46,12 +54,16 @@ def derive(
     Raises `Unreadable` for text that cannot be read or has no meaning, and `DerivationError` for wrong lines. Its message
     reports each of them, and its `derivation` shows them marked.
     """
-    derivation = Derivation(text, name, after, operation, forward, names, options, sizes)
+    derivation = Derivation(
+        text, name, after, operation, forward, names, options, sizes
+    )
     derivation.first_number = _first_number(derivation)
     try:
         derivation.check()
     except DerivationError:
-        del _numbered[derivation.name, derivation.text]  # what is refused takes no numbers
+        del _numbered[
+            derivation.name, derivation.text
+        ]  # what is refused takes no numbers
         raise
     return derivation
 
@@ -87,14 +99,29 @@ class Derivation:
         sizes: list[Sizes] | None = None,
     ) -> None:
         if not isinstance(text, str):
-            raise TypeError(f"text: expected a derivation's lines; got {type(text).__name__}")
+            raise TypeError(
+                f"text: expected a derivation's lines; got {type(text).__name__}"
+            )
         if after is not None and not isinstance(after, Derivation):
-            raise TypeError(f"after: expected an earlier derivation, what derive returned; got {after!r}")
-        if not (sizes is None or (isinstance(sizes, list) and all(isinstance(one, dict) for one in sizes))):
-            raise TypeError(f"sizes: expected a list such as [{{'n': 2}}, {{'n': 3}}]; got {sizes!r}")
+            raise TypeError(
+                f"after: expected an earlier derivation, what derive returned; got {after!r}"
+            )
+        if not (
+            sizes is None
+            or (isinstance(sizes, list) and all(isinstance(one, dict) for one in sizes))
+        ):
+            raise TypeError(
+                f"sizes: expected a list such as [{{'n': 2}}, {{'n': 3}}]; got {sizes!r}"
+            )
         if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            raise ValueError(f"name: expected small letters, digits and hyphens, for anchors; got {name!r}")
-        self.text, self.name, self.after = textwrap.dedent(text).strip("\n"), name, after
+            raise ValueError(
+                f"name: expected small letters, digits and hyphens, for anchors; got {name!r}"
+            )
+        self.text, self.name, self.after = (
+            textwrap.dedent(text).strip("\n"),
+            name,
+            after,
+        )
         self.operation, self.forward, self.names, self.options = (
             operation,
             forward,
@@ -104,7 +131,9 @@ class Derivation:
         self.sizes = sizes if sizes is not None or after is None else after.sizes
         self.wrong: frozenset[Part] = frozenset()  # the right sides found wrong
         self.lines = self._named(lambda: read(self.text))
-        self.first_number = 1 + sum(line.numbered for line in (after.all_lines if after else []))
+        self.first_number = 1 + sum(
+            line.numbered for line in (after.all_lines if after else [])
+        )
         if not self.lines:
             raise ValueError(f"{name}: expected lines of a derivation; got none")
 
@@ -128,7 +157,9 @@ class Derivation:
         changed between the two."""
         found = {}
         for chain in self.chains:
-            for at, (above, here) in enumerate(itertools.pairwise(chain.lines), start=1):
+            for at, (above, here) in enumerate(
+                itertools.pairwise(chain.lines), start=1
+            ):
                 found[here] = above, changes(*chain.expressions[at : at + 2])
         return found
 
@@ -151,7 +182,10 @@ class Derivation:
     def _comparisons(self) -> list[tuple[Part, int]]:
         """Each \\max(a, b) and [a > b], by its part and position."""
         defined = [v.definition for v in self.scope.variables.values() if v.definition]
-        expressions = [*defined, *(expression for chain in self.chains for expression in chain.expressions)]
+        expressions = [
+            *defined,
+            *(expression for chain in self.chains for expression in chain.expressions),
+        ]
         return [
             (expression.part, tree.meta.start_pos)
             for expression in expressions
@@ -168,7 +202,9 @@ class Derivation:
         """The evaluator at some sizes around a point, shared among derivations with the same definitions."""
         scope, known = self.defined
         if sizes.keys() != set(scope.dimensions) or min(sizes.values(), default=2) < 2:
-            raise DerivationError(f"sizes: expected at least 2 for each of {scope.dimensions}; got {sizes}")
+            raise DerivationError(
+                f"sizes: expected at least 2 for each of {scope.dimensions}; got {sizes}"
+            )
         key = (*sizes.items(), draw)
         if key not in known:
             known[key] = Evaluator(scope, sizes, draw)
@@ -185,12 +221,15 @@ class Derivation:
         """Raise `Unreadable` where a comparison came out the same way at every point: one of its cases went unchecked."""
         evaluators = self.evaluators()
         for part, position in self._comparisons:
-            met = set().union(*(evaluator.signs.get((part, position), set()) for evaluator in evaluators))
+            met = set().union(
+                *(
+                    evaluator.signs.get((part, position), set())
+                    for evaluator in evaluators
+                )
+            )
             if met in ({1}, {-1}):
                 way = "positive" if 1 in met else "negative"
-                message = (
-                    f"this difference is {way} at all {len(evaluators)} points tried: one case went unchecked"
-                )
+                message = f"this difference is {way} at all {len(evaluators)} points tried: one case went unchecked"
                 raise Unreadable(message, part, position)
 
     def check_lines(self, first: int = 0) -> None:
@@ -213,7 +252,9 @@ class Derivation:
 
         self._named(check)
 
-    def _check_chain(self, chain: Chain, evaluators: list[Evaluator], reports: dict[Part, str]) -> None:
+    def _check_chain(
+        self, chain: Chain, evaluators: list[Evaluator], reports: dict[Part, str]
+    ) -> None:
         """Add a report for each wrong line, in their order."""
         if not any(True for evaluator in evaluators for _ in chain.cases(evaluator)):
             raise Unreadable("no indices meet the conditions", chain.conditions.part)
@@ -224,14 +265,18 @@ class Derivation:
                     if mistake.part not in found:
                         found[mistake.part] = report(mistake, evaluator)
         finally:
-            reports |= {e.part: found[e.part] for e in chain.expressions if e.part in found}
+            reports |= {
+                e.part: found[e.part] for e in chain.expressions if e.part in found
+            }
 
     def verify_operation(self) -> None:
         """Check that the output's definition is `forward` and, unless only that is bound, that the last lines are
         `backward`, exactly."""
         stem = self.operation or self.forward
         if not stem:
-            raise DerivationError(f"{self.name}: not bound to an operation; give operation=…")
+            raise DerivationError(
+                f"{self.name}: not bound to an operation; give operation=…"
+            )
 
         def verify() -> None:
             bound = Operation(stem, self.scope, self.names, self.options)

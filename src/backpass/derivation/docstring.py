@@ -31,16 +31,29 @@ def formulas(stem: str) -> Derivation:
     declaration = shapes.parse(module.SHAPES)
     axes = {axis for spec in declaration.inputs for axis in spec.axes}
     heads = declaration.factors | {axis for axis in axes if shapes.is_product(axis)}
-    letters, values = getattr(module, "LETTERS", {}), getattr(module, "FORMULA_OPTIONS", {})
+    letters, values = (
+        getattr(module, "LETTERS", {}),
+        getattr(module, "FORMULA_OPTIONS", {}),
+    )
     others = letters.keys() - {spec.name for spec in declaration.inputs}
     given = inspect.signature(module.forward).parameters.keys() - values.keys()
-    options = {name: letter for name, letter in letters.items() if name in others & given}
+    options = {
+        name: letter for name, letter in letters.items() if name in others & given
+    }
     saved = {name: letter for name, letter in letters.items() if name in others - given}
-    constant = [spec for spec in declaration.inputs if spec.name in getattr(module, "CONSTANTS", ())]
-    differentiable = [spec for spec in declaration.inputs if not spec.integer and spec not in constant]
+    constant = [
+        spec
+        for spec in declaration.inputs
+        if spec.name in getattr(module, "CONSTANTS", ())
+    ]
+    differentiable = [
+        spec for spec in declaration.inputs if not spec.integer and spec not in constant
+    ]
     arrays = [
         rf"{name} \in {space}"
-        for name, space in (_space(s, letters, mathematics, heads) for s in differentiable)
+        for name, space in (
+            _space(s, letters, mathematics, heads) for s in differentiable
+        )
     ]
     positive = [spec.name in getattr(module, "POSITIVE", ()) for spec in differentiable]
     arrays = [
@@ -49,15 +62,29 @@ def formulas(stem: str) -> Derivation:
     ]
     arrays += [
         rf"\bar{{{name}}} \in {space}"
-        for name, space in (_space(s, letters, mathematics, heads) for s in declaration.outputs)
+        for name, space in (
+            _space(s, letters, mathematics, heads) for s in declaration.outputs
+        )
     ]
-    lengths = {axis for spec in (*declaration.inputs, *declaration.outputs) for axis in spec.axes}
-    scalars = [_declared(letter) for letter in options.values() if letter not in lengths]
-    rows = [rf"{spec.name} \in \mathbb{{R}}^{{m \times V}}" for spec in declaration.inputs if spec.integer]
+    lengths = {
+        axis
+        for spec in (*declaration.inputs, *declaration.outputs)
+        for axis in spec.axes
+    }
+    scalars = [
+        _declared(letter) for letter in options.values() if letter not in lengths
+    ]
+    rows = [
+        rf"{spec.name} \in \mathbb{{R}}^{{m \times V}}"
+        for spec in declaration.inputs
+        if spec.integer
+    ]
     names = {spec.name: letters.get(spec.name, spec.name) for spec in constant}
     renamed = [s for s in differentiable if "_" in s.name or s.name in letters]
     names |= {s.name: _space(s, letters, mathematics, heads)[0] for s in renamed}
-    rows += [rf"{names[spec.name]} \in {_space(spec, {}, '', heads)[1]}" for spec in constant]
+    rows += [
+        rf"{names[spec.name]} \in {_space(spec, {}, '', heads)[1]}" for spec in constant
+    ]
     rows += map(_declared, saved.values())
     names |= {field: _letter(declared) for field, declared in saved.items()}
     lines = [f"given {', '.join(arrays)}"]
@@ -69,7 +96,8 @@ def formulas(stem: str) -> Derivation:
             name=f"{stem}-formulas".replace("_", "-"),
             operation=stem,
             names=names,
-            options={name: _letter(declared) for name, declared in options.items()} | values,
+            options={name: _letter(declared) for name, declared in options.items()}
+            | values,
             sizes=getattr(module, "FORMULA_SIZES", None),
         )
     except DerivationError as error:
@@ -83,8 +111,12 @@ def formulas(stem: str) -> Derivation:
 def _statements(stem: str, docstring: str) -> list[str]:
     block = re.search(r"\.\. math::(.*?)(?:\n\n(?=\S)|\Z)", docstring, re.DOTALL)
     if block is None:
-        raise ValueError(f"{stem}: the module's docstring has no formulas, no '.. math::'")
-    return [part.strip(" ,\n") for part in re.split(r"\\q?quad", " ".join(block[1].split()))]
+        raise ValueError(
+            f"{stem}: the module's docstring has no formulas, no '.. math::'"
+        )
+    return [
+        part.strip(" ,\n") for part in re.split(r"\\q?quad", " ".join(block[1].split()))
+    ]
 
 
 def _letter(declared: str) -> str:
@@ -101,7 +133,11 @@ def _space(
     spec: shapes.Spec, named: Mapping[str, str], mathematics: str, heads: frozenset[str]
 ) -> tuple[str, str]:
     """The array's name in mathematics, a capital if the docstring has it so, and the space it is of."""
-    letters = [axis.partition("+")[0] for axis in spec.axes if not axis.startswith("*") and axis not in heads]
+    letters = [
+        axis.partition("+")[0]
+        for axis in spec.axes
+        if not axis.startswith("*") and axis not in heads
+    ]
     if spec.in_pairs:
         letters[-1:] = ["2", letters[-1].removeprefix("2")]
     group = spec.group
@@ -112,7 +148,9 @@ def _space(
     if capital:
         letters = letters if len(letters) >= 2 else ["m", *letters]
     else:
-        indices = re.search(rf"\\bar\{{{spec.name}\}}_(?:\{{(\w+)\}}|(\w))", mathematics)
+        indices = re.search(
+            rf"\\bar\{{{spec.name}\}}_(?:\{{(\w+)\}}|(\w))", mathematics
+        )
         rank = len(indices[1] or indices[2]) if indices else len(letters)
         if group is not None and len(letters) < rank:
             letters.insert(group, "m")

@@ -38,7 +38,9 @@ class Point(dict):
     def __missing__(self, symbol: sympy.Symbol) -> sympy.Rational:
         draw, opposite = (self.draw, 0) if symbol.is_positive else divmod(self.draw, 2)
         least = 0 if symbol.is_positive else -1000
-        value = sympy.Rational(2 * Random(f"{symbol} {draw} {self.sizes}").randint(least, 999) + 1, 1000)
+        value = sympy.Rational(
+            2 * Random(f"{symbol} {draw} {self.sizes}").randint(least, 999) + 1, 1000
+        )
         self[symbol] = -value if opposite else value
         return self[symbol]
 
@@ -47,7 +49,9 @@ class Evaluator(Interpreter):
     """Evaluates the expressions of a scope at one assignment of sizes; those that go by a sign, as they are around a point.
     Each grammar rule has the method of its name. `signs` are those met at each comparison, by its part and position."""
 
-    def __init__(self, scope: Scope, sizes: dict[str, int], draw: int | None = None) -> None:
+    def __init__(
+        self, scope: Scope, sizes: dict[str, int], draw: int | None = None
+    ) -> None:
         self.scope, self.sizes, self.draw = scope, sizes, draw
         self.point = None if draw is None else Point(draw, sizes)
         self.signs: dict[tuple[Part, int], set[int]] = {}
@@ -68,7 +72,9 @@ class Evaluator(Interpreter):
         try:
             return self.visit(expression.tree)
         except Unreadable as error:
-            raise error if error.part else Unreadable(error.message, expression.part) from None
+            raise (
+                error if error.part else Unreadable(error.message, expression.part)
+            ) from None
         finally:
             self.expression, self.indices, self.still = saved
 
@@ -123,16 +129,22 @@ class Evaluator(Interpreter):
 
     def _identity(self, found: Reference) -> Value:
         size = self.sizes["".join(found.indices)]
-        return np.array([[sympy.Integer(i == j) for j in range(size)] for i in range(size)], dtype=object)
+        return np.array(
+            [[sympy.Integer(i == j) for j in range(size)] for i in range(size)],
+            dtype=object,
+        )
 
     def _ones(self, found: Reference) -> Value:
-        return np.full((self.sizes["".join(found.indices)], 1), sympy.S.One, dtype=object)
+        return np.full(
+            (self.sizes["".join(found.indices)], 1), sympy.S.One, dtype=object
+        )
 
     def _loss(self, found: Reference) -> Value:
         """\\dot{\\mathcal{L}}; without the dot it stands in partial derivatives only."""
         return sympy.Add(
             *(
-                self.calculus.cotangent(output, at) * self.calculus.differential(output, at, self.still)
+                self.calculus.cotangent(output, at)
+                * self.calculus.differential(output, at, self.still)
                 for output in self.calculus.outputs
                 for at in self.calculus.positions(output)
             )
@@ -169,7 +181,11 @@ class Evaluator(Interpreter):
             np.fill_diagonal(result, value[:, 0])
         else:
             result = _FUNCTIONS[name](value)
-        return result ** int(function.children[1]) if len(function.children) > 1 else result
+        return (
+            result ** int(function.children[1])
+            if len(function.children) > 1
+            else result
+        )
 
     # ---- sums and products -----------------------------------------------------------------------
 
@@ -218,8 +234,12 @@ class Evaluator(Interpreter):
     def _ranges(self, tree: Tree, limits: Tree) -> Iterator[dict[str, int]]:
         letters, sides = zip(*self.expression.ranges[id(tree)], strict=True)
         relation = next((t for t in limits.children if t.type == "RELATION"), None)
-        for values in itertools.product(*(range(self.calculus.size(side)) for side in sides)):
-            if relation is None or _RELATIONS[relation](values[0], self._at(limits.children[2])):
+        for values in itertools.product(
+            *(range(self.calculus.size(side)) for side in sides)
+        ):
+            if relation is None or _RELATIONS[relation](
+                values[0], self._at(limits.children[2])
+            ):
                 yield dict(zip(letters, values, strict=True))
 
     # ---- cases -----------------------------------------------------------------------------------
@@ -237,11 +257,19 @@ class Evaluator(Interpreter):
         """The sign of a difference around the point; 0 where it is identically 0."""
         difference = self.calculus.expand(difference)
         if difference.free_symbols & self.calculus.maxima:
-            raise Unreadable("this goes by a maximum", self.expression.part, tree.meta.start_pos)
+            raise Unreadable(
+                "this goes by a maximum", self.expression.part, tree.meta.start_pos
+            )
         sign = sign_at(difference, self.point)
-        self.signs.setdefault((self.expression.part, tree.meta.start_pos), set()).add(sign)
+        self.signs.setdefault((self.expression.part, tree.meta.start_pos), set()).add(
+            sign
+        )
         if sign == 0 and not exact.is_zero(difference):
-            raise Unreadable("the sign of this is not known", self.expression.part, tree.meta.start_pos)
+            raise Unreadable(
+                "the sign of this is not known",
+                self.expression.part,
+                tree.meta.start_pos,
+            )
         return sign
 
     # ---- derivatives -----------------------------------------------------------------------------
@@ -251,15 +279,21 @@ class Evaluator(Interpreter):
         loss = self.expression.references.get(id(above))
         variable = self.expression.references[id(below)]
         if loss is not None and loss.name == LOSS:
-            return self._variable(Reference("variable", variable.name, "bar", variable.indices))
+            return self._variable(
+                Reference("variable", variable.name, "bar", variable.indices)
+            )
         return self._differentiated(above, variable)
 
     def differentiate(self, tree: Tree) -> Value:
         operator, argument = tree.children
-        return self._differentiated(argument, self.expression.references[id(operator.children[0])])
+        return self._differentiated(
+            argument, self.expression.references[id(operator.children[0])]
+        )
 
     def _differentiated(self, tree: Tree, below: Reference) -> sympy.Expr:
-        symbol = self.calculus.element(self.scope.variables[below.name], self._places(below))
+        symbol = self.calculus.element(
+            self.scope.variables[below.name], self._places(below)
+        )
         return self.calculus.derivative(self.visit(tree), symbol)
 
     # ---- conditions ------------------------------------------------------------------------------
@@ -273,7 +307,8 @@ class Evaluator(Interpreter):
             if isinstance(condition.children[0], Token)
         ]
         return all(
-            _RELATIONS[relation](self._at(first), self._at(second)) for first, relation, second in tokens
+            _RELATIONS[relation](self._at(first), self._at(second))
+            for first, relation, second in tokens
         )
 
 

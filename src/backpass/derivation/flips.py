@@ -43,7 +43,9 @@ class Flip:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.piece.name} ({self.number}), {self.side} side: {self.description}"
+        return (
+            f"{self.piece.name} ({self.number}), {self.side} side: {self.description}"
+        )
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,9 @@ def flips(derivation: Derivation) -> Iterator[Flip]:
             start = text.rindex("\\q", 0, line.conditions.start)
             end = text.index(")", line.conditions.start + len(line.conditions.text)) + 1
             dropped = f"{text[start:end].strip()} dropped"
-            yield Flip(piece, k, numbers[k], "right", dropped, text[:start] + text[end:])
+            yield Flip(
+                piece, k, numbers[k], "right", dropped, text[:start] + text[end:]
+            )
 
 
 def survivors(derivation: Derivation) -> list[Survivor]:
@@ -90,8 +94,12 @@ def is_caught(derivation: Derivation, flip: Flip) -> bool:
     try:
         flipped = _with(derivation, flip)
         # Only the statement that it is in can be changed by a flip, or, if it is in a definition, any: at small sizes first.
-        chains = [chain for chain in flipped.chains if flip.line in chain.lines] or flipped.chains
-        for evaluator in sorted(flipped.evaluators(), key=lambda e: math.prod(e.sizes.values())):
+        chains = [
+            chain for chain in flipped.chains if flip.line in chain.lines
+        ] or flipped.chains
+        for evaluator in sorted(
+            flipped.evaluators(), key=lambda e: math.prod(e.sizes.values())
+        ):
             if any(first_mistake(chain, evaluator) for chain in chains):
                 return True
         for piece in _pieces(flipped):
@@ -129,17 +137,27 @@ def _with(derivation: Derivation, flip: Flip) -> Derivation:
 def _definitions(derivation: Derivation) -> list[tuple[str, str]]:
     """What a derivation declares and defines, as written."""
     return [
-        (line.kind, line.latex) for line in derivation.all_lines if line.kind in ("given", "constant", "let")
+        (line.kind, line.latex)
+        for line in derivation.all_lines
+        if line.kind in ("given", "constant", "let")
     ]
 
 
-def _sides(derivation: Derivation, k: int, line: Line) -> Iterator[tuple[str, Expression, Letters]]:
+def _sides(
+    derivation: Derivation, k: int, line: Line
+) -> Iterator[tuple[str, Expression, Letters]]:
     """The expressions of a line, with the letters free in them."""
     if line.kind == "let":
         variable = next(
-            v for v in derivation.scope.variables.values() if v.definition and v.definition.part == line.right
+            v
+            for v in derivation.scope.variables.values()
+            if v.definition and v.definition.part == line.right
         )
-        yield "right", variable.definition, dict(zip(variable.letters, variable.axes, strict=False))
+        yield (
+            "right",
+            variable.definition,
+            dict(zip(variable.letters, variable.axes, strict=False)),
+        )
         return
     chain = next(chain for chain in derivation.chains if k in chain.lines)
     if line.kind == "statement":
@@ -153,14 +171,22 @@ def _same_value(derivation: Derivation, flip: Flip) -> bool:
     line, new_line = derivation.all_lines[flip.line], flipped.all_lines[flip.line]
     if bool(line.conditions) != bool(new_line.conditions):
         return False
-    old = next(e for side, e, _ in _sides(derivation, flip.line, line) if side == flip.side)
-    new, letters = next(
-        (e, free) for side, e, free in _sides(flipped, flip.line, new_line) if side == flip.side
+    old = next(
+        e for side, e, _ in _sides(derivation, flip.line, line) if side == flip.side
     )
-    chain = next((chain for chain in derivation.chains if flip.line in chain.lines), None)
+    new, letters = next(
+        (e, free)
+        for side, e, free in _sides(flipped, flip.line, new_line)
+        if side == flip.side
+    )
+    chain = next(
+        (chain for chain in derivation.chains if flip.line in chain.lines), None
+    )
     for evaluator in derivation.evaluators():
         new_evaluator = flipped.evaluator(evaluator.sizes, evaluator.draw)
-        for indices in chain.cases(evaluator) if chain else _all_indices(letters, evaluator):
+        for indices in (
+            chain.cases(evaluator) if chain else _all_indices(letters, evaluator)
+        ):
             still = chain.still if chain else frozenset()
             before = np.vectorize(evaluator.calculus.expand, otypes=[object])(
                 evaluator.value(old, indices, still)
@@ -168,7 +194,10 @@ def _same_value(derivation: Derivation, flip: Flip) -> bool:
             after = np.vectorize(new_evaluator.calculus.expand, otypes=[object])(
                 new_evaluator.value(new, indices, still)
             )
-            if before.shape != after.shape or difference(before, after, evaluator) is not None:
+            if (
+                before.shape != after.shape
+                or difference(before, after, evaluator) is not None
+            ):
                 return False
     return True
 
@@ -176,13 +205,21 @@ def _same_value(derivation: Derivation, flip: Flip) -> bool:
 def _all_indices(letters: Letters, evaluator: Evaluator) -> Iterator[dict[str, int]]:
     cases: list[dict[str, int]] = [{}]
     for letter, side in letters.items():
-        cases = [{**case, letter: value} for case in cases for value in range(evaluator.calculus.size(side))]
+        cases = [
+            {**case, letter: value}
+            for case in cases
+            for value in range(evaluator.calculus.size(side))
+        ]
     yield from cases
 
 
 def _edited(part: Part, start: int, end: int, replacement: str) -> str:
     """The source of a part with one place of the part replaced."""
-    return part.source[: part.start + start] + replacement + part.source[part.start + end :]
+    return (
+        part.source[: part.start + start]
+        + replacement
+        + part.source[part.start + end :]
+    )
 
 
 # ---- the places where a mistake can be made ------------------------------------------------------------
@@ -221,7 +258,12 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
     if tree.data == "power" and tree.children[1].data == "top":
         start, end = tree.children[0].meta.end_pos, tree.meta.end_pos
         times = r" \cdot" if _OPENING.match(text, end) else ""
-        yield start, end, times, f"transpose of {text[tree.meta.start_pos : start]} dropped"
+        yield (
+            start,
+            end,
+            times,
+            f"transpose of {text[tree.meta.start_pos : start]} dropped",
+        )
     if tree.data == "big":
         yield from _conditions_of(text, tree, letters)
         letters = {**letters, **dict(expression.ranges[id(tree)])}
@@ -264,10 +306,19 @@ def _other_indices(text: str, token: Token, letters: Letters) -> Iterator[Edit]:
         others = ["2" if token == "1" else "1"]
     else:
         side = letters.get(str(token))
-        others = [letter for letter, other in letters.items() if other == side and letter != token]
+        others = [
+            letter
+            for letter, other in letters.items()
+            if other == side and letter != token
+        ]
     for other in others:
         before = text[: token.start_pos].rpartition(" ")[2][-20:]
-        yield token.start_pos, token.end_pos, other, f"index {token} → {other} after {before}"
+        yield (
+            token.start_pos,
+            token.end_pos,
+            other,
+            f"index {token} → {other} after {before}",
+        )
 
 
 # A name that comes to stand before a bracket would be refused for its looks, and the mistake never be run.
@@ -283,7 +334,12 @@ def _dropped_factors(text: str, tree: Tree) -> Iterator[Edit]:
         start = factors[k - 1].meta.end_pos if last else factor.meta.start_pos
         end = factor.meta.end_pos if last else factors[k + 1].meta.start_pos
         between = text[factors[k - 1].meta.end_pos : factor.meta.start_pos]
-        times = 0 < k and not last and _OPENING.match(text, end) and not _BINDS.search(between)
+        times = (
+            0 < k
+            and not last
+            and _OPENING.match(text, end)
+            and not _BINDS.search(between)
+        )
         gone = f"factor {_excerpt(text[factor.meta.start_pos : factor.meta.end_pos])} dropped"
         yield start, end, r"\cdot " if times else "", gone
 
@@ -295,7 +351,16 @@ def _one(text: str, tree: Tree | Token) -> Iterator[Edit]:
         yield start, end, "1", f"factor {_excerpt(text[start:end])} → 1"
 
 
-_COMPOUND = ("product", "hadamard", "sum", "number", "fraction", "big", "limits", "upper")
+_COMPOUND = (
+    "product",
+    "hadamard",
+    "sum",
+    "number",
+    "fraction",
+    "big",
+    "limits",
+    "upper",
+)
 
 
 def _conditions_of(text: str, tree: Tree, letters: Letters) -> Iterator[Edit]:
@@ -303,7 +368,12 @@ def _conditions_of(text: str, tree: Tree, letters: Letters) -> Iterator[Edit]:
     limits = tree.children[1]
     if any(token.type == "RELATION" for token in limits.children):
         first, _, second = limits.children
-        yield first.end_pos, second.end_pos, "", f"{text[first.start_pos : second.end_pos]} → {first}"
+        yield (
+            first.end_pos,
+            second.end_pos,
+            "",
+            f"{text[first.start_pos : second.end_pos]} → {first}",
+        )
         yield from _other_indices(text, second, letters)
 
 

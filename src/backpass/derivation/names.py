@@ -9,7 +9,9 @@ from lark import Token, Tree
 
 from backpass.derivation.parse import Line, Part, Unreadable, parse
 
-Shape = tuple[str, ...]  # names of dimensions; () is a number, ("n", "1") a column, ("1", "n") a row
+Shape = tuple[
+    str, ...
+]  # names of dimensions; () is a number, ("n", "1") a column, ("1", "n") a row
 
 
 @dataclass(eq=False)
@@ -78,14 +80,18 @@ class Scope:
             for side in shape:
                 if side in self.variables:
                     raise Unreadable(
-                        f"{side} is declared already, as no dimension", line.right, space.meta.start_pos
+                        f"{side} is declared already, as no dimension",
+                        line.right,
+                        space.meta.start_pos,
                     )
                 if not side.isdigit() and side not in self.dimensions:
                     self.dimensions.append(side)
             if len(shape) == 1:
                 shape = (*shape, "1")
             for tree in names:
-                variable = Variable(canonical(tree), shape, line.kind, positive=reals.endswith(r"_{>0}"))
+                variable = Variable(
+                    canonical(tree), shape, line.kind, positive=reals.endswith(r"_{>0}")
+                )
                 self.add(variable, line.right, tree.meta.start_pos)
 
     def add(self, variable: Variable, part: Part, position: int = 0) -> None:
@@ -99,7 +105,9 @@ class Scope:
                 or _is_element(other.name, variable)
                 or _base(name) == _base(other.name)
             ):
-                raise Unreadable(f"{name} cannot be told from {other.name}", part, position)
+                raise Unreadable(
+                    f"{name} cannot be told from {other.name}", part, position
+                )
         self.variables[name] = variable
         if fault := self._floating():
             raise Unreadable(fault, part, position)
@@ -109,7 +117,9 @@ class Scope:
         loss = self.variables.get(LOSS)
         if loss and (loss.kind != "defined" or loss.shape or loss.backward):
             return rf"{LOSS} is a number, defined by what it depends on, or is left out"
-        forward = [v for v in self.variables.values() if v.kind == "defined" and not v.backward]
+        forward = [
+            v for v in self.variables.values() if v.kind == "defined" and not v.backward
+        ]
         users = {name: v.name for v in forward for name in _used(v)}
         for name, variable in self.variables.items():
             if name.startswith(r"\dot") or name == gradient_of(LOSS):
@@ -130,13 +140,17 @@ class Scope:
             return "is a dimension"
         if letter in self.variables:
             return "is a name declared above"
-        labelled = next((name for name in self.variables if letter in _label(name)), None)
+        labelled = next(
+            (name for name in self.variables if letter in _label(name)), None
+        )
         return f"is the label of {labelled}" if labelled else ""
 
     def is_backward(self, definition: Expression) -> bool:
         """Whether an expression uses gradients or differentials, itself or by a name that does."""
         return any(
-            reference.accent or reference.name.startswith(r"\bar") or self.variables[reference.name].backward
+            reference.accent
+            or reference.name.startswith(r"\bar")
+            or self.variables[reference.name].backward
             for reference in definition.references.values()
             if reference.kind == "variable"
         )
@@ -145,7 +159,9 @@ class Scope:
         """The definitions whose gradients are given: 𝓛, else those whose \\bar is declared, else the one that no other uses."""
         if LOSS in self.variables:
             return [self.variables[LOSS]]
-        forward = [v for v in self.variables.values() if v.kind == "defined" and not v.backward]
+        forward = [
+            v for v in self.variables.values() if v.kind == "defined" and not v.backward
+        ]
         declared = [v for v in forward if gradient_of(v.name) in self.variables]
         if declared:
             return declared
@@ -173,7 +189,9 @@ class Scope:
         subscripts = subscripts_of(tree)
         whole = rf"\{accent}{{{name}}}" if accent else name
         for candidate, kept in ((whole, ""), (name, accent)):
-            labelled = f"{candidate}_{{{''.join(subscripts)}}}" if subscripts else candidate
+            labelled = (
+                f"{candidate}_{{{''.join(subscripts)}}}" if subscripts else candidate
+            )
             if labelled in self.variables:
                 return Reference("variable", labelled, kept)
             if candidate in self.variables:
@@ -266,7 +284,11 @@ def accent_and_name(tree: Tree) -> tuple[str, str]:
 def subscripts_of(tree: Tree) -> list[Token]:
     """The tokens of a reference's subscript, indices or a label."""
     last = _without_power(tree)[0].children[-1]
-    return list(last.children) if isinstance(last, Tree) and last.data == "subscript" else []
+    return (
+        list(last.children)
+        if isinstance(last, Tree) and last.data == "subscript"
+        else []
+    )
 
 
 def _without_power(tree: Tree) -> tuple[Tree, str]:

@@ -29,7 +29,9 @@ class Operation:
     saved: True by 1, False by 0.
     """
 
-    def __init__(self, stem: str, scope: Scope, names: dict[str, str], options: dict[str, object]) -> None:
+    def __init__(
+        self, stem: str, scope: Scope, names: dict[str, str], options: dict[str, object]
+    ) -> None:
         from backpass import ops, shapes
 
         self.stem, self.scope, self.options = stem, scope, options
@@ -40,14 +42,22 @@ class Operation:
         fields = self.module.Saved._fields
         unknown = sorted(names.keys() - self.specs.keys() - {*fields})
         if unknown:
-            raise DerivationError(f"{stem} has no array called {unknown[0]}: {self.module.SHAPES}")
+            raise DerivationError(
+                f"{stem} has no array called {unknown[0]}: {self.module.SHAPES}"
+            )
         parameters = inspect.signature(self.module.forward).parameters.values()
         takes = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         if wrong := sorted(options.keys() - takes):
-            raise DerivationError(f"{stem} takes the options {', '.join(takes) or 'none'}; got {wrong[0]}")
+            raise DerivationError(
+                f"{stem} takes the options {', '.join(takes) or 'none'}; got {wrong[0]}"
+            )
         constants = getattr(self.module, "CONSTANTS", ())
-        self.inputs = {s.name: self._variable(s.name, names, s.optional) for s in spec.inputs}
-        self.differentiable = [s.name for s in spec.inputs if not s.integer and s.name not in constants]
+        self.inputs = {
+            s.name: self._variable(s.name, names, s.optional) for s in spec.inputs
+        }
+        self.differentiable = [
+            s.name for s in spec.inputs if not s.integer and s.name not in constants
+        ]
         self.integers = {s.name for s in spec.inputs if s.integer}
         self.saved = {
             field: self._variable(field, names, optional=False)
@@ -57,9 +67,14 @@ class Operation:
         self.output_name = spec.outputs[0].name
         self.output = self._variable(self.output_name, names, optional=False)
 
-    def _variable(self, name: str, names: dict[str, str], optional: bool) -> Variable | None:
+    def _variable(
+        self, name: str, names: dict[str, str], optional: bool
+    ) -> Variable | None:
         candidates = [names[name]] if name in names else [name, name.upper()]
-        found = next((self.scope.variables[c] for c in candidates if c in self.scope.variables), None)
+        found = next(
+            (self.scope.variables[c] for c in candidates if c in self.scope.variables),
+            None,
+        )
         if found is None and not optional:
             raise DerivationError(
                 f"{self.stem} has an array {name}, and the derivation no {' or '.join(candidates)}; "
@@ -70,18 +85,33 @@ class Operation:
     def verify_forward(self, evaluator: Evaluator) -> NamedTuple:
         """Raise `DerivationError` unless the output's definition is what `forward` returns; return what it saved."""
         calculus = evaluator.calculus
-        arguments = [self._argument(name, variable, evaluator) for name, variable in self.inputs.items()]
-        options = {key: self._option(value, evaluator) for key, value in self.options.items()}
+        arguments = [
+            self._argument(name, variable, evaluator)
+            for name, variable in self.inputs.items()
+        ]
+        options = {
+            key: self._option(value, evaluator) for key, value in self.options.items()
+        }
         y, saved = self._run("forward", evaluator, *arguments, **options)
         self.marks = self._marks(saved, evaluator)
-        derived = calculus.array(self.output, lambda at: calculus.element(self.output, at))
-        self._compare(derived, y, f"the definition of {self.output.name}", f"{self.stem}.forward", evaluator)
+        derived = calculus.array(
+            self.output, lambda at: calculus.element(self.output, at)
+        )
+        self._compare(
+            derived,
+            y,
+            f"the definition of {self.output.name}",
+            f"{self.stem}.forward",
+            evaluator,
+        )
         return saved
 
     def verify(self, evaluator: Evaluator, chains: list[Chain]) -> None:
         """Raise `DerivationError` unless the derivation starts at `forward` and its last lines are `backward`."""
         saved = self.verify_forward(evaluator)
-        dy = self._array(self.output_name, self.output, evaluator.calculus.cotangent, evaluator)
+        dy = self._array(
+            self.output_name, self.output, evaluator.calculus.cotangent, evaluator
+        )
         gradients = self._run("backward", evaluator, dy, saved)
         gradients = gradients if isinstance(gradients, tuple) else (gradients,)
         for name, gradient in zip(self.differentiable, gradients, strict=True):
@@ -90,7 +120,9 @@ class Operation:
                 what = rf"the last line for \bar{{{variable.name}}}"
                 self._compare(last, gradient, what, f"{self.stem}.backward", evaluator)
 
-    def _run(self, part: str, evaluator: Evaluator, *arguments: object, **options: object):
+    def _run(
+        self, part: str, evaluator: Evaluator, *arguments: object, **options: object
+    ):
         """What forward or backward makes of symbols, in the case that the derivation is in around the evaluator's point."""
         from backpass.interpreters import symbolic
 
@@ -101,7 +133,9 @@ class Operation:
             message = f"{self.stem}.{part} goes by a sign, and no line of the derivation does: {error}"
             raise DerivationError(message) from None
 
-    def _last_line(self, name: str, variable: Variable, chains: list[Chain], evaluator: Evaluator) -> Value:
+    def _last_line(
+        self, name: str, variable: Variable, chains: list[Chain], evaluator: Evaluator
+    ) -> Value:
         """The value of the last line of the last unconditional statement that begins with a variable's gradient."""
         found = [chain for chain in chains if _derives(chain, variable)]
         if not found:
@@ -113,7 +147,8 @@ class Operation:
         if not letters:
             return evaluator.value(last)
         return evaluator.calculus.array(
-            variable, lambda at: evaluator.value(last, dict(zip(letters, at, strict=True)))
+            variable,
+            lambda at: evaluator.value(last, dict(zip(letters, at, strict=True))),
         )
 
     def _argument(self, name: str, variable: Variable | None, evaluator: Evaluator):
@@ -136,18 +171,24 @@ class Operation:
             integers[-1] = ignored.default
         return integers.reshape(rows)
 
-    def _marks(self, saved: NamedTuple, evaluator: Evaluator) -> dict[sympy.Symbol, sympy.Expr]:
+    def _marks(
+        self, saved: NamedTuple, evaluator: Evaluator
+    ) -> dict[sympy.Symbol, sympy.Expr]:
         """The elements that stand for known numbers: of the rows for integers 1 at the integer's place, otherwise 0;
         of what forward saved, its own."""
         calculus = evaluator.calculus
         marks = {
-            calculus.element(variable, at): int(at[-1] == self._chosen(variable, evaluator)[at[:-1]])
+            calculus.element(variable, at): int(
+                at[-1] == self._chosen(variable, evaluator)[at[:-1]]
+            )
             for variable in (self.inputs[name] for name in self.integers)
             for at in calculus.positions(variable)
         }
         for field, variable in self.saved.items():
             found = getattr(saved, field)
-            values = found.to_numpy().astype(int) if variable.axes else np.asarray(found)
+            values = (
+                found.to_numpy().astype(int) if variable.axes else np.asarray(found)
+            )
             for at in calculus.positions(variable):
                 marks[calculus.element(variable, at)] = sympy.Rational(str(values[at]))
         return marks
@@ -174,18 +215,23 @@ class Operation:
         derivation is without, of one head."""
         spec, sides = self.specs[name], _sides(variable)
         is_divided = (
-            len(sides) > 1 and sides[-2] in self.options.values() and not spec.axes[-1].startswith("*")
+            len(sides) > 1
+            and sides[-2] in self.options.values()
+            and not spec.axes[-1].startswith("*")
         )
         if spec.in_pairs or is_divided:
             return [*shape[:-2], shape[-2] * shape[-1]]
         axes = [axis for axis in spec.axes if not axis.startswith("*")]
-        of_heads = [at for at, axis in enumerate(axes) if self.heads & {*letters_of(axis)}]
+        of_heads = [
+            at for at, axis in enumerate(axes) if self.heads & {*letters_of(axis)}
+        ]
         if len(shape) == len(axes) - len(of_heads):
             for at in of_heads:
                 shape.insert(at, 1)
         elif (
             len(shape) == len(axes) + 1
-            and (at := next(filter(lambda i: is_product(axes[i]), of_heads), None)) is not None
+            and (at := next(filter(lambda i: is_product(axes[i]), of_heads), None))
+            is not None
         ):
             shape[at : at + 2] = [shape[at] * shape[at + 1]]
         return shape
@@ -199,17 +245,25 @@ class Operation:
             return evaluator.calculus.element(self.scope.variables[value], ())
         return value
 
-    def _compare(self, derived: Value, returned, what: str, function: str, evaluator: Evaluator) -> None:
+    def _compare(
+        self, derived: Value, returned, what: str, function: str, evaluator: Evaluator
+    ) -> None:
         derived = np.ravel(np.asarray(derived, dtype=object))
         computed = np.ravel(returned.to_numpy())
         if self.marks:
             expand = evaluator.calculus.expand
-            derived = np.array([expand(element).subs(self.marks) for element in derived], dtype=object)
+            derived = np.array(
+                [expand(element).subs(self.marks) for element in derived], dtype=object
+            )
         if derived.shape != computed.shape:
-            raise DerivationError(f"{what} has {derived.size} elements, {function} returns {computed.size}")
+            raise DerivationError(
+                f"{what} has {derived.size} elements, {function} returns {computed.size}"
+            )
         place = difference(derived, computed, evaluator)
         if place is not None:
-            sizes = ", ".join(f"{side} = {size}" for side, size in evaluator.sizes.items())
+            sizes = ", ".join(
+                f"{side} = {size}" for side, size in evaluator.sizes.items()
+            )
             raise DerivationError(
                 f"{what} is not what {function} returns\n  at {sizes}, element {place[0] + 1}:\n"
                 f"    derived:  {derived[place]}\n    returned: {computed[place]}"

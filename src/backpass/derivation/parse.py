@@ -40,7 +40,9 @@ class DerivationError(ValueError):
 class Unreadable(DerivationError):
     """Mathematics that the parser does not know or that has no meaning. The message shows the place."""
 
-    def __init__(self, message: str, part: Part | None = None, position: int = 0) -> None:
+    def __init__(
+        self, message: str, part: Part | None = None, position: int = 0
+    ) -> None:
         super().__init__(f"{message}\n{part.pointer(position)}" if part else message)
         self.message, self.part, self.position = message, part, position
 
@@ -90,7 +92,9 @@ class Line:
     @property
     def latex(self) -> str:
         """The line's mathematics as written, on one line."""
-        shown = [self.left.text, "="] if self.left else ["="] if self.kind == "step" else []
+        shown = (
+            [self.left.text, "="] if self.left else ["="] if self.kind == "step" else []
+        )
         shown.append(self.right.text if self.right else "")
         if self.conditions:
             shown.append(rf"\quad ({self.conditions.text})")
@@ -102,8 +106,13 @@ def read(source: str) -> list[Line]:
     lines = []
     for start, end in _logical_lines(source):
         line = _read_line(source, start, end)
-        if line.kind == "step" and not (lines and lines[-1].kind in ("statement", "step")):
-            raise Unreadable("'=' continues a statement, and there is none above it", Part(source, start, ""))
+        if line.kind == "step" and not (
+            lines and lines[-1].kind in ("statement", "step")
+        ):
+            raise Unreadable(
+                "'=' continues a statement, and there is none above it",
+                Part(source, start, ""),
+            )
         lines.append(line)
     return lines
 
@@ -124,7 +133,9 @@ def _logical_lines(source: str) -> list[tuple[int, int]]:
 
 def _begins(physical: str) -> bool:
     word = physical.split()[0]
-    return word in KEYWORDS or (not word.startswith("|") and _equals_sign(physical.partition("|")[0]) >= 0)
+    return word in KEYWORDS or (
+        not word.startswith("|") and _equals_sign(physical.partition("|")[0]) >= 0
+    )
 
 
 def _equals_sign(text: str) -> int:
@@ -145,7 +156,9 @@ def _read_line(source: str, start: int, end: int) -> Line:
         skip = text.index(keyword) + len(keyword)
         start, text = start + skip, text[skip:]
     if keyword == "note":
-        return Line("note", None, None, None, " ".join(f"{text} {bar} {reason}".split()))
+        return Line(
+            "note", None, None, None, " ".join(f"{text} {bar} {reason}".split())
+        )
     if keyword in ("given", "constant"):
         return Line(keyword, None, _part(source, start, text), None, reason)
 
@@ -154,9 +167,14 @@ def _read_line(source: str, start: int, end: int) -> Line:
         raise Unreadable("expected left side = right side", _part(source, start, text))
     conditions = None
     if match := _CONDITION.search(text):
-        conditions = _part(source, start + match.start("conditions"), match["conditions"])
+        conditions = _part(
+            source, start + match.start("conditions"), match["conditions"]
+        )
         text = text[: match.start()]
-    left, right = _part(source, start, text[:equals]), _part(source, start + equals + 1, text[equals + 1 :])
+    left, right = (
+        _part(source, start, text[:equals]),
+        _part(source, start + equals + 1, text[equals + 1 :]),
+    )
     if (again := _equals_sign(right.text)) >= 0:
         raise Unreadable("one '=' a line: begin a new line here", right, again)
     if not right.text:
@@ -164,8 +182,16 @@ def _read_line(source: str, start: int, end: int) -> Line:
     if keyword == "let":
         return Line("let", left, right, conditions, reason)
     if not left.text and conditions:
-        raise Unreadable("a condition belongs on the statement's first line", conditions)
-    return Line("statement" if left.text else "step", left if left.text else None, right, conditions, reason)
+        raise Unreadable(
+            "a condition belongs on the statement's first line", conditions
+        )
+    return Line(
+        "statement" if left.text else "step",
+        left if left.text else None,
+        right,
+        conditions,
+        reason,
+    )
 
 
 def _part(source: str, start: int, text: str) -> Part:
@@ -177,7 +203,9 @@ def parse(part: Part, rule: str = "expression") -> Tree:
     try:
         return _tree(part.text, rule)
     except UnexpectedEOF:
-        raise Unreadable("something is missing at the end", part, len(part.text)) from None
+        raise Unreadable(
+            "something is missing at the end", part, len(part.text)
+        ) from None
     except UnexpectedInput as error:
         position = (
             error.pos_in_stream
@@ -185,7 +213,9 @@ def parse(part: Part, rule: str = "expression") -> Tree:
             else len(part.text)
         )
         if getattr(getattr(error, "token", None), "type", "") == "$END":
-            raise Unreadable("something is missing at the end", part, len(part.text)) from None
+            raise Unreadable(
+                "something is missing at the end", part, len(part.text)
+            ) from None
         message = "cannot read this"
         if part.text[position : position + 1] == "{":
             message += ": braces that no command takes print nothing, so they cannot group; write brackets"

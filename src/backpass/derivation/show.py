@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = "var(--derivation-columns, max-content minmax(0, 1fr) max-content)"
 _GRID = f"display:grid;grid-template-columns:{_COLUMNS};column-gap:.75em;row-gap:.25em;text-align:left"
-_ROW = "display:grid;grid-column:1/-1;grid-template-columns:subgrid;align-items:baseline"
+_ROW = (
+    "display:grid;grid-column:1/-1;grid-template-columns:subgrid;align-items:baseline"
+)
 _BODY = "display:flex;flex-wrap:wrap;align-items:baseline;column-gap:1.5em;min-width:0"
 _RIGHT = "max-width:100%;overflow-x:auto;overflow-y:hidden;padding-block:.25em"
 _BESIDE_A_REASON = ";min-width:min(100%, 18em)"  # so that reasons stand in a column
@@ -52,25 +54,40 @@ def html(derivation: Derivation) -> str:
     return (
         '<div class="derivation tex2jax_process mathjax_process" role="group"'
         f' aria-label="Derivation: {escape(derivation.name)}">\n'
-        f'<div class="derivation-lines" style="{_GRID}">\n' + "\n".join(rows) + "\n</div>\n</div>"
+        f'<div class="derivation-lines" style="{_GRID}">\n'
+        + "\n".join(rows)
+        + "\n</div>\n</div>"
     )
 
 
 def _marked(derivation: Derivation, at: int, line: Line) -> str:
     """The right side, with a class on what came new with it and on what the next step replaces."""
-    spans = [(span, "come") for span in derivation.steps[at][1].come] if at in derivation.steps else []
+    spans = (
+        [(span, "come") for span in derivation.steps[at][1].come]
+        if at in derivation.steps
+        else []
+    )
     for above, found in derivation.steps.values():
         spans += [(span, "gone") for span in found.gone] if above == at else []
     text = line.right.text
     # Spans are disjoint, or one lies within another. From the right, so that earlier places stay what they are.
     inserted = [(end, 0, 0, "}") for (_, end), _ in spans]
-    inserted += [(start, 1, -end, rf"\class{{derivation-{kind}}}{{") for (start, end), kind in spans]
+    inserted += [
+        (start, 1, -end, rf"\class{{derivation-{kind}}}{{")
+        for (start, end), kind in spans
+    ]
     for place, *_, latex in sorted(inserted, reverse=True):
         text = text[:place] + latex + text[place:]
     return text
 
 
-def _row(line: Line, place: tuple[str, int], above: tuple[str, int] | None, right: str, wrong: bool) -> str:
+def _row(
+    line: Line,
+    place: tuple[str, int],
+    above: tuple[str, int] | None,
+    right: str,
+    wrong: bool,
+) -> str:
     anchor, number = _anchor(place), place[1]
     left = _maths(line.left.text) if line.left else ""
     if line.kind == "let":
@@ -80,11 +97,17 @@ def _row(line: Line, place: tuple[str, int], above: tuple[str, int] | None, righ
         right += rf" \qquad ({line.conditions.text})"
     begins = "" if line.kind == "step" else " derivation-begins"
     reason = (
-        f'<div class="derivation-reason" style="{_REASON}">{_words(line.reason)}</div>' if line.reason else ""
+        f'<div class="derivation-reason" style="{_REASON}">{_words(line.reason)}</div>'
+        if line.reason
+        else ""
     )
     style = _RIGHT + (_BESIDE_A_REASON if reason else "")
     follows = f' data-above="{_anchor(above)}"' if above else ""
-    label = f"line {number}" + (f", from line {above[1]}" if above else "") + ", wrong" * wrong
+    label = (
+        f"line {number}"
+        + (f", from line {above[1]}" if above else "")
+        + ", wrong" * wrong
+    )
     return (
         f'<div class="derivation-line{begins}" id="{anchor}"{follows} style="{_ROW}">'
         f'<div class="derivation-left" style="text-align:right">{left}</div>'
@@ -104,7 +127,11 @@ def _unnumbered(line: Line) -> str:
         words = _words(line.reason)
     else:
         words = f'<span class="derivation-word">{line.kind}</span> {_maths(line.right.text)}'
-        words += f' <span class="derivation-reason">{_words(line.reason)}</span>' if line.reason else ""
+        words += (
+            f' <span class="derivation-reason">{_words(line.reason)}</span>'
+            if line.reason
+            else ""
+        )
     return f'<div class="derivation-{line.kind}" style="grid-column:1/-1">{words}</div>'
 
 
@@ -119,16 +146,34 @@ def _words(prose: str) -> str:
 
 def text(derivation: Derivation) -> str:
     """The derivation's own lines for a terminal: its LaTeX aligned on "=", the reasons beside it."""
-    rows, places = [], derivation.places[len(derivation.all_lines) - len(derivation.lines) :]
+    rows, places = (
+        [],
+        derivation.places[len(derivation.all_lines) - len(derivation.lines) :],
+    )
     for line, (_, number) in zip(derivation.lines, places, strict=True):
         if not line.numbered:
             declared = f"{line.kind} {line.latex}"
-            rows.append(("", line.reason, "", "") if line.kind == "note" else ("", declared, "", line.reason))
+            rows.append(
+                ("", line.reason, "", "")
+                if line.kind == "note"
+                else ("", declared, "", line.reason)
+            )
             continue
         left = " ".join(line.left.text.split()) if line.left else ""
-        right = line.latex.partition("= ")[2] if line.kind == "step" else line.latex[len(left) + 3 :]
+        right = (
+            line.latex.partition("= ")[2]
+            if line.kind == "step"
+            else line.latex[len(left) + 3 :]
+        )
         left = f"let {left}" if line.kind == "let" else left
-        rows.append((f"{'✗ ' * (line.right in derivation.wrong)}({number})", left, right, line.reason))
+        rows.append(
+            (
+                f"{'✗ ' * (line.right in derivation.wrong)}({number})",
+                left,
+                right,
+                line.reason,
+            )
+        )
     numbers = max((len(row[0]) for row in rows), default=0)
     width = max((len(row[1]) for row in rows if row[0]), default=0)
     return "\n".join(_text_row(row, numbers, width) for row in rows)
@@ -136,5 +181,9 @@ def text(derivation: Derivation) -> str:
 
 def _text_row(row: tuple[str, str, str, str], numbers: int, width: int) -> str:
     number, left, right, reason = row
-    shown = f"{number:>{numbers}}  {left:>{width}} = {right}" if number else f"{'':{numbers}}  {left}"
+    shown = (
+        f"{number:>{numbers}}  {left:>{width}} = {right}"
+        if number
+        else f"{'':{numbers}}  {left}"
+    )
     return f"{shown}    | {reason}" if reason else shown

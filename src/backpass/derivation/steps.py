@@ -60,7 +60,9 @@ def _pairs(
         for old, new in zip(olds, news, strict=True):
             yield from _pairs(old, new, above_text, here_text)
         return
-    matches = SequenceMatcher(None, list(map(_key, olds)), list(map(_key, news)), autojunk=False)
+    matches = SequenceMatcher(
+        None, list(map(_key, olds)), list(map(_key, news)), autojunk=False
+    )
     kept = [code for code in matches.get_opcodes() if code[0] == "equal"]
     if not kept and len(olds) != len(news):
         yield above, here
@@ -90,12 +92,19 @@ def _operands(tree: Tree, text: str) -> list[Tree] | None:
 
 
 def _delimited(tree: Tree, text: str) -> bool:
-    before, after = text[: tree.meta.start_pos].rstrip(), text[tree.meta.end_pos :].lstrip()
+    before, after = (
+        text[: tree.meta.start_pos].rstrip(),
+        text[tree.meta.end_pos :].lstrip(),
+    )
     return before.endswith(("{", "/")) or after.startswith("/")
 
 
 def _rest(tree: Tree, operands: list[Tree]) -> list[Tree | Token]:
-    return [child for child in tree.children if all(child is not operand for operand in operands)]
+    return [
+        child
+        for child in tree.children
+        if all(child is not operand for operand in operands)
+    ]
 
 
 def _key(tree: Tree) -> str:

@@ -77,8 +77,12 @@ class Array:
     """An array in a closed world. Made by its interpreter's ``array``; never modified."""
 
     __slots__ = ("_namespace", "_values", "dtype")
-    __array_ufunc__ = None  # a NumPy array beside this one must not take its elements over
-    _op_priority = 100.0  # nor a SymPy constant: SymPy hands the operation to the higher number
+    __array_ufunc__ = (
+        None  # a NumPy array beside this one must not take its elements over
+    )
+    _op_priority = (
+        100.0  # nor a SymPy constant: SymPy hands the operation to the higher number
+    )
     device = "cpu"
 
     def __init__(self, values: np.ndarray, dtype: DType, xp: Namespace):
@@ -90,7 +94,9 @@ class Array:
         return self._namespace
 
     def __array__(self, *args, **kwargs) -> NoReturn:
-        raise TypeError("a closed-world array does not turn into a NumPy array by itself; use .to_numpy()")
+        raise TypeError(
+            "a closed-world array does not turn into a NumPy array by itself; use .to_numpy()"
+        )
 
     def to_numpy(self) -> np.ndarray:
         """The values, outside the closed world: a copy."""
@@ -111,13 +117,13 @@ class Array:
         return self._values.size
 
     def __repr__(self) -> str:
-        return (
-            f"{self._namespace.__name__}.Array({self.to_numpy()!s}, shape={self.shape}, dtype={self.dtype})"
-        )
+        return f"{self._namespace.__name__}.Array({self.to_numpy()!s}, shape={self.shape}, dtype={self.dtype})"
 
     def __getitem__(self, key: object) -> Array:
         keys = key if isinstance(key, tuple) else (key,)
-        return self._namespace._moved(self, operator.itemgetter(tuple(map(_plain_key, keys))))
+        return self._namespace._moved(
+            self, operator.itemgetter(tuple(map(_plain_key, keys)))
+        )
 
     def __bool__(self) -> bool:
         if self.dtype != BOOL or self.size != 1:
@@ -152,11 +158,19 @@ def _plain_key(key: object) -> object:
     """One part of an index as NumPy takes it."""
     if isinstance(key, Array):
         if key.dtype != INT64:
-            raise TypeError(f"an array used as an index holds integers; got dtype {key.dtype}")
+            raise TypeError(
+                f"an array used as an index holds integers; got dtype {key.dtype}"
+            )
         return key._values
-    if key is None or key is Ellipsis or (isinstance(key, (slice, Integral)) and not isinstance(key, bool)):
+    if (
+        key is None
+        or key is Ellipsis
+        or (isinstance(key, (slice, Integral)) and not isinstance(key, bool))
+    ):
         return key
-    raise TypeError(f"an index is an integer, a slice, None, ... or an array of integers; got {key!r}")
+    raise TypeError(
+        f"an index is an integer, a slice, None, ... or an array of integers; got {key!r}"
+    )
 
 
 _OPERATORS = {
@@ -197,7 +211,9 @@ def _arithmetic(operation: Callable) -> Callable:
     def function(self: Namespace, a: Array, b: Array) -> Array:
         a, b = self._pair(a, b)
         if a.dtype == BOOL:
-            raise TypeError("arithmetic is for numbers; got booleans; choose with where")
+            raise TypeError(
+                "arithmetic is for numbers; got booleans; choose with where"
+            )
         if a.dtype == INT64:
             return self.wrap(operation(a._values, b._values), INT64)
         return self.wrap(_elementwise(operation, a._values, b._values), self.dtype)
@@ -207,7 +223,10 @@ def _arithmetic(operation: Callable) -> Callable:
 
 def _function(name: str) -> Callable:
     def function(self: Namespace, x: Array) -> Array:
-        return self._map(lambda value: self.scalars.function(name, value), self._own(x, self.dtype)._values)
+        return self._map(
+            lambda value: self.scalars.function(name, value),
+            self._own(x, self.dtype)._values,
+        )
 
     return function
 
@@ -217,8 +236,12 @@ def _comparison(relation: Callable) -> Callable:
         a, b = self._pair(a, b)
         if a.dtype != self.dtype:
             return self.wrap(relation(a._values, b._values), BOOL)
-        with np.errstate(invalid="ignore"):  # to compare NaN is to get False, and no error
-            found = _elementwise(lambda p, q: self.scalars.compare(relation, p, q), a._values, b._values)
+        with np.errstate(
+            invalid="ignore"
+        ):  # to compare NaN is to get False, and no error
+            found = _elementwise(
+                lambda p, q: self.scalars.compare(relation, p, q), a._values, b._values
+            )
         return self.wrap(found.astype(np.bool_), BOOL)
 
     return function
@@ -246,7 +269,11 @@ class Namespace:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        hint = "; a power is written as products" if name in ("pow", "power", "square") else ""
+        hint = (
+            "; a power is written as products"
+            if name in ("pow", "power", "square")
+            else ""
+        )
         raise NotOffered(
             f"{self.__name__} does not offer {name!r}{hint}. What is not listed would go uncounted and "
             f"unproved. There are: {', '.join(dir(self))}",
@@ -256,7 +283,9 @@ class Namespace:
 
     def __dir__(self) -> list[str]:
         return sorted(
-            name for name in {*vars(Namespace), *vars(self)} if name[0] != "_" and name not in _INTERNAL
+            name
+            for name in {*vars(Namespace), *vars(self)}
+            if name[0] != "_" and name not in _INTERNAL
         )
 
     def __repr__(self) -> str:
@@ -272,19 +301,25 @@ class Namespace:
             values = box
         return Array(values, dtype, self)
 
-    def asarray(self, values: object, *, dtype: DType | None = None, device: str | None = None) -> Array:
+    def asarray(
+        self, values: object, *, dtype: DType | None = None, device: str | None = None
+    ) -> Array:
         """An Array of numbers, a nested list of them, or a NumPy array; a copy."""
         if device not in (None, Array.device):
             raise ValueError(f"device: expected {Array.device!r}; got {device!r}")
         if isinstance(values, Array):
             values = self._own(values)
-            return values if dtype in (None, values.dtype) else self.astype(values, dtype)
+            return (
+                values if dtype in (None, values.dtype) else self.astype(values, dtype)
+            )
         plain = np.asarray(values)
         if plain.dtype.kind in "biu" and dtype in (None, BOOL, INT64):
             dtype = dtype or (BOOL if plain.dtype.kind == "b" else INT64)
             return Array(plain.astype(_STORAGE[dtype]), dtype, self)
         if plain.dtype.kind not in "biufO" or dtype not in (None, self.dtype):
-            raise TypeError(f"cannot make an array of {dtype or self.dtype} from NumPy's {plain.dtype}")
+            raise TypeError(
+                f"cannot make an array of {dtype or self.dtype} from NumPy's {plain.dtype}"
+            )
         return self._map(self.scalars.constant, plain.astype(object))
 
     def full(
@@ -298,16 +333,26 @@ class Namespace:
         shape = shape if isinstance(shape, tuple) else (shape,)
         one = self.asarray(value, dtype=dtype, device=device)
         if one.ndim:
-            raise TypeError(f"a value to fill with is one number; got shape {list(one.shape)}")
+            raise TypeError(
+                f"a value to fill with is one number; got shape {list(one.shape)}"
+            )
         return Array(np.broadcast_to(one._values, shape).copy(), one.dtype, self)
 
     def zeros(
-        self, shape: int | tuple[int, ...], *, dtype: DType | None = None, device: str | None = None
+        self,
+        shape: int | tuple[int, ...],
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
     ) -> Array:
         return self.full(shape, 0, dtype=dtype or self.dtype, device=device)
 
     def ones(
-        self, shape: int | tuple[int, ...], *, dtype: DType | None = None, device: str | None = None
+        self,
+        shape: int | tuple[int, ...],
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
     ) -> Array:
         return self.full(shape, 1, dtype=dtype or self.dtype, device=device)
 
@@ -321,11 +366,18 @@ class Namespace:
         return self.ones(x.shape, dtype=x.dtype)
 
     def arange(
-        self, start: int, stop: int | None = None, step: int = 1, *, device: str | None = None
+        self,
+        start: int,
+        stop: int | None = None,
+        step: int = 1,
+        *,
+        device: str | None = None,
     ) -> Array:
         """Integers only: positions and tokens."""
         start, stop = (0, start) if stop is None else (start, stop)
-        return self.asarray(np.arange(*map(operator.index, (start, stop, step))), device=device)
+        return self.asarray(
+            np.arange(*map(operator.index, (start, stop, step))), device=device
+        )
 
     def astype(self, x: Array, dtype: DType) -> Array:
         """Booleans to integers or numbers, integers to numbers, which is free; nothing leads back."""
@@ -336,11 +388,20 @@ class Namespace:
         if dtype not in order or order.index(x.dtype) > order.index(dtype):
             raise TypeError(f"{self.__name__} does not turn {x.dtype} into {dtype}")
         integers = x._values.astype(np.int64)
-        return Array(integers, INT64, self) if dtype == INT64 else self._map(self.scalars.constant, integers)
+        return (
+            Array(integers, INT64, self)
+            if dtype == INT64
+            else self._map(self.scalars.constant, integers)
+        )
 
-    def isdtype(self, dtype: DType, kind: str | DType | tuple[str | DType, ...]) -> bool:
+    def isdtype(
+        self, dtype: DType, kind: str | DType | tuple[str | DType, ...]
+    ) -> bool:
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        return any(dtype == k if isinstance(k, DType) else dtype.kind in _KINDS[k] for k in kinds)
+        return any(
+            dtype == k if isinstance(k, DType) else dtype.kind in _KINDS[k]
+            for k in kinds
+        )
 
     # Arithmetic, one scalar at a time.
 
@@ -352,11 +413,17 @@ class Namespace:
         a, b = self._pair(a, b)
         if a.dtype != self.dtype:
             raise TypeError(f"division is for {self.dtype}; got {a.dtype}")
-        return self.wrap(_elementwise(operator.truediv, a._values, b._values), self.dtype)
+        return self.wrap(
+            _elementwise(operator.truediv, a._values, b._values), self.dtype
+        )
 
     def negative(self, x: Array) -> Array:
         x = self._own(x, INT64, self.dtype)
-        return self._map(operator.neg, x._values) if x.dtype == self.dtype else Array(-x._values, INT64, self)
+        return (
+            self._map(operator.neg, x._values)
+            if x.dtype == self.dtype
+            else Array(-x._values, INT64, self)
+        )
 
     exp = _function("exp")
     log = _function("log")
@@ -366,7 +433,14 @@ class Namespace:
     cos = _function("cos")
     erf = _function("erf")  # not of the array API; backpass.arrays owns the difference
 
-    def sum(self, x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
+    def sum(
+        self,
+        x: Array,
+        /,
+        *,
+        axis: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+    ) -> Array:
         """From left to right: n − 1 additions for n terms; no terms sum to 0."""
         x = self._own(x, INT64, self.dtype)
         terms, kept = _reduced_last(x._values, axis)
@@ -382,10 +456,14 @@ class Namespace:
         left = a._values[np.newaxis] if a.ndim == 1 else a._values
         right = b._values[:, np.newaxis] if b.ndim == 1 else b._values
         if left.shape[-1] != right.shape[-2]:
-            raise ValueError(f"a matrix product of shapes {list(a.shape)} and {list(b.shape)} does not exist")
+            raise ValueError(
+                f"a matrix product of shapes {list(a.shape)} and {list(b.shape)} does not exist"
+            )
         # [..., m, 1, n] times [..., 1, p, n], summed over n
         products = _elementwise(
-            operator.mul, left[..., np.newaxis, :], right.swapaxes(-1, -2)[..., np.newaxis, :, :]
+            operator.mul,
+            left[..., np.newaxis, :],
+            right.swapaxes(-1, -2)[..., np.newaxis, :, :],
         )
         total = self._sum_last(products, self.scalars.constant(0))
         if a.ndim == 1:
@@ -412,13 +490,38 @@ class Namespace:
     def logical_not(self, x: Array) -> Array:
         return self.wrap(~self._own(x, BOOL)._values, BOOL)
 
-    def any(self, x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
-        return self.wrap(self._own(x, BOOL)._values.any(axis=axis, keepdims=keepdims), BOOL)
+    def any(
+        self,
+        x: Array,
+        /,
+        *,
+        axis: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+    ) -> Array:
+        return self.wrap(
+            self._own(x, BOOL)._values.any(axis=axis, keepdims=keepdims), BOOL
+        )
 
-    def all(self, x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
-        return self.wrap(self._own(x, BOOL)._values.all(axis=axis, keepdims=keepdims), BOOL)
+    def all(
+        self,
+        x: Array,
+        /,
+        *,
+        axis: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+    ) -> Array:
+        return self.wrap(
+            self._own(x, BOOL)._values.all(axis=axis, keepdims=keepdims), BOOL
+        )
 
-    def max(self, x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
+    def max(
+        self,
+        x: Array,
+        /,
+        *,
+        axis: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+    ) -> Array:
         x = self._own(x, INT64, self.dtype)
         values, kept = _reduced_last(x._values, axis)
         if values.shape[-1] == 0:
@@ -433,7 +536,9 @@ class Namespace:
 
     def where(self, condition: Array, a: Array, b: Array) -> Array:
         a, b = self._pair(a, b)
-        return self.wrap(np.where(self._own(condition, BOOL)._values, a._values, b._values), a.dtype)
+        return self.wrap(
+            np.where(self._own(condition, BOOL)._values, a._values, b._values), a.dtype
+        )
 
     # Moving, which is free; views wherever NumPy has views.
 
@@ -459,7 +564,9 @@ class Namespace:
         return self._moved(x, np.take, self._own(indices, INT64)._values, axis)
 
     def take_along_axis(self, x: Array, indices: Array, /, *, axis: int = -1) -> Array:
-        return self._moved(x, np.take_along_axis, self._own(indices, INT64)._values, axis)
+        return self._moved(
+            x, np.take_along_axis, self._own(indices, INT64)._values, axis
+        )
 
     def stack(self, arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
         return self._joined(np.stack, arrays, axis)
@@ -478,7 +585,9 @@ class Namespace:
         reached = set()
         for row, i in zip(rows._values, index._values.tolist(), strict=True):
             if not 0 <= i < length:
-                raise IndexError(f"index: expected integers from 0 to {length - 1}; got {i}")
+                raise IndexError(
+                    f"index: expected integers from 0 to {length - 1}; got {i}"
+                )
             out[i] = _elementwise(operator.add, out[i], row) if i in reached else row
             reached.add(i)
         return Array(out, self.dtype, self)
@@ -492,7 +601,9 @@ class Namespace:
                 f"expected an array of {self.__name__}; got {type(x).__module__}.{type(x).__name__}"
             )
         if dtypes and x.dtype not in dtypes:
-            raise TypeError(f"expected an array of {' or '.join(map(str, dtypes))}; got {x.dtype}")
+            raise TypeError(
+                f"expected an array of {' or '.join(map(str, dtypes))}; got {x.dtype}"
+            )
         return x
 
     def _pair(self, a: object, b: object) -> tuple[Array, Array]:
@@ -503,12 +614,16 @@ class Namespace:
             b = self._beside(b, self._own(a))
         a, b = self._own(a), self._own(b)
         if a.dtype != b.dtype:
-            raise TypeError(f"two arrays meet with one dtype; got {a.dtype} and {b.dtype}")
+            raise TypeError(
+                f"two arrays meet with one dtype; got {a.dtype} and {b.dtype}"
+            )
         return a, b
 
     def _beside(self, value: object, other: Array) -> Array:
         if isinstance(value, np.ndarray):
-            raise TypeError(f"expected an array of {self.__name__} or a number; got a NumPy array")
+            raise TypeError(
+                f"expected an array of {self.__name__} or a number; got a NumPy array"
+            )
         if other.dtype == self.dtype:
             return self.wrap(self.scalars.constant(value), self.dtype)
         if isinstance(value, bool if other.dtype == BOOL else Integral):
@@ -532,8 +647,12 @@ class Namespace:
     def _sum_last(self, terms: np.ndarray, zero: Scalar) -> np.ndarray:
         if terms.shape[-1] == 0:
             return np.full(terms.shape[:-1], zero, dtype=terms.dtype)
-        total = reduce(lambda a, b: _elementwise(operator.add, a, b), np.moveaxis(terms, -1, 0))
-        return np.asarray(total, dtype=terms.dtype)  # one term and no other axis: NumPy hands out the scalar
+        total = reduce(
+            lambda a, b: _elementwise(operator.add, a, b), np.moveaxis(terms, -1, 0)
+        )
+        return np.asarray(
+            total, dtype=terms.dtype
+        )  # one term and no other axis: NumPy hands out the scalar
 
 
 _STORAGE = {INT64: np.int64, BOOL: np.bool_}
@@ -555,13 +674,19 @@ def _reduced_last(
 ) -> tuple[np.ndarray, tuple[int, ...]]:
     """``values`` with the axes to reduce merged into one, the last; and the shape that keeps them as 1."""
     rank = values.ndim
-    chosen = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    chosen = (
+        range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    )
     chosen = [operator.index(a) for a in chosen]
     if len({a % rank for a in chosen if -rank <= a < rank}) != len(chosen):
-        raise ValueError(f"axis: expected different axes of an array of {rank}; got {axis!r}")
+        raise ValueError(
+            f"axis: expected different axes of an array of {rank}; got {axis!r}"
+        )
     chosen = [a % rank for a in chosen]
     others = [a for a in range(rank) if a not in chosen]
     shape = tuple(values.shape[a] for a in others)
     kept = tuple(1 if a in chosen else length for a, length in enumerate(values.shape))
-    terms = values.transpose(others + chosen).reshape(*shape, prod(values.shape[a] for a in chosen))
+    terms = values.transpose(others + chosen).reshape(
+        *shape, prod(values.shape[a] for a in chosen)
+    )
     return terms, kept

@@ -21,9 +21,23 @@ import numpy as np
 
 from backpass.interpreters.closed_world import Array, DType, Namespace
 
-KINDS = ("add", "subtract", "multiply", "divide", "exp", "log", "tanh", "erf", "sqrt", "sin", "cos")
+KINDS = (
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "exp",
+    "log",
+    "tanh",
+    "erf",
+    "sqrt",
+    "sin",
+    "cos",
+)
 
-_odometer = dict.fromkeys(KINDS, 0)  # everything ever counted; a tally is what it moved by
+_odometer = dict.fromkeys(
+    KINDS, 0
+)  # everything ever counted; a tally is what it moved by
 
 
 class Tally:
@@ -36,7 +50,11 @@ class Tally:
     @property
     def by_kind(self) -> dict[str, int]:
         end = self._stop or _odometer
-        return {kind: end[kind] - self._start[kind] for kind in KINDS if end[kind] > self._start[kind]}
+        return {
+            kind: end[kind] - self._start[kind]
+            for kind in KINDS
+            if end[kind] > self._start[kind]
+        }
 
     @property
     def total(self) -> int:
@@ -91,7 +109,9 @@ class Number:
         return repr(self.value)
 
 
-_FUNCTIONS = {name: getattr(np, name) for name in ("exp", "log", "tanh", "sqrt", "sin", "cos")}
+_FUNCTIONS = {
+    name: getattr(np, name) for name in ("exp", "log", "tanh", "sqrt", "sin", "cos")
+}
 _FUNCTIONS["erf"] = math.erf
 
 
@@ -115,10 +135,14 @@ class _Numbers:
         return relation(a.value, b.value)
 
     def maximum(self, values: Sequence[Number]) -> Number:
-        return Number(float(np.max([x.value for x in values])))  # NumPy's, so that NaN stays NaN
+        return Number(
+            float(np.max([x.value for x in values]))
+        )  # NumPy's, so that NaN stays NaN
 
     def export(self, values: np.ndarray) -> np.ndarray:
-        return np.array([x.value for x in values.flat], dtype=np.float64).reshape(values.shape)
+        return np.array([x.value for x in values.flat], dtype=np.float64).reshape(
+            values.shape
+        )
 
 
 xp = Namespace(_Numbers())

@@ -13,7 +13,9 @@ from functools import lru_cache
 import sympy
 
 
-def derivatives(expression: sympy.Expr, symbols: Sequence[sympy.Symbol]) -> list[sympy.Expr]:
+def derivatives(
+    expression: sympy.Expr, symbols: Sequence[sympy.Symbol]
+) -> list[sympy.Expr]:
     """The derivative of an expression with respect to each symbol."""
     nodes = arguments_first(expression)
     moving = set(symbols)
@@ -31,7 +33,9 @@ def derivatives(expression: sympy.Expr, symbols: Sequence[sympy.Symbol]) -> list
             found[node].append(total)
         for k, argument in enumerate(node.args):
             if id(argument) in depends:
-                above.setdefault(id(argument), []).append(_product(total, *_own(node, k)))
+                above.setdefault(id(argument), []).append(
+                    _product(total, *_own(node, k))
+                )
     return [_sum(found[symbol]) for symbol in symbols]
 
 
@@ -54,7 +58,9 @@ def _own(node: sympy.Expr, k: int) -> Iterator[sympy.Expr]:
     if node.is_Mul:
         yield from (argument for at, argument in enumerate(node.args) if at != k)
     elif not node.is_Add:
-        numbers = tuple(argument if argument.is_Number else None for argument in node.args)
+        numbers = tuple(
+            argument if argument.is_Number else None for argument in node.args
+        )
         places, derivative = _template(node.func, numbers, k)
         yield derivative.xreplace(dict(zip(places, node.args, strict=True)))
 
@@ -64,7 +70,9 @@ def _template(
     function: type[sympy.Expr], numbers: tuple[sympy.Expr | None, ...], k: int
 ) -> tuple[tuple[sympy.Expr, ...], sympy.Expr]:
     """SymPy's derivative of a function with respect to one argument, and the places of the arguments in it."""
-    places = tuple(sympy.Dummy(real=True) if number is None else number for number in numbers)
+    places = tuple(
+        sympy.Dummy(real=True) if number is None else number for number in numbers
+    )
     return places, function(*places).diff(places[k])
 
 

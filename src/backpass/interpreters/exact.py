@@ -66,7 +66,9 @@ R = 1_624_022_287_732_670_192_939_651  # a prime that divides P + 1; ≡ 3 (mod 
 EXPONENT_POINTS = 12
 POINTS = 3
 ROOT_POINTS = 64  # where a root may have the other sign
-MAX_DRAWS = 2**14  # each of r independent roots exists at half of the points: ROOT_POINTS · 2^r draws
+MAX_DRAWS = (
+    2**14
+)  # each of r independent roots exists at half of the points: ROOT_POINTS · 2^r draws
 MEMORY = 10_000  # remembered values per point, before they are forgotten
 
 
@@ -108,7 +110,8 @@ def equal(a, b) -> bool:
         if agreed == needed:
             return True
     raise NotRepresentable(
-        a - b, f"no point out of {MAX_DRAWS} gives it a value (a root of a negative number, or 1/0?)"
+        a - b,
+        f"no point out of {MAX_DRAWS} gives it a value (a root of a negative number, or 1/0?)",
     )
 
 
@@ -122,11 +125,15 @@ class _Point:
 
     def __init__(self, prime: int, seed: str) -> None:
         self.prime, self.seed = prime, seed
-        self.squares = (prime - 1) // 2  # the number of non-zero squares; odd, as prime ≡ 3 (mod 4)
+        self.squares = (
+            prime - 1
+        ) // 2  # the number of non-zero squares; odd, as prime ≡ 3 (mod 4)
         self._known: dict = {}  # id: the expression, kept so that the id stays its own, and its value
 
     def random(self, name: str) -> int:
-        digest = hashlib.blake2b(f"{self.seed} {name}".encode(), digest_size=32).digest()
+        digest = hashlib.blake2b(
+            f"{self.seed} {name}".encode(), digest_size=32
+        ).digest()
         return int.from_bytes(digest, "big") % self.prime
 
     def value(self, expr) -> int:
@@ -171,7 +178,11 @@ class _Point:
             return self.log(expr.args[0])
         if isinstance(expr, sympy.erf):
             argument = self.value(expr.args[0])
-            sign, key = (1, argument) if argument <= self.squares else (-1, self.prime - argument)
+            sign, key = (
+                (1, argument)
+                if argument <= self.squares
+                else (-1, self.prime - argument)
+            )
             return sign * self.random(f"erf {key}") % self.prime
         if isinstance(expr, sympy.cos | sympy.sin):
             return self.cos_and_sin(expr.args[0])[isinstance(expr, sympy.sin)]
@@ -194,18 +205,31 @@ class _Point:
                 else pow(self.inverse(value), -int(exponent), self.prime)
             )
         if exponent.is_Rational:
-            if any(factor.is_Add and factor.is_number for factor in sympy.Mul.make_args(base)):
-                raise NotRepresentable(expr, "roots of numbers are of rational ones and π")
+            if any(
+                factor.is_Add and factor.is_number
+                for factor in sympy.Mul.make_args(base)
+            ):
+                raise NotRepresentable(
+                    expr, "roots of numbers are of rational ones and π"
+                )
             return self.root(expr, self.value(base), exponent)
-        raise NotRepresentable(expr, "the exponent of a power must be a rational number")
+        raise NotRepresentable(
+            expr, "the exponent of a power must be a rational number"
+        )
 
     def root(self, expr, value: int, exponent) -> int:
         """value^exponent within the group of squares; value must be one of them."""
         if value == 0 or pow(value, self.squares, self.prime) != 1:
             if not expr.free_symbols:
-                raise NotRepresentable(expr, "the root has no value modulo the prime in use")
+                raise NotRepresentable(
+                    expr, "the root has no value modulo the prime in use"
+                )
             raise _NoValueHere
-        return pow(value, int(exponent.p) * pow(int(exponent.q), -1, self.squares) % self.squares, self.prime)
+        return pow(
+            value,
+            int(exponent.p) * pow(int(exponent.q), -1, self.squares) % self.squares,
+            self.prime,
+        )
 
     def log(self, argument) -> int:
         if argument.is_Mul:
@@ -215,23 +239,38 @@ class _Point:
         if argument.is_Pow:
             return self.log(argument.base) * self.value(argument.exp) % self.prime
         if argument.is_Rational and not argument.is_Integer:
-            return (self.log(sympy.Integer(argument.p)) - self.log(sympy.Integer(argument.q))) % self.prime
+            return (
+                self.log(sympy.Integer(argument.p))
+                - self.log(sympy.Integer(argument.q))
+            ) % self.prime
         if argument.is_Integer and argument > 0:
             factors = sympy.factorint(argument)
-            return sum(times * self.random(f"log {prime}") for prime, times in factors.items()) % self.prime
+            return (
+                sum(
+                    times * self.random(f"log {prime}")
+                    for prime, times in factors.items()
+                )
+                % self.prime
+            )
         if argument.is_Add:
             return self.log_of_sum(argument)
         if argument.is_Number:
             raise NotRepresentable(
-                sympy.log(argument, evaluate=False), "the logarithm needs a positive argument"
+                sympy.log(argument, evaluate=False),
+                "the logarithm needs a positive argument",
             )
         return self.random(f"log {self.value(argument)}")
 
     def log_of_sum(self, argument) -> int:
         """log t + (an element drawn from the value of argument / t); t is the term for which that value is least."""
         total = self.value(argument)
-        positive = [term for term in argument.args if term.as_coeff_Mul()[0].is_positive]
-        ratios = [(total * self.inverse(self.value(term)) % self.prime, term) for term in positive]
+        positive = [
+            term for term in argument.args if term.as_coeff_Mul()[0].is_positive
+        ]
+        ratios = [
+            (total * self.inverse(self.value(term)) % self.prime, term)
+            for term in positive
+        ]
         if not ratios:
             return self.random(f"log {total}")
         ratio, term = min(ratios, key=lambda pair: pair[0])
@@ -243,8 +282,12 @@ class _MainPoint(_Point):
 
     def __init__(self, draw: int) -> None:
         super().__init__(P, f"main {draw}")
-        self.exponent_points = [_ExponentPoint(Q, f"exponent {draw} {t}") for t in range(EXPONENT_POINTS)]
-        self.angle_points = [_ExponentPoint(R, f"angle {draw} {t}") for t in range(EXPONENT_POINTS)]
+        self.exponent_points = [
+            _ExponentPoint(Q, f"exponent {draw} {t}") for t in range(EXPONENT_POINTS)
+        ]
+        self.angle_points = [
+            _ExponentPoint(R, f"angle {draw} {t}") for t in range(EXPONENT_POINTS)
+        ]
 
     def exp(self, expr) -> int:
         exponent = expr.args[0] if expr.args else sympy.S.One
@@ -254,14 +297,21 @@ class _MainPoint(_Point):
             if isinstance(rest, sympy.log):
                 product = product * self.value(sympy.Pow(rest.args[0], coefficient)) % P
             else:
-                total += sum(point.weight * point.value(term) for point in self.exponent_points)
+                total += sum(
+                    point.weight * point.value(term) for point in self.exponent_points
+                )
         return product * pow(4, total % Q, P) % P
 
     def cos_and_sin(self, angle) -> tuple[int, int]:
         for term in sympy.Add.make_args(angle):
             if term.as_coeff_Mul()[1] is sympy.pi:
-                raise NotRepresentable(term, "an angle with a rational multiple of π as a summand")
-        return _turned(_TURN, sum(point.weight * point.value(angle) for point in self.angle_points) % R)
+                raise NotRepresentable(
+                    term, "an angle with a rational multiple of π as a summand"
+                )
+        return _turned(
+            _TURN,
+            sum(point.weight * point.value(angle) for point in self.angle_points) % R,
+        )
 
 
 def _turned(turn: tuple[int, int], times: int) -> tuple[int, int]:
@@ -289,20 +339,24 @@ class _ExponentPoint(_Point):
     def root(self, expr, value: int, exponent) -> int:
         if not _is_square_everywhere(expr.base):
             raise NotRepresentable(
-                expr, "inside an exponent or angle, roots are of numbers and positive symbols"
+                expr,
+                "inside an exponent or angle, roots are of numbers and positive symbols",
             )
         return super().root(expr, value, exponent)
 
     def log(self, argument) -> int:
         raise NotRepresentable(
-            sympy.log(argument), "a logarithm inside an angle, or an exponent of which it is no summand"
+            sympy.log(argument),
+            "a logarithm inside an angle, or an exponent of which it is no summand",
         )
 
     def exp(self, expr) -> int:
         raise NotRepresentable(expr, "an exponential inside an exponent or angle")
 
     def cos_and_sin(self, angle) -> tuple[int, int]:
-        raise NotRepresentable(sympy.cos(angle), "a sine or cosine inside an exponent or angle")
+        raise NotRepresentable(
+            sympy.cos(angle), "a sine or cosine inside an exponent or angle"
+        )
 
 
 @cache
@@ -328,5 +382,7 @@ def _is_square_everywhere(radicand) -> bool:
     if radicand.is_Pow:
         return _is_square_everywhere(radicand.base)
     return bool(
-        radicand.is_number or isinstance(radicand, sympy.exp) or (radicand.is_Symbol and radicand.is_positive)
+        radicand.is_number
+        or isinstance(radicand, sympy.exp)
+        or (radicand.is_Symbol and radicand.is_positive)
     )

@@ -30,10 +30,18 @@ import numpy as np
 from backpass.interpreters import closed_world
 from backpass.interpreters.closed_world import BOOL, INT64, DType, _reduced_last
 
-UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # half the spacing of numbers at 1
+UNIT = {
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+}  # half the spacing of numbers at 1
 # An error below the smallest normal number: half the spacing there, or the number itself where it is flushed to 0.
 TINY = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
-LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "bfloat16": 2.0**128}  # infinite from here on
+LARGEST = {
+    "float32": 2.0**128,
+    "float16": 2.0**16,
+    "bfloat16": 2.0**128,
+}  # infinite from here on
 BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 FUNCTION_UNITS = 4  # of exp, log, tanh, erf, sin and cos; one operation, a division or a root is rounded once
 SHORT = ("float16", "bfloat16")
@@ -61,7 +69,9 @@ class Array(closed_world.Array):
     def __init__(self, values, dtype, xp, d=None, squares=None):
         super().__init__(values, dtype, xp)
         self.d = np.broadcast_to(0.0, values.shape) if d is None else d
-        self.squares = np.broadcast_to(0.0, values.shape) if squares is None else squares
+        self.squares = (
+            np.broadcast_to(0.0, values.shape) if squares is None else squares
+        )
 
     @property
     def p(self) -> np.ndarray:
@@ -89,7 +99,9 @@ class Namespace(closed_world.Namespace):
     no ``p``, which takes half the time.
     """
 
-    float32, float16, bfloat16 = (_FLOATS[name] for name in ("float32", "float16", "bfloat16"))
+    float32, float16, bfloat16 = (
+        _FLOATS[name] for name in ("float32", "float16", "bfloat16")
+    )
 
     def __init__(
         self,
@@ -129,23 +141,31 @@ class Namespace(closed_world.Namespace):
             raise ValueError(f"device: expected {Array.device!r}; got {device!r}")
         if isinstance(values, closed_world.Array):
             values = self._own(values)
-            return values if dtype in (None, values.dtype) else self.astype(values, dtype)
+            return (
+                values if dtype in (None, values.dtype) else self.astype(values, dtype)
+            )
         plain = np.asarray(values)
         if plain.dtype.kind in "biu" and dtype in (None, BOOL, INT64):
             dtype = dtype or (BOOL if plain.dtype.kind == "b" else INT64)
             return self.wrap(plain.astype(closed_world._STORAGE[dtype]), dtype)
         if plain.dtype.kind not in "biuf" or dtype not in (None, *_FLOATS.values()):
-            raise TypeError(f"cannot make an array of {dtype or self.dtype} from NumPy's {plain.dtype}")
+            raise TypeError(
+                f"cannot make an array of {dtype or self.dtype} from NumPy's {plain.dtype}"
+            )
         dtype = dtype or self.dtype
         values = plain.astype(np.float64)
         with np.errstate(invalid="ignore"):
-            off = np.abs(np.where(np.isfinite(values), rounded(values, dtype.name) - values, 0.0))
+            off = np.abs(
+                np.where(np.isfinite(values), rounded(values, dtype.name) - values, 0.0)
+            )
         return self.wrap(values, dtype, off, off * off)
 
     def full(self, shape, value, *, dtype=None, device=None) -> Array:
         one = self.asarray(value, dtype=dtype, device=device)
         if one.ndim:
-            raise TypeError(f"a value to fill with is one number; got shape {list(one.shape)}")
+            raise TypeError(
+                f"a value to fill with is one number; got shape {list(one.shape)}"
+            )
         return self.broadcast_to(one, shape if isinstance(shape, tuple) else (shape,))
 
     def astype(self, x: Array, dtype: DType) -> Array:
@@ -159,7 +179,9 @@ class Namespace(closed_world.Namespace):
         if x.dtype not in _FLOATS.values():
             return self.wrap(x._values.astype(np.float64), dtype)
         if x.dtype.name in SHORT and dtype == self.float32:
-            return self.wrap(x._values, replace(dtype, factor_of=x.dtype.name), x.d, x.squares)
+            return self.wrap(
+                x._values, replace(dtype, factor_of=x.dtype.name), x.d, x.squares
+            )
         return self._rounded(x._values, dtype, x.d, lambda: x.squares)
 
     # Arithmetic: the propagated error of the operands, then what rounding the result adds.
@@ -177,7 +199,13 @@ class Namespace(closed_world.Namespace):
         with np.errstate(all="ignore"):
             v = operation(a._values, b._values)
             exact = any(not (x._values.any() or x.d.any()) for x in (a, b))  # adding 0
-            return self._rounded(v, _wider(a, b), a.d + b.d, lambda: a.squares + b.squares, 0 if exact else 1)
+            return self._rounded(
+                v,
+                _wider(a, b),
+                a.d + b.d,
+                lambda: a.squares + b.squares,
+                0 if exact else 1,
+            )
 
     def multiply(self, a, b) -> Array:
         a, b = self._pair(a, b)
@@ -187,9 +215,14 @@ class Namespace(closed_world.Namespace):
             p, q = np.abs(a._values), np.abs(b._values)
             d = p * b.d + a.d * q + a.d * b.d
             dtype = _wider(a, b)
-            other = a if b.ndim == 0 else b if a.ndim == 0 else None  # beside a constant
+            other = (
+                a if b.ndim == 0 else b if a.ndim == 0 else None
+            )  # beside a constant
             if other is not None and dtype == self.float32:
-                dtype = replace(dtype, factor_of=other.dtype.factor_of if other.dtype == dtype else None)
+                dtype = replace(
+                    dtype,
+                    factor_of=other.dtype.factor_of if other.dtype == dtype else None,
+                )
             squares = lambda: p * p * b.squares + a.squares * (q * q)  # noqa: E731
             return self._rounded(a._values * b._values, dtype, d, squares)
 
@@ -211,11 +244,16 @@ class Namespace(closed_world.Namespace):
     # A function's slope at the value, and the most that an error of d makes of it.
 
     def exp(self, x) -> Array:
-        return self._function(x, np.exp, lambda x, v: v, lambda x, v, d: v * np.expm1(d))
+        return self._function(
+            x, np.exp, lambda x, v: v, lambda x, v, d: v * np.expm1(d)
+        )
 
     def log(self, x) -> Array:
         return self._function(
-            x, np.log, lambda x, v: 1 / x, lambda x, v, d: np.where(d < x, -np.log1p(-d / x), np.inf)
+            x,
+            np.log,
+            lambda x, v: 1 / x,
+            lambda x, v, d: np.where(d < x, -np.log1p(-d / x), np.inf),
         )
 
     def sqrt(self, x) -> Array:
@@ -224,20 +262,30 @@ class Namespace(closed_world.Namespace):
 
     def tanh(self, x) -> Array:
         slope = lambda x, v: 1 - v * v  # noqa: E731
-        return self._function(x, np.tanh, slope, lambda x, v, d: slope(x, v) * d + 0.5 * d * d)
+        return self._function(
+            x, np.tanh, slope, lambda x, v, d: slope(x, v) * d + 0.5 * d * d
+        )
 
     def erf(self, x) -> Array:
         slope = lambda x, v: 2 / math.sqrt(math.pi) * np.exp(-x * x)  # noqa: E731
-        return self._function(x, _erf, slope, lambda x, v, d: slope(x, v) * d + 0.5 * d * d)
+        return self._function(
+            x, _erf, slope, lambda x, v, d: slope(x, v) * d + 0.5 * d * d
+        )
 
     def sin(self, x) -> Array:
         return self._function(
-            x, np.sin, lambda x, v: np.cos(x), lambda x, v, d: np.abs(np.cos(x)) * d + 0.5 * d * d
+            x,
+            np.sin,
+            lambda x, v: np.cos(x),
+            lambda x, v, d: np.abs(np.cos(x)) * d + 0.5 * d * d,
         )
 
     def cos(self, x) -> Array:
         return self._function(
-            x, np.cos, lambda x, v: np.sin(x), lambda x, v, d: np.abs(np.sin(x)) * d + 0.5 * d * d
+            x,
+            np.cos,
+            lambda x, v: np.sin(x),
+            lambda x, v, d: np.abs(np.sin(x)) * d + 0.5 * d * d,
         )
 
     def _function(self, x, function, slope, most, units=FUNCTION_UNITS) -> Array:
@@ -245,7 +293,11 @@ class Namespace(closed_world.Namespace):
         with np.errstate(all="ignore"):
             v = function(x._values)
             d = np.where(x.d == 0, 0.0, most(x._values, v, x.d))
-            squares = lambda: np.where(x.squares == 0, 0.0, slope(x._values, v) ** 2 * x.squares)  # noqa: E731
+
+            def squares():
+                grown = slope(x._values, v) ** 2 * x.squares
+                return np.where(x.squares == 0, 0.0, grown)
+
             return self._rounded(v, _FLOATS[x.dtype.name], d, squares, units)
 
     def sum(self, x, /, *, axis=None, keepdims=False) -> Array:
@@ -264,7 +316,9 @@ class Namespace(closed_world.Namespace):
             d = total(x.d)
             terms = total(np.abs(x._values)) + d
             squares = lambda: total(x._values**2)  # noqa: E731
-            return self._accumulated(v, x.dtype, count, 0, terms, squares, d, lambda: total(x.squares))
+            return self._accumulated(
+                v, x.dtype, count, 0, terms, squares, d, lambda: total(x.squares)
+            )
 
     def matmul(self, a, b) -> Array:
         a, b = self._own(a, *_FLOATS.values()), self._own(b, *_FLOATS.values())
@@ -278,10 +332,15 @@ class Namespace(closed_world.Namespace):
             d = np.maximum(terms - A @ B, 0.0) if a.d.any() or b.d.any() else 0.0
             propagated = lambda: (A * A) @ b.squares + a.squares @ (B * B)  # noqa: E731
             squares = lambda: (A * A) @ (B * B)  # noqa: E731
-            return self._accumulated(v, dtype, a.shape[-1], 1, terms, squares, d, propagated)
+            return self._accumulated(
+                v, dtype, a.shape[-1], 1, terms, squares, d, propagated
+            )
 
     def scatter_add(self, rows, index, length) -> Array:
-        rows, index = self._own(rows, *_FLOATS.values()), self._own(index, INT64)._values
+        rows, index = (
+            self._own(rows, *_FLOATS.values()),
+            self._own(index, INT64)._values,
+        )
 
         def total(values: np.ndarray) -> np.ndarray:
             out = np.zeros((length, *values.shape[1:]))
@@ -289,10 +348,14 @@ class Namespace(closed_world.Namespace):
             return out
 
         v, d = total(rows._values), total(rows.d)
-        count = np.bincount(index, minlength=length).reshape(length, *[1] * (v.ndim - 1))
+        count = np.bincount(index, minlength=length).reshape(
+            length, *[1] * (v.ndim - 1)
+        )
         terms = total(np.abs(rows._values)) + d
         squares = lambda: total(rows._values**2)  # noqa: E731
-        return self._accumulated(v, rows.dtype, count, 0, terms, squares, d, lambda: total(rows.squares))
+        return self._accumulated(
+            v, rows.dtype, count, 0, terms, squares, d, lambda: total(rows.squares)
+        )
 
     # Comparing and choosing, by the values.
 
@@ -303,38 +366,53 @@ class Namespace(closed_world.Namespace):
             raise ValueError("the largest of no elements does not exist")
         at = values.argmax(axis=-1)[..., None]
         v = np.take_along_axis(values, at, axis=-1)
-        d, squares = (_reduced_last(np.asarray(part), axis)[0] for part in (x.d, x.squares))
+        d, squares = (
+            _reduced_last(np.asarray(part), axis)[0] for part in (x.d, x.squares)
+        )
         with np.errstate(all="ignore"):
             d = (values + d).max(axis=-1, keepdims=True) - v
             d = np.where(np.isfinite(v), d, 0.0)
         shape = kept if keepdims else v.shape[:-1]
         squares = np.take_along_axis(squares, at, axis=-1)
-        return self.wrap(v.reshape(shape), x.dtype, d.reshape(shape), squares.reshape(shape))
+        return self.wrap(
+            v.reshape(shape), x.dtype, d.reshape(shape), squares.reshape(shape)
+        )
 
     def where(self, condition, a, b) -> Array:
         a, b = self._pair(a, b)
         chosen = self._own(condition, BOOL)._values
         parts = (
-            np.where(chosen, p, q) for p, q in ((a._values, b._values), (a.d, b.d), (a.squares, b.squares))
+            np.where(chosen, p, q)
+            for p, q in ((a._values, b._values), (a.d, b.d), (a.squares, b.squares))
         )
         v, d, squares = parts
-        return self.wrap(v, a.dtype if a.dtype in (BOOL, INT64) else _wider(a, b), d, squares)
+        return self.wrap(
+            v, a.dtype if a.dtype in (BOOL, INT64) else _wider(a, b), d, squares
+        )
 
     # What the functions above share.
 
-    def _rounded(self, v, dtype, d, squares: Callable[[], np.ndarray], units: float = 1) -> Array:
+    def _rounded(
+        self, v, dtype, d, squares: Callable[[], np.ndarray], units: float = 1
+    ) -> Array:
         """The value ``v`` with the operands' errors, and with its own: rounded ``units`` times."""
         u, tiny = self._own_error(dtype.name)
         size = np.abs(v)
         with np.errstate(all="ignore"):
-            squares = squares() + (units * (u * size + tiny)) ** 2 if self._random else None
+            squares = (
+                squares() + (units * (u * size + tiny)) ** 2 if self._random else None
+            )
             d = d + units * (u * (size + d) + tiny)
             largest = (size + d).max(initial=0.0)
-        if not largest < LARGEST[dtype.name]:  # infinite, unknown or past the largest number
+        if (
+            not largest < LARGEST[dtype.name]
+        ):  # infinite, unknown or past the largest number
             d, squares = _without_bound(v, d, squares, LARGEST[dtype.name])
         return self.wrap(v, dtype, d, squares)
 
-    def _accumulated(self, v, dtype, count, products, terms, squares_of_terms, d, squares) -> Array:
+    def _accumulated(
+        self, v, dtype, count, products, terms, squares_of_terms, d, squares
+    ) -> Array:
         """A sum of ``count`` terms, each with as many roundings of its own as ``products`` says, in any order: at worst
         ``count − 1`` additions for each term. It is computed in float32 unless ``short_sums`` says otherwise; matrix
         products always are."""
@@ -345,7 +423,11 @@ class Namespace(closed_world.Namespace):
             roundings = np.maximum(count - 1, 0) + products
             d = d + np.expm1(roundings * np.log1p(u)) * terms + products * count * tiny
             if self._random:  # partial sums in a random order
-                random = np.where(np.greater(count, 1), count * (v * v / 3 + squares_of_terms() / 6), 0.0)
+                random = np.where(
+                    np.greater(count, 1),
+                    count * (v * v / 3 + squares_of_terms() / 6),
+                    0.0,
+                )
                 random = squares() + u * u * (random + products * squares_of_terms())
         d, random = _without_bound(v, d, random if self._random else None, np.inf)
         if wide == dtype.name:
@@ -356,7 +438,9 @@ class Namespace(closed_world.Namespace):
         """``x`` rounded to 16 bits, unless 16 bits hold it already."""
         if x.dtype.name in SHORT or x.dtype.factor_of:
             return x
-        short = self._rounded(x._values, _FLOATS[self._operands], x.d, lambda: x.squares)
+        short = self._rounded(
+            x._values, _FLOATS[self._operands], x.d, lambda: x.squares
+        )
         return self.wrap(x._values, self.float32, short.d, short.squares)
 
     def _own_error(self, dtype: str) -> tuple[float, float]:
@@ -373,7 +457,9 @@ class Namespace(closed_world.Namespace):
 
     def _of_integers(self, operation: Callable, a: Array, b: Array) -> Array:
         if a.dtype == BOOL:
-            raise TypeError("arithmetic is for numbers; got booleans; choose with where")
+            raise TypeError(
+                "arithmetic is for numbers; got booleans; choose with where"
+            )
         return self.wrap(operation(a._values, b._values), INT64)
 
     def _pair(self, a, b) -> tuple[Array, Array]:
@@ -384,14 +470,18 @@ class Namespace(closed_world.Namespace):
             b = self._beside(b, self._own(a))
         a, b = self._own(a), self._own(b)
         if a.dtype.kind != b.dtype.kind:
-            raise TypeError(f"two arrays meet with one kind of dtype; got {a.dtype} and {b.dtype}")
+            raise TypeError(
+                f"two arrays meet with one kind of dtype; got {a.dtype} and {b.dtype}"
+            )
         return a, b
 
     def _beside(self, value, other: Array) -> Array:
         if other.dtype not in _FLOATS.values():
             return super()._beside(value, other)
         if isinstance(value, (bool, np.ndarray)) or not isinstance(value, Real):
-            raise TypeError(f"expected an array of {self.__name__} or a number; got {type(value).__name__}")
+            raise TypeError(
+                f"expected an array of {self.__name__} or a number; got {type(value).__name__}"
+            )
         number = self.asarray(float(value), dtype=self.float32)
         return self.wrap(number._values, other.dtype, number.d, number.squares)
 
@@ -400,13 +490,18 @@ class Namespace(closed_world.Namespace):
         if x.dtype in (BOOL, INT64):
             return self.wrap(move(x._values, *how), x.dtype)
         return self.wrap(
-            *(move(x._values, *how), x.dtype), *(np.asarray(move(e, *how)) for e in (x.d, x.squares))
+            *(move(x._values, *how), x.dtype),
+            *(np.asarray(move(e, *how)) for e in (x.d, x.squares)),
         )
 
     def _joined(self, join: Callable, arrays: Sequence[Array], axis: int) -> Array:
         joined = super()._joined(join, arrays, axis)
-        d, squares = (join([getattr(x, e) for x in arrays], axis=axis) for e in ("d", "squares"))
-        return self.wrap(joined._values, _FLOATS.get(joined.dtype.name, joined.dtype), d, squares)
+        d, squares = (
+            join([getattr(x, e) for x in arrays], axis=axis) for e in ("d", "squares")
+        )
+        return self.wrap(
+            joined._values, _FLOATS.get(joined.dtype.name, joined.dtype), d, squares
+        )
 
 
 def _relation(relation: Callable) -> Callable:
@@ -422,7 +517,9 @@ for _symbol, _name in closed_world._RELATIONS.items():
     setattr(Namespace, _name, _relation(getattr(operator, _symbol)))
 
 
-def _without_bound(v, d, squares, largest: float) -> tuple[np.ndarray, np.ndarray | None]:
+def _without_bound(
+    v, d, squares, largest: float
+) -> tuple[np.ndarray, np.ndarray | None]:
     """The errors where a value is infinite or not a number: 0, for it is compared as such; and no bound where the worst
     case is unknown or reaches ``largest``."""
     finite = np.isfinite(v)
@@ -451,7 +548,9 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
         with np.errstate(over="ignore"):
             return values.astype(dtype).astype(np.float64)
     fraction, exponent = np.frexp(values)
-    bits = BITS[dtype] + np.minimum(exponent + 125, 0)  # fewer below the smallest normal number
+    bits = BITS[dtype] + np.minimum(
+        exponent + 125, 0
+    )  # fewer below the smallest normal number
     short = np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits)
     return np.where(np.abs(short) < LARGEST[dtype], short, np.copysign(np.inf, values))
 
@@ -461,17 +560,29 @@ array = xp.array
 
 
 def run(
-    op: Any, inputs: Sequence[object], dy: object, dtype: str, options: dict | None = None, xp: Namespace = xp
+    op: Any,
+    inputs: Sequence[object],
+    dy: object,
+    dtype: str,
+    options: dict | None = None,
+    xp: Namespace = xp,
 ) -> tuple[Array, tuple[Array | None, ...]]:
     """``y`` and the gradients of an operation at ``dtype``, as rounding arrays, from NumPy arrays."""
-    given = [xp.array(value, dtype) if isinstance(value, np.ndarray) else value for value in inputs]
+    given = [
+        xp.array(value, dtype) if isinstance(value, np.ndarray) else value
+        for value in inputs
+    ]
     y, saved = op.forward(*given, **(options or {}))
     returned = op.backward(xp.astype(xp.array(dy, dtype), y.dtype), saved)
     return y, returned if isinstance(returned, tuple) else (returned,)
 
 
 def by_line(
-    op: Any, inputs: Sequence[object], dy: object, dtype: str, options: dict | None = None
+    op: Any,
+    inputs: Sequence[object],
+    dy: object,
+    dtype: str,
+    options: dict | None = None,
 ) -> list[Line]:
     """The lines that round, the worst first, with the share that each contributes to ``d`` of y and of each gradient, summed
     over the elements; 0 for a gradient that is missing. The operation runs once for each line."""
@@ -480,7 +591,9 @@ def by_line(
 
     def bounds() -> np.ndarray:
         y, gradients = run(op, inputs, dy, dtype, options, world)
-        return np.array([0.0 if result is None else result.d.sum() for result in (y, *gradients)])
+        return np.array(
+            [0.0 if result is None else result.d.sum() for result in (y, *gradients)]
+        )
 
     whole = bounds()
     found = []
@@ -489,6 +602,10 @@ def by_line(
         with np.errstate(invalid="ignore"):
             shares = np.where(whole > 0, bounds() / whole, 0.0)
         found.append(
-            Line(f"{Path(file).name}:{number}", getline(file, number).strip(), tuple(shares.tolist()))
+            Line(
+                f"{Path(file).name}:{number}",
+                getline(file, number).strip(),
+                tuple(shares.tolist()),
+            )
         )
     return sorted(found, key=lambda line: -max(line.shares))

@@ -58,7 +58,10 @@ class Session:
 
     def _knows(self, difference: sympy.Expr) -> bool:
         """Whether it is made of inputs: of a maximum nobody knows which input it equals."""
-        return bool(difference.free_symbols) and not difference.free_symbols & self.fresh.keys()
+        return (
+            bool(difference.free_symbols)
+            and not difference.free_symbols & self.fresh.keys()
+        )
 
     def _sign(self, difference: sympy.Expr) -> int:
         """The sign that decides a comparison, which is recorded; 0 if there is no point or the point does not decide it."""
@@ -86,7 +89,9 @@ def session(point: Point | None = None) -> Iterator[Session]:
 
 def sign_at(expr: sympy.Expr, point: Point) -> int:
     """The sign of an expression at a point, 1 or −1; 0 where it is 0 there, or has no sign."""
-    value = expr.xreplace({symbol: point[symbol] for symbol in sorted(expr.free_symbols, key=str)})
+    value = expr.xreplace(
+        {symbol: point[symbol] for symbol in sorted(expr.free_symbols, key=str)}
+    )
     return 1 if value.is_extended_positive else -1 if value.is_extended_negative else 0
 
 
@@ -118,10 +123,14 @@ class _Expressions:
     def constant(self, value: object) -> sympy.Expr:
         if isinstance(value, sympy.Expr):
             if value.has(sympy.Float):
-                raise TypeError(f"expected an exact expression; got {value}, in which a number is rounded")
+                raise TypeError(
+                    f"expected an exact expression; got {value}, in which a number is rounded"
+                )
             return value
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"expected a real number or a SymPy expression; got {value!r}")
+            raise TypeError(
+                f"expected a real number or a SymPy expression; got {value!r}"
+            )
         if isinstance(value, Integral):
             return sympy.Integer(int(value))
         if isinstance(value, Rational):

@@ -73,9 +73,17 @@ def interpret_without_cuda() -> None:
 
 
 def _interpreter_asked_for() -> bool:
-    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
+    return os.environ.get("TRITON_INTERPRET", "").lower() in (
+        "1",
+        "true",
+        "yes",
+        "on",
+        "y",
+    )
 
 
 def _missing() -> str | None:
     absent = [name for name in ("torch", "triton") if find_spec(name) is None]
-    return f"{' and '.join(absent)} not installed; kernels need both" if absent else None
+    return (
+        f"{' and '.join(absent)} not installed; kernels need both" if absent else None
+    )

@@ -53,7 +53,11 @@ class Saved(NamedTuple):
 
 
 def forward(
-    x: torch.Tensor, t: torch.Tensor, *, ignore_index: int = -100, reduction: str = "mean"
+    x: torch.Tensor,
+    t: torch.Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
 ) -> tuple[torch.Tensor, Saved]:
     """Return the loss ``y[]`` of the scores ``x[*, V]``, of any strides, at the targets
     ``t[*]``.
@@ -108,7 +112,9 @@ def backward_launch(x, t, top, total, each, dx) -> Launch:
     score first."""
     x, strides = rows_of(x)
     arguments = {"x_ptr": x, "t_ptr": t, "top_ptr": top, "total_ptr": total}
-    return _launch(_backward, {**arguments, "each_ptr": each, "dx_ptr": dx, **strides}, x)
+    return _launch(
+        _backward, {**arguments, "each_ptr": each, "dx_ptr": dx, **strides}, x
+    )
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
@@ -144,7 +150,9 @@ def _forward(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """log Σ exp(x) − x[t], ROWS rows per program, COLUMNS elements of each at a time."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    row = (
+        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    )  # [ROWS, 1]
     x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
 
     # One pass for the maximum and the sum together: when a piece raises the maximum,
@@ -155,7 +163,9 @@ def _forward(
     for start in range(0, n, COLUMNS):
         column = start + tl.arange(0, COLUMNS)[None, :].to(tl.int64)
         inside = (row < m) & (column < n)
-        x = tl.load(x_row + column * stride_n, mask=inside, other=-float("inf")).to(WIDE)
+        x = tl.load(x_row + column * stride_n, mask=inside, other=-float("inf")).to(
+            WIDE
+        )
         higher = tl.maximum(top, tl.max(x, axis=1, keep_dims=True))
         subtracted = tl.where(higher == -float("inf"), 0.0, higher)
         exps = tl.sum(tl.exp(x - subtracted), axis=1, keep_dims=True)
@@ -188,7 +198,9 @@ def _backward(
 ):  # fmt: skip
     """dx = each (softmax(x) − one_hot(t)), ROWS rows per program, COLUMNS elements of
     each at a time."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    row = (
+        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    )  # [ROWS, 1]
     x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
     t = tl.load(t_ptr + row, mask=row < m, other=-1)
     top = tl.load(top_ptr + row, mask=row < m, other=0.0)
@@ -198,7 +210,9 @@ def _backward(
     for start in range(0, n, COLUMNS):
         column = start + tl.arange(0, COLUMNS)[None, :].to(tl.int64)
         inside = (row < m) & (column < n)
-        x = tl.load(x_row + column * stride_n, mask=inside, other=-float("inf")).to(WIDE)
+        x = tl.load(x_row + column * stride_n, mask=inside, other=-float("inf")).to(
+            WIDE
+        )
 
         # The target's 1 is subtracted before anything is rounded to the stored dtype:
         # the difference from a rounded weight near 1 would have no correct digit.

@@ -49,7 +49,11 @@ class Kernel(NamedTuple):
     Saved: type
 
 
-def declare(shapes: str, formulas: tuple | Callable[..., tuple], examples: Sequence[dict] = ({},)) -> Kernel:
+def declare(
+    shapes: str,
+    formulas: tuple | Callable[..., tuple],
+    examples: Sequence[dict] = ({},),
+) -> Kernel:
     """The four names of an elementwise kernel's module, from its formulas.
 
     ``formulas`` is the pair of Triton functions ``(_forward, _backward)``. This is a
@@ -107,11 +111,14 @@ def declare(shapes: str, formulas: tuple | Callable[..., tuple], examples: Seque
     choose = (lambda: formulas) if isinstance(formulas, tuple) else formulas
     options = inspect.signature(choose).parameters
     defaults = {
-        name: option.default for name, option in options.items() if option.default is not option.empty
+        name: option.default
+        for name, option in options.items()
+        if option.default is not option.empty
     }
     examples = [defaults | example for example in examples]
     inputs, (output,) = (
-        [spec.name for spec in specs] for specs in (parse(shapes).inputs, parse(shapes).outputs)
+        [spec.name for spec in specs]
+        for specs in (parse(shapes).inputs, parse(shapes).outputs)
     )
     for example in examples:
         ahead, back = choose(**example)
@@ -132,7 +139,8 @@ def declare(shapes: str, formulas: tuple | Callable[..., tuple], examples: Seque
     Saved = namedtuple("Saved", [*kept, *options], module=module)
     Saved.__doc__ = f"What backward reads, as it was given: {', '.join(Saved._fields)}."
     signature = Signature(
-        [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs] + [*options.values()]
+        [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs]
+        + [*options.values()]
     )
 
     def forward(*args, **kwargs):
@@ -178,7 +186,9 @@ def declare(shapes: str, formulas: tuple | Callable[..., tuple], examples: Seque
         "Raises TypeError if an input is not a floating-point tensor on a device where "
         "kernels run, or if dtypes differ; ValueError if shapes differ."
     )
-    backward.__doc__ = f"Return {gradients}, contiguous, from ``dy[*]``, of any strides."
+    backward.__doc__ = (
+        f"Return {gradients}, contiguous, from ``dy[*]``, of any strides."
+    )
     for function in (forward, backward, launches):
         function.__module__, function.__qualname__ = module, function.__name__
     return Kernel(forward, backward, launches, Saved)
@@ -205,7 +215,9 @@ def _function(formula) -> Callable:
     return getattr(formula, "fn", formula)
 
 
-def _split(values: Mapping[str, Any], count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(
+    values: Mapping[str, Any], count: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The first ``count`` of the values, which are arrays, and the others, which are
     options."""
     pairs = [*values.items()]
@@ -218,7 +230,10 @@ def _empty_like(x: torch.Tensor) -> torch.Tensor:
 
 
 def _launch(
-    formula, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor], options: Mapping
+    formula,
+    operands: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+    options: Mapping,
 ) -> Launch:
     """The launch that writes ``results = formula(*operands, *numbers)``, contiguous,
     from operands of any strides; the numbers are those options that the formula takes.
@@ -231,7 +246,9 @@ def _launch(
     arguments |= dict(zip(("out_ptr", "other_ptr"), results, strict=False))
     constants = {
         "FORMULA": formula,
-        "NUMBERS": tuple(float(options[name]) for name in _parameters(formula)[len(operands) :]),
+        "NUMBERS": tuple(
+            float(options[name]) for name in _parameters(formula)[len(operands) :]
+        ),
         "ROWS": rows,
         "COLUMNS": columns,
         "WIDE": TRITON_DTYPES[accumulator(results[0].dtype)],
@@ -253,17 +270,24 @@ def strides_of(**operands: torch.Tensor) -> dict[str, Any]:
     shape = next(iter(operands.values())).shape
     lengths: list[int] = []
     strides: list[tuple[int, ...]] = []  # one stride for each operand
-    for length, *steps in zip(shape, *(operand.stride() for operand in operands.values()), strict=True):
+    for length, *steps in zip(
+        shape, *(operand.stride() for operand in operands.values()), strict=True
+    ):
         if length == 1:
             continue
-        if lengths and all(outer == length * inner for outer, inner in zip(strides[-1], steps, strict=True)):
+        if lengths and all(
+            outer == length * inner
+            for outer, inner in zip(strides[-1], steps, strict=True)
+        ):
             lengths[-1] *= length
             strides[-1] = tuple(steps)
         else:
             lengths.append(length)
             strides.append(tuple(steps))
     if len(lengths) > AXES:
-        return strides_of(**{name: operand.contiguous() for name, operand in operands.items()})
+        return strides_of(
+            **{name: operand.contiguous() for name, operand in operands.items()}
+        )
 
     n = lengths.pop() if lengths else 1
     along_row = strides.pop() if strides else (0,) * len(operands)
@@ -281,15 +305,22 @@ def strides_of(**operands: torch.Tensor) -> dict[str, Any]:
         operands, operands.values(), zip(*strides, strict=True), along_row, strict=True
     ):
         arguments |= {f"{name}_ptr": operand, f"{name}_stride_n": step}
-        arguments |= {f"{name}_stride_{axis}": stride for axis, stride in enumerate(steps)}
+        arguments |= {
+            f"{name}_stride_{axis}": stride for axis, stride in enumerate(steps)
+        }
     return arguments
 
 
-def telling_shapes(dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+def telling_shapes(
+    dtype: torch.dtype,
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """An operand and a result, without memory, for each way of addressing, named."""
     for case, operand in (
         ("contiguous", torch.empty(4096, 4096, dtype=dtype, device="meta")),
-        ("parts of short rows", torch.empty(4096, 64, dtype=dtype, device="meta")[:, :33]),
+        (
+            "parts of short rows",
+            torch.empty(4096, 64, dtype=dtype, device="meta")[:, :33],
+        ),
     ):
         yield case, operand, torch.empty(operand.shape, dtype=dtype, device="meta")
 

@@ -102,7 +102,9 @@ def forward_launch(t: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Launch:
     return _by_rows(_forward, arguments, y, accumulator(w.dtype))
 
 
-def blocks_launch(dy: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, sums: torch.Tensor) -> Launch:
+def blocks_launch(
+    dy: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, sums: torch.Tensor
+) -> Launch:
     """The launch that writes ``sums[b]`` for every block b of ``BLOCK`` sorted tokens
     that are all equal."""
     dy, strides = rows_of(dy)
@@ -113,7 +115,11 @@ def blocks_launch(dy: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, s
 
 
 def owners_launch(
-    dy: torch.Tensor, order: torch.Tensor, first: torch.Tensor, sums: torch.Tensor, dw: torch.Tensor
+    dy: torch.Tensor,
+    order: torch.Tensor,
+    first: torch.Tensor,
+    sums: torch.Tensor,
+    dw: torch.Tensor,
 ) -> Launch:
     """The launch that writes every row of ``dw[V, h]``. Row v is the sum of the rows of
     dy from ``order[first[v]]`` to before ``order[first[v + 1]]``; whole blocks of them
@@ -125,7 +131,9 @@ def owners_launch(
     return _by_rows(_backward_rows, arguments, dw, sums.dtype, **constants)
 
 
-def _by_rows(kernel, arguments: dict, result: torch.Tensor, dtype: torch.dtype, **constants) -> Launch:
+def _by_rows(
+    kernel, arguments: dict, result: torch.Tensor, dtype: torch.dtype, **constants
+) -> Launch:
     """One program per piece of each row of ``result[*, h]``, for numbers of the dtype."""
     h = result.shape[-1]
     columns = min(triton.next_power_of_2(h), ROW_BYTES // dtype.itemsize)
@@ -161,7 +169,9 @@ def _forward(
     row, column = piece_of_row(h, COLUMNS)
     token = tl.load(t_ptr + row)
     known = (column < h) & (token >= 0) & (token < V)
-    w = tl.load(w_ptr + token * w_stride_v + column * w_stride_h, mask=known, other=float("nan"))
+    w = tl.load(
+        w_ptr + token * w_stride_v + column * w_stride_h, mask=known, other=float("nan")
+    )
     tl.store(y_ptr + row * h + column, w, mask=column < h)
 
 
@@ -181,7 +191,10 @@ def _backward_blocks(
         total = tl.zeros([COLUMNS], WIDE)
         for i in range(BLOCK):
             row = tl.load(order_ptr + start + i)
-            at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+            at = (
+                row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+                + column * stride_n
+            )
             dy = tl.load(dy_ptr + at, mask=column < h, other=0.0).to(WIDE)
             total += dy
         tl.store(sums_ptr + block * h + column, total, mask=column < h)
@@ -214,7 +227,10 @@ def _backward_rows(
     for i in range(0, stop - start - blocks * BLOCK):
         place = start + i + tl.where(i < before, 0, blocks * BLOCK)
         row = tl.load(order_ptr + place)
-        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+        at = (
+            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+            + column * stride_n
+        )
         dy = tl.load(dy_ptr + at, mask=column < h, other=0.0).to(WIDE)
         total += dy
     for block in range(first_block, first_block + blocks):

@@ -25,7 +25,13 @@ import triton
 import triton.language as tl
 
 from backpass.kernels import interpreted
-from backpass.kernels.flash_attention_tiles import keys_seen, load_rows, queries_seeing, seen, store_rows
+from backpass.kernels.flash_attention_tiles import (
+    keys_seen,
+    load_rows,
+    queries_seeing,
+    seen,
+    store_rows,
+)
 from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
@@ -84,7 +90,8 @@ FLOAT32 = {  # multiplied without tensor cores, from registers
 # Heads of 256 numbers take 160 KiB in float64, and the program of dk and dv spills 64
 # bytes per thread.
 FLOAT64 = dict.fromkeys(
-    ("forward", "keys", "queries"), (Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 1), Tiles(16, 16, 8, 1))
+    ("forward", "keys", "queries"),
+    (Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 1), Tiles(16, 16, 8, 1)),
 )
 
 
@@ -133,7 +140,9 @@ def forward(
     *_, s_k, d_v = v.shape
     for name, width in (("q", d), ("v", d_v)):
         if width > WIDTHS[-1]:
-            raise ValueError(f"{name}: expected heads of a width of at most {WIDTHS[-1]}; got {width}")
+            raise ValueError(
+                f"{name}: expected heads of a width of at most {WIDTHS[-1]}; got {width}"
+            )
 
     y = torch.empty((*q.shape[:-1], d_v), dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:-1], dtype=accumulator(q.dtype), device=q.device)
@@ -145,7 +154,9 @@ def forward(
     return y, saved
 
 
-def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def backward(
+    dy: torch.Tensor, saved: Saved
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]`` and ``dv[*, n_kv, s_k,
     d_v]``, contiguous, from ``dy[*, n_h, s_q, d_v]``, of any strides."""
     saved = check_saved(saved, Saved)
@@ -154,7 +165,8 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor
 
     delta = torch.empty(saved.lse.shape, dtype=saved.lse.dtype, device=dy.device)
     gradients = tuple(
-        torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (saved.q, saved.k, saved.v)
+        torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        for x in (saved.q, saved.k, saved.v)
     )
     for launch in backward_launches(dy, saved, delta, *gradients):
         launch.run()
@@ -169,11 +181,18 @@ def forward_launch(saved: Saved) -> Launch:
     if saved.scale <= 0:
         q = saved.q.detach() * (-1 if saved.scale < 0 else 0)
         saved = saved._replace(q=q, scale=-saved.scale or 1.0)
-    return _launch(_forward, "forward", saved, {}, {"y_ptr": saved.y, "lse_ptr": saved.lse})
+    return _launch(
+        _forward, "forward", saved, {}, {"y_ptr": saved.y, "lse_ptr": saved.lse}
+    )
 
 
 def backward_launches(
-    dy: torch.Tensor, saved: Saved, delta: torch.Tensor, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor
+    dy: torch.Tensor,
+    saved: Saved,
+    delta: torch.Tensor,
+    dq: torch.Tensor,
+    dk: torch.Tensor,
+    dv: torch.Tensor,
 ) -> Iterator[Launch]:
     """The launches that write Δ, then dk and dv, then dq, all contiguous. A launch with
     nothing to write is left out."""
@@ -184,10 +203,24 @@ def backward_launches(
     numbers = {"lse_ptr": packed(saved.lse), "delta_ptr": delta}
     if needs_launch(dk) or needs_launch(dv):
         written = {"dk_ptr": dk, "dv_ptr": dv}
-        yield _launch(_backward_keys, "keys", saved, {"dy": dy}, numbers | written, SCALE=saved.scale)
+        yield _launch(
+            _backward_keys,
+            "keys",
+            saved,
+            {"dy": dy},
+            numbers | written,
+            SCALE=saved.scale,
+        )
     if needs_launch(dq):
         written = {"dq_ptr": dq}
-        yield _launch(_backward_queries, "queries", saved, {"dy": dy}, numbers | written, SCALE=saved.scale)
+        yield _launch(
+            _backward_queries,
+            "queries",
+            saved,
+            {"dy": dy},
+            numbers | written,
+            SCALE=saved.scale,
+        )
 
 
 def delta_launch(dy: torch.Tensor, y: torch.Tensor, delta: torch.Tensor) -> Launch:
@@ -235,7 +268,9 @@ def _launch(
         "FACTOR": _factor_dtype(q.dtype),
         "WIDE": TRITON_DTYPES[accumulator(q.dtype)],
     }
-    return Launch(kernel, heads * kept, arguments, constants, chosen.warps, chosen.stages)
+    return Launch(
+        kernel, heads * kept, arguments, constants, chosen.warps, chosen.stages
+    )
 
 
 def tiles_for(part: str, like: torch.Tensor, width: int, tile: int | None) -> Tiles:
@@ -245,11 +280,17 @@ def tiles_for(part: str, like: torch.Tensor, width: int, tile: int | None) -> Ti
         table = HOPPER if capability(like) in (90, 100, 103) else OTHERS
     else:
         table = FLOAT32 if like.dtype == torch.float32 else FLOAT64
-    chosen = next(tiles for limit, tiles in zip(WIDTHS, table[part], strict=True) if width <= limit)
+    chosen = next(
+        tiles
+        for limit, tiles in zip(WIDTHS, table[part], strict=True)
+        if width <= limit
+    )
     if tile is None:
         return chosen
     most = max(16, 2 ** (int(tile).bit_length() - 1))
-    return chosen._replace(queries=min(chosen.queries, most), keys=min(chosen.keys, most))
+    return chosen._replace(
+        queries=min(chosen.queries, most), keys=min(chosen.keys, most)
+    )
 
 
 def _padded(width: int) -> int:
@@ -271,7 +312,10 @@ def _strides_of(name: str, x: torch.Tensor) -> dict[str, Any]:
     ``[b, n, s, d]``. It is copied if one stride cannot walk the leading axes."""
     x = x.resolve_neg().reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
     strides = zip("bnsd", x.stride(), strict=True)
-    return {f"{name}_ptr": x, **{f"{name}_stride_{axis}": stride for axis, stride in strides}}
+    return {
+        f"{name}_ptr": x,
+        **{f"{name}_stride_{axis}": stride for axis, stride in strides},
+    }
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
@@ -282,7 +326,9 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
         yield from ((f"d = {d}", launch) for launch in launches_at(dtype, d, d))
 
 
-def launches_at(dtype: torch.dtype, d: int, d_v: int, ahead: int | None = 0) -> Iterator[Launch]:
+def launches_at(
+    dtype: torch.dtype, d: int, d_v: int, ahead: int | None = 0
+) -> Iterator[Launch]:
     """The four launches for 4096 tokens, 32 query heads and 8 key heads, in memory as a
     projection writes them: ``[b, s, n, d]``."""
     like = {"dtype": dtype, "device": "meta"}
@@ -321,7 +367,9 @@ def _forward(
 
     row = first + tl.arange(0, QUERIES)
     q_head = q_ptr + b * q_stride_b + head * q_stride_n
-    q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
+    q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(
+        FACTOR
+    )  # [QUERIES, WIDTH]
 
     top = tl.full([QUERIES], -float("inf"), WIDE)
     total = tl.zeros([QUERIES], WIDE)
@@ -330,12 +378,20 @@ def _forward(
     for masked in tl.static_range(2):
         for start in range(whole if masked else 0, end if masked else whole, KEYS):
             column = start + tl.arange(0, KEYS)
-            k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
-            v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
+            k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(
+                FACTOR
+            )  # [KEYS, WIDTH]
+            v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(
+                FACTOR
+            )
 
-            scores = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=WIDE)  # unscaled
+            scores = tl.dot(
+                q, tl.trans(k), input_precision="ieee", out_dtype=WIDE
+            )  # unscaled
             if masked:
-                scores = tl.where(seen(row, column, s_k, ahead, CAUSAL), scores, -float("inf"))
+                scores = tl.where(
+                    seen(row, column, s_k, ahead, CAUSAL), scores, -float("inf")
+                )
 
             # When a tile raises the maximum, what was summed so far was summed against
             # the old one, and 2^(old − new) puts that right. A query that has seen no
@@ -345,7 +401,13 @@ def _forward(
             exps = tl.exp2(scores * LOG2_SCALE - subtracted[:, None])
             rescale = tl.exp2(top - subtracted)
             total = total * rescale + tl.sum(exps, axis=1)
-            y = tl.dot(exps.to(FACTOR), v, y * rescale[:, None], input_precision="ieee", out_dtype=WIDE)
+            y = tl.dot(
+                exps.to(FACTOR),
+                v,
+                y * rescale[:, None],
+                input_precision="ieee",
+                out_dtype=WIDE,
+            )
             top = higher
 
     # For a query that saw no key, y is 0 and the log-sum-exp ∞, so that the backward
@@ -369,11 +431,16 @@ def _backward_delta(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Δ = Σ dy y, ROWS rows of at most COLUMNS elements per program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    row = (
+        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    )  # [ROWS, 1]
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     inside = (row < m) & (column < n)
 
-    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+    at = (
+        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+        + column * stride_n
+    )
     dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
     y = tl.load(y_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
     delta = tl.sum(dy * y, axis=1, keep_dims=True)
@@ -405,7 +472,9 @@ def _backward_keys(
     column = first + tl.arange(0, KEYS)
     k_head = k_ptr + b * k_stride_b + key_head * k_stride_n
     v_head = v_ptr + b * v_stride_b + key_head * v_stride_n
-    k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
+    k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(
+        FACTOR
+    )  # [KEYS, WIDTH]
     v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
 
     dk = tl.zeros([KEYS, WIDTH], WIDE)
@@ -423,18 +492,26 @@ def _backward_keys(
             q_head = q_ptr + b * q_stride_b + head * q_stride_n
             dy_head = dy_ptr + b * dy_stride_b + head * dy_stride_n
             row = start + step % steps * QUERIES + tl.arange(0, QUERIES)
-            q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
-            dy = load_rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
+            q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(
+                FACTOR
+            )  # [QUERIES, WIDTH]
+            dy = load_rows(
+                dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V
+            ).to(FACTOR)
 
             # Everything is transposed, [KEYS, QUERIES], so that no weight has to move
             # for a product. Past the last query the log-sum-exp is ∞ and the weight 0;
             # keys past the last have rows of their own, which are never stored.
-            lse = tl.load(lse_ptr + b_head * s_q + row, mask=row < s_q, other=float("inf"))
+            lse = tl.load(
+                lse_ptr + b_head * s_q + row, mask=row < s_q, other=float("inf")
+            )
             scores = tl.dot(k, tl.trans(q), input_precision="ieee", out_dtype=WIDE)
             da = tl.dot(v, tl.trans(dy), input_precision="ieee", out_dtype=WIDE)
             logs = scores * LOG2_SCALE - lse[None, :]
             if masked:
-                logs = tl.where(column[:, None] <= row[None, :] + ahead, logs, -float("inf"))
+                logs = tl.where(
+                    column[:, None] <= row[None, :] + ahead, logs, -float("inf")
+                )
             a = tl.exp2(logs)
             dv = tl.dot(a.to(FACTOR), dy, dv, input_precision="ieee", out_dtype=WIDE)
             delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
@@ -470,7 +547,9 @@ def _backward_queries(
     row = first + tl.arange(0, QUERIES)
     q_head = q_ptr + b * q_stride_b + head * q_stride_n
     dy_head = dy_ptr + b * dy_stride_b + head * dy_stride_n
-    q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(FACTOR)  # [QUERIES, WIDTH]
+    q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(
+        FACTOR
+    )  # [QUERIES, WIDTH]
     dy = load_rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
     lse = tl.load(lse_ptr + b_head * s_q + row, mask=row < s_q, other=float("inf"))
     delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
@@ -480,13 +559,21 @@ def _backward_queries(
     for masked in tl.static_range(2):
         for start in range(whole if masked else 0, end if masked else whole, KEYS):
             column = start + tl.arange(0, KEYS)
-            k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(FACTOR)  # [KEYS, WIDTH]
-            v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
+            k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(
+                FACTOR
+            )  # [KEYS, WIDTH]
+            v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(
+                FACTOR
+            )
 
-            scores = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=WIDE)  # [QUERIES, KEYS]
+            scores = tl.dot(
+                q, tl.trans(k), input_precision="ieee", out_dtype=WIDE
+            )  # [QUERIES, KEYS]
             logs = scores * LOG2_SCALE - lse[:, None]
             if masked:
-                logs = tl.where(seen(row, column, s_k, ahead, CAUSAL), logs, -float("inf"))
+                logs = tl.where(
+                    seen(row, column, s_k, ahead, CAUSAL), logs, -float("inf")
+                )
             a = tl.exp2(logs)
             da = tl.dot(dy, tl.trans(v), input_precision="ieee", out_dtype=WIDE)
             dp = a * (da - delta[:, None])

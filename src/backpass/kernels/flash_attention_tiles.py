@@ -47,11 +47,19 @@ def load_rows(head, row, s, stride_s, stride_d, D: tl.constexpr, WIDTH: tl.const
     last are replaced by the last."""
     column = tl.arange(0, WIDTH)[None, :].to(tl.int64)
     at = tl.minimum(row, s - 1).to(tl.int64)[:, None] * stride_s + column * stride_d
-    return tl.load(head + at) if D == WIDTH else tl.load(head + at, mask=column < D, other=0.0)
+    return (
+        tl.load(head + at)
+        if D == WIDTH
+        else tl.load(head + at, mask=column < D, other=0.0)
+    )
 
 
 @triton.jit
 def store_rows(head, row, s, x, D: tl.constexpr, WIDTH: tl.constexpr):
     """Store the rows that exist in a contiguous head of s rows of D numbers."""
     column = tl.arange(0, WIDTH)[None, :]
-    tl.store(head + row[:, None].to(tl.int64) * D + column, x, mask=(row[:, None] < s) & (column < D))
+    tl.store(
+        head + row[:, None].to(tl.int64) * D + column,
+        x,
+        mask=(row[:, None] < s) & (column < D),
+    )

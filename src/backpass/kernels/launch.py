@@ -31,7 +31,9 @@ def check_tensors(shapes: str, **tensors: object) -> None:
     check_inputs(shapes, **tensors)
 
 
-def check_tensor(name: str, value: object, dtypes: tuple[torch.dtype, ...] = DTYPES) -> None:
+def check_tensor(
+    name: str, value: object, dtypes: tuple[torch.dtype, ...] = DTYPES
+) -> None:
     """Raise TypeError unless ``value`` is a tensor of one of the dtypes, on a device
     where kernels run."""
     if not isinstance(value, torch.Tensor):
@@ -39,7 +41,9 @@ def check_tensor(name: str, value: object, dtypes: tuple[torch.dtype, ...] = DTY
     if value.dtype not in dtypes:
         wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise TypeError(f"{name}: expected one of {wanted}; got dtype {value.dtype}")
-    if value.device.type != "cuda" and not (value.device.type == "cpu" and interpreted()):
+    if value.device.type != "cuda" and not (
+        value.device.type == "cpu" and interpreted()
+    ):
         raise TypeError(
             f"{name}: expected a tensor on a CUDA device (on the CPU, kernels run only "
             "in Triton's interpreter: set TRITON_INTERPRET=1 before triton is imported); "
@@ -148,12 +152,19 @@ class Launch(NamedTuple):
     stages: int = 3  # of a loop whose loads run ahead of it; Triton's default
 
     def run(self) -> None:
-        tensor = next(value for value in self.arguments.values() if isinstance(value, torch.Tensor))
+        tensor = next(
+            value
+            for value in self.arguments.values()
+            if isinstance(value, torch.Tensor)
+        )
         # Triton launches on the current device, which may not be the tensors'.
         device = tensor.device
         with torch.cuda.device(device) if tensor.is_cuda else contextlib.nullcontext():
             self.kernel[(self.programs,)](
-                **self.arguments, **self.constants, num_warps=self.warps, num_stages=self.stages
+                **self.arguments,
+                **self.constants,
+                num_warps=self.warps,
+                num_stages=self.stages,
             )
 
 
@@ -190,19 +201,33 @@ def _block(rows: int, columns: int, like: torch.Tensor) -> Block:
 
 
 def on_rows(
-    kernel, arguments: dict[str, Any], like: torch.Tensor, programs: int | None = None, **constants: Any
+    kernel,
+    arguments: dict[str, Any],
+    like: torch.Tensor,
+    programs: int | None = None,
+    **constants: Any,
 ) -> Launch:
     """``kernel`` on whole rows of ``like[*, n]``: one block of rows per program, or,
     with fewer ``programs``, several blocks each."""
     m, n, wide = _sizes(like)
     block = whole_rows(like)
-    constants |= {"ROWS": block.rows, "COLUMNS": block.columns, "WIDE": TRITON_DTYPES[wide]}
+    constants |= {
+        "ROWS": block.rows,
+        "COLUMNS": block.columns,
+        "WIDE": TRITON_DTYPES[wide],
+    }
     programs = triton.cdiv(m, block.rows) if programs is None else programs
-    return Launch(kernel, programs, {**arguments, "m": m, "n": n}, constants, block.warps)
+    return Launch(
+        kernel, programs, {**arguments, "m": m, "n": n}, constants, block.warps
+    )
 
 
 def on_tiles(
-    kernel, arguments: dict[str, Any], like: torch.Tensor, tile_bytes: int, **constants: Any
+    kernel,
+    arguments: dict[str, Any],
+    like: torch.Tensor,
+    tile_bytes: int,
+    **constants: Any,
 ) -> Launch:
     """``kernel`` on ``like[*, n]``, one row per program, in tiles of ``tile_bytes``."""
     m, n, wide = _sizes(like)

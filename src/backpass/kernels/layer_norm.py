@@ -31,7 +31,11 @@ from backpass.kernels.launch import (
     row_start,
     rows_of,
 )
-from backpass.kernels.sums_over_rows import allocate_partials, on_columns, reduce_partials
+from backpass.kernels.sums_over_rows import (
+    allocate_partials,
+    on_columns,
+    reduce_partials,
+)
 from backpass.shapes import check_cotangent, check_saved
 from backpass.values import check_eps
 
@@ -58,7 +62,11 @@ class Saved(NamedTuple):
 
 
 def forward(
-    x: torch.Tensor, w: torch.Tensor | None = None, b: torch.Tensor | None = None, *, eps: float = 1e-5
+    x: torch.Tensor,
+    w: torch.Tensor | None = None,
+    b: torch.Tensor | None = None,
+    *,
+    eps: float = 1e-5,
 ) -> tuple[torch.Tensor, Saved]:
     """Return ``y[*, n]``, contiguous, from ``x[*, n]``, of any strides, ``w[n]`` and
     ``b[n]``.
@@ -72,13 +80,17 @@ def forward(
 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     wide = accumulator(x.dtype)
-    mean, rstd = (torch.empty(x.shape[:-1], dtype=wide, device=x.device) for _ in range(2))
+    mean, rstd = (
+        torch.empty(x.shape[:-1], dtype=wide, device=x.device) for _ in range(2)
+    )
     if needs_launch(y):
         forward_launch(x, packed(w), packed(b), y, mean, rstd, eps).run()
     return y, Saved(x, mean, rstd, w, b is not None)
 
 
-def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+def backward(
+    dy: torch.Tensor, saved: Saved
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """Return ``dx[*, n]``, contiguous, ``dw[n]`` and ``db[n]`` (None without a weight
     or a bias), from ``dy[*, n]``, of any strides."""
     x, mean, rstd, w, has_b = check_saved(saved, Saved)
@@ -89,7 +101,9 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor
     dw = None if w is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
     db = allocate_partials(x, ROW_BYTES, TILE_BYTES) if has_b else None
     if needs_launch(dx):
-        for launch in backward_launches(dy, packed(x), mean, rstd, packed(w), dx, dw, db):
+        for launch in backward_launches(
+            dy, packed(x), mean, rstd, packed(w), dx, dw, db
+        ):
             launch.run()
     return dx, reduce_partials(dw, x.dtype), reduce_partials(db, x.dtype)
 
@@ -119,7 +133,9 @@ def backward_launches(dy, x, mean, rstd, w, dx, dw, db) -> list[Launch]:
     launches = [on_tiles(_backward_tiles, of_rows, dx, TILE_BYTES)]
     if partials is not None:
         of_columns = {**given, **sums}
-        launches.append(on_columns(_backward_sums, of_columns, dx, partials, TILE_BYTES))
+        launches.append(
+            on_columns(_backward_sums, of_columns, dx, partials, TILE_BYTES)
+        )
     return launches
 
 
@@ -128,7 +144,11 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     compiled, not run."""
     wide = accumulator(dtype)
     longest = ROW_BYTES // wide.itemsize
-    for case, n in (("short rows", 128), ("longest row", longest), ("tiles", 4 * longest)):
+    for case, n in (
+        ("short rows", 128),
+        ("longest row", longest),
+        ("tiles", 4 * longest),
+    ):
         x = torch.empty(4096, n, dtype=dtype, device="meta")
         w = torch.empty(n, dtype=dtype, device="meta")
         row = torch.empty(4096, dtype=wide, device="meta")
@@ -149,11 +169,16 @@ def _forward_rows(
     EPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = w x_hat + b, ROWS rows of at most COLUMNS elements per program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    row = (
+        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    )  # [ROWS, 1]
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     inside = (row < m) & (column < n)
 
-    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+    at = (
+        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+        + column * stride_n
+    )
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(WIDE)
 
     mean = tl.sum(x, axis=1, keep_dims=True) / n  # [ROWS, 1]
@@ -195,7 +220,10 @@ def _backward_rows(
     for block in range(program, tl.cdiv(m, ROWS), tl.num_programs(0)):
         row = block * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)  # [ROWS, 1]
         inside = (row < m) & (column < n)
-        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+        at = (
+            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+            + column * stride_n
+        )
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
         # Along one axis: read once, not for each column.
@@ -285,7 +313,9 @@ def _backward_tiles(
     along_x_hat = tl.zeros([], WIDE)
     for start in range(0, n, COLUMNS):
         column = start + tl.arange(0, COLUMNS).to(tl.int64)
-        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
+        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(
+            WIDE
+        )
         if w_ptr is not None:
             dx_hat *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
@@ -294,7 +324,9 @@ def _backward_tiles(
 
     for start in range(0, n, COLUMNS):
         column = start + tl.arange(0, COLUMNS).to(tl.int64)
-        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
+        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(
+            WIDE
+        )
         if w_ptr is not None:
             dx_hat *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
@@ -322,7 +354,10 @@ def _backward_sums(
     dw = tl.zeros([COLUMNS], WIDE)
     db = tl.zeros([COLUMNS], WIDE)
     for row in range(part, m, parts):
-        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+        at = (
+            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+            + column * stride_n
+        )
         dy = tl.load(dy_ptr + at, mask=column < n, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
         mean = tl.load(mean_ptr + row)

@@ -19,7 +19,13 @@ from typing import NamedTuple
 import torch
 
 from backpass.kernels import cross_entropy
-from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors, needs_launch
+from backpass.kernels.launch import (
+    Launch,
+    accumulator,
+    check_tensor,
+    check_tensors,
+    needs_launch,
+)
 from backpass.shapes import Kind, check_cotangent, check_saved, kind
 from backpass.values import check_bool, check_targets, chosen_chunk
 
@@ -114,7 +120,9 @@ def _add_gradients(
         db += torch.sum(dz, dim=0, dtype=db.dtype)
 
 
-def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def backward(
+    dy: torch.Tensor, saved: Saved
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Return ``dx[*, h]``, ``dw[h, V]`` and ``db[V]`` (None without a bias) from
     ``dy[]``."""
     dx, dw, db, divisor, like = check_saved(saved, Saved)

@@ -54,7 +54,9 @@ def resources(stem: str, dtypes=DTYPES, capabilities=CAPABILITIES) -> list[Resou
             raise ValueError(f"dtypes: expected some of {known}; got {dtype!r}")
     for capability in capabilities:
         if not isinstance(capability, int):
-            raise ValueError(f"capabilities: expected integers such as 80 and 90; got {capability!r}")
+            raise ValueError(
+                f"capabilities: expected integers such as 80 and 90; got {capability!r}"
+            )
     command = [sys.executable, "-m", __name__, stem, "--json", "--dtypes", *dtypes]
     command += ["--capabilities", *map(str, capabilities)]
     environment = {**os.environ}
@@ -68,7 +70,16 @@ def resources(stem: str, dtypes=DTYPES, capabilities=CAPABILITIES) -> list[Resou
 
 def table(rows: list[Resources]) -> str:
     """The rows as text, one per line."""
-    head = ("kernel", "case", "dtype", "sm", "threads", "registers", "shared", "spilled")
+    head = (
+        "kernel",
+        "case",
+        "dtype",
+        "sm",
+        "threads",
+        "registers",
+        "shared",
+        "spilled",
+    )
     return "\n".join(aligned([head, *([str(value) for value in row] for row in rows)]))
 
 
@@ -97,7 +108,9 @@ def compile_launch(launch, capability: int):
     source = ASTSource(launch.kernel, signature, constants, attributes)
     target = GPUTarget("cuda", capability, 32)
     return triton.compile(
-        source, target=target, options={"num_warps": launch.warps, "num_stages": launch.stages}
+        source,
+        target=target,
+        options={"num_warps": launch.warps, "num_stages": launch.stages},
     )
 
 
@@ -119,7 +132,9 @@ def _measure(kernel, capability: int, case: str, dtype: str, launch) -> Resource
         file.write(kernel.asm["cubin"])
         file.flush()
         command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout
     # The stack of a kernel that calls nothing holds what was spilled.
     found = {name: int(value) for name, value in re.findall(r"(REG|STACK):(\d+)", said)}
     # A kernel of elementwise.py is named after the formula compiled into it.
@@ -130,7 +145,9 @@ def _measure(kernel, capability: int, case: str, dtype: str, launch) -> Resource
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m backpass.kernels.resources", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m backpass.kernels.resources", description=__doc__
+    )
     parser.add_argument("stem")
     parser.add_argument("--dtypes", nargs="+", default=DTYPES)
     parser.add_argument("--capabilities", nargs="+", type=int, default=CAPABILITIES)

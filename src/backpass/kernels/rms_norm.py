@@ -31,7 +31,11 @@ from backpass.kernels.launch import (
     row_start,
     rows_of,
 )
-from backpass.kernels.sums_over_rows import allocate_partials, on_columns, reduce_partials
+from backpass.kernels.sums_over_rows import (
+    allocate_partials,
+    on_columns,
+    reduce_partials,
+)
 from backpass.shapes import check_cotangent, check_saved
 from backpass.values import check_eps
 
@@ -78,7 +82,9 @@ def forward(
     return y, Saved(x, rstd, w)
 
 
-def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor, torch.Tensor | None]:
+def backward(
+    dy: torch.Tensor, saved: Saved
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return ``dx[*, n]``, contiguous, and ``dw[n]`` (None without a weight), from
     ``dy[*, n]``, of any strides."""
     x, rstd, w = check_saved(saved, Saved)
@@ -123,7 +129,11 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     compiled, not run."""
     wide = accumulator(dtype)
     longest = ROW_BYTES // wide.itemsize
-    for case, n in (("short rows", 128), ("longest row", longest), ("tiles", 4 * longest)):
+    for case, n in (
+        ("short rows", 128),
+        ("longest row", longest),
+        ("tiles", 4 * longest),
+    ):
         x = torch.empty(4096, n, dtype=dtype, device="meta")
         w = torch.empty(n, dtype=dtype, device="meta")
         row = torch.empty(4096, dtype=wide, device="meta")
@@ -144,11 +154,16 @@ def _forward_rows(
     EPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = w x_hat, ROWS rows of at most COLUMNS elements per program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    row = (
+        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    )  # [ROWS, 1]
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     inside = (row < m) & (column < n)
 
-    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+    at = (
+        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+        + column * stride_n
+    )
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(WIDE)
 
     rstd = 1 / tl.sqrt(tl.sum(x * x, axis=1, keep_dims=True) / n + EPS)  # [ROWS, 1]
@@ -184,7 +199,10 @@ def _backward_rows(
     for block in range(program, tl.cdiv(m, ROWS), tl.num_programs(0)):
         row = block * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)  # [ROWS, 1]
         inside = (row < m) & (column < n)
-        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+        at = (
+            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+            + column * stride_n
+        )
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
         # Along one axis: read once, not for each column.
@@ -254,7 +272,9 @@ def _backward_tiles(
     along_x_hat = tl.zeros([], WIDE)
     for start in range(0, n, COLUMNS):
         column = start + tl.arange(0, COLUMNS).to(tl.int64)
-        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
+        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(
+            WIDE
+        )
         if w_ptr is not None:
             dx_hat *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
@@ -262,7 +282,9 @@ def _backward_tiles(
 
     for start in range(0, n, COLUMNS):
         column = start + tl.arange(0, COLUMNS).to(tl.int64)
-        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
+        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(
+            WIDE
+        )
         if w_ptr is not None:
             dx_hat *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
@@ -288,7 +310,10 @@ def _backward_sums(
 
     dw = tl.zeros([COLUMNS], WIDE)
     for row in range(part, m, parts):
-        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+        at = (
+            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+            + column * stride_n
+        )
         dy = tl.load(dy_ptr + at, mask=column < n, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
         rstd = tl.load(rstd_ptr + row)

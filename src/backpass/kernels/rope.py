@@ -58,7 +58,9 @@ def forward(
     with an odd last axis.
     """
     check_tensors(SHAPES, x=x, cos=cos, sin=sin)
-    return _turned(x, cos, sin, interleaved, 1), Saved(cos, sin, tuple(x.shape), interleaved)
+    return _turned(x, cos, sin, interleaved, 1), Saved(
+        cos, sin, tuple(x.shape), interleaved
+    )
 
 
 def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
@@ -79,7 +81,12 @@ def _turned(
 
 
 def launch(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, y: torch.Tensor, interleaved: bool, sign: int
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    y: torch.Tensor,
+    interleaved: bool,
+    sign: int,
 ) -> Launch:
     """The launch that writes ``y[*, s, 2k]``, contiguous, from ``x``, of any strides,
     and contiguous tables. The sign −1 rotates back."""
@@ -159,7 +166,9 @@ def _turn_neighbours(
     turned_a, turned_b = _rotated(a, b, cos, sin * SIGN)
 
     y = tl.join(turned_a, turned_b)
-    tl.store(y_ptr + row * 2 * k + column, tl.reshape(y, [ROWS, 2 * COLUMNS]), mask=inside)
+    tl.store(
+        y_ptr + row * 2 * k + column, tl.reshape(y, [ROWS, 2 * COLUMNS]), mask=inside
+    )
 
 
 @triton.jit

@@ -21,7 +21,9 @@ def sigmoids(x):
     of_larger = 1.0 / (1.0 + small)
     of_smaller = small * of_larger
     positive = x >= 0.0
-    return tl.where(positive, of_larger, of_smaller), tl.where(positive, of_smaller, of_larger)
+    return tl.where(positive, of_larger, of_smaller), tl.where(
+        positive, of_smaller, of_larger
+    )
 
 
 @triton.jit

@@ -47,4 +47,6 @@ def _formulas(*, cap: float):
     return _forward, _backward
 
 
-forward, backward, launches, Saved = elementwise.declare(SHAPES, _formulas, examples=({"cap": 30.0},))
+forward, backward, launches, Saved = elementwise.declare(
+    SHAPES, _formulas, examples=({"cap": 30.0},)
+)

@@ -39,7 +39,9 @@ ROW_BYTES = 64 * 1024
 TILE_BYTES = 32 * 1024  # of a longer row
 
 
-def declare(Saved: type, y, summand, dx, weight=None) -> tuple[Callable, Callable, Callable]:
+def declare(
+    Saved: type, y, summand, dx, weight=None
+) -> tuple[Callable, Callable, Callable]:
     """``forward``, ``backward`` and ``launches`` of a kernel, from its formulas.
 
     ``y(x, top, total)`` is the result, from the row's maximum and the sum of
@@ -93,7 +95,9 @@ def declare(Saved: type, y, summand, dx, weight=None) -> tuple[Callable, Callabl
             return on_rows(_forward_rows, arguments, result, Y=y)
         return on_tiles(_forward_tiles, arguments, result, TILE_BYTES, Y=y)
 
-    def backward_launch(dy: torch.Tensor, kept: torch.Tensor, result: torch.Tensor) -> Launch:
+    def backward_launch(
+        dy: torch.Tensor, kept: torch.Tensor, result: torch.Tensor
+    ) -> Launch:
         dy, strides = rows_of(dy)
         arguments = {"dy_ptr": dy, "y_ptr": kept, "dx_ptr": result, **strides}
         if fits(result, ROW_BYTES):
@@ -115,11 +119,16 @@ def _forward_rows(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = Y(x, top, Σ exp(x − top)), ROWS rows of at most COLUMNS elements per program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    row = (
+        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    )  # [ROWS, 1]
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     inside = (row < m) & (column < n)
 
-    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+    at = (
+        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+        + column * stride_n
+    )
     x = tl.load(x_ptr + at, mask=inside, other=-float("inf")).to(WIDE)
 
     # Outside the row the score is −∞ and its exponential 0. A row that is all −∞ has
@@ -144,11 +153,16 @@ def _backward_rows(
 ):  # fmt: skip
     """dx = DX(dy, a, Σ SUMMAND(dy, a)) for the weights a, ROWS rows of at most COLUMNS
     elements per program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    row = (
+        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    )  # [ROWS, 1]
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     inside = (row < m) & (column < n)
 
-    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2) + column * stride_n
+    at = (
+        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+        + column * stride_n
+    )
     dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
     y = tl.load(y_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
 
@@ -178,17 +192,23 @@ def _forward_tiles(
     total = tl.zeros([], WIDE)
     for start in range(0, n, COLUMNS):
         column = start + tl.arange(0, COLUMNS).to(tl.int64)
-        x = tl.load(x_row + column * stride_n, mask=column < n, other=-float("inf")).to(WIDE)
+        x = tl.load(x_row + column * stride_n, mask=column < n, other=-float("inf")).to(
+            WIDE
+        )
         higher = tl.maximum(top, tl.max(x, axis=0))
         subtracted = tl.where(higher == -float("inf"), 0.0, higher)
-        total = total * tl.exp(top - subtracted) + tl.sum(tl.exp(x - subtracted), axis=0)
+        total = total * tl.exp(top - subtracted) + tl.sum(
+            tl.exp(x - subtracted), axis=0
+        )
         top = higher
 
     top = tl.where(top == -float("inf"), 0.0, top)
     total = tl.where(total == 0.0, 1.0, total)
     for start in range(0, n, COLUMNS):
         column = start + tl.arange(0, COLUMNS).to(tl.int64)
-        x = tl.load(x_row + column * stride_n, mask=column < n, other=-float("inf")).to(WIDE)
+        x = tl.load(x_row + column * stride_n, mask=column < n, other=-float("inf")).to(
+            WIDE
+        )
         tl.store(y_row + column, Y(x, top, total), mask=column < n)
 
 

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 import triton
 
-from backpass.kernels.launch import TRITON_DTYPES, Launch, accumulator, fits, tile, whole_rows
+from backpass.kernels.launch import (
+    TRITON_DTYPES,
+    Launch,
+    accumulator,
+    fits,
+    tile,
+    whole_rows,
+)
 
 # Two for each of an H200's 132 SMs. Constant, so every GPU adds in the same order.
 PROGRAMS = 264
@@ -31,13 +38,19 @@ def allocate_partials(x: torch.Tensor, row_bytes: int, tile_bytes: int) -> torch
     return torch.empty((partials, n), dtype=accumulator(x.dtype), device=x.device)
 
 
-def reduce_partials(partials: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+def reduce_partials(
+    partials: torch.Tensor | None, dtype: torch.dtype
+) -> torch.Tensor | None:
     """Sum ``[partials, n]`` over the partials and round once; None for None."""
     return None if partials is None else torch.sum(partials, dim=0).to(dtype)
 
 
 def on_columns(
-    kernel, arguments: dict[str, Any], x: torch.Tensor, partials: torch.Tensor, tile_bytes: int
+    kernel,
+    arguments: dict[str, Any],
+    x: torch.Tensor,
+    partials: torch.Tensor,
+    tile_bytes: int,
 ) -> Launch:
     """``kernel`` on ``x[*, n]``: a program for each tile of columns of each partial."""
     n = x.shape[-1]

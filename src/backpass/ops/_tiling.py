@@ -38,7 +38,9 @@ def with_rows(whole: Array, part: Array, start: int) -> Array:
     if array_api_compat.is_torch_array(whole) or array_api_compat.is_numpy_array(whole):
         whole[..., start:stop, :] = part
         return whole
-    return namespace(whole).concat([whole[..., :start, :], part, whole[..., stop:, :]], axis=-2)
+    return namespace(whole).concat(
+        [whole[..., :start, :], part, whole[..., stop:, :]], axis=-2
+    )
 
 
 def exp_over(x: Array) -> Array:
@@ -49,4 +51,6 @@ def exp_over(x: Array) -> Array:
     """
     if array_api_compat.is_torch_array(x):
         return x.mul_(math.log2(math.e)).exp2_()
-    return np.exp(x, out=x) if array_api_compat.is_numpy_array(x) else namespace(x).exp(x)
+    return (
+        np.exp(x, out=x) if array_api_compat.is_numpy_array(x) else namespace(x).exp(x)
+    )

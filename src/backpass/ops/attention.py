@@ -20,10 +20,23 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_number, as_type_of, namespace, sum_to_shape, transpose, widened
+from backpass.arrays import (
+    Array,
+    as_number,
+    as_type_of,
+    namespace,
+    sum_to_shape,
+    transpose,
+    widened,
+)
 from backpass.ops import matmul, softmax
 from backpass.ops import scale as scaling  # `scale` is forward's option
-from backpass.ops._heads import causal_mask, heads_by_group, heads_in_order, inverse_root
+from backpass.ops._heads import (
+    causal_mask,
+    heads_by_group,
+    heads_in_order,
+    inverse_root,
+)
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 from backpass.values import check_causal, check_head_order, check_scale
 
@@ -78,12 +91,18 @@ def forward(
     if bias is not None or causal:
         s = _in_heads(s, q.shape, head_order)
         s = s if bias is None else s + widened(bias)
-        s = xp.where(causal_mask(s_q, s_k, causal_variant, like=s), s, -math.inf) if causal else s
+        s = (
+            xp.where(causal_mask(s_q, s_k, causal_variant, like=s), s, -math.inf)
+            if causal
+            else s
+        )
         s = _in_rows(s, n_kv, head_order)
     a, _ = softmax.forward(s)
     y = _in_heads(a @ widened(v), q.shape, head_order)
     shape = None if bias is None else tuple(bias.shape)
-    return as_type_of(y, q), Saved(as_type_of(queries, q), k, v, as_type_of(a, q), scale, head_order, shape)
+    return as_type_of(y, q), Saved(
+        as_type_of(queries, q), k, v, as_type_of(a, q), scale, head_order, shape
+    )
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array, Array | None]:
@@ -104,8 +123,12 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array, Array | None
     # scale in it already.
     dq = _in_heads(ds @ k, shape, head_order) * scale
     dk = transpose(ds) @ q
-    dbias = None if bias is None else sum_to_shape(_in_heads(ds, shape, head_order), bias)
-    dq, dk, dv, dbias = (None if x is None else as_type_of(x, saved.v) for x in (dq, dk, dv, dbias))
+    dbias = (
+        None if bias is None else sum_to_shape(_in_heads(ds, shape, head_order), bias)
+    )
+    dq, dk, dv, dbias = (
+        None if x is None else as_type_of(x, saved.v) for x in (dq, dk, dv, dbias)
+    )
     return dq, dk, dv, dbias
 
 
@@ -120,15 +143,24 @@ def _in_heads(x: Array, shape: tuple[int, ...], head_order: str) -> Array:
     """``x[*, n_kv, g·s_q, d]`` as ``[*, n_h, s_q, d]``, n_h and s_q being those of ``shape``: what ``_in_rows`` undoes."""
     *leading, n_kv, _, d = x.shape
     heads, s_q = shape[-3:-1]
-    return heads_in_order(namespace(x).reshape(x, (*leading, n_kv, heads // n_kv, s_q, d)), head_order)
+    return heads_in_order(
+        namespace(x).reshape(x, (*leading, n_kv, heads // n_kv, s_q, d)), head_order
+    )
 
 
 def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, has_bias=True):
     """The queries' scaling, two products for each head, the bias, and a softmax of s_k scores for each query."""
     heads, rows = m * n_kv, m * g * n_kv * s_q
-    products = matmul.forward_flops(heads, g * s_q, d, s_k) + matmul.forward_flops(heads, g * s_q, s_k, d_v)
+    products = matmul.forward_flops(heads, g * s_q, d, s_k) + matmul.forward_flops(
+        heads, g * s_q, s_k, d_v
+    )
     bias = rows * s_k if has_bias else 0
-    return scaling.forward_flops(rows * d) + products + bias + softmax.forward_flops(rows, s_k)
+    return (
+        scaling.forward_flops(rows * d)
+        + products
+        + bias
+        + softmax.forward_flops(rows, s_k)
+    )
 
 
 def backward_flops(m, g, n_kv, s_q, s_k, d, d_v, size_bias=0, has_bias=True):
@@ -138,7 +170,12 @@ def backward_flops(m, g, n_kv, s_q, s_k, d, d_v, size_bias=0, has_bias=True):
     products = matmul.backward_flops(heads, heads, heads, g * s_q, s_k, d_v)
     products += matmul.backward_flops(heads, heads, heads, g * s_q, d, s_k)
     bias = rows * s_k - size_bias if has_bias else 0
-    return products + softmax.backward_flops(rows, s_k) + bias + scaling.backward_flops(rows * d)
+    return (
+        products
+        + softmax.backward_flops(rows, s_k)
+        + bias
+        + scaling.backward_flops(rows * d)
+    )
 
 
 # Facts for checks, pages and functional: see backpass.ops.

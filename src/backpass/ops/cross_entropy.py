@@ -15,7 +15,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, is_array, namespace, one_hot, pick, widened
+from backpass.arrays import (
+    Array,
+    as_type_of,
+    is_array,
+    namespace,
+    one_hot,
+    pick,
+    widened,
+)
 from backpass.ops import log_softmax, nll
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 from backpass.values import check_targets
@@ -31,7 +39,9 @@ class Saved(NamedTuple):
     divisor: float | None
 
 
-def forward(x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "mean") -> tuple[Array, Saved]:
+def forward(
+    x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "mean"
+) -> tuple[Array, Saved]:
     """The loss ``y[]`` of the scores ``x[*, V]`` at the targets ``t[*]``.
 
     A target equal to ``ignore_index`` counts for nothing, nor in the mean's divisor. Raises TypeError
@@ -47,7 +57,9 @@ def forward(x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "m
     check_inputs(SHAPES, x=x, t=t)
     t, divisor = check_targets(t, x.shape[-1], ignore_index, reduction)
     p, _ = log_softmax.forward(widened(x))
-    return as_type_of(nll.reduced(p, t, divisor), x), Saved(as_type_of(p, x), t, divisor)
+    return as_type_of(nll.reduced(p, t, divisor), x), Saved(
+        as_type_of(p, x), t, divisor
+    )
 
 
 def backward(dy: Array, saved: Saved) -> Array:

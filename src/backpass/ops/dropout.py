@@ -30,7 +30,9 @@ class Saved(NamedTuple):
     kind: Kind
 
 
-def forward(x: Array, *, p: float = 0.5, seed: int = 0, training: bool = True) -> tuple[Array, Saved]:
+def forward(
+    x: Array, *, p: float = 0.5, seed: int = 0, training: bool = True
+) -> tuple[Array, Saved]:
     """``y[*]``, of ``x[*]`` with a share ``p`` of the elements dropped and the others scaled up; ``x`` itself with
     ``training=False`` or p = 0.
 
@@ -75,7 +77,9 @@ def _dropped(values: Array, mask: Array, p: float) -> Array:
 
 def _check_options(p: object, seed: object) -> None:
     if not isinstance(p, Real):
-        raise TypeError(f"p: expected a probability, a real number; got {type(p).__name__}")
+        raise TypeError(
+            f"p: expected a probability, a real number; got {type(p).__name__}"
+        )
     if not 0 <= float(p) <= 1:
         raise ValueError(f"p: expected a probability from 0 to 1; got {p}")
     if not isinstance(seed, Integral):

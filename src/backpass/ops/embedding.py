@@ -11,7 +11,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_matrix, as_type_of, namespace, scatter_add, widened
+from backpass.arrays import (
+    Array,
+    as_matrix,
+    as_type_of,
+    namespace,
+    scatter_add,
+    widened,
+)
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 from backpass.values import check_tokens
 

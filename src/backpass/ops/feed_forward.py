@@ -31,7 +31,11 @@ from backpass.shapes import check_inputs, check_saved
 SHAPES = "x[*, h], w_up[h, f], w_down[f, h], b_up[f]?, b_down[h]?, w_gate[h, f]?, b_gate[f]? -> y[*, h]"
 PARAMETERS = ("w_up", "w_down", "b_up", "b_down", "w_gate", "b_gate")
 
-FUNCTIONS = {"relu": (relu, {}), "gelu": (gelu, {}), "gelu_tanh": (gelu, {"approximate": "tanh"})}
+FUNCTIONS = {
+    "relu": (relu, {}),
+    "gelu": (gelu, {}),
+    "gelu_tanh": (gelu, {"approximate": "tanh"}),
+}
 ACTIVATIONS = (*FUNCTIONS, "swiglu")
 
 
@@ -64,7 +68,14 @@ def forward(
     ``w_gate`` without "swiglu", and a ``b_gate`` without ``w_gate``.
     """
     check_inputs(
-        SHAPES, x=x, w_up=w_up, w_down=w_down, b_up=b_up, b_down=b_down, w_gate=w_gate, b_gate=b_gate
+        SHAPES,
+        x=x,
+        w_up=w_up,
+        w_down=w_down,
+        b_up=b_up,
+        b_down=b_down,
+        w_gate=w_gate,
+        b_gate=b_gate,
     )
     _check_activation(activation, w_gate, b_gate)
 
@@ -97,18 +108,33 @@ def backward(dy: Array, saved: Saved) -> tuple[Array | None, ...]:
     return dx_up + dx_gate, dw_up, dw_down, db_up, db_down, dw_gate, db_gate
 
 
-def forward_flops(m, h, f, has_b_up=True, has_b_down=True, has_b_gate=True, activation="gelu"):
+def forward_flops(
+    m, h, f, has_b_up=True, has_b_down=True, has_b_gate=True, activation="gelu"
+):
     """The projections, with a gate three of them, and the activation of m·f elements."""
-    up, down = linear.forward_flops(m, h, f, has_b_up), linear.forward_flops(m, f, h, has_b_down)
+    up, down = (
+        linear.forward_flops(m, h, f, has_b_up),
+        linear.forward_flops(m, f, h, has_b_down),
+    )
     if activation == "swiglu":
-        return up + down + linear.forward_flops(m, h, f, has_b_gate) + swiglu.forward_flops(m * f)
+        return (
+            up
+            + down
+            + linear.forward_flops(m, h, f, has_b_gate)
+            + swiglu.forward_flops(m * f)
+        )
     function, options = FUNCTIONS[activation]
     return up + down + function.forward_flops(m * f, **options)
 
 
-def backward_flops(m, h, f, has_b_up=True, has_b_down=True, has_b_gate=True, activation="gelu"):
+def backward_flops(
+    m, h, f, has_b_up=True, has_b_down=True, has_b_gate=True, activation="gelu"
+):
     """The same parts' backwards; with a gate also the m·h sums where the two gradients of x meet."""
-    up, down = linear.backward_flops(m, h, f, has_b_up), linear.backward_flops(m, f, h, has_b_down)
+    up, down = (
+        linear.backward_flops(m, h, f, has_b_up),
+        linear.backward_flops(m, f, h, has_b_down),
+    )
     if activation == "swiglu":
         gate = linear.backward_flops(m, h, f, has_b_gate) + m * h
         return up + down + gate + swiglu.backward_flops(m * f)
@@ -116,11 +142,17 @@ def backward_flops(m, h, f, has_b_up=True, has_b_down=True, has_b_gate=True, act
     return up + down + function.backward_flops(m * f, **options)
 
 
-def _check_activation(activation: str, w_gate: Array | None, b_gate: Array | None) -> None:
+def _check_activation(
+    activation: str, w_gate: Array | None, b_gate: Array | None
+) -> None:
     if activation not in ACTIVATIONS:
-        raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)}; got {activation!r}")
+        raise ValueError(
+            f"activation: expected one of {', '.join(ACTIVATIONS)}; got {activation!r}"
+        )
     if activation == "swiglu" and w_gate is None:
-        raise ValueError("w_gate: expected an array w_gate[h, f] with activation='swiglu'; got None")
+        raise ValueError(
+            "w_gate: expected an array w_gate[h, f] with activation='swiglu'; got None"
+        )
     if activation != "swiglu":
         for name, array in (("w_gate", w_gate), ("b_gate", b_gate)):
             if array is not None:

@@ -21,7 +21,16 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_number, as_type_of, bounded_below, namespace, size, transpose, widened
+from backpass.arrays import (
+    Array,
+    as_number,
+    as_type_of,
+    bounded_below,
+    namespace,
+    size,
+    transpose,
+    widened,
+)
 from backpass.ops._heads import heads_by_group, heads_in_order, inverse_root
 from backpass.ops._tiling import exp_over, plus, plus_product, with_rows
 from backpass.shapes import check_cotangent, check_inputs, check_saved
@@ -29,9 +38,13 @@ from backpass.values import check_causal, check_head_order, check_scale, check_t
 
 SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
 
-LARGEST_TILE = 256  # queries and keys: products of such tiles run as fast as those of larger ones
+LARGEST_TILE = (
+    256  # queries and keys: products of such tiles run as fast as those of larger ones
+)
 LEAST_TILE = 64
-LARGEST_ARRAY = 2**19  # scores of a tile, all heads together, where that leaves it LEAST_TILE queries
+LARGEST_ARRAY = (
+    2**19
+)  # scores of a tile, all heads together, where that leaves it LEAST_TILE queries
 
 
 class Tiling(NamedTuple):
@@ -44,18 +57,27 @@ class Tiling(NamedTuple):
 
     def rows(self) -> Iterator[slice]:
         """The queries of each row of tiles, beginning with the first query that sees a key."""
-        return _cut(0 if self.ahead is None else max(0, -self.ahead), self.s_q, self.tile)
+        return _cut(
+            0 if self.ahead is None else max(0, -self.ahead), self.s_q, self.tile
+        )
 
     def columns(self, rows: slice) -> Iterator[slice]:
         """The keys of each tile of that row, up to the last key that one of its queries sees."""
-        return _cut(0, self.s_k if self.ahead is None else min(self.s_k, rows.stop + self.ahead), self.tile)
+        return _cut(
+            0,
+            self.s_k if self.ahead is None else min(self.s_k, rows.stop + self.ahead),
+            self.tile,
+        )
 
     def visible(self, rows: slice, columns: slice, like: Array) -> Array | None:
         """Booleans ``[r, c]``: whether a query of the tile may see a key. None if every one may see all."""
         if self.ahead is None or columns.stop <= rows.start + self.ahead + 1:
             return None
         xp = namespace(like)
-        queries, keys = (xp.arange(part.start, part.stop, device=like.device) for part in (rows, columns))
+        queries, keys = (
+            xp.arange(part.start, part.stop, device=like.device)
+            for part in (rows, columns)
+        )
         return keys <= queries[:, None] + self.ahead
 
     def hide(self, p: Array, rows: slice, columns: slice) -> Array:
@@ -75,7 +97,11 @@ class Tiling(NamedTuple):
         for rows in self.rows():
             widths = [columns.stop - columns.start for columns in self.columns(rows)]
             r = rows.stop - rows.start
-            queries, scores, tiles = queries + r, scores + r * sum(widths), tiles + r * len(widths)
+            queries, scores, tiles = (
+                queries + r,
+                scores + r * sum(widths),
+                tiles + r * len(widths),
+            )
         return queries, scores, tiles
 
 
@@ -137,10 +163,14 @@ def forward(
         lse = with_rows(lse, xp.reshape(lse_part, (*part.shape[:-1], 1)), rows.start)
 
     y = as_type_of(_in_order(y, k, head_order), q)
-    return y, Saved(q, k, v, y, _in_order(lse, k, head_order)[..., 0], scale, head_order, tiling)
+    return y, Saved(
+        q, k, v, y, _in_order(lse, k, head_order)[..., 0], scale, head_order, tiling
+    )
 
 
-def _attended(q: Array, k: Array, v: Array, tiling: Tiling, rows: slice) -> tuple[Array, Array]:
+def _attended(
+    q: Array, k: Array, v: Array, tiling: Tiling, rows: slice
+) -> tuple[Array, Array]:
     """``y[B, g·r, d_v]`` of some rows of scaled queries, and their log-sum-exps ``[B, g·r, 1]``.
 
     After each tile ``top`` is the largest score so far, and ``total`` and ``y`` are the sums of e^(score − top) and of
@@ -161,7 +191,9 @@ def _attended(q: Array, k: Array, v: Array, tiling: Tiling, rows: slice) -> tupl
         p = exp_over(p - bounded_below(top))
         total = plus(total, xp.sum(p, axis=-1, keepdims=True))
         y = plus_product(y, p, v[:, columns, :])
-    total = xp.where(total == 0, 1.0, total)  # every score was −∞, and so is the maximum: y is 0
+    total = xp.where(
+        total == 0, 1.0, total
+    )  # every score was −∞, and so is the maximum: y is 0
     return y / total, top + xp.log(total)
 
 
@@ -172,29 +204,44 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
 
     keys, values = _merged(k), _merged(v)  # [B, s_k, d], [B, s_k, d_v]
     keys_t, values_t = transpose(keys), transpose(values)
-    by_query = [_by_group(x, k.shape[-3], head_order) for x in (q, dy, y, lse[..., None])]  # [B, g, s_q, …]
+    by_query = [
+        _by_group(x, k.shape[-3], head_order) for x in (q, dy, y, lse[..., None])
+    ]  # [B, g, s_q, …]
     dq, dk, dv = (xp.zeros_like(x) for x in (by_query[0], keys, values))
     for rows in tiling.rows():
-        q_part, dy_part, y_part, lse_part = (_as_rows(x[:, :, rows, :]) for x in by_query)
+        q_part, dy_part, y_part, lse_part = (
+            _as_rows(x[:, :, rows, :]) for x in by_query
+        )
         q_part = q_part * scale
         # What softmax's backward subtracts, a row's average of the weights' gradients: no weight is needed for it.
         delta = xp.sum(dy_part * y_part, axis=-1, keepdims=True)
         dq_part = None
         for columns in tiling.columns(rows):
             p = tiling.hide(q_part @ keys_t[:, :, columns], rows, columns)
-            a, dp = _softmax_again(p, bounded_below(lse_part), dy_part @ values_t[:, :, columns], delta)
+            a, dp = _softmax_again(
+                p, bounded_below(lse_part), dy_part @ values_t[:, :, columns], delta
+            )
             dq_part = plus_product(dq_part, dp, keys[:, columns, :])
             dk_part = plus_product(dk[:, columns, :], xp.matrix_transpose(dp), q_part)
             dv_part = plus_product(dv[:, columns, :], xp.matrix_transpose(a), dy_part)
-            dk, dv = with_rows(dk, dk_part, columns.start), with_rows(dv, dv_part, columns.start)
+            dk, dv = (
+                with_rows(dk, dk_part, columns.start),
+                with_rows(dv, dv_part, columns.start),
+            )
         dq_part *= scale
         dq = with_rows(dq, xp.reshape(dq_part, dq[:, :, rows, :].shape), rows.start)
 
     dq = as_type_of(_in_order(dq, k, head_order), q)
-    return dq, as_type_of(xp.reshape(dk, k.shape), k), as_type_of(xp.reshape(dv, v.shape), v)
+    return (
+        dq,
+        as_type_of(xp.reshape(dk, k.shape), k),
+        as_type_of(xp.reshape(dv, v.shape), v),
+    )
 
 
-def _softmax_again(p: Array, lse: Array, da: Array, delta: Array) -> tuple[Array, Array]:
+def _softmax_again(
+    p: Array, lse: Array, da: Array, delta: Array
+) -> tuple[Array, Array]:
     """The weights of a tile's scores, and the scores' gradient from that of the weights, in the storage of both."""
     p -= lse
     a = exp_over(p)
@@ -227,7 +274,9 @@ def _as_rows(x: Array) -> Array:
     return namespace(x).reshape(x, (B, g * r, n))
 
 
-def tiling_of(s_q: int, s_k: int, heads: int, causal: bool, causal_variant: str, tile: int | None) -> Tiling:
+def tiling_of(
+    s_q: int, s_k: int, heads: int, causal: bool, causal_variant: str, tile: int | None
+) -> Tiling:
     """The tiles of ``forward`` with these options, of so many heads in all."""
     if tile is None:
         tile = LARGEST_TILE
@@ -237,19 +286,29 @@ def tiling_of(s_q: int, s_k: int, heads: int, causal: bool, causal_variant: str,
     return Tiling(s_q, s_k, tile, ahead)
 
 
-def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, causal=False, causal_variant="upper_left", tile=None):
+def forward_flops(
+    m, g, n_kv, s_q, s_k, d, d_v, causal=False, causal_variant="upper_left", tile=None
+):
     """Of a query: its scaling, then for each key one score, an exponential, a share of the sum and of y, and for
     each tile but the first the rescaling of what was summed. In symbols without ``causal`` only."""
     heads = m * g * n_kv
-    queries, scores, tiles = tiling_of(s_q, s_k, heads, causal, causal_variant, tile).counts()
-    return heads * (queries * (d + 1) + 2 * scores * (d + d_v + 1) + (tiles - queries) * (d_v + 3))
+    queries, scores, tiles = tiling_of(
+        s_q, s_k, heads, causal, causal_variant, tile
+    ).counts()
+    return heads * (
+        queries * (d + 1) + 2 * scores * (d + d_v + 1) + (tiles - queries) * (d_v + 3)
+    )
 
 
-def backward_flops(m, g, n_kv, s_q, s_k, d, d_v, causal=False, causal_variant="upper_left", tile=None):
+def backward_flops(
+    m, g, n_kv, s_q, s_k, d, d_v, causal=False, causal_variant="upper_left", tile=None
+):
     """Of a query: Δ and two scalings, then for each key five products, of which one is the score's, once more. In
     symbols without ``causal`` only."""
     heads = m * g * n_kv
-    queries, scores, _ = tiling_of(s_q, s_k, heads, causal, causal_variant, tile).counts()
+    queries, scores, _ = tiling_of(
+        s_q, s_k, heads, causal, causal_variant, tile
+    ).counts()
     return heads * (queries * (d + 2 * d_v - 1) + 2 * scores * (3 * d + 2 * d_v + 1))
 
 

@@ -14,11 +14,21 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, bounded, bounded_below, erf, namespace, widened
+from backpass.arrays import (
+    Array,
+    as_type_of,
+    bounded,
+    bounded_below,
+    erf,
+    namespace,
+    widened,
+)
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*] -> y[*]"
-HALF = Fraction(1, 2)  # the exponent of a root; of a symbolic π too, which a rounded 0.5 would spoil
+HALF = Fraction(
+    1, 2
+)  # the exponent of a root; of a symbolic π too, which a rounded 0.5 would spoil
 CUBIC = Fraction(44715, 1_000_000)
 
 
@@ -53,7 +63,9 @@ def backward(dy: Array, saved: Saved) -> Array:
     if approximate == "tanh":
         odd, square = _tanh(x)
         half_root = (2 / xp.pi) ** HALF / 2
-        along = bounded(x) * (1 - odd * odd) * (half_root + 3 * half_root * CUBIC * square)
+        along = (
+            bounded(x) * (1 - odd * odd) * (half_root + 3 * half_root * CUBIC * square)
+        )
     else:
         odd = _erf(x)
         along = bounded(x) * (xp.exp(-x * x / 2) * (1 / (2 * xp.pi) ** HALF))
@@ -62,7 +74,9 @@ def backward(dy: Array, saved: Saved) -> Array:
 
 def _erf(x: Array) -> Array:
     """erf(x/√2)."""
-    xp = namespace(x)  # its π may be a symbol, and a root of numbers made of it then is exact
+    xp = namespace(
+        x
+    )  # its π may be a symbol, and a root of numbers made of it then is exact
     return erf(x * (xp.pi / (2 * xp.pi)) ** HALF)
 
 

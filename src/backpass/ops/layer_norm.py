@@ -87,7 +87,11 @@ def forward_flops(m, n, has_w=True, has_b=True):
 
 def backward_flops(m, n, has_w=True, has_b=True):
     """7n a row for dx; with w a product for x_hat's gradient, another for dw, and its sum over rows; b's sum."""
-    return 7 * m * n + (2 * m * n + n * (m - 1) if has_w else 0) + (n * (m - 1) if has_b else 0)
+    return (
+        7 * m * n
+        + (2 * m * n + n * (m - 1) if has_w else 0)
+        + (n * (m - 1) if has_b else 0)
+    )
 
 
 # Facts for checks, pages and functional: see backpass.ops.

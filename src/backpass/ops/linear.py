@@ -63,5 +63,11 @@ def backward_flops(m, n, p, has_b=True):
 
 
 # Facts for checks, pages and functional: see backpass.ops.
-PLACES = ("project to q, k, v", "output projection", "up projection", "down projection", "logits")
+PLACES = (
+    "project to q, k, v",
+    "output projection",
+    "up projection",
+    "down projection",
+    "logits",
+)
 AUTOCAST = "matmul"

@@ -45,7 +45,9 @@ class Saved(NamedTuple):
     chunk: int | None  # None where every query sees every key
 
 
-def forward(q: Array, k: Array, v: Array, *, causal: bool = False, chunk: int = 64) -> tuple[Array, Saved]:
+def forward(
+    q: Array, k: Array, v: Array, *, causal: bool = False, chunk: int = 64
+) -> tuple[Array, Saved]:
     """``y[*, s, d_v]`` of queries ``q[*, s, d]``, keys ``k[*, s, d]`` and values ``v[*, s, d_v]``.
 
     With ``causal``, query i sees the keys up to i; scores exist for ``chunk`` queries and as many keys at a time. Raises
@@ -84,13 +86,18 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
     return as_type_of(dq, saved.q), as_type_of(dk, saved.k), as_type_of(dv, saved.v)
 
 
-def _sums(a: Array, b: Array, c: Array, chunk: int | None, *, reverse: bool = False) -> Array:
+def _sums(
+    a: Array, b: Array, c: Array, chunk: int | None, *, reverse: bool = False
+) -> Array:
     """``[*, s, n]`` of ``a[*, s, r]``, ``b[*, s, r]`` and ``c[*, s, n]``: Σ_j (a_i · b_j) c_j in row i, over all j; with a
     chunk over j ≤ i, in ``reverse`` over j ≥ i."""
     if chunk is None:
         return a @ (transpose(b) @ c)
     chunks = _chunks(a, chunk)
-    parts, state = [], transpose(b[..., :0, :]) @ c[..., :0, :]  # the state of no rows: zeros
+    parts, state = (
+        [],
+        transpose(b[..., :0, :]) @ c[..., :0, :],
+    )  # the state of no rows: zeros
     for rows in reversed(chunks) if reverse else chunks:
         a_part, b_part, c_part = a[..., rows, :], b[..., rows, :], c[..., rows, :]
         scores = _of_one_side(a_part @ transpose(b_part), reverse)  # [*, chunk, chunk]
@@ -101,7 +108,10 @@ def _sums(a: Array, b: Array, c: Array, chunk: int | None, *, reverse: bool = Fa
 
 def _chunks(a: Array, chunk: int) -> list[slice]:
     """The rows of ``a[*, s, r]``, ``chunk`` at a time."""
-    return [slice(start, min(start + chunk, a.shape[-2])) for start in range(0, a.shape[-2], chunk)]
+    return [
+        slice(start, min(start + chunk, a.shape[-2]))
+        for start in range(0, a.shape[-2], chunk)
+    ]
 
 
 def _of_one_side(scores: Array, reverse: bool) -> Array:

@@ -70,13 +70,17 @@ def forward(
     total, dx, dw, db = None, xp.zeros_like(rows), None, None
     for start in range(0, max(m, 1), chunk):
         stop = min(start + chunk, m)
-        loss, part, dw, db = _add_chunk(rows[start:stop, ...], w, targets[start:stop], b, dw, db)
+        loss, part, dw, db = _add_chunk(
+            rows[start:stop, ...], w, targets[start:stop], b, dw, db
+        )
         total, dx = plus(total, loss), with_rows(dx, part, start)
 
     y = total if divisor is None else total / divisor
     y = y if wide else as_type_of(y, x)
     if divisor is not None and math.isnan(divisor):
-        divisor = 1  # the mean of no tokens is NaN; the gradients, 0, stay what they are
+        divisor = (
+            1  # the mean of no tokens is NaN; the gradients, 0, stay what they are
+        )
     return y, Saved(xp.reshape(dx, x.shape), dw, db, divisor, kind(y))
 
 
@@ -114,7 +118,12 @@ def forward_flops(m, h, V, has_b=True, reduction="mean"):
     """The head, the loss, the scores' gradient (exponentiate, subtract 1 at the target), and the head's backward: the
     sums over chunks are among those over tokens, so that no cost depends on the chunk."""
     head = linear.forward_flops(m, h, V, has_b) + linear.backward_flops(m, h, V, has_b)
-    return head + log_softmax.forward_flops(m, V) + nll.forward_flops(m, reduction) + m * (V + 1)
+    return (
+        head
+        + log_softmax.forward_flops(m, V)
+        + nll.forward_flops(m, reduction)
+        + m * (V + 1)
+    )
 
 
 def backward_flops(m, h, V, has_b=True, reduction="mean"):

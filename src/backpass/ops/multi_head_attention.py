@@ -56,7 +56,9 @@ class Saved(NamedTuple):
     w_v: Array  # [h, n_kv, d_v]
     w_o: Array  # [n_h, d_v, h]
     b_k: Array | None  # [n_kv, d]
-    attended: attention.Saved  # q[*, n_h, s, d], k[*, n_kv, t, d], v[*, n_kv, t, d_v] and the weights
+    attended: (
+        attention.Saved
+    )  # q[*, n_h, s, d], k[*, n_kv, t, d], v[*, n_kv, t, d_v] and the weights
     o: Array  # [*, s, n_h·d_v], the heads' outputs side by side
     has_b_q: bool
     has_b_v: bool
@@ -87,12 +89,28 @@ def forward(
     ValueError for shapes that do not fit and for unknown words.
     """
     xp = check_inputs(
-        SHAPES, x=x, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o, memory=memory
+        SHAPES,
+        x=x,
+        w_q=w_q,
+        w_k=w_k,
+        w_v=w_v,
+        w_o=w_o,
+        b_q=b_q,
+        b_k=b_k,
+        b_v=b_v,
+        b_o=b_o,
+        memory=memory,
     )
     rows = x if memory is None else memory
     q, k, v = _project(x, w_q, b_q), _project(rows, w_k, b_k), _project(rows, w_v, b_v)
     o, attended = attention.forward(
-        q, k, v, causal=causal, causal_variant=causal_variant, scale=scale, head_order=head_order
+        q,
+        k,
+        v,
+        causal=causal,
+        causal_variant=causal_variant,
+        scale=scale,
+        head_order=head_order,
     )
     o = merge_heads(o)
     heads, d_v, h = w_o.shape
@@ -135,7 +153,10 @@ def merge_heads(x: Array) -> Array:
     """``x[*, n, s, d]`` as ``[*, s, n·d]``: the heads back behind the rows, then each row's side by side."""
     xp = namespace(x)
     *leading, heads, s, d = x.shape
-    return xp.reshape(xp.permute_dims(x, _heads_and_rows_exchanged(len(x.shape))), (*leading, s, heads * d))
+    return xp.reshape(
+        xp.permute_dims(x, _heads_and_rows_exchanged(len(x.shape))),
+        (*leading, s, heads * d),
+    )
 
 
 def _heads_and_rows_exchanged(rank: int) -> list[int]:
@@ -150,7 +171,9 @@ def _project(x: Array, w: Array, b: Array | None) -> Array:
     xp = namespace(x)
     h, heads, d = w.shape
     rows, _ = linear.forward(
-        x, xp.reshape(w, (h, heads * d)), None if b is None else xp.reshape(b, (heads * d,))
+        x,
+        xp.reshape(w, (h, heads * d)),
+        None if b is None else xp.reshape(b, (heads * d,)),
     )
     return split_heads(rows, heads, d)
 
@@ -161,12 +184,30 @@ def _project_backward(
     """``dx[*, s, h]``, ``dw[h, n, d]`` and, where asked for, ``db[n, d]`` from ``dy[*, n, s, d]``."""
     xp = namespace(x)
     h, heads, d = w.shape
-    dx, dw, db = linear.backward(merge_heads(dy), linear.Saved(x, xp.reshape(w, (h, heads * d)), has_b))
-    return dx, xp.reshape(dw, (h, heads, d)), None if db is None else xp.reshape(db, (heads, d))
+    dx, dw, db = linear.backward(
+        merge_heads(dy), linear.Saved(x, xp.reshape(w, (h, heads * d)), has_b)
+    )
+    return (
+        dx,
+        xp.reshape(dw, (h, heads, d)),
+        None if db is None else xp.reshape(db, (heads, d)),
+    )
 
 
 def forward_flops(
-    m, s, h, g, n_kv, d, d_v, t=None, has_b_q=True, has_b_k=True, has_b_v=True, has_b_o=True, has_memory=True
+    m,
+    s,
+    h,
+    g,
+    n_kv,
+    d,
+    d_v,
+    t=None,
+    has_b_q=True,
+    has_b_k=True,
+    has_b_v=True,
+    has_b_o=True,
+    has_memory=True,
 ):
     """The four projections, and attention between them."""
     t = t if has_memory else s
@@ -174,11 +215,28 @@ def forward_flops(
     k = linear.forward_flops(m * t, h, n_kv * d, has_b_k)
     v = linear.forward_flops(m * t, h, n_kv * d_v, has_b_v)
     o = linear.forward_flops(m * s, g * n_kv * d_v, h, has_b_o)
-    return q + k + v + attention.forward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False) + o
+    return (
+        q
+        + k
+        + v
+        + attention.forward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False)
+        + o
+    )
 
 
 def backward_flops(
-    m, s, h, g, n_kv, d, d_v, t=None, has_b_q=True, has_b_v=True, has_b_o=True, has_memory=True
+    m,
+    s,
+    h,
+    g,
+    n_kv,
+    d,
+    d_v,
+    t=None,
+    has_b_q=True,
+    has_b_v=True,
+    has_b_o=True,
+    has_memory=True,
 ):
     """The same parts' backwards, that of the keys without a bias; and the sums where gradients of the same rows meet."""
     t = t if has_memory else s
@@ -187,18 +245,33 @@ def backward_flops(
     v = linear.backward_flops(m * t, h, n_kv * d_v, has_b_v)
     o = linear.backward_flops(m * s, g * n_kv * d_v, h, has_b_o)
     sums = m * t * h if has_memory else 2 * m * s * h
-    return q + k + v + attention.backward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False) + o + sums
+    return (
+        q
+        + k
+        + v
+        + attention.backward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False)
+        + o
+        + sums
+    )
 
 
 # Facts for checks, pages and functional: see backpass.ops.
 EXAMPLES = (
     {},
-    {"causal": True, "causal_variant": "lower_right", "head_order": "interleaved", "scale": 0.75},
+    {
+        "causal": True,
+        "causal_variant": "lower_right",
+        "head_order": "interleaved",
+        "scale": 0.75,
+    },
     {"causal": True, "g": 1},
     {"n_kv": 1},
 )
 FAN_IN = ("w_q", "w_k")
 LETTERS = {"memory": "M"}
-FORMULA_SIZES = [{"s": 2, "h": 3, "d": 2, "d_{v}": 2, "t": 3}, {"s": 2, "h": 2, "d": 2, "d_{v}": 3, "t": 2}]
+FORMULA_SIZES = [
+    {"s": 2, "h": 3, "d": 2, "d_{v}": 2, "t": 3},
+    {"s": 2, "h": 2, "d": 2, "d_{v}": 3, "t": 2},
+]
 PLACES = ("project to q, k, v", "output projection")
 AUTOCAST = "matmul"

@@ -52,7 +52,9 @@ class Saved(NamedTuple):
     q: Array  # [*, s_q, d]
     k: Array  # [*, s_k, d]
     v: Array  # [*, s_k, d_v]
-    factors: tuple[Array, ...]  # p of [*, s_q, s_k], in float32 for inputs of 16 bits; none where p is 1
+    factors: tuple[
+        Array, ...
+    ]  # p of [*, s_q, s_k], in float32 for inputs of 16 bits; none where p is 1
     weights: Any  # what the normalisation saved: a[*, s_q, s_k], and with simplex and sphere its divisor[*, s_q, 1]
     normalization: str
     causal_variant: str | None
@@ -82,15 +84,21 @@ def forward(
     normaliser, hidden = NORMALIZATIONS[normalization]
 
     queries, keys = widened(q), widened(k)
-    factors = tuple(_part(queries, m, p) @ transpose(_part(keys, m, p)) for m in range(p))
+    factors = tuple(
+        _part(queries, m, p) @ transpose(_part(keys, m, p)) for m in range(p)
+    )
     variant = causal_variant if causal else None
     try:
-        a, weights = normaliser.forward(_with_hidden(reduce(operator.mul, factors), hidden, variant))
+        a, weights = normaliser.forward(
+            _with_hidden(reduce(operator.mul, factors), hidden, variant)
+        )
     except ValueError as error:
         raise ValueError(f"q · k{str(error).removeprefix('x')}") from None
     y, _ = matmul.forward(a, widened(v))
     weights = weights._replace(y=as_type_of(a, q))
-    return as_type_of(y, q), Saved(q, k, v, factors if p > 1 else (), weights, normalization, variant)
+    return as_type_of(y, q), Saved(
+        q, k, v, factors if p > 1 else (), weights, normalization, variant
+    )
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
@@ -115,14 +123,19 @@ def _with_hidden(scores: Array, value: float, variant: str | None) -> Array:
     if variant is None:
         return scores
     s_q, s_k = scores.shape[-2:]
-    return namespace(scores).where(causal_mask(s_q, s_k, variant, like=scores), scores, value)
+    return namespace(scores).where(
+        causal_mask(s_q, s_k, variant, like=scores), scores, value
+    )
 
 
 def _gradients_of_factors(dproduct: Array, factors: Sequence[Array]) -> list[Array]:
     """Of each factor, the product's gradient times those before it and those after it; of one, which is not given, the
     product's own."""
     before = [*accumulate(factors[:-1], operator.mul)]
-    gradients, rest = [], dproduct  # rest: the product's gradient times the factors that had their turn
+    gradients, rest = (
+        [],
+        dproduct,
+    )  # rest: the product's gradient times the factors that had their turn
     for factor in reversed(factors[1:]):
         gradients.append(rest * before.pop())
         rest = rest * factor
@@ -139,7 +152,9 @@ def _check_factors(p: object, d: int) -> None:
     if not isinstance(p, Integral):
         raise TypeError(f"p: expected an integer; got {type(p).__name__}")
     if p < 1 or d % p:
-        raise ValueError(f"p: expected a number of factors that divides d = {d}; got {p}")
+        raise ValueError(
+            f"p: expected a number of factors that divides d = {d}; got {p}"
+        )
 
 
 def forward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax"):
@@ -152,7 +167,9 @@ def forward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax"):
 def backward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax"):
     """The four products, the normalisation, and for p > 1 factors 3p − 4 products an element: p − 2 for what stands
     before each, p − 1 for what stands after it, and p − 1 to join them."""
-    products = matmul.backward_flops(m, m, m, s_q, s_k, d_v) + matmul.backward_flops(m, m, m, s_q, d, s_k)
+    products = matmul.backward_flops(m, m, m, s_q, s_k, d_v) + matmul.backward_flops(
+        m, m, m, s_q, d, s_k
+    )
     weights = NORMALIZATIONS[normalization][0].backward_flops(m * s_q, s_k)
     return products + weights + (m * s_q * s_k * (3 * p - 4) if p != 1 else 0)
 
@@ -164,7 +181,12 @@ EXAMPLES = (
     {"p": 2, "causal": True, "causal_variant": "lower_right", "s_k": 8},
     {"p": 2, "normalization": "sphere"},
     {"normalization": "sphere", "causal": True},
-    {"p": 1, "normalization": "softmax", "causal": True, "causal_variant": "lower_right"},
+    {
+        "p": 1,
+        "normalization": "softmax",
+        "causal": True,
+        "causal_variant": "lower_right",
+    },
     {"normalization": "softmax"},
 )
 ZERO_PRODUCTS = {"normalization": "softmax"}

@@ -29,7 +29,9 @@ class Saved(NamedTuple):
     kind: Kind
 
 
-def forward(x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "mean") -> tuple[Array, Saved]:
+def forward(
+    x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "mean"
+) -> tuple[Array, Saved]:
     """The loss ``y[]`` of the log-probabilities ``x[*, V]`` at the targets ``t[*]``.
 
     A target equal to ``ignore_index`` counts for nothing, nor in the mean's divisor. Raises TypeError
@@ -39,7 +41,9 @@ def forward(x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "m
     """
     check_inputs(SHAPES, x=x, t=t)
     t, divisor = check_targets(t, x.shape[-1], ignore_index, reduction)
-    return as_type_of(reduced(x, t, divisor), x), Saved(t, x.shape[-1], divisor, kind(x))
+    return as_type_of(reduced(x, t, divisor), x), Saved(
+        t, x.shape[-1], divisor, kind(x)
+    )
 
 
 def backward(dy: Array, saved: Saved) -> Array:

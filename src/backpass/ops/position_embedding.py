@@ -45,7 +45,9 @@ def forward(x: Array, w: Array, *, offset: int = 0) -> tuple[Array, Saved]:
         raise ValueError(
             f"offset: expected at most {rows - s}, for {s} positions in {rows} rows; got {offset}"
         )
-    return x + w[offset : offset + s, :], Saved(tuple(x.shape), rows, int(offset), kind(x))
+    return x + w[offset : offset + s, :], Saved(
+        tuple(x.shape), rows, int(offset), kind(x)
+    )
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
@@ -72,7 +74,9 @@ def backward_flops(m, s, h):
     return (m - 1) * s * h
 
 
-def sinusoidal(s: int, h: int, *, base: float = 10000.0, offset: int = 0, like: Array) -> Array:
+def sinusoidal(
+    s: int, h: int, *, base: float = 10000.0, offset: int = 0, like: Array
+) -> Array:
     """``[s, h]``: the fixed table of "Attention is all you need" at the positions ``offset``, …, ``offset + s − 1``.
 
     Columns 2i and 2i + 1, counted from 0, are the sine and the cosine of position · base^(−2i/h); an odd ``h`` leaves

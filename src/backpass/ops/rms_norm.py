@@ -31,7 +31,9 @@ class Saved(NamedTuple):
     w: Array | None  # [n], a parameter
 
 
-def forward(x: Array, w: Array | None = None, *, eps: float | None = None) -> tuple[Array, Saved]:
+def forward(
+    x: Array, w: Array | None = None, *, eps: float | None = None
+) -> tuple[Array, Saved]:
     """``y[*, n]``, each row of ``x[*, n]`` over its root mean square, times ``w[n]`` where it is given.
 
     ``eps`` is by default the spacing of numbers at 1, in float32 for shorter types, as in PyTorch. Raises

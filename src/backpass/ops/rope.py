@@ -35,7 +35,9 @@ class Saved(NamedTuple):
     interleaved: bool
 
 
-def forward(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> tuple[Array, Saved]:
+def forward(
+    x: Array, cos: Array, sin: Array, *, interleaved: bool = False
+) -> tuple[Array, Saved]:
     """``y[*, s, 2k]``: each pair of ``x[*, s, 2k]`` turned by the angle of its position and its place, of which
     ``cos[s, k]`` and ``sin[s, k]`` are given. ``tables`` makes them.
 
@@ -67,7 +69,9 @@ def backward_flops(m, s, k):
     return 6 * m * s * k
 
 
-def tables(s: int, d: int, *, base: float = 10000.0, offset: int = 0, like: Array) -> tuple[Array, Array]:
+def tables(
+    s: int, d: int, *, base: float = 10000.0, offset: int = 0, like: Array
+) -> tuple[Array, Array]:
     """``cos[s, k]`` and ``sin[s, k]`` for heads of width ``d`` = 2k at the positions ``offset``, …, ``offset + s − 1``.
 
     Pair i, from 0 to k − 1, turns by position · base^(−2i/d). The angles are computed in float64, since large positions
@@ -77,13 +81,18 @@ def tables(s: int, d: int, *, base: float = 10000.0, offset: int = 0, like: Arra
     """
     check_natural(s=s, d=d, offset=offset)
     if d % 2:
-        raise ValueError(f"d: expected an even width, of which pairs can be made; got {d}")
+        raise ValueError(
+            f"d: expected an even width, of which pairs can be made; got {d}"
+        )
     if not isinstance(base, Real) or not 0 < base < math.inf:
         raise ValueError(f"base: expected a finite number above 0; got {base!r}")
     frequencies = np.exp(-math.log(base) * np.arange(0, d, 2) / max(d, 1))  # [k]
     angles = np.arange(offset, offset + s)[:, None] * frequencies  # [s, k]
     xp = namespace(like)
-    cos, sin = (xp.asarray(table, device=like.device) for table in (np.cos(angles), np.sin(angles)))
+    cos, sin = (
+        xp.asarray(table, device=like.device)
+        for table in (np.cos(angles), np.sin(angles))
+    )
     return xp.astype(cos, like.dtype), xp.astype(sin, like.dtype)
 
 
@@ -95,7 +104,11 @@ def _turned(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     else:
         a, b = x[..., :k], x[..., k:]
     pair = [a * cos - b * sin, b * cos + a * sin]
-    return xp.reshape(xp.stack(pair, axis=-1), x.shape) if interleaved else xp.concat(pair, axis=-1)
+    return (
+        xp.reshape(xp.stack(pair, axis=-1), x.shape)
+        if interleaved
+        else xp.concat(pair, axis=-1)
+    )
 
 
 # Facts for checks, pages and functional: see backpass.ops.

@@ -31,8 +31,12 @@ def forward(x: Array, *, factor: float) -> tuple[Array, Saved]:
     Raises TypeError when ``x`` is no floating-point array or ``factor`` no real number.
     """
     check_inputs(SHAPES, x=x)
-    if not isinstance(factor, Real) and not getattr(factor, "is_real", False):  # a SymPy symbol may be real
-        raise TypeError(f"factor: expected a real number, a constant; got {type(factor).__name__}")
+    if not isinstance(factor, Real) and not getattr(
+        factor, "is_real", False
+    ):  # a SymPy symbol may be real
+        raise TypeError(
+            f"factor: expected a real number, a constant; got {type(factor).__name__}"
+        )
     factor = as_number(factor)
     return as_type_of(widened(x) * factor, x), Saved(factor, tuple(x.shape), kind(x))
 

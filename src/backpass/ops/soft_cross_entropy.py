@@ -68,7 +68,12 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
 
 def forward_flops(m, V, reduction="mean"):
     """Log-softmax, a product for each class, their sum, and the mean's division."""
-    return log_softmax.forward_flops(m, V) + 2 * m * V - 1 + (1 if reduction == "mean" else 0)
+    return (
+        log_softmax.forward_flops(m, V)
+        + 2 * m * V
+        - 1
+        + (1 if reduction == "mean" else 0)
+    )
 
 
 def backward_flops(m, V, reduction="mean"):

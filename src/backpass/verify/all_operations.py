@@ -33,17 +33,31 @@ class Overview:
 
     def rows(self, stem: str, method: str) -> list[Row]:
         """What one method found about one operation, at all drawn inputs."""
-        return [row for report in self.reports[stem] for row in report.of(METHODS[method].NAME)]
+        return [
+            row
+            for report in self.reports[stem]
+            for row in report.of(METHODS[method].NAME)
+        ]
 
     def methods(self) -> list[str]:
         """The methods that had something to say of any operation."""
-        return [method for method in METHODS if any(self.rows(stem, method) for stem in self.reports)]
+        return [
+            method
+            for method in METHODS
+            if any(self.rows(stem, method) for stem in self.reports)
+        ]
 
     def table(self) -> list[list[str]]:
         """Headings, then a line for each operation: a mark, and the largest error where there is one."""
         methods = self.methods()
         headings = ["operation", *(METHODS[method].NAME for method in methods)]
-        return [headings, *([stem, *(_cell(self.rows(stem, m)) for m in methods)] for stem in self.reports)]
+        return [
+            headings,
+            *(
+                [stem, *(_cell(self.rows(stem, m)) for m in methods)]
+                for stem in self.reports
+            ),
+        ]
 
     def __repr__(self) -> str:
         return self.text()
@@ -51,21 +65,29 @@ class Overview:
     def text(self, width: int | None = None) -> str:
         """The table for a terminal of that width, its own by default; columns that do not fit stand below."""
         width = width or terminal.width()
-        first, *others = (_in_two_lines(*column) for column in zip(*self.table(), strict=True))
+        first, *others = (
+            _in_two_lines(*column) for column in zip(*self.table(), strict=True)
+        )
         blocks = [[first]]
         for column in others:
             if (
-                sum(max(map(len, cells)) + 2 for cells in (*blocks[-1], column)) - 2 > width
+                sum(max(map(len, cells)) + 2 for cells in (*blocks[-1], column)) - 2
+                > width
                 and blocks[-1][1:]
             ):
                 blocks.append([first])
             blocks[-1].append(column)
-        return "\n\n".join("\n".join(tables.aligned([*zip(*block, strict=True)])) for block in blocks)
+        return "\n\n".join(
+            "\n".join(tables.aligned([*zip(*block, strict=True)])) for block in blocks
+        )
 
     def _repr_html_(self) -> str:
         headings, *lines = self.table()
         rows = [
-            [Cell(f"<code>{stem}</code>"), *(Cell(cell, 'style="white-space: nowrap"') for cell in cells)]
+            [
+                Cell(f"<code>{stem}</code>"),
+                *(Cell(cell, 'style="white-space: nowrap"') for cell in cells),
+            ]
             for stem, *cells in lines
         ]
         return tables.page(headings, rows, label="Operations by checks")
@@ -89,8 +111,12 @@ def check_each(
     for inputs, options in drawn:
         case = Case(subject(ops.load(stem), len(inputs), options), tuple(inputs), seed)
         structure = symbolic.structure(case)
-        methods = [name for name in METHODS if name != "symbolic" or structure not in seen]
-        report = check(stem, *inputs, seed=seed, methods=methods, raises=False, options=options)
+        methods = [
+            name for name in METHODS if name != "symbolic" or structure not in seen
+        ]
+        report = check(
+            stem, *inputs, seed=seed, methods=methods, raises=False, options=options
+        )
         yield (
             report
             if "symbolic" in methods
@@ -102,7 +128,12 @@ def check_each(
 def _with_row(report: Report, row: Row) -> Report:
     """The report with one more row, in the order of the methods."""
     order = [method.NAME for method in METHODS.values()]
-    return replace(report, rows=tuple(sorted((*report.rows, row), key=lambda row: order.index(row.method))))
+    return replace(
+        report,
+        rows=tuple(
+            sorted((*report.rows, row), key=lambda row: order.index(row.method))
+        ),
+    )
 
 
 def _in_two_lines(heading: str, *cells: str) -> list[str]:
@@ -113,11 +144,17 @@ def _in_two_lines(heading: str, *cells: str) -> list[str]:
 
 def _cell(rows: Sequence[Row]) -> str:
     """``✓ 2.1e-11``, ``✓ exact``, ``✗ FAILED``, ``! raised``, ``○ vacuous`` or ``–``."""
-    for verdict, word in ((FAILED, FAILED), (COULD_NOT_RUN, "raised"), (VACUOUS, VACUOUS)):
+    for verdict, word in (
+        (FAILED, FAILED),
+        (COULD_NOT_RUN, "raised"),
+        (VACUOUS, VACUOUS),
+    ):
         for row in rows:
             if row.verdict == verdict:
                 return f"{row.mark} {word}"
-    errors = [row.error for row in rows if row.verdict != NOT_RUN and row.error is not None]
+    errors = [
+        row.error for row in rows if row.verdict != NOT_RUN and row.error is not None
+    ]
     if not errors:
         return "✓" if any(row.verdict != NOT_RUN for row in rows) else "–"
     return f"✓ {max(errors):.1e}" if max(errors) else "✓ exact"

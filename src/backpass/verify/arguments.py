@@ -34,7 +34,9 @@ def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
     if tolerances is None:
         return
     if not isinstance(tolerances, Mapping):
-        raise TypeError(f"tolerances: expected a dict from methods to pairs; got {tolerances!r}")
+        raise TypeError(
+            f"tolerances: expected a dict from methods to pairs; got {tolerances!r}"
+        )
     _refuse_unknown("tolerances", tolerances, known)
     for method, pair in tolerances.items():
         if not (
@@ -43,21 +45,29 @@ def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
             and isinstance(pair[0], Real)
             and isinstance(pair[1], str)
         ):
-            raise TypeError(f"tolerances: expected a number and the reason for it for {method}; got {pair!r}")
+            raise TypeError(
+                f"tolerances: expected a number and the reason for it for {method}; got {pair!r}"
+            )
 
 
 def check_operator(operator: object) -> None:
     """Raise TypeError for an operator that cannot be called."""
     if operator is not None and not callable(operator):
-        raise TypeError(f"operator: expected a function on PyTorch's tensors; got {operator!r}")
+        raise TypeError(
+            f"operator: expected a function on PyTorch's tensors; got {operator!r}"
+        )
 
 
 def check_options(options: object) -> Mapping[str, object]:
     """The options, an empty mapping for None. Raises TypeError unless they are a mapping from names."""
     if options is None:
         return {}
-    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-        raise TypeError(f"options: expected a dict from names to values; got {options!r}")
+    if not isinstance(options, Mapping) or not all(
+        isinstance(name, str) for name in options
+    ):
+        raise TypeError(
+            f"options: expected a dict from names to values; got {options!r}"
+        )
     return options
 
 
@@ -72,21 +82,29 @@ def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str,
     if conventions is None:
         return {}
     if not isinstance(conventions, Mapping):
-        raise TypeError(f"conventions: expected a dict from inputs to reasons; got {conventions!r}")
+        raise TypeError(
+            f"conventions: expected a dict from inputs to reasons; got {conventions!r}"
+        )
     _refuse_unknown("conventions", conventions, known)
     for name, reason in conventions.items():
         if not isinstance(reason, str) or not reason.strip():
-            raise TypeError(f"conventions: expected the reason for {name} in words; got {reason!r}")
+            raise TypeError(
+                f"conventions: expected the reason for {name} in words; got {reason!r}"
+            )
     return conventions
 
 
 def check_precision(precision: object) -> None:
     """Raise ValueError unless ``precision`` is None or the name of a floating-point type."""
-    if precision is not None and (not isinstance(precision, str) or precision not in EPSILON):
+    if precision is not None and (
+        not isinstance(precision, str) or precision not in EPSILON
+    ):
         raise ValueError(f"precision: expected {', '.join(EPSILON)}; got {precision!r}")
 
 
-def check_call(name: str, forward: Callable, count: int, options: Mapping[str, object]) -> None:
+def check_call(
+    name: str, forward: Callable, count: int, options: Mapping[str, object]
+) -> None:
     """Refuse a number of inputs, and options, that ``forward`` does not take. Raises TypeError."""
     try:
         signature = inspect.signature(forward)
@@ -97,11 +115,19 @@ def check_call(name: str, forward: Callable, count: int, options: Mapping[str, o
         raise TypeError(
             f"op: expected an instance of {name}, whose forward takes self; got the class: give {name}()"
         )
-    named = [p for p in parameters[count:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    named = [
+        p
+        for p in parameters[count:]
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        _refuse_unknown(f"options of {name}", options, [p.name for p in named], TypeError)
+        _refuse_unknown(
+            f"options of {name}", options, [p.name for p in named], TypeError
+        )
     missing = [
-        p.name for p in named if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in options
+        p.name
+        for p in named
+        if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in options
     ]
     if missing:
         raise TypeError(
@@ -110,7 +136,9 @@ def check_call(name: str, forward: Callable, count: int, options: Mapping[str, o
     try:
         signature.bind(*[None] * count, **options)
     except TypeError as error:
-        raise TypeError(f"inputs: {name}'s forward takes {signature}; got {count} ({error})") from None
+        raise TypeError(
+            f"inputs: {name}'s forward takes {signature}; got {count} ({error})"
+        ) from None
 
 
 def check_inputs(shapes: Shapes, inputs: Sequence[object]) -> None:
@@ -133,12 +161,16 @@ def check_drawn(
 ) -> None:
     """Refuse what ``draw`` cannot follow. Raises TypeError or ValueError."""
     if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"rng: expected a numpy.random.Generator, such as default_rng(0); got {rng!r}")
+        raise TypeError(
+            f"rng: expected a numpy.random.Generator, such as default_rng(0); got {rng!r}"
+        )
     _refuse_unknown("lengths", lengths, shapes.letters)
     _refuse_unknown("leading", leading, groups)
     for group, shape in leading.items():
         if not isinstance(shape, tuple):
-            raise TypeError(f"leading: expected for {group} a shape such as (2, 3); got {shape!r}")
+            raise TypeError(
+                f"leading: expected for {group} a shape such as (2, 3); got {shape!r}"
+            )
     optional = [spec.name for spec in shapes.inputs if spec.optional]
     _refuse_unknown("without", _names("without", without), optional)
 
@@ -153,7 +185,9 @@ def _names(what: str, names: object) -> list[str]:
 def _refuse_unknown(
     what: str, names: Iterable[object], known: Sequence[str], kind: type = ValueError
 ) -> None:
-    if unknown := [str(name) for name in names if not isinstance(name, str) or name not in known]:
+    if unknown := [
+        str(name) for name in names if not isinstance(name, str) or name not in known
+    ]:
         raise kind(
             f"{what}: expected {'some of ' if known else ''}{', '.join(known) or 'none'}; got {', '.join(unknown)}"
         )

@@ -10,7 +10,14 @@ import numpy as np
 from backpass.arrays import Array
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.comparison import judge_gradient
-from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch, to_numpy, to_torch
+from backpass.verify.convert import (
+    EPSILON,
+    dtype_name,
+    is_floating,
+    is_torch,
+    to_numpy,
+    to_torch,
+)
 from backpass.verify.finite_difference import first_difference
 from backpass.verify.magnitude import largest, within
 from backpass.verify.outputs import join
@@ -30,23 +37,30 @@ def run(case: Case) -> list[Row]:
     _, got = by_hand(case)
     tolerance, why = case.tolerance("autograd", TOLERANCE, WHY)
     rows = [
-        judge_gradient(case, NAME, at, got[at], reference[at], tolerance, why) for at in case.differentiable
+        judge_gradient(case, NAME, at, got[at], reference[at], tolerance, why)
+        for at in case.differentiable
     ]
     by_input = zip(case.differentiable, rows, strict=True)
     return [
-        _unless_cut(row, case, at, got[at], reference[at]) if row.verdict == FAILED else row
+        _unless_cut(row, case, at, got[at], reference[at])
+        if row.verdict == FAILED
+        else row
         for at, row in by_input
     ]
 
 
-def _unless_cut(row: Row, case: Case, at: int, got: np.ndarray | None, reference: np.ndarray) -> Row:
+def _unless_cut(
+    row: Row, case: Case, at: int, got: np.ndarray | None, reference: np.ndarray
+) -> Row:
     """The failed row or, if a difference of forward agrees with backward and not with autograd, a row that is not run:
     autograd then cannot see a part of forward. An intended detach is declared a convention."""
     if at not in case.derived or got is None or got.shape != reference.shape:
         return row
     change, moved = first_difference(case, at)
     slope = float(np.sum(case.dy * change))
-    of_autograd, of_backward = (abs(float(np.sum(gradient * moved)) - slope) for gradient in (reference, got))
+    of_autograd, of_backward = (
+        abs(float(np.sum(gradient * moved)) - slope) for gradient in (reference, got)
+    )
     if not of_backward <= CUT * abs(slope) < of_autograd:
         return row
     reason = "autograd does not follow all of forward (a detach, .data, another library): a difference contradicts it"
@@ -61,7 +75,11 @@ def differentiate_forward(
     y, gradients = differentiate(case, function)
     if function is case.subject.plain_forward and not case.subject.stem:
         exact = case.takes_float64
-        near = (EPSILON["float64"] if exact else max(EPSILON[case.dtype], EPSILON[case.y_dtype])) ** 0.5
+        near = (
+            EPSILON["float64"]
+            if exact
+            else max(EPSILON[case.dtype], EPSILON[case.y_dtype])
+        ) ** 0.5
         # A small element may be the rest of large ones that cancel.
         if not within(y, case.y if exact else case.y_as_given, near * largest(y)):
             raise NotRun(ANOTHER)
@@ -88,22 +106,36 @@ def _differentiate(
         leaves[at].requires_grad_()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy's functions on tensors
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # of NumPy's functions on tensors
             y, _ = join(function(*leaves))
     except Exception as error:
-        if case.subject.stem is not None or (function is case.operator and _is_broken(case)):
+        if case.subject.stem is not None or (
+            function is case.operator and _is_broken(case)
+        ):
             raise
         if function is case.operator:
-            raise NotRun(f"operator= does not take {dtype or 'float64'} ({first_line(error)})") from None
-        raise NotRun(f"forward does not run on tensors that autograd follows ({first_line(error)})") from None
+            raise NotRun(
+                f"operator= does not take {dtype or 'float64'} ({first_line(error)})"
+            ) from None
+        raise NotRun(
+            f"forward does not run on tensors that autograd follows ({first_line(error)})"
+        ) from None
     if not is_torch(y) or not y.requires_grad:
-        raise NotRun("autograd cannot follow forward: its output is not a tensor that requires a gradient")
+        raise NotRun(
+            "autograd cannot follow forward: its output is not a tensor that requires a gradient"
+        )
     if function is case.subject.plain_forward and tuple(y.shape) != case.dy.shape:
         raise NotRun(ANOTHER)
     wanted = [leaves[at] for at in case.differentiable]
-    found = torch.autograd.grad(y, wanted, to_torch(case.dy, case.device, y.dtype), allow_unused=True)
+    found = torch.autograd.grad(
+        y, wanted, to_torch(case.dy, case.device, y.dtype), allow_unused=True
+    )
     gradients = {
-        at: np.zeros(tuple(leaves[at].shape)) if gradient is None else to_numpy(gradient)
+        at: np.zeros(tuple(leaves[at].shape))
+        if gradient is None
+        else to_numpy(gradient)
         for at, gradient in zip(case.differentiable, found, strict=True)
     }
     return to_numpy(y), gradients
@@ -112,7 +144,12 @@ def _differentiate(
 def _is_broken(case: Case) -> bool:
     """Whether the operator raises for the inputs as they were given, too."""
     try:
-        case.operator(*(to_torch(value, case.device, _torch_dtype(value)) for value in case.inputs))
+        case.operator(
+            *(
+                to_torch(value, case.device, _torch_dtype(value))
+                for value in case.inputs
+            )
+        )
     except Exception:
         return True
     return False
@@ -129,6 +166,8 @@ def by_hand(case: Case) -> tuple[np.ndarray, dict[int, np.ndarray | None]]:
     that of its inputs, and gets that."""
     if case.subject.shapes is None:
         return case.y, case.gradients
-    y, saved = case.subject.forward(*(to_torch(value, case.device) for value in case.inputs))
+    y, saved = case.subject.forward(
+        *(to_torch(value, case.device) for value in case.inputs)
+    )
     returned = case.subject.backward(to_torch(case.dy, case.device, y.dtype), saved)
     return to_numpy(y), case.by_input(returned)

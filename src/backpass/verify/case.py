@@ -45,15 +45,23 @@ class Case:
     operator: Callable[..., Array] | None = None
     tolerances: dict[str, tuple[float, str]] = field(default_factory=dict)
     explain: bool = True
-    declared: str | None = None  # the precision in which forward computes, if the user declared it
+    declared: str | None = (
+        None  # the precision in which forward computes, if the user declared it
+    )
     conventions: Mapping[str, str] = field(
         default_factory=dict
     )  # inputs whose gradient is not a derivative, and why
-    precision: str = "float64"  # numbers given to forward in place of its inputs are rounded to this
+    precision: str = (
+        "float64"  # numbers given to forward in place of its inputs are rounded to this
+    )
     fed: str = "float64"  # and passed in this dtype
     drawn: bool = False  # whether the inputs were drawn at random
-    suspects: dict[tuple[str, str], Suspect] = field(default_factory=dict, compare=False)
-    references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict, compare=False)
+    suspects: dict[tuple[str, str], Suspect] = field(
+        default_factory=dict, compare=False
+    )
+    references: dict[tuple[str, str], np.ndarray] = field(
+        default_factory=dict, compare=False
+    )
 
     @cached_property
     def differentiated(self) -> dict[Any, tuple[np.ndarray, dict[int, np.ndarray]]]:
@@ -116,7 +124,11 @@ class Case:
     def judge(self) -> Callable[..., Array]:
         """The function whose gradient by autograd is the reference: forward, or the user's operator if a gradient is
         declared a convention."""
-        return self.operator if self.conventions and self.operator else self.subject.plain_forward
+        return (
+            self.operator
+            if self.conventions and self.operator
+            else self.subject.plain_forward
+        )
 
     @cached_property
     def computes_in(self) -> str:
@@ -129,10 +141,14 @@ class Case:
 
         def forward(values: list[np.ndarray]) -> np.ndarray:
             moved = dict(zip(floating, values, strict=True))
-            return self.forward(tuple(moved.get(at, value) for at, value in enumerate(self.float64)))
+            return self.forward(
+                tuple(moved.get(at, value) for at, value in enumerate(self.float64))
+            )
 
         values = [self.float64[at] for at in floating]
-        return computed_precision(forward, values, self.y, generator(self.seed, MEASURING))
+        return computed_precision(
+            forward, values, self.y, generator(self.seed, MEASURING)
+        )
 
     @cached_property
     def takes_float64(self) -> bool:
@@ -153,7 +169,9 @@ class Case:
     @cached_property
     def float64(self) -> tuple[object, ...]:
         """The inputs as NumPy arrays, floating-point ones in float64; other inputs unchanged."""
-        return tuple(to_numpy(value) if is_array(value) else value for value in self.inputs)
+        return tuple(
+            to_numpy(value) if is_array(value) else value for value in self.inputs
+        )
 
     @property
     def finite(self) -> bool:
@@ -175,16 +193,26 @@ class Case:
     def native(self, values: tuple[object, ...]) -> tuple[object, ...]:
         """Fresh copies of NumPy arrays, in forward's library and in the dtype ``fed``."""
         copied = [
-            value.astype(self.fed) if is_floating(value) else _copy(value) if is_array(value) else value
+            value.astype(self.fed)
+            if is_floating(value)
+            else _copy(value)
+            if is_array(value)
+            else value
             for value in values
         ]
         return (
-            tuple(_torch_like(value, self.device) for value in copied) if self.uses_torch else tuple(copied)
+            tuple(_torch_like(value, self.device) for value in copied)
+            if self.uses_torch
+            else tuple(copied)
         )
 
     def rounded(self, values: np.ndarray) -> np.ndarray:
         """float64 values, rounded to the case's precision."""
-        return values if self.precision == "float64" else values.astype(self.precision).astype(np.float64)
+        return (
+            values
+            if self.precision == "float64"
+            else values.astype(self.precision).astype(np.float64)
+        )
 
     def forward(self, values: tuple[object, ...]) -> np.ndarray:
         """y for NumPy inputs (real or complex), computed in that library."""
@@ -193,7 +221,9 @@ class Case:
 
     def given(self) -> tuple[object, ...]:
         """Fresh copies of the inputs as they were given."""
-        return tuple(_copy(value) if is_array(value) else value for value in self.inputs)
+        return tuple(
+            _copy(value) if is_array(value) else value for value in self.inputs
+        )
 
     @cached_property
     def y_as_given(self) -> np.ndarray:
@@ -209,7 +239,9 @@ class Case:
     def _y_as_given(self) -> Array:
         y = _one_array(self.subject.forward(*self.given())[0])
         if not is_floating(y):
-            raise Malformed(f"forward: expected y of real floating-point numbers; got {dtype_name(y)}")
+            raise Malformed(
+                f"forward: expected y of real floating-point numbers; got {dtype_name(y)}"
+            )
         return y
 
     @cached_property
@@ -226,8 +258,12 @@ class Case:
         else:
             dy = to_numpy(self.given_dy)
             if dy.shape != y.shape:
-                raise ValueError(f"dy: expected the output's shape {list(y.shape)}; got {list(dy.shape)}")
-        return _rounded(np.where(np.isfinite(y), dy, 0.0), like=self.inputs[self.differentiable[0]])
+                raise ValueError(
+                    f"dy: expected the output's shape {list(y.shape)}; got {list(dy.shape)}"
+                )
+        return _rounded(
+            np.where(np.isfinite(y), dy, 0.0), like=self.inputs[self.differentiable[0]]
+        )
 
     @cached_property
     def gradients(self) -> dict[int, np.ndarray | None]:
@@ -251,7 +287,9 @@ class Case:
             return terms
         for name, value in named_arrays(saved):
             value = to_numpy(value)
-            if not any(np.array_equal(value, known, equal_nan=True) for known in terms.values()):
+            if not any(
+                np.array_equal(value, known, equal_nan=True) for known in terms.values()
+            ):
                 terms[name] = value
         return terms
 
@@ -260,7 +298,9 @@ class Case:
         _ = self._run
         if self.precision == "float64" != self.computes_in:
             how = "as declared" if self.declared else "as measured"
-            raise NotRun(f"forward returns float64 but computes in {self.computes_in}, {how}")
+            raise NotRun(
+                f"forward returns float64 but computes in {self.computes_in}, {how}"
+            )
 
     @cached_property
     def _run(self) -> tuple[Array, Any]:
@@ -269,7 +309,9 @@ class Case:
         except Exception as error:
             if self.subject.shapes is not None or self.dtype == "float64":
                 raise
-            raise NotRun(f"forward does not accept float64 ({first_line(error)})") from None
+            raise NotRun(
+                f"forward does not accept float64 ({first_line(error)})"
+            ) from None
         if dtype_name(_one_array(y)) != "float64" == self.precision:
             raise NotRun(f"forward computes in {dtype_name(y)}, given float64")
         return y, saved
@@ -282,20 +324,37 @@ class Case:
         found = self.by_position(returned)
         for at, gradient in found.items():
             if gradient is not None and not is_floating(gradient):
-                wanted = "real floating-point numbers" if is_array(gradient) else "an array"
-                got = dtype_name(gradient) if is_array(gradient) else type(gradient).__name__
+                wanted = (
+                    "real floating-point numbers" if is_array(gradient) else "an array"
+                )
+                got = (
+                    dtype_name(gradient)
+                    if is_array(gradient)
+                    else type(gradient).__name__
+                )
                 raise Malformed(f"{self.quantity(at)}: expected {wanted}; got {got}")
-        return {at: None if gradient is None else to_numpy(gradient) for at, gradient in found.items()}
+        return {
+            at: None if gradient is None else to_numpy(gradient)
+            for at, gradient in found.items()
+        }
 
-    def by_position(self, returned: Any, *, every: bool = False) -> dict[int, Array | None]:
+    def by_position(
+        self, returned: Any, *, every: bool = False
+    ) -> dict[int, Array | None]:
         """Backward's results by position of the input: for the differentiable inputs, or for every input.
 
         Raises Malformed if the number of gradients is wrong.
         """
-        gradients = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-        while len(gradients) > len(self.inputs) and gradients[-1] is None:  # of optional inputs, not given
+        gradients = (
+            list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        )
+        while (
+            len(gradients) > len(self.inputs) and gradients[-1] is None
+        ):  # of optional inputs, not given
             gradients.pop()
-        with_optional = [at for at in range(len(self.inputs)) if self._may_have_gradient(at)]
+        with_optional = [
+            at for at in range(len(self.inputs)) if self._may_have_gradient(at)
+        ]
         for positions in (self.differentiable, with_optional, range(len(self.inputs))):
             if len(gradients) == len(positions):
                 found = dict(zip(positions, gradients, strict=True))
@@ -335,7 +394,9 @@ class Suspect:
 def describe(subject: Subject, inputs: tuple[object, ...]) -> str:
     """``x[3, 5], w[5, 7], float64, NumPy`` and the options."""
     parts = [
-        f"{name}[{', '.join(map(str, value.shape))}]" if is_array(value) else f"{name}={value!r}"
+        f"{name}[{', '.join(map(str, value.shape))}]"
+        if is_array(value)
+        else f"{name}={value!r}"
         for name, value in zip(subject.input_names, inputs, strict=False)
         if value is not None
     ]
@@ -353,7 +414,9 @@ def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
     if isinstance(saved, dict):
         pairs = [(str(key), value) for key, value in saved.items()]
     elif isinstance(saved, (tuple, list)):
-        names = getattr(saved, "_fields", None) or [f"saved[{at}]" for at in range(len(saved))]
+        names = getattr(saved, "_fields", None) or [
+            f"saved[{at}]" for at in range(len(saved))
+        ]
         pairs = list(zip(names, saved, strict=True))
     elif hasattr(saved, "__dict__") and not is_array(saved):
         pairs = list(vars(saved).items())
@@ -371,7 +434,11 @@ def first_line(error: Exception) -> str:
 
 def _rounded(values: np.ndarray, like: Array) -> np.ndarray:
     """float64 values rounded to the dtype of ``like``."""
-    return to_numpy(to_torch(values, dtype=like.dtype) if is_torch(like) else values.astype(like.dtype))
+    return to_numpy(
+        to_torch(values, dtype=like.dtype)
+        if is_torch(like)
+        else values.astype(like.dtype)
+    )
 
 
 def _copy(value: Array) -> Array:

@@ -102,7 +102,10 @@ def check(
     """
     chosen = chosen_methods(methods, tuple(METHODS))
     check_seed(seed)
-    check_tolerances(tolerances, [name for name, method in METHODS.items() if hasattr(method, "TOLERANCE")])
+    check_tolerances(
+        tolerances,
+        [name for name, method in METHODS.items() if hasattr(method, "TOLERANCE")],
+    )
     check_operator(operator)
     if dy is not None and not is_array(dy):
         raise TypeError(
@@ -136,10 +139,14 @@ def check(
     with Progress(under_test.name) as progress:
         rows = [row for name in chosen for row in _run(name, case, progress)]
         if vary:
-            rows += varied(case, lambda other, names: _rows_of(other, names, chosen, progress))
+            rows += varied(
+                case, lambda other, names: _rows_of(other, names, chosen, progress)
+            )
         rows = _explained(rows, case, progress)
     gradients = tuple(case.quantity(at) for at in case.differentiable)
-    report = Report(under_test.name, describe(under_test, case.inputs), tuple(rows), gradients, seed)
+    report = Report(
+        under_test.name, describe(under_test, case.inputs), tuple(rows), gradients, seed
+    )
     return report.raise_unless_passed() if raises else report
 
 
@@ -157,7 +164,9 @@ def _complete(under_test: Subject, inputs: Sequence[object]) -> tuple[object, ..
 def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
     """The rows, with one diagnosis for each wrong quantity, made against the most accurate reference."""
     failed = {(row.method, row.quantity) for row in rows if row.verdict == FAILED}
-    suspects = [(key, suspect) for key, suspect in case.suspects.items() if key in failed]
+    suspects = [
+        (key, suspect) for key, suspect in case.suspects.items() if key in failed
+    ]
     sentences: dict[str, str] = {}
     left = SEARCH
     for (_, quantity), suspect in sorted(suspects, key=lambda item: item[1].accuracy):
@@ -169,7 +178,8 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
     known = dict(suspects)
     return [
         replace(row, reason=sentences[row.quantity])
-        if (row.method, row.quantity) in known or (row.reason == SLOPES_DIFFER and row.quantity in sentences)
+        if (row.method, row.quantity) in known
+        or (row.reason == SLOPES_DIFFER and row.quantity in sentences)
         else row
         for row in rows
     ]
@@ -177,15 +187,21 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
 
 def _refuse(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
     if not differentiable:
-        given = ", ".join(dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs)
-        raise TypeError(f"inputs: expected at least one array of real floating-point numbers; got {given}")
+        given = ", ".join(
+            dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs
+        )
+        raise TypeError(
+            f"inputs: expected at least one array of real floating-point numbers; got {given}"
+        )
     for name in (dtype_name(inputs[at]) for at in differentiable):
         if name not in EPSILON:
             raise TypeError(f"inputs: expected {', '.join(EPSILON)}; got {name}")
 
 
 def _refuse_other_arrays(name: str, inputs: Sequence[object]) -> None:
-    for kind in (type(value) for value in inputs if is_array(value) and not is_torch(value)):
+    for kind in (
+        type(value) for value in inputs if is_array(value) and not is_torch(value)
+    ):
         raise TypeError(
             f"inputs: {name} is a torch.autograd.Function and takes torch tensors; "
             f"got {kind.__module__}.{kind.__name__}"
@@ -197,7 +213,9 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
     method = METHODS[name]
     progress.now(method.NAME)
     try:
-        rows = [_with_its_reason(row, case.tolerances.get(name)) for row in method.run(case)]
+        rows = [
+            _with_its_reason(row, case.tolerances.get(name)) for row in method.run(case)
+        ]
     except NotRun as reason:
         return [Row(method.NAME, "", NOT_RUN, reason=str(reason))]
     except Malformed as error:
@@ -205,7 +223,14 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
     except ModuleNotFoundError as error:
         if error.name not in OPTIONAL:
             return [_could_not_run(method.NAME, error)]
-        return [Row(method.NAME, "", NOT_RUN, reason=f"{OPTIONAL[error.name]} is not installed")]
+        return [
+            Row(
+                method.NAME,
+                "",
+                NOT_RUN,
+                reason=f"{OPTIONAL[error.name]} is not installed",
+            )
+        ]
     except Exception as error:
         return [_could_not_run(method.NAME, error)]
     return _but_conventions(rows, method, case)
@@ -216,20 +241,34 @@ def _but_conventions(rows: list[Row], method: ModuleType, case: Case) -> list[Ro
     cannot judge them; autograd judges them if no operator was given."""
     if method not in DERIVING and not (method is autograd and case.operator):
         return rows
-    reasons = {f"d{name}": f"by convention: {reason}" for name, reason in case.conventions.items()}
+    reasons = {
+        f"d{name}": f"by convention: {reason}"
+        for name, reason in case.conventions.items()
+    }
     kept = [row for row in rows if row.quantity not in reasons]
-    return kept + [Row(method.NAME, quantity, NOT_RUN, reason=reason) for quantity, reason in reasons.items()]
+    return kept + [
+        Row(method.NAME, quantity, NOT_RUN, reason=reason)
+        for quantity, reason in reasons.items()
+    ]
 
 
 def _with_its_reason(row: Row, tolerance: tuple[float, str] | None) -> Row:
     """The row, with the user's reason as its note if the tolerance is the user's."""
-    return replace(row, note=f"tolerance: {tolerance[1]}") if tolerance and row.tolerance is not None else row
+    return (
+        replace(row, note=f"tolerance: {tolerance[1]}")
+        if tolerance and row.tolerance is not None
+        else row
+    )
 
 
 def _could_not_run(name: str, error: Exception) -> Row:
     return Row(name, "", COULD_NOT_RUN, reason=first_line(error), exception=error)
 
 
-def _rows_of(case: Case, names: Sequence[str], chosen: Sequence[str], progress: Progress) -> list[Row]:
+def _rows_of(
+    case: Case, names: Sequence[str], chosen: Sequence[str], progress: Progress
+) -> list[Row]:
     """The rows of those of ``names`` that were chosen, for a different case."""
-    return [row for name in names if name in chosen for row in _run(name, case, progress)]
+    return [
+        row for name in names if name in chosen for row in _run(name, case, progress)
+    ]

@@ -18,10 +18,17 @@ CLOSE = 1e-6  # a reference known less closely does not tell a variant of backwa
 
 
 def judge_y(
-    case: Case, method: str, got: np.ndarray, reference: np.ndarray, tolerance: float, how: str
+    case: Case,
+    method: str,
+    got: np.ndarray,
+    reference: np.ndarray,
+    tolerance: float,
+    how: str,
 ) -> Row:
     """Compare an output, element by element."""
-    return _Judge(case, method, "y", None, tolerance, how, (0.0, 0.0), case.explain).row(got, reference)
+    return _Judge(
+        case, method, "y", None, tolerance, how, (0.0, 0.0), case.explain
+    ).row(got, reference)
 
 
 def judge_gradient(
@@ -41,14 +48,19 @@ def judge_gradient(
     It is the tolerance unless given. ``explain=False`` is for numbers that are not the gradient's elements.
     """
     scale = case.scale(at)
-    floors = (tolerance if resolution is None else resolution) * scale, tolerance * scale
+    floors = (
+        (tolerance if resolution is None else resolution) * scale,
+        tolerance * scale,
+    )
     explain = explain and case.explain
     judge = _Judge(case, method, case.quantity(at), at, tolerance, how, floors, explain)
     got = np.zeros_like(reference) if got is None else got
     if explain:
         case.references[method, case.quantity(at)] = reference
     declared_zero = case.subject.input_names[at] in case.subject.zero_gradients
-    return judge.zero_row(got, reference) if declared_zero else judge.row(got, reference)
+    return (
+        judge.zero_row(got, reference) if declared_zero else judge.row(got, reference)
+    )
 
 
 def largest_error(got: np.ndarray, reference: np.ndarray) -> float:
@@ -72,8 +84,19 @@ class _Judge:
     floors: tuple[float, float]
     explains: bool
 
-    def verdict(self, verdict: str, error: float | None, reason: str = "", note: str = "") -> Row:
-        return Row(self.method, self.quantity, verdict, error, self.tolerance, self.how, reason, note)
+    def verdict(
+        self, verdict: str, error: float | None, reason: str = "", note: str = ""
+    ) -> Row:
+        return Row(
+            self.method,
+            self.quantity,
+            verdict,
+            error,
+            self.tolerance,
+            self.how,
+            reason,
+            note,
+        )
 
     def row(self, got: np.ndarray, reference: np.ndarray) -> Row:
         if got.shape != reference.shape:
@@ -85,7 +108,9 @@ class _Judge:
         unknown = np.isnan(reference)
         undefined = np.isnan(got)
         if not self.case.finite and np.isnan(self.case.y_as_given).any():
-            undefined &= ~unknown  # of an output that is undefined, as PyTorch's is in a row of −∞
+            undefined &= (
+                ~unknown
+            )  # of an output that is undefined, as PyTorch's is in a row of −∞
         if undefined.any():
             return self.verdict(FAILED, np.nan, f"NaN at {_where(undefined)}")
         if unknown.any() and self.case.finite:
@@ -93,14 +118,20 @@ class _Judge:
             return self.verdict(FAILED, np.nan, reason)
         if unknown.all():
             return self.verdict(VACUOUS, None, "the reference is NaN everywhere")
-        note = f"no reference at {unknown.sum()} of {unknown.size} entries (NaN)" if unknown.any() else ""
+        note = (
+            f"no reference at {unknown.sum()} of {unknown.size} entries (NaN)"
+            if unknown.any()
+            else ""
+        )
         infinite = (np.isinf(got) | np.isinf(reference)) & ~unknown
         if (got != reference)[infinite].any():
             reason = f"infinite, unlike the reference, at {_where(infinite & (got != reference))}"
             return self.verdict(FAILED, np.inf, reason)
 
         compared = ~unknown & ~infinite
-        return self.finite_row(np.where(compared, got, 0.0), np.where(compared, reference, 0.0), note)
+        return self.finite_row(
+            np.where(compared, got, 0.0), np.where(compared, reference, 0.0), note
+        )
 
     def finite_row(self, got: np.ndarray, reference: np.ndarray, note: str = "") -> Row:
         """For finite numbers."""
@@ -108,7 +139,9 @@ class _Judge:
         if size <= self.floors[0]:
             if (most := largest(got)) <= self.floors[1]:
                 return self.verdict(VACUOUS, None, self.why_zero(size), note)
-            return self.verdict(FAILED, np.inf, f"expected 0; got up to {most:.2g}", note)
+            return self.verdict(
+                FAILED, np.inf, f"expected 0; got up to {most:.2g}", note
+            )
         if self.tolerance >= 1:
             reason = "this dtype's rounding is as large as the gradient: any error would pass"
             return self.verdict(VACUOUS, None, reason, note)
@@ -127,13 +160,19 @@ class _Judge:
         ):
             worst = float(np.abs(array).max(initial=0.0))
             if not worst <= floor:
-                return self.verdict(FAILED, np.inf, f"declared zero, but {what} has {worst:.2g}")
+                return self.verdict(
+                    FAILED, np.inf, f"declared zero, but {what} has {worst:.2g}"
+                )
         return self.verdict(PASSED, 0.0, note="the gradient is declared zero")
 
     def why_zero(self, most: float) -> str:
         if self.quantity != "y" and not self.case.dy.any():
             return "the cotangent is zero: any error would pass"
-        size = "zero everywhere" if most == 0 else f"at most {most:.1g}, too small for this method to see"
+        size = (
+            "zero everywhere"
+            if most == 0
+            else f"at most {most:.1g}, too small for this method to see"
+        )
         return f"the {'output' if self.at is None else 'gradient'} is {size}: any error would pass"
 
     def explain(self, got: np.ndarray, reference: np.ndarray) -> str:
@@ -145,8 +184,14 @@ class _Judge:
 
         def diagnosed(seconds: float) -> str:
             if at is None:
-                terms = {name: value for name, value in case.terms.items() if name not in ("y", "dy")}
-                return str(diagnose(reference, got, terms, accuracy=accuracy, seconds=seconds))
+                terms = {
+                    name: value
+                    for name, value in case.terms.items()
+                    if name not in ("y", "dy")
+                }
+                return str(
+                    diagnose(reference, got, terms, accuracy=accuracy, seconds=seconds)
+                )
             found = diagnose(
                 reference,
                 got,

@@ -34,7 +34,11 @@ def run(case: Case) -> list[Row]:
     first = {at: _first_change(case, at) for at in case.derived}
 
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
-        change = first[at] if direction is case.direction(at) else _change(case, at, direction)
+        change = (
+            first[at]
+            if direction is case.direction(at)
+            else _change(case, at, direction)
+        )
         return float(np.sum(case.dy * change)), direction
 
     return rows(case, NAME, *case.tolerance("complex_step", TOLERANCE, WHY), derivative)
@@ -46,12 +50,16 @@ def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
     values[at] = values[at] + 1j * STEP * direction
     try:
         with np.errstate(invalid="ignore"), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Casting complex values to real")  # it shows in y
+            warnings.filterwarnings(
+                "ignore", "Casting complex values to real"
+            )  # it shows in y
             y = case.forward(tuple(values))
     except Exception as error:
         if case.subject.stem is not None:
             raise
-        raise NotRun(f"forward does not accept complex numbers ({first_line(error)})") from None
+        raise NotRun(
+            f"forward does not accept complex numbers ({first_line(error)})"
+        ) from None
     if not np.iscomplexobj(y):
         raise NotRun(
             "forward turns complex numbers into real ones (an absolute value, a real part, a conversion)"

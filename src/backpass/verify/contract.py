@@ -34,28 +34,41 @@ def run(case: Case) -> list[Row]:
     done = Run(case)
     faults = list(_faults(done))
     if not faults:
-        faults = list(another_call(done)) or [*other_strides(done), *_where_infinite(done)]
+        faults = list(another_call(done)) or [
+            *other_strides(done),
+            *_where_infinite(done),
+        ]
     how = HOW
     if not faults and not case.subject.stateless:
         faults = list(state_faults(done))
         how = HOW_WITH_STATE
     if case.subject.shapes:
         how = f"{how}; its dtype; an empty batch too"
-        faults += [f"for an empty batch, {fault}" for fault in _faults(Run(_emptied(case)))]
+        faults += [
+            f"for an empty batch, {fault}" for fault in _faults(Run(_emptied(case)))
+        ]
     elif dtype_name(done.y) != case.dtype:
         how = f"{how}; forward returned {dtype_name(done.y)} for {case.dtype}"
-    return [Row(NAME, "all", FAILED if faults else PASSED, how=how, reason="; ".join(faults))]
+    return [
+        Row(
+            NAME, "all", FAILED if faults else PASSED, how=how, reason="; ".join(faults)
+        )
+    ]
 
 
 def _emptied(case: Case) -> Case:
     drawn = draw_like(case.subject.shapes, case.rng, case.inputs, leading=EMPTY)
     alike = (
-        to_torch(value, case.device, given.dtype) if is_torch(given) else value.astype(given.dtype)
+        to_torch(value, case.device, given.dtype)
+        if is_torch(given)
+        else value.astype(given.dtype)
         for value, given in zip(drawn, case.inputs, strict=True)
         if value is not None
     )
     return replace(
-        case, inputs=tuple(None if value is None else next(alike) for value in drawn), given_dy=None
+        case,
+        inputs=tuple(None if value is None else next(alike) for value in drawn),
+        given_dy=None,
     )
 
 
@@ -65,7 +78,9 @@ def _faults(done: Run) -> Iterator[str]:
     if case.subject.shapes:
         yield from _output_faults(case, done.y)
     undefined = np.isnan(case.y_as_given)
-    if undefined.any() and case.finite and not case.subject.shapes:  # the mean of no rows is NaN by design
+    if (
+        undefined.any() and case.finite and not case.subject.shapes
+    ):  # the mean of no rows is NaN by design
         index = [int(i) for i in np.argwhere(undefined)[0]]
         yield f"y is NaN at index {index}, though every input is finite: no gradient can be judged there"
     arrays: dict[str, tuple[Array, np.ndarray]] = {}
@@ -74,12 +89,19 @@ def _faults(done: Run) -> Iterator[str]:
     arrays |= {name: (now, before) for name, now, before in names if is_array(now)}
     for name, now in named_arrays(done.saved):
         if all(now is not known for known, _ in arrays.values()):
-            arrays[name if name.startswith("saved") else f"saved.{name}"] = now, to_numpy(now)
+            arrays[name if name.startswith("saved") else f"saved.{name}"] = (
+                now,
+                to_numpy(now),
+            )
 
     names = case.subject.input_names
     without = [names[at] for at in case.differentiable if done.gradients[at] is None]
     some = 0 < len(without) < len(case.differentiable)
-    constants = f"; if this is intended, declare {_declared(without)} on the object" if some else ""
+    constants = (
+        f"; if this is intended, declare {_declared(without)} on the object"
+        if some
+        else ""
+    )
     for at, gradient in done.gradients.items():
         yield from _gradient_faults(case, at, gradient, constants)
     for name, (now, before) in arrays.items():
@@ -103,7 +125,9 @@ def _declared(names: list[str]) -> str:
     return f"CONSTANTS = ({listed}{',' if len(names) == 1 else ''})"
 
 
-def _gradient_faults(case: Case, at: int, gradient: Array | None, constants: str) -> Iterator[str]:
+def _gradient_faults(
+    case: Case, at: int, gradient: Array | None, constants: str
+) -> Iterator[str]:
     name, x = case.quantity(at), case.inputs[at]
     if at not in case.differentiable:
         if gradient is not None:

@@ -9,12 +9,19 @@ import numpy as np
 
 from backpass.arrays import Array, is_array, namespace
 
-EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+EPSILON = {
+    "float64": 2.0**-52,
+    "float32": 2.0**-23,
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+}
 
 
 def is_torch(value: object) -> bool:
     """Whether ``value`` is a PyTorch tensor; does not import PyTorch."""
-    return sys.modules.get("torch") is not None and array_api_compat.is_torch_array(value)
+    return sys.modules.get("torch") is not None and array_api_compat.is_torch_array(
+        value
+    )
 
 
 def is_floating(value: object) -> bool:
@@ -29,7 +36,9 @@ def to_numpy(value: Array) -> np.ndarray:
         wide = there.double() if there.is_floating_point() else there
         here = wide.cpu()
         return np.array(here.numpy(), copy=here is there)
-    return np.array(value, dtype=np.float64 if np.issubdtype(value.dtype, np.floating) else None)
+    return np.array(
+        value, dtype=np.float64 if np.issubdtype(value.dtype, np.floating) else None
+    )
 
 
 def to_torch(value: object, device: str = "cpu", dtype=None):
@@ -42,14 +51,22 @@ def to_torch(value: object, device: str = "cpu", dtype=None):
     if not is_array(value):
         return value
     if is_floating(value):
-        return torch.as_tensor(to_numpy(value)).to(device=device, dtype=dtype or torch.float64)
-    value = value.detach().clone() if is_torch(value) else torch.as_tensor(np.array(value))
+        return torch.as_tensor(to_numpy(value)).to(
+            device=device, dtype=dtype or torch.float64
+        )
+    value = (
+        value.detach().clone() if is_torch(value) else torch.as_tensor(np.array(value))
+    )
     return value.to(device)
 
 
 def to_kind_of(like: Array, values: np.ndarray) -> Array:
     """A fresh array of the values, in the library and dtype and on the device of ``like``."""
-    return to_torch(values, device_of(like), like.dtype) if is_torch(like) else values.astype(like.dtype)
+    return (
+        to_torch(values, device_of(like), like.dtype)
+        if is_torch(like)
+        else values.astype(like.dtype)
+    )
 
 
 def dtype_name(value: Array) -> str:

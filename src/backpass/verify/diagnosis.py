@@ -64,14 +64,27 @@ def diagnose(
     argument changed, each with a description; the reference may equal one of them. They are consumed lazily; see
     `verify.variants`. The search takes at most about ``seconds`` of CPU time, and says so if it ran out.
     """
-    terms = {name: np.nan_to_num(to_numpy(value)) for name, value in (terms or {}).items()}
+    terms = {
+        name: np.nan_to_num(to_numpy(value)) for name, value in (terms or {}).items()
+    }
     others = {name: to_numpy(value) for name, value in (others or {}).items()}
     clock = Clock(seconds)
-    pair = Pair(to_numpy(reference), to_numpy(got), terms, backward, accuracy, others, variants or (), clock)
+    pair = Pair(
+        to_numpy(reference),
+        to_numpy(got),
+        terms,
+        backward,
+        accuracy,
+        others,
+        variants or (),
+        clock,
+    )
     if pair.reference.shape != pair.got.shape:
         return relations.first(_OF_OTHER_SHAPE, pair) or Diagnosis("shape", pair.shapes)
     if not np.isfinite(pair.got).all():
-        return Diagnosis("not finite", f"got is not finite at {place(~np.isfinite(pair.got), pair)}")
+        return Diagnosis(
+            "not finite", f"got is not finite at {place(~np.isfinite(pair.got), pair)}"
+        )
     if not pair.wrong.any():
         return Diagnosis("equal", "no difference")
     if found := relations.first(_OF_SAME_SHAPE, pair):

@@ -21,7 +21,12 @@ Derivative = Callable[[int, np.ndarray], tuple[float, np.ndarray]]
 
 
 def rows(
-    case: Case, method: str, tolerance: float, why: str, derivative: Derivative, in_all: float = math.inf
+    case: Case,
+    method: str,
+    tolerance: float,
+    why: str,
+    derivative: Derivative,
+    in_all: float = math.inf,
 ) -> list[Row]:
     """One row a gradient. ``derivative(at, v)`` returns the slope along v and the direction really taken; ``in_all`` limits
     the coordinates of all inputs together."""
@@ -46,7 +51,9 @@ def spread(case: Case, at: int, derivatives: Sequence[Derivative]) -> float:
     for directions in sets:
         slopes = np.array([[_slope(d, at, v) for v in directions] for d in derivatives])
         largest = np.abs(slopes).max(initial=0.0)
-        found = max(found, np.ptp(slopes, axis=0).max(initial=0.0) / largest if largest else 0.0)
+        found = max(
+            found, np.ptp(slopes, axis=0).max(initial=0.0) / largest if largest else 0.0
+        )
     return found
 
 
@@ -72,7 +79,13 @@ def _units(x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
 
 
 def _row(
-    case: Case, method: str, tolerance: float, why: str, derivative: Derivative, at: int, each: bool
+    case: Case,
+    method: str,
+    tolerance: float,
+    why: str,
+    derivative: Derivative,
+    at: int,
+    each: bool,
 ) -> Row:
     """One row: along random directions and, if asked for, along ``each`` coordinate."""
     x = case.float64[at]
@@ -85,7 +98,10 @@ def _row(
 
     if each:
         by_element = np.full(x.shape, np.nan)  # where x cannot move
-        measured = [(slope, moved) for slope, moved in (derivative(at, unit) for unit in _units(x, movable))]
+        measured = [
+            (slope, moved)
+            for slope, moved in (derivative(at, unit) for unit in _units(x, movable))
+        ]
         by_element[movable] = [slope / moved.sum() for slope, moved in measured]
         row = judge_gradient(case, method, at, got, by_element, tolerance, how)
         if row.verdict != PASSED:
@@ -98,7 +114,13 @@ def _row(
     seen = got if movable.all() else np.where(movable, got, 0.0)
     slopes = np.array([np.sum(seen * moved) for _, moved in along])
     expected = np.array([slope for slope, _ in along])
-    of_directions = judge_gradient(case, method, at, slopes, expected, tolerance, how, explain=False)
+    of_directions = judge_gradient(
+        case, method, at, slopes, expected, tolerance, how, explain=False
+    )
     if of_directions.verdict == FAILED:
         return replace(of_directions, reason=SLOPES_DIFFER)
-    return replace(row, error=max(row.error, of_directions.error or 0.0)) if each else of_directions
+    return (
+        replace(row, error=max(row.error, of_directions.error or 0.0))
+        if each
+        else of_directions
+    )

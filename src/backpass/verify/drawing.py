@@ -18,7 +18,10 @@ from backpass.verify.arguments import check_drawn
 from backpass.verify.subject import load
 
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
-FACTORS = (2, 3)  # for the letters of which an axis is the product: heads, of which few show all
+FACTORS = (
+    2,
+    3,
+)  # for the letters of which an axis is the product: heads, of which few show all
 LEADING = {"*": (3,), "*a": (2, 1), "*b": (4,)}  # for its groups of leading axes
 TIMES = 11  # as long are the axes in 16 bits: enough for sums to lose digits
 TIMES_WITH_HEADS = 4  # where there are heads, whose scores grow with the square
@@ -64,7 +67,9 @@ def draw(
     positive, fan_in = getattr(op, "POSITIVE", ()), getattr(op, "FAN_IN", ())
     found = dict(zip((spec.name for spec in shapes.inputs), drawn, strict=True))
     found |= {name: np.abs(found[name]) for name in positive}
-    found |= {name: found[name] / math.sqrt(max(1, len(found[name]))) for name in fan_in}
+    found |= {
+        name: found[name] / math.sqrt(max(1, len(found[name]))) for name in fan_in
+    }
     return tuple(found.values())
 
 
@@ -77,7 +82,9 @@ def draw_shapes(
 ) -> tuple[np.ndarray | None, ...]:
     """``draw`` for a parsed declaration, with every length given."""
     return tuple(
-        None if spec.name in without else _draw_one(spec, _shape(spec, lengths, leading), lengths, rng)
+        None
+        if spec.name in without
+        else _draw_one(spec, _shape(spec, lengths, leading), lengths, rng)
         for spec in shapes.inputs
     )
 
@@ -95,11 +102,19 @@ def draw_like(
     place ``lengths``."""
     given = dict(zip((spec.name for spec in shapes.inputs), inputs, strict=False))
     found = shapes.bind(given)
-    all_lengths = {letter: found[letter] for letter in shapes.letters if letter in found}
+    all_lengths = {
+        letter: found[letter] for letter in shapes.letters if letter in found
+    }
     if most:
-        all_lengths = {letter: min(length, most[letter]) for letter, length in all_lengths.items()}
+        all_lengths = {
+            letter: min(length, most[letter]) for letter, length in all_lengths.items()
+        }
     all_lengths |= lengths or {}
-    without = [name for name in (spec.name for spec in shapes.inputs) if given.get(name) is None]
+    without = [
+        name
+        for name in (spec.name for spec in shapes.inputs)
+        if given.get(name) is None
+    ]
     return draw_shapes(shapes, rng, all_lengths, leading, without)
 
 
@@ -112,7 +127,9 @@ def missing_options(op: object) -> str | None:
     """Why ``cases`` cannot call forward, and where to add what it needs, or None."""
     op = load(op)
     parameters = inspect.signature(op.forward).parameters.values()
-    needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    needed = [
+        p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty
+    ]
     missing = [name for name in needed if name not in _examples(op)[0]]
     if not missing:
         return None
@@ -133,9 +150,14 @@ def fitting(op: object, lengths: Mapping[str, int]) -> dict[str, int]:
     return rounded_up(lengths, getattr(load(op), "MULTIPLES", {}))
 
 
-def rounded_up(lengths: Mapping[str, int], multiples: Mapping[str, int]) -> dict[str, int]:
+def rounded_up(
+    lengths: Mapping[str, int], multiples: Mapping[str, int]
+) -> dict[str, int]:
     """The lengths, each rounded up to a multiple of its number where it has one."""
-    return {letter: -(-length // (k := multiples.get(letter, 1))) * k for letter, length in lengths.items()}
+    return {
+        letter: -(-length // (k := multiples.get(letter, 1))) * k
+        for letter, length in lengths.items()
+    }
 
 
 def leaving_out(op: object, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -170,8 +192,12 @@ def cases(
         without, options = leaving_out(op, [name])
         yield draw(op, rng, without=without), options
     for others in _examples(op)[1:]:
-        lengths = {letter: others[letter] for letter in shapes.letters if letter in others}
-        options = {option: value for option, value in others.items() if option not in lengths}
+        lengths = {
+            letter: others[letter] for letter in shapes.letters if letter in others
+        }
+        options = {
+            option: value for option, value in others.items() if option not in lengths
+        }
         yield draw(op, rng, lengths=lengths), options_for(op) | options
     if hasattr(op, "ZERO_PRODUCTS"):
         yield _with_zeros(draw(op, rng)), options_for(op) | op.ZERO_PRODUCTS
@@ -181,7 +207,10 @@ def cases(
         letter: length * (1 if letter in shapes.factors else times)
         for letter, length in _lengths(shapes).items()
     }
-    yield tuple(map(_in_16_bits, draw(op, rng, lengths=lengths, leading=leading))), options_for(op)
+    yield (
+        tuple(map(_in_16_bits, draw(op, rng, lengths=lengths, leading=leading))),
+        options_for(op),
+    )
     yield _wide(draw(op, rng, leading=leading)), options_for(op)
 
 
@@ -193,17 +222,26 @@ def _lengths(shapes: Shapes) -> dict[str, int]:
     others = [letter for letter in shapes.letters if letter not in shapes.factors]
     lengths = dict(zip(others, _all_different(len(others)), strict=True))
     heads = [letter for letter in shapes.letters if letter in shapes.factors]
-    return {letter: lengths.get(letter) or FACTORS[heads.index(letter)] for letter in shapes.letters}
+    return {
+        letter: lengths.get(letter) or FACTORS[heads.index(letter)]
+        for letter in shapes.letters
+    }
 
 
 def _all_different(count: int) -> list[int]:
     return [
-        LENGTHS[at] if at < len(LENGTHS) else LENGTHS[-1] + 2 * (at - len(LENGTHS) + 1) for at in range(count)
+        LENGTHS[at] if at < len(LENGTHS) else LENGTHS[-1] + 2 * (at - len(LENGTHS) + 1)
+        for at in range(count)
     ]
 
 
-def _shape(spec: Spec, lengths: Mapping[str, int], leading: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    parts = [leading[axis] if axis.startswith("*") else (axis_length(axis, lengths),) for axis in spec.axes]
+def _shape(
+    spec: Spec, lengths: Mapping[str, int], leading: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...]:
+    parts = [
+        leading[axis] if axis.startswith("*") else (axis_length(axis, lengths),)
+        for axis in spec.axes
+    ]
     shape = [length for part in parts for length in part]
     if spec.broadcast and len(shape) < 6:
         # Every second length is 1, the last excepted; leading ones are left out.
@@ -225,7 +263,9 @@ def _with_zeros(inputs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
 
 def _wide(inputs: tuple[np.ndarray | None, ...]) -> tuple[np.ndarray | None, ...]:
     """The inputs, the first floating one ``WIDE`` times as large."""
-    first = next(at for at, value in enumerate(inputs) if np.issubdtype(value.dtype, np.floating))
+    first = next(
+        at for at, value in enumerate(inputs) if np.issubdtype(value.dtype, np.floating)
+    )
     return (*inputs[:first], WIDE * inputs[first], *inputs[first + 1 :])
 
 
@@ -236,11 +276,16 @@ def _in_16_bits(values: np.ndarray | None) -> np.ndarray | None:
 
 
 def _draw_one(
-    spec: Spec, shape: tuple[int, ...], lengths: Mapping[str, int], rng: np.random.Generator
+    spec: Spec,
+    shape: tuple[int, ...],
+    lengths: Mapping[str, int],
+    rng: np.random.Generator,
 ) -> np.ndarray:
     if not spec.integer:
         return rng.standard_normal(shape)
     count, classes = math.prod(shape), lengths.get("V", 2)
     drawn = min(classes, max(1, math.ceil(math.sqrt(count))))
-    order = list(dict.fromkeys((*range(min(2, classes)), classes - 1, *range(classes))))[:drawn]
+    order = list(
+        dict.fromkeys((*range(min(2, classes)), classes - 1, *range(classes)))
+    )[:drawn]
     return rng.permutation(np.resize(order, count)).reshape(shape).astype(np.int64)

@@ -77,7 +77,9 @@ class Pair:
     @property
     def shapes(self) -> str:
         """The two shapes in words."""
-        return f"expected shape {list(self.reference.shape)}; got {list(self.got.shape)}"
+        return (
+            f"expected shape {list(self.reference.shape)}; got {list(self.got.shape)}"
+        )
 
     @cached_property
     def difference(self) -> np.ndarray:
@@ -87,7 +89,9 @@ class Pair:
     @cached_property
     def allowed(self) -> float:
         """The largest difference that does not count."""
-        return self.accuracy * max(np.abs(self.reference).max(initial=0.0), np.abs(self.got).max(initial=0.0))
+        return self.accuracy * max(
+            np.abs(self.reference).max(initial=0.0), np.abs(self.got).max(initial=0.0)
+        )
 
     @cached_property
     def wrong(self) -> np.ndarray:
@@ -101,7 +105,11 @@ class Pair:
         Of arrays with the same shape the first is named. A number of elements is included if it is not a length.
         """
         arrays = {array.shape: name for name, array in reversed(self.terms.items())}
-        named = [(name, shape) for name, array in self.terms.items() if arrays[shape := array.shape] == name]
+        named = [
+            (name, shape)
+            for name, array in self.terms.items()
+            if arrays[shape := array.shape] == name
+        ]
         if self.reference.shape not in arrays:
             named.append(("the gradient", self.reference.shape))
         places: dict[int, list[str]] = {}
@@ -111,12 +119,16 @@ class Pair:
         sizes: dict[int, list[str]] = {}
         for name, shape in named:
             sizes.setdefault(math.prod(shape), []).append(name)
-        found = {length: f"the length of {_and(where)}" for length, where in places.items()}
+        found = {
+            length: f"the length of {_and(where)}" for length, where in places.items()
+        }
         for size, whose in sizes.items():
             found.setdefault(size, f"the number of elements of {_and(whose)}")
         return found
 
-    def explained(self, target: np.ndarray, prediction: np.ndarray, free: int = 0, tried: int = 1) -> bool:
+    def explained(
+        self, target: np.ndarray, prediction: np.ndarray, free: int = 0, tried: int = 1
+    ) -> bool:
         """Whether ``prediction``, with ``free`` fitted numbers and one of ``tried``, reproduces ``target``
         and would hardly do so by chance: see EVIDENCE."""
         if prediction.shape != target.shape or not np.isfinite(prediction).all():
@@ -127,5 +139,9 @@ class Pair:
             informative, size = target.size, np.abs(target).max(initial=0.0)
         else:
             informative, size = int(self.wrong.sum()), np.abs(self.difference).max()
-        bits = (informative - free) * math.log2(size / self.allowed) if size > self.allowed > 0 else 0.0
+        bits = (
+            (informative - free) * math.log2(size / self.allowed)
+            if size > self.allowed > 0
+            else 0.0
+        )
         return bits >= EVIDENCE + math.log2(tried)

@@ -22,7 +22,9 @@ from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 NAME = "finite differences"
 TOLERANCE = 1e-7
 WHY = "step² and rounding / step"
-LOW_TOLERANCE = 64  # times ε^⅔: the constants of both errors, and the rounding of a long sum
+LOW_TOLERANCE = (
+    64  # times ε^⅔: the constants of both errors, and the rounding of a long sum
+)
 # At a kink the bend exceeds KINK times the largest change, and half the step keeps more than SHARP of the bend: a half,
 # where a smooth function keeps a quarter.
 KINK = 0.1
@@ -51,7 +53,9 @@ def run(case: Case) -> list[Row]:
     tolerance = case.tolerance("finite_difference", usual, why)
     found = rows(case, NAME, *tolerance, _derivative(case, steps, 1.0), in_all)
     by_input = zip(case.derived, found, strict=True)
-    judged = [_reconsidered(row, case, at, steps, low=bool(note)) for at, row in by_input]
+    judged = [
+        _reconsidered(row, case, at, steps, low=bool(note)) for at, row in by_input
+    ]
     return [replace(row, note=note or row.note) for row in judged]
 
 
@@ -59,18 +63,28 @@ def _reconsidered(row: Row, case: Case, at: int, steps: dict, *, low: bool) -> R
     if row.verdict == FAILED:
         return _doubted(row, case, at, steps)
     # In float32 the tolerance allows for noise that may not be there.
-    if row.verdict == PASSED and low and row.error > max(DOUBT * _own_error(case, at, steps), LEAST):
-        case.suspects.setdefault((NAME, row.quantity), Suspect(row.error / 2, lambda seconds: OFF))
+    if (
+        row.verdict == PASSED
+        and low
+        and row.error > max(DOUBT * _own_error(case, at, steps), LEAST)
+    ):
+        case.suspects.setdefault(
+            (NAME, row.quantity), Suspect(row.error / 2, lambda seconds: OFF)
+        )
         return replace(row, verdict=FAILED, reason=OFF)
     return row
 
 
 def _own_error(case: Case, at: int, steps: dict[int, float | np.ndarray]) -> float:
     """How much the differences vary with the step."""
-    return spread(case, at, [_derivative(case, steps, times) for times in (1.0, *OTHER_STEPS)])
+    return spread(
+        case, at, [_derivative(case, steps, times) for times in (1.0, *OTHER_STEPS)]
+    )
 
 
-def _derivative(case: Case, steps: dict[int, float | np.ndarray], times: float) -> Derivative:
+def _derivative(
+    case: Case, steps: dict[int, float | np.ndarray], times: float
+) -> Derivative:
     """The slope of the loss along a direction, from a difference over ``times`` the step."""
 
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
@@ -94,11 +108,18 @@ def first_difference(
     return case.moved[at]
 
 
-def _doubted(row: Row, case: Case, at: int, steps: dict[int, float | np.ndarray]) -> Row:
+def _doubted(
+    row: Row, case: Case, at: int, steps: dict[int, float | np.ndarray]
+) -> Row:
     """The failed row, or one that says why differences cannot judge: a kink, or their own error."""
     row = _unless_kinked(row, case, at, steps[at])
     got = case.gradients[at]
-    if row.verdict == FAILED and got is not None and np.isinf(got).any() and not np.isnan(got).any():
+    if (
+        row.verdict == FAILED
+        and got is not None
+        and np.isinf(got).any()
+        and not np.isnan(got).any()
+    ):
         reason = "backward returns an infinity, which a difference can neither confirm nor refute"
         return Row(NAME, row.quantity, NOT_RUN, reason=reason)
     if row.verdict != FAILED or row.error is None or not np.isfinite(row.error):
@@ -115,7 +136,9 @@ def _doubted(row: Row, case: Case, at: int, steps: dict[int, float | np.ndarray]
 
 def _unless_kinked(row: Row, case: Case, at: int, step: float | np.ndarray) -> Row:
     """The failed row or, if y's slopes ahead of the input and behind it differ, one that says so."""
-    if not any(_kinked(case, at, step, direction) for direction in _breaking_ties(case, at)):
+    if not any(
+        _kinked(case, at, step, direction) for direction in _breaking_ties(case, at)
+    ):
         return row
     reason = "y has a kink there: its slopes on the two sides of these inputs differ, so no difference is its derivative"
     return Row(NAME, row.quantity, NOT_RUN, reason=reason)
@@ -130,17 +153,24 @@ def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
         yield np.where(np.isfinite(x), sizes, 0.0)
 
 
-def _kinked(case: Case, at: int, step: float | np.ndarray, direction: np.ndarray) -> bool:
+def _kinked(
+    case: Case, at: int, step: float | np.ndarray, direction: np.ndarray
+) -> bool:
     change, bend = _change_and_bend(case, at, step * direction)
     _, bend_of_half = _change_and_bend(case, at, step / 2 * direction)
-    return bool(((bend > KINK * change.max(initial=0.0)) & (bend_of_half > SHARP * bend)).any())
+    return bool(
+        ((bend > KINK * change.max(initial=0.0)) & (bend_of_half > SHARP * bend)).any()
+    )
 
 
-def _change_and_bend(case: Case, at: int, moved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _change_and_bend(
+    case: Case, at: int, moved: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """For each element of y, its change from behind to ahead, and its bend: twice its distance from their mean."""
     x = case.float64[at]
     ahead, here, behind = (
-        case.forward(_replaced(case, at, case.rounded(there))) for there in (x + moved, x, x - moved)
+        case.forward(_replaced(case, at, case.rounded(there)))
+        for there in (x + moved, x, x - moved)
     )
     with np.errstate(invalid="ignore"):
         change, bend = np.abs(ahead - behind), np.abs(ahead - 2 * here + behind)
@@ -153,7 +183,9 @@ def _at_own_precision(case: Case, reason: NotRun) -> Case:
     precision = case.computes_in
     if _low_tolerance(precision) > COARSEST:
         raise NotRun(f"{reason}, and {precision} is too coarse for differences")
-    return replace(case, precision=precision, fed="float64" if case.takes_float64 else case.dtype)
+    return replace(
+        case, precision=precision, fed="float64" if case.takes_float64 else case.dtype
+    )
 
 
 def _low_tolerance(precision: str) -> float:
@@ -173,7 +205,9 @@ def difference(
     ahead, behind = case.rounded(x + taken), case.rounded(x - taken)
     with np.errstate(invalid="ignore"):
         moved = np.where(np.isfinite(x), (ahead - behind) / (2 * unit), 0.0)
-        change = case.forward(_replaced(case, at, ahead)) - case.forward(_replaced(case, at, behind))
+        change = case.forward(_replaced(case, at, ahead)) - case.forward(
+            _replaced(case, at, behind)
+        )
     return np.where(np.isfinite(change), change / (2 * unit), 0.0), moved
 
 
@@ -185,7 +219,9 @@ def best_step(case: Case, at: int) -> float | np.ndarray:
     size = np.where(np.isfinite(x), np.abs(x), 0.0)
     most = size.max(initial=0.0) or 1.0
     movable = np.isfinite(x)
-    typical = most * np.sqrt(np.mean((size[movable] / most) ** 2)) if movable.any() else 1.0
+    typical = (
+        most * np.sqrt(np.mean((size[movable] / most) ** 2)) if movable.any() else 1.0
+    )
     if 0.1 <= typical <= 10:
         return step
     direction = case.direction(at)
@@ -197,7 +233,9 @@ def best_step(case: Case, at: int) -> float | np.ndarray:
             return np.inf
         return farthest(whole, half) / (largest(whole) or 1.0)
 
-    return min((step, step * (typical or 1.0), step * np.maximum(size, 1.0)), key=disagreement)
+    return min(
+        (step, step * (typical or 1.0), step * np.maximum(size, 1.0)), key=disagreement
+    )
 
 
 def _replaced(case: Case, at: int, value: np.ndarray) -> tuple[object, ...]:

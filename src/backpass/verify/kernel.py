@@ -37,7 +37,9 @@ def run(case: Case) -> list[Row]:
         raise NotRun(reason)
     kernel = kernels.load(stem)
     where = "in Triton's interpreter" if kernels.interpreted() else "on CUDA"
-    rows = _rows(replace(case, inputs=_placed(case, case.inputs)), kernel, where, case.drawn)
+    rows = _rows(
+        replace(case, inputs=_placed(case, case.inputs)), kernel, where, case.drawn
+    )
     row_bytes = getattr(kernel, "ROW_BYTES", None)
     if row_bytes and all(row.verdict != FAILED for row in rows):
         length = row_bytes // 4 + BEYOND  # a kernel computes in float32
@@ -50,14 +52,22 @@ def run(case: Case) -> list[Row]:
 def _long_rows(case: Case, length: int) -> tuple[object, ...]:
     """Inputs like the case's with rows of that length: of the last axis of the first floating one."""
     row = next(spec.axes[-1] for spec in case.subject.shapes.inputs if not spec.integer)
-    return draw_like(case.subject.shapes, case.rng, case.inputs, leading=LONG_ROWS, lengths={row: length})
+    return draw_like(
+        case.subject.shapes,
+        case.rng,
+        case.inputs,
+        leading=LONG_ROWS,
+        lengths={row: length},
+    )
 
 
 def _placed(case: Case, inputs: tuple[object, ...]) -> tuple[object, ...]:
     """The inputs where kernels run, in the case's dtype if that is a low one."""
     import torch
 
-    device = case.device if case.device.startswith(kernels.device()) else kernels.device()
+    device = (
+        case.device if case.device.startswith(kernels.device()) else kernels.device()
+    )
     dtype = getattr(torch, case.dtype if case.dtype in LOW else "float32")
     return tuple(to_torch(value, device, dtype) for value in inputs)
 
@@ -66,7 +76,13 @@ def _rows(case: Case, kernel: ModuleType, where: str, drawn: bool) -> list[Row]:
     y, saved = kernel.forward(*case.inputs, **case.subject.options)
     gradients = case.by_input(kernel.backward(to_kind_of(y, case.dy), saved))
     rows = rows_against_float64(
-        case, NAME, to_numpy(y), gradients, case.dtype, world=_world(case.dtype, kernel, drawn), drawn=drawn
+        case,
+        NAME,
+        to_numpy(y),
+        gradients,
+        case.dtype,
+        world=_world(case.dtype, kernel, drawn),
+        drawn=drawn,
     )
     return [replace(row, how=f"{where}, {row.how}") for row in rows]
 
@@ -76,5 +92,9 @@ def _world(dtype: str, kernel: ModuleType, drawn: bool) -> rounding.Namespace:
     Triton's interpreter truncates float32 to bfloat16, where a GPU rounds."""
     truncates = dtype == "bfloat16" and kernels.interpreted()
     units = {dtype: 2 * rounding.UNIT[dtype]} if truncates else None
-    operands = dtype if dtype in rounding.SHORT and getattr(kernel, "OPERANDS", False) else None
+    operands = (
+        dtype
+        if dtype in rounding.SHORT and getattr(kernel, "OPERANDS", False)
+        else None
+    )
     return rounding.Namespace(units, operands, random=drawn)

@@ -7,7 +7,9 @@ import numpy as np
 
 def largest(x: np.ndarray) -> float:
     """The largest absolute value among the finite elements; 0 if there are none."""
-    most = float(max(x.max(initial=0.0), -x.min(initial=0.0)))  # |x| would be a second array as large as x
+    most = float(
+        max(x.max(initial=0.0), -x.min(initial=0.0))
+    )  # |x| would be a second array as large as x
     return most if np.isfinite(most) else largest(x[np.isfinite(x)])
 
 

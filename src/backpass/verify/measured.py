@@ -15,10 +15,14 @@ from backpass.verify.convert import EPSILON
 # is a parabola up to 2^-58; over the shorter one the rest is 64 times less, and float32 rounds as before.
 STEP = 2.0**-17
 SHORTER = STEP / 4
-TINIER = 2.0**-32  # seldom carries a float32 number to the next one, and most float64 numbers past many
+TINIER = (
+    2.0**-32
+)  # seldom carries a float32 number to the next one, and most float64 numbers past many
 # Where y is computed along a step: at equal distances float32 could round by the same amount each time.
 POINTS = np.array([0, 0.13, 0.31, 0.56, 0.79, 1])
-PARABOLAS = np.linalg.qr(np.vander(POINTS, 3))[0]  # an orthonormal basis of their values there
+PARABOLAS = np.linalg.qr(np.vander(POINTS, 3))[
+    0
+]  # an orthonormal basis of their values there
 ROUGH = (
     2.0**-40
 )  # of y: float32 rounds y by 2^-25, or by less where a small part of it is computed in float32
@@ -44,11 +48,14 @@ def computed_precision(
     with np.errstate(all="ignore"):
         for _ in range(DRAWS):
             # All away from 0, so that means and sums move as far as their terms.
-            directions = [rng.random(v.shape) * _size(v) * np.where(v < 0, -1, 1) for v in values]
+            directions = [
+                rng.random(v.shape) * _size(v) * np.where(v < 0, -1, 1) for v in values
+            ]
 
             def along(step: float, directions=directions) -> list[np.ndarray]:
                 moved = (
-                    [x + step * t * v for x, v in zip(values, directions, strict=True)] for t in POINTS[1:]
+                    [x + step * t * v for x, v in zip(values, directions, strict=True)]
+                    for t in POINTS[1:]
                 )
                 return [forward(inputs) for inputs in moved]
 
@@ -78,7 +85,11 @@ def _holds_no_more_than(y: np.ndarray, precision: str) -> bool:
     y = np.sort(np.abs(y[np.isfinite(y) & (y != 0)]))
     bits = {"bfloat16": 8, "float16": 11, "float32": 24}[precision]
     smallest = y[: -(-len(y) // 4)]
-    if not y.size or not _digits_fit(y, bits).all() or _digits_fit(smallest, bits - 3).mean() >= 0.75:
+    if (
+        not y.size
+        or not _digits_fit(y, bits).all()
+        or _digits_fit(smallest, bits - 3).mean() >= 0.75
+    ):
         return False
     large = y[len(y) // 2 :]
     bit = np.ldexp(1.0, np.frexp(large)[1].min() - bits)
@@ -101,14 +112,18 @@ def _roughness(y: np.ndarray, following: list[np.ndarray]) -> float:
     """
     if any(value.shape != y.shape for value in following):
         return 0.0
-    ys = np.stack([value.ravel()[:: max(1, y.size // MANY)] for value in (y, *following)])
+    ys = np.stack(
+        [value.ravel()[:: max(1, y.size // MANY)] for value in (y, *following)]
+    )
     first = ys[0].copy()
     ys -= first
     off = ys - PARABOLAS @ (PARABOLAS.T @ ys)
     known = np.isfinite(off).all(axis=0)
     size = np.abs(first[known]).max(initial=0.0)
     off = np.sort(np.abs(off[:, known]).max(axis=0))
-    if size == 0 or off[-1] > EPSILON["bfloat16"] * size:  # a jump, such as a rounding's own
+    if (
+        size == 0 or off[-1] > EPSILON["bfloat16"] * size
+    ):  # a jump, such as a rounding's own
         return 0.0
     few = 0 if off.size < FEW else 1 + off.size // ENOUGH
     return float(np.sqrt(np.mean((off[: off.size - few] / size) ** 2)))

@@ -15,7 +15,14 @@ import numpy as np
 
 from backpass.arrays import Array, is_array
 from backpass.verify.case import Case, first_line
-from backpass.verify.convert import EPSILON, epsilon, is_floating, is_torch, to_kind_of, to_numpy
+from backpass.verify.convert import (
+    EPSILON,
+    epsilon,
+    is_floating,
+    is_torch,
+    to_kind_of,
+    to_numpy,
+)
 from backpass.verify.drawing import VARYING, generator
 from backpass.verify.magnitude import largest, within
 
@@ -24,7 +31,9 @@ MOVES, TIMES = (
     2,
     4,
 )  # how often inputs are moved to measure rounding, and how many times that is allowed
-UNITS = 32  # in the last place: a different order in memory may change the order of a sum
+UNITS = (
+    32  # in the last place: a different order in memory may change the order of a sum
+)
 
 
 class Run:
@@ -39,7 +48,9 @@ class Run:
     @cached_property
     def gradients(self) -> dict[int, Array | None]:
         """Backward's results by position of the input, for every input for which it returns a gradient or None."""
-        return self.case.by_position(self.case.subject.backward(self.dy, self.saved), every=True)
+        return self.case.by_position(
+            self.case.subject.backward(self.dy, self.saved), every=True
+        )
 
     @property
     def unit(self) -> float:
@@ -58,18 +69,28 @@ class Run:
         found: dict[int | str, float] = {}
         for _ in range(MOVES):
             moved = tuple(
-                to_kind_of(x, to_numpy(x) * (1 + self.coarsest * rng.uniform(-1, 1, tuple(x.shape))))
+                to_kind_of(
+                    x,
+                    to_numpy(x)
+                    * (1 + self.coarsest * rng.uniform(-1, 1, tuple(x.shape))),
+                )
                 if at in self.case.differentiable
                 else x
                 for at, x in enumerate(self.case.inputs)
             )
             there = Run(replace(self.case, inputs=moved))
             pairs: dict[int | str, tuple] = {"y": (there.y, self.y)}
-            pairs |= {at: (there.gradients[at], self.gradients[at]) for at in self.case.differentiable}
+            pairs |= {
+                at: (there.gradients[at], self.gradients[at])
+                for at in self.case.differentiable
+            }
             for key, (one, other) in pairs.items():
                 if one is not None and one.shape == other.shape:
                     change = np.abs(to_numpy(one) - to_numpy(other))
-                    found[key] = max(found.get(key, 0.0), float(np.nan_to_num(change).max(initial=0.0)))
+                    found[key] = max(
+                        found.get(key, 0.0),
+                        float(np.nan_to_num(change).max(initial=0.0)),
+                    )
         return found
 
     def backward(self, dy: Array, saved: Any) -> dict[int, np.ndarray | None]:
@@ -98,7 +119,9 @@ def other_strides(done: Run) -> Iterator[str]:
     faults = list(_with_other_strides(done))
     if faults and (differ := _not_deterministic(done)):
         calls = "identical calls: forward and backward are not deterministic"
-        faults = [f"{', '.join(differ)} {'differs' if len(differ) == 1 else 'differ'} between {calls}"]
+        faults = [
+            f"{', '.join(differ)} {'differs' if len(differ) == 1 else 'differ'} between {calls}"
+        ]
     yield from faults
 
 
@@ -114,7 +137,9 @@ def _not_deterministic(done: Run) -> list[str]:
             gradients = again.backward(again.dy, again.saved)
         except Exception:
             continue
-        found |= dict.fromkeys(done.case.quantity(at) for at in unequal(done, gradients, first))
+        found |= dict.fromkeys(
+            done.case.quantity(at) for at in unequal(done, gradients, first)
+        )
     return list(found)
 
 
@@ -122,22 +147,36 @@ def _with_other_strides(done: Run) -> Iterator[str]:
     case = done.case
     first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
     try:
-        y, saved = case.subject.forward(*(spread(v) if is_array(v) else v for v in case.given()))
+        y, saved = case.subject.forward(
+            *(spread(v) if is_array(v) else v for v in case.given())
+        )
     except Exception:
         pass
     else:
         if not _equal(done, "y", to_numpy(y), to_numpy(done.y)):
             yield "y differs when the inputs are not contiguous"
-        yield from _compared(done, "inputs that are not contiguous", done.dy, saved, first)
-    yield from _compared(done, "a dy that is not contiguous", spread(done.dy), done.saved, first)
+        yield from _compared(
+            done, "inputs that are not contiguous", done.dy, saved, first
+        )
+    yield from _compared(
+        done, "a dy that is not contiguous", spread(done.dy), done.saved, first
+    )
     if done.dy.ndim > 1:
         yield from _compared(
-            done, "a dy whose axes have a different order in memory", permuted(done.dy), done.saved, first
+            done,
+            "a dy whose axes have a different order in memory",
+            permuted(done.dy),
+            done.saved,
+            first,
         )
     if done.dy.ndim and done.dy.shape[0] > 1:
         repeated = expanded(done.dy)
-        expected = done.backward(to_kind_of(done.y, np.ascontiguousarray(to_numpy(repeated))), done.saved)
-        yield from _compared(done, "a dy that is expanded along axis 0", repeated, done.saved, expected)
+        expected = done.backward(
+            to_kind_of(done.y, np.ascontiguousarray(to_numpy(repeated))), done.saved
+        )
+        yield from _compared(
+            done, "a dy that is expanded along axis 0", repeated, done.saved, expected
+        )
 
 
 def spread(value: Array) -> Array:
@@ -172,7 +211,11 @@ def expanded(value: Array) -> Array:
     memory = _filled((int(np.prod(value.shape)),), value)
     memory[:count] = first.reshape(-1)
     once = memory[:count].reshape(first.shape)
-    return once.expand(value.shape) if is_torch(value) else np.broadcast_to(once, value.shape)
+    return (
+        once.expand(value.shape)
+        if is_torch(value)
+        else np.broadcast_to(once, value.shape)
+    )
 
 
 def _filled(shape: tuple[int, ...], like: Array) -> Array:
@@ -183,7 +226,9 @@ def _filled(shape: tuple[int, ...], like: Array) -> Array:
     return np.full(shape, fill, dtype=like.dtype)
 
 
-def _compared(done: Run, what: str, dy: Array, saved: Any, expected: dict) -> Iterator[str]:
+def _compared(
+    done: Run, what: str, dy: Array, saved: Any, expected: dict
+) -> Iterator[str]:
     try:
         got = done.backward(dy, saved)
     except Exception as error:
@@ -195,11 +240,19 @@ def _compared(done: Run, what: str, dy: Array, saved: Any, expected: dict) -> It
 
 def unequal(done: Run, got: dict, expected: dict) -> list[int]:
     """Positions of the gradients that differ by more than rounding."""
-    return [at for at in expected if not _equal(done, at, got[at], expected[at], done.case.scale(at))]
+    return [
+        at
+        for at in expected
+        if not _equal(done, at, got[at], expected[at], done.case.scale(at))
+    ]
 
 
 def _equal(
-    done: Run, key: int | str, got: np.ndarray | None, expected: np.ndarray | None, scale: float = 0.0
+    done: Run,
+    key: int | str,
+    got: np.ndarray | None,
+    expected: np.ndarray | None,
+    scale: float = 0.0,
 ) -> bool:
     """Whether the two agree to rounding: a few units of the largest element or, if larger, of ``scale``; in an
     ill-conditioned computation, a few times what such a unit in the inputs changes."""

@@ -34,7 +34,8 @@ REDUCTIONS = {"sum": ("mean", "max"), "mean": ("sum",), "max": ("min",)}
 
 
 class Mutant(NamedTuple):
-    """One change: the line it is in, as written and counted from the function's first, and the change itself."""
+    """One change: the statement it is in, on one line however it is formatted, its line counted from the function's
+    first, and the change itself."""
 
     line: str
     change: str
@@ -50,9 +51,9 @@ def mutants(
     """Every single change of the function, each once; of what is ``chosen`` and lies within, if not of all. In the place
     of a name stands every other with which it is ``exchanged``."""
     source = textwrap.dedent(inspect.getsource(function))
-    lines = source.splitlines()
     original = ast.parse(source)
     seen = {ast.unparse(original)}
+    statements = _statements(original)
     mutable = _mutable(original, chosen)
     for index, node in enumerate(ast.walk(original)):
         if index not in mutable:
@@ -66,7 +67,17 @@ def mutants(
             if text not in seen:
                 seen.add(text)
                 change = _change(original, index, replacement)
-                yield Mutant(lines[node.lineno - 1].strip(), change, tree, node.lineno)
+                yield Mutant(statements[id(node)], change, tree, node.lineno)
+
+
+def _statements(tree: ast.Module) -> dict[int, str]:
+    """By the id of a node the statement that it stands in, without the statements within."""
+    found = {}
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.stmt):
+            line = ast.unparse(statement).splitlines()[0]
+            found |= {id(node): line for node in ast.walk(statement)}
+    return found
 
 
 def reached(module: ModuleType, name: str) -> dict[str, FunctionType]:
@@ -76,7 +87,10 @@ def reached(module: ModuleType, name: str) -> dict[str, FunctionType]:
     while wanted:
         function = vars(module).get(wanted.pop())
         if isinstance(function, FunctionType) and function.__name__ not in found:
-            if function.__module__ == module.__name__ and function.__name__ not in PLUMBING:
+            if (
+                function.__module__ == module.__name__
+                and function.__name__ not in PLUMBING
+            ):
                 found[function.__name__] = function
                 wanted += function.__code__.co_names
     return found
@@ -86,8 +100,14 @@ def rebuilt(module: ModuleType, changes: Mapping[str, object]) -> dict[str, obje
     """The module's names, each of its functions calling the changed ones in place of its own."""
     scope = {**vars(module), **changes}
     for name, value in vars(module).items():
-        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and name not in changes:
-            scope[name] = FunctionType(value.__code__, scope, name, value.__defaults__, value.__closure__)
+        if (
+            isinstance(value, FunctionType)
+            and value.__module__ == module.__name__
+            and name not in changes
+        ):
+            scope[name] = FunctionType(
+                value.__code__, scope, name, value.__defaults__, value.__closure__
+            )
             scope[name].__kwdefaults__ = value.__kwdefaults__
     return scope
 
@@ -107,16 +127,28 @@ def _mutable(tree: ast.Module, chosen: Callable[[ast.AST], bool]) -> set[int]:
     """Positions, in ast.walk's order, of the nodes that may change: the statements of the body and what they
     contain, less the docstring and plumbing."""
     (function,) = tree.body
-    body = [node for part in function.body if not _is_docstring(part) for node in ast.walk(part)]
+    body = [
+        node
+        for part in function.body
+        if not _is_docstring(part)
+        for node in ast.walk(part)
+    ]
     inside = {id(node) for top in body if chosen(top) for node in ast.walk(top)}
     plumbing = {
-        id(node) for call in ast.walk(function) if _is_call_of(call, PLUMBING) for node in ast.walk(call)
+        id(node)
+        for call in ast.walk(function)
+        if _is_call_of(call, PLUMBING)
+        for node in ast.walk(call)
     }
     for call in ast.walk(function):
         if _is_call_of(call, CASTS):
             first = {id(node) for node in ast.walk(call.args[0])}
             plumbing |= {id(node) for node in ast.walk(call)} - first
-    return {index for index, node in enumerate(ast.walk(tree)) if id(node) in inside - plumbing}
+    return {
+        index
+        for index, node in enumerate(ast.walk(tree))
+        if id(node) in inside - plumbing
+    }
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -124,7 +156,11 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def _is_call_of(node: ast.AST, names: tuple[str, ...]) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in names
+    )
 
 
 def _replaced(tree: ast.Module, index: int, replacement: ast.AST) -> ast.Module:
@@ -140,7 +176,9 @@ def _change(tree: ast.Module, index: int, replacement: ast.AST) -> str:
     tree = copy.deepcopy(tree)
     target = list(ast.walk(tree))[index]
     parent = _parent(tree, target)
-    if not isinstance(target, (ast.Name, ast.Constant)) or not isinstance(parent, (ast.expr, ast.keyword)):
+    if not isinstance(target, (ast.Name, ast.Constant)) or not isinstance(
+        parent, (ast.expr, ast.keyword)
+    ):
         return f"{ast.unparse(target)} → {ast.unparse(replacement)}"
     before = ast.unparse(parent)
     _put(parent, target, replacement)
@@ -149,7 +187,9 @@ def _change(tree: ast.Module, index: int, replacement: ast.AST) -> str:
 
 def _parent(tree: ast.Module, target: ast.AST) -> ast.AST:
     return next(
-        node for node in ast.walk(tree) if any(child is target for child in ast.iter_child_nodes(node))
+        node
+        for node in ast.walk(tree)
+        if any(child is target for child in ast.iter_child_nodes(node))
     )
 
 
@@ -169,7 +209,9 @@ def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
             yield right
             if not isinstance(op, (ast.Add, ast.Mult)):
                 yield ast.BinOp(right, op, left)
-            yield from (ast.BinOp(left, other(), right) for other in OPPOSITE.get(type(op), ()))
+            yield from (
+                ast.BinOp(left, other(), right) for other in OPPOSITE.get(type(op), ())
+            )
         case ast.UnaryOp(operand=operand):
             yield operand
         case ast.Constant(value=bool(value)):
@@ -179,26 +221,42 @@ def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
         case ast.Constant(value=float(value)):
             yield from (ast.Constant(2 * value), ast.Constant(-value))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            yield from (ast.Compare(left, [other()], [right]) for other in OPPOSITE.get(type(op), ()))
+            yield from (
+                ast.Compare(left, [other()], [right])
+                for other in OPPOSITE.get(type(op), ())
+            )
         case ast.BoolOp(op=op, values=values):
             yield from (ast.BoolOp(other(), values) for other in OPPOSITE[type(op)])
             yield from values
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            yield from (body, orelse, ast.IfExp(ast.UnaryOp(ast.Not(), test), body, orelse))
+            yield from (
+                body,
+                orelse,
+                ast.IfExp(ast.UnaryOp(ast.Not(), test), body, orelse),
+            )
         case ast.If(test=test, body=body, orelse=orelse):
             yield ast.If(ast.UnaryOp(ast.Not(), test), body, orelse)
         case ast.Call():
             yield from _other_calls(node)
         case ast.Return(value=value) if value is not None:
             yield from (ast.Return(other) for other in _other_results(value))
-        case ast.Assign(targets=[ast.Name()] as targets, value=value) if not _is_call_of(value, PLUMBING):
+        case ast.Assign(targets=[ast.Name()] as targets, value=value) if (
+            not _is_call_of(value, PLUMBING)
+        ):
             yield from (ast.Assign(targets, other) for other in _scaled(value))
         case ast.AugAssign(target=target, op=op, value=value):
             yield ast.Assign([target], value)
-            yield from (ast.AugAssign(target, other(), value) for other in OPPOSITE.get(type(op), ()))
+            yield from (
+                ast.AugAssign(target, other(), value)
+                for other in OPPOSITE.get(type(op), ())
+            )
             yield from (ast.AugAssign(target, op, other) for other in _scaled(value))
         case ast.Name(id=name, ctx=ast.Load()):
-            yield from (ast.Name(other, ast.Load()) for other in _names_before(node, tree) if other != name)
+            yield from (
+                ast.Name(other, ast.Load())
+                for other in _names_before(node, tree)
+                if other != name
+            )
 
 
 def _other_calls(call: ast.Call) -> Iterator[ast.expr]:
@@ -206,14 +264,20 @@ def _other_calls(call: ast.Call) -> Iterator[ast.expr]:
     match call.func:
         case ast.Attribute(value=library, attr=name):
             for other in REDUCTIONS.get(name, ()):
-                yield ast.Call(ast.Attribute(library, other, ast.Load()), call.args, call.keywords)
+                yield ast.Call(
+                    ast.Attribute(library, other, ast.Load()), call.args, call.keywords
+                )
     if call.args:
         yield call.args[0]
     if len(call.args) >= 2:
         first, second, *rest = call.args
         yield ast.Call(call.func, [second, first, *rest], call.keywords)
     for dropped in call.keywords:
-        yield ast.Call(call.func, call.args, [keyword for keyword in call.keywords if keyword is not dropped])
+        yield ast.Call(
+            call.func,
+            call.args,
+            [keyword for keyword in call.keywords if keyword is not dropped],
+        )
 
 
 def _other_results(value: ast.expr) -> Iterator[ast.expr]:
@@ -224,7 +288,9 @@ def _other_results(value: ast.expr) -> Iterator[ast.expr]:
     for at, element in enumerate(value.elts):
         others = [*_scaled(element), *(e for e in value.elts if e is not element)]
         for other in others:
-            yield ast.Tuple([*value.elts[:at], other, *value.elts[at + 1 :]], ast.Load())
+            yield ast.Tuple(
+                [*value.elts[:at], other, *value.elts[at + 1 :]], ast.Load()
+            )
         for to in range(at):
             swapped = list(value.elts)
             swapped[at], swapped[to] = swapped[to], swapped[at]

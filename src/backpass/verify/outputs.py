@@ -34,7 +34,9 @@ class Several(NamedTuple):
             xp = namespace(output)
             stop = start + size_of(output.shape)
             part = xp.reshape(dy[start:stop], tuple(output.shape))
-            found.append(part if part.dtype == output.dtype else xp.astype(part, output.dtype))
+            found.append(
+                part if part.dtype == output.dtype else xp.astype(part, output.dtype)
+            )
             start = stop
         return tuple(found)
 
@@ -47,10 +49,16 @@ def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None
     if not isinstance(y, (tuple, list)):
         return y, None
     outputs = tuple(y)
-    joined = tuple(_has_gradient(output) and id(output) not in but for output in outputs)
+    joined = tuple(
+        _has_gradient(output) and id(output) not in but for output in outputs
+    )
     if not any(joined):
-        kinds = ", ".join(type(output).__name__ for output in outputs) or "an empty tuple"
-        raise Malformed(f"forward: expected at least one floating-point array among the outputs; got {kinds}")
+        kinds = (
+            ", ".join(type(output).__name__ for output in outputs) or "an empty tuple"
+        )
+        raise Malformed(
+            f"forward: expected at least one floating-point array among the outputs; got {kinds}"
+        )
     parts = [output for output, kept in zip(outputs, joined, strict=True) if kept]
     xp = namespace(*parts)
     flat = xp.concat([xp.reshape(part, (-1,)) for part in parts])
@@ -61,4 +69,6 @@ def _has_gradient(output: object) -> bool:
     """Whether it is a floating-point array. Complex ones count, because the complex step returns them."""
     if not is_array(output):
         return False
-    return namespace(output).isdtype(output.dtype, ("real floating", "complex floating"))
+    return namespace(output).isdtype(
+        output.dtype, ("real floating", "complex floating")
+    )

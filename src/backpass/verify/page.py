@@ -39,14 +39,20 @@ def report_html(report: Report) -> str:
 
 def summary(report: Report) -> str:
     """``11 passed, 1 not run; the largest error is 0.15 of its tolerance``."""
-    shares = [row.error / row.tolerance for row in report.rows if row.error is not None and row.tolerance]
+    shares = [
+        row.error / row.tolerance
+        for row in report.rows
+        if row.error is not None and row.tolerance
+    ]
     if not report.passed or not shares:
         return report.summary
     return f"{report.summary}; the largest error is {max(shares):.2g} of its tolerance"
 
 
 def _table(report: Report) -> str:
-    quantities = list(dict.fromkeys(row.quantity for row in report.rows if row.quantity not in WHOLE))
+    quantities = list(
+        dict.fromkeys(row.quantity for row in report.rows if row.quantity not in WHOLE)
+    )
     return table.page(
         [_text("error, and tolerance"), *map(_text, quantities)],
         [[_text(method), *_cells(rows, quantities)] for method, rows in _lines(report)],
@@ -61,7 +67,11 @@ def _lines(report: Report) -> Iterator[tuple[str, dict[str, Row]]]:
     lines: list[tuple[str, dict[str, Row]]] = []
     for row in report.rows:
         taken = (*WHOLE, row.quantity)
-        fits = (cells for method, cells in lines if method == row.method and not cells.keys() & set(taken))
+        fits = (
+            cells
+            for method, cells in lines
+            if method == row.method and not cells.keys() & set(taken)
+        )
         cells = None if row.quantity in WHOLE else next(fits, None)
         if cells is None:
             lines.append((row.method, cells := {}))
@@ -85,8 +95,14 @@ def _cell(row: Row, span: str = "") -> table.Cell:
     kind = row.verdict.lower().replace(" ", "-")
     verdict = row.mark if row.verdict == "passed" else f"{row.mark} {row.verdict}"
     verdict = f"<strong>{verdict}</strong>" if row.verdict == "FAILED" else verdict
-    error = "" if row.error is None else "exact" if row.error == 0 else f"{row.error:.1e}"
-    allowed = f' <small class="backpass-tolerance">of {row.tolerance:.0e}</small>' if row.tolerance else ""
+    error = (
+        "" if row.error is None else "exact" if row.error == 0 else f"{row.error:.1e}"
+    )
+    allowed = (
+        f' <small class="backpass-tolerance">of {row.tolerance:.0e}</small>'
+        if row.tolerance
+        else ""
+    )
     shown = " ".join((verdict, error)).strip() + allowed
     return table.Cell(shown, f'class="backpass-{kind}"{span} style="{_LEFT}"')
 
@@ -100,7 +116,9 @@ def _notes(report: Report) -> str:
             names += [] if row.quantity in WHOLE else [row.quantity]
     items = "".join(
         "<li>"
-        + html.escape(", ".join(" ".join((method, *names)) for method, names in of.items()))
+        + html.escape(
+            ", ".join(" ".join((method, *names)) for method, names in of.items())
+        )
         + f": {html.escape(said)}</li>"
         for said, of in notes.items()
     )

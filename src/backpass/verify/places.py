@@ -29,7 +29,8 @@ def structured(mask: np.ndarray) -> str | None:
     for axis in range(mask.ndim):
         along = mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis))
         wanted = np.broadcast_to(
-            np.expand_dims(along, [a for a in range(mask.ndim) if a != axis]), mask.shape
+            np.expand_dims(along, [a for a in range(mask.ndim) if a != axis]),
+            mask.shape,
         )
         if mask.ndim > 1 and not along.all() and (wanted == mask).all():
             return f"axis {axis}, position {', '.join(str(i) for i in np.nonzero(along)[0])}"
@@ -49,13 +50,22 @@ def _triangles(rows: int, columns: int) -> Iterator[tuple[str, np.ndarray]]:
     yield "the entries on and above the diagonal", np.triu(square)
     yield "the entries on and below the diagonal", np.tril(square)
     if (more := columns - rows) and rows + columns <= LARGEST_TRIANGLE:
-        yield "the entries above the diagonal that ends at the lower right", np.triu(square, more + 1)
-        yield "the entries on and below the diagonal that ends at the lower right", np.tril(square, more)
+        yield (
+            "the entries above the diagonal that ends at the lower right",
+            np.triu(square, more + 1),
+        )
+        yield (
+            "the entries on and below the diagonal that ends at the lower right",
+            np.tril(square, more),
+        )
 
 
 def _by_sign(mask: np.ndarray, pair: Pair) -> str | None:
     """``the entries where x < 0``, when there are enough for that to be no chance."""
-    if not EVIDENCE <= mask.size or not EVIDENCE / 4 <= mask.sum() <= mask.size - EVIDENCE / 4:
+    if (
+        not EVIDENCE <= mask.size
+        or not EVIDENCE / 4 <= mask.sum() <= mask.size - EVIDENCE / 4
+    ):
         return None
     for name, value in pair.terms.items():
         if value.shape == mask.shape:
@@ -67,7 +77,9 @@ def _by_sign(mask: np.ndarray, pair: Pair) -> str | None:
 
 def largest_errors(pair: Pair) -> str:
     """The three elements that are most wrong."""
-    worst = np.argsort(-np.abs(pair.difference), axis=None, kind="stable")[: min(3, int(pair.wrong.sum()))]
+    worst = np.argsort(-np.abs(pair.difference), axis=None, kind="stable")[
+        : min(3, int(pair.wrong.sum()))
+    ]
     listed = []
     for flat in worst:
         index = np.unravel_index(flat, pair.reference.shape)

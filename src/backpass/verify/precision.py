@@ -27,7 +27,14 @@ from backpass.interpreters import rounding
 from backpass.verify.autograd import differentiate, differentiate_forward
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import judge_gradient, judge_y
-from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch, to_kind_of, to_numpy
+from backpass.verify.convert import (
+    EPSILON,
+    dtype_name,
+    is_floating,
+    is_torch,
+    to_kind_of,
+    to_numpy,
+)
 from backpass.verify.drawing import generator
 from backpass.verify.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
@@ -36,7 +43,9 @@ NAME = "low precision"
 WIDER = "and in float32"  # what follows it for a subject that does not take float64
 RESOLUTION = 1e-12  # of the float64 reference
 LOW = ("float32", "float16", "bfloat16")
-RANDOM = 1.5  # times the expected root mean square: the most of random errors in 16 bits
+RANDOM = (
+    1.5  # times the expected root mean square: the most of random errors in 16 bits
+)
 EACH = 6  # times the expected error of an element: the most of random errors in float32
 NEIGHBOURS, FEW = 8, 1  # neighbours of inputs of up to MANY elements, and of more
 MANY = 1 << 16
@@ -55,7 +64,9 @@ class Bound:
 
     each: np.ndarray
     words: str
-    rms: float | None = None  # the largest root mean square allowed, if it is tested as well
+    rms: float | None = (
+        None  # the largest root mean square allowed, if it is tested as well
+    )
 
 
 def run(case: Case) -> list[Row]:
@@ -82,7 +93,9 @@ def _rows(case: Case, method: str, dtype: str) -> list[Row]:
 
 def _in_float32(case: Case) -> Case | None:
     """The case with the same numbers as float32 arrays; None if forward or backward does not take them."""
-    inputs = tuple(_as_float32(value) if is_floating(value) else value for value in case.inputs)
+    inputs = tuple(
+        _as_float32(value) if is_floating(value) else value for value in case.inputs
+    )
     wider = replace(case, inputs=inputs, given_dy=case.dy)
     try:
         y, saved = wider.subject.forward(*wider.given())
@@ -115,7 +128,9 @@ def rows_against_float64(
     right = _by_key(case, function)
     if case.subject.stem in ops.STEMS:
         bounds = _computed(case, dtype, world, drawn)
-        vacuous = [key for key in right if (np.abs(right[key]) <= bounds[key].each).all()]
+        vacuous = [
+            key for key in right if (np.abs(right[key]) <= bounds[key].each).all()
+        ]
         if any(right[key].any() for key in vacuous):
             # In operations made of many others the worst case may exceed every element.
             measured = _measured(case, dtype, function, exact, right)
@@ -125,7 +140,15 @@ def rows_against_float64(
     judged = case.differentiable if function is case.operator else case.derived
     found = {"y": y, **{at: got[at] for at in judged}}
     return [
-        _judged(case, method, key, found[key], right[key], bounds[key], f"{dtype} against float64{source}; ")
+        _judged(
+            case,
+            method,
+            key,
+            found[key],
+            right[key],
+            bounds[key],
+            f"{dtype} against float64{source}; ",
+        )
         for key in found
     ]
 
@@ -136,7 +159,11 @@ def _at(case: Case, dtype: str) -> Case:
         return case
 
     def rounded(value: object) -> object:
-        return to_kind_of(value, rounding.rounded(to_numpy(value), dtype)) if is_floating(value) else value
+        return (
+            to_kind_of(value, rounding.rounded(to_numpy(value), dtype))
+            if is_floating(value)
+            else value
+        )
 
     dy = rounding.rounded(case.dy, dtype)
     return replace(case, inputs=tuple(map(rounded, case.inputs)), given_dy=dy)
@@ -157,7 +184,9 @@ def _reference(case: Case) -> tuple[Callable, str, bool]:
     if case.subject.stem in ops.STEMS:
         op = ops.load(case.subject.stem)
         defaults = getattr(op, "FLOAT32_DEFAULTS", {})
-        if unset := {name: value for name, value in defaults.items() if options.get(name) is None}:
+        if unset := {
+            name: value for name, value in defaults.items() if options.get(name) is None
+        }:
             # These defaults follow the dtype: in float64 this would be a different function.
             forward = partial(_value_of, op.forward, **{**options, **unset})
     exact = case.computes_in == "float64"
@@ -178,35 +207,49 @@ def _value_of(forward: Callable, *inputs: object, **options: object) -> object:
 # How far off an element may be.
 
 
-def _computed(case: Case, dtype: str, world: rounding.Namespace | None, drawn: bool) -> dict[Key, Bound]:
+def _computed(
+    case: Case, dtype: str, world: rounding.Namespace | None, drawn: bool
+) -> dict[Key, Bound]:
     """By the operation's own lines on rounding arrays."""
     numpy = not any(map(is_torch, case.arrays))
     world = world or rounding.Namespace(short_sums=numpy, random=drawn)
     op = ops.load(case.subject.stem)
-    y, returned = rounding.run(op, case.float64, case.dy, dtype, case.subject.options, world)
+    y, returned = rounding.run(
+        op, case.float64, case.dy, dtype, case.subject.options, world
+    )
     found: dict[Key, rounding.Array] = {"y": y, **case.by_position(returned)}
     words = "the bound computed from the operation's own lines"
     if not drawn:
         return {key: Bound(array.d, words) for key, array in found.items()}
     if dtype == "float32":
-        return {key: Bound(np.minimum(a.d, EACH * a.p), words) for key, a in found.items()}
+        return {
+            key: Bound(np.minimum(a.d, EACH * a.p), words) for key, a in found.items()
+        }
     return {key: Bound(a.d, words, RANDOM * _rms(a.p)) for key, a in found.items()}
 
 
 def _measured(
-    case: Case, dtype: str, function: Callable, exact: bool, right: dict[Key, np.ndarray]
+    case: Case,
+    dtype: str,
+    function: Callable,
+    exact: bool,
+    right: dict[Key, np.ndarray],
 ) -> dict[Key, Bound]:
     """By what PyTorch does at that dtype, here and at inputs and cotangents a few units in the last place away, and by how
     far the reference moves for half such a unit, as rounding its inputs would move it; in float32, two."""
     operator = bound_operator(case)
     theirs = operator or case.subject.plain_forward
     few = sum(value.size for value in case.float64 if is_array(value)) < MANY
-    neighbours = [_neighbour(case, dtype, at) for at in range(NEIGHBOURS if few else FEW)]
+    neighbours = [
+        _neighbour(case, dtype, at) for at in range(NEIGHBOURS if few else FEW)
+    ]
     by_element = _is_elementwise(case, function, right)
     allowed: dict[Key, list[np.ndarray]] = {key: [] for key in right}
     sizes: dict[Key, list[np.ndarray]] = {key: [] for key in right}
 
-    def add(times: float, got: dict[Key, np.ndarray], wanted: dict[Key, np.ndarray]) -> None:
+    def add(
+        times: float, got: dict[Key, np.ndarray], wanted: dict[Key, np.ndarray]
+    ) -> None:
         for key in right:
             off = np.abs(got[key] - wanted[key])
             if by_element:
@@ -215,7 +258,11 @@ def _measured(
                 sizes[key].append(np.abs(wanted[key])[known])
             else:
                 largest = off.max(initial=0.0)
-                largest = largest if np.isfinite(largest) else off[np.isfinite(off)].max(initial=0.0)
+                largest = (
+                    largest
+                    if np.isfinite(largest)
+                    else off[np.isfinite(off)].max(initial=0.0)
+                )
                 allowed[key].append(np.array([times * largest]))
                 sizes[key].append(np.zeros(1))
 
@@ -234,13 +281,21 @@ def _measured(
         sizes[key].append(np.zeros(1))
     if exact:
         whose = "PyTorch's operator" if operator else "torch autograd"
-        words = f"twice {whose}'s error, the largest of {1 + len(neighbours)} inputs nearby"
+        words = (
+            f"twice {whose}'s error, the largest of {1 + len(neighbours)} inputs nearby"
+        )
     else:
         words = f"without an operator=, twice what {NEARBY} units in the last place of {dtype} inputs change"
     words += ", at elements of that size" if by_element else ""
     return {
         key: Bound(
-            _most(np.concatenate(allowed[key]), np.concatenate(sizes[key]), np.abs(of), by_element, dtype),
+            _most(
+                np.concatenate(allowed[key]),
+                np.concatenate(sizes[key]),
+                np.abs(of),
+                by_element,
+                dtype,
+            ),
             words,
         )
         for key, of in right.items()
@@ -257,12 +312,17 @@ def _owed(case: Case, key: Key, right: np.ndarray, dtype: str) -> float:
         owed = 4 * EPSILON[dtype] * terms**0.5 * float(np.abs(right).max(initial=0.0))
     if key != "y" and bound_operator(case) is None and case.dy.size > 1:
         largest = float(np.abs(right).max(initial=0.0))
-        of_dy = min(4 * EPSILON[dtype] * float(np.abs(case.dy).max(initial=0.0)), CANCELLED * largest)
+        of_dy = min(
+            4 * EPSILON[dtype] * float(np.abs(case.dy).max(initial=0.0)),
+            CANCELLED * largest,
+        )
         owed = max(owed, 4 * EPSILON[dtype] * case.scale(key), of_dy)
     return owed
 
 
-def _by_key(case: Case, function: Callable, dtype: str = "float64") -> dict[Key, np.ndarray]:
+def _by_key(
+    case: Case, function: Callable, dtype: str = "float64"
+) -> dict[Key, np.ndarray]:
     y, gradients = _differentiate(case, function, dtype)
     return {"y": y, **gradients}
 
@@ -274,11 +334,18 @@ def _rms(values: np.ndarray) -> float:
 
 
 def _most(
-    allowed: np.ndarray, sizes: np.ndarray, here: np.ndarray, by_element: bool, dtype: str
+    allowed: np.ndarray,
+    sizes: np.ndarray,
+    here: np.ndarray,
+    by_element: bool,
+    dtype: str,
 ) -> np.ndarray:
     """The largest of what was allowed, ``by_element`` of that at elements at most twice as large as the one ``here``; a unit
     in the last place at least."""
-    least = EPSILON[dtype] * np.where(np.isfinite(here), here, 0.0) + 2 * rounding.TINY[dtype]
+    least = (
+        EPSILON[dtype] * np.where(np.isfinite(here), here, 0.0)
+        + 2 * rounding.TINY[dtype]
+    )
     if not allowed.size:
         return least
     if not by_element:
@@ -289,15 +356,21 @@ def _most(
     return np.maximum(largest[np.maximum(at, 0)], least)
 
 
-def _is_elementwise(case: Case, function: Callable, right: dict[Key, np.ndarray]) -> bool:
+def _is_elementwise(
+    case: Case, function: Callable, right: dict[Key, np.ndarray]
+) -> bool:
     """Whether each element of y and of the gradients is a matter of the elements at its place alone: there none is small
     because large ones cancel, so that a small one has digits to lose."""
     y = right["y"]
     if any(gradient.shape != y.shape for gradient in right.values()) or y.size < 2:
         return False
     half = np.arange(y.size).reshape(y.shape) % 2 == 0
-    _, found = _differentiate(replace(case, given_dy=np.where(half, case.dy, 0.0)), function)
-    return all(np.array_equal(found[at], np.where(half, right[at], 0.0)) for at in found)
+    _, found = _differentiate(
+        replace(case, given_dy=np.where(half, case.dy, 0.0)), function
+    )
+    return all(
+        np.array_equal(found[at], np.where(half, right[at], 0.0)) for at in found
+    )
 
 
 def _neighbour(case: Case, dtype: str, number: int) -> Case:
@@ -309,7 +382,9 @@ def _neighbour(case: Case, dtype: str, number: int) -> Case:
         return rounding.rounded(values * (1 + EPSILON[dtype] * units), dtype)
 
     inputs = tuple(
-        to_kind_of(value, moved(to_numpy(value))) if at in case.differentiable else value
+        to_kind_of(value, moved(to_numpy(value)))
+        if at in case.differentiable
+        else value
         for at, value in enumerate(case.inputs)
     )
     return replace(case, inputs=inputs, given_dy=moved(case.dy))
@@ -333,36 +408,63 @@ def _judged(
     def judge(got: np.ndarray, tolerance: float, how: str) -> Row:
         if key == "y":
             return judge_y(case, method, got, reference, tolerance, how)
-        return judge_gradient(case, method, key, got, reference, tolerance, how, resolution=RESOLUTION)
+        return judge_gradient(
+            case, method, key, got, reference, tolerance, how, resolution=RESOLUTION
+        )
 
     how += allowed.words
     got = np.zeros_like(reference) if got is None else got
     if got.shape != reference.shape or not got.size:
         return judge(got, 0.0, how)
-    bound = allowed.each if key == "y" else np.maximum(allowed.each, RESOLUTION * case.scale(key))
+    bound = (
+        allowed.each
+        if key == "y"
+        else np.maximum(allowed.each, RESOLUTION * case.scale(key))
+    )
     finite = np.isfinite(got) & np.isfinite(reference)
     right = np.where(finite, reference, got)
     with np.errstate(invalid="ignore"):
-        error, size = (np.where(finite, np.abs(of), 0.0) for of in (got - reference, reference))
+        error, size = (
+            np.where(finite, np.abs(of), 0.0) for of in (got - reference, reference)
+        )
     largest = float(size.max()) or 1.0
-    declared_zero = key != "y" and case.subject.input_names[key] in case.subject.zero_gradients
+    declared_zero = (
+        key != "y" and case.subject.input_names[key] in case.subject.zero_gradients
+    )
     if (size <= bound).all() and size.any() and not declared_zero:
-        return judge(right, np.inf, how)  # vacuous, unless NaN or infinite: zeros would pass
+        return judge(
+            right, np.inf, how
+        )  # vacuous, unless NaN or infinite: zeros would pass
 
-    share = np.divide(error, bound, out=np.where(error > 0, np.inf, 0.0), where=bound > 0)
+    share = np.divide(
+        error, bound, out=np.where(error > 0, np.inf, 0.0), where=bound > 0
+    )
     at = np.unravel_index(share.argmax(), share.shape)
-    worst, most = float(error[at] / largest), float(min(bound[at], np.finfo(float).max) / largest)
-    note = f"at worst {share[at]:.2g} of it" + (f", at index {[int(i) for i in at]}" if at else "")
+    worst, most = (
+        float(error[at] / largest),
+        float(min(bound[at], np.finfo(float).max) / largest),
+    )
+    note = f"at worst {share[at]:.2g} of it" + (
+        f", at index {[int(i) for i in at]}" if at else ""
+    )
     failed = not share[at] <= 1
     if allowed.rms is not None and not failed and _rms(error) > allowed.rms:
         failed, worst, most = True, _rms(error) / largest, allowed.rms / largest
         note = f"the root mean square is {worst / most:.2g} times what is allowed"
     how = f"{how}; {note}"
     if failed:
-        seen = 0.0 if declared_zero else min(most, 0.99 * float(error.max()) / largest, 0.99)
+        seen = (
+            0.0
+            if declared_zero
+            else min(most, 0.99 * float(error.max()) / largest, 0.99)
+        )
         row = judge(got, seen, how)
     else:
         row = judge(right, RESOLUTION, how)
-    if row.verdict not in (PASSED, FAILED) or row.error is None or not np.isfinite(row.error):
+    if (
+        row.verdict not in (PASSED, FAILED)
+        or row.error is None
+        or not np.isfinite(row.error)
+    ):
         return row
     return replace(row, error=worst, tolerance=most)

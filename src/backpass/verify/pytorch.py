@@ -23,7 +23,11 @@ def run(case: Case) -> list[Row]:
     operator = bound_operator(case)
     if operator is None:
         stem = case.subject.stem
-        remedy = f"write it in src/backpass/verify/references/{stem}.py" if stem else "give one as operator="
+        remedy = (
+            f"write it in src/backpass/verify/references/{stem}.py"
+            if stem
+            else "give one as operator="
+        )
         raise NotRun(f"no operator to compare with; {remedy}")
     case.require_float64()
     expected_y, expected = differentiate(case, operator)
@@ -31,7 +35,8 @@ def run(case: Case) -> list[Row]:
     tolerance, why = case.tolerance("pytorch", TOLERANCE, WHY)
     rows = [judge_y(case, NAME, y, expected_y, tolerance, why)]
     return rows + [
-        judge_gradient(case, NAME, at, got[at], expected[at], tolerance, why) for at in case.differentiable
+        judge_gradient(case, NAME, at, got[at], expected[at], tolerance, why)
+        for at in case.differentiable
     ]
 
 

@@ -10,7 +10,13 @@ from dataclasses import replace
 import numpy as np
 
 from backpass.verify.evidence import Diagnosis, Pair
-from backpass.verify.places import index_text, largest_errors, number_text, place, structured
+from backpass.verify.places import (
+    index_text,
+    largest_errors,
+    number_text,
+    place,
+    structured,
+)
 from backpass.verify.terms import SIMPLEST, Term, matrix_products, name_number
 
 PAIRS = 240  # this many of the simplest terms are tried in pairs, then all of them, which needs more evidence
@@ -19,7 +25,9 @@ POWERS = (1, 2, 3, -1, -2, -3)  # of a row's number
 LONGEST_AXIS = 256  # along which permutations are looked for
 
 
-def first(hypotheses: Sequence[Callable[[Pair], Diagnosis | None]], pair: Pair) -> Diagnosis | None:
+def first(
+    hypotheses: Sequence[Callable[[Pair], Diagnosis | None]], pair: Pair
+) -> Diagnosis | None:
     """The first diagnosis that holds."""
     tried = pair.clock.within(hypotheses)
     return next((found for hypothesis in tried if (found := hypothesis(pair))), None)
@@ -37,26 +45,46 @@ def missing_sum(pair: Pair) -> Diagnosis | None:
             continue
         which = _axes(axes)
         if pair.explained(pair.reference, summed.reshape(pair.reference.shape)):
-            return Diagnosis("missing sum", f"{pair.shapes}: a sum over {which} is missing")
+            return Diagnosis(
+                "missing sum", f"{pair.shapes}: a sum over {which} is missing"
+            )
         fits = True
-    return Diagnosis("shape", f"{pair.shapes}: summing fits the shape, not the values") if fits else None
+    return (
+        Diagnosis("shape", f"{pair.shapes}: summing fits the shape, not the values")
+        if fits
+        else None
+    )
 
 
 def sum_too_many(pair: Pair) -> Diagnosis | None:
     """Got is the reference summed or averaged over some axes."""
     for axes in _subsets(pair.reference.ndim):
-        for what, value in (("sum", pair.reference.sum(axis=axes)), ("mean", pair.reference.mean(axis=axes))):
-            if value.size == pair.got.size and pair.explained(pair.got, value.reshape(pair.got.shape)):
+        for what, value in (
+            ("sum", pair.reference.sum(axis=axes)),
+            ("mean", pair.reference.mean(axis=axes)),
+        ):
+            if value.size == pair.got.size and pair.explained(
+                pair.got, value.reshape(pair.got.shape)
+            ):
                 which = _axes(axes)
-                return Diagnosis("sum too many", f"{pair.shapes}: got is the reference's {what} over {which}")
+                return Diagnosis(
+                    "sum too many",
+                    f"{pair.shapes}: got is the reference's {what} over {which}",
+                )
     return None
 
 
 def other_shape(pair: Pair) -> Diagnosis | None:
     """Got has the reference's elements, transposed or merely arranged in another shape."""
-    for order in itertools.permutations(range(pair.reference.ndim)) if pair.reference.ndim <= 4 else ():
+    for order in (
+        itertools.permutations(range(pair.reference.ndim))
+        if pair.reference.ndim <= 4
+        else ()
+    ):
         if pair.explained(pair.got, pair.reference.transpose(order)):
-            return Diagnosis("transpose", f"{pair.shapes}: got is the reference transposed")
+            return Diagnosis(
+                "transpose", f"{pair.shapes}: got is the reference transposed"
+            )
     if pair.got.size == pair.reference.size and pair.explained(
         pair.reference, pair.got.reshape(pair.reference.shape)
     ):
@@ -69,17 +97,27 @@ def other_shape(pair: Pair) -> Diagnosis | None:
 
 def zero(pair: Pair) -> Diagnosis | None:
     if not pair.reference.any():
-        return Diagnosis("zero", f"the reference is 0, got is not: {largest_errors(pair)}")
-    return None if pair.got.any() else Diagnosis("zero", "got is 0, the reference is not")
+        return Diagnosis(
+            "zero", f"the reference is 0, got is not: {largest_errors(pair)}"
+        )
+    return (
+        None if pair.got.any() else Diagnosis("zero", "got is 0, the reference is not")
+    )
 
 
 def constant_ratio(pair: Pair) -> Diagnosis | None:
-    ratio = float(np.vdot(pair.reference, pair.got) / np.vdot(pair.reference, pair.reference))
+    ratio = float(
+        np.vdot(pair.reference, pair.got) / np.vdot(pair.reference, pair.reference)
+    )
     named = name_number(ratio, pair.lengths)
-    if named and pair.explained(pair.got, named.value * pair.reference, tried=2 * len(pair.lengths) + 8):
+    if named and pair.explained(
+        pair.got, named.value * pair.reference, tried=2 * len(pair.lengths) + 8
+    ):
         if named.value == -1:
             return Diagnosis("sign", "the sign is wrong: got = −reference")
-        return Diagnosis("constant ratio", f"got = {named.text} × reference{named.note}")
+        return Diagnosis(
+            "constant ratio", f"got = {named.text} × reference{named.note}"
+        )
     if pair.explained(pair.got, ratio * pair.reference, free=1):
         return Diagnosis("constant ratio", f"got = {number_text(ratio, 6)} × reference")
     return None
@@ -95,29 +133,43 @@ def arranged(pair: Pair) -> Diagnosis | None:
     """Transposed, reversed, shifted or permuted along an axis, or summed along it once more."""
     x = pair.reference
     for order in itertools.permutations(range(x.ndim)) if x.ndim <= 4 else ():
-        if order != tuple(range(x.ndim)) and pair.explained(pair.got, x.transpose(order)):
+        if order != tuple(range(x.ndim)) and pair.explained(
+            pair.got, x.transpose(order)
+        ):
             axes = "" if x.ndim == 2 else f" (its axes in the order {list(order)})"
             return Diagnosis("transpose", f"got is the reference transposed{axes}")
     for axis in range(x.ndim):
         order = _permutation(pair, axis)
         if order is not None and pair.explained(pair.got, np.take(x, order, axis)):
-            return Diagnosis("permuted", f"along axis {axis} got is the reference {_how_permuted(order)}")
+            return Diagnosis(
+                "permuted",
+                f"along axis {axis} got is the reference {_how_permuted(order)}",
+            )
     return None
 
 
 def reshaped(pair: Pair) -> Diagnosis | None:
     """Reshaped where two axes should have changed places, as heads and rows do where heads are split or merged."""
     x = pair.reference
-    pieces = [n for n in range(2, x.shape[-1]) if x.shape[-1] % n == 0] if x.ndim >= 2 else []
+    pieces = (
+        [n for n in range(2, x.shape[-1]) if x.shape[-1] % n == 0]
+        if x.ndim >= 2
+        else []
+    )
     tried = math.comb(x.ndim, 2) + len(pieces)
     for one, other in itertools.combinations(range(x.ndim), 2):
-        if pair.explained(pair.got, np.swapaxes(x, one, other).reshape(x.shape), tried=tried):
+        if pair.explained(
+            pair.got, np.swapaxes(x, one, other).reshape(x.shape), tried=tried
+        ):
             return Diagnosis(
-                "reshape", f"got is reshaped where axes {one} and {other} should have changed places"
+                "reshape",
+                f"got is reshaped where axes {one} and {other} should have changed places",
             )
     for n in pieces:
         cut = x.reshape(*x.shape[:-1], n, -1)  # heads side by side
-        if pair.explained(pair.got, np.swapaxes(cut, -3, -2).reshape(x.shape), tried=tried):
+        if pair.explained(
+            pair.got, np.swapaxes(cut, -3, -2).reshape(x.shape), tried=tried
+        ):
             where = f"the {n} pieces of axis {x.ndim - 1} should have changed places with axis {x.ndim - 2}"
             return Diagnosis("reshape", f"got is reshaped where {where}")
     return None
@@ -129,7 +181,10 @@ def summed(pair: Pair) -> Diagnosis | None:
     for axis in range(x.ndim):
         total = np.broadcast_to(x.sum(axis=axis, keepdims=True), x.shape)
         for what, value in (
-            (f"the reference summed over axis {axis}, once for each element along it", total),
+            (
+                f"the reference summed over axis {axis}, once for each element along it",
+                total,
+            ),
             (
                 f"the mean of the reference over axis {axis}, once for each element along it",
                 total / x.shape[axis],
@@ -149,9 +204,19 @@ def one_place(pair: Pair) -> Diagnosis | None:
     """Wrong only at one element, a few slices or the diagonal; the sentence says how it is wrong there."""
     place = structured(pair.wrong)
     triangle = place is not None and place.startswith("the entries")
-    if place is None or pair.wrong.size < 4 or (pair.wrong.mean() > 0.5 and not triangle):
+    if (
+        place is None
+        or pair.wrong.size < 4
+        or (pair.wrong.mean() > 0.5 and not triangle)
+    ):
         return None
-    there = Pair(pair.reference[pair.wrong], pair.got[pair.wrong], pair.terms, None, pair.accuracy)
+    there = Pair(
+        pair.reference[pair.wrong],
+        pair.got[pair.wrong],
+        pair.terms,
+        None,
+        pair.accuracy,
+    )
     how = first((zero, constant_ratio), there)
     if how is None:
         index = tuple(np.argwhere(pair.wrong)[0])
@@ -163,18 +228,29 @@ def one_place(pair: Pair) -> Diagnosis | None:
 def some_zero(pair: Pair) -> Diagnosis | None:
     if pair.got[pair.wrong].any():
         return None
-    return Diagnosis("some zero", f"got is 0, and should not be, at {place(pair.wrong, pair)}")
+    return Diagnosis(
+        "some zero", f"got is 0, and should not be, at {place(pair.wrong, pair)}"
+    )
 
 
 def another_product(pair: Pair) -> Diagnosis | None:
     """Got and the reference are both matrix products of the terms, but not the same."""
     products = list(matrix_products(pair.terms, pair.reference.shape))
     named = [
-        next((text for text, value in products if pair.explained(target, value, tried=len(products))), None)
+        next(
+            (
+                text
+                for text, value in products
+                if pair.explained(target, value, tried=len(products))
+            ),
+            None,
+        )
         for target in (pair.got, pair.reference)
     ]
     return (
-        Diagnosis("another product", "got is {}; the reference is {}".format(*named)) if all(named) else None
+        Diagnosis("another product", "got is {}; the reference is {}".format(*named))
+        if all(named)
+        else None
     )
 
 
@@ -187,13 +263,23 @@ def missing_factor(pair: Pair) -> Diagnosis | None:
         for term, value in zip(single.terms, single.values, strict=True)
         if term.factors <= 2
     ]
-    for term, value in pair.clock.within(sorted(factors, key=lambda entry: entry[0].factors)):
+    for term, value in pair.clock.within(
+        sorted(factors, key=lambda entry: entry[0].factors)
+    ):
         if np.abs(got * value - reference).max() <= pair.allowed:
-            if pair.explained(pair.reference, pair.got * term.value, tried=2 * len(factors)):
-                return Diagnosis("missing factor", f"reference = got × {term}: the factor is missing")
+            if pair.explained(
+                pair.reference, pair.got * term.value, tried=2 * len(factors)
+            ):
+                return Diagnosis(
+                    "missing factor", f"reference = got × {term}: the factor is missing"
+                )
         if np.abs(reference * value - got).max() <= pair.allowed:
-            if pair.explained(pair.got, pair.reference * term.value, tried=2 * len(factors)):
-                return Diagnosis("factor too many", f"got = reference × {term}: one factor too many")
+            if pair.explained(
+                pair.got, pair.reference * term.value, tried=2 * len(factors)
+            ):
+                return Diagnosis(
+                    "factor too many", f"got = reference × {term}: one factor too many"
+                )
     return None
 
 
@@ -223,7 +309,9 @@ def dropped_before(pair: Pair) -> Diagnosis | None:
     ]
     for factor, says in pair.clock.within(factors):
         again = _tried(pair.backward, dy * factor)
-        if again is not None and pair.explained(pair.reference, again, tried=len(factors)):
+        if again is not None and pair.explained(
+            pair.reference, again, tried=len(factors)
+        ):
             return Diagnosis("missing factor", f"reference = backward({says}")
     return None
 
@@ -235,10 +323,16 @@ def _factors(name: str, value: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
     yield more, f"dy × (1 + {name})): the factor 1 + {name} is missing"
     if value.all():
         yield 1 / value, f"dy / {name}): one factor {name} too many"
-        yield more / value, f"dy × (1 + {name}) / {name}): got uses {name} where 1 + {name} is meant"
+        yield (
+            more / value,
+            f"dy × (1 + {name}) / {name}): got uses {name} where 1 + {name} is meant",
+        )
     if more.all():
         yield 1 / more, f"dy / (1 + {name})): one factor 1 + {name} too many"
-        yield value / more, f"dy × {name} / (1 + {name})): got uses 1 + {name} where {name} is meant"
+        yield (
+            value / more,
+            f"dy × {name} / (1 + {name})): got uses 1 + {name} where {name} is meant",
+        )
 
 
 def _broadcasts(value: np.ndarray, shape: tuple[int, ...]) -> bool:
@@ -248,7 +342,9 @@ def _broadcasts(value: np.ndarray, shape: tuple[int, ...]) -> bool:
         return False
 
 
-def _tried(backward: Callable[[np.ndarray], np.ndarray | None], dy: np.ndarray) -> np.ndarray | None:
+def _tried(
+    backward: Callable[[np.ndarray], np.ndarray | None], dy: np.ndarray
+) -> np.ndarray | None:
     try:
         return backward(dy)
     except Exception:
@@ -267,16 +363,29 @@ def one_slice(pair: Pair) -> Diagnosis | None:
             middle = (low + high) // 2
             for start, end in ((low, middle), (middle, high)):
                 part = (start <= along) & (along < end)
-                again = None if pair.clock.over() else _tried(pair.backward, np.where(part, dy, 0.0))
-                if again is not None and pair.explained(pair.got, again, tried=dy.ndim * length):
+                again = (
+                    None
+                    if pair.clock.over()
+                    else _tried(pair.backward, np.where(part, dy, 0.0))
+                )
+                if again is not None and pair.explained(
+                    pair.got, again, tried=dy.ndim * length
+                ):
                     low, high = start, end
                     break
             else:
                 break
         if high - low == 1 < length:
             kept = pair.reference.shape[: axis + 1] == dy.shape[: axis + 1]
-            says = "the rest of dy is not used" if kept else f"the sum over axis {axis} of dy is missing"
-            return Diagnosis("missing sum", f"got = backward(dy at position {low} of axis {axis}): {says}")
+            says = (
+                "the rest of dy is not used"
+                if kept
+                else f"the sum over axis {axis} of dy is missing"
+            )
+            return Diagnosis(
+                "missing sum",
+                f"got = backward(dy at position {low} of axis {axis}): {says}",
+            )
     return None
 
 
@@ -285,7 +394,9 @@ def of_another_input(pair: Pair) -> Diagnosis | None:
     for name, other in pair.others.items():
         for sign, value in (("", other), ("minus ", -other)):
             if pair.explained(pair.got, value, tried=2 * len(pair.others)):
-                return Diagnosis("another gradient", f"got is {sign}the reference of {name}")
+                return Diagnosis(
+                    "another gradient", f"got is {sign}the reference of {name}"
+                )
     return None
 
 
@@ -310,8 +421,12 @@ def missing_term(pair: Pair) -> Diagnosis | None:
         weight = float(np.vdot(value, pair.difference) / np.vdot(value, value))
         named = name_number(weight, pair.lengths)
         exact = named.value if named else weight
-        if pair.explained(pair.difference, exact * value, free=not named, tried=len(pair.dictionary)):
-            return Diagnosis("missing term", f"reference − got = {_weighted(weight, term, pair)}")
+        if pair.explained(
+            pair.difference, exact * value, free=not named, tried=len(pair.dictionary)
+        ):
+            return Diagnosis(
+                "missing term", f"reference − got = {_weighted(weight, term, pair)}"
+            )
     for count in (PAIRS, SIMPLEST):
         for (one, other), weights in pair.clock.within(_pair_fits(pair, count)):
             prediction = weights[0] * one.value + weights[1] * other.value
@@ -319,7 +434,8 @@ def missing_term(pair: Pair) -> Diagnosis | None:
                 first = _weighted(weights[0], one, pair)
                 second = _weighted(abs(weights[1]), other, pair)
                 return Diagnosis(
-                    "missing term", f"reference − got = {first} {'−' if weights[1] < 0 else '+'} {second}"
+                    "missing term",
+                    f"reference − got = {first} {'−' if weights[1] < 0 else '+'} {second}",
                 )
     return _times_powers(pair)
 
@@ -330,7 +446,9 @@ def _times_powers(pair: Pair) -> Diagnosis | None:
     rows = {
         name: row
         for name, row in pair.terms.items()
-        if row.ndim == d.ndim and row.shape == (*d.shape[:-1], 1) != d.shape and row.all()
+        if row.ndim == d.ndim
+        and row.shape == (*d.shape[:-1], 1) != d.shape
+        and row.all()
     }
     terms = pair.dictionary.near(d, 2 * pair.allowed, by_row=True) if rows else []
     tried = len(pair.dictionary) * len(POWERS) ** 2 if rows else 0
@@ -339,22 +457,33 @@ def _times_powers(pair: Pair) -> Diagnosis | None:
         if ratio is None:
             continue
         columns = {power: row.ravel() ** power for power in POWERS}
-        for powers in itertools.chain.from_iterable(itertools.combinations(POWERS, k) for k in (1, 2)):
+        for powers in itertools.chain.from_iterable(
+            itertools.combinations(POWERS, k) for k in (1, 2)
+        ):
             if len(np.unique(row)) <= len(powers):
                 continue  # as many free numbers as there are values to explain
             matrix = np.stack([columns[power] for power in powers], axis=1)
             weights, *_ = np.linalg.lstsq(matrix, ratio.ravel(), rcond=None)
             prediction = (matrix @ weights).reshape(row.shape) * term.value
             if pair.explained(d, prediction, free=len(powers), tried=tried):
-                made = [replace(term, text=f"{_power(name, power)}·{term.text}") for power in powers]
-                parts = [_weighted(weight, one, pair) for weight, one in zip(weights, made, strict=True)]
+                made = [
+                    replace(term, text=f"{_power(name, power)}·{term.text}")
+                    for power in powers
+                ]
+                parts = [
+                    _weighted(weight, one, pair)
+                    for weight, one in zip(weights, made, strict=True)
+                ]
                 return Diagnosis(
-                    "missing term", "reference − got = " + " + ".join(parts).replace("+ −", "− ")
+                    "missing term",
+                    "reference − got = " + " + ".join(parts).replace("+ −", "− "),
                 )
     return None
 
 
-def _weight_of_rows(value: np.ndarray, d: np.ndarray, allowed: float) -> np.ndarray | None:
+def _weight_of_rows(
+    value: np.ndarray, d: np.ndarray, allowed: float
+) -> np.ndarray | None:
     """The term's weight for every row, where these nearly reproduce the difference."""
     size = (value**2).sum(axis=-1, keepdims=True)
     if not size.all():
@@ -369,7 +498,9 @@ def _power(name: str, power: int) -> str:
     return size if power > 0 else f"1/{size}"
 
 
-def _pair_fits(pair: Pair, count: int) -> Iterator[tuple[tuple[Term, Term], np.ndarray]]:
+def _pair_fits(
+    pair: Pair, count: int
+) -> Iterator[tuple[tuple[Term, Term], np.ndarray]]:
     """Pairs of the simplest terms with their least-squares weights, where these nearly reproduce the difference."""
     terms, columns = (found[:count] for found in pair.dictionary.simplest)
     if len(terms) < 2:
@@ -382,12 +513,18 @@ def _pair_fits(pair: Pair, count: int) -> Iterator[tuple[tuple[Term, Term], np.n
         cosines = columns[start : start + CHUNK] @ columns.T
         sines = 1 - cosines**2
         with np.errstate(all="ignore"):
-            explained = (along - along[start : start + CHUNK, None] * cosines) ** 2 / sines
+            explained = (
+                along - along[start : start + CHUNK, None] * cosines
+            ) ** 2 / sines
         unexplained = whole - along[start : start + CHUNK, None] ** 2 - explained
         later = np.arange(len(terms)) > np.arange(start, start + len(cosines))[:, None]
-        for i, j in np.argwhere(later & (sines > 1e-12) & (unexplained <= 1e-6 * whole)):
+        for i, j in np.argwhere(
+            later & (sines > 1e-12) & (unexplained <= 1e-6 * whole)
+        ):
             both = tuple(map(pair.dictionary.made, (terms[start + i], terms[j])))
-            at_sample = np.stack([term.at(pair.dictionary.index) for term in both], axis=1)
+            at_sample = np.stack(
+                [term.at(pair.dictionary.index) for term in both], axis=1
+            )
             weights, *_ = np.linalg.lstsq(at_sample, d, rcond=None)
             if np.abs(at_sample @ weights - d).max() <= pair.allowed:
                 yield both, weights
@@ -407,7 +544,9 @@ def _axes(axes: tuple[int, ...]) -> str:
 
 def _subsets(count: int) -> Iterator[tuple[int, ...]]:
     """Non-empty subsets of the axes, small ones first."""
-    return itertools.chain.from_iterable(itertools.combinations(range(count), k) for k in range(1, count + 1))
+    return itertools.chain.from_iterable(
+        itertools.combinations(range(count), k) for k in range(1, count + 1)
+    )
 
 
 def _permutation(pair: Pair, axis: int) -> list[int] | None:
@@ -415,14 +554,22 @@ def _permutation(pair: Pair, axis: int) -> list[int] | None:
     length = pair.reference.shape[axis]
     if not 1 < length <= LONGEST_AXIS:
         return None
-    rows, ours = (np.moveaxis(a, axis, 0).reshape(length, -1) for a in (pair.reference, pair.got))
+    rows, ours = (
+        np.moveaxis(a, axis, 0).reshape(length, -1) for a in (pair.reference, pair.got)
+    )
     order = []
     for row in ours:
-        same = np.nonzero(np.abs(rows - row).max(axis=1, initial=0.0) <= pair.allowed)[0]
+        same = np.nonzero(np.abs(rows - row).max(axis=1, initial=0.0) <= pair.allowed)[
+            0
+        ]
         if len(same) != 1:
             return None
         order.append(int(same[0]))
-    return order if sorted(order) == list(range(length)) and order != list(range(length)) else None
+    return (
+        order
+        if sorted(order) == list(range(length)) and order != list(range(length))
+        else None
+    )
 
 
 def _how_permuted(order: list[int]) -> str:

@@ -16,7 +16,13 @@ from backpass import table as tables
 from backpass import terminal
 from backpass.verify.page import report_html
 
-PASSED, FAILED, COULD_NOT_RUN, VACUOUS, NOT_RUN = "passed", "FAILED", "could not run", "vacuous", "not run"
+PASSED, FAILED, COULD_NOT_RUN, VACUOUS, NOT_RUN = (
+    "passed",
+    "FAILED",
+    "could not run",
+    "vacuous",
+    "not run",
+)
 _MARKS = {PASSED: "✓", FAILED: "✗", COULD_NOT_RUN: "!", VACUOUS: "○", NOT_RUN: "–"}
 _HEADINGS = ("method", "quantity", "verdict", "error", "tolerance", "how")
 
@@ -59,22 +65,39 @@ class Row:
     @property
     def remark(self) -> str:
         """What a terminal prints besides the row's cells; the reason for a failure is printed below the table."""
-        said = {FAILED: self.how, VACUOUS: self.reason, NOT_RUN: self.reason}.get(self.verdict, "")
+        said = {FAILED: self.how, VACUOUS: self.reason, NOT_RUN: self.reason}.get(
+            self.verdict, ""
+        )
         return "; ".join(filter(None, (said, self.note)))
 
     def to_dict(self) -> dict[str, str | float | None]:
         """The row as plain data; see ``Report.to_dict``."""
-        plain = {name: getattr(self, name) for name in ("method", "quantity", "verdict")}
+        plain = {
+            name: getattr(self, name) for name in ("method", "quantity", "verdict")
+        }
         plain |= {"error": _plain(self.error), "tolerance": _plain(self.tolerance)}
-        plain |= {name: getattr(self, name) for name in ("how", "reason", "note", "raised_at")}
+        plain |= {
+            name: getattr(self, name) for name in ("how", "reason", "note", "raised_at")
+        }
         return plain
 
     def cells(self) -> tuple[str, ...]:
         """The row as text, in the order of the table's headings."""
         verdict = f"{self.mark} {self.verdict}"
-        said = self.reason if self.verdict in (NOT_RUN, VACUOUS, COULD_NOT_RUN) else self.how
+        said = (
+            self.reason
+            if self.verdict in (NOT_RUN, VACUOUS, COULD_NOT_RUN)
+            else self.how
+        )
         how = "; ".join(filter(None, (said, self.note)))
-        return (self.method, self.quantity, verdict, _number(self.error), _number(self.tolerance), how)
+        return (
+            self.method,
+            self.quantity,
+            verdict,
+            _number(self.error),
+            _number(self.tolerance),
+            how,
+        )
 
 
 class VerificationError(AssertionError):
@@ -103,7 +126,12 @@ class Report:
     @property
     def passed(self) -> bool:
         """A row passed for each gradient; no row failed, could not run or was vacuous."""
-        return not (self.unshown or self.failed or self.having(COULD_NOT_RUN) or self.having(VACUOUS))
+        return not (
+            self.unshown
+            or self.failed
+            or self.having(COULD_NOT_RUN)
+            or self.having(VACUOUS)
+        )
 
     @property
     def unshown(self) -> tuple[str, ...]:
@@ -165,7 +193,11 @@ class Report:
             return  # why there is no reference has just been said
         seen = {row.quantity for row in self.rows if row.verdict != NOT_RUN}
         if unseen := [gradient for gradient in self.unshown if gradient not in seen]:
-            yield _MARKS[VACUOUS], f"nothing was shown about {', '.join(unseen)}", _WOULD_HELP
+            yield (
+                _MARKS[VACUOUS],
+                f"nothing was shown about {', '.join(unseen)}",
+                _WOULD_HELP,
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, which JSON can hold; numbers that are not finite are "inf", "-inf" or "nan"."""
@@ -176,7 +208,9 @@ class Report:
             "passed": self.passed,
             "summary": self.summary,
             "rows": [row.to_dict() for row in self.rows],
-            "findings": [{"where": where, "what": what} for where, what in self.findings()],
+            "findings": [
+                {"where": where, "what": what} for where, what in self.findings()
+            ],
         }
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -195,7 +229,10 @@ class Report:
         """
         width = width or terminal.width()
         counts = Counter(row.remark for row in self.rows if row.remark)
-        marks = {remark: f"[{at}]" for at, remark in enumerate((r for r in counts if counts[r] > 1), 1)}
+        marks = {
+            remark: f"[{at}]"
+            for at, remark in enumerate((r for r in counts if counts[r] > 1), 1)
+        }
         found = [f"{mark} {remark}" for remark, mark in marks.items()]
         found += [f"{mark} {where}: {what}" for mark, where, what in self.remarks()]
         return "\n".join(
@@ -248,7 +285,9 @@ def _place(exception: BaseException) -> str:
 def _is_library(filename: str) -> bool:
     parts = Path(filename).parts
     return (
-        "site-packages" in parts or "dist-packages" in parts or filename.startswith(sys.base_prefix + "/lib")
+        "site-packages" in parts
+        or "dist-packages" in parts
+        or filename.startswith(sys.base_prefix + "/lib")
     )
 
 
@@ -257,7 +296,11 @@ def file_shown(filename: str) -> str:
     path = Path(filename)
     if any(part.startswith("ipykernel_") for part in path.parts):
         return "cell"
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
+    return (
+        str(path.relative_to(Path.cwd()))
+        if path.is_relative_to(Path.cwd())
+        else filename
+    )
 
 
 def _plain(value: float | None) -> float | str | None:

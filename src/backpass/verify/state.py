@@ -69,7 +69,15 @@ def _other_inputs(case: Case, change: float = 0.2) -> Case:
         return to_kind_of(value, np.flip(x) * factors)
 
     inputs = tuple(changed(at, value) for at, value in enumerate(case.inputs))
-    return replace(case, inputs=inputs, given_dy=None, explain=False, suspects={}, references={}, drawn=False)
+    return replace(
+        case,
+        inputs=inputs,
+        given_dy=None,
+        explain=False,
+        suspects={},
+        references={},
+        drawn=False,
+    )
 
 
 def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
@@ -79,7 +87,9 @@ def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
         first = _wrong(done.case) if wrong else {}
         if wrong.keys() - first.keys():
             # The same numbers in reverse keep constraints on the inputs, such as rows that sum to 1.
-            same = _wrong(replace(_other_inputs(done.case, 0.0), declared=done.case.computes_in))
+            same = _wrong(
+                replace(_other_inputs(done.case, 0.0), declared=done.case.computes_in)
+            )
             wrong = {at: error for at, error in wrong.items() if at in same}
     except Exception:  # other methods report errors and forwards that are too coarse
         return
@@ -120,7 +130,10 @@ def _unlike_slopes(case: Case, got: dict) -> dict[int, float]:
             slopes.append(float(np.sum(case.dy * change)))
         if got[at] is None or got[at].shape != moved.shape:
             continue
-        error, size = abs(float(np.sum(got[at] * moved)) - slopes[1]), max(map(abs, slopes))
+        error, size = (
+            abs(float(np.sum(got[at] * moved)) - slopes[1]),
+            max(map(abs, slopes)),
+        )
         least = SEEN * case.scale(at) * float(np.linalg.norm(moved))
         if error > max(WRONG * size, 4 * abs(slopes[0] - slopes[1]), least):
             errors[at] = error / size if size else np.inf

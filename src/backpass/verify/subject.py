@@ -88,13 +88,17 @@ def subject(
     text = getattr(op, "SHAPES", None)
     shapes = parse(text) if text else None
     if shapes and count > len(shapes.inputs):
-        raise TypeError(f"inputs: {name} takes {', '.join(map(str, shapes.inputs))}; got {count} arrays")
+        raise TypeError(
+            f"inputs: {name} takes {', '.join(map(str, shapes.inputs))}; got {count} arrays"
+        )
     check_call(name, op.forward, len(shapes.inputs) if shapes else count, options)
 
     def forward(*inputs):
         returned = op.forward(*inputs, **options)
         if not isinstance(returned, tuple) or len(returned) != 2:
-            raise Malformed(f"forward: expected it to return (y, saved); got {type(returned).__name__}")
+            raise Malformed(
+                f"forward: expected it to return (y, saved); got {type(returned).__name__}"
+            )
         y, several = join(returned[0])
         return (y, several._replace(saved=returned[1])) if several else returned
 
@@ -103,7 +107,11 @@ def subject(
             return op.backward(saved.split(dy), saved.saved)
         return op.backward(dy, saved)
 
-    names = tuple(spec.name for spec in shapes.inputs) if shapes else _names(op.forward, count)
+    names = (
+        tuple(spec.name for spec in shapes.inputs)
+        if shapes
+        else _names(op.forward, count)
+    )
     check_names("zero_gradients", zero_gradients, names)
     check_names("constants", constants, names)
     return Subject(
@@ -118,7 +126,8 @@ def subject(
         positive=frozenset(getattr(op, "POSITIVE", ())),
         zero_gradients=frozenset((*getattr(op, "ZERO_GRADIENTS", ()), *zero_gradients)),
         multiples=getattr(op, "MULTIPLES", {}),
-        stateless=isinstance(op, ModuleType) and op.__name__.startswith("backpass.ops."),
+        stateless=isinstance(op, ModuleType)
+        and op.__name__.startswith("backpass.ops."),
         stem=_stem(name, text),
     )
 
@@ -131,18 +140,29 @@ def _stem(name: str, declaration: str | None) -> str | None:
 
 
 def _is_autograd_function(op: object) -> bool:
-    return isinstance(op, type) and any(base.__module__ == "torch.autograd.function" for base in op.__mro__)
+    return isinstance(op, type) and any(
+        base.__module__ == "torch.autograd.function" for base in op.__mro__
+    )
 
 
 def _from_autograd_function(
-    op, count: int, options: dict[str, Any], zero_gradients: Sequence[str], constants: Sequence[str]
+    op,
+    count: int,
+    options: dict[str, Any],
+    zero_gradients: Sequence[str],
+    constants: Sequence[str],
 ) -> Subject:
     if options:
         raise TypeError(
             f"{op.__name__}.apply takes no named options; got {', '.join(options)}: give them in order"
         )
     takes_context = op.setup_context is _base_function().setup_context
-    check_call(op.__name__, partial(op.forward, None) if takes_context else op.forward, count, {})
+    check_call(
+        op.__name__,
+        partial(op.forward, None) if takes_context else op.forward,
+        count,
+        {},
+    )
     names = _names(op.forward, count + takes_context)[takes_context:]
     check_names("zero_gradients", zero_gradients, names)
     check_names("constants", constants, names)
@@ -158,7 +178,9 @@ def _from_autograd_function(
         ]
         returned = _applied(op, leaves, marks_dirty)
         outputs = returned if isinstance(returned, tuple) else (returned,)
-        y, several = join(returned, but=[id(part) for part in outputs if not _requires_grad(part)])
+        y, several = join(
+            returned, but=[id(part) for part in outputs if not _requires_grad(part)]
+        )
         return y.detach(), (y, leaves, several)
 
     def backward(dy, saved):
@@ -173,7 +195,9 @@ def _from_autograd_function(
                 if one is not None
             ]
             y, dy = (list(column) for column in zip(*kept, strict=True))
-        found = iter(torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True))
+        found = iter(
+            torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
+        )
         return tuple(next(found) if _requires_grad(leaf) else None for leaf in leaves)
 
     def plain_forward(*inputs):
@@ -194,7 +218,9 @@ def _from_autograd_function(
         constants=constant,
         zero_gradients=frozenset((*getattr(op, "ZERO_GRADIENTS", ()), *zero_gradients)),
         torch_only=True,
-        frozen=lambda name: _from_autograd_function(op, count, {}, zero_gradients, (*constants, name)),
+        frozen=lambda name: _from_autograd_function(
+            op, count, {}, zero_gradients, (*constants, name)
+        ),
     )
 
 
@@ -203,7 +229,9 @@ def _applied(op: Any, leaves: list, marks_dirty: list[bool]) -> Any:
     import torch
 
     if not marks_dirty:
-        before = [leaf.detach().clone() if _requires_grad(leaf) else None for leaf in leaves]
+        before = [
+            leaf.detach().clone() if _requires_grad(leaf) else None for leaf in leaves
+        ]
         try:
             returned = op.apply(*leaves)
         except RuntimeError as error:
@@ -218,7 +246,9 @@ def _applied(op: Any, leaves: list, marks_dirty: list[bool]) -> Any:
             marks_dirty.append(False)
             return returned
     if marks_dirty[0]:
-        return op.apply(*(leaf.clone() if _requires_grad(leaf) else leaf for leaf in leaves))
+        return op.apply(
+            *(leaf.clone() if _requires_grad(leaf) else leaf for leaf in leaves)
+        )
     return op.apply(*leaves)
 
 
@@ -255,7 +285,11 @@ def _names(function: Callable, count: int) -> tuple[str, ...]:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
+    names = [
+        p.name
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ][:count]
     return (*names, *(f"x{at + 1}" for at in range(len(names), count)))
 
 

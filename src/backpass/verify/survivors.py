@@ -24,7 +24,14 @@ from backpass.verify.progress import Progress
 from backpass.verify.report import NOT_RUN, PASSED, VerificationError, file_shown
 
 # Quick methods first: most changes fall to one comparison of gradients. All are run before a change has survived.
-METHODS_BY_SPEED = ("pytorch", "autograd", "contract", "complex_step", "finite_difference", "symbolic")
+METHODS_BY_SPEED = (
+    "pytorch",
+    "autograd",
+    "contract",
+    "complex_step",
+    "finite_difference",
+    "symbolic",
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,9 @@ class Survey:
         """How many changes were noticed, and how many were not."""
         noticed = self.made - len(self.survivors) - len(self.equivalent)
         counts = [f"{noticed} of {self.made} changes noticed"]
-        counts += [f"{len(self.equivalent)} listed as equivalent"] * bool(self.equivalent)
+        counts += [f"{len(self.equivalent)} listed as equivalent"] * bool(
+            self.equivalent
+        )
         counts += [f"{len(self.survivors)} survived"] * bool(self.survivors)
         return ", ".join(counts)
 
@@ -71,17 +80,27 @@ class Survey:
         lines: list[str] = []
         by_line = itertools.groupby(
             sorted(self.survivors, key=lambda change: (change.file, change.number)),
-            key=lambda change: (change.file, change.number, change.function, change.line),
+            key=lambda change: (
+                change.file,
+                change.number,
+                change.function,
+                change.line,
+            ),
         )
         for (file, number, function, line), survivors in by_line:
             lines += [f"✗ {file}:{number}, in {function}: {line}"]
             lines += [f"    {survivor.change}" for survivor in survivors]
         lines += [f"{'✓' if self.passed else '✗'} {self.name}: {self.summary}"]
-        return "\n".join(part for line in lines for part in terminal.folded(line, terminal.width()))
+        return "\n".join(
+            part for line in lines for part in terminal.folded(line, terminal.width())
+        )
 
 
 def mutate(
-    op: object, test: Callable[[Any], object], *, equivalent: Sequence[Mapping[str, str]] = ()
+    op: object,
+    test: Callable[[Any], object],
+    *,
+    equivalent: Sequence[Mapping[str, str]] = (),
 ) -> Survey:
     """Change one place of ``op``'s backward at a time, and call ``test`` on each changed version.
 
@@ -93,7 +112,9 @@ def mutate(
     it is.
     """
     name = _name(op)
-    listed = {(entry["function"], entry["line"], entry["change"]) for entry in equivalent}
+    listed = {
+        (entry["function"], entry["line"], entry["change"]) for entry in equivalent
+    }
     survivors: list[Change] = []
     made = 0
     with Progress(name) as progress:
@@ -103,8 +124,14 @@ def mutate(
             progress.now(f"change {made}, {len(survivors)} survived")
             if not _raises(test, changed):
                 survivors.append(change)
-    known = [change for change in survivors if (change.function, change.line, change.change) in listed]
-    return Survey(name, made, tuple(c for c in survivors if c not in known), tuple(known))
+    known = [
+        change
+        for change in survivors
+        if (change.function, change.line, change.change) in listed
+    ]
+    return Survey(
+        name, made, tuple(c for c in survivors if c not in known), tuple(known)
+    )
 
 
 def by_check(
@@ -117,9 +144,17 @@ def by_check(
     def test(op: object) -> None:
         for method in methods:
             for inputs, options in drawn:
-                given = copy.deepcopy(tuple(inputs))  # a changed backward may write over them
+                given = copy.deepcopy(
+                    tuple(inputs)
+                )  # a changed backward may write over them
                 report = check(
-                    op, *given, methods=[method], options=options, explain=False, raises=False, **keywords
+                    op,
+                    *given,
+                    methods=[method],
+                    options=options,
+                    explain=False,
+                    raises=False,
+                    **keywords,
                 )
                 if any(row.verdict not in (PASSED, NOT_RUN) for row in report.rows):
                     raise VerificationError(report)
@@ -133,10 +168,17 @@ def changes(op: object) -> Iterator[tuple[Change, object]]:
     module = sys.modules[backward.__module__]
     called = [reached(module, name) for name in backward.__code__.co_names]
     helpers = {name: function for found in called for name, function in found.items()}
-    for function in (backward, *(other for other in helpers.values() if other is not backward)):
+    for function in (
+        backward,
+        *(other for other in helpers.values() if other is not backward),
+    ):
         for mutant in mutants(function):
             scope = compiled(mutant, module, inspect.getclosurevars(function).nonlocals)
-            made = scope["backward"] if function is backward else _compiled_in(scope, backward)
+            made = (
+                scope["backward"]
+                if function is backward
+                else _compiled_in(scope, backward)
+            )
             change = Change(
                 f"{_name(op)}.{function.__name__}".removeprefix("backward."),
                 mutant.line,
@@ -157,7 +199,14 @@ def _unchanged(op: object) -> object:
 def _compiled_in(scope: dict[str, object], function: FunctionType) -> object:
     """The function, with its decorators, compiled from its source to look names up in ``scope``."""
     scope.update(inspect.getclosurevars(function).nonlocals)
-    exec(compile(textwrap.dedent(inspect.getsource(function)), f"<{function.__name__}>", "exec"), scope)
+    exec(
+        compile(
+            textwrap.dedent(inspect.getsource(function)),
+            f"<{function.__name__}>",
+            "exec",
+        ),
+        scope,
+    )
     return scope[function.__name__]
 
 

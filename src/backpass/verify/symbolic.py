@@ -71,7 +71,11 @@ def _both(rows: tuple[Row, ...]) -> Row:
     """One row of those of several shapes: one that fails, else one that passes; a gradient may be 0 at one shape."""
     order = (FAILED, PASSED, VACUOUS)
     first = min(rows, key=lambda row: order.index(row.verdict))
-    return first if len(rows) == 1 else replace(first, how="; and ".join(row.how for row in rows))
+    return (
+        first
+        if len(rows) == 1
+        else replace(first, how="; and ".join(row.how for row in rows))
+    )
 
 
 @dataclass(frozen=True)
@@ -98,14 +102,18 @@ def _regions(case: Case, inputs: tuple[Any, ...]) -> list[_Region]:
             seen.setdefault(difference, set()).add(sign)
         if all(len(signs) == 2 for signs in seen.values()):
             return list(found.values())
-    difference, (sign,) = next((d, signs) for d, signs in seen.items() if len(signs) == 1)
+    difference, (sign,) = next(
+        (d, signs) for d, signs in seen.items() if len(signs) == 1
+    )
     shown = textwrap.shorten(str(difference), 60, placeholder=" …")
     raise NotRun(
         f"a branch went one way only: {shown} {'>' if sign > 0 else '<'} 0 at {POINTS} random points"
     )
 
 
-def _around_a_point(case: Case, inputs: tuple[Any, ...], rng: np.random.Generator) -> _Region:
+def _around_a_point(
+    case: Case, inputs: tuple[Any, ...], rng: np.random.Generator
+) -> _Region:
     import sympy
 
     from backpass.interpreters import symbolic
@@ -118,10 +126,14 @@ def _around_a_point(case: Case, inputs: tuple[Any, ...], rng: np.random.Generato
         gradients = case.by_position(_computed(case, "backward", (dy, saved)))
     y, dy = y.to_numpy(), dy.to_numpy()
     _refuse_if_max_matters(y.flat, session.fresh)
-    loss = sympy.Add(*(sympy.Mul(a, b, evaluate=False) for a, b in zip(dy.flat, y.flat, strict=True)))
+    loss = sympy.Add(
+        *(sympy.Mul(a, b, evaluate=False) for a, b in zip(dy.flat, y.flat, strict=True))
+    )
     expected = _derivatives(loss, {at: inputs[at].to_numpy() for at in case.derived})
     names = zip(case.subject.input_names, inputs, strict=False)
-    terms = {name: value.to_numpy() for name, value in names if isinstance(value, Array)}
+    terms = {
+        name: value.to_numpy() for name, value in names if isinstance(value, Array)
+    }
     return _Region(
         point,
         session.decided,
@@ -135,9 +147,12 @@ def _around_a_point(case: Case, inputs: tuple[Any, ...], rng: np.random.Generato
 def _derivatives(loss: Any, inputs: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
     from backpass.interpreters.derivatives import derivatives
 
-    found = iter(derivatives(loss, [symbol for x in inputs.values() for symbol in x.flat]))
+    found = iter(
+        derivatives(loss, [symbol for x in inputs.values() for symbol in x.flat])
+    )
     return {
-        at: np.array([next(found) for _ in x.flat], dtype=object).reshape(x.shape) for at, x in inputs.items()
+        at: np.array([next(found) for _ in x.flat], dtype=object).reshape(x.shape)
+        for at, x in inputs.items()
     }
 
 
@@ -150,7 +165,9 @@ class _Point(dict):
     def __missing__(self, symbol: Any) -> Any:
         import sympy
 
-        value = sympy.Rational(int(self.rng.standard_normal() * DENOMINATOR), DENOMINATOR)
+        value = sympy.Rational(
+            int(self.rng.standard_normal() * DENOMINATOR), DENOMINATOR
+        )
         self[symbol] = abs(value) if symbol.is_positive else value
         return self[symbol]
 
@@ -161,7 +178,9 @@ def _symbols(case: Case, values: tuple[np.ndarray | None, ...]) -> tuple[Any, ..
 
     return tuple(
         symbolic.array(
-            name := case.subject.input_names[at], value.shape, positive=name in case.subject.positive
+            name := case.subject.input_names[at],
+            value.shape,
+            positive=name in case.subject.positive,
         )
         if is_array(value) and np.issubdtype(value.dtype, np.floating)
         else symbolic.xp.asarray(value)
@@ -186,17 +205,23 @@ def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
         lengths = WITH_PROJECTIONS if "h" in shapes.letters else WITH_HEADS
         return [_drawn(case, {}, lengths[given.get("*") == ()])]
     leading, lengths = DIFFERENT
-    different = _drawn(case, leading, dict(zip(shapes.letters, itertools.cycle(lengths), strict=False)))
+    different = _drawn(
+        case, leading, dict(zip(shapes.letters, itertools.cycle(lengths), strict=False))
+    )
     few = sum(value.size for value in different if value is not None) <= SYMBOLS
     if few and not case.subject.multiples:
         return [different]
-    return [_drawn(case, *run) for run in (TWICE[1:] if given.get("*") == () else TWICE)]
+    return [
+        _drawn(case, *run) for run in (TWICE[1:] if given.get("*") == () else TWICE)
+    ]
 
 
 def structure(case: Case) -> tuple:
     """All that the symbols see of an operation's case: the shapes at which they run, its tokens, its options."""
     seen = [
-        None if value is None else (value.shape, b"" if is_floating(value) else value.tobytes())
+        None
+        if value is None
+        else (value.shape, b"" if is_floating(value) else value.tobytes())
         for values in drawn(case)
         for value in values
     ]
@@ -209,13 +234,24 @@ def _drawn(
     """Inputs of such lengths; of the given ones where these are 0 or 1, or heads, or bound to be a multiple, and less."""
     shapes = case.subject.shapes
     given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
-    groups = {group: () if given.get(group) == () else leading.get(group, ()) for group in DIFFERENT[0]}
-    most = dict(zip(shapes.letters, itertools.cycle(DIFFERENT[1]), strict=False)) | lengths
+    groups = {
+        group: () if given.get(group) == () else leading.get(group, ())
+        for group in DIFFERENT[0]
+    }
+    most = (
+        dict(zip(shapes.letters, itertools.cycle(DIFFERENT[1]), strict=False)) | lengths
+    )
     most = rounded_up(most, case.subject.multiples)
     # Longer than given too, that they differ; but not where options may depend on the length.
-    free = () if case.subject.multiples else [at for at in most if at not in shapes.factors]
+    free = (
+        ()
+        if case.subject.multiples
+        else [at for at in most if at not in shapes.factors]
+    )
     longer = {at: most[at] for at in free if 1 < given.get(at, 0) < most[at]}
-    return draw_like(shapes, case.rng, case.inputs, leading=groups, most=most, lengths=longer)
+    return draw_like(
+        shapes, case.rng, case.inputs, leading=groups, most=most, lengths=longer
+    )
 
 
 def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
@@ -235,29 +271,43 @@ def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
     except Exception as error:
         if case.subject.stem is not None:
             raise
-        raise NotRun(f"{part} does not compute with symbols ({first_line(error)})") from None
+        raise NotRun(
+            f"{part} does not compute with symbols ({first_line(error)})"
+        ) from None
 
 
 def _refuse_if_max_matters(y, fresh) -> None:
     from backpass.interpreters import exact
 
     for symbol in fresh:
-        if not all(exact.is_zero(element.diff(symbol)) for element in y if element.has(symbol)):
-            raise NotRun("y depends on a maximum, and the symbols do not know which input is the largest")
+        if not all(
+            exact.is_zero(element.diff(symbol)) for element in y if element.has(symbol)
+        ):
+            raise NotRun(
+                "y depends on a maximum, and the symbols do not know which input is the largest"
+            )
 
 
 def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
     from backpass.interpreters import exact
 
     quantity = case.quantity(at)
-    where = f", in each of {len(regions)} regions, all branches both ways" if len(regions) > 1 else ""
-    proved = "; ∂y/∂max = 0 proved" if any(region.has_maximum for region in regions) else ""
+    where = (
+        f", in each of {len(regions)} regions, all branches both ways"
+        if len(regions) > 1
+        else ""
+    )
+    proved = (
+        "; ∂y/∂max = 0 proved" if any(region.has_maximum for region in regions) else ""
+    )
     how = f"every element, exactly{where}, at shape {list(x.shape)}{proved}"
     zero = True
     for region in regions:
         expected = region.derivatives[at]
         gradient = region.gradients[at]
-        got = np.zeros(x.shape, dtype=object) if gradient is None else gradient.to_numpy()
+        got = (
+            np.zeros(x.shape, dtype=object) if gradient is None else gradient.to_numpy()
+        )
         if got.shape != x.shape or not all(map(exact.equal, got.flat, expected.flat)):
             if case.explain:
                 says = partial(_explained, got, expected, region)
@@ -266,17 +316,31 @@ def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
         zero = zero and all(map(exact.is_zero, expected.flat))
     if zero and case.subject.input_names[at] not in case.subject.zero_gradients:
         return Row(
-            NAME, quantity, VACUOUS, how=how, reason="the gradient is identically zero, and not declared so"
+            NAME,
+            quantity,
+            VACUOUS,
+            how=how,
+            reason="the gradient is identically zero, and not declared so",
         )
     return Row(NAME, quantity, PASSED, error=0.0, tolerance=0.0, how=how)
 
 
-def _explained(got: np.ndarray, expected: np.ndarray, region: _Region, seconds: float) -> str:
+def _explained(
+    got: np.ndarray, expected: np.ndarray, region: _Region, seconds: float
+) -> str:
     """How it is wrong, judged at the region's point, numbers in place of the symbols."""
     got, expected, *numbers = (
-        _evaluated(array, region.point) for array in (got, expected, *region.terms.values())
+        _evaluated(array, region.point)
+        for array in (got, expected, *region.terms.values())
     )
-    return str(diagnose(expected, got, dict(zip(region.terms, numbers, strict=True)), seconds=seconds))
+    return str(
+        diagnose(
+            expected,
+            got,
+            dict(zip(region.terms, numbers, strict=True)),
+            seconds=seconds,
+        )
+    )
 
 
 def _evaluated(array: np.ndarray, point: dict[Any, Any]) -> np.ndarray:
@@ -292,5 +356,13 @@ def _evaluated(array: np.ndarray, point: dict[Any, Any]) -> np.ndarray:
     known: dict[int, Any] = {}
     for node in nodes:
         arguments = [known[id(argument)] for argument in node.args]
-        known[id(node)] = values[node] if node.is_Symbol else node.func(*arguments) if arguments else node
-    return np.array([float(value) for value in known[id(nodes[-1])]]).reshape(array.shape)
+        known[id(node)] = (
+            values[node]
+            if node.is_Symbol
+            else node.func(*arguments)
+            if arguments
+            else node
+        )
+    return np.array([float(value) for value in known[id(nodes[-1])]]).reshape(
+        array.shape
+    )

@@ -14,12 +14,16 @@ import numpy as np
 
 Item = TypeVar("Item")
 
-LARGEST = 1 << 22  # elements of an array from which terms are built; larger ones are left out
+LARGEST = (
+    1 << 22
+)  # elements of an array from which terms are built; larger ones are left out
 SAMPLE = (
     1 << 11
 )  # entries of the gradient at which terms are tried first; those that fit are tried at all entries
 COLUMNS = 64  # of the last axis among them
-LEADING = 1 << 14  # summands, at most, of a sum over leading axes in which terms times sums are tried
+LEADING = (
+    1 << 14
+)  # summands, at most, of a sum over leading axes in which terms times sums are tried
 MULTIPLICATIONS = 1 << 27  # of a matrix product that is tried
 SUMMED_AT = 24  # entries at which these are tried first
 SIMPLEST = 2000  # terms that are tried in pairs
@@ -54,7 +58,9 @@ class Term:
         if self.shape is None:
             return value
         extra = max(0, value.ndim - len(self.shape))
-        return np.broadcast_to(value.sum(axis=tuple(range(extra))) if extra else value, self.shape)
+        return np.broadcast_to(
+            value.sum(axis=tuple(range(extra))) if extra else value, self.shape
+        )
 
     def at(self, index: tuple[np.ndarray, ...]) -> np.ndarray:
         """The value at some entries of the gradient, computed only there."""
@@ -73,29 +79,47 @@ class Number:
     note: str = ""
 
 
-def name_number(value: float, lengths: Mapping[int, str], accuracy: float = 1e-5) -> Number | None:
+def name_number(
+    value: float, lengths: Mapping[int, str], accuracy: float = 1e-5
+) -> Number | None:
     """The simple number near ``value``: a small integer or fraction, a length, its inverse, its root, a fraction of it."""
     sign = "−" if value < 0 else ""
     size = abs(value)
     for text, number in _FRACTIONS.items():
         if abs(size - number) <= accuracy * number:
             length = round(max(number, 1 / number))
-            note = f" ({length} is {lengths[length]})" if length > 2 and length in lengths else ""
+            note = (
+                f" ({length} is {lengths[length]})"
+                if length > 2 and length in lengths
+                else ""
+            )
             return Number(float(np.copysign(number, value)), sign + text, note)
     for length, whose in lengths.items():
         for text, number in _of_length(length) if length > 1 else ():
             if abs(size - number) <= accuracy * number:
-                return Number(float(np.copysign(number, value)), sign + text, f" ({length} is {whose})")
+                return Number(
+                    float(np.copysign(number, value)),
+                    sign + text,
+                    f" ({length} is {whose})",
+                )
     return _fraction(value, lengths, accuracy)
 
 
-def _fraction(value: float, lengths: Mapping[int, str], accuracy: float) -> Number | None:
+def _fraction(
+    value: float, lengths: Mapping[int, str], accuracy: float
+) -> Number | None:
     """A fraction such as ``3/5`` of two small numbers, one of which is a length."""
     for below in range(2, _LARGEST_PART + 1):
         above = round(abs(value) * below)
-        if 1 < above <= _LARGEST_PART and math.gcd(above, below) == 1 and {above, below} & lengths.keys():
+        if (
+            1 < above <= _LARGEST_PART
+            and math.gcd(above, below) == 1
+            and {above, below} & lengths.keys()
+        ):
             if abs(abs(value) - above / below) <= accuracy * abs(value):
-                note = "; ".join(f"{n} is {lengths[n]}" for n in (above, below) if n in lengths)
+                note = "; ".join(
+                    f"{n} is {lengths[n]}" for n in (above, below) if n in lengths
+                )
                 sign = "−" if value < 0 else ""
                 number = float(np.copysign(above / below, value))
                 return Number(number, f"{sign}{above}/{below}", f" ({note})")
@@ -129,16 +153,29 @@ class Dictionary:
     ) -> None:
         self.shape = shape
         self.over = over
-        self.rows, self.index = _sample(shape, np.ones(shape, dtype=bool) if wrong is None else wrong)
+        self.rows, self.index = _sample(
+            shape, np.ones(shape, dtype=bool) if wrong is None else wrong
+        )
         atoms = _atoms(terms)
         self._products = [*atoms, *_products(atoms)]
-        triples = itertools.combinations_with_replacement(atoms, 3) if math.prod(shape) <= 1 << 16 else ()
+        triples = (
+            itertools.combinations_with_replacement(atoms, 3)
+            if math.prod(shape) <= 1 << 16
+            else ()
+        )
         made = (
-            _product(pair, c) for a, b, c in triples if (pair := _product(a, b)) is not None and not over()
+            _product(pair, c)
+            for a, b, c in triples
+            if (pair := _product(a, b)) is not None and not over()
         )
         self._triples = [term for term in made if term is not None]
         simplest_first = sorted(self._products, key=lambda term: term.factors)
-        self._sums = [total for product in simplest_first if not over(share=0.5) for total in _sums(product)]
+        self._sums = [
+            total
+            for product in simplest_first
+            if not over(share=0.5)
+            for total in _sums(product)
+        ]
 
     @cached_property
     def products(self) -> _Terms:
@@ -156,12 +193,16 @@ class Dictionary:
         return _Terms(self._sums, self.shape, self.index)
 
     def __len__(self) -> int:
-        single = len(self.products.terms) + len(self.triples.terms) + len(self.sums.terms)
+        single = (
+            len(self.products.terms) + len(self.triples.terms) + len(self.sums.terms)
+        )
         return single + len(self._products) * len(self._sums)
 
     def __iter__(self) -> Iterator[Term]:
         """Every term, the simplest first."""
-        return (self.made(entry) for entries, _ in self._by_factors() for entry in entries)
+        return (
+            self.made(entry) for entries, _ in self._by_factors() for entry in entries
+        )
 
     def made(self, entry: tuple[Term, ...]) -> Term:
         """The term that is one, or the product of two."""
@@ -170,14 +211,21 @@ class Dictionary:
     def _by_factors(self) -> Iterator[tuple[list[tuple[Term, ...]], np.ndarray]]:
         """Terms, each as what it is the product of, and their values at the sample, some at a time, the simplest first."""
         singles = self.products, self.triples, self.sums
-        (products, p), (sums, s) = self.products.repeated(self.shape), self.sums.repeated(self.shape)
+        (products, p), (sums, s) = (
+            self.products.repeated(self.shape),
+            self.sums.repeated(self.shape),
+        )
         p_of, s_of = _positions(products), _positions(sums)
         summed = defaultdict(list)
         for term in self._summed():
             summed[term.factors].append(term)
-        for factors in range(1, max([*p_of, *summed], default=0) + max(s_of, default=0) + 1):
+        for factors in range(
+            1, max([*p_of, *summed], default=0) + max(s_of, default=0) + 1
+        ):
             for single in singles:
-                if which := [i for i, term in enumerate(single.terms) if term.factors == factors]:
+                if which := [
+                    i for i, term in enumerate(single.terms) if term.factors == factors
+                ]:
                     yield [(single.terms[i],) for i in which], single.values[which]
             for k in range(1, factors):
                 for i in s_of.get(factors - k, ()):
@@ -208,9 +256,13 @@ class Dictionary:
             size = np.abs(values).max(axis=1)
             usable = (size > 0) & np.isfinite(size)
             values = values[usable] / size[usable, None]
-            largest = np.take_along_axis(values, np.abs(values).argmax(axis=1)[:, None], axis=1)
+            largest = np.take_along_axis(
+                values, np.abs(values).argmax(axis=1)[:, None], axis=1
+            )
             keys = np.round(values * np.sign(largest), 9) + 0.0
-            for term, value, key in zip(itertools.compress(terms, usable), values, keys, strict=True):
+            for term, value, key in zip(
+                itertools.compress(terms, usable), values, keys, strict=True
+            ):
                 if (name := key.tobytes()) not in seen:
                     seen.add(name)
                     found.append(term)
@@ -219,7 +271,9 @@ class Dictionary:
                 break
         return found[:SIMPLEST], np.array(columns[:SIMPLEST])
 
-    def near(self, difference: np.ndarray, allowed: float, *, by_row: bool = False) -> list[Term]:
+    def near(
+        self, difference: np.ndarray, allowed: float, *, by_row: bool = False
+    ) -> list[Term]:
         """Terms of which a multiple, or another multiple in each row, comes within ``allowed`` of the difference at the
         sample; the simplest first."""
         d = difference[self.index].reshape(self.rows if by_row else 1, -1)
@@ -228,12 +282,19 @@ class Dictionary:
         for kind, terms in enumerate((self.products, self.triples, self.sums)):
             if terms.terms and not self.over():
                 values = terms.values.reshape(-1, *d.shape)
-                left = _left(np.vdot(d, d), np.einsum("trc,rc->tr", values, d), (values**2).sum(axis=2))
+                left = _left(
+                    np.vdot(d, d),
+                    np.einsum("trc,rc->tr", values, d),
+                    (values**2).sum(axis=2),
+                )
                 close = [terms.terms[i] for i in np.nonzero(left <= most)[0]]
                 found += [(term.factors, kind, term) for term in close]
         found += [(term.factors, 3, term) for term in self._near_scaled(d, most)]
         if not by_row:
-            found += [(term.factors, 3, term) for term in self._near_summed(difference, allowed)]
+            found += [
+                (term.factors, 3, term)
+                for term in self._near_summed(difference, allowed)
+            ]
         return [term for *_, term in sorted(found, key=lambda entry: entry[:2])]
 
     def _near_scaled(self, d: np.ndarray, most: float) -> Iterator[Term]:
@@ -246,7 +307,9 @@ class Dictionary:
         left = np.zeros((len(sums), len(products)))
         for row, target in enumerate(d):
             along = s[:, row] @ (p[:, row] * target).T
-            left += _left(target @ target, along, s[:, row] ** 2 @ (p[:, row] ** 2).T, rows=False)
+            left += _left(
+                target @ target, along, s[:, row] ** 2 @ (p[:, row] ** 2).T, rows=False
+            )
         for i, j in np.argwhere(left <= most):
             if made := self._scaled(products[j], sums[i]):
                 yield made
@@ -256,14 +319,25 @@ class Dictionary:
         index = tuple(axis[:: max(1, len(axis) // SUMMED_AT)] for axis in self.index)
         d = np.ravel(difference[index])
         most = d.size * allowed**2 + 1e-12 * (d @ d)
-        by_shape = (_grouped(terms, lambda term: term.own_shape) for terms in (self._products, self._sums))
-        for (a, products), (b, sums) in itertools.product(*(terms.items() for terms in by_shape)):
+        by_shape = (
+            _grouped(terms, lambda term: term.own_shape)
+            for terms in (self._products, self._sums)
+        )
+        for (a, products), (b, sums) in itertools.product(
+            *(terms.items() for terms in by_shape)
+        ):
             full = _summed_shape(a, b, self.shape)
             if full is None or self.over():
                 continue
-            along, size = np.zeros((len(sums), len(products))), np.zeros((len(sums), len(products)))
+            along, size = (
+                np.zeros((len(sums), len(products))),
+                np.zeros((len(sums), len(products))),
+            )
             for entry in range(len(d)):
-                at = (*(slice(None),) * (len(full) - len(self.shape)), *(axis[entry] for axis in index))
+                at = (
+                    *(slice(None),) * (len(full) - len(self.shape)),
+                    *(axis[entry] for axis in index),
+                )
                 p, s = (
                     np.array([np.ravel(_product_at(term, full, at)) for term in terms])
                     for terms in (products, sums)
@@ -283,17 +357,25 @@ class Dictionary:
 class _Terms:
     """Those terms that fit the gradient's shape, and their values at a sample of its entries."""
 
-    def __init__(self, terms: list[Term], shape: tuple[int, ...], index: tuple[np.ndarray, ...]) -> None:
+    def __init__(
+        self, terms: list[Term], shape: tuple[int, ...], index: tuple[np.ndarray, ...]
+    ) -> None:
         self.terms = [made for term in terms if (made := _fit(term, shape))]
         self.values = np.array([term.at(index) for term in self.terms])
 
     def repeated(self, shape: tuple[int, ...]) -> tuple[list[Term], np.ndarray]:
         """Those that are not summed over leading axes."""
-        which = [i for i, term in enumerate(self.terms) if len(term.own_shape) <= len(shape)]
-        return [self.terms[i] for i in which], self.values[which] if which else self.values[:0]
+        which = [
+            i for i, term in enumerate(self.terms) if len(term.own_shape) <= len(shape)
+        ]
+        return [self.terms[i] for i in which], self.values[
+            which
+        ] if which else self.values[:0]
 
 
-def _left(whole: float, along: np.ndarray, size: np.ndarray, rows: bool = True) -> np.ndarray:
+def _left(
+    whole: float, along: np.ndarray, size: np.ndarray, rows: bool = True
+) -> np.ndarray:
     """The square of what a multiple of a term leaves of the difference; of rows, each with its multiple, in sum."""
     with np.errstate(all="ignore"):
         explained = np.where(size > 0, along**2 / size, -np.inf)
@@ -301,15 +383,23 @@ def _left(whole: float, along: np.ndarray, size: np.ndarray, rows: bool = True) 
     return np.where(np.isfinite(left), left, np.inf)
 
 
-def _sample(shape: tuple[int, ...], wrong: np.ndarray) -> tuple[int, tuple[np.ndarray, ...]]:
+def _sample(
+    shape: tuple[int, ...], wrong: np.ndarray
+) -> tuple[int, tuple[np.ndarray, ...]]:
     """Entries of a few rows and columns, as many of them as wrong ones as there are, evenly spread: how many rows, and
     the index of the entries, row by row."""
     if not shape:
         return 1, ()
     wrong = wrong.reshape(-1, shape[-1])
-    columns = _spread(wrong.any(axis=0), COLUMNS if wrong.size > SAMPLE and len(wrong) > 1 else SAMPLE)
-    rows = _spread(wrong[:, columns].any(axis=1), max(1, SAMPLE // max(1, len(columns))))
-    return len(rows), np.unravel_index((rows[:, None] * shape[-1] + columns).ravel(), shape)
+    columns = _spread(
+        wrong.any(axis=0), COLUMNS if wrong.size > SAMPLE and len(wrong) > 1 else SAMPLE
+    )
+    rows = _spread(
+        wrong[:, columns].any(axis=1), max(1, SAMPLE // max(1, len(columns)))
+    )
+    return len(rows), np.unravel_index(
+        (rows[:, None] * shape[-1] + columns).ravel(), shape
+    )
 
 
 def _spread(wrong: np.ndarray, count: int) -> np.ndarray:
@@ -346,12 +436,18 @@ def matrix_products(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Products of two terms, each as it is or transposed, that have the shape; leading axes as they are, or
     merged."""
-    matrices = {name: value for name, value in terms.items() if value.ndim >= 2 and value.size <= LARGEST}
+    matrices = {
+        name: value
+        for name, value in terms.items()
+        if value.ndim >= 2 and value.size <= LARGEST
+    }
     for (one, a), (other, b) in itertools.permutations(matrices.items(), 2):
         for merge in (False, True) if max(a.ndim, b.ndim) > 2 else (False,):
             if merge:
                 a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
-            for (left, p), (right, q) in itertools.product(_orientations(one, a), _orientations(other, b)):
+            for (left, p), (right, q) in itertools.product(
+                _orientations(one, a), _orientations(other, b)
+            ):
                 batch = _broadcast(p.shape[:-2], q.shape[:-2])
                 if (
                     p.shape[-1] == q.shape[-2]
@@ -362,7 +458,9 @@ def matrix_products(
                         yield f"{left} @ {right}", p @ q
 
 
-def _orientations(name: str, value: np.ndarray) -> tuple[tuple[str, np.ndarray], tuple[str, np.ndarray]]:
+def _orientations(
+    name: str, value: np.ndarray
+) -> tuple[tuple[str, np.ndarray], tuple[str, np.ndarray]]:
     return (name, value), (f"{name}ᵀ", value.mT)
 
 
@@ -380,7 +478,12 @@ def _product(one: Term, other: Term) -> Term | None:
         text = other.text + one.text[1:]
     else:
         text = f"{one.text}²" if one is other else f"{one.text}·{other.text}"
-    return Term(text, one.note + other.note, one.factors + other.factors, (*one.parts, *other.parts))
+    return Term(
+        text,
+        one.note + other.note,
+        one.factors + other.factors,
+        (*one.parts, *other.parts),
+    )
 
 
 def _sums(term: Term) -> Iterator[Term]:
@@ -388,27 +491,37 @@ def _sums(term: Term) -> Iterator[Term]:
     value = term.value if axes else None
     for axis in axes:
         total = value.sum(axis=axis, keepdims=True)
-        yield Term(f"Σ({term.text})", f" (Σ over axis {axis})", term.factors + 1, (total,))
+        yield Term(
+            f"Σ({term.text})", f" (Σ over axis {axis})", term.factors + 1, (total,)
+        )
 
 
 def _fit(term: Term, shape: tuple[int, ...]) -> Term | None:
     """The term in the gradient's shape: repeated along axes it lacks, summed over leading ones too many."""
     own = term.own_shape
     extra = max(0, len(own) - len(shape))
-    if any(n not in (1, m) for n, m in zip(own[extra:][::-1], shape[::-1], strict=False)):
+    if any(
+        n not in (1, m) for n, m in zip(own[extra:][::-1], shape[::-1], strict=False)
+    ):
         return None
     if any(n != 1 for n in own[:extra]):
         text = f"Σ({term.text})" if "Σ" not in term.text else term.text
         note = term.note or " (Σ over the leading axes)"
-        return replace(term, text=text, note=note, factors=term.factors + 1, shape=shape)
+        return replace(
+            term, text=text, note=note, factors=term.factors + 1, shape=shape
+        )
     return replace(term, shape=shape)
 
 
-def _summed_shape(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...] | None:
+def _summed_shape(
+    a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
     """Of a product of arrays of two shapes that has leading axes too many: these, then the gradient's; None of another."""
     own = _broadcast(a, b)
     extra = 0 if own is None else len(own) - len(shape)
-    if extra <= 0 or any(n not in (1, m) for n, m in zip(own[extra:], shape, strict=True)):
+    if extra <= 0 or any(
+        n not in (1, m) for n, m in zip(own[extra:], shape, strict=True)
+    ):
         return None
     return (*own[:extra], *shape) if math.prod(own[:extra]) <= LEADING else None
 
@@ -421,7 +534,9 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
         return None
 
 
-def _grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Hashable, list[Item]]:
+def _grouped(
+    items: Iterable[Item], key: Callable[[Item], Hashable]
+) -> dict[Hashable, list[Item]]:
     found = defaultdict(list)
     for item in items:
         found[key(item)].append(item)
@@ -434,5 +549,8 @@ def _positions(terms: list[Term]) -> dict[int, list[int]]:
 
 
 def _product_at(term: Term, full: tuple[int, ...], at: tuple) -> np.ndarray:
-    parts = (part if part.shape == full else np.broadcast_to(part, full) for part in term.parts)
+    parts = (
+        part if part.shape == full else np.broadcast_to(part, full)
+        for part in term.parts
+    )
     return math.prod(part[at] for part in parts)

@@ -28,16 +28,24 @@ def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
     except Exception:
         return
     for says, changed in _changed(saved, names):
-        yield from _called(case, at, says, lambda changed=changed: case.subject.backward(dy, changed))
+        yield from _called(
+            case, at, says, lambda changed=changed: case.subject.backward(dy, changed)
+        )
     yield from _called(
-        case, at, "backward(saved, dy): its arguments are exchanged", lambda: case.subject.backward(saved, dy)
+        case,
+        at,
+        "backward(saved, dy): its arguments are exchanged",
+        lambda: case.subject.backward(saved, dy),
     )
 
 
 def _changed(saved: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Descriptions, and ``saved`` with one or two of its arrays changed."""
     for name, value in names.items():
-        yield f"backward with {name} negated: its sign is wrong", _with(saved, {name: -value})
+        yield (
+            f"backward with {name} negated: its sign is wrong",
+            _with(saved, {name: -value}),
+        )
     for (one, a), (other, b) in itertools.combinations(names.items(), 2):
         if tuple(a.shape) == tuple(b.shape):
             says = f"backward with {one} and {other} exchanged"
@@ -63,7 +71,9 @@ def _with(saved: Any, new: dict[str, Any]) -> Any:
     if hasattr(saved, "_replace"):
         return saved._replace(**new)
     if isinstance(saved, (tuple, list)):
-        return type(saved)(new.get(f"saved[{i}]", value) for i, value in enumerate(saved))
+        return type(saved)(
+            new.get(f"saved[{i}]", value) for i, value in enumerate(saved)
+        )
     if is_floating(saved):
         return new["saved"]
     changed = copy.copy(saved)
@@ -72,7 +82,9 @@ def _with(saved: Any, new: dict[str, Any]) -> Any:
     return changed
 
 
-def _called(case: Case, at: int, says: str, backward: Callable[[], Any]) -> Iterator[tuple[str, np.ndarray]]:
+def _called(
+    case: Case, at: int, says: str, backward: Callable[[], Any]
+) -> Iterator[tuple[str, np.ndarray]]:
     try:
         with np.errstate(all="ignore"):
             gradient = case.by_input(backward())[at]

@@ -14,13 +14,22 @@ import numpy as np
 from backpass.arrays import is_array
 from backpass.verify import precision, pytorch
 from backpass.verify.case import Case, first_line
-from backpass.verify.convert import is_floating, is_torch, to_kind_of, to_numpy, to_torch
+from backpass.verify.convert import (
+    is_floating,
+    is_torch,
+    to_kind_of,
+    to_numpy,
+    to_torch,
+)
 from backpass.verify.drawing import VARYING, generator
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 
 NAME = "varied inputs"
 LONGER = 37  # added to a length: odd, so that the sum is not a multiple of a block
-ROWS, ROW = 256 + LONGER, 1024 + LONGER  # beyond the blocks into which kernels cut the rows, and one row
+ROWS, ROW = (
+    256 + LONGER,
+    1024 + LONGER,
+)  # beyond the blocks into which kernels cut the rows, and one row
 TIMES = 20
 DEEPER = "one more leading axis"
 MOST = 1 << 20  # elements of an input at most
@@ -51,13 +60,19 @@ class _Variation:
 
 def varied(case: Case, rows_of: RowsOf) -> list[Row]:
     """The rows of every variation: one, or one for each wrong quantity. ``rows_of(case, methods)`` runs methods."""
-    return [row for variation in _variations(case) for row in _rows(case, variation, rows_of)]
+    return [
+        row
+        for variation in _variations(case)
+        for row in _rows(case, variation, rows_of)
+    ]
 
 
 def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
     refused = ""
     for inputs in variation.tries:
-        other = replace(case, inputs=inputs, given_dy=None, suspects={}, references={}, drawn=False)
+        other = replace(
+            case, inputs=inputs, given_dy=None, suspects={}, references={}, drawn=False
+        )
         try:
             y = other.y_as_given
         except Exception as error:
@@ -70,7 +85,9 @@ def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
         yield Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {refused}")
         return
     found = rows_of(other, variation.methods)
-    if not any(row.quantity in _gradients(other) and row.verdict != NOT_RUN for row in found):
+    if not any(
+        row.quantity in _gradients(other) and row.verdict != NOT_RUN for row in found
+    ):
         found += rows_of(other, variation.otherwise)
     yield from _summary(variation.what, found, other)
 
@@ -79,14 +96,23 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
     """One row if nothing is wrong; otherwise one for each wrong quantity, of the first method that found it."""
     wrong: dict[str, Row] = {}
     for row in found:
-        refused = row.verdict == COULD_NOT_RUN and row.method in OPERATORS  # the operator need not take them
+        refused = (
+            row.verdict == COULD_NOT_RUN and row.method in OPERATORS
+        )  # the operator need not take them
         if row.verdict in (FAILED, COULD_NOT_RUN) and not refused:
             wrong.setdefault(row.quantity, row)
-    if wrong.keys() & {"y"}:  # forward and the operator differ there, so their gradients may too
+    if wrong.keys() & {
+        "y"
+    }:  # forward and the operator differ there, so their gradients may too
         wrong = {"y": wrong["y"]}
     raised = [row.reason for row in wrong.values() if row.verdict == COULD_NOT_RUN]
     if what == DEEPER and len(raised) == len(wrong) > 0:  # nothing wrong is returned
-        yield Row(NAME, "", NOT_RUN, reason=f"{what}: forward takes it, backward does not ({raised[0]})")
+        yield Row(
+            NAME,
+            "",
+            NOT_RUN,
+            reason=f"{what}: forward takes it, backward does not ({raised[0]})",
+        )
         return
     for quantity, row in wrong.items():
         reason = row.reason
@@ -96,10 +122,19 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
         yield replace(row, method=NAME, reason=shown, how=what)
     if wrong:
         return
-    shown = [row for row in found if row.verdict == PASSED and row.quantity in _gradients(case)]
+    shown = [
+        row
+        for row in found
+        if row.verdict == PASSED and row.quantity in _gradients(case)
+    ]
     if not shown:
         reasons = dict.fromkeys(row.reason for row in found if row.reason)
-        yield Row(NAME, "", NOT_RUN, reason=f"{what}: {'; '.join(reasons) or 'no method applies'}")
+        yield Row(
+            NAME,
+            "",
+            NOT_RUN,
+            reason=f"{what}: {'; '.join(reasons) or 'no method applies'}",
+        )
         return
     worst = max(shown, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
     methods = ", ".join(dict.fromkeys(row.method for row in shown))
@@ -118,32 +153,55 @@ def _variations(case: Case) -> Iterator[_Variation]:
 
     most = max(case.float64[at].ndim for at in arrays)
     deepest = [at for at in arrays if case.float64[at].ndim == most]
-    yield _Variation(DEEPER, tuple(draw.deeper(some) for some in (deepest, [first], arrays)))
+    yield _Variation(
+        DEEPER, tuple(draw.deeper(some) for some in (deepest, [first], arrays))
+    )
 
     for length, places in draw.lengths().items():
         inputs = dict.fromkeys(at for at, _ in places)
         for alone in inputs if len(inputs) > 1 else ():
             changed = [place for place in places if place[0] == alone]
-            what = f"{draw.name(alone)}'s length changed from {length}, the others' kept"
-            one = _Variation(what, tuple(draw.resized(changed, other) for other in (length + 3, length - 1)))
+            what = (
+                f"{draw.name(alone)}'s length changed from {length}, the others' kept"
+            )
+            one = _Variation(
+                what,
+                tuple(
+                    draw.resized(changed, other) for other in (length + 3, length - 1)
+                ),
+            )
             if _takes(case, one.tries[0]):  # most lengths have to be equal
                 yield one
         last = any(axis == case.float64[at].ndim - 1 for at, axis in places)
         longer = ROW if last else ROWS
         if length < longer and draw.most_elements(places, longer) <= MOST:
-            yield _Variation(f"length {longer} in place of {length}", (draw.resized(places, longer),))
+            yield _Variation(
+                f"length {longer} in place of {length}", (draw.resized(places, longer),)
+            )
 
-    yield _Variation(f"{draw.name(first)} × {TIMES}", (draw.replaced(first, x * TIMES),))
+    yield _Variation(
+        f"{draw.name(first)} × {TIMES}", (draw.replaced(first, x * TIMES),)
+    )
     if x.ndim and x.shape[0] > 1:
         zero = x.copy()
         zero.reshape(-1, x.shape[-1])[0] = 0.0
-        yield _Variation(f"a row of zeros in {draw.name(first)}", (draw.replaced(first, zero),))
+        yield _Variation(
+            f"a row of zeros in {draw.name(first)}", (draw.replaced(first, zero),)
+        )
     tied = np.where(np.isfinite(x), np.round(2 * x) / 2, x)
-    yield _Variation(f"ties in {draw.name(first)}", (draw.replaced(first, tied),), DIFFERENCES, ())
-    if x.ndim > 1 and (rows := draw.lengths().get(x.shape[0])) and draw.most_elements(rows, ROWS) <= MOST:
+    yield _Variation(
+        f"ties in {draw.name(first)}", (draw.replaced(first, tied),), DIFFERENCES, ()
+    )
+    if (
+        x.ndim > 1
+        and (rows := draw.lengths().get(x.shape[0]))
+        and draw.most_elements(rows, ROWS) <= MOST
+    ):
         low = "bfloat16" if is_torch(case.inputs[first]) else "float16"
         many = draw.resized(rows, ROWS)
-        yield _Variation(f"{ROWS} rows of {low}", (draw.of_dtype(many, low),), ("precision",), ())
+        yield _Variation(
+            f"{ROWS} rows of {low}", (draw.of_dtype(many, low),), ("precision",), ()
+        )
 
 
 def _takes(case: Case, inputs: Inputs) -> bool:
@@ -182,7 +240,9 @@ class _Draw:
             at: self._like(at, self._shape(at, places, length))
             for at in dict.fromkeys(at for at, _ in places)
         }
-        return tuple(changed.get(at, value) for at, value in enumerate(self.case.inputs))
+        return tuple(
+            changed.get(at, value) for at, value in enumerate(self.case.inputs)
+        )
 
     def deeper(self, positions: Sequence[int]) -> Inputs:
         """The inputs, those at ``positions`` with one more leading axis."""
@@ -197,25 +257,40 @@ class _Draw:
 
     def of_dtype(self, inputs: Inputs, dtype: str) -> Inputs:
         if dtype == "float16":
-            return tuple(value.astype(np.float16) if is_floating(value) else value for value in inputs)
+            return tuple(
+                value.astype(np.float16) if is_floating(value) else value
+                for value in inputs
+            )
         import torch
 
         return tuple(
-            to_torch(value, self.case.device, torch.bfloat16) if is_floating(value) else value
+            to_torch(value, self.case.device, torch.bfloat16)
+            if is_floating(value)
+            else value
             for value in inputs
         )
 
-    def _shape(self, at: int, places: Sequence[tuple[int, int]], length: int) -> tuple[int, ...]:
+    def _shape(
+        self, at: int, places: Sequence[tuple[int, int]], length: int
+    ) -> tuple[int, ...]:
         shape = self.case.inputs[at].shape
-        return tuple(length if (at, axis) in places else old for axis, old in enumerate(shape))
+        return tuple(
+            length if (at, axis) in places else old for axis, old in enumerate(shape)
+        )
 
     def _like(self, at: int, shape: tuple[int, ...]) -> object:
         given = self.case.inputs[at]
         own = to_numpy(given).ravel()
         count = int(np.prod(shape))
         if not is_floating(given) and np.array_equal(np.sort(own), np.arange(own.size)):
-            values = self.rng.permutation(count).reshape(shape)  # every place once, as before
-        elif not is_floating(given) and own.size > 2 and (np.diff(own.astype(float)) >= 0).all():
+            values = self.rng.permutation(count).reshape(
+                shape
+            )  # every place once, as before
+        elif (
+            not is_floating(given)
+            and own.size > 2
+            and (np.diff(own.astype(float)) >= 0).all()
+        ):
             values = np.sort(self.rng.choice(own, count)).reshape(shape)  # offsets, say
         else:
             values = self.rng.choice(own, shape)

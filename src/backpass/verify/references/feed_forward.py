@@ -11,5 +11,7 @@ def operator(x, w_up, w_down, b_up, b_down, w_gate, b_gate, *, activation="gelu"
     elif activation == "relu":
         a = functional.relu(u)
     else:
-        a = functional.gelu(u, approximate="tanh" if activation == "gelu_tanh" else "none")
+        a = functional.gelu(
+            u, approximate="tanh" if activation == "gelu_tanh" else "none"
+        )
     return functional.linear(a, w_down.mT, b_down)
