@@ -21,11 +21,11 @@ from backpass import arrays, ops
 from backpass.ops import _heads, _tiling
 from backpass.verify import METHODS, cases
 from backpass.verify.case import Case, NotRun
+from backpass.verify.methods.symbolic import structure
 from backpass.verify.mutation import CASTS, Mutant, compiled, mutants, reached, rebuilt
 from backpass.verify.report import FAILED
 from backpass.verify.subject import subject
 from backpass.verify.survivors import METHODS_BY_SPEED
-from backpass.verify.symbolic import structure
 
 FOLDER = Path(__file__).parent / "equivalent_mutants"
 LISTED = [

@@ -8,7 +8,7 @@ import pytest
 
 from backpass.ops import linear, matmul, softmax
 from backpass.verify import check, diagnose
-from backpass.verify.terms import Dictionary
+from backpass.verify.diagnosis.terms import Dictionary
 
 RNG = np.random.default_rng(11)
 X = RNG.standard_normal((3, 5))

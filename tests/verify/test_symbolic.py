@@ -12,8 +12,8 @@ from backpass.ops import linear
 from backpass.shapes import parse
 from backpass.verify import cases, check
 from backpass.verify.case import Case
+from backpass.verify.methods.symbolic import drawn
 from backpass.verify.subject import subject
-from backpass.verify.symbolic import drawn
 
 WITHOUT_SYMBOLS = ("dropout",)  # random numbers, which symbols do not have
 

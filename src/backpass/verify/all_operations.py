@@ -10,10 +10,10 @@ import numpy as np
 from backpass import ops, terminal
 from backpass import table as tables
 from backpass.table import Cell
-from backpass.verify import symbolic
 from backpass.verify.case import Case
 from backpass.verify.checking import METHODS, check
 from backpass.verify.drawing import cases
+from backpass.verify.methods import symbolic
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, VACUOUS, Report, Row
 from backpass.verify.subject import subject
 

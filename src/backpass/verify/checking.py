@@ -8,16 +8,6 @@ from dataclasses import replace
 from types import ModuleType
 
 from backpass.arrays import Array, is_array
-from backpass.verify import (
-    autograd,
-    complex_step,
-    contract,
-    finite_difference,
-    kernel,
-    precision,
-    pytorch,
-    symbolic,
-)
 from backpass.verify.arguments import (
     check_conventions,
     check_inputs,
@@ -32,6 +22,16 @@ from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.convert import EPSILON, dtype_name, is_torch
 from backpass.verify.directional import SLOPES_DIFFER
 from backpass.verify.drawing import INPUTS, draw, generator, options_for
+from backpass.verify.methods import (
+    autograd,
+    complex_step,
+    contract,
+    finite_difference,
+    kernel,
+    precision,
+    pytorch,
+    symbolic,
+)
 from backpass.verify.outputs import Malformed
 from backpass.verify.progress import Progress
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, Report, Row

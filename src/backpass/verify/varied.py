@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from backpass.arrays import is_array
-from backpass.verify import precision, pytorch
 from backpass.verify.case import Case, first_line
 from backpass.verify.convert import (
     is_floating,
@@ -22,6 +21,7 @@ from backpass.verify.convert import (
     to_torch,
 )
 from backpass.verify.drawing import VARYING, generator
+from backpass.verify.methods import precision, pytorch
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 
 NAME = "varied inputs"

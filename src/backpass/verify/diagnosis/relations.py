@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from backpass.verify.evidence import Diagnosis, Pair
-from backpass.verify.places import (
+from backpass.verify.diagnosis.evidence import Diagnosis, Pair
+from backpass.verify.diagnosis.places import (
     index_text,
     largest_errors,
     number_text,
     place,
     structured,
 )
-from backpass.verify.terms import SIMPLEST, Term, matrix_products, name_number
+from backpass.verify.diagnosis.terms import SIMPLEST, Term, matrix_products, name_number
 
 PAIRS = 240  # this many of the simplest terms are tried in pairs, then all of them, which needs more evidence
 CHUNK = 256  # terms compared with all others at once

@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from backpass.arrays import Array, is_array
-from backpass.verify.autograd import differentiate
 from backpass.verify.case import Case, NotRun, named_arrays
 from backpass.verify.convert import dtype_name, is_torch, to_numpy, to_torch
 from backpass.verify.drawing import draw_like
 from backpass.verify.memory import Run, another_call, other_strides
-from backpass.verify.pytorch import bound_operator
+from backpass.verify.methods.autograd import differentiate
+from backpass.verify.methods.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
 from backpass.verify.state import state_faults
 

@@ -13,8 +13,8 @@ import numpy as np
 from backpass.arrays import is_array
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.directional import rows
-from backpass.verify.finite_difference import first_difference
 from backpass.verify.magnitude import farthest, largest
+from backpass.verify.methods.finite_difference import first_difference
 from backpass.verify.report import Row
 
 NAME = "complex step"

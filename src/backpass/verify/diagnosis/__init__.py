@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from backpass.arrays import Array
-from backpass.verify import relations
 from backpass.verify.convert import to_numpy
-from backpass.verify.evidence import Clock, Diagnosis, Pair
-from backpass.verify.places import largest_errors, place
+from backpass.verify.diagnosis import relations
+from backpass.verify.diagnosis.evidence import Clock, Diagnosis, Pair
+from backpass.verify.diagnosis.places import largest_errors, place
 
 _OF_OTHER_SHAPE = (
     relations.of_another_input,

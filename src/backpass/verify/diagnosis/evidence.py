@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from backpass.verify.terms import Dictionary
+from backpass.verify.diagnosis.terms import Dictionary
 
 Item = TypeVar("Item")
 EVIDENCE = 20  # bits wanted beyond the logarithm of the number of hypotheses tried

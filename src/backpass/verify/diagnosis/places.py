@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from backpass.verify.evidence import EVIDENCE, Pair
+from backpass.verify.diagnosis.evidence import EVIDENCE, Pair
 
 LARGEST_TRIANGLE = 4096  # rows and columns
 

@@ -18,8 +18,8 @@ from backpass.verify.convert import (
     to_numpy,
     to_torch,
 )
-from backpass.verify.finite_difference import first_difference
 from backpass.verify.magnitude import largest, within
+from backpass.verify.methods.finite_difference import first_difference
 from backpass.verify.outputs import join
 from backpass.verify.report import FAILED, NOT_RUN, Row
 

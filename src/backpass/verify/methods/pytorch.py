@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from backpass.arrays import Array
 from backpass.verify import references
-from backpass.verify.autograd import by_hand, differentiate
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import judge_gradient, judge_y
+from backpass.verify.methods.autograd import by_hand, differentiate
 from backpass.verify.report import Row
 
 NAME = "PyTorch's operator"

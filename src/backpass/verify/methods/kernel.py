@@ -11,7 +11,7 @@ from backpass.interpreters import rounding
 from backpass.verify.case import Case, NotRun
 from backpass.verify.convert import to_kind_of, to_numpy, to_torch
 from backpass.verify.drawing import draw_like
-from backpass.verify.precision import LOW, rows_against_float64
+from backpass.verify.methods.precision import LOW, rows_against_float64
 from backpass.verify.report import FAILED, Row
 
 NAME = "Triton kernel"

@@ -24,7 +24,6 @@ import numpy as np
 from backpass import ops
 from backpass.arrays import Array, is_array
 from backpass.interpreters import rounding
-from backpass.verify.autograd import differentiate, differentiate_forward
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import judge_gradient, judge_y
 from backpass.verify.convert import (
@@ -36,7 +35,8 @@ from backpass.verify.convert import (
     to_numpy,
 )
 from backpass.verify.drawing import generator
-from backpass.verify.pytorch import bound_operator
+from backpass.verify.methods.autograd import differentiate, differentiate_forward
+from backpass.verify.methods.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
 
 NAME = "low precision"
