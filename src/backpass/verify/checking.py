@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 
 from backpass.arrays import Array, is_array
+from backpass.verify.allocation import memory_kept
 from backpass.verify.arguments import (
     check_conventions,
     check_inputs,
@@ -136,7 +138,8 @@ def check(
     )
     if dy is not None:
         _ = case.dy  # refused here if its shape is not y's
-    with Progress(under_test.name) as progress:
+    elements = sum(math.prod(value.shape) for value in case.arrays)
+    with memory_kept(elements), Progress(under_test.name) as progress:
         rows = [row for name in chosen for row in _run(name, case, progress)]
         if vary:
             rows += varied(
