@@ -179,3 +179,44 @@ def test_is_fast_on_small_expressions() -> None:
     start = time.process_time()
     assert all(exact.equal(left, right) for left, right in cases)
     assert time.process_time() - start < 3.0, "300 comparisons took longer than 10 ms each"
+
+
+class TestDefinitions:
+    """Symbols that stand for others: the answer is that of the expanded expressions."""
+
+    X, Y, S, T = sympy.symbols("x y s t", real=True)
+    POSITIVE = sympy.Symbol("p", positive=True)
+
+    def world(self, **definitions):
+        by_symbol = {sympy.Symbol(name, real=True): value for name, value in definitions.items()}
+
+        def expand(value):
+            while any(symbol in by_symbol for symbol in value.free_symbols):
+                value = value.xreplace(by_symbol)
+            return value
+
+        return exact.Definitions(by_symbol.get, expand)
+
+    @pytest.mark.parametrize(
+        ("definitions", "a", "b", "same"),
+        [
+            ({"s": X + Y}, S**2, X**2 + 2 * X * Y + Y**2, True),
+            ({"s": X + Y}, S**2, X**2 + Y**2, False),
+            ({"s": X * T, "t": Y + 1}, S, X * Y + X, True),  # through two definitions
+            ({"s": X + Y}, sympy.exp(S), sympy.exp(X) * sympy.exp(Y), True),
+            ({"s": sympy.exp(X)}, sympy.log(S), X, True),  # by the form of the argument
+            ({"s": sympy.log(POSITIVE)}, sympy.exp(2 * S), POSITIVE**2, True),
+            ({"s": 1 + 2 * X + X**2}, sympy.sqrt(S), 1 + X, False),
+            ({"s": POSITIVE**2}, sympy.sqrt(S), POSITIVE, True),
+            ({"s": sympy.sqrt(1 + X**2)}, S**2, 1 + X**2, True),
+            ({"s": X + Y}, sympy.cos(S), sympy.cos(X) * sympy.cos(Y) - sympy.sin(X) * sympy.sin(Y), True),
+            ({"s": sympy.S.Zero, "t": X}, S * T, sympy.S.Zero, True),
+            ({"s": abs(X), "t": abs(X)}, S, T, True),  # no image in the field, but the same once expanded
+        ],
+    )
+    def test_as_if_expanded(self, definitions, a, b, same):
+        assert self.world(**definitions).equal(a, b) is same
+
+    def test_what_divides_by_zero_everywhere_is_refused(self):
+        with pytest.raises(exact.NotRepresentable):
+            self.world(s=self.X, t=self.X).equal(1 / (self.S - self.T), self.Y)

@@ -45,6 +45,7 @@ class Calculus:
         self._symbols: dict[sympy.Expr, list[sympy.Symbol]] = {}
         self._maxima: dict[tuple, sympy.Symbol] = {}
         self._slopes: set[sympy.Symbol] = set()  # the unknown derivatives of maxima
+        self.definitions = exact.Definitions(self.definition, self.expand)
 
     @cached_property
     def outputs(self) -> list[Variable]:
@@ -173,7 +174,7 @@ class Calculus:
         """A derivative, which must not depend on those of the maxima."""
         slopes = value.free_symbols & self._slopes
         for slope in slopes:
-            if not exact.is_zero(self.expand(sympy.diff(value, slope))):
+            if not self.definitions.is_zero(sympy.diff(value, slope)):
                 raise Unreadable(
                     "a maximum may not be ignored here: the derivative depends on it"
                 )

@@ -187,30 +187,21 @@ def _difference(
     expression: Expression, above: Value, here: Value, evaluator: Evaluator
 ) -> tuple[int, ...] | None:
     try:
-        return difference(above, here, evaluator)
+        return difference(above, here, evaluator.calculus.definitions)
     except exact.NotRepresentable as error:
         raise Unreadable(
             f"equality cannot be decided here: {error}", expression.part
         ) from error
 
 
-def difference(a: Value, b: Value, evaluator: Evaluator) -> tuple[int, ...] | None:
+def difference(
+    a: Value, b: Value, definitions: exact.Definitions
+) -> tuple[int, ...] | None:
     """The first element (zero-based) in which two values differ, () for two numbers; None when they are equal."""
     if not isinstance(a, np.ndarray):
-        return None if _equal(a, b, evaluator) else ()
-    return next(
-        (
-            place
-            for place in np.ndindex(a.shape)
-            if not _equal(a[place], b[place], evaluator)
-        ),
-        None,
-    )
-
-
-def _equal(a: sympy.Expr, b: sympy.Expr, evaluator: Evaluator) -> bool:
-    expand = evaluator.calculus.expand
-    return exact.equal(a, b) if a == b else exact.equal(expand(a), expand(b))
+        return None if definitions.equal(a, b) else ()
+    places = np.ndindex(a.shape)
+    return next((at for at in places if not definitions.equal(a[at], b[at])), None)
 
 
 def report(mistake: Mistake, evaluator: Evaluator) -> str:

@@ -196,7 +196,7 @@ def _same_value(derivation: Derivation, flip: Flip) -> bool:
             )
             if (
                 before.shape != after.shape
-                or difference(before, after, evaluator) is not None
+                or difference(before, after, evaluator.calculus.definitions) is not None
             ):
                 return False
     return True

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
-from backpass.derivation.calculus import Indices, Value
+from backpass.derivation.calculus import Calculus, Indices, Value
 from backpass.derivation.check import Chain, difference
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Scope, Variable
 from backpass.derivation.parse import DerivationError
+from backpass.interpreters import exact
 from backpass.shapes import is_product, letters_of
 
 
@@ -178,7 +179,7 @@ class Operation:
         of what forward saved, its own."""
         calculus = evaluator.calculus
         marks = {
-            calculus.element(variable, at): int(
+            calculus.element(variable, at): sympy.Integer(
                 at[-1] == self._chosen(variable, evaluator)[at[:-1]]
             )
             for variable in (self.inputs[name] for name in self.integers)
@@ -250,24 +251,37 @@ class Operation:
     ) -> None:
         derived = np.ravel(np.asarray(derived, dtype=object))
         computed = np.ravel(returned.to_numpy())
-        if self.marks:
-            expand = evaluator.calculus.expand
-            derived = np.array(
-                [expand(element).subs(self.marks) for element in derived], dtype=object
-            )
         if derived.shape != computed.shape:
             raise DerivationError(
                 f"{what} has {derived.size} elements, {function} returns {computed.size}"
             )
-        place = difference(derived, computed, evaluator)
+        definitions = self._definitions(evaluator.calculus)
+        place = difference(derived, computed, definitions)
         if place is not None:
             sizes = ", ".join(
                 f"{side} = {size}" for side, size in evaluator.sizes.items()
             )
+            of_derived = derived[place]
+            if self.marks:
+                of_derived = definitions.expand(of_derived)
             raise DerivationError(
                 f"{what} is not what {function} returns\n  at {sizes}, element {place[0] + 1}:\n"
-                f"    derived:  {derived[place]}\n    returned: {computed[place]}"
+                f"    derived:  {of_derived}\n    returned: {computed[place]}"
             )
+
+    def _definitions(self, calculus: Calculus) -> exact.Definitions:
+        """Equality where marks stand for their numbers."""
+        if not self.marks:
+            return calculus.definitions
+
+        def definition_of(symbol: sympy.Symbol) -> sympy.Expr | None:
+            defined = calculus.definition(symbol)
+            return self.marks.get(symbol) if defined is None else defined
+
+        def expand(value: sympy.Expr) -> sympy.Expr:
+            return calculus.expand(value).subs(self.marks)
+
+        return exact.Definitions(definition_of, expand)
 
 
 def _sides(variable: Variable) -> tuple[str, ...]:

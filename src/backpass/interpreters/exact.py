@@ -53,7 +53,8 @@ sub-expression.
 from __future__ import annotations
 
 import hashlib
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import cache, cached_property, lru_cache, partial
 
 import sympy
 from sympy.functions.elementary.hyperbolic import HyperbolicFunction
@@ -97,10 +98,15 @@ def equal(a, b) -> bool:
         if a.has(sympy.nan, sympy.zoo):
             raise NotRepresentable(a, "it divides by 0 everywhere")
         return True
-    needed = ROOT_POINTS if _has_unsure_root(a) or _has_unsure_root(b) else POINTS
+    is_unsure = _has_unsure_root(a) or _has_unsure_root(b)
+    return _agree(a, b, _point, ROOT_POINTS if is_unsure else POINTS)
+
+
+def _agree(a, b, point_of: Callable[[int], _MainPoint], needed: int) -> bool:
+    """Whether two expressions have the same value at so many points as are needed."""
     agreed = 0
     for draw in range(MAX_DRAWS):
-        point = _point(draw)
+        point = point_of(draw)
         try:
             if point.value(a) != point.value(b):
                 return False
@@ -115,6 +121,56 @@ def equal(a, b) -> bool:
     )
 
 
+def _none(symbol: sympy.Symbol) -> None:
+    """Every symbol stands for itself."""
+
+
+class Definitions:
+    """Equality of expressions whose symbols stand for others.
+
+    ``definition_of(symbol)`` is what a symbol stands for, or None if it stands for itself.
+    ``expand(expr)`` replaces every such symbol. Evaluating definitions takes less than
+    expanding them, so only what goes by its argument's form is expanded.
+    """
+
+    def __init__(
+        self,
+        definition_of: Callable[[sympy.Symbol], sympy.Expr | None],
+        expand: Callable[[sympy.Expr], sympy.Expr],
+    ) -> None:
+        self.definition_of, self.expand = definition_of, expand
+        self._goes_by_form = lru_cache(maxsize=MEMORY)(self._has_root_or_log)
+        self._point = cache(partial(_MainPoint, definition_of=definition_of))
+
+    def is_zero(self, expr: sympy.Expr) -> bool:
+        """Whether an expression is zero wherever it is defined. Raises `NotRepresentable`."""
+        return self.equal(expr, sympy.S.Zero)
+
+    def equal(self, a: sympy.Expr, b: sympy.Expr) -> bool:
+        """Whether two expressions are equal wherever both are defined. Raises `NotRepresentable`."""
+        if a == b:
+            return equal(a, b)
+        if not (self._goes_by_form(a) or self._goes_by_form(b)):
+            try:
+                return _agree(a, b, self._point, POINTS)
+            except NotRepresentable:
+                pass  # it may cancel when it is expanded
+        return equal(self.expand(a), self.expand(b))
+
+    def _has_root_or_log(self, expr: sympy.Expr) -> bool:
+        if expr.is_Symbol and (definition := self.definition_of(expr)) is not None:
+            return self._goes_by_form(definition)
+        if isinstance(expr, sympy.log | sympy.cos | sympy.sin):
+            return True
+        if expr.is_Pow and not expr.exp.is_Integer:
+            used = map(self.definition_of, expr.base.free_symbols)
+            if any(found is not None for found in used) or not _is_square_everywhere(
+                expr.base
+            ):
+                return True
+        return any(map(self._goes_by_form, expr.args))
+
+
 @cache
 def _point(draw: int) -> _MainPoint:
     return _MainPoint(draw)
@@ -123,8 +179,8 @@ def _point(draw: int) -> _MainPoint:
 class _Point:
     """A random point over the field of `prime` elements, and the values of expressions there, remembered."""
 
-    def __init__(self, prime: int, seed: str) -> None:
-        self.prime, self.seed = prime, seed
+    def __init__(self, prime: int, seed: str, definition_of=_none) -> None:
+        self.prime, self.seed, self.definition_of = prime, seed, definition_of
         self.squares = (
             prime - 1
         ) // 2  # the number of non-zero squares; odd, as prime ≡ 3 (mod 4)
@@ -162,6 +218,8 @@ class _Point:
                 product = product * self.value(factor) % self.prime
             return product
         if expr.is_Symbol:
+            if (definition := self.definition_of(expr)) is not None:
+                return self.value(definition)
             value = self.random(_identity(expr))
             return value * value % self.prime if expr.is_positive else value
         if expr.is_Rational:
@@ -280,14 +338,21 @@ class _Point:
 class _MainPoint(_Point):
     """A point modulo P, with its points modulo Q for the exponents, and modulo R for the angles."""
 
-    def __init__(self, draw: int) -> None:
-        super().__init__(P, f"main {draw}")
-        self.exponent_points = [
-            _ExponentPoint(Q, f"exponent {draw} {t}") for t in range(EXPONENT_POINTS)
-        ]
-        self.angle_points = [
-            _ExponentPoint(R, f"angle {draw} {t}") for t in range(EXPONENT_POINTS)
-        ]
+    def __init__(self, draw: int, definition_of=_none) -> None:
+        super().__init__(P, f"main {draw}", definition_of)
+        self.draw = draw
+
+    @cached_property
+    def exponent_points(self) -> list[_ExponentPoint]:
+        return self._points(Q, "exponent")
+
+    @cached_property
+    def angle_points(self) -> list[_ExponentPoint]:
+        return self._points(R, "angle")
+
+    def _points(self, prime: int, what: str) -> list[_ExponentPoint]:
+        seeds = (f"{what} {self.draw} {t}" for t in range(EXPONENT_POINTS))
+        return [_ExponentPoint(prime, seed, self.definition_of) for seed in seeds]
 
     def exp(self, expr) -> int:
         exponent = expr.args[0] if expr.args else sympy.S.One
@@ -332,8 +397,8 @@ class _ExponentPoint(_Point):
     """A point for exponents or angles, with its weight. No transcendental functions; roots of numbers and positive symbols
     only."""
 
-    def __init__(self, prime: int, seed: str) -> None:
-        super().__init__(prime, seed)
+    def __init__(self, prime: int, seed: str, definition_of) -> None:
+        super().__init__(prime, seed, definition_of)
         self.weight = self.random("weight")
 
     def root(self, expr, value: int, exponent) -> int:
