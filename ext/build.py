@@ -23,6 +23,7 @@ from pathlib import Path
 
 import nbformat
 import yaml
+from forked_kernels import ForkedKernelManager, preload, stop
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn, JupyterCacheAbstract
 from myst_nb.core.read import read_myst_markdown_notebook
@@ -65,6 +66,12 @@ def read_notebook(path: Path) -> nbformat.NotebookNode | None:
     return read_myst_markdown_notebook(text, path=path, add_source_map=True)
 
 
+def imported_by(notebook: nbformat.NotebookNode) -> set[str]:
+    """The packages that the cells import by name."""
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    return set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE))
+
+
 def execute(notebook: nbformat.NotebookNode) -> tuple[float, str]:
     """Run every cell, in a folder of its own; return seconds, and what failed ("" when nothing did)."""
     start, current, failure = time.perf_counter(), 0, ""
@@ -73,9 +80,10 @@ def execute(notebook: nbformat.NotebookNode) -> tuple[float, str]:
         nonlocal current
         current = cell_index
 
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
+    with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w+") as log:
         client = NotebookClient(
             notebook,
+            kernel_manager_class=ForkedKernelManager,
             kernel_name="python3",
             timeout=CELL_TIMEOUT,
             record_timing=False,  # it would change the metadata, by which results are found again
@@ -111,6 +119,7 @@ def execute_chapters(book: Path, names: list[str], cache: JupyterCacheAbstract) 
         except KeyError:
             stale[name] = notebook
 
+    preload(name for notebook in stale.values() for name in imported_by(notebook))
     failures = 0
     with ThreadPoolExecutor(WORKERS) as pool:
         runs = {pool.submit(execute, notebook): name for name, notebook in stale.items()}
@@ -129,6 +138,7 @@ def execute_chapters(book: Path, names: list[str], cache: JupyterCacheAbstract) 
                     stale[name], str(book / f"{name}.md"), data={"execution_seconds": seconds}
                 )
                 cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+    stop()
     return failures
 
 

@@ -75,6 +75,25 @@ def test_failing_cell_fails_each_time_and_is_named(book):
     assert "mended" in page(book)
 
 
+def test_a_kernel_that_dies_is_named_with_what_it_said(book):
+    write_page(book, "import os\nos.system('echo last words >&2')\nos._exit(3)")
+    result = build(book)
+    assert result.returncode == 1
+    assert "page.md, line 21, code cell 2: the kernel died" in result.stderr and "last words" in result.stderr
+
+
+def test_each_chapter_runs_in_a_process_of_its_own(book):
+    """Kernels are forked, but not from each other, nor does a cell see more of the build than its imports."""
+    (book / "_toc.yml").write_text(
+        "format: jb-book\nroot: intro\nchapters:\n  - file: page\n  - file: other\n"
+    )
+    code = "import sys, torch\nassert 'build' not in sys.modules and not hasattr(torch, 'mark')\ntorch.mark = 'left'; torch.mark"
+    write_page(book, code)
+    (book / "other.md").write_text((book / "page.md").read_text() + "\nAnother page.\n")
+    assert build(book, WORKERS="1").returncode == 0
+    assert "left" in page(book)
+
+
 @pytest.mark.parametrize(
     ("code", "text", "complaint"),
     [

@@ -1,0 +1,92 @@
+"""Kernels forked from one process that has already imported what the chapters import, so that each starts at once.
+
+Importing PyTorch, SymPy and Matplotlib takes four seconds; thirty chapters would do it thirty times. Each kernel is still a
+process of its own. Only Linux forks; elsewhere kernels start as usual.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterable
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning import LocalProvisioner
+
+HEAVY = {"matplotlib", "sympy", "torch"}  # these alone are imported beforehand
+NEEDED = ("ipykernel.kernelapp", "jupyter_cache", "myst_nb", "nbclient")  # by the kernel, and by build.py
+
+CAN_FORK = sys.platform == "linux"
+_forked = multiprocessing.get_context("forkserver") if CAN_FORK else None
+
+
+def preload(imported: Iterable[str]) -> None:
+    """Name what the kernels' notebooks import. Call it before the first of them starts."""
+    if _forked is not None:
+        _forked.set_forkserver_preload([*NEEDED, *sorted(HEAVY.intersection(imported))])
+
+
+def stop() -> None:
+    """End the process that forks, so that its time counts as this one's."""
+    if _forked is not None:
+        forkserver._forkserver._stop()  # the only way there is; CPython's own tests take it
+
+
+def _run(connection_file: str, folder: str, output: str, environment: dict[str, str]) -> None:
+    """What a forked process does: it becomes a kernel."""
+    log = os.open(output, os.O_WRONLY | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
+    from ipykernel.kernelapp import IPKernelApp
+
+    IPKernelApp.launch_instance(argv=["-f", connection_file])
+
+
+class _Process:
+    """A forked process, with the methods of `subprocess.Popen` that the provisioner calls."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, *arguments: object) -> None:
+        self._process = _forked.Process(target=_run, args=arguments, daemon=True)
+        self._process.start()
+        self.pid = self._process.pid
+        self.kill, self.terminate = self._process.kill, self._process.terminate
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self) -> int | None:
+        self._process.join()
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+class _Provisioner(LocalProvisioner):
+    """Starts a kernel by forking."""
+
+    async def launch_kernel(self, cmd: list[str], **settings: Any):
+        self.process = _Process(
+            self.parent.connection_file, str(settings["cwd"]), settings["stderr"].name, dict(settings["env"])
+        )
+        self.pid = self.process.pid
+        return self.connection_info
+
+
+class ForkedKernelManager(AsyncKernelManager):
+    """Manages one forked kernel."""
+
+    async def _async_pre_start_kernel(self, **settings: Any):
+        if CAN_FORK and self.provisioner is None:
+            self.provisioner = _Provisioner(parent=self, kernel_id="", kernel_spec=self.kernel_spec)
+        return await super()._async_pre_start_kernel(**settings)
