@@ -93,36 +93,56 @@ class Overview:
         return tables.page(headings, rows, label="Operations by checks")
 
 
-def check_all(*stems: str, seed: int = 0) -> Overview:
-    """Check the operations named, or all, each at inputs of several shapes. Failures are in the table, not raised."""
-    return Overview({stem: tuple(_checked(stem, seed)) for stem in stems or ops.STEMS})
+def check_all(*stems: str, seed: int = 0, repeats: bool = True) -> Overview:
+    """Check the operations named, or all, each at inputs of several shapes.
+
+    Without ``repeats``, inputs are left out whose symbols and dtype are those of earlier
+    ones. Failures are in the table, not raised.
+    """
+    return Overview(
+        {stem: tuple(_checked(stem, seed, repeats)) for stem in stems or ops.STEMS}
+    )
 
 
-def _checked(stem: str, seed: int) -> Iterator[Report]:
-    return check_each(stem, cases(stem, np.random.default_rng(seed)), seed)
+def _checked(stem: str, seed: int, repeats: bool) -> Iterator[Report]:
+    drawn = cases(stem, np.random.default_rng(seed))
+    return check_each(stem, drawn, seed, repeats=repeats)
 
 
 def check_each(
-    stem: str, drawn: Iterable[tuple[Sequence[object], Mapping[str, object]]], seed: int
+    stem: str,
+    drawn: Iterable[tuple[Sequence[object], Mapping[str, object]]],
+    seed: int,
+    *,
+    repeats: bool = True,
 ) -> Iterator[Report]:
-    """A report for each of several inputs and options of an operation. Symbols see only the structure of the inputs, so
-    they run at the first inputs of each structure."""
-    seen: set[Hashable] = set()
+    """A report for each of several inputs and options of an operation.
+
+    Symbols see only the structure of the inputs, so they run at the first inputs of each
+    structure.
+    """
+    structures: set[Hashable] = set()
+    dtypes: set[tuple[Hashable, str]] = set()
     for inputs, options in drawn:
         case = Case(subject(ops.load(stem), len(inputs), options), tuple(inputs), seed)
         structure = symbolic.structure(case)
-        methods = [
-            name for name in METHODS if name != "symbolic" or structure not in seen
-        ]
-        report = check(
-            stem, *inputs, seed=seed, methods=methods, raises=False, options=options
-        )
-        yield (
-            report
-            if "symbolic" in methods
-            else _with_row(report, Row(symbolic.NAME, "", NOT_RUN, reason=SEEN))
-        )
-        seen.add(structure)
+        is_repeated = (structure, case.dtype) in dtypes
+        if repeats or not is_repeated:
+            methods = [
+                name
+                for name in METHODS
+                if name != "symbolic" or structure not in structures
+            ]
+            report = check(
+                stem, *inputs, seed=seed, methods=methods, raises=False, options=options
+            )
+            yield (
+                report
+                if "symbolic" in methods
+                else _with_row(report, Row(symbolic.NAME, "", NOT_RUN, reason=SEEN))
+            )
+        structures.add(structure)
+        dtypes.add((structure, case.dtype))
 
 
 def _with_row(report: Report, row: Row) -> Report:
