@@ -279,7 +279,7 @@ class Operation:
             return self.marks.get(symbol) if defined is None else defined
 
         def expand(value: sympy.Expr) -> sympy.Expr:
-            return calculus.expand(value).subs(self.marks)
+            return calculus.expand(value).xreplace(self.marks)
 
         return exact.Definitions(definition_of, expand)
 
