@@ -21,7 +21,7 @@ import sympy
 
 from backpass.derivation.names import LOSS, Expression, Scope, Variable, gradient_of
 from backpass.derivation.parse import Unreadable
-from backpass.interpreters import exact
+from backpass.expressions import exact
 
 Value = sympy.Expr | np.ndarray
 Indices = tuple[int, ...]  # zero-based

@@ -18,7 +18,7 @@ from backpass.derivation.analysis import Analysis, define
 from backpass.derivation.evaluate import Evaluator, Point, Value
 from backpass.derivation.names import Expression, Scope, in_words
 from backpass.derivation.parse import DerivationError, Line, Part, Unreadable
-from backpass.interpreters import exact
+from backpass.expressions import exact
 
 TRIALS = 3
 Sizes = dict[str, int]

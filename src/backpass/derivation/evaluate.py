@@ -16,7 +16,7 @@ from lark.visitors import Interpreter
 from backpass.derivation.calculus import Calculus, Value
 from backpass.derivation.names import LOSS, Expression, Reference, Scope
 from backpass.derivation.parse import Part, Unreadable
-from backpass.interpreters import exact
+from backpass.expressions import exact
 from backpass.interpreters.symbolic import sign_at
 
 _RELATIONS = {

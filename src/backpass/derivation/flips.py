@@ -25,7 +25,7 @@ from backpass.derivation.check import difference, first_mistake
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Expression
 from backpass.derivation.parse import DerivationError, Line, Part
-from backpass.interpreters.exact import NotRepresentable
+from backpass.expressions.exact import NotRepresentable
 
 if TYPE_CHECKING:
     from backpass.derivation.derivation import Derivation

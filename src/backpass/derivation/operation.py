@@ -15,7 +15,7 @@ from backpass.derivation.check import Chain, difference
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Scope, Variable
 from backpass.derivation.parse import DerivationError
-from backpass.interpreters import exact
+from backpass.expressions import exact
 from backpass.shapes import is_product, letters_of
 
 

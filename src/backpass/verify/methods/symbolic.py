@@ -145,7 +145,7 @@ def _around_a_point(
 
 
 def _derivatives(loss: Any, inputs: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-    from backpass.interpreters.derivatives import derivatives
+    from backpass.expressions.derivatives import derivatives
 
     found = iter(
         derivatives(loss, [symbol for x in inputs.values() for symbol in x.flat])
@@ -277,7 +277,7 @@ def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
 
 
 def _refuse_if_max_matters(y, fresh) -> None:
-    from backpass.interpreters import exact
+    from backpass.expressions import exact
 
     for symbol in fresh:
         if not all(
@@ -289,7 +289,7 @@ def _refuse_if_max_matters(y, fresh) -> None:
 
 
 def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
-    from backpass.interpreters import exact
+    from backpass.expressions import exact
 
     quantity = case.quantity(at)
     where = (
@@ -347,7 +347,7 @@ def _evaluated(array: np.ndarray, point: dict[Any, Any]) -> np.ndarray:
     """The floating-point values of expressions at a point. A shared sub-expression is evaluated once."""
     import sympy
 
-    from backpass.interpreters.derivatives import arguments_first
+    from backpass.expressions.derivatives import arguments_first
 
     nodes = arguments_first(sympy.Tuple(*array.flat))
     values = {}
