@@ -1,7 +1,8 @@
-"""Every backward on one card: formulas, saved arrays, FLOPs and bytes, each taken from what runs.
+"""Show every backward on one card: formulas, saved arrays, FLOPs and bytes.
 
-The formulas are the docstrings', read and checked against ``forward`` and ``backward``; the saved arrays are those
-that a forward kept; the FLOP formulas are the modules'.
+The formulas come from the docstrings and are checked against ``forward`` and
+``backward``. The saved arrays are those that a forward saves when it runs. The FLOP
+formulas come from the modules.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from backpass.shapes import is_product, letters_of, parse
 from backpass.table import scrolling
 from backpass.verify.drawing import draw, options_for
 
-# Lengths in the forward that is run: of the leading axis, and of the letters.
+# The lengths of the leading axis and of the letters in the forward that is run.
 LEADING = 2
 PRIMES = (3, 5, 7, 11, 13, 17, 19)
 FLOAT32 = 4
@@ -29,7 +30,7 @@ FLOAT32 = 4
 
 @dataclass(frozen=True)
 class Entry:
-    """One operation's lines on the card, mathematics in LaTeX."""
+    """The lines of one operation on the card, with mathematics in LaTeX."""
 
     stem: str
     formulas: tuple[str, ...]
@@ -40,14 +41,18 @@ class Entry:
 
 @dataclass(frozen=True)
 class Card:
-    """The entries, as a table in a notebook and as text in a terminal. ``root`` leads to the site's root."""
+    """The entries, shown as a table in a notebook and as text in a terminal.
+
+    ``root`` is the path to the site's root.
+    """
 
     entries: tuple[Entry, ...]
     root: str
 
     def __repr__(self) -> str:
         return "\n".join(
-            f"{e.stem}\n  {'   '.join(e.formulas)}\n  saves {', '.join(e.saved) or 'nothing'} ({e.bytes} bytes)"
+            f"{e.stem}\n  {'   '.join(e.formulas)}\n"
+            f"  saves {', '.join(e.saved) or 'nothing'} ({e.bytes} bytes)"
             f"   FLOPs {e.flops.forward} forward, {e.flops.backward} backward"
             for e in self.entries
         )
@@ -60,7 +65,10 @@ class Card:
         )
 
     def _rows(self, entry: Entry) -> str:
-        """The operation's name, and under it what it computes, saves and costs: no wider than its longest formula."""
+        """Return the operation's name and, below it, what it computes, saves and costs.
+
+        The rows are no wider than the longest formula.
+        """
         name = (
             f'<a href="{self.root}/{page_of(entry.stem)}"><code>{entry.stem}</code></a>'
         )
@@ -87,7 +95,11 @@ class Card:
 
 
 def card(*stems: str, root: str = ".") -> Card:
-    """The card of the operations named, or of all. Raises where a formula is not what the code computes."""
+    """Return the card of the named operations, or of all.
+
+    ``root`` is the path to the site's root. Raises DerivationError if a formula is not
+    what the code computes, and LookupError for an unknown operation.
+    """
     return Card(tuple(_entry(stem) for stem in stems or ops.STEMS), root)
 
 
@@ -119,8 +131,12 @@ def _entry(stem: str) -> Entry:
 
 
 def _axes(module, inputs, array) -> tuple[str, ...]:
-    """The axes of a saved array: as declared for an input or the output, otherwise by their lengths, which all differ,
-    as do the products of two and of three of them."""
+    """Return the axes of a saved array.
+
+    An input or the output has its declared axes. Those of another array are recognised
+    by their lengths: all lengths differ, and so do the products of two or three of
+    them.
+    """
     shapes = parse(module.SHAPES)
     for spec in (*shapes.inputs, *shapes.outputs):
         if spec.name == array.name:
@@ -137,8 +153,10 @@ def _axes(module, inputs, array) -> tuple[str, ...]:
 
 
 def _bytes(axes: list[tuple[str, ...]], dtypes: list[str]) -> str:
-    """The saved bytes in LaTeX: a term for each array, the product of its lengths; numbers are float32, targets
-    of the dtype they are saved in."""
+    """Return the saved bytes in LaTeX, with a term for each array.
+
+    Floating-point numbers count as float32, and integers as the dtype that is saved.
+    """
     import sympy
 
     def length(axis: str) -> sympy.Expr:

@@ -1,4 +1,4 @@
-"""``backpass check``: check a backward of your own at inputs given on the command line."""
+"""``backpass check``: check your own backward at inputs given on the command line."""
 
 from __future__ import annotations
 
@@ -50,11 +50,17 @@ did not, 2 when the command is not valid or the module cannot be imported.
 
 
 class Refused(Exception):
-    """The command is not valid. The message is one line: which argument, what was expected, and what was given."""
+    """Raised for a command that is not valid.
+
+    The message is one line: which argument, what was expected, and what was given.
+    """
 
 
 class _Raised(Exception):
-    """The user's module, or the function that returns the inputs, raised an exception, which is the cause."""
+    """Raised when the user's code raised an exception, which is the ``__cause__``.
+
+    The code is the user's module, its class, or the function that returns the inputs.
+    """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,14 +85,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_subject(parser: argparse.ArgumentParser, epilog: str) -> None:
-    """Add the arguments that say what is checked, and how."""
+    """Add the arguments that say what is checked and how."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = epilog
     add = parser.add_argument
     add(
         "target",
         metavar="module:object",
-        help="a module or a file.py, and the object in it to check",
+        help="a module or a file.py, and the object in it",
     )
     add(
         "--input",
@@ -121,7 +127,7 @@ def add_subject(parser: argparse.ArgumentParser, epilog: str) -> None:
     add(
         "--operator",
         metavar="MODULE:FUNCTION",
-        help="a PyTorch function that computes the same",
+        help="a PyTorch function that computes the same output",
     )
     add(
         "--method",
@@ -144,7 +150,7 @@ def add_subject(parser: argparse.ArgumentParser, epilog: str) -> None:
     add(
         "--precision",
         metavar="DTYPE",
-        help="the dtype in which forward computes, whatever it returns",
+        help="the dtype in which forward computes, whatever dtype it returns",
     )
     add(
         "--convention",
@@ -159,7 +165,11 @@ def run(
     show: Callable[[str], None],
     report_of: Callable | None = None,
 ) -> int:
-    """Check; ``show`` prints the report, or what ``report_of`` returns instead. Returns the exit status."""
+    """Run the check; return the exit status: 0 passed, 1 did not pass, 2 is not valid.
+
+    ``show`` prints the report. ``report_of`` returns something else to show in its
+    place, such as a survey of mutations.
+    """
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     refuse = arguments.parser.error
@@ -200,7 +210,11 @@ def _report(arguments: argparse.Namespace):
 def asked_for(
     arguments: argparse.Namespace,
 ) -> tuple[object, tuple[object, ...], dict[str, Any]]:
-    """The object, its inputs, and the keywords of ``check``. Raises Refused or _Raised."""
+    """Return the object, its inputs, and the keywords of ``check``.
+
+    Raises Refused for an argument that is not valid, and _Raised if the user's code
+    fails.
+    """
     options = dict(_option(text) for text in arguments.option)
     given: dict[str, Any] = {
         "methods": arguments.method,
@@ -227,14 +241,19 @@ def asked_for(
 
 
 def load(argument: str, target: str) -> Any:
-    """The object that ``module:object``, ``file.py:object`` or a module alone names. Raises Refused or _Raised."""
+    """Return the object named by ``module:object``, ``file.py:object`` or a module
+    alone.
+
+    Raises Refused if there is no such object, and _Raised if importing the module
+    fails.
+    """
     where, _, name = ("", "", "") if target.endswith(".py") else target.rpartition(":")
-    found: Any = _module(argument, where or target)
+    value: Any = _module(argument, where or target)
     for part in name.split(".") if where else ():
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             named = (
-                [other for other in vars(found) if not other.startswith("_")]
-                if hasattr(found, "__dict__")
+                [other for other in vars(value) if not other.startswith("_")]
+                if hasattr(value, "__dict__")
                 else []
             )
             near = difflib.get_close_matches(part, named, n=1)
@@ -242,12 +261,15 @@ def load(argument: str, target: str) -> Any:
             raise Refused(
                 f"{argument} {target}: {where} has nothing called {part!r}{hint}"
             )
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _instance(op: Any) -> Any:
-    """The object; of a class whose forward takes self, an instance made without arguments."""
+    """Return the object, or an instance of a class whose forward takes self.
+
+    The class is called without arguments.
+    """
     forward = getattr(op, "forward", None)
     if not isinstance(op, type) or not callable(forward) or _is_autograd_function(op):
         return op
@@ -276,18 +298,20 @@ def _module(argument: str, where: str) -> ModuleType:
             f"{missing}."
         ):
             hint = (
-                f"; backpass verify {where} checks the book's own"
+                f"; backpass verify {where} checks the book's operation"
                 if where in ops.STEMS
                 else ""
             )
             raise Refused(
-                f"{argument} {where}: there is no module {missing!r} in {Path.cwd()} or installed{hint}"
+                f"{argument} {where}: there is no module {missing!r} in {Path.cwd()}, "
+                f"and none is installed{hint}"
             ) from None
         raise
 
 
 def _from_file(path: Path) -> ModuleType:
-    """The file as a module, imported once, with its folder on the path as if it were run."""
+    """Import the file as a module, once, with its folder on the path as if it were
+    run."""
     name = path.stem
     if getattr(sys.modules.get(name), "__file__", None) == str(path):
         return sys.modules[name]
@@ -308,7 +332,7 @@ def _from_file(path: Path) -> ModuleType:
 def _inputs(
     op: object, arguments: argparse.Namespace
 ) -> tuple[tuple[object, ...], dict[str, Any]]:
-    """The inputs, and the options that belong to drawn ones."""
+    """Return the inputs and, if they were drawn for SHAPES, the options for them."""
     from backpass.verify.convert import to_torch
     from backpass.verify.drawing import INPUTS, draw, generator, options_for
 
@@ -338,7 +362,8 @@ def _inputs(
         return tuple(_drawn(*spec, rng, torch) for spec in specs), {}
     if getattr(op, "SHAPES", None) is None:
         raise Refused(
-            f"--input: expected the shape of each input, because {arguments.target} declares no SHAPES; got none"
+            "--input: expected the shape of each input, because "
+            f"{arguments.target} declares no SHAPES; got none"
         )
     drawn = draw(op, rng)
     return tuple(map(to_torch, drawn)) if torch else drawn, options_for(op)
@@ -351,13 +376,15 @@ def _is_autograd_function(op: object) -> bool:
 
 
 def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
-    """Shape, dtype and bound of an ``--input``; the shape is None for ``none``."""
+    """Return the shape, dtype and bound of an ``--input``; for ``none``, the shape is
+    None."""
     if text == "none":
         return None, "float64", None
     match = _INPUT.fullmatch(text)
     if not match:
         raise Refused(
-            f"--input {text}: expected a shape such as 4x6, 4x6:float32 or '3:int64<10', scalar or none"
+            f"--input {text}: expected a shape such as 4x6, 4x6:float32 or '3:int64<10', "
+            "or scalar, or none"
         )
     shape = (
         () if match["shape"] == "scalar" else tuple(map(int, match["shape"].split("x")))
@@ -365,15 +392,17 @@ def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
     dtype, below = match["dtype"] or "float64", match["below"]
     if dtype not in (*DTYPES, *INTEGERS, "bool"):
         raise Refused(
-            f"--input {text}: expected one of {', '.join((*DTYPES, *INTEGERS, 'bool'))}; got {dtype}"
+            f"--input {text}: expected a dtype, one of {', '.join((*DTYPES, *INTEGERS))}, "
+            f"bool; got {dtype}"
         )
     if dtype in INTEGERS and not int(below or 0):
         raise Refused(
-            f"--input {text}: expected a bound for the integers, as in '{match['shape']}:{dtype}<10'"
+            f"--input {text}: expected a bound for the integers, "
+            f"as in '{match['shape']}:{dtype}<10'"
         )
     if dtype not in INTEGERS and below:
         raise Refused(
-            f"--input {text}: expected a bound on integers only; got one on {dtype}"
+            f"--input {text}: expected a bound for integers only; got one for {dtype}"
         )
     return shape, dtype, int(below) if below else None
 
@@ -424,7 +453,7 @@ def _pair(argument: str, text: str, form: str) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _raising() -> Iterator[None]:
-    """Mark exceptions that the user's code raises, to tell them from this package's."""
+    """Mark exceptions of the user's code, to tell them from those of this package."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -438,13 +467,13 @@ def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether this package raised it, not code that it called."""
+    """Whether this package itself raised the exception, rather than code it called."""
     frames = list(_frames(error.__traceback__))
     return _PACKAGE in Path(frames[-1].tb_frame.f_code.co_filename).parents
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first line outside this package on; None if there is none."""
+    """Return the traceback from the first line outside this package on, or None."""
     for frame in _frames(trace):
         name = frame.tb_frame.f_code.co_filename
         if (

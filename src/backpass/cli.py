@@ -1,5 +1,8 @@
-"""The command ``backpass``: ``verify`` checks the book's backwards, ``check`` checks yours, ``mutate`` checks what the
-checks notice, ``bench`` times the operations."""
+"""The command ``backpass``.
+
+``verify`` checks the book's backwards, ``check`` checks yours, ``mutate`` shows what
+the checks do not notice, and ``bench`` times the operations.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 COMMANDS = ("verify", "check", "mutate", "bench")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-OPERATIONS = "operations"  # the benchmark of the operations, each by its name
+OPERATIONS = "operations"  # the benchmark that times single operations, by their names
 
 LEGEND = "✓ largest error, or exact   ✗ FAILED   ! code raised   ○ vacuous   – not run"
 _COLOURS = {
@@ -50,7 +53,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status: 0 passed, 1 something failed, 2 the command is not valid."""
+    """Run the command; return its exit status.
+
+    0 says that everything passed, 1 that something failed, and 2 that the command is
+    not valid.
+    """
     terminal.make_readable()
     parser = _parser()
     argv = sys.argv[1:] if argv is None else argv
@@ -68,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return arguments.run(arguments)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of a pipe has seen enough
+    except BrokenPipeError:  # the reader of a pipe has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -87,10 +94,11 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser(
         "verify",
         help="check every backward by every independent method",
-        description="Check the backwards by finite differences, complex steps, symbols, PyTorch's autograd and "
-        "operators, and kernels (in Triton's interpreter where there is no CUDA device). Inputs of several shapes "
-        "are drawn: NumPy arrays in float64, or PyTorch tensors when a device or a dtype is given. Exits with 1 "
-        "when a check fails.",
+        description="Check the backwards by finite differences, complex steps, symbols, "
+        "PyTorch's autograd and operators, and kernels (in Triton's interpreter if there "
+        "is no CUDA device). Inputs of several shapes are drawn: NumPy arrays in float64, "
+        "or PyTorch tensors if a device or a dtype is given. Exits with 1 when a check "
+        "fails.",
         epilog=f"operations: {', '.join(ops.STEMS)}",
     )
     verify.add_argument(
@@ -146,7 +154,8 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "check",
         help="check a backward of your own",
-        description="Check an object with forward and backward, or a\ntorch.autograd.Function, by every method that applies.",
+        description="Check an object with forward and backward, or a\n"
+        "torch.autograd.Function, by every method that applies.",
     )
     check_command.add_arguments(check)
     check.set_defaults(
@@ -159,8 +168,9 @@ def _parser() -> argparse.ArgumentParser:
     mutate = commands.add_parser(
         "mutate",
         help="show which changes of a backward no check would notice",
-        description="Change a backward in one place at a time (a sign, a factor, an axis, a sum, an operand), and\n"
-        "check each changed version. A change that survives shows what the inputs do not reach.",
+        description="Change a backward in one place at a time (a sign, a factor, an\n"
+        "axis, a sum, an operand), and check each changed version. A change that\n"
+        "survives shows what the inputs do not reach.",
     )
     mutate_command.add_arguments(mutate)
     mutate.set_defaults(
@@ -173,8 +183,9 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser(
         "bench",
         help="time the operations and kernels, and write records",
-        description="Run the scripts of the folder benchmarks/. Each answers one question and writes a record "
-        "to benchmarks/results. The name of an operation prints only its times and writes no record.",
+        description="Run the scripts of the folder benchmarks/. Each answers one question "
+        "and writes a record to benchmarks/results. For the name of an operation, only "
+        "its times are printed, and no record is written.",
         epilog=f"benchmarks: {', '.join(_benchmarks()) or 'none here'}",
     )
     bench.add_argument(
@@ -216,9 +227,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     for stem in arguments.operations or ops.STEMS:
         if reason := missing_options(stem):
             arguments.parser.error(reason)
-    with contextlib.suppress(
-        ImportError
-    ):  # without PyTorch no kernel runs, and its row says so
+    # Without PyTorch no kernel runs, and the kernel's row says so.
+    with contextlib.suppress(ImportError):
         kernels.interpret_without_cuda()
     started = time.perf_counter()
     reports = {}
@@ -226,18 +236,19 @@ def _verify(arguments: argparse.Namespace) -> int:
         reports[stem] = tuple(_reports(stem, arguments))
         if arguments.stop and not all(report.passed for report in reports[stem]):
             break
-    found = Overview(reports)
+    overview = Overview(reports)
     seconds = time.perf_counter() - started
 
     if arguments.json:
-        data = {"passed": found.passed, "seed": arguments.seed}
+        data = {"passed": overview.passed, "seed": arguments.seed}
         data["reports"] = [
             report.to_dict() for of_stem in reports.values() for report in of_stem
         ]
         _say(json.dumps(data, indent=2, allow_nan=False))
-        return int(not found.passed)
+        return int(not overview.passed)
     if not arguments.quiet:
-        _say("", _coloured(repr(found)), "", *_folded(LEGEND), "", *_left_out(found))
+        _say("", _coloured(repr(overview)), "", *_folded(LEGEND), "")
+        _say(*_left_out(overview))
     failed = [
         stem for stem in reports if not all(report.passed for report in reports[stem])
     ]
@@ -255,7 +266,10 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
-    """Check an operation at each of its drawn inputs, with a line of progress for each, unless quiet."""
+    """Check an operation at each of its drawn inputs, and yield the reports.
+
+    Unless quiet, print a line of progress for each.
+    """
     import numpy as np
 
     from backpass.verify import cases
@@ -285,7 +299,7 @@ def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
 def _placed(
     inputs: Iterable[object], device: str | None, dtype: str | None
 ) -> list[object]:
-    """The drawn inputs, as PyTorch tensors if a device or a dtype was given."""
+    """Return the drawn inputs, as PyTorch tensors if a device or a dtype was given."""
     if device is None and dtype is None:
         return list(inputs)
     import torch
@@ -299,7 +313,7 @@ def _placed(
 
 
 def _unusable(device: str | None, dtype: str | None) -> str | None:
-    """Why there cannot be tensors of the dtype on the device; None if there can."""
+    """Return why tensors of the dtype cannot be on the device; None if they can."""
     if device is None and dtype is None:
         return None
     asked = f"--device {device}" if device else f"--dtype {dtype}"
@@ -316,10 +330,10 @@ def _unusable(device: str | None, dtype: str | None) -> str | None:
     return None
 
 
-def _left_out(found: Overview) -> list[str]:
-    """Each reason for which a method was not run, once, with the operations."""
+def _left_out(overview: Overview) -> list[str]:
+    """Return each reason for which a method was not run, once, with its operations."""
     stems_of: dict[tuple[str, str], dict[str, None]] = {}
-    for stem, reports in found.reports.items():
+    for stem, reports in overview.reports.items():
         for row in (row for report in reports for row in report.having("not run")):
             stems_of.setdefault((row.method, row.reason), {})[stem] = None
     return [
@@ -336,8 +350,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     there = _benchmarks()
     if not there:
         print(
-            f"backpass bench: there is no folder {BENCHMARKS}. Benchmarks are not installed with the package: "
-            "run the command in a checkout of the project.",
+            f"backpass bench: there is no folder {BENCHMARKS}. Benchmarks are not "
+            "installed with the package: run the command in a checkout of the project.",
             file=sys.stderr,
         )
         return 2
@@ -369,7 +383,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def _benchmarks() -> list[str]:
-    """The scripts that answer a question: those with a ``main``."""
+    """Return the names of the benchmarks: the scripts that have a ``main``."""
     return sorted(
         path.stem
         for path in BENCHMARKS.glob("*.py")
@@ -390,7 +404,10 @@ def _say(*lines: str) -> None:
 
 
 def _coloured(text: str) -> str:
-    """The marks in colour on a terminal, unless NO_COLOR is set. The marks themselves say the same."""
+    """Colour the marks on a terminal, unless NO_COLOR is set.
+
+    The colours add no information: the marks say the same.
+    """
     if (
         not sys.stdout.isatty()
         or os.environ.get("NO_COLOR")

@@ -1,4 +1,4 @@
-"""Figures that read well on a light and on a dark page, in colour and without, and aloud.
+"""Draw figures for light and dark pages, readable without colour and by screen readers.
 
     fig, ax = figures.new()
     ax.loglog(steps, errors, label="central differences")
@@ -9,8 +9,9 @@
         caption="A difference is best at a step near the cube root of $\\epsilon$.",
     )
 
-Whatever is black takes the colour of the surrounding text, the background is clear, and successive lines
-differ in colour, marker and dash, so that no reader has to tell them apart by colour.
+Everything black takes the colour of the surrounding text, and the background is
+transparent. Successive lines differ in colour, marker and dash, so that no reader has
+to tell them apart by colour.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's blue, vermilion, bluish green and reddish purple, the last a little darker: told apart by
-# colour-blind readers, and at least 3:1 against white and against #121212. The fifth is the text's own.
+# Okabe and Ito's blue, vermilion, bluish green and reddish purple, the last a little
+# darker. Colour-blind readers can tell them apart, and their contrast is at least 3:1
+# against white and against #121212. The fifth colour is the text's.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#C06A9A", "#000000")
 MARKERS = ("o", "s", "^", "D", "v")
 DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
@@ -34,7 +36,10 @@ DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 def new(
     rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.6)
 ) -> tuple[Figure, Any]:
-    """A figure of ``size`` in inches and its axes: one, or an array of them as from ``plt.subplots``."""
+    """Create a figure of ``size`` in inches; return it with its axes.
+
+    The axes are one object, or an array of them as from ``plt.subplots``.
+    """
     import matplotlib
     from cycler import cycler
     from matplotlib.figure import Figure
@@ -57,8 +62,12 @@ def new(
 def of_record(
     record: Any, x: str, y: str, by: str = "provider"
 ) -> tuple[Figure, Any, str]:
-    """A figure of a record's columns ``x`` and ``y`` on logarithmic axes, a line for each value of ``by``; its axes, and
-    its figures in words, for ``show``. Rows without a ``y`` are left out."""
+    """Plot a record's column ``y`` against ``x`` on logarithmic axes.
+
+    There is a line for each value of the column ``by``. Rows without a ``y`` are left
+    out. Returns the figure, its axes, and the numbers in words for the ``alt`` of
+    ``show``.
+    """
     headings = {
         key: f"{heading}, {unit}" if unit else heading
         for key, heading, unit in record.columns
@@ -91,10 +100,11 @@ def of_record(
 
 
 def show(figure: Figure, alt: str, caption: str) -> None:
-    """Display the figure in a notebook or on a page.
+    """Display the figure in a notebook or on a page, where figures are numbered.
 
-    ``alt`` says in words what it shows, for readers who do not see it; ``caption`` says below it what to see in it, with
-    mathematics between dollar signs. On a page the figures are numbered. Raises ValueError when either is empty.
+    ``alt`` describes the figure for readers who cannot see it. ``caption`` is printed
+    below it and says what to look for, with mathematics between dollar signs. Raises
+    ValueError if either is empty.
     """
     from IPython.display import HTML, display
 
@@ -102,8 +112,11 @@ def show(figure: Figure, alt: str, caption: str) -> None:
 
 
 def to_html(figure: Figure, alt: str, caption: str) -> str:
-    """The figure as inline SVG with its caption, the same characters each time. Raises ValueError when ``alt`` or
-    ``caption`` is empty."""
+    """Return the figure as inline SVG with its caption.
+
+    The same figure gives the same characters each time. Raises TypeError if ``figure``
+    is not a Matplotlib figure, and ValueError if ``alt`` or ``caption`` is empty.
+    """
     import matplotlib
 
     if not hasattr(figure, "savefig"):
@@ -113,7 +126,8 @@ def to_html(figure: Figure, alt: str, caption: str) -> str:
     for name, words in (("alt", alt), ("caption", caption)):
         if not isinstance(words, str) or not words.strip():
             raise ValueError(
-                f"{name}: expected a sentence that says what the figure shows; got {words!r}"
+                f"{name}: expected a sentence that says what the figure shows; "
+                f"got {words!r}"
             )
     for axes in figure.axes:
         if legend := axes.get_legend():
@@ -128,7 +142,8 @@ def to_html(figure: Figure, alt: str, caption: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = svg.replace("#000000", "currentColor")
 
-    # Several drawings share a page: keep only the names that are referred to, each with a prefix of its own.
+    # Several drawings share a page: keep only the ids that are referred to, and give
+    # those of each drawing their own prefix.
     prefix = hashlib.sha256(svg.encode()).hexdigest()[:8]
     referred = set(re.findall(r"#([\w.-]+)(?=[\")])", svg))
     svg = re.sub(
@@ -141,7 +156,8 @@ def to_html(figure: Figure, alt: str, caption: str) -> str:
     width = figure.get_size_inches()[0]
     attributes = (
         f'<svg role="img" aria-label="{html.escape(alt)}" fill="currentColor" '
-        f'style="display: block; width: 100%; min-width: {0.7 * width:.2f}in; max-width: {width:.2f}in; height: auto; margin: auto"'
+        f'style="display: block; width: 100%; min-width: {0.7 * width:.2f}in; '
+        f'max-width: {width:.2f}in; height: auto; margin: auto"'
     )
     svg = re.sub(r'<svg( height="[^"]*"| width="[^"]*")*', "<svg", svg)
     svg = re.sub(r' (height|width)="[\d.]+pt"', "", svg, count=2)

@@ -1,4 +1,4 @@
-"""``backpass mutate``: changes a backward in one place at a time, and shows the changes that no check notices."""
+"""``backpass mutate``: show the single changes of a backward that no check notices."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ examples:
   backpass mutate own.py:RMSNorm --input 4x6 --input 6
   backpass mutate swiglu --equivalent tests/equivalent_mutants/swiglu.toml
 
-The target is an operation of the book, at the inputs that backpass verify draws, or
-an object of yours, at inputs given as for backpass check. What survives is either not
-reached at these inputs or computes the same. Changes that compute the same may be
-listed in a TOML file, each under [[mutant]] with its function, line, and change as
---json prints them. Exits with 0 when every other change was noticed, 1 when one
-survived or the backward does not pass as it is, 2 when the command is not valid.
+The target is an operation of the book, at the inputs that backpass verify
+draws, or your own object, at inputs given as for backpass check. A change that
+survives either has no effect at these inputs or computes the same result.
+Changes that compute the same may be listed in a TOML file, each under
+[[mutant]] with its function, line and change as --json prints them. Exits with
+0 when every other change was noticed, 1 when one survived or the unchanged
+backward does not pass, 2 when the command is not valid.
 """
 
 
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--equivalent",
         metavar="FILE",
-        help="a TOML file of the changes that compute the same",
+        help="a TOML file of changes that compute the same",
     )
     parser.add_argument(
         "--json",
@@ -40,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def survey(arguments: argparse.Namespace):
-    """Mutate what the arguments ask for."""
+    """Mutate the backward that the arguments name.
+
+    Returns the survey, or the report of the check that the unchanged backward did not
+    pass.
+    """
     from backpass.verify import VerificationError, mutate
     from backpass.verify.survivors import METHODS_BY_SPEED, by_check
 
@@ -54,7 +59,7 @@ def survey(arguments: argparse.Namespace):
     try:
         return mutate(op, by_check(drawn, methods, **keywords), equivalent=equivalent)
     except VerificationError as error:
-        return error.report  # the backward does not pass as it is
+        return error.report  # the unchanged backward does not pass
 
 
 def _of_the_book(arguments: argparse.Namespace):

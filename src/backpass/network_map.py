@@ -1,4 +1,7 @@
-"""The map of a transformer, every station an operation and linked to its page; and the part of it around one operation."""
+"""Draw the map of a transformer, or the part of it around one operation.
+
+Every station of the map is an operation and links to its page.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ from itertools import groupby, pairwise
 from backpass import ops
 
 WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 394, 54, 144, 38
-LEFT, RIGHT = (
-    34,
-    228,
-)  # x of the two columns: attention and the way to it, feed-forward and the way out
-FRAME = 18  # from a box to the frame of its layer; skip connections run within
+# x of the two columns: from the tokens to attention, and from feed-forward to the loss.
+LEFT, RIGHT = 34, 228
+FRAME = 18  # from a box to the frame of its layer; skip connections run in between
 TOP = 14
 
 
 @dataclass(frozen=True)
 class Station:
-    """One box of the map: its label, the name that people look for, the stem whose page it leads to, and its place.
+    """One box of the map.
 
-    An operation lights every station whose label its module lists in ``PLACES``.
+    It has a label, the name that people look for, the stem whose page it links to, and
+    its place. An operation lights every station whose label its module lists in
+    ``PLACES``.
     """
 
     label: str
@@ -33,17 +36,18 @@ class Station:
 
     @property
     def page(self) -> str:
-        """The page that it leads to, from the site's root."""
+        """The page that the station links to, relative to the site's root."""
         return page_of(self.stem)
 
     @property
     def y(self) -> int:
-        """Its upper edge."""
+        """The y of the box's upper edge."""
         return TOP + self.row * ROW
 
 
 def page_of(stem: str) -> str:
-    """The page of an operation, from the site's root: ``chapters/operations/softmax.html``."""
+    """Return the page of an operation, relative to the site's root, such as
+    ``chapters/operations/softmax.html``."""
     return f"chapters/{ops.page(stem)}.html"
 
 
@@ -95,9 +99,11 @@ _STRIP = "display: flex; flex-wrap: wrap; align-items: baseline; gap: .2em .6em;
 
 
 class NetworkMap:
-    """An inline SVG that a notebook and the site show; its colours are those of the text around it.
+    """The map as an inline SVG in the colours of the surrounding text.
 
-    With ``here``, a stem, what is shown is a strip: the stations before and after each place of that operation.
+    With ``here``, the stem of an operation, it is a strip instead: each place of that
+    operation, with the stations before and after it. ``root`` is the path to the site's
+    root. Raises ValueError for an unknown stem.
     """
 
     def __init__(self, here: str | None = None, root: str = ".") -> None:
@@ -118,7 +124,8 @@ class NetworkMap:
         )
 
     def strip(self) -> str:
-        """Each place of the operation, with the station before it and the one after it, as HTML."""
+        """Return each place of the operation, with the stations before and after it, as
+        HTML."""
         lines = "".join(
             f'<p style="{_STRIP}">{line}</p>' for line in dict.fromkeys(self._places())
         )
@@ -143,7 +150,8 @@ class NetworkMap:
         return f'<a href="{self.root}/{station.page}">{escape(station.label)}</a>'
 
     def svg(self) -> str:
-        """The drawing. Forward arrows are solid, the gradients' way back is dashed."""
+        """Return the drawing. Forward arrows are solid; the gradients' arrows are
+        dashed."""
         height = max(station.y for station in STATIONS) + ROW + 44
         parts = [
             f'<svg class="bp-map" viewBox="0 0 {WIDTH} {height}" role="group" aria-label="{escape(self._alt())}">',
@@ -159,7 +167,7 @@ class NetworkMap:
             f'<path d="M{LEFT - 14} {y} h26" marker-end="url(#bp-tip)" /><text x="{LEFT + 18}" y="{y + 4}">forward</text>',
             f'<path class="back" d="M{LEFT + 76} {y} h26" marker-start="url(#bp-tip)" />'
             f'<text x="{LEFT + 108}" y="{y + 4}">backward</text>',
-            f'<text x="{LEFT - 14}" y="{y + 24}">dotted frames: the two halves of a layer, of which there are L</text>',
+            f'<text x="{LEFT - 14}" y="{y + 24}">dotted frames: the two halves of each of the L layers</text>',
             "</svg>",
         ]
         return "".join(parts)
@@ -169,7 +177,10 @@ class NetworkMap:
         lit = " and ".join(
             dict.fromkeys(station.label for station in STATIONS if self._lit(station))
         )
-        skips = "In each half of a layer a skip connection passes from before normalise to add to stream."
+        skips = (
+            "In each half of a layer, a skip connection leads from before normalise to "
+            "add to stream."
+        )
         return f"Map of a transformer: {labels}. {skips}" + (
             f" Lit: {lit}" if lit else ""
         )
@@ -204,7 +215,8 @@ class NetworkMap:
 
     @staticmethod
     def _skip(first: Station, *rest: Station) -> str:
-        """From the stream before a half of a layer to the sum at its end, and the gradient's way back beside it."""
+        """Draw the skip connection of one half of a layer, and the gradient's way back
+        beside it."""
         end = rest[-1].y + BOX_HEIGHT / 2
         x = first.column
         if first.row:  # the stream comes from above
@@ -221,7 +233,7 @@ class NetworkMap:
 
     @staticmethod
     def _arrows(a: Station, b: Station) -> str:
-        """Forward from a to b, and the gradient's way back beside it."""
+        """Draw the arrow from a to b, and the gradient's arrow beside it."""
         if a.column == b.column:
             x, top = a.column + BOX_WIDTH / 2, a.y + BOX_HEIGHT
             down = f"M{x - 10} {top + 1} v{ROW - BOX_HEIGHT - 2}"

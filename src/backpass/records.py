@@ -1,7 +1,8 @@
-"""Measurements made elsewhere, shown as recorded: what was timed, on which machine, when, at which commit.
+"""Show recorded measurements: what was timed, on which machine, when, at which commit.
 
-The scripts in ``benchmarks/`` write them, one JSON file a question and device; a chapter reads them, since
-timing anything while pages are executed side by side would measure the neighbours.
+The scripts in ``benchmarks/`` write the records, one JSON file for each question and
+device. Chapters read records instead of timing anything, because pages are executed
+side by side and would disturb each other's times.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from backpass import table
 
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = _PACKAGE.parents[1] / "benchmarks" / "results"
-# In a checkout, the folder that the benchmarks write to; an installed package carries a copy.
+# In a checkout, the folder that the benchmarks write to. An installed package has a
+# copy.
 RESULTS = _CHECKOUT if _CHECKOUT.is_dir() else _PACKAGE / "results"
 
 
@@ -34,16 +36,14 @@ class Record:
     dirty: bool  # whether package or benchmarks differed from that commit
     columns: list[list[str]]  # [key, heading, unit]
     rows: list[dict[str, Any]]
-    facts: dict[str, float] = field(
-        default_factory=dict
-    )  # about the machine, such as its copy bandwidth
-    notes: list[str] = field(
-        default_factory=list
-    )  # how it was measured, and what was not and why
+    # Facts about the machine, such as its copy bandwidth.
+    facts: dict[str, float] = field(default_factory=dict)
+    # How it was measured, and what was not measured and why.
+    notes: list[str] = field(default_factory=list)
 
     @property
     def provenance(self) -> str:
-        """Machine, date, commit and versions in one line."""
+        """The machine, date, commit and versions, in one line."""
         threads = (
             f", {self.threads} thread{'s' if self.threads > 1 else ''}"
             if self.threads
@@ -56,7 +56,7 @@ class Record:
         return f"{self.device}{threads}, {self.date}, commit {self.commit}{changed}, {versions}"
 
     def where(self, **wanted: Any) -> list[dict[str, Any]]:
-        """The rows whose entries equal those given: ``record.where(step="backward")``."""
+        """Return the rows with these entries: ``record.where(step="backward")``."""
         return [
             row
             for row in self.rows
@@ -64,7 +64,8 @@ class Record:
         ]
 
     def only(self, **wanted: Any) -> Record:
-        """The record of those rows, without the columns that would say the same in each."""
+        """Return the record of those rows, without the columns that are the same in
+        each."""
         columns = [column for column in self.columns if column[0] not in wanted]
         return replace(self, columns=columns, rows=self.where(**wanted))
 
@@ -97,16 +98,16 @@ class Record:
 
 
 def load(name: str, device: str | None = None, folder: Path = RESULTS) -> Record:
-    """The record of that name, of that device or else the latest.
+    """Return the record of that name, from that device or else the latest one.
 
-    Raises LookupError, naming what there is, when there is none.
+    Raises LookupError if there is no such record, and lists those that there are.
     """
-    found = [
+    records = [
         record
         for record in _all(folder)
         if record.name == name and device in (None, record.device)
     ]
-    if not found:
+    if not records:
         there_are = (
             ", ".join(f"{record.name} on {record.device}" for record in _all(folder))
             or "none"
@@ -115,17 +116,19 @@ def load(name: str, device: str | None = None, folder: Path = RESULTS) -> Record
         raise LookupError(
             f"no record of {name!r}{on} in {folder.name}/; there are: {there_are}"
         )
-    return max(found, key=lambda record: record.date)
+    return max(records, key=lambda record: record.date)
 
 
 def devices(name: str, folder: Path = RESULTS) -> list[str]:
-    """The devices that have a record of that name."""
+    """Return the devices that have a record of that name."""
     return sorted(record.device for record in _all(folder) if record.name == name)
 
 
 def save(record: Record, folder: Path = RESULTS) -> Path:
-    """Write the record as ``<name>-<device>.json``, over an earlier one of the same device; return the
-    path."""
+    """Write the record to ``<name>-<device>.json``, and return the path.
+
+    An earlier record of the same name and device is overwritten.
+    """
     device = "-".join(
         "".join(c if c.isalnum() else " " for c in record.device.lower()).split()
     )
@@ -136,7 +139,7 @@ def save(record: Record, folder: Path = RESULTS) -> Path:
 
 
 def read(path: Path) -> Record:
-    """The record in a file. Raises ValueError when the file holds none."""
+    """Read a record from a file. Raises ValueError if the file is not a record."""
     try:
         return Record(**json.loads(path.read_text(encoding="utf-8")))
     except (TypeError, ValueError) as error:
@@ -148,7 +151,8 @@ def _all(folder: Path) -> list[Record]:
 
 
 def _json(record: Record) -> str:
-    """JSON with one row a line, so that a change of one figure changes one line."""
+    """Return JSON with one row a line, so that a change of one number changes one
+    line."""
     fields = asdict(record)
     rows = ",\n".join(
         f"    {json.dumps(row, ensure_ascii=False)}" for row in fields.pop("rows")
@@ -162,7 +166,7 @@ def _json(record: Record) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Three significant digits of a fraction, every digit of an integer."""
+    """Format a float with three significant digits, and an integer with all digits."""
     if value is None:
         return "–"
     if isinstance(value, float):

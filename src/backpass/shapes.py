@@ -1,15 +1,18 @@
-"""The one declaration of an operation's shapes, and the checks that follow from it.
+"""Declare an operation's shapes in one line, and check arrays against it.
 
-``"x[*, n], w[n, p], b[p]? -> y[*, p]"`` reads: ``x`` has any leading axes and ``n`` columns, ``w`` is
-``n`` by ``p``, ``b`` is optional, and ``y`` has the leading axes of ``x``.
+``"x[*, n], w[n, p], b[p]? -> y[*, p]"`` reads: ``x`` has any leading axes and ``n``
+columns, ``w`` is ``n`` by ``p``, ``b`` is optional, and ``y`` has the leading axes of
+``x``.
 
-- A letter is a length, the same wherever it stands; ``2k`` is twice the length ``k``, ``s+r`` is ``s``, known
-  from an earlier array, and ``r`` more, and ``g*n`` is ``g`` times the length ``n``, known from another array.
-- ``*`` stands for any number of leading axes, the same wherever it stands.
-- ``*a`` and ``*b`` are leading axes that broadcast together; ``*`` is then what they broadcast to.
+- A letter is a length, the same wherever it occurs. ``2k`` is twice the length ``k``;
+  ``s+r`` is ``r`` more than ``s``, which an earlier array gives; ``g*n`` is ``g`` times
+  ``n``, which another array gives.
+- ``*`` stands for any number of leading axes, the same wherever it occurs.
+- ``*a`` and ``*b`` are leading axes that broadcast together, to ``*``.
 - ``n>0`` says that an axis may not be empty.
-- ``?`` marks an input that may be None; ``:int`` one of integers, such as tokens; ``:broadcast`` one that may have
-  length 1 in place of any other and lack leading axes, and is broadcast to the shape declared.
+- ``?`` marks an input that may be None, and ``:int`` one of integers, such as tokens.
+- ``:broadcast`` marks an input that is broadcast to the declared shape: it may have
+  length 1 in place of any other length, and may lack leading axes.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ _ARRAY = re.compile(
 
 @dataclass(frozen=True)
 class Spec:
-    """One array of a declaration: its axes are letters, and at most one group of any number of axes ("*", "*a")."""
+    """One array of a declaration.
+
+    Its axes are letters, and at most one group of any number of axes ("*" or "*a").
+    """
 
     name: str
     axes: tuple[str, ...]
@@ -51,7 +57,7 @@ class Spec:
 
     @property
     def group(self) -> int | None:
-        """Where among the axes the group of any number of axes stands."""
+        """The index of the group among the axes, or None if there is no group."""
         return next(
             (i for i, axis in enumerate(self.axes) if axis.startswith("*")), None
         )
@@ -64,7 +70,8 @@ class Spec:
 
 @dataclass(frozen=True)
 class Shapes:
-    """A parsed declaration. ``bind`` checks arrays against it and returns the lengths it found."""
+    """A parsed declaration. ``bind`` checks arrays against it and returns the
+    lengths."""
 
     text: str
     inputs: tuple[Spec, ...]
@@ -85,16 +92,17 @@ class Shapes:
 
     @property
     def factors(self) -> frozenset[str]:
-        """The letters of which an axis is the product."""
+        """The letters that occur in a product, such as ``g*n``."""
         axes = (axis for spec in self.inputs for axis in spec.axes)
         return frozenset(
             letter for axis in axes if is_product(axis) for letter in letters_of(axis)
         )
 
     def bind(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Lengths of letters and leading groups in the arrays given, inputs or outputs, by name.
+        """Return the lengths of letters and leading groups, given arrays by name.
 
-        Raises ValueError naming the first array that does not fit.
+        The arrays may be inputs or outputs. Raises ValueError for the first array that
+        does not fit.
         """
         lengths: dict[str, Any] = {}
         found_in: dict[str, str] = {}
@@ -129,10 +137,14 @@ class Shapes:
         return lengths
 
     def dimensions(self, arrays: Mapping[str, Any]) -> dict[str, int]:
-        """What the FLOP formulas are given: each letter, ``m`` for the number of elements in the leading
-        axes (``m_a`` for those of ``*a``), ``has_b`` for each optional input ``b``, and ``size_b``, its number of
-        elements, where ``b`` is broadcast."""
-        found: dict[str, int] = {
+        """Return the arguments of the FLOP formulas.
+
+        These are the length of each letter; ``m``, the number of elements in the
+        leading axes (``m_a`` for those of ``*a``); ``has_b`` for each optional input
+        ``b``; and ``size_b``, the number of elements of each input ``b`` that is
+        broadcast.
+        """
+        dimensions: dict[str, int] = {
             f"has_{spec.name}": arrays.get(spec.name) is not None
             for spec in self.inputs
             if spec.optional
@@ -140,24 +152,28 @@ class Shapes:
         for spec in self.inputs:
             if spec.broadcast:
                 array = arrays.get(spec.name)
-                found[f"size_{spec.name}"] = 0 if array is None else size(array.shape)
+                elements = 0 if array is None else size(array.shape)
+                dimensions[f"size_{spec.name}"] = elements
         for key, value in self.bind(arrays).items():
             if key.startswith("*"):
-                found["m" if key == "*" else f"m_{key[1:]}"] = size(value)
+                dimensions["m" if key == "*" else f"m_{key[1:]}"] = size(value)
             else:
-                found[key] = value
-        return found
+                dimensions[key] = value
+        return dimensions
 
 
 def axis_length(axis: str, lengths: Mapping[str, int]) -> int:
-    """The length of an axis that is a letter, twice one, or the sum or product of two, given those of the letters."""
-    found = [lengths[letter] for letter in letters_of(axis)]
-    length = math.prod(found) if is_product(axis) else sum(found)
+    """Return the length of an axis, given the lengths of the letters.
+
+    The axis is a letter, twice a letter, or the sum or the product of two letters.
+    """
+    parts = [lengths[letter] for letter in letters_of(axis)]
+    length = math.prod(parts) if is_product(axis) else sum(parts)
     return 2 * length if axis.startswith(_TWICE) else length
 
 
 def letters_of(axis: str) -> list[str]:
-    """The letters that an axis is made of."""
+    """Return the letters in the name of an axis."""
     return (
         axis.split(_TIMES)
         if is_product(axis)
@@ -166,24 +182,25 @@ def letters_of(axis: str) -> list[str]:
 
 
 def is_product(axis: str) -> bool:
-    """Whether an axis is the product of letters (a group of axes begins with the sign that stands between them)."""
+    """Whether an axis is a product of letters. (A group of axes only begins with
+    ``*``.)"""
     return _TIMES in axis[1:]
 
 
 @cache
 def parse(text: str) -> Shapes:
-    """Read a declaration. Raises ValueError when it is not one."""
+    """Parse a declaration. Raises ValueError if it cannot be read."""
     left, arrow, right = text.partition("->")
     if not arrow:
         raise ValueError(
-            f"a declaration of shapes has inputs, '->' and outputs; got {text!r}"
+            f"a declaration of shapes: expected inputs, '->' and outputs; got {text!r}"
         )
     return Shapes(text, _specs(left, text), _specs(right, text))
 
 
 def _specs(part: str, text: str) -> tuple[Spec, ...]:
     specs = []
-    # findall rather than finditer: torch.compile traces the one, and stops at the other.
+    # findall rather than finditer: torch.compile can trace findall, but not finditer.
     for name, listed, integer, broadcast, optional in _ARRAY.findall(part):
         axes = [axis.strip() for axis in listed.split(",") if axis.strip()]
         nonempty = frozenset(
@@ -210,7 +227,8 @@ def _specs(part: str, text: str) -> tuple[Spec, ...]:
 def _bind_one(
     spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]
 ) -> list[tuple[str, int]]:
-    """Bind the letters of an array's axes; return the axes that are products, and how long they are."""
+    """Bind the letters of an array's axes; return its products, each with its
+    length."""
     products = []
     for axis, length in _pair(spec, shape):
         if is_product(axis):
@@ -220,20 +238,23 @@ def _bind_one(
             axis = axis.removeprefix(_TWICE)
             if length % 2:
                 raise ValueError(
-                    f"{spec.name}: expected {spec} with an even length of 2{axis}; got shape {list(shape)}"
+                    f"{spec.name}: expected {spec} with an even length of 2{axis}; "
+                    f"got shape {list(shape)}"
                 )
             length //= 2
         if _MORE in axis:
             least, axis = axis.split(_MORE)
             if length < lengths[least]:
                 raise ValueError(
-                    f"{spec.name}: expected {spec} with {least} = {lengths[least]}, as in {found_in[least]}; "
+                    f"{spec.name}: expected {spec} with {least}+{axis} of at least "
+                    f"{least} = {lengths[least]}, as in {found_in[least]}; "
                     f"got shape {list(shape)}"
                 )
             length -= lengths[least]
         if axis in spec.nonempty and length == 0:
             raise ValueError(
-                f"{spec.name}: expected {spec} with {axis} of at least 1; got shape {list(shape)}"
+                f"{spec.name}: expected {spec} with {axis} of at least 1; "
+                f"got shape {list(shape)}"
             )
         known = lengths.setdefault(axis, length)
         found_in.setdefault(axis, spec.name)
@@ -244,7 +265,8 @@ def _bind_one(
                 else f"{axis} = {known}"
             )
             raise ValueError(
-                f"{spec.name}: expected {spec} with {what}, as in {found_in[axis]}; got shape {list(shape)}"
+                f"{spec.name}: expected {spec} with {what}, as in {found_in[axis]}; "
+                f"got shape {list(shape)}"
             )
     return products
 
@@ -257,8 +279,11 @@ def _bind_product(
     lengths: dict,
     found_in: dict[str, str],
 ) -> None:
-    """Bind the one letter of a product that is not known yet; refuse a length that is not the product, or no
-    multiple of the letters that are known."""
+    """Bind the letter of a product that is still unknown, if there is one.
+
+    Raises ValueError for a length that is not the product, or not a multiple of the
+    known letter.
+    """
     unknown = [letter for letter in letters_of(axis) if letter not in lengths]
     known = math.prod(
         lengths[letter] for letter in letters_of(axis) if letter not in unknown
@@ -278,14 +303,16 @@ def _bind_product(
             else f"{axis} a multiple of {factor} = {known}"
         )
         raise ValueError(
-            f"{spec.name}: expected {spec} with {what}, as in {found_in[factor]}; got shape {list(shape)}"
+            f"{spec.name}: expected {spec} with {what}, as in {found_in[factor]}; "
+            f"got shape {list(shape)}"
         )
 
 
 def _check_broadcast(
     spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]
 ) -> None:
-    """Refuse an array that does not broadcast to the shape declared, every length of which is known."""
+    """Raise ValueError for an array that does not broadcast to the declared shape,
+    whose lengths are all known."""
     axes = [axis for axis in spec.axes if not axis.startswith("*")]
     leading, rest = (
         shape[: max(0, len(shape) - len(axes))],
@@ -304,20 +331,21 @@ def _check_broadcast(
     if len(leading) > len(full) or any(
         length not in (1, known) for length, known in pairs
     ):
-        what = f"leading axes {list(full)}, as in {found_in['*']}, or what broadcasts to them"
+        what = f"leading axes that broadcast to {list(full)}, those of {found_in['*']}"
         raise ValueError(
             f"{spec.name}: expected {spec} with {what}; got shape {list(shape)}"
         )
 
 
 def _pair(spec: Spec, shape: tuple[int, ...]) -> list[tuple[str, Any]]:
-    """Each axis of the declaration beside its length, the group beside its tuple of lengths."""
+    """Return each axis of the declaration with its length, a group with its lengths."""
     at = spec.group
     rank = len(spec.axes) - (at is not None)
     if len(shape) < rank or (at is None and len(shape) > rank):
         wanted = f"at least {rank}" if at is not None else f"exactly {rank}"
         raise ValueError(
-            f"{spec.name}: expected {spec}, which has {wanted} axes; got shape {list(shape)}"
+            f"{spec.name}: expected {spec}, which has {wanted} axes; "
+            f"got shape {list(shape)}"
         )
     if at is None:
         return list(zip(spec.axes, shape, strict=True))
@@ -328,7 +356,8 @@ def _pair(spec: Spec, shape: tuple[int, ...]) -> list[tuple[str, Any]]:
 
 
 def _broadcast(groups: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """As NumPy's broadcast_shapes has it, also for the lengths that torch.compile does not know yet."""
+    """Broadcast the groups as NumPy's broadcast_shapes does, but also with the lengths
+    that torch.compile does not know yet."""
     lengths: list[int] = []
     for column in zip_longest(
         *(reversed(group) for group in groups.values()), fillvalue=1
@@ -344,9 +373,11 @@ def _broadcast(groups: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def check_inputs(text: str, **arrays: Array | None):
-    """Refuse what the declaration rules out, before any arithmetic; return the arrays' namespace.
+    """Check the arrays against the declaration ``text``; return their namespace.
 
-    Raises TypeError (not an array, mixed libraries, dtypes or devices) or ValueError (shapes).
+    Raises TypeError if an input is not an array, has the wrong kind of dtype, or
+    differs from the others in library, device or dtype, and ValueError if a shape does
+    not fit.
     """
     if all(array is None or type(array) is np.ndarray for array in arrays.values()):
         facts = (
@@ -359,8 +390,10 @@ def check_inputs(text: str, **arrays: Array | None):
 
 @lru_cache(maxsize=1024)
 def _check_numpy(text: str, facts: tuple[tuple[str, tuple | None], ...]):
-    """Check NumPy arrays by their shapes and dtypes, on which nothing else depends, and remember those that pass.
-    Arrays without memory stand in for them."""
+    """Check NumPy arrays by their shapes and dtypes, and remember those that pass.
+
+    Nothing else about them matters, so arrays without memory stand in for them.
+    """
     return _check(
         text,
         {
@@ -403,7 +436,10 @@ def _check(text: str, arrays: dict[str, Array | None]):
 
 
 class Kind(NamedTuple):
-    """What a gradient has in common with the forward's arrays: facts, for an operation that saves no array."""
+    """What a gradient shares with the arrays of the forward pass.
+
+    An operation that saves no array saves this instead.
+    """
 
     library: str
     device: str
@@ -411,14 +447,18 @@ class Kind(NamedTuple):
 
 
 def kind(array: Array) -> Kind:
-    """The library, device and dtype of an array."""
+    """Return the library, device and dtype of an array."""
     library = namespace(array).__name__.rpartition(".")[2]
     return Kind(library, str(getattr(array, "device", "cpu")), array.dtype)
 
 
 def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Kind):
-    """Refuse a ``dy`` that is not of the output's shape, nor of the kind of ``like``, which forward saved: an
-    array, or an array's kind. Return ``dy``'s namespace. Raises TypeError or ValueError."""
+    """Check ``dy`` against the output's shape and the kind of ``like``; return its
+    namespace.
+
+    ``like`` is an array that forward saved, or the kind of one. Raises TypeError for a
+    wrong kind and ValueError for a wrong shape.
+    """
     _check_type(Spec("dy", ("*",)), dy)
     expected = like if isinstance(like, Kind) else kind(like)
     _check_same("dy", kind(dy), expected, "forward's", Kind._fields)
@@ -430,26 +470,29 @@ def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Kind):
 
 
 def check_saved(saved: Any, expected: type[Record]) -> Record:
-    """Return ``saved`` if it is what forward returned second. Raises TypeError otherwise, before it is unpacked.
+    """Return ``saved`` if forward returned it second. Raises TypeError otherwise.
 
-    A Saved belongs to one module: neither another operation's nor, for an operation, its kernel's is accepted.
+    A Saved belongs to one module. That of a different operation is rejected, and so is
+    the kernel's where the operation's is expected.
     """
     came = type(saved)
     if came is not expected and _identity(came) != _identity(expected):
         wanted = f"Saved({', '.join(_identity(expected)[2])})"
         raise TypeError(
-            f"saved: expected what forward returned second, {wanted}; got {_whose(came, expected)}"
+            f"saved: expected what forward returned second, {wanted}; "
+            f"got {_whose(came, expected)}"
         )
     return saved
 
 
 def _identity(kind: type) -> tuple:
-    """Where a class is defined, and its fields. Its object changes when its module is reloaded."""
+    """Return where a class is defined, and its fields. The class object itself changes
+    when its module is reloaded."""
     return kind.__module__, kind.__qualname__, getattr(kind, "_fields", None)
 
 
 def _whose(came: type, expected: type) -> str:
-    """A class by its name, a Saved by its module as well."""
+    """Return the name of a class; for a Saved, with its module."""
     if came.__name__ != "Saved":
         return came.__name__
     stem = came.__module__.rpartition(".")[2]
@@ -468,7 +511,7 @@ def _check_type(spec: Spec, array: Any) -> None:
     if not namespace(array).isdtype(array.dtype, kinds):
         wanted = "integers" if spec.integer else "floating-point numbers"
         hint = (
-            "; a mask is 0 where something is seen, and −∞ elsewhere"
+            "; a mask is 0 where a key may be seen and −∞ elsewhere"
             if spec.broadcast
             else ""
         )
@@ -484,5 +527,6 @@ def _check_same(
         if getattr(came, fact) != getattr(expected, fact):
             what = "array library" if fact == "library" else fact
             raise TypeError(
-                f"{name}: expected {whose} {what}, {getattr(expected, fact)}; got {getattr(came, fact)}"
+                f"{name}: expected {whose} {what}, {getattr(expected, fact)}; "
+                f"got {getattr(came, fact)}"
             )

@@ -1,4 +1,5 @@
-"""Code of the package, shown on a page from its source, so that what is read is what runs."""
+"""Show the package's source code on a page, so that the code a reader sees is what
+runs."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 
 class Source:
-    """The source of functions, classes or modules, with the file that each stands in."""
+    """The source of functions, classes or modules, each with the name of its file."""
 
     def __init__(self, *objects: object) -> None:
         self.objects = objects
@@ -26,7 +27,10 @@ class Source:
 
 
 def source(*objects: object) -> Source:
-    """Show the source of ``objects``: functions, classes, modules, Triton kernels. Raises TypeError for others."""
+    """Show the source of ``objects``: functions, classes, modules, Triton kernels.
+
+    Raises TypeError for any other object.
+    """
     for thing in objects:
         if not hasattr(thing, "__module__") and not inspect.ismodule(thing):
             raise TypeError(
@@ -36,7 +40,8 @@ def source(*objects: object) -> Source:
 
 
 def _unwrap(thing: Any) -> Any:
-    """A function itself, not what decorates it; a Triton kernel keeps it in ``fn``."""
+    """Return a function without its decorators. A Triton kernel has its function in
+    ``fn``."""
     function: Any = getattr(thing, "fn", thing)
     return inspect.unwrap(function)
 

@@ -1,5 +1,8 @@
-"""Stems are found, not listed: an operation, its kernel and its reference are files that
-have its name."""
+"""Find the stems: an operation, its kernel and its reference are files with the same
+name.
+
+No list has to be kept.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ PACKAGE = os.path.dirname(__file__)
 
 
 def modules_in(folder: str) -> tuple[str, ...]:
-    """The public modules of a folder of this package, in alphabetical order, not imported."""
+    """Return the names of the public modules in a folder of this package, sorted.
+
+    The modules are not imported.
+    """
     names = (
         module.name for module in pkgutil.iter_modules([os.path.join(PACKAGE, folder)])
     )
@@ -20,11 +26,11 @@ def modules_in(folder: str) -> tuple[str, ...]:
 
 
 def no_such(kind: str, name: object, names: Iterable[str]) -> str:
-    """The message for a name that is not one of ``names``."""
+    """Return the message for a name that is not one of ``names``."""
     return f"no {kind} is called {name!r}; {nearest(name, names)}"
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Which of ``names`` may be meant: the nearest one if one is near, otherwise all."""
+    """Suggest the nearest of ``names`` if one is near, and otherwise list all."""
     near = difflib.get_close_matches(str(name), list(names), n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""A table in a terminal, and the same table in a page."""
+"""Show a table in a terminal, and the same table on a page."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from typing import NamedTuple
 
 
 class Cell(NamedTuple):
-    """A cell of a page whose content is HTML already; ``attributes`` stand in its tag."""
+    """A cell of a page's table whose content is already HTML. ``attributes`` go into
+    its tag."""
 
     html: str
     attributes: str = ""
 
 
 def widths(rows: Iterable[Sequence[str]]) -> list[int]:
-    """The width of each column."""
+    """Return the width of each column."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """The rows as lines of text, their columns two spaces apart; those at ``right`` are aligned to the right."""
+    """Return the rows as lines of text, with columns two spaces apart.
+
+    The columns at the positions ``right`` are aligned to the right.
+    """
     each = widths(rows)
     return [
         "  ".join(
@@ -38,9 +42,10 @@ def page(
     caption: str | Cell = "",
     label: str = "",
 ) -> str:
-    """The rows as HTML, in a region that scrolls sideways. A row's first cell is its heading.
+    """Return the rows as HTML, in a region that scrolls sideways.
 
-    Strings are escaped. ``label`` names the region to screen readers, the caption by default.
+    A row's first cell is its heading. Strings are escaped. ``label`` names the region
+    to screen readers; by default it is the caption.
     """
     title = _tag("caption", caption) if caption else ""
     head = "".join(_tag("th", heading, ' scope="col"') for heading in headings)
@@ -52,7 +57,10 @@ def page(
 
 
 def scrolling(inside: str, label: str) -> str:
-    """HTML in a region that scrolls sideways where a page is too narrow, by keyboard too."""
+    """Return HTML in a region that scrolls sideways on a narrow page, by keyboard too.
+
+    ``label`` names the region to screen readers.
+    """
     return (
         f'<div class="backpass-scroll" role="region" tabindex="0" aria-label="{html.escape(label)}"'
         f' style="overflow-x: auto; max-width: 100%">{inside}</div>'

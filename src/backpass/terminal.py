@@ -1,4 +1,4 @@
-"""Text for a terminal: folded at its width, and readable in any encoding."""
+"""Fold text at a terminal's width, and make it readable in any encoding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import textwrap
 import unicodedata
 from typing import TextIO
 
-# Replacements for characters that the encoding lacks. Marks keep their width, so that columns stay aligned.
+# Replacements for characters that the encoding lacks. Marks keep their width, so that
+# columns stay aligned.
 PLAIN = {
     "✓": "+", "✗": "X", "○": "o", "–": "-", "─": "-", "−": "-", "×": "*", "·": "*", "²": "^2", "³": "^3",
     "…": "...", "→": "->", "≤": "<=", "≥": ">=", "≈": "~", "∞": "inf", "√": "sqrt", "∂": "d", "Σ": "sum",
@@ -20,12 +21,16 @@ _HANDLER = "backpass.plain"
 
 
 def width() -> int:
-    """The terminal's width in columns: ``COLUMNS`` if set, and 80 where there is no terminal."""
+    """Return the terminal's width in columns: ``COLUMNS`` if it is set, and 80 if there
+    is no terminal."""
     return shutil.get_terminal_size().columns
 
 
 def folded(text: str, width: int) -> list[str]:
-    """The text in lines of at most ``width``. An unindented line continues with an indent of four."""
+    """Fold the text into lines of at most ``width`` columns, and at least 20.
+
+    A folded line keeps its indent; a line without one continues with an indent of four.
+    """
     width = max(width, 20)
     lines = []
     for line in text.splitlines() or [""]:
@@ -41,7 +46,10 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def make_readable(*streams: TextIO) -> None:
-    """Let each stream write any text: a character that its encoding lacks becomes plain ASCII."""
+    """Let each stream write any text: characters that its encoding lacks become ASCII.
+
+    The default streams are standard output and standard error.
+    """
     codecs.register_error(_HANDLER, _plain)
     for stream in streams or (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

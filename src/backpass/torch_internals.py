@@ -1,4 +1,4 @@
-"""What the package needs of PyTorch and PyTorch offers under private names only, which a release may change.
+"""Wrap the private names of PyTorch that the package needs, which a release may change.
 
 No other module uses such a name. ``tests/test_torch_internals.py`` has a test for each.
 """
@@ -20,31 +20,41 @@ __all__ = [
     "transformed",
 ]
 
-READ = (
-    torch.ops.aten._local_scalar_dense.default
-)  # what reads the number in a tensor of one element
+# The operator that reads the number in a tensor of one element.
+READ = torch.ops.aten._local_scalar_dense.default
 
 
 def transformed() -> bool:
-    """Whether a transform of ``torch.func`` is running: its tensors hide those that an operator would read."""
+    """Whether a transform of ``torch.func`` is running.
+
+    Its tensors hide those that an operator would read.
+    """
     return torch._C._are_functorch_transforms_active()
 
 
 def dual_level() -> bool:
-    """Whether forward-mode derivatives are on. Elsewhere ``forward_ad.unpack_dual`` raises."""
+    """Whether forward-mode differentiation is on. If not, ``forward_ad.unpack_dual``
+    raises."""
     return forward_ad._current_level >= 0
 
 
 def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether both are views of one storage, which an operator's results must not be. Tensors without memory count."""
+    """Whether both tensors are views of one storage. An operator's results must not be.
+
+    This also works for tensors without memory.
+    """
     return torch._C._is_alias_of(a, b)
 
 
 def storage_id(x: torch.Tensor) -> int:
-    """What identifies the storage while it is alive; ``data_ptr()`` is 0 for every tensor without memory."""
+    """Return a number that identifies the storage while it is alive.
+
+    ``data_ptr()`` does not, because it is 0 for every tensor without memory.
+    """
     return x.untyped_storage()._cdata
 
 
 def is_fake(x: torch.Tensor) -> bool:
-    """Whether ``x`` has a shape but no values, because torch.compile asks for shapes alone."""
+    """Whether ``x`` has a shape but no values, because torch.compile is inferring
+    shapes."""
     return isinstance(x, FakeTensor)

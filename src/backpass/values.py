@@ -1,6 +1,7 @@
-"""Checks of what a declaration of shapes cannot state: the values of options, tokens and targets.
+"""Checks of what a declaration of shapes cannot state: options, tokens and targets.
 
-A check stands here when several modules need it; one that a single operation needs stands in that operation.
+A check belongs here when several modules need it. A check that only one operation needs
+belongs in that operation's module.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from backpass.arrays import Array, namespace, size
 
 
 def check_natural(**numbers: object) -> None:
-    """Refuse what cannot be a length or a position: anything but an integer of at least 0. Raises TypeError or
-    ValueError, naming the number."""
+    """Raise TypeError or ValueError unless each number is an integer of at least 0."""
     for name, value in numbers.items():
         if not isinstance(value, Integral):
             raise TypeError(f"{name}: expected an integer; got {type(value).__name__}")
@@ -22,8 +22,7 @@ def check_natural(**numbers: object) -> None:
 
 
 def check_eps(eps: object) -> None:
-    """Refuse what cannot be added below a root: anything but a real number of at least 0. Raises TypeError or
-    ValueError."""
+    """Raise TypeError or ValueError unless ``eps`` is a real number of at least 0."""
     if getattr(eps, "is_real", False):  # a SymPy symbol
         return
     if not isinstance(eps, Real):
@@ -33,7 +32,7 @@ def check_eps(eps: object) -> None:
 
 
 def check_bool(**flags: object) -> None:
-    """Raise TypeError, with the flag's name, for a flag that is not a bool."""
+    """Raise TypeError unless each flag is a bool."""
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise TypeError(
@@ -42,7 +41,7 @@ def check_bool(**flags: object) -> None:
 
 
 def check_one_of(name: str, value: object, words: tuple[str, ...]) -> None:
-    """Raise ValueError, with the option's name, for a value that is not one of the words."""
+    """Raise ValueError unless the value of the option ``name`` is one of ``words``."""
     if not isinstance(value, str) or value not in words:
         raise ValueError(
             f"{name}: expected {' or '.join(map(repr, words))}; got {value!r}"
@@ -50,32 +49,34 @@ def check_one_of(name: str, value: object, words: tuple[str, ...]) -> None:
 
 
 def check_causal(causal: object, causal_variant: object) -> None:
-    """Refuse, with TypeError, what is neither true nor false, and, with ValueError, what is no way of aligning the
-    positions of queries and keys."""
+    """Raise TypeError unless ``causal`` is a bool, and ValueError unless
+    ``causal_variant`` names a way of aligning queries with keys."""
     check_bool(causal=causal)
     check_one_of("causal_variant", causal_variant, ("upper_left", "lower_right"))
 
 
 def check_head_order(head_order: str) -> None:
-    """Refuse, with ValueError, what is no way of assigning query heads to key heads."""
+    """Raise ValueError unless ``head_order`` names a way of assigning query heads to
+    key heads."""
     check_one_of("head_order", head_order, ("consecutive", "interleaved"))
 
 
 def check_scale(scale: object) -> None:
-    """Refuse, with TypeError, what cannot multiply scores: anything but a real number or None."""
+    """Raise TypeError unless ``scale`` is a real number or None."""
     if (
         scale is not None
         and not isinstance(scale, Real)
         and not getattr(scale, "is_real", False)
     ):
         raise TypeError(
-            f"scale: expected a real number, or None for 1/√d; got {type(scale).__name__}"
+            "scale: expected a real number, or None for 1/√d; "
+            f"got {type(scale).__name__}"
         )
 
 
 def check_tile(tile: object) -> None:
-    """Refuse what cannot be the side of a tile of scores: anything but an integer of at least 1, or None. Raises TypeError
-    or ValueError."""
+    """Raise TypeError or ValueError unless ``tile``, the side of a tile of scores, is
+    an integer of at least 1 or None."""
     if tile is None or getattr(tile, "is_Symbol", False):
         return
     if not isinstance(tile, Integral):
@@ -87,7 +88,8 @@ def check_tile(tile: object) -> None:
 
 
 def check_tokens(t: Array, vocabulary: int) -> Array:
-    """The tokens as integers of 64 bits. Raises IndexError where one is outside the vocabulary."""
+    """Return the tokens as int64. Raises IndexError if one is outside the
+    vocabulary."""
     xp = namespace(t)
     t = t if t.dtype == xp.int64 else xp.astype(t, xp.int64)
     if xp.any((t < 0) | (t >= vocabulary)):
@@ -100,8 +102,12 @@ def check_tokens(t: Array, vocabulary: int) -> Array:
 def check_targets(
     t: Array, classes: int, ignore_index: int, reduction: str
 ) -> tuple[Array, float | None]:
-    """The targets with −1 for those ignored, and what ``reduction`` divides by: how many are counted, NaN
-    if none are; None for the sum. Raises what ``forward`` raises."""
+    """Return the targets ``[*]``, −1 where ignored, and the divisor of the loss.
+
+    The divisor is None for the sum. For the mean it is the number of targets that are
+    not ignored, or NaN if there are none. Raises TypeError or ValueError for an option,
+    and IndexError for a target outside the classes.
+    """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction: expected 'mean' or 'sum'; got {reduction!r}")
     if not isinstance(ignore_index, Integral):
@@ -113,7 +119,8 @@ def check_targets(
     counted = t != int(ignore_index)
     outside = counted & ((t < 0) | (t >= classes))
 
-    # One number says both how many count and whether one is outside, so that a GPU is waited for once.
+    # One number tells both how many count and whether any is outside, so that the CPU
+    # waits for a GPU only once.
     rows = size(t.shape)
     count = int(xp.sum(xp.where(outside, rows + 1, xp.astype(counted, xp.int64))))
     if count > rows:
@@ -127,31 +134,37 @@ def check_targets(
 
 
 def check_sums(name: str, sums: Array, nothing: Array) -> None:
-    """Refuse rows of ``name`` whose ``sums[*, 1]`` are not positive, but for those that hold ``nothing[*, 1]`` to sum.
-    Raises ValueError, naming the first."""
+    """Raise ValueError for the first row of ``name`` whose sum is not positive.
+
+    ``sums[*, 1]`` are the rows' sums. Rows marked in ``nothing[*, 1]`` have no entries
+    and pass.
+    """
     xp = namespace(sums)
-    refused = (sums <= 0) & ~nothing  # NaN is not at most 0
-    if xp.any(refused):
-        rows, refused = (xp.reshape(array, (-1,)) for array in (sums, refused))
-        first = next(at for at in range(rows.shape[0]) if refused[at])
-        found = (
-            rows[first].to_numpy()[()]
-            if hasattr(rows[first], "to_numpy")
-            else rows[first]
-        )
+    wrong = (sums <= 0) & ~nothing  # False for NaN, which passes
+    if xp.any(wrong):
+        rows, wrong = (xp.reshape(array, (-1,)) for array in (sums, wrong))
+        first = next(at for at in range(rows.shape[0]) if wrong[at])
+        total = rows[first]
+        if hasattr(total, "to_numpy"):
+            total = total.to_numpy()[()]
         row: list[int] = []
         for length in reversed(sums.shape[:-1]):
             first, index = divmod(first, length)
             row = [index, *row]
         where = f"row {row}" if row else "the only row"
         raise ValueError(
-            f"{name}: expected rows whose sums are positive; got a sum of {found} in {where}"
+            f"{name}: expected rows whose sums are positive; "
+            f"got a sum of {total} in {where}"
         )
 
 
 def chosen_chunk(chunk: object, m: int, h: int, V: int) -> int:
-    """How many of ``m`` tokens at a time: ``chunk``, or by default as many as have scores ``[chunk, V]`` a quarter as
-    large as the gradients of ``x[m, h]`` and ``w[h, V]`` together. Raises TypeError or ValueError."""
+    """Return how many of ``m`` tokens to process at a time: ``chunk``, or a default.
+
+    By default the scores ``[chunk, V]`` are a quarter as large as the gradients of
+    ``x[m, h]`` and ``w[h, V]`` together. Raises TypeError or ValueError unless
+    ``chunk`` is an integer of at least 1 or None.
+    """
     if chunk is None:
         return max(1, (h + m * h // V) // 4)
     if not isinstance(chunk, Integral):
@@ -162,7 +175,7 @@ def chosen_chunk(chunk: object, m: int, h: int, V: int) -> int:
 
 
 def _first(values: Array, chosen: Array) -> int:
-    """The first of the integers that are chosen."""
+    """Return the first of the integers for which ``chosen`` is true."""
     xp = namespace(values, chosen)
     values, chosen = xp.reshape(values, (-1,)), xp.reshape(chosen, (-1,))
     return next(int(values[at]) for at in range(values.shape[0]) if chosen[at])

@@ -312,11 +312,11 @@ def test_the_refusal_says_around_which_point():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("y_i [x_i^2 + 1 > 0] = y_i", "positive at all 12 points tried: one case went unchecked"),
-        (r"y_i [x_i \ne 0] = y_i", r"an indicator compares by <, >, \\le or \\ge"),
-        (r"y_i [x_i > \max_j x_j] = y_i", "this goes by a maximum"),
-        ("y_i [x > 0] = y_i", "numbers are compared; this is a n × 1 matrix"),
-        (r"\max(0, x) = y", "numbers are compared"),
+        ("y_i [x_i^2 + 1 > 0] = y_i", "positive at all 12 points tried: one case was not checked"),
+        (r"y_i [x_i \ne 0] = y_i", r"an indicator compares with <, >, \\le or \\ge"),
+        (r"y_i [x_i > \max_j x_j] = y_i", "this comparison depends on a maximum"),
+        ("y_i [x > 0] = y_i", "only numbers can be compared; this is a n × 1 matrix"),
+        (r"\max(0, x) = y", "only numbers can be compared"),
         ("y_i [x_i > 0 = y_i", "cannot read this|expected"),
     ],
 )
@@ -360,14 +360,14 @@ def test_a_defined_name_is_compared_by_its_definition_and_a_matrix_by_its_elemen
         ({"text": "  \n \n"}, ValueError, "a: expected lines of a derivation; got none"),
         ({"text": 3}, TypeError, "text: expected a derivation's lines; got int"),
         ({"name": 3}, ValueError, "name: expected small letters, digits and hyphens, for anchors; got 3"),
-        ({"after": "b"}, TypeError, "after: expected an earlier derivation, what derive returned; got 'b'"),
+        ({"after": "b"}, TypeError, "after: expected an earlier derivation, as derive returns it; got 'b'"),
         ({"sizes": {"n": 2}}, TypeError, "sizes: expected a list such as [{'n': 2}, {'n': 3}]; got {'n': 2}"),
         (
             {"operation": "scale", "options": {"facto": "c"}},
             DerivationError,
-            "a: scale takes the options factor; got facto",
+            "a: options of scale: expected factor; got facto",
         ),
-        ({"operation": "softmax", "options": {"dim": 1}}, DerivationError, "a: softmax takes the options none; got dim"),
+        ({"operation": "softmax", "options": {"dim": 1}}, DerivationError, "a: options of softmax: expected none; got dim"),
     ],
 )  # fmt: skip
 def test_what_is_no_derivation_is_refused_in_one_line(given, kind, message):

@@ -132,7 +132,7 @@ def test_every_gradient_must_be_derived(sources):
 
 
 def test_names_must_be_found(sources):
-    with pytest.raises(DerivationError, match="softmax has an array x, and the derivation no x or X"):
+    with pytest.raises(DerivationError, match="softmax has an array x, but the derivation has no x or X"):
         derive(sources["matmul"], name="matmul", operation="softmax")
     with pytest.raises(DerivationError, match="softmax has no array called q"):
         derive(sources["softmax"], name="softmax", operation="softmax", names={"q": "x"})
@@ -143,7 +143,7 @@ def test_names_must_be_found(sources):
 def test_an_operation_that_goes_by_a_sign_takes_a_derivation_that_does():
     text = "given x, \\bar{y} \\in \\mathbb{R}^n\nlet y_i = x_i\n\\bar{x}_i = \\bar{y}_i"
     with pytest.raises(
-        DerivationError, match=r"relu\.forward goes by a sign, and no line of the derivation does"
+        DerivationError, match=r"relu\.forward depends on a sign, but no line of the derivation does"
     ):
         derive(text, name="identity", operation="relu")
     wrong = text.replace("= x_i", r"= x_i [x_i < 0]").replace(r"= \bar{y}_i", r"= \bar{y}_i [x_i < 0]")

@@ -177,7 +177,7 @@ def test_a_maximum_is_a_fresh_symbol_listed_with_what_it_is_the_maximum_of():
 
 
 def test_a_maximum_outside_a_session_is_refused():
-    with pytest.raises(RuntimeError, match="somebody must see it"):
+    with pytest.raises(RuntimeError, match="which must be recorded"):
         xp.max(symbolic.array("x", (2,)))
 
 

@@ -266,7 +266,7 @@ def test_a_mask_of_truth_values_is_refused_with_what_a_mask_is():
         ("k", (2, 0, 7, 4), r"k: expected .* with n_kv of at least 1; got shape \[2, 0, 7, 4\]"),
         ("bias", (5, 6), r"bias: expected .* with s_k = 7, as in k, or 1; got shape \[5, 6\]"),
         ("bias", (3, 5, 7), r"bias: expected .* with g\*n_kv = 6, as in q, or 1; got shape \[3, 5, 7\]"),
-        ("bias", (3, 6, 5, 7), r"bias: expected .* with leading axes \[2\], as in q, or what broadcasts to them; got shape \[3, 6, 5, 7\]"),
+        ("bias", (3, 6, 5, 7), r"bias: expected .* with leading axes that broadcast to \[2\], those of q; got shape \[3, 6, 5, 7\]"),
     ],
 )  # fmt: skip
 def test_shapes_that_do_not_fit_are_refused(name, shape, message):

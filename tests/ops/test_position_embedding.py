@@ -47,7 +47,12 @@ def test_a_sequence_may_be_generated_position_by_position():
         (7, 3, ValueError, "offset: expected at most 2, for 5 positions in 7 rows; got 3"),
         (7, -1, ValueError, "offset: expected an integer of at least 0; got -1"),
         (7, 1.0, TypeError, "offset: expected an integer; got float"),
-        (4, 0, ValueError, r"w: expected w\[s\+r, h\] with s = 5, as in x; got shape \[4, 3\]"),
+        (
+            4,
+            0,
+            ValueError,
+            r"w: expected w\[s\+r, h\] with s\+r of at least s = 5, as in x; got shape \[4, 3\]",
+        ),
     ],
 )
 def test_positions_that_are_not_in_the_table_are_refused(rows, offset, error, message):

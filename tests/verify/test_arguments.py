@@ -70,9 +70,9 @@ class Doubled(torch.autograd.Function):
             [X],
             {"tolerances": {"autograd": 1e-3}},
             TypeError,
-            "tolerances: expected a number and the reason for it for autograd; got 0.001",
+            "tolerances: expected a pair (number, reason) for autograd; got 0.001",
         ),
-        ("softmax", [X], {"tolerances": [1]}, TypeError, "tolerances: expected a dict from methods to pairs; got [1]"),
+        ("softmax", [X], {"tolerances": [1]}, TypeError, "tolerances: expected a dict from methods to pairs (number, reason); got [1]"),
     ],
 )  # fmt: skip
 def test_check_refuses_in_one_line(op, inputs, given, kind, message):
@@ -83,7 +83,7 @@ def test_check_refuses_in_one_line(op, inputs, given, kind, message):
 @pytest.mark.parametrize("x", [X, torch.from_numpy(X).float()], ids=["NumPy", "PyTorch"])
 def test_a_kernel_is_checked_by_its_operation(x):
     pytest.importorskip("triton")
-    message = "op: a kernel is compared with its operation, in float64: give 'softmax' and methods=['kernel']"
+    message = "op: expected an operation, with which its kernel is compared; got the kernel: give 'softmax' and methods=['kernel']"
     with pytest.raises(TypeError, match=re.escape(message)):
         check(kernels.load("softmax"), x)
 
@@ -116,7 +116,7 @@ def test_what_forward_takes_is_not_refused():
             "softmax",
             {"leading": {"*": 3}},
             TypeError,
-            "leading: expected for * a shape such as (2, 3); got 3",
+            "leading: expected a shape such as (2, 3) for *; got 3",
         ),
         ("linear", {"without": ["x"]}, ValueError, "without: expected some of b; got x"),
         ("softmax", {"without": ["x"]}, ValueError, "without: expected none; got x"),

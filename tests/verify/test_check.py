@@ -835,7 +835,7 @@ class TestSymbolic:
         (row,) = check(own, X[0], methods=["symbolic"], raises=False).rows
         assert (row.verdict, row.reason) == (
             "not run",
-            "a branch went one way only: x_0 - 1000 < 0 at 64 random points",
+            "a branch was taken only one way: x_0 - 1000 < 0 at 64 random points",
         )
 
     def test_the_shape_is_cut_down_and_the_structure_kept(self):
@@ -993,7 +993,7 @@ def test_an_autograd_function_is_given_tensors():
             return 2 * dy
 
     with pytest.raises(
-        TypeError, match=r"Twice is a torch.autograd.Function and takes torch tensors; got numpy"
+        TypeError, match=r"Twice is a torch.autograd.Function, which takes torch tensors; got numpy"
     ):
         check(Twice, X)
     assert check(Twice, torch.tensor(X)).passed

@@ -41,7 +41,7 @@ def changed(index, value):
         (-2 * DX, "constant ratio", "got = −2 × reference"),
         (0.7342 * DX, "constant ratio", "got = 0.7342 × reference"),
         (-DX, "sign", "the sign is wrong: got = −reference"),
-        (0 * DX, "zero", "got is 0, the reference is not"),
+        (0 * DX, "zero", "got is 0, but the reference is not"),
         (changed(1, -DX[1]), "some signs", "the sign is wrong at axis 0, position 1"),
         (rolled(DX, 1), "permuted", "along axis 1 got is the reference shifted by 1"),
         (rolled(DX, -1), "permuted", "along axis 1 got is the reference shifted by −1"),
@@ -57,12 +57,12 @@ def changed(index, value):
         (
             np.broadcast_to(DX.sum(0), DX.shape),
             "summed",
-            "got is the reference summed over axis 0, once for each element along it",
+            "got is the sum of the reference over axis 0, repeated along it",
         ),
         (
             changed((1, 2), 0.0),
             "one place",
-            "wrong only at index [1, 2]; there: got is 0, the reference is not",
+            "wrong only at index [1, 2]; there: got is 0, but the reference is not",
         ),
         (
             changed((0, 4), 2 * DX[0, 4]),
@@ -72,7 +72,7 @@ def changed(index, value):
         (
             changed((slice(None), 3), 0.0),
             "one place",
-            "wrong only at axis 1, position 3; there: got is 0, the reference is not",
+            "wrong only at axis 1, position 3; there: got is 0, but the reference is not",
         ),
         (changed(2, 4 * DX[2]), "one place", "wrong only at axis 0, position 2; there: got = 4 × reference"),
         (Y * DY, "missing term", "reference − got = −y·Σ(y·dy) (Σ over axis 1)"),
@@ -110,7 +110,7 @@ def test_signs_that_follow_an_input():
 def test_something_where_the_reference_is_zero():
     diagnosis = diagnose(0 * DX, DX)
     assert diagnosis.kind == "zero"
-    assert diagnosis.sentence.startswith("the reference is 0, got is not")
+    assert diagnosis.sentence.startswith("the reference is 0, but got is not")
 
 
 def test_zero_where_it_should_not_be():
@@ -140,8 +140,18 @@ class TestShapes:
                 "sum too many",
                 "expected shape [3, 5]; got [5]: got is the reference's sum over axis 0",
             ),
-            (DY, DY.ravel(), "shape", "expected shape [3, 5]; got [15]: the right elements, to be reshaped"),
-            (DB, 2 * DY, "shape", "expected shape [5]; got [3, 5]: summing fits the shape, not the values"),
+            (
+                DY,
+                DY.ravel(),
+                "shape",
+                "expected shape [3, 5]; got [15]: the elements are right, only the shape is wrong",
+            ),
+            (
+                DB,
+                2 * DY,
+                "shape",
+                "expected shape [5]; got [3, 5]: a sum would fit the shape, but not the values",
+            ),
             (DB, DB[:4], "shape", "expected shape [5]; got [4]"),
         ],
     )
@@ -163,9 +173,9 @@ class TestShapes:
         rows = heads.swapaxes(1, 2).reshape(2, 5, 12)
         found = diagnose(heads, rows.reshape(heads.shape))
         assert found.kind == "reshape"
-        assert str(found) == "got is reshaped where axes 1 and 2 should have changed places"
+        assert str(found) == "got is reshaped where axes 1 and 2 should be swapped"
         assert str(diagnose(rows, heads.reshape(rows.shape))) == (
-            "got is reshaped where the 3 pieces of axis 2 should have changed places with axis 1"
+            "got is reshaped where the 3 pieces of axis 2 should be swapped with axis 1"
         )
         assert diagnose(rows, heads[:, ::-1].reshape(rows.shape)).kind == "unknown"
 
@@ -392,7 +402,9 @@ class TestOfRealBugs:
     )
     def test_a_mask_that_was_forgotten(self, mask, where):
         found = str(diagnose(ROWS * mask, ROWS))
-        assert found.startswith(f"wrong only at the entries {where}; there: the reference is 0, got is not")
+        assert found.startswith(
+            f"wrong only at the entries {where}; there: the reference is 0, but got is not"
+        )
 
 
 class TestOfLargeArrays:

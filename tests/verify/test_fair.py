@@ -255,7 +255,7 @@ class TestOperator:
             return torch.tanh(x)
 
         report = check(tanh_inside(torch.float64), torch.tensor(X).float(), operator=single)
-        assert "operator= does not take float64" in report.of("PyTorch's operator")[0].reason
+        assert "operator= does not accept float64" in report.of("PyTorch's operator")[0].reason
 
     def test_one_that_refuses_varied_inputs_is_no_fault(self):
         def this_shape(x):

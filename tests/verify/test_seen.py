@@ -163,7 +163,7 @@ class TestFrozen:
 
         inputs = torch.tensor(X), torch.tensor(X + 2)
         assert contract(Scale, *inputs) == ""
-        assert contract(Slipped, *inputs) == "dx differs when w requires no gradient"
+        assert contract(Slipped, *inputs) == "dx differs when w does not require a gradient"
 
     def test_a_constant_requires_no_gradient(self):
         report = check(Scale, torch.tensor(X), torch.tensor(X + 2), constants=["w"])

@@ -1,14 +1,14 @@
-"""What an operation costs: its arithmetic counted, its formulas evaluated, the bytes it keeps.
+"""Count an operation's arithmetic, evaluate its formulas, and measure its memory.
 
-    cost.count("softmax", (3, 5))           # what ran, by kind, forward and backward
-    cost.formula("softmax", (3, 5))         # forward_flops and backward_flops at those shapes
-    cost.symbolic_formula("softmax")        # the same in SymPy symbols; cost.latex prints them
-    cost.saved_bytes("softmax", x)          # the arrays of `saved`, each storage once, parameters apart
-    cost.table("softmax", (3, 5))           # formula against count, for a page
+    cost.count("softmax", (3, 5))     # what ran, by kind, forward and backward
+    cost.formula("softmax", (3, 5))   # forward_flops and backward_flops at those shapes
+    cost.symbolic_formula("softmax")  # the same in SymPy symbols; cost.latex prints it
+    cost.saved_bytes("softmax", x)    # of the arrays of `saved`, without parameters
+    cost.table("softmax", (3, 5))     # formula against count, for a page
 
-An operation is named by its stem, or given: a module of ``backpass.ops``, or any object with ``forward`` and
-``backward``. Inputs are NumPy arrays, shapes (standard normal numbers are drawn), or None for an optional
-input that is not given.
+An operation is a stem, a module of ``backpass.ops``, or any object with ``forward`` and
+``backward``. Inputs are NumPy arrays, shapes (standard normal numbers are drawn), or
+None for an optional input that is not given.
 """
 
 from backpass.cost.counted import Cost, count

@@ -1,4 +1,4 @@
-"""The arithmetic of an operation, counted as it runs."""
+"""Count the arithmetic of an operation as it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from backpass.table import aligned, page
 
 @dataclass(frozen=True)
 class Cost:
-    """What one forward and one backward did, each a tally with ``total`` and ``by_kind``; what they kept."""
+    """The arithmetic of one forward and one backward, and the memory kept between them.
+
+    ``forward`` and ``backward`` are tallies with ``total`` and ``by_kind``.
+    """
 
     name: str
     forward: Tally
@@ -26,14 +29,15 @@ class Cost:
 
     @property
     def ratio(self) -> float:
-        """Backward over forward; infinite when only the forward is free, NaN when both are."""
+        """The backward's total over the forward's; infinite if only the forward's is 0,
+        and NaN if both are."""
         if self.forward.total:
             return self.backward.total / self.forward.total
         return float("inf") if self.backward.total else float("nan")
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes of the saved arrays, parameters apart."""
+        """The bytes of the saved arrays that are not parameters."""
         return self.memory.activations
 
     @property
@@ -56,11 +60,13 @@ class Cost:
 
 
 def count(op: Any, *inputs: object, **options: object) -> Cost:
-    """Run forward and backward on numbers that count themselves, with a random cotangent.
+    """Run forward and backward on numbers that count themselves, with a random
+    cotangent.
 
-    ``inputs`` are NumPy arrays, shapes, or None; ``options`` are forward's. The count is of what ran at
-    these inputs, in float64; ``memory`` is measured on the arrays given, in their dtype. Raises what forward
-    raises, and TypeError for inputs of another kind.
+    ``inputs`` are NumPy arrays, shapes, or None; ``options`` are forward's. The count
+    is of what ran at these inputs in float64; ``memory`` is measured on the given
+    arrays in their dtype. Raises TypeError for other inputs, and whatever forward
+    raises.
     """
     op = load(op)
     arrays = drawn(op, inputs)

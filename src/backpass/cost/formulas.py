@@ -1,4 +1,4 @@
-"""The FLOP formulas of an operation, at given shapes or in symbols."""
+"""Evaluate the FLOP formulas of an operation, at given shapes or in symbols."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from backpass.shapes import Shapes, parse
 
 
 class Flops(NamedTuple):
-    """One formula for the forward and one for the backward: evaluated, in symbols, or printed."""
+    """A pair of FLOP formulas, for the forward and the backward: as numbers, in
+    symbols, or in LaTeX."""
 
     forward: Any
     backward: Any
 
 
 def formula(op: Any, *inputs: object, **options: object) -> Flops:
-    """``forward_flops`` and ``backward_flops`` at the shapes of ``inputs``: integers.
+    """Evaluate ``forward_flops`` and ``backward_flops`` at the shapes of ``inputs``.
 
-    Each formula is passed what its signature names: letters of SHAPES, ``m`` for the product of the leading
-    lengths, ``has_b`` for an optional input b, options. ``inputs`` are shapes, or arrays, of which only the
-    shapes matter, but for those of integers: a count that depends on data, such as the number of distinct
-    tokens, is found in them, or given by name. Raises ValueError when they do not fit, TypeError when a formula
-    asks for what nothing gives.
+    Each formula is passed what its signature names: letters of SHAPES, ``m`` for the
+    product of the leading lengths, ``has_b`` for an optional input b, and options.
+    ``inputs`` are shapes or arrays. Of an array, only the shape matters, except that a
+    count that depends on data, such as the number of distinct tokens, is taken from
+    arrays of integers; it can also be given by name. Raises ValueError if the shapes do
+    not fit, and TypeError if a formula needs a value that is not given.
     """
     op = load(op)
     values = _values(op, inputs, options)
@@ -35,10 +37,13 @@ def formula(op: Any, *inputs: object, **options: object) -> Flops:
 
 
 def symbolic_formula(op: Any, **known: object) -> Flops:
-    """The formulas as SymPy expressions of positive integer symbols, one a letter; optional inputs are given,
-    and options that are words or switches, such as a reduction, have their defaults.
+    """Return the formulas as SymPy expressions, with a positive integer symbol for each
+    letter.
 
-    ``known`` replaces a letter by a value or another symbol, or says ``has_b=False``.
+    Optional inputs count as given, and options that are strings or bools, such as a
+    reduction, have their defaults. ``known`` replaces a letter by a value or a
+    different symbol, or says ``has_b=False``. Raises TypeError for a name that no
+    formula has.
     """
     op = load(op)
     return Flops(
@@ -50,14 +55,15 @@ def symbolic_formula(op: Any, **known: object) -> Flops:
 
 
 def latex(op: object, **known: object) -> Flops:
-    """The formulas in LaTeX, without delimiters; ``known`` as in ``symbolic_formula``."""
+    """Return the formulas in LaTeX without delimiters; ``known`` as in
+    ``symbolic_formula``."""
     import sympy
 
     return Flops(*map(sympy.latex, symbolic_formula(op, **known)))
 
 
 def dimensions(op: Any, *inputs: object, **options: object) -> dict[str, int]:
-    """The letters that the formulas name, and their values at these inputs."""
+    """Return the letters that the formulas name, and their values at these inputs."""
     op = load(op)
     values = _values(op, inputs, options)
     wanted = {**_parameters(op.forward_flops), **_parameters(op.backward_flops)}
@@ -70,7 +76,7 @@ def _values(
     for part in ("SHAPES", "forward_flops", "backward_flops"):
         if not hasattr(op, part):
             raise TypeError(
-                f"{name(op)}: expected a declaration {part}, without which there is no formula"
+                f"{name(op)}: expected {part}, which its FLOP formulas need; got none"
             )
     shapes = parse(op.SHAPES)
     arrays = stand_ins(op, inputs)
@@ -81,7 +87,7 @@ def _values(
     }
     wanted = {*_parameters(op.forward_flops), *_parameters(op.backward_flops)}
     of_output = wanted & {*shapes.letters} - {*values}
-    if of_output:  # such as fork's k: ask the forward
+    if of_output:  # such as fork's k: run forward to get it
         y, _ = op.forward(*arrays.values(), **options)
         values |= shapes.dimensions({**arrays, shapes.outputs[0].name: y})
     return values
@@ -90,7 +96,7 @@ def _values(
 def _of_data(
     op: Any, shapes: Shapes, inputs: tuple[object, ...], arrays: dict[str, Any]
 ) -> dict[str, int]:
-    """What the formulas take that depends on data, where the integers themselves are given."""
+    """Return the counts that depend on data, if the arrays of integers are given."""
     known = all(
         is_array(value)
         for spec, value in zip(shapes.inputs, inputs, strict=False)
@@ -112,7 +118,8 @@ def _call(op: Any, function: Callable, values: dict[str, Any]) -> Any:
     ]
     if missing:
         raise TypeError(
-            f"{name(op)}.{function.__name__} asks for {', '.join(missing)}, which nothing gives"
+            f"{name(op)}.{function.__name__}: expected {', '.join(missing)} by name; "
+            "got none"
         )
     return function(**{key: values[key] for key in parameters if key in values})
 

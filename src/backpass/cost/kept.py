@@ -1,4 +1,4 @@
-"""The bytes that an operation keeps between forward and backward."""
+"""Measure the bytes that an operation keeps between forward and backward."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from backpass.cost.operation import drawn, load
 
 @dataclass(frozen=True)
 class Kept:
-    """One storage that ``saved`` keeps alive, and the array of ``saved`` it was first seen through.
+    """One storage that ``saved`` keeps alive, described by the first array that uses
+    it.
 
-    ``is_parameter`` is true also of a constant, such as a table of cosines: both are there before the step.
+    ``is_parameter`` is also true for a constant, such as a table of cosines: both are
+    in memory before the step.
     """
 
     name: str
@@ -38,29 +40,33 @@ class Memory:
 
     @property
     def activations(self) -> int:
-        """Bytes of everything but parameters: what the memory of a training step grows by."""
+        """The bytes of everything except parameters: what a training step adds to
+        memory."""
         return sum(kept.bytes for kept in self.arrays if not kept.is_parameter)
 
     @property
     def parameters(self) -> int:
-        """Bytes of the parameters among them, which stay in memory anyway."""
+        """The bytes of the parameters among them, which stay in memory anyway."""
         return sum(kept.bytes for kept in self.arrays if kept.is_parameter)
 
 
 def memory(op: object, *inputs: object, **options: object) -> Memory:
-    """Run forward and list what ``saved`` keeps.
+    """Run forward and list the storages that ``saved`` keeps alive.
 
-    ``inputs`` are NumPy arrays, PyTorch tensors (those on the device "meta" take no memory), shapes, or None;
-    ``options`` are forward's. A view counts the whole storage that it keeps alive, once for all views of it;
-    what is no array counts 0.
+    ``inputs`` are NumPy arrays, PyTorch tensors (those on the device "meta" take no
+    memory), shapes, or None; ``options`` are forward's. A view counts as the whole
+    storage that it keeps alive, once for all views of it. A value that is not an array
+    counts 0. Raises TypeError if ``saved`` hides arrays in an unknown container.
     """
     op = load(op)
     return memory_of(op, drawn(op, inputs), options)
 
 
 def saved_bytes(op: object, *inputs: object, **options: object) -> int:
-    """Bytes of the arrays of ``saved``, each storage once, parameters and constants (the module's PARAMETERS and
-    CONSTANTS) apart."""
+    """Return the bytes that ``saved`` keeps, each storage once.
+
+    Parameters and constants (the module's PARAMETERS and CONSTANTS) do not count.
+    """
     return memory(op, *inputs, **options).activations
 
 
@@ -72,18 +78,19 @@ def memory_of(
     parameters = {
         _storage(arrays[key])[0] for key in there_anyway if arrays.get(key) is not None
     }
-    found: dict[int, Kept] = {}
+    storages: dict[int, Kept] = {}
     for name, array in _arrays(saved, ""):
         key, size = _storage(array)
         dtype = str(array.dtype).removeprefix("torch.")
-        found.setdefault(
+        storages.setdefault(
             key, Kept(name, tuple(array.shape), dtype, size, key in parameters)
         )
-    return Memory(tuple(found.values()))
+    return Memory(tuple(storages.values()))
 
 
 def _arrays(value: object, path: str) -> Iterator[tuple[str, Array]]:
-    """The arrays of a Saved, and of the Saveds within it that a composite operation keeps, by name."""
+    """Yield the arrays of a Saved by name, including those of nested Saveds, which
+    composite operations keep."""
     if is_array(value):
         yield path, value
         return
@@ -92,8 +99,11 @@ def _arrays(value: object, path: str) -> Iterator[tuple[str, Array]]:
 
 
 def _parts(value: object) -> Iterable[tuple[object, object]]:
-    """What a container holds, by name; nothing for a fact such as a size. Raises TypeError for an object that
-    hides arrays, whose bytes would otherwise count 0."""
+    """Return what a container holds, by name; nothing for a fact such as a size.
+
+    Raises TypeError for an object that hides arrays, whose bytes would otherwise count
+    0.
+    """
     if isinstance(value, Mapping):
         return value.items()
     if isinstance(value, (tuple, list)):
@@ -103,24 +113,25 @@ def _parts(value: object) -> Iterable[tuple[object, object]]:
         return attributes.items()
     if any(map(is_array, attributes.values())):
         raise TypeError(
-            f"saved: expected arrays, alone or in a tuple, list, dict or dataclass; got {type(value).__name__}"
+            "saved: expected arrays, alone or in a tuple, list, dict or dataclass; "
+            f"got {type(value).__name__}"
         )
     return ()
 
 
 def _storage(array: Array) -> tuple[int, int]:
-    """What identifies an array's storage while it is alive, and the storage's bytes."""
+    """Return what identifies an array's storage while it is alive, and its bytes."""
     if array_api_compat.is_torch_array(array):
         from backpass.torch_internals import storage_id
 
         return storage_id(array), array.untyped_storage().nbytes()
     if not isinstance(array, np.ndarray):
         raise TypeError(
-            f"the bytes of NumPy arrays and PyTorch tensors are known; got {type(array).__name__}"
+            "saved: expected NumPy arrays or PyTorch tensors, whose bytes are known; "
+            f"got {type(array).__name__}"
         )
     owner: object = array
-    while (
-        owner := getattr(owner, "base", None)
-    ) is not None:  # as_strided puts an object in between
+    # NumPy's as_strided puts an object that is not an array in between.
+    while (owner := getattr(owner, "base", None)) is not None:
         array = owner if isinstance(owner, np.ndarray) else array
     return id(array), array.nbytes

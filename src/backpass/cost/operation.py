@@ -1,4 +1,4 @@
-"""An operation and its inputs, as the parts of this package take them."""
+"""Load an operation, and turn its arguments into named inputs."""
 
 from __future__ import annotations
 
@@ -17,30 +17,35 @@ SEED = 0  # for inputs given as shapes, and for the cotangent
 
 
 def load(op: object) -> Any:
-    """The operation's module from its stem; anything with a forward and a backward as it is.
+    """Return the operation's module, given its stem; return an object with forward and
+    backward as it is.
 
-    Raises LookupError for an unknown stem, TypeError for what is no operation.
+    Raises LookupError for an unknown stem, and TypeError for any other object.
     """
     op = ops.load(op) if isinstance(op, str) else op
     for part in ("forward", "backward"):
         if not callable(getattr(op, part, None)):
             raise TypeError(
-                f"op: expected a stem or something with forward and backward; got {op!r}"
+                "op: expected a stem or an object with forward and backward; "
+                f"got {op!r}"
             )
     return op
 
 
 def name(op: Any) -> str:
-    """The stem of a module, the name of a class, or that of an object's class."""
+    """Return the stem of a module, the name of a class, or that of an object's
+    class."""
     return getattr(op, "__name__", type(op).__name__).rpartition(".")[2]
 
 
 def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
-    """The inputs by name, standard normal float64 numbers in place of shapes, without signs where the object lists an
-    input as ``POSITIVE``.
+    """Return the inputs by name, with standard normal float64 numbers in place of
+    shapes.
 
-    Raises TypeError for too few or too many inputs and for what is neither an array, nor a shape, nor None,
-    ValueError for the shape of an array of integers: which ones would be fair is not known here.
+    For an input that the object lists as ``POSITIVE``, the absolute values are used.
+    Raises TypeError for too few or too many inputs, and for one that is neither an
+    array, nor a shape, nor None. Raises ValueError for the shape of an array of
+    integers, because their range is not known here.
     """
     integers = {spec.name for spec in _specs(op) if spec.integer}
     rng = np.random.default_rng(SEED)
@@ -48,7 +53,8 @@ def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
     def draw(key: str, shape: tuple[int, ...]) -> np.ndarray:
         if key in integers:
             raise ValueError(
-                f"{key}: expected an array of integers; got the shape {list(shape)} alone"
+                f"{key}: expected an array of integers; "
+                f"got only the shape {list(shape)}"
             )
         x = rng.standard_normal(shape)
         return np.abs(x) if key in getattr(op, "POSITIVE", ()) else x
@@ -57,7 +63,10 @@ def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
 
 
 def stand_ins(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
-    """The inputs by name, zeros that take no memory in place of shapes: enough to read lengths from."""
+    """Return the inputs by name, with zeros that take no memory in place of shapes.
+
+    This is enough to read lengths from.
+    """
     return _named(op, inputs, lambda _, shape: np.broadcast_to(np.float64(0), shape))
 
 
@@ -77,16 +86,17 @@ def _named(
         raise TypeError(
             f"{name(op)}: expected {wanted} inputs, {', '.join(names)}; got {len(inputs)}"
         )
-    found = dict.fromkeys(names)
+    arrays = dict.fromkeys(names)
     for key, value in zip(names, inputs, strict=False):
         if value is not None and not is_array(value) and not _is_shape(value):
             raise TypeError(
-                f"{key}: expected an array, a shape such as (2, 3), or None; got {value!r}"
+                f"{key}: expected an array, a shape such as (2, 3), or None; "
+                f"got {value!r}"
             )
-        found[key] = (
+        arrays[key] = (
             make(key, tuple(value)) if isinstance(value, (tuple, list)) else value
         )
-    return found
+    return arrays
 
 
 def _specs(op: Any):

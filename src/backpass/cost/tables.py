@@ -1,4 +1,4 @@
-"""A table of what an operation costs: the formula, its value, and what was counted."""
+"""Show what an operation costs in a table: the formula, its value, and the count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADINGS = ("", "formula", "value", "counted", "")
 
 @dataclass(frozen=True)
 class Table:
-    """Formula against count for one operation at one set of shapes. ``agrees`` when they are equal."""
+    """The formulas of one operation at one set of shapes, compared with the counts."""
 
     cost: Cost
     value: Flops
@@ -33,7 +33,7 @@ class Table:
 
     @property
     def title(self) -> str:
-        """The operation and the lengths."""
+        """The name of the operation, and the lengths."""
         lengths = ", ".join(
             f"{letter} = {int(value):,}" for letter, value in self.lengths.items()
         )
@@ -77,7 +77,10 @@ class Table:
 
 
 def table(op: object, *inputs: object, **options: object) -> Table:
-    """Count the operation and evaluate its formulas at the same inputs; arguments as for ``count``."""
+    """Count the operation and evaluate its formulas at the same inputs.
+
+    The arguments are those of ``count``.
+    """
     op = load(op)
     lengths = dimensions(op, *inputs, **options)
     known = {
@@ -113,7 +116,6 @@ def _ratio(backward: int, forward: int) -> str:
 def _in_page(row: tuple[str, str, str, str, str]) -> tuple[str | Cell, ...]:
     quantity, formula, value, counted, mark = row
     shown = f"{counted} {'✓' if mark == '=' else '✗ differs' if mark else ''}".strip()
-    typeset = Cell(
-        formula, 'class="tex2jax_process"'
-    )  # the class by which a page's MathJax finds it
+    # The class tells a page's MathJax to typeset the cell.
+    typeset = Cell(formula, 'class="tex2jax_process"')
     return quantity, typeset, value, shown

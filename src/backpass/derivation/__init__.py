@@ -6,13 +6,15 @@
         given  x, \\bar{y} \\in \\mathbb{R}^n
         let    y_i = \\frac{e^{x_i}}{\\sum_j e^{x_j}}
 
-        \\bar{x}_i = \\sum_j \\bar{y}_j \\frac{\\partial y_j}{\\partial x_i}                  | the chain rule
-                  = y_i \\left( \\bar{y}_i - \\sum_j \\bar{y}_j y_j \\right)             | …
+        \\bar{x}_i = \\sum_j \\bar{y}_j \\frac{\\partial y_j}{\\partial x_i}   | …
+                  = y_i \\left( \\bar{y}_i - \\sum_j \\bar{y}_j y_j \\right)  | …
     ''', name="softmax", operation="softmax")
 
-Each line is parsed and evaluated; it must equal the line above it at several sizes, for every free index, exactly. The left
-side is evaluated too: `\\bar{x}_i` is the derivative of 𝓛 = Σ ȳ·y, worked out from the definitions. With `operation`,
-the definition of the output must be that operation's `forward`, and the last line for each input its `backward`.
+Each line is parsed and evaluated. It must equal the line above it exactly, at several
+sizes and for every free index. The left side is evaluated too: `\\bar{x}_i` is the
+derivative of 𝓛 = Σ ȳ·y, computed from the definitions. With `operation`, the definition
+of the output must be that operation's `forward`, and the last line for each input its
+`backward`.
 """
 
 from backpass.derivation.derivation import Derivation, derive

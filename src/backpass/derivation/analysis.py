@@ -1,7 +1,8 @@
-"""What kind of thing each expression is, found out before anything is evaluated, once for all sizes.
+"""Analyse expressions before anything is evaluated, once for all sizes.
 
-Every name is known, every index runs over one dimension, every matrix product fits. The analysis leaves behind what
-evaluation needs: what each reference refers to, and what each bound index ranges over.
+The analysis ensures that every name is known, every index runs over one dimension, and
+every matrix product fits. It records what evaluation needs: what each reference refers
+to, and what each bound index ranges over.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from backpass.derivation.parse import Line, Part, Unreadable, parse
 
 
 class Index:
-    """An index letter in one place: the dimension it runs over, shared with the letters it runs together with."""
+    """An index letter in one place, with the dimension it runs over.
+
+    It shares the dimension with the letters that it is compared with.
+    """
 
     def __init__(self) -> None:
         self._same: Index | None = None
@@ -44,13 +48,14 @@ class Index:
         return self._root()._dimension
 
     def runs_over(self, dimension: str) -> bool:
-        """Take note of the dimension; False when another one is known."""
+        """Record the dimension; return False if a different one is already known."""
         root = self._root()
         root._dimension = root._dimension or dimension
         return root._dimension == dimension
 
     def runs_with(self, other: Index) -> bool:
-        """Take note that both run over the same dimension; False when different ones are known."""
+        """Record that both run over the same dimension; return False if different ones
+        are already known."""
         mine, theirs = self._root(), other._root()
         if mine is theirs:
             return True
@@ -65,14 +70,18 @@ class Index:
         return True
 
 
+_NOT_PARTIAL = (
+    "a partial derivative is of a number with respect to a number; "
+    "write the matrices by their elements"
+)
 _TIMES = re.compile(r"\\(?:cdot|times)")
-_APART = re.compile(
-    r"\\(?:cdot|times|q?quad|[,;: ])|~"
-)  # what shows that a name and a bracket are two factors
+# Signs and spaces that show that a name and a bracket are two factors.
+_APART = re.compile(r"\\(?:cdot|times|q?quad|[,;: ])|~")
 
 
 class Analysis(Interpreter):
-    """Visits expressions that share their free indices; a visit returns the shape of what it visited."""
+    """Visits expressions that share their free indices. A visit returns the
+    expression's shape."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -80,14 +89,15 @@ class Analysis(Interpreter):
         self.bound: list[tuple[str, Index]] = []
 
     def begin(self, part: Part, tree: Tree) -> Expression:
-        """The expression to which what follows belongs."""
+        """Begin an expression, to which the following visits belong, and return it."""
         self.part, self.expression = part, Expression(part, tree)
         return self.expression
 
     def run(
         self, parts: list[Part], conditions: Part | None = None
     ) -> list[Expression]:
-        """The parts analysed, the conditions, if any, first."""
+        """Analyse the parts; return the expressions, with that of the conditions, if
+        any, first. Raises `Unreadable`."""
         expressions = []
         self.ranges: list[tuple[Expression, Tree, list[tuple[str, Index]]]] = []
         if conditions:
@@ -96,11 +106,8 @@ class Analysis(Interpreter):
         for part in parts:
             expressions.append(self.begin(part, parse(part)))
             self.expression.shape = self.visit(self.expression.tree)
-        for (
-            expression,
-            tree,
-            letters,
-        ) in self.ranges:  # now that every occurrence of every letter has been seen
+        # Every occurrence of every letter has been seen by now.
+        for expression, tree, letters in self.ranges:
             for letter, index in letters:
                 if index.dimension is None:
                     raise Unreadable(
@@ -118,7 +125,8 @@ class Analysis(Interpreter):
         raise Unreadable(message, self.part, position)
 
     def index(self, token: Token) -> Index:
-        """What an index letter stands for here: the innermost sum's, or a free one's."""
+        """Return the index of a letter here: that of the innermost sum, or a free
+        one."""
         letter = str(token)
         if meaning := self.scope.other_meaning(token):
             self.refuse(f"{letter} {meaning}, so it cannot be an index", token)
@@ -135,13 +143,14 @@ class Analysis(Interpreter):
         if len(letters) == 2 and not letters[0].runs_with(letters[1]):
             self.refuse(f"{first} and {second} run over different dimensions", first)
 
-    # ---- names -----------------------------------------------------------------------------------
+    # ---- names -----------------------------------------------------------------------
 
     def reference(self, tree: Tree) -> Shape:
         found = self.scope.resolve(tree)
         if found is None:
             self.refuse(
-                f"{self.part.text[tree.meta.start_pos : tree.meta.end_pos]} is not declared or defined above",
+                f"{self.part.text[tree.meta.start_pos : tree.meta.end_pos]} is not "
+                "declared or defined above",
                 tree,
             )
         self.expression.references[id(tree)] = found
@@ -166,7 +175,7 @@ class Analysis(Interpreter):
             if not token.isdigit() and not self.index(token).runs_over(side):
                 other = self.index(token).dimension
                 self.refuse(
-                    f"{token} runs over {other} elsewhere, and over {side} here", token
+                    f"{token} runs over {other} elsewhere, but over {side} here", token
                 )
         return ()
 
@@ -180,7 +189,8 @@ class Analysis(Interpreter):
     def _shape_of_loss(self, found: Reference, tree: Tree) -> Shape:
         if not found.accent or found.indices:
             self.refuse(
-                r"\mathcal{L} stands only in \dot{\mathcal{L}} and \frac{\partial \mathcal{L}}{\partial …}",
+                r"\mathcal{L} may occur only in \dot{\mathcal{L}} and "
+                r"\frac{\partial \mathcal{L}}{\partial …}",
                 tree,
             )
         return ()
@@ -202,12 +212,13 @@ class Analysis(Interpreter):
         side = "".join(found.indices)
         if side not in self.scope.dimensions:
             self.refuse(
-                f"{found.name} needs its size as a subscript, one of {', '.join(self.scope.dimensions)}",
+                f"{found.name} needs its size as a subscript, one of "
+                f"{', '.join(self.scope.dimensions)}",
                 tree,
             )
         return side
 
-    # ---- numbers ---------------------------------------------------------------------------------
+    # ---- numbers ---------------------------------------------------------------------
 
     def number(self, tree: Tree) -> Shape:
         return ()
@@ -239,11 +250,11 @@ class Analysis(Interpreter):
                 )
             return shape[::-1]
         if shape or self.visit(exponent):
-            self.refuse("powers are of numbers; write a matrix product out", tree)
+            self.refuse("only numbers have powers; write a matrix product out", tree)
         return ()
 
     def _is_name(self, tree: Tree) -> bool:
-        """Whether a power is a name of its own, such as σ^2 after `let \\sigma^2 = …`."""
+        """Whether a power is itself a name, such as σ^2 after `let \\sigma^2 = …`."""
         base, exponent = tree.children
         if base.data != "reference" or exponent.data != "number":
             return False
@@ -253,7 +264,7 @@ class Analysis(Interpreter):
     def root(self, tree: Tree) -> Shape:
         if self.visit(tree.children[0]):
             self.refuse(
-                "functions are of numbers; write the matrix by its elements", tree
+                "functions take numbers; write the matrix by its elements", tree
             )
         return ()
 
@@ -263,21 +274,21 @@ class Analysis(Interpreter):
         if name.endswith("{tr}"):
             if len(shape) != 2 or shape[0] != shape[1]:
                 self.refuse(
-                    f"the trace is of a square matrix; this is {in_words(shape)}",
+                    f"a trace needs a square matrix; this is {in_words(shape)}",
                     argument,
                 )
             return ()
         if name.endswith("{diag}"):
             if len(shape) != 2 or shape[1] != "1":
-                self.refuse(f"diag is of a column; this is {in_words(shape)}", argument)
+                self.refuse(f"diag needs a column; this is {in_words(shape)}", argument)
             return (shape[0], shape[0])
         if shape:
             self.refuse(
-                "functions are of numbers; write the matrix by its elements", argument
+                "functions take numbers; write the matrix by its elements", argument
             )
         return ()
 
-    # ---- sums and products -----------------------------------------------------------------------
+    # ---- sums and products -----------------------------------------------------------
 
     def bracket(self, tree: Tree) -> Shape:
         return self.visit(tree.children[0])
@@ -308,7 +319,8 @@ class Analysis(Interpreter):
             between = self.part.text[before.meta.end_pos : factor.meta.start_pos]
             if not _TIMES.search(between) and _joins(before, factor):
                 self.refuse(
-                    "this prints as part of what stands before it: write \\cdot between them",
+                    "this prints as a part of what comes before it: write \\cdot between "
+                    "them",
                     factor,
                 )
             if before.data == "differentiate":
@@ -321,8 +333,9 @@ class Analysis(Interpreter):
             ):
                 name = self.part.text[before.meta.start_pos : before.meta.end_pos]
                 self.refuse(
-                    f"{name}(…) prints like a function of what is in the bracket. Write the product as "
-                    rf"{name} \, (…) or {name} \cdot (…); give a function's value a name of its own",
+                    f"{name}(…) prints like a function of what is in the bracket. Write "
+                    rf"the product as {name} \, (…) or {name} \cdot (…); give the value "
+                    "of a function its own name",
                     before,
                 )
         shape = self.visit(tree.children[0])
@@ -347,11 +360,11 @@ class Analysis(Interpreter):
         own = tokens[:1] if relation else tokens
         for token in own:
             if token.isdigit():
-                self.refuse("a sum runs over a letter", token)
+                self.refuse("a sum must run over a letter", token)
             if meaning := self.scope.other_meaning(token):
                 self.refuse(f"{token} {meaning}, so it cannot be an index", token)
             if token in self.free or any(token == letter for letter, _ in self.bound):
-                self.refuse(f"{token} is in use outside this {sign[1:]}", token)
+                self.refuse(f"{token} is also used outside this {sign[1:]}", token)
         letters = [(str(token), Index()) for token in own]
         self.bound += letters
         if relation:
@@ -359,28 +372,28 @@ class Analysis(Interpreter):
         for end in upper:
             found = self.scope.resolve(end.children[0])
             if found is None or found.kind != "dimension":
-                self.refuse("a sum ends at a dimension", end)
+                self.refuse("a sum must end at a dimension", end)
             for _, index in letters:
                 index.runs_over(found.name)
         shape = self.visit(body)
         del self.bound[len(self.bound) - len(letters) :]
         if sign != r"\sum" and shape:
-            self.refuse(f"a {sign[1:]} is of numbers", body)
-        if sign != r"\sum" and self._is_product(
-            body
-        ):  # a sum of products is the same either way
+            self.refuse(f"a {sign[1:]} takes numbers", body)
+        # A sum of products is the same either way.
+        if sign != r"\sum" and self._is_product(body):
             self.refuse(f"how far does this {sign[1:]} reach? Write brackets", body)
         self.ranges.append((self.expression, tree, letters))
         return shape
 
     def _is_product(self, tree: Tree) -> bool:
-        """Whether a tree is of factors side by side, or divided by a slash."""
+        """Whether a tree is a product of factors side by side, or a division by a
+        slash."""
         if tree.data == "fraction":
             above, below = tree.children
             return "/" in self.part.text[above.meta.end_pos : below.meta.start_pos]
         return tree.data in ("product", "hadamard")
 
-    # ---- cases -----------------------------------------------------------------------------------
+    # ---- cases -----------------------------------------------------------------------
 
     def larger(self, tree: Tree) -> Shape:
         return self._compared(tree, *tree.children[1:])
@@ -388,17 +401,19 @@ class Analysis(Interpreter):
     def indicator(self, tree: Tree) -> Shape:
         first, relation, second = tree.children
         if relation.startswith(r"\ne"):
-            self.refuse(r"an indicator compares by <, >, \le or \ge", relation)
+            self.refuse(r"an indicator compares with <, >, \le or \ge", relation)
         return self._compared(tree, first, second)
 
     def _compared(self, tree: Tree, first: Tree, second: Tree) -> Shape:
         for side in (first, second):
             if shape := self.visit(side):
-                self.refuse(f"numbers are compared; this is {in_words(shape)}", side)
+                self.refuse(
+                    f"only numbers can be compared; this is {in_words(shape)}", side
+                )
         self.expression.comparisons.append(tree)
         return ()
 
-    # ---- derivatives -----------------------------------------------------------------------------
+    # ---- derivatives -----------------------------------------------------------------
 
     def partial(self, tree: Tree) -> Shape:
         above, below = tree.children
@@ -411,19 +426,13 @@ class Analysis(Interpreter):
             self.expression.references[id(above)] = found
             return self._with_respect_to(below)
         if self.visit(above) or self._with_respect_to(below):
-            self.refuse(
-                "partial derivatives are of and by numbers: write the matrices by their elements",
-                tree,
-            )
+            self.refuse(_NOT_PARTIAL, tree)
         return ()
 
     def differentiate(self, tree: Tree) -> Shape:
         operator, argument = tree.children
         if self._with_respect_to(operator.children[0]) or self.visit(argument):
-            self.refuse(
-                "partial derivatives are of and by numbers: write the matrices by their elements",
-                tree,
-            )
+            self.refuse(_NOT_PARTIAL, tree)
         return ()
 
     def _with_respect_to(self, tree: Tree) -> Shape:
@@ -439,7 +448,7 @@ class Analysis(Interpreter):
             )
         return shape
 
-    # ---- conditions ------------------------------------------------------------------------------
+    # ---- conditions ------------------------------------------------------------------
 
     def conditions(self, tree: Tree) -> None:
         self.visit_children(tree)
@@ -453,12 +462,16 @@ class Analysis(Interpreter):
         found = self.expression.references[id(first)]
         if found.kind != "variable" or found.accent != "dot" or found.indices:
             self.refuse(
-                r"a condition is j \ne i, or \dot{X} = 0 of the whole of X", first
+                r"expected a condition such as j \ne i, or \dot{X} = 0 for a whole X",
+                first,
             )
 
 
 def define(scope: Scope, line: Line) -> None:
-    """Take in a `let` line. Its left side is a name, or a name with one letter for each index."""
+    """Add the definition of a `let` line to the scope. Raises `Unreadable`.
+
+    Its left side is a name, or a name with one letter for each index.
+    """
     left = parse(line.left, "moved")
     accent, name = accent_and_name(left)
     tokens = subscripts_of(left)
@@ -466,13 +479,13 @@ def define(scope: Scope, line: Line) -> None:
     if accent:
         raise Unreadable(rf"\{accent} is derived, not defined", line.left)
     if len(set(letters)) < len(letters):
-        raise Unreadable("an index stands twice on the left of a definition", line.left)
+        raise Unreadable("an index occurs twice on the left of a definition", line.left)
     if any(token.isdigit() or token.type == "WORD" for token in tokens):
         raise Unreadable(
-            "a definition is of all elements: its indices are letters", line.left
+            "a definition is for all elements: its indices must be letters", line.left
         )
     if line.conditions:
-        raise Unreadable("a definition holds for all its indices", line.conditions)
+        raise Unreadable("a definition cannot have conditions", line.conditions)
     analysis = Analysis(scope)
     analysis.begin(line.left, left)
     gradient = scope.variables.get(gradient_of(name))
@@ -482,7 +495,7 @@ def define(scope: Scope, line: Line) -> None:
     (definition,) = analysis.run([line.right])
     for letter in definition.free:
         if letter not in letters:
-            raise Unreadable(f"the index {letter} stands on the right only", line.right)
+            raise Unreadable(f"the index {letter} is only on the right", line.right)
     sides = tuple(index.dimension for index in indices)
     if None in sides:
         letter = letters[sides.index(None)]
@@ -492,13 +505,16 @@ def define(scope: Scope, line: Line) -> None:
         )
     if letters and definition.shape:
         raise Unreadable(
-            "the right side is a matrix, the left side one of its elements", line.right
+            "the right side is a matrix, but the left side is an element", line.right
         )
     shape = (
         definition.shape if not letters else (*sides, "1") if len(sides) == 1 else sides
     )
     if gradient and gradient.shape != shape:
-        message = f"this is {in_words(shape)}, and {gradient_of(name)} is declared as {in_words(gradient.shape)}"
+        message = (
+            f"this is {in_words(shape)}, but {gradient_of(name)} is declared as "
+            f"{in_words(gradient.shape)}"
+        )
         raise Unreadable(message, line.left)
     backward = scope.is_backward(definition)
     scope.add(
@@ -508,9 +524,11 @@ def define(scope: Scope, line: Line) -> None:
 
 
 def reads_as_function(before: Tree, factor: Tree, scope: Scope) -> bool:
-    """Whether two factors side by side print like a function and its argument: g (x + y), f^2 (x), f^{-1} (x).
+    """Whether two factors side by side print like a function and its argument: g (x +
+    y), f^2 (x), f^{-1} (x).
 
-    An element x_i does not, because its index says that it is a number, nor do e^{…} and a transpose.
+    An element x_i does not, because its index says that it is a number; nor do e^{…}
+    and a transpose.
     """
     argument = factor.children[0] if factor.data == "power" else factor
     if argument.data != "bracket":
@@ -519,7 +537,7 @@ def reads_as_function(before: Tree, factor: Tree, scope: Scope) -> bool:
         base, exponent = before.children
         if base.data != "reference" or exponent.data == "top":
             return False
-        if (found := scope.resolve(before)) is None:  # no name of its own, such as σ^2
+        if (found := scope.resolve(before)) is None:  # not itself a name, unlike σ^2
             found, before = scope.resolve(base), base
             if found is not None and found.kind == "euler":
                 return False
@@ -531,7 +549,8 @@ def reads_as_function(before: Tree, factor: Tree, scope: Scope) -> bool:
 
 
 def _joins(before: Tree, factor: Tree) -> bool:
-    """Whether a factor prints as part of the one before it: 1 2 as 12, 2 \\frac12 as 2½, a word as its end."""
+    """Whether a factor prints as part of the one before it: 1 2 as 12, 2 \\frac12 as
+    2½, a word as its end."""
     factor = factor.children[0] if factor.data == "power" else factor
     if factor.data == "reference":
         return canonical(factor).startswith(r"\text")

@@ -1,10 +1,13 @@
-"""The elements of a derivation's variables as symbols, and the derivatives of their definitions.
+"""Represent the elements of a derivation's variables as symbols, and differentiate
+their definitions.
 
-Every element of every name is a symbol, of an input and of a definition alike; `expand` replaces the defined ones by
-their definitions, down to the inputs. Derivatives are SymPy's, of one definition at a time, joined by the chain rule: with
-respect to an input through all definitions on the way, with respect to a defined name up to that name. \\bar{v} is the
-derivative of 𝓛 = Σ \\bar{y}·y over the outputs y, \\dot{v} the differential of v. A maximum is a fresh symbol whose
-derivatives are fresh symbols too; what does not depend on them is a derivative, what does is refused.
+Every element of every name is a symbol, whether it is given or defined; `expand`
+replaces defined symbols by their definitions, down to the inputs. SymPy differentiates
+one definition at a time, and the chain rule joins these derivatives: for an input
+through all definitions in between, and for a defined name down to that name. \\bar{v}
+is the derivative of 𝓛 = Σ \\bar{y}·y over the outputs y, and \\dot{v} the differential
+of v. A maximum is a fresh symbol whose derivatives are fresh symbols too. A derivative
+that depends on one of these raises `Unreadable`.
 """
 
 from __future__ import annotations
@@ -18,14 +21,15 @@ import sympy
 
 from backpass.derivation.names import LOSS, Expression, Scope, Variable, gradient_of
 from backpass.derivation.parse import Unreadable
-from backpass.interpreters import exact
+from backpass.expressions import exact
 
 Value = sympy.Expr | np.ndarray
 Indices = tuple[int, ...]  # zero-based
 
 
 class Calculus:
-    """The elements and their derivatives at one assignment of sizes, remembered as they are worked out.
+    """The elements and their derivatives at one assignment of sizes, each computed
+    once.
 
     `value_of` evaluates a definition, given its indices.
     """
@@ -49,7 +53,8 @@ class Calculus:
 
     @cached_property
     def outputs(self) -> list[Variable]:
-        """The outputs, on which the loss depends. They must be unambiguous only if a gradient occurs."""
+        """The outputs, on which the loss depends. They have to be unambiguous only if a
+        gradient occurs."""
         return self.scope.outputs()
 
     @cached_property
@@ -57,10 +62,11 @@ class Calculus:
         """The names of the outputs and of everything that they depend on."""
         return self.scope.upstream(self.outputs)
 
-    # ---- elements --------------------------------------------------------------------------------
+    # ---- elements --------------------------------------------------------------------
 
     def element(self, variable: Variable, indices: Indices) -> sympy.Symbol:
-        """The symbol of one element of a variable, whether it is given or defined."""
+        """Return the symbol of one element of a variable, whether it is given or
+        defined."""
         name = "_".join((variable.name, *(str(index + 1) for index in indices)))
         symbol = sympy.Symbol(
             name, real=True, **({"positive": True} if variable.positive else {})
@@ -69,7 +75,8 @@ class Calculus:
         return symbol
 
     def definition(self, symbol: sympy.Symbol) -> sympy.Expr | None:
-        """What a symbol is defined as, in terms of the names that its definition uses; None if it is given."""
+        """Return a symbol's definition, in terms of the names that it uses; None if the
+        symbol is given."""
         variable, indices = self._places.get(symbol, (None, ()))
         if variable is None or variable.definition is None:
             return None
@@ -85,7 +92,7 @@ class Calculus:
         return self._definitions[symbol]
 
     def expand(self, value: sympy.Expr) -> sympy.Expr:
-        """A number in terms of the inputs."""
+        """Express a number in terms of the inputs."""
         return value.xreplace(
             {
                 s: self._expand_symbol(s)
@@ -100,22 +107,24 @@ class Calculus:
         return self._expanded[symbol]
 
     def positions(self, variable: Variable) -> Iterator[Indices]:
-        """The indices of a variable's elements."""
+        """Return the indices of a variable's elements."""
         return itertools.product(*(range(self.size(side)) for side in variable.axes))
 
     def size(self, side: str) -> int:
-        """The size of a dimension, or a number that stands for one."""
+        """Return the size of a dimension, which may be written as a number."""
         return int(side) if side.isdigit() else self.sizes[side]
 
     def spread(self, variable: Variable, indices: Indices) -> Indices:
-        """The place of an element in the variable's array, whose sides of length 1 have no index."""
+        """Return the position of an element in the variable's array, whose axes of
+        length 1 have no index."""
         taken = iter(indices)
         return tuple(0 if side == "1" else next(taken) for side in variable.shape)
 
     def array(
         self, variable: Variable, element: Callable[[Indices], sympy.Expr]
     ) -> Value:
-        """All elements of a variable, by a function of their indices."""
+        """Return an array of a variable's shape, given its elements as a function of
+        their indices."""
         if not variable.shape:
             return element(())
         values = np.empty([self.size(side) for side in variable.shape], dtype=object)
@@ -124,20 +133,21 @@ class Calculus:
         return values
 
     def maximum(self, values: tuple[sympy.Expr, ...]) -> sympy.Symbol:
-        """The fresh symbol that stands for the largest of some numbers."""
+        """Return the fresh symbol that stands for the largest of some numbers."""
         return self._maxima.setdefault(
             values, sympy.Symbol(f"max_{len(self._maxima) + 1}", real=True)
         )
 
     @property
     def maxima(self) -> set[sympy.Symbol]:
-        """The fresh symbols made so far."""
+        """The fresh symbols created so far."""
         return set(self._maxima.values())
 
-    # ---- derivatives -----------------------------------------------------------------------------
+    # ---- derivatives -----------------------------------------------------------------
 
     def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
-        """The derivative of a number with respect to an element, through all definitions between them."""
+        """Differentiate a number with respect to an element, through all definitions
+        between them."""
         return self._without_slopes(self._chain_rule(value, symbol))
 
     def _chain_rule(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
@@ -158,20 +168,23 @@ class Calculus:
         return self._derivatives[key]
 
     def _used(self, value: sympy.Expr) -> list[sympy.Symbol]:
-        """The symbols of a number, in order."""
+        """Return the symbols of a number, in order."""
         if value not in self._symbols:
             self._symbols[value] = sorted(value.free_symbols, key=str)
         return self._symbols[value]
 
     def _partial(self, value: sympy.Expr, used: sympy.Symbol) -> sympy.Expr:
-        """The derivative of a number with respect to a symbol that it contains, worked out once."""
+        """Differentiate a number with respect to a symbol that it contains, once."""
         key = value, used
         if key not in self._partials:
             self._partials[key] = sympy.diff(value, used)
         return self._partials[key]
 
     def _without_slopes(self, value: sympy.Expr) -> sympy.Expr:
-        """A derivative, which must not depend on those of the maxima."""
+        """Return a derivative without those of the maxima.
+
+        Raises `Unreadable` if it depends on them.
+        """
         slopes = value.free_symbols & self._slopes
         for slope in slopes:
             if not self.definitions.is_zero(sympy.diff(value, slope)):
@@ -181,7 +194,7 @@ class Calculus:
         return value.xreplace(dict.fromkeys(slopes, sympy.S.Zero))
 
     def gradient(self, variable: Variable, indices: Indices) -> sympy.Expr:
-        """\\bar{v}: the derivative of the loss with respect to an element."""
+        """Return \\bar{v}, the derivative of the loss with respect to an element."""
         if variable in self.outputs:
             return self.cotangent(variable, indices)
         if variable.name not in self.upstream:
@@ -201,7 +214,7 @@ class Calculus:
         return self._derivatives[key]
 
     def cotangent(self, output: Variable, indices: Indices) -> sympy.Expr:
-        """The given gradient of an output's element; that of 𝓛 is 1."""
+        """Return the given gradient of an output's element; that of 𝓛 is 1."""
         if output.name == LOSS:
             return sympy.S.One
         return self.element(
@@ -211,7 +224,8 @@ class Calculus:
     def differential(
         self, variable: Variable, indices: Indices, still: frozenset[str]
     ) -> sympy.Expr:
-        """\\dot{v}: how an element moves when the inputs move and the names in `still` do not."""
+        """Return \\dot{v}: how an element moves if the inputs move and the names in
+        `still` do not."""
         return self._without_slopes(self._moved(variable, indices, still))
 
     def _moved(

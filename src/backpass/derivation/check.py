@@ -1,4 +1,7 @@
-"""Every line of a derivation against the line above it, at several sizes, for every free index, exactly."""
+"""Check each line of a derivation against the line above it.
+
+The two must be equal exactly, at several sizes and for every free index.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from backpass.derivation.analysis import Analysis, define
 from backpass.derivation.evaluate import Evaluator, Point, Value
 from backpass.derivation.names import Expression, Scope, in_words
 from backpass.derivation.parse import DerivationError, Line, Part, Unreadable
-from backpass.interpreters import exact
+from backpass.expressions import exact
 
 TRIALS = 3
 Sizes = dict[str, int]
@@ -23,7 +26,10 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class Chain:
-    """A statement and its steps: expressions that are all equal. `lines` are their places in the derivation."""
+    """A statement and its steps: expressions that must all be equal.
+
+    `lines` are the positions of their right sides in the derivation.
+    """
 
     expressions: tuple[Expression, ...]
     lines: tuple[int, ...]
@@ -31,7 +37,8 @@ class Chain:
     free: dict[str, str]  # each free index, with the dimension it runs over
 
     def cases(self, evaluator: Evaluator) -> Iterator[dict[str, int]]:
-        """Every assignment of the free indices that meets the conditions, zero-based."""
+        """Yield every assignment of the free indices (zero-based) that meets the
+        conditions."""
         ranges = [range(evaluator.calculus.size(side)) for side in self.free.values()]
         for values in itertools.product(*ranges):
             indices = dict(zip(self.free, values, strict=True))
@@ -47,7 +54,8 @@ class Chain:
 
 
 def scope_of(lines: list[Line]) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
-    """What the declarations and definitions among the lines declare, and the evaluators made for it so far."""
+    """Return the scope of the declarations and definitions among the lines, and the
+    evaluators created for it so far."""
     return _scope_of(
         tuple(line for line in lines if line.kind in ("given", "constant", "let"))
     )
@@ -67,10 +75,12 @@ def _scope_of(
 
 
 def trial_sizes(scope: Scope) -> list[Sizes]:
-    """Sizes of 2, 3 or 4 for three trials, such that any two dimensions differ in one of them or more.
+    """Choose sizes of 2, 3 or 4 for three trials, so that any two dimensions differ in
+    at least one of them.
 
-    The first three dimensions differ in all trials, the first six take each size once. Raises `DerivationError` for more
-    than 27 dimensions, which have no such sizes.
+    The first three dimensions differ in all trials, and the first six have each size
+    once. Raises `DerivationError` for more than 27 dimensions, for which this is not
+    possible.
     """
     courses = sorted(
         itertools.product((2, 3, 4), repeat=TRIALS),
@@ -78,7 +88,8 @@ def trial_sizes(scope: Scope) -> list[Sizes]:
     )
     if len(scope.dimensions) > len(courses):
         raise DerivationError(
-            f"give sizes: {len(scope.dimensions)} dimensions are too many to choose them"
+            f"give sizes: {len(scope.dimensions)} dimensions are too many to choose sizes "
+            "for"
         )
     return [
         {
@@ -90,7 +101,10 @@ def trial_sizes(scope: Scope) -> list[Sizes]:
 
 
 def chains_of(lines: list[Line], scope: Scope) -> list[Chain]:
-    """The statements with their steps, analysed. Raises `Unreadable`."""
+    """Return the statements with their steps, analysed.
+
+    Raises `Unreadable` for an expression without meaning.
+    """
     chains = []
     starts = [k for k, line in enumerate(lines) if line.kind == "statement"]
     for start in starts:
@@ -115,10 +129,13 @@ def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
     for expression in [*expressions[1:], *([conditions] if conditions else [])]:
         if more := sorted(expression.free - left.free):
             raise Unreadable(
-                f"the index {more[0]} does not stand on the left side", expression.part
+                f"the index {more[0]} is not on the left side", expression.part
             )
         if expression is not conditions and expression.shape != left.shape:
-            message = f"the left side is {in_words(left.shape)}, this is {in_words(expression.shape)}"
+            message = (
+                f"the left side is {in_words(left.shape)}, but this is "
+                f"{in_words(expression.shape)}"
+            )
             raise Unreadable(message, expression.part)
     free = {}
     for letter in sorted(left.free):
@@ -129,8 +146,11 @@ def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
 
 
 class Mistake(NamedTuple):
-    """A line that differs from the last correct line: the indices, the element, and the two values. `against` names that
-    line; it is "" if the line equals the one directly above it, which is wrong."""
+    """A line that differs from the last correct line.
+
+    It has the indices, the position of the element, and the two values. `against` names
+    the correct line; it is "" if the line equals the wrong line directly above it.
+    """
 
     part: Part
     against: str
@@ -141,13 +161,18 @@ class Mistake(NamedTuple):
 
 
 def first_mistake(chain: Chain, evaluator: Evaluator) -> Mistake | None:
-    """The first line that differs from the line above it. Finding it is quick, compared with writing its report."""
+    """Return the first line that differs from the line above it, or None.
+
+    This takes much less time than writing its report.
+    """
     return next(mistakes(chain, evaluator), None)
 
 
 def mistakes(chain: Chain, evaluator: Evaluator) -> Iterator[Mistake]:
-    """Each line that differs from the last correct line above it, so that no line is blamed for the mistake of another
-    line."""
+    """Yield each line that differs from the last correct line above it.
+
+    Comparing with a correct line keeps one mistake from being reported for two lines.
+    """
     cases = list(chain.cases(evaluator))
     anchor, *rest = chain.expressions
     known = [evaluator.value(anchor, indices, chain.still) for indices in cases]
@@ -197,7 +222,10 @@ def _difference(
 def difference(
     a: Value, b: Value, definitions: exact.Definitions
 ) -> tuple[int, ...] | None:
-    """The first element (zero-based) in which two values differ, () for two numbers; None when they are equal."""
+    """Return the position (zero-based) of the first element in which two values differ.
+
+    It is () for two numbers, and None if the values are equal.
+    """
     if not isinstance(a, np.ndarray):
         return None if definitions.equal(a, b) else ()
     places = np.ndindex(a.shape)
@@ -205,7 +233,8 @@ def difference(
 
 
 def report(mistake: Mistake, evaluator: Evaluator) -> str:
-    """The line with its place, where it differs, and the two values."""
+    """Describe a mistake: the line with its place, where it differs, and the two
+    values."""
     part, against, indices, place, above, here = mistake
     if not against:
         return f"this line equals the line above it, which is wrong\n{part.pointer(0)}"

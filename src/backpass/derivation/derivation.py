@@ -1,4 +1,4 @@
-"""`derive`: a derivation, read, checked, and ready to be shown."""
+"""`derive` reads a derivation, checks it, and returns an object that shows it."""
 
 from __future__ import annotations
 
@@ -37,22 +37,28 @@ def derive(
     options: dict[str, object] | None = None,
     sizes: list[Sizes] | None = None,
 ) -> Derivation:
-    """Read and check a derivation, and return what shows it.
+    """Read and check a derivation; return an object that shows it.
 
     - `text`: its lines, as `backpass.derivation.parse` describes them.
-    - `name`: of its anchors (#softmax-3) and its error messages: letters, digits and hyphens.
-    - `after`: an earlier derivation, whose declarations and definitions go on.
-    - `operation`: a stem of `backpass.ops`, whose `forward` the output's definition and whose `backward` the last line
-      for each input must be; `names` maps its names to the derivation's (`{"x": "Q"}`), `options` gives forward's
-      options, a string being a name of the derivation (`{"eps": r"\\epsilon"}`).
-    - `forward`: a stem whose `forward` alone the output's definition must be, where no gradient is derived.
-    - `sizes`: the sizes of the dimensions to check at, each at least 2, instead of three trials of 2, 3 and 4.
+    - `name`: the name in its anchors (#softmax-3) and error messages: small letters,
+      digits and hyphens.
+    - `after`: an earlier derivation, whose declarations and definitions remain valid.
+    - `operation`: a stem of `backpass.ops`. The output's definition must be its
+      `forward`, and the last line for each input its `backward`.
+    - `names`: a dict from the operation's names to the derivation's (`{"x": "Q"}`).
+    - `options`: forward's options; a string among them is a name of the derivation
+      (`{"eps": r"\\epsilon"}`).
+    - `forward`: a stem whose `forward` the output's definition must be, if no gradient
+      is derived.
+    - `sizes`: the sizes of the dimensions to check at, each at least 2, instead of
+      three trials with sizes 2, 3 and 4.
 
-    Lines number through the notebook: a derivation begins where the last new one ended, and keeps its numbers when its
-    cell is run again.
+    Line numbers run through the notebook: a derivation continues after the last new
+    one, and keeps its numbers when its cell is run again.
 
-    Raises `Unreadable` for text that cannot be read or has no meaning, and `DerivationError` for wrong lines. Its message
-    reports each of them, and its `derivation` shows them marked.
+    Raises `Unreadable` for text that cannot be read or has no meaning, and
+    `DerivationError` for wrong lines; its message reports each of them, and its
+    `derivation` shows them marked.
     """
     derivation = Derivation(
         text, name, after, operation, forward, names, options, sizes
@@ -61,16 +67,15 @@ def derive(
     try:
         derivation.check()
     except DerivationError:
-        del _numbered[
-            derivation.name, derivation.text
-        ]  # what is refused takes no numbers
+        # A wrong derivation does not use up numbers.
+        del _numbered[derivation.name, derivation.text]
         raise
     return derivation
 
 
-_numbered: dict[
-    tuple[str, str], tuple[int, int]
-] = {}  # of this process: each name and text, first number, count
+# The first number and the count of the lines of each derivation of this process, by its
+# name and text.
+_numbered: dict[tuple[str, str], tuple[int, int]] = {}
 
 
 def _first_number(derivation: Derivation) -> int:
@@ -81,11 +86,16 @@ def _first_number(derivation: Derivation) -> int:
     return _numbered[key][0]
 
 
-POINTS = 4  # around which the cases of a derivation are checked: two at random, and their opposites
+# The points around which the cases of a derivation are checked: two random ones, and
+# their opposites.
+POINTS = 4
 
 
 class Derivation:
-    """A derivation. In a notebook it shows itself typeset; `str` gives its LaTeX; `lines` are its own lines."""
+    """A derivation. A notebook shows it typeset, and `str` returns its LaTeX.
+
+    `lines` are its own lines, without those of the derivations before it.
+    """
 
     def __init__(
         self,
@@ -104,18 +114,21 @@ class Derivation:
             )
         if after is not None and not isinstance(after, Derivation):
             raise TypeError(
-                f"after: expected an earlier derivation, what derive returned; got {after!r}"
+                "after: expected an earlier derivation, as derive returns it; "
+                f"got {after!r}"
             )
         if not (
             sizes is None
             or (isinstance(sizes, list) and all(isinstance(one, dict) for one in sizes))
         ):
             raise TypeError(
-                f"sizes: expected a list such as [{{'n': 2}}, {{'n': 3}}]; got {sizes!r}"
+                "sizes: expected a list such as [{'n': 2}, {'n': 3}]; "
+                f"got {sizes!r}"
             )
         if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             raise ValueError(
-                f"name: expected small letters, digits and hyphens, for anchors; got {name!r}"
+                "name: expected small letters, digits and hyphens, for anchors; "
+                f"got {name!r}"
             )
         self.text, self.name, self.after = (
             textwrap.dedent(text).strip("\n"),
@@ -129,7 +142,7 @@ class Derivation:
             options or {},
         )
         self.sizes = sizes if sizes is not None or after is None else after.sizes
-        self.wrong: frozenset[Part] = frozenset()  # the right sides found wrong
+        self.wrong: frozenset[Part] = frozenset()  # the wrong right sides
         self.lines = self._named(lambda: read(self.text))
         self.first_number = 1 + sum(
             line.numbered for line in (after.all_lines if after else [])
@@ -144,38 +157,43 @@ class Derivation:
 
     @property
     def places(self) -> list[tuple[str, int]]:
-        """For each of `all_lines`, the name of its derivation and its number there, or that of the next numbered line."""
-        found, number = [], self.first_number
+        """The name of the derivation and the number of each of `all_lines`.
+
+        A line without a number has that of the next numbered line.
+        """
+        places, number = [], self.first_number
         for line in self.lines:
-            found.append((self.name, number))
+            places.append((self.name, number))
             number += line.numbered
-        return [*(self.after.places if self.after else []), *found]
+        return [*(self.after.places if self.after else []), *places]
 
     @cached_property
     def steps(self) -> dict[int, tuple[int, Changes]]:
-        """For each of `all_lines` that is a step, by position: the position of the line that it follows from, and what
-        changed between the two."""
-        found = {}
+        """For each step, by its position in `all_lines`: the position of the line that
+        it follows from, and what changed between the two."""
+        steps = {}
         for chain in self.chains:
             for at, (above, here) in enumerate(
                 itertools.pairwise(chain.lines), start=1
             ):
-                found[here] = above, changes(*chain.expressions[at : at + 2])
-        return found
+                steps[here] = above, changes(*chain.expressions[at : at + 2])
+        return steps
 
     @cached_property
     def defined(self) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
-        """What it declares and defines, and the evaluators made for that so far."""
+        """The derivation's declarations and definitions, and the evaluators created for
+        them so far."""
         return scope_of(self.all_lines)
 
     @property
     def scope(self) -> Scope:
-        """What it declares and defines."""
+        """The derivation's declarations and definitions."""
         return self.defined[0]
 
     @cached_property
     def chains(self) -> list[Chain]:
-        """All statements with their steps, those of the derivations before it included."""
+        """All statements with their steps, including those of the derivations before
+        it."""
         return chains_of(self.all_lines, self.scope)
 
     @property
@@ -193,17 +211,25 @@ class Derivation:
         ]
 
     def evaluators(self) -> list[Evaluator]:
-        """One for each assignment of sizes; where a line goes by a sign, one for each of several points as well."""
+        """Return an evaluator for each assignment of sizes.
+
+        If a line depends on a sign, there is one for each of several points as well.
+        """
         draws = range(POINTS) if self._comparisons else [None]
         trials = self.sizes or trial_sizes(self.scope)
         return [self.evaluator(sizes, draw) for sizes in trials for draw in draws]
 
     def evaluator(self, sizes: Sizes, draw: int | None) -> Evaluator:
-        """The evaluator at some sizes around a point, shared among derivations with the same definitions."""
+        """Return the evaluator for these sizes and this point.
+
+        Derivations with the same definitions share evaluators. Raises `DerivationError`
+        unless there is a size of at least 2 for each dimension.
+        """
         scope, known = self.defined
         if sizes.keys() != set(scope.dimensions) or min(sizes.values(), default=2) < 2:
             raise DerivationError(
-                f"sizes: expected at least 2 for each of {scope.dimensions}; got {sizes}"
+                f"sizes: expected at least 2 for each of {', '.join(scope.dimensions)}; "
+                f"got {sizes}"
             )
         key = (*sizes.items(), draw)
         if key not in known:
@@ -211,14 +237,19 @@ class Derivation:
         return known[key]
 
     def check(self) -> None:
-        """Check every line of its own and, if it is bound to one, the operation. Raises `DerivationError`."""
+        """Check every line of its own and, if it is bound to an operation, the
+        operation.
+
+        Raises `DerivationError`.
+        """
         self.check_lines(len(self.all_lines) - len(self.lines))
         if self.operation or self.forward:
             self.verify_operation()
-        self._named(self._refuse_one_sided)
+        self._named(self._check_both_signs)
 
-    def _refuse_one_sided(self) -> None:
-        """Raise `Unreadable` where a comparison came out the same way at every point: one of its cases went unchecked."""
+    def _check_both_signs(self) -> None:
+        """Raise `Unreadable` if a comparison had the same result at every point,
+        because one of its cases was then not checked."""
         evaluators = self.evaluators()
         for part, position in self._comparisons:
             met = set().union(
@@ -229,11 +260,14 @@ class Derivation:
             )
             if met in ({1}, {-1}):
                 way = "positive" if 1 in met else "negative"
-                message = f"this difference is {way} at all {len(evaluators)} points tried: one case went unchecked"
+                message = (
+                    f"this difference is {way} at all {len(evaluators)} points tried: "
+                    "one case was not checked"
+                )
                 raise Unreadable(message, part, position)
 
     def check_lines(self, first: int = 0) -> None:
-        """Check the statements of all lines from the `first` on."""
+        """Check the statements of all lines from the position `first` on."""
 
         def check() -> None:
             evaluators = self.evaluators()
@@ -255,23 +289,23 @@ class Derivation:
     def _check_chain(
         self, chain: Chain, evaluators: list[Evaluator], reports: dict[Part, str]
     ) -> None:
-        """Add a report for each wrong line, in their order."""
+        """Add a report for each wrong line to `reports`, in order."""
         if not any(True for evaluator in evaluators for _ in chain.cases(evaluator)):
             raise Unreadable("no indices meet the conditions", chain.conditions.part)
-        found: dict[Part, str] = {}
+        wrong: dict[Part, str] = {}
         try:
             for evaluator in evaluators:
                 for mistake in mistakes(chain, evaluator):
-                    if mistake.part not in found:
-                        found[mistake.part] = report(mistake, evaluator)
+                    if mistake.part not in wrong:
+                        wrong[mistake.part] = report(mistake, evaluator)
         finally:
             reports |= {
-                e.part: found[e.part] for e in chain.expressions if e.part in found
+                e.part: wrong[e.part] for e in chain.expressions if e.part in wrong
             }
 
     def verify_operation(self) -> None:
-        """Check that the output's definition is `forward` and, unless only that is bound, that the last lines are
-        `backward`, exactly."""
+        """Check that the output's definition is `forward` exactly and, unless only
+        `forward` is bound, that the last lines are `backward`."""
         stem = self.operation or self.forward
         if not stem:
             raise DerivationError(
@@ -289,11 +323,12 @@ class Derivation:
         self._named(verify)
 
     def flips(self) -> Iterator[Flip]:
-        """Every single mistake in its lines, and in those of the derivations before it."""
+        """Yield every flip of its lines and of those of the derivations before it."""
         return flips.flips(self)
 
     def survivors(self) -> list[Survivor]:
-        """The flips that no check notices, each with whether it changes no value."""
+        """Return the flips that no check notices, and for each whether it changes a
+        value."""
         return flips.survivors(self)
 
     def _named(self, work):

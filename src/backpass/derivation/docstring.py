@@ -1,9 +1,13 @@
-r"""The formulas of an operation's docstring, read and checked like the lines of any derivation.
+r"""Read and check the formulas of an operation's docstring like any derivation.
 
-A module's docstring holds one ``.. math::`` of statements parted by ``\quad`` or ``\qquad``: what the output is, after
-what it is defined by, then the gradient of each differentiable input. What its letters range over follows from SHAPES: a
-capital is a matrix, whose rows are the leading axes, and of several heads one; a small letter has as many axes as it has indices there, an axis of
-pairs counting two, and one of s+r being as long as s. Integers are rows of V elements, one of which is 1.
+A module's docstring holds one ``.. math::`` with statements separated by ``\quad`` or
+``\qquad``: the definitions that the output uses, the output, and then the gradient of
+each differentiable input. The shapes of the letters follow from SHAPES:
+
+- A capital is a matrix whose rows are the leading axes; of several heads, it is one.
+- A small letter has as many axes as it has indices in the formulas. An axis of pairs
+  counts as two, and an axis s+r is as long as s.
+- Integers are rows of V elements, one of which is 1.
 
 The module's ``LETTERS``, ``FORMULA_OPTIONS`` and ``FORMULA_SIZES`` say what SHAPES does
 not; ``backpass.ops`` describes them.
@@ -21,9 +25,11 @@ from backpass.derivation.parse import DerivationError
 
 
 def formulas(stem: str) -> Derivation:
-    """The docstring's formulas as a derivation: the output is checked against forward, the gradients against backward.
+    """Return the docstring's formulas as a checked derivation.
 
-    Raises ValueError when the docstring has no ``.. math::``, DerivationError when a formula is wrong.
+    The output is checked against forward, and the gradients against backward. Raises
+    ValueError if the docstring has no ``.. math::``, and DerivationError if a formula
+    is wrong.
     """
     module = ops.load(stem)
     statements = _statements(stem, inspect.getdoc(module) or "")
@@ -103,7 +109,8 @@ def formulas(stem: str) -> Derivation:
     except DerivationError as error:
         where = f"src/backpass/ops/{stem}.py"
         error.add_note(
-            f"The formulas are those of {where}, whose LETTERS declare the letters of its options."
+            f"The formulas are those of {where}, whose LETTERS declare the letters of "
+            "its options."
         )
         raise
 
@@ -112,7 +119,7 @@ def _statements(stem: str, docstring: str) -> list[str]:
     block = re.search(r"\.\. math::(.*?)(?:\n\n(?=\S)|\Z)", docstring, re.DOTALL)
     if block is None:
         raise ValueError(
-            f"{stem}: the module's docstring has no formulas, no '.. math::'"
+            f"{stem}: the module's docstring has no formulas: it has no '.. math::'"
         )
     return [
         part.strip(" ,\n") for part in re.split(r"\\q?quad", " ".join(block[1].split()))
@@ -120,19 +127,20 @@ def _statements(stem: str, docstring: str) -> list[str]:
 
 
 def _letter(declared: str) -> str:
-    """The letter alone of one that may be declared with its space."""
+    """Return a letter without the space that it may be declared with."""
     return declared.partition(r" \in ")[0]
 
 
 def _declared(declared: str) -> str:
-    """A letter of ``LETTERS`` with its space, a real number's unless it says."""
+    """Return a letter of ``LETTERS`` with its space, by default the real numbers."""
     return declared if r" \in " in declared else rf"{declared} \in \mathbb{{R}}"
 
 
 def _space(
     spec: shapes.Spec, named: Mapping[str, str], mathematics: str, heads: frozenset[str]
 ) -> tuple[str, str]:
-    """The array's name in mathematics, a capital if the docstring has it so, and the space it is of."""
+    """Return the array's name in the formulas, a capital if they use one, and its
+    space."""
     letters = [
         axis.partition("+")[0]
         for axis in spec.axes

@@ -1,4 +1,5 @@
-"""The value of an expression at given sizes: a SymPy expression, or an object array of them."""
+"""Evaluate an expression at given sizes, to a SymPy expression or an object array of
+them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from lark.visitors import Interpreter
 from backpass.derivation.calculus import Calculus, Value
 from backpass.derivation.names import LOSS, Expression, Reference, Scope
 from backpass.derivation.parse import Part, Unreadable
-from backpass.interpreters import exact
+from backpass.expressions import exact
 from backpass.interpreters.symbolic import sign_at
 
 _RELATIONS = {
@@ -29,8 +30,11 @@ _FUNCTIONS = {
 
 
 class Point(dict):
-    """A random number for each symbol, drawn when it is first used. An odd `draw` has the numbers of the even one before
-    it with the opposite sign; positive symbols stay positive."""
+    """A random number for each symbol, drawn when it is first used.
+
+    An odd `draw` has the numbers of the even draw before it with the opposite sign;
+    positive symbols have new positive numbers.
+    """
 
     def __init__(self, draw: int, sizes: dict[str, int]) -> None:
         self.draw, self.sizes = draw, sizes
@@ -46,8 +50,12 @@ class Point(dict):
 
 
 class Evaluator(Interpreter):
-    """Evaluates the expressions of a scope at one assignment of sizes; those that go by a sign, as they are around a point.
-    Each grammar rule has the method of its name. `signs` are those met at each comparison, by its part and position."""
+    """Evaluates the expressions of a scope at one assignment of sizes.
+
+    An expression that depends on a sign is evaluated as it is around a point. Each
+    grammar rule has a method of the same name. `signs` are those met at each
+    comparison, by its part and position.
+    """
 
     def __init__(
         self, scope: Scope, sizes: dict[str, int], draw: int | None = None
@@ -66,7 +74,11 @@ class Evaluator(Interpreter):
         indices: dict[str, int] | None = None,
         still: frozenset[str] = frozenset(),
     ) -> Value:
-        """The value of an analysed expression, its free indices given, zero-based. Defined names stay symbols."""
+        """Return the value of an analysed expression, given its free indices
+        (zero-based).
+
+        Defined names stay symbols. Names in `still` have a differential of 0.
+        """
         saved = self.expression, self.indices, self.still
         self.expression, self.indices, self.still = expression, indices or {}, still
         try:
@@ -78,7 +90,7 @@ class Evaluator(Interpreter):
         finally:
             self.expression, self.indices, self.still = saved
 
-    # ---- names -----------------------------------------------------------------------------------
+    # ---- names -----------------------------------------------------------------------
 
     def reference(self, tree: Tree) -> Value:
         found = self.expression.references[id(tree)]
@@ -101,13 +113,16 @@ class Evaluator(Interpreter):
         return self.calculus.array(variable, one)
 
     def _places(self, found: Reference) -> tuple[int, ...]:
-        """The zero-based indices of a reference."""
+        """Return the zero-based indices of a reference."""
         places = tuple(map(self._at, found.indices))
         for token, place, side in zip(
             found.indices, places, self.scope.variables[found.name].axes, strict=True
         ):
             if place >= self.calculus.size(side):
-                message = f"{found.name} has no element {token} where {side} = {place}; give larger sizes"
+                message = (
+                    f"{found.name} has no element {token} for {side} = "
+                    f"{self.calculus.size(side)}; give larger sizes"
+                )
                 raise Unreadable(message, self.expression.part, token.start_pos)
         return places
 
@@ -140,7 +155,8 @@ class Evaluator(Interpreter):
         )
 
     def _loss(self, found: Reference) -> Value:
-        """\\dot{\\mathcal{L}}; without the dot it stands in partial derivatives only."""
+        """Return \\dot{\\mathcal{L}}. Without the dot, 𝓛 occurs only in partial
+        derivatives."""
         return sympy.Add(
             *(
                 self.calculus.cotangent(output, at)
@@ -150,7 +166,7 @@ class Evaluator(Interpreter):
             )
         )
 
-    # ---- numbers ---------------------------------------------------------------------------------
+    # ---- numbers ---------------------------------------------------------------------
 
     def number(self, tree: Tree) -> Value:
         return sympy.Rational(str(tree.children[0]))
@@ -187,7 +203,7 @@ class Evaluator(Interpreter):
             else result
         )
 
-    # ---- sums and products -----------------------------------------------------------------------
+    # ---- sums and products -----------------------------------------------------------
 
     def bracket(self, tree: Tree) -> Value:
         return self.visit(tree.children[0])
@@ -242,7 +258,7 @@ class Evaluator(Interpreter):
             ):
                 yield dict(zip(letters, values, strict=True))
 
-    # ---- cases -----------------------------------------------------------------------------------
+    # ---- cases -----------------------------------------------------------------------
 
     def larger(self, tree: Tree) -> Value:
         first, second = map(self.visit, tree.children[1:])
@@ -254,11 +270,14 @@ class Evaluator(Interpreter):
         return sympy.Integer(_RELATIONS[relation](sign, 0))
 
     def _sign(self, tree: Tree, difference: sympy.Expr) -> int:
-        """The sign of a difference around the point; 0 where it is identically 0."""
+        """Return the sign of a difference around the point; 0 if it is identically
+        0."""
         difference = self.calculus.expand(difference)
         if difference.free_symbols & self.calculus.maxima:
             raise Unreadable(
-                "this goes by a maximum", self.expression.part, tree.meta.start_pos
+                "this comparison depends on a maximum",
+                self.expression.part,
+                tree.meta.start_pos,
             )
         sign = sign_at(difference, self.point)
         self.signs.setdefault((self.expression.part, tree.meta.start_pos), set()).add(
@@ -272,7 +291,7 @@ class Evaluator(Interpreter):
             )
         return sign
 
-    # ---- derivatives -----------------------------------------------------------------------------
+    # ---- derivatives -----------------------------------------------------------------
 
     def partial(self, tree: Tree) -> Value:
         above, below = tree.children
@@ -296,7 +315,7 @@ class Evaluator(Interpreter):
         )
         return self.calculus.derivative(self.visit(tree), symbol)
 
-    # ---- conditions ------------------------------------------------------------------------------
+    # ---- conditions ------------------------------------------------------------------
 
     def holds(self, conditions: Expression, indices: dict[str, int]) -> bool:
         """Whether the conditions on indices hold."""

@@ -1,9 +1,12 @@
-"""Every single mistake in a derivation's displayed lines: a sign, an index, a factor, sin for cos, < for >, a transpose; and which go
-unseen.
+"""Make every single mistake in a derivation's displayed lines, and find those not
+noticed.
 
-A flip changes the author's text in one place and is run as if the author had written it. One that no check notices is a
-survivor; it is equivalent when the expression it changes has the same value for every index at every size, which is
-decided exactly. A derivation whose only survivors are equivalent says nothing that could be wrong unnoticed.
+The mistakes are in a sign, an index, a factor, sin for cos, < for >, or a transpose. A
+flip changes the author's text in one place and is checked as if the author had written
+it. A flip that no check notices is a survivor. It is equivalent if the expression it
+changes has the same value for every index at every size, which is decided exactly. If a
+derivation's only survivors are equivalent, none of these mistakes in it would go
+unnoticed.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from backpass.derivation.check import difference, first_mistake
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Expression
 from backpass.derivation.parse import DerivationError, Line, Part
-from backpass.interpreters.exact import NotRepresentable
+from backpass.expressions.exact import NotRepresentable
 
 if TYPE_CHECKING:
     from backpass.derivation.derivation import Derivation
@@ -33,7 +36,11 @@ Edit = tuple[int, int, str, str]  # start, end, replacement, description
 
 @dataclass(frozen=True)
 class Flip:
-    """One mistake. `line` counts among all lines; `text` is the whole text of the `piece` with the mistake in it."""
+    """One mistake.
+
+    `line` is a position among all lines. `text` is the whole text of the derivation
+    `piece` with the mistake in it.
+    """
 
     piece: Derivation
     line: int
@@ -60,7 +67,8 @@ class Survivor:
 
 
 def flips(derivation: Derivation) -> Iterator[Flip]:
-    """Every flip of the displayed lines of a derivation and of those it goes on from."""
+    """Yield every flip of the displayed lines of a derivation and of those before
+    it."""
     places = [(piece, line) for piece in _pieces(derivation) for line in piece.lines]
     numbers = [number for _, number in derivation.places]
     for k, (piece, line) in enumerate(places):
@@ -81,7 +89,7 @@ def flips(derivation: Derivation) -> Iterator[Flip]:
 
 
 def survivors(derivation: Derivation) -> list[Survivor]:
-    """The flips that no check notices."""
+    """Return the flips that no check notices."""
     return [
         Survivor(flip, _same_value(derivation, flip))
         for flip in flips(derivation)
@@ -90,10 +98,12 @@ def survivors(derivation: Derivation) -> list[Survivor]:
 
 
 def is_caught(derivation: Derivation, flip: Flip) -> bool:
-    """Whether the derivation with the flip in it is refused, by its lines or by an operation it is bound to."""
+    """Whether the derivation with the flip fails, in its lines or against an operation
+    that it is bound to."""
     try:
         flipped = _with(derivation, flip)
-        # Only the statement that it is in can be changed by a flip, or, if it is in a definition, any: at small sizes first.
+        # A flip can change only the statement that it is in or, in a definition, any
+        # statement. Small sizes come first.
         chains = [
             chain for chain in flipped.chains if flip.line in chain.lines
         ] or flipped.chains
@@ -115,8 +125,12 @@ def _pieces(derivation: Derivation) -> list[Derivation]:
 
 
 def _with(derivation: Derivation, flip: Flip) -> Derivation:
-    """The derivation, and those it goes on from, with one piece's text replaced; nothing is checked. If the definitions
-    still read the same, their values and derivatives are the derivation's own, not worked out again."""
+    """Return the derivation and those before it with one piece's text replaced,
+    unchecked.
+
+    If the definitions are still the same, their values and derivatives are shared with
+    the derivation instead of computed again.
+    """
     after = derivation.after and _with(derivation.after, flip)
     text = flip.text if flip.piece is derivation else derivation.text
     flipped = type(derivation)(
@@ -135,7 +149,7 @@ def _with(derivation: Derivation, flip: Flip) -> Derivation:
 
 
 def _definitions(derivation: Derivation) -> list[tuple[str, str]]:
-    """What a derivation declares and defines, as written."""
+    """Return a derivation's declarations and definitions, as written."""
     return [
         (line.kind, line.latex)
         for line in derivation.all_lines
@@ -146,7 +160,7 @@ def _definitions(derivation: Derivation) -> list[tuple[str, str]]:
 def _sides(
     derivation: Derivation, k: int, line: Line
 ) -> Iterator[tuple[str, Expression, Letters]]:
-    """The expressions of a line, with the letters free in them."""
+    """Yield the expressions of a line, each with its side and its free letters."""
     if line.kind == "let":
         variable = next(
             v
@@ -166,7 +180,8 @@ def _sides(
 
 
 def _same_value(derivation: Derivation, flip: Flip) -> bool:
-    """Whether the flipped expression has the value of the original one, for every index at every size."""
+    """Whether the flipped expression has the original one's value for every index at
+    every size."""
     flipped = _with(derivation, flip)
     line, new_line = derivation.all_lines[flip.line], flipped.all_lines[flip.line]
     if bool(line.conditions) != bool(new_line.conditions):
@@ -214,7 +229,7 @@ def _all_indices(letters: Letters, evaluator: Evaluator) -> Iterator[dict[str, i
 
 
 def _edited(part: Part, start: int, end: int, replacement: str) -> str:
-    """The source of a part with one place of the part replaced."""
+    """Return the source of a part with one place of the part replaced."""
     return (
         part.source[: part.start + start]
         + replacement
@@ -222,18 +237,18 @@ def _edited(part: Part, start: int, end: int, replacement: str) -> str:
     )
 
 
-# ---- the places where a mistake can be made ------------------------------------------------------------
+# ---- the places where a mistake can be made ------------------------------------------
 
 
 def _all_edits(expression: Expression, letters: Letters) -> Iterator[Edit]:
-    """Every edit of an expression's text that is one mistake."""
+    """Yield every edit of an expression's text that is one mistake."""
     if not expression.shape:
         yield from _one(expression.part.text, expression.tree)
     yield from _edits(expression, expression.tree, letters)
 
 
 def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edit]:
-    """The edits at a node of the tree and below."""
+    """Yield the edits at a node of the tree and below."""
     text = expression.part.text
     reference = expression.references.get(id(tree))
     if reference is not None:
@@ -301,7 +316,8 @@ def _other_sign(text: str, token: Token) -> Edit:
 
 
 def _other_indices(text: str, token: Token, letters: Letters) -> Iterator[Edit]:
-    """The index replaced by each other letter in scope that runs over the same dimension."""
+    """Replace the index by each other letter in scope that runs over the same
+    dimension."""
     if token.isdigit():
         others = ["2" if token == "1" else "1"]
     else:
@@ -321,13 +337,15 @@ def _other_indices(text: str, token: Token, letters: Letters) -> Iterator[Edit]:
         )
 
 
-# A name that comes to stand before a bracket would be refused for its looks, and the mistake never be run.
+# A name directly before a bracket would be rejected because it looks like a function,
+# and the mistake itself would never be checked.
 _OPENING = re.compile(r"\s*(?:\\left|\\[bB]igg?[lr]?)?\s*(?:[(\[]|\\\{)")
 _BINDS = re.compile(r"\\(?:cdot|times|odot)")
 
 
 def _dropped_factors(text: str, tree: Tree) -> Iterator[Edit]:
-    """Each factor gone, with the sign that binds it to the next one or, for the last, to the one before."""
+    """Drop each factor, with the sign that binds it to the next factor or, for the last
+    factor, to the one before."""
     factors = tree.children
     for k, factor in enumerate(factors):
         last = k == len(factors) - 1
@@ -345,7 +363,7 @@ def _dropped_factors(text: str, tree: Tree) -> Iterator[Edit]:
 
 
 def _one(text: str, tree: Tree | Token) -> Iterator[Edit]:
-    """A lone factor gone: 1 in its place."""
+    """Replace a lone factor by 1."""
     if isinstance(tree, Tree) and tree.data not in _COMPOUND:
         start, end = tree.meta.start_pos, tree.meta.end_pos
         yield start, end, "1", f"factor {_excerpt(text[start:end])} → 1"
@@ -364,7 +382,7 @@ _COMPOUND = (
 
 
 def _conditions_of(text: str, tree: Tree, letters: Letters) -> Iterator[Edit]:
-    """The condition of a sum dropped, and its other letter replaced."""
+    """Drop the condition of a sum, and replace its other letter."""
     limits = tree.children[1]
     if any(token.type == "RELATION" for token in limits.children):
         first, _, second = limits.children

@@ -1,4 +1,5 @@
-"""What the names of a derivation stand for: its declarations, and the references to them."""
+"""Record what the names of a derivation stand for: its declarations, and references to
+them."""
 
 from __future__ import annotations
 
@@ -9,16 +10,16 @@ from lark import Token, Tree
 
 from backpass.derivation.parse import Line, Part, Unreadable, parse
 
-Shape = tuple[
-    str, ...
-]  # names of dimensions; () is a number, ("n", "1") a column, ("1", "n") a row
+# Names of dimensions: () is a number, ("n", "1") a column, ("1", "n") a row.
+Shape = tuple[str, ...]
 
 
 @dataclass(eq=False)
 class Variable:
     """A name that a derivation declares or defines.
 
-    `kind` is "given", "constant" or "defined"; a definition has the letters of its left side and its right side.
+    `kind` is "given", "constant" or "defined". A defined name has the letters of its
+    left side, and the definition is its right side.
     """
 
     name: str
@@ -27,11 +28,11 @@ class Variable:
     positive: bool = False
     letters: tuple[str, ...] = ()
     definition: Expression | None = None
-    backward: bool = False  # defined by means of a gradient or a differential
+    backward: bool = False  # whether the definition uses a gradient or a differential
 
     @property
     def axes(self) -> Shape:
-        """The dimensions that an index may stand for: those that are not 1."""
+        """The dimensions that take an index: those that are not 1."""
         return tuple(side for side in self.shape if side != "1")
 
 
@@ -39,8 +40,9 @@ class Variable:
 class Reference:
     """What a name in an expression stands for.
 
-    `kind` is "variable", "dimension", "delta", "identity", "ones", "euler", "pi" or "loss"; `accent` is "bar", "dot" or
-    ""; `indices` are its subscripts, letters or numbers.
+    `kind` is "variable", "dimension", "delta", "identity", "ones", "euler", "pi" or
+    "loss". `accent` is "bar", "dot" or "". `indices` are its subscripts, letters or
+    numbers.
     """
 
     kind: str
@@ -51,8 +53,11 @@ class Reference:
 
 @dataclass(eq=False)
 class Expression:
-    """An analysed piece of mathematics. `references` and `ranges` are keyed by the identity of the tree's nodes;
-    `comparisons` are the nodes whose value goes by a sign."""
+    """An analysed piece of mathematics.
+
+    `references` and `ranges` are keyed by the identity of the tree's nodes.
+    `comparisons` are the nodes whose value depends on a sign.
+    """
 
     part: Part
     tree: Tree
@@ -64,23 +69,23 @@ class Expression:
 
 
 class Scope:
-    """The names declared so far, in order, and the dimensions that their shapes speak of."""
+    """The names declared so far, in order, and the dimensions in their shapes."""
 
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self.dimensions: list[str] = []
 
-    # ---- declarations ----------------------------------------------------------------------------
+    # ---- declarations ----------------------------------------------------------------
 
     def declare(self, line: Line) -> None:
-        """Take in a `given` or a `constant` line."""
+        """Add the names of a `given` or `constant` line. Raises `Unreadable`."""
         for declaration in parse(line.right, "declarations").children:
             *names, reals, space = declaration.children
             shape = tuple(canonical(side) for side in space.children) if space else ()
             for side in shape:
                 if side in self.variables:
                     raise Unreadable(
-                        f"{side} is declared already, as no dimension",
+                        f"{side} is already declared, and not as a dimension",
                         line.right,
                         space.meta.start_pos,
                     )
@@ -95,10 +100,11 @@ class Scope:
                 self.add(variable, line.right, tree.meta.start_pos)
 
     def add(self, variable: Variable, part: Part, position: int = 0) -> None:
-        """Take in a name, which must be new."""
+        """Add a name. Raises `Unreadable` unless it is new and distinct from the
+        others."""
         name = variable.name
         if name in self.variables or name in self.dimensions:
-            raise Unreadable(f"{name} is declared already", part, position)
+            raise Unreadable(f"{name} is already declared", part, position)
         for other in self.variables.values():
             if (
                 _is_element(name, other)
@@ -106,17 +112,18 @@ class Scope:
                 or _base(name) == _base(other.name)
             ):
                 raise Unreadable(
-                    f"{name} cannot be told from {other.name}", part, position
+                    f"{name} cannot be told apart from {other.name}", part, position
                 )
         self.variables[name] = variable
         if fault := self._floating():
             raise Unreadable(fault, part, position)
 
     def _floating(self) -> str:
-        """What is wrong when a name that has a meaning by itself is declared with another; "" if nothing is."""
+        """Return what is wrong if a name that already has a meaning, such as \\bar{x},
+        is declared with a different one; "" if nothing is."""
         loss = self.variables.get(LOSS)
         if loss and (loss.kind != "defined" or loss.shape or loss.backward):
-            return rf"{LOSS} is a number, defined by what it depends on, or is left out"
+            return rf"{LOSS} must be a number with a definition, or be left out"
         forward = [
             v for v in self.variables.values() if v.kind == "defined" and not v.backward
         ]
@@ -129,13 +136,17 @@ class Scope:
             if variable not in forward:
                 return f"{gradient_of(name)} is derived, not given: {name} is not an output"
             if name in users:
-                return f"{gradient_of(name)} is derived, not given: {users[name]} is defined by {name}"
+                return (
+                    f"{gradient_of(name)} is derived, not given: {users[name]} is "
+                    f"defined by {name}"
+                )
             if loss:
                 return f"{gradient_of(name)} is derived, not given: {LOSS} is defined"
         return ""
 
     def other_meaning(self, letter: Token) -> str:
-        """What else a letter stands for, which keeps it from being an index; "" if nothing."""
+        """Return what else a letter stands for, so that it cannot be an index; "" if
+        nothing."""
         if letter in self.dimensions:
             return "is a dimension"
         if letter in self.variables:
@@ -146,7 +157,8 @@ class Scope:
         return f"is the label of {labelled}" if labelled else ""
 
     def is_backward(self, definition: Expression) -> bool:
-        """Whether an expression uses gradients or differentials, itself or by a name that does."""
+        """Whether an expression uses gradients or differentials, directly or through a
+        name."""
         return any(
             reference.accent
             or reference.name.startswith(r"\bar")
@@ -156,7 +168,11 @@ class Scope:
         )
 
     def outputs(self) -> list[Variable]:
-        """The definitions whose gradients are given: 𝓛, else those whose \\bar is declared, else the one that no other uses."""
+        """Return the definitions whose gradients are given.
+
+        This is 𝓛 if it is defined; otherwise the definitions whose \\bar is declared;
+        otherwise the one that no other uses. Raises `Unreadable` if there are several.
+        """
         if LOSS in self.variables:
             return [self.variables[LOSS]]
         forward = [
@@ -170,21 +186,24 @@ class Scope:
         if len(last) > 1:
             names = ", ".join(v.name for v in last)
             raise Unreadable(
-                f"which of {names} is the output? Declare its gradient: given \\bar{{{last[-1].name}}} …"
+                f"which of {names} is the output? Declare its gradient: "
+                f"given \\bar{{{last[-1].name}}} …"
             )
         return last
 
     def upstream(self, variables: list[Variable]) -> set[str]:
-        """The names of the variables and of everything that their definitions use."""
+        """Return the names of the variables and of everything that their definitions
+        use."""
         names = {v.name for v in variables}
         for v in variables:
             names |= self.upstream([self.variables[name] for name in _used(v)])
         return names
 
-    # ---- references ------------------------------------------------------------------------------
+    # ---- references ------------------------------------------------------------------
 
     def resolve(self, tree: Tree) -> Reference | None:
-        """The variable that a `reference`, `power_of_name` or `scalar` node names; None if the name is not known here."""
+        """Return what a `reference`, `power_of_name` or `scalar` node refers to; None
+        if the name is unknown."""
         accent, name = accent_and_name(tree)
         subscripts = subscripts_of(tree)
         whole = rf"\{accent}{{{name}}}" if accent else name
@@ -217,24 +236,24 @@ _SPECIAL = {
 
 
 def gradient_of(name: str) -> str:
-    """The name of a name's gradient: \\bar{W}_{1} of W_{1}."""
+    """Return the name of the gradient: \\bar{W}_{1} for W_{1}."""
     head, subscript, label = name.partition("_{")
     return rf"\bar{{{head}}}{subscript}{label}"
 
 
 def _used(variable: Variable) -> set[str]:
-    """The names that a definition uses; none if the variable is given."""
+    """Return the names that a definition uses; none if the variable is given."""
     references = variable.definition.references.values() if variable.definition else ()
     return {reference.name for reference in references if reference.kind == "variable"}
 
 
 def _base(name: str) -> str:
-    """A name without its power: \\sigma of \\sigma^2."""
+    """Return a name without its power: \\sigma for \\sigma^2."""
     return re.sub(r"\^\d$", "", name)
 
 
 def _label(name: str) -> str:
-    """The subscript that is part of a name, unless it is a word."""
+    """Return the subscript that is part of a name, unless it is a word."""
     label = name.rpartition("_{")[2] if "_{" in name else ""
     return "" if label.startswith("\\") else label.rstrip("}")
 
@@ -244,11 +263,12 @@ def _is_element(name: str, array: Variable) -> bool:
     return bool(array.axes and _label(name)) and name.startswith(f"{array.name}_{{")
 
 
-# ---- names as written ------------------------------------------------------------------------------------
+# ---- names as written ----------------------------------------------------------------
 
 
 def canonical(node: Tree | Token) -> str:
-    """A name as this package writes it: \\bar{x} for \\bar x, \\mathbf{1} for \\mathbf 1, n_{h} for n_h."""
+    """Return a name as this package writes it: \\bar{x} for \\bar x, \\mathbf{1} for
+    \\mathbf 1, n_{h} for n_h."""
     if isinstance(node, Token):
         text = str(node)
         if node.type == "UPRIGHT":
@@ -268,9 +288,11 @@ def canonical(node: Tree | Token) -> str:
 
 
 def accent_and_name(tree: Tree) -> tuple[str, str]:
-    """A reference without its subscripts: "bar", "dot" or "", and the name below that accent.
+    """Return a reference without its subscripts: "bar", "dot" or "", and the name
+    below.
 
-    A power is part of the name, but not of one with a bar or a dot: that is written \\bar{\\sigma^2}.
+    A power is part of the name, but not if the name has a bar or a dot: the gradient of
+    \\sigma^2 is written \\bar{\\sigma^2}.
     """
     reference, power = _without_power(tree)
     head = reference.children[0]
@@ -282,7 +304,7 @@ def accent_and_name(tree: Tree) -> tuple[str, str]:
 
 
 def subscripts_of(tree: Tree) -> list[Token]:
-    """The tokens of a reference's subscript, indices or a label."""
+    """Return the tokens of a reference's subscript, which are indices or a label."""
     last = _without_power(tree)[0].children[-1]
     return (
         list(last.children)
@@ -292,12 +314,13 @@ def subscripts_of(tree: Tree) -> list[Token]:
 
 
 def _without_power(tree: Tree) -> tuple[Tree, str]:
-    """The `reference` in a node that may carry a power, and the power: "^2" in σ_i^2."""
+    """Return the `reference` in a node that may have a power, and the power: "^2" in
+    σ_i^2."""
     if tree.data in ("power_of_name", "power"):
         return tree.children[0], f"^{canonical(tree.children[1])}"
     return tree, ""
 
 
 def in_words(shape: Shape) -> str:
-    """A shape for a message."""
+    """Describe a shape for a message."""
     return f"a {' × '.join(shape)} matrix" if shape else "a number"

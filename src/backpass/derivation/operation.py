@@ -1,4 +1,5 @@
-"""A derivation against the operation it derives: it starts at the derivative of `forward` and ends in `backward`."""
+"""Check a derivation against its operation: it starts at `forward` and ends in
+`backward`."""
 
 from __future__ import annotations
 
@@ -14,20 +15,23 @@ from backpass.derivation.check import Chain, difference
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Scope, Variable
 from backpass.derivation.parse import DerivationError
-from backpass.interpreters import exact
+from backpass.expressions import exact
 from backpass.shapes import is_product, letters_of
 
 
 class Operation:
-    """An operation of `backpass.ops`, with the derivation's names for its inputs and its output.
+    """An operation of `backpass.ops`, with the derivation's names for its inputs and
+    its output.
 
-    `names` maps the operation's names to the derivation's where they differ by more than case; `options` are forward's,
-    a string among them being a name of the derivation (a symbol such as \\epsilon, or a dimension).
+    `names` maps the operation's names to the derivation's where they differ by more
+    than case. `options` are forward's; a string among them is a name of the derivation
+    (a symbol such as \\epsilon, or a dimension).
 
-    An input of integers, such as targets, is in a derivation a constant array with one axis more: rows of which one element
-    is 1, at the integer's place, or none where it is to be ignored, and the others are 0. What forward draws or is given as
-    an option and saves, such as a mask, is a constant of the derivation that `names` names, and is replaced by what was
-    saved: True by 1, False by 0.
+    In a derivation, an input of integers, such as targets, is a constant array with one
+    more axis: each row is 1 at the integer's position, or nowhere if the integer is to
+    be ignored, and 0 elsewhere. An array that forward draws or gets as an option, and
+    saves, such as a mask, is a constant of the derivation that `names` maps. It is
+    replaced by what was saved, with 1 for True and 0 for False.
     """
 
     def __init__(
@@ -50,7 +54,8 @@ class Operation:
         takes = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         if wrong := sorted(options.keys() - takes):
             raise DerivationError(
-                f"{stem} takes the options {', '.join(takes) or 'none'}; got {wrong[0]}"
+                f"options of {stem}: expected {', '.join(takes) or 'none'}; "
+                f"got {wrong[0]}"
             )
         constants = getattr(self.module, "CONSTANTS", ())
         self.inputs = {
@@ -72,19 +77,20 @@ class Operation:
         self, name: str, names: dict[str, str], optional: bool
     ) -> Variable | None:
         candidates = [names[name]] if name in names else [name, name.upper()]
-        found = next(
+        variable = next(
             (self.scope.variables[c] for c in candidates if c in self.scope.variables),
             None,
         )
-        if found is None and not optional:
+        if variable is None and not optional:
             raise DerivationError(
-                f"{self.stem} has an array {name}, and the derivation no {' or '.join(candidates)}; "
-                f"name it: names={{{name!r}: …}}"
+                f"{self.stem} has an array {name}, but the derivation has no "
+                f"{' or '.join(candidates)}; name it: names={{{name!r}: …}}"
             )
-        return found
+        return variable
 
     def verify_forward(self, evaluator: Evaluator) -> NamedTuple:
-        """Raise `DerivationError` unless the output's definition is what `forward` returns; return what it saved."""
+        """Raise `DerivationError` unless `forward` returns the output as defined;
+        return what it saved."""
         calculus = evaluator.calculus
         arguments = [
             self._argument(name, variable, evaluator)
@@ -108,7 +114,8 @@ class Operation:
         return saved
 
     def verify(self, evaluator: Evaluator, chains: list[Chain]) -> None:
-        """Raise `DerivationError` unless the derivation starts at `forward` and its last lines are `backward`."""
+        """Raise `DerivationError` unless the derivation starts at `forward` and its
+        last lines are `backward`."""
         saved = self.verify_forward(evaluator)
         dy = self._array(
             self.output_name, self.output, evaluator.calculus.cotangent, evaluator
@@ -124,26 +131,32 @@ class Operation:
     def _run(
         self, part: str, evaluator: Evaluator, *arguments: object, **options: object
     ):
-        """What forward or backward makes of symbols, in the case that the derivation is in around the evaluator's point."""
+        """Run forward or backward on symbols, in the case that holds around the
+        evaluator's point."""
         from backpass.interpreters import symbolic
 
         try:
             with symbolic.session(evaluator.point):
                 return getattr(self.module, part)(*arguments, **options)
         except symbolic.Undecided as error:
-            message = f"{self.stem}.{part} goes by a sign, and no line of the derivation does: {error}"
+            message = (
+                f"{self.stem}.{part} depends on a sign, but no line of the derivation "
+                f"does: {error}"
+            )
             raise DerivationError(message) from None
 
     def _last_line(
         self, name: str, variable: Variable, chains: list[Chain], evaluator: Evaluator
     ) -> Value:
-        """The value of the last line of the last unconditional statement that begins with a variable's gradient."""
-        found = [chain for chain in chains if _derives(chain, variable)]
-        if not found:
+        """Return the value of the last line of the last unconditional statement that
+        begins with a variable's gradient."""
+        derived = [chain for chain in chains if _derives(chain, variable)]
+        if not derived:
             raise DerivationError(
-                rf"no line \bar{{{variable.name}}} = … ends in what {self.stem}.backward returns for {name}"
+                rf"no line \bar{{{variable.name}}} = … ends in what "
+                f"{self.stem}.backward returns for {name}"
             )
-        left, last = found[-1].expressions[0], found[-1].expressions[-1]
+        left, last = derived[-1].expressions[0], derived[-1].expressions[-1]
         letters = [str(token) for token in left.references[id(left.tree)].indices]
         if not letters:
             return evaluator.value(last)
@@ -153,7 +166,7 @@ class Operation:
         )
 
     def _argument(self, name: str, variable: Variable | None, evaluator: Evaluator):
-        """What forward is given for an input."""
+        """Return the argument of forward for an input."""
         from backpass.interpreters import symbolic
 
         if variable is None:
@@ -163,8 +176,11 @@ class Operation:
         return self._array(name, variable, evaluator.calculus.element, evaluator)
 
     def _chosen(self, variable: Variable, evaluator: Evaluator) -> np.ndarray:
-        """The integers whose places a variable's rows mark: each place in turn; of several the last is to be ignored,
-        where forward can."""
+        """Return the integers whose positions a variable's rows mark.
+
+        They are 0, 1, … in turn. Of several, the last is ignored if forward can do
+        that.
+        """
         *rows, places = (evaluator.calculus.size(side) for side in _sides(variable))
         integers = np.arange(np.prod(rows, dtype=int)) % places
         ignored = inspect.signature(self.module.forward).parameters.get("ignore_index")
@@ -175,8 +191,11 @@ class Operation:
     def _marks(
         self, saved: NamedTuple, evaluator: Evaluator
     ) -> dict[sympy.Symbol, sympy.Expr]:
-        """The elements that stand for known numbers: of the rows for integers 1 at the integer's place, otherwise 0;
-        of what forward saved, its own."""
+        """Return the numbers of the elements that are known.
+
+        In the rows for integers they are 1 at the integer's position and 0 elsewhere;
+        for an array that forward saved, they are its elements.
+        """
         calculus = evaluator.calculus
         marks = {
             calculus.element(variable, at): sympy.Integer(
@@ -186,9 +205,9 @@ class Operation:
             for at in calculus.positions(variable)
         }
         for field, variable in self.saved.items():
-            found = getattr(saved, field)
+            value = getattr(saved, field)
             values = (
-                found.to_numpy().astype(int) if variable.axes else np.asarray(found)
+                value.to_numpy().astype(int) if variable.axes else np.asarray(value)
             )
             for at in calculus.positions(variable):
                 marks[calculus.element(variable, at)] = sympy.Rational(str(values[at]))
@@ -201,19 +220,27 @@ class Operation:
         element: Callable[[Variable, Indices], sympy.Expr],
         evaluator: Evaluator,
     ):
-        """A symbolic array of a variable's elements, in the shape that the operation sees."""
+        """Return a symbolic array of a variable's elements, in its shape in the
+        operation."""
         from backpass.interpreters import symbolic
 
         values = evaluator.calculus.array(variable, lambda at: element(variable, at))
         shape = [evaluator.calculus.size(side) for side in _sides(variable)]
         return symbolic.xp.asarray(
-            np.asarray(values, dtype=object).reshape(self._seen(name, variable, shape))
+            np.asarray(values, dtype=object).reshape(
+                self._shape_in_operation(name, variable, shape)
+            )
         )
 
-    def _seen(self, name: str, variable: Variable, shape: list[int]) -> list[int]:
-        """The derivation's shape as the operation sees it: an axis 2k or g*n is two of the derivation's, in one order or
-        the other; so is a last axis that an option divides, `options={"p": "p"}`, into p parts; and axes of heads that the
-        derivation is without, of one head."""
+    def _shape_in_operation(
+        self, name: str, variable: Variable, shape: list[int]
+    ) -> list[int]:
+        """Return the shape of a variable in the operation, given its shape here.
+
+        An axis 2k or g*n is two axes of the derivation, in either order. So is a last
+        axis that an option divides into p parts, as with `options={"p": "p"}`. If the
+        derivation has no axes of heads, there is one head.
+        """
         spec, sides = self.specs[name], _sides(variable)
         is_divided = (
             len(sides) > 1
@@ -253,7 +280,8 @@ class Operation:
         computed = np.ravel(returned.to_numpy())
         if derived.shape != computed.shape:
             raise DerivationError(
-                f"{what} has {derived.size} elements, {function} returns {computed.size}"
+                f"{what} has {derived.size} elements, but {function} returns "
+                f"{computed.size}"
             )
         definitions = self._definitions(evaluator.calculus)
         place = difference(derived, computed, definitions)
@@ -265,12 +293,13 @@ class Operation:
             if self.marks:
                 of_derived = definitions.expand(of_derived)
             raise DerivationError(
-                f"{what} is not what {function} returns\n  at {sizes}, element {place[0] + 1}:\n"
+                f"{what} is not what {function} returns\n"
+                f"  at {sizes}, element {place[0] + 1}:\n"
                 f"    derived:  {of_derived}\n    returned: {computed[place]}"
             )
 
     def _definitions(self, calculus: Calculus) -> exact.Definitions:
-        """Equality where marks stand for their numbers."""
+        """Return the definitions, with the marks replaced by their numbers."""
         if not self.marks:
             return calculus.definitions
 
@@ -285,7 +314,8 @@ class Operation:
 
 
 def _sides(variable: Variable) -> tuple[str, ...]:
-    """The variable's axes as the operation sees them: a column is a vector, a row stays a matrix of one row."""
+    """Return the variable's axes in the operation: a column is a vector there, and a
+    row is a matrix with one row."""
     shape = variable.shape
     return shape[:1] if len(shape) == 2 and shape[1] == "1" else shape
 

@@ -1,16 +1,18 @@
-"""From the text of a derivation to its lines, and from a piece of LaTeX to its tree.
+"""Split the text of a derivation into lines, and parse pieces of LaTeX.
 
-A derivation is plain text. Its first word tells what a line is:
+A derivation is plain text. The first word of a line says what the line is:
 
-    given     x, \\bar{y} \\in \\mathbb{R}^n          inputs, with their shapes
-    constant  \\epsilon \\in \\mathbb{R}_{>0}         inputs that get no gradient and do not move
-    let       S = \\sum_j e^{x_j}                   a definition
-    note      The other outputs, $j \\ne i$.        prose
-    \\bar{x}_i = …  \\quad (j \\ne i)  | reason      a statement: left side, right side, conditions, reason
-              = …  | reason                         its next line
+    given     x, \\bar{y} \\in \\mathbb{R}^n        inputs, with their shapes
+    constant  \\epsilon \\in \\mathbb{R}_{>0}       inputs without a gradient, which do
+                                                  not move
+    let       S = \\sum_j e^{x_j}                 a definition
+    note      The other outputs, $j \\ne i$.      prose
+    \\bar{x}_i = …  \\quad (j \\ne i)  | reason    a statement, perhaps with conditions
+              = …  | reason                       its next line
 
-A physical line without `=` outside brackets continues the one above it. Mathematics that the grammar (language.lark)
-does not cover is refused, with the place.
+A physical line without `=` outside brackets continues the line above it. Mathematics
+that the grammar (language.lark) does not cover raises `Unreadable`, which shows the
+place.
 """
 
 from __future__ import annotations
@@ -32,13 +34,19 @@ _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 
 
 class DerivationError(ValueError):
-    """A derivation that is wrong or cannot be read. If it could be read, `derivation` shows its wrong lines."""
+    """Raised for a derivation that is wrong or cannot be read.
+
+    If it could be read, `derivation` shows its wrong lines.
+    """
 
     derivation: Derivation | None = None
 
 
 class Unreadable(DerivationError):
-    """Mathematics that the parser does not know or that has no meaning. The message shows the place."""
+    """Raised for mathematics that the parser does not know or that has no meaning.
+
+    The message shows the place.
+    """
 
     def __init__(
         self, message: str, part: Part | None = None, position: int = 0
@@ -49,7 +57,8 @@ class Unreadable(DerivationError):
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of mathematics: `text`, which stands at `start` of the derivation's `source`."""
+    """A piece of mathematics: `text`, at the position `start` of the derivation's
+    `source`."""
 
     source: str
     start: int
@@ -57,11 +66,12 @@ class Part:
 
     @property
     def line(self) -> int:
-        """The number of the source's line that it begins on."""
+        """The number of the source line on which the part begins."""
         return self.source.count("\n", 0, self.start) + 1
 
     def pointer(self, position: int) -> str:
-        """The line of the source around a position of the text, with its number and a caret below the place."""
+        """Return the source line around a position of the text, with its number and a
+        caret below the position."""
         at = min(self.start + position, len(self.source))
         first = self.source.rfind("\n", 0, at) + 1
         line = self.source[first:].partition("\n")[0]
@@ -75,8 +85,9 @@ class Part:
 class Line:
     """One line of a derivation.
 
-    `kind` is "given", "constant", "let", "note", "statement" or "step". A step has no left side; a declaration has
-    its list in `right`; a note has only its words, in `reason`.
+    `kind` is "given", "constant", "let", "note", "statement" or "step". A step has no
+    left side. A declaration has its list in `right`. A note has only words, in
+    `reason`.
     """
 
     kind: str
@@ -91,7 +102,7 @@ class Line:
 
     @property
     def latex(self) -> str:
-        """The line's mathematics as written, on one line."""
+        """The line's mathematics as written, in one line of text."""
         shown = (
             [self.left.text, "="] if self.left else ["="] if self.kind == "step" else []
         )
@@ -102,7 +113,8 @@ class Line:
 
 
 def read(source: str) -> list[Line]:
-    """The lines of a derivation. Raises `Unreadable` for text that is not a line."""
+    """Read the lines of a derivation. Raises `Unreadable` for text that is not a
+    line."""
     lines = []
     for start, end in _logical_lines(source):
         line = _read_line(source, start, end)
@@ -110,7 +122,7 @@ def read(source: str) -> list[Line]:
             lines and lines[-1].kind in ("statement", "step")
         ):
             raise Unreadable(
-                "'=' continues a statement, and there is none above it",
+                "'=' continues a statement, but there is none above it",
                 Part(source, start, ""),
             )
         lines.append(line)
@@ -139,7 +151,7 @@ def _begins(physical: str) -> bool:
 
 
 def _equals_sign(text: str) -> int:
-    """Where the "=" outside all brackets stands; −1 if there is none."""
+    """Return the position of the "=" outside all brackets; −1 if there is none."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character in "{([") - (character in "})]")
@@ -176,9 +188,9 @@ def _read_line(source: str, start: int, end: int) -> Line:
         _part(source, start + equals + 1, text[equals + 1 :]),
     )
     if (again := _equals_sign(right.text)) >= 0:
-        raise Unreadable("one '=' a line: begin a new line here", right, again)
+        raise Unreadable("only one '=' a line: begin a new line here", right, again)
     if not right.text:
-        raise Unreadable("nothing stands on the right of '='", right)
+        raise Unreadable("there is nothing on the right of '='", right)
     if keyword == "let":
         return Line("let", left, right, conditions, reason)
     if not left.text and conditions:
@@ -199,7 +211,10 @@ def _part(source: str, start: int, text: str) -> Part:
 
 
 def parse(part: Part, rule: str = "expression") -> Tree:
-    """The tree of a piece of LaTeX; every node knows its place in the text. Raises `Unreadable` with the place."""
+    """Parse a piece of LaTeX into a tree whose nodes know their places in the text.
+
+    Raises `Unreadable`, which shows the place.
+    """
     try:
         return _tree(part.text, rule)
     except UnexpectedEOF:
@@ -218,7 +233,10 @@ def parse(part: Part, rule: str = "expression") -> Tree:
             ) from None
         message = "cannot read this"
         if part.text[position : position + 1] == "{":
-            message += ": braces that no command takes print nothing, so they cannot group; write brackets"
+            message += (
+                ": braces that are not a command's argument print nothing, so they cannot "
+                "group; write brackets"
+            )
         raise Unreadable(message, part, position) from None
 
 

@@ -1,13 +1,15 @@
-r"""How a derivation looks: a grid in HTML, plain LaTeX in a terminal.
+r"""Show a derivation: as a grid in HTML, as plain LaTeX in a terminal.
 
-A row has the left side, "= right side" with the reason beside it, and the number. A reason for which there is no room
-stands below its line; a line too wide for the page scrolls by itself. The author's LaTeX is shown as written, in
-`\(\displaystyle …\)`, which MathJax typesets in the book and in Jupyter. What the grid needs is inline, so that it stands
-without a stylesheet; `_static/derivation.css` adds colour and the layout of a narrow page. A line that was found wrong
-has a ✗ before its number.
+A row has the left side, "= right side" with the reason beside it, and the number. A
+reason that does not fit is placed below its line, and a line too wide for the page
+scrolls by itself. The author's LaTeX is shown as written, in `\(\displaystyle …\)`,
+which MathJax typesets in the book and in Jupyter. The styles that the grid needs are
+inline, so that it works without a stylesheet; `_static/derivation.css` adds colour and
+the layout of a narrow page. A wrong line has a ✗ before its number.
 
-A step names the line that it follows from, and what changed between the two has a class on either line: on a page
-`_static/derivation.js` shows both for the line that the reader points at.
+A step names the line that it follows from, and the parts that changed between the two
+have a class in both lines. On a page, `_static/derivation.js` shows both for the line
+that the reader points at.
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ _ROW = (
 )
 _BODY = "display:flex;flex-wrap:wrap;align-items:baseline;column-gap:1.5em;min-width:0"
 _RIGHT = "max-width:100%;overflow-x:auto;overflow-y:hidden;padding-block:.25em"
-_BESIDE_A_REASON = ";min-width:min(100%, 18em)"  # so that reasons stand in a column
+_BESIDE_A_REASON = ";min-width:min(100%, 18em)"  # so that reasons form a column
 _REASON = "flex:1 1 9em"
 _WRONG = '<span class="derivation-wrong" style="color:var(--pst-color-danger, firebrick)">✗</span> '
 
 
 def html(derivation: Derivation) -> str:
-    """The derivation's own lines as one grid; each numbered line has the anchor `name-number`."""
+    """Return the derivation's own lines as one grid.
+
+    Each numbered line has the anchor `name-number`.
+    """
     places, first = derivation.places, len(derivation.all_lines) - len(derivation.lines)
     rows = []
     for at, line in enumerate(derivation.lines, start=first):
@@ -61,16 +66,18 @@ def html(derivation: Derivation) -> str:
 
 
 def _marked(derivation: Derivation, at: int, line: Line) -> str:
-    """The right side, with a class on what came new with it and on what the next step replaces."""
+    """Return the right side, with a class on the parts that are new in it and on the
+    parts that the next step replaces."""
     spans = (
         [(span, "come") for span in derivation.steps[at][1].come]
         if at in derivation.steps
         else []
     )
-    for above, found in derivation.steps.values():
-        spans += [(span, "gone") for span in found.gone] if above == at else []
+    for above, changes in derivation.steps.values():
+        spans += [(span, "gone") for span in changes.gone] if above == at else []
     text = line.right.text
-    # Spans are disjoint, or one lies within another. From the right, so that earlier places stay what they are.
+    # Spans are disjoint, or one lies within another. Insert from the right, so that
+    # earlier positions stay valid.
     inserted = [(end, 0, 0, "}") for (_, end), _ in spans]
     inserted += [
         (start, 1, -end, rf"\class{{derivation-{kind}}}{{")
@@ -140,12 +147,13 @@ def _maths(latex: str) -> str:
 
 
 def _words(prose: str) -> str:
-    """Prose in which $…$ is mathematics."""
+    """Return prose as HTML. In it, $…$ is mathematics."""
     return re.sub(r"\$([^$]+)\$", r"\\(\1\\)", escape(prose, quote=False))
 
 
 def text(derivation: Derivation) -> str:
-    """The derivation's own lines for a terminal: its LaTeX aligned on "=", the reasons beside it."""
+    """Return the derivation's own lines for a terminal: LaTeX aligned on "=", with the
+    reasons beside it."""
     rows, places = (
         [],
         derivation.places[len(derivation.all_lines) - len(derivation.lines) :],

@@ -1,8 +1,9 @@
-"""Which parts of a line changed on the way from the line above it, so that a page can mark them.
+"""Find the parts of a line that differ from the line above it, so that a page can mark
+them.
 
-Two lines are compared as trees, from the root down, and only a complete subexpression is marked: a factor, a term,
-what stands in a bracket. Where a part of an exponent, an index or a bound changed, the expression that has it is
-marked.
+Two lines are compared as trees, from the root down, and only a complete subexpression
+is marked: a factor, a term, the content of a bracket. If a part of an exponent, an
+index or a bound changed, the expression that has it is marked.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ Span = tuple[int, int]  # of a part's text
 
 
 class Changes(NamedTuple):
-    """Spans of the line above that the step replaced, and spans of the line that replaced them."""
+    """The spans of the line above that the step replaced, and the spans that replaced
+    them."""
 
     gone: list[Span]
     come: list[Span]
 
 
-LISTS = ("sum", "product", "hadamard")  # of operands, one after the other
-BRACED = ("fraction", "root")  # of operands in braces, or beside a slash
+LISTS = ("sum", "product", "hadamard")  # their operands stand one after the other
+BRACED = ("fraction", "root")  # their operands stand in braces or beside a slash
 
 
 def changes(above: Expression, here: Expression) -> Changes:
-    """What differs between two expressions that are equal in value; nothing of a side that differs as a whole."""
+    """Return what differs between two expressions of equal value.
+
+    A side that differs as a whole has no spans.
+    """
     pairs = list(_pairs(above.tree, here.tree, above.part.text, here.part.text))
     gone = {_span(old) for old, _ in pairs if old is not None and old is not above.tree}
     come = {_span(new) for _, new in pairs if new is not None and new is not here.tree}
@@ -40,12 +45,15 @@ def changes(above: Expression, here: Expression) -> Changes:
 def _pairs(
     above: Tree, here: Tree, above_text: str, here_text: str
 ) -> Iterator[tuple[Tree | None, Tree | None]]:
-    """The smallest complete subexpressions that differ; None where the other side has nothing in its place."""
+    """Yield pairs of the smallest complete subexpressions that differ.
+
+    None stands for a subexpression that has no counterpart.
+    """
     if above == here:
         yield None, None
         return
     olds, news = _operands(above, above_text), _operands(here, here_text)
-    if above.data in LISTS and here in olds:  # one of them is left
+    if above.data in LISTS and here in olds:  # only one operand is left
         news = [here]
     elif here.data in LISTS and above in news:
         olds = [above]
@@ -53,7 +61,8 @@ def _pairs(
         yield above, here
         return
     elif above.data not in LISTS:
-        # Operands that correspond by their place. What is beside them, such as a sign or a bound, has to be equal.
+        # Operands correspond by their positions. Everything else, such as a sign or a
+        # bound, has to be equal.
         if len(olds) != len(news) or _rest(above, olds) != _rest(here, news):
             yield above, here
             return
@@ -77,7 +86,8 @@ def _pairs(
 
 
 def _operands(tree: Tree, text: str) -> list[Tree] | None:
-    """The subexpressions that can be marked by themselves; None if there are none."""
+    """Return the subexpressions that can be marked by themselves; None if there are
+    none."""
     if tree.data in LISTS or tree.data == "bracket":
         return [child for child in tree.children if isinstance(child, Tree)]
     if tree.data in BRACED:
@@ -108,7 +118,8 @@ def _rest(tree: Tree, operands: list[Tree]) -> list[Tree | Token]:
 
 
 def _key(tree: Tree) -> str:
-    """Equal for equal trees; a tree itself has no hash that goes by value."""
+    """Return a string that is equal for equal trees, whose own hash goes by
+    identity."""
     return tree.pretty()
 
 

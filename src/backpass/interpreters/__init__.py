@@ -1,8 +1,7 @@
-"""Arrays that run an operation's own lines on something other than floating-point numbers.
+"""Arrays that run an operation's own lines on something other than plain numbers.
 
-- ``counting``: numbers that count every operation done to them;
+- ``counting``: numbers that count the arithmetic done with them;
 - ``symbolic``: SymPy expressions;
-- ``closed_world``: the mechanism both share;
-- ``exact``: whether two expressions are equal, decided exactly;
-- ``derivatives``: all derivatives of an expression in one pass.
+- ``rounding``: numbers with a bound on their rounding error;
+- ``closed_world``: what the three share.
 """

@@ -1,13 +1,15 @@
-"""The closed-world array: an array-API object over Python scalars, symbols or numbers that count themselves.
+"""The closed-world array: an array-API object of symbols, or of numbers that count
+themselves.
 
-NumPy moves the scalars (indexing, reshaping, broadcasting) and never computes with them: arithmetic runs
-scalar by scalar, through the scalars' own operators, so a matrix product counts, or is proved, because its
-products and sums ran. What the namespace does not list raises AttributeError, so that nothing goes
-uncounted or unproved.
+NumPy moves the scalars (indexing, reshaping, broadcasting) and never computes with
+them. Arithmetic runs scalar by scalar, through the scalars' own operators, so a matrix
+product counts, or is proved, because its products and sums ran. A function that the
+namespace does not list raises AttributeError, so that nothing goes uncounted or
+unproved.
 
-An interpreter is one ``Scalars``; ``Namespace`` and ``Array`` do the rest. Arrays of integers (tokens,
-positions) and of booleans (masks) hold plain NumPy values: working out where a number goes is not
-arithmetic on it, and costs nothing.
+An interpreter is one ``Scalars``; ``Namespace`` and ``Array`` do the rest. Arrays of
+integers (tokens, positions) and of booleans (masks) hold plain NumPy values: deciding
+where a number goes is not arithmetic on it, and costs nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ Scalar = Any
 
 @dataclass(frozen=True)
 class DType:
-    """A data type, equal by name and kind."""
+    """A data type. Two are equal if their names and kinds are."""
 
     name: str
     kind: str
@@ -51,38 +53,38 @@ _KINDS = {
 
 
 class Scalars(Protocol):
-    """What an interpreter supplies. Its scalars bring their own ``+ - * /`` and unary ``-``."""
+    """What an interpreter defines. Its scalars have their own ``+ - * /`` and unary
+    ``-``."""
 
     name: str  # the namespace's __name__
     dtype: DType  # of the arrays that hold its scalars
     pi: Scalar
 
     def constant(self, value: object) -> Scalar:
-        """A scalar for a real number; TypeError for anything else."""
+        """Return a scalar for a real number. Raises TypeError for anything else."""
 
     def function(self, name: str, x: Scalar) -> Scalar:
-        """exp, log, tanh, sqrt, erf, sin or cos of a scalar."""
+        """Return the exp, log, tanh, sqrt, erf, sin or cos of a scalar."""
 
     def compare(self, relation: Callable, a: Scalar, b: Scalar) -> bool:
-        """``operator.lt(a, b)`` and its like."""
+        """Return ``relation(a, b)``, where relation is ``operator.lt`` or the like."""
 
     def maximum(self, values: Sequence[Scalar]) -> Scalar:
-        """The largest of one or more scalars."""
+        """Return the largest of one or more scalars."""
 
     def export(self, values: np.ndarray) -> np.ndarray:
-        """An object array of scalars as the NumPy array that a reader wants to see."""
+        """Turn an object array of scalars into the NumPy array for ``to_numpy``."""
 
 
 class Array:
-    """An array in a closed world. Made by its interpreter's ``array``; never modified."""
+    """An array in a closed world. Created by its interpreter's ``array``; never
+    modified."""
 
     __slots__ = ("_namespace", "_values", "dtype")
-    __array_ufunc__ = (
-        None  # a NumPy array beside this one must not take its elements over
-    )
-    _op_priority = (
-        100.0  # nor a SymPy constant: SymPy hands the operation to the higher number
-    )
+    # Keep an operation with a NumPy array, or with a SymPy constant, in this class.
+    # SymPy leaves an operation to the operand with the higher priority.
+    __array_ufunc__ = None
+    _op_priority = 100.0
     device = "cpu"
 
     def __init__(self, values: np.ndarray, dtype: DType, xp: Namespace):
@@ -95,11 +97,12 @@ class Array:
 
     def __array__(self, *args, **kwargs) -> NoReturn:
         raise TypeError(
-            "a closed-world array does not turn into a NumPy array by itself; use .to_numpy()"
+            "a closed-world array is not converted to a NumPy array implicitly; use "
+            ".to_numpy()"
         )
 
     def to_numpy(self) -> np.ndarray:
-        """The values, outside the closed world: a copy."""
+        """Return a copy of the values as a NumPy array."""
         if self.dtype == self._namespace.dtype:
             return self._namespace.scalars.export(self._values)
         return self._values.copy()
@@ -117,7 +120,10 @@ class Array:
         return self._values.size
 
     def __repr__(self) -> str:
-        return f"{self._namespace.__name__}.Array({self.to_numpy()!s}, shape={self.shape}, dtype={self.dtype})"
+        return (
+            f"{self._namespace.__name__}.Array({self.to_numpy()!s}, "
+            f"shape={self.shape}, dtype={self.dtype})"
+        )
 
     def __getitem__(self, key: object) -> Array:
         keys = key if isinstance(key, tuple) else (key,)
@@ -128,15 +134,17 @@ class Array:
     def __bool__(self) -> bool:
         if self.dtype != BOOL or self.size != 1:
             raise TypeError(
-                f"only one boolean decides a branch; got shape {list(self.shape)} of {self.dtype}"
+                "a branch needs a single boolean; "
+                f"got shape {list(self.shape)} of {self.dtype}"
             )
         return bool(self._values.reshape(()))
 
     def __index__(self) -> int:
         if self.dtype != INT64 or self.ndim != 0:
             raise TypeError(
-                f"only one integer is an index; got shape {list(self.shape)} of {self.dtype}; "
-                "the values leave the closed world through .to_numpy()"
+                "an integer needs an array of one integer, without axes; "
+                f"got shape {list(self.shape)} of {self.dtype}; "
+                "use .to_numpy() to get values out of the closed world"
             )
         return int(self._values)
 
@@ -155,11 +163,11 @@ class Array:
 
 
 def _plain_key(key: object) -> object:
-    """One part of an index as NumPy takes it."""
+    """Return one part of an index as NumPy takes it."""
     if isinstance(key, Array):
         if key.dtype != INT64:
             raise TypeError(
-                f"an array used as an index holds integers; got dtype {key.dtype}"
+                f"an array used as an index must be of integers; got dtype {key.dtype}"
             )
         return key._values
     if (
@@ -169,7 +177,8 @@ def _plain_key(key: object) -> object:
     ):
         return key
     raise TypeError(
-        f"an index is an integer, a slice, None, ... or an array of integers; got {key!r}"
+        "an index must be an integer, a slice, None, ... or an array of integers; "
+        f"got {key!r}"
     )
 
 
@@ -212,7 +221,7 @@ def _arithmetic(operation: Callable) -> Callable:
         a, b = self._pair(a, b)
         if a.dtype == BOOL:
             raise TypeError(
-                "arithmetic is for numbers; got booleans; choose with where"
+                "arithmetic needs numbers; got booleans; use where to choose by them"
             )
         if a.dtype == INT64:
             return self.wrap(operation(a._values, b._values), INT64)
@@ -236,19 +245,18 @@ def _comparison(relation: Callable) -> Callable:
         a, b = self._pair(a, b)
         if a.dtype != self.dtype:
             return self.wrap(relation(a._values, b._values), BOOL)
-        with np.errstate(
-            invalid="ignore"
-        ):  # to compare NaN is to get False, and no error
-            found = _elementwise(
+        with np.errstate(invalid="ignore"):  # comparing NaN gives False, and no warning
+            truths = _elementwise(
                 lambda p, q: self.scalars.compare(relation, p, q), a._values, b._values
             )
-        return self.wrap(found.astype(np.bool_), BOOL)
+        return self.wrap(truths.astype(np.bool_), BOOL)
 
     return function
 
 
 class NotOffered(AttributeError):
-    """A function that no closed world has; ``name`` says which."""
+    """Raised for a function that the closed world does not have. ``name`` is its
+    name."""
 
 
 class Namespace:
@@ -275,8 +283,8 @@ class Namespace:
             else ""
         )
         raise NotOffered(
-            f"{self.__name__} does not offer {name!r}{hint}. What is not listed would go uncounted and "
-            f"unproved. There are: {', '.join(dir(self))}",
+            f"{self.__name__} does not offer {name!r}{hint}. An unlisted function would "
+            f"go uncounted and unproved. There are: {', '.join(dir(self))}",
             name=name,
             obj=self,
         )
@@ -291,10 +299,13 @@ class Namespace:
     def __repr__(self) -> str:
         return f"<array namespace {self.__name__!r}>"
 
-    # Making arrays.
+    # Creating arrays.
 
     def wrap(self, values: object, dtype: DType) -> Array:
-        """``values`` as an Array: NumPy hands out a bare scalar where an array without axes is meant."""
+        """Return ``values`` as an Array.
+
+        A bare scalar, which NumPy returns for an array without axes, is boxed.
+        """
         if not isinstance(values, np.ndarray):
             box = np.empty((), dtype=_STORAGE.get(dtype, object))
             box[()] = values
@@ -304,7 +315,8 @@ class Namespace:
     def asarray(
         self, values: object, *, dtype: DType | None = None, device: str | None = None
     ) -> Array:
-        """An Array of numbers, a nested list of them, or a NumPy array; a copy."""
+        """Return an Array with a copy of a number, a nested list of numbers, or a NumPy
+        array."""
         if device not in (None, Array.device):
             raise ValueError(f"device: expected {Array.device!r}; got {device!r}")
         if isinstance(values, Array):
@@ -334,7 +346,7 @@ class Namespace:
         one = self.asarray(value, dtype=dtype, device=device)
         if one.ndim:
             raise TypeError(
-                f"a value to fill with is one number; got shape {list(one.shape)}"
+                f"value: expected a single number; got shape {list(one.shape)}"
             )
         return Array(np.broadcast_to(one._values, shape).copy(), one.dtype, self)
 
@@ -373,20 +385,24 @@ class Namespace:
         *,
         device: str | None = None,
     ) -> Array:
-        """Integers only: positions and tokens."""
+        """Return integers only, such as positions and tokens."""
         start, stop = (0, start) if stop is None else (start, stop)
         return self.asarray(
             np.arange(*map(operator.index, (start, stop, step))), device=device
         )
 
     def astype(self, x: Array, dtype: DType) -> Array:
-        """Booleans to integers or numbers, integers to numbers, which is free; nothing leads back."""
+        """Convert booleans to integers or numbers, or integers to numbers. This is
+        free.
+
+        Raises TypeError for the opposite direction.
+        """
         x = self._own(x)
         if x.dtype == dtype:
             return x
         order = (BOOL, INT64, self.dtype)
         if dtype not in order or order.index(x.dtype) > order.index(dtype):
-            raise TypeError(f"{self.__name__} does not turn {x.dtype} into {dtype}")
+            raise TypeError(f"{self.__name__} cannot convert {x.dtype} to {dtype}")
         integers = x._values.astype(np.int64)
         return (
             Array(integers, INT64, self)
@@ -412,7 +428,7 @@ class Namespace:
     def divide(self, a: Array, b: Array) -> Array:
         a, b = self._pair(a, b)
         if a.dtype != self.dtype:
-            raise TypeError(f"division is for {self.dtype}; got {a.dtype}")
+            raise TypeError(f"division needs {self.dtype}; got {a.dtype}")
         return self.wrap(
             _elementwise(operator.truediv, a._values, b._values), self.dtype
         )
@@ -431,7 +447,7 @@ class Namespace:
     sqrt = _function("sqrt")
     sin = _function("sin")
     cos = _function("cos")
-    erf = _function("erf")  # not of the array API; backpass.arrays owns the difference
+    erf = _function("erf")  # not in the array API; see backpass.arrays.erf
 
     def sum(
         self,
@@ -441,7 +457,8 @@ class Namespace:
         axis: int | tuple[int, ...] | None = None,
         keepdims: bool = False,
     ) -> Array:
-        """From left to right: n − 1 additions for n terms; no terms sum to 0."""
+        """Add from left to right: n − 1 additions for n terms. The sum of no terms is
+        0."""
         x = self._own(x, INT64, self.dtype)
         terms, kept = _reduced_last(x._values, axis)
         zero = 0 if x.dtype == INT64 else self.scalars.constant(0)
@@ -449,15 +466,16 @@ class Namespace:
         return self.wrap(total.reshape(kept) if keepdims else total, x.dtype)
 
     def matmul(self, a: Array, b: Array) -> Array:
-        """Products, then sums from left to right: n products and n − 1 additions an element."""
+        """Multiply, then add from left to right: n products and n − 1 additions for
+        each element."""
         a, b = self._own(a, self.dtype), self._own(b, self.dtype)
         if not (a.ndim and b.ndim):
-            raise ValueError("a matrix product needs at least one axis on either side")
+            raise ValueError("a matrix product needs at least one axis on each side")
         left = a._values[np.newaxis] if a.ndim == 1 else a._values
         right = b._values[:, np.newaxis] if b.ndim == 1 else b._values
         if left.shape[-1] != right.shape[-2]:
             raise ValueError(
-                f"a matrix product of shapes {list(a.shape)} and {list(b.shape)} does not exist"
+                f"shapes {list(a.shape)} and {list(b.shape)} have no matrix product"
             )
         # [..., m, 1, n] times [..., 1, p, n], summed over n
         products = _elementwise(
@@ -472,7 +490,7 @@ class Namespace:
             total = total[..., 0]
         return self.wrap(total, self.dtype)
 
-    # Deciding and choosing, which is free.
+    # Comparing and choosing, which is free.
 
     equal = _comparison(operator.eq)
     not_equal = _comparison(operator.ne)
@@ -525,7 +543,7 @@ class Namespace:
         x = self._own(x, INT64, self.dtype)
         values, kept = _reduced_last(x._values, axis)
         if values.shape[-1] == 0:
-            raise ValueError("the largest of no elements does not exist")
+            raise ValueError("max needs at least one element; got none")
         if x.dtype == INT64:
             top = values.max(axis=-1)
         else:
@@ -575,10 +593,11 @@ class Namespace:
         return self._joined(np.concatenate, arrays, axis)
 
     def scatter_add(self, rows: Array, index: Array, length: int) -> Array:
-        """``out[length, *]``: ``out[i]`` sums the ``rows[k, *]`` with ``index[k] = i``, 0 where none has it.
+        """Add ``rows[k, *]`` into ``out[index[k], *]``; return ``out[length, *]``.
 
-        Not of the array API; ``backpass.arrays`` owns the difference. The first row that reaches ``i`` is
-        moved there, each further one is added.
+        This is not in the array API; see ``backpass.arrays.scatter_add``. The first row
+        of an index is moved, and each further row is added. A row of ``out`` that no
+        index names is 0.
         """
         rows, index = self._own(rows, self.dtype), self._own(index, INT64)
         out = np.full((length, *rows.shape[1:]), self.scalars.constant(0), dtype=object)
@@ -595,10 +614,14 @@ class Namespace:
     # What the functions above share.
 
     def _own(self, x: object, *dtypes: DType) -> Array:
-        """``x``, when it is an array of this namespace and of one of the dtypes."""
+        """Return ``x`` if it is an array of this namespace and of one of the dtypes.
+
+        Raises TypeError otherwise.
+        """
         if not isinstance(x, Array) or x._namespace is not self:
             raise TypeError(
-                f"expected an array of {self.__name__}; got {type(x).__module__}.{type(x).__name__}"
+                f"expected an array of {self.__name__}; "
+                f"got {type(x).__module__}.{type(x).__name__}"
             )
         if dtypes and x.dtype not in dtypes:
             raise TypeError(
@@ -607,7 +630,8 @@ class Namespace:
         return x
 
     def _pair(self, a: object, b: object) -> tuple[Array, Array]:
-        """Both as arrays of one dtype: a Python scalar takes the dtype of the array beside it."""
+        """Return both as arrays of one dtype. A Python scalar takes the other's
+        dtype."""
         if not isinstance(a, Array):
             a = self._beside(a, self._own(b))
         elif not isinstance(b, Array):
@@ -615,7 +639,7 @@ class Namespace:
         a, b = self._own(a), self._own(b)
         if a.dtype != b.dtype:
             raise TypeError(
-                f"two arrays meet with one dtype; got {a.dtype} and {b.dtype}"
+                f"expected two arrays of the same dtype; got {a.dtype} and {b.dtype}"
             )
         return a, b
 
@@ -628,7 +652,7 @@ class Namespace:
             return self.wrap(self.scalars.constant(value), self.dtype)
         if isinstance(value, bool if other.dtype == BOOL else Integral):
             return self.wrap(value, other.dtype)
-        raise TypeError(f"{value!r} does not mix with an array of {other.dtype}")
+        raise TypeError(f"{value!r} cannot be combined with an array of {other.dtype}")
 
     def _map(self, function: Callable, values: np.ndarray) -> Array:
         return self.wrap(_elementwise(function, values), self.dtype)
@@ -640,7 +664,8 @@ class Namespace:
         dtypes = {self._own(x).dtype for x in arrays}
         if len(dtypes) != 1:
             raise TypeError(
-                f"arrays are joined with one dtype; got {', '.join(sorted(map(str, dtypes))) or 'none'}"
+                "expected arrays of the same dtype; "
+                f"got {', '.join(sorted(map(str, dtypes))) or 'none'}"
             )
         return self.wrap(join([x._values for x in arrays], axis=axis), dtypes.pop())
 
@@ -650,9 +675,8 @@ class Namespace:
         total = reduce(
             lambda a, b: _elementwise(operator.add, a, b), np.moveaxis(terms, -1, 0)
         )
-        return np.asarray(
-            total, dtype=terms.dtype
-        )  # one term and no other axis: NumPy hands out the scalar
+        # NumPy returns a scalar for one term without other axes.
+        return np.asarray(total, dtype=terms.dtype)
 
 
 _STORAGE = {INT64: np.int64, BOOL: np.bool_}
@@ -660,19 +684,21 @@ _INTERNAL = {"wrap", "scalars", "dtype"}
 
 
 def _elementwise(function: Callable, *values: np.ndarray) -> np.ndarray:
-    """``function`` of the elements, broadcast: an object array, even without axes."""
-    found = np.frompyfunc(function, len(values), 1)(*values)
-    if isinstance(found, np.ndarray):
-        return found
+    """Apply ``function`` to the broadcast elements; return an object array, even
+    without axes."""
+    results = np.frompyfunc(function, len(values), 1)(*values)
+    if isinstance(results, np.ndarray):
+        return results
     box = np.empty((), dtype=object)
-    box[()] = found
+    box[()] = results
     return box
 
 
 def _reduced_last(
     values: np.ndarray, axis: int | tuple[int, ...] | None
 ) -> tuple[np.ndarray, tuple[int, ...]]:
-    """``values`` with the axes to reduce merged into one, the last; and the shape that keeps them as 1."""
+    """Return ``values`` with the axes to reduce merged into a last one, and the
+    result's shape with ``keepdims``."""
     rank = values.ndim
     chosen = (
         range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
@@ -680,7 +706,7 @@ def _reduced_last(
     chosen = [operator.index(a) for a in chosen]
     if len({a % rank for a in chosen if -rank <= a < rank}) != len(chosen):
         raise ValueError(
-            f"axis: expected different axes of an array of {rank}; got {axis!r}"
+            f"axis: expected different axes of an array with {rank}; got {axis!r}"
         )
     chosen = [a % rank for a in chosen]
     others = [a for a in range(rank) if a not in chosen]

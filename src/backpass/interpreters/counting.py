@@ -1,13 +1,14 @@
-"""Arrays of float64 numbers that count the operations on them.
+"""Arrays of float64 numbers that count the arithmetic done with them.
 
     x = counting.array(numpy_array)
     with counting.tally() as t:
         y, saved = softmax.forward(x)
-    t.total, t.by_kind          # 4n − 1 a row; {'subtract': …, 'exp': …, 'add': …, 'divide': …}
+    t.total, t.by_kind     # 4n − 1 a row; {'subtract': …, 'exp': …, …}
 
-One addition, subtraction, multiplication, division, exp, log, tanh, erf, sqrt, sin or cos counts 1;
-negation, comparison, max, where, indexing and moving count 0; arithmetic on integers, which only says where
-a number goes, counts 0. The numbers are NumPy's, but for the order of a sum's additions.
+One addition, subtraction, multiplication, division, exp, log, tanh, erf, sqrt, sin or
+cos counts 1. Negation, comparison, max, where, indexing and moving count 0, and so does
+arithmetic on integers, which only decides where a number goes. The results are NumPy's,
+except that a sum is added from left to right.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ KINDS = (
     "cos",
 )
 
-_odometer = dict.fromkeys(
-    KINDS, 0
-)  # everything ever counted; a tally is what it moved by
+# Everything counted so far. A tally is the difference of two readings.
+_odometer = dict.fromkeys(KINDS, 0)
 
 
 class Tally:
-    """What ran while a ``tally()`` was open: ``by_kind``, only the kinds that occurred, and ``total``."""
+    """The operations counted in a ``tally()`` block: ``total`` and ``by_kind``.
+
+    ``by_kind`` has only the kinds that occurred.
+    """
 
     def __init__(self) -> None:
         self._start = dict(_odometer)
@@ -68,15 +71,15 @@ class Tally:
 @contextmanager
 def tally() -> Iterator[Tally]:
     """Count the scalar operations on counting arrays within the block. Tallies nest."""
-    found = Tally()
+    opened = Tally()
     try:
-        yield found
+        yield opened
     finally:
-        found._stop = dict(_odometer)
+        opened._stop = dict(_odometer)
 
 
 class Number:
-    """A float64 number that counts the arithmetic it takes part in; it meets only its like."""
+    """A float64 number that counts its arithmetic, which is only with other Numbers."""
 
     __slots__ = ("value",)
 
@@ -99,7 +102,7 @@ class Number:
         _odometer["divide"] += 1
         try:
             return Number(self.value / other.value)
-        except ZeroDivisionError:  # IEEE has an answer where Python has none
+        except ZeroDivisionError:  # IEEE 754 has a result where Python raises
             return Number(float(np.divide(self.value, other.value)))
 
     def __neg__(self) -> Number:
@@ -135,9 +138,8 @@ class _Numbers:
         return relation(a.value, b.value)
 
     def maximum(self, values: Sequence[Number]) -> Number:
-        return Number(
-            float(np.max([x.value for x in values]))
-        )  # NumPy's, so that NaN stays NaN
+        # NumPy's max, so that NaN stays NaN.
+        return Number(float(np.max([x.value for x in values])))
 
     def export(self, values: np.ndarray) -> np.ndarray:
         return np.array([x.value for x in values.flat], dtype=np.float64).reshape(
@@ -149,8 +151,9 @@ xp = Namespace(_Numbers())
 
 
 def array(values: object) -> Array:
-    """A counting array of a NumPy array, a nested list or a number. Integers and booleans stay what they are.
+    """Return a counting array of a NumPy array, a nested list or a number.
 
-    Raises TypeError for complex numbers and what is no number.
+    Integers and booleans are not counted. Raises TypeError for anything other than real
+    numbers.
     """
     return xp.asarray(values)

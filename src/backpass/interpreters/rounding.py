@@ -1,16 +1,17 @@
-"""Arrays of float64 numbers that bound the rounding error of the same lines at a lower precision.
+"""Arrays of float64 numbers that bound the rounding error of a lower precision.
 
     x = rounding.array(numbers, "bfloat16")
     y, saved = softmax.forward(x)
     y.to_numpy()            # computed in float64
-    y.d, y.p                # how far softmax.forward of a bfloat16 tensor may be from that, element by element
+    y.d, y.p                # bounds on the error of each element in bfloat16
 
-``d`` is a worst case: no run that rounds as the lines say can exceed it. ``p`` is the root of the sum of the
-squares of all local errors, as if they were independent; it is close to the error of random numbers, and
-correlated errors exceed it. A sum or product of 16-bit arrays is computed in float32 and rounded once, as
-PyTorch does; ``astype`` rounds where it narrows. Numbers given to ``array`` are exact.
+``d`` is a worst case: no run that rounds as the lines say can exceed it. ``p`` is the
+root of the sum of the squares of all local errors, as if they were independent. It is
+close to the error of random numbers, and correlated errors exceed it. A sum or product
+of 16-bit arrays is computed in float32 and rounded once, as PyTorch does; ``astype``
+rounds where it narrows. Numbers given to ``array`` are exact.
 
-``by_line`` says which line of an operation contributes how much of ``d``.
+``by_line`` says how much each line of an operation contributes to ``d``.
 """
 
 from __future__ import annotations
@@ -30,20 +31,16 @@ import numpy as np
 from backpass.interpreters import closed_world
 from backpass.interpreters.closed_world import BOOL, INT64, DType, _reduced_last
 
-UNIT = {
-    "float32": 2.0**-24,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-}  # half the spacing of numbers at 1
-# An error below the smallest normal number: half the spacing there, or the number itself where it is flushed to 0.
+# The unit roundoff: half of machine epsilon.
+UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+# The error below the smallest normal number: half the spacing there or, where such
+# numbers are flushed to 0, the number itself.
 TINY = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
-LARGEST = {
-    "float32": 2.0**128,
-    "float16": 2.0**16,
-    "bfloat16": 2.0**128,
-}  # infinite from here on
+# Numbers from here on are infinite.
+LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "bfloat16": 2.0**128}
 BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
-FUNCTION_UNITS = 4  # of exp, log, tanh, erf, sin and cos; one operation, a division or a root is rounded once
+# The roundings of exp, log, tanh, erf, sin and cos. Arithmetic and sqrt have one.
+FUNCTION_UNITS = 4
 SHORT = ("float16", "bfloat16")
 # The rounding in these files is attributed to the line that calls them.
 _HELPERS = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "arrays.py"))
@@ -51,8 +48,12 @@ _HELPERS = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "arrays.
 
 @dataclass(frozen=True)
 class _Float(DType):
-    """A floating-point type. ``factor_of`` is a 16-bit type that holds the numbers up to a constant factor: they are
-    not rounded again as operands of a tensor core, because a kernel may apply the factor after the product."""
+    """A floating-point type.
+
+    ``factor_of`` is a 16-bit type that represents the numbers up to a constant factor.
+    They are not rounded again as operands of a tensor core, because a kernel may apply
+    the factor after the product.
+    """
 
     factor_of: str | None = field(default=None, compare=False)
 
@@ -61,8 +62,11 @@ _FLOATS = {name: _Float(name, "real floating") for name in UNIT}
 
 
 class Array(closed_world.Array):
-    """Float64 values with ``d``, the worst case of the error, and ``squares``, that of ``p`` squared, each an array
-    of the same shape; integers and booleans are exact."""
+    """Float64 values with their errors: ``d``, the worst case, and ``squares``, which
+    is ``p`` squared.
+
+    Both are arrays of the same shape. Integers and booleans are exact.
+    """
 
     __slots__ = ("d", "squares")
 
@@ -78,12 +82,12 @@ class Array(closed_world.Array):
         return np.sqrt(self.squares)
 
     def to_numpy(self) -> np.ndarray:
-        """The values, without rounding: a copy."""
+        """Return a copy of the values, computed without rounding."""
         return self._values.copy()
 
 
 class Line(NamedTuple):
-    """A line of source that rounds, and its share of the bound on each result."""
+    """A source line that rounds, and its share of the bound on each result."""
 
     place: str  # softmax.py:61
     source: str
@@ -93,10 +97,11 @@ class Line(NamedTuple):
 class Namespace(closed_world.Namespace):
     """The functions of a rounding array.
 
-    ``units`` replaces a type's unit roundoff: a machine that truncates has twice the usual. With ``operands`` each
-    factor of a matrix product is rounded to that 16-bit type first, as for tensor cores. With ``short_sums`` every
-    partial sum of 16-bit numbers is rounded to 16 bits, as NumPy rounds where it adds rows. Without ``random`` there is
-    no ``p``, which takes half the time.
+    ``units`` replaces a type's unit roundoff: a machine that truncates has twice the
+    usual one. With ``operands``, each factor of a matrix product is first rounded to
+    that 16-bit type, as for tensor cores. With ``short_sums``, every partial sum of
+    16-bit numbers is rounded to 16 bits, as NumPy does where it adds rows. Without
+    ``random`` there is no ``p``, which halves the time.
     """
 
     float32, float16, bfloat16 = (
@@ -112,18 +117,22 @@ class Namespace(closed_world.Namespace):
     ):
         self.__name__ = "backpass.interpreters.rounding"
         self.pi = math.pi
-        self.dtype = self.float32  # of zeros and ones for which none is given
+        self.dtype = self.float32  # the default of zeros and ones
         self._units = UNIT | (units or {})
         self._operands = operands
         self._short_sums = short_sums
         self._random = random
-        self._lines: dict[tuple[str, int], None] | None = (
-            None  # those that round, in order, where they are wanted
-        )
-        self._only: tuple[str, int] | None = None  # the one line that rounds
+        # The lines that round, in order, if they are to be recorded.
+        self._lines: dict[tuple[str, int], None] | None = None
+        # The only line that rounds; None if all do.
+        self._only: tuple[str, int] | None = None
 
     def array(self, values: object, dtype: str) -> Array:
-        """``values`` rounded to ``dtype``, and exact from there on; integers and booleans as they are."""
+        """Return ``values`` rounded to ``dtype``, which count as exact from there on.
+
+        Integers and booleans are not rounded. Raises ValueError for an unknown
+        ``dtype``.
+        """
         if dtype not in UNIT:
             raise ValueError(f"dtype: expected {', '.join(UNIT)}; got {dtype!r}")
         values = np.asarray(values)
@@ -131,7 +140,7 @@ class Namespace(closed_world.Namespace):
             return self.asarray(values)
         return self.wrap(rounded(values.astype(np.float64), dtype), _FLOATS[dtype])
 
-    # Making arrays.
+    # Creating arrays.
 
     def wrap(self, values, dtype, d=None, squares=None) -> Array:
         return Array(np.asarray(values), dtype, self, d, squares)
@@ -164,7 +173,7 @@ class Namespace(closed_world.Namespace):
         one = self.asarray(value, dtype=dtype, device=device)
         if one.ndim:
             raise TypeError(
-                f"a value to fill with is one number; got shape {list(one.shape)}"
+                f"value: expected a single number; got shape {list(one.shape)}"
             )
         return self.broadcast_to(one, shape if isinstance(shape, tuple) else (shape,))
 
@@ -175,7 +184,7 @@ class Namespace(closed_world.Namespace):
         if dtype == INT64 and x.dtype == BOOL:
             return self.wrap(x._values.astype(np.int64), INT64)
         if dtype not in _FLOATS.values():
-            raise TypeError(f"{self.__name__} does not turn {x.dtype} into {dtype}")
+            raise TypeError(f"{self.__name__} cannot convert {x.dtype} to {dtype}")
         if x.dtype not in _FLOATS.values():
             return self.wrap(x._values.astype(np.float64), dtype)
         if x.dtype.name in SHORT and dtype == self.float32:
@@ -184,7 +193,7 @@ class Namespace(closed_world.Namespace):
             )
         return self._rounded(x._values, dtype, x.d, lambda: x.squares)
 
-    # Arithmetic: the propagated error of the operands, then what rounding the result adds.
+    # Arithmetic: the propagated error of the operands, then the rounding of the result.
 
     def add(self, a, b) -> Array:
         return self._sum_of_two(operator.add, a, b)
@@ -215,9 +224,8 @@ class Namespace(closed_world.Namespace):
             p, q = np.abs(a._values), np.abs(b._values)
             d = p * b.d + a.d * q + a.d * b.d
             dtype = _wider(a, b)
-            other = (
-                a if b.ndim == 0 else b if a.ndim == 0 else None
-            )  # beside a constant
+            # The factor beside a constant.
+            other = a if b.ndim == 0 else b if a.ndim == 0 else None
             if other is not None and dtype == self.float32:
                 dtype = replace(
                     dtype,
@@ -229,7 +237,7 @@ class Namespace(closed_world.Namespace):
     def divide(self, a, b) -> Array:
         a, b = self._pair(a, b)
         if a.dtype in (BOOL, INT64):
-            raise TypeError(f"division is for floating-point numbers; got {a.dtype}")
+            raise TypeError(f"division needs floating-point numbers; got {a.dtype}")
         with np.errstate(all="ignore"):
             v, q = a._values / b._values, np.abs(b._values)
             d = np.where(b.d < q, (a.d + np.abs(v) * b.d) / (q - b.d), np.inf)
@@ -241,7 +249,7 @@ class Namespace(closed_world.Namespace):
         x = self._own(x, INT64, *_FLOATS.values())
         return self.wrap(-x._values, x.dtype, x.d, x.squares)
 
-    # A function's slope at the value, and the most that an error of d makes of it.
+    # Functions: the slope at the value, and the largest effect of an error d.
 
     def exp(self, x) -> Array:
         return self._function(
@@ -357,13 +365,13 @@ class Namespace(closed_world.Namespace):
             v, rows.dtype, count, 0, terms, squares, d, lambda: total(rows.squares)
         )
 
-    # Comparing and choosing, by the values.
+    # Comparing and choosing, by the values alone.
 
     def max(self, x, /, *, axis=None, keepdims=False) -> Array:
         x = self._own(x, INT64, *_FLOATS.values())
         values, kept = _reduced_last(x._values, axis)
         if values.shape[-1] == 0:
-            raise ValueError("the largest of no elements does not exist")
+            raise ValueError("max needs at least one element; got none")
         at = values.argmax(axis=-1)[..., None]
         v = np.take_along_axis(values, at, axis=-1)
         d, squares = (
@@ -395,7 +403,8 @@ class Namespace(closed_world.Namespace):
     def _rounded(
         self, v, dtype, d, squares: Callable[[], np.ndarray], units: float = 1
     ) -> Array:
-        """The value ``v`` with the operands' errors, and with its own: rounded ``units`` times."""
+        """Return the value ``v`` with the propagated errors and those of ``units``
+        roundings."""
         u, tiny = self._own_error(dtype.name)
         size = np.abs(v)
         with np.errstate(all="ignore"):
@@ -404,18 +413,21 @@ class Namespace(closed_world.Namespace):
             )
             d = d + units * (u * (size + d) + tiny)
             largest = (size + d).max(initial=0.0)
-        if (
-            not largest < LARGEST[dtype.name]
-        ):  # infinite, unknown or past the largest number
+        # Infinite, unknown, or beyond the largest number.
+        if not largest < LARGEST[dtype.name]:
             d, squares = _without_bound(v, d, squares, LARGEST[dtype.name])
         return self.wrap(v, dtype, d, squares)
 
     def _accumulated(
         self, v, dtype, count, products, terms, squares_of_terms, d, squares
     ) -> Array:
-        """A sum of ``count`` terms, each with as many roundings of its own as ``products`` says, in any order: at worst
-        ``count − 1`` additions for each term. It is computed in float32 unless ``short_sums`` says otherwise; matrix
-        products always are."""
+        """Return a sum of ``count`` terms, each of which has ``products`` roundings
+        itself.
+
+        The order is arbitrary: at worst, each term takes part in ``count − 1``
+        additions. Half precision is added in float32, unless ``short_sums`` is set;
+        that of matrix products always is.
+        """
         short = dtype.name in SHORT and not (self._short_sums and not products)
         wide = "float32" if short else dtype.name
         u, tiny = self._own_error(wide)
@@ -435,7 +447,8 @@ class Namespace(closed_world.Namespace):
         return self._rounded(v, dtype, d, lambda: random)
 
     def _as_operand(self, x: Array) -> Array:
-        """``x`` rounded to 16 bits, unless 16 bits hold it already."""
+        """Return ``x`` rounded to the 16-bit type of operands, unless it already has 16
+        bits."""
         if x.dtype.name in SHORT or x.dtype.factor_of:
             return x
         short = self._rounded(
@@ -444,7 +457,10 @@ class Namespace(closed_world.Namespace):
         return self.wrap(x._values, self.float32, short.d, short.squares)
 
     def _own_error(self, dtype: str) -> tuple[float, float]:
-        """Unit roundoff and least error at the line that runs; 0 if only a different line is to round."""
+        """Return the unit roundoff and the smallest error at the line that is running.
+
+        They are 0 if only a different line is to round.
+        """
         if self._lines is not None:
             frame = sys._getframe(1)
             while frame.f_code.co_filename.startswith(_HELPERS):
@@ -458,12 +474,16 @@ class Namespace(closed_world.Namespace):
     def _of_integers(self, operation: Callable, a: Array, b: Array) -> Array:
         if a.dtype == BOOL:
             raise TypeError(
-                "arithmetic is for numbers; got booleans; choose with where"
+                "arithmetic needs numbers; got booleans; use where to choose by them"
             )
         return self.wrap(operation(a._values, b._values), INT64)
 
     def _pair(self, a, b) -> tuple[Array, Array]:
-        """Both as arrays: a Python scalar is rounded to float32, in which PyTorch computes with 16-bit numbers."""
+        """Return both as arrays.
+
+        A Python scalar is rounded to float32, in which PyTorch computes in half
+        precision.
+        """
         if not isinstance(a, Array):
             a = self._beside(a, self._own(b))
         elif not isinstance(b, Array):
@@ -471,7 +491,8 @@ class Namespace(closed_world.Namespace):
         a, b = self._own(a), self._own(b)
         if a.dtype.kind != b.dtype.kind:
             raise TypeError(
-                f"two arrays meet with one kind of dtype; got {a.dtype} and {b.dtype}"
+                "expected two arrays of the same kind of dtype; "
+                f"got {a.dtype} and {b.dtype}"
             )
         return a, b
 
@@ -480,7 +501,8 @@ class Namespace(closed_world.Namespace):
             return super()._beside(value, other)
         if isinstance(value, (bool, np.ndarray)) or not isinstance(value, Real):
             raise TypeError(
-                f"expected an array of {self.__name__} or a number; got {type(value).__name__}"
+                f"expected an array of {self.__name__} or a number; "
+                f"got {type(value).__name__}"
             )
         number = self.asarray(float(value), dtype=self.float32)
         return self.wrap(number._values, other.dtype, number.d, number.squares)
@@ -520,8 +542,11 @@ for _symbol, _name in closed_world._RELATIONS.items():
 def _without_bound(
     v, d, squares, largest: float
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The errors where a value is infinite or not a number: 0, for it is compared as such; and no bound where the worst
-    case is unknown or reaches ``largest``."""
+    """Return the errors for values that may be infinite or NaN.
+
+    The error of such a value is 0, because it is compared as such. There is no bound
+    (∞) where the worst case is unknown or reaches ``largest``.
+    """
     finite = np.isfinite(v)
     with np.errstate(invalid="ignore"):
         d = np.where(finite, np.where(np.abs(v) + d < largest, d, np.inf), 0.0)
@@ -531,7 +556,7 @@ def _without_bound(
 
 
 def _wider(a: Array, b: Array) -> DType:
-    """The type of a result: the wider, float32 for the two of 16 bits."""
+    """Return the dtype of a result: float32 if the two differ."""
     return _FLOATS[a.dtype.name if a.dtype == b.dtype else "float32"]
 
 
@@ -543,14 +568,13 @@ _erf_each = np.frompyfunc(math.erf, 1, 1)
 
 
 def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
-    """float64 numbers rounded to the nearest of ``dtype``."""
+    """Round float64 numbers to the nearest of ``dtype``."""
     if dtype != "bfloat16":
         with np.errstate(over="ignore"):
             return values.astype(dtype).astype(np.float64)
     fraction, exponent = np.frexp(values)
-    bits = BITS[dtype] + np.minimum(
-        exponent + 125, 0
-    )  # fewer below the smallest normal number
+    # There are fewer bits below the smallest normal number.
+    bits = BITS[dtype] + np.minimum(exponent + 125, 0)
     short = np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits)
     return np.where(np.abs(short) < LARGEST[dtype], short, np.copysign(np.inf, values))
 
@@ -567,7 +591,8 @@ def run(
     options: dict | None = None,
     xp: Namespace = xp,
 ) -> tuple[Array, tuple[Array | None, ...]]:
-    """``y`` and the gradients of an operation at ``dtype``, as rounding arrays, from NumPy arrays."""
+    """Run an operation on NumPy arrays at ``dtype``; return ``y`` and the gradients as
+    rounding arrays."""
     given = [
         xp.array(value, dtype) if isinstance(value, np.ndarray) else value
         for value in inputs
@@ -584,8 +609,11 @@ def by_line(
     dtype: str,
     options: dict | None = None,
 ) -> list[Line]:
-    """The lines that round, the worst first, with the share that each contributes to ``d`` of y and of each gradient, summed
-    over the elements; 0 for a gradient that is missing. The operation runs once for each line."""
+    """Return the lines that round, the worst first, with their shares of ``d``.
+
+    There is a share for y and for each gradient, summed over the elements; it is 0 for
+    a missing gradient. The operation runs once for each line.
+    """
     world = Namespace(random=False)
     world._lines = {}
 
@@ -596,16 +624,16 @@ def by_line(
         )
 
     whole = bounds()
-    found = []
+    lines = []
     for file, number in list(world._lines):
         world._only = file, number
         with np.errstate(invalid="ignore"):
             shares = np.where(whole > 0, bounds() / whole, 0.0)
-        found.append(
+        lines.append(
             Line(
                 f"{Path(file).name}:{number}",
                 getline(file, number).strip(),
                 tuple(shares.tolist()),
             )
         )
-    return sorted(found, key=lambda line: -max(line.shares))
+    return sorted(lines, key=lambda line: -max(line.shares))

@@ -6,18 +6,21 @@
     y.to_numpy()                           # an object array of expressions
     s.fresh                                # {max_0: (x_0_0, x_0_1, x_0_2), …}
 
-``max`` returns a fresh symbol, for which any number may stand: who takes a derivative with respect to x
-while holding it fixed owes the proof that the derivative with respect to the fresh symbol is 0.
-Comparisons are decided where they are certain (a real symbol is not −∞, a sum of exponentials is positive)
-and raise ``Undecided`` where they are not. A session with a point decides these too, and lists them:
+``max`` returns a fresh symbol that stands for any number. If a derivative with respect
+to x holds it fixed, it remains to prove that the derivative with respect to the fresh
+symbol is
+0. Comparisons are decided where they are certain (a real symbol is not −∞, a sum of
+   exponentials is positive), and raise ``Undecided`` where they are not. A session with
+   a point decides these too, and lists them:
 
     with symbolic.session(point) as s:     # {x_0: 1/2, x_1: -3/7}
         y, saved = relu.forward(x)
     s.decided                              # {x_0: 1, x_1: -1}, the signs
 
-What follows holds wherever the expressions listed have these signs: on an open region around the point. An equation
-that is no identity holds on a boundary alone, and is false in any session. Python's integers stay integers; a float such
-as 0.1 is read as the decimal it was written as, 1/10.
+The results hold wherever the listed expressions have these signs: on an open region
+around the point. An equation that is not an identity holds only on a boundary, and is
+false in any session. Python's integers stay integers. A float such as 0.1 is read as
+the decimal it was written as, 1/10.
 """
 
 from __future__ import annotations
@@ -31,20 +34,24 @@ from numbers import Integral, Rational, Real
 import numpy as np
 import sympy
 
-from backpass.interpreters import exact
+from backpass.expressions import exact
 from backpass.interpreters.closed_world import Array, DType, Namespace
 
 
 class Undecided(ValueError):
-    """A comparison whose answer depends on the symbols' values."""
+    """Raised for a comparison whose result depends on the symbols' values."""
 
 
 Point = Mapping[sympy.Symbol, sympy.Rational]
 
 
 class Session:
-    """The fresh symbols that stand for maxima, each with the expressions it is the maximum of; and, with a point, the
-    expressions whose sign there decided a comparison."""
+    """A record of maxima and comparisons.
+
+    ``fresh`` has the symbols that stand for maxima, each with the expressions of which
+    it is the maximum. With a point, ``decided`` has the expressions whose signs there
+    decided a comparison.
+    """
 
     def __init__(self, point: Point | None = None) -> None:
         self.fresh: dict[sympy.Symbol, tuple[sympy.Expr, ...]] = {}
@@ -57,14 +64,18 @@ class Session:
         return symbol
 
     def _knows(self, difference: sympy.Expr) -> bool:
-        """Whether it is made of inputs: of a maximum nobody knows which input it equals."""
+        """Whether the difference depends on inputs only. Which input a maximum equals
+        is not known."""
         return (
             bool(difference.free_symbols)
             and not difference.free_symbols & self.fresh.keys()
         )
 
     def _sign(self, difference: sympy.Expr) -> int:
-        """The sign that decides a comparison, which is recorded; 0 if there is no point or the point does not decide it."""
+        """Return and record the sign that decides a comparison.
+
+        It is 0 if there is no point, or the point does not decide the comparison.
+        """
         if self.point is None or not self._knows(difference):
             return 0
         sign = sign_at(difference, self.point)
@@ -78,24 +89,30 @@ _session: ContextVar[Session | None] = ContextVar("session", default=None)
 
 @contextmanager
 def session(point: Point | None = None) -> Iterator[Session]:
-    """Collect in ``fresh`` the symbols that ``max`` makes within the block, in ``decided`` what was compared at the point."""
-    found = Session(point)
-    token = _session.set(found)
+    """Record the maxima and comparisons of the block.
+
+    ``fresh`` has the symbols that ``max`` creates, and ``decided`` the expressions that
+    were compared at the point.
+    """
+    opened = Session(point)
+    token = _session.set(opened)
     try:
-        yield found
+        yield opened
     finally:
         _session.reset(token)
 
 
 def sign_at(expr: sympy.Expr, point: Point) -> int:
-    """The sign of an expression at a point, 1 or −1; 0 where it is 0 there, or has no sign."""
+    """Return the sign of an expression at a point: 1 or −1, or 0 if it is 0 or has no
+    sign."""
     value = expr.xreplace(
         {symbol: point[symbol] for symbol in sorted(expr.free_symbols, key=str)}
     )
     return 1 if value.is_extended_positive else -1 if value.is_extended_negative else 0
 
 
-# The sign that the difference a − b must have, as SymPy's three-valued predicates of the extended reals.
+# The sign that the difference a − b must have, as SymPy's three-valued predicates of
+# the extended reals.
 _PREDICATES = {
     operator.eq: "is_zero",
     operator.lt: "is_extended_negative",
@@ -124,7 +141,8 @@ class _Expressions:
         if isinstance(value, sympy.Expr):
             if value.has(sympy.Float):
                 raise TypeError(
-                    f"expected an exact expression; got {value}, in which a number is rounded"
+                    f"expected an exact expression; got {value}, in which a number is "
+                    "rounded"
                 )
             return value
         if isinstance(value, bool) or not isinstance(value, Real):
@@ -149,14 +167,15 @@ class _Expressions:
         truth = getattr(difference, _PREDICATES[relation])
         if truth is not None:
             return truth
-        found = _session.get()
-        if relation is operator.eq and found and found._knows(difference):
+        current = _session.get()
+        if relation is operator.eq and current and current._knows(difference):
             return exact.is_zero(difference)
-        sign = found._sign(difference) if found else 0
+        sign = current._sign(difference) if current else 0
         if sign == 0:
             raise Undecided(
-                f"{a} {_WORDS[relation]} {b} depends on the symbols' values; a branch on it can be run on "
-                "numbers, or on symbols at a point: `with symbolic.session(point)`"
+                f"{a} {_WORDS[relation]} {b} depends on the symbols' values; run a branch "
+                "on it with numbers, or with symbols at a point: "
+                "`with symbolic.session(point)`"
             )
         return relation(sign, 0)
 
@@ -165,13 +184,14 @@ class _Expressions:
             return sympy.Max(*values)
         if sympy.oo in values:
             return sympy.oo
-        found = _session.get()
-        if found is None:
+        current = _session.get()
+        if current is None:
             raise RuntimeError(
-                "max of symbols makes a fresh symbol, and somebody must see it to prove that nothing depends "
-                "on it: run this within `with symbolic.session() as s:`, which lists them in `s.fresh`"
+                "the max of symbols is a fresh symbol, which must be recorded to prove "
+                "that nothing depends on it: run this within "
+                "`with symbolic.session() as s:`, which lists it in `s.fresh`"
             )
-        return found._maximum_of(tuple(values))
+        return current._maximum_of(tuple(values))
 
     def export(self, values: np.ndarray) -> np.ndarray:
         return values.copy()
@@ -181,8 +201,12 @@ xp = Namespace(_Expressions())
 
 
 def array(name: str, shape: tuple[int, ...], *, positive: bool = False) -> Array:
-    """An array of real symbols: ``x_0``, ``x_1``, …, one index an axis; plain ``x`` without axes. ``positive`` ones are
-    known to be so."""
+    """Return an array of real symbols ``x_0``, ``x_1``, …, with one index for each
+    axis.
+
+    Without axes, the symbol is ``x``. With ``positive``, the symbols are known to be
+    positive. Raises TypeError unless ``name`` is a string.
+    """
     if not isinstance(name, str) or not name:
         raise TypeError(f"name: expected a string such as 'x'; got {name!r}")
     known = {"positive": True} if positive else {"real": True}

@@ -1,8 +1,8 @@
-"""Independent checks of a backward: finite differences, complex steps, symbols, autograd, PyTorch's operator,
-kernels.
+"""Check a backward by independent methods.
 
-``check(op, *inputs, **options)`` runs every one that applies and returns a table; see the page
-``reference/check_your_own``.
+The methods are finite differences, complex steps, symbols, autograd, PyTorch's
+operator, and kernels. ``check(op, *inputs)`` runs every method that applies and returns
+a table; see the page ``reference/check_your_own``.
 """
 
 from backpass.verify.all_operations import Overview, check_all

@@ -1,4 +1,4 @@
-"""Every operation by every method, in one table: what a whole run of checks found."""
+"""Check every operation by every method, and show the results in one table."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ SEEN = "the same symbols as at other inputs of this table"
 
 @dataclass(frozen=True)
 class Overview:
-    """The reports of each operation. ``passed`` when every one of them passed."""
+    """The reports of each operation."""
 
     reports: dict[str, tuple[Report, ...]]
 
     @property
     def passed(self) -> bool:
         """Whether every report of every operation passed."""
-        return all(report.passed for found in self.reports.values() for report in found)
+        return all(
+            report.passed for reports in self.reports.values() for report in reports
+        )
 
     def rows(self, stem: str, method: str) -> list[Row]:
-        """What one method found about one operation, at all drawn inputs."""
+        """Return the rows of one method for one operation, at all drawn inputs."""
         return [
             row
             for report in self.reports[stem]
@@ -40,7 +42,7 @@ class Overview:
         ]
 
     def methods(self) -> list[str]:
-        """The methods that had something to say of any operation."""
+        """Return the methods that have a row for at least one operation."""
         return [
             method
             for method in METHODS
@@ -48,7 +50,10 @@ class Overview:
         ]
 
     def table(self) -> list[list[str]]:
-        """Headings, then a line for each operation: a mark, and the largest error where there is one."""
+        """Return the headings, then a line for each operation.
+
+        A cell is a mark, and the largest error if there is one.
+        """
         methods = self.methods()
         headings = ["operation", *(METHODS[method].NAME for method in methods)]
         return [
@@ -63,7 +68,10 @@ class Overview:
         return self.text()
 
     def text(self, width: int | None = None) -> str:
-        """The table for a terminal of that width, its own by default; columns that do not fit stand below."""
+        """Return the table for a terminal, in lines of at most ``width`` columns.
+
+        The default is the terminal's width. Columns that do not fit are printed below.
+        """
         width = width or terminal.width()
         first, *others = (
             _in_two_lines(*column) for column in zip(*self.table(), strict=True)
@@ -94,10 +102,10 @@ class Overview:
 
 
 def check_all(*stems: str, seed: int = 0, repeats: bool = True) -> Overview:
-    """Check the operations named, or all, each at inputs of several shapes.
+    """Check the named operations, or all, each at inputs of several shapes.
 
-    Without ``repeats``, inputs are left out whose symbols and dtype are those of earlier
-    ones. Failures are in the table, not raised.
+    Without ``repeats``, inputs are left out if their symbols and dtype are those of earlier
+    ones. Failures are in the table; they raise no exception.
     """
     return Overview(
         {stem: tuple(_checked(stem, seed, repeats)) for stem in stems or ops.STEMS}
@@ -116,10 +124,11 @@ def check_each(
     *,
     repeats: bool = True,
 ) -> Iterator[Report]:
-    """A report for each of several inputs and options of an operation.
+    """Yield a report for each of several inputs and options of an operation.
 
-    Symbols see only the structure of the inputs, so they run at the first inputs of each
-    structure.
+    The symbolic method sees only the structure of the inputs, so it runs at the first
+    inputs of each structure. Without ``repeats``, inputs are left out if their structure
+    and dtype are those of earlier ones.
     """
     structures: set[Hashable] = set()
     dtypes: set[tuple[Hashable, str]] = set()
@@ -146,7 +155,7 @@ def check_each(
 
 
 def _with_row(report: Report, row: Row) -> Report:
-    """The report with one more row, in the order of the methods."""
+    """Return the report with one more row, in the order of the methods."""
     order = [method.NAME for method in METHODS.values()]
     return replace(
         report,
@@ -157,13 +166,14 @@ def _with_row(report: Report, row: Row) -> Report:
 
 
 def _in_two_lines(heading: str, *cells: str) -> list[str]:
-    """The column with its heading in two lines."""
+    """Return the column with its heading in two lines."""
     upper, _, lower = heading.rpartition(" ")
     return [upper, lower, *cells]
 
 
 def _cell(rows: Sequence[Row]) -> str:
-    """``✓ 2.1e-11``, ``✓ exact``, ``✗ FAILED``, ``! raised``, ``○ vacuous`` or ``–``."""
+    """Return ``✓ 2.1e-11``, ``✓ exact``, ``✗ FAILED``, ``! raised``, ``○ vacuous`` or
+    ``–``."""
     for verdict, word in (
         (FAILED, FAILED),
         (COULD_NOT_RUN, "raised"),

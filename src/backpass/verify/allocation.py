@@ -1,8 +1,8 @@
 """Keep freed memory while large arrays are checked.
 
-glibc returns every array of more than 32 MiB to the kernel when it is freed, and the kernel
-clears each page of the next one. A check makes hundreds of such arrays one after another,
-and would spend half of its time on that.
+glibc returns every array of more than 32 MiB to the kernel when it is freed, and the
+kernel clears each page of the next one. A check allocates hundreds of such arrays one
+after another, and would spend half of its time on that.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from contextlib import contextmanager
 
 # <malloc.h>, and glibc's largest threshold for arrays that are mapped one by one
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_THRESHOLD = -1, -3, 32 << 20
-LARGE = 1 << 20  # elements; in float64 8 MiB, and a few such arrays are one of 32
+LARGE = 1 << 20  # elements: 8 MiB in float64, and temporary arrays may be larger
 EVERYTHING = 2**31 - 1  # bytes; the arguments of mallopt are C's int
 
 
 @contextmanager
 def memory_kept(elements: int) -> Iterator[None]:
-    """Within, freed memory stays with the process if the inputs have many ``elements``.
+    """Keep freed memory in the process within the block, if there are many
+    ``elements``.
 
-    Afterwards the thresholds are those that glibc has reached by itself once an array of
-    32 MiB was freed, and the memory is returned. Without glibc this does nothing.
+    Afterwards, the thresholds are those that glibc itself reaches after an array of 32
+    MiB was freed, and the memory is returned. Without glibc this does nothing.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if elements < LARGE or not hasattr(libc, "mallopt"):

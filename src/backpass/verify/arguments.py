@@ -1,4 +1,7 @@
-"""Validate the arguments of ``check`` and ``draw``. An error is one line: what was expected and what was given."""
+"""Validate the arguments of ``check`` and ``draw``.
+
+An error is one line: which argument, what was expected, and what was given.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from backpass.verify.convert import EPSILON
 
 
 def chosen_methods(methods: Iterable[str] | None, known: Sequence[str]) -> list[str]:
-    """The methods to run: those named, or all. Raises TypeError or ValueError."""
+    """Return the methods to run: those named, or all for None.
+
+    Raises TypeError unless the names are in a list, and ValueError for an unknown one.
+    """
     if methods is None:
         return list(known)
     names = _names("methods", methods)
@@ -30,12 +36,14 @@ def check_seed(seed: object) -> None:
 
 
 def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
-    """Raise TypeError or ValueError for tolerances that no method uses, or that have no reason."""
+    """Raise TypeError or ValueError for tolerances that no method uses, or without a
+    reason."""
     if tolerances is None:
         return
     if not isinstance(tolerances, Mapping):
         raise TypeError(
-            f"tolerances: expected a dict from methods to pairs; got {tolerances!r}"
+            "tolerances: expected a dict from methods to pairs (number, reason); "
+            f"got {tolerances!r}"
         )
     _refuse_unknown("tolerances", tolerances, known)
     for method, pair in tolerances.items():
@@ -46,12 +54,12 @@ def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
             and isinstance(pair[1], str)
         ):
             raise TypeError(
-                f"tolerances: expected a number and the reason for it for {method}; got {pair!r}"
+                f"tolerances: expected a pair (number, reason) for {method}; got {pair!r}"
             )
 
 
 def check_operator(operator: object) -> None:
-    """Raise TypeError for an operator that cannot be called."""
+    """Raise TypeError unless ``operator`` is None or can be called."""
     if operator is not None and not callable(operator):
         raise TypeError(
             f"operator: expected a function on PyTorch's tensors; got {operator!r}"
@@ -59,7 +67,10 @@ def check_operator(operator: object) -> None:
 
 
 def check_options(options: object) -> Mapping[str, object]:
-    """The options, an empty mapping for None. Raises TypeError unless they are a mapping from names."""
+    """Return the options; for None, an empty mapping.
+
+    Raises TypeError unless they are a mapping whose keys are strings.
+    """
     if options is None:
         return {}
     if not isinstance(options, Mapping) or not all(
@@ -77,8 +88,11 @@ def check_names(what: str, names: object, known: Sequence[str]) -> None:
 
 
 def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str, str]:
-    """The conventions by input, none for None. Raises TypeError or ValueError for a name that no input has and for one
-    without a reason."""
+    """Return the conventions by input; for None, an empty mapping.
+
+    Raises ValueError for a name that no input has, and TypeError for one without a
+    reason.
+    """
     if conventions is None:
         return {}
     if not isinstance(conventions, Mapping):
@@ -95,7 +109,8 @@ def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str,
 
 
 def check_precision(precision: object) -> None:
-    """Raise ValueError unless ``precision`` is None or the name of a floating-point type."""
+    """Raise ValueError unless ``precision`` is None or the name of a floating-point
+    dtype."""
     if precision is not None and (
         not isinstance(precision, str) or precision not in EPSILON
     ):
@@ -105,15 +120,16 @@ def check_precision(precision: object) -> None:
 def check_call(
     name: str, forward: Callable, count: int, options: Mapping[str, object]
 ) -> None:
-    """Refuse a number of inputs, and options, that ``forward`` does not take. Raises TypeError."""
+    """Raise TypeError unless ``forward`` takes ``count`` inputs and these options."""
     try:
         signature = inspect.signature(forward)
-    except (TypeError, ValueError):  # a builtin has none
+    except (TypeError, ValueError):  # a builtin has no signature
         return
     parameters = list(signature.parameters.values())
     if parameters and parameters[0].name == "self":
         raise TypeError(
-            f"op: expected an instance of {name}, whose forward takes self; got the class: give {name}()"
+            f"op: expected an instance of {name}, whose forward takes self; "
+            f"got the class: give {name}()"
         )
     named = [
         p
@@ -131,7 +147,8 @@ def check_call(
     ]
     if missing:
         raise TypeError(
-            f"options of {name}: expected {', '.join(missing)}; got {', '.join(options) or 'none'}"
+            f"options of {name}: expected {', '.join(missing)}; "
+            f"got {', '.join(options) or 'none'}"
         )
     try:
         signature.bind(*[None] * count, **options)
@@ -142,7 +159,7 @@ def check_call(
 
 
 def check_inputs(shapes: Shapes, inputs: Sequence[object]) -> None:
-    """Refuse inputs that a declaration rules out. Raises TypeError or ValueError."""
+    """Raise TypeError or ValueError for inputs that do not fit the declaration."""
     given = dict(zip((spec.name for spec in shapes.inputs), inputs, strict=False))
     for spec in shapes.inputs:
         if not spec.optional and not hasattr(given.get(spec.name), "shape"):
@@ -159,24 +176,26 @@ def check_drawn(
     groups: Sequence[str],
     without: Sequence[str],
 ) -> None:
-    """Refuse what ``draw`` cannot follow. Raises TypeError or ValueError."""
+    """Raise TypeError or ValueError for arguments that ``draw`` cannot follow."""
     if not isinstance(rng, np.random.Generator):
         raise TypeError(
-            f"rng: expected a numpy.random.Generator, such as default_rng(0); got {rng!r}"
+            "rng: expected a numpy.random.Generator, such as default_rng(0); "
+            f"got {rng!r}"
         )
     _refuse_unknown("lengths", lengths, shapes.letters)
     _refuse_unknown("leading", leading, groups)
     for group, shape in leading.items():
         if not isinstance(shape, tuple):
             raise TypeError(
-                f"leading: expected for {group} a shape such as (2, 3); got {shape!r}"
+                f"leading: expected a shape such as (2, 3) for {group}; got {shape!r}"
             )
     optional = [spec.name for spec in shapes.inputs if spec.optional]
     _refuse_unknown("without", _names("without", without), optional)
 
 
 def _names(what: str, names: object) -> list[str]:
-    """Names in a list; one string is not taken for its letters."""
+    """Return the names as a list. A single string is rejected, not split into
+    letters."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"{what}: expected a list of names; got {names!r}")
     return list(names)
@@ -189,5 +208,6 @@ def _refuse_unknown(
         str(name) for name in names if not isinstance(name, str) or name not in known
     ]:
         raise kind(
-            f"{what}: expected {'some of ' if known else ''}{', '.join(known) or 'none'}; got {', '.join(unknown)}"
+            f"{what}: expected {'some of ' if known else ''}{', '.join(known) or 'none'}; "
+            f"got {', '.join(unknown)}"
         )

@@ -1,5 +1,7 @@
-"""The data of one check: the subject, its inputs in float64, a random cotangent, and the gradients that the backward
-returns for it.
+"""Hold the data of one check.
+
+These are the subject, its inputs in float64, a random cotangent, and the gradients that
+the backward returns for it.
 """
 
 from __future__ import annotations
@@ -31,12 +33,19 @@ from backpass.verify.subject import Subject
 
 
 class NotRun(Exception):
-    """A method does not apply; the message says why."""
+    """Raised if a method does not apply. The message says why."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """The data that every method gets. Arrays are NumPy float64 unless their name says otherwise."""
+    """The data that every method gets.
+
+    Arrays are NumPy float64 unless their name says otherwise. ``declared`` is the
+    precision in which forward computes, if the user declared it. ``conventions`` maps
+    each input whose gradient is not a derivative to the reason. Numbers that replace
+    the inputs in a call of forward are rounded to ``precision`` and passed in the dtype
+    ``fed``. ``drawn`` says whether the inputs were drawn at random.
+    """
 
     subject: Subject
     inputs: tuple[object, ...]
@@ -45,17 +54,11 @@ class Case:
     operator: Callable[..., Array] | None = None
     tolerances: dict[str, tuple[float, str]] = field(default_factory=dict)
     explain: bool = True
-    declared: str | None = (
-        None  # the precision in which forward computes, if the user declared it
-    )
-    conventions: Mapping[str, str] = field(
-        default_factory=dict
-    )  # inputs whose gradient is not a derivative, and why
-    precision: str = (
-        "float64"  # numbers given to forward in place of its inputs are rounded to this
-    )
-    fed: str = "float64"  # and passed in this dtype
-    drawn: bool = False  # whether the inputs were drawn at random
+    declared: str | None = None
+    conventions: Mapping[str, str] = field(default_factory=dict)
+    precision: str = "float64"
+    fed: str = "float64"
+    drawn: bool = False
     suspects: dict[tuple[str, str], Suspect] = field(
         default_factory=dict, compare=False
     )
@@ -70,16 +73,21 @@ class Case:
 
     @cached_property
     def moved(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """The first difference taken for each input; see ``finite_difference.first_difference``."""
+        """The first difference taken for each input; see
+        ``finite_difference.first_difference``."""
         return {}
 
     @property
     def rng(self) -> np.random.Generator:
-        """A fresh generator, so that a method draws the same numbers whichever methods ran before it."""
+        """A new generator, so that a method draws the same numbers whichever methods
+        ran before it."""
         return generator(self.seed, DIRECTIONS)
 
     def directions(self, at: int, count: int) -> list[np.ndarray]:
-        """The first ``count`` random directions of an input: 0 where it is infinite, because −∞ plus a step stays −∞."""
+        """Return the first ``count`` random directions of an input.
+
+        They are 0 where the input is infinite, because −∞ plus a step stays −∞.
+        """
         x = self.float64[at]
         rng, drawn = self._drawn.setdefault(at, (self.rng, []))
         while len(drawn) < count:
@@ -87,7 +95,7 @@ class Case:
         return drawn[:count]
 
     def direction(self, at: int) -> np.ndarray:
-        """The first of them."""
+        """Return the first random direction of an input."""
         return self.directions(at, 1)[0]
 
     @cached_property
@@ -106,24 +114,27 @@ class Case:
 
     @property
     def dtype(self) -> str:
-        """The inputs' floating-point type, by name."""
+        """The name of the inputs' floating-point dtype."""
         return dtype_name(self.inputs[self.differentiable[0]])
 
     @cached_property
     def differentiable(self) -> list[int]:
-        """Positions of the inputs that get a gradient."""
+        """The positions of the inputs that get a gradient."""
         return self.subject.differentiable(self.inputs)
 
     @property
     def derived(self) -> list[int]:
-        """Positions of the inputs whose gradient is forward's derivative and not a convention."""
+        """The positions of the inputs whose gradient is forward's derivative and not a
+        convention."""
         names = self.subject.input_names
         return [at for at in self.differentiable if names[at] not in self.conventions]
 
     @property
     def judge(self) -> Callable[..., Array]:
-        """The function whose gradient by autograd is the reference: forward, or the user's operator if a gradient is
-        declared a convention."""
+        """The function whose gradient by autograd is the reference.
+
+        It is forward, or the user's operator if a gradient is declared a convention.
+        """
         return (
             self.operator
             if self.conventions and self.operator
@@ -132,7 +143,8 @@ class Case:
 
     @cached_property
     def computes_in(self) -> str:
-        """The precision in which forward computes when it is given float64: as declared, or as measured."""
+        """The precision in which forward computes when it is given float64, as declared
+        or measured."""
         if self.declared:
             return self.declared
         if not self.takes_float64:
@@ -152,7 +164,7 @@ class Case:
 
     @cached_property
     def takes_float64(self) -> bool:
-        """Whether forward, given float64, returns float64."""
+        """Whether forward accepts float64 and returns it."""
         try:
             _ = self._run
         except NotRun:
@@ -161,21 +173,27 @@ class Case:
 
     @property
     def uses_torch(self) -> bool:
-        """Whether forward gets PyTorch tensors: if it requires them, or declares no SHAPES and was given some."""
+        """Whether forward gets PyTorch tensors.
+
+        It does if it requires them, or if it declares no SHAPES and tensors were given.
+        """
         return self.subject.torch_only or (
             self.subject.shapes is None and any(is_torch(a) for a in self.arrays)
         )
 
     @cached_property
     def float64(self) -> tuple[object, ...]:
-        """The inputs as NumPy arrays, floating-point ones in float64; other inputs unchanged."""
+        """The inputs as NumPy arrays, with floating-point ones in float64.
+
+        Inputs that are not arrays are unchanged.
+        """
         return tuple(
             to_numpy(value) if is_array(value) else value for value in self.inputs
         )
 
     @property
     def finite(self) -> bool:
-        """Whether every floating input is finite everywhere."""
+        """Whether all elements of the floating-point inputs are finite."""
         return all(
             np.isfinite(self.float64[at]).all()
             for at in range(len(self.inputs))
@@ -183,15 +201,18 @@ class Case:
         )
 
     def tolerance(self, method: str, usual: float, why: str) -> tuple[float, str]:
-        """The method's tolerance and the reason for it; the usual ones unless the user gave others."""
+        """Return the method's tolerance and the reason for it.
+
+        These are the ``usual`` tolerance and ``why``, unless the user gave others.
+        """
         return self.tolerances.get(method, (usual, why))
 
     def quantity(self, at: int) -> str:
-        """``dx`` for the gradient with respect to the input called x."""
+        """Return ``dx`` for the gradient with respect to the input x."""
         return f"d{self.subject.input_names[at]}"
 
     def native(self, values: tuple[object, ...]) -> tuple[object, ...]:
-        """Fresh copies of NumPy arrays, in forward's library and in the dtype ``fed``."""
+        """Copy NumPy arrays into forward's library and the dtype ``fed``."""
         copied = [
             value.astype(self.fed)
             if is_floating(value)
@@ -207,7 +228,7 @@ class Case:
         )
 
     def rounded(self, values: np.ndarray) -> np.ndarray:
-        """float64 values, rounded to the case's precision."""
+        """Round float64 values to the case's precision."""
         return (
             values
             if self.precision == "float64"
@@ -215,24 +236,24 @@ class Case:
         )
 
     def forward(self, values: tuple[object, ...]) -> np.ndarray:
-        """y for NumPy inputs (real or complex), computed in that library."""
+        """Return y for NumPy inputs, real or complex, computed in forward's library."""
         y = _back(self.subject.forward(*self.native(values))[0])
         return y if np.iscomplexobj(y) else y.astype(np.float64)
 
     def given(self) -> tuple[object, ...]:
-        """Fresh copies of the inputs as they were given."""
+        """Copy the inputs as they were given."""
         return tuple(
             _copy(value) if is_array(value) else value for value in self.inputs
         )
 
     @cached_property
     def y_as_given(self) -> np.ndarray:
-        """The forward's output for the inputs as they were given."""
+        """Forward's output for the inputs as they were given."""
         return to_numpy(self._y_as_given)
 
     @property
     def y_dtype(self) -> str:
-        """That output's dtype, by name."""
+        """The name of the dtype of that output."""
         return dtype_name(self._y_as_given)
 
     @cached_property
@@ -240,18 +261,26 @@ class Case:
         y = _one_array(self.subject.forward(*self.given())[0])
         if not is_floating(y):
             raise Malformed(
-                f"forward: expected y of real floating-point numbers; got {dtype_name(y)}"
+                "forward: expected y of real floating-point numbers; "
+                f"got {dtype_name(y)}"
             )
         return y
 
     @cached_property
     def y(self) -> np.ndarray:
-        """The forward's output in float64. Raises NotRun, as ``gradients`` does, if forward cannot compute it."""
+        """Forward's output in float64.
+
+        Raises NotRun, as ``gradients`` does, if forward cannot compute it.
+        """
         return to_numpy(self._run[0])
 
     @cached_property
     def dy(self) -> np.ndarray:
-        """The cotangent given, or a standard normal one, rounded to the inputs' dtype; zero where y is not finite."""
+        """The given cotangent, or a standard normal one.
+
+        It is rounded to the inputs' dtype, and 0 where y is not finite. Raises
+        ValueError unless the given one has the shape of y.
+        """
         y = self.y_as_given
         if self.given_dy is None:
             dy = generator(self.seed, COTANGENT).standard_normal(y.shape)
@@ -259,7 +288,8 @@ class Case:
             dy = to_numpy(self.given_dy)
             if dy.shape != y.shape:
                 raise ValueError(
-                    f"dy: expected the output's shape {list(y.shape)}; got {list(dy.shape)}"
+                    f"dy: expected the output's shape {list(y.shape)}; "
+                    f"got {list(dy.shape)}"
                 )
         return _rounded(
             np.where(np.isfinite(y), dy, 0.0), like=self.inputs[self.differentiable[0]]
@@ -267,17 +297,21 @@ class Case:
 
     @cached_property
     def gradients(self) -> dict[int, np.ndarray | None]:
-        """The gradients that backward returns for dy, in float64, by position of the input."""
+        """The gradients that backward returns for dy, in float64, by position of the
+        input."""
         return self.gradients_for(self.dy)
 
     def gradients_for(self, dy: np.ndarray) -> dict[int, np.ndarray | None]:
-        """The gradients that backward returns for a different cotangent."""
+        """Return the gradients for a different cotangent."""
         y, saved = self._run
         return self.by_input(self.subject.backward(to_kind_of(y, dy), saved))
 
     @property
     def terms(self) -> dict[str, np.ndarray]:
-        """The arrays from which a gradient may be computed, by name: floating-point inputs, y, dy, other saved arrays."""
+        """The arrays from which a gradient may be computed, by name.
+
+        These are the floating-point inputs, y, dy, and the other saved arrays.
+        """
         named = zip(self.subject.input_names, self.float64, strict=False)
         terms = {name: value for name, value in named if is_floating(value)}
         terms |= {"y": self.y_as_given, "dy": self.dy}
@@ -294,7 +328,8 @@ class Case:
         return terms
 
     def require_float64(self) -> None:
-        """Raise NotRun if forward, a kernel's perhaps, computes in low precision only."""
+        """Raise NotRun if forward, such as a kernel's, computes only in low
+        precision."""
         _ = self._run
         if self.precision == "float64" != self.computes_in:
             how = "as declared" if self.declared else "as measured"
@@ -317,12 +352,13 @@ class Case:
         return y, saved
 
     def by_input(self, returned: Any) -> dict[int, np.ndarray | None]:
-        """Backward's results in float64, by position of the input.
+        """Return backward's results in float64, by position of the input.
 
-        Raises Malformed if the number of gradients is wrong, or if one is not an array of real numbers.
+        Raises Malformed if the number of gradients is wrong, or if one is not an array
+        of real numbers.
         """
-        found = self.by_position(returned)
-        for at, gradient in found.items():
+        gradients = self.by_position(returned)
+        for at, gradient in gradients.items():
             if gradient is not None and not is_floating(gradient):
                 wanted = (
                     "real floating-point numbers" if is_array(gradient) else "an array"
@@ -335,22 +371,22 @@ class Case:
                 raise Malformed(f"{self.quantity(at)}: expected {wanted}; got {got}")
         return {
             at: None if gradient is None else to_numpy(gradient)
-            for at, gradient in found.items()
+            for at, gradient in gradients.items()
         }
 
     def by_position(
         self, returned: Any, *, every: bool = False
     ) -> dict[int, Array | None]:
-        """Backward's results by position of the input: for the differentiable inputs, or for every input.
+        """Return backward's results by position of the input.
 
+        They are those of the differentiable inputs, or with ``every`` all of them.
         Raises Malformed if the number of gradients is wrong.
         """
         gradients = (
             list(returned) if isinstance(returned, (tuple, list)) else [returned]
         )
-        while (
-            len(gradients) > len(self.inputs) and gradients[-1] is None
-        ):  # of optional inputs, not given
+        # Drop those of optional inputs that were not given.
+        while len(gradients) > len(self.inputs) and gradients[-1] is None:
             gradients.pop()
         with_optional = [
             at for at in range(len(self.inputs)) if self._may_have_gradient(at)
@@ -361,14 +397,18 @@ class Case:
                 return found if every else {at: found[at] for at in self.differentiable}
         names = ", ".join(self.quantity(at) for at in self.differentiable)
         raise Malformed(
-            f"backward: expected {len(self.differentiable)} gradients ({names}); got {len(gradients)}"
+            f"backward: expected {len(self.differentiable)} gradients ({names}); "
+            f"got {len(gradients)}"
         )
 
     def _may_have_gradient(self, at: int) -> bool:
         return at in self.differentiable or self.inputs[at] is None
 
     def scale(self, at: int) -> float:
-        """The natural scale of the gradient with respect to x: max abs(dy) · min(1, max abs(y) / max abs(x))."""
+        """Return the natural scale of the gradient with respect to the input x.
+
+        It is max abs(dy) · min(1, max abs(y) / max abs(x)).
+        """
         y, dy, inputs = self._largest
         x = inputs[at]
         return dy * (min(1.0, y / x) if x > 0 and y > 0 else 1.0)
@@ -382,9 +422,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A wrong quantity with everything its diagnosis needs, so that it is diagnosed once, against the best reference.
+    """A wrong quantity, with everything that its diagnosis needs.
 
-    ``accuracy`` is the reference's; ``diagnose(seconds)`` returns the sentence.
+    It is diagnosed once, against the best reference. ``accuracy`` is that of the
+    reference; ``diagnose(seconds)`` returns the sentence.
     """
 
     accuracy: float
@@ -392,7 +433,7 @@ class Suspect:
 
 
 def describe(subject: Subject, inputs: tuple[object, ...]) -> str:
-    """``x[3, 5], w[5, 7], float64, NumPy`` and the options."""
+    """Return ``x[3, 5], w[5, 7], float64, NumPy``, with the options."""
     parts = [
         f"{name}[{', '.join(map(str, value.shape))}]"
         if is_array(value)
@@ -408,7 +449,8 @@ def describe(subject: Subject, inputs: tuple[object, ...]) -> str:
 
 
 def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
-    """The floating-point arrays in ``saved``, by key, field, attribute or position."""
+    """Yield the floating-point arrays in ``saved``, by key, field, attribute or
+    position."""
     if isinstance(saved, Several):
         saved = saved.saved
     if isinstance(saved, dict):
@@ -426,14 +468,14 @@ def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
 
 
 def first_line(error: Exception) -> str:
-    """An exception in one line."""
+    """Describe an exception in one line."""
     lines = str(error).splitlines()
     said = textwrap.shorten(lines[0], 160, placeholder=" …") if lines else ""
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def _rounded(values: np.ndarray, like: Array) -> np.ndarray:
-    """float64 values rounded to the dtype of ``like``."""
+    """Round float64 values to the dtype of ``like``."""
     return to_numpy(
         to_torch(values, dtype=like.dtype)
         if is_torch(like)

@@ -50,11 +50,8 @@ METHODS = {
     "precision": precision,
     "kernel": kernel,
 }
-DERIVING = (
-    finite_difference,
-    complex_step,
-    symbolic,
-)  # these compare with forward's own derivative, even where a convention applies
+# These methods compare with forward's own derivative, even where a convention applies.
+DERIVING = (finite_difference, complex_step, symbolic)
 OPTIONAL = {"torch": "PyTorch", "triton": "Triton", "sympy": "SymPy"}  # by import name
 SEARCH = 5.0  # seconds for all diagnoses of one check
 
@@ -79,28 +76,39 @@ def check(
 ) -> Report:
     """Check ``op``'s backward by every method that applies; the report is a table.
 
-    ``op`` is the name or module of an operation, any object with ``forward(*inputs) -> (y, saved)`` and
-    ``backward(dy, saved)``, or a ``torch.autograd.Function``. ``inputs`` are NumPy or PyTorch arrays; an
-    operation that declares SHAPES may have them drawn. A forward may return several outputs as a tuple;
-    backward's ``dy`` is then a tuple too. Other keywords are options of ``forward``. An option that has the name of a
-    parameter of ``check``, such as dropout's ``seed``, goes in ``options``.
+    ``op`` is the name or module of an operation, any object with ``forward(*inputs) ->
+    (y, saved)`` and ``backward(dy, saved)``, or a ``torch.autograd.Function``.
+    ``inputs`` are NumPy or PyTorch arrays; without any, they are drawn if the object
+    declares SHAPES. A forward may return several outputs as a tuple; backward's ``dy``
+    is then a tuple too. Other keywords are options of ``forward``. An option that has
+    the name of a parameter of ``check``, such as dropout's ``seed``, goes in
+    ``options``.
 
     - ``seed`` seeds the cotangent, the directions, and the inputs if they are drawn;
     - ``methods`` names the methods to run (default: all of METHODS);
-    - ``dy`` replaces the random cotangent; for several outputs it is a single vector of all their elements;
-    - ``operator`` is a PyTorch function that computes the same y, for an object that has no SHAPES;
-    - ``zero_gradients`` names inputs whose gradient is identically zero, which is otherwise reported as vacuous;
+    - ``dy`` replaces the random cotangent; for several outputs it is a single vector of
+      all their elements;
+    - ``operator`` is a PyTorch function that computes the same y, for an object that
+      has no SHAPES;
+    - ``zero_gradients`` names inputs whose gradient is identically zero, which is
+      otherwise reported as vacuous;
     - ``constants`` names floating-point inputs that have no gradient;
-    - ``conventions`` maps each input whose gradient is intentionally not forward's derivative (padding, ``detach``, a
-      straight-through estimator) to the reason; only autograd and the operator then judge that gradient;
-    - ``precision`` is the dtype in which forward computes, if it is narrower than the output's; it is measured unless given;
-    - ``tolerances`` maps a method to a tolerance that replaces its own and the reason, which the table then shows;
-    - ``vary`` repeats the check at inputs of other shapes and values, drawn from the elements given;
-    - ``explain=False`` skips the diagnosis of wrong gradients, which takes up to five seconds.
+    - ``conventions`` maps each input whose gradient is intentionally not forward's
+      derivative (padding, ``detach``, a straight-through estimator) to the reason; only
+      autograd and the operator then judge that gradient;
+    - ``precision`` is the dtype in which forward computes, if it is narrower than the
+      output's; by default it is measured;
+    - ``tolerances`` maps a method to a pair: a tolerance that replaces its own, and the
+      reason, which the table then shows;
+    - ``vary`` repeats the check at inputs of other shapes and values, drawn from the
+      elements given;
+    - ``explain=False`` skips the diagnosis of wrong gradients, which takes up to five
+      seconds.
 
-    Raises VerificationError, which carries the report, if a row failed, was vacuous or could not run, or if no
-    row passed for a gradient. ``raises=False`` returns the report in either case.
-    Raises TypeError, ValueError or LookupError when ``op`` or its inputs cannot be checked.
+    Raises VerificationError, which carries the report, if a row failed, was vacuous or
+    could not run, or if no row passed for a gradient. ``raises=False`` returns the
+    report in either case. Raises TypeError, ValueError or LookupError if ``op`` or its
+    inputs cannot be checked.
     """
     chosen = chosen_methods(methods, tuple(METHODS))
     check_seed(seed)
@@ -111,8 +119,8 @@ def check(
     check_operator(operator)
     if dy is not None and not is_array(dy):
         raise TypeError(
-            "dy: expected an array of the output's shape, or for several outputs one vector of all their elements; "
-            f"got {type(dy).__name__}"
+            "dy: expected an array of the output's shape, or for several outputs one "
+            f"vector of all their elements; got {type(dy).__name__}"
         )
     check_precision(precision)
     options = {**check_options(options), **named_options}
@@ -137,7 +145,7 @@ def check(
         drawn=drawn,
     )
     if dy is not None:
-        _ = case.dy  # refused here if its shape is not y's
+        _ = case.dy  # raises ValueError if its shape is not that of y
     elements = sum(math.prod(value.shape) for value in case.arrays)
     with memory_kept(elements), Progress(under_test.name) as progress:
         rows = [row for name in chosen for row in _run(name, case, progress)]
@@ -154,7 +162,10 @@ def check(
 
 
 def _complete(under_test: Subject, inputs: Sequence[object]) -> tuple[object, ...]:
-    """The inputs, with None for optional ones that were not given. Raises TypeError or ValueError."""
+    """Return the inputs, with None for optional ones that were not given.
+
+    Raises TypeError or ValueError if they cannot be checked.
+    """
     if under_test.shapes:
         check_inputs(under_test.shapes, inputs)
     inputs = (*inputs, *[None] * (len(under_test.input_names) - len(inputs)))
@@ -165,7 +176,8 @@ def _complete(under_test: Subject, inputs: Sequence[object]) -> tuple[object, ..
 
 
 def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
-    """The rows, with one diagnosis for each wrong quantity, made against the most accurate reference."""
+    """Return the rows with one diagnosis for each wrong quantity, against the most
+    accurate reference."""
     failed = {(row.method, row.quantity) for row in rows if row.verdict == FAILED}
     suspects = [
         (key, suspect) for key, suspect in case.suspects.items() if key in failed
@@ -174,7 +186,7 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
     left = SEARCH
     for (_, quantity), suspect in sorted(suspects, key=lambda item: item[1].accuracy):
         if quantity not in sentences:
-            progress.now(f"looking for what is wrong with {quantity}")
+            progress.now(f"finding out what is wrong with {quantity}")
             start = time.perf_counter()
             sentences[quantity] = suspect.diagnose(max(left, 0.5))
             left -= time.perf_counter() - start
@@ -194,7 +206,8 @@ def _refuse(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
             dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs
         )
         raise TypeError(
-            f"inputs: expected at least one array of real floating-point numbers; got {given}"
+            "inputs: expected at least one array of real floating-point numbers; "
+            f"got {given}"
         )
     for name in (dtype_name(inputs[at]) for at in differentiable):
         if name not in EPSILON:
@@ -206,13 +219,13 @@ def _refuse_other_arrays(name: str, inputs: Sequence[object]) -> None:
         type(value) for value in inputs if is_array(value) and not is_torch(value)
     ):
         raise TypeError(
-            f"inputs: {name} is a torch.autograd.Function and takes torch tensors; "
+            f"inputs: {name} is a torch.autograd.Function, which takes torch tensors; "
             f"got {kind.__module__}.{kind.__name__}"
         )
 
 
 def _run(name: str, case: Case, progress: Progress) -> list[Row]:
-    """A method's rows; if it raised, one row that names the exception."""
+    """Return a method's rows or, if it raised, one row that names the exception."""
     method = METHODS[name]
     progress.now(method.NAME)
     try:
@@ -240,8 +253,11 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
 
 
 def _but_conventions(rows: list[Row], method: ModuleType, case: Case) -> list[Row]:
-    """The rows, with gradients that are a convention marked "not run". Methods that compare with forward's derivative
-    cannot judge them; autograd judges them if no operator was given."""
+    """Return the rows, with gradients that are a convention marked "not run".
+
+    Methods that compare with forward's derivative cannot judge them. Autograd judges
+    them only if no operator was given.
+    """
     if method not in DERIVING and not (method is autograd and case.operator):
         return rows
     reasons = {
@@ -256,7 +272,8 @@ def _but_conventions(rows: list[Row], method: ModuleType, case: Case) -> list[Ro
 
 
 def _with_its_reason(row: Row, tolerance: tuple[float, str] | None) -> Row:
-    """The row, with the user's reason as its note if the tolerance is the user's."""
+    """Return the row; if the tolerance is the user's, with the user's reason as its
+    note."""
     return (
         replace(row, note=f"tolerance: {tolerance[1]}")
         if tolerance and row.tolerance is not None
@@ -271,7 +288,8 @@ def _could_not_run(name: str, error: Exception) -> Row:
 def _rows_of(
     case: Case, names: Sequence[str], chosen: Sequence[str], progress: Progress
 ) -> list[Row]:
-    """The rows of those of ``names`` that were chosen, for a different case."""
+    """Return the rows of a different case, by those methods of ``names`` that were
+    chosen."""
     return [
         row for name in names if name in chosen for row in _run(name, case, progress)
     ]

@@ -1,5 +1,7 @@
-"""The verdict on one quantity, by the largest element's error over the largest reference element, and the cases in
-which that number says nothing.
+"""Judge one quantity by its largest error, divided by the largest reference element.
+
+Arrays for which that number says nothing, such as empty ones and zeros, have rules of
+their own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from backpass.verify.magnitude import farthest, largest
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 from backpass.verify.variants import variants
 
-CLOSE = 1e-6  # a reference known less closely does not tell a variant of backward from rounding
+CLOSE = (
+    1e-6  # a less accurate reference cannot tell a variant of backward from rounding
+)
 
 
 def judge_y(
@@ -25,7 +29,7 @@ def judge_y(
     tolerance: float,
     how: str,
 ) -> Row:
-    """Compare an output, element by element."""
+    """Compare an output with its reference, element by element."""
     return _Judge(
         case, method, "y", None, tolerance, how, (0.0, 0.0), case.explain
     ).row(got, reference)
@@ -42,10 +46,12 @@ def judge_gradient(
     resolution: float | None = None,
     explain: bool = True,
 ) -> Row:
-    """Compare the whole gradient with respect to one input, element by element.
+    """Compare the gradient with respect to one input with its reference, element by
+    element.
 
-    ``resolution`` times the gradient's natural scale is the smallest number that the reference can tell from zero.
-    It is the tolerance unless given. ``explain=False`` is for numbers that are not the gradient's elements.
+    ``resolution`` times the gradient's natural scale is the smallest number that the
+    reference can tell from zero. By default it is the tolerance. ``explain=False`` is
+    for numbers that are not the gradient's elements.
     """
     scale = case.scale(at)
     floors = (
@@ -64,7 +70,8 @@ def judge_gradient(
 
 
 def largest_error(got: np.ndarray, reference: np.ndarray) -> float:
-    """The largest element's error over the largest reference element; over the entries finite in both."""
+    """Return the largest error divided by the largest reference element, over the
+    entries that are finite in both."""
     finite = np.isfinite(got) & np.isfinite(reference)
     difference, size = farthest(got[finite], reference[finite]), largest(reference)
     return difference / size if size else difference
@@ -72,8 +79,11 @@ def largest_error(got: np.ndarray, reference: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class _Judge:
-    """One comparison. ``floors`` are the largest reference and the largest result that count as zero; ``explains``, whether
-    a wrong result is to be diagnosed."""
+    """One comparison.
+
+    ``floors`` are the largest reference and the largest result that count as zero.
+    ``explains`` says whether a wrong result is diagnosed.
+    """
 
     case: Case
     method: str
@@ -108,13 +118,15 @@ class _Judge:
         unknown = np.isnan(reference)
         undefined = np.isnan(got)
         if not self.case.finite and np.isnan(self.case.y_as_given).any():
-            undefined &= (
-                ~unknown
-            )  # of an output that is undefined, as PyTorch's is in a row of −∞
+            # Where the output is undefined, as in a row of −∞, so may be the gradient.
+            undefined &= ~unknown
         if undefined.any():
             return self.verdict(FAILED, np.nan, f"NaN at {_where(undefined)}")
         if unknown.any() and self.case.finite:
-            reason = f"the reference is NaN at {_where(unknown)}, though every input is finite"
+            reason = (
+                f"the reference is NaN at {_where(unknown)}, "
+                "though every input is finite"
+            )
             return self.verdict(FAILED, np.nan, reason)
         if unknown.all():
             return self.verdict(VACUOUS, None, "the reference is NaN everywhere")
@@ -125,7 +137,8 @@ class _Judge:
         )
         infinite = (np.isinf(got) | np.isinf(reference)) & ~unknown
         if (got != reference)[infinite].any():
-            reason = f"infinite, unlike the reference, at {_where(infinite & (got != reference))}"
+            where = _where(infinite & (got != reference))
+            reason = f"got or the reference is infinite, and they differ, at {where}"
             return self.verdict(FAILED, np.inf, reason)
 
         compared = ~unknown & ~infinite
@@ -134,7 +147,7 @@ class _Judge:
         )
 
     def finite_row(self, got: np.ndarray, reference: np.ndarray, note: str = "") -> Row:
-        """For finite numbers."""
+        """Judge finite numbers."""
         size = largest(reference)
         if size <= self.floors[0]:
             if (most := largest(got)) <= self.floors[1]:
@@ -151,7 +164,7 @@ class _Judge:
         return self.verdict(FAILED, error, self.explain(got, reference), note)
 
     def zero_row(self, got: np.ndarray, reference: np.ndarray) -> Row:
-        """For a gradient declared to be zero."""
+        """Judge a gradient that is declared to be zero."""
         if got.shape != reference.shape:
             return self.verdict(FAILED, np.inf, self.explain(got, reference))
         for what, array, floor in (
@@ -173,10 +186,14 @@ class _Judge:
             if most == 0
             else f"at most {most:.1g}, too small for this method to see"
         )
-        return f"the {'output' if self.at is None else 'gradient'} is {size}: any error would pass"
+        what = "output" if self.at is None else "gradient"
+        return f"the {what} is {size}: any error would pass"
 
     def explain(self, got: np.ndarray, reference: np.ndarray) -> str:
-        """A placeholder for the row's reason, which ``check`` replaces with the quantity's diagnosis."""
+        """Return a placeholder for the row's reason.
+
+        ``check`` replaces it with the quantity's diagnosis.
+        """
         case, at, key = self.case, self.at, (self.method, self.quantity)
         if not self.explains:
             return "wrong"
@@ -192,7 +209,7 @@ class _Judge:
                 return str(
                     diagnose(reference, got, terms, accuracy=accuracy, seconds=seconds)
                 )
-            found = diagnose(
+            diagnosis = diagnose(
                 reference,
                 got,
                 case.terms,
@@ -206,10 +223,13 @@ class _Judge:
                 variants=variants(case, at) if accuracy <= CLOSE else (),
                 seconds=seconds,
             )
-            if found.kind == "equal":  # off by less than a diagnosis can see
+            if diagnosis.kind == "equal":  # off by less than a diagnosis can see
                 off = largest_error(got, reference)
-                return f"off by {off:.1e} of the largest element; the reference is not known more closely"
-            return str(found)
+                return (
+                    f"off by {off:.1e} of the largest element; "
+                    "the reference is not accurate enough to say more"
+                )
+            return str(diagnosis)
 
         case.suspects.setdefault(key, Suspect(accuracy, diagnosed))
         return "wrong"

@@ -1,4 +1,8 @@
-"""Arrays from one library to another: NumPy for judging, float64 for proving, PyTorch for comparing."""
+"""Convert arrays between libraries and dtypes.
+
+Results are compared as NumPy arrays, gradients are checked in float64, and PyTorch's
+operators need tensors.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ EPSILON = {
 
 
 def is_torch(value: object) -> bool:
-    """Whether ``value`` is a PyTorch tensor; does not import PyTorch."""
+    """Whether ``value`` is a PyTorch tensor. Does not import PyTorch."""
     return sys.modules.get("torch") is not None and array_api_compat.is_torch_array(
         value
     )
@@ -30,7 +34,11 @@ def is_floating(value: object) -> bool:
 
 
 def to_numpy(value: Array) -> np.ndarray:
-    """A NumPy copy on the CPU; floating-point numbers become float64, which holds each of them exactly."""
+    """Return a NumPy copy on the CPU.
+
+    Floating-point numbers become float64, which represents every number of the shorter
+    dtypes exactly.
+    """
     if is_torch(value):
         there = value.detach()
         wide = there.double() if there.is_floating_point() else there
@@ -42,9 +50,10 @@ def to_numpy(value: Array) -> np.ndarray:
 
 
 def to_torch(value: object, device: str = "cpu", dtype=None):
-    """A fresh tensor on ``device``; floating-point numbers become ``dtype`` (float64 unless given).
+    """Return a new tensor on ``device``. Floating-point numbers become ``dtype``, by
+    default float64.
 
-    What is no array passes through: None, a number, an option.
+    A value that is not an array, such as None or a number, is returned as it is.
     """
     import torch
 
@@ -61,7 +70,8 @@ def to_torch(value: object, device: str = "cpu", dtype=None):
 
 
 def to_kind_of(like: Array, values: np.ndarray) -> Array:
-    """A fresh array of the values, in the library and dtype and on the device of ``like``."""
+    """Return a new array of the values, with the library, dtype and device of
+    ``like``."""
     return (
         to_torch(values, device_of(like), like.dtype)
         if is_torch(like)
@@ -70,15 +80,16 @@ def to_kind_of(like: Array, values: np.ndarray) -> Array:
 
 
 def dtype_name(value: Array) -> str:
-    """``float32`` for NumPy's and PyTorch's alike."""
+    """Return the dtype's name, such as ``float32``, for arrays of NumPy and PyTorch."""
     return str(value.dtype).removeprefix("torch.")
 
 
 def epsilon(*arrays: Array) -> float:
-    """The distance from 1 to the next number in the coarsest of the arrays' dtypes."""
+    """Return the distance from 1 to the next number in the coarsest of the arrays'
+    dtypes."""
     return max(EPSILON[dtype_name(array)] for array in arrays)
 
 
 def device_of(value: Array) -> str:
-    """``cpu`` or ``cuda:0``."""
+    """Return the device's name, such as ``cpu`` or ``cuda:0``."""
     return str(value.device) if is_torch(value) else "cpu"

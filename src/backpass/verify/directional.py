@@ -1,4 +1,7 @@
-"""Rows of the methods that measure one number per direction: Σ dy·(dy/dx along v), compared with Σ dx·v."""
+"""Make the rows of methods that measure one slope per direction.
+
+The slope of Σ dy·y(x) along v is compared with Σ dx·v.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,12 @@ from backpass.verify.comparison import judge_gradient
 from backpass.verify.report import FAILED, PASSED, Row
 
 RANDOM = 8  # directions for each input
-LARGE, RANDOM_IF_LARGE = 1 << 20, 1  # for arrays of more elements, fewer
+LARGE, RANDOM_IF_LARGE = 1 << 20, 1  # fewer directions for arrays of more elements
 COORDINATES = 128  # up to this many elements, each coordinate is a direction as well
-SLOPES_DIFFER = f"the slopes along random directions differ; only inputs of at most {COORDINATES} elements are compared by element"
+SLOPES_DIFFER = (
+    "the slopes along random directions differ; only inputs of at most "
+    f"{COORDINATES} elements are compared by element"
+)
 
 Derivative = Callable[[int, np.ndarray], tuple[float, np.ndarray]]
 
@@ -28,8 +34,11 @@ def rows(
     derivative: Derivative,
     in_all: float = math.inf,
 ) -> list[Row]:
-    """One row a gradient. ``derivative(at, v)`` returns the slope along v and the direction really taken; ``in_all`` limits
-    the coordinates of all inputs together."""
+    """Return one row for each gradient.
+
+    ``derivative(at, v)`` returns the slope along v, and the direction after rounding.
+    ``in_all`` limits the number of coordinates of all inputs together.
+    """
     found = []
     for at in case.derived:
         size = case.float64[at].size
@@ -40,8 +49,10 @@ def rows(
 
 
 def spread(case: Case, at: int, derivatives: Sequence[Derivative]) -> float:
-    """The spread of several measurements of one derivative: their largest difference along one direction over the largest
-    slope."""
+    """Return the spread of several measurements of one derivative.
+
+    This is the largest difference along one direction, divided by the largest slope.
+    """
     x = case.float64[at]
     movable = np.isfinite(x)
     sets = [_directions(case, at)]
@@ -58,20 +69,25 @@ def spread(case: Case, at: int, derivatives: Sequence[Derivative]) -> float:
 
 
 def _slope(derivative: Derivative, at: int, direction: np.ndarray) -> float:
-    """The slope along the direction requested; rounding takes a little more or less of it."""
+    """Return the slope along the requested direction, of which rounding takes a little
+    more or less."""
     slope, moved = derivative(at, direction)
     taken = np.vdot(direction, moved) / (np.vdot(direction, direction) or 1.0)
     return slope / taken if taken else 0.0
 
 
 def _directions(case: Case, at: int) -> list[np.ndarray]:
-    """Random directions; fewer for large arrays, where each takes longer and is as likely to show a mistake."""
+    """Return random directions.
+
+    Large arrays get fewer, because each takes longer and is as likely to show a
+    mistake.
+    """
     size = max(case.float64[at].size, case.y_as_given.size)
     return case.directions(at, RANDOM if size <= LARGE else RANDOM_IF_LARGE)
 
 
 def _units(x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
-    """A direction for each coordinate that can move."""
+    """Return a direction for each coordinate that can move."""
     units = np.zeros((int(movable.sum()), *x.shape))
     for at, index in enumerate(np.argwhere(movable)):
         units[at, *index] = 1.0
@@ -87,11 +103,12 @@ def _row(
     at: int,
     each: bool,
 ) -> Row:
-    """One row: along random directions and, if asked for, along ``each`` coordinate."""
+    """Return one row: along random directions and, if ``each``, along every
+    coordinate."""
     x = case.float64[at]
     got = case.gradients[at]
     got = np.zeros(x.shape) if got is None else got
-    movable = np.isfinite(x)  # elsewhere x + h·v is no step: −∞ stays −∞
+    movable = np.isfinite(x)  # elsewhere x + h·v does not move: −∞ stays −∞
     coordinates = f" and all {int(movable.sum())} coordinates" if each else ""
     directions = _directions(case, at)
     how = f"{len(directions)} random directions{coordinates}; {why}"

@@ -1,6 +1,7 @@
-"""Random inputs of the shapes an operation declares: odd sizes, all different, so that a wrong axis shows.
+"""Draw random inputs of the shapes that an operation declares.
 
-What the inputs of an operation need besides stands in its module, under the names that
+Their lengths are odd and all different, so that a wrong axis shows. Further
+requirements of an operation's inputs are in its module, under the names that
 ``backpass.ops`` lists.
 """
 
@@ -18,21 +19,21 @@ from backpass.verify.arguments import check_drawn
 from backpass.verify.subject import load
 
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
-FACTORS = (
-    2,
-    3,
-)  # for the letters of which an axis is the product: heads, of which few show all
+FACTORS = (2, 3)  # for letters in a product such as g*n: of heads, a few are enough
 LEADING = {"*": (3,), "*a": (2, 1), "*b": (4,)}  # for its groups of leading axes
-TIMES = 11  # as long are the axes in 16 bits: enough for sums to lose digits
-TIMES_WITH_HEADS = 4  # where there are heads, whose scores grow with the square
-WIDE = 4  # times as large is the first input of one case: what happens far from 0 shows too
+TIMES = 11  # axes are longer in half precision: enough for sums to lose digits
+TIMES_WITH_HEADS = 4  # the same where there are heads, whose scores grow quadratically
+WIDE = 4  # the first input of one case is larger, to show what happens far from 0
 
 INPUTS, COTANGENT, DIRECTIONS, MEASURING, VARYING = range(5)  # streams of one seed
 
 
 def generator(seed: int, stream: int) -> np.random.Generator:
-    """One of the seed's independent streams, none of them that of ``default_rng(seed)``: whoever draws an input
-    from that must not meet the same numbers in the cotangent."""
+    """Return one of the seed's independent streams.
+
+    None of them equals ``default_rng(seed)``, from which a user may draw inputs: the
+    cotangent must not have the same numbers.
+    """
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
 
 
@@ -44,20 +45,24 @@ def draw(
     leading: Mapping[str, tuple[int, ...]] | None = None,
     without: Sequence[str] = (),
 ) -> tuple[np.ndarray | None, ...]:
-    """Standard normal float64 arrays for ``op.SHAPES``, one an input; None for those named in ``without``.
+    """Draw standard normal float64 arrays for the inputs of ``op.SHAPES``.
 
-    Integers are tokens or targets, shuffled: of the V classes about as many as each occurs times, from three on the
-    last among them. Inputs that ``op`` lists as ``POSITIVE`` are without their signs. Weights in its ``FAN_IN`` are
-    divided by the root of their length.
+    The result has None for each input in ``without``. Integers are shuffled tokens or
+    targets: about √count distinct classes, each about √count times, and with three
+    classes or more always the last. Inputs in ``op.POSITIVE`` are replaced by their
+    absolute values. Weights in ``op.FAN_IN`` are divided by the root of their number of
+    rows.
 
-    ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a group of leading axes.
-    Raises ValueError when ``op`` declares no SHAPES, or none such; TypeError where ``rng`` is no generator.
+    ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a
+    group of leading axes. Raises ValueError if ``op`` declares no SHAPES, or for a name
+    that they do not have; TypeError if ``rng`` is not a generator.
     """
     op = load(op)
     text = getattr(op, "SHAPES", None)
     if text is None:
         raise ValueError(
-            "inputs: an object that declares no SHAPES cannot have them drawn; give them in order"
+            "inputs: they cannot be drawn for an object that declares no SHAPES; "
+            "give them in order"
         )
     shapes = parse(text)
     lengths, leading = lengths or {}, leading or {}
@@ -65,12 +70,12 @@ def draw(
     lengths = fitting(op, {**_lengths(shapes), **lengths})
     drawn = draw_shapes(shapes, rng, lengths, {**LEADING, **leading}, without)
     positive, fan_in = getattr(op, "POSITIVE", ()), getattr(op, "FAN_IN", ())
-    found = dict(zip((spec.name for spec in shapes.inputs), drawn, strict=True))
-    found |= {name: np.abs(found[name]) for name in positive}
-    found |= {
-        name: found[name] / math.sqrt(max(1, len(found[name]))) for name in fan_in
+    inputs = dict(zip((spec.name for spec in shapes.inputs), drawn, strict=True))
+    inputs |= {name: np.abs(inputs[name]) for name in positive}
+    inputs |= {
+        name: inputs[name] / math.sqrt(max(1, len(inputs[name]))) for name in fan_in
     }
-    return tuple(found.values())
+    return tuple(inputs.values())
 
 
 def draw_shapes(
@@ -80,7 +85,7 @@ def draw_shapes(
     leading: Mapping[str, tuple[int, ...]],
     without: Sequence[str] = (),
 ) -> tuple[np.ndarray | None, ...]:
-    """``draw`` for a parsed declaration, with every length given."""
+    """Do what ``draw`` does for a parsed declaration, with every length given."""
     return tuple(
         None
         if spec.name in without
@@ -98,12 +103,15 @@ def draw_like(
     most: Mapping[str, int] | None = None,
     lengths: Mapping[str, int] | None = None,
 ) -> tuple[np.ndarray | None, ...]:
-    """Inputs with other leading axes, and with the letters' lengths of those given: at most ``most``, or in their
-    place ``lengths``."""
+    """Draw inputs with other leading axes, and otherwise the lengths of the given
+    inputs.
+
+    ``most`` limits the length of a letter, and ``lengths`` replaces it.
+    """
     given = dict(zip((spec.name for spec in shapes.inputs), inputs, strict=False))
-    found = shapes.bind(given)
+    bound = shapes.bind(given)
     all_lengths = {
-        letter: found[letter] for letter in shapes.letters if letter in found
+        letter: bound[letter] for letter in shapes.letters if letter in bound
     }
     if most:
         all_lengths = {
@@ -119,12 +127,14 @@ def draw_like(
 
 
 def options_for(op: object) -> dict[str, Any]:
-    """The options to check the operation with when none are given: its first example."""
+    """Return the options with which the operation is checked by default: its first
+    example."""
     return dict(_examples(op)[0])
 
 
 def missing_options(op: object) -> str | None:
-    """Why ``cases`` cannot call forward, and where to add what it needs, or None."""
+    """Return why ``cases`` cannot call forward, and where to add what is missing, or
+    None."""
     op = load(op)
     parameters = inspect.signature(op.forward).parameters.values()
     needed = [
@@ -146,14 +156,15 @@ def _examples(op: object) -> tuple[dict[str, Any], ...]:
 
 
 def fitting(op: object, lengths: Mapping[str, int]) -> dict[str, int]:
-    """The lengths, rounded up to the operation's ``MULTIPLES``."""
+    """Round the lengths up to the operation's ``MULTIPLES``."""
     return rounded_up(lengths, getattr(load(op), "MULTIPLES", {}))
 
 
 def rounded_up(
     lengths: Mapping[str, int], multiples: Mapping[str, int]
 ) -> dict[str, int]:
-    """The lengths, each rounded up to a multiple of its number where it has one."""
+    """Round each length up to a multiple of its number in ``multiples``, if it has
+    one."""
     return {
         letter: -(-length // (k := multiples.get(letter, 1))) * k
         for letter, length in lengths.items()
@@ -161,7 +172,8 @@ def rounded_up(
 
 
 def leaving_out(op: object, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """The optional inputs to leave out where ``names`` are, and the options with which forward then runs."""
+    """Return the optional inputs to leave out together with ``names``, and the options
+    with which forward then runs."""
     without, options = list(names), options_for(op)
     for name, (others, instead) in getattr(load(op), "LEFT_OUT", {}).items():
         if name in names:
@@ -173,9 +185,12 @@ def leaving_out(op: object, names: Sequence[str]) -> tuple[list[str], dict[str, 
 def cases(
     op: object, rng: np.random.Generator
 ) -> Iterator[tuple[tuple[np.ndarray | None, ...], dict[str, Any]]]:
-    """Inputs and options that between them reach each line of a backward: leading axes of every kind, each
-    optional input present and absent, other values of options, numbers of 16 bits, and large ones. Raises TypeError
-    when forward needs an option for which the operation has no example."""
+    """Yield inputs and options that together reach each line of a backward.
+
+    They have leading axes of every kind, each optional input present and absent, other
+    values of the options, half precision, and large numbers. Raises TypeError if
+    forward needs an option for which the operation has no example.
+    """
     op = load(op)
     if reason := missing_options(op):
         raise TypeError(reason)
@@ -208,7 +223,7 @@ def cases(
         for letter, length in _lengths(shapes).items()
     }
     yield (
-        tuple(map(_in_16_bits, draw(op, rng, lengths=lengths, leading=leading))),
+        tuple(map(_in_half_precision, draw(op, rng, lengths=lengths, leading=leading))),
         options_for(op),
     )
     yield _wide(draw(op, rng, leading=leading)), options_for(op)
@@ -244,7 +259,7 @@ def _shape(
     ]
     shape = [length for part in parts for length in part]
     if spec.broadcast and len(shape) < 6:
-        # Every second length is 1, the last excepted; leading ones are left out.
+        # Every second length is 1, except the last; leading lengths of 1 are left out.
         for at in range(len(shape) - 2 - len(shape) % 2, -1, -2):
             shape[at] = 1
         while len(shape) > 1 and shape[0] == 1:
@@ -253,8 +268,8 @@ def _shape(
 
 
 def _with_zeros(inputs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-    """The inputs, the first two of which have rows 0 whose every part has the product 0, and rows 1 of which the first
-    part has."""
+    """Return q and k with zeros placed so that in row 0 every factor's dot product is
+    0, and in row 1 the first factor's; the other inputs are unchanged."""
     q, k, *others = inputs
     q[..., 0, 0::2] = k[..., 0, 1::2] = 0
     q[..., 1, 0] = k[..., 1, 1] = 0
@@ -262,14 +277,14 @@ def _with_zeros(inputs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
 
 
 def _wide(inputs: tuple[np.ndarray | None, ...]) -> tuple[np.ndarray | None, ...]:
-    """The inputs, the first floating one ``WIDE`` times as large."""
+    """Return the inputs, the first floating-point one ``WIDE`` times as large."""
     first = next(
         at for at, value in enumerate(inputs) if np.issubdtype(value.dtype, np.floating)
     )
     return (*inputs[:first], WIDE * inputs[first], *inputs[first + 1 :])
 
 
-def _in_16_bits(values: np.ndarray | None) -> np.ndarray | None:
+def _in_half_precision(values: np.ndarray | None) -> np.ndarray | None:
     if values is None or not np.issubdtype(values.dtype, np.floating):
         return values
     return values.astype(np.float16)

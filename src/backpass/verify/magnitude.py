@@ -1,4 +1,4 @@
-"""How large an array's elements are, and how far two arrays are apart, without more temporary arrays than needed."""
+"""Measure the size of arrays and their differences, with few temporary arrays."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import numpy as np
 
 
 def largest(x: np.ndarray) -> float:
-    """The largest absolute value among the finite elements; 0 if there are none."""
-    most = float(
-        max(x.max(initial=0.0), -x.min(initial=0.0))
-    )  # |x| would be a second array as large as x
+    """Return the largest absolute value of the finite elements; 0 if there are none."""
+    # |x| would be a second array as large as x.
+    most = float(max(x.max(initial=0.0), -x.min(initial=0.0)))
     return most if np.isfinite(most) else largest(x[np.isfinite(x)])
 
 
 def farthest(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest absolute difference of two arrays of finite numbers; infinite if it overflows."""
+    """Return the largest absolute difference of two arrays of finite numbers.
+
+    It is infinite if the difference overflows.
+    """
     apart = np.asarray(one - other)
     return float(np.abs(apart, out=apart).max(initial=0.0))
 
 
 def within(one: np.ndarray, other: np.ndarray, allowed: float) -> bool:
-    """Whether no two corresponding elements differ by more than ``allowed``; equal infinities agree, and NaN with NaN."""
+    """Whether no two corresponding elements differ by more than ``allowed``.
+
+    Equal infinities agree, and so do two NaN.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         apart = farthest(one, other)
     if np.isfinite(apart):

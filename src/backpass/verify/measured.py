@@ -1,6 +1,7 @@
-"""Measures the precision in which a function computes, which may be lower than its output's dtype.
+"""Measure the precision in which a function computes.
 
-``f(x.float()).to(x.dtype)``, the form of most kernels, takes and returns float64 with the accuracy of float32.
+It may be lower than the output's dtype: ``f(x.float()).to(x.dtype)``, the form of most
+kernels, takes and returns float64 with the accuracy of float32.
 """
 
 from __future__ import annotations
@@ -11,25 +12,25 @@ import numpy as np
 
 from backpass.verify.convert import EPSILON
 
-# Relative steps of the inputs. Float32 resolves 2^-24 of a number. Over the longest a float64 function of conditioning 1
-# is a parabola up to 2^-58; over the shorter one the rest is 64 times less, and float32 rounds as before.
+# Relative steps of the inputs. Float32 resolves 2^-24 of a number. Over the longest
+# step, a float64 function of condition number 1 is a parabola to within 2^-58. Over the
+# shorter one the remainder is 64 times smaller, while float32 rounds as before.
 STEP = 2.0**-17
 SHORTER = STEP / 4
-TINIER = (
-    2.0**-32
-)  # seldom carries a float32 number to the next one, and most float64 numbers past many
-# Where y is computed along a step: at equal distances float32 could round by the same amount each time.
+# A step that seldom reaches the next float32 number, but passes many float64 numbers.
+TINIER = 2.0**-32
+# The points of a step at which y is computed. At equal distances, float32 could round
+# by the same amount each time.
 POINTS = np.array([0, 0.13, 0.31, 0.56, 0.79, 1])
-PARABOLAS = np.linalg.qr(np.vander(POINTS, 3))[
-    0
-]  # an orthonormal basis of their values there
-ROUGH = (
-    2.0**-40
-)  # of y: float32 rounds y by 2^-25, or by less where a small part of it is computed in float32
-DRAWS = 2  # of directions: y has to be rough in each
+# An orthonormal basis of the values of parabolas at these points.
+PARABOLAS = np.linalg.qr(np.vander(POINTS, 3))[0]
+# Relative to y. Float32 rounds y by 2^-25, or by less if a small part of y is in
+# float32.
+ROUGH = 2.0**-40
+DRAWS = 2  # directions in each of which y has to be rough
 ENOUGH = 1000  # elements of y that are examined digit by digit
-FEW = 8  # with fewer elements, each counts
-MANY = 1 << 16  # elements examined at most
+FEW = 8  # with fewer elements, none is ignored
+MANY = 1 << 16  # elements whose roughness is examined, at most
 
 
 def computed_precision(
@@ -38,16 +39,18 @@ def computed_precision(
     y: np.ndarray,
     rng: np.random.Generator,
 ) -> str:
-    """``float64``, or the coarser type in which ``forward`` computes when it is given float64; ``y`` is what it returns
-    for the ``values``.
+    """Return the dtype in which ``forward`` computes when it is given float64.
 
-    Two signs betray it. The outputs hold no more digits than the coarser type has, though the inputs do. Or they are
-    rough: over steps so small that a float64 function is a straight line, they move in jumps, as where one factor of y
-    was computed in float32.
+    ``y`` is what it returns for the ``values``. There are two signs of a coarser dtype
+    than float64. The outputs have no more digits than that dtype, although the inputs
+    have. Or the outputs are rough: over steps so small that a float64 function is a
+    parabola, they move in jumps, for example because one factor of y was computed in
+    float32.
     """
     with np.errstate(all="ignore"):
         for _ in range(DRAWS):
-            # All away from 0, so that means and sums move as far as their terms.
+            # All elements move away from 0, so that sums and means move as far as their
+            # terms.
             directions = [
                 rng.random(v.shape) * _size(v) * np.where(v < 0, -1, 1) for v in values
             ]
@@ -63,8 +66,9 @@ def computed_precision(
             for precision in ("bfloat16", "float16", "float32"):
                 if _holds_no_more_than(ys[-1], precision):
                     return precision
-            # A curve is straighter over shorter steps. Ill-conditioned float64, or a forward that is not
-            # deterministic, is as rough over any step.
+            # A curve is straighter over shorter steps. An ill-conditioned float64
+            # function, or a forward that is not deterministic, is as rough over any
+            # step.
             rough = _roughness(y, ys)
             if rough <= ROUGH or _roughness(y, along(SHORTER)) < rough / 16:
                 return "float64"
@@ -74,13 +78,18 @@ def computed_precision(
 
 
 def _size(x: np.ndarray) -> np.ndarray:
-    """The scale of each number's step: its size or, where it is 0, that of the largest, or 1."""
+    """Return the scale of each number's step: its absolute value or, where it is 0, the
+    largest one, or 1."""
     size = np.abs(x)
     return np.where(size == 0, size[np.isfinite(size)].max(initial=0.0) or 1.0, size)
 
 
 def _holds_no_more_than(y: np.ndarray, precision: str) -> bool:
-    """Whether that type can represent y, and the smallest numbers use all its digits, unlike those of a grid."""
+    """Whether that dtype can represent y exactly, and small elements use all its
+    digits.
+
+    The small elements of a grid, such as multiples of 1/8, do not.
+    """
     y = y.ravel()[:: max(1, y.size // ENOUGH)]
     y = np.sort(np.abs(y[np.isfinite(y) & (y != 0)]))
     bits = {"bfloat16": 8, "float16": 11, "float32": 24}[precision]
@@ -104,11 +113,12 @@ def _digits_fit(y: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _roughness(y: np.ndarray, following: list[np.ndarray]) -> float:
-    """How far y and the values that follow it along a step are from a parabola: the root mean square over y's largest; 0
-    if rounding is not the cause.
+    """Return how far y and the values that follow it along a step are from a parabola.
 
-    All steps go to one side, so that a kink at the inputs does not count; a kink on the way shows at few elements, and
-    the roughest do not count either.
+    This is the root mean square of the distances over y's largest element; 0 if
+    rounding is not their cause. All steps go to one side, so that a kink at the inputs
+    does not count. A kink on the way shows at few elements, and the roughest are
+    ignored.
     """
     if any(value.shape != y.shape for value in following):
         return 0.0
@@ -121,9 +131,7 @@ def _roughness(y: np.ndarray, following: list[np.ndarray]) -> float:
     known = np.isfinite(off).all(axis=0)
     size = np.abs(first[known]).max(initial=0.0)
     off = np.sort(np.abs(off[:, known]).max(axis=0))
-    if (
-        size == 0 or off[-1] > EPSILON["bfloat16"] * size
-    ):  # a jump, such as a rounding's own
+    if size == 0 or off[-1] > EPSILON["bfloat16"] * size:  # a jump, such as round's
         return 0.0
     few = 0 if off.size < FEW else 1 + off.size // ENOUGH
     return float(np.sqrt(np.mean((off[: off.size - few] / size) ** 2)))

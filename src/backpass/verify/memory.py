@@ -1,6 +1,7 @@
-"""The memory layout of arrays must not matter: strided arrays and a second call give the same gradients.
+"""Check that memory does not matter: the layout of arrays, and buffers that are reused.
 
-NumPy ensures this for a backward written in NumPy. A kernel, which addresses memory itself, and a backward that
+Strided arrays and a second call must give the same gradients. NumPy ensures this for a
+backward written in NumPy. A kernel, which addresses memory itself, and a backward that
 reuses a buffer have to ensure it themselves.
 """
 
@@ -27,17 +28,16 @@ from backpass.verify.drawing import VARYING, generator
 from backpass.verify.magnitude import largest, within
 
 REPEATS = 4
-MOVES, TIMES = (
-    2,
-    4,
-)  # how often inputs are moved to measure rounding, and how many times that is allowed
-UNITS = (
-    32  # in the last place: a different order in memory may change the order of a sum
-)
+MOVES = 2  # how often inputs are moved to measure the effect of rounding
+TIMES = 4  # how many times that effect is allowed
+UNITS = 32  # in the last place; a different layout may change the order of a sum
 
 
 class Run:
-    """Forward and backward once, on the inputs as they were given, for the case's cotangent unless another is given."""
+    """One forward and one backward on the inputs as they were given.
+
+    The cotangent is ``dy``, by default the case's.
+    """
 
     def __init__(self, case: Case, dy: np.ndarray | None = None):
         self.case = case
@@ -47,26 +47,29 @@ class Run:
 
     @cached_property
     def gradients(self) -> dict[int, Array | None]:
-        """Backward's results by position of the input, for every input for which it returns a gradient or None."""
+        """The gradients that backward returns, by position of the input. Some may be
+        None."""
         return self.case.by_position(
             self.case.subject.backward(self.dy, self.saved), every=True
         )
 
     @property
     def unit(self) -> float:
-        """The spacing of numbers at 1, in the coarsest of the arrays' dtypes."""
+        """The machine epsilon of the coarsest of the arrays' dtypes."""
         return epsilon(self.y, *(value for value in self.inputs if is_floating(value)))
 
     @property
     def coarsest(self) -> float:
-        """The same, in the precision in which forward computes if that is coarser."""
+        """The machine epsilon of the precision in which forward computes, if it is
+        larger than ``unit``; otherwise ``unit``."""
         return max(self.unit, EPSILON[self.case.computes_in])
 
     @cached_property
     def noise(self) -> dict[int | str, float]:
-        """The changes of y and of the gradients when each input moves by one such unit."""
+        """The largest changes of y and of the gradients when each input moves by up to
+        ``coarsest``, relative to its size."""
         rng = generator(self.case.seed, VARYING)
-        found: dict[int | str, float] = {}
+        noise: dict[int | str, float] = {}
         for _ in range(MOVES):
             moved = tuple(
                 to_kind_of(
@@ -87,34 +90,44 @@ class Run:
             for key, (one, other) in pairs.items():
                 if one is not None and one.shape == other.shape:
                     change = np.abs(to_numpy(one) - to_numpy(other))
-                    found[key] = max(
-                        found.get(key, 0.0),
+                    noise[key] = max(
+                        noise.get(key, 0.0),
                         float(np.nan_to_num(change).max(initial=0.0)),
                     )
-        return found
+        return noise
 
     def backward(self, dy: Array, saved: Any) -> dict[int, np.ndarray | None]:
-        """The gradients of a further call, in float64."""
+        """Call backward again and return the gradients in float64."""
         return self.case.by_input(self.case.subject.backward(dy, saved))
 
 
 def another_call(done: Run) -> Iterator[str]:
-    """A second backward with the same dy must return the same gradients; one with a different dy must not change them."""
+    """Yield a fault if a further call of backward matters.
+
+    A second call with the same dy must return the same gradients. A call with a
+    different dy must not change gradients that were already returned.
+    """
     case = done.case
     first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
     again = done.backward(to_kind_of(done.y, case.dy), done.saved)
     for at in unequal(done, again, first):
-        yield f"{case.quantity(at)} changes when backward is called a second time with the same dy"
+        yield (
+            f"{case.quantity(at)} changes when backward is called a second time with the "
+            "same dy"
+        )
     done.backward(to_kind_of(done.y, -case.dy), done.saved)
     for at in unequal(done, {at: to_numpy(done.gradients[at]) for at in first}, first):
-        yield f"{case.quantity(at)}, already returned, changes when backward is called with a different dy"
+        yield (
+            f"{case.quantity(at)}, already returned, changes when backward is called with "
+            "a different dy"
+        )
 
 
 def other_strides(done: Run) -> Iterator[str]:
-    """Inputs and cotangents that are not contiguous must give the same numbers.
+    """Yield a fault if inputs or cotangents that are not contiguous change a result.
 
-    A forward may refuse such inputs; a backward has to accept whatever dy the network computes. If identical calls
-    already differ, that is reported instead.
+    A forward may reject such inputs. A backward has to accept whatever dy the network
+    computes. If identical calls already differ, that is reported instead.
     """
     faults = list(_with_other_strides(done))
     if faults and (differ := _not_deterministic(done)):
@@ -126,21 +139,22 @@ def other_strides(done: Run) -> Iterator[str]:
 
 
 def _not_deterministic(done: Run) -> list[str]:
-    """The quantities that differ when everything is repeated with the same contiguous arrays."""
-    found: dict[str, None] = {}
+    """Return the quantities that differ between calls with the same contiguous
+    arrays."""
+    differ: dict[str, None] = {}
     first = {at: to_numpy(done.gradients[at]) for at in done.case.differentiable}
     for _ in range(REPEATS):
         again = Run(done.case)
         if not _equal(done, "y", to_numpy(again.y), to_numpy(done.y)):
-            found["y"] = None
+            differ["y"] = None
         try:
             gradients = again.backward(again.dy, again.saved)
         except Exception:
             continue
-        found |= dict.fromkeys(
+        differ |= dict.fromkeys(
             done.case.quantity(at) for at in unequal(done, gradients, first)
         )
-    return list(found)
+    return list(differ)
 
 
 def _with_other_strides(done: Run) -> Iterator[str]:
@@ -180,7 +194,8 @@ def _with_other_strides(done: Run) -> Iterator[str]:
 
 
 def spread(value: Array) -> Array:
-    """The same numbers with gaps between neighbours and between rows."""
+    """Return the same numbers with gaps in memory between neighbours and between
+    rows."""
     if value.ndim == 0:
         return value
     shape = (*(length + 1 for length in value.shape[:-1]), 2 * value.shape[-1] + 2)
@@ -191,7 +206,8 @@ def spread(value: Array) -> Array:
 
 
 def permuted(value: Array) -> Array:
-    """The same numbers without gaps and with axis 1 (axis 0 of a matrix) innermost: the channels-last layout."""
+    """Return the same numbers in the channels-last layout: without gaps, and with axis
+    1 (axis 0 of a matrix) innermost."""
     axis = 1 if value.ndim > 2 else 0
     inner = [*(other for other in range(value.ndim) if other != axis), axis]
     back = [inner.index(other) for other in range(value.ndim)]
@@ -201,10 +217,12 @@ def permuted(value: Array) -> Array:
 
 
 def expanded(value: Array) -> Array:
-    """An array of the same shape that repeats the first slice along axis 0, with a stride of 0.
+    """Return an array of the same shape that repeats the first slice along axis 0, with
+    a stride of 0.
 
-    It lies at the start of a buffer as large as a contiguous array of that shape, so that code which ignores the
-    stride reads wrong numbers and not memory outside the buffer.
+    The slice lies at the start of a buffer as large as a contiguous array of that
+    shape. Code that ignores the stride then reads wrong numbers, but no memory outside
+    the buffer.
     """
     first = value[:1]
     count = int(np.prod(first.shape))
@@ -219,7 +237,8 @@ def expanded(value: Array) -> Array:
 
 
 def _filled(shape: tuple[int, ...], like: Array) -> Array:
-    """An array of NaN, which shows in any result that reads it; of 0 for integers."""
+    """Return an array of NaN, which shows in any result that reads it; of 0 for
+    integers."""
     fill = float("nan") if is_floating(like) else 0
     if is_torch(like):
         return like.new_full(shape, fill)
@@ -239,7 +258,7 @@ def _compared(
 
 
 def unequal(done: Run, got: dict, expected: dict) -> list[int]:
-    """Positions of the gradients that differ by more than rounding."""
+    """Return the positions of the gradients that differ by more than rounding."""
     return [
         at
         for at in expected
@@ -254,8 +273,12 @@ def _equal(
     expected: np.ndarray | None,
     scale: float = 0.0,
 ) -> bool:
-    """Whether the two agree to rounding: a few units of the largest element or, if larger, of ``scale``; in an
-    ill-conditioned computation, a few times what such a unit in the inputs changes."""
+    """Whether the two agree to rounding.
+
+    Allowed are a few units of the largest element or, if it is larger, of ``scale``. In
+    an ill-conditioned computation, a few times the change is allowed that one unit in
+    the inputs causes.
+    """
     if got is None or expected is None:
         return got is expected
     if got.shape != expected.shape:

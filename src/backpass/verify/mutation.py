@@ -1,7 +1,9 @@
-"""Single changes to the source of a function: signs, factors, axes, sums, operands, returned values.
+"""Change the source of a function in one place at a time.
 
-A check is worth what it catches: ``mutants(backward)`` yields each changed version, and each must make the
-checks fail. Code that only validates (calls of ``check_…``), names the library or sets a dtype is not changed.
+The changes are of signs, factors, axes, sums, operands, and returned values. A check is
+worth what it catches: ``mutants(backward)`` yields each changed version, and each must
+make the checks fail. Code that only validates (calls of ``check_…``), names the library
+or sets a dtype is not changed.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 PLUMBING = ("check_inputs", "check_cotangent", "check_saved", "namespace")
-CASTS = ("widened", "as_type_of")  # of these stays what is round the first argument
+CASTS = ("widened", "as_type_of")  # only the first argument of these calls is changed
 OPPOSITE = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
@@ -34,8 +36,11 @@ REDUCTIONS = {"sum": ("mean", "max"), "mean": ("sum",), "max": ("min",)}
 
 
 class Mutant(NamedTuple):
-    """One change: the statement it is in, on one line however it is formatted, its line counted from the function's
-    first, and the change itself."""
+    """One change.
+
+    ``line`` is the first line of its statement, as ``ast.unparse`` writes it.
+    ``number`` is its line in the function, of which the first is 1.
+    """
 
     line: str
     change: str
@@ -48,8 +53,11 @@ def mutants(
     chosen: Callable[[ast.AST], bool] = lambda node: True,
     exchanged: Callable[[str, str], bool] = lambda name, other: True,
 ) -> Iterator[Mutant]:
-    """Every single change of the function, each once; of what is ``chosen`` and lies within, if not of all. In the place
-    of a name stands every other with which it is ``exchanged``."""
+    """Yield every single change of the function, each once.
+
+    Only nodes for which ``chosen`` is true, and what they contain, are changed. A
+    name is replaced by each other name for which ``exchanged(name, other)`` is true.
+    """
     source = textwrap.dedent(inspect.getsource(function))
     original = ast.parse(source)
     seen = {ast.unparse(original)}
@@ -71,17 +79,18 @@ def mutants(
 
 
 def _statements(tree: ast.Module) -> dict[int, str]:
-    """By the id of a node the statement that it stands in, without the statements within."""
-    found = {}
+    """Return the innermost statement of each node, by the node's id: its first line."""
+    lines = {}
     for statement in ast.walk(tree):
         if isinstance(statement, ast.stmt):
             line = ast.unparse(statement).splitlines()[0]
-            found |= {id(node): line for node in ast.walk(statement)}
-    return found
+            lines |= {id(node): line for node in ast.walk(statement)}
+    return lines
 
 
 def reached(module: ModuleType, name: str) -> dict[str, FunctionType]:
-    """The functions of ``module`` that the one called ``name`` calls, however indirectly; itself included."""
+    """Return the functions of ``module`` that the function ``name`` calls, directly or
+    indirectly, and the function itself."""
     found: dict[str, FunctionType] = {}
     wanted = [name]
     while wanted:
@@ -97,7 +106,10 @@ def reached(module: ModuleType, name: str) -> dict[str, FunctionType]:
 
 
 def rebuilt(module: ModuleType, changes: Mapping[str, object]) -> dict[str, object]:
-    """The module's names, each of its functions calling the changed ones in place of its own."""
+    """Return the module's names after the changes.
+
+    Each function of the module calls the changed functions instead of its own.
+    """
     scope = {**vars(module), **changes}
     for name, value in vars(module).items():
         if (
@@ -115,7 +127,10 @@ def rebuilt(module: ModuleType, changes: Mapping[str, object]) -> dict[str, obje
 def compiled(
     mutant: Mutant, module: ModuleType, nonlocals: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """The names of ``module`` with one of its functions changed, which sees ``nonlocals`` too."""
+    """Return the names of ``module`` with one of its functions changed.
+
+    The changed function sees ``nonlocals`` too.
+    """
     (function,) = mutant.tree.body
     scope = rebuilt(module, {function.name: None})
     scope.update(nonlocals or {})
@@ -124,8 +139,11 @@ def compiled(
 
 
 def _mutable(tree: ast.Module, chosen: Callable[[ast.AST], bool]) -> set[int]:
-    """Positions, in ast.walk's order, of the nodes that may change: the statements of the body and what they
-    contain, less the docstring and plumbing."""
+    """Return the positions, in ast.walk's order, of the nodes that may change.
+
+    These are the statements of the body and what they contain, except the docstring and
+    plumbing.
+    """
     (function,) = tree.body
     body = [
         node
@@ -164,7 +182,8 @@ def _is_call_of(node: ast.AST, names: tuple[str, ...]) -> bool:
 
 
 def _replaced(tree: ast.Module, index: int, replacement: ast.AST) -> ast.Module:
-    """A copy of the tree with the node at ``index``, in ast.walk's order, replaced."""
+    """Return a copy of the tree with the node at ``index``, in ast.walk's order,
+    replaced."""
     tree = copy.deepcopy(tree)
     target = list(ast.walk(tree))[index]
     _put(_parent(tree, target), target, replacement)
@@ -172,7 +191,8 @@ def _replaced(tree: ast.Module, index: int, replacement: ast.AST) -> ast.Module:
 
 
 def _change(tree: ast.Module, index: int, replacement: ast.AST) -> str:
-    """The change in words; a bare name or number with the expression it stands in."""
+    """Describe the change as ``before → after``. A bare name or number is shown with
+    the expression that contains it."""
     tree = copy.deepcopy(tree)
     target = list(ast.walk(tree))[index]
     parent = _parent(tree, target)
@@ -202,7 +222,7 @@ def _put(parent: ast.AST, target: ast.AST, replacement: ast.AST) -> None:
 
 
 def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
-    """What may stand in a node's place."""
+    """Yield the replacements of a node."""
     match node:
         case ast.BinOp(left=left, op=op, right=right):
             yield left
@@ -260,7 +280,8 @@ def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _other_calls(call: ast.Call) -> Iterator[ast.expr]:
-    """Another reduction; the call dropped, an argument dropped, two arguments exchanged."""
+    """Yield a different reduction; the call or an argument dropped; two arguments
+    exchanged."""
     match call.func:
         case ast.Attribute(value=library, attr=name):
             for other in REDUCTIONS.get(name, ()):
@@ -281,7 +302,11 @@ def _other_calls(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _other_results(value: ast.expr) -> Iterator[ast.expr]:
-    """A returned value negated or doubled; of several, each in turn, and one in another's place."""
+    """Yield a returned value negated or doubled.
+
+    Of several values, change each in turn, replace it by each of the others, and
+    exchange two.
+    """
     if not isinstance(value, ast.Tuple):
         yield from _scaled(value)
         return
@@ -303,7 +328,8 @@ def _scaled(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _names_before(node: ast.Name, tree: ast.Module) -> list[str]:
-    """Arguments and variables set on the lines above; not the library, nor ``saved`` as a whole."""
+    """Return the arguments, and the variables set on the lines above, except ``xp`` and
+    ``saved``."""
     (function,) = tree.body
     names = [argument.arg for argument in function.args.args]
     for assigned in ast.walk(function):

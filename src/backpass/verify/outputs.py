@@ -1,7 +1,9 @@
-"""Several outputs joined into one vector, so that every method sees a single ``y``.
+"""Join several outputs into one vector, so that every method sees a single ``y``.
 
-With a cotangent for each output, the loss is the sum of their inner products, which equals the inner product of the
-two vectors. Outputs that are not floating-point arrays, such as indices, are left out; their cotangent is None.
+With a cotangent for each output, the loss is the sum of the outputs' inner products
+with their cotangents. That equals the inner product of the two joined vectors. Outputs
+that are not floating-point arrays, such as indices, are left out; their cotangent is
+None.
 """
 
 from __future__ import annotations
@@ -18,33 +20,37 @@ class Malformed(TypeError):
 
 
 class Several(NamedTuple):
-    """The saved object of a forward with several outputs, and where each output lies in the vector."""
+    """The saved object of a forward with several outputs, the outputs, and which of
+    them are joined in the vector."""
 
     saved: Any
     outputs: tuple[Array, ...]
     joined: tuple[bool, ...]
 
     def split(self, dy: Array) -> tuple[Array | None, ...]:
-        """The cotangent of each output, in that output's shape and dtype."""
-        found, start = [], 0
+        """Return the cotangent of each output, in that output's shape and dtype."""
+        cotangents: list[Array | None] = []
+        start = 0
         for output, joined in zip(self.outputs, self.joined, strict=True):
             if not joined:
-                found.append(None)
+                cotangents.append(None)
                 continue
             xp = namespace(output)
             stop = start + size_of(output.shape)
             part = xp.reshape(dy[start:stop], tuple(output.shape))
-            found.append(
+            cotangents.append(
                 part if part.dtype == output.dtype else xp.astype(part, output.dtype)
             )
             start = stop
-        return tuple(found)
+        return tuple(cotangents)
 
 
 def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None]:
-    """Several outputs as one vector, with their places in it; a single output unchanged, with None.
+    """Join several outputs into one vector; return it with a Several that splits it
+    again.
 
-    ``but`` holds the ids of outputs that have no gradient. Raises Malformed if no output is a floating-point array.
+    A single output is returned unchanged, with None. ``but`` holds the ids of outputs
+    that have no gradient. Raises Malformed if no output is a floating-point array.
     """
     if not isinstance(y, (tuple, list)):
         return y, None
@@ -57,7 +63,8 @@ def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None
             ", ".join(type(output).__name__ for output in outputs) or "an empty tuple"
         )
         raise Malformed(
-            f"forward: expected at least one floating-point array among the outputs; got {kinds}"
+            "forward: expected at least one floating-point array among the outputs; "
+            f"got {kinds}"
         )
     parts = [output for output, kept in zip(outputs, joined, strict=True) if kept]
     xp = namespace(*parts)
@@ -66,7 +73,8 @@ def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None
 
 
 def _has_gradient(output: object) -> bool:
-    """Whether it is a floating-point array. Complex ones count, because the complex step returns them."""
+    """Whether ``output`` is a floating-point array. Complex arrays count, because the
+    complex step returns them."""
     if not is_array(output):
         return False
     return namespace(output).isdtype(

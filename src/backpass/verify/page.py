@@ -1,7 +1,8 @@
-"""A report on a page: one line that opens into a table if everything passed, and the open table otherwise.
+"""Show a report on a page.
 
-A line of the table is a method, a column a quantity. What several cells have in common, how they were measured and why,
-stands once below it.
+If everything passed, it is one line that opens into a table; otherwise the table is
+open. Its rows are methods and its columns quantities. How the numbers were measured,
+and why, is written once below the table for all cells that share it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from backpass import table
 if TYPE_CHECKING:
     from backpass.verify.report import Report, Row
 
-WHOLE = ("", "all")  # quantities of a row about everything
+WHOLE = ("", "all")  # the quantity of a row that is about all quantities
 _LEFT = "text-align: left; vertical-align: top; white-space: nowrap"
 
 
 def report_html(report: Report) -> str:
-    """The report as HTML."""
+    """Return the report as HTML."""
     mark = "✓" if report.passed else "✗"
     shown = "" if report.passed else " open"
     found = "".join(
@@ -38,7 +39,7 @@ def report_html(report: Report) -> str:
 
 
 def summary(report: Report) -> str:
-    """``11 passed, 1 not run; the largest error is 0.15 of its tolerance``."""
+    """Return ``11 passed, 1 not run; the largest error is 0.15 of its tolerance``."""
     shares = [
         row.error / row.tolerance
         for row in report.rows
@@ -62,8 +63,11 @@ def _table(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[tuple[str, dict[str, Row]]]:
-    """Each method with its rows by quantity. A row about everything has a line of its own, and so has a quantity that a
-    method judged again."""
+    """Yield the lines of the table: a method, and its rows by quantity.
+
+    A row about all quantities has its own line, and so has a quantity that a method
+    judged a second time.
+    """
     lines: list[tuple[str, dict[str, Row]]] = []
     for row in report.rows:
         taken = (*WHOLE, row.quantity)
@@ -80,7 +84,7 @@ def _lines(report: Report) -> Iterator[tuple[str, dict[str, Row]]]:
 
 
 def _cells(rows: dict[str, Row], quantities: list[str]) -> list[table.Cell]:
-    """The cells of one line; a row about everything has one cell."""
+    """Return the cells of one line. A row about all quantities has one cell."""
     if whole := next((rows[name] for name in WHOLE if name in rows), None):
         return [_cell(whole, f' colspan="{max(1, len(quantities))}"')]
     return [_cell(rows[name]) if name in rows else _text("") for name in quantities]
@@ -91,7 +95,8 @@ def _text(words: str) -> table.Cell:
 
 
 def _cell(row: Row, span: str = "") -> table.Cell:
-    """``✓ 2.1e-11`` and, smaller, the tolerance; in words if the row did not pass."""
+    """Return ``✓ 2.1e-11`` and the tolerance in small print, with the verdict in words
+    if the row did not pass."""
     kind = row.verdict.lower().replace(" ", "-")
     verdict = row.mark if row.verdict == "passed" else f"{row.mark} {row.verdict}"
     verdict = f"<strong>{verdict}</strong>" if row.verdict == "FAILED" else verdict
@@ -108,7 +113,7 @@ def _cell(row: Row, span: str = "") -> table.Cell:
 
 
 def _notes(report: Report) -> str:
-    """How each was measured, or why it was not; once for all to which it applies."""
+    """Return how the rows were measured, or why not, each sentence once."""
     notes: dict[str, dict[str, list[str]]] = {}
     for row in report.rows:
         if said := row.cells()[-1]:

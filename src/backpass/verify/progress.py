@@ -1,4 +1,7 @@
-"""Shows on standard error, if it is a terminal, what a check is doing that takes longer than two seconds."""
+"""Show on standard error what a check is doing, if it takes longer than two seconds.
+
+Nothing is shown if standard error is not a terminal.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ PATIENCE = 2.0  # seconds before the first line and between updates
 
 
 class Progress:
-    """While open, rewrites one line. Prints nothing if standard error is not a terminal or the check is quick."""
+    """A context manager that rewrites one line while it is open."""
 
     def __init__(self, name: str):
         self.name = name

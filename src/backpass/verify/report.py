@@ -1,4 +1,7 @@
-"""The table of a check: one row for each method and quantity, in a terminal and in a notebook."""
+"""Show the result of a check as a table, in a terminal and in a notebook.
+
+It has one row for each method and quantity.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +19,28 @@ from backpass import table as tables
 from backpass import terminal
 from backpass.verify.page import report_html
 
-PASSED, FAILED, COULD_NOT_RUN, VACUOUS, NOT_RUN = (
-    "passed",
-    "FAILED",
-    "could not run",
-    "vacuous",
-    "not run",
-)
+PASSED = "passed"
+FAILED = "FAILED"
+COULD_NOT_RUN = "could not run"
+VACUOUS = "vacuous"
+NOT_RUN = "not run"
 _MARKS = {PASSED: "✓", FAILED: "✗", COULD_NOT_RUN: "!", VACUOUS: "○", NOT_RUN: "–"}
 _HEADINGS = ("method", "quantity", "verdict", "error", "tolerance", "how")
 
 _WOULD_HELP = (
-    "no method that ran has a gradient to compare with. A forward that computes in float64 would provide one, "
-    "and so would a PyTorch function given as operator="
+    "no method that ran has a gradient to compare with. A forward that computes in "
+    "float64 would provide one, and so would a PyTorch function given as operator="
 )
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one method found about one quantity.
+    """The verdict of one method on one quantity.
 
-    ``error`` is the largest element's error over the largest reference element. ``how`` says how it was
-    measured and why the tolerance is what it is; ``reason`` says why the verdict is not "passed". ``note`` is
-    what a reader must know even about a row that passed, such as a tolerance of their own. ``exception`` is the
+    ``error`` is the largest absolute error divided by the largest absolute element of
+    the reference. ``how`` says how it was measured and why the tolerance is what it is;
+    ``reason`` says why the verdict is not "passed". ``note`` is what a reader must know
+    even about a row that passed, such as a tolerance of their own. ``exception`` is the
     exception that the code under test raised, if the verdict is "could not run".
     """
 
@@ -54,24 +56,29 @@ class Row:
 
     @property
     def mark(self) -> str:
-        """✓ passed, ✗ FAILED, ! could not run, ○ vacuous, – not run."""
+        """The verdict's mark: ✓ passed, ✗ FAILED, ! could not run, ○ vacuous, – not
+        run."""
         return _MARKS[self.verdict]
 
     @property
     def raised_at(self) -> str:
-        """``own.py:12, in backward``: the line of the user's code that raised; empty when there is none."""
+        """The line of the user's code that raised, as ``own.py:12, in backward``; or
+        ""."""
         return _place(self.exception) if self.exception else ""
 
     @property
     def remark(self) -> str:
-        """What a terminal prints besides the row's cells; the reason for a failure is printed below the table."""
+        """What a terminal prints besides the row's cells.
+
+        The reason for a failure is not included; it is printed below the table.
+        """
         said = {FAILED: self.how, VACUOUS: self.reason, NOT_RUN: self.reason}.get(
             self.verdict, ""
         )
         return "; ".join(filter(None, (said, self.note)))
 
     def to_dict(self) -> dict[str, str | float | None]:
-        """The row as plain data; see ``Report.to_dict``."""
+        """Return the row as plain data; see ``Report.to_dict``."""
         plain = {
             name: getattr(self, name) for name in ("method", "quantity", "verdict")
         }
@@ -82,7 +89,7 @@ class Row:
         return plain
 
     def cells(self) -> tuple[str, ...]:
-        """The row as text, in the order of the table's headings."""
+        """Return the row as text, in the order of the table's headings."""
         verdict = f"{self.mark} {self.verdict}"
         said = (
             self.reason
@@ -101,7 +108,8 @@ class Row:
 
 
 class VerificationError(AssertionError):
-    """A backward did not pass. ``report`` is the report, and the message is its table."""
+    """Raised when a backward did not pass. ``report`` is the report; the message is its
+    table."""
 
     def __init__(self, report: Report):
         super().__init__(str(report))
@@ -110,7 +118,8 @@ class VerificationError(AssertionError):
 
 @dataclass(frozen=True)
 class Report:
-    """Every row of one check, and the gradients that had to be shown: ``("dx", "dw")``."""
+    """Every row of one check, and the gradients that it had to show, as ``("dx",
+    "dw")``."""
 
     name: str
     inputs: str
@@ -125,7 +134,8 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """A row passed for each gradient; no row failed, could not run or was vacuous."""
+        """Whether a row passed for each gradient, and no row failed, could not run or
+        was vacuous."""
         return not (
             self.unshown
             or self.failed
@@ -140,17 +150,18 @@ class Report:
         return tuple(gradient for gradient in self.gradients if gradient not in shown)
 
     def having(self, verdict: str) -> tuple[Row, ...]:
-        """The rows with that verdict."""
+        """Return the rows with that verdict."""
         return tuple(row for row in self.rows if row.verdict == verdict)
 
     def of(self, method: str) -> tuple[Row, ...]:
-        """The rows of one method."""
+        """Return the rows of one method."""
         return tuple(row for row in self.rows if row.method == method)
 
     def raise_unless_passed(self) -> Report:
         """Return the report if it passed; raise VerificationError otherwise.
 
-        Where code raised, the first exception is the error's ``__cause__``, so its traceback is shown.
+        If the code under test raised exceptions, the first one is the error's
+        ``__cause__``, so that its traceback is shown.
         """
         if self.passed:
             return self
@@ -161,19 +172,20 @@ class Report:
 
     @property
     def title(self) -> str:
-        """What was checked."""
+        """The name of what was checked, and its inputs."""
         return f"{self.name}: {self.inputs}"
 
     @property
     def summary(self) -> str:
-        """How many rows passed, failed, were vacuous, were not run."""
+        """How many rows have each verdict."""
         counts = ((len(self.having(verdict)), verdict) for verdict in _MARKS)
         return ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
 
     def findings(self) -> Iterator[tuple[str, str]]:
-        """Each fault once: its quantity and the methods that found it, and the sentence that describes it.
+        """Yield each fault once: where it is, and the sentence that describes it.
 
-        Methods that could not run come last, with the line of the user's code that raised.
+        "Where" is the quantity and the methods that found the fault. Methods that could
+        not run come last, with the line of the user's code that raised.
         """
         for _, where, what in self._found():
             yield where, what
@@ -187,10 +199,10 @@ class Report:
             yield mark, f"{quantity} ({', '.join(methods)})".lstrip(), reason
 
     def remarks(self) -> Iterator[tuple[str, str, str]]:
-        """The lines below the table: a mark, a heading, and the sentence."""
+        """Yield the lines below the table: a mark, a heading, and the sentence."""
         yield from self._found()
         if self.having(COULD_NOT_RUN) or any(not row.quantity for row in self.failed):
-            return  # why there is no reference has just been said
+            return  # the lines above say why there is no reference
         seen = {row.quantity for row in self.rows if row.verdict != NOT_RUN}
         if unseen := [gradient for gradient in self.unshown if gradient not in seen]:
             yield (
@@ -200,7 +212,10 @@ class Report:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, which JSON can hold; numbers that are not finite are "inf", "-inf" or "nan"."""
+        """Return the report as plain data for JSON.
+
+        Numbers that are not finite become "inf", "-inf" or "nan".
+        """
         return {
             "name": self.name,
             "inputs": self.inputs,
@@ -214,7 +229,7 @@ class Report:
         }
 
     def to_json(self, indent: int | None = 2) -> str:
-        """``to_dict`` as JSON, in ASCII."""
+        """Return ``to_dict`` as JSON, in ASCII."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def __str__(self) -> str:
@@ -223,9 +238,11 @@ class Report:
     __repr__ = __str__
 
     def text(self, width: int | None = None) -> str:
-        """The table for a terminal; no line is longer than ``width``, by default the terminal's (80 if unknown).
+        """Return the table for a terminal, in lines of at most ``width`` columns.
 
-        How a row was measured is printed only if it did not pass, and once if several rows share it.
+        The default is the terminal's width, or 80 if it is unknown. How a row was
+        measured is printed only if the row did not pass, and once if several rows share
+        it.
         """
         width = width or terminal.width()
         counts = Counter(row.remark for row in self.rows if row.remark)
@@ -242,7 +259,8 @@ class Report:
         )
 
     def _table(self, marks: dict[str, str], width: int) -> Iterator[str]:
-        """The rows between two rules, in columns if they fit; below a row, any remark that only it has."""
+        """Yield the rows between two rules, in columns if they fit. A remark that only
+        one row has is printed below that row."""
         table = [
             (*_HEADINGS[:-1], ""),
             *((*row.cells()[:-1], marks.get(row.remark, "")) for row in self.rows),
@@ -268,7 +286,8 @@ class Report:
 
 
 def _place(exception: BaseException) -> str:
-    """The innermost line outside this package: the user's own if there is one, otherwise a library's."""
+    """Return the innermost line outside this package: the user's own if there is one,
+    otherwise a library's."""
     package = Path(__file__).parents[1]
     frames = [
         frame
@@ -292,7 +311,8 @@ def _is_library(filename: str) -> bool:
 
 
 def file_shown(filename: str) -> str:
-    """The file as a reader would name it: relative to the current directory; "cell" in a notebook."""
+    """Return the file's name for a reader: relative to the current directory, or "cell"
+    in a notebook."""
     path = Path(filename)
     if any(part.startswith("ipykernel_") for part in path.parts):
         return "cell"
@@ -304,7 +324,7 @@ def file_shown(filename: str) -> str:
 
 
 def _plain(value: float | None) -> float | str | None:
-    """A number that JSON can represent, or its name."""
+    """Return a finite number as it is, and the name of any other."""
     if value is None:
         return None
     return float(value) if math.isfinite(value) else str(float(value))

@@ -1,7 +1,8 @@
-"""State left behind by earlier calls must not matter.
+"""Check that state left behind by earlier calls does not matter.
 
-Gradients must not change after a forward of other inputs or when an input is frozen, and must be right at the other
-inputs too. A model that uses a layer twice, or recomputes it, calls forward, forward, backward, backward.
+Gradients must not change after a forward with other inputs, or when an input is frozen,
+and they must be right at the other inputs too. A model that uses a layer twice, or
+recomputes it, calls forward, forward, backward, backward.
 """
 
 from __future__ import annotations
@@ -21,44 +22,51 @@ from backpass.verify.memory import Run, unequal
 from backpass.verify.methods.autograd import differentiate_forward
 from backpass.verify.methods.finite_difference import best_step, difference
 
-SEEN = 1e-7  # of a gradient's natural size; the least that a difference can tell from 0
-WRONG = 1e-3  # of the largest element; a gradient at other inputs with a larger error is wrong
+SEEN = 1e-7  # of a gradient's natural size: the least that a difference can tell from 0
+WRONG = 1e-3  # of the largest element: a larger error at other inputs is a fault
 
 
 def state_faults(done: Run) -> Iterator[str]:
-    """Each fault, in words."""
+    """Yield each fault, in words."""
     other = _other_inputs(done.case)
     yield from _after_other_inputs(done, other)
-    if (
-        max(size(array.shape) for array in done.case.arrays) <= LARGE
-    ):  # such a fault shows at a small size too
+    # Such a fault shows at a small size too.
+    if max(size(array.shape) for array in done.case.arrays) <= LARGE:
         yield from _at_other_inputs(done, other)
     yield from _frozen(done)
 
 
 def _after_other_inputs(done: Run, other: Case) -> Iterator[str]:
-    """A forward of other inputs in between must not change the gradients.
+    """Yield a fault if a forward with other inputs in between changes the gradients.
 
-    It does if backward uses state of the last forward, or if a forward reuses results of the first.
+    It does if backward uses state of the last forward, or if a forward reuses results
+    of the first.
     """
     case = done.case
     first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
     run = Run(case)
     try:
         case.subject.forward(*other.given())
-    except Exception:  # forward may refuse inputs that we chose
+    except Exception:  # forward may reject inputs that we chose
         return
     try:
         after = run.backward(run.dy, run.saved)
     except Exception as error:
-        yield f"backward fails when forward was called with other inputs in between: {first_line(error)}"
+        yield (
+            "backward fails when forward was called with other inputs in between: "
+            f"{first_line(error)}"
+        )
         return
     for at in unequal(done, after, first):
-        yield f"{case.quantity(at)} changes when forward is called with other inputs before backward"
+        yield (
+            f"{case.quantity(at)} changes when forward is called with other inputs before "
+            "backward"
+        )
 
 
 def _other_inputs(case: Case, change: float = 0.2) -> Case:
-    """The case with each differentiable input reversed and its elements scaled by random factors within ``change`` of 1."""
+    """Return the case with each differentiable input reversed and its elements scaled
+    by random factors within ``change`` of 1."""
     rng = generator(case.seed, VARYING)
 
     def changed(at: int, value: object) -> object:
@@ -81,12 +89,14 @@ def _other_inputs(case: Case, change: float = 0.2) -> Case:
 
 
 def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
-    """Gradients that are right at the first inputs and wrong at others, because they use state of the first call."""
+    """Yield a fault for each gradient that is right at the first inputs but wrong at
+    others, because it uses state of the first call."""
     try:
         wrong = _wrong(replace(other, declared=done.case.computes_in))
         first = _wrong(done.case) if wrong else {}
         if wrong.keys() - first.keys():
-            # The same numbers in reverse keep constraints on the inputs, such as rows that sum to 1.
+            # The same numbers in reverse keep constraints on the inputs, such as rows
+            # that sum to 1.
             same = _wrong(
                 replace(_other_inputs(done.case, 0.0), declared=done.case.computes_in)
             )
@@ -94,11 +104,15 @@ def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
     except Exception:  # other methods report errors and forwards that are too coarse
         return
     for at in wrong.keys() - first.keys():
-        yield f"{done.case.quantity(at)} is wrong at a second input, by {wrong[at]:.1g} of its largest element"
+        yield (
+            f"{done.case.quantity(at)} is wrong at a second input, by {wrong[at]:.1g} of "
+            "its largest element"
+        )
 
 
 def _wrong(case: Case) -> dict[int, float]:
-    """The errors of wrong gradients, against autograd or, if it cannot run, against one slope for each input."""
+    """Return the errors of wrong gradients, against autograd or, if it cannot run,
+    against one slope for each input."""
     case.require_float64()
     got = case.gradients
     if not np.isfinite(case.y).all():
@@ -141,7 +155,7 @@ def _unlike_slopes(case: Case, got: dict) -> dict[int, float]:
 
 
 def _frozen(done: Run) -> Iterator[str]:
-    """Freezing any one input must not change the gradients of the others."""
+    """Yield a fault if freezing one input changes the gradients of the others."""
     case = done.case
     if case.subject.frozen is None or len(case.differentiable) < 2:
         return
@@ -153,7 +167,7 @@ def _frozen(done: Run) -> Iterator[str]:
             run = Run(without, case.dy)
             got = run.backward(run.dy, run.saved)
         except Exception as error:
-            yield f"fails when {name} requires no gradient: {first_line(error)}"
+            yield f"fails when {name} does not require a gradient: {first_line(error)}"
             continue
         for at in unequal(done, got, {at: first[at] for at in without.differentiable}):
-            yield f"{case.quantity(at)} differs when {name} requires no gradient"
+            yield f"{case.quantity(at)} differs when {name} does not require a gradient"

@@ -1,4 +1,7 @@
-"""A uniform view of the object under test: an operation's module, the user's own object, or an autograd.Function."""
+"""Present the object under test uniformly.
+
+It may be an operation's module, the user's own object, or an autograd.Function.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,14 @@ from backpass.verify.outputs import Malformed, Several, join
 class Subject:
     """A forward and a backward with their names.
 
-    ``forward(*inputs)`` returns ``(y, saved)``, options bound, several outputs joined into one vector; ``backward(dy,
-    saved)`` returns what the object under test returns. ``plain_forward(*tensors)`` returns y alone, in operations
-    autograd can follow. ``frozen(name)`` is the same subject with one input that does not require a gradient,
-    if its backward can know that; ``stateless`` says that no call can leave state behind for the next.
+    ``forward(*inputs)`` returns ``(y, saved)``: options are bound, and several outputs
+    are joined into one vector. ``backward(dy, saved)`` returns what the object under
+    test returns. ``plain_forward(*tensors)`` returns y alone, computed by operations
+    that autograd can follow. ``frozen(name)`` is the same subject with one input that
+    does not require a gradient, if its backward can know that. ``stateless`` says that
+    no call can leave state behind for the next. ``stem`` is the name of the package's
+    operation that this is, which has a PyTorch reference and perhaps a kernel;
+    otherwise None.
     """
 
     name: str
@@ -41,12 +48,13 @@ class Subject:
     torch_only: bool = False
     stateless: bool = False
     frozen: Callable[[str], Subject] | None = None
-    stem: str | None = (
-        None  # the name of the package's operation that it is, which has an operator and a kernel; else None
-    )
+    stem: str | None = None
 
     def differentiable(self, inputs: Sequence[object]) -> list[int]:
-        """Positions of the inputs that get a gradient: floating-point arrays, constants apart."""
+        """Return the positions of the inputs that get a gradient.
+
+        These are the floating-point arrays that are not constants.
+        """
         return [
             at
             for at, value in enumerate(inputs)
@@ -55,7 +63,10 @@ class Subject:
 
 
 def load(op: object) -> object:
-    """An operation's module from its name; anything else is returned as it is. Raises LookupError."""
+    """Return an operation's module, given its name; return anything else as it is.
+
+    Raises LookupError if no operation has that name.
+    """
     if not isinstance(op, str):
         return op
     from backpass import ops
@@ -70,26 +81,33 @@ def subject(
     zero_gradients: Sequence[str] = (),
     constants: Sequence[str] = (),
 ) -> Subject:
-    """``op``, called with ``count`` inputs and ``options``, as a Subject; TypeError when it is none."""
+    """Return ``op`` as a Subject that is called with ``count`` inputs and ``options``.
+
+    Raises TypeError if ``op`` cannot be checked or called like that, and ValueError for
+    a name in ``zero_gradients`` or ``constants`` that no input has.
+    """
     op = load(op)
     if _is_autograd_function(op):
         return _from_autograd_function(op, count, options, zero_gradients, constants)
     for part in ("forward", "backward"):
         if not callable(getattr(op, part, None)):
             raise TypeError(
-                "op: expected the name of an operation, an object with forward and backward, or a "
-                f"torch.autograd.Function; got {_called(op)}, which has no {part}{_instead(op)}"
+                "op: expected the name of an operation, an object with forward and "
+                f"backward, or a torch.autograd.Function; got {_called(op)}, which has "
+                f"no {part}{_instead(op)}"
             )
     name = _called(op)
     if getattr(op, "__name__", "").startswith("backpass.kernels."):
         raise TypeError(
-            f"op: a kernel is compared with its operation, in float64: give {name!r} and methods=['kernel']"
+            "op: expected an operation, with which its kernel is compared; got the "
+            f"kernel: give {name!r} and methods=['kernel']"
         )
     text = getattr(op, "SHAPES", None)
     shapes = parse(text) if text else None
     if shapes and count > len(shapes.inputs):
         raise TypeError(
-            f"inputs: {name} takes {', '.join(map(str, shapes.inputs))}; got {count} arrays"
+            f"inputs: {name} takes {', '.join(map(str, shapes.inputs))}; "
+            f"got {count} arrays"
         )
     check_call(name, op.forward, len(shapes.inputs) if shapes else count, options)
 
@@ -97,7 +115,8 @@ def subject(
         returned = op.forward(*inputs, **options)
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise Malformed(
-                f"forward: expected it to return (y, saved); got {type(returned).__name__}"
+                "forward: expected it to return (y, saved); "
+                f"got {type(returned).__name__}"
             )
         y, several = join(returned[0])
         return (y, several._replace(saved=returned[1])) if several else returned
@@ -133,7 +152,8 @@ def subject(
 
 
 def _stem(name: str, declaration: str | None) -> str | None:
-    """The operation of this package with this name and the same declaration; a user's object may share only the name."""
+    """Return the name if it is that of an operation of this package with the same
+    declaration. A user's object may share only the name."""
     from backpass import ops
 
     return name if name in ops.STEMS and ops.load(name).SHAPES == declaration else None
@@ -154,7 +174,8 @@ def _from_autograd_function(
 ) -> Subject:
     if options:
         raise TypeError(
-            f"{op.__name__}.apply takes no named options; got {', '.join(options)}: give them in order"
+            f"options: {op.__name__}.apply takes no named options; "
+            f"got {', '.join(options)}: give their values as inputs, in order"
         )
     takes_context = op.setup_context is _base_function().setup_context
     check_call(
@@ -167,7 +188,7 @@ def _from_autograd_function(
     check_names("zero_gradients", zero_gradients, names)
     check_names("constants", constants, names)
     constant = frozenset((*getattr(op, "CONSTANTS", ()), *constants))
-    marks_dirty: list[bool] = []  # whether it does, once known
+    marks_dirty: list[bool] = []  # one element, as soon as it is known
 
     def forward(*inputs):
         leaves = [
@@ -188,17 +209,20 @@ def _from_autograd_function(
 
         y, leaves, several = saved
         wanted = [leaf for leaf in leaves if _requires_grad(leaf)]
-        if several:  # not through the vector, whose own backward would copy each output's cotangent
+        # Not through the vector: its backward would copy the cotangent of each output.
+        if several:
             kept = [
                 (output, one)
                 for output, one in zip(several.outputs, several.split(dy), strict=True)
                 if one is not None
             ]
             y, dy = (list(column) for column in zip(*kept, strict=True))
-        found = iter(
+        gradients = iter(
             torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
         )
-        return tuple(next(found) if _requires_grad(leaf) else None for leaf in leaves)
+        return tuple(
+            next(gradients) if _requires_grad(leaf) else None for leaf in leaves
+        )
 
     def plain_forward(*inputs):
         context = _Context()
@@ -225,7 +249,11 @@ def _from_autograd_function(
 
 
 def _applied(op: Any, leaves: list, marks_dirty: list[bool]) -> Any:
-    """``op.apply`` of the leaves; of copies if the Function writes over an input and marks it dirty, as no leaf may be."""
+    """Call ``op.apply`` with the leaves.
+
+    A Function that overwrites an input and marks it dirty gets copies, because autograd
+    does not allow that for a leaf.
+    """
     import torch
 
     if not marks_dirty:
@@ -261,7 +289,8 @@ def _base_function():
 
 
 class _Context:
-    """Stands in for autograd's context when a Function's forward runs by itself, for autograd to follow."""
+    """Replaces autograd's context where a Function's forward runs by itself, so that
+    autograd follows its operations."""
 
     needs_input_grad = (True,) * 64
 
@@ -280,7 +309,8 @@ class _Context:
 
 
 def _names(function: Callable, count: int) -> tuple[str, ...]:
-    """Names of the first ``count`` positional parameters; x1, x2, … where the signature has none."""
+    """Return the names of the first ``count`` positional parameters, or x1, x2, … where
+    the signature has none."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -294,7 +324,7 @@ def _names(function: Callable, count: int) -> tuple[str, ...]:
 
 
 def _instead(op: object) -> str:
-    """A hint for an object that cannot be checked but is often given: what to give instead."""
+    """Return a hint on what to give instead of an object that cannot be checked."""
     if _is_autograd_function(getattr(op, "__self__", None)):
         return f"; give the class itself, {op.__self__.__name__}, not its apply"
     if any(base.__module__.startswith("torch.nn.modules") for base in type(op).__mro__):

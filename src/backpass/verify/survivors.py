@@ -1,4 +1,7 @@
-"""Which single changes of a backward a test notices: whether it reaches every sign, factor, axis and sum of it."""
+"""Find the single changes of a backward that a test does not notice.
+
+This shows whether the test reaches every sign, factor, axis and sum of the backward.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ from backpass.verify.mutation import compiled, mutants, reached
 from backpass.verify.progress import Progress
 from backpass.verify.report import NOT_RUN, PASSED, VerificationError, file_shown
 
-# Quick methods first: most changes fall to one comparison of gradients. All are run before a change has survived.
+# Quick methods first: one comparison of gradients catches most changes. All methods run
+# before a change counts as a survivor.
 METHODS_BY_SPEED = (
     "pytorch",
     "autograd",
@@ -36,7 +40,8 @@ METHODS_BY_SPEED = (
 
 @dataclass(frozen=True)
 class Change:
-    """One change: the function and the line it is in, as written, and what was put in place of what."""
+    """One change: its function, its statement, the change itself, and its place in a
+    file."""
 
     function: str
     line: str
@@ -47,8 +52,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Survey:
-    """How many changes were made, and which the test did not notice. ``equivalent`` are those of them that are listed as
-    computing the same."""
+    """How many changes were made, and which ones the test did not notice.
+
+    ``equivalent`` are changes that were not noticed and are listed as computing the
+    same; ``survivors`` are the others.
+    """
 
     name: str
     made: int
@@ -72,7 +80,7 @@ class Survey:
         return ", ".join(counts)
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The survey as JSON, in ASCII."""
+        """Return the survey as JSON, in ASCII."""
         plain = {"name": self.name, "passed": self.passed, "summary": self.summary}
         return json.dumps({**plain, **asdict(self)}, indent=indent)
 
@@ -102,14 +110,17 @@ def mutate(
     *,
     equivalent: Sequence[Mapping[str, str]] = (),
 ) -> Survey:
-    """Change one place of ``op``'s backward at a time, and call ``test`` on each changed version.
+    """Change one place of ``op``'s backward at a time, and call ``test`` on each
+    version.
 
-    The test notices a change if it raises an exception; ``check`` in it is quicker with ``explain=False``. ``op`` is a module, a class or an object with ``forward`` and
-    ``backward``, or a ``torch.autograd.Function``; functions of its module that the backward calls are changed too.
-    ``equivalent`` lists changes that compute the same, each with its ``function``, ``line`` and ``change``.
+    The test notices a change if it raises an exception; a ``check`` in it is quicker
+    with ``explain=False``. ``op`` is a module, a class or an object with ``forward``
+    and ``backward``, or a ``torch.autograd.Function``. Functions of its module that the
+    backward calls are changed too. ``equivalent`` lists changes that compute the same,
+    each with its ``function``, ``line`` and ``change``.
 
-    Raises TypeError when there is no source of the backward to change, and whatever the test raises for the backward as
-    it is.
+    Raises TypeError if the backward has no source that can be changed, and whatever the
+    test raises for the unchanged backward.
     """
     name = _name(op)
     listed = {
@@ -139,14 +150,16 @@ def by_check(
     methods: Sequence[str] = METHODS_BY_SPEED,
     **keywords: Any,
 ) -> Callable[[object], None]:
-    """A test for ``mutate``: ``check`` at each of several inputs and options, and other keywords of ``check``."""
+    """Return a test for ``mutate`` that runs ``check`` at several inputs and options.
+
+    ``keywords`` are passed on to ``check``.
+    """
 
     def test(op: object) -> None:
         for method in methods:
             for inputs, options in drawn:
-                given = copy.deepcopy(
-                    tuple(inputs)
-                )  # a changed backward may write over them
+                # A changed backward may overwrite its inputs.
+                given = copy.deepcopy(tuple(inputs))
                 report = check(
                     op,
                     *given,
@@ -163,7 +176,10 @@ def by_check(
 
 
 def changes(op: object) -> Iterator[tuple[Change, object]]:
-    """Each single change of the backward, and of the functions of its module that it calls, with the changed ``op``."""
+    """Yield each single change, with the changed ``op``.
+
+    The changes are of the backward, and of the functions of its module that it calls.
+    """
     backward = _function(op)
     module = sys.modules[backward.__module__]
     called = [reached(module, name) for name in backward.__code__.co_names]
@@ -190,14 +206,16 @@ def changes(op: object) -> Iterator[tuple[Change, object]]:
 
 
 def _unchanged(op: object) -> object:
-    """``op`` with its backward compiled from its source: how changed versions run."""
+    """Return ``op`` with its backward compiled from its source, as changed versions
+    are."""
     backward = _function(op)
     module = sys.modules[backward.__module__]
     return _with_backward(op, _compiled_in({**vars(module)}, backward))
 
 
 def _compiled_in(scope: dict[str, object], function: FunctionType) -> object:
-    """The function, with its decorators, compiled from its source to look names up in ``scope``."""
+    """Compile the function, with its decorators, so that it looks names up in
+    ``scope``."""
     scope.update(inspect.getclosurevars(function).nonlocals)
     exec(
         compile(
@@ -211,7 +229,10 @@ def _compiled_in(scope: dict[str, object], function: FunctionType) -> object:
 
 
 def _function(op: object) -> FunctionType:
-    """The function that ``op.backward`` is, without decorators. Raises TypeError if its source cannot be changed."""
+    """Return the function of ``op.backward``, without decorators.
+
+    Raises TypeError if its source cannot be changed.
+    """
     function = inspect.unwrap(getattr(op, "backward", None))
     function = getattr(function, "__func__", function)
     try:
@@ -220,13 +241,14 @@ def _function(op: object) -> FunctionType:
         parsed = None
     if not isinstance(parsed, ast.FunctionDef):
         raise TypeError(
-            f"op: expected {_name(op)}.backward to be a function written with def in a file or cell"
+            f"op: expected {_name(op)}.backward to be a function written with def in a "
+            "file or cell"
         )
     return function
 
 
 def _with_backward(op: object, backward: object) -> object:
-    """``op`` with another backward."""
+    """Return ``op`` with a different backward."""
     if isinstance(op, (ModuleType, SimpleNamespace)):
         return SimpleNamespace(**{**vars(op), "backward": backward})
     if isinstance(op, type):

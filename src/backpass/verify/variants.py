@@ -1,7 +1,8 @@
-"""Backward's results with an argument changed; the reference may equal one of them.
+"""Run backward with an argument changed; the reference may equal one of the results.
 
-A saved array is negated, two are exchanged, ``1 + w`` replaces ``w``, or ``dy`` and ``saved`` change places. Each is a
-common mistake and has a description in words. A variant for which backward raises is left out.
+A saved array is negated, two are exchanged, ``1 + w`` or ``w − 1`` replaces ``w``, or
+``dy`` and ``saved`` are exchanged. Each is a common mistake and has a description in
+words. A variant for which backward raises is left out.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from backpass.verify.outputs import Several
 
 
 def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Each variant's description and its gradient for input ``at``, for ``diagnose(variants=…)``. Lazy: backward runs
-    when the next variant is requested."""
+    """Yield each variant's description and its gradient for input ``at``.
+
+    This is for ``diagnose(variants=…)``. Backward runs only when the next variant is
+    requested.
+    """
     try:
         y, saved = case._run
         dy = to_kind_of(y, case.dy)
@@ -40,7 +44,7 @@ def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _changed(saved: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Descriptions, and ``saved`` with one or two of its arrays changed."""
+    """Yield a description, and ``saved`` with one or two of its arrays changed."""
     for name, value in names.items():
         yield (
             f"backward with {name} negated: its sign is wrong",
@@ -62,7 +66,8 @@ def _changed(saved: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _with(saved: Any, new: dict[str, Any]) -> Any:
-    """A copy of ``saved`` with new arrays under these names, which are those of ``named_arrays``."""
+    """Return a copy of ``saved`` with new arrays under these names of
+    ``named_arrays``."""
     if isinstance(saved, Several):
         return saved._replace(saved=_with(saved.saved, new))
     if isinstance(saved, dict):
@@ -78,7 +83,7 @@ def _with(saved: Any, new: dict[str, Any]) -> Any:
         return new["saved"]
     changed = copy.copy(saved)
     for name, value in new.items():
-        object.__setattr__(changed, name, value)  # of a frozen dataclass too
+        object.__setattr__(changed, name, value)  # also works on a frozen dataclass
     return changed
 
 

@@ -1,7 +1,8 @@
-"""The check repeated at inputs of other shapes and values, drawn from those given.
+"""Repeat the check at inputs of other shapes and values, drawn from the given inputs.
 
-Of 65 gradient bugs of public projects, 16 show only at such inputs: with one more axis, with different lengths where
-two were equal, beyond a kernel's block, in a row of zeros, far from 0, at ties, or in many rows of half precision.
+Of 65 gradient bugs of public projects, 16 show only at such inputs: with one more axis,
+with different lengths where two were equal, beyond a kernel's block, in a row of zeros,
+far from 0, at ties, or in many rows of half precision.
 """
 
 from __future__ import annotations
@@ -26,20 +27,15 @@ from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 
 NAME = "varied inputs"
 LONGER = 37  # added to a length: odd, so that the sum is not a multiple of a block
-ROWS, ROW = (
-    256 + LONGER,
-    1024 + LONGER,
-)  # beyond the blocks into which kernels cut the rows, and one row
+# Longer than the blocks into which kernels cut the rows, and the elements of one row.
+ROWS, ROW = 256 + LONGER, 1024 + LONGER
 TIMES = 20
 DEEPER = "one more leading axis"
 MOST = 1 << 20  # elements of an input at most
 SEARCH = 2.0  # seconds for a diagnosis
-COMPARING = (
-    "contract",
-    "autograd",
-    "pytorch",
-    "precision",
-)  # these compare element by element; differences run only if none of them judged
+# Methods that compare element by element. Differences run only if none of them gave a
+# verdict.
+COMPARING = ("contract", "autograd", "pytorch", "precision")
 DIFFERENCES = ("finite_difference",)
 
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
@@ -50,7 +46,11 @@ Inputs = tuple[object, ...]
 
 @dataclass(frozen=True)
 class _Variation:
-    """What is varied, in words; inputs to try, of which the first that forward accepts is used; the methods to run."""
+    """What is varied, in words; inputs to try; the methods to run.
+
+    The first inputs that forward accepts are used. The methods of ``otherwise`` run if
+    those of ``methods`` gave no verdict on a gradient.
+    """
 
     what: str
     tries: tuple[Inputs, ...]
@@ -59,7 +59,10 @@ class _Variation:
 
 
 def varied(case: Case, rows_of: RowsOf) -> list[Row]:
-    """The rows of every variation: one, or one for each wrong quantity. ``rows_of(case, methods)`` runs methods."""
+    """Return the rows of every variation: one, or one for each wrong quantity.
+
+    ``rows_of(case, methods)`` runs methods.
+    """
     return [
         row
         for variation in _variations(case)
@@ -68,7 +71,7 @@ def varied(case: Case, rows_of: RowsOf) -> list[Row]:
 
 
 def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
-    refused = ""
+    problem = ""
     for inputs in variation.tries:
         other = replace(
             case, inputs=inputs, given_dy=None, suspects={}, references={}, drawn=False
@@ -76,13 +79,13 @@ def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
         try:
             y = other.y_as_given
         except Exception as error:
-            refused = f"forward refuses them ({first_line(error)})"
+            problem = f"forward rejects them ({first_line(error)})"
             continue
         if np.isfinite(y).all() or not case.finite:
             break
-        refused = "y is not finite there"
+        problem = "y is not finite there"
     else:
-        yield Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {refused}")
+        yield Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {problem}")
         return
     found = rows_of(other, variation.methods)
     if not any(
@@ -93,17 +96,15 @@ def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
 
 
 def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
-    """One row if nothing is wrong; otherwise one for each wrong quantity, of the first method that found it."""
+    """Yield one row if nothing is wrong; otherwise one for each wrong quantity, from
+    the first method that found it."""
     wrong: dict[str, Row] = {}
     for row in found:
-        refused = (
-            row.verdict == COULD_NOT_RUN and row.method in OPERATORS
-        )  # the operator need not take them
-        if row.verdict in (FAILED, COULD_NOT_RUN) and not refused:
+        # The operator need not accept these inputs.
+        rejected = row.verdict == COULD_NOT_RUN and row.method in OPERATORS
+        if row.verdict in (FAILED, COULD_NOT_RUN) and not rejected:
             wrong.setdefault(row.quantity, row)
-    if wrong.keys() & {
-        "y"
-    }:  # forward and the operator differ there, so their gradients may too
+    if "y" in wrong:  # forward and the operator differ, so their gradients may too
         wrong = {"y": wrong["y"]}
     raised = [row.reason for row in wrong.values() if row.verdict == COULD_NOT_RUN]
     if what == DEEPER and len(raised) == len(wrong) > 0:  # nothing wrong is returned
@@ -111,7 +112,7 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
             NAME,
             "",
             NOT_RUN,
-            reason=f"{what}: forward takes it, backward does not ({raised[0]})",
+            reason=f"{what}: forward accepts it, backward does not ({raised[0]})",
         )
         return
     for quantity, row in wrong.items():
@@ -213,7 +214,10 @@ def _takes(case: Case, inputs: Inputs) -> bool:
 
 
 class _Draw:
-    """Draws inputs like a case's: each element is one of the user's, scaled by a random factor near 1."""
+    """Draws inputs like those of a case.
+
+    Each element is one of the user's, scaled by a random factor near 1.
+    """
 
     def __init__(self, case: Case):
         self.case = case
@@ -223,19 +227,20 @@ class _Draw:
         return self.case.subject.input_names[at]
 
     def lengths(self) -> dict[int, list[tuple[int, int]]]:
-        """Each length greater than 1, with the places where it occurs: input and axis."""
-        found: dict[int, list[tuple[int, int]]] = {}
+        """Return each length greater than 1, with the places where it occurs: input and
+        axis."""
+        places: dict[int, list[tuple[int, int]]] = {}
         for at, value in enumerate(self.case.inputs):
             for axis, length in enumerate(value.shape if is_array(value) else ()):
                 if length > 1:
-                    found.setdefault(length, []).append((at, axis))
-        return found
+                    places.setdefault(length, []).append((at, axis))
+        return places
 
     def most_elements(self, places: Sequence[tuple[int, int]], length: int) -> int:
         return max(int(np.prod(self._shape(at, places, length))) for at, _ in places)
 
     def resized(self, places: Sequence[tuple[int, int]], length: int) -> Inputs:
-        """The inputs with a different length at these places."""
+        """Return the inputs with a different length at these places."""
         changed = {
             at: self._like(at, self._shape(at, places, length))
             for at in dict.fromkeys(at for at, _ in places)
@@ -245,7 +250,7 @@ class _Draw:
         )
 
     def deeper(self, positions: Sequence[int]) -> Inputs:
-        """The inputs, those at ``positions`` with one more leading axis."""
+        """Return the inputs, those at ``positions`` with one more leading axis."""
         return tuple(
             self._like(at, (2, *value.shape)) if at in positions else value
             for at, value in enumerate(self.case.inputs)
@@ -283,15 +288,15 @@ class _Draw:
         own = to_numpy(given).ravel()
         count = int(np.prod(shape))
         if not is_floating(given) and np.array_equal(np.sort(own), np.arange(own.size)):
-            values = self.rng.permutation(count).reshape(
-                shape
-            )  # every place once, as before
+            # A permutation again: every place once.
+            values = self.rng.permutation(count).reshape(shape)
         elif (
             not is_floating(given)
             and own.size > 2
             and (np.diff(own.astype(float)) >= 0).all()
         ):
-            values = np.sort(self.rng.choice(own, count)).reshape(shape)  # offsets, say
+            # Such as offsets.
+            values = np.sort(self.rng.choice(own, count)).reshape(shape)
         else:
             values = self.rng.choice(own, shape)
         if is_floating(given):

@@ -1,9 +1,10 @@
-"""How a wrong gradient is wrong, in a sentence.
+"""Say in a sentence how a wrong gradient is wrong.
 
-Hypotheses are tried in turn, the simplest first: a constant ratio, a sign, a transpose, a missing sum, a
-missing factor, a missing term. One is named only if it reproduces the numbers to the accuracy they are known
-to, and only if that could not be chance: every wrong element it gets right to 1e-9 is 30 bits of evidence,
-and more are wanted the more hypotheses were tried.
+Hypotheses are tried in turn, the simplest first: a constant ratio, a sign, a transpose,
+a missing sum, a missing factor, a missing term. One is reported only if it reproduces
+the numbers to the accuracy they are known to, and only if that is hardly chance: every
+wrong element it gets right to 1e-9 is 30 bits of evidence, and the more hypotheses were
+tried, the more bits are required.
 """
 
 from __future__ import annotations
@@ -57,12 +58,15 @@ def diagnose(
 ) -> Diagnosis:
     """Say how ``got`` differs from ``reference``.
 
-    ``terms`` are named arrays from which a missing factor or term may be built: dy, y, the inputs.
-    ``backward`` computes ``got`` from another cotangent; with it a factor dropped early is found.
-    ``accuracy`` is the error of the reference, relative to its largest element. ``others`` are the references of other
-    inputs' gradients, by name (``du``), one of which ``got`` may be. ``variants`` are backward's results with an
-    argument changed, each with a description; the reference may equal one of them. They are consumed lazily; see
-    `verify.variants`. The search takes at most about ``seconds`` of CPU time, and says so if it ran out.
+    ``terms`` are named arrays from which a missing factor or term may be built: dy, y,
+    the inputs. ``backward`` computes ``got`` from a different cotangent; with it, a
+    factor that was dropped early can be found. ``accuracy`` is the error of the
+    reference, relative to its largest element. ``others`` are the references of other
+    inputs' gradients, by name (``du``); ``got`` may be one of them. ``variants`` are
+    backward's results with an argument changed, each with a description; the reference
+    may equal one of them. They are consumed lazily; see `verify.variants`. The search
+    takes at most about ``seconds`` of CPU time. If it stops early, the diagnosis says
+    so.
     """
     terms = {
         name: np.nan_to_num(to_numpy(value)) for name, value in (terms or {}).items()

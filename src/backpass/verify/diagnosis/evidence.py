@@ -1,4 +1,5 @@
-"""A wrong gradient beside its reference, and the evidence for an explanation."""
+"""Hold a wrong gradient and its reference, and weigh the evidence for an
+explanation."""
 
 from __future__ import annotations
 
@@ -14,12 +15,15 @@ import numpy as np
 from backpass.verify.diagnosis.terms import Dictionary
 
 Item = TypeVar("Item")
-EVIDENCE = 20  # bits wanted beyond the logarithm of the number of hypotheses tried
+EVIDENCE = 20  # bits required beyond log₂ of the number of hypotheses tried
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What relates a gradient to its reference: ``kind`` for programs, the sentence for people."""
+    """How a gradient differs from its reference.
+
+    ``kind`` is for programs, the sentence for people.
+    """
 
     kind: str
     sentence: str
@@ -31,7 +35,7 @@ class Diagnosis:
 
 
 class Clock:
-    """The CPU time that a search may still take, in seconds."""
+    """A limit on the CPU time of a search, in seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -39,13 +43,14 @@ class Clock:
         self.stopped = False
 
     def over(self, share: float = 1.0) -> bool:
-        """Whether it, or a share of it, is spent; if so, the search counts as stopped early."""
+        """Whether that share of the time is spent. If so, the search counts as stopped
+        early."""
         over = time.thread_time() - self._start > share * self.seconds
         self.stopped = self.stopped or over
         return over
 
     def within(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, until the time is spent."""
+        """Yield the items until the time is spent."""
         for item in items:
             if self.over():
                 return
@@ -58,7 +63,8 @@ def _and(names: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Pair:
-    """A reference and the gradient got, with the material for explanations."""
+    """A reference and the gradient that was returned (``got``), with what may explain
+    their difference."""
 
     reference: np.ndarray
     got: np.ndarray
@@ -71,7 +77,7 @@ class Pair:
 
     @cached_property
     def dictionary(self) -> Dictionary:
-        """The terms of which the difference may consist."""
+        """The terms from which the difference may be built."""
         return Dictionary(self.terms, self.reference.shape, self.wrong, self.clock.over)
 
     @property
@@ -88,7 +94,7 @@ class Pair:
 
     @cached_property
     def allowed(self) -> float:
-        """The largest difference that does not count."""
+        """The largest difference that does not count as wrong."""
         return self.accuracy * max(
             np.abs(self.reference).max(initial=0.0), np.abs(self.got).max(initial=0.0)
         )
@@ -100,9 +106,11 @@ class Pair:
 
     @cached_property
     def lengths(self) -> dict[int, str]:
-        """Lengths of axes, each with every place where it occurs: a forgotten mean or sum multiplies by one of them.
+        """The lengths of axes, each with every place where it occurs.
 
-        Of arrays with the same shape the first is named. A number of elements is included if it is not a length.
+        A forgotten mean or sum multiplies by one of them. Of arrays with the same
+        shape, only the first is named. An array's number of elements is included unless
+        it is also a length.
         """
         arrays = {array.shape: name for name, array in reversed(self.terms.items())}
         named = [
@@ -129,8 +137,12 @@ class Pair:
     def explained(
         self, target: np.ndarray, prediction: np.ndarray, free: int = 0, tried: int = 1
     ) -> bool:
-        """Whether ``prediction``, with ``free`` fitted numbers and one of ``tried``, reproduces ``target``
-        and would hardly do so by chance: see EVIDENCE."""
+        """Whether ``prediction`` reproduces ``target``, and would hardly do so by
+        chance.
+
+        ``free`` numbers of the prediction were fitted, and it is one of ``tried``; see
+        EVIDENCE.
+        """
         if prediction.shape != target.shape or not np.isfinite(prediction).all():
             return False
         if np.abs(prediction - target).max(initial=0.0) > self.allowed:

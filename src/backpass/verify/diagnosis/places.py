@@ -1,4 +1,4 @@
-"""Where a gradient is wrong, in words."""
+"""Say in words where a gradient is wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LARGEST_TRIANGLE = 4096  # rows and columns
 
 
 def place(mask: np.ndarray, pair: Pair) -> str:
-    """Where the mask holds: a slice, a sign of a term, or so many entries."""
+    """Describe where the mask is true: as a slice, by a term's sign, or by a count."""
     return structured(mask) or _by_sign(mask, pair) or _count(mask)
 
 
@@ -21,7 +21,8 @@ def _count(mask: np.ndarray) -> str:
 
 
 def structured(mask: np.ndarray) -> str | None:
-    """The place in words when it is one element, slices along one axis, or a part of the last two axes."""
+    """Describe the place if it is one element, slices along one axis, or a part of the
+    last two axes; otherwise return None."""
     if mask.all():
         return None
     if mask.sum() == 1:
@@ -42,7 +43,7 @@ def structured(mask: np.ndarray) -> str | None:
 
 
 def _triangles(rows: int, columns: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Parts of the last two axes, as causal masks make them."""
+    """Yield parts of the last two axes, such as those of causal masks."""
     square = np.ones((rows, columns), dtype=bool)
     yield "the diagonal of the last two axes", np.eye(rows, columns, dtype=bool)
     yield "the entries above the diagonal", np.triu(square, 1)
@@ -61,7 +62,8 @@ def _triangles(rows: int, columns: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _by_sign(mask: np.ndarray, pair: Pair) -> str | None:
-    """``the entries where x < 0``, when there are enough for that to be no chance."""
+    """Return ``the entries where x < 0``, if there are enough entries to exclude
+    chance."""
     if (
         not EVIDENCE <= mask.size
         or not EVIDENCE / 4 <= mask.sum() <= mask.size - EVIDENCE / 4
@@ -76,7 +78,7 @@ def _by_sign(mask: np.ndarray, pair: Pair) -> str | None:
 
 
 def largest_errors(pair: Pair) -> str:
-    """The three elements that are most wrong."""
+    """Describe the three elements with the largest errors."""
     worst = np.argsort(-np.abs(pair.difference), axis=None, kind="stable")[
         : min(3, int(pair.wrong.sum()))
     ]
@@ -85,14 +87,15 @@ def largest_errors(pair: Pair) -> str:
         index = np.unravel_index(flat, pair.reference.shape)
         got, expected = number_text(pair.got[index]), number_text(pair.reference[index])
         listed.append(f"{index_text(index)} (got {got}, expected {expected})")
-    return f"{int(pair.wrong.sum())} of {pair.wrong.size} entries differ, most at {', '.join(listed)}"
+    count = f"{int(pair.wrong.sum())} of {pair.wrong.size} entries differ"
+    return f"{count}, most at {', '.join(listed)}"
 
 
 def number_text(value: float, digits: int = 4) -> str:
-    """A number for a sentence."""
+    """Format a number for a sentence."""
     return f"{value:.{digits}g}".replace("-", "−")
 
 
 def index_text(index) -> str:
-    """``index [0, 3]``."""
+    """Return ``index [0, 3]``."""
     return f"index {[int(i) for i in index]}" if len(index) else "its only element"

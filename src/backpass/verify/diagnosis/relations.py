@@ -1,4 +1,5 @@
-"""The hypotheses of a diagnosis. Each examines a pair and returns None if it does not hold."""
+"""The hypotheses of a diagnosis. Each examines a pair, and returns None if it does not
+hold."""
 
 from __future__ import annotations
 
@@ -19,16 +20,18 @@ from backpass.verify.diagnosis.places import (
 )
 from backpass.verify.diagnosis.terms import SIMPLEST, Term, matrix_products, name_number
 
-PAIRS = 240  # this many of the simplest terms are tried in pairs, then all of them, which needs more evidence
-CHUNK = 256  # terms compared with all others at once
-POWERS = (1, 2, 3, -1, -2, -3)  # of a row's number
-LONGEST_AXIS = 256  # along which permutations are looked for
+# So many of the simplest terms are tried in pairs first. Trying all of them next
+# requires more evidence.
+PAIRS = 240
+CHUNK = 256  # terms that are compared with all others at once
+POWERS = (1, 2, 3, -1, -2, -3)  # of a number that belongs to a row, such as 1/r
+LONGEST_AXIS = 256  # along which permutations are searched for
 
 
 def first(
     hypotheses: Sequence[Callable[[Pair], Diagnosis | None]], pair: Pair
 ) -> Diagnosis | None:
-    """The first diagnosis that holds."""
+    """Return the first diagnosis that holds, or None."""
     tried = pair.clock.within(hypotheses)
     return next((found for hypothesis in tried if (found := hypothesis(pair))), None)
 
@@ -50,7 +53,9 @@ def missing_sum(pair: Pair) -> Diagnosis | None:
             )
         fits = True
     return (
-        Diagnosis("shape", f"{pair.shapes}: summing fits the shape, not the values")
+        Diagnosis(
+            "shape", f"{pair.shapes}: a sum would fit the shape, but not the values"
+        )
         if fits
         else None
     )
@@ -75,7 +80,7 @@ def sum_too_many(pair: Pair) -> Diagnosis | None:
 
 
 def other_shape(pair: Pair) -> Diagnosis | None:
-    """Got has the reference's elements, transposed or merely arranged in another shape."""
+    """Got has the reference's elements, transposed or reshaped."""
     for order in (
         itertools.permutations(range(pair.reference.ndim))
         if pair.reference.ndim <= 4
@@ -88,7 +93,9 @@ def other_shape(pair: Pair) -> Diagnosis | None:
     if pair.got.size == pair.reference.size and pair.explained(
         pair.reference, pair.got.reshape(pair.reference.shape)
     ):
-        return Diagnosis("shape", f"{pair.shapes}: the right elements, to be reshaped")
+        return Diagnosis(
+            "shape", f"{pair.shapes}: the elements are right, only the shape is wrong"
+        )
     return None
 
 
@@ -98,10 +105,12 @@ def other_shape(pair: Pair) -> Diagnosis | None:
 def zero(pair: Pair) -> Diagnosis | None:
     if not pair.reference.any():
         return Diagnosis(
-            "zero", f"the reference is 0, got is not: {largest_errors(pair)}"
+            "zero", f"the reference is 0, but got is not: {largest_errors(pair)}"
         )
     return (
-        None if pair.got.any() else Diagnosis("zero", "got is 0, the reference is not")
+        None
+        if pair.got.any()
+        else Diagnosis("zero", "got is 0, but the reference is not")
     )
 
 
@@ -130,7 +139,8 @@ def some_signs(pair: Pair) -> Diagnosis | None:
 
 
 def arranged(pair: Pair) -> Diagnosis | None:
-    """Transposed, reversed, shifted or permuted along an axis, or summed along it once more."""
+    """Got is the reference transposed, or reversed, shifted or permuted along an
+    axis."""
     x = pair.reference
     for order in itertools.permutations(range(x.ndim)) if x.ndim <= 4 else ():
         if order != tuple(range(x.ndim)) and pair.explained(
@@ -149,7 +159,8 @@ def arranged(pair: Pair) -> Diagnosis | None:
 
 
 def reshaped(pair: Pair) -> Diagnosis | None:
-    """Reshaped where two axes should have changed places, as heads and rows do where heads are split or merged."""
+    """Got is reshaped where two axes should have been swapped, as heads and rows are
+    where heads are split or merged."""
     x = pair.reference
     pieces = (
         [n for n in range(2, x.shape[-1]) if x.shape[-1] % n == 0]
@@ -163,30 +174,33 @@ def reshaped(pair: Pair) -> Diagnosis | None:
         ):
             return Diagnosis(
                 "reshape",
-                f"got is reshaped where axes {one} and {other} should have changed places",
+                f"got is reshaped where axes {one} and {other} should be swapped",
             )
     for n in pieces:
         cut = x.reshape(*x.shape[:-1], n, -1)  # heads side by side
         if pair.explained(
             pair.got, np.swapaxes(cut, -3, -2).reshape(x.shape), tried=tried
         ):
-            where = f"the {n} pieces of axis {x.ndim - 1} should have changed places with axis {x.ndim - 2}"
-            return Diagnosis("reshape", f"got is reshaped where {where}")
+            return Diagnosis(
+                "reshape",
+                f"got is reshaped where the {n} pieces of axis {x.ndim - 1} should be "
+                f"swapped with axis {x.ndim - 2}",
+            )
     return None
 
 
 def summed(pair: Pair) -> Diagnosis | None:
-    """Got is the reference summed over an axis and repeated, or summed up step by step along it."""
+    """Got is the reference's sum or mean over an axis, repeated, or its running sum."""
     x = pair.reference
     for axis in range(x.ndim):
         total = np.broadcast_to(x.sum(axis=axis, keepdims=True), x.shape)
         for what, value in (
             (
-                f"the reference summed over axis {axis}, once for each element along it",
+                f"the sum of the reference over axis {axis}, repeated along it",
                 total,
             ),
             (
-                f"the mean of the reference over axis {axis}, once for each element along it",
+                f"the mean of the reference over axis {axis}, repeated along it",
                 total / x.shape[axis],
             ),
             (f"the running sum of the reference along axis {axis}", np.cumsum(x, axis)),
@@ -201,7 +215,11 @@ def summed(pair: Pair) -> Diagnosis | None:
 
 
 def one_place(pair: Pair) -> Diagnosis | None:
-    """Wrong only at one element, a few slices or the diagonal; the sentence says how it is wrong there."""
+    """Got is wrong only at one element, in a few slices, on the diagonal or in a
+    triangle.
+
+    The sentence says how it is wrong there.
+    """
     place = structured(pair.wrong)
     triangle = place is not None and place.startswith("the entries")
     if (
@@ -229,12 +247,12 @@ def some_zero(pair: Pair) -> Diagnosis | None:
     if pair.got[pair.wrong].any():
         return None
     return Diagnosis(
-        "some zero", f"got is 0, and should not be, at {place(pair.wrong, pair)}"
+        "some zero", f"got is 0 but should not be at {place(pair.wrong, pair)}"
     )
 
 
 def another_product(pair: Pair) -> Diagnosis | None:
-    """Got and the reference are both matrix products of the terms, but not the same."""
+    """Got and the reference are two different matrix products of the terms."""
     products = list(matrix_products(pair.terms, pair.reference.shape))
     named = [
         next(
@@ -296,7 +314,8 @@ def without_dy(pair: Pair) -> Diagnosis | None:
 
 
 def dropped_before(pair: Pair) -> Diagnosis | None:
-    """The reference is backward's result for dy multiplied or divided by a term, by 1 plus a term, or by their ratio."""
+    """The reference is backward's result for dy multiplied or divided by a term, by 1
+    plus a term, or by their ratio."""
     dy = pair.terms.get("dy")
     if pair.backward is None or dy is None:
         return None
@@ -317,7 +336,8 @@ def dropped_before(pair: Pair) -> Diagnosis | None:
 
 
 def _factors(name: str, value: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
-    """Factors that dy may lack or have too many of, each with the rest of the sentence."""
+    """Yield factors that dy may lack or have once too often, each with the rest of the
+    sentence."""
     more = 1 + value
     yield value, f"dy × {name}): the factor {name} is missing"
     yield more, f"dy × (1 + {name})): the factor 1 + {name} is missing"
@@ -352,7 +372,8 @@ def _tried(
 
 
 def one_slice(pair: Pair) -> Diagnosis | None:
-    """Got is backward's result for one slice of dy, found by bisection; the rest is not used."""
+    """Got is backward's result for one slice of dy, found by bisection. The rest of dy
+    is not used."""
     dy = pair.terms.get("dy")
     if pair.backward is None or dy is None:
         return None
@@ -390,7 +411,7 @@ def one_slice(pair: Pair) -> Diagnosis | None:
 
 
 def of_another_input(pair: Pair) -> Diagnosis | None:
-    """Got is the reference of another input's gradient."""
+    """Got is the gradient of a different input, or its negative."""
     for name, other in pair.others.items():
         for sign, value in (("", other), ("minus ", -other)):
             if pair.explained(pair.got, value, tried=2 * len(pair.others)):
@@ -409,7 +430,7 @@ def of_a_variant(pair: Pair) -> Diagnosis | None:
 
 
 def _along(axis: int, ndim: int, length: int) -> np.ndarray:
-    """0, 1, … along one axis, of length 1 along the others."""
+    """Return 0, 1, … along one axis, with length 1 along the others."""
     return np.arange(length).reshape([length if a == axis else 1 for a in range(ndim)])
 
 
@@ -441,7 +462,8 @@ def missing_term(pair: Pair) -> Diagnosis | None:
 
 
 def _times_powers(pair: Pair) -> Diagnosis | None:
-    """reference − got is a term times one power, or a sum of two, of a number for each row, such as a saved 1/r."""
+    """reference − got is a term times one power, or the sum of two powers, of an array
+    with one number a row, such as a saved 1/r."""
     d = pair.difference
     rows = {
         name: row
@@ -461,7 +483,7 @@ def _times_powers(pair: Pair) -> Diagnosis | None:
             itertools.combinations(POWERS, k) for k in (1, 2)
         ):
             if len(np.unique(row)) <= len(powers):
-                continue  # as many free numbers as there are values to explain
+                continue  # there are as many free numbers as values to explain
             matrix = np.stack([columns[power] for power in powers], axis=1)
             weights, *_ = np.linalg.lstsq(matrix, ratio.ravel(), rcond=None)
             prediction = (matrix @ weights).reshape(row.shape) * term.value
@@ -484,7 +506,8 @@ def _times_powers(pair: Pair) -> Diagnosis | None:
 def _weight_of_rows(
     value: np.ndarray, d: np.ndarray, allowed: float
 ) -> np.ndarray | None:
-    """The term's weight for every row, where these nearly reproduce the difference."""
+    """Return the term's weight in every row, if the weights nearly reproduce the
+    difference; otherwise None."""
     size = (value**2).sum(axis=-1, keepdims=True)
     if not size.all():
         return None
@@ -493,7 +516,7 @@ def _weight_of_rows(
 
 
 def _power(name: str, power: int) -> str:
-    """``r²``, ``1/r``."""
+    """Return ``r²`` or ``1/r``."""
     size = name + ("", "²", "³")[abs(power) - 1]
     return size if power > 0 else f"1/{size}"
 
@@ -501,7 +524,8 @@ def _power(name: str, power: int) -> str:
 def _pair_fits(
     pair: Pair, count: int
 ) -> Iterator[tuple[tuple[Term, Term], np.ndarray]]:
-    """Pairs of the simplest terms with their least-squares weights, where these nearly reproduce the difference."""
+    """Yield pairs of the simplest terms that nearly reproduce the difference, with
+    their least-squares weights."""
     terms, columns = (found[:count] for found in pair.dictionary.simplest)
     if len(terms) < 2:
         return
@@ -531,7 +555,7 @@ def _pair_fits(
 
 
 def _weighted(weight: float, term: Term, pair: Pair) -> str:
-    """``−½·y·Σ(dy·y), Σ over axis 1``."""
+    """Return ``−½·y·Σ(dy·y) (Σ over axis 1)``."""
     named = name_number(weight, pair.lengths)
     text = named.text if named else number_text(weight, 6)
     text = {"1": "", "−1": "−"}.get(text, f"{text}·")
@@ -543,14 +567,15 @@ def _axes(axes: tuple[int, ...]) -> str:
 
 
 def _subsets(count: int) -> Iterator[tuple[int, ...]]:
-    """Non-empty subsets of the axes, small ones first."""
+    """Yield the non-empty subsets of the axes, small ones first."""
     return itertools.chain.from_iterable(
         itertools.combinations(range(count), k) for k in range(1, count + 1)
     )
 
 
 def _permutation(pair: Pair, axis: int) -> list[int] | None:
-    """For each slice of got along the axis, the reference's that it equals; None unless a permutation."""
+    """Return, for each slice of got along the axis, the position of the equal slice of
+    the reference; None if these are not a permutation."""
     length = pair.reference.shape[axis]
     if not 1 < length <= LONGEST_AXIS:
         return None

@@ -1,4 +1,7 @@
-"""The terms that a gradient may lack: products of dy, y and the inputs, and sums of them over an axis."""
+"""Build the terms that a gradient may lack.
+
+They are products of dy, y and the inputs, and sums of such products over an axis.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +17,32 @@ import numpy as np
 
 Item = TypeVar("Item")
 
-LARGEST = (
-    1 << 22
-)  # elements of an array from which terms are built; larger ones are left out
-SAMPLE = (
-    1 << 11
-)  # entries of the gradient at which terms are tried first; those that fit are tried at all entries
-COLUMNS = 64  # of the last axis among them
-LEADING = (
-    1 << 14
-)  # summands, at most, of a sum over leading axes in which terms times sums are tried
-MULTIPLICATIONS = 1 << 27  # of a matrix product that is tried
-SUMMED_AT = 24  # entries at which these are tried first
+LARGEST = 1 << 22  # elements of an array; larger arrays are left out
+# Entries of the gradient at which terms are tried first. Those that fit there are tried
+# at all entries.
+SAMPLE = 1 << 11
+COLUMNS = 64  # positions of the last axis in that sample
+# Products of terms and sums, themselves summed over leading axes: the largest number of
+# summands, and the entries at which they are tried first.
+LEADING = 1 << 14
+SUMMED_AT = 24
+MULTIPLICATIONS = 1 << 27  # of a matrix product; larger products are not tried
 SIMPLEST = 2000  # terms that are tried in pairs
 
 _FRACTIONS = {"½": 0.5, "⅓": 1 / 3, "¼": 0.25, "2": 2.0, "3": 3.0, "4": 4.0, "1": 1.0}
-_LARGEST_PART = 12  # of other fractions, which are named if their numerator or denominator is a length
+# The largest numerator or denominator of other fractions, which are named if one of the
+# two is a length.
+_LARGEST_PART = 12
 
 
 @dataclass(frozen=True)
 class Term:
-    """A term such as ``y·Σ(dy·y)``: its text, its number of factors, the arrays whose product it is, and the gradient's
-    shape. The product is repeated along axes that it lacks and summed over leading axes that the gradient lacks."""
+    """A term such as ``y·Σ(dy·y)``.
+
+    It has a text, a number of factors, the arrays whose product it is, and the
+    gradient's shape. The product is broadcast along axes that it lacks, and summed over
+    leading axes that the gradient lacks.
+    """
 
     text: str
     note: str
@@ -53,7 +60,7 @@ class Term:
 
     @property
     def value(self) -> np.ndarray:
-        """The term in the gradient's shape."""
+        """The term's array, in the gradient's shape."""
         value = math.prod(self.parts[1:], start=self.parts[0])
         if self.shape is None:
             return value
@@ -63,7 +70,7 @@ class Term:
         )
 
     def at(self, index: tuple[np.ndarray, ...]) -> np.ndarray:
-        """The value at some entries of the gradient, computed only there."""
+        """Compute the value at some entries of the gradient only."""
         extra = max(0, len(self.own_shape) - len(self.shape))
         full = (*self.own_shape[:extra], *self.shape)
         value = _product_at(self, full, (slice(None),) * extra + index)
@@ -82,7 +89,10 @@ class Number:
 def name_number(
     value: float, lengths: Mapping[int, str], accuracy: float = 1e-5
 ) -> Number | None:
-    """The simple number near ``value``: a small integer or fraction, a length, its inverse, its root, a fraction of it."""
+    """Return the simple number near ``value``, or None.
+
+    It is a small integer or fraction, or made of a length n: n, 1/n, √n, 1/√n, 1 − 1/n.
+    """
     sign = "−" if value < 0 else ""
     size = abs(value)
     for text, number in _FRACTIONS.items():
@@ -108,7 +118,8 @@ def name_number(
 def _fraction(
     value: float, lengths: Mapping[int, str], accuracy: float
 ) -> Number | None:
-    """A fraction such as ``3/5`` of two small numbers, one of which is a length."""
+    """Return a fraction such as ``3/5`` of two small numbers, one of which is a
+    length."""
     for below in range(2, _LARGEST_PART + 1):
         above = round(abs(value) * below)
         if (
@@ -137,11 +148,13 @@ def _of_length(n: int) -> tuple[tuple[str, float], ...]:
 
 
 class Dictionary:
-    """The terms of a gradient's shape: products of up to three arrays, sums over an axis of up to two, and products of
-    up to two times such a sum.
+    """The terms of a gradient's shape.
 
-    There are thousands of the last kind. None is computed before it is known to fit: for all of them at once, two matrix
-    products say how near a multiple of each comes to the difference, at a sample of the gradient's entries.
+    They are products of up to three arrays, sums over an axis of products of up to two,
+    and products of up to two arrays with such a sum. There are thousands of the last
+    kind, so none is computed before it is known to fit: two matrix products tell, for
+    all of them at once, how near a multiple of each comes to the difference at a sample
+    of entries.
     """
 
     def __init__(
@@ -205,11 +218,15 @@ class Dictionary:
         )
 
     def made(self, entry: tuple[Term, ...]) -> Term:
-        """The term that is one, or the product of two."""
+        """Return the entry's only term, or the product of its two terms."""
         return entry[0] if len(entry) == 1 else self._scaled(*entry)
 
     def _by_factors(self) -> Iterator[tuple[list[tuple[Term, ...]], np.ndarray]]:
-        """Terms, each as what it is the product of, and their values at the sample, some at a time, the simplest first."""
+        """Yield some terms at a time, the simplest first, with their values at the
+        sample.
+
+        Each term is given as one term, or as the two of which it is the product.
+        """
         singles = self.products, self.triples, self.sums
         (products, p), (sums, s) = (
             self.products.repeated(self.shape),
@@ -238,7 +255,8 @@ class Dictionary:
                 )
 
     def _summed(self) -> Iterator[Term]:
-        """Products times sums that are summed over leading axes, as many as are ever tried two at a time."""
+        """Yield products times sums that are summed over leading axes, at most as many
+        as are tried in pairs."""
         pairs = itertools.product(self._sums, self._products)
         made = (
             self._scaled(product, total)
@@ -249,8 +267,8 @@ class Dictionary:
 
     @cached_property
     def simplest(self) -> tuple[list[tuple[Term, ...]], np.ndarray]:
-        """The first so many terms (see ``made``), each direction of the space once, and their values at the sample, of
-        length 1."""
+        """The SIMPLEST first terms (see ``made``), and their values at the sample as
+        unit vectors. Terms that are multiples of each other there are included once."""
         found, columns, seen = [], [], set()
         for terms, values in self._by_factors():
             size = np.abs(values).max(axis=1)
@@ -274,8 +292,12 @@ class Dictionary:
     def near(
         self, difference: np.ndarray, allowed: float, *, by_row: bool = False
     ) -> list[Term]:
-        """Terms of which a multiple, or another multiple in each row, comes within ``allowed`` of the difference at the
-        sample; the simplest first."""
+        """Return the terms of which a multiple comes within ``allowed`` of the
+        difference.
+
+        Only the sample is compared. With ``by_row``, the multiple may differ between
+        rows. The simplest terms come first.
+        """
         d = difference[self.index].reshape(self.rows if by_row else 1, -1)
         most = d.size * allowed**2 + 1e-12 * np.vdot(d, d)
         found: list[tuple[int, int, Term]] = []
@@ -298,7 +320,7 @@ class Dictionary:
         return [term for *_, term in sorted(found, key=lambda entry: entry[:2])]
 
     def _near_scaled(self, d: np.ndarray, most: float) -> Iterator[Term]:
-        """Products times sums, all in the gradient's shape."""
+        """Yield products times sums that have the gradient's shape."""
         products, p = self.products.repeated(self.shape)
         sums, s = self.sums.repeated(self.shape)
         if not products or not sums or self.over():
@@ -315,7 +337,7 @@ class Dictionary:
                 yield made
 
     def _near_summed(self, difference: np.ndarray, allowed: float) -> Iterator[Term]:
-        """Products times sums, then summed over leading axes."""
+        """Yield products times sums that are then summed over leading axes."""
         index = tuple(axis[:: max(1, len(axis) // SUMMED_AT)] for axis in self.index)
         d = np.ravel(difference[index])
         most = d.size * allowed**2 + 1e-12 * (d @ d)
@@ -355,7 +377,8 @@ class Dictionary:
 
 
 class _Terms:
-    """Those terms that fit the gradient's shape, and their values at a sample of its entries."""
+    """The terms that fit the gradient's shape, and their values at a sample of its
+    entries."""
 
     def __init__(
         self, terms: list[Term], shape: tuple[int, ...], index: tuple[np.ndarray, ...]
@@ -364,7 +387,7 @@ class _Terms:
         self.values = np.array([term.at(index) for term in self.terms])
 
     def repeated(self, shape: tuple[int, ...]) -> tuple[list[Term], np.ndarray]:
-        """Those that are not summed over leading axes."""
+        """Return the terms that are not summed over leading axes, and their values."""
         which = [
             i for i, term in enumerate(self.terms) if len(term.own_shape) <= len(shape)
         ]
@@ -376,7 +399,11 @@ class _Terms:
 def _left(
     whole: float, along: np.ndarray, size: np.ndarray, rows: bool = True
 ) -> np.ndarray:
-    """The square of what a multiple of a term leaves of the difference; of rows, each with its multiple, in sum."""
+    """Return the squared norm of what the best multiple of a term leaves of the
+    difference.
+
+    With ``rows``, each row has its own multiple, and the squares are added.
+    """
     with np.errstate(all="ignore"):
         explained = np.where(size > 0, along**2 / size, -np.inf)
     left = whole - (explained.sum(axis=-1) if rows else explained)
@@ -386,8 +413,10 @@ def _left(
 def _sample(
     shape: tuple[int, ...], wrong: np.ndarray
 ) -> tuple[int, tuple[np.ndarray, ...]]:
-    """Entries of a few rows and columns, as many of them as wrong ones as there are, evenly spread: how many rows, and
-    the index of the entries, row by row."""
+    """Choose the entries of a few rows and columns, wrong ones first, evenly spread.
+
+    Returns the number of rows, and the index of the entries, row by row.
+    """
     if not shape:
         return 1, ()
     wrong = wrong.reshape(-1, shape[-1])
@@ -403,7 +432,8 @@ def _sample(
 
 
 def _spread(wrong: np.ndarray, count: int) -> np.ndarray:
-    """Positions: all if they are few, else wrong ones, evenly spread; some right ones where these are not enough."""
+    """Return all positions if they are few; otherwise ``count`` positions, evenly
+    spread over the wrong ones, or completed by right ones if these are too few."""
     if len(wrong) <= count:
         return np.arange(len(wrong))
     order = np.argsort(~wrong, kind="stable")
@@ -413,7 +443,8 @@ def _spread(wrong: np.ndarray, count: int) -> np.ndarray:
 
 
 def _atoms(terms: Mapping[str, np.ndarray]) -> list[Term]:
-    """The arrays, one over those smaller than y, and the exponential of a y that is a logarithm of probabilities."""
+    """Return the arrays, the inverses of those smaller than y, and the exponential of a
+    y that may be log-probabilities."""
     atoms = [
         Term(name, "", 1, (value,))
         for name, value in terms.items()
@@ -434,8 +465,11 @@ def _atoms(terms: Mapping[str, np.ndarray]) -> list[Term]:
 def matrix_products(
     terms: Mapping[str, np.ndarray], shape: tuple[int, ...]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Products of two terms, each as it is or transposed, that have the shape; leading axes as they are, or
-    merged."""
+    """Yield the matrix products of two terms that have the shape, with their texts.
+
+    Each term is used as it is and transposed, with its leading axes as they are and
+    merged.
+    """
     matrices = {
         name: value
         for name, value in terms.items()
@@ -497,7 +531,10 @@ def _sums(term: Term) -> Iterator[Term]:
 
 
 def _fit(term: Term, shape: tuple[int, ...]) -> Term | None:
-    """The term in the gradient's shape: repeated along axes it lacks, summed over leading ones too many."""
+    """Return the term in the gradient's shape, or None if it does not fit.
+
+    It is broadcast along axes that it lacks, and summed over surplus leading axes.
+    """
     own = term.own_shape
     extra = max(0, len(own) - len(shape))
     if any(
@@ -516,7 +553,12 @@ def _fit(term: Term, shape: tuple[int, ...]) -> Term | None:
 def _summed_shape(
     a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Of a product of arrays of two shapes that has leading axes too many: these, then the gradient's; None of another."""
+    """Return the surplus leading axes of a product of arrays of shapes ``a`` and ``b``,
+    followed by the gradient's shape.
+
+    None if there are no such axes, if their product exceeds LEADING, or if the product
+    does not fit the gradient's shape.
+    """
     own = _broadcast(a, b)
     extra = 0 if own is None else len(own) - len(shape)
     if extra <= 0 or any(
@@ -544,7 +586,7 @@ def _grouped(
 
 
 def _positions(terms: list[Term]) -> dict[int, list[int]]:
-    """Where terms of so many factors stand."""
+    """Return the positions of the terms, by their number of factors."""
     return _grouped(range(len(terms)), lambda i: terms[i].factors)
 
 

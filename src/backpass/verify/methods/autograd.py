@@ -1,4 +1,5 @@
-"""torch.autograd through the subject's own forward, in float64: the whole gradient, element by element."""
+"""Compare every element with torch.autograd through the subject's own forward, in
+float64."""
 
 from __future__ import annotations
 
@@ -25,13 +26,16 @@ from backpass.verify.report import FAILED, NOT_RUN, Row
 
 NAME = "torch autograd"
 TOLERANCE = 1e-12
-WHY = "every element; rounding in another order"
+WHY = "every element; rounding in a different order"
 ANOTHER = "forward computes a different y on tensors than on the arrays that were given"
-CUT = 1e-5  # of a slope: a difference that is off by less agrees with it
+CUT = 1e-5  # of a slope: a difference that is closer agrees with it
 
 
 def run(case: Case) -> list[Row]:
-    """One row a gradient. Raises NotRun where the forward is not made of operations that autograd follows."""
+    """Return one row for each gradient.
+
+    Raises NotRun if forward is not made of operations that autograd follows.
+    """
     case.require_float64()
     _, reference = differentiate_forward(case, case.subject.plain_forward)
     _, got = by_hand(case)
@@ -52,8 +56,12 @@ def run(case: Case) -> list[Row]:
 def _unless_cut(
     row: Row, case: Case, at: int, got: np.ndarray | None, reference: np.ndarray
 ) -> Row:
-    """The failed row or, if a difference of forward agrees with backward and not with autograd, a row that is not run:
-    autograd then cannot see a part of forward. An intended detach is declared a convention."""
+    """Return the failed row or, if autograd cannot see a part of forward, a row that is
+    "not run".
+
+    A difference of forward then agrees with backward and not with autograd. An intended
+    detach should be declared a convention.
+    """
     if at not in case.derived or got is None or got.shape != reference.shape:
         return row
     change, moved = first_difference(case, at)
@@ -63,15 +71,21 @@ def _unless_cut(
     )
     if not of_backward <= CUT * abs(slope) < of_autograd:
         return row
-    reason = "autograd does not follow all of forward (a detach, .data, another library): a difference contradicts it"
+    reason = (
+        "autograd does not follow all of forward (a detach, .data, a different library): "
+        "a difference contradicts it"
+    )
     return Row(NAME, row.quantity, NOT_RUN, reason=reason)
 
 
 def differentiate_forward(
     case: Case, function: Callable[..., Array]
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """The same in float64 for a function that may be forward. Raises NotRun if lines that were given NumPy arrays compute
-    something different on tensors, as ``x.var()`` does."""
+    """Do the same as ``differentiate`` in float64, for a function that may be forward.
+
+    Raises NotRun if lines that were given NumPy arrays compute a different y on
+    tensors, as ``x.var()`` does.
+    """
     y, gradients = differentiate(case, function)
     if function is case.subject.plain_forward and not case.subject.stem:
         exact = case.takes_float64
@@ -80,7 +94,7 @@ def differentiate_forward(
             if exact
             else max(EPSILON[case.dtype], EPSILON[case.y_dtype])
         ) ** 0.5
-        # A small element may be the rest of large ones that cancel.
+        # A small element may be what remains of large ones that cancel.
         if not within(y, case.y if exact else case.y_as_given, near * largest(y)):
             raise NotRun(ANOTHER)
     return y, gradients
@@ -89,7 +103,11 @@ def differentiate_forward(
 def differentiate(
     case: Case, function: Callable[..., Array], dtype=None
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """y, and the gradients autograd finds for it, on fresh tensors of ``dtype`` (float64 unless given)."""
+    """Return y and its gradients by autograd, on new tensors of ``dtype``, by default
+    float64.
+
+    Raises NotRun if the function does not run on tensors, or autograd cannot follow it.
+    """
     key = (function, str(dtype or "torch.float64"))
     if key not in case.differentiated:
         case.differentiated[key] = _differentiate(case, function, dtype)
@@ -106,9 +124,8 @@ def _differentiate(
         leaves[at].requires_grad_()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # of NumPy's functions on tensors
+            # NumPy's functions warn about tensors.
+            warnings.simplefilter("ignore", DeprecationWarning)
             y, _ = join(function(*leaves))
     except Exception as error:
         if case.subject.stem is not None or (
@@ -117,14 +134,16 @@ def _differentiate(
             raise
         if function is case.operator:
             raise NotRun(
-                f"operator= does not take {dtype or 'float64'} ({first_line(error)})"
+                f"operator= does not accept {dtype or 'float64'} ({first_line(error)})"
             ) from None
         raise NotRun(
-            f"forward does not run on tensors that autograd follows ({first_line(error)})"
+            "forward does not run on tensors that autograd follows "
+            f"({first_line(error)})"
         ) from None
     if not is_torch(y) or not y.requires_grad:
         raise NotRun(
-            "autograd cannot follow forward: its output is not a tensor that requires a gradient"
+            "autograd cannot follow forward: its output is not a tensor that requires a "
+            "gradient"
         )
     if function is case.subject.plain_forward and tuple(y.shape) != case.dy.shape:
         raise NotRun(ANOTHER)
@@ -142,7 +161,7 @@ def _differentiate(
 
 
 def _is_broken(case: Case) -> bool:
-    """Whether the operator raises for the inputs as they were given, too."""
+    """Whether the operator also raises for the inputs as they were given."""
     try:
         case.operator(
             *(
@@ -162,8 +181,11 @@ def _torch_dtype(value: object):
 
 
 def by_hand(case: Case) -> tuple[np.ndarray, dict[int, np.ndarray | None]]:
-    """The subject's own y and gradients in float64, on tensors. An object without SHAPES need not support any library but
-    that of its inputs, and gets that."""
+    """Return the subject's own y and gradients in float64, computed on tensors.
+
+    An object without SHAPES is called with the library of its inputs, because it need
+    not support a different one.
+    """
     if case.subject.shapes is None:
         return case.y, case.gradients
     y, saved = case.subject.forward(

@@ -1,7 +1,7 @@
-"""The imaginary part of the forward a tiny imaginary step away: dy/dx along v is Im f(x + i·h·v) / h, up to h².
+"""Differentiate by complex steps: dy/dx along v is Im f(x + i·h·v) / h, up to h².
 
-Nothing is subtracted, so the step may be 1e-30 and the error is rounding alone. The forward must be analytic
-and must accept complex numbers.
+Nothing is subtracted, so the step may be 1e-30, and the only error is rounding. The
+forward must be analytic and must accept complex numbers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from backpass.verify.report import Row
 
 NAME = "complex step"
 TOLERANCE = 1e-12
-WHY = "rounding alone"
+WHY = "rounding only"
 STEP = 1e-30
-# Where the forward is analytic, a complex step and a finite difference along one direction agree to AGREEMENT, apart
-# from the finite difference's noise relative to y.
+# If the forward is analytic, a complex step and a finite difference along one direction
+# agree to AGREEMENT, apart from the finite difference's noise relative to y.
 AGREEMENT = 1e-4
 NOISE = 1e-8
 
 
 def run(case: Case) -> list[Row]:
-    """One row a gradient. Raises NotRun where the forward is not an analytic function of complex numbers."""
+    """Return one row for each gradient.
 
+    Raises NotRun if forward is not an analytic function of complex numbers.
+    """
     case.require_float64()
     first = {at: _first_change(case, at) for at in case.derived}
 
@@ -45,14 +47,13 @@ def run(case: Case) -> list[Row]:
 
 
 def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
-    """dy/dx along the direction."""
+    """Return dy/dx along the direction."""
     values = [_complex(value) for value in case.float64]
     values[at] = values[at] + 1j * STEP * direction
     try:
         with np.errstate(invalid="ignore"), warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "Casting complex values to real"
-            )  # it shows in y
+            # Such a cast shows in y.
+            warnings.filterwarnings("ignore", "Casting complex values to real")
             y = case.forward(tuple(values))
     except Exception as error:
         if case.subject.stem is not None:
@@ -62,19 +63,24 @@ def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
         ) from None
     if not np.iscomplexobj(y):
         raise NotRun(
-            "forward turns complex numbers into real ones (an absolute value, a real part, a conversion)"
+            "forward turns complex numbers into real ones (an absolute value, a real part, "
+            "a conversion)"
         )
     return np.where(np.isfinite(y), y.imag / STEP, 0.0)
 
 
 def _first_change(case: Case, at: int) -> np.ndarray:
-    """dy/dx along the first random direction. Raises NotRun if a finite difference disagrees."""
+    """Return dy/dx along the first random direction.
+
+    Raises NotRun if a finite difference disagrees.
+    """
     near, _ = first_difference(case, at)
     exact = _change(case, at, case.direction(at))
     size, noise = max(largest(near), largest(exact)), NOISE * largest(case.y)
     if farthest(near, exact) > AGREEMENT * size + noise:
         raise NotRun(
-            "forward is not analytic: its complex step differs from its finite difference (|x|, a conjugate?)"
+            "forward is not analytic: its complex step differs from its finite difference "
+            "(|x|, a conjugate?)"
         )
     return exact
 

@@ -1,8 +1,9 @@
-"""The requirements on a backward apart from its numbers.
+"""Check the requirements on a backward apart from its numbers.
 
-It returns a real gradient of the right shape for each input given, None for each input left out, and 0 where an input
-is infinite. It modifies nothing. It returns the same gradients on a second call, from arrays of other strides, after a
-forward of other inputs, and when an input is frozen. The form must hold for an empty batch too.
+It returns a real gradient of the right shape for each input given, None for each input
+left out, and 0 where an input is infinite. It modifies nothing. It returns the same
+gradients on a second call, from arrays of other strides, after a forward with other
+inputs, and when an input is frozen. The shapes must be right for an empty batch too.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from backpass.verify.report import FAILED, PASSED, Row
 from backpass.verify.state import state_faults
 
 NAME = "contract"
-HOW = "a gradient of the right shape for each input; nothing modified; the same on a second call and for other strides"
+HOW = (
+    "a gradient of the right shape for each input; nothing modified; the same on a "
+    "second call and for other strides"
+)
 HOW_WITH_STATE = f"{HOW}, and after other inputs"
 # Leading axes of an empty batch; a factor's axis is broadcast to it.
 EMPTY = {"*": (0,), "*a": (1,), "*b": (0,)}
 
 
 def run(case: Case) -> list[Row]:
-    """One row."""
+    """Return one row, for all quantities."""
     done = Run(case)
     faults = list(_faults(done))
     if not faults:
@@ -73,16 +77,19 @@ def _emptied(case: Case) -> Case:
 
 
 def _faults(done: Run) -> Iterator[str]:
-    """Faults of the output and of the gradients' form, and arrays that were modified."""
+    """Yield faults of the output and of the gradients' form, and arrays that were
+    modified."""
     case = done.case
     if case.subject.shapes:
         yield from _output_faults(case, done.y)
     undefined = np.isnan(case.y_as_given)
-    if (
-        undefined.any() and case.finite and not case.subject.shapes
-    ):  # the mean of no rows is NaN by design
+    # An operation that declares SHAPES may return NaN by design: the mean of no rows.
+    if undefined.any() and case.finite and not case.subject.shapes:
         index = [int(i) for i in np.argwhere(undefined)[0]]
-        yield f"y is NaN at index {index}, though every input is finite: no gradient can be judged there"
+        yield (
+            f"y is NaN at index {index}, though every input is finite: no gradient can be "
+            "judged there"
+        )
     arrays: dict[str, tuple[Array, np.ndarray]] = {}
     arrays |= {"y": (done.y, to_numpy(done.y)), "dy": (done.dy, to_numpy(done.dy))}
     names = zip(case.subject.input_names, done.inputs, case.float64, strict=False)
@@ -120,7 +127,7 @@ def _output_faults(case: Case, y: Array) -> Iterator[str]:
 
 
 def _declared(names: list[str]) -> str:
-    """How inputs that are to have no gradient are declared: ``CONSTANTS = ("cos", "sin")``."""
+    """Return the declaration of inputs without a gradient: ``CONSTANTS = ("cos",)``."""
     listed = ", ".join(f'"{name}"' for name in names)
     return f"CONSTANTS = ({listed}{',' if len(names) == 1 else ''})"
 
@@ -131,19 +138,32 @@ def _gradient_faults(
     name, x = case.quantity(at), case.inputs[at]
     if at not in case.differentiable:
         if gradient is not None:
-            yield f"{name}: expected None, because the input is not differentiable; got an array"
+            yield (
+                f"{name}: expected None, because the input is not differentiable; "
+                "got an array"
+            )
     elif gradient is None:
         yield f"{name}: expected an array; got None{constants}"
     elif not is_array(gradient):
         yield f"{name}: expected an array; got {type(gradient).__name__}"
     elif tuple(gradient.shape) != tuple(x.shape):
-        yield f"{name}: expected the input's shape {list(x.shape)}; got {list(gradient.shape)}"
+        yield (
+            f"{name}: expected the input's shape {list(x.shape)}; "
+            f"got {list(gradient.shape)}"
+        )
     elif case.subject.shapes and gradient.dtype != x.dtype:
-        yield f"{name}: expected the input's dtype {dtype_name(x)}; got {dtype_name(gradient)}"
+        yield (
+            f"{name}: expected the input's dtype {dtype_name(x)}; "
+            f"got {dtype_name(gradient)}"
+        )
 
 
 def _where_infinite(done: Run) -> Iterator[str]:
-    """An infinite input cannot vary, so its gradient must be 0 or the one that PyTorch's operator returns."""
+    """Yield a fault if the gradient of an infinite input is wrong.
+
+    Such an input cannot vary, so its gradient must be 0, or the one that PyTorch's
+    operator returns.
+    """
     case = done.case
     for at in case.differentiable:
         infinite = ~np.isfinite(case.float64[at])

@@ -1,8 +1,10 @@
-"""Central differences of the forward along random directions, and along every coordinate of a small input.
+"""Compare with central differences of the forward, along random directions and, for a
+small input, along every coordinate.
 
-The method uses the forward alone and needs no formula for its derivative. Its error is rounding over the step plus
-the step squared, about ε^⅔ ≈ 4e-11 at best, and much more where the forward is ill-conditioned. A forward that does
-not take or return float64 is evaluated at its own precision, with that precision's ε.
+The method uses only the forward and needs no formula for its derivative. Its error is
+rounding over the step plus the step squared: about ε^⅔ ≈ 4e-11 at best, and much more
+if the forward is ill-conditioned. A forward that does not accept or return float64 is
+evaluated at its own precision, with that precision's ε.
 """
 
 from __future__ import annotations
@@ -22,24 +24,25 @@ from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 NAME = "finite differences"
 TOLERANCE = 1e-7
 WHY = "step² and rounding / step"
-LOW_TOLERANCE = (
-    64  # times ε^⅔: the constants of both errors, and the rounding of a long sum
-)
-# At a kink the bend exceeds KINK times the largest change, and half the step keeps more than SHARP of the bend: a half,
-# where a smooth function keeps a quarter.
+# Times ε^⅔: the constants of both errors, and the rounding of a long sum.
+LOW_TOLERANCE = 64
+# At a kink, the bend exceeds KINK times the largest change, and with half the step more
+# than SHARP of the bend remains: about a half, where a smooth function keeps a quarter.
 KINK = 0.1
 SHARP = 0.4
 KINK_DIRECTIONS = 4
 COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
-# Other steps show a difference's own error: truncation grows with the step's square, rounding with its inverse.
+# Other steps show a difference's own error: truncation grows with the step's square,
+# and rounding with its inverse.
 OTHER_STEPS = (0.5, 0.7, 1.4)
-DOUBT = 4  # times their spread: a smaller error may be their own, a larger one is held against a backward
+DOUBT = 4  # times their spread: a smaller error may be that of the differences
 LEAST = 1e-5  # of the gradient: smaller errors cannot be seen in float32
 OFF = "off by far more than the differences vary with the step"
 
 
 def run(case: Case) -> list[Row]:
-    """One row a gradient. Raises NotRun where the forward computes too coarsely."""
+    """Return one row for each gradient. Raises NotRun if forward computes too
+    coarsely."""
     usual, why, note = TOLERANCE, WHY, ""
     try:
         case.require_float64()
@@ -48,7 +51,7 @@ def run(case: Case) -> list[Row]:
         usual, note = _low_tolerance(case.precision), str(reason)
         why = f"{WHY}, {LOW_TOLERANCE}·ε^⅔ of {case.precision}"
     steps = {at: best_step(case, at) for at in case.derived}
-    # Of the book's operations complex steps, autograd and PyTorch's operators compare every element.
+    # For the book's operations, other methods compare every element.
     in_all = COORDINATES if case.subject.stem else math.inf
     tolerance = case.tolerance("finite_difference", usual, why)
     found = rows(case, NAME, *tolerance, _derivative(case, steps, 1.0), in_all)
@@ -76,7 +79,7 @@ def _reconsidered(row: Row, case: Case, at: int, steps: dict, *, low: bool) -> R
 
 
 def _own_error(case: Case, at: int, steps: dict[int, float | np.ndarray]) -> float:
-    """How much the differences vary with the step."""
+    """Return how much the differences vary with the step."""
     return spread(
         case, at, [_derivative(case, steps, times) for times in (1.0, *OTHER_STEPS)]
     )
@@ -85,7 +88,8 @@ def _own_error(case: Case, at: int, steps: dict[int, float | np.ndarray]) -> flo
 def _derivative(
     case: Case, steps: dict[int, float | np.ndarray], times: float
 ) -> Derivative:
-    """The slope of the loss along a direction, from a difference over ``times`` the step."""
+    """Return a function that computes the slope of the loss along a direction, from a
+    difference over ``times`` the step."""
 
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
         if times == 1.0 and direction is case.direction(at):
@@ -100,8 +104,11 @@ def _derivative(
 def first_difference(
     case: Case, at: int, step: float | np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The result of ``difference`` along the first random direction, with the best step unless one is given. Cached,
-    because the complex step is compared with it."""
+    """Return ``difference`` along the first random direction, by default with the best
+    step.
+
+    The result is cached, because other methods are compared with it.
+    """
     if at not in case.moved:
         step = best_step(case, at) if step is None else step
         case.moved[at] = difference(case, at, case.direction(at), step)
@@ -111,7 +118,8 @@ def first_difference(
 def _doubted(
     row: Row, case: Case, at: int, steps: dict[int, float | np.ndarray]
 ) -> Row:
-    """The failed row, or one that says why differences cannot judge: a kink, or their own error."""
+    """Return the failed row, or a row that says why differences cannot judge: a kink,
+    an infinity, or their own error."""
     row = _unless_kinked(row, case, at, steps[at])
     got = case.gradients[at]
     if (
@@ -120,7 +128,10 @@ def _doubted(
         and np.isinf(got).any()
         and not np.isnan(got).any()
     ):
-        reason = "backward returns an infinity, which a difference can neither confirm nor refute"
+        reason = (
+            "backward returns an infinity, which a difference can neither confirm nor "
+            "refute"
+        )
         return Row(NAME, row.quantity, NOT_RUN, reason=reason)
     if row.verdict != FAILED or row.error is None or not np.isfinite(row.error):
         return row
@@ -128,24 +139,29 @@ def _doubted(
     if row.error > DOUBT * own:
         return row
     reason = (
-        f"differences are too coarse here: they vary by {own:.1e} with the step, and differ by {row.error:.1e} "
-        f"from backward"
+        f"differences are too coarse here: they vary by {own:.1e} with the step, and "
+        f"differ by {row.error:.1e} from backward"
     )
     return Row(NAME, row.quantity, NOT_RUN, reason=reason)
 
 
 def _unless_kinked(row: Row, case: Case, at: int, step: float | np.ndarray) -> Row:
-    """The failed row or, if y's slopes ahead of the input and behind it differ, one that says so."""
+    """Return the failed row or, if y's slopes on the two sides of the input differ, a
+    row that says so."""
     if not any(
         _kinked(case, at, step, direction) for direction in _breaking_ties(case, at)
     ):
         return row
-    reason = "y has a kink there: its slopes on the two sides of these inputs differ, so no difference is its derivative"
+    reason = (
+        "y has a kink there: its slopes on the two sides of these inputs differ, so no "
+        "difference is its derivative"
+    )
     return Row(NAME, row.quantity, NOT_RUN, reason=reason)
 
 
 def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
-    """Directions in which every coordinate moves and no two move alike, so that each leaves zeros and ties."""
+    """Yield directions in which every coordinate moves and no two move alike, so that
+    each direction leaves zeros and ties."""
     x = case.float64[at]
     rng = case.rng
     for _ in range(KINK_DIRECTIONS):
@@ -166,7 +182,8 @@ def _kinked(
 def _change_and_bend(
     case: Case, at: int, moved: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each element of y, its change from behind to ahead, and its bend: twice its distance from their mean."""
+    """Return the change of each element of y from behind to ahead, and its bend: twice
+    its distance from their mean."""
     x = case.float64[at]
     ahead, here, behind = (
         case.forward(_replaced(case, at, case.rounded(there)))
@@ -178,8 +195,11 @@ def _change_and_bend(
 
 
 def _at_own_precision(case: Case, reason: NotRun) -> Case:
-    """The case with numbers rounded to the precision in which the forward computes. If it does not
-    accept float64, it gets the inputs' dtype."""
+    """Return the case with numbers rounded to the precision in which forward computes.
+
+    If forward does not accept float64, it gets the inputs' dtype. Raises NotRun if the
+    precision is too coarse.
+    """
     precision = case.computes_in
     if _low_tolerance(precision) > COARSEST:
         raise NotRun(f"{reason}, and {precision} is too coarse for differences")
@@ -195,9 +215,11 @@ def _low_tolerance(precision: str) -> float:
 def difference(
     case: Case, at: int, direction: np.ndarray, step: float | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The change of y per unit of the step, and the direction actually taken, which differs because x + h·v rounds.
+    """Return the change of y per unit of the step, and the direction actually taken,
+    which differs because x + h·v rounds.
 
-    A step for each coordinate scales that coordinate of the direction; the unit is then the largest step taken.
+    A step for each coordinate scales that coordinate of the direction. The unit is then
+    the largest step taken.
     """
     x = case.float64[at]
     taken = step * direction
@@ -212,8 +234,13 @@ def difference(
 
 
 def best_step(case: Case, at: int) -> float | np.ndarray:
-    """The step for numbers about 1, the step for numbers of the input's size, or a step for each coordinate: the one
-    that agrees best with its half. A step with which a coordinate does not move, because x + h rounds to x, is avoided."""
+    """Return the best step: the one whose result agrees best with that of half the
+    step.
+
+    The candidates are the step for numbers about 1, the step for numbers of the input's
+    size, and a step for each coordinate. A step with which a coordinate does not move,
+    because x + h rounds to x, is avoided.
+    """
     x = case.float64[at]
     step = EPSILON[case.precision] ** (1 / 3)
     size = np.where(np.isfinite(x), np.abs(x), 0.0)

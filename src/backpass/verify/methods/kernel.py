@@ -1,5 +1,7 @@
-"""The Triton kernel, forward and backward, against float64: on a CUDA device, or in Triton's interpreter when
-``TRITON_INTERPRET=1`` is set."""
+"""Compare the Triton kernel, forward and backward, with float64.
+
+It runs on a CUDA device, or in Triton's interpreter if ``TRITON_INTERPRET=1`` is set.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,17 @@ from backpass.verify.report import FAILED, Row
 
 NAME = "Triton kernel"
 
-# Rows longer than what a program holds of one at a time go through it in pieces, perhaps by another kernel. Few
-# such rows will do; the last piece is not full.
+# A row longer than a program can hold is processed in pieces, perhaps by a different
+# kernel. A few such rows are enough; their last piece is not full.
 LONG_ROWS = {"*": (2,), "*a": (2,), "*b": (2,)}
 BEYOND = 37
 
 
 def run(case: Case) -> list[Row]:
-    """A row for y and one a gradient, at the inputs given and, if those are right and the kernel's module sets
-    ROW_BYTES, at longer rows than that; none for the reader's own object.
+    """Return a row for y and one for each gradient; none for the user's own object.
 
-    Raises NotRun with the reason.
+    If these pass and the kernel's module sets ROW_BYTES, there are also rows for inputs
+    with longer rows than that. Raises NotRun if there is no kernel, or it cannot run.
     """
     stem = case.subject.stem
     if stem is None:
@@ -50,7 +52,8 @@ def run(case: Case) -> list[Row]:
 
 
 def _long_rows(case: Case, length: int) -> tuple[object, ...]:
-    """Inputs like the case's with rows of that length: of the last axis of the first floating one."""
+    """Draw inputs like the case's, with that length of the last axis of the first
+    floating-point input."""
     row = next(spec.axes[-1] for spec in case.subject.shapes.inputs if not spec.integer)
     return draw_like(
         case.subject.shapes,
@@ -62,7 +65,8 @@ def _long_rows(case: Case, length: int) -> tuple[object, ...]:
 
 
 def _placed(case: Case, inputs: tuple[object, ...]) -> tuple[object, ...]:
-    """The inputs where kernels run, in the case's dtype if that is a low one."""
+    """Return the inputs on the kernels' device, in the case's dtype if it is a low one,
+    and otherwise in float32."""
     import torch
 
     device = (
@@ -88,8 +92,12 @@ def _rows(case: Case, kernel: ModuleType, where: str, drawn: bool) -> list[Row]:
 
 
 def _world(dtype: str, kernel: ModuleType, drawn: bool) -> rounding.Namespace:
-    """Where the kernel rounds: where its operation does, and at the OPERANDS of tensor cores that its module declares.
-    Triton's interpreter truncates float32 to bfloat16, where a GPU rounds."""
+    """Return the namespace that rounds as the kernel does.
+
+    A kernel rounds where its operation does, and at the operands of tensor cores if its
+    module sets OPERANDS. Triton's interpreter truncates float32 to bfloat16, where a
+    GPU rounds.
+    """
     truncates = dtype == "bfloat16" and kernels.interpreted()
     units = {dtype: 2 * rounding.UNIT[dtype]} if truncates else None
     operands = (

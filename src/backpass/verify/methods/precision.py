@@ -1,16 +1,21 @@
-"""A float32, bfloat16 or float16 result against float64 on the same, already rounded, inputs, element by element.
+"""Compare a float32, bfloat16 or float16 result with float64, element by element.
 
-The reference is autograd's gradient in float64 through the subject's forward, or else through the operator given. It
-does not use the backward under test. The error allowed to an element depends on what is known of the subject:
+Both start from the same inputs, already rounded to the low precision. The reference is
+autograd's gradient in float64 through the subject's forward, or else through the given
+operator. It does not use the backward under test. The error allowed for an element
+depends on the subject:
 
-- For this package's operations it is the bound of a rounding array: the largest error that the lines of our forward and
-  backward can make at that dtype. Inputs that ``check`` drew are random, so the root mean square of their errors is
-  held to the expected one as well.
-- For anything else it is twice the largest error of PyTorch's operator, or of autograd through the subject's own forward,
-  at that dtype, over these inputs and a few neighbours of them; or, if that is larger, the change that a different
-  rounding of the inputs would cause. For element-wise functions only elements of the same size are compared. Running the
-  operator in float32 and rounding once would give a sharper bound in 16 bits, where PyTorch may add in bfloat16, but it
-  rejects PyTorch's own gradients of logsumexp, mse_loss and others.
+- For this package's operations it is the bound of a rounding array: the largest error
+  that the lines of our forward and backward can make at that dtype. Inputs that
+  ``check`` drew are random, so the root mean square of the errors must not exceed the
+  expected one much.
+- For anything else it is twice the largest error of PyTorch's operator, or of autograd
+  through the subject's own forward, at that dtype, over these inputs and a few
+  neighbours of them; or, if that is larger, the change that a different rounding of the
+  inputs would cause. For element-wise functions, only elements of the same size are
+  compared. In half precision, where PyTorch may add in bfloat16, running the operator
+  in float32 and rounding once would give a sharper bound, but it would reject PyTorch's
+  own gradients of logsumexp, mse_loss and others.
 """
 
 from __future__ import annotations
@@ -40,18 +45,19 @@ from backpass.verify.methods.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
 
 NAME = "low precision"
-WIDER = "and in float32"  # what follows it for a subject that does not take float64
+WIDER = "and in float32"  # the next rows, for a subject that does not accept float64
 RESOLUTION = 1e-12  # of the float64 reference
 LOW = ("float32", "float16", "bfloat16")
-RANDOM = (
-    1.5  # times the expected root mean square: the most of random errors in 16 bits
-)
-EACH = 6  # times the expected error of an element: the most of random errors in float32
+# Times the expected root mean square: the largest of random errors in half precision.
+RANDOM = 1.5
+EACH = 6  # times an element's expected error: the largest of random errors in float32
 NEIGHBOURS, FEW = 8, 1  # neighbours of inputs of up to MANY elements, and of more
 MANY = 1 << 16
-CANCELLED = 0.01  # of the largest element, at most: what cancelling may leave of dy's own rounding
-NEARBY = 4  # units in the last place apart
-# Units in the last place of the inputs, by which a gradient may move: half is one rounding; in float32 sums add more.
+# Of the largest element: the most that cancellation may leave of dy's own rounding.
+CANCELLED = 0.01
+NEARBY = 4  # the distance of neighbours, in units in the last place
+# The change of the inputs, in units in the last place, with which a gradient may move:
+# half a unit is one rounding, and in float32 sums add more.
 ROUNDED = {"float32": 2, "float16": 0.5, "bfloat16": 0.5}
 NEIGHBOUR = 7  # a stream of the seed
 
@@ -60,21 +66,24 @@ Key = str | int  # "y", or the position of an input
 
 @dataclass(frozen=True)
 class Bound:
-    """The largest error that is allowed for each element of y or of one gradient, and where it comes from."""
+    """The largest error allowed for each element of y or of one gradient.
+
+    ``words`` say how it was computed. ``rms`` is the largest root mean square allowed,
+    if that is checked too.
+    """
 
     each: np.ndarray
     words: str
-    rms: float | None = (
-        None  # the largest root mean square allowed, if it is tested as well
-    )
+    rms: float | None = None
 
 
 def run(case: Case) -> list[Row]:
-    """A row for y and one a gradient; none where inputs and arithmetic are float64. Raises NotRun without a float64
-    reference.
+    """Return a row for y and one for each gradient; none if inputs and arithmetic are
+    float64.
 
-    A subject that takes half precision and not float64 is judged in float32 as well if it takes that: in half precision
-    errors of small elements beside large ones cannot be told from rounding.
+    A subject that accepts half precision but not float64 is also judged in float32 if
+    it accepts that: in half precision, errors of small elements beside large ones
+    cannot be told from rounding. Raises NotRun if there is no float64 reference.
     """
     dtype = max(case.dtype, case.computes_in, key=EPSILON.__getitem__)
     if dtype not in LOW:
@@ -92,7 +101,8 @@ def _rows(case: Case, method: str, dtype: str) -> list[Row]:
 
 
 def _in_float32(case: Case) -> Case | None:
-    """The case with the same numbers as float32 arrays; None if forward or backward does not take them."""
+    """Return the case with the same numbers as float32 arrays; None if forward or
+    backward does not accept them."""
     inputs = tuple(
         _as_float32(value) if is_floating(value) else value for value in case.inputs
     )
@@ -119,10 +129,11 @@ def rows_against_float64(
     world: rounding.Namespace | None = None,
     drawn: bool = False,
 ) -> list[Row]:
-    """Judge y and gradients that were computed at ``dtype`` by the float64 ones, the inputs being numbers of that dtype.
+    """Compare y and gradients that were computed at ``dtype`` with those in float64.
 
-    ``world`` is the rounding array's namespace for a kernel that rounds elsewhere than its operation. ``drawn`` says that
-    the inputs are random numbers.
+    The inputs are numbers of that dtype. ``world`` is the rounding array's namespace
+    for a kernel that does not round where its operation does. ``drawn`` says that the
+    inputs are random numbers.
     """
     function, source, exact = _reference(case)
     right = _by_key(case, function)
@@ -132,7 +143,7 @@ def rows_against_float64(
             key for key in right if (np.abs(right[key]) <= bounds[key].each).all()
         ]
         if any(right[key].any() for key in vacuous):
-            # In operations made of many others the worst case may exceed every element.
+            # In an operation composed of many, the worst case may exceed every element.
             measured = _measured(case, dtype, function, exact, right)
             bounds |= {key: measured[key] for key in vacuous}
     else:
@@ -154,7 +165,8 @@ def rows_against_float64(
 
 
 def _at(case: Case, dtype: str) -> Case:
-    """The case with inputs and cotangent that are numbers of ``dtype``, stored as they were."""
+    """Return the case with its inputs and cotangent rounded to ``dtype``, in the dtypes
+    they had."""
     if case.dtype == dtype:
         return case
 
@@ -179,7 +191,8 @@ def _differentiate(case: Case, function: Callable, dtype: str = "float64"):
 
 
 def _reference(case: Case) -> tuple[Callable, str, bool]:
-    """The function that autograd differentiates, its name if it is the operator, and whether forward computes in float64."""
+    """Return the function that autograd differentiates, its name if it is the operator,
+    and whether forward computes in float64."""
     forward, options = case.judge, case.subject.options
     if case.subject.stem in ops.STEMS:
         op = ops.load(case.subject.stem)
@@ -187,7 +200,7 @@ def _reference(case: Case) -> tuple[Callable, str, bool]:
         if unset := {
             name: value for name, value in defaults.items() if options.get(name) is None
         }:
-            # These defaults follow the dtype: in float64 this would be a different function.
+            # These defaults depend on the dtype: in float64 the function would differ.
             forward = partial(_value_of, op.forward, **{**options, **unset})
     exact = case.computes_in == "float64"
     try:
@@ -204,13 +217,13 @@ def _value_of(forward: Callable, *inputs: object, **options: object) -> object:
     return forward(*inputs, **options)[0]
 
 
-# How far off an element may be.
+# The error that is allowed.
 
 
 def _computed(
     case: Case, dtype: str, world: rounding.Namespace | None, drawn: bool
 ) -> dict[Key, Bound]:
-    """By the operation's own lines on rounding arrays."""
+    """Return the bounds computed by the operation's own lines on rounding arrays."""
     numpy = not any(map(is_torch, case.arrays))
     world = world or rounding.Namespace(short_sums=numpy, random=drawn)
     op = ops.load(case.subject.stem)
@@ -235,8 +248,12 @@ def _measured(
     exact: bool,
     right: dict[Key, np.ndarray],
 ) -> dict[Key, Bound]:
-    """By what PyTorch does at that dtype, here and at inputs and cotangents a few units in the last place away, and by how
-    far the reference moves for half such a unit, as rounding its inputs would move it; in float32, two."""
+    """Return the bounds measured with PyTorch.
+
+    They are twice PyTorch's error at that dtype, here and at inputs and cotangents a
+    few units in the last place away; and the change of the reference when the inputs
+    move by half a unit, as rounding would move them, or by two units in float32.
+    """
     operator = bound_operator(case)
     theirs = operator or case.subject.plain_forward
     few = sum(value.size for value in case.float64 if is_array(value)) < MANY
@@ -285,7 +302,10 @@ def _measured(
             f"twice {whose}'s error, the largest of {1 + len(neighbours)} inputs nearby"
         )
     else:
-        words = f"without an operator=, twice what {NEARBY} units in the last place of {dtype} inputs change"
+        words = (
+            f"without an operator=, twice the change that {NEARBY} units in the last "
+            f"place of {dtype} inputs cause"
+        )
     words += ", at elements of that size" if by_element else ""
     return {
         key: Bound(
@@ -303,9 +323,12 @@ def _measured(
 
 
 def _owed(case: Case, key: Key, right: np.ndarray, dtype: str) -> float:
-    """What has to be allowed beyond PyTorch's error where elements are sums. NumPy adds rows of float32 one by one, where
-    PyTorch adds pairs. And without an operator PyTorch's error is that of autograd through forward, whose gradient may
-    cancel exactly where that of a right backward, ``y (dy − Σ y dy)``, does not."""
+    """Return what has to be allowed beyond PyTorch's error if elements are sums.
+
+    NumPy adds rows of float32 one by one, where PyTorch adds pairs. And without an
+    operator, PyTorch's error is that of autograd through forward, whose gradient may
+    cancel exactly where that of a correct backward, ``y (dy − Σ y dy)``, does not.
+    """
     terms = case.dy.size / max(1, right.size)
     owed = 0.0
     if dtype == "float32" and not case.uses_torch and terms > 1:
@@ -328,7 +351,7 @@ def _by_key(
 
 
 def _rms(values: np.ndarray) -> float:
-    """The root mean square of the finite ones."""
+    """Return the root mean square of the finite values."""
     values = values[np.isfinite(values)]
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
@@ -340,8 +363,11 @@ def _most(
     by_element: bool,
     dtype: str,
 ) -> np.ndarray:
-    """The largest of what was allowed, ``by_element`` of that at elements at most twice as large as the one ``here``; a unit
-    in the last place at least."""
+    """Return the largest of the ``allowed`` errors, and at least a unit in the last
+    place.
+
+    With ``by_element``, only elements at most twice as large as the one ``here`` count.
+    """
     least = (
         EPSILON[dtype] * np.where(np.isfinite(here), here, 0.0)
         + 2 * rounding.TINY[dtype]
@@ -359,8 +385,12 @@ def _most(
 def _is_elementwise(
     case: Case, function: Callable, right: dict[Key, np.ndarray]
 ) -> bool:
-    """Whether each element of y and of the gradients is a matter of the elements at its place alone: there none is small
-    because large ones cancel, so that a small one has digits to lose."""
+    """Whether each element of y and of the gradients depends only on the elements at
+    its position.
+
+    If so, no element is small because large ones cancel, and a small error in it
+    counts.
+    """
     y = right["y"]
     if any(gradient.shape != y.shape for gradient in right.values()) or y.size < 2:
         return False
@@ -374,7 +404,8 @@ def _is_elementwise(
 
 
 def _neighbour(case: Case, dtype: str, number: int) -> Case:
-    """The case with inputs and a cotangent that are a few units in the last place away."""
+    """Return the case with inputs and a cotangent that are a few units in the last
+    place away."""
     rng = generator(case.seed, NEIGHBOUR + number)
 
     def moved(values: np.ndarray) -> np.ndarray:
@@ -402,8 +433,10 @@ def _judged(
     allowed: Bound,
     how: str,
 ) -> Row:
-    """One row: every element within its bound, or the one that is furthest outside. Its error and its bound are shown over
-    the largest reference element."""
+    """Return one row: every element is within its bound, or the worst one fails.
+
+    The worst element's error and bound are shown over the largest reference element.
+    """
 
     def judge(got: np.ndarray, tolerance: float, how: str) -> Row:
         if key == "y":
@@ -432,9 +465,8 @@ def _judged(
         key != "y" and case.subject.input_names[key] in case.subject.zero_gradients
     )
     if (size <= bound).all() and size.any() and not declared_zero:
-        return judge(
-            right, np.inf, how
-        )  # vacuous, unless NaN or infinite: zeros would pass
+        # Vacuous, because zeros would pass, unless an element is NaN or infinite.
+        return judge(right, np.inf, how)
 
     share = np.divide(
         error, bound, out=np.where(error > 0, np.inf, 0.0), where=bound > 0
@@ -450,7 +482,7 @@ def _judged(
     failed = not share[at] <= 1
     if allowed.rms is not None and not failed and _rms(error) > allowed.rms:
         failed, worst, most = True, _rms(error) / largest, allowed.rms / largest
-        note = f"the root mean square is {worst / most:.2g} times what is allowed"
+        note = f"the root mean square is {worst / most:.2g} times the allowed one"
     how = f"{how}; {note}"
     if failed:
         seen = (

@@ -1,5 +1,6 @@
-"""PyTorch's own operator, forward and backward, in float64: the one check that the forward is what its name
-says.
+"""Compare with PyTorch's own operator in float64, forward and backward.
+
+This is the only check that the forward computes what its name says.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from backpass.verify.report import Row
 
 NAME = "PyTorch's operator"
 TOLERANCE = 1e-12
-WHY = "every element; rounding in another order"
+WHY = "every element; rounding in a different order"
 
 
 def run(case: Case) -> list[Row]:
-    """A row for y and one a gradient. Raises NotRun where PyTorch has no such operator."""
+    """Return a row for y and one for each gradient. Raises NotRun if there is no
+    operator."""
     operator = bound_operator(case)
     if operator is None:
         stem = case.subject.stem
@@ -41,7 +43,8 @@ def run(case: Case) -> list[Row]:
 
 
 def bound_operator(case: Case) -> Callable[..., Array] | None:
-    """The reader's operator, or the operation's reference with the case's options, or None."""
+    """Return the user's operator, or the operation's reference with the case's options,
+    or None."""
     stem, options = case.subject.stem, case.subject.options
     if case.operator is not None or stem not in references.STEMS:
         return case.operator

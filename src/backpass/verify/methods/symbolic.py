@@ -1,9 +1,12 @@
-"""Symbols through forward and backward: the backward is the symbolic derivative of Σ dy·forward, exactly.
+"""Run forward and backward on symbols, and prove that backward is the derivative of Σ
+dy·forward.
 
-Run at a tiny shape, where it is a proof for every value at once. A forward that branches on the sign of its inputs is one
-formula on each side: it is run at random points, and proved in the region around each, until every comparison has come
-out both ways. On the boundaries themselves nothing is shown. ``max`` returns a fresh symbol there, and
-the derivative of the forward with respect to it is proved 0, which is why the derivative may hold it fixed.
+They run at a tiny shape, where this is a proof for all values at once. A forward that
+branches on the sign of its inputs is one formula on each side. It is run at random
+points, and proved in the region around each, until every comparison has had both
+results. On the boundaries themselves nothing is shown. ``max`` returns a fresh symbol,
+and the derivative of forward with respect to it is proved to be 0, so other derivatives
+may hold it fixed.
 """
 
 from __future__ import annotations
@@ -26,31 +29,41 @@ from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 
 NAME = "symbolic"
 ACCURACY = 1e-9  # of a region's numbers
-ELEMENTS = 24  # of all inputs together, where the shape cannot be made smaller: beyond, expressions grow long
-DIGITS = 30  # of its numbers while they are computed
-POINTS = 64  # at most, to see each comparison come out both ways
+DIGITS = 30  # of a region's numbers while they are computed
+# The most elements of all inputs together if the shape cannot be made smaller. With
+# more, expressions grow long.
+ELEMENTS = 24
+POINTS = 64  # the most points that are tried to give each comparison both results
 DENOMINATOR = 10**6  # of a point's coordinates
-SYMBOLS = 72  # of all inputs together, where the shape can be made smaller; beyond, it is made smaller still
-# The largest lengths of leading axes and, in order, of a declaration's letters, all of them different.
+# The most elements of all inputs together at DIFFERENT lengths. With more, the shapes
+# of TWICE are used.
+SYMBOLS = 72
+# The largest lengths of leading axes and, in order, of a declaration's letters, all
+# different.
 DIFFERENT = {"*": (2,), "*a": (2,), "*b": (1,)}, (3, 4, 5, 6, 7)
-# Where there would be more symbols, two shapes. No two of the letters, leading axes among them, have the same length in both.
+# Two smaller shapes. No two letters, or a letter and a leading axis, have the same
+# length in both.
 TWICE = (
     ({"*": (2,)}, {"s_q": 1, "s_k": 2, "s": 3, "d": 2, "d_v": 3, "h": 3, "f": 2}),
     ({"*": ()}, {"s_q": 2, "s_k": 2, "s": 2, "d": 2, "d_v": 1, "h": 2, "f": 3}),
 )
-# With heads, which make expressions long: without leading axes, the first shape for inputs that have some, else the second.
+# With heads, expressions are long, so there are no leading axes. The first shape is for
+# inputs that have some, the second for inputs without.
 WITH_HEADS = (
     {"g": 2, "n_kv": 1, "s_q": 2, "s_k": 3, "d": 3, "d_v": 1},
     {"g": 1, "n_kv": 2, "s_q": 2, "s_k": 3, "d": 1, "d_v": 3},
 )
-WITH_PROJECTIONS = (  # and with projections, which make them longer yet
+WITH_PROJECTIONS = (  # with projections too, expressions are longer still
     {"g": 2, "n_kv": 1, "s": 2, "t": 3, "h": 1, "d": 2, "d_v": 1},
     {"g": 1, "n_kv": 1, "s": 2, "t": 2, "h": 2, "d": 3, "d_v": 3},
 )
 
 
 def run(case: Case) -> list[Row]:
-    """One row a gradient. Raises NotRun where forward cannot compute with symbols, or SymPy is missing."""
+    """Return one row for each gradient.
+
+    Raises NotRun if forward cannot compute with symbols, or SymPy is missing.
+    """
     if importlib.util.find_spec("sympy") is None:
         raise NotRun("sympy is not installed")
     if any(is_array(value) and np.iscomplexobj(value) for value in case.float64):
@@ -68,7 +81,10 @@ def _run(case: Case, values: tuple[np.ndarray | None, ...]) -> list[Row]:
 
 
 def _both(rows: tuple[Row, ...]) -> Row:
-    """One row of those of several shapes: one that fails, else one that passes; a gradient may be 0 at one shape."""
+    """Merge the rows of several shapes: one that fails, otherwise one that passes.
+
+    A gradient may be 0 at one shape only.
+    """
     order = (FAILED, PASSED, VACUOUS)
     first = min(rows, key=lambda row: order.index(row.verdict))
     return (
@@ -80,7 +96,8 @@ def _both(rows: tuple[Row, ...]) -> Row:
 
 @dataclass(frozen=True)
 class _Region:
-    """What forward and backward made of symbols around one point, and the signs that decided their branches."""
+    """The results of forward and backward on symbols around one point, and the signs
+    that decided their branches."""
 
     point: dict[Any, Any]
     signs: dict[Any, int]
@@ -91,23 +108,25 @@ class _Region:
 
 
 def _regions(case: Case, inputs: tuple[Any, ...]) -> list[_Region]:
-    """One region where nothing branches; else regions that between them take each branch both ways."""
+    """Return one region if nothing branches; otherwise regions that together take each
+    branch both ways. Raises NotRun if a branch is taken only one way."""
     rng = case.rng
-    found: dict[frozenset, _Region] = {}
+    regions: dict[frozenset, _Region] = {}
     seen: dict[Any, set[int]] = {}
     for _ in range(POINTS):
         region = _around_a_point(case, inputs, rng)
-        found.setdefault(frozenset(region.signs.items()), region)
+        regions.setdefault(frozenset(region.signs.items()), region)
         for difference, sign in region.signs.items():
             seen.setdefault(difference, set()).add(sign)
         if all(len(signs) == 2 for signs in seen.values()):
-            return list(found.values())
+            return list(regions.values())
     difference, (sign,) = next(
         (d, signs) for d, signs in seen.items() if len(signs) == 1
     )
     shown = textwrap.shorten(str(difference), 60, placeholder=" …")
     raise NotRun(
-        f"a branch went one way only: {shown} {'>' if sign > 0 else '<'} 0 at {POINTS} random points"
+        f"a branch was taken only one way: {shown} {'>' if sign > 0 else '<'} 0 at "
+        f"{POINTS} random points"
     )
 
 
@@ -145,7 +164,7 @@ def _around_a_point(
 
 
 def _derivatives(loss: Any, inputs: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-    from backpass.interpreters.derivatives import derivatives
+    from backpass.expressions.derivatives import derivatives
 
     found = iter(
         derivatives(loss, [symbol for x in inputs.values() for symbol in x.flat])
@@ -157,7 +176,8 @@ def _derivatives(loss: Any, inputs: dict[int, np.ndarray]) -> dict[int, np.ndarr
 
 
 class _Point(dict):
-    """A random number for each symbol, drawn when it is asked for; of a positive one a positive number."""
+    """A random number for each symbol, drawn when it is first used. Positive symbols
+    get positive numbers."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -173,7 +193,7 @@ class _Point(dict):
 
 
 def _symbols(case: Case, values: tuple[np.ndarray | None, ...]) -> tuple[Any, ...]:
-    """Symbols that replace the inputs."""
+    """Return symbols that replace the inputs."""
     from backpass.interpreters import symbolic
 
     return tuple(
@@ -191,13 +211,18 @@ def _symbols(case: Case, values: tuple[np.ndarray | None, ...]) -> tuple[Any, ..
 
 
 def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
-    """The inputs, of one or more shapes, at which the symbols run: those given or, with a declaration, short ones of the
-    same structure. No two letters have the same length at all of the shapes."""
+    """Return the inputs, of one or more shapes, at which the symbols run.
+
+    They are those given or, with a declaration, short ones of the same structure. No
+    two letters have the same length at all shapes. Raises NotRun if an object without
+    SHAPES has too many elements.
+    """
     shapes = case.subject.shapes
     if not shapes:
         if sum(value.size for value in case.float64 if is_array(value)) > ELEMENTS:
             raise NotRun(
-                f"without SHAPES it runs at the inputs' own shape, and on at most {ELEMENTS} elements"
+                "without SHAPES it runs at the inputs' own shape, with at most "
+                f"{ELEMENTS} elements"
             )
         return [case.float64]
     given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
@@ -217,7 +242,8 @@ def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
 
 
 def structure(case: Case) -> tuple:
-    """All that the symbols see of an operation's case: the shapes at which they run, its tokens, its options."""
+    """Return everything that the symbols see of an operation's case: the shapes at
+    which they run, its tokens, its options."""
     seen = [
         None
         if value is None
@@ -231,7 +257,11 @@ def structure(case: Case) -> tuple:
 def _drawn(
     case: Case, leading: dict[str, tuple[int, ...]], lengths: dict[str, int]
 ) -> tuple[np.ndarray | None, ...]:
-    """Inputs of such lengths; of the given ones where these are 0 or 1, or heads, or bound to be a multiple, and less."""
+    """Draw inputs with these lengths.
+
+    A letter keeps its given length if that is shorter and is 0 or 1, belongs to heads,
+    or has to be a multiple.
+    """
     shapes = case.subject.shapes
     given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
     groups = {
@@ -242,7 +272,8 @@ def _drawn(
         dict(zip(shapes.letters, itertools.cycle(DIFFERENT[1]), strict=False)) | lengths
     )
     most = rounded_up(most, case.subject.multiples)
-    # Longer than given too, that they differ; but not where options may depend on the length.
+    # Other lengths may become longer, so that all differ, unless options depend on
+    # them.
     free = (
         ()
         if case.subject.multiples
@@ -255,7 +286,10 @@ def _drawn(
 
 
 def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
-    """What forward or backward makes of symbols. A reader's function that cannot compute with them is not run."""
+    """Run forward or backward on symbols.
+
+    Raises NotRun if the user's function cannot compute with symbols.
+    """
     from backpass.interpreters.closed_world import NotOffered
     from backpass.interpreters.symbolic import Undecided
 
@@ -263,8 +297,8 @@ def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
         return getattr(case.subject, part)(*arguments)
     except NotOffered as error:
         raise NotRun(
-            f"{part} uses {error.name!r}, which the symbols lack; dir(backpass.interpreters.symbolic.xp) "
-            "lists what they have"
+            f"{part} uses {error.name!r}, which the symbols lack; "
+            "dir(backpass.interpreters.symbolic.xp) lists what they have"
         ) from None
     except Undecided as error:
         raise NotRun(f"{part} branches on values ({first_line(error)})") from None
@@ -277,19 +311,20 @@ def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
 
 
 def _refuse_if_max_matters(y, fresh) -> None:
-    from backpass.interpreters import exact
+    from backpass.expressions import exact
 
     for symbol in fresh:
         if not all(
             exact.is_zero(element.diff(symbol)) for element in y if element.has(symbol)
         ):
             raise NotRun(
-                "y depends on a maximum, and the symbols do not know which input is the largest"
+                "y depends on a maximum, and the symbols cannot tell which input is the "
+                "largest"
             )
 
 
 def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
-    from backpass.interpreters import exact
+    from backpass.expressions import exact
 
     quantity = case.quantity(at)
     where = (
@@ -320,7 +355,7 @@ def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
             quantity,
             VACUOUS,
             how=how,
-            reason="the gradient is identically zero, and not declared so",
+            reason="the gradient is identically zero, but not declared to be",
         )
     return Row(NAME, quantity, PASSED, error=0.0, tolerance=0.0, how=how)
 
@@ -328,7 +363,7 @@ def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
 def _explained(
     got: np.ndarray, expected: np.ndarray, region: _Region, seconds: float
 ) -> str:
-    """How it is wrong, judged at the region's point, numbers in place of the symbols."""
+    """Diagnose a wrong gradient with the numbers at the region's point."""
     got, expected, *numbers = (
         _evaluated(array, region.point)
         for array in (got, expected, *region.terms.values())
@@ -344,10 +379,13 @@ def _explained(
 
 
 def _evaluated(array: np.ndarray, point: dict[Any, Any]) -> np.ndarray:
-    """The floating-point values of expressions at a point. A shared sub-expression is evaluated once."""
+    """Evaluate expressions at a point, in floating-point numbers.
+
+    A shared sub-expression is evaluated once.
+    """
     import sympy
 
-    from backpass.interpreters.derivatives import arguments_first
+    from backpass.expressions.derivatives import arguments_first
 
     nodes = arguments_first(sympy.Tuple(*array.flat))
     values = {}

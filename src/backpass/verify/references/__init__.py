@@ -1,9 +1,9 @@
-"""What PyTorch computes for each operation: a file for each stem, which holds ``operator``
-with ``forward``'s arguments.
+"""PyTorch's version of each operation.
 
-A reference is PyTorch's own operator where there is one, and otherwise a composition of
-PyTorch's operators that is written differently from the operation. It is imported when it
-is called, so only then is PyTorch needed.
+The file of a stem holds ``operator``, with ``forward``'s arguments. It is PyTorch's own
+operator if there is one, and otherwise a composition of PyTorch's operators that is
+written differently from the operation. It is imported when it is called, so PyTorch is
+needed only then.
 """
 
 from __future__ import annotations
@@ -18,5 +18,5 @@ STEMS = modules_in("verify/references")
 
 
 def load(stem: str) -> Callable[..., Array]:
-    """The ``operator`` of one of ``STEMS``."""
+    """Return the ``operator`` of a stem in ``STEMS``."""
     return import_module(f"{__name__}.{stem}").operator

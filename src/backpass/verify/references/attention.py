@@ -1,8 +1,7 @@
-"""PyTorch's ``scaled_dot_product_attention``, with each key head repeated for the queries
-that share it.
+"""PyTorch's ``scaled_dot_product_attention``, with the key heads repeated.
 
-A query that sees no key is masked out and gets 0: PyTorch's implementations disagree
-there.
+Each is repeated for the query heads that share it. A query that sees no key is masked
+out and gets 0, because PyTorch's implementations disagree there.
 """
 
 import torch

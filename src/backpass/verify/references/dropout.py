@@ -1,5 +1,6 @@
-"""PyTorch's formula for dropout, applied to the package's mask: PyTorch draws a different
-one.
+"""PyTorch's formula for dropout, with the package's mask.
+
+PyTorch draws a different mask.
 """
 
 import numpy as np

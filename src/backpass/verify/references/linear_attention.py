@@ -1,5 +1,6 @@
-"""PyTorch has none: here from the scores of all pairs, which the operation never
-computes.
+"""A composition from the scores of all pairs, which the operation never computes.
+
+PyTorch has no operator.
 """
 
 import torch

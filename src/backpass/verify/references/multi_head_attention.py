@@ -1,5 +1,6 @@
-"""PyTorch's attention between einsums: its ``MultiheadAttention`` has one width for
-everything and cannot share heads.
+"""PyTorch's attention between einsums.
+
+Its ``MultiheadAttention`` has a single width and cannot share heads.
 """
 
 import torch

@@ -1,4 +1,7 @@
-"""PyTorch has none: here with all factors at once, and hidden scores multiplied by 0."""
+"""A composition, because PyTorch has no operator.
+
+It computes all factors at once, and multiplies hidden scores by 0.
+"""
 
 import torch
 

@@ -1,5 +1,6 @@
-"""PyTorch's ``embedding`` of the positions, as models write it: positions are tokens of a
-table of their own.
+"""PyTorch's ``embedding`` of the positions, as models write it.
+
+The positions are the tokens of their own table.
 """
 
 import torch

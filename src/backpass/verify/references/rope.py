@@ -1,5 +1,6 @@
-"""PyTorch has none: here Llama's two implementations, neither of which is written like the
-package's.
+"""Llama's two implementations, because PyTorch has no operator.
+
+Neither is written like the package's.
 """
 
 import torch

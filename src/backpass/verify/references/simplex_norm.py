@@ -1,5 +1,6 @@
-"""PyTorch has none: here ``normalize`` by the 1-norm, which is the sum of a row without
-negative elements.
+"""PyTorch's ``normalize`` by the 1-norm, the sum of a row without negative elements.
+
+PyTorch has no operator that divides by the sum.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""PyTorch has none: here its ``tanh``, as models write it."""
+"""PyTorch's ``tanh``, as models write softcap: PyTorch has no operator."""
 
 import torch
 

@@ -1,53 +1,70 @@
-"""Exact equality of SymPy expressions, decided in a finite field.
+"""Decide exactly whether SymPy expressions are equal, in a finite field.
 
-`is_zero(expr)` and `equal(a, b)` answer whether an expression is identically zero. They neither simplify nor round:
-the expression is evaluated modulo a prime at random points, in microseconds where `simplify` takes seconds.
+`is_zero(expr)` and `equal(a, b)` tell whether an expression is identically zero. They
+neither simplify nor round: the expression is evaluated modulo a prime at random points,
+which takes microseconds where `simplify` takes seconds.
 
-**Polynomials and fractions.** Every symbol becomes a random residue modulo p, a prime of 127 bits; + − × ÷ and integer
-powers are the field's own. A rational function that is not zero vanishes at a random point with a probability of at most
-degree / p (Schwartz–Zippel). Positive symbols and exponentials are drawn from the q = (p − 1)/2 squares only, where the
-bound is degree / q: about 1e-38 for each degree. A zero denominator draws another point.
+**Polynomials and fractions.** Every symbol becomes a random residue modulo p, a prime
+of 127 bits, and + − × ÷ and integer powers are those of the field. A rational function
+that is not zero vanishes at a random point with a probability of at most degree / p
+(Schwartz–Zippel). Positive symbols and exponentials are drawn only from the
+q = (p − 1)/2 squares, where the bound is degree / q: about 1e-38 for each degree. If a
+denominator is zero, a new point is drawn.
 
-**Roots.** p ≡ 3 (mod 4), so −1 is no square and exactly one of ±r is one: √u is the root of u that is itself a square,
-which makes √ a function with √a·√b = √(ab); a u that is no square draws another point, and positive symbols are drawn
-among the squares. If √u is no rational function, A + B√u ≠ 0 has a norm A² − B²u ≠ 0, to which Schwartz–Zippel applies;
-likewise for more roots. If it is one, u = v², then √u is v at the half of the points where v is a square, and −v at the
-others: whoever takes √u for v is found out at each point with a probability of 1/2 only. So an expression with a root of
-anything but a monomial in positive symbols is asked at ROOT_POINTS = 64 points, not at 3.
+**Roots.** p ≡ 3 (mod 4), so −1 is not a square, and exactly one of ±r is a square. √u
+is the root of u that is itself a square, which makes √ a function with √a·√b = √(ab).
+If u is not a square, a new point is drawn; positive symbols are drawn from the squares.
+If √u is not a rational function, A + B√u ≠ 0 has a norm A² − B²u ≠ 0, to which
+Schwartz–Zippel applies; likewise for more roots. If it is one, u = v², then √u is v at
+the half of the points where v is a square, and −v at the others. If an expression
+wrongly takes √u for v, each point shows that with a probability of only 1/2. So an
+expression with a root of anything other than a monomial in positive symbols is
+evaluated at ROOT_POINTS = 64 points instead of 3.
 
-**Exponentials.** exp(u) and exp(v) multiply to exp(u + v) and are otherwise independent: exponentials of functions
-whose differences are not constant are linearly independent over the rational functions, and for constants this is the
-Lindemann–Weierstrass theorem. So exp must map sums to products, and linearly independent exponents to independent random
-elements. p = 2q + 1 with q prime, hence the squares modulo p form a group of prime order q, and
+**Exponentials.** exp(u) and exp(v) multiply to exp(u + v) and are otherwise
+independent: exponentials of functions whose differences are not constant are linearly
+independent over the rational functions, and for constants this is the
+Lindemann–Weierstrass theorem. So exp must map sums to products, and linearly
+independent exponents to independent random elements. p = 2q + 1 with q prime, hence the
+squares modulo p form a group of prime order q, and
 
     exp(u) = 4^φ(u),     φ(u) = r₁ u(x₁) + … + r_T u(x_T)   (mod q),
 
-where x_t are T = 12 random points and r_t random weights modulo q. φ is additive, and on up to T linearly independent
-functions its values are independent and uniform, because the matrix of their values at the x_t is regular (Schwartz–Zippel,
-on its determinant). Exponents may be any rational functions; in the group of squares, rational powers exist too.
+where x_t are T = 12 random points and r_t random weights modulo q. φ is additive, and
+on up to T linearly independent functions its values are independent and uniform,
+because the matrix of their values at the x_t is regular (Schwartz–Zippel, applied to
+its determinant). Exponents may be any rational functions, and in the group of squares
+rational powers exist too.
 
-**Sines and cosines.** cos(u) + i sin(u) = exp(iu), and modulo p, where −1 is no square, i is adjoined as it is to the reals.
-The elements c + is with c² + s² = 1 form a group of order p + 1, which has a subgroup of prime order r > 2⁸⁰, and exp(iu)
-is a power of its generator as exp(u) is of 4, with φ modulo r. So the addition formulas hold, at rational multiples of an
-angle too, and what does not follow from them does not, but with a probability of degree / r. A rational multiple of π as a summand, whose sine is algebraic, is
-refused, but for those that SymPy works out.
+**Sines and cosines.** cos(u) + i sin(u) = exp(iu), and modulo p, where −1 is not a
+square, i is adjoined as it is to the reals. The elements c + is with c² + s² = 1 form a
+group of order p + 1, which has a subgroup of prime order r > 2⁸⁰, and exp(iu) is a
+power of its generator as exp(u) is of 4, with φ modulo r. So the addition formulas
+hold, also for rational multiples of an angle. What does not follow from them does not
+hold, except with a probability of degree / r. A rational multiple of π as a summand has
+an algebraic sine, and is rejected unless SymPy itself evaluates it.
 
-**Logarithms.** log of a product, a power, an exponential is taken apart; log of a sum Σ t_k is log t_k plus an element drawn
-from the value of the sum over t_k, the same however the sum is scaled. exp(log u) = u. `erf` is odd and drawn from its
-argument's value; hyperbolic functions are written with exp; π is a positive symbol.
+**Logarithms.** The log of a product, a power or an exponential is taken apart. The log
+of a sum Σ t_k is log t_k plus an element drawn from the value of the sum over t_k,
+which is the same however the sum is scaled. exp(log u) = u. `erf` is odd and drawn from
+its argument's value; hyperbolic functions are written with exp; π is a positive symbol.
 
-**What "equal" means.** Symbols are real, and two expressions are compared where both are defined: every radicand and every
-argument of log positive, no denominator 0. This grants √(xy) = √x √y, (√x)² = x and log(x²) = 2 log x, which hold for
-positive x and y, the only ones for which their right sides are defined. It does not grant √(x²) = x, for √(x²) is defined
-for a negative x too.
+**What "equal" means.** Symbols are real, and two expressions are compared where both
+are defined: every radicand and every argument of log is positive, and no denominator is
+0. This grants √(xy) = √x √y, (√x)² = x and log(x²) = 2 log x, which hold for positive x
+and y, the only ones for which their right sides are defined. It does not grant
+√(x²) = x, because √(x²) is also defined for a negative x.
 
-**How sure.** For expressions of degree d, "equal" is wrong with a probability of at most d/q at one point, (d/q)³ at
-three; with r in place of q, if it hangs on sines. If it hangs on the sign of one root of a square it is wrong with 2⁻⁶⁴, about 5e-20; if a difference appears for one in
-2ᵏ combinations of the signs of k such roots, with (1 − 2⁻ᵏ)⁶⁴: 1e-8 for k = 2. "Not equal" is certain but for identities of
-log and erf beyond those above, and for √(v²) = v with a sum v that is positive although no square, such as 1 + x².
+**How sure.** For expressions of degree d, "equal" is wrong with a probability of at
+most d/q at one point and (d/q)³ at three; if it depends on sines, r replaces q. If it
+depends on the sign of one root of a square, it is wrong with a probability of 2⁻⁶⁴,
+about 5e-20. If a difference appears for one in 2ᵏ combinations of the signs of k such
+roots, the probability is (1 − 2⁻ᵏ)⁶⁴: 1e-8 for k = 2. "Not equal" is certain, except
+for identities of log and erf beyond those above, and for √(v²) = v with a sum v that is
+positive but not a square, such as 1 + x².
 
-What has no image here (a rounded float, |x|, max, an exponential or a sine of an exponential) raises `NotRepresentable`, naming the
-sub-expression.
+An expression without an image here (a rounded float, |x|, max, an exponential or a sine
+of an exponential) raises `NotRepresentable`, which names the sub-expression.
 """
 
 from __future__ import annotations
@@ -59,22 +76,23 @@ from functools import cache, cached_property, lru_cache, partial
 import sympy
 from sympy.functions.elementary.hyperbolic import HyperbolicFunction
 
-P = (
-    2**127 - 9_461_889
-)  # a safe prime: (P − 1)/2 is prime; both ≡ 3 (mod 4); 2, 3, 5, 7, 11, 13 are squares modulo both
+# A safe prime: (P − 1)/2 is prime too. Both are ≡ 3 (mod 4), and 2, 3, 5, 7, 11 and 13
+# are squares modulo both.
+P = 2**127 - 9_461_889
 Q = (P - 1) // 2
 R = 1_624_022_287_732_670_192_939_651  # a prime that divides P + 1; ≡ 3 (mod 4)
 EXPONENT_POINTS = 12
 POINTS = 3
-ROOT_POINTS = 64  # where a root may have the other sign
-MAX_DRAWS = (
-    2**14
-)  # each of r independent roots exists at half of the points: ROOT_POINTS · 2^r draws
-MEMORY = 10_000  # remembered values per point, before they are forgotten
+ROOT_POINTS = 64  # if a root may have the other sign
+# Each of r independent roots exists at half of the points: ROOT_POINTS · 2^r draws are
+# needed.
+MAX_DRAWS = 2**14
+MEMORY = 10_000  # values that a point remembers before it forgets all of them
 
 
 class NotRepresentable(ValueError):
-    """An expression, or a part of it, that has no image in the field."""
+    """Raised for an expression that has no image in the field. ``part`` is the part
+    without one."""
 
     def __init__(self, part, reason: str) -> None:
         text = str(part)
@@ -83,16 +101,23 @@ class NotRepresentable(ValueError):
 
 
 class _NoValueHere(Exception):
-    """The point is a pole, or a root does not exist there: draw another."""
+    """Raised if the point is a pole, or a root does not exist there. Draw a new
+    point."""
 
 
 def is_zero(expr) -> bool:
-    """Whether a SymPy expression (or a number) is zero wherever it is defined. Raises `NotRepresentable`."""
+    """Whether a SymPy expression (or a number) is zero wherever it is defined.
+
+    Raises `NotRepresentable`.
+    """
     return equal(expr, sympy.S.Zero)
 
 
 def equal(a, b) -> bool:
-    """Whether two SymPy expressions (or numbers) are equal wherever both are defined. Raises `NotRepresentable`."""
+    """Whether two SymPy expressions (or numbers) are equal wherever both are defined.
+
+    Raises `NotRepresentable`.
+    """
     a, b = sympy.sympify(a), sympy.sympify(b)
     if a == b:
         if a.has(sympy.nan, sympy.zoo):
@@ -103,7 +128,7 @@ def equal(a, b) -> bool:
 
 
 def _agree(a, b, point_of: Callable[[int], _MainPoint], needed: int) -> bool:
-    """Whether two expressions have the same value at so many points as are needed."""
+    """Whether two expressions have the same value at ``needed`` points."""
     agreed = 0
     for draw in range(MAX_DRAWS):
         point = point_of(draw)
@@ -117,20 +142,22 @@ def _agree(a, b, point_of: Callable[[int], _MainPoint], needed: int) -> bool:
             return True
     raise NotRepresentable(
         a - b,
-        f"no point out of {MAX_DRAWS} gives it a value (a root of a negative number, or 1/0?)",
+        f"it has no value at any of {MAX_DRAWS} points (a root of a negative number, or "
+        "1/0?)",
     )
 
 
 def _none(symbol: sympy.Symbol) -> None:
-    """Every symbol stands for itself."""
+    """Return None: every symbol stands for itself."""
 
 
 class Definitions:
-    """Equality of expressions whose symbols stand for others.
+    """Equality of expressions whose symbols stand for expressions.
 
-    ``definition_of(symbol)`` is what a symbol stands for, or None if it stands for itself.
-    ``expand(expr)`` replaces every such symbol. Evaluating definitions takes less than
-    expanding them, so only what goes by its argument's form is expanded.
+    ``definition_of(symbol)`` returns what a symbol stands for, or None if it stands for
+    itself. ``expand(expr)`` replaces every such symbol. Evaluating definitions takes less
+    time than expanding them, so only expressions whose value depends on the form of an
+    argument, such as a root's or a log's, are expanded.
     """
 
     def __init__(
@@ -143,18 +170,24 @@ class Definitions:
         self._point = cache(partial(_MainPoint, definition_of=definition_of))
 
     def is_zero(self, expr: sympy.Expr) -> bool:
-        """Whether an expression is zero wherever it is defined. Raises `NotRepresentable`."""
+        """Whether an expression is zero wherever it is defined.
+
+        Raises `NotRepresentable`.
+        """
         return self.equal(expr, sympy.S.Zero)
 
     def equal(self, a: sympy.Expr, b: sympy.Expr) -> bool:
-        """Whether two expressions are equal wherever both are defined. Raises `NotRepresentable`."""
+        """Whether two expressions are equal wherever both are defined.
+
+        Raises `NotRepresentable`.
+        """
         if a == b:
             return equal(a, b)
         if not (self._goes_by_form(a) or self._goes_by_form(b)):
             try:
                 return _agree(a, b, self._point, POINTS)
             except NotRepresentable:
-                pass  # it may cancel when it is expanded
+                pass  # what has no image may cancel in the expansion
         return equal(self.expand(a), self.expand(b))
 
     def _has_root_or_log(self, expr: sympy.Expr) -> bool:
@@ -177,14 +210,17 @@ def _point(draw: int) -> _MainPoint:
 
 
 class _Point:
-    """A random point over the field of `prime` elements, and the values of expressions there, remembered."""
+    """A random point over the field of `prime` elements.
+
+    It remembers the values of expressions there.
+    """
 
     def __init__(self, prime: int, seed: str, definition_of=_none) -> None:
         self.prime, self.seed, self.definition_of = prime, seed, definition_of
-        self.squares = (
-            prime - 1
-        ) // 2  # the number of non-zero squares; odd, as prime ≡ 3 (mod 4)
-        self._known: dict = {}  # id: the expression, kept so that the id stays its own, and its value
+        # The number of non-zero squares, which is odd because prime ≡ 3 (mod 4).
+        self.squares = (prime - 1) // 2
+        # By id: the expression, kept so that no other gets its id, and its value.
+        self._known: dict = {}
 
     def random(self, name: str) -> int:
         digest = hashlib.blake2b(
@@ -193,7 +229,8 @@ class _Point:
         return int.from_bytes(digest, "big") % self.prime
 
     def value(self, expr) -> int:
-        # Remembered by identity: to find an equal one SymPy would compare whole trees, which takes longer.
+        # Remembered by identity: to find an equal expression, SymPy would compare whole
+        # trees, which takes longer.
         _, known = self._known.get(id(expr), (None, self))
         if known is None:
             raise _NoValueHere
@@ -248,6 +285,12 @@ class _Point:
             return self.value(expr.rewrite(sympy.exp))
         raise NotRepresentable(expr, f"{type(expr).__name__} has no image in the field")
 
+    def exp(self, expr) -> int:
+        raise NotImplementedError
+
+    def cos_and_sin(self, angle) -> tuple[int, int]:
+        raise NotImplementedError
+
     def inverse(self, value: int) -> int:
         if value % self.prime == 0:
             raise _NoValueHere
@@ -268,7 +311,7 @@ class _Point:
                 for factor in sympy.Mul.make_args(base)
             ):
                 raise NotRepresentable(
-                    expr, "roots of numbers are of rational ones and π"
+                    expr, "a root of a number must be of a rational number or π"
                 )
             return self.root(expr, self.value(base), exponent)
         raise NotRepresentable(
@@ -276,7 +319,8 @@ class _Point:
         )
 
     def root(self, expr, value: int, exponent) -> int:
-        """value^exponent within the group of squares; value must be one of them."""
+        """Return value^exponent in the group of squares, of which value must be an
+        element."""
         if value == 0 or pow(value, self.squares, self.prime) != 1:
             if not expr.free_symbols:
                 raise NotRepresentable(
@@ -320,7 +364,8 @@ class _Point:
         return self.random(f"log {self.value(argument)}")
 
     def log_of_sum(self, argument) -> int:
-        """log t + (an element drawn from the value of argument / t); t is the term for which that value is least."""
+        """Return log t + (an element drawn from the value of argument / t), where t is
+        the term for which that value is smallest."""
         total = self.value(argument)
         positive = [
             term for term in argument.args if term.as_coeff_Mul()[0].is_positive
@@ -336,7 +381,8 @@ class _Point:
 
 
 class _MainPoint(_Point):
-    """A point modulo P, with its points modulo Q for the exponents, and modulo R for the angles."""
+    """A point modulo P, with points modulo Q for the exponents and modulo R for the
+    angles."""
 
     def __init__(self, draw: int, definition_of=_none) -> None:
         super().__init__(P, f"main {draw}", definition_of)
@@ -371,7 +417,7 @@ class _MainPoint(_Point):
         for term in sympy.Add.make_args(angle):
             if term.as_coeff_Mul()[1] is sympy.pi:
                 raise NotRepresentable(
-                    term, "an angle with a rational multiple of π as a summand"
+                    term, "an angle must not have a multiple of π as a summand"
                 )
         return _turned(
             _TURN,
@@ -380,7 +426,7 @@ class _MainPoint(_Point):
 
 
 def _turned(turn: tuple[int, int], times: int) -> tuple[int, int]:
-    """(c + is) to a power, modulo P."""
+    """Return (c + is)^times modulo P."""
     c, s = 1, 0
     for bit in f"{times:b}":
         c, s = (c * c - s * s) % P, 2 * c * s % P
@@ -394,8 +440,10 @@ _TURN = _turned((3 * pow(5, -1, P) % P, 4 * pow(5, -1, P) % P), (P + 1) // R)
 
 
 class _ExponentPoint(_Point):
-    """A point for exponents or angles, with its weight. No transcendental functions; roots of numbers and positive symbols
-    only."""
+    """A point for exponents or angles, with its weight.
+
+    It has no transcendental functions, and only roots of numbers and positive symbols.
+    """
 
     def __init__(self, prime: int, seed: str, definition_of) -> None:
         super().__init__(prime, seed, definition_of)
@@ -405,14 +453,15 @@ class _ExponentPoint(_Point):
         if not _is_square_everywhere(expr.base):
             raise NotRepresentable(
                 expr,
-                "inside an exponent or angle, roots are of numbers and positive symbols",
+                "inside an exponent or angle, a root must be of numbers and positive "
+                "symbols",
             )
         return super().root(expr, value, exponent)
 
     def log(self, argument) -> int:
         raise NotRepresentable(
             sympy.log(argument),
-            "a logarithm inside an angle, or an exponent of which it is no summand",
+            "a logarithm inside an angle, or inside an exponent but not a summand of it",
         )
 
     def exp(self, expr) -> int:
@@ -426,13 +475,14 @@ class _ExponentPoint(_Point):
 
 @cache
 def _identity(symbol) -> str:
-    """What tells a symbol from every other: its class, name and assumptions."""
+    """Return a string that identifies a symbol: its class, name and assumptions."""
     return sympy.srepr(symbol)
 
 
 @lru_cache(maxsize=MEMORY)
 def _has_unsure_root(expr) -> bool:
-    """Whether an expression has a root whose sign may differ from that of the root of real numbers."""
+    """Whether an expression has a root whose sign may differ from that of the real
+    root."""
     if expr.is_Pow and not expr.exp.is_Integer and not _is_square_everywhere(expr.base):
         return True
     if isinstance(expr, sympy.exp) and expr.has(sympy.log):  # exp(log(u) / 2) is a root
@@ -441,7 +491,8 @@ def _has_unsure_root(expr) -> bool:
 
 
 def _is_square_everywhere(radicand) -> bool:
-    """Whether a radicand is positive, and drawn as a square, at every point: a monomial in positive symbols."""
+    """Whether a radicand is positive, and a square at every point: a monomial in
+    positive symbols."""
     if radicand.is_Mul:
         return all(map(_is_square_everywhere, radicand.args))
     if radicand.is_Pow:

@@ -3,8 +3,8 @@
 import pytest
 import sympy
 
-from backpass.interpreters import exact
-from backpass.interpreters.derivatives import derivatives
+from backpass.expressions import exact
+from backpass.expressions.derivatives import derivatives
 
 x, y, z = sympy.symbols("x y z", real=True)
 p = sympy.Symbol("p", positive=True)

@@ -1,8 +1,10 @@
-"""All derivatives of a SymPy expression, in one pass from the expression back to its symbols.
+"""Differentiate a SymPy expression with respect to all symbols in one backward pass.
 
-SymPy's ``diff`` walks the whole expression once for each symbol and simplifies as it goes. Here each sub-expression is
-visited once: the derivative with respect to it, times its own derivatives with respect to its arguments, which are
-SymPy's, is added to theirs. Results are not simplified, and they share sub-expressions, which ``exact`` evaluates once.
+SymPy's ``diff`` walks the whole expression once for each symbol and simplifies as it
+goes. Here each sub-expression is visited once: the derivative with respect to it is
+multiplied by its own derivatives with respect to its arguments, which are SymPy's, and
+added to theirs. Results are not simplified. They share sub-expressions, which ``exact``
+evaluates once.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ import sympy
 def derivatives(
     expression: sympy.Expr, symbols: Sequence[sympy.Symbol]
 ) -> list[sympy.Expr]:
-    """The derivative of an expression with respect to each symbol."""
+    """Return the derivative of an expression with respect to each symbol."""
     nodes = arguments_first(expression)
     moving = set(symbols)
-    found: dict[sympy.Symbol, list[sympy.Expr]] = {symbol: [] for symbol in symbols}
+    terms: dict[sympy.Symbol, list[sympy.Expr]] = {symbol: [] for symbol in symbols}
     depends = set()  # the ids of the nodes that depend on one of the symbols
     for node in nodes:
         if node in moving or any(id(argument) in depends for argument in node.args):
@@ -30,17 +32,18 @@ def derivatives(
             continue
         total = _sum(above.pop(id(node)))
         if node in moving:
-            found[node].append(total)
+            terms[node].append(total)
         for k, argument in enumerate(node.args):
             if id(argument) in depends:
                 above.setdefault(id(argument), []).append(
                     _product(total, *_own(node, k))
                 )
-    return [_sum(found[symbol]) for symbol in symbols]
+    return [_sum(terms[symbol]) for symbol in symbols]
 
 
 def arguments_first(expression: sympy.Expr) -> list[sympy.Expr]:
-    """The expression and all its sub-expressions, each object once, after its arguments."""
+    """Return the expression and its sub-expressions, each object once, after its
+    arguments."""
     ordered, seen = [], set()
     waiting = [(expression, False)]
     while waiting:
@@ -54,7 +57,7 @@ def arguments_first(expression: sympy.Expr) -> list[sympy.Expr]:
 
 
 def _own(node: sympy.Expr, k: int) -> Iterator[sympy.Expr]:
-    """The factors of a node's derivative with respect to one of its arguments."""
+    """Yield the factors of a node's derivative with respect to one of its arguments."""
     if node.is_Mul:
         yield from (argument for at, argument in enumerate(node.args) if at != k)
     elif not node.is_Add:
@@ -69,7 +72,8 @@ def _own(node: sympy.Expr, k: int) -> Iterator[sympy.Expr]:
 def _template(
     function: type[sympy.Expr], numbers: tuple[sympy.Expr | None, ...], k: int
 ) -> tuple[tuple[sympy.Expr, ...], sympy.Expr]:
-    """SymPy's derivative of a function with respect to one argument, and the places of the arguments in it."""
+    """Return SymPy's derivative of a function with respect to one argument, and the
+    placeholders of the arguments in it."""
     places = tuple(
         sympy.Dummy(real=True) if number is None else number for number in numbers
     )

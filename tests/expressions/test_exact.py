@@ -7,7 +7,7 @@ import pytest
 import sympy
 from sympy import E, Integer, Rational, cos, cosh, erf, exp, log, pi, sech, sin, sinh, sqrt, tanh
 
-from backpass.interpreters import exact
+from backpass.expressions import exact
 
 x, y, m = sympy.symbols("x y m", real=True)
 a, b = sympy.symbols("a b", positive=True)
