@@ -19,7 +19,7 @@ from subjects import LARGE, LOSSES, QUICK, SMALL, SUBJECTS, TYPICAL, Subject
 from torch._functorch import config as functorch_config
 
 from backpass import kernels, ops
-from backpass.shapes import parse
+from backpass.operation import Operation
 
 QUESTION = "How fast are the operations, beside PyTorch's own and beside a copy of as many bytes?"
 COLUMNS = [
@@ -133,7 +133,7 @@ def steps(subject: Subject, inputs: tuple, dy: torch.Tensor, compiled: bool) -> 
         found["both"][name] = lambda: backward_of(dy, forward_of(*inputs, **subject.options)[1])
 
     def add_autograd(name: str, function, arrays: tuple) -> None:
-        leaves = [value.detach().requires_grad_(at in wanted(op)) for at, value in enumerate(arrays)]
+        leaves = [value.detach().requires_grad_(at in with_gradient(op)) for at, value in enumerate(arrays)]
         sought = [leaf for leaf in leaves if leaf.requires_grad]
         y = function(*leaves)
         found["forward"][name] = lambda: function(*arrays)
@@ -160,11 +160,10 @@ def steps(subject: Subject, inputs: tuple, dy: torch.Tensor, compiled: bool) -> 
     return {"both": found["both"]} if subject.stem in LOSSES else found
 
 
-def wanted(op) -> list[int]:
+def with_gradient(op) -> list[int]:
     """Which of the inputs have a gradient."""
-    constants = getattr(op, "CONSTANTS", ())
-    specs = parse(op.SHAPES).inputs
-    return [at for at, spec in enumerate(specs) if not spec.integer and spec.name not in constants]
+    operation = Operation(op)
+    return [at for at, spec in enumerate(operation.inputs) if spec in operation.differentiable]
 
 
 def cotangent(subject: Subject, inputs: tuple) -> torch.Tensor:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from backpass.arrays import Array
+from backpass.cost.inputs import SEED, drawn, load
 from backpass.cost.kept import Memory, memory_of
-from backpass.cost.operation import SEED, drawn, load, name
 from backpass.interpreters import counting
 from backpass.interpreters.counting import Tally
+from backpass.operation import Operation
 from backpass.table import aligned, page
 
 
@@ -81,7 +82,7 @@ def count(op: Any, *inputs: object, **options: object) -> Cost:
     dy = _cotangent(y)
     with counting.tally() as backward:
         op.backward(dy, saved)
-    return Cost(name(op), forward, backward, kept)
+    return Cost(Operation(op).name, forward, backward, kept)
 
 
 def _counting(array: np.ndarray | None) -> Array | None:

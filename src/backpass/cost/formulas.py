@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from backpass.arrays import is_array
-from backpass.cost.operation import load, name, stand_ins
+from backpass.cost.inputs import load, stand_ins
+from backpass.operation import Operation
 from backpass.shapes import Shapes, parse
 
 
@@ -76,7 +77,7 @@ def _values(
     for part in ("SHAPES", "forward_flops", "backward_flops"):
         if not hasattr(op, part):
             raise TypeError(
-                f"{name(op)}: expected {part}, which its FLOP formulas need; got none"
+                f"{Operation(op).name}: expected {part}, which its FLOP formulas need; got none"
             )
     shapes = parse(op.SHAPES)
     arrays = stand_ins(op, inputs)
@@ -118,7 +119,7 @@ def _call(op: Any, function: Callable, values: dict[str, Any]) -> Any:
     ]
     if missing:
         raise TypeError(
-            f"{name(op)}.{function.__name__}: expected {', '.join(missing)} by name; "
+            f"{Operation(op).name}.{function.__name__}: expected {', '.join(missing)} by name; "
             "got none"
         )
     return function(**{key: values[key] for key in parameters if key in values})
@@ -133,7 +134,7 @@ def _symbolic(op: Any, function: Callable, known: dict[str, object]) -> Any:
         - _parameters(op.backward_flops).keys()
     )
     if unknown:
-        raise TypeError(f"{name(op)}'s formulas have no {', '.join(unknown)}")
+        raise TypeError(f"{Operation(op).name}'s formulas have no {', '.join(unknown)}")
     values = {
         key: True
         if key.startswith("has_")

@@ -10,7 +10,8 @@ import array_api_compat
 import numpy as np
 
 from backpass.arrays import Array, is_array
-from backpass.cost.operation import drawn, load
+from backpass.cost.inputs import drawn, load
+from backpass.operation import Operation
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def memory_of(
     op: Any, arrays: dict[str, Array | None], options: dict[str, object]
 ) -> Memory:
     _, saved = op.forward(*arrays.values(), **options)
-    there_anyway = (*getattr(op, "PARAMETERS", ()), *getattr(op, "CONSTANTS", ()))
+    operation = Operation(op)
+    there_anyway = (*operation.parameters, *operation.constants)
     parameters = {
         _storage(arrays[key])[0] for key in there_anyway if arrays.get(key) is not None
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from backpass.cost.counted import Cost, count
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
-from backpass.cost.operation import load
+from backpass.cost.inputs import load
 from backpass.table import Cell, aligned, page
 
 _HEADINGS = ("", "formula", "value", "counted", "")

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from backpass import ops, shapes
 from backpass.derivation.derivation import Derivation, derive
 from backpass.derivation.parse import DerivationError
+from backpass.operation import Operation
 
 
 def formulas(stem: str) -> Derivation:
@@ -37,31 +38,23 @@ def formulas(stem: str) -> Derivation:
     declaration = shapes.parse(module.SHAPES)
     axes = {axis for spec in declaration.inputs for axis in spec.axes}
     heads = declaration.factors | {axis for axis in axes if shapes.is_product(axis)}
-    letters, values = (
-        getattr(module, "LETTERS", {}),
-        getattr(module, "FORMULA_OPTIONS", {}),
-    )
+    operation = Operation(stem)
+    letters, values = operation.letters, operation.formula_options
     others = letters.keys() - {spec.name for spec in declaration.inputs}
     given = inspect.signature(module.forward).parameters.keys() - values.keys()
     options = {
         name: letter for name, letter in letters.items() if name in others & given
     }
     saved = {name: letter for name, letter in letters.items() if name in others - given}
-    constant = [
-        spec
-        for spec in declaration.inputs
-        if spec.name in getattr(module, "CONSTANTS", ())
-    ]
-    differentiable = [
-        spec for spec in declaration.inputs if not spec.integer and spec not in constant
-    ]
+    constant = [s for s in operation.inputs if s.name in operation.constants]
+    differentiable = operation.differentiable
     arrays = [
         rf"{name} \in {space}"
         for name, space in (
             _space(s, letters, mathematics, heads) for s in differentiable
         )
     ]
-    positive = [spec.name in getattr(module, "POSITIVE", ()) for spec in differentiable]
+    positive = [spec.name in operation.positive for spec in differentiable]
     arrays = [
         array.replace(r"\in \mathbb{R}", r"\in \mathbb{R}_{>0}") if signless else array
         for array, signless in zip(arrays, positive, strict=True)
@@ -104,7 +97,7 @@ def formulas(stem: str) -> Derivation:
             names=names,
             options={name: _letter(declared) for name, declared in options.items()}
             | values,
-            sizes=getattr(module, "FORMULA_SIZES", None),
+            sizes=operation.formula_sizes,
         )
     except DerivationError as error:
         where = f"src/backpass/ops/{stem}.py"

@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
+from backpass import operation as operations
 from backpass.derivation.calculus import Calculus, Indices, Value
 from backpass.derivation.check import Chain, difference
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Scope, Variable
 from backpass.derivation.parse import DerivationError
 from backpass.expressions import exact
-from backpass.shapes import is_product, letters_of
+from backpass.shapes import is_product, letters_of, parse
 
 
 class Operation:
@@ -37,11 +38,9 @@ class Operation:
     def __init__(
         self, stem: str, scope: Scope, names: dict[str, str], options: dict[str, object]
     ) -> None:
-        from backpass import ops, shapes
-
         self.stem, self.scope, self.options = stem, scope, options
-        self.module = ops.load(stem)
-        spec = shapes.parse(self.module.SHAPES)
+        operation = operations.Operation(stem)
+        self.module, spec = operation.op, parse(operation.op.SHAPES)
         self.specs = {s.name: s for s in (*spec.inputs, *spec.outputs)}
         self.heads = spec.factors
         fields = self.module.Saved._fields
@@ -50,20 +49,16 @@ class Operation:
             raise DerivationError(
                 f"{stem} has no array called {unknown[0]}: {self.module.SHAPES}"
             )
-        parameters = inspect.signature(self.module.forward).parameters.values()
-        takes = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        takes = operation.option_names
         if wrong := sorted(options.keys() - takes):
             raise DerivationError(
                 f"options of {stem}: expected {', '.join(takes) or 'none'}; "
                 f"got {wrong[0]}"
             )
-        constants = getattr(self.module, "CONSTANTS", ())
         self.inputs = {
             s.name: self._variable(s.name, names, s.optional) for s in spec.inputs
         }
-        self.differentiable = [
-            s.name for s in spec.inputs if not s.integer and s.name not in constants
-        ]
+        self.differentiable = [s.name for s in operation.differentiable]
         self.integers = {s.name for s in spec.inputs if s.integer}
         self.saved = {
             field: self._variable(field, names, optional=False)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from backpass.operation import Operation
 from backpass.shapes import Shapes, Spec, axis_length, parse
 from backpass.verify.arguments import check_drawn
-from backpass.verify.subject import load
 
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
 FACTORS = (2, 3)  # for letters in a product such as g*n: of heads, a few are enough
@@ -57,25 +57,21 @@ def draw(
     group of leading axes. Raises ValueError if ``op`` declares no SHAPES, or for a name
     that they do not have; TypeError if ``rng`` is not a generator.
     """
-    op = load(op)
-    text = getattr(op, "SHAPES", None)
-    if text is None:
+    operation = Operation(op)
+    shapes = operation.shapes
+    if shapes is None:
         raise ValueError(
             "inputs: they cannot be drawn for an object that declares no SHAPES; "
             "give them in order"
         )
-    shapes = parse(text)
     lengths, leading = lengths or {}, leading or {}
     check_drawn(shapes, rng, lengths, leading, [*LEADING], without)
     lengths = fitting(op, {**_lengths(shapes), **lengths})
     drawn = draw_shapes(shapes, rng, lengths, {**LEADING, **leading}, without)
-    positive, fan_in = getattr(op, "POSITIVE", ()), getattr(op, "FAN_IN", ())
-    inputs = dict(zip((spec.name for spec in shapes.inputs), drawn, strict=True))
-    inputs |= {name: np.abs(inputs[name]) for name in positive}
-    inputs |= {
-        name: inputs[name] / math.sqrt(max(1, len(inputs[name]))) for name in fan_in
-    }
-    return tuple(inputs.values())
+    return tuple(
+        values if values is None else operation.suited(spec.name, values)
+        for spec, values in zip(shapes.inputs, drawn, strict=True)
+    )
 
 
 def draw_shapes(
@@ -129,21 +125,21 @@ def draw_like(
 def options_for(op: object) -> dict[str, Any]:
     """Return the options with which the operation is checked by default: its first
     example."""
-    return dict(_examples(op)[0])
+    return dict(Operation(op).examples[0])
 
 
 def missing_options(op: object) -> str | None:
     """Return why ``cases`` cannot call forward, and where to add what is missing, or
     None."""
-    op = load(op)
-    parameters = inspect.signature(op.forward).parameters.values()
+    operation = Operation(op)
+    parameters = inspect.signature(operation.op.forward).parameters.values()
     needed = [
         p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty
     ]
-    missing = [name for name in needed if name not in _examples(op)[0]]
+    missing = [name for name in needed if name not in operation.examples[0]]
     if not missing:
         return None
-    stem = _stem(op)
+    stem = operation.name
     example = ", ".join(f"{name!r}: …" for name in needed)
     return (
         f"{stem}: forward needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}; "
@@ -151,13 +147,9 @@ def missing_options(op: object) -> str | None:
     )
 
 
-def _examples(op: object) -> tuple[dict[str, Any], ...]:
-    return getattr(load(op), "EXAMPLES", ()) or ({},)
-
-
 def fitting(op: object, lengths: Mapping[str, int]) -> dict[str, int]:
     """Round the lengths up to the operation's ``MULTIPLES``."""
-    return rounded_up(lengths, getattr(load(op), "MULTIPLES", {}))
+    return rounded_up(lengths, Operation(op).multiples)
 
 
 def rounded_up(
@@ -175,7 +167,7 @@ def leaving_out(op: object, names: Sequence[str]) -> tuple[list[str], dict[str, 
     """Return the optional inputs to leave out together with ``names``, and the options
     with which forward then runs."""
     without, options = list(names), options_for(op)
-    for name, (others, instead) in getattr(load(op), "LEFT_OUT", {}).items():
+    for name, (others, instead) in Operation(op).left_out.items():
         if name in names:
             without += [other for other in others if other not in without]
             options |= instead
@@ -191,10 +183,10 @@ def cases(
     values of the options, half precision, and large numbers. Raises TypeError if
     forward needs an option for which the operation has no example.
     """
-    op = load(op)
+    operation = Operation(op)
     if reason := missing_options(op):
         raise TypeError(reason)
-    shapes = parse(op.SHAPES)
+    shapes = parse(operation.op.SHAPES)
     optional = [spec.name for spec in shapes.inputs if spec.optional]
     for leading in (
         {},
@@ -206,7 +198,7 @@ def cases(
     for name in optional:
         without, options = leaving_out(op, [name])
         yield draw(op, rng, without=without), options
-    for others in _examples(op)[1:]:
+    for others in operation.examples[1:]:
         lengths = {
             letter: others[letter] for letter in shapes.letters if letter in others
         }
@@ -214,8 +206,8 @@ def cases(
             option: value for option, value in others.items() if option not in lengths
         }
         yield draw(op, rng, lengths=lengths), options_for(op) | options
-    if hasattr(op, "ZERO_PRODUCTS"):
-        yield _with_zeros(draw(op, rng)), options_for(op) | op.ZERO_PRODUCTS
+    if operation.zero_products is not None:
+        yield _with_zeros(draw(op, rng)), options_for(op) | operation.zero_products
     leading = {"*": (LEADING["*"][0] * (1 if shapes.factors else TIMES),)}
     times = TIMES_WITH_HEADS if shapes.factors else TIMES
     lengths = {
@@ -227,10 +219,6 @@ def cases(
         options_for(op),
     )
     yield _wide(draw(op, rng, leading=leading)), options_for(op)
-
-
-def _stem(op: object) -> str:
-    return getattr(op, "__name__", type(op).__name__).rpartition(".")[2]
 
 
 def _lengths(shapes: Shapes) -> dict[str, int]:

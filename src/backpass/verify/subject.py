@@ -14,7 +14,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from backpass.arrays import Array
-from backpass.shapes import Shapes, parse
+from backpass.operation import Operation
+from backpass.shapes import Shapes
 from backpass.verify.arguments import check_call, check_names
 from backpass.verify.convert import is_floating, is_torch
 from backpass.verify.outputs import Malformed, Several, join
@@ -102,8 +103,8 @@ def subject(
             "op: expected an operation, with which its kernel is compared; got the "
             f"kernel: give {name!r} and methods=['kernel']"
         )
-    text = getattr(op, "SHAPES", None)
-    shapes = parse(text) if text else None
+    operation = Operation(op)
+    shapes = operation.shapes
     if shapes and count > len(shapes.inputs):
         raise TypeError(
             f"inputs: {name} takes {', '.join(map(str, shapes.inputs))}; "
@@ -141,13 +142,13 @@ def subject(
         input_names=names,
         options=options,
         shapes=shapes,
-        constants=frozenset((*getattr(op, "CONSTANTS", ()), *constants)),
-        positive=frozenset(getattr(op, "POSITIVE", ())),
-        zero_gradients=frozenset((*getattr(op, "ZERO_GRADIENTS", ()), *zero_gradients)),
-        multiples=getattr(op, "MULTIPLES", {}),
+        constants=frozenset((*operation.constants, *constants)),
+        positive=frozenset(operation.positive),
+        zero_gradients=frozenset((*operation.zero_gradients, *zero_gradients)),
+        multiples=operation.multiples,
         stateless=isinstance(op, ModuleType)
         and op.__name__.startswith("backpass.ops."),
-        stem=_stem(name, text),
+        stem=_stem(name, getattr(op, "SHAPES", None)),
     )
 
 
@@ -184,10 +185,11 @@ def _from_autograd_function(
         count,
         {},
     )
+    operation = Operation(op)
     names = _names(op.forward, count + takes_context)[takes_context:]
     check_names("zero_gradients", zero_gradients, names)
     check_names("constants", constants, names)
-    constant = frozenset((*getattr(op, "CONSTANTS", ()), *constants))
+    constant = frozenset((*operation.constants, *constants))
     marks_dirty: list[bool] = []  # one element, as soon as it is known
 
     def forward(*inputs):
@@ -240,7 +242,7 @@ def _from_autograd_function(
         plain_forward=plain_forward,
         input_names=names,
         constants=constant,
-        zero_gradients=frozenset((*getattr(op, "ZERO_GRADIENTS", ()), *zero_gradients)),
+        zero_gradients=frozenset((*operation.zero_gradients, *zero_gradients)),
         torch_only=True,
         frozen=lambda name: _from_autograd_function(
             op, count, {}, zero_gradients, (*constants, name)

@@ -29,6 +29,7 @@ import numpy as np
 from backpass import ops
 from backpass.arrays import Array, is_array
 from backpass.interpreters import rounding
+from backpass.operation import Operation
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import judge_gradient, judge_y
 from backpass.verify.convert import (
@@ -195,13 +196,13 @@ def _reference(case: Case) -> tuple[Callable, str, bool]:
     and whether forward computes in float64."""
     forward, options = case.judge, case.subject.options
     if case.subject.stem in ops.STEMS:
-        op = ops.load(case.subject.stem)
-        defaults = getattr(op, "FLOAT32_DEFAULTS", {})
+        operation = Operation(case.subject.stem)
+        defaults = operation.float32_defaults
         if unset := {
             name: value for name, value in defaults.items() if options.get(name) is None
         }:
             # These defaults depend on the dtype: in float64 the function would differ.
-            forward = partial(_value_of, op.forward, **{**options, **unset})
+            forward = partial(_value_of, operation.op.forward, **{**options, **unset})
     exact = case.computes_in == "float64"
     try:
         if exact or case.operator is None:

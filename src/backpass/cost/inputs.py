@@ -11,7 +11,7 @@ import numpy as np
 
 from backpass import ops
 from backpass.arrays import Array, is_array
-from backpass.shapes import parse
+from backpass.operation import Operation
 
 SEED = 0  # for inputs given as shapes, and for the cotangent
 
@@ -32,22 +32,16 @@ def load(op: object) -> Any:
     return op
 
 
-def name(op: Any) -> str:
-    """Return the stem of a module, the name of a class, or that of an object's
-    class."""
-    return getattr(op, "__name__", type(op).__name__).rpartition(".")[2]
-
-
 def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
     """Return the inputs by name, with standard normal float64 numbers in place of
     shapes.
 
-    For an input that the object lists as ``POSITIVE``, the absolute values are used.
+    They are made positive, or scaled, where the operation says that its inputs are.
     Raises TypeError for too few or too many inputs, and for one that is neither an
     array, nor a shape, nor None. Raises ValueError for the shape of an array of
     integers, because their range is not known here.
     """
-    integers = {spec.name for spec in _specs(op) if spec.integer}
+    integers = {spec.name for spec in Operation(op).inputs if spec.integer}
     rng = np.random.default_rng(SEED)
 
     def draw(key: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -56,8 +50,7 @@ def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
                 f"{key}: expected an array of integers; "
                 f"got only the shape {list(shape)}"
             )
-        x = rng.standard_normal(shape)
-        return np.abs(x) if key in getattr(op, "POSITIVE", ()) else x
+        return Operation(op).suited(key, rng.standard_normal(shape))
 
     return _named(op, inputs, draw)
 
@@ -73,7 +66,7 @@ def stand_ins(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
 def _named(
     op: Any, inputs: Sequence[object], make: Callable
 ) -> dict[str, Array | None]:
-    specs = _specs(op)
+    specs = Operation(op).inputs
     names = [spec.name for spec in specs] or _parameters(op.forward)[: len(inputs)]
     required = max(
         (at + 1 for at, spec in enumerate(specs) if not spec.optional),
@@ -84,7 +77,7 @@ def _named(
             f"{required}" if required == len(names) else f"{required} to {len(names)}"
         )
         raise TypeError(
-            f"{name(op)}: expected {wanted} inputs, {', '.join(names)}; got {len(inputs)}"
+            f"{Operation(op).name}: expected {wanted} inputs, {', '.join(names)}; got {len(inputs)}"
         )
     arrays = dict.fromkeys(names)
     for key, value in zip(names, inputs, strict=False):
@@ -97,11 +90,6 @@ def _named(
             make(key, tuple(value)) if isinstance(value, (tuple, list)) else value
         )
     return arrays
-
-
-def _specs(op: Any):
-    text = getattr(op, "SHAPES", None)
-    return parse(text).inputs if text else ()
 
 
 def _parameters(function: Callable) -> list[str]:
