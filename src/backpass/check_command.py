@@ -241,8 +241,7 @@ def asked_for(
 
 
 def load(argument: str, target: str) -> Any:
-    """Return the object named by ``module:object``, ``file.py:object`` or a module
-    alone.
+    """Return what ``module:object``, ``file.py:object`` or a module alone names.
 
     Raises Refused if there is no such object, and _Raised if importing the module
     fails.
@@ -310,8 +309,7 @@ def _module(argument: str, where: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Import the file as a module, once, with its folder on the path as if it were
-    run."""
+    """Import the file as a module, once, with its folder on the path."""
     name = path.stem
     if getattr(sys.modules.get(name), "__file__", None) == str(path):
         return sys.modules[name]
@@ -376,8 +374,7 @@ def _is_autograd_function(op: object) -> bool:
 
 
 def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
-    """Return the shape, dtype and bound of an ``--input``; for ``none``, the shape is
-    None."""
+    """Return an ``--input``'s shape (None for ``none``), dtype and bound."""
     if text == "none":
         return None, "float64", None
     match = _INPUT.fullmatch(text)

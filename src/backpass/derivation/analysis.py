@@ -80,8 +80,7 @@ _APART = re.compile(r"\\(?:cdot|times|q?quad|[,;: ])|~")
 
 
 class Analysis(Interpreter):
-    """Visits expressions that share their free indices. A visit returns the
-    expression's shape."""
+    """Visits expressions that share free indices. A visit returns a shape."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -125,8 +124,7 @@ class Analysis(Interpreter):
         raise Unreadable(message, self.part, position)
 
     def index(self, token: Token) -> Index:
-        """Return the index of a letter here: that of the innermost sum, or a free
-        one."""
+        """Return a letter's index here: that of the innermost sum, or a free one."""
         letter = str(token)
         if meaning := self.scope.other_meaning(token):
             self.refuse(f"{letter} {meaning}, so it cannot be an index", token)
@@ -386,8 +384,7 @@ class Analysis(Interpreter):
         return shape
 
     def _is_product(self, tree: Tree) -> bool:
-        """Whether a tree is a product of factors side by side, or a division by a
-        slash."""
+        """Whether a tree is factors side by side, or a division by a slash."""
         if tree.data == "fraction":
             above, below = tree.children
             return "/" in self.part.text[above.meta.end_pos : below.meta.start_pos]

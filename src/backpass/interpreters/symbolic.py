@@ -103,8 +103,7 @@ def session(point: Point | None = None) -> Iterator[Session]:
 
 
 def sign_at(expr: sympy.Expr, point: Point) -> int:
-    """Return the sign of an expression at a point: 1 or −1, or 0 if it is 0 or has no
-    sign."""
+    """Return an expression's sign at a point: 1, −1, or 0 if it is 0 or unsigned."""
     value = expr.xreplace(
         {symbol: point[symbol] for symbol in sorted(expr.free_symbols, key=str)}
     )
@@ -201,8 +200,7 @@ xp = Namespace(_Expressions())
 
 
 def array(name: str, shape: tuple[int, ...], *, positive: bool = False) -> Array:
-    """Return an array of real symbols ``x_0``, ``x_1``, …, with one index for each
-    axis.
+    """Return an array of real symbols ``x_0``, ``x_1``, …, an index for each axis.
 
     Without axes, the symbol is ``x``. With ``positive``, the symbols are known to be
     positive. Raises TypeError unless ``name`` is a string.

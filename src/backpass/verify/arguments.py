@@ -36,8 +36,7 @@ def check_seed(seed: object) -> None:
 
 
 def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
-    """Raise TypeError or ValueError for tolerances that no method uses, or without a
-    reason."""
+    """Raise TypeError or ValueError unless each tolerance has a method and a reason."""
     if tolerances is None:
         return
     if not isinstance(tolerances, Mapping):
@@ -109,8 +108,7 @@ def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str,
 
 
 def check_precision(precision: object) -> None:
-    """Raise ValueError unless ``precision`` is None or the name of a floating-point
-    dtype."""
+    """Raise ValueError unless ``precision`` is None or names a floating-point dtype."""
     if precision is not None and (
         not isinstance(precision, str) or precision not in EPSILON
     ):
@@ -194,8 +192,7 @@ def check_drawn(
 
 
 def _names(what: str, names: object) -> list[str]:
-    """Return the names as a list. A single string is rejected, not split into
-    letters."""
+    """Return the names as a list. A single string is rejected."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"{what}: expected a list of names; got {names!r}")
     return list(names)

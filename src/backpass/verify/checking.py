@@ -272,8 +272,7 @@ def _but_conventions(rows: list[Row], method: ModuleType, case: Case) -> list[Ro
 
 
 def _with_its_reason(row: Row, tolerance: tuple[float, str] | None) -> Row:
-    """Return the row; if the tolerance is the user's, with the user's reason as its
-    note."""
+    """Return the row, with a note of the reason if the tolerance is the user's."""
     return (
         replace(row, note=f"tolerance: {tolerance[1]}")
         if tolerance and row.tolerance is not None
@@ -288,8 +287,7 @@ def _could_not_run(name: str, error: Exception) -> Row:
 def _rows_of(
     case: Case, names: Sequence[str], chosen: Sequence[str], progress: Progress
 ) -> list[Row]:
-    """Return the rows of a different case, by those methods of ``names`` that were
-    chosen."""
+    """Return the rows of a case, by those methods of ``names`` that were chosen."""
     return [
         row for name in names if name in chosen for row in _run(name, case, progress)
     ]

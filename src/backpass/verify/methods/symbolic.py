@@ -1,8 +1,7 @@
-"""Run forward and backward on symbols, and prove that backward is the derivative of Σ
-dy·forward.
+"""Run forward and backward on symbols: a proof for all values at once.
 
-They run at a tiny shape, where this is a proof for all values at once. A forward that
-branches on the sign of its inputs is one formula on each side. It is run at random
+Backward must be the derivative of Σ dy·forward exactly. The shape is tiny. A forward
+that branches on the sign of its inputs is one formula on each side. It is run at random
 points, and proved in the region around each, until every comparison has had both
 results. On the boundaries themselves nothing is shown. ``max`` returns a fresh symbol,
 and the derivative of forward with respect to it is proved to be 0, so other derivatives
