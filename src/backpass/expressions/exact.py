@@ -50,10 +50,10 @@ which is the same however the sum is scaled. exp(log u) = u. `erf` is odd and dr
 its argument's value; hyperbolic functions are written with exp; π is a positive symbol.
 
 **What "equal" means.** Symbols are real, and two expressions are compared where both
-are defined: every radicand and every argument of log is positive, and no denominator is
-0. This grants √(xy) = √x √y, (√x)² = x and log(x²) = 2 log x, which hold for positive x
-and y, the only ones for which their right sides are defined. It does not grant
-√(x²) = x, because √(x²) is also defined for a negative x.
+are defined: every radicand and every argument of log is positive, and no denominator
+vanishes. This grants √(xy) = √x √y, (√x)² = x and log(x²) = 2 log x, which hold for
+positive x and y, the only ones for which their right sides are defined. It does not
+grant √(x²) = x, because √(x²) is also defined for a negative x.
 
 **How sure.** For expressions of degree d, "equal" is wrong with a probability of at
 most d/q at one point and (d/q)³ at three; if it depends on sines, r replaces q. If it

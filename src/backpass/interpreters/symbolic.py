@@ -8,10 +8,9 @@
 
 ``max`` returns a fresh symbol that stands for any number. If a derivative with respect
 to x holds it fixed, it remains to prove that the derivative with respect to the fresh
-symbol is
-0. Comparisons are decided where they are certain (a real symbol is not −∞, a sum of
-   exponentials is positive), and raise ``Undecided`` where they are not. A session with
-   a point decides these too, and lists them:
+symbol vanishes. Comparisons are decided where they are certain (a real symbol is not
+−∞, a sum of exponentials is positive), and raise ``Undecided`` where they are not. A
+session with a point decides these too, and lists them:
 
     with symbolic.session(point) as s:     # {x_0: 1/2, x_1: -3/7}
         y, saved = relu.forward(x)

@@ -169,9 +169,9 @@ def _complete(under_test: Subject, inputs: Sequence[object]) -> tuple[object, ..
     if under_test.shapes:
         check_inputs(under_test.shapes, inputs)
     inputs = (*inputs, *[None] * (len(under_test.input_names) - len(inputs)))
-    _refuse(inputs, under_test.differentiable(inputs))
+    _reject_unsuitable(inputs, under_test.differentiable(inputs))
     if under_test.torch_only:
-        _refuse_other_arrays(under_test.name, inputs)
+        _reject_other_arrays(under_test.name, inputs)
     return inputs
 
 
@@ -200,7 +200,7 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
     ]
 
 
-def _refuse(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
+def _reject_unsuitable(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
     if not differentiable:
         given = ", ".join(
             dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs
@@ -214,7 +214,7 @@ def _refuse(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
             raise TypeError(f"inputs: expected {', '.join(EPSILON)}; got {name}")
 
 
-def _refuse_other_arrays(name: str, inputs: Sequence[object]) -> None:
+def _reject_other_arrays(name: str, inputs: Sequence[object]) -> None:
     for kind in (
         type(value) for value in inputs if is_array(value) and not is_torch(value)
     ):

@@ -143,7 +143,7 @@ def _around_a_point(
         dy = symbolic.array("dy", y.shape)
         gradients = case.by_position(_computed(case, "backward", (dy, saved)))
     y, dy = y.to_numpy(), dy.to_numpy()
-    _refuse_if_max_matters(y.flat, session.fresh)
+    _reject_if_max_matters(y.flat, session.fresh)
     loss = sympy.Add(
         *(sympy.Mul(a, b, evaluate=False) for a, b in zip(dy.flat, y.flat, strict=True))
     )
@@ -309,7 +309,7 @@ def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
         ) from None
 
 
-def _refuse_if_max_matters(y, fresh) -> None:
+def _reject_if_max_matters(y, fresh) -> None:
     from backpass.expressions import exact
 
     for symbol in fresh:
