@@ -73,12 +73,12 @@ def settings(question: str, names: Iterable[str] = ()) -> Settings:
     chosen = parser.parse_args()
     if chosen.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: this machine has no CUDA device that PyTorch can use")
-    asked_for = tuple(chosen.names) if names else ()
-    for name in asked_for:
+    requested = tuple(chosen.names) if names else ()
+    for name in requested:
         if name not in names:
             parser.error(f"{name!r} is not timed here; there are: {', '.join(names)}")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
-    return Settings(chosen.device, chosen.quick, None if asked_for else chosen.results, asked_for)
+    return Settings(chosen.device, chosen.quick, None if requested else chosen.results, requested)
 
 
 def say(text: str) -> None:

@@ -21,8 +21,7 @@ Array = Any  # implements the array API: a NumPy array, a tensor, an interpreter
 
 
 def is_array(value: object) -> bool:
-    """Whether ``value`` is an array of a library. (Python numbers and lists are
-    not.)"""
+    """Whether ``value`` is an array of some library, not a Python number or list."""
     return hasattr(value, "__array_namespace__") or array_api_compat.is_array_api_obj(
         value
     )
@@ -46,7 +45,7 @@ def size(shape: Sequence[int]) -> int:
 
 
 def transpose(x: Array) -> Array:
-    """Swap the last two axes of ``x[*, m, n]``. A view, in libraries that have
+    """Swap the last two axes of ``x[*, m, n]``: a view, in libraries that have
     views."""
     return namespace(x).matrix_transpose(x)
 
@@ -72,7 +71,7 @@ def widened(x: Array) -> Array:
 
 
 def as_type_of(x: Array, like: Array) -> Array:
-    """Round ``x`` to the dtype of ``like``. Returns ``x`` itself if it has that
+    """Round ``x`` to the dtype of ``like``; return ``x`` itself if it has that
     dtype."""
     return x if x.dtype == like.dtype else namespace(x).astype(x, like.dtype)
 
@@ -105,8 +104,7 @@ def one_hot(index: Array, length: int) -> Array:
 
 
 def pick(x: Array, index: Array) -> Array:
-    """Take the entry ``index[*]`` of each row of ``x[*, n]``; 0 where the index is
-    −1."""
+    """Take entry ``index[*]`` of each row of ``x[*, n]``; 0 where the index is −1."""
     xp = namespace(x, index)
     # The index −1 reads the last entry, which the next line replaces.
     entries = xp.take_along_axis(x, index[..., None], axis=-1)[..., 0]
@@ -127,8 +125,7 @@ def bounded(x: Array) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    """Compute ``1/(1 + e^−x)`` in 5 FLOPs, as softmax's weight of ``x`` beside a score
-    of 0.
+    """Compute ``1/(1 + e^−x)`` in 5 FLOPs: softmax's weight of ``x`` beside 0.
 
     Nothing overflows, and both tails keep the digits that ``(1 + tanh(x/2))/2`` would
     lose. For tensors this is PyTorch's own function, which is as accurate and needs one

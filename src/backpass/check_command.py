@@ -49,7 +49,7 @@ did not, 2 when the command is not valid or the module cannot be imported.
 """
 
 
-class Refused(Exception):
+class InvalidCommand(Exception):
     """Raised for a command that is not valid.
 
     The message is one line: which argument, what was expected, and what was given.
@@ -172,7 +172,7 @@ def run(
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    refuse = arguments.parser.error
+    fail = arguments.parser.error
     try:
         with (
             contextlib.redirect_stdout(sys.stderr)
@@ -180,12 +180,12 @@ def run(
             else contextlib.nullcontext()
         ):
             report = (report_of or _report)(arguments)
-    except Refused as refusal:
-        refuse(str(refusal))
+    except InvalidCommand as problem:
+        fail(str(problem))
     except Exception as error:
         if isinstance(error, (TypeError, ValueError, LookupError)) and _is_ours(error):
             message = " ".join(str(error.args[0] if error.args else error).split())
-            refuse(
+            fail(
                 re.sub(r"^\w+", lambda word: _ARGUMENTS.get(word[0], word[0]), message)
             )
         cause = (error.__cause__ if isinstance(error, _Raised) else None) or error
@@ -201,19 +201,18 @@ def run(
 def _report(arguments: argparse.Namespace):
     from backpass.verify import check
 
-    op, inputs, keywords = asked_for(arguments)
+    op, inputs, keywords = requested(arguments)
     keywords |= {"vary": True} if arguments.vary else {}
     keywords |= {"explain": False} if arguments.no_explain else {}
     return check(op, *inputs, raises=False, **keywords)
 
 
-def asked_for(
+def requested(
     arguments: argparse.Namespace,
 ) -> tuple[object, tuple[object, ...], dict[str, Any]]:
     """Return the object, its inputs, and the keywords of ``check``.
 
-    Raises Refused for an argument that is not valid, and _Raised if the user's code
-    fails.
+    Raises InvalidCommand for a wrong argument, and _Raised if the user's code fails.
     """
     options = dict(_option(text) for text in arguments.option)
     given: dict[str, Any] = {
@@ -241,11 +240,10 @@ def asked_for(
 
 
 def load(argument: str, target: str) -> Any:
-    """Return the object named by ``module:object``, ``file.py:object`` or a module
-    alone.
+    """Return what ``module:object``, ``file.py:object`` or a module alone names.
 
-    Raises Refused if there is no such object, and _Raised if importing the module
-    fails.
+    Raises InvalidCommand if there is no such object, and _Raised if importing the
+    module fails.
     """
     where, _, name = ("", "", "") if target.endswith(".py") else target.rpartition(":")
     value: Any = _module(argument, where or target)
@@ -258,7 +256,7 @@ def load(argument: str, target: str) -> Any:
             )
             near = difflib.get_close_matches(part, named, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise Refused(
+            raise InvalidCommand(
                 f"{argument} {target}: {where} has nothing called {part!r}{hint}"
             )
         value = getattr(value, part)
@@ -283,10 +281,10 @@ def _module(argument: str, where: str) -> ModuleType:
     if where.endswith(".py"):
         path = Path(where).resolve()
         if not path.is_file():
-            raise Refused(f"{argument} {where}: there is no such file")
+            raise InvalidCommand(f"{argument} {where}: there is no such file")
         return _from_file(path)
     if not all(part.isidentifier() for part in where.split(".")):
-        raise Refused(
+        raise InvalidCommand(
             f"{argument} {where}: expected module:object or path/to/file.py:object"
         )
     try:
@@ -302,7 +300,7 @@ def _module(argument: str, where: str) -> ModuleType:
                 if where in ops.STEMS
                 else ""
             )
-            raise Refused(
+            raise InvalidCommand(
                 f"{argument} {where}: there is no module {missing!r} in {Path.cwd()}, "
                 f"and none is installed{hint}"
             ) from None
@@ -310,8 +308,7 @@ def _module(argument: str, where: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Import the file as a module, once, with its folder on the path as if it were
-    run."""
+    """Import the file as a module, once, with its folder on the path."""
     name = path.stem
     if getattr(sys.modules.get(name), "__file__", None) == str(path):
         return sys.modules[name]
@@ -337,9 +334,9 @@ def _inputs(
     from backpass.verify.drawing import INPUTS, draw, generator, options_for
 
     if arguments.seed < 0:
-        raise Refused(f"--seed: expected 0 or more; got {arguments.seed}")
+        raise InvalidCommand(f"--seed: expected 0 or more; got {arguments.seed}")
     if arguments.inputs and arguments.input:
-        raise Refused("--inputs: expected either --inputs or --input; got both")
+        raise InvalidCommand("--inputs: expected either --inputs or --input; got both")
     if arguments.inputs:
         function = load("--inputs", arguments.inputs)
         with _raising():
@@ -354,14 +351,14 @@ def _inputs(
         or any(spec[1] == "bfloat16" for spec in specs)
     )
     if torch and importlib.util.find_spec("torch") is None:
-        raise Refused(
+        raise InvalidCommand(
             "--torch: PyTorch is not installed; it comes with backpass[torch]"
         )
     rng = generator(arguments.seed, INPUTS)
     if specs:
         return tuple(_drawn(*spec, rng, torch) for spec in specs), {}
     if getattr(op, "SHAPES", None) is None:
-        raise Refused(
+        raise InvalidCommand(
             "--input: expected the shape of each input, because "
             f"{arguments.target} declares no SHAPES; got none"
         )
@@ -376,13 +373,12 @@ def _is_autograd_function(op: object) -> bool:
 
 
 def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
-    """Return the shape, dtype and bound of an ``--input``; for ``none``, the shape is
-    None."""
+    """Return an ``--input``'s shape (None for ``none``), dtype and bound."""
     if text == "none":
         return None, "float64", None
     match = _INPUT.fullmatch(text)
     if not match:
-        raise Refused(
+        raise InvalidCommand(
             f"--input {text}: expected a shape such as 4x6, 4x6:float32 or '3:int64<10', "
             "or scalar, or none"
         )
@@ -391,17 +387,17 @@ def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
     )
     dtype, below = match["dtype"] or "float64", match["below"]
     if dtype not in (*DTYPES, *INTEGERS, "bool"):
-        raise Refused(
+        raise InvalidCommand(
             f"--input {text}: expected a dtype, one of {', '.join((*DTYPES, *INTEGERS))}, "
             f"bool; got {dtype}"
         )
     if dtype in INTEGERS and not int(below or 0):
-        raise Refused(
+        raise InvalidCommand(
             f"--input {text}: expected a bound for the integers, "
             f"as in '{match['shape']}:{dtype}<10'"
         )
     if dtype not in INTEGERS and below:
-        raise Refused(
+        raise InvalidCommand(
             f"--input {text}: expected a bound for integers only; got one for {dtype}"
         )
     return shape, dtype, int(below) if below else None
@@ -436,7 +432,7 @@ def _option(text: str) -> tuple[str, object]:
             if value.isidentifier()
             else ""
         )
-        raise Refused(
+        raise InvalidCommand(
             f"--option {text}: expected a Python literal; got {value}{quoted}"
         ) from None
 
@@ -444,7 +440,7 @@ def _option(text: str) -> tuple[str, object]:
 def _pair(argument: str, text: str, form: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise Refused(f"{argument} {text}: expected {form}")
+        raise InvalidCommand(f"{argument} {text}: expected {form}")
     return name, value
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backpass import ops
-from backpass.check_command import Refused, add_subject, asked_for
+from backpass.check_command import InvalidCommand, add_subject, requested
 
 EPILOG = """\
 examples:
@@ -53,7 +53,7 @@ def survey(arguments: argparse.Namespace):
     if arguments.target in ops.STEMS and not (arguments.input or arguments.inputs):
         op, drawn, keywords = _of_the_book(arguments)
     else:
-        op, inputs, keywords = asked_for(arguments)
+        op, inputs, keywords = requested(arguments)
         drawn = [(inputs, keywords.pop("options"))]
     methods = keywords.pop("methods", METHODS_BY_SPEED)
     try:
@@ -76,10 +76,10 @@ def _listed(path: str) -> list[Mapping[str, str]]:
     try:
         listed = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("mutant", [])
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise Refused(f"--equivalent {path}: {error}") from None
+        raise InvalidCommand(f"--equivalent {path}: {error}") from None
     for entry in listed:
         if missing := {"function", "line", "change"} - entry.keys():
-            raise Refused(
+            raise InvalidCommand(
                 f"--equivalent {path}: a [[mutant]] has no {', '.join(sorted(missing))}"
             )
     return listed

@@ -124,8 +124,7 @@ class NetworkMap:
         )
 
     def strip(self) -> str:
-        """Return each place of the operation, with the stations before and after it, as
-        HTML."""
+        """Return the operation's places and the stations beside them as HTML."""
         lines = "".join(
             f'<p style="{_STRIP}">{line}</p>' for line in dict.fromkeys(self._places())
         )
@@ -150,8 +149,7 @@ class NetworkMap:
         return f'<a href="{self.root}/{station.page}">{escape(station.label)}</a>'
 
     def svg(self) -> str:
-        """Return the drawing. Forward arrows are solid; the gradients' arrows are
-        dashed."""
+        """Return the drawing, with solid arrows forward and dashed ones backward."""
         height = max(station.y for station in STATIONS) + ROW + 44
         parts = [
             f'<svg class="bp-map" viewBox="0 0 {WIDTH} {height}" role="group" aria-label="{escape(self._alt())}">',

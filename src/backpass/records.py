@@ -64,8 +64,7 @@ class Record:
         ]
 
     def only(self, **wanted: Any) -> Record:
-        """Return the record of those rows, without the columns that are the same in
-        each."""
+        """Return the record of those rows, without the columns that were given."""
         columns = [column for column in self.columns if column[0] not in wanted]
         return replace(self, columns=columns, rows=self.where(**wanted))
 
@@ -151,8 +150,7 @@ def _all(folder: Path) -> list[Record]:
 
 
 def _json(record: Record) -> str:
-    """Return JSON with one row a line, so that a change of one number changes one
-    line."""
+    """Return JSON with one row a line, so that a new number changes one line."""
     fields = asdict(record)
     rows = ",\n".join(
         f"    {json.dumps(row, ensure_ascii=False)}" for row in fields.pop("rows")

@@ -70,8 +70,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Shapes:
-    """A parsed declaration. ``bind`` checks arrays against it and returns the
-    lengths."""
+    """A parsed declaration. ``bind`` checks arrays against it."""
 
     text: str
     inputs: tuple[Spec, ...]
@@ -182,8 +181,7 @@ def letters_of(axis: str) -> list[str]:
 
 
 def is_product(axis: str) -> bool:
-    """Whether an axis is a product of letters. (A group of axes only begins with
-    ``*``.)"""
+    """Whether an axis is a product of letters. A group only begins with ``*``."""
     return _TIMES in axis[1:]
 
 
@@ -227,8 +225,7 @@ def _specs(part: str, text: str) -> tuple[Spec, ...]:
 def _bind_one(
     spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]
 ) -> list[tuple[str, int]]:
-    """Bind the letters of an array's axes; return its products, each with its
-    length."""
+    """Bind the letters of an array's axes; return its products with their lengths."""
     products = []
     for axis, length in _pair(spec, shape):
         if is_product(axis):
@@ -453,11 +450,11 @@ def kind(array: Array) -> Kind:
 
 
 def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Kind):
-    """Check ``dy`` against the output's shape and the kind of ``like``; return its
-    namespace.
+    """Check ``dy`` against the output; return its namespace.
 
-    ``like`` is an array that forward saved, or the kind of one. Raises TypeError for a
-    wrong kind and ValueError for a wrong shape.
+    It must have the output's shape and the kind of ``like``, which is an array that
+    forward saved, or the kind of one. Raises TypeError for a wrong kind and ValueError
+    for a wrong shape.
     """
     _check_type(Spec("dy", ("*",)), dy)
     expected = like if isinstance(like, Kind) else kind(like)

@@ -1,5 +1,4 @@
-"""Show the package's source code on a page, so that the code a reader sees is what
-runs."""
+"""Show the package's source code on a page: the code that runs."""
 
 from __future__ import annotations
 

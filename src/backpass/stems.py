@@ -1,7 +1,6 @@
-"""Find the stems: an operation, its kernel and its reference are files with the same
-name.
+"""Find the stems: the files of operations, kernels and references.
 
-No list has to be kept.
+An operation, its kernel and its reference have the same name. No list has to be kept.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ def transformed() -> bool:
 
 
 def dual_level() -> bool:
-    """Whether forward-mode differentiation is on. If not, ``forward_ad.unpack_dual``
-    raises."""
+    """Whether forward mode is on. If not, ``forward_ad.unpack_dual`` raises."""
     return forward_ad._current_level >= 0
 
 
@@ -55,6 +54,5 @@ def storage_id(x: torch.Tensor) -> int:
 
 
 def is_fake(x: torch.Tensor) -> bool:
-    """Whether ``x`` has a shape but no values, because torch.compile is inferring
-    shapes."""
+    """Whether ``x`` has no values, because torch.compile is inferring shapes."""
     return isinstance(x, FakeTensor)

@@ -88,8 +88,7 @@ def check_tile(tile: object) -> None:
 
 
 def check_tokens(t: Array, vocabulary: int) -> Array:
-    """Return the tokens as int64. Raises IndexError if one is outside the
-    vocabulary."""
+    """Return the tokens as int64. Raises IndexError for one outside the vocabulary."""
     xp = namespace(t)
     t = t if t.dtype == xp.int64 else xp.astype(t, xp.int64)
     if xp.any((t < 0) | (t >= vocabulary)):

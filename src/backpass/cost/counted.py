@@ -61,8 +61,7 @@ class Cost:
 
 
 def count(op: Any, *inputs: object, **options: object) -> Cost:
-    """Run forward and backward on numbers that count themselves, with a random
-    cotangent.
+    """Run forward and backward, with a random cotangent, on numbers that count.
 
     ``inputs`` are NumPy arrays, shapes, or None; ``options`` are forward's. The count
     is of what ran at these inputs in float64; ``memory`` is measured on the given

@@ -38,13 +38,12 @@ def formula(op: Any, *inputs: object, **options: object) -> Flops:
 
 
 def symbolic_formula(op: Any, **known: object) -> Flops:
-    """Return the formulas as SymPy expressions, with a positive integer symbol for each
-    letter.
+    """Return the formulas as SymPy expressions of positive integer symbols.
 
-    Optional inputs count as given, and options that are strings or bools, such as a
-    reduction, have their defaults. ``known`` replaces a letter by a value or a
-    different symbol, or says ``has_b=False``. Raises TypeError for a name that no
-    formula has.
+    Each letter is a symbol. Optional inputs count as given, and options that are
+    strings or bools, such as a reduction, have their defaults. ``known`` replaces a
+    letter by a value or a different symbol, or says ``has_b=False``. Raises TypeError
+    for a name that no formula has.
     """
     op = load(op)
     return Flops(
@@ -56,8 +55,7 @@ def symbolic_formula(op: Any, **known: object) -> Flops:
 
 
 def latex(op: object, **known: object) -> Flops:
-    """Return the formulas in LaTeX without delimiters; ``known`` as in
-    ``symbolic_formula``."""
+    """Return ``symbolic_formula(op, **known)`` in LaTeX, without delimiters."""
     import sympy
 
     return Flops(*map(sympy.latex, symbolic_formula(op, **known)))

@@ -17,8 +17,7 @@ SEED = 0  # for inputs given as shapes, and for the cotangent
 
 
 def load(op: object) -> Any:
-    """Return the operation's module, given its stem; return an object with forward and
-    backward as it is.
+    """Return a stem's module, or an object with forward and backward as it is.
 
     Raises LookupError for an unknown stem, and TypeError for any other object.
     """
@@ -33,13 +32,12 @@ def load(op: object) -> Any:
 
 
 def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
-    """Return the inputs by name, with standard normal float64 numbers in place of
-    shapes.
+    """Return the inputs by name, with random arrays in place of shapes.
 
-    They are made positive, or scaled, where the operation says that its inputs are.
-    Raises TypeError for too few or too many inputs, and for one that is neither an
-    array, nor a shape, nor None. Raises ValueError for the shape of an array of
-    integers, because their range is not known here.
+    They are standard normal numbers in float64, made positive or scaled where the
+    operation requires that. Raises TypeError for too few or too many inputs, and for
+    one that is neither an array, nor a shape, nor None. Raises ValueError for the shape
+    of an array of integers, because their range is not known here.
     """
     integers = {spec.name for spec in Operation(op).inputs if spec.integer}
     rng = np.random.default_rng(SEED)

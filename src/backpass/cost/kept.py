@@ -16,8 +16,7 @@ from backpass.operation import Operation
 
 @dataclass(frozen=True)
 class Kept:
-    """One storage that ``saved`` keeps alive, described by the first array that uses
-    it.
+    """One storage that ``saved`` keeps alive, described by its first array.
 
     ``is_parameter`` is also true for a constant, such as a table of cosines: both are
     in memory before the step.
@@ -41,8 +40,7 @@ class Memory:
 
     @property
     def activations(self) -> int:
-        """The bytes of everything except parameters: what a training step adds to
-        memory."""
+        """The bytes of all except parameters: what a training step adds to memory."""
         return sum(kept.bytes for kept in self.arrays if not kept.is_parameter)
 
     @property

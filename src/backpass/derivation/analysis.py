@@ -80,8 +80,7 @@ _APART = re.compile(r"\\(?:cdot|times|q?quad|[,;: ])|~")
 
 
 class Analysis(Interpreter):
-    """Visits expressions that share their free indices. A visit returns the
-    expression's shape."""
+    """Visits expressions that share free indices. A visit returns a shape."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -120,16 +119,15 @@ class Analysis(Interpreter):
             )
         return expressions
 
-    def refuse(self, message: str, where: Tree | Token) -> NoReturn:
+    def reject(self, message: str, where: Tree | Token) -> NoReturn:
         position = where.start_pos if isinstance(where, Token) else where.meta.start_pos
         raise Unreadable(message, self.part, position)
 
     def index(self, token: Token) -> Index:
-        """Return the index of a letter here: that of the innermost sum, or a free
-        one."""
+        """Return a letter's index here: that of the innermost sum, or a free one."""
         letter = str(token)
         if meaning := self.scope.other_meaning(token):
-            self.refuse(f"{letter} {meaning}, so it cannot be an index", token)
+            self.reject(f"{letter} {meaning}, so it cannot be an index", token)
         for name, index in reversed(self.bound):
             if name == letter:
                 return index
@@ -141,14 +139,14 @@ class Analysis(Interpreter):
             self.index(token) for token in (first, second) if not token.isdigit()
         ]
         if len(letters) == 2 and not letters[0].runs_with(letters[1]):
-            self.refuse(f"{first} and {second} run over different dimensions", first)
+            self.reject(f"{first} and {second} run over different dimensions", first)
 
     # ---- names -----------------------------------------------------------------------
 
     def reference(self, tree: Tree) -> Shape:
         found = self.scope.resolve(tree)
         if found is None:
-            self.refuse(
+            self.reject(
                 f"{self.part.text[tree.meta.start_pos : tree.meta.end_pos]} is not "
                 "declared or defined above",
                 tree,
@@ -161,7 +159,7 @@ class Analysis(Interpreter):
     def _shape_of_variable(self, found: Reference, tree: Tree) -> Shape:
         variable = self.scope.variables[found.name]
         if found.accent and variable.kind == "constant":
-            self.refuse(f"{found.name} is a constant", tree)
+            self.reject(f"{found.name} is a constant", tree)
         if not found.indices:
             return variable.shape
         if len(found.indices) != len(variable.axes):
@@ -170,25 +168,25 @@ class Analysis(Interpreter):
                 if (rank := len(variable.axes)) < 3
                 else f"{rank} indices"
             )
-            self.refuse(f"{found.name} takes {wanted}; got {len(found.indices)}", tree)
+            self.reject(f"{found.name} takes {wanted}; got {len(found.indices)}", tree)
         for token, side in zip(found.indices, variable.axes, strict=True):
             if not token.isdigit() and not self.index(token).runs_over(side):
                 other = self.index(token).dimension
-                self.refuse(
+                self.reject(
                     f"{token} runs over {other} elsewhere, but over {side} here", token
                 )
         return ()
 
     def _shape_of_constant(self, found: Reference, tree: Tree) -> Shape:
         if found.indices:
-            self.refuse(f"{found.name} takes no index", tree)
+            self.reject(f"{found.name} takes no index", tree)
         return ()
 
     _shape_of_dimension = _shape_of_euler = _shape_of_pi = _shape_of_constant
 
     def _shape_of_loss(self, found: Reference, tree: Tree) -> Shape:
         if not found.accent or found.indices:
-            self.refuse(
+            self.reject(
                 r"\mathcal{L} may occur only in \dot{\mathcal{L}} and "
                 r"\frac{\partial \mathcal{L}}{\partial …}",
                 tree,
@@ -197,7 +195,7 @@ class Analysis(Interpreter):
 
     def _shape_of_delta(self, found: Reference, tree: Tree) -> Shape:
         if len(found.indices) != 2:
-            self.refuse(r"\delta takes two indices", tree)
+            self.reject(r"\delta takes two indices", tree)
         self.run_together(*found.indices)
         return ()
 
@@ -211,7 +209,7 @@ class Analysis(Interpreter):
     def _side(self, found: Reference, tree: Tree) -> str:
         side = "".join(found.indices)
         if side not in self.scope.dimensions:
-            self.refuse(
+            self.reject(
                 f"{found.name} needs its size as a subscript, one of "
                 f"{', '.join(self.scope.dimensions)}",
                 tree,
@@ -226,11 +224,11 @@ class Analysis(Interpreter):
     def fraction(self, tree: Tree) -> Shape:
         above, below = map(self.visit, tree.children)
         if tree.children[0].data == "differentiate" and self._is_product(tree):
-            self.refuse(
+            self.reject(
                 "how far does this derivative reach? Write brackets round it", tree
             )
         if below:
-            self.refuse("a matrix cannot stand below a fraction bar", tree.children[1])
+            self.reject("a matrix cannot stand below a fraction bar", tree.children[1])
         return above
 
     def power(self, tree: Tree) -> Shape:
@@ -244,13 +242,13 @@ class Analysis(Interpreter):
                 and not shape
                 and self.expression.references[id(base)].indices
             ):
-                self.refuse(
+                self.reject(
                     "this prints like an element of the transpose: swap the indices",
                     base,
                 )
             return shape[::-1]
         if shape or self.visit(exponent):
-            self.refuse("only numbers have powers; write a matrix product out", tree)
+            self.reject("only numbers have powers; write a matrix product out", tree)
         return ()
 
     def _is_name(self, tree: Tree) -> bool:
@@ -263,7 +261,7 @@ class Analysis(Interpreter):
 
     def root(self, tree: Tree) -> Shape:
         if self.visit(tree.children[0]):
-            self.refuse(
+            self.reject(
                 "functions take numbers; write the matrix by its elements", tree
             )
         return ()
@@ -273,17 +271,17 @@ class Analysis(Interpreter):
         name, shape = str(function.children[0]), self.visit(argument)
         if name.endswith("{tr}"):
             if len(shape) != 2 or shape[0] != shape[1]:
-                self.refuse(
+                self.reject(
                     f"a trace needs a square matrix; this is {in_words(shape)}",
                     argument,
                 )
             return ()
         if name.endswith("{diag}"):
             if len(shape) != 2 or shape[1] != "1":
-                self.refuse(f"diag needs a column; this is {in_words(shape)}", argument)
+                self.reject(f"diag needs a column; this is {in_words(shape)}", argument)
             return (shape[0], shape[0])
         if shape:
-            self.refuse(
+            self.reject(
                 "functions take numbers; write the matrix by its elements", argument
             )
         return ()
@@ -309,7 +307,7 @@ class Analysis(Interpreter):
         first, *rest = ((tree, self.visit(tree)) for tree in trees)
         for tree, shape in rest:
             if shape != first[1]:
-                self.refuse(
+                self.reject(
                     f"{in_words(first[1])} cannot be {verb} {in_words(shape)}", tree
                 )
         return first[1]
@@ -318,13 +316,13 @@ class Analysis(Interpreter):
         for before, factor in pairwise(tree.children):
             between = self.part.text[before.meta.end_pos : factor.meta.start_pos]
             if not _TIMES.search(between) and _joins(before, factor):
-                self.refuse(
+                self.reject(
                     "this prints as a part of what comes before it: write \\cdot between "
                     "them",
                     factor,
                 )
             if before.data == "differentiate":
-                self.refuse(
+                self.reject(
                     "how far does this derivative reach? Write brackets round it",
                     before,
                 )
@@ -332,7 +330,7 @@ class Analysis(Interpreter):
                 before, factor, self.scope
             ):
                 name = self.part.text[before.meta.start_pos : before.meta.end_pos]
-                self.refuse(
+                self.reject(
                     f"{name}(…) prints like a function of what is in the bracket. Write "
                     rf"the product as {name} \, (…) or {name} \cdot (…); give the value "
                     "of a function its own name",
@@ -343,7 +341,7 @@ class Analysis(Interpreter):
             other = self.visit(factor)
             if shape and other:
                 if len(shape) != 2 or len(other) != 2 or shape[1] != other[0]:
-                    self.refuse(
+                    self.reject(
                         f"{in_words(shape)} cannot be multiplied by {in_words(other)}",
                         factor,
                     )
@@ -360,11 +358,11 @@ class Analysis(Interpreter):
         own = tokens[:1] if relation else tokens
         for token in own:
             if token.isdigit():
-                self.refuse("a sum must run over a letter", token)
+                self.reject("a sum must run over a letter", token)
             if meaning := self.scope.other_meaning(token):
-                self.refuse(f"{token} {meaning}, so it cannot be an index", token)
+                self.reject(f"{token} {meaning}, so it cannot be an index", token)
             if token in self.free or any(token == letter for letter, _ in self.bound):
-                self.refuse(f"{token} is also used outside this {sign[1:]}", token)
+                self.reject(f"{token} is also used outside this {sign[1:]}", token)
         letters = [(str(token), Index()) for token in own]
         self.bound += letters
         if relation:
@@ -372,22 +370,21 @@ class Analysis(Interpreter):
         for end in upper:
             found = self.scope.resolve(end.children[0])
             if found is None or found.kind != "dimension":
-                self.refuse("a sum must end at a dimension", end)
+                self.reject("a sum must end at a dimension", end)
             for _, index in letters:
                 index.runs_over(found.name)
         shape = self.visit(body)
         del self.bound[len(self.bound) - len(letters) :]
         if sign != r"\sum" and shape:
-            self.refuse(f"a {sign[1:]} takes numbers", body)
+            self.reject(f"a {sign[1:]} takes numbers", body)
         # A sum of products is the same either way.
         if sign != r"\sum" and self._is_product(body):
-            self.refuse(f"how far does this {sign[1:]} reach? Write brackets", body)
+            self.reject(f"how far does this {sign[1:]} reach? Write brackets", body)
         self.ranges.append((self.expression, tree, letters))
         return shape
 
     def _is_product(self, tree: Tree) -> bool:
-        """Whether a tree is a product of factors side by side, or a division by a
-        slash."""
+        """Whether a tree is factors side by side, or a division by a slash."""
         if tree.data == "fraction":
             above, below = tree.children
             return "/" in self.part.text[above.meta.end_pos : below.meta.start_pos]
@@ -401,13 +398,13 @@ class Analysis(Interpreter):
     def indicator(self, tree: Tree) -> Shape:
         first, relation, second = tree.children
         if relation.startswith(r"\ne"):
-            self.refuse(r"an indicator compares with <, >, \le or \ge", relation)
+            self.reject(r"an indicator compares with <, >, \le or \ge", relation)
         return self._compared(tree, first, second)
 
     def _compared(self, tree: Tree, first: Tree, second: Tree) -> Shape:
         for side in (first, second):
             if shape := self.visit(side):
-                self.refuse(
+                self.reject(
                     f"only numbers can be compared; this is {in_words(shape)}", side
                 )
         self.expression.comparisons.append(tree)
@@ -426,13 +423,13 @@ class Analysis(Interpreter):
             self.expression.references[id(above)] = found
             return self._with_respect_to(below)
         if self.visit(above) or self._with_respect_to(below):
-            self.refuse(_NOT_PARTIAL, tree)
+            self.reject(_NOT_PARTIAL, tree)
         return ()
 
     def differentiate(self, tree: Tree) -> Shape:
         operator, argument = tree.children
         if self._with_respect_to(operator.children[0]) or self.visit(argument):
-            self.refuse(_NOT_PARTIAL, tree)
+            self.reject(_NOT_PARTIAL, tree)
         return ()
 
     def _with_respect_to(self, tree: Tree) -> Shape:
@@ -443,7 +440,7 @@ class Analysis(Interpreter):
             or found.accent
             or self.scope.variables[found.name].kind == "constant"
         ):
-            self.refuse(
+            self.reject(
                 "a derivative is with respect to an input or a definition", tree
             )
         return shape
@@ -461,7 +458,7 @@ class Analysis(Interpreter):
         self.visit(first)
         found = self.expression.references[id(first)]
         if found.kind != "variable" or found.accent != "dot" or found.indices:
-            self.refuse(
+            self.reject(
                 r"expected a condition such as j \ne i, or \dot{X} = 0 for a whole X",
                 first,
             )

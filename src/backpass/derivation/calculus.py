@@ -1,5 +1,4 @@
-"""Represent the elements of a derivation's variables as symbols, and differentiate
-their definitions.
+"""Make symbols of the elements of variables, and differentiate definitions.
 
 Every element of every name is a symbol, whether it is given or defined; `expand`
 replaces defined symbols by their definitions, down to the inputs. SymPy differentiates
@@ -28,8 +27,7 @@ Indices = tuple[int, ...]  # zero-based
 
 
 class Calculus:
-    """The elements and their derivatives at one assignment of sizes, each computed
-    once.
+    """The elements and their derivatives at given sizes, each computed once.
 
     `value_of` evaluates a definition, given its indices.
     """
@@ -65,8 +63,7 @@ class Calculus:
     # ---- elements --------------------------------------------------------------------
 
     def element(self, variable: Variable, indices: Indices) -> sympy.Symbol:
-        """Return the symbol of one element of a variable, whether it is given or
-        defined."""
+        """Return the symbol of one element of a variable, given or defined."""
         name = "_".join((variable.name, *(str(index + 1) for index in indices)))
         symbol = sympy.Symbol(
             name, real=True, **({"positive": True} if variable.positive else {})

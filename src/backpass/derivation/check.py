@@ -37,8 +37,7 @@ class Chain:
     free: dict[str, str]  # each free index, with the dimension it runs over
 
     def cases(self, evaluator: Evaluator) -> Iterator[dict[str, int]]:
-        """Yield every assignment of the free indices (zero-based) that meets the
-        conditions."""
+        """Yield every assignment of the free indices that meets the conditions."""
         ranges = [range(evaluator.calculus.size(side)) for side in self.free.values()]
         for values in itertools.product(*ranges):
             indices = dict(zip(self.free, values, strict=True))
@@ -75,12 +74,11 @@ def _scope_of(
 
 
 def trial_sizes(scope: Scope) -> list[Sizes]:
-    """Choose sizes of 2, 3 or 4 for three trials, so that any two dimensions differ in
-    at least one of them.
+    """Choose sizes of 2, 3 or 4 for three trials.
 
-    The first three dimensions differ in all trials, and the first six have each size
-    once. Raises `DerivationError` for more than 27 dimensions, for which this is not
-    possible.
+    Any two dimensions differ in at least one trial. The first three differ in all
+    trials, and the first six have each size once. Raises `DerivationError` for more
+    than 27 dimensions, for which this is not possible.
     """
     courses = sorted(
         itertools.product((2, 3, 4), repeat=TRIALS),
@@ -233,8 +231,7 @@ def difference(
 
 
 def report(mistake: Mistake, evaluator: Evaluator) -> str:
-    """Describe a mistake: the line with its place, where it differs, and the two
-    values."""
+    """Describe a mistake: the line, where it differs, and the two values."""
     part, against, indices, place, above, here = mistake
     if not against:
         return f"this line equals the line above it, which is wrong\n{part.pointer(0)}"

@@ -192,8 +192,7 @@ class Derivation:
 
     @cached_property
     def chains(self) -> list[Chain]:
-        """All statements with their steps, including those of the derivations before
-        it."""
+        """All statements with their steps, also of the derivations before it."""
         return chains_of(self.all_lines, self.scope)
 
     @property
@@ -237,8 +236,7 @@ class Derivation:
         return known[key]
 
     def check(self) -> None:
-        """Check every line of its own and, if it is bound to an operation, the
-        operation.
+        """Check its own lines and, if it is bound to an operation, the operation.
 
         Raises `DerivationError`.
         """
@@ -327,8 +325,7 @@ class Derivation:
         return flips.flips(self)
 
     def survivors(self) -> list[Survivor]:
-        """Return the flips that no check notices, and for each whether it changes a
-        value."""
+        """Return the flips that no check notices, with equivalent ones marked."""
         return flips.survivors(self)
 
     def _named(self, work):

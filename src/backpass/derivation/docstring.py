@@ -132,8 +132,7 @@ def _declared(declared: str) -> str:
 def _space(
     spec: shapes.Spec, named: Mapping[str, str], mathematics: str, heads: frozenset[str]
 ) -> tuple[str, str]:
-    """Return the array's name in the formulas, a capital if they use one, and its
-    space."""
+    """Return the array's name in the formulas, perhaps a capital, and its space."""
     letters = [
         axis.partition("+")[0]
         for axis in spec.axes

@@ -1,5 +1,4 @@
-"""Evaluate an expression at given sizes, to a SymPy expression or an object array of
-them."""
+"""Evaluate an expression at given sizes, to SymPy expressions."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ class Evaluator(Interpreter):
         indices: dict[str, int] | None = None,
         still: frozenset[str] = frozenset(),
     ) -> Value:
-        """Return the value of an analysed expression, given its free indices
-        (zero-based).
+        """Return the value of an expression, given its free indices (zero-based).
 
         Defined names stay symbols. Names in `still` have a differential of 0.
         """
@@ -270,8 +268,7 @@ class Evaluator(Interpreter):
         return sympy.Integer(_RELATIONS[relation](sign, 0))
 
     def _sign(self, tree: Tree, difference: sympy.Expr) -> int:
-        """Return the sign of a difference around the point; 0 if it is identically
-        0."""
+        """Return a difference's sign around the point; 0 if it is identically 0."""
         difference = self.calculus.expand(difference)
         if difference.free_symbols & self.calculus.maxima:
             raise Unreadable(

@@ -1,12 +1,11 @@
-"""Make every single mistake in a derivation's displayed lines, and find those not
-noticed.
+"""Make every single mistake in a derivation, and find those not noticed.
 
-The mistakes are in a sign, an index, a factor, sin for cos, < for >, or a transpose. A
-flip changes the author's text in one place and is checked as if the author had written
-it. A flip that no check notices is a survivor. It is equivalent if the expression it
-changes has the same value for every index at every size, which is decided exactly. If a
-derivation's only survivors are equivalent, none of these mistakes in it would go
-unnoticed.
+The mistakes are in the displayed lines: in a sign, an index, a factor, sin for cos, <
+for >, or a transpose. A flip changes the author's text in one place and is checked as
+if the author had written it. A flip that no check notices is a survivor. It is
+equivalent if the expression it changes has the same value for every index at every
+size, which is decided exactly. If a derivation's only survivors are equivalent, none of
+these mistakes in it would go unnoticed.
 """
 
 from __future__ import annotations
@@ -67,8 +66,7 @@ class Survivor:
 
 
 def flips(derivation: Derivation) -> Iterator[Flip]:
-    """Yield every flip of the displayed lines of a derivation and of those before
-    it."""
+    """Yield every flip of a derivation and of those before it."""
     places = [(piece, line) for piece in _pieces(derivation) for line in piece.lines]
     numbers = [number for _, number in derivation.places]
     for k, (piece, line) in enumerate(places):
@@ -125,8 +123,7 @@ def _pieces(derivation: Derivation) -> list[Derivation]:
 
 
 def _with(derivation: Derivation, flip: Flip) -> Derivation:
-    """Return the derivation and those before it with one piece's text replaced,
-    unchecked.
+    """Return the derivation with one piece's text replaced, unchecked.
 
     If the definitions are still the same, their values and derivatives are shared with
     the derivation instead of computed again.

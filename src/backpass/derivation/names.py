@@ -1,5 +1,4 @@
-"""Record what the names of a derivation stand for: its declarations, and references to
-them."""
+"""Record declarations of names, and what references to them stand for."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ class Scope:
                 self.add(variable, line.right, tree.meta.start_pos)
 
     def add(self, variable: Variable, part: Part, position: int = 0) -> None:
-        """Add a name. Raises `Unreadable` unless it is new and distinct from the
-        others."""
+        """Add a name. Raises `Unreadable` unless it is distinct from the others."""
         name = variable.name
         if name in self.variables or name in self.dimensions:
             raise Unreadable(f"{name} is already declared", part, position)
@@ -145,8 +143,7 @@ class Scope:
         return ""
 
     def other_meaning(self, letter: Token) -> str:
-        """Return what else a letter stands for, so that it cannot be an index; "" if
-        nothing."""
+        """Return what a letter stands for other than an index; "" if nothing."""
         if letter in self.dimensions:
             return "is a dimension"
         if letter in self.variables:
@@ -157,8 +154,7 @@ class Scope:
         return f"is the label of {labelled}" if labelled else ""
 
     def is_backward(self, definition: Expression) -> bool:
-        """Whether an expression uses gradients or differentials, directly or through a
-        name."""
+        """Whether an expression uses gradients or differentials, perhaps by a name."""
         return any(
             reference.accent
             or reference.name.startswith(r"\bar")
@@ -192,8 +188,7 @@ class Scope:
         return last
 
     def upstream(self, variables: list[Variable]) -> set[str]:
-        """Return the names of the variables and of everything that their definitions
-        use."""
+        """Return the names of the variables and of all that their definitions use."""
         names = {v.name for v in variables}
         for v in variables:
             names |= self.upstream([self.variables[name] for name in _used(v)])
@@ -288,8 +283,7 @@ def canonical(node: Tree | Token) -> str:
 
 
 def accent_and_name(tree: Tree) -> tuple[str, str]:
-    """Return a reference without its subscripts: "bar", "dot" or "", and the name
-    below.
+    """Return a reference's accent ("bar", "dot" or "") and the name below it.
 
     A power is part of the name, but not if the name has a bar or a dot: the gradient of
     \\sigma^2 is written \\bar{\\sigma^2}.

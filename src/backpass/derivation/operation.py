@@ -1,5 +1,4 @@
-"""Check a derivation against its operation: it starts at `forward` and ends in
-`backward`."""
+"""Check a derivation against `forward` and `backward` of its operation."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ from backpass.shapes import is_product, letters_of, parse
 
 
 class Operation:
-    """An operation of `backpass.ops`, with the derivation's names for its inputs and
-    its output.
+    """An operation of `backpass.ops`, with the derivation's names for its arrays.
 
     `names` maps the operation's names to the derivation's where they differ by more
     than case. `options` are forward's; a string among them is a name of the derivation
@@ -215,8 +213,7 @@ class Operation:
         element: Callable[[Variable, Indices], sympy.Expr],
         evaluator: Evaluator,
     ):
-        """Return a symbolic array of a variable's elements, in its shape in the
-        operation."""
+        """Return a symbolic array of a variable, in its shape in the operation."""
         from backpass.interpreters import symbolic
 
         values = evaluator.calculus.array(variable, lambda at: element(variable, at))

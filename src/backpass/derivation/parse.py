@@ -57,8 +57,7 @@ class Unreadable(DerivationError):
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of mathematics: `text`, at the position `start` of the derivation's
-    `source`."""
+    """A piece of mathematics: `text`, at the position `start` of `source`."""
 
     source: str
     start: int
@@ -113,8 +112,7 @@ class Line:
 
 
 def read(source: str) -> list[Line]:
-    """Read the lines of a derivation. Raises `Unreadable` for text that is not a
-    line."""
+    """Read the lines of a derivation. Raises `Unreadable` for any other text."""
     lines = []
     for start, end in _logical_lines(source):
         line = _read_line(source, start, end)

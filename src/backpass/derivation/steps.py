@@ -1,5 +1,4 @@
-"""Find the parts of a line that differ from the line above it, so that a page can mark
-them.
+"""Find the parts of a line that differ from the line above, for marking.
 
 Two lines are compared as trees, from the root down, and only a complete subexpression
 is marked: a factor, a term, the content of a bracket. If a part of an exponent, an
@@ -20,8 +19,7 @@ Span = tuple[int, int]  # of a part's text
 
 
 class Changes(NamedTuple):
-    """The spans of the line above that the step replaced, and the spans that replaced
-    them."""
+    """The spans that a step replaced, and the spans that replaced them."""
 
     gone: list[Span]
     come: list[Span]
@@ -86,8 +84,7 @@ def _pairs(
 
 
 def _operands(tree: Tree, text: str) -> list[Tree] | None:
-    """Return the subexpressions that can be marked by themselves; None if there are
-    none."""
+    """Return the subexpressions that can be marked alone; None if there are none."""
     if tree.data in LISTS or tree.data == "bracket":
         return [child for child in tree.children if isinstance(child, Tree)]
     if tree.data in BRACED:
@@ -118,8 +115,7 @@ def _rest(tree: Tree, operands: list[Tree]) -> list[Tree | Token]:
 
 
 def _key(tree: Tree) -> str:
-    """Return a string that is equal for equal trees, whose own hash goes by
-    identity."""
+    """Return a string that is equal for equal trees, unlike their hashes."""
     return tree.pretty()
 
 

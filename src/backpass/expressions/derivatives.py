@@ -42,8 +42,7 @@ def derivatives(
 
 
 def arguments_first(expression: sympy.Expr) -> list[sympy.Expr]:
-    """Return the expression and its sub-expressions, each object once, after its
-    arguments."""
+    """Return the sub-expressions, each object once, after its arguments."""
     ordered, seen = [], set()
     waiting = [(expression, False)]
     while waiting:

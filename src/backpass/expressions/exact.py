@@ -50,10 +50,10 @@ which is the same however the sum is scaled. exp(log u) = u. `erf` is odd and dr
 its argument's value; hyperbolic functions are written with exp; π is a positive symbol.
 
 **What "equal" means.** Symbols are real, and two expressions are compared where both
-are defined: every radicand and every argument of log is positive, and no denominator is
-0. This grants √(xy) = √x √y, (√x)² = x and log(x²) = 2 log x, which hold for positive x
-and y, the only ones for which their right sides are defined. It does not grant
-√(x²) = x, because √(x²) is also defined for a negative x.
+are defined: every radicand and every argument of log is positive, and no denominator
+vanishes. This grants √(xy) = √x √y, (√x)² = x and log(x²) = 2 log x, which hold for
+positive x and y, the only ones for which their right sides are defined. It does not
+grant √(x²) = x, because √(x²) is also defined for a negative x.
 
 **How sure.** For expressions of degree d, "equal" is wrong with a probability of at
 most d/q at one point and (d/q)³ at three; if it depends on sines, r replaces q. If it
@@ -101,8 +101,7 @@ class NotRepresentable(ValueError):
 
 
 class _NoValueHere(Exception):
-    """Raised if the point is a pole, or a root does not exist there. Draw a new
-    point."""
+    """Raised if the point is a pole, or a root does not exist there."""
 
 
 def is_zero(expr) -> bool:
@@ -155,9 +154,9 @@ class Definitions:
     """Equality of expressions whose symbols stand for expressions.
 
     ``definition_of(symbol)`` returns what a symbol stands for, or None if it stands for
-    itself. ``expand(expr)`` replaces every such symbol. Evaluating definitions takes less
-    time than expanding them, so only expressions whose value depends on the form of an
-    argument, such as a root's or a log's, are expanded.
+    itself. ``expand(expr)`` replaces every such symbol. Evaluating definitions takes
+    less time than expanding them, so only expressions whose value depends on the form
+    of an argument, such as a root's or a log's, are expanded.
     """
 
     def __init__(
@@ -319,8 +318,7 @@ class _Point:
         )
 
     def root(self, expr, value: int, exponent) -> int:
-        """Return value^exponent in the group of squares, of which value must be an
-        element."""
+        """Return value^exponent in the group of squares, which must contain value."""
         if value == 0 or pow(value, self.squares, self.prime) != 1:
             if not expr.free_symbols:
                 raise NotRepresentable(
@@ -481,8 +479,7 @@ def _identity(symbol) -> str:
 
 @lru_cache(maxsize=MEMORY)
 def _has_unsure_root(expr) -> bool:
-    """Whether an expression has a root whose sign may differ from that of the real
-    root."""
+    """Whether an expression has a root that may differ in sign from the real one."""
     if expr.is_Pow and not expr.exp.is_Integer and not _is_square_everywhere(expr.base):
         return True
     if isinstance(expr, sympy.exp) and expr.has(sympy.log):  # exp(log(u) / 2) is a root

@@ -1,5 +1,4 @@
-"""The closed-world array: an array-API object of symbols, or of numbers that count
-themselves.
+"""The closed-world array: array-API arrays of symbols, or of numbers that count.
 
 NumPy moves the scalars (indexing, reshaping, broadcasting) and never computes with
 them. Arithmetic runs scalar by scalar, through the scalars' own operators, so a matrix
@@ -53,8 +52,7 @@ _KINDS = {
 
 
 class Scalars(Protocol):
-    """What an interpreter defines. Its scalars have their own ``+ - * /`` and unary
-    ``-``."""
+    """What an interpreter defines. Its scalars have ``+ - * /`` and unary ``-``."""
 
     name: str  # the namespace's __name__
     dtype: DType  # of the arrays that hold its scalars
@@ -77,8 +75,7 @@ class Scalars(Protocol):
 
 
 class Array:
-    """An array in a closed world. Created by its interpreter's ``array``; never
-    modified."""
+    """An array, created by its interpreter's ``array`` and never modified."""
 
     __slots__ = ("_namespace", "_values", "dtype")
     # Keep an operation with a NumPy array, or with a SymPy constant, in this class.
@@ -255,8 +252,7 @@ def _comparison(relation: Callable) -> Callable:
 
 
 class NotOffered(AttributeError):
-    """Raised for a function that the closed world does not have. ``name`` is its
-    name."""
+    """Raised for a function ``name`` that the closed world does not have."""
 
 
 class Namespace:
@@ -315,8 +311,7 @@ class Namespace:
     def asarray(
         self, values: object, *, dtype: DType | None = None, device: str | None = None
     ) -> Array:
-        """Return an Array with a copy of a number, a nested list of numbers, or a NumPy
-        array."""
+        """Copy a number, a nested list of numbers, or a NumPy array into an Array."""
         if device not in (None, Array.device):
             raise ValueError(f"device: expected {Array.device!r}; got {device!r}")
         if isinstance(values, Array):
@@ -392,8 +387,7 @@ class Namespace:
         )
 
     def astype(self, x: Array, dtype: DType) -> Array:
-        """Convert booleans to integers or numbers, or integers to numbers. This is
-        free.
+        """Convert booleans to integers or numbers, or integers to numbers, for free.
 
         Raises TypeError for the opposite direction.
         """
@@ -457,8 +451,7 @@ class Namespace:
         axis: int | tuple[int, ...] | None = None,
         keepdims: bool = False,
     ) -> Array:
-        """Add from left to right: n − 1 additions for n terms. The sum of no terms is
-        0."""
+        """Add from left to right: n − 1 additions for n terms. Without terms, 0."""
         x = self._own(x, INT64, self.dtype)
         terms, kept = _reduced_last(x._values, axis)
         zero = 0 if x.dtype == INT64 else self.scalars.constant(0)
@@ -630,8 +623,7 @@ class Namespace:
         return x
 
     def _pair(self, a: object, b: object) -> tuple[Array, Array]:
-        """Return both as arrays of one dtype. A Python scalar takes the other's
-        dtype."""
+        """Return arrays of one dtype. A Python scalar takes the other's dtype."""
         if not isinstance(a, Array):
             a = self._beside(a, self._own(b))
         elif not isinstance(b, Array):

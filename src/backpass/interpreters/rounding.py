@@ -62,8 +62,7 @@ _FLOATS = {name: _Float(name, "real floating") for name in UNIT}
 
 
 class Array(closed_world.Array):
-    """Float64 values with their errors: ``d``, the worst case, and ``squares``, which
-    is ``p`` squared.
+    """Float64 values with errors: ``d``, the worst case, and ``squares``, p squared.
 
     Both are arrays of the same shape. Integers and booleans are exact.
     """
@@ -403,8 +402,7 @@ class Namespace(closed_world.Namespace):
     def _rounded(
         self, v, dtype, d, squares: Callable[[], np.ndarray], units: float = 1
     ) -> Array:
-        """Return the value ``v`` with the propagated errors and those of ``units``
-        roundings."""
+        """Return ``v`` with the propagated errors and those of ``units`` roundings."""
         u, tiny = self._own_error(dtype.name)
         size = np.abs(v)
         with np.errstate(all="ignore"):
@@ -421,8 +419,7 @@ class Namespace(closed_world.Namespace):
     def _accumulated(
         self, v, dtype, count, products, terms, squares_of_terms, d, squares
     ) -> Array:
-        """Return a sum of ``count`` terms, each of which has ``products`` roundings
-        itself.
+        """Return a sum of ``count`` terms, each with ``products`` roundings.
 
         The order is arbitrary: at worst, each term takes part in ``count − 1``
         additions. Half precision is added in float32, unless ``short_sums`` is set;
@@ -447,8 +444,7 @@ class Namespace(closed_world.Namespace):
         return self._rounded(v, dtype, d, lambda: random)
 
     def _as_operand(self, x: Array) -> Array:
-        """Return ``x`` rounded to the 16-bit type of operands, unless it already has 16
-        bits."""
+        """Round ``x`` to the 16-bit type of operands, unless it already has 16 bits."""
         if x.dtype.name in SHORT or x.dtype.factor_of:
             return x
         short = self._rounded(

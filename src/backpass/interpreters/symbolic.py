@@ -8,10 +8,9 @@
 
 ``max`` returns a fresh symbol that stands for any number. If a derivative with respect
 to x holds it fixed, it remains to prove that the derivative with respect to the fresh
-symbol is
-0. Comparisons are decided where they are certain (a real symbol is not −∞, a sum of
-   exponentials is positive), and raise ``Undecided`` where they are not. A session with
-   a point decides these too, and lists them:
+symbol vanishes. Comparisons are decided where they are certain (a real symbol is not
+−∞, a sum of exponentials is positive), and raise ``Undecided`` where they are not. A
+session with a point decides these too, and lists them:
 
     with symbolic.session(point) as s:     # {x_0: 1/2, x_1: -3/7}
         y, saved = relu.forward(x)
@@ -103,8 +102,7 @@ def session(point: Point | None = None) -> Iterator[Session]:
 
 
 def sign_at(expr: sympy.Expr, point: Point) -> int:
-    """Return the sign of an expression at a point: 1 or −1, or 0 if it is 0 or has no
-    sign."""
+    """Return an expression's sign at a point: 1, −1, or 0 if it is 0 or unsigned."""
     value = expr.xreplace(
         {symbol: point[symbol] for symbol in sorted(expr.free_symbols, key=str)}
     )
@@ -201,8 +199,7 @@ xp = Namespace(_Expressions())
 
 
 def array(name: str, shape: tuple[int, ...], *, positive: bool = False) -> Array:
-    """Return an array of real symbols ``x_0``, ``x_1``, …, with one index for each
-    axis.
+    """Return an array of real symbols ``x_0``, ``x_1``, …, an index for each axis.
 
     Without axes, the symbol is ``x``. With ``positive``, the symbols are known to be
     positive. Raises TypeError unless ``name`` is a string.

@@ -149,7 +149,7 @@ def _forward(
     m, n,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """log Σ exp(x) − x[t], ROWS rows per program, COLUMNS elements of each at a time."""
+    """log Σ exp(x) − x[t]: ROWS rows per program, COLUMNS elements at a time."""
     row = (
         tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     )  # [ROWS, 1]

@@ -57,7 +57,7 @@ def declare(
     """The four names of an elementwise kernel's module, from its formulas.
 
     ``formulas`` is the pair of Triton functions ``(_forward, _backward)``. This is a
-    whole module, but for its imports::
+    whole module, except its imports::
 
         SHAPES = "x[*] -> y[*]"
 

@@ -134,7 +134,7 @@ def owners_launch(
 def _by_rows(
     kernel, arguments: dict, result: torch.Tensor, dtype: torch.dtype, **constants
 ) -> Launch:
-    """One program per piece of each row of ``result[*, h]``, for numbers of the dtype."""
+    """One program per piece of each row of ``result[*, h]``, for that dtype."""
     h = result.shape[-1]
     columns = min(triton.next_power_of_2(h), ROW_BYTES // dtype.itemsize)
     programs = result.numel() // h * triton.cdiv(h, columns)

@@ -39,7 +39,8 @@ def _backward_erf(dy, x):
 
 @triton.jit
 def _forward_tanh(x):
-    """y = x σ(z), z = 2 √(2/π) (x + 0.044715 x³), as ½ (1 + tanh(z/2)) is σ(z); 0 at −∞"""
+    """y = x σ(z), z = 2 √(2/π) (x + 0.044715 x³), where σ(z) is ½ (1 + tanh(z/2)); 0 at
+    −∞."""
     square = bounded(x * x)  # where it overflows, σ(z) is 0 or 1 without the cubic term
     sigmoid, _ = sigmoids(x * SLOPE * (1.0 + square * CUBIC))
     return bounded_below(x) * sigmoid
@@ -59,7 +60,7 @@ FORMS = {"none": (_forward_erf, _backward_erf), "tanh": (_forward_tanh, _backwar
 
 
 def _formulas(*, approximate: str = "none"):
-    """``approximate="tanh"`` chooses the form with a tanh; any other raises ValueError."""
+    """Choose the formulas. Raises ValueError for an unknown ``approximate``."""
     if approximate not in FORMS:
         raise ValueError(f"approximate: expected 'none' or 'tanh'; got {approximate!r}")
     return FORMS[approximate]

@@ -100,7 +100,7 @@ def backward(
 
 
 def forward_launch(x, w, y, rstd, eps: float) -> Launch:
-    """The launch that writes y and rstd, contiguous, from ``x[*, n]``, of any strides."""
+    """The launch that writes contiguous y and rstd from ``x[*, n]`` of any strides."""
     x, strides = rows_of(x)
     arguments = {"x_ptr": x, "w_ptr": w, "y_ptr": y, "rstd_ptr": rstd, **strides}
     if fits(y, ROW_BYTES):
@@ -302,7 +302,7 @@ def _backward_sums(
     m, n,
     COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums of dw, each of every partials-th row: COLUMNS columns per program."""
+    """Partial sums of dw, each over every partials-th row: COLUMNS per program."""
     tiles = tl.cdiv(n, COLUMNS)
     parts = tl.num_programs(0) // tiles
     part = tl.program_id(0).to(tl.int64) // tiles

@@ -118,7 +118,7 @@ def _forward_rows(
     Y: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = Y(x, top, Σ exp(x − top)), ROWS rows of at most COLUMNS elements per program."""
+    """y = Y(x, top, Σ exp(x − top)): ROWS rows of COLUMNS elements per program."""
     row = (
         tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     )  # [ROWS, 1]
@@ -180,7 +180,7 @@ def _forward_tiles(
     n,
     Y: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y = Y(x, top, Σ exp(x − top)), one row per program, in tiles of COLUMNS elements."""
+    """y = Y(x, top, Σ exp(x − top)): one row per program, in tiles of COLUMNS."""
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
     y_row = y_ptr + row * n

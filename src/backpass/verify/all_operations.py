@@ -104,8 +104,8 @@ class Overview:
 def check_all(*stems: str, seed: int = 0, repeats: bool = True) -> Overview:
     """Check the named operations, or all, each at inputs of several shapes.
 
-    Without ``repeats``, inputs are left out if their symbols and dtype are those of earlier
-    ones. Failures are in the table; they raise no exception.
+    Without ``repeats``, inputs are left out if their symbols and dtype are those of
+    earlier ones. Failures are in the table; they raise no exception.
     """
     return Overview(
         {stem: tuple(_checked(stem, seed, repeats)) for stem in stems or ops.STEMS}
@@ -127,8 +127,8 @@ def check_each(
     """Yield a report for each of several inputs and options of an operation.
 
     The symbolic method sees only the structure of the inputs, so it runs at the first
-    inputs of each structure. Without ``repeats``, inputs are left out if their structure
-    and dtype are those of earlier ones.
+    inputs of each structure. Without ``repeats``, inputs are left out if their
+    structure and dtype are those of earlier ones.
     """
     structures: set[Hashable] = set()
     dtypes: set[tuple[Hashable, str]] = set()

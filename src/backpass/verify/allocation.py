@@ -20,8 +20,7 @@ EVERYTHING = 2**31 - 1  # bytes; the arguments of mallopt are C's int
 
 @contextmanager
 def memory_kept(elements: int) -> Iterator[None]:
-    """Keep freed memory in the process within the block, if there are many
-    ``elements``.
+    """Keep freed memory in the process within the block, for many ``elements``.
 
     Afterwards, the thresholds are those that glibc itself reaches after an array of 32
     MiB was freed, and the memory is returned. Without glibc this does nothing.

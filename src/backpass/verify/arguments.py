@@ -23,7 +23,7 @@ def chosen_methods(methods: Iterable[str] | None, known: Sequence[str]) -> list[
     if methods is None:
         return list(known)
     names = _names("methods", methods)
-    _refuse_unknown("methods", names or ["none"], known)
+    _reject_unknown("methods", names or ["none"], known)
     return names
 
 
@@ -36,8 +36,7 @@ def check_seed(seed: object) -> None:
 
 
 def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
-    """Raise TypeError or ValueError for tolerances that no method uses, or without a
-    reason."""
+    """Raise TypeError or ValueError unless each tolerance has a method and a reason."""
     if tolerances is None:
         return
     if not isinstance(tolerances, Mapping):
@@ -45,7 +44,7 @@ def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
             "tolerances: expected a dict from methods to pairs (number, reason); "
             f"got {tolerances!r}"
         )
-    _refuse_unknown("tolerances", tolerances, known)
+    _reject_unknown("tolerances", tolerances, known)
     for method, pair in tolerances.items():
         if not (
             isinstance(pair, tuple)
@@ -84,7 +83,7 @@ def check_options(options: object) -> Mapping[str, object]:
 
 def check_names(what: str, names: object, known: Sequence[str]) -> None:
     """Raise TypeError or ValueError for names that no input has."""
-    _refuse_unknown(what, _names(what, names), known)
+    _reject_unknown(what, _names(what, names), known)
 
 
 def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str, str]:
@@ -99,7 +98,7 @@ def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str,
         raise TypeError(
             f"conventions: expected a dict from inputs to reasons; got {conventions!r}"
         )
-    _refuse_unknown("conventions", conventions, known)
+    _reject_unknown("conventions", conventions, known)
     for name, reason in conventions.items():
         if not isinstance(reason, str) or not reason.strip():
             raise TypeError(
@@ -109,8 +108,7 @@ def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str,
 
 
 def check_precision(precision: object) -> None:
-    """Raise ValueError unless ``precision`` is None or the name of a floating-point
-    dtype."""
+    """Raise ValueError unless ``precision`` is None or names a floating-point dtype."""
     if precision is not None and (
         not isinstance(precision, str) or precision not in EPSILON
     ):
@@ -137,7 +135,7 @@ def check_call(
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        _refuse_unknown(
+        _reject_unknown(
             f"options of {name}", options, [p.name for p in named], TypeError
         )
     missing = [
@@ -182,26 +180,25 @@ def check_drawn(
             "rng: expected a numpy.random.Generator, such as default_rng(0); "
             f"got {rng!r}"
         )
-    _refuse_unknown("lengths", lengths, shapes.letters)
-    _refuse_unknown("leading", leading, groups)
+    _reject_unknown("lengths", lengths, shapes.letters)
+    _reject_unknown("leading", leading, groups)
     for group, shape in leading.items():
         if not isinstance(shape, tuple):
             raise TypeError(
                 f"leading: expected a shape such as (2, 3) for {group}; got {shape!r}"
             )
     optional = [spec.name for spec in shapes.inputs if spec.optional]
-    _refuse_unknown("without", _names("without", without), optional)
+    _reject_unknown("without", _names("without", without), optional)
 
 
 def _names(what: str, names: object) -> list[str]:
-    """Return the names as a list. A single string is rejected, not split into
-    letters."""
+    """Return the names as a list. A single string is rejected."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"{what}: expected a list of names; got {names!r}")
     return list(names)
 
 
-def _refuse_unknown(
+def _reject_unknown(
     what: str, names: Iterable[object], known: Sequence[str], kind: type = ValueError
 ) -> None:
     if unknown := [

@@ -124,8 +124,7 @@ class Case:
 
     @property
     def derived(self) -> list[int]:
-        """The positions of the inputs whose gradient is forward's derivative and not a
-        convention."""
+        """The positions of the inputs whose gradient is not a convention."""
         names = self.subject.input_names
         return [at for at in self.differentiable if names[at] not in self.conventions]
 
@@ -297,8 +296,7 @@ class Case:
 
     @cached_property
     def gradients(self) -> dict[int, np.ndarray | None]:
-        """The gradients that backward returns for dy, in float64, by position of the
-        input."""
+        """The gradients that backward returns for dy, in float64, by input."""
         return self.gradients_for(self.dy)
 
     def gradients_for(self, dy: np.ndarray) -> dict[int, np.ndarray | None]:
@@ -328,8 +326,7 @@ class Case:
         return terms
 
     def require_float64(self) -> None:
-        """Raise NotRun if forward, such as a kernel's, computes only in low
-        precision."""
+        """Raise NotRun if forward computes only in low precision, as kernels do."""
         _ = self._run
         if self.precision == "float64" != self.computes_in:
             how = "as declared" if self.declared else "as measured"
@@ -449,8 +446,7 @@ def describe(subject: Subject, inputs: tuple[object, ...]) -> str:
 
 
 def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
-    """Yield the floating-point arrays in ``saved``, by key, field, attribute or
-    position."""
+    """Yield the floating-point arrays in ``saved``, each with a name."""
     if isinstance(saved, Several):
         saved = saved.saved
     if isinstance(saved, dict):

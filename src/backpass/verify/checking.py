@@ -169,9 +169,9 @@ def _complete(under_test: Subject, inputs: Sequence[object]) -> tuple[object, ..
     if under_test.shapes:
         check_inputs(under_test.shapes, inputs)
     inputs = (*inputs, *[None] * (len(under_test.input_names) - len(inputs)))
-    _refuse(inputs, under_test.differentiable(inputs))
+    _reject_unsuitable(inputs, under_test.differentiable(inputs))
     if under_test.torch_only:
-        _refuse_other_arrays(under_test.name, inputs)
+        _reject_other_arrays(under_test.name, inputs)
     return inputs
 
 
@@ -200,7 +200,7 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
     ]
 
 
-def _refuse(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
+def _reject_unsuitable(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
     if not differentiable:
         given = ", ".join(
             dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs
@@ -214,7 +214,7 @@ def _refuse(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
             raise TypeError(f"inputs: expected {', '.join(EPSILON)}; got {name}")
 
 
-def _refuse_other_arrays(name: str, inputs: Sequence[object]) -> None:
+def _reject_other_arrays(name: str, inputs: Sequence[object]) -> None:
     for kind in (
         type(value) for value in inputs if is_array(value) and not is_torch(value)
     ):
@@ -272,8 +272,7 @@ def _but_conventions(rows: list[Row], method: ModuleType, case: Case) -> list[Ro
 
 
 def _with_its_reason(row: Row, tolerance: tuple[float, str] | None) -> Row:
-    """Return the row; if the tolerance is the user's, with the user's reason as its
-    note."""
+    """Return the row, with a note of the reason if the tolerance is the user's."""
     return (
         replace(row, note=f"tolerance: {tolerance[1]}")
         if tolerance and row.tolerance is not None
@@ -288,8 +287,7 @@ def _could_not_run(name: str, error: Exception) -> Row:
 def _rows_of(
     case: Case, names: Sequence[str], chosen: Sequence[str], progress: Progress
 ) -> list[Row]:
-    """Return the rows of a different case, by those methods of ``names`` that were
-    chosen."""
+    """Return the rows of a case, by those methods of ``names`` that were chosen."""
     return [
         row for name in names if name in chosen for row in _run(name, case, progress)
     ]

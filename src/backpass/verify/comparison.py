@@ -46,8 +46,7 @@ def judge_gradient(
     resolution: float | None = None,
     explain: bool = True,
 ) -> Row:
-    """Compare the gradient with respect to one input with its reference, element by
-    element.
+    """Compare one input's gradient with its reference, element by element.
 
     ``resolution`` times the gradient's natural scale is the smallest number that the
     reference can tell from zero. By default it is the tolerance. ``explain=False`` is

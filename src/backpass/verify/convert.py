@@ -50,10 +50,10 @@ def to_numpy(value: Array) -> np.ndarray:
 
 
 def to_torch(value: object, device: str = "cpu", dtype=None):
-    """Return a new tensor on ``device``. Floating-point numbers become ``dtype``, by
-    default float64.
+    """Copy an array to a tensor on ``device``, with ``dtype`` or float64.
 
-    A value that is not an array, such as None or a number, is returned as it is.
+    Only floating-point arrays change their dtype. A value that is not an array, such as
+    None or a number, is returned as it is.
     """
     import torch
 
@@ -70,8 +70,7 @@ def to_torch(value: object, device: str = "cpu", dtype=None):
 
 
 def to_kind_of(like: Array, values: np.ndarray) -> Array:
-    """Return a new array of the values, with the library, dtype and device of
-    ``like``."""
+    """Copy the values to an array of the library, dtype and device of ``like``."""
     return (
         to_torch(values, device_of(like), like.dtype)
         if is_torch(like)

@@ -103,8 +103,7 @@ def _row(
     at: int,
     each: bool,
 ) -> Row:
-    """Return one row: along random directions and, if ``each``, along every
-    coordinate."""
+    """Return one row: along random directions and, if ``each``, all coordinates."""
     x = case.float64[at]
     got = case.gradients[at]
     got = np.zeros(x.shape) if got is None else got

@@ -99,8 +99,7 @@ def draw_like(
     most: Mapping[str, int] | None = None,
     lengths: Mapping[str, int] | None = None,
 ) -> tuple[np.ndarray | None, ...]:
-    """Draw inputs with other leading axes, and otherwise the lengths of the given
-    inputs.
+    """Draw inputs with other leading axes, and the lengths of the given inputs.
 
     ``most`` limits the length of a letter, and ``lengths`` replaces it.
     """
@@ -123,14 +122,12 @@ def draw_like(
 
 
 def options_for(op: object) -> dict[str, Any]:
-    """Return the options with which the operation is checked by default: its first
-    example."""
+    """Return the options for a check without options: the first example."""
     return dict(Operation(op).examples[0])
 
 
 def missing_options(op: object) -> str | None:
-    """Return why ``cases`` cannot call forward, and where to add what is missing, or
-    None."""
+    """Return which options ``cases`` lacks and where to add them, or None."""
     operation = Operation(op)
     parameters = inspect.signature(operation.op.forward).parameters.values()
     needed = [
@@ -155,8 +152,7 @@ def fitting(op: object, lengths: Mapping[str, int]) -> dict[str, int]:
 def rounded_up(
     lengths: Mapping[str, int], multiples: Mapping[str, int]
 ) -> dict[str, int]:
-    """Round each length up to a multiple of its number in ``multiples``, if it has
-    one."""
+    """Round each length up to a multiple of its number in ``multiples``, if any."""
     return {
         letter: -(-length // (k := multiples.get(letter, 1))) * k
         for letter, length in lengths.items()

@@ -85,8 +85,7 @@ def _size(x: np.ndarray) -> np.ndarray:
 
 
 def _holds_no_more_than(y: np.ndarray, precision: str) -> bool:
-    """Whether that dtype can represent y exactly, and small elements use all its
-    digits.
+    """Whether y fits that dtype exactly, and small elements use all its digits.
 
     The small elements of a grid, such as multiples of 1/8, do not.
     """

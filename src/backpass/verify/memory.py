@@ -47,8 +47,7 @@ class Run:
 
     @cached_property
     def gradients(self) -> dict[int, Array | None]:
-        """The gradients that backward returns, by position of the input. Some may be
-        None."""
+        """The gradients that backward returns, by position of the input, or None."""
         return self.case.by_position(
             self.case.subject.backward(self.dy, self.saved), every=True
         )
@@ -139,8 +138,7 @@ def other_strides(done: Run) -> Iterator[str]:
 
 
 def _not_deterministic(done: Run) -> list[str]:
-    """Return the quantities that differ between calls with the same contiguous
-    arrays."""
+    """Return the quantities that differ between calls with the same arrays."""
     differ: dict[str, None] = {}
     first = {at: to_numpy(done.gradients[at]) for at in done.case.differentiable}
     for _ in range(REPEATS):
@@ -194,8 +192,7 @@ def _with_other_strides(done: Run) -> Iterator[str]:
 
 
 def spread(value: Array) -> Array:
-    """Return the same numbers with gaps in memory between neighbours and between
-    rows."""
+    """Return the same numbers with gaps between neighbours and between rows."""
     if value.ndim == 0:
         return value
     shape = (*(length + 1 for length in value.shape[:-1]), 2 * value.shape[-1] + 2)
@@ -217,8 +214,7 @@ def permuted(value: Array) -> Array:
 
 
 def expanded(value: Array) -> Array:
-    """Return an array of the same shape that repeats the first slice along axis 0, with
-    a stride of 0.
+    """Return an array that repeats the first slice along axis 0, with stride 0.
 
     The slice lies at the start of a buffer as large as a contiguous array of that
     shape. Code that ignores the stride then reads wrong numbers, but no memory outside
@@ -237,8 +233,7 @@ def expanded(value: Array) -> Array:
 
 
 def _filled(shape: tuple[int, ...], like: Array) -> Array:
-    """Return an array of NaN, which shows in any result that reads it; of 0 for
-    integers."""
+    """Return an array of NaN, which shows in any result; of 0 for integers."""
     fill = float("nan") if is_floating(like) else 0
     if is_torch(like):
         return like.new_full(shape, fill)

@@ -55,8 +55,8 @@ def mutants(
 ) -> Iterator[Mutant]:
     """Yield every single change of the function, each once.
 
-    Only nodes for which ``chosen`` is true, and what they contain, are changed. A
-    name is replaced by each other name for which ``exchanged(name, other)`` is true.
+    Only nodes for which ``chosen`` is true, and what they contain, are changed. A name
+    is replaced by each other name for which ``exchanged(name, other)`` is true.
     """
     source = textwrap.dedent(inspect.getsource(function))
     original = ast.parse(source)
@@ -182,8 +182,7 @@ def _is_call_of(node: ast.AST, names: tuple[str, ...]) -> bool:
 
 
 def _replaced(tree: ast.Module, index: int, replacement: ast.AST) -> ast.Module:
-    """Return a copy of the tree with the node at ``index``, in ast.walk's order,
-    replaced."""
+    """Return a copy of the tree with the node at ``index`` of ast.walk replaced."""
     tree = copy.deepcopy(tree)
     target = list(ast.walk(tree))[index]
     _put(_parent(tree, target), target, replacement)
@@ -280,8 +279,7 @@ def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _other_calls(call: ast.Call) -> Iterator[ast.expr]:
-    """Yield a different reduction; the call or an argument dropped; two arguments
-    exchanged."""
+    """Change the reduction, drop the call or an argument, exchange arguments."""
     match call.func:
         case ast.Attribute(value=library, attr=name):
             for other in REDUCTIONS.get(name, ()):
@@ -328,8 +326,7 @@ def _scaled(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _names_before(node: ast.Name, tree: ast.Module) -> list[str]:
-    """Return the arguments, and the variables set on the lines above, except ``xp`` and
-    ``saved``."""
+    """Return arguments and variables set above, except ``xp`` and ``saved``."""
     (function,) = tree.body
     names = [argument.arg for argument in function.args.args]
     for assigned in ast.walk(function):

@@ -46,8 +46,7 @@ class Several(NamedTuple):
 
 
 def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None]:
-    """Join several outputs into one vector; return it with a Several that splits it
-    again.
+    """Join several outputs into one vector; return it and a Several to split it.
 
     A single output is returned unchanged, with None. ``but`` holds the ids of outputs
     that have no gradient. Raises Malformed if no output is a floating-point array.

@@ -56,14 +56,12 @@ class Row:
 
     @property
     def mark(self) -> str:
-        """The verdict's mark: ✓ passed, ✗ FAILED, ! could not run, ○ vacuous, – not
-        run."""
+        """✓ passed, ✗ FAILED, ! could not run, ○ vacuous, – not run."""
         return _MARKS[self.verdict]
 
     @property
     def raised_at(self) -> str:
-        """The line of the user's code that raised, as ``own.py:12, in backward``; or
-        ""."""
+        """The user's line that raised, as ``own.py:12, in backward``, or ""."""
         return _place(self.exception) if self.exception else ""
 
     @property
@@ -108,8 +106,7 @@ class Row:
 
 
 class VerificationError(AssertionError):
-    """Raised when a backward did not pass. ``report`` is the report; the message is its
-    table."""
+    """Raised if a backward did not pass. The message is the table of ``report``."""
 
     def __init__(self, report: Report):
         super().__init__(str(report))
@@ -118,8 +115,7 @@ class VerificationError(AssertionError):
 
 @dataclass(frozen=True)
 class Report:
-    """Every row of one check, and the gradients that it had to show, as ``("dx",
-    "dw")``."""
+    """Every row of a check, and the gradients that it had to show: ``("dx",)``."""
 
     name: str
     inputs: str

@@ -40,8 +40,7 @@ METHODS_BY_SPEED = (
 
 @dataclass(frozen=True)
 class Change:
-    """One change: its function, its statement, the change itself, and its place in a
-    file."""
+    """One change, with its function, its statement, and its place in a file."""
 
     function: str
     line: str
@@ -110,8 +109,7 @@ def mutate(
     *,
     equivalent: Sequence[Mapping[str, str]] = (),
 ) -> Survey:
-    """Change one place of ``op``'s backward at a time, and call ``test`` on each
-    version.
+    """Change one place of the backward at a time, and call ``test`` each time.
 
     The test notices a change if it raises an exception; a ``check`` in it is quicker
     with ``explain=False``. ``op`` is a module, a class or an object with ``forward``
@@ -206,16 +204,14 @@ def changes(op: object) -> Iterator[tuple[Change, object]]:
 
 
 def _unchanged(op: object) -> object:
-    """Return ``op`` with its backward compiled from its source, as changed versions
-    are."""
+    """Return ``op`` with its backward compiled from its source, unchanged."""
     backward = _function(op)
     module = sys.modules[backward.__module__]
     return _with_backward(op, _compiled_in({**vars(module)}, backward))
 
 
 def _compiled_in(scope: dict[str, object], function: FunctionType) -> object:
-    """Compile the function, with its decorators, so that it looks names up in
-    ``scope``."""
+    """Compile the function, with decorators, to look names up in ``scope``."""
     scope.update(inspect.getclosurevars(function).nonlocals)
     exec(
         compile(

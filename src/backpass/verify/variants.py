@@ -66,8 +66,7 @@ def _changed(saved: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _with(saved: Any, new: dict[str, Any]) -> Any:
-    """Return a copy of ``saved`` with new arrays under these names of
-    ``named_arrays``."""
+    """Return a copy of ``saved`` with new arrays under some of its names."""
     if isinstance(saved, Several):
         return saved._replace(saved=_with(saved.saved, new))
     if isinstance(saved, dict):

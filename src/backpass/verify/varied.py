@@ -227,8 +227,7 @@ class _Draw:
         return self.case.subject.input_names[at]
 
     def lengths(self) -> dict[int, list[tuple[int, int]]]:
-        """Return each length greater than 1, with the places where it occurs: input and
-        axis."""
+        """Return each length above 1, with its places: input and axis."""
         places: dict[int, list[tuple[int, int]]] = {}
         for at, value in enumerate(self.case.inputs):
             for axis, length in enumerate(value.shape if is_array(value) else ()):

@@ -1,5 +1,4 @@
-"""Hold a wrong gradient and its reference, and weigh the evidence for an
-explanation."""
+"""Weigh the evidence for an explanation of a wrong gradient."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ class Clock:
         self.stopped = False
 
     def over(self, share: float = 1.0) -> bool:
-        """Whether that share of the time is spent. If so, the search counts as stopped
-        early."""
+        """Whether that share of the time is spent, which stops the search."""
         over = time.thread_time() - self._start > share * self.seconds
         self.stopped = self.stopped or over
         return over
@@ -137,8 +135,7 @@ class Pair:
     def explained(
         self, target: np.ndarray, prediction: np.ndarray, free: int = 0, tried: int = 1
     ) -> bool:
-        """Whether ``prediction`` reproduces ``target``, and would hardly do so by
-        chance.
+        """Whether ``prediction`` reproduces ``target``, and hardly by chance.
 
         ``free`` numbers of the prediction were fitted, and it is one of ``tried``; see
         EVIDENCE.

@@ -62,8 +62,7 @@ def _triangles(rows: int, columns: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _by_sign(mask: np.ndarray, pair: Pair) -> str | None:
-    """Return ``the entries where x < 0``, if there are enough entries to exclude
-    chance."""
+    """Return ``the entries where x < 0``, if there are enough to exclude chance."""
     if (
         not EVIDENCE <= mask.size
         or not EVIDENCE / 4 <= mask.sum() <= mask.size - EVIDENCE / 4

@@ -1,5 +1,4 @@
-"""The hypotheses of a diagnosis. Each examines a pair, and returns None if it does not
-hold."""
+"""The hypotheses of a diagnosis. Each returns None if it does not hold."""
 
 from __future__ import annotations
 
@@ -139,8 +138,7 @@ def some_signs(pair: Pair) -> Diagnosis | None:
 
 
 def arranged(pair: Pair) -> Diagnosis | None:
-    """Got is the reference transposed, or reversed, shifted or permuted along an
-    axis."""
+    """Got is the reference transposed, or permuted along an axis."""
     x = pair.reference
     for order in itertools.permutations(range(x.ndim)) if x.ndim <= 4 else ():
         if order != tuple(range(x.ndim)) and pair.explained(
@@ -215,8 +213,7 @@ def summed(pair: Pair) -> Diagnosis | None:
 
 
 def one_place(pair: Pair) -> Diagnosis | None:
-    """Got is wrong only at one element, in a few slices, on the diagonal or in a
-    triangle.
+    """Got is wrong only at one element, in a few slices or in a triangle.
 
     The sentence says how it is wrong there.
     """

@@ -118,8 +118,7 @@ def name_number(
 def _fraction(
     value: float, lengths: Mapping[int, str], accuracy: float
 ) -> Number | None:
-    """Return a fraction such as ``3/5`` of two small numbers, one of which is a
-    length."""
+    """Return a fraction such as ``3/5`` of small numbers, one of them a length."""
     for below in range(2, _LARGEST_PART + 1):
         above = round(abs(value) * below)
         if (
@@ -222,10 +221,10 @@ class Dictionary:
         return entry[0] if len(entry) == 1 else self._scaled(*entry)
 
     def _by_factors(self) -> Iterator[tuple[list[tuple[Term, ...]], np.ndarray]]:
-        """Yield some terms at a time, the simplest first, with their values at the
-        sample.
+        """Yield terms, the simplest first, with their values at the sample.
 
-        Each term is given as one term, or as the two of which it is the product.
+        Several terms are yielded at a time. Each is given as one term, or as the two of
+        which it is the product.
         """
         singles = self.products, self.triples, self.sums
         (products, p), (sums, s) = (
@@ -292,11 +291,10 @@ class Dictionary:
     def near(
         self, difference: np.ndarray, allowed: float, *, by_row: bool = False
     ) -> list[Term]:
-        """Return the terms of which a multiple comes within ``allowed`` of the
-        difference.
+        """Return the terms of which a multiple is near the difference.
 
-        Only the sample is compared. With ``by_row``, the multiple may differ between
-        rows. The simplest terms come first.
+        Near means within ``allowed``, and only the sample is compared. With ``by_row``,
+        the multiple may differ between rows. The simplest terms come first.
         """
         d = difference[self.index].reshape(self.rows if by_row else 1, -1)
         most = d.size * allowed**2 + 1e-12 * np.vdot(d, d)
@@ -399,8 +397,7 @@ class _Terms:
 def _left(
     whole: float, along: np.ndarray, size: np.ndarray, rows: bool = True
 ) -> np.ndarray:
-    """Return the squared norm of what the best multiple of a term leaves of the
-    difference.
+    """Return what the best multiple of a term leaves of the difference, squared.
 
     With ``rows``, each row has its own multiple, and the squares are added.
     """

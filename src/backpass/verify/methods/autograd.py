@@ -1,5 +1,4 @@
-"""Compare every element with torch.autograd through the subject's own forward, in
-float64."""
+"""Compare with torch.autograd through forward, in float64, every element."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ def run(case: Case) -> list[Row]:
 def _unless_cut(
     row: Row, case: Case, at: int, got: np.ndarray | None, reference: np.ndarray
 ) -> Row:
-    """Return the failed row or, if autograd cannot see a part of forward, a row that is
-    "not run".
+    """Return the failed row, or "not run" if autograd cannot see all of forward.
 
     A difference of forward then agrees with backward and not with autograd. An intended
     detach should be declared a convention.
@@ -103,8 +101,7 @@ def differentiate_forward(
 def differentiate(
     case: Case, function: Callable[..., Array], dtype=None
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """Return y and its gradients by autograd, on new tensors of ``dtype``, by default
-    float64.
+    """Return y and its gradients by autograd, on tensors of ``dtype`` or float64.
 
     Raises NotRun if the function does not run on tensors, or autograd cannot follow it.
     """

@@ -77,8 +77,7 @@ def _emptied(case: Case) -> Case:
 
 
 def _faults(done: Run) -> Iterator[str]:
-    """Yield faults of the output and of the gradients' form, and arrays that were
-    modified."""
+    """Yield faults of the output, of the gradients' form, and modified arrays."""
     case = done.case
     if case.subject.shapes:
         yield from _output_faults(case, done.y)

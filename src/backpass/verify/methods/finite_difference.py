@@ -1,6 +1,6 @@
-"""Compare with central differences of the forward, along random directions and, for a
-small input, along every coordinate.
+"""Compare with central differences of the forward.
 
+They are taken along random directions and, for a small input, along every coordinate.
 The method uses only the forward and needs no formula for its derivative. Its error is
 rounding over the step plus the step squared: about ε^⅔ ≈ 4e-11 at best, and much more
 if the forward is ill-conditioned. A forward that does not accept or return float64 is
@@ -41,8 +41,7 @@ OFF = "off by far more than the differences vary with the step"
 
 
 def run(case: Case) -> list[Row]:
-    """Return one row for each gradient. Raises NotRun if forward computes too
-    coarsely."""
+    """Return one row for each gradient. Raises NotRun if forward is too coarse."""
     usual, why, note = TOLERANCE, WHY, ""
     try:
         case.require_float64()
@@ -104,8 +103,7 @@ def _derivative(
 def first_difference(
     case: Case, at: int, step: float | np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``difference`` along the first random direction, by default with the best
-    step.
+    """Return ``difference`` along the first direction, by default the best step's.
 
     The result is cached, because other methods are compared with it.
     """
@@ -234,8 +232,7 @@ def difference(
 
 
 def best_step(case: Case, at: int) -> float | np.ndarray:
-    """Return the best step: the one whose result agrees best with that of half the
-    step.
+    """Return the step whose result agrees best with that of half the step.
 
     The candidates are the step for numbers about 1, the step for numbers of the input's
     size, and a step for each coordinate. A step with which a coordinate does not move,

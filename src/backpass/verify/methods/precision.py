@@ -79,8 +79,7 @@ class Bound:
 
 
 def run(case: Case) -> list[Row]:
-    """Return a row for y and one for each gradient; none if inputs and arithmetic are
-    float64.
+    """Return a row for y and one for each gradient; none in float64.
 
     A subject that accepts half precision but not float64 is also judged in float32 if
     it accepts that: in half precision, errors of small elements beside large ones
@@ -364,8 +363,7 @@ def _most(
     by_element: bool,
     dtype: str,
 ) -> np.ndarray:
-    """Return the largest of the ``allowed`` errors, and at least a unit in the last
-    place.
+    """Return the largest ``allowed`` error, at least a unit in the last place.
 
     With ``by_element``, only elements at most twice as large as the one ``here`` count.
     """
@@ -386,8 +384,7 @@ def _most(
 def _is_elementwise(
     case: Case, function: Callable, right: dict[Key, np.ndarray]
 ) -> bool:
-    """Whether each element of y and of the gradients depends only on the elements at
-    its position.
+    """Whether an element of a result depends only on the elements at its place.
 
     If so, no element is small because large ones cancel, and a small error in it
     counts.

@@ -20,8 +20,7 @@ WHY = "every element; rounding in a different order"
 
 
 def run(case: Case) -> list[Row]:
-    """Return a row for y and one for each gradient. Raises NotRun if there is no
-    operator."""
+    """Return a row for y and each gradient. Raises NotRun without an operator."""
     operator = bound_operator(case)
     if operator is None:
         stem = case.subject.stem

@@ -1,8 +1,7 @@
-"""Run forward and backward on symbols, and prove that backward is the derivative of Σ
-dy·forward.
+"""Run forward and backward on symbols: a proof for all values at once.
 
-They run at a tiny shape, where this is a proof for all values at once. A forward that
-branches on the sign of its inputs is one formula on each side. It is run at random
+Backward must be the derivative of Σ dy·forward exactly. The shape is tiny. A forward
+that branches on the sign of its inputs is one formula on each side. It is run at random
 points, and proved in the region around each, until every comparison has had both
 results. On the boundaries themselves nothing is shown. ``max`` returns a fresh symbol,
 and the derivative of forward with respect to it is proved to be 0, so other derivatives
@@ -144,7 +143,7 @@ def _around_a_point(
         dy = symbolic.array("dy", y.shape)
         gradients = case.by_position(_computed(case, "backward", (dy, saved)))
     y, dy = y.to_numpy(), dy.to_numpy()
-    _refuse_if_max_matters(y.flat, session.fresh)
+    _reject_if_max_matters(y.flat, session.fresh)
     loss = sympy.Add(
         *(sympy.Mul(a, b, evaluate=False) for a, b in zip(dy.flat, y.flat, strict=True))
     )
@@ -310,7 +309,7 @@ def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
         ) from None
 
 
-def _refuse_if_max_matters(y, fresh) -> None:
+def _reject_if_max_matters(y, fresh) -> None:
     from backpass.expressions import exact
 
     for symbol in fresh:
