@@ -12,6 +12,10 @@ from backpass import kernels
 
 torch = pytest.importorskip("torch", reason="kernels need PyTorch")
 kernels.interpret_without_cuda()
+if kernels.available() is None and kernels.interpreted():
+    from . import quick_interpreter
+
+    quick_interpreter.install()
 
 
 @pytest.fixture(scope="session")
