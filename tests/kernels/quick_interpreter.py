@@ -1,7 +1,7 @@
 """Triton's interpreter without what it does again and again.
 
 It looks through the whole of `triton.language` at every call of a function, to put its own functions there, and
-makes the same small objects for every number that it touches. `install` puts in place of five of its private
+makes the same small objects for every number that it touches. `install` puts in place of six of its private
 functions ones that remember: the numbers are computed as before, by NumPy, in the same order. It is for the tests,
 two thirds of whose time in the interpreter this was. `test_quick_interpreter.py` holds each to what it stands for.
 """
@@ -9,7 +9,7 @@ two thirds of whose time in the interpreter this was. `test_quick_interpreter.py
 import builtins
 import math
 from functools import cache
-from types import SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 
 import numpy as np
 import triton.language as tl
@@ -19,6 +19,7 @@ from triton.runtime import interpreter
 tensor_made_by_triton = core.tensor.__init__
 block_type_made_by_triton = core.block_type.__init__
 numpy_dtype_by_triton = interpreter._get_np_dtype
+rewritten_by_triton = interpreter.FunctionRewriter.rewrite_ast
 overflow_by_triton = semantic.TritonSemantic.binary_op_sanitize_overflow_impl
 language_by_triton = interpreter._patch_lang
 
@@ -27,6 +28,7 @@ def install() -> None:
     if interpreter._patch_lang is language_by_triton:
         interpreter._patch_lang = Language()
         interpreter._get_np_dtype = numpy_dtype
+        interpreter.FunctionRewriter.rewrite_ast = rewritten
         semantic.TritonSemantic.binary_op_sanitize_overflow_impl = overflow
         core.tensor.__init__ = make_tensor
         core.block_type.__init__ = make_block_type
@@ -68,6 +70,25 @@ def numpy_dtype(of: tl.dtype) -> np.dtype:
     if name not in dtypes:
         dtypes[name] = numpy_dtype_by_triton(of.scalar)
     return dtypes[name]
+
+
+functions: dict[CodeType, FunctionType] = {}
+
+
+def rewritten(self) -> FunctionType:
+    """Triton reads the source anew in each module that is a copy but for a change elsewhere, as in the tests that change
+    kernels. The code of a function there, its lines included, is the same."""
+    code, its_globals = self.fn.__code__, self.fn.__globals__
+    if code not in functions:
+        functions[code] = rewritten_by_triton(self)
+    done = functions[code]
+    if done.__globals__ is its_globals:
+        return done
+    for name, value in vars(interpreter).items():
+        its_globals.setdefault(name, value)
+    again = FunctionType(done.__code__, its_globals, done.__name__, done.__defaults__)
+    again.__annotations__ = done.__annotations__
+    return again
 
 
 def overflow(self, lhs: tl.tensor, rhs: tl.tensor, operation) -> None:

@@ -617,7 +617,9 @@ def changed_module(row: Changed, module, name: str, mutant, folder, number: int,
     before = textwrap.dedent(inspect.getsource(python_function(module, name)))
     assert before in source
     path = folder / f"changed_{number}.py"
-    path.write_text(source.replace(before, ast.unparse(mutant.tree) + "\n"))
+    after = ast.unparse(mutant.tree)
+    after += "\n" * (before.count("\n") - after.count("\n"))  # what follows keeps its lines, and its code
+    path.write_text(source.replace(before, after))
     shared, _, _ = row.function.rpartition(".")
     return built_on(shared, loaded(path), row.stem, monkeypatch) if shared else loaded(path)
 

@@ -28,6 +28,8 @@ def slow(monkeypatch):
     monkeypatch.setattr(interpreter, "_get_np_dtype", quick_interpreter.numpy_dtype_by_triton)
     monkeypatch.setattr(core.tensor, "__init__", quick_interpreter.tensor_made_by_triton)
     monkeypatch.setattr(core.block_type, "__init__", quick_interpreter.block_type_made_by_triton)
+    monkeypatch.setattr(interpreter.FunctionRewriter, "rewrite_ast", quick_interpreter.rewritten_by_triton)
+    monkeypatch.setattr(interpreter.InterpretedFunction, "rewritten_fn", {})
     checks = semantic.TritonSemantic
     monkeypatch.setattr(checks, "binary_op_sanitize_overflow_impl", quick_interpreter.overflow_by_triton)
 

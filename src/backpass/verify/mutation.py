@@ -62,6 +62,7 @@ def mutants(
     original = ast.parse(source)
     seen = {ast.unparse(original)}
     statements = _statements(original)
+    parents = _parents(original)
     mutable = _mutable(original, chosen)
     for index, node in enumerate(ast.walk(original)):
         if index not in mutable:
@@ -70,11 +71,11 @@ def mutants(
             names = isinstance(node, ast.Name) and isinstance(replacement, ast.Name)
             if names and not exchanged(node.id, replacement.id):
                 continue
-            tree = _replaced(original, index, replacement)
+            tree = _replaced(node, replacement, parents)
             text = ast.unparse(tree)
             if text not in seen:
                 seen.add(text)
-                change = _change(original, index, replacement)
+                change = _change(node, replacement, parents)
                 yield Mutant(statements[id(node)], change, tree, node.lineno)
 
 
@@ -181,43 +182,51 @@ def _is_call_of(node: ast.AST, names: tuple[str, ...]) -> bool:
     )
 
 
-def _replaced(tree: ast.Module, index: int, replacement: ast.AST) -> ast.Module:
-    """Return a copy of the tree with the node at ``index`` of ast.walk replaced."""
-    tree = copy.deepcopy(tree)
-    target = list(ast.walk(tree))[index]
-    _put(_parent(tree, target), target, replacement)
-    return ast.fix_missing_locations(tree)
+def _parents(tree: ast.Module) -> dict[int, ast.AST]:
+    """Map the id of each node to its parent."""
+    return {
+        id(child): node
+        for node in ast.walk(tree)
+        for child in ast.iter_child_nodes(node)
+    }
 
 
-def _change(tree: ast.Module, index: int, replacement: ast.AST) -> str:
+def _replaced(
+    target: ast.AST, replacement: ast.AST, parents: Mapping[int, ast.AST]
+) -> ast.Module:
+    """Return the tree with the target replaced. Only the target's ancestors are copied;
+    the rest is shared with the original."""
+    if not hasattr(replacement, "lineno"):  # a part of the tree has its place
+        ast.fix_missing_locations(ast.copy_location(replacement, target))
+    while (parent := parents.get(id(target))) is not None:
+        replacement = _with(parent, target, replacement)
+        target = parent
+    return replacement
+
+
+def _change(
+    target: ast.AST, replacement: ast.AST, parents: Mapping[int, ast.AST]
+) -> str:
     """Describe the change as ``before → after``. A bare name or number is shown with
     the expression that contains it."""
-    tree = copy.deepcopy(tree)
-    target = list(ast.walk(tree))[index]
-    parent = _parent(tree, target)
-    if not isinstance(target, (ast.Name, ast.Constant)) or not isinstance(
+    parent = parents[id(target)]
+    if isinstance(target, (ast.Name, ast.Constant)) and isinstance(
         parent, (ast.expr, ast.keyword)
     ):
-        return f"{ast.unparse(target)} → {ast.unparse(replacement)}"
-    before = ast.unparse(parent)
-    _put(parent, target, replacement)
-    return f"{before} → {ast.unparse(parent)}"
+        replacement = _with(parent, target, replacement)
+        target = parent
+    return f"{ast.unparse(target)} → {ast.unparse(replacement)}"
 
 
-def _parent(tree: ast.Module, target: ast.AST) -> ast.AST:
-    return next(
-        node
-        for node in ast.walk(tree)
-        if any(child is target for child in ast.iter_child_nodes(node))
-    )
-
-
-def _put(parent: ast.AST, target: ast.AST, replacement: ast.AST) -> None:
-    for name, value in ast.iter_fields(parent):
-        if value is target:
-            setattr(parent, name, replacement)
+def _with(node: ast.AST, part: ast.AST, other: ast.AST) -> ast.AST:
+    """Return a copy of the node with one of its parts replaced."""
+    node = copy.copy(node)
+    for name, value in ast.iter_fields(node):
+        if value is part:
+            setattr(node, name, other)
         elif isinstance(value, list):
-            value[:] = [replacement if item is target else item for item in value]
+            setattr(node, name, [other if item is part else item for item in value])
+    return node
 
 
 def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
