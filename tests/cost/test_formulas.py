@@ -1,6 +1,7 @@
 """Every FLOP formula equals the count, exactly, in integers and in symbols."""
 
 import inspect
+from functools import cache
 
 import numpy as np
 import pytest
@@ -55,6 +56,9 @@ def test_formula_equals_count(stem):
         assert all(isinstance(value, int) for value in formula)
 
 
+symbolic_formula = cache(cost.symbolic_formula)
+
+
 @pytest.mark.parametrize("stem", ops.STEMS)
 def test_symbols_substituted_equal_the_count(stem):
     rng = np.random.default_rng(18)
@@ -65,7 +69,7 @@ def test_symbols_substituted_equal_the_count(stem):
         no_letters = [key for key in lengths if isinstance(lengths[key], (str, bool))]
         known = {key: lengths.pop(key) for key in no_letters}
         values = {sympy.Symbol(key, positive=True, integer=True): value for key, value in lengths.items()}
-        formula = cost.symbolic_formula(stem, **known)
+        formula = symbolic_formula(stem, **known)
         assert all(isinstance(f, sympy.Expr) for f in formula)
         assert tuple(f.subs(values) for f in formula) == (counted.forward.total, counted.backward.total)
 

@@ -1,7 +1,9 @@
 """Every kernel compiles for Ampere and Hopper with no GPU present, and what it keeps in registers fits
 there."""
 
+import fcntl
 import inspect
+import json
 import subprocess
 import sys
 from types import ModuleType
@@ -19,14 +21,44 @@ SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024}
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
-@pytest.fixture(scope="module", params=kernels.STEMS)
+@pytest.fixture(scope="session")
+def every_row(tmp_path_factory, testrun_uid, compiling) -> dict[str, list[Resources]]:
+    """Each stem's, compiled once a test run by one process for all, which is quicker than one for each."""
+    shared = tmp_path_factory.getbasetemp().parent
+    done = shared / f"resources-{testrun_uid}.json"
+    with open(shared / f"resources-{testrun_uid}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            done.write_text(json.dumps(compiled_rows(compiling)))
+    found = json.loads(done.read_text())
+    return {stem: [Resources(*row) for row in rows] for stem, rows in found.items()}
+
+
+def compiled_rows(environment: dict[str, str]) -> dict[str, list]:
+    code = (
+        "import sys; from backpass.kernels import resources\n"
+        "for stem in sys.argv[1:]:\n"
+        f"    resources.main([stem, '--json', '--dtypes', *{DTYPES}])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *kernels.STEMS], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(kernels.STEMS, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.fixture(params=kernels.STEMS)
 def stem(request) -> str:
     return request.param
 
 
-@pytest.fixture(scope="module")
-def rows(stem) -> list[Resources]:
-    return resources(stem, dtypes=DTYPES)
+@pytest.fixture
+def rows(stem, every_row) -> list[Resources]:
+    return every_row[stem]
+
+
+def test_a_process_of_its_own_compiles_one_kernel(every_row):
+    assert resources("softcap", dtypes=DTYPES) == every_row["softcap"]
 
 
 def launched(module) -> set[str]:
