@@ -16,8 +16,15 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import NamedTuple
 
-PLUMBING = ("check_inputs", "check_cotangent", "check_saved", "namespace")
-CASTS = ("widened", "as_type_of")  # only the first argument of these calls is changed
+PLUMBING = (
+    "check_inputs",
+    "check_cotangent",
+    "check_saved",
+    "check_narrowed",
+    "namespace",
+)
+# Only the first argument of these calls is changed.
+CASTS = ("widened", "as_type_of", "zeros")
 OPPOSITE = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
