@@ -37,6 +37,13 @@ def test_a_namespace_is_shared_or_refused():
         arrays.namespace(np.ones(2), counting.array(1.0))
 
 
+def test_zeros_are_like_an_array():
+    for like in (np.ones(2, np.float16), torch.ones(2, dtype=torch.bfloat16)):
+        found = arrays.zeros((3, 4), like)
+        assert type(found) is type(like) and found.dtype == like.dtype
+        assert tuple(found.shape) == (3, 4) and not (found != 0).any()
+
+
 def test_size():
     assert [arrays.size(shape) for shape in [(), (3,), (2, 3), (2, 0)]] == [1, 3, 6, 0]
 

@@ -49,13 +49,14 @@ def differentiable(stem, inputs):
     ]
 
 
-def opcheck(stem, inputs, options):
+def opcheck(stem, inputs, options, wanted=None):
     """PyTorch's own test of an operator: its schema, its shapes without values, autograd, and ``torch.compile``."""
     signature = inspect.signature(getattr(B, stem))
     given = signature.bind(*inputs, **options)
     given.apply_defaults()
     operator = getattr(torch.ops.backpass, stem).default
-    torch.library.opcheck(operator, tuple(given.arguments.values()))
+    takes = "wanted" in inspect.signature(ops.load(stem).forward).parameters
+    torch.library.opcheck(operator, (*given.arguments.values(), *([wanted] if takes else [])))
 
 
 def gradients(y, inputs, dy):
@@ -97,6 +98,59 @@ def test_opcheck_without_what_is_optional(stem):
         return
     inputs, options = drawn(stem, without=optional)
     opcheck(stem, inputs, options)
+
+
+WITH_WANTED = [stem for stem in ops.STEMS if "wanted" in inspect.signature(ops.load(stem).forward).parameters]
+
+
+@pytest.mark.parametrize("stem", WITH_WANTED)
+def test_opcheck_with_an_input_frozen(stem):
+    inputs, options = drawn(stem)
+    first, *others = differentiable(stem, inputs)
+    given = [value.detach() if value is first else value for value in inputs]
+    opcheck(stem, given, options, [False, *(True for _ in others)])
+
+
+@pytest.mark.parametrize("stem", WITH_WANTED)
+def test_what_is_frozen_is_neither_saved_for_nor_computed(stem, monkeypatch):
+    """The operation is asked for the gradients of the inputs that require one, forward and backward."""
+    asked = []
+
+    def recording(function):
+        def recorded(*args, wanted=None, **options):
+            asked.append(set(wanted))
+            return function(*args, wanted=wanted, **options)
+
+        return recorded
+
+    for part in ("forward", "backward"):
+        monkeypatch.setattr(ops.load(stem), part, recording(getattr(ops.load(stem), part)))
+    inputs, options = drawn(stem)
+    specs = parse(ops.load(stem).SHAPES).inputs
+    names = {id(value): spec.name for spec, value in zip(specs, inputs, strict=True)}
+    for frozen in (leaves := differentiable(stem, inputs)):
+        given = [value.detach() if value is frozen else value for value in inputs]
+        others = [leaf for leaf in leaves if leaf is not frozen]
+        y = getattr(B, stem)(*given, **options)
+        torch.autograd.grad(y.sum(), others)
+        assert asked == [{names[id(leaf)] for leaf in others}] * 2
+        asked.clear()
+    with torch.no_grad():
+        getattr(B, stem)(*inputs, **options)
+    assert asked == [set()]
+
+
+def test_a_frozen_weight_keeps_none_of_the_rows_that_met_it():
+    kept = []
+
+    def packed(tensor):
+        kept.append(tensor.data_ptr())
+        return tensor
+
+    x, w = torch.randn(5, 3, requires_grad=True), torch.randn(3, 7)
+    with torch.autograd.graph.saved_tensors_hooks(packed, lambda tensor: tensor):
+        B.linear(x, w)
+    assert w.data_ptr() in kept and x.data_ptr() not in kept
 
 
 @STEMS
@@ -288,7 +342,7 @@ def test_outside_autocast_the_fused_loss_has_the_dtype_of_its_inputs_unless_wide
     for one, other in zip(ours, torch.autograd.grad(wide, (x, w)), strict=True):
         assert one.dtype == torch.bfloat16 and torch.equal(one, other)
     torch.library.opcheck(
-        torch.ops.backpass.linear_cross_entropy.default, (x, w, t, None, -100, "mean", None, True)
+        torch.ops.backpass.linear_cross_entropy.default, (x, w, t, None, -100, "mean", None, True, None)
     )
 
 

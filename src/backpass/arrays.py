@@ -76,6 +76,11 @@ def as_type_of(x: Array, like: Array) -> Array:
     return x if x.dtype == like.dtype else namespace(x).astype(x, like.dtype)
 
 
+def zeros(shape: tuple[int, ...], like: Array) -> Array:
+    """Return zeros with the dtype and on the device of ``like``."""
+    return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
+
+
 def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
     """Sum ``x`` over the axes along which an array of ``shape`` was broadcast.
 

@@ -10,8 +10,8 @@ CUDA device where there is one (and on the CPU in Triton's interpreter, where th
 ``torch.library``: ``torch.compile`` takes it whole, without a break in the graph, and ``torch.library.opcheck``
 passes on it.
 
-- Only inputs that require a gradient get one, although the backward computes all of them; constants (RoPE's tables)
-  and integers never do.
+- Only inputs that require a gradient get one; constants (RoPE's tables) and integers never do. An operation that takes
+  ``wanted`` neither computes the others nor saves what only they need. A kernel computes all of its gradients.
 - There is no gradient of the gradient, no forward-mode derivative and no ``vmap``: each is refused.
 - What would get no gradient, or a wrong one, is refused: a tensor for an option, a constant that requires a gradient,
   complex numbers.
@@ -53,6 +53,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
     signature = _signature(op)
     arrays = {spec.name: spec.optional for spec in shapes.inputs}
     constants, rule = getattr(op, "CONSTANTS", ()), op.AUTOCAST
+    differentiable, takes_wanted = _differentiable(op, shapes), _takes_wanted(op)
     hints = {
         name: inspect.formatannotation(p.annotation)
         for name, p in signature.parameters.items()
@@ -85,6 +86,8 @@ def _function(stem: str) -> Callable[..., Tensor]:
             device
         ):
             values = _autocast(rule, device, values)
+        if takes_wanted:
+            values["wanted"] = [_requires_grad(values[name]) for name in differentiable]
         return operator(*values.values())[0]
 
     function.__name__ = function.__qualname__ = stem
@@ -134,6 +137,7 @@ def _signature(op: ModuleType) -> inspect.Signature:
             else hints[p.name]
         )
         for p in inspect.signature(op.forward).parameters.values()
+        if p.name != "wanted"
     ]
     return inspect.Signature(parameters, return_annotation=Tensor)
 
@@ -202,19 +206,16 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
     arguments = [
         f"Tensor{'?' if spec.optional else ''} {spec.name}" for spec in shapes.inputs
     ]
-    arguments += [f"{_schema_type(hints[name])} {name}" for name in options]
-    constants = getattr(op, "CONSTANTS", ())
-    differentiable = [
-        at
-        for at, spec in enumerate(shapes.inputs)
-        if not spec.integer and spec.name not in constants
-    ]
+    arguments += [f"{_schema_type(name, hints[name])} {name}" for name in options]
+    names = _differentiable(op, shapes)
+    differentiable = [at for at, spec in enumerate(shapes.inputs) if spec.name in names]
 
     def run(values):
         inputs, chosen = values[:count], dict(zip(options, values[count:], strict=True))
         module = _module(
             stem, inputs[0].device.type, os.environ.get("TRITON_INTERPRET")
         )
+        chosen |= _wanted(module, names, chosen.pop("wanted", None))
         with _without_autocast(inputs[0].device.type):
             y, saved = module.forward(*inputs, **chosen)
         return module, saved, *_without_aliases(inputs, y, saved)
@@ -270,7 +271,7 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
     def backward(dy, arrays, facts, wanted, sizes, ranks, dtype):
         module, saved = _filled(facts, arrays)
         with _without_autocast(dy.device.type):
-            gradients = module.backward(dy, saved)
+            gradients = module.backward(dy, saved, **_wanted(module, names, wanted))
         gradients = gradients if type(gradients) is tuple else (gradients,)
         found: list[Tensor] = []
         for gradient, want in zip(gradients, wanted, strict=True):
@@ -314,8 +315,38 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
     return operator
 
 
-def _schema_type(hint: object) -> str:
-    """``float?`` for ``float | None``."""
+def _differentiable(op: ModuleType, shapes: Shapes) -> list[str]:
+    """The inputs that have a gradient."""
+    constants = getattr(op, "CONSTANTS", ())
+    return [s.name for s in shapes.inputs if not s.integer and s.name not in constants]
+
+
+def _requires_grad(value: Tensor | None) -> bool:
+    return value is not None and value.requires_grad and torch.is_grad_enabled()
+
+
+@functools.cache
+def _takes_wanted(module: ModuleType) -> bool:
+    return "wanted" in inspect.signature(module.forward).parameters
+
+
+def _wanted(
+    module: ModuleType, names: list[str], chosen: list[bool] | None
+) -> dict[str, Any]:
+    """The argument ``wanted``, where the module takes it: the names that are chosen, or all."""
+    if chosen is None or not _takes_wanted(module):
+        return {}
+    return {
+        "wanted": [
+            name for name, is_chosen in zip(names, chosen, strict=True) if is_chosen
+        ]
+    }
+
+
+def _schema_type(name: str, hint: object) -> str:
+    """``float?`` for ``float | None``. Of ``wanted``, whether each gradient is, which an operator can be told."""
+    if name == "wanted":
+        return "bool[]?"
     of = [part for part in typing.get_args(hint) or (hint,) if part is not type(None)]
     if len(of) != 1 or of[0] not in _SCHEMA_TYPES:
         known = ", ".join(kind.__name__ for kind in _SCHEMA_TYPES)

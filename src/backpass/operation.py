@@ -80,6 +80,21 @@ class Operation:
 
     @property
     def option_names(self) -> list[str]:
-        """The names of forward's options."""
-        parameters = inspect.signature(self.op.forward).parameters.values()
-        return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        """The names of forward's options. The wanted gradients are not an option."""
+        names = _keywords(self.op.forward)
+        return [name for name in names if name != "wanted"]
+
+    @property
+    def takes_wanted(self) -> bool:
+        """Whether forward and backward take the names of the wanted gradients."""
+        parts = (self.op.forward, self.op.backward)
+        return all("wanted" in _keywords(part) for part in parts)
+
+
+def _keywords(function: Any) -> list[str]:
+    """Return the names of the keyword-only parameters; none without a signature."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]

@@ -443,18 +443,29 @@ class Kind(NamedTuple):
     dtype: object
 
 
-def kind(array: Array) -> Kind:
-    """Return the library, device and dtype of an array."""
+class Outline(NamedTuple):
+    """The shape and kind of an array that ``forward`` does not save."""
+
+    shape: tuple[int, ...]
+    library: str
+    device: str
+    dtype: object
+
+
+def kind(array: Array | Outline) -> Kind:
+    """Return the library, device and dtype of an array or of an outline."""
+    if isinstance(array, Outline):
+        return Kind(*array[1:])
     library = namespace(array).__name__.rpartition(".")[2]
     return Kind(library, str(getattr(array, "device", "cpu")), array.dtype)
 
 
-def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Kind):
+def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Outline | Kind):
     """Check ``dy`` against the output; return its namespace.
 
     It must have the output's shape and the kind of ``like``, which is an array that
-    forward saved, or the kind of one. Raises TypeError for a wrong kind and ValueError
-    for a wrong shape.
+    forward saved, or the outline or the kind of one. Raises TypeError for a wrong kind
+    and ValueError for a wrong shape.
     """
     _check_type(Spec("dy", ("*",)), dy)
     expected = like if isinstance(like, Kind) else kind(like)

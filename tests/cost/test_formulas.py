@@ -10,7 +10,7 @@ import sympy
 from backpass import cost, ops
 from backpass.shapes import parse
 from backpass.verify import draw
-from backpass.verify.drawing import leaving_out
+from backpass.verify.drawing import leaving_out, options_for
 
 DRAWS = 24
 
@@ -56,6 +56,29 @@ def test_formula_equals_count(stem):
         assert all(isinstance(value, int) for value in formula)
 
 
+WITH_WANTED = [stem for stem in ops.STEMS if "wanted" in ops.load(stem).Saved._fields]
+
+
+@pytest.mark.parametrize("stem", WITH_WANTED)
+def test_formula_equals_count_of_what_is_wanted(stem):
+    """So what is not wanted is not computed."""
+    rng = np.random.default_rng(19)
+    names = [spec.name for spec in parse(ops.load(stem).SHAPES).inputs if not spec.integer]
+    for _ in range(DRAWS):
+        inputs, options = drawn(stem, rng)
+        wanted = [name for name in names if rng.random() < 0.5]
+        counted = cost.count(stem, *inputs, **options, wanted=wanted)
+        formula = cost.formula(stem, *inputs, **options, wanted=wanted)
+        assert formula == (counted.forward.total, counted.backward.total), (inputs, options, wanted)
+        assert all(isinstance(value, int) for value in formula)
+
+
+@pytest.mark.parametrize("stem", WITH_WANTED)
+def test_nothing_wanted_costs_no_backward_and_saves_nothing(stem):
+    counted = cost.count(stem, *draw(stem, np.random.default_rng(0)), **options_for(stem), wanted=())
+    assert counted.backward.total == 0 and not counted.memory.arrays
+
+
 symbolic_formula = cache(cost.symbolic_formula)
 
 
@@ -80,7 +103,7 @@ def test_formulas_take_bare_symbols(stem):
     op = ops.load(stem)
     for function in (op.forward_flops, op.backward_flops):
         parameters = inspect.signature(function).parameters.values()
-        names = [p.name for p in parameters if not isinstance(p.default, (str, bool))]
+        names = [p.name for p in parameters if not isinstance(p.default, (str, bool)) and p.name != "wanted"]
         symbols = {name: sympy.Symbol(name) for name in names}
         assert sympy.sympify(function(**symbols)).free_symbols <= set(symbols.values())
 

@@ -40,6 +40,25 @@ def both(*shape):
 
 
 @pytest.mark.parametrize(
+    ("stem", "shapes", "wanted", "elements"),
+    [
+        ("linear", [(6, 5), (5, 4)], ("x",), 0),
+        ("linear", [(6, 5), (5, 4)], ("w",), 6 * 5),
+        ("layer_norm", [(6, 5), (5,), (5,)], ("w", "b"), 6 * 5),
+        ("layer_norm", [(6, 5), (5,), (5,)], ("b",), 0),
+        ("matmul", [(6, 5), (5, 4)], ("b",), 6 * 5),
+        ("attention", [(1, 3, 2), (1, 5, 2), (1, 5, 4)], ("v",), 3 * 5),
+        ("attention", [(1, 3, 2), (1, 5, 2), (1, 5, 4)], ("k",), 3 * 2 + 5 * 4 + 3 * 5),
+        ("flash_attention", [(1, 3, 2), (1, 5, 2), (1, 5, 4)], ("v",), 3 * 2 + 5 * 2 + 3),
+        ("feed_forward", [(6, 5), (5, 7), (7, 5)], ("w_down",), 6 * 7),
+        ("feed_forward", [(6, 5), (5, 7), (7, 5)], ("x",), 6 * 7),
+    ],
+)
+def test_what_only_an_unwanted_gradient_needs_is_not_kept(stem, shapes, wanted, elements):
+    assert cost.saved_bytes(stem, *shapes, wanted=wanted) == 8 * elements
+
+
+@pytest.mark.parametrize(
     ("stem", "shapes", "elements"),
     [
         ("softmax", [(6, 5)], 30),

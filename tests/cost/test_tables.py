@@ -34,6 +34,15 @@ def test_terminal():
     assert lines[-1].split() == ["saved", "bytes", "y[300,", "5]", "float64", "12,000"]
 
 
+def test_some_gradients_alone():
+    table = cost.table("linear", (3, 5), (5, 7), wanted=["x"])
+    assert table.agrees and table.cost.saved_bytes == 0
+    first, *_ = repr(table).splitlines()
+    assert first == "linear at m = 3, n = 5, p = 7; gradients wanted: x"
+    assert str(table.text.backward) == str(cost.symbolic_formula("linear", wanted=["x"]).backward)
+    assert cost.table("linear", (3, 5), (5, 7), wanted=()).title.endswith("; gradients wanted: none")
+
+
 def test_the_formula_shown_is_that_of_the_inputs_given():
     assert r"+ m p" in cost.table("linear", *LINEAR)._repr_html_()
     assert r"+ m p" not in cost.table("linear", *LINEAR[:2])._repr_html_()

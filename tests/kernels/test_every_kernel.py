@@ -40,7 +40,8 @@ def test_the_declaration_is_the_operations(stem, device):
         [(p.name, p.kind, p.default) for p in inspect.signature(module.forward).parameters.values()]
         for module in (kernel, op)
     )
-    assert ours == theirs
+    # A kernel computes all its gradients, so it does not take which are wanted.
+    assert ours == [parameter for parameter in theirs if parameter[0] != "wanted"]
 
 
 @every_kernel

@@ -211,7 +211,7 @@ def test_the_saved_queries_are_the_scaled_ones_in_their_own_order(head_order):
     _, saved = ops.attention.forward(q, k, v, scale=0.25, head_order=head_order)
     torch.testing.assert_close(saved.q, 0.25 * q)
     assert saved.k is k and saved.v is v
-    assert saved[4:] == (0.25, head_order, None)
+    assert saved[4:] == (0.25, head_order, (), ("q", "k", "v"))
 
 
 def test_the_weights_are_most_of_what_is_saved():

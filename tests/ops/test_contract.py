@@ -1,6 +1,7 @@
 """What every operation owes: one test a clause of the contract, run for every stem."""
 
 import inspect
+import itertools
 import re
 
 import numpy as np
@@ -127,7 +128,7 @@ def test_the_module_has_the_contracts_parts(stem):
     assert issubclass(op.Saved, tuple) and hasattr(op.Saved, "_fields")
     for part in (op.forward, op.backward, op.forward_flops, op.backward_flops):
         assert inspect.getdoc(part), part
-    assert list(inspect.signature(op.backward).parameters) == ["dy", "saved"]
+    assert list(inspect.signature(op.backward).parameters)[:2] == ["dy", "saved"]
     names = {spec.name for spec in parse(op.SHAPES).inputs}
     assert set(getattr(op, "PARAMETERS", ())) <= names
     assert set(getattr(op, "CONSTANTS", ())) <= names
@@ -205,7 +206,7 @@ def test_there_is_a_reference_in_pytorch(stem):
     assert stem in references.STEMS, f"write operator in src/backpass/verify/references/{stem}.py"
     takes = inspect.signature(ops.load(stem).forward).parameters.values()
     inputs = [p.name for p in takes if p.kind is not p.KEYWORD_ONLY]
-    options = {p.name: None for p in takes if p.kind is p.KEYWORD_ONLY}
+    options = {p.name: None for p in takes if p.kind is p.KEYWORD_ONLY and p.name != "wanted"}
     inspect.signature(references.load(stem)).bind(*inputs, **options)
 
 
@@ -424,6 +425,136 @@ def test_an_optional_input_left_out_has_gradient_none(stem):
             names = [array.name for array in differentiable(stem)]
             gradients = dict(zip(names, backward(stem, cotangent(y), saved), strict=True))
             assert [name for name, gradient in gradients.items() if gradient is None] == without
+
+
+# Gradients left out
+
+
+@STEMS
+def test_wanted_is_taken_by_every_operation_with_several_gradients_and_no_other(stem):
+    op = ops.load(stem)
+    several = len(differentiable(stem)) > 1
+    for function, takes in ((op.forward, 2), (op.backward, 2), (op.backward_flops, 1)):
+        *_, last = inspect.signature(function).parameters.values()
+        assert (last.name == "wanted") is several, function
+        if several:
+            assert last.default is None
+            assert takes == 1 or last.kind is last.KEYWORD_ONLY
+    assert ("wanted" in op.Saved._fields) is several
+
+
+SEVERAL = [stem for stem in ops.STEMS if len(differentiable(stem)) > 1]
+WITH_WANTED = pytest.mark.parametrize("stem", SEVERAL)
+LIBRARIES = pytest.mark.parametrize("make", [np.asarray, torch.tensor], ids=["numpy", "torch"])
+
+
+def subsets(names):
+    """Every choice of up to four names; of more, none, each alone, and all but each."""
+    if len(names) <= 4:
+        sizes = range(len(names) + 1)
+    else:
+        sizes = (0, 1, len(names) - 1)
+    return [chosen for size in sizes for chosen in itertools.combinations(names, size)]
+
+
+def leaving(stem):
+    """The inputs drawn, all of them and without each optional one, each with its options."""
+    optional = [spec.name for spec in parse(ops.load(stem).SHAPES).inputs if spec.optional]
+    for names in ([], *([name] for name in optional)):
+        without, options = leaving_out(stem, names) if names else ([], options_for(stem))
+        yield draw(stem) | dict.fromkeys(without), options
+
+
+@WITH_WANTED
+@LIBRARIES
+def test_an_unwanted_gradient_is_none_and_the_others_are_the_same(stem, make):
+    """Bit for bit, whether forward is told or backward, which may be told less."""
+    op, names = ops.load(stem), [spec.name for spec in differentiable(stem)]
+    for inputs, options in leaving(stem):
+        given = [None if x is None else make(x) for x in inputs.values()]
+        y, saved = op.forward(*given, **options)
+        dy = make(cotangent(plain(y)))
+        full = dict(zip(names, op.backward(dy, saved), strict=True))
+        for chosen in subsets(names):
+            told_y, told = op.forward(*given, **options, wanted=chosen)
+            assert np.array_equal(plain(told_y), plain(y))
+            assert told.wanted == tuple(name for name in chosen if inputs[name] is not None)
+            for gradients in (op.backward(dy, told), op.backward(dy, saved, wanted=told.wanted)):
+                for name, got in zip(names, gradients, strict=True):
+                    if name not in told.wanted:
+                        assert got is None, (chosen, name)
+                    else:
+                        assert np.array_equal(plain(got), plain(full[name])), (chosen, name)
+
+
+def leaves(part, path=()):
+    """The arrays of a Saved and of those within it, each with its place."""
+    if is_array(part):
+        yield path
+    elif isinstance(part, tuple):
+        for at, inner in enumerate(part):
+            yield from leaves(inner, (*path, at))
+
+
+def with_nan(part, path):
+    """A Saved with NaN in place of one of its arrays."""
+    if not path:
+        return np.full_like(part, np.nan)
+    at, *rest = path
+    parts = [with_nan(inner, rest) if i == at else inner for i, inner in enumerate(part)]
+    return type(part)(*parts) if hasattr(part, "_fields") else tuple(parts)
+
+
+@WITH_WANTED
+def test_what_is_saved_is_what_the_wanted_gradients_need(stem):
+    """No array of ``saved`` can be another without one of them being another too."""
+    op, names = ops.load(stem), [spec.name for spec in differentiable(stem)]
+    for inputs, options in leaving(stem):
+        for chosen in subsets(names):
+            y, saved = op.forward(*inputs.values(), **options, wanted=chosen)
+            for path in leaves(saved):
+                with np.errstate(all="ignore"):
+                    gradients = op.backward(cotangent(y), with_nan(saved, path))
+                assert any(g is not None and np.isnan(g).any() for g in gradients), (chosen, path)
+
+
+@WITH_WANTED
+def test_what_forward_was_not_told_to_keep_is_refused(stem):
+    op, (first, *others) = ops.load(stem), [spec.name for spec in differentiable(stem)]
+    others = [name for name in others if draw(stem)[name] is not None]
+    y, saved = op.forward(*draw(stem).values(), **options_for(stem), wanted=others)
+    message = (
+        rf"^wanted: expected names among {', '.join(others)}; got '{first}'; the others were not wanted in "
+        "forward, which did not save what they need$"
+    )
+    with pytest.raises(ValueError, match=message):
+        op.backward(cotangent(y), saved, wanted=(first,))
+
+
+@WITH_WANTED
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (
+            "x",
+            TypeError,
+            r"^wanted: expected a collection of names, such as \('x',\), or None for all; got 'x'$",
+        ),
+        (3, TypeError, "^wanted: expected a collection of names, .*; got int$"),
+        (["sofa"], ValueError, "^wanted: expected names among .*; got 'sofa'$"),
+    ],
+    ids=str,
+)
+def test_what_names_no_gradient_is_refused(stem, wrong, error, message):
+    inputs = counted(draw(stem))
+    op = ops.load(stem)
+    with counting.tally() as t, pytest.raises(error, match=message):
+        op.forward(*inputs.values(), **options_for(stem), wanted=wrong)
+    assert t.total == 0
+    y, saved = forward(stem, inputs)
+    with counting.tally() as t, pytest.raises(error, match=message.removesuffix("$")):
+        op.backward(y, saved, wanted=wrong)
+    assert t.total == 0
 
 
 # Bad input, refused before any arithmetic

@@ -224,7 +224,8 @@ def changes():
 
 
 def asked():
-    """Inputs, options and what is expected of them: uneven chunks, no bias, several axes, 16 bits, no tokens."""
+    """Inputs, options and what is expected of them: uneven chunks, no bias, several axes, 16 bits, no tokens, one
+    gradient alone."""
     x, w, t, b = drawn()
     dy = np.array(-1.75)
     half = [
@@ -236,6 +237,7 @@ def asked():
         ((x[:6].reshape(2, 3, H), w, t[:6].reshape(2, 3), b, dy), {"chunk": 4, "reduction": "sum"}),
         (half, {"chunk": 3}),
         ((x[:0], w, t[:0], b, dy), {"chunk": 1}),
+        *(((x, w, t, b, dy), {"chunk": 3, "wanted": (name,)}) for name in "xwb"),
     ):
         yield inputs, options, chunked(*inputs, **options)
 

@@ -241,7 +241,7 @@ def test_factors_past_float16_do_not_overflow(normalization, dtype):
 def test_the_weights_are_kept_in_16_bits_and_the_factors_in_float32(dtype):
     q, k, v, _ = (torch.tensor(x).to(dtype) for x in drawn())
     _, saved = multilinear_attention.forward(q, k, v, p=3, normalization="sphere")
-    assert saved.weights.y.dtype == dtype and saved.weights.divisor.dtype == torch.float32
+    assert saved.a.dtype == dtype and saved.weights.divisor.dtype == torch.float32
     assert [factor.dtype for factor in saved.factors] == [torch.float32] * 3
 
 

@@ -8,7 +8,8 @@
 
 An operation is a stem, a module of ``backpass.ops``, or any object with ``forward`` and
 ``backward``. Inputs are NumPy arrays, shapes (standard normal numbers are drawn), or
-None for an optional input that is not given.
+None for an optional input that is not given. Options of ``forward`` are keywords, also
+``wanted=("x",)``, the inputs whose gradients are computed.
 """
 
 from backpass.cost.counted import Cost, count

@@ -137,7 +137,7 @@ def _symbolic(op: Any, function: Callable, known: dict[str, object]) -> Any:
         key: True
         if key.startswith("has_")
         else parameter.default
-        if isinstance(parameter.default, (str, bool))
+        if isinstance(parameter.default, (str, bool)) or key == "wanted"
         else sympy.Symbol(key, positive=True, integer=True)
         for key, parameter in _parameters(function).items()
     }

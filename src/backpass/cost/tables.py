@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
+from typing import Any
 
 from backpass.cost.counted import Cost, count
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
@@ -22,6 +23,7 @@ class Table:
     text: Flops  # the formulas as SymPy prints them, for a terminal
     latex: Flops  # the formulas in LaTeX, for a page
     lengths: dict[str, int]
+    wanted: tuple[str, ...] | None = None  # the gradients, if not all
 
     @property
     def agrees(self) -> bool:
@@ -37,7 +39,10 @@ class Table:
         lengths = ", ".join(
             f"{letter} = {int(value):,}" for letter, value in self.lengths.items()
         )
-        return f"{self.cost.name} at {lengths}" if lengths else self.cost.name
+        title = f"{self.cost.name} at {lengths}" if lengths else self.cost.name
+        if self.wanted is None:
+            return title
+        return f"{title}; gradients wanted: {', '.join(self.wanted) or 'none'}"
 
     def _rows(self, formulas: Flops) -> list[tuple[str, str, str, str, str]]:
         cost, value = self.cost, self.value
@@ -83,7 +88,7 @@ def table(op: object, *inputs: object, **options: object) -> Table:
     """
     op = load(op)
     lengths = dimensions(op, *inputs, **options)
-    known = {
+    known: dict[str, Any] = {
         key: lengths.pop(key)
         for key in [*lengths]
         if key.startswith("has_") or key in options
@@ -94,6 +99,7 @@ def table(op: object, *inputs: object, **options: object) -> Table:
         text=Flops(*map(str, symbolic_formula(op, **known))),
         latex=latex(op, **known),
         lengths=lengths,
+        wanted=None if known.get("wanted") is None else tuple(known["wanted"]),
     )
 
 

@@ -5,6 +5,10 @@ Every module of this folder keeps one contract:
 - ``SHAPES`` declares inputs and output, for example ``"x[*, n], w[n, p], b[p]? -> y[*, p]"``;
 - ``forward(*arrays, **options)`` returns ``(y, saved)``, ``saved`` being the module's ``Saved``;
 - ``backward(dy, saved)`` returns one gradient for each differentiable input, in ``forward``'s order;
+- every operation with more than one differentiable input takes ``wanted``, a collection of
+  their names, in ``forward``, in ``backward`` and in the FLOP formulas; ``None`` is all. An
+  unwanted gradient is ``None`` and is not computed, and what only it needs is not saved.
+  ``backward`` computes the gradients that ``forward`` was told to keep, or some of them;
 - ``forward_flops`` and ``backward_flops`` are plain arithmetic on the dimension letters of ``SHAPES``; what they
   take besides, because it depends on the data, ``data_lengths(*arrays)`` finds.
 

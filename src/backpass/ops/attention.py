@@ -37,8 +37,9 @@ from backpass.ops._heads import (
     heads_in_order,
     inverse_root,
 )
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.values import check_causal, check_head_order, check_scale
+from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = (
     "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast? "
@@ -49,13 +50,14 @@ SHAPES = (
 class Saved(NamedTuple):
     """The scaled queries, the keys, the values, and the weights, which outgrow all else."""
 
-    q: Array  # [*, n_h, s_q, d], scaled
-    k: Array  # [*, n_kv, s_k, d]
-    v: Array  # [*, n_kv, s_k, d_v]
-    a: Array  # [*, n_kv, g·s_q, s_k]
+    q: Array | Outline  # [*, n_h, s_q, d], scaled
+    k: Array | Outline  # [*, n_kv, s_k, d]
+    v: Array | Outline  # [*, n_kv, s_k, d_v]
+    a: Array | Outline  # [*, n_kv, g·s_q, s_k]
     scale: float
     head_order: str
-    bias: tuple[int, ...] | None  # its shape
+    bias: tuple[int, ...]  # its shape
+    wanted: tuple[str, ...]
 
 
 def forward(
@@ -68,6 +70,7 @@ def forward(
     causal_variant: str = "upper_left",
     scale: float | None = None,
     head_order: str = "consecutive",
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """``y[*, n_h, s_q, d_v]`` of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k, d]`` and values
     ``v[*, n_kv, s_k, d_v]``; ``bias``, of any shape that broadcasts to ``[*, n_h, s_q, s_k]``, is added to the scores.
@@ -83,6 +86,7 @@ def forward(
     check_causal(causal, causal_variant)
     check_head_order(head_order)
     check_scale(scale)
+    wanted = check_wanted(SHAPES, wanted, bias=bias)
     n_kv, s_q, s_k = k.shape[-3], q.shape[-2], k.shape[-2]
     scale = inverse_root(max(q.shape[-1], 1), xp) if scale is None else as_number(scale)
 
@@ -99,33 +103,46 @@ def forward(
         s = _in_rows(s, n_kv, head_order)
     a, _ = softmax.forward(s)
     y = _in_heads(a @ widened(v), q.shape, head_order)
-    shape = None if bias is None else tuple(bias.shape)
+    shape = () if bias is None else tuple(bias.shape)
     return as_type_of(y, q), Saved(
-        as_type_of(queries, q), k, v, as_type_of(a, q), scale, head_order, shape
+        kept(as_type_of(queries, q), "k" in wanted),
+        kept(k, "q" in wanted),
+        kept(v, {*wanted} - {"v"}),
+        kept(as_type_of(a, q), wanted),
+        scale,
+        head_order,
+        shape,
+        wanted,
     )
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array, Array | None]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, ...]:
     """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``, ``dv[*, n_kv, s_k, d_v]`` and ``dbias`` of the bias's shape
     (None without one) from ``dy[*, n_h, s_q, d_v]``."""
-    q, k, v, a, scale, head_order, bias = check_saved(saved, Saved)
+    q, k, v, a, scale, head_order, bias, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*q.shape[:-1], v.shape[-1]), like=v)
+    wanted = check_narrowed(wanted, saved)
     shape, n_kv = q.shape, k.shape[-3]
-    q, k, v, a, dy = (widened(x) for x in (q, k, v, a, dy))
-    q, dy = _in_rows(q, n_kv, head_order), _in_rows(dy, n_kv, head_order)
+    dy = _in_rows(widened(dy), n_kv, head_order)
 
     # In the forward pass y was a v; so now each factor's gradient is dy times the other factor.
-    dv = transpose(a) @ dy
-    da = dy @ transpose(v)
-    ds = a * (da - xp.sum(da * a, axis=-1, keepdims=True))
+    dq = dk = dv = dbias = None
+    if "v" in wanted:
+        dv = transpose(widened(a)) @ dy
+    if {*wanted} - {"v"}:
+        a, da = widened(a), dy @ transpose(widened(v))
+        ds = a * (da - xp.sum(da * a, axis=-1, keepdims=True))
 
     # In the forward pass the scores were scale · q kᵀ, plus a bias, perhaps one number added to many. The saved q has the
     # scale in it already.
-    dq = _in_heads(ds @ k, shape, head_order) * scale
-    dk = transpose(ds) @ q
-    dbias = (
-        None if bias is None else sum_to_shape(_in_heads(ds, shape, head_order), bias)
-    )
+    if "q" in wanted:
+        dq = _in_heads(ds @ widened(k), shape, head_order) * scale
+    if "k" in wanted:
+        dk = transpose(ds) @ _in_rows(widened(q), n_kv, head_order)
+    if "bias" in wanted:
+        dbias = sum_to_shape(_in_heads(ds, shape, head_order), bias)
     dq, dk, dv, dbias = (
         None if x is None else as_type_of(x, saved.v) for x in (dq, dk, dv, dbias)
     )
@@ -163,19 +180,28 @@ def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, has_bias=True):
     )
 
 
-def backward_flops(m, g, n_kv, s_q, s_k, d, d_v, size_bias=0, has_bias=True):
+def backward_flops(
+    m, g, n_kv, s_q, s_k, d, d_v, size_bias=0, has_bias=True, wanted=None
+):
     """The four products, softmax's backward, the scaling of the queries' gradient, and the sums of what the bias was
     broadcast to."""
     heads, rows = m * n_kv, m * g * n_kv * s_q
-    products = matmul.backward_flops(heads, heads, heads, g * s_q, s_k, d_v)
-    products += matmul.backward_flops(heads, heads, heads, g * s_q, d, s_k)
-    bias = rows * s_k - size_bias if has_bias else 0
-    return (
-        products
-        + softmax.backward_flops(rows, s_k)
-        + bias
-        + scaling.backward_flops(rows * d)
+    da, dv = (
+        matmul.backward_flops(heads, heads, heads, g * s_q, s_k, d_v, wanted=(factor,))
+        for factor in "ab"
     )
+    dq, dk = (
+        matmul.backward_flops(heads, heads, heads, g * s_q, d, s_k, wanted=(factor,))
+        for factor in "ab"
+    )
+    costs = {
+        "v": dv,
+        "q k bias" if has_bias else "q k": da + softmax.backward_flops(rows, s_k),
+        "q": dq + scaling.backward_flops(rows * d),
+        "k": dk,
+        "bias": rows * s_k - size_bias if has_bias else 0,
+    }
+    return sum_wanted(wanted, costs)
 
 
 # Facts for checks, pages and functional: see backpass.ops.

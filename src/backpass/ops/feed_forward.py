@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from backpass.arrays import Array
 from backpass.ops import gelu, linear, relu, swiglu
 from backpass.shapes import check_inputs, check_saved
+from backpass.wanted import Wanted, check_narrowed, check_wanted, gradients_of, part_of
 
 SHAPES = "x[*, h], w_up[h, f], w_down[f, h], b_up[f]?, b_down[h]?, w_gate[h, f]?, b_gate[f]? -> y[*, h]"
 PARAMETERS = ("w_up", "w_down", "b_up", "b_down", "w_gate", "b_gate")
@@ -48,6 +49,7 @@ class Saved(NamedTuple):
     gate: linear.Saved | None  # the same x
     activated: Any  # ReLU: a[*, f]; GELU: u[*, f]; with a gate u[*, f] and g[*, f]
     down: linear.Saved  # a[*, f]
+    wanted: tuple[str, ...]
 
 
 def forward(
@@ -60,6 +62,7 @@ def forward(
     b_gate: Array | None = None,
     *,
     activation: str = "gelu",
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """``y[*, h]`` of ``x[*, h]``, by way of rows of width f.
 
@@ -78,34 +81,55 @@ def forward(
         b_gate=b_gate,
     )
     _check_activation(activation, w_gate, b_gate)
+    wanted = check_wanted(
+        SHAPES, wanted, b_up=b_up, b_down=b_down, w_gate=w_gate, b_gate=b_gate
+    )
+    of_up, of_gate, of_both, of_down = _parts(wanted)
 
-    u, up = linear.forward(x, w_up, b_up)
+    u, up = linear.forward(x, w_up, b_up, wanted=of_up)
     if activation == "swiglu":
-        g, gate = linear.forward(x, w_gate, b_gate)
-        a, activated = swiglu.forward(g, u)
+        g, gate = linear.forward(x, w_gate, b_gate, wanted=of_gate)
+        a, activated = swiglu.forward(g, u, wanted=of_both)
     else:
         function, options = FUNCTIONS[activation]
         gate = None
         a, activated = function.forward(u, **options)
-    y, down = linear.forward(a, w_down, b_down)
-    return y, Saved(activation, up, gate, activated, down)
+    y, down = linear.forward(a, w_down, b_down, wanted=of_down)
+    needed = activated if of_both else None
+    return y, Saved(activation, up, gate, needed, down, wanted)
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array | None, ...]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, ...]:
     """``dx[*, h]`` and the gradients of weights and biases, in forward's order, None for what was not given;
     from ``dy[*, h]``."""
-    activation, up, gate, activated, down = check_saved(saved, Saved)
-    da, dw_down, db_down = linear.backward(dy, down)
+    activation, up, gate, activated, down, _ = check_saved(saved, Saved)
+    wanted = check_narrowed(wanted, saved)
+    of_up, of_gate, of_both, of_down = _parts(wanted)
+
+    da, dw_down, db_down = linear.backward(dy, down, wanted=of_down)
     if gate is None:
-        du = FUNCTIONS[activation][0].backward(da, activated)
-        dx, dw_up, db_up = linear.backward(du, up)
+        du = FUNCTIONS[activation][0].backward(da, activated) if of_up else None
+        dx, dw_up, db_up = gradients_of(linear, du, up, of_up)
         return dx, dw_up, dw_down, db_up, db_down, None, None
 
     # In the forward pass x met two matrices; so now the gradients that come back through both are added.
-    dg, du = swiglu.backward(da, activated)
-    dx_up, dw_up, db_up = linear.backward(du, up)
-    dx_gate, dw_gate, db_gate = linear.backward(dg, gate)
-    return dx_up + dx_gate, dw_up, dw_down, db_up, db_down, dw_gate, db_gate
+    dg, du = gradients_of(swiglu, da, activated, of_both)
+    dx, dw_up, db_up = gradients_of(linear, du, up, of_up)
+    dx_gate, dw_gate, db_gate = gradients_of(linear, dg, gate, of_gate)
+    dx = dx + dx_gate if "x" in wanted else None
+    return dx, dw_up, dw_down, db_up, db_down, dw_gate, db_gate
+
+
+def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The wanted gradients of the first projection, the gate's, SwiGLU, and the last."""
+    return [
+        part_of(wanted, x="x", w="w_up", b="b_up"),
+        part_of(wanted, x="x", w="w_gate", b="b_gate"),
+        part_of(wanted, g="x w_gate b_gate", u="x w_up b_up"),
+        part_of(wanted, x="x w_up b_up w_gate b_gate", w="w_down", b="b_down"),
+    ]
 
 
 def forward_flops(
@@ -128,18 +152,34 @@ def forward_flops(
 
 
 def backward_flops(
-    m, h, f, has_b_up=True, has_b_down=True, has_b_gate=True, activation="gelu"
+    m,
+    h,
+    f,
+    has_b_up=True,
+    has_b_down=True,
+    has_b_gate=True,
+    activation="gelu",
+    wanted=None,
 ):
     """The same parts' backwards; with a gate also the m·h sums where the two gradients of x meet."""
-    up, down = (
-        linear.backward_flops(m, h, f, has_b_up),
-        linear.backward_flops(m, f, h, has_b_down),
+    gated = activation == "swiglu"
+    wanted = check_wanted(
+        SHAPES,
+        wanted,
+        b_up=has_b_up,
+        b_down=has_b_down,
+        w_gate=gated,
+        b_gate=gated and has_b_gate,
     )
-    if activation == "swiglu":
-        gate = linear.backward_flops(m, h, f, has_b_gate) + m * h
-        return up + down + gate + swiglu.backward_flops(m * f)
+    of_up, of_gate, of_both, of_down = _parts(wanted)
+    up = linear.backward_flops(m, h, f, has_b_up, of_up)
+    down = linear.backward_flops(m, f, h, has_b_down, of_down)
+    if gated:
+        gate = linear.backward_flops(m, h, f, has_b_gate, of_gate)
+        sums = m * h if "x" in wanted else 0
+        return up + down + gate + sums + swiglu.backward_flops(m * f, wanted=of_both)
     function, options = FUNCTIONS[activation]
-    return up + down + function.backward_flops(m * f, **options)
+    return up + down + (function.backward_flops(m * f, **options) if of_up else 0)
 
 
 def _check_activation(

@@ -30,11 +30,13 @@ from backpass.arrays import (
     size,
     transpose,
     widened,
+    zeros,
 )
 from backpass.ops._heads import heads_by_group, heads_in_order, inverse_root
 from backpass.ops._tiling import exp_over, plus, plus_product, with_rows
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.values import check_causal, check_head_order, check_scale, check_tile
+from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
 
@@ -112,14 +114,15 @@ def _cut(first: int, stop: int, tile: int) -> Iterator[slice]:
 class Saved(NamedTuple):
     """The inputs, the output, and for each query the logarithm of what its weights were divided by: nothing s_q × s_k."""
 
-    q: Array  # [*, n_h, s_q, d]
-    k: Array  # [*, n_kv, s_k, d]
-    v: Array  # [*, n_kv, s_k, d_v]
-    y: Array  # [*, n_h, s_q, d_v]
-    lse: Array  # [*, n_h, s_q]
+    q: Array | Outline  # [*, n_h, s_q, d]
+    k: Array | Outline  # [*, n_kv, s_k, d]
+    v: Array | Outline  # [*, n_kv, s_k, d_v]
+    y: Array | Outline  # [*, n_h, s_q, d_v]
+    lse: Array | Outline  # [*, n_h, s_q]
     scale: float
     head_order: str
     tiling: Tiling
+    wanted: tuple[str, ...]
 
 
 def forward(
@@ -132,6 +135,7 @@ def forward(
     scale: float | None = None,
     head_order: str = "consecutive",
     tile: int | None = None,
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """``y[*, n_h, s_q, d_v]`` of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k, d]`` and values
     ``v[*, n_kv, s_k, d_v]``. There is no bias, which ``attention`` has.
@@ -147,6 +151,7 @@ def forward(
     check_scale(scale)
     check_head_order(head_order)
     check_tile(tile)
+    wanted = check_wanted(SHAPES, wanted)
     *leading, n_h, s_q, d = q.shape
     n_kv, s_k, d_v = v.shape[-3:]
     tiling = tiling_of(s_q, s_k, size(leading) * n_h, causal, causal_variant, tile)
@@ -154,7 +159,7 @@ def forward(
 
     queries, keys, values = _by_group(q, n_kv, head_order), _merged(k), _merged(v)
     *by_head, _ = queries.shape  # [B, g, s_q]
-    y = xp.zeros((*by_head, d_v), dtype=queries.dtype, device=q.device)
+    y = zeros((*by_head, d_v), like=queries)
     lse = xp.full((*by_head, 1), -math.inf, dtype=queries.dtype, device=q.device)
     for rows in tiling.rows():
         part = queries[:, :, rows, :] * scale
@@ -163,8 +168,18 @@ def forward(
         lse = with_rows(lse, xp.reshape(lse_part, (*part.shape[:-1], 1)), rows.start)
 
     y = as_type_of(_in_order(y, k, head_order), q)
+    lse = _in_order(lse, k, head_order)[..., 0]
+    scores = "q" in wanted or "k" in wanted
     return y, Saved(
-        q, k, v, y, _in_order(lse, k, head_order)[..., 0], scale, head_order, tiling
+        kept(q, wanted),
+        kept(k, wanted),
+        kept(v, scores),
+        kept(y, scores),
+        kept(lse, wanted),
+        scale,
+        head_order,
+        tiling,
+        wanted,
     )
 
 
@@ -197,57 +212,69 @@ def _attended(
     return y / total, top + xp.log(total)
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, ...]:
     """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]`` and ``dv[*, n_kv, s_k, d_v]`` from ``dy[*, n_h, s_q, d_v]``."""
-    q, k, v, y, lse, scale, head_order, tiling = check_saved(saved, Saved)
+    q, k, v, y, lse, scale, head_order, tiling, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
+    wanted = check_narrowed(wanted, saved)
+    if not wanted:
+        return None, None, None
+    of_scores = "q" in wanted or "k" in wanted
 
-    keys, values = _merged(k), _merged(v)  # [B, s_k, d], [B, s_k, d_v]
-    keys_t, values_t = transpose(keys), transpose(values)
+    n_kv, keys = k.shape[-3], _merged(k)  # [B, s_k, d]
+    keys_t = transpose(keys)
     by_query = [
-        _by_group(x, k.shape[-3], head_order) for x in (q, dy, y, lse[..., None])
+        _by_group(x, n_kv, head_order) for x in (q, dy, lse[..., None])
     ]  # [B, g, s_q, …]
-    dq, dk, dv = (xp.zeros_like(x) for x in (by_query[0], keys, values))
+    dq = xp.zeros_like(by_query[0]) if "q" in wanted else None
+    dk = xp.zeros_like(keys) if "k" in wanted else None
+    values_shape = (*keys.shape[:-1], v.shape[-1])
+    dv = zeros(values_shape, like=keys) if "v" in wanted else None
+    if of_scores:
+        values_t, outputs = transpose(_merged(v)), _by_group(y, n_kv, head_order)
     for rows in tiling.rows():
-        q_part, dy_part, y_part, lse_part = (
-            _as_rows(x[:, :, rows, :]) for x in by_query
-        )
-        q_part = q_part * scale
-        # What softmax's backward subtracts, a row's average of the weights' gradients: no weight is needed for it.
-        delta = xp.sum(dy_part * y_part, axis=-1, keepdims=True)
-        dq_part = None
+        q_part, dy_part, lse_part = (_as_rows(x[:, :, rows, :]) for x in by_query)
+        q_part, dq_part = q_part * scale, None
+        if of_scores:
+            # What softmax's backward subtracts, a row's average of the weights' gradients: no weight is needed for it.
+            y_part = _as_rows(outputs[:, :, rows, :])
+            delta = xp.sum(dy_part * y_part, axis=-1, keepdims=True)
         for columns in tiling.columns(rows):
             p = tiling.hide(q_part @ keys_t[:, :, columns], rows, columns)
-            a, dp = _softmax_again(
-                p, bounded_below(lse_part), dy_part @ values_t[:, :, columns], delta
-            )
-            dq_part = plus_product(dq_part, dp, keys[:, columns, :])
-            dk_part = plus_product(dk[:, columns, :], xp.matrix_transpose(dp), q_part)
-            dv_part = plus_product(dv[:, columns, :], xp.matrix_transpose(a), dy_part)
-            dk, dv = (
-                with_rows(dk, dk_part, columns.start),
-                with_rows(dv, dv_part, columns.start),
-            )
-        dq_part *= scale
-        dq = with_rows(dq, xp.reshape(dq_part, dq[:, :, rows, :].shape), rows.start)
+            a = _softmax_again(p, bounded_below(lse_part))
+            if "v" in wanted:
+                part = plus_product(dv[:, columns, :], transpose(a), dy_part)
+                dv = with_rows(dv, part, columns.start)
+            if of_scores:
+                dp = _through_softmax(a, dy_part @ values_t[:, :, columns], delta)
+            if "q" in wanted:
+                dq_part = plus_product(dq_part, dp, keys[:, columns, :])
+            if "k" in wanted:
+                part = plus_product(dk[:, columns, :], transpose(dp), q_part)
+                dk = with_rows(dk, part, columns.start)
+        if "q" in wanted:
+            dq_part *= scale
+            dq = with_rows(dq, xp.reshape(dq_part, dq[:, :, rows, :].shape), rows.start)
 
-    dq = as_type_of(_in_order(dq, k, head_order), q)
-    return (
-        dq,
-        as_type_of(xp.reshape(dk, k.shape), k),
-        as_type_of(xp.reshape(dv, v.shape), v),
-    )
+    dq = None if dq is None else as_type_of(_in_order(dq, k, head_order), q)
+    dk = None if dk is None else as_type_of(xp.reshape(dk, k.shape), k)
+    dv = None if dv is None else as_type_of(xp.reshape(dv, v.shape), v)
+    return dq, dk, dv
 
 
-def _softmax_again(
-    p: Array, lse: Array, da: Array, delta: Array
-) -> tuple[Array, Array]:
-    """The weights of a tile's scores, and the scores' gradient from that of the weights, in the storage of both."""
+def _softmax_again(p: Array, lse: Array) -> Array:
+    """The weights of a tile's scores, in their storage."""
     p -= lse
-    a = exp_over(p)
+    return exp_over(p)
+
+
+def _through_softmax(a: Array, da: Array, delta: Array) -> Array:
+    """The gradient of a tile's scores from that of the weights, in its storage."""
     da -= delta
     da *= a
-    return a, da
+    return da
 
 
 def _by_group(x: Array, n_kv: int, head_order: str) -> Array:
@@ -301,7 +328,17 @@ def forward_flops(
 
 
 def backward_flops(
-    m, g, n_kv, s_q, s_k, d, d_v, causal=False, causal_variant="upper_left", tile=None
+    m,
+    g,
+    n_kv,
+    s_q,
+    s_k,
+    d,
+    d_v,
+    causal=False,
+    causal_variant="upper_left",
+    tile=None,
+    wanted=None,
 ):
     """Of a query: Δ and two scalings, then for each key five products, of which one is the score's, once more. In
     symbols without ``causal`` only."""
@@ -309,7 +346,14 @@ def backward_flops(
     queries, scores, _ = tiling_of(
         s_q, s_k, heads, causal, causal_variant, tile
     ).counts()
-    return heads * (queries * (d + 2 * d_v - 1) + 2 * scores * (3 * d + 2 * d_v + 1))
+    costs = {
+        "q k v": queries * d + scores * (2 * d + 1),
+        "q k": queries * (2 * d_v - 1) + scores * (2 * d_v + 1),
+        "q": 2 * scores * d,
+        "k": 2 * scores * d,
+        "v": 2 * scores * d_v,
+    }
+    return heads * sum_wanted(wanted, costs)
 
 
 # Facts for checks, pages and functional: see backpass.ops.

@@ -19,8 +19,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array, as_matrix, as_type_of, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.values import check_eps
+from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "x[*, n>0], w[n]?, b[n]? -> y[*, n]"
 PARAMETERS = ("w", "b")
@@ -29,14 +30,19 @@ PARAMETERS = ("w", "b")
 class Saved(NamedTuple):
     """The normalised rows rather than x, mean and rstd: a number a row fewer, and nothing to rebuild."""
 
-    x_hat: Array  # [*, n]; without w and b it is y itself
-    rstd: Array  # [*, 1], 1/√(σ² + ε), in float32 for rows of 16 bits
-    w: Array | None  # [n], a parameter
-    has_b: bool
+    x_hat: Array | Outline  # [*, n]; without w and b it is y itself
+    rstd: Array | Outline  # [*, 1], 1/√(σ² + ε), in float32 for rows of 16 bits
+    w: Array | Outline | None  # [n], a parameter
+    wanted: tuple[str, ...]
 
 
 def forward(
-    x: Array, w: Array | None = None, b: Array | None = None, *, eps: float = 1e-5
+    x: Array,
+    w: Array | None = None,
+    b: Array | None = None,
+    *,
+    eps: float = 1e-5,
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """``y[*, n]``, each row of ``x[*, n]`` normalised, times ``w[n]`` and plus ``b[n]`` where they are given.
 
@@ -45,6 +51,7 @@ def forward(
     """
     xp = check_inputs(SHAPES, x=x, w=w, b=b)
     check_eps(eps)
+    wanted = check_wanted(SHAPES, wanted, w=w, b=b)
     n = x.shape[-1]
     wide = widened(x)
 
@@ -57,26 +64,38 @@ def forward(
 
     y = x_hat if w is None else x_hat * w
     y = y if b is None else y + b
-    return as_type_of(y, x), Saved(as_type_of(x_hat, x), rstd, w, b is not None)
+    return as_type_of(y, x), Saved(
+        kept(as_type_of(x_hat, x), "x" in wanted or "w" in wanted),
+        kept(rstd, "x" in wanted),
+        kept(w, "x" in wanted),
+        wanted,
+    )
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array | None, Array | None]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, ...]:
     """``dx[*, n]``, ``dw[n]`` and ``db[n]`` (None for what was not given) from ``dy[*, n]``."""
-    x_hat, rstd, w, has_b = check_saved(saved, Saved)
+    x_hat, rstd, w, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, x_hat.shape, like=x_hat)
+    wanted = check_narrowed(wanted, saved)
     n = x_hat.shape[-1]
     dy = widened(dy)
 
     # In the forward pass the row lost its mean and its length; so now its gradient loses its part along
     # the ones and its part along x_hat. Both have length √n, whence the division by n.
-    dx_hat = dy if w is None else dy * w
-    along_ones = xp.sum(dx_hat, axis=-1, keepdims=True) / n  # [*, 1]
-    along_x_hat = xp.sum(dx_hat * x_hat, axis=-1, keepdims=True) / n  # [*, 1]
-    dx = as_type_of(rstd * (dx_hat - along_ones - x_hat * along_x_hat), x_hat)
+    dx = dw = db = None
+    if "x" in wanted:
+        dx_hat = dy if w is None else dy * w
+        along_ones = xp.sum(dx_hat, axis=-1, keepdims=True) / n  # [*, 1]
+        along_x_hat = xp.sum(dx_hat * x_hat, axis=-1, keepdims=True) / n  # [*, 1]
+        dx = as_type_of(rstd * (dx_hat - along_ones - x_hat * along_x_hat), x_hat)
 
     # Every row met the same w and b: their gradients sum over rows.
-    dw = None if w is None else as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), x_hat)
-    db = as_type_of(xp.sum(as_matrix(dy), axis=0), x_hat) if has_b else None
+    if "w" in wanted:
+        dw = as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), x_hat)
+    if "b" in wanted:
+        db = as_type_of(xp.sum(as_matrix(dy), axis=0), x_hat)
     return dx, dw, db
 
 
@@ -85,13 +104,12 @@ def forward_flops(m, n, has_w=True, has_b=True):
     return m * (5 * n + 3) + (m * n if has_w else 0) + (m * n if has_b else 0)
 
 
-def backward_flops(m, n, has_w=True, has_b=True):
+def backward_flops(m, n, has_w=True, has_b=True, wanted=None):
     """7n a row for dx; with w a product for x_hat's gradient, another for dw, and its sum over rows; b's sum."""
-    return (
-        7 * m * n
-        + (2 * m * n + n * (m - 1) if has_w else 0)
-        + (n * (m - 1) if has_b else 0)
-    )
+    dx = 7 * m * n + (m * n if has_w else 0)
+    dw = m * n + n * (m - 1) if has_w else 0
+    db = n * (m - 1) if has_b else 0
+    return sum_wanted(wanted, {"x": dx, "w": dw, "b": db})
 
 
 # Facts for checks, pages and functional: see backpass.ops.

@@ -12,43 +12,50 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array, as_matrix, as_type_of, transpose, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "x[*, n], w[n, p], b[p]? -> y[*, p]"
 PARAMETERS = ("w", "b")
 
 
 class Saved(NamedTuple):
-    """Both factors: each is needed for the gradient of the other."""
+    """Both factors: each is needed for the gradient of the other, where that is wanted."""
 
-    x: Array  # [*, n]
-    w: Array  # [n, p], a parameter
-    has_b: bool
+    x: Array | Outline  # [*, n]
+    w: Array | Outline  # [n, p], a parameter
+    wanted: tuple[str, ...]
 
 
-def forward(x: Array, w: Array, b: Array | None = None) -> tuple[Array, Saved]:
+def forward(
+    x: Array, w: Array, b: Array | None = None, *, wanted: Wanted = None
+) -> tuple[Array, Saved]:
     """``y[*, p]``, each row of ``x[*, n]`` times ``w[n, p]``, plus ``b[p]``.
 
     Raises TypeError for what is no floating-point array or of another library, device or
     dtype than ``x``, ValueError for shapes that do not fit.
     """
     check_inputs(SHAPES, x=x, w=w, b=b)
+    wanted = check_wanted(SHAPES, wanted, b=b)
     y = x @ w
     if b is not None:
         y = y + b
-    return y, Saved(x, w, b is not None)
+    return y, Saved(kept(x, "w" in wanted), kept(w, "x" in wanted), wanted)
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array | None]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, ...]:
     """``dx[*, n]``, ``dw[n, p]`` and ``db[p]`` (None without a bias) from ``dy[*, p]``."""
-    x, w, has_b = check_saved(saved, Saved)
+    x, w, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*x.shape[:-1], w.shape[1]), like=x)
+    wanted = check_narrowed(wanted, saved)
 
-    dx = dy @ transpose(w)
+    dx = dy @ transpose(w) if "x" in wanted else None
     # In the forward pass every row met the same w and b, so now their gradients sum over rows.
-    rows, drows = as_matrix(x), as_matrix(dy)  # [m, n], [m, p]
-    dw = transpose(rows) @ drows
-    db = as_type_of(xp.sum(widened(drows), axis=0), dy) if has_b else None
+    drows = as_matrix(dy)  # [m, p]
+    dw = transpose(as_matrix(x)) @ drows if "w" in wanted else None
+    db = as_type_of(xp.sum(widened(drows), axis=0), dy) if "b" in wanted else None
     return dx, dw, db
 
 
@@ -57,9 +64,11 @@ def forward_flops(m, n, p, has_b=True):
     return m * p * (2 * n - 1) + (m * p if has_b else 0)
 
 
-def backward_flops(m, n, p, has_b=True):
+def backward_flops(m, n, p, has_b=True, wanted=None):
     """dx: m·n dot products of p terms; dw: n·p of m terms; db: p sums of m terms."""
-    return m * n * (2 * p - 1) + n * p * (2 * m - 1) + (p * (m - 1) if has_b else 0)
+    dx, dw = m * n * (2 * p - 1), n * p * (2 * m - 1)
+    db = p * (m - 1) if has_b else 0
+    return sum_wanted(wanted, {"x": dx, "w": dw, "b": db})
 
 
 # Facts for checks, pages and functional: see backpass.ops.

@@ -27,8 +27,9 @@ from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, namespace, transpose, widened
 from backpass.ops._heads import causal_mask
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.values import check_sums
+from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "q[*, s>0, d>0], k[*, s, d], v[*, s, d_v] -> y[*, s, d_v]"
 POSITIVE = ("q", "k")
@@ -37,16 +38,25 @@ POSITIVE = ("q", "k")
 class Saved(NamedTuple):
     """The inputs, the output, and a number a query. States are computed anew: for every chunk one would have to be kept."""
 
-    q: Array  # [*, s, d]
-    k: Array  # [*, s, d]
-    v: Array  # [*, s, d_v]
-    y: Array  # [*, s, d_v]
-    divisor: Array  # [*, s, 1], a query's sum of scores, ∞ where it is 0; float32 for 16 bits
+    q: Array | Outline  # [*, s, d]
+    k: Array | Outline  # [*, s, d]
+    v: Array | Outline  # [*, s, d_v]
+    y: Array | Outline  # [*, s, d_v]
+    divisor: (
+        Array | Outline
+    )  # [*, s, 1], a query's sum of scores, ∞ where it is 0; float32 for 16 bits
     chunk: int | None  # None where every query sees every key
+    wanted: tuple[str, ...]
 
 
 def forward(
-    q: Array, k: Array, v: Array, *, causal: bool = False, chunk: int = 64
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    chunk: int = 64,
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """``y[*, s, d_v]`` of queries ``q[*, s, d]``, keys ``k[*, s, d]`` and values ``v[*, s, d_v]``.
 
@@ -57,6 +67,7 @@ def forward(
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v)
     _check_chunk(chunk)
+    wanted = check_wanted(SHAPES, wanted)
     chunk = chunk if causal else None
 
     sums = _sums(widened(q), widened(k), _with_ones(widened(v)), chunk)
@@ -66,24 +77,46 @@ def forward(
     # Whatever is divided by ∞ is 0, and so is its gradient.
     divisor = xp.where(total == 0, math.inf, total)  # [*, s, 1]
     y = as_type_of(weighted / divisor, v)
-    return y, Saved(q, k, v, y, divisor, chunk)
+    scores = "q" in wanted or "k" in wanted
+    return y, Saved(
+        kept(q, "k" in wanted or "v" in wanted),
+        kept(k, "q" in wanted or "v" in wanted),
+        kept(v, scores),
+        kept(y, scores),
+        kept(divisor, wanted),
+        chunk,
+        wanted,
+    )
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, ...]:
     """``dq[*, s, d]``, ``dk[*, s, d]`` and ``dv[*, s, d_v]`` from ``dy[*, s, d_v]``."""
-    q, k, v, y, divisor, chunk = check_saved(saved, Saved)
+    q, k, v, y, divisor, chunk, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
-    q, k, v, dy = widened(q), widened(k), widened(v), widened(dy)
+    wanted = check_narrowed(wanted, saved)
+    if not wanted:
+        return None, None, None
+    dy = widened(dy)
     u = dy / divisor  # [*, s, d_v]
-    c = -xp.sum(dy * y, axis=-1, keepdims=True) / divisor  # [*, s, 1]
-    v, u_and_c = _with_ones(v), xp.concat([u, c], axis=-1)  # [*, s, d_v + 1]
+    if "q" in wanted or "k" in wanted:
+        c = -xp.sum(dy * y, axis=-1, keepdims=True) / divisor  # [*, s, 1]
+        u_and_c = xp.concat([u, c], axis=-1)  # [*, s, d_v + 1]
+        v = _with_ones(widened(v))
 
     # In the forward pass a query gathered from the keys up to its own; so now it gathers its gradient from them, and a key
     # from the queries that come after it: the same sums, of other arrays and for keys in reverse.
-    dq = _sums(u_and_c, v, k, chunk)
-    dk = _sums(v, u_and_c, q, chunk, reverse=True)
-    dv = _sums(k, q, u, chunk, reverse=True)
-    return as_type_of(dq, saved.q), as_type_of(dk, saved.k), as_type_of(dv, saved.v)
+    dq = dk = dv = None
+    if "q" in wanted:
+        dq = as_type_of(_sums(u_and_c, v, widened(k), chunk), saved.q)
+    if "k" in wanted:
+        dk = _sums(v, u_and_c, widened(q), chunk, reverse=True)
+        dk = as_type_of(dk, saved.k)
+    if "v" in wanted:
+        dv = _sums(widened(k), widened(q), u, chunk, reverse=True)
+        dv = as_type_of(dv, saved.v)
+    return dq, dk, dv
 
 
 def _sums(
@@ -139,10 +172,17 @@ def forward_flops(m, s, d, d_v, causal=False, chunk=64):
     return m * (_sums_flops(s, d, d_v + 1, causal, chunk) + s * d_v)
 
 
-def backward_flops(m, s, d, d_v, causal=False, chunk=64):
+def backward_flops(m, s, d, d_v, causal=False, chunk=64, wanted=None):
     """Three sums like forward's, for dq, dk and dv; before them 3 d_v a query: u, and y's share of the divisor."""
-    dq_and_dk = 2 * _sums_flops(s, d_v + 1, d, causal, chunk)
-    return m * (dq_and_dk + _sums_flops(s, d, d_v, causal, chunk) + 3 * s * d_v)
+    dq_or_dk = _sums_flops(s, d_v + 1, d, causal, chunk)
+    costs = {
+        "q k v": s * d_v,
+        "q k": 2 * s * d_v,
+        "q": dq_or_dk,
+        "k": dq_or_dk,
+        "v": _sums_flops(s, d, d_v, causal, chunk),
+    }
+    return m * sum_wanted(wanted, costs)
 
 
 def _sums_flops(s, r, n, causal, chunk):

@@ -23,8 +23,16 @@ from backpass.arrays import Array, as_matrix, as_type_of, namespace, transpose, 
 from backpass.ops import linear, log_softmax, nll
 from backpass.ops._tiling import plus, plus_product, with_rows
 from backpass.ops.cross_entropy import less_target
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
+from backpass.shapes import (
+    Kind,
+    Outline,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
 from backpass.values import check_bool, check_targets, chosen_chunk
+from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")
@@ -33,11 +41,12 @@ PARAMETERS = ("w", "b")
 class Saved(NamedTuple):
     """The gradients of the sum over tokens, and what divides them: no score, and none of the inputs."""
 
-    dx: Array  # [*, h]
-    dw: Array  # [h, V]
+    dx: Array | Outline  # [*, h]
+    dw: Array | None  # [h, V]
     db: Array | None  # [V]
     divisor: float | None
     like: Kind
+    wanted: tuple[str, ...]
 
 
 def forward(
@@ -50,6 +59,7 @@ def forward(
     reduction: str = "mean",
     chunk: int | None = None,
     wide: bool = False,
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """The loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets ``t[*]``.
 
@@ -62,18 +72,21 @@ def forward(
     """
     xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b)
     check_bool(wide=wide)
+    wanted = check_wanted(SHAPES, wanted, b=b)
     rows, targets = as_matrix(x), xp.reshape(t, (-1,))
     (m, h), V = rows.shape, w.shape[1]
     chunk = chosen_chunk(chunk, m, h, V)
     targets, divisor = check_targets(targets, V, ignore_index, reduction)
 
-    total, dx, dw, db = None, xp.zeros_like(rows), None, None
+    total, dw, db = None, None, None
+    dx = xp.zeros_like(rows) if "x" in wanted else None
     for start in range(0, max(m, 1), chunk):
         stop = min(start + chunk, m)
         loss, part, dw, db = _add_chunk(
-            rows[start:stop, ...], w, targets[start:stop], b, dw, db
+            rows[start:stop, ...], w, targets[start:stop], b, dw, db, wanted
         )
-        total, dx = plus(total, loss), with_rows(dx, part, start)
+        total = plus(total, loss)
+        dx = with_rows(dx, part, start) if "x" in wanted else None
 
     y = total if divisor is None else total / divisor
     y = y if wide else as_type_of(y, x)
@@ -81,54 +94,82 @@ def forward(
         divisor = (
             1  # the mean of no tokens is NaN; the gradients, 0, stay what they are
         )
-    return y, Saved(xp.reshape(dx, x.shape), dw, db, divisor, kind(y))
+    dx = kept(x, needed=False) if dx is None else xp.reshape(dx, x.shape)
+    return y, Saved(dx, dw, db, divisor, kind(y), wanted)
 
 
 def _add_chunk(
-    x: Array, w: Array, t: Array, b: Array | None, dw: Array | None, db: Array | None
-) -> tuple[Array, Array, Array, Array | None]:
+    x: Array,
+    w: Array,
+    t: Array,
+    b: Array | None,
+    dw: Array | None,
+    db: Array | None,
+    wanted: tuple[str, ...],
+) -> tuple[Array, Array | None, Array | None, Array | None]:
     """The loss of ``x[c, h]``, summed over its tokens, and dx; dw and db with what its tokens add to them. The arrays of
     the scores' size end with the call."""
-    p, _ = log_softmax.forward(widened(linear.forward(x, w, b)[0]))  # [c, V]
-    xp = namespace(p)
-    dz = xp.where((t < 0)[:, None], 0.0, less_target(p, t))  # [c, V]
-    dx = as_type_of(dz, x) @ transpose(w)
+    z = linear.forward(x, w, b)[0]  # [c, V]
+    p = log_softmax.forward(widened(z))[0]
+    xp, loss, dx = namespace(p), nll.reduced(p, t), None
+    if wanted:
+        dz = xp.where((t < 0)[:, None], 0.0, less_target(p, t))  # [c, V]
+    if "x" in wanted:
+        dx = as_type_of(dz, x) @ transpose(w)
 
     # Every token met the same w and b: their gradients sum over tokens, and so over chunks.
-    dw = plus_product(dw, transpose(widened(x)), dz)
-    db = None if b is None else plus(db, xp.sum(dz, axis=0))
-    return nll.reduced(p, t), dx, dw, db
+    if "w" in wanted:
+        dw = plus_product(dw, transpose(widened(x)), dz)
+    if "b" in wanted:
+        db = plus(db, xp.sum(dz, axis=0))
+    return loss, dx, dw, db
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array | None]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, ...]:
     """``dx[*, h]``, ``dw[h, V]`` and ``db[V]`` (None without a bias) from ``dy[]``."""
-    dx, dw, db, divisor, like = check_saved(saved, Saved)
+    dx, dw, db, divisor, like, _ = check_saved(saved, Saved)
     check_cotangent(dy, (), like=like)
+    wanted = check_narrowed(wanted, saved)
+    if not wanted:
+        return None, None, None
 
     # In the forward pass the loss was the tokens' sum over the divisor; so now the sum's gradients get dy over it.
     factor = widened(dy) if divisor is None else widened(dy) / divisor
     return (
-        as_type_of(widened(dx) * factor, dx),
-        as_type_of(dw * factor, dx),
-        None if db is None else as_type_of(db * factor, dx),
+        as_type_of(widened(dx) * factor, dx) if "x" in wanted else None,
+        as_type_of(dw * factor, dx) if "w" in wanted else None,
+        as_type_of(db * factor, dx) if "b" in wanted else None,
     )
 
 
-def forward_flops(m, h, V, has_b=True, reduction="mean"):
+def forward_flops(m, h, V, has_b=True, reduction="mean", wanted=None):
     """The head, the loss, the scores' gradient (exponentiate, subtract 1 at the target), and the head's backward: the
     sums over chunks are among those over tokens, so that no cost depends on the chunk."""
-    head = linear.forward_flops(m, h, V, has_b) + linear.backward_flops(m, h, V, has_b)
+    loss = log_softmax.forward_flops(m, V) + nll.forward_flops(m, reduction)
     return (
-        head
-        + log_softmax.forward_flops(m, V)
-        + nll.forward_flops(m, reduction)
-        + m * (V + 1)
+        linear.forward_flops(m, h, V, has_b)
+        + loss
+        + sum_wanted(wanted, {_any(has_b): m * (V + 1), "b": 0})
+        + linear.backward_flops(m, h, V, has_b, wanted)
     )
 
 
-def backward_flops(m, h, V, has_b=True, reduction="mean"):
+def backward_flops(m, h, V, has_b=True, reduction="mean", wanted=None):
     """The mean's division, and one product for each element of each gradient."""
-    return m * h + h * V + (V if has_b else 0) + (1 if reduction == "mean" else 0)
+    costs = {
+        _any(has_b): 1 if reduction == "mean" else 0,
+        "x": m * h,
+        "w": h * V,
+        "b": V if has_b else 0,
+    }
+    return sum_wanted(wanted, costs)
+
+
+def _any(has_b):
+    """The gradients that there are."""
+    return "x w b" if has_b else "x w"
 
 
 # Facts for checks, pages and functional: see backpass.ops.

@@ -13,19 +13,21 @@ from typing import NamedTuple
 import numpy as np
 
 from backpass.arrays import Array, sum_to_shape, transpose
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "a[*a, s, n], b[*b, n, p] -> y[*, s, p]"
 
 
 class Saved(NamedTuple):
-    """Both factors: each is needed for the gradient of the other."""
+    """Both factors: each is needed for the gradient of the other, where that is wanted."""
 
-    a: Array  # [*a, s, n]
-    b: Array  # [*b, n, p]
+    a: Array | Outline  # [*a, s, n]
+    b: Array | Outline  # [*b, n, p]
+    wanted: tuple[str, ...]
 
 
-def forward(a: Array, b: Array) -> tuple[Array, Saved]:
+def forward(a: Array, b: Array, *, wanted: Wanted = None) -> tuple[Array, Saved]:
     """``y[*, s, p]``, the matrix product of ``a[*a, s, n]`` and ``b[*b, n, p]``; ``*`` is what
     ``*a`` and ``*b`` broadcast to.
 
@@ -33,19 +35,23 @@ def forward(a: Array, b: Array) -> tuple[Array, Saved]:
     dtype, ValueError for shapes that do not fit.
     """
     check_inputs(SHAPES, a=a, b=b)
-    return a @ b, Saved(a, b)
+    wanted = check_wanted(SHAPES, wanted)
+    return a @ b, Saved(kept(a, "b" in wanted), kept(b, "a" in wanted), wanted)
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, Array | None]:
     """``da[*a, s, n]`` and ``db[*b, n, p]`` from ``dy[*, s, p]``."""
-    a, b = check_saved(saved, Saved)
+    a, b, _ = check_saved(saved, Saved)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     check_cotangent(dy, (*batch, a.shape[-2], b.shape[-1]), like=a)
+    wanted = check_narrowed(wanted, saved)
 
     # In the forward pass a factor may have been used for several matrices of the other; so now
     # its gradient is summed over them.
-    da = sum_to_shape(dy @ transpose(b), a.shape)
-    db = sum_to_shape(transpose(a) @ dy, b.shape)
+    da = sum_to_shape(dy @ transpose(b), a.shape) if "a" in wanted else None
+    db = sum_to_shape(transpose(a) @ dy, b.shape) if "b" in wanted else None
     return da, db
 
 
@@ -54,11 +60,11 @@ def forward_flops(m, s, n, p):
     return m * s * p * (2 * n - 1)
 
 
-def backward_flops(m, m_a, m_b, s, n, p):
+def backward_flops(m, m_a, m_b, s, n, p, wanted=None):
     """Two products for each one of the forward, and the sums that undo the broadcasting."""
     da = m * s * n * (2 * p - 1) + (m - m_a) * s * n
     db = m * n * p * (2 * s - 1) + (m - m_b) * n * p
-    return da + db
+    return sum_wanted(wanted, {"a": da, "b": db})
 
 
 # Facts for checks, pages and functional: see backpass.ops.

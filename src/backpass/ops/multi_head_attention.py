@@ -32,11 +32,19 @@ its gradient is 0 for every input, and is returned as 0, where a sum over the ke
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from backpass.arrays import Array, namespace
+from backpass.arrays import Array, namespace, zeros
 from backpass.ops import attention, linear
-from backpass.shapes import check_inputs, check_saved
+from backpass.shapes import Outline, check_inputs, check_saved
+from backpass.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    gradients_of,
+    kept,
+    part_of,
+)
 
 SHAPES = (
     "x[*, s>0, h], w_q[h, g*n_kv, d], w_k[h, n_kv>0, d], w_v[h, n_kv, d_v], w_o[g*n_kv, d_v, h], "
@@ -49,20 +57,17 @@ ZERO_GRADIENTS = ("b_k",)
 class Saved(NamedTuple):
     """Each row that was projected once, what attention saved, and the heads' outputs; the weights as they were given."""
 
-    x: Array  # [*, s, h]
-    memory: Array | None  # [*, t, h]
-    w_q: Array  # [h, n_h, d], a parameter, as are the next four
-    w_k: Array  # [h, n_kv, d]
-    w_v: Array  # [h, n_kv, d_v]
-    w_o: Array  # [n_h, d_v, h]
-    b_k: Array | None  # [n_kv, d]
+    x: Array | Outline  # [*, s, h]
+    memory: Array | Outline | None  # [*, t, h]
+    w_q: Array | Outline  # [h, n_h, d], a parameter, as are the next three
+    w_k: Array | Outline  # [h, n_kv, d]
+    w_v: Array | Outline  # [h, n_kv, d_v]
+    w_o: Array | Outline  # [n_h, d_v, h]
     attended: (
         attention.Saved
     )  # q[*, n_h, s, d], k[*, n_kv, t, d], v[*, n_kv, t, d_v] and the weights
-    o: Array  # [*, s, n_h·d_v], the heads' outputs side by side
-    has_b_q: bool
-    has_b_v: bool
-    has_b_o: bool
+    o: Array | Outline  # [*, s, n_h·d_v], the heads' outputs side by side
+    wanted: tuple[str, ...]
 
 
 def forward(
@@ -81,6 +86,7 @@ def forward(
     causal_variant: str = "upper_left",
     scale: float | None = None,
     head_order: str = "consecutive",
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """``y[*, s, h]`` of the rows ``x[*, s, h]``, each of which attends to the rows of ``memory[*, t, h]``, or without
     one to those of ``x``. The options are those of ``attention``.
@@ -101,6 +107,10 @@ def forward(
         b_o=b_o,
         memory=memory,
     )
+    wanted = check_wanted(
+        SHAPES, wanted, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o, memory=memory
+    )
+    of_q, of_k, of_v, of_attention, of_o = _parts(wanted, memory is None)
     rows = x if memory is None else memory
     q, k, v = _project(x, w_q, b_q), _project(rows, w_k, b_k), _project(rows, w_v, b_v)
     o, attended = attention.forward(
@@ -111,35 +121,65 @@ def forward(
         causal_variant=causal_variant,
         scale=scale,
         head_order=head_order,
+        wanted=of_attention,
     )
     o = merge_heads(o)
     heads, d_v, h = w_o.shape
     y, _ = linear.forward(o, xp.reshape(w_o, (heads * d_v, h)), b_o)
-    biases = b_q is not None, b_v is not None, b_o is not None
-    return y, Saved(x, memory, w_q, w_k, w_v, w_o, b_k, attended, o, *biases)
+    of_rows = "w_k" in wanted or "w_v" in wanted
+    return y, Saved(
+        kept(x, "w_q" in wanted or (memory is None and of_rows)),
+        kept(memory, of_rows),
+        kept(w_q, "x" in of_q),
+        kept(w_k, "x" in of_k),
+        kept(w_v, "x" in of_v),
+        kept(w_o, "x" in of_o),
+        attended,
+        kept(o, "w" in of_o),
+        wanted,
+    )
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array | None, ...]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, ...]:
     """``dx[*, s, h]``, the gradients of weights and biases, and ``dmemory[*, t, h]``, in forward's order, None for
     what was not given; from ``dy[*, s, h]``."""
-    saved = check_saved(saved, Saved)
-    xp, (heads, d_v, h) = namespace(saved.w_o), saved.w_o.shape
-    w_o = xp.reshape(saved.w_o, (heads * d_v, h))
-    do, dw_o, db_o = linear.backward(dy, linear.Saved(saved.o, w_o, saved.has_b_o))
-    dq, dk, dv, _ = attention.backward(split_heads(do, heads, d_v), saved.attended)
+    x, memory, w_q, w_k, w_v, w_o, attended, o, _ = check_saved(saved, Saved)
+    wanted = check_narrowed(wanted, saved)
+    of_q, of_k, of_v, of_attention, of_o = _parts(wanted, memory is None)
+    heads, d_v, h = w_o.shape
+    to_y = linear.Saved(o, _reshaped(w_o, (heads * d_v, h)), of_o)
+    do, dw_o, db_o = linear.backward(dy, to_y)
+    dw_o = _reshaped(dw_o, w_o.shape)
+    do = None if do is None else split_heads(do, heads, d_v)
+    dq, dk, dv, _ = gradients_of(attention, do, attended, of_attention)
 
-    rows = saved.x if saved.memory is None else saved.memory
-    dx, dw_q, db_q = _project_backward(dq, saved.x, saved.w_q, saved.has_b_q)
-    dx_k, dw_k, _ = _project_backward(dk, rows, saved.w_k)
-    dx_v, dw_v, db_v = _project_backward(dv, rows, saved.w_v, saved.has_b_v)
-    dw_o = xp.reshape(dw_o, (heads, d_v, h))
-    db_k = None if saved.b_k is None else xp.zeros_like(saved.b_k)
+    rows = x if memory is None else memory
+    dx, dw_q, db_q = _project_backward(dq, x, w_q, of_q)
+    dx_k, dw_k, _ = _project_backward(dk, rows, w_k, of_k)
+    dx_v, dw_v, db_v = _project_backward(dv, rows, w_v, of_v)
+    db_k = zeros(w_k.shape[1:], like=dy) if "b_k" in wanted else None
 
     # In the forward pass the keys and the values were made from the same rows; so now their gradients are added.
-    dmemory = dx_k + dx_v
-    if saved.memory is None:
-        dx, dmemory = dx + dmemory, None
-    return dx, dw_q, dw_k, dw_v, dw_o, db_q, db_k, db_v, db_o, dmemory
+    drows = dx_k + dx_v if "x" in of_k else None
+    if memory is not None:
+        return dx, dw_q, dw_k, dw_v, dw_o, db_q, db_k, db_v, db_o, drows
+    dx = dx + drows if "x" in wanted else None
+    return dx, dw_q, dw_k, dw_v, dw_o, db_q, db_k, db_v, db_o, None
+
+
+def _parts(wanted: tuple[str, ...], alone: bool) -> list[tuple[str, ...]]:
+    """The wanted gradients of the projections to q, k and v, of attention, and of the last
+    projection. Keys and values are made from ``x`` if it is ``alone``, else from memory."""
+    rows = "x" if alone else "memory"
+    return [
+        part_of(wanted, x="x", w="w_q", b="b_q"),
+        part_of(wanted, x=rows, w="w_k"),  # b_k has the gradient 0
+        part_of(wanted, x=rows, w="w_v", b="b_v"),
+        part_of(wanted, q="x w_q b_q", k=f"{rows} w_k", v=f"{rows} w_v b_v"),
+        part_of(wanted, x="x w_q b_q memory w_k w_v b_v", w="w_o", b="b_o"),
+    ]
 
 
 def split_heads(x: Array, heads: int, d: int) -> Array:
@@ -179,19 +219,21 @@ def _project(x: Array, w: Array, b: Array | None) -> Array:
 
 
 def _project_backward(
-    dy: Array, x: Array, w: Array, has_b: bool = False
-) -> tuple[Array, Array, Array | None]:
-    """``dx[*, s, h]``, ``dw[h, n, d]`` and, where asked for, ``db[n, d]`` from ``dy[*, n, s, d]``."""
-    xp = namespace(x)
+    dy: Array | None, x: Array, w: Array, wanted: tuple[str, ...]
+) -> tuple[Any, ...]:
+    """``dx[*, s, h]``, ``dw[h, n, d]`` and ``db[n, d]``, those that are wanted, from ``dy[*, n, s, d]``."""
     h, heads, d = w.shape
-    dx, dw, db = linear.backward(
-        merge_heads(dy), linear.Saved(x, xp.reshape(w, (h, heads * d)), has_b)
-    )
-    return (
-        dx,
-        xp.reshape(dw, (h, heads, d)),
-        None if db is None else xp.reshape(db, (heads, d)),
-    )
+    dy = None if dy is None else merge_heads(dy)
+    saved = linear.Saved(x, _reshaped(w, (h, heads * d)), wanted)
+    dx, dw, db = gradients_of(linear, dy, saved, wanted)
+    return dx, _reshaped(dw, w.shape), _reshaped(db, (heads, d))
+
+
+def _reshaped(x: Array | Outline | None, shape: tuple[int, ...]) -> Any:
+    """The array in another shape; its outline, where it was not saved; None as it is."""
+    if x is None or isinstance(x, Outline):
+        return x and x._replace(shape=shape)
+    return namespace(x).reshape(x, shape)
 
 
 def forward_flops(
@@ -237,22 +279,24 @@ def backward_flops(
     has_b_v=True,
     has_b_o=True,
     has_memory=True,
+    wanted=None,
 ):
     """The same parts' backwards, that of the keys without a bias; and the sums where gradients of the same rows meet."""
     t = t if has_memory else s
-    q = linear.backward_flops(m * s, h, g * n_kv * d, has_b_q)
-    k = linear.backward_flops(m * t, h, n_kv * d, has_b=False)
-    v = linear.backward_flops(m * t, h, n_kv * d_v, has_b_v)
-    o = linear.backward_flops(m * s, g * n_kv * d_v, h, has_b_o)
-    sums = m * t * h if has_memory else 2 * m * s * h
-    return (
-        q
-        + k
-        + v
-        + attention.backward_flops(m, g, n_kv, s, t, d, d_v, has_bias=False)
-        + o
-        + sums
+    given = {"b_q": has_b_q, "b_v": has_b_v, "b_o": has_b_o, "memory": has_memory}
+    wanted = check_wanted(SHAPES, wanted, **given)
+    of_q, of_k, of_v, of_attention, of_o = _parts(wanted, not has_memory)
+    q = linear.backward_flops(m * s, h, g * n_kv * d, has_b_q, of_q)
+    k = linear.backward_flops(m * t, h, n_kv * d, has_b=False, wanted=of_k)
+    v = linear.backward_flops(m * t, h, n_kv * d_v, has_b_v, of_v)
+    o = linear.backward_flops(m * s, g * n_kv * d_v, h, has_b_o, of_o)
+    attended = attention.backward_flops(
+        m, g, n_kv, s, t, d, d_v, has_bias=False, wanted=of_attention
     )
+    sums = 0
+    if ("memory" if has_memory else "x") in wanted:
+        sums = m * t * h if has_memory else 2 * m * s * h
+    return q + k + v + attended + o + sums
 
 
 # Facts for checks, pages and functional: see backpass.ops.

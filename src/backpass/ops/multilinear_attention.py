@@ -32,8 +32,9 @@ from typing import Any, NamedTuple
 from backpass.arrays import Array, as_type_of, namespace, transpose, widened
 from backpass.ops import matmul, simplex_norm, softmax, sphere_norm
 from backpass.ops._heads import causal_mask
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.values import check_causal, check_one_of
+from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "q[*, s_q, d>0], k[*, s_k>0, d], v[*, s_k, d_v] -> y[*, s_q, d_v]"
 POSITIVE = ("q", "k")  # for the simplex
@@ -49,15 +50,17 @@ NORMALIZATIONS = {
 class Saved(NamedTuple):
     """Queries, keys, values and weights, as with one factor; of more, each."""
 
-    q: Array  # [*, s_q, d]
-    k: Array  # [*, s_k, d]
-    v: Array  # [*, s_k, d_v]
+    q: Array | Outline  # [*, s_q, d]
+    k: Array | Outline  # [*, s_k, d]
+    v: Array | Outline  # [*, s_k, d_v]
     factors: tuple[
         Array, ...
     ]  # p of [*, s_q, s_k], in float32 for inputs of 16 bits; none where p is 1
-    weights: Any  # what the normalisation saved: a[*, s_q, s_k], and with simplex and sphere its divisor[*, s_q, 1]
+    a: Array | Outline  # [*, s_q, s_k], the weights
+    weights: Any  # what else the normalisation saved: with simplex and sphere its divisor[*, s_q, 1]
     normalization: str
     causal_variant: str | None
+    wanted: tuple[str, ...]
 
 
 def forward(
@@ -69,6 +72,7 @@ def forward(
     normalization: str = "softmax",
     causal: bool = False,
     causal_variant: str = "upper_left",
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """``y[*, s_q, d_v]`` of queries ``q[*, s_q, d]``, keys ``k[*, s_k, d]`` and values ``v[*, s_k, d_v]``.
 
@@ -81,6 +85,7 @@ def forward(
     _check_factors(p, q.shape[-1])
     check_one_of("normalization", normalization, ("softmax", "simplex", "sphere"))
     check_causal(causal, causal_variant)
+    wanted = check_wanted(SHAPES, wanted)
     normaliser, hidden = NORMALIZATIONS[normalization]
 
     queries, keys = widened(q), widened(k)
@@ -95,27 +100,49 @@ def forward(
     except ValueError as error:
         raise ValueError(f"q · k{str(error).removeprefix('x')}") from None
     y, _ = matmul.forward(a, widened(v))
-    weights = weights._replace(y=as_type_of(a, q))
+    scores = "q" in wanted or "k" in wanted
     return as_type_of(y, q), Saved(
-        q, k, v, factors if p > 1 else (), weights, normalization, variant
+        kept(q, "k" in wanted),
+        kept(k, "q" in wanted),
+        kept(v, scores),
+        factors if p > 1 and scores else (),
+        kept(as_type_of(a, q), wanted),
+        weights._replace(y=None) if scores else None,
+        normalization,
+        variant,
+        wanted,
     )
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array, Array]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, ...]:
     """``dq[*, s_q, d]``, ``dk[*, s_k, d]`` and ``dv[*, s_k, d_v]`` from ``dy[*, s_q, d_v]``."""
-    q, k, v, factors, weights, normalization, causal_variant = check_saved(saved, Saved)
+    q, k, v, factors, a, weights, normalization, variant, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*q.shape[:-1], v.shape[-1]), like=q)
-    q, k, v, dy, a = (widened(x) for x in (q, k, v, dy, weights.y))
-    da, dv = matmul.backward(dy, matmul.Saved(a, v))
-    dscores = NORMALIZATIONS[normalization][0].backward(da, weights._replace(y=a))
+    wanted = check_narrowed(wanted, saved)
+    dy = widened(dy)
 
-    # A hidden score was a constant. Softmax leaves its gradient 0 by itself; the others do not.
-    dscores = _with_hidden(dscores, 0, causal_variant)
-    dfactors = _gradients_of_factors(dscores, factors)
-    p = len(dfactors)
-    dq = xp.concat([dfactors[m] @ _part(k, m, p) for m in range(p)], axis=-1)
-    dk = xp.concat([transpose(dfactors[m]) @ _part(q, m, p) for m in range(p)], axis=-1)
-    return as_type_of(dq, saved.q), as_type_of(dk, saved.q), as_type_of(dv, saved.q)
+    dq = dk = dv = None
+    if "v" in wanted:
+        dv = as_type_of(transpose(widened(a)) @ dy, saved.q)
+    if "q" in wanted or "k" in wanted:
+        a, da = widened(a), dy @ transpose(widened(v))
+        dscores = NORMALIZATIONS[normalization][0].backward(da, weights._replace(y=a))
+
+        # A hidden score was a constant. Softmax leaves its gradient 0 by itself; the others do not.
+        dscores = _with_hidden(dscores, 0, variant)
+        dfactors = _gradients_of_factors(dscores, factors)
+        p = len(dfactors)
+    if "q" in wanted:
+        k = widened(k)
+        dq = xp.concat([dfactors[m] @ _part(k, m, p) for m in range(p)], axis=-1)
+        dq = as_type_of(dq, saved.q)
+    if "k" in wanted:
+        q = widened(q)
+        dk = [transpose(dfactors[m]) @ _part(q, m, p) for m in range(p)]
+        dk = as_type_of(xp.concat(dk, axis=-1), saved.q)
+    return dq, dk, dv
 
 
 def _with_hidden(scores: Array, value: float, variant: str | None) -> Array:
@@ -164,14 +191,20 @@ def forward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax"):
     return scores + weights + matmul.forward_flops(m, s_q, s_k, d_v)
 
 
-def backward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax"):
+def backward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax", wanted=None):
     """The four products, the normalisation, and for p > 1 factors 3p − 4 products an element: p − 2 for what stands
     before each, p − 1 for what stands after it, and p − 1 to join them."""
-    products = matmul.backward_flops(m, m, m, s_q, s_k, d_v) + matmul.backward_flops(
-        m, m, m, s_q, d, s_k
+    da, dv = (
+        matmul.backward_flops(m, m, m, s_q, s_k, d_v, wanted=(factor,))
+        for factor in "ab"
+    )
+    dq, dk = (
+        matmul.backward_flops(m, m, m, s_q, d, s_k, wanted=(factor,)) for factor in "ab"
     )
     weights = NORMALIZATIONS[normalization][0].backward_flops(m * s_q, s_k)
-    return products + weights + (m * s_q * s_k * (3 * p - 4) if p != 1 else 0)
+    factors = m * s_q * s_k * (3 * p - 4) if p != 1 else 0
+    costs = {"v": dv, "q k": da + weights + factors, "q": dq, "k": dk}
+    return sum_wanted(wanted, costs)
 
 
 # Facts for checks, pages and functional: see backpass.ops.

@@ -18,6 +18,7 @@ import numpy as np
 from backpass.arrays import Array, as_type_of, namespace, scatter_add, size, widened
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 from backpass.values import check_natural
+from backpass.wanted import Wanted, check_narrowed, check_wanted, sum_wanted
 
 SHAPES = "x[*, s, h], w[s+r, h] -> y[*, s, h]"
 PARAMETERS = ("w",)
@@ -30,9 +31,12 @@ class Saved(NamedTuple):
     rows: int  # of w
     offset: int
     kind: Kind
+    wanted: tuple[str, ...]
 
 
-def forward(x: Array, w: Array, *, offset: int = 0) -> tuple[Array, Saved]:
+def forward(
+    x: Array, w: Array, *, offset: int = 0, wanted: Wanted = None
+) -> tuple[Array, Saved]:
     """``y[*, s, h]``, the sum of ``x[*, s, h]`` and the ``s`` rows of ``w`` from ``offset`` on.
 
     Raises TypeError for what is no floating-point array or of differing library, device or dtype, and for an
@@ -40,28 +44,34 @@ def forward(x: Array, w: Array, *, offset: int = 0) -> tuple[Array, Saved]:
     """
     check_inputs(SHAPES, x=x, w=w)
     check_natural(offset=offset)
+    wanted = check_wanted(SHAPES, wanted)
     s, rows = x.shape[-2], w.shape[0]
     if offset + s > rows:
         raise ValueError(
             f"offset: expected at most {rows - s}, for {s} positions in {rows} rows; got {offset}"
         )
     return x + w[offset : offset + s, :], Saved(
-        tuple(x.shape), rows, int(offset), kind(x)
+        tuple(x.shape), rows, int(offset), kind(x), wanted
     )
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, Array | None]:
     """``dx[*, s, h]``, which is ``dy[*, s, h]`` itself, and ``dw``."""
-    shape, rows, offset, like = check_saved(saved, Saved)
+    shape, rows, offset, like, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, shape, like)
+    wanted = check_narrowed(wanted, saved)
     *leading, s, h = shape
 
     # In the forward pass every sequence met the same rows; so now their gradients sum over sequences.
-    sequences = xp.reshape(dy, (size(leading), s, h))
-    used = xp.sum(widened(sequences), axis=0)  # [s, h]
-    positions = xp.arange(offset, offset + s, device=dy.device)
-    dw = scatter_add(used, positions, rows)
-    return dy, as_type_of(dw, dy)
+    dx, dw = dy if "x" in wanted else None, None
+    if "w" in wanted:
+        sequences = xp.reshape(dy, (size(leading), s, h))
+        used = xp.sum(widened(sequences), axis=0)  # [s, h]
+        positions = xp.arange(offset, offset + s, device=dy.device)
+        dw = as_type_of(scatter_add(used, positions, rows), dy)
+    return dx, dw
 
 
 def forward_flops(m, s, h):
@@ -69,9 +79,9 @@ def forward_flops(m, s, h):
     return m * s * h
 
 
-def backward_flops(m, s, h):
+def backward_flops(m, s, h, wanted=None):
     """A sum of m terms for each element of the rows that were read."""
-    return (m - 1) * s * h
+    return sum_wanted(wanted, {"x": 0, "w": (m - 1) * s * h})
 
 
 def sinusoidal(

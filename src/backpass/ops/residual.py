@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from backpass.arrays import Array
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
+from backpass.wanted import Wanted, check_narrowed, check_wanted, sum_wanted
 
 SHAPES = "x[*], f[*] -> y[*]"
 
@@ -21,22 +22,28 @@ class Saved(NamedTuple):
 
     shape: tuple[int, ...]
     kind: Kind
+    wanted: tuple[str, ...]
 
 
-def forward(x: Array, f: Array) -> tuple[Array, Saved]:
+def forward(x: Array, f: Array, *, wanted: Wanted = None) -> tuple[Array, Saved]:
     """``y[*]``, the sum of ``x[*]`` and ``f[*]``.
 
     Raises TypeError for what is no floating-point array or of differing library, device or
     dtype, ValueError when the shapes differ (nothing is broadcast).
     """
     check_inputs(SHAPES, x=x, f=f)
-    return x + f, Saved(tuple(x.shape), kind(x))
+    wanted = check_wanted(SHAPES, wanted)
+    return x + f, Saved(tuple(x.shape), kind(x), wanted)
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, Array | None]:
     """``dx[*]`` and ``df[*]`` from ``dy[*]``: the very same array, twice."""
-    check_cotangent(dy, *check_saved(saved, Saved))
-    return dy, dy
+    shape, like, _ = check_saved(saved, Saved)
+    check_cotangent(dy, shape, like)
+    wanted = check_narrowed(wanted, saved)
+    return dy if "x" in wanted else None, dy if "f" in wanted else None
 
 
 def forward_flops(m):
@@ -44,9 +51,9 @@ def forward_flops(m):
     return m
 
 
-def backward_flops(m):
+def backward_flops(m, wanted=None):
     """Copying is free."""
-    return 0
+    return sum_wanted(wanted, {"x f": 0})
 
 
 # Facts for checks, pages and functional: see backpass.ops.

@@ -16,8 +16,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array, as_matrix, as_type_of, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.values import check_eps
+from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
 PARAMETERS = ("w",)
@@ -26,13 +27,20 @@ PARAMETERS = ("w",)
 class Saved(NamedTuple):
     """The normalised rows rather than x: as many numbers, and dw needs nothing rebuilt."""
 
-    x_hat: Array  # [*, n]; without w it is y itself
-    rstd: Array  # [*, 1], the inverse of the root, in float32 for rows of 16 bits
-    w: Array | None  # [n], a parameter
+    x_hat: Array | Outline  # [*, n]; without w it is y itself
+    rstd: (
+        Array | Outline
+    )  # [*, 1], the inverse of the root, in float32 for rows of 16 bits
+    w: Array | Outline | None  # [n], a parameter
+    wanted: tuple[str, ...]
 
 
 def forward(
-    x: Array, w: Array | None = None, *, eps: float | None = None
+    x: Array,
+    w: Array | None = None,
+    *,
+    eps: float | None = None,
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """``y[*, n]``, each row of ``x[*, n]`` over its root mean square, times ``w[n]`` where it is given.
 
@@ -44,30 +52,42 @@ def forward(
     if eps is None:
         eps = _default_eps(x)
     check_eps(eps)
+    wanted = check_wanted(SHAPES, wanted, w=w)
 
     wide = widened(x)
     mean_square = xp.sum(wide * wide, axis=-1, keepdims=True) / x.shape[-1]  # [*, 1]
     rstd = 1 / xp.sqrt(mean_square + eps)  # [*, 1]
     x_hat = wide * rstd  # [*, n]
     y = x_hat if w is None else x_hat * w
-    return as_type_of(y, x), Saved(as_type_of(x_hat, x), rstd, w)
+    return as_type_of(y, x), Saved(
+        kept(as_type_of(x_hat, x), wanted),
+        kept(rstd, "x" in wanted),
+        kept(w, "x" in wanted),
+        wanted,
+    )
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array | None]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, Array | None]:
     """``dx[*, n]`` and ``dw[n]`` (None without a weight) from ``dy[*, n]``."""
-    x_hat, rstd, w = check_saved(saved, Saved)
+    x_hat, rstd, w, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, x_hat.shape, like=x_hat)
+    wanted = check_narrowed(wanted, saved)
     n = x_hat.shape[-1]
     dy = widened(dy)
 
     # In the forward pass the row lost its length; so now its gradient loses its part along x_hat,
     # whose length is √n. The weight comes first: it is the gradient of x_hat that loses that part.
-    dx_hat = dy if w is None else dy * w
-    along_x_hat = xp.sum(dx_hat * x_hat, axis=-1, keepdims=True) / n  # [*, 1]
-    dx = as_type_of(rstd * (dx_hat - x_hat * along_x_hat), x_hat)
+    dx = dw = None
+    if "x" in wanted:
+        dx_hat = dy if w is None else dy * w
+        along_x_hat = xp.sum(dx_hat * x_hat, axis=-1, keepdims=True) / n  # [*, 1]
+        dx = as_type_of(rstd * (dx_hat - x_hat * along_x_hat), x_hat)
 
     # Every row met the same w: its gradient sums over rows.
-    dw = None if w is None else as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), x_hat)
+    if "w" in wanted:
+        dw = as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), x_hat)
     return dx, dw
 
 
@@ -76,9 +96,11 @@ def forward_flops(m, n, has_w=True):
     return m * (3 * n + 3) + (m * n if has_w else 0)
 
 
-def backward_flops(m, n, has_w=True):
+def backward_flops(m, n, has_w=True, wanted=None):
     """5n a row for dx; with w a product for x_hat's gradient, another for dw, and its sum over rows."""
-    return 5 * m * n + (2 * m * n + n * (m - 1) if has_w else 0)
+    dx = 5 * m * n + (m * n if has_w else 0)
+    dw = m * n + n * (m - 1) if has_w else 0
+    return sum_wanted(wanted, {"x": dx, "w": dw})
 
 
 def _default_eps(x: Array) -> float:

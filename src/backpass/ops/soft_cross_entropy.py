@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, is_array, namespace, size, widened
 from backpass.ops import log_softmax
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "x[*, V>0], q[*, V] -> y[]"
 
@@ -26,12 +27,15 @@ SHAPES = "x[*, V>0], q[*, V] -> y[]"
 class Saved(NamedTuple):
     """The log-probabilities, which are also the targets' gradient but for a factor, and the targets."""
 
-    p: Array  # [*, V]
-    q: Array  # [*, V]
+    p: Array | Outline  # [*, V]
+    q: Array | Outline  # [*, V]
     divisor: float | None
+    wanted: tuple[str, ...]
 
 
-def forward(x: Array, q: Array, *, reduction: str = "mean") -> tuple[Array, Saved]:
+def forward(
+    x: Array, q: Array, *, reduction: str = "mean", wanted: Wanted = None
+) -> tuple[Array, Saved]:
     """The loss ``y[]`` of the scores ``x[*, V]`` at the targets ``q[*, V]``, the mean over rows or the sum.
 
     Raises TypeError for what is no floating-point array or of another library, device or dtype than
@@ -45,25 +49,39 @@ def forward(x: Array, q: Array, *, reduction: str = "mean") -> tuple[Array, Save
     xp = check_inputs(SHAPES, x=x, q=q)
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction: expected 'mean' or 'sum'; got {reduction!r}")
+    wanted = check_wanted(SHAPES, wanted)
     divisor = (size(x.shape[:-1]) or math.nan) if reduction == "mean" else None
 
     p, _ = log_softmax.forward(widened(x))
     total = -xp.sum(widened(q) * p)
     y = total if divisor is None else total / divisor
-    return as_type_of(y, x), Saved(as_type_of(p, x), q, divisor)
+    return as_type_of(y, x), Saved(
+        kept(as_type_of(p, x), wanted), kept(q, "x" in wanted), divisor, wanted
+    )
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, Array | None]:
     """``dx[*, V]`` and ``dq[*, V]`` from ``dy[]``."""
-    p, q, divisor = check_saved(saved, Saved)
+    p, q, divisor, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, (), like=p)
-    p, q, dy = widened(p), widened(q), widened(dy)
+    wanted = check_narrowed(wanted, saved)
+    if not wanted:
+        return None, None
+    p, dy = widened(p), widened(dy)
     each = dy if divisor is None else dy / divisor
 
     # In the forward pass a target took its share of the row's log-sum, which every score raised by its weight;
     # so now a score gets its weight times all targets of the row, less its own.
-    dx = (xp.exp(p) * xp.sum(q, axis=-1, keepdims=True) - q) * each
-    return as_type_of(dx, saved.p), as_type_of(-p * each, saved.p)
+    dx = dq = None
+    if "x" in wanted:
+        q = widened(q)
+        dx = (xp.exp(p) * xp.sum(q, axis=-1, keepdims=True) - q) * each
+        dx = as_type_of(dx, saved.p)
+    if "q" in wanted:
+        dq = as_type_of(-p * each, saved.p)
+    return dx, dq
 
 
 def forward_flops(m, V, reduction="mean"):
@@ -76,9 +94,11 @@ def forward_flops(m, V, reduction="mean"):
     )
 
 
-def backward_flops(m, V, reduction="mean"):
+def backward_flops(m, V, reduction="mean", wanted=None):
     """For dx: exponentiate, sum the targets, multiply, subtract, multiply; for dq: multiply. Once the division."""
-    return m * (6 * V - 1) + (1 if reduction == "mean" else 0)
+    division = 1 if reduction == "mean" else 0
+    dx, dq = m * (5 * V - 1), m * V
+    return sum_wanted(wanted, {"x q": division, "x": dx, "q": dq})
 
 
 # Facts for checks, pages and functional: see backpass.ops.

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, bounded, bounded_below, sigmoid, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "g[*], u[*] -> y[*]"
 
@@ -22,12 +23,15 @@ SHAPES = "g[*], u[*] -> y[*]"
 class Saved(NamedTuple):
     """Both factors. SiLU(g) is 6 FLOPs from g, fewer than the bytes of a third array are worth."""
 
-    g: Array  # [*]
-    u: Array  # [*]
-    sigmoid: Array | None  # [*], where forward was told to keep it
+    g: Array | Outline  # [*]
+    u: Array | Outline  # [*]
+    sigmoid: Array | Outline | None  # [*], where forward was told to keep it
+    wanted: tuple[str, ...]
 
 
-def forward(g: Array, u: Array, *, keep_sigmoid: bool = False) -> tuple[Array, Saved]:
+def forward(
+    g: Array, u: Array, *, keep_sigmoid: bool = False, wanted: Wanted = None
+) -> tuple[Array, Saved]:
     """``y[*]``, ``u[*]`` times the SiLU of ``g[*]``. ``keep_sigmoid`` saves the sigmoid of ``g`` as a third array,
     so that the backward need not compute it again.
 
@@ -35,23 +39,36 @@ def forward(g: Array, u: Array, *, keep_sigmoid: bool = False) -> tuple[Array, S
     dtype, ValueError when the shapes differ (nothing is broadcast).
     """
     check_inputs(SHAPES, g=g, u=u)
+    wanted = check_wanted(SHAPES, wanted)
     wide = widened(g)
     gate = sigmoid(wide)
     y = bounded_below(wide) * gate * widened(u)
-    return as_type_of(y, g), Saved(g, u, as_type_of(gate, g) if keep_sigmoid else None)
+    gate = as_type_of(gate, g) if keep_sigmoid else None
+    return as_type_of(y, g), Saved(
+        kept(g, wanted), kept(u, "g" in wanted), kept(gate, wanted), wanted
+    )
 
 
-def backward(dy: Array, saved: Saved) -> tuple[Array, Array]:
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, Array | None]:
     """``dg[*]`` and ``du[*]`` from ``dy[*]``."""
-    g, u, kept = check_saved(saved, Saved)
+    g, u, gate, _ = check_saved(saved, Saved)
     check_cotangent(dy, g.shape, like=g)
-    g, u = widened(g), widened(u)
-    gate = sigmoid(g) if kept is None else widened(kept)
+    wanted = check_narrowed(wanted, saved)
+    if not wanted:
+        return None, None
+    g = widened(g)
+    gate = sigmoid(g) if gate is None else widened(gate)
 
     # Each factor's gradient is dy times the other factor; that of SiLU(g) then passes SiLU's slope.
-    dg = widened(dy) * u * (gate * (1 + bounded(g) * (1 - gate)))
-    du = widened(dy) * (bounded_below(g) * gate)
-    return as_type_of(dg, dy), as_type_of(du, dy)
+    dg = du = None
+    if "g" in wanted:
+        slope = gate * (1 + bounded(g) * (1 - gate))
+        dg = as_type_of(widened(dy) * widened(u) * slope, dy)
+    if "u" in wanted:
+        du = as_type_of(widened(dy) * (bounded_below(g) * gate), dy)
+    return dg, du
 
 
 def forward_flops(m):
@@ -59,9 +76,10 @@ def forward_flops(m):
     return 7 * m
 
 
-def backward_flops(m, keep_sigmoid=False):
+def backward_flops(m, keep_sigmoid=False, wanted=None):
     """6 for dg and 2 for du, and the sigmoid's 5 where it was not kept."""
-    return m * (13 - 5 * keep_sigmoid)
+    sigmoid = 0 if keep_sigmoid else 5 * m
+    return sum_wanted(wanted, {"g u": sigmoid, "g": 6 * m, "u": 2 * m})
 
 
 # Facts for checks, pages and functional: see backpass.ops.

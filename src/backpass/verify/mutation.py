@@ -16,8 +16,15 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import NamedTuple
 
-PLUMBING = ("check_inputs", "check_cotangent", "check_saved", "namespace")
-CASTS = ("widened", "as_type_of")  # only the first argument of these calls is changed
+PLUMBING = (
+    "check_inputs",
+    "check_cotangent",
+    "check_saved",
+    "check_narrowed",
+    "namespace",
+)
+# Only the first argument of these calls is changed.
+CASTS = ("widened", "as_type_of", "zeros")
 OPPOSITE = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
@@ -29,6 +36,8 @@ OPPOSITE = {
     ast.LtE: (ast.Gt, ast.Lt),
     ast.Gt: (ast.LtE, ast.GtE),
     ast.GtE: (ast.Lt, ast.Gt),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
     ast.And: (ast.Or,),
     ast.Or: (ast.And,),
 }
@@ -335,7 +344,7 @@ def _scaled(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _names_before(node: ast.Name, tree: ast.Module) -> list[str]:
-    """Return arguments and variables set above, except ``xp`` and ``saved``."""
+    """Return arguments and variables set above, except ``xp``, ``saved`` and ``wanted``."""
     (function,) = tree.body
     names = [argument.arg for argument in function.args.args]
     for assigned in ast.walk(function):
@@ -345,7 +354,7 @@ def _names_before(node: ast.Name, tree: ast.Module) -> list[str]:
             and assigned.lineno < node.lineno
         ):
             names.append(assigned.id)
-    excluded = {"xp", "saved"}
+    excluded = {"xp", "saved", "wanted"}
     return (
         []
         if node.id in excluded or node.id not in names

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -29,7 +29,9 @@ class Subject:
     are joined into one vector. ``backward(dy, saved)`` returns what the object under
     test returns. ``plain_forward(*tensors)`` returns y alone, computed by operations
     that autograd can follow. ``frozen(name)`` is the same subject with one input that
-    does not require a gradient, if its backward can know that. ``stateless`` says that
+    does not require a gradient, if its backward can know that. ``told(forward=names)``
+    is the same subject of which only these gradients are wanted, and with ``backward=``
+    only in the backward, if both parts take ``wanted``. ``stateless`` says that
     no call can leave state behind for the next. ``stem`` is the name of the package's
     operation that this is, which has a PyTorch reference and perhaps a kernel;
     otherwise None.
@@ -49,6 +51,8 @@ class Subject:
     torch_only: bool = False
     stateless: bool = False
     frozen: Callable[[str], Subject] | None = None
+    told: Callable[..., Subject] | None = None
+    backward_flops: Callable[..., Any] | None = None
     stem: str | None = None
 
     def differentiable(self, inputs: Sequence[object]) -> list[int]:
@@ -112,8 +116,8 @@ def subject(
         )
     check_call(name, op.forward, len(shapes.inputs) if shapes else count, options)
 
-    def forward(*inputs):
-        returned = op.forward(*inputs, **options)
+    def forward(*inputs, **wanted):
+        returned = op.forward(*inputs, **options, **wanted)
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise Malformed(
                 "forward: expected it to return (y, saved); "
@@ -122,10 +126,17 @@ def subject(
         y, several = join(returned[0])
         return (y, several._replace(saved=returned[1])) if several else returned
 
-    def backward(dy, saved):
+    def backward(dy, saved, **wanted):
         if isinstance(saved, Several):
-            return op.backward(saved.split(dy), saved.saved)
-        return op.backward(dy, saved)
+            return op.backward(saved.split(dy), saved.saved, **wanted)
+        return op.backward(dy, saved, **wanted)
+
+    def told(**wanted):
+        parts = {"forward": forward, "backward": backward}
+        return replace(
+            found,
+            **{part: partial(parts[part], wanted=wanted[part]) for part in wanted},
+        )
 
     names = (
         tuple(spec.name for spec in shapes.inputs)
@@ -134,7 +145,7 @@ def subject(
     )
     check_names("zero_gradients", zero_gradients, names)
     check_names("constants", constants, names)
-    return Subject(
+    found = Subject(
         name=name,
         forward=forward,
         backward=backward,
@@ -148,8 +159,11 @@ def subject(
         multiples=operation.multiples,
         stateless=isinstance(op, ModuleType)
         and op.__name__.startswith("backpass.ops."),
+        told=told if operation.takes_wanted and "wanted" not in options else None,
+        backward_flops=getattr(op, "backward_flops", None),
         stem=_stem(name, getattr(op, "SHAPES", None)),
     )
+    return found
 
 
 def _stem(name: str, declaration: str | None) -> str | None:

@@ -3,7 +3,8 @@
 It returns a real gradient of the right shape for each input given, None for each input
 left out, and 0 where an input is infinite. It modifies nothing. It returns the same
 gradients on a second call, from arrays of other strides, after a forward with other
-inputs, and when an input is frozen. The shapes must be right for an empty batch too.
+inputs, and when an input is frozen. If it takes ``wanted``, it does not compute the
+other gradients. The shapes must be right for an empty batch too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from backpass.verify.methods.autograd import differentiate
 from backpass.verify.methods.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
 from backpass.verify.state import state_faults
+from backpass.verify.unwanted import unwanted_faults
 
 NAME = "contract"
 HOW = (
@@ -46,6 +48,9 @@ def run(case: Case) -> list[Row]:
     if not faults and not case.subject.stateless:
         faults = list(state_faults(done))
         how = HOW_WITH_STATE
+    if case.subject.told:
+        how = f"{how}; unwanted gradients left out"
+        faults = faults or list(unwanted_faults(done))
     if case.subject.shapes:
         how = f"{how}; its dtype; an empty batch too"
         faults += [
