@@ -344,7 +344,7 @@ def _scaled(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _names_before(node: ast.Name, tree: ast.Module) -> list[str]:
-    """Return arguments and variables set above, except ``xp``, ``saved`` and ``wanted``."""
+    """Return arguments and variables set above that may stand for each other."""
     (function,) = tree.body
     names = [argument.arg for argument in function.args.args]
     for assigned in ast.walk(function):
