@@ -17,7 +17,7 @@ from harness import draw, largest_error, say, settings, write
 from memory import in_a_process_of_its_own, rise
 
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
-from backpass.values import chosen_chunk
+from backpass.values import chunk_or_default
 
 QUESTION = "How much memory do the output head and the loss take, forward and backward, beyond their inputs?"
 METHOD = "One step of each provider in a process of its own; weights of 4 bytes, one reading of the clock."
@@ -151,7 +151,7 @@ def chunked_bytes(chunk: int | None) -> Callable[[Shape], int]:
 
     def formula(shape: Shape) -> int:
         _, m, h, V = shape
-        c = min(m, chosen_chunk(chunk, m, h, V))
+        c = min(m, chunk_or_default(chunk, m, h, V))
         gradients = 4 * (h * V + m * h)
         return max(gradients + 13 * c * V, 2 * gradients)
 

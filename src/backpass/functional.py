@@ -1,24 +1,29 @@
-"""The operations as functions of torch tensors that autograd differentiates, for a model of your own.
+"""The operations as functions of torch tensors that autograd differentiates, for a
+model of your own.
 
     from backpass import functional as B
 
     y = B.layer_norm(x, w, b, eps=1e-5)
 
-There is one function for each operation, under its name and with its arguments. It runs the Triton kernel on a
-CUDA device where there is one (and on the CPU in Triton's interpreter, where that was chosen), the operation of
-``backpass.ops`` elsewhere, and the hand-written backward in either case. Each is an operator of
-``torch.library``: ``torch.compile`` takes it whole, without a break in the graph, and ``torch.library.opcheck``
-passes on it.
+There is one function for each operation, under its name and with its arguments. It runs
+the Triton kernel on a CUDA device where there is one (and on the CPU in Triton's
+interpreter, where that was chosen), the operation of ``backpass.ops`` elsewhere, and
+the hand-written backward in either case. Each is an operator of ``torch.library``:
+``torch.compile`` takes it whole, without a break in the graph, and
+``torch.library.opcheck`` passes on it.
 
-- Only inputs that require a gradient get one; constants (RoPE's tables) and integers never do. An operation that takes
-  ``wanted`` neither computes the others nor saves what only they need. A kernel computes all of its gradients.
-- There is no gradient of the gradient, no forward-mode derivative and no ``vmap``: each is refused.
-- What would get no gradient, or a wrong one, is refused: a tensor for an option, a constant that requires a gradient,
-  complex numbers.
+- Only inputs that require a gradient get one; constants (RoPE's tables) and integers
+  never do. An operation that takes ``wanted`` neither computes the others nor saves
+  what only they need. A kernel computes all of its gradients.
+- There is no gradient of the gradient, no forward-mode derivative and no ``vmap``: each
+  is refused.
+- What would get no gradient, or a wrong one, is refused: a tensor for an option, a
+  constant that requires a gradient, complex numbers.
 - Other errors are the operation's own.
-- Under ``torch.autocast`` matrix products run in autocast's dtype, softmax, the norms and the losses in float32, and all
-  else in the widest dtype of its inputs. These are PyTorch's rules on CUDA; here they hold on every device.
-  ``linear_cross_entropy`` multiplies in autocast's dtype, and its loss is float32.
+- Under ``torch.autocast`` matrix products run in autocast's dtype, softmax, the norms
+  and the losses in float32, and all else in the widest dtype of its inputs. These are
+  PyTorch's rules on CUDA; here they hold on every device. ``linear_cross_entropy``
+  multiplies in autocast's dtype, and its loss is float32.
 """
 
 from __future__ import annotations
@@ -108,7 +113,8 @@ _OPTION = (
 def _check_array(
     stem: str, name: str, value: object, optional: bool, constant: bool
 ) -> None:
-    """Raise TypeError for a value that is not a tensor, or for a tensor whose gradient would be wrong or missing."""
+    """Raise TypeError for a value that is not a tensor, or for a tensor whose gradient
+    would be wrong or missing."""
     if not isinstance(value, Tensor):
         if not (optional and value is None):
             raise TypeError(
@@ -149,8 +155,8 @@ _REFUSED = (
 
 
 def _refuse_transforms(stem: str, values: dict[str, Any]) -> None:
-    """Reject calls that would otherwise fail obscurely or return wrong results silently: torch.func's transforms, and
-    tangents of forward mode."""
+    """Reject calls that would otherwise fail obscurely or return wrong results
+    silently: torch.func's transforms, and tangents of forward mode."""
     if torch.compiler.is_compiling():
         return
     if internals.transformed():
@@ -166,18 +172,15 @@ def _refuse_transforms(stem: str, values: dict[str, Any]) -> None:
         raise RuntimeError(_REFUSED.format(stem=stem, what="a tangent of forward mode"))
 
 
-# Operators of torch.library.
-#
-# An operator returns tensors, none of which may be, or share memory with, one of its inputs or another of its
-# outputs. What forward saves is neither: softmax saves its y, a linear layer its x and w, others a size or the name of
-# a dtype besides. So forward's operator returns
-#
-#   y        the output,
-#   own      the saved arrays that are nowhere else,
-#   sources  for each saved array where it is found in [*inputs, y, *own]: the axes of an empty tensor, whose lengths
-#            are known without a look at its values, also while torch.compile traces,
-#   facts    the saved numbers, after that of the structure they belong in, on the CPU: some depend on data, as
-#            the number of counted targets does.
+# Operators of torch.library. An operator returns tensors, none of which may be, or
+# share memory with, one of its inputs or another of its outputs. What forward saves is
+# neither: softmax saves its y, a linear layer its x and w, others a size or the name of
+# a dtype besides. So forward's operator returns y the output, own the saved arrays that
+# are nowhere else, sources for each saved array where it is found in [*inputs, y,
+# *own]: the axes of an empty tensor, whose lengths are known without a look at its
+# values, also while torch.compile traces, facts the saved numbers, after that of the
+# structure they belong in, on the CPU: some depend on data, as the number of counted
+# targets does.
 
 
 class _Place(NamedTuple):
@@ -187,7 +190,8 @@ class _Place(NamedTuple):
 
 
 class _Structure(NamedTuple):
-    """A Saved without its arrays and numbers, and the module that wrote it, whose backward will read it."""
+    """A Saved without its arrays and numbers, and the module that wrote it, whose
+    backward will read it."""
 
     module: ModuleType
     saved: Any
@@ -199,7 +203,8 @@ _structures: dict[int, _Structure] = {}
 
 
 def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]:
-    """Register the operators backpass::<stem> and backpass::<stem>_backward; return the first."""
+    """Register the operators backpass::<stem> and backpass::<stem>_backward; return the
+    first."""
     count = len(shapes.inputs)
     hints = typing.get_type_hints(op.forward)
     options = list(inspect.signature(op.forward).parameters)[count:]
@@ -242,8 +247,9 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
             inputs[at].dtype for at in differentiable if inputs[at] is not None
         )
         ctx.set_materialize_grads(False)
-        # facts stay differentiable: through them a gradient of the gradient always arrives here, to be refused, also
-        # where backward reads nothing that depends on the inputs.
+        # facts stay differentiable: through them a gradient of the gradient always
+        # arrives here, to be refused, also where backward reads nothing that depends on
+        # the inputs.
         ctx.mark_non_differentiable(*own, sources)
 
     def autograd_backward(ctx, dy, *_):
@@ -333,7 +339,8 @@ def _takes_wanted(module: ModuleType) -> bool:
 def _wanted(
     module: ModuleType, names: list[str], chosen: list[bool] | None
 ) -> dict[str, Any]:
-    """The argument ``wanted``, where the module takes it: the names that are chosen, or all."""
+    """The argument ``wanted``, where the module takes it: the names that are chosen, or
+    all."""
     if chosen is None or not _takes_wanted(module):
         return {}
     return {
@@ -344,7 +351,8 @@ def _wanted(
 
 
 def _schema_type(name: str, hint: object) -> str:
-    """``float?`` for ``float | None``. Of ``wanted``, whether each gradient is, which an operator can be told."""
+    """``float?`` for ``float | None``. Of ``wanted``, whether each gradient is, which
+    an operator can be told."""
     if name == "wanted":
         return "bool[]?"
     of = [part for part in typing.get_args(hint) or (hint,) if part is not type(None)]
@@ -443,7 +451,8 @@ def _tuple_like(like: tuple, parts: typing.Iterable[Any]) -> tuple:
 
 
 def _kind(leaf: Any) -> type | None:
-    """What of a leaf travels: an array, an integer or a fraction; None for a fact of the structure itself."""
+    """What of a leaf travels: an array, an integer or a fraction; None for a fact of
+    the structure itself."""
     if isinstance(leaf, Tensor):
         return Tensor
     if isinstance(leaf, int | torch.SymInt) and not isinstance(leaf, bool):
@@ -452,7 +461,8 @@ def _kind(leaf: Any) -> type | None:
 
 
 def _integer(number: float) -> int | float:
-    """An integer was counted from data if it is none now: NaN for no target that counts."""
+    """An integer was counted from data if it is none now: NaN for no target that
+    counts."""
     return int(number) if number == number else number
 
 
@@ -475,8 +485,8 @@ def _unaliased(x: Tensor, others: typing.Iterable[Tensor | None]) -> Tensor:
 
 
 class _Unread(internals.TorchDispatchMode):
-    """Inside it, reading a tensor that has a shape but no values returns 0 or False. Where an operation looks for bad
-    inputs, that is what good inputs would return."""
+    """Inside it, reading a tensor that has a shape but no values returns 0 or False.
+    Where an operation looks for bad inputs, that is what good inputs would return."""
 
     _READS = (
         internals.READ,
@@ -497,8 +507,9 @@ class _Unread(internals.TorchDispatchMode):
 
 
 def _autocast(rule: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The floating-point tensors in the dtype in which autocast runs the operation, by its rule, and a product's loss in float32. All
-    stay as they are if one is float64, which autocast leaves alone."""
+    """The floating-point tensors in the dtype in which autocast runs the operation, by
+    its rule, and a product's loss in float32. All stay as they are if one is float64,
+    which autocast leaves alone."""
     floating = {
         name: value
         for name, value in values.items()

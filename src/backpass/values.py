@@ -157,7 +157,7 @@ def check_sums(name: str, sums: Array, nothing: Array) -> None:
         )
 
 
-def chosen_chunk(chunk: object, m: int, h: int, V: int) -> int:
+def chunk_or_default(chunk: object, m: int, h: int, V: int) -> int:
     """Return how many of ``m`` tokens to process at a time: ``chunk``, or a default.
 
     By default the scores ``[chunk, V]`` are a quarter as large as the gradients of

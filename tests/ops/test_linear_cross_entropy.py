@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from backpass import cost
 from backpass.interpreters import counting
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
-from backpass.values import chosen_chunk
+from backpass.values import chunk_or_default
 from backpass.verify.mutation import compiled, mutants
 
 REDUCTIONS = pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -96,7 +96,7 @@ def test_no_array_is_larger_than_x_or_w_and_one_alone_is_as_large_as_w():
     assert max(made.sizes) <= m * h
     assert made.sizes.count(h * V) == 1  # dw, to which later chunks are added in place
     # A chunk's scores, and what follows from them.
-    assert made.sizes.count(chosen_chunk(None, m, h, V) * V) >= 4
+    assert made.sizes.count(chunk_or_default(None, m, h, V) * V) >= 4
 
     with Made() as made:
         linear_cross_entropy.backward(torch.tensor(2.0, dtype=x.dtype), saved)

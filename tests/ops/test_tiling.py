@@ -28,49 +28,49 @@ def test_a_total_begins_with_its_first_term(make):
     with counting.tally() as t:
         for left, right in zip(a, b, strict=True):
             total = _tiling.plus(total, make(left))
-            products = _tiling.plus_product(products, make(left), make(right))
+            products = _tiling.add_product(products, make(left), make(right))
     np.testing.assert_allclose(plain(total), a.sum(axis=0), rtol=1e-14)
     np.testing.assert_allclose(plain(products), (a @ b).sum(axis=0), rtol=1e-13)
     if make is counting.array:
         assert t.by_kind == {"add": 3 * 6 + 10 * (4 * 3 - 1), "multiply": 4 * 2 * 3 * 5}
 
 
-def check_plus_product(make, plus_product=_tiling.plus_product):
+def check_plus_product(make, add_product=_tiling.add_product):
     rng = np.random.default_rng(0)
     for leading in ((), (4,)):
         a, b, c = (rng.standard_normal((*leading, *shape)) for shape in ((3, 3), (3, 5), (7, 5)))
-        np.testing.assert_allclose(plain(plus_product(None, make(a), make(b))), a @ b, rtol=1e-13)
+        np.testing.assert_allclose(plain(add_product(None, make(a), make(b))), a @ b, rtol=1e-13)
         whole = make(c)
         part = whole[..., 1:4, :]
         expected = c[..., 1:4, :] + a @ b
-        found = plus_product(part, make(a), make(b))
+        found = add_product(part, make(a), make(b))
         np.testing.assert_allclose(plain(found), expected, rtol=1e-12)
         if make is not counting.array:
             assert found is part
             assert np.array_equal(plain(whole[..., 1:4, :]), plain(found))
 
 
-def check_with_rows(make, with_rows=_tiling.with_rows):
+def check_with_rows(make, set_rows=_tiling.set_rows):
     rng = np.random.default_rng(0)
     for leading in ((), (2, 4)):
         x = rng.standard_normal((*leading, 7, 3))
         first = whole = make(np.zeros_like(x))
         for start in (3, 6, 0):
-            whole = with_rows(whole, make(x[..., start : start + 3, :]), start)
+            whole = set_rows(whole, make(x[..., start : start + 3, :]), start)
         assert np.array_equal(plain(whole), x)
-        assert np.array_equal(plain(with_rows(whole, make(x[..., :0, :]), 2)), x)
+        assert np.array_equal(plain(set_rows(whole, make(x[..., :0, :]), 2)), x)
         assert make is counting.array or whole is first
 
 
-def check_exp_over(make, exp_over=_tiling.exp_over):
+def check_exp_over(make, exp_in_place=_tiling.exp_in_place):
     x = np.array([[-math.inf, -90.0, -1e-3, 0.0], [1.0, -700.0, 12.5, -40.0]])
     own = make(x)
-    found = exp_over(own)
+    found = exp_in_place(own)
     np.testing.assert_allclose(plain(found), np.exp(x), rtol=2e-13)
     assert make is counting.array or found is own
 
 
-IN_PLACE = {"plus_product": check_plus_product, "with_rows": check_with_rows, "exp_over": check_exp_over}
+IN_PLACE = {"add_product": check_plus_product, "set_rows": check_with_rows, "exp_in_place": check_exp_over}
 EQUIVALENT = {
     "array_api_compat.is_torch_array(total) → array_api_compat.is_torch_array(a)": "The three are of one library.",
     "array_api_compat.is_torch_array(total) → array_api_compat.is_torch_array(b)": "The three are of one library.",
@@ -107,5 +107,5 @@ def test_every_change_of_what_writes_in_place_is_caught(name):
 
 def test_an_exponential_costs_one_operation():
     with counting.tally() as t:
-        _tiling.exp_over(counting.array(np.ones((2, 4))))
+        _tiling.exp_in_place(counting.array(np.ones((2, 4))))
     assert t.by_kind == {"exp": 8}

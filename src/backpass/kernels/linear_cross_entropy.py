@@ -27,7 +27,7 @@ from backpass.kernels.launch import (
     needs_launch,
 )
 from backpass.shapes import Kind, check_cotangent, check_saved, kind
-from backpass.values import check_bool, check_targets, chosen_chunk
+from backpass.values import check_bool, check_targets, chunk_or_default
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")
@@ -70,7 +70,7 @@ def forward(
     check_tensors(SHAPES, x=x, w=w, t=t, b=b)
     check_bool(wide=wide)
     m, h, V = t.numel(), *w.shape
-    chunk = chosen_chunk(chunk, m, h, V)
+    chunk = chunk_or_default(chunk, m, h, V)
     t, divisor = check_targets(t.reshape(-1), V, ignore_index, reduction)
     t = t.contiguous()
 

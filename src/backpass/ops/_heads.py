@@ -1,4 +1,5 @@
-"""What the ways to compute attention share: heads in groups, the causal mask, and the default scale."""
+"""What the ways to compute attention share: heads in groups, the causal mask, and the
+default scale."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from backpass.arrays import Array, namespace
 
 
 def heads_by_group(x: Array, n_kv: int, head_order: str) -> Array:
-    """``x[*, n_h, s, d]`` with its heads as ``n_kv`` groups of those that share a key head: ``[*, n_kv, g, s, d]``. With
-    ``head_order="consecutive"`` a group is g neighbours, with "interleaved" every n_kv-th head."""
+    """``x[*, n_h, s, d]`` with its heads as ``n_kv`` groups of those that share a key
+    head: ``[*, n_kv, g, s, d]``. With ``head_order="consecutive"`` a group is g
+    neighbours, with "interleaved" every n_kv-th head."""
     xp = namespace(x)
     *leading, heads, s, d = x.shape
     if head_order == "consecutive":
@@ -20,7 +22,8 @@ def heads_by_group(x: Array, n_kv: int, head_order: str) -> Array:
 
 
 def heads_in_order(x: Array, head_order: str) -> Array:
-    """``x[*, n_kv, g, s, d]`` with its heads in their order again, ``[*, n_h, s, d]``: what ``heads_by_group`` undoes."""
+    """``x[*, n_kv, g, s, d]`` with its heads in their order again, ``[*, n_h, s, d]``:
+    what ``heads_by_group`` undoes."""
     x = x if head_order == "consecutive" else _first_heads_swapped(x)
     *leading, outer, inner, s, d = x.shape
     return namespace(x).reshape(x, (*leading, outer * inner, s, d))
@@ -34,8 +37,9 @@ def _first_heads_swapped(x: Array) -> Array:
 
 
 def causal_mask(s_q: int, s_k: int, variant: str, like: Array) -> Array:
-    """Booleans ``[s_q, s_k]``: whether a query may see a key, those up to its own position. Positions are counted from the
-    first query and the first key ("upper_left"), or back from the last of both ("lower_right")."""
+    """Booleans ``[s_q, s_k]``: whether a query may see a key, those up to its own
+    position. Positions are counted from the first query and the first key
+    ("upper_left"), or back from the last of both ("lower_right")."""
     xp = namespace(like)
     ahead = s_k - s_q if variant == "lower_right" else 0
     queries, keys = (xp.arange(s, device=like.device) for s in (s_q, s_k))

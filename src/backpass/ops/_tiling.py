@@ -1,4 +1,5 @@
-"""What the operations that compute tile by tile share: totals and results written in place."""
+"""What the operations that compute tile by tile share: totals and results written in
+place."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ def plus(total: Array | None, term: Array) -> Array:
     return term if total is None else total + term
 
 
-def plus_product(total: Array | None, a: Array, b: Array) -> Array:
-    """``total + a @ b`` of matrices, or of two stacks of them, or the product alone where there is no total yet.
+def add_product(total: Array | None, a: Array, b: Array) -> Array:
+    """``total + a @ b`` of matrices, or of two stacks of them, or the product alone
+    where there is no total yet.
 
-    NumPy and PyTorch add in the storage of ``total``, which must be the caller's own. PyTorch makes no second array of
-    its size.
+    NumPy and PyTorch add in the storage of ``total``, which must be the caller's own.
+    PyTorch makes no second array of its size.
     """
     if total is None:
         return a @ b
@@ -29,7 +31,7 @@ def plus_product(total: Array | None, a: Array, b: Array) -> Array:
     return total
 
 
-def with_rows(whole: Array, part: Array, start: int) -> Array:
+def set_rows(whole: Array, part: Array, start: int) -> Array:
     """``whole[*, m, n]`` with ``part[*, k, n]`` as its rows from ``start``.
 
     NumPy and PyTorch write in the storage of ``whole``, which must be the caller's own.
@@ -43,11 +45,11 @@ def with_rows(whole: Array, part: Array, start: int) -> Array:
     )
 
 
-def exp_over(x: Array) -> Array:
+def exp_in_place(x: Array) -> Array:
     """``e^x``. NumPy and PyTorch write it over ``x``, which must be the caller's own.
 
-    PyTorch's powers of 2 take half as long as its exponentials on a CPU, and where results are too small for their type
-    to hold in full, a fortieth.
+    PyTorch's powers of 2 take half as long as its exponentials on a CPU, and where
+    results are too small for their type to hold in full, a fortieth.
     """
     if array_api_compat.is_torch_array(x):
         return x.mul_(math.log2(math.e)).exp2_()

@@ -1,14 +1,19 @@
-r"""Cross-entropy of scores: log-softmax and negative log-likelihood in one, and in one step back.
+r"""Cross-entropy of scores: log-softmax and negative log-likelihood in one, and in one
+step back.
 
-.. math:: y = \frac{\sum_{i,j} t_{ij} \Big( \log \Big( \sum_k e^{x_{ik}} \Big) - x_{ij} \Big)}{\sum_{i,j} t_{ij}}, \qquad
-          \bar{x}_{ij} = \Big( \frac{e^{x_{ij}}}{\sum_k e^{x_{ik}}} \Big( \sum_k t_{ik} \Big) - t_{ij} \Big)
+.. math:: y = \frac{
+              \sum_{i,j} t_{ij} \Big( \log \Big( \sum_k e^{x_{ik}} \Big) - x_{ij} \Big)
+              }{\sum_{i,j} t_{ij}}, \qquad
+          \bar{x}_{ij} = \Big( \frac{e^{x_{ij}}}{\sum_k e^{x_{ik}}}
+              \Big( \sum_k t_{ik} \Big) - t_{ij} \Big)
                          \frac{\bar{y}}{\sum_{k,l} t_{kl}}
 
-Derived on the page ``operations/cross_entropy``. In the formulas a target is a row: ``t_ij`` is 1 where j is
-the target of row i and 0 elsewhere, and 0 throughout a row that is ignored, so that ``Σ_k t_ik`` is 1 or 0.
-With ``reduction="sum"`` nothing is divided. When all targets are ignored the mean is NaN and the gradient 0,
-as PyTorch has it. A row of −∞ has the loss ∞, or 0 where it is ignored; PyTorch gives NaN. Rows of 16 bits are
-computed in float32 and rounded once.
+Derived on the page ``operations/cross_entropy``. In the formulas a target is a row:
+``t_ij`` is 1 where j is the target of row i and 0 elsewhere, and 0 throughout a row
+that is ignored, so that ``Σ_k t_ik`` is 1 or 0. With ``reduction="sum"`` nothing is
+divided. When all targets are ignored the mean is NaN and the gradient 0, as PyTorch has
+it. A row of −∞ has the loss ∞, or 0 where it is ignored; PyTorch gives NaN. Rows of 16
+bits are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -32,7 +37,8 @@ SHAPES = "x[*, V>0], t[*]:int -> y[]"
 
 
 class Saved(NamedTuple):
-    """The log-probabilities, whose exponentials are softmax, and where each row's target is."""
+    """The log-probabilities, whose exponentials are softmax, and where each row's
+    target is."""
 
     p: Array  # [*, V]
     t: Array  # [*], −1 where ignored
@@ -44,10 +50,10 @@ def forward(
 ) -> tuple[Array, Saved]:
     """The loss ``y[]`` of the scores ``x[*, V]`` at the targets ``t[*]``.
 
-    A target equal to ``ignore_index`` counts for nothing, nor in the mean's divisor. Raises TypeError
-    for arrays that are not floating-point and integer or do not belong together, ValueError for shapes
-    that do not fit and a ``reduction`` other than "mean" and "sum", IndexError for a target outside the
-    V classes.
+    A target equal to ``ignore_index`` counts for nothing, nor in the mean's divisor.
+    Raises TypeError for arrays that are not floating-point and integer or do not belong
+    together, ValueError for shapes that do not fit and a ``reduction`` other than
+    "mean" and "sum", IndexError for a target outside the V classes.
     """
     if is_array(t) and namespace(t).isdtype(t.dtype, "real floating"):
         raise TypeError(
@@ -73,11 +79,13 @@ def backward(dy: Array, saved: Saved) -> Array:
 
 
 def less_target(p: Array, t: Array) -> Array:
-    """Softmax less target, ``exp(p)[*, V]`` less 1 at the targets ``t[*]``; in float32 for ``p`` of 16 bits."""
+    """Softmax less target, ``exp(p)[*, V]`` less 1 at the targets ``t[*]``; in float32
+    for ``p`` of 16 bits."""
     xp = namespace(p, t)
 
-    # In the forward pass a row's target raised the loss by minus its own score and by the
-    # logarithm of the sum of all; so now every score gets its weight back, the target's less 1.
+    # In the forward pass a row's target raised the loss by minus its own score and by
+    # the logarithm of the sum of all; so now every score gets its weight back, the
+    # target's less 1.
     weights = xp.exp(widened(p))  # [*, V]
     at_target = pick(weights, t)[..., None] - 1  # [*, 1]
     return xp.where(one_hot(t, weights.shape[-1]), at_target, weights)
@@ -89,7 +97,8 @@ def forward_flops(m, V, reduction="mean"):
 
 
 def backward_flops(m, V, reduction="mean"):
-    """Exponentiate, subtract 1 at the target, multiply: 2V + 1 a row; once the mean's division."""
+    """Exponentiate, subtract 1 at the target, multiply: 2V + 1 a row; once the mean's
+    division."""
     return m * (2 * V + 1) + nll.backward_flops(reduction)
 
 

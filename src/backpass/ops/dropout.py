@@ -1,11 +1,13 @@
-r"""Dropout: each element set to 0 with probability p, the others divided by 1 − p, so that the mean stays as it is.
+r"""Dropout: each element set to 0 with probability p, the others divided by 1 − p, so
+that the mean stays as it is.
 
 .. math:: y_i = \frac{M_i x_i}{1 - p}, \qquad \bar{x}_i = \frac{M_i \bar{y}_i}{1 - p}
 
-Derived on the page ``operations/residual_stream``. ``M_i`` is 1 where an element is kept and 0 elsewhere. It is drawn from
-NumPy's generator, whatever the array library, so that one seed gives one mask everywhere; PyTorch's own generators give
-others. A dropped element is 0 also where x is infinite, which PyTorch makes NaN. Numbers of 16 bits are divided in
-float32 and rounded once.
+Derived on the page ``operations/residual_stream``. ``M_i`` is 1 where an element is
+kept and 0 elsewhere. It is drawn from NumPy's generator, whatever the array library, so
+that one seed gives one mask everywhere; PyTorch's own generators give others. A dropped
+element is 0 also where x is infinite, which PyTorch makes NaN. Numbers of 16 bits are
+divided in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ class Saved(NamedTuple):
 def forward(
     x: Array, *, p: float = 0.5, seed: int = 0, training: bool = True
 ) -> tuple[Array, Saved]:
-    """``y[*]``, of ``x[*]`` with a share ``p`` of the elements dropped and the others scaled up; ``x`` itself with
-    ``training=False`` or p = 0.
+    """``y[*]``, of ``x[*]`` with a share ``p`` of the elements dropped and the others
+    scaled up; ``x`` itself with ``training=False`` or p = 0.
 
-    The same ``seed`` drops the same elements: every layer and every step needs its own. Raises TypeError when ``x`` is no
-    floating-point array, ``p`` no real number or ``seed`` no integer, ValueError for a ``p`` outside 0 to 1 or a ``seed``
-    below 0.
+    The same ``seed`` drops the same elements: every layer and every step needs its own.
+    Raises TypeError when ``x`` is no floating-point array, ``p`` no real number or
+    ``seed`` no integer, ValueError for a ``p`` outside 0 to 1 or a ``seed`` below 0.
     """
     xp = check_inputs(SHAPES, x=x)
     _check_options(p, seed)
@@ -55,7 +57,8 @@ def backward(dy: Array, saved: Saved) -> Array:
     mask, p, shape, like = check_saved(saved, Saved)
     check_cotangent(dy, shape, like)
 
-    # In the forward pass an element was dropped or scaled; so now its gradient is, by the very same mask.
+    # In the forward pass an element was dropped or scaled; so now its gradient is, by
+    # the very same mask.
     return dy if mask is None else _dropped(dy, mask, p)
 
 
@@ -70,7 +73,8 @@ def backward_flops(m, p=0.5, training=True):
 
 
 def _dropped(values: Array, mask: Array, p: float) -> Array:
-    """``values`` over 1 − p where ``mask`` is true, 0 elsewhere: everywhere at p = 1, whatever is divided by."""
+    """``values`` over 1 − p where ``mask`` is true, 0 elsewhere: everywhere at p = 1,
+    whatever is divided by."""
     scaled = as_type_of(widened(values) / ((1 - p) or 1.0), values)
     return namespace(values).where(mask, scaled, 0.0)
 

@@ -1,4 +1,5 @@
-r"""A transformer's feed-forward block: widen each row, pass it through an activation or a gate, and narrow it again.
+r"""A transformer's feed-forward block: widen each row, pass it through an activation or
+a gate, and narrow it again.
 
 .. math:: U = X W_{\text{up}} + \mathbf{1}_m b_{\text{up}}^\top, \quad
           G = X W_{\text{gate}} + \mathbf{1}_m b_{\text{gate}}^\top, \quad
@@ -9,15 +10,17 @@ r"""A transformer's feed-forward block: widen each row, pass it through an activ
           \bar{b}_{\text{down}} = \bar{Y}^\top \mathbf{1}_m, \quad
           \bar{A} = \bar{Y} W_{\text{down}}^\top, \quad
           \bar{U}_{ij} = \bar{A}_{ij} G_{ij} S_{ij}, \quad
-          \bar{G}_{ij} = \bar{A}_{ij} U_{ij} S_{ij} \big( 1 + G_{ij} (1 - S_{ij}) \big), \quad
+          \bar{G}_{ij} = \bar{A}_{ij} U_{ij} S_{ij}
+              \big( 1 + G_{ij} (1 - S_{ij}) \big), \quad
           \bar{W}_{\text{up}} = X^\top \bar{U}, \quad
           \bar{b}_{\text{up}} = \bar{U}^\top \mathbf{1}_m, \quad
           \bar{W}_{\text{gate}} = X^\top \bar{G}, \quad
           \bar{b}_{\text{gate}} = \bar{G}^\top \mathbf{1}_m, \quad
           \bar{X} = \bar{U} W_{\text{up}}^\top + \bar{G} W_{\text{gate}}^\top
 
-Derived on the page ``operations/feed_forward``. The formulas are those of ``activation="swiglu"``. With "relu",
-"gelu" or "gelu_tanh" there is no G: A is that function of U, and only U's half of the last sum is left.
+Derived on the page ``operations/feed_forward``. The formulas are those of
+``activation="swiglu"``. With "relu", "gelu" or "gelu_tanh" there is no G: A is that
+function of U, and only U's half of the last sum is left.
 """
 
 from __future__ import annotations
@@ -41,8 +44,9 @@ ACTIVATIONS = (*FUNCTIONS, "swiglu")
 
 
 class Saved(NamedTuple):
-    """What each part saved, nothing twice: the projections share x, and ReLU's output is what the last one reads.
-    Of width f there are three arrays with a gate, two with GELU, one with ReLU."""
+    """What each part saved, nothing twice: the projections share x, and ReLU's output
+    is what the last one reads. Of width f there are three arrays with a gate, two with
+    GELU, one with ReLU."""
 
     activation: str
     up: linear.Saved  # x[*, h]
@@ -66,9 +70,10 @@ def forward(
 ) -> tuple[Array, Saved]:
     """``y[*, h]`` of ``x[*, h]``, by way of rows of width f.
 
-    Raises TypeError for what is no floating-point array or of another library, device or dtype than ``x``,
-    ValueError for shapes that do not fit, an unknown ``activation``, "swiglu" without ``w_gate``, a
-    ``w_gate`` without "swiglu", and a ``b_gate`` without ``w_gate``.
+    Raises TypeError for what is no floating-point array or of another library, device
+    or dtype than ``x``, ValueError for shapes that do not fit, an unknown
+    ``activation``, "swiglu" without ``w_gate``, a ``w_gate`` without "swiglu", and a
+    ``b_gate`` without ``w_gate``.
     """
     check_inputs(
         SHAPES,
@@ -102,8 +107,8 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dx[*, h]`` and the gradients of weights and biases, in forward's order, None for what was not given;
-    from ``dy[*, h]``."""
+    """``dx[*, h]`` and the gradients of weights and biases, in forward's order, None
+    for what was not given; from ``dy[*, h]``."""
     activation, up, gate, activated, down, _ = check_saved(saved, Saved)
     wanted = check_narrowed(wanted, saved)
     of_up, of_gate, of_both, of_down = _parts(wanted)
@@ -114,7 +119,8 @@ def backward(
         dx, dw_up, db_up = gradients_of(linear, du, up, of_up)
         return dx, dw_up, dw_down, db_up, db_down, None, None
 
-    # In the forward pass x met two matrices; so now the gradients that come back through both are added.
+    # In the forward pass x met two matrices; so now the gradients that come back
+    # through both are added.
     dg, du = gradients_of(swiglu, da, activated, of_both)
     dx, dw_up, db_up = gradients_of(linear, du, up, of_up)
     dx_gate, dw_gate, db_gate = gradients_of(linear, dg, gate, of_gate)
@@ -123,7 +129,8 @@ def backward(
 
 
 def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The wanted gradients of the first projection, the gate's, SwiGLU, and the last."""
+    """The wanted gradients of the first projection, the gate's, SwiGLU, and the
+    last."""
     return [
         part_of(wanted, x="x", w="w_up", b="b_up"),
         part_of(wanted, x="x", w="w_gate", b="b_gate"),
@@ -135,7 +142,8 @@ def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
 def forward_flops(
     m, h, f, has_b_up=True, has_b_down=True, has_b_gate=True, activation="gelu"
 ):
-    """The projections, with a gate three of them, and the activation of m·f elements."""
+    """The projections, with a gate three of them, and the activation of m·f
+    elements."""
     up, down = (
         linear.forward_flops(m, h, f, has_b_up),
         linear.forward_flops(m, f, h, has_b_down),
@@ -161,7 +169,8 @@ def backward_flops(
     activation="gelu",
     wanted=None,
 ):
-    """The same parts' backwards; with a gate also the m·h sums where the two gradients of x meet."""
+    """The same parts' backwards; with a gate also the m·h sums where the two gradients
+    of x meet."""
     gated = activation == "swiglu"
     wanted = check_wanted(
         SHAPES,

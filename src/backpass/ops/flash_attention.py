@@ -1,18 +1,21 @@
-r"""Attention a tile of the scores at a time, as FlashAttention computes it: no array as large as the weights exists.
+r"""Attention a tile of the scores at a time, as FlashAttention computes it: no array as
+large as the weights exists.
 
 .. math:: P = \frac{1}{\sqrt{d}} Q K^\top, \quad
           L_i = \log \Big( \sum_j e^{P_{ij}} \Big), \quad
           A_{ij} = e^{P_{ij} - L_i}, \quad
           Y = A V, \qquad
           \bar{V} = A^\top \bar{Y}, \quad
-          \bar{P}_{ij} = A_{ij} \Big( \sum_k \bar{Y}_{ik} V_{jk} - \sum_k \bar{Y}_{ik} Y_{ik} \Big), \quad
+          \bar{P}_{ij} = A_{ij}
+              \Big( \sum_k \bar{Y}_{ik} V_{jk} - \sum_k \bar{Y}_{ik} Y_{ik} \Big), \quad
           \bar{Q} = \frac{1}{\sqrt{d}} \bar{P} K, \quad
           \bar{K} = \frac{1}{\sqrt{d}} \bar{P}^\top Q
 
-Derived on the page ``attention/flash``. Values and gradients are those of ``attention``; what is kept between forward
-and backward are queries, keys, values, the output, and for each query one number, L. With ``causal``, tiles in which
-every score is hidden are skipped. A query that may see no key has output and gradient 0, and an L of −∞. For inputs of
-16 bits everything between them and the results is float32.
+Derived on the page ``attention/flash``. Values and gradients are those of
+``attention``; what is kept between forward and backward are queries, keys, values, the
+output, and for each query one number, L. With ``causal``, tiles in which every score is
+hidden are skipped. A query that may see no key has output and gradient 0, and an L of
+−∞. For inputs of 16 bits everything between them and the results is float32.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from backpass.arrays import (
     zeros,
 )
 from backpass.ops._heads import heads_by_group, heads_in_order, inverse_root
-from backpass.ops._tiling import exp_over, plus, plus_product, with_rows
+from backpass.ops._tiling import add_product, exp_in_place, plus, set_rows
 from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.values import check_causal, check_head_order, check_scale, check_tile
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
@@ -50,7 +53,8 @@ LARGEST_ARRAY = (
 
 
 class Tiling(NamedTuple):
-    """The scores of a head cut into squares. Query i sees the keys up to i + ``ahead``, or every key if that is None."""
+    """The scores of a head cut into squares. Query i sees the keys up to i + ``ahead``,
+    or every key if that is None."""
 
     s_q: int
     s_k: int
@@ -58,13 +62,15 @@ class Tiling(NamedTuple):
     ahead: int | None
 
     def rows(self) -> Iterator[slice]:
-        """The queries of each row of tiles, beginning with the first query that sees a key."""
+        """The queries of each row of tiles, beginning with the first query that sees a
+        key."""
         return _cut(
             0 if self.ahead is None else max(0, -self.ahead), self.s_q, self.tile
         )
 
     def columns(self, rows: slice) -> Iterator[slice]:
-        """The keys of each tile of that row, up to the last key that one of its queries sees."""
+        """The keys of each tile of that row, up to the last key that one of its queries
+        sees."""
         return _cut(
             0,
             self.s_k if self.ahead is None else min(self.s_k, rows.stop + self.ahead),
@@ -72,7 +78,8 @@ class Tiling(NamedTuple):
         )
 
     def visible(self, rows: slice, columns: slice, like: Array) -> Array | None:
-        """Booleans ``[r, c]``: whether a query of the tile may see a key. None if every one may see all."""
+        """Booleans ``[r, c]``: whether a query of the tile may see a key. None if every
+        one may see all."""
         if self.ahead is None or columns.stop <= rows.start + self.ahead + 1:
             return None
         xp = namespace(like)
@@ -92,7 +99,8 @@ class Tiling(NamedTuple):
         return xp.reshape(xp.where(visible, by_head, -math.inf), p.shape)
 
     def counts(self) -> tuple[int, int, int]:
-        """How many queries see a key, how many scores are computed, and in how many tiles, summed over the queries."""
+        """How many queries see a key, how many scores are computed, and in how many
+        tiles, summed over the queries."""
         if self.ahead is None:  # symbols pass as well
             return self.s_q, self.s_q * self.s_k, self.s_q * -(-self.s_k // self.tile)
         queries, scores, tiles = 0, 0, 0
@@ -112,7 +120,8 @@ def _cut(first: int, stop: int, tile: int) -> Iterator[slice]:
 
 
 class Saved(NamedTuple):
-    """The inputs, the output, and for each query the logarithm of what its weights were divided by: nothing s_q × s_k."""
+    """The inputs, the output, and for each query the logarithm of what its weights were
+    divided by: nothing s_q × s_k."""
 
     q: Array | Outline  # [*, n_h, s_q, d]
     k: Array | Outline  # [*, n_kv, s_k, d]
@@ -137,14 +146,16 @@ def forward(
     tile: int | None = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, n_h, s_q, d_v]`` of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k, d]`` and values
-    ``v[*, n_kv, s_k, d_v]``. There is no bias, which ``attention`` has.
+    """``y[*, n_h, s_q, d_v]`` of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k,
+    d]`` and values ``v[*, n_kv, s_k, d_v]``. There is no bias, which ``attention`` has.
 
-    The options are those of ``attention``, and ``tile``, the number of queries, and of keys, whose scores exist at a
-    time, in all heads at once: by default 256, fewer where there are many heads.
+    The options are those of ``attention``, and ``tile``, the number of queries, and of
+    keys, whose scores exist at a time, in all heads at once: by default 256, fewer
+    where there are many heads.
 
-    Raises TypeError for what is no floating-point array or of differing library, device or dtype, and for a ``scale``
-    or ``tile`` that is no number, ValueError for shapes that do not fit, unknown words and a ``tile`` below 1.
+    Raises TypeError for what is no floating-point array or of differing library, device
+    or dtype, and for a ``scale`` or ``tile`` that is no number, ValueError for shapes
+    that do not fit, unknown words and a ``tile`` below 1.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v)
     check_causal(causal, causal_variant)
@@ -164,8 +175,8 @@ def forward(
     for rows in tiling.rows():
         part = queries[:, :, rows, :] * scale
         y_part, lse_part = _attended(_as_rows(part), keys, values, tiling, rows)
-        y = with_rows(y, xp.reshape(y_part, (*part.shape[:-1], d_v)), rows.start)
-        lse = with_rows(lse, xp.reshape(lse_part, (*part.shape[:-1], 1)), rows.start)
+        y = set_rows(y, xp.reshape(y_part, (*part.shape[:-1], d_v)), rows.start)
+        lse = set_rows(lse, xp.reshape(lse_part, (*part.shape[:-1], 1)), rows.start)
 
     y = as_type_of(_in_order(y, k, head_order), q)
     lse = _in_order(lse, k, head_order)[..., 0]
@@ -186,10 +197,11 @@ def forward(
 def _attended(
     q: Array, k: Array, v: Array, tiling: Tiling, rows: slice
 ) -> tuple[Array, Array]:
-    """``y[B, g·r, d_v]`` of some rows of scaled queries, and their log-sum-exps ``[B, g·r, 1]``.
+    """``y[B, g·r, d_v]`` of some rows of scaled queries, and their log-sum-exps ``[B,
+    g·r, 1]``.
 
-    After each tile ``top`` is the largest score so far, and ``total`` and ``y`` are the sums of e^(score − top) and of
-    its products with the values, over the keys so far.
+    After each tile ``top`` is the largest score so far, and ``total`` and ``y`` are the
+    sums of e^(score − top) and of its products with the values, over the keys so far.
     """
     xp = namespace(q)
     k_t = transpose(k)
@@ -198,14 +210,15 @@ def _attended(
         p = tiling.hide(q @ k_t[:, :, columns], rows, columns)
         new_top = xp.max(p, axis=-1, keepdims=True)
         if top is not None:
-            # What has been summed so far was measured from the old maximum: it is now measured from the new one.
+            # What has been summed so far was measured from the old maximum: it is now
+            # measured from the new one.
             new_top = xp.max(xp.stack([top, new_top]), axis=0)
             rescale = xp.exp(top - bounded_below(new_top))
             total, y = total * rescale, y * rescale
         top = new_top
-        p = exp_over(p - bounded_below(top))
+        p = exp_in_place(p - bounded_below(top))
         total = plus(total, xp.sum(p, axis=-1, keepdims=True))
-        y = plus_product(y, p, v[:, columns, :])
+        y = add_product(y, p, v[:, columns, :])
     total = xp.where(
         total == 0, 1.0, total
     )  # every score was −∞, and so is the maximum: y is 0
@@ -215,7 +228,8 @@ def _attended(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]`` and ``dv[*, n_kv, s_k, d_v]`` from ``dy[*, n_h, s_q, d_v]``."""
+    """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]`` and ``dv[*, n_kv, s_k, d_v]``
+    from ``dy[*, n_h, s_q, d_v]``."""
     q, k, v, y, lse, scale, head_order, tiling, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
     wanted = check_narrowed(wanted, saved)
@@ -238,25 +252,26 @@ def backward(
         q_part, dy_part, lse_part = (_as_rows(x[:, :, rows, :]) for x in by_query)
         q_part, dq_part = q_part * scale, None
         if of_scores:
-            # What softmax's backward subtracts, a row's average of the weights' gradients: no weight is needed for it.
+            # What softmax's backward subtracts, a row's average of the weights'
+            # gradients: no weight is needed for it.
             y_part = _as_rows(outputs[:, :, rows, :])
             delta = xp.sum(dy_part * y_part, axis=-1, keepdims=True)
         for columns in tiling.columns(rows):
             p = tiling.hide(q_part @ keys_t[:, :, columns], rows, columns)
             a = _softmax_again(p, bounded_below(lse_part))
             if "v" in wanted:
-                part = plus_product(dv[:, columns, :], transpose(a), dy_part)
-                dv = with_rows(dv, part, columns.start)
+                part = add_product(dv[:, columns, :], transpose(a), dy_part)
+                dv = set_rows(dv, part, columns.start)
             if of_scores:
                 dp = _through_softmax(a, dy_part @ values_t[:, :, columns], delta)
             if "q" in wanted:
-                dq_part = plus_product(dq_part, dp, keys[:, columns, :])
+                dq_part = add_product(dq_part, dp, keys[:, columns, :])
             if "k" in wanted:
-                part = plus_product(dk[:, columns, :], transpose(dp), q_part)
-                dk = with_rows(dk, part, columns.start)
+                part = add_product(dk[:, columns, :], transpose(dp), q_part)
+                dk = set_rows(dk, part, columns.start)
         if "q" in wanted:
             dq_part *= scale
-            dq = with_rows(dq, xp.reshape(dq_part, dq[:, :, rows, :].shape), rows.start)
+            dq = set_rows(dq, xp.reshape(dq_part, dq[:, :, rows, :].shape), rows.start)
 
     dq = None if dq is None else as_type_of(_in_order(dq, k, head_order), q)
     dk = None if dk is None else as_type_of(xp.reshape(dk, k.shape), k)
@@ -267,7 +282,7 @@ def backward(
 def _softmax_again(p: Array, lse: Array) -> Array:
     """The weights of a tile's scores, in their storage."""
     p -= lse
-    return exp_over(p)
+    return exp_in_place(p)
 
 
 def _through_softmax(a: Array, da: Array, delta: Array) -> Array:
@@ -278,13 +293,15 @@ def _through_softmax(a: Array, da: Array, delta: Array) -> Array:
 
 
 def _by_group(x: Array, n_kv: int, head_order: str) -> Array:
-    """``x[*, n_h, s, n]`` as ``[B, g, s, n]``, B being all key heads: those that share one are side by side."""
+    """``x[*, n_h, s, n]`` as ``[B, g, s, n]``, B being all key heads: those that share
+    one are side by side."""
     x = heads_by_group(widened(x), n_kv, head_order)
     return namespace(x).reshape(x, (size(x.shape[:-3]), *x.shape[-3:]))
 
 
 def _in_order(x: Array, k: Array, head_order: str) -> Array:
-    """``x[B, g, s, n]`` as ``[*, n_h, s, n]``, the leading axes being those of ``k[*, n_kv, s_k, d]``."""
+    """``x[B, g, s, n]`` as ``[*, n_h, s, n]``, the leading axes being those of ``k[*,
+    n_kv, s_k, d]``."""
     x = namespace(x).reshape(x, (*k.shape[:-2], *x.shape[1:]))
     return heads_in_order(x, head_order)
 
@@ -296,7 +313,8 @@ def _merged(x: Array) -> Array:
 
 
 def _as_rows(x: Array) -> Array:
-    """``x[B, g, r, n]`` as ``[B, g·r, n]``: queries that share a key head are rows of one matrix."""
+    """``x[B, g, r, n]`` as ``[B, g·r, n]``: queries that share a key head are rows of
+    one matrix."""
     B, g, r, n = x.shape
     return namespace(x).reshape(x, (B, g * r, n))
 
@@ -316,8 +334,9 @@ def tiling_of(
 def forward_flops(
     m, g, n_kv, s_q, s_k, d, d_v, causal=False, causal_variant="upper_left", tile=None
 ):
-    """Of a query: its scaling, then for each key one score, an exponential, a share of the sum and of y, and for
-    each tile but the first the rescaling of what was summed. In symbols without ``causal`` only."""
+    """Of a query: its scaling, then for each key one score, an exponential, a share of
+    the sum and of y, and for each tile but the first the rescaling of what was summed.
+    In symbols without ``causal`` only."""
     heads = m * g * n_kv
     queries, scores, tiles = tiling_of(
         s_q, s_k, heads, causal, causal_variant, tile
@@ -340,8 +359,8 @@ def backward_flops(
     tile=None,
     wanted=None,
 ):
-    """Of a query: Δ and two scalings, then for each key five products, of which one is the score's, once more. In
-    symbols without ``causal`` only."""
+    """Of a query: Δ and two scalings, then for each key five products, of which one is
+    the score's, once more. In symbols without ``causal`` only."""
     heads = m * g * n_kv
     queries, scores, _ = tiling_of(
         s_q, s_k, heads, causal, causal_variant, tile

@@ -2,8 +2,8 @@ r"""One value used k times; its gradient is the sum of what comes back along the
 
 .. math:: y_{ji} = x_i, \qquad \bar{x}_i = \sum_j \bar{y}_{ji}
 
-Derived on the page ``foundations/chain_rule``. Every residual connection forks first, and the sum is the
-cost that accounts of "free" residuals leave out.
+Derived on the page ``foundations/chain_rule``. Every residual connection forks first,
+and the sum is the cost that accounts of "free" residuals leave out.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Saved(NamedTuple):
 
 
 def forward(x: Array, *, copies: int = 2) -> tuple[Array, Saved]:
-    """``y[k, *]``, ``x[*]`` along k = ``copies`` ways: where the library has views, a view of
-    ``x``, not to be written to.
+    """``y[k, *]``, ``x[*]`` along k = ``copies`` ways: where the library has views, a
+    view of ``x``, not to be written to.
 
-    Raises TypeError when ``x`` is no floating-point array, ValueError when ``copies`` is no
-    integer of at least 1.
+    Raises TypeError when ``x`` is no floating-point array, ValueError when ``copies``
+    is no integer of at least 1.
     """
     xp = check_inputs(SHAPES, x=x)
     if not isinstance(copies, Integral) or copies < 1:

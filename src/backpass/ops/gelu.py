@@ -1,12 +1,15 @@
 r"""GELU: each element times the probability that a standard normal number is smaller.
 
-.. math:: y_i = x_i \cdot \frac12 \Big( 1 + \operatorname{erf} \Big( \frac{x_i}{\sqrt{2}} \Big) \Big), \qquad
-          \bar{x}_i = \bar{y}_i \Big( \frac12 \Big( 1 + \operatorname{erf} \Big( \frac{x_i}{\sqrt{2}} \Big) \Big)
+.. math:: y_i = x_i \cdot
+              \frac12 \Big( 1 + \operatorname{erf} \Big( \frac{x_i}{\sqrt{2}} \Big) \Big),
+          \qquad \bar{x}_i = \bar{y}_i \Big(
+              \frac12 \Big( 1 + \operatorname{erf} \Big( \frac{x_i}{\sqrt{2}} \Big) \Big)
               + x_i \frac{e^{-x_i^2 / 2}}{\sqrt{2 \pi}} \Big)
 
-Derived on the page ``operations/activations``, as is what ``approximate="tanh"`` computes in the place of
-erf(x/√2): tanh(√(2/π) (x + 0.044715 x³)). Numbers of 16 bits are computed in float32 and rounded once. At ±∞
-value and gradient are their limits, where PyTorch has NaN for three of the four.
+Derived on the page ``operations/activations``, as is what ``approximate="tanh"``
+computes in the place of erf(x/√2): tanh(√(2/π) (x + 0.044715 x³)). Numbers of 16 bits
+are computed in float32 and rounded once. At ±∞ value and gradient are their limits,
+where PyTorch has NaN for three of the four.
 """
 
 from __future__ import annotations
@@ -33,17 +36,20 @@ CUBIC = Fraction(44715, 1_000_000)
 
 
 class Saved(NamedTuple):
-    """x alone. Keeping the probability too would double the bytes and spare 4 FLOPs of 11, or 7 of 15 with tanh,
-    in a backward that waits for memory. y cannot stand in for x: most negative y have two x."""
+    """x alone. Keeping the probability too would double the bytes and spare 4 FLOPs of
+    11, or 7 of 15 with tanh, in a backward that waits for memory. y cannot stand in for
+    x: most negative y have two x."""
 
     x: Array  # [*]
     approximate: str
 
 
 def forward(x: Array, *, approximate: str = "none") -> tuple[Array, Saved]:
-    """``y[*]``, each element of ``x[*]`` times its probability, or with ``approximate="tanh"`` nearly that.
+    """``y[*]``, each element of ``x[*]`` times its probability, or with
+    ``approximate="tanh"`` nearly that.
 
-    Raises TypeError when ``x`` is no floating-point array, ValueError for another ``approximate``.
+    Raises TypeError when ``x`` is no floating-point array, ValueError for another
+    ``approximate``.
     """
     check_inputs(SHAPES, x=x)
     if approximate not in ("none", "tanh"):
@@ -59,7 +65,8 @@ def backward(dy: Array, saved: Saved) -> Array:
     xp = check_cotangent(dy, x.shape, like=x)
     x = widened(x)
 
-    # In the forward pass x was scaled by its probability and moved the probability too, by its density.
+    # In the forward pass x was scaled by its probability and moved the probability too,
+    # by its density.
     if approximate == "tanh":
         odd, square = _tanh(x)
         half_root = (2 / xp.pi) ** HALF / 2
@@ -89,12 +96,14 @@ def _tanh(x: Array) -> tuple[Array, Array]:
 
 
 def forward_flops(m, approximate="none"):
-    """5 an element: erf of a multiple of x, halved with 1, times x. With tanh 8: the polynomial is 4."""
+    """5 an element: erf of a multiple of x, halved with 1, times x. With tanh 8: the
+    polynomial is 4."""
     return m * (8 if approximate == "tanh" else 5)
 
 
 def backward_flops(m, approximate="none"):
-    """11 an element: 4 for the probability, 4 for the density, 3 that use both. With tanh 15."""
+    """11 an element: 4 for the probability, 4 for the density, 3 that use both. With
+    tanh 15."""
     return m * (15 if approximate == "tanh" else 11)
 
 

@@ -1,17 +1,19 @@
-r"""Layer normalisation: each row brought to mean 0 and variance 1, then scaled and shifted element by element.
+r"""Layer normalisation: each row brought to mean 0 and variance 1, then scaled and
+shifted element by element.
 
 .. math:: \mu_r = \frac1n \sum_j x_{rj}, \quad
           s_r = \sqrt{\frac1n \sum_j (x_{rj} - \mu_r)^2 + \epsilon}, \quad
           \hat{x}_{ri} = \frac{x_{ri} - \mu_r}{s_r}, \quad
           y_{ri} = w_i \hat{x}_{ri} + b_i, \qquad
-          \bar{x}_{ri} = \frac{1}{s_r} \left( \bar{y}_{ri} w_i - \frac1n \sum_j \bar{y}_{rj} w_j
+          \bar{x}_{ri} = \frac{1}{s_r}
+              \left( \bar{y}_{ri} w_i - \frac1n \sum_j \bar{y}_{rj} w_j
               - \hat{x}_{ri} \frac1n \sum_j \bar{y}_{rj} w_j \hat{x}_{rj} \right), \quad
           \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}, \quad
           \bar{b}_i = \sum_r \bar{y}_{ri}
 
-Derived on the page ``operations/layer_norm``. The variance divides by n, as PyTorch's does. Rows of 16 bits are
-computed in float32 and rounded once. A constant row is normalised to zeros, unless ε is 0: then, as in
-PyTorch, it becomes NaN.
+Derived on the page ``operations/layer_norm``. The variance divides by n, as PyTorch's
+does. Rows of 16 bits are computed in float32 and rounded once. A constant row is
+normalised to zeros, unless ε is 0: then, as in PyTorch, it becomes NaN.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ PARAMETERS = ("w", "b")
 
 
 class Saved(NamedTuple):
-    """The normalised rows rather than x, mean and rstd: a number a row fewer, and nothing to rebuild."""
+    """The normalised rows rather than x, mean and rstd: a number a row fewer, and
+    nothing to rebuild."""
 
     x_hat: Array | Outline  # [*, n]; without w and b it is y itself
     rstd: Array | Outline  # [*, 1], 1/√(σ² + ε), in float32 for rows of 16 bits
@@ -44,10 +47,12 @@ def forward(
     eps: float = 1e-5,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, n]``, each row of ``x[*, n]`` normalised, times ``w[n]`` and plus ``b[n]`` where they are given.
+    """``y[*, n]``, each row of ``x[*, n]`` normalised, times ``w[n]`` and plus ``b[n]``
+    where they are given.
 
-    Raises TypeError for what is no floating-point array or of another library, device or dtype than
-    ``x``, ValueError for shapes that do not fit, no columns, or an ``eps`` below 0.
+    Raises TypeError for what is no floating-point array or of another library, device
+    or dtype than ``x``, ValueError for shapes that do not fit, no columns, or an
+    ``eps`` below 0.
     """
     xp = check_inputs(SHAPES, x=x, w=w, b=b)
     check_eps(eps)
@@ -55,8 +60,9 @@ def forward(
     n = x.shape[-1]
     wide = widened(x)
 
-    # The variance is the mean square of what is left after the mean is taken away. The mean of x² less the
-    # square of the mean is the same number, and rounds to noise where the mean is large.
+    # The variance is the mean square of what is left after the mean is taken away. The
+    # mean of x² less the square of the mean is the same number, and rounds to noise
+    # where the mean is large.
     centred = wide - xp.sum(wide, axis=-1, keepdims=True) / n  # [*, n]
     variance = xp.sum(centred * centred, axis=-1, keepdims=True) / n  # [*, 1]
     rstd = 1 / xp.sqrt(variance + eps)  # [*, 1]
@@ -75,15 +81,17 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dx[*, n]``, ``dw[n]`` and ``db[n]`` (None for what was not given) from ``dy[*, n]``."""
+    """``dx[*, n]``, ``dw[n]`` and ``db[n]`` (None for what was not given) from ``dy[*,
+    n]``."""
     x_hat, rstd, w, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, x_hat.shape, like=x_hat)
     wanted = check_narrowed(wanted, saved)
     n = x_hat.shape[-1]
     dy = widened(dy)
 
-    # In the forward pass the row lost its mean and its length; so now its gradient loses its part along
-    # the ones and its part along x_hat. Both have length √n, whence the division by n.
+    # In the forward pass the row lost its mean and its length; so now its gradient
+    # loses its part along the ones and its part along x_hat. Both have length √n,
+    # whence the division by n.
     dx = dw = db = None
     if "x" in wanted:
         dx_hat = dy if w is None else dy * w
@@ -100,12 +108,14 @@ def backward(
 
 
 def forward_flops(m, n, has_w=True, has_b=True):
-    """A row's mean is n, centring n, the variance 2n, the rest of rstd 3, normalising n; w and b are n each."""
+    """A row's mean is n, centring n, the variance 2n, the rest of rstd 3, normalising
+    n; w and b are n each."""
     return m * (5 * n + 3) + (m * n if has_w else 0) + (m * n if has_b else 0)
 
 
 def backward_flops(m, n, has_w=True, has_b=True, wanted=None):
-    """7n a row for dx; with w a product for x_hat's gradient, another for dw, and its sum over rows; b's sum."""
+    """7n a row for dx; with w a product for x_hat's gradient, another for dw, and its
+    sum over rows; b's sum."""
     dx = 7 * m * n + (m * n if has_w else 0)
     dw = m * n + n * (m - 1) if has_w else 0
     db = n * (m - 1) if has_b else 0

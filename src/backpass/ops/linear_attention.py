@@ -1,4 +1,5 @@
-r"""Linear attention: weights proportional to the products of query and keys, in time and memory linear in the length.
+r"""Linear attention: weights proportional to the products of query and keys, in time
+and memory linear in the length.
 
 .. math:: P = Q K^\top, \quad
           \sigma_i = \sum_k P_{ik}, \quad
@@ -9,14 +10,16 @@ r"""Linear attention: weights proportional to the products of query and keys, in
           \bar{K} = V U^\top Q + \mathbf{1}_s c^\top Q, \quad
           \bar{V} = K Q^\top U
 
-Derived on the page ``attention/linear_time``, where U is N's gradient and c is σ's. There is one sequence, so as many
-queries as keys and as many heads of each, and a causal mask has no ``lower_right``.
+Derived on the page ``attention/linear_time``, where U is N's gradient and c is σ's.
+There is one sequence, so as many queries as keys and as many heads of each, and a
+causal mask has no ``lower_right``.
 
-The formulas are those without ``causal``, read from the right: K⊤V is [d, d_v], however long the sequence. Values and
-gradients are those of ``multilinear_attention`` with one factor and ``normalization="simplex"``, which holds the [s, s]
-scores that are never seen here. So a sum of scores that is exactly 0 counts as nothing to attend to, output and
-gradient 0, also where scores that are not 0 cancel; a negative one is refused. Numbers of 16 bits are computed in
-float32 and rounded once.
+The formulas are those without ``causal``, read from the right: K⊤V is [d, d_v], however
+long the sequence. Values and gradients are those of ``multilinear_attention`` with one
+factor and ``normalization="simplex"``, which holds the [s, s] scores that are never
+seen here. So a sum of scores that is exactly 0 counts as nothing to attend to, output
+and gradient 0, also where scores that are not 0 cancel; a negative one is refused.
+Numbers of 16 bits are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ POSITIVE = ("q", "k")
 
 
 class Saved(NamedTuple):
-    """The inputs, the output, and a number a query. States are computed anew: for every chunk one would have to be kept."""
+    """The inputs, the output, and a number a query. States are computed anew: for every
+    chunk one would have to be kept."""
 
     q: Array | Outline  # [*, s, d]
     k: Array | Outline  # [*, s, d]
@@ -58,12 +62,14 @@ def forward(
     chunk: int = 64,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, s, d_v]`` of queries ``q[*, s, d]``, keys ``k[*, s, d]`` and values ``v[*, s, d_v]``.
+    """``y[*, s, d_v]`` of queries ``q[*, s, d]``, keys ``k[*, s, d]`` and values ``v[*,
+    s, d_v]``.
 
-    With ``causal``, query i sees the keys up to i; scores exist for ``chunk`` queries and as many keys at a time. Raises
-    TypeError for what is no floating-point array or of differing library, device or dtype, and for a ``chunk``
-    that is no integer; ValueError for shapes that do not fit, a ``chunk`` below 1, and for a query whose scores
-    have a negative sum.
+    With ``causal``, query i sees the keys up to i; scores exist for ``chunk`` queries
+    and as many keys at a time. Raises TypeError for what is no floating-point array or
+    of differing library, device or dtype, and for a ``chunk`` that is no integer;
+    ValueError for shapes that do not fit, a ``chunk`` below 1, and for a query whose
+    scores have a negative sum.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v)
     _check_chunk(chunk)
@@ -105,8 +111,9 @@ def backward(
         u_and_c = xp.concat([u, c], axis=-1)  # [*, s, d_v + 1]
         v = _with_ones(widened(v))
 
-    # In the forward pass a query gathered from the keys up to its own; so now it gathers its gradient from them, and a key
-    # from the queries that come after it: the same sums, of other arrays and for keys in reverse.
+    # In the forward pass a query gathered from the keys up to its own; so now it
+    # gathers its gradient from them, and a key from the queries that come after it: the
+    # same sums, of other arrays and for keys in reverse.
     dq = dk = dv = None
     if "q" in wanted:
         dq = as_type_of(_sums(u_and_c, v, widened(k), chunk), saved.q)
@@ -122,8 +129,9 @@ def backward(
 def _sums(
     a: Array, b: Array, c: Array, chunk: int | None, *, reverse: bool = False
 ) -> Array:
-    """``[*, s, n]`` of ``a[*, s, r]``, ``b[*, s, r]`` and ``c[*, s, n]``: Σ_j (a_i · b_j) c_j in row i, over all j; with a
-    chunk over j ≤ i, in ``reverse`` over j ≥ i."""
+    """``[*, s, n]`` of ``a[*, s, r]``, ``b[*, s, r]`` and ``c[*, s, n]``: Σ_j (a_i ·
+    b_j) c_j in row i, over all j; with a chunk over j ≤ i, in ``reverse`` over j ≥
+    i."""
     if chunk is None:
         return a @ (transpose(b) @ c)
     chunks = _chunks(a, chunk)
@@ -148,14 +156,16 @@ def _chunks(a: Array, chunk: int) -> list[slice]:
 
 
 def _of_one_side(scores: Array, reverse: bool) -> Array:
-    """``scores[*, c, c]`` with 0 for the keys that come later; in ``reverse``, earlier."""
+    """``scores[*, c, c]`` with 0 for the keys that come later; in ``reverse``,
+    earlier."""
     *_, length = scores.shape
     seen = causal_mask(length, length, "upper_left", like=scores)
     return namespace(scores).where(transpose(seen) if reverse else seen, scores, 0)
 
 
 def _with_ones(v: Array) -> Array:
-    """``v[*, s, d_v]`` and a column of ones, whose weighted sum is the sum of the weights."""
+    """``v[*, s, d_v]`` and a column of ones, whose weighted sum is the sum of the
+    weights."""
     xp = namespace(v)
     return xp.concat([v, xp.ones_like(v[..., :1])], axis=-1)
 
@@ -168,12 +178,14 @@ def _check_chunk(chunk: object) -> None:
 
 
 def forward_flops(m, s, d, d_v, causal=False, chunk=64):
-    """The sums, with the column that becomes the divisor, and a division for each output."""
+    """The sums, with the column that becomes the divisor, and a division for each
+    output."""
     return m * (_sums_flops(s, d, d_v + 1, causal, chunk) + s * d_v)
 
 
 def backward_flops(m, s, d, d_v, causal=False, chunk=64, wanted=None):
-    """Three sums like forward's, for dq, dk and dv; before them 3 d_v a query: u, and y's share of the divisor."""
+    """Three sums like forward's, for dq, dk and dv; before them 3 d_v a query: u, and
+    y's share of the divisor."""
     dq_or_dk = _sums_flops(s, d_v + 1, d, causal, chunk)
     costs = {
         "q k v": s * d_v,
@@ -186,8 +198,9 @@ def backward_flops(m, s, d, d_v, causal=False, chunk=64, wanted=None):
 
 
 def _sums_flops(s, r, n, causal, chunk):
-    """Two products through a state [r, n]; or, chunk by chunk, the state's 4r − 1 for each of the s·n results, and the
-    scores, whose number is that of pairs within a chunk."""
+    """Two products through a state [r, n]; or, chunk by chunk, the state's 4r − 1 for
+    each of the s·n results, and the scores, whose number is that of pairs within a
+    chunk."""
     if not causal:
         return r * n * (2 * s - 1) + s * n * (2 * r - 1)
     whole, rest = s // chunk, s - s // chunk * chunk

@@ -1,17 +1,25 @@
-r"""The output head and the loss together, a chunk of tokens at a time: the scores of all tokens never exist at once.
+r"""The output head and the loss together, a chunk of tokens at a time: the scores of
+all tokens never exist at once.
 
 .. math:: Z = X W + \mathbf{1}_m b^\top, \quad
-          y = \frac{\sum_{i,j} t_{ij} \Big( \log \Big( \sum_k e^{Z_{ik}} \Big) - Z_{ij} \Big)}{\sum_{i,j} t_{ij}}, \qquad
-          \bar{Z}_{ij} = \Big( \frac{e^{Z_{ij}}}{\sum_k e^{Z_{ik}}} \Big( \sum_k t_{ik} \Big) - t_{ij} \Big)
+          y = \frac{
+              \sum_{i,j} t_{ij} \Big( \log \Big( \sum_k e^{Z_{ik}} \Big) - Z_{ij} \Big)
+              }{\sum_{i,j} t_{ij}}, \qquad
+          \bar{Z}_{ij} = \Big( \frac{e^{Z_{ij}}}{\sum_k e^{Z_{ik}}}
+              \Big( \sum_k t_{ik} \Big) - t_{ij} \Big)
                          \frac{\bar{y}}{\sum_{k,l} t_{kl}}, \quad
-          \bar{X} = \bar{Z} W^\top, \quad \bar{W} = X^\top \bar{Z}, \quad \bar{b} = \bar{Z}^\top \mathbf{1}_m
+          \bar{X} = \bar{Z} W^\top, \quad \bar{W} = X^\top \bar{Z}, \quad
+          \bar{b} = \bar{Z}^\top \mathbf{1}_m
 
-Derived on the page ``operations/output_head``. In the formulas a target is a row, as in ``cross_entropy``, whose
-values and edge cases these are. The loss is one number, so that what comes back for it is one too, a factor of every
-gradient: ``forward`` computes the gradients chunk by chunk for a factor of 1, and ``backward`` multiplies. Weights
-are ``[in, out]``. For inputs of 16 bits the scores are rounded to 16 bits, as ``linear`` does; what is computed from
-them, and the gradients of ``w`` and ``b`` until they are returned, are float32. The loss is then rounded to 16 bits, as
-``cross_entropy`` of such scores is, unless ``wide`` asks for it in float32; under ``torch.autocast`` it is float32.
+Derived on the page ``operations/output_head``. In the formulas a target is a row, as in
+``cross_entropy``, whose values and edge cases these are. The loss is one number, so
+that what comes back for it is one too, a factor of every gradient: ``forward`` computes
+the gradients chunk by chunk for a factor of 1, and ``backward`` multiplies. Weights are
+``[in, out]``. For inputs of 16 bits the scores are rounded to 16 bits, as ``linear``
+does; what is computed from them, and the gradients of ``w`` and ``b`` until they are
+returned, are float32. The loss is then rounded to 16 bits, as ``cross_entropy`` of such
+scores is, unless ``wide`` asks for it in float32; under ``torch.autocast`` it is
+float32.
 """
 
 from __future__ import annotations
@@ -21,7 +29,7 @@ from typing import NamedTuple
 
 from backpass.arrays import Array, as_matrix, as_type_of, namespace, transpose, widened
 from backpass.ops import linear, log_softmax, nll
-from backpass.ops._tiling import plus, plus_product, with_rows
+from backpass.ops._tiling import add_product, plus, set_rows
 from backpass.ops.cross_entropy import less_target
 from backpass.shapes import (
     Kind,
@@ -31,7 +39,7 @@ from backpass.shapes import (
     check_saved,
     kind,
 )
-from backpass.values import check_bool, check_targets, chosen_chunk
+from backpass.values import check_bool, check_targets, chunk_or_default
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
@@ -39,7 +47,8 @@ PARAMETERS = ("w", "b")
 
 
 class Saved(NamedTuple):
-    """The gradients of the sum over tokens, and what divides them: no score, and none of the inputs."""
+    """The gradients of the sum over tokens, and what divides them: no score, and none
+    of the inputs."""
 
     dx: Array | Outline  # [*, h]
     dw: Array | None  # [h, V]
@@ -61,21 +70,24 @@ def forward(
     wide: bool = False,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """The loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets ``t[*]``.
+    """The loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets
+    ``t[*]``.
 
-    ``chunk`` is the number of tokens whose scores exist at a time; by default as many as make them a quarter
-    as large as the gradients of ``x`` and ``w`` together, so that the moment at which most memory is taken is the
-    backward's. ``wide`` leaves the loss of 16-bit inputs in float32, and ``backward`` then takes ``dy`` in float32: a
-    scaled loss may exceed float16, whose largest number is 65504. Raises TypeError for arrays that are not floating-point and integer or do not belong together,
-    ValueError for shapes that do not fit, a ``reduction`` other than "mean" and "sum" and a ``chunk`` below 1,
-    IndexError for a target outside the V classes.
+    ``chunk`` is the number of tokens whose scores exist at a time; by default as many
+    as make them a quarter as large as the gradients of ``x`` and ``w`` together, so
+    that the moment at which most memory is taken is the backward's. ``wide`` leaves the
+    loss of 16-bit inputs in float32, and ``backward`` then takes ``dy`` in float32: a
+    scaled loss may exceed float16, whose largest number is 65504. Raises TypeError for
+    arrays that are not floating-point and integer or do not belong together, ValueError
+    for shapes that do not fit, a ``reduction`` other than "mean" and "sum" and a
+    ``chunk`` below 1, IndexError for a target outside the V classes.
     """
     xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b)
     check_bool(wide=wide)
     wanted = check_wanted(SHAPES, wanted, b=b)
     rows, targets = as_matrix(x), xp.reshape(t, (-1,))
     (m, h), V = rows.shape, w.shape[1]
-    chunk = chosen_chunk(chunk, m, h, V)
+    chunk = chunk_or_default(chunk, m, h, V)
     targets, divisor = check_targets(targets, V, ignore_index, reduction)
 
     total, dw, db = None, None, None
@@ -86,7 +98,7 @@ def forward(
             rows[start:stop, ...], w, targets[start:stop], b, dw, db, wanted
         )
         total = plus(total, loss)
-        dx = with_rows(dx, part, start) if "x" in wanted else None
+        dx = set_rows(dx, part, start) if "x" in wanted else None
 
     y = total if divisor is None else total / divisor
     y = y if wide else as_type_of(y, x)
@@ -107,8 +119,8 @@ def _add_chunk(
     db: Array | None,
     wanted: tuple[str, ...],
 ) -> tuple[Array, Array | None, Array | None, Array | None]:
-    """The loss of ``x[c, h]``, summed over its tokens, and dx; dw and db with what its tokens add to them. The arrays of
-    the scores' size end with the call."""
+    """The loss of ``x[c, h]``, summed over its tokens, and dx; dw and db with what its
+    tokens add to them. The arrays of the scores' size end with the call."""
     z = linear.forward(x, w, b)[0]  # [c, V]
     p = log_softmax.forward(widened(z))[0]
     xp, loss, dx = namespace(p), nll.reduced(p, t), None
@@ -117,9 +129,10 @@ def _add_chunk(
     if "x" in wanted:
         dx = as_type_of(dz, x) @ transpose(w)
 
-    # Every token met the same w and b: their gradients sum over tokens, and so over chunks.
+    # Every token met the same w and b: their gradients sum over tokens, and so over
+    # chunks.
     if "w" in wanted:
-        dw = plus_product(dw, transpose(widened(x)), dz)
+        dw = add_product(dw, transpose(widened(x)), dz)
     if "b" in wanted:
         db = plus(db, xp.sum(dz, axis=0))
     return loss, dx, dw, db
@@ -135,7 +148,8 @@ def backward(
     if not wanted:
         return None, None, None
 
-    # In the forward pass the loss was the tokens' sum over the divisor; so now the sum's gradients get dy over it.
+    # In the forward pass the loss was the tokens' sum over the divisor; so now the
+    # sum's gradients get dy over it.
     factor = widened(dy) if divisor is None else widened(dy) / divisor
     return (
         as_type_of(widened(dx) * factor, dx) if "x" in wanted else None,
@@ -145,8 +159,9 @@ def backward(
 
 
 def forward_flops(m, h, V, has_b=True, reduction="mean", wanted=None):
-    """The head, the loss, the scores' gradient (exponentiate, subtract 1 at the target), and the head's backward: the
-    sums over chunks are among those over tokens, so that no cost depends on the chunk."""
+    """The head, the loss, the scores' gradient (exponentiate, subtract 1 at the
+    target), and the head's backward: the sums over chunks are among those over tokens,
+    so that no cost depends on the chunk."""
     loss = log_softmax.forward_flops(m, V) + nll.forward_flops(m, reduction)
     return (
         linear.forward_flops(m, h, V, has_b)

@@ -3,8 +3,9 @@ r"""Log-softmax over the last axis: scores in, the logarithms of softmax's weigh
 .. math:: y_i = x_i - \log \Big( \sum_j e^{x_j} \Big), \qquad
           \bar{x}_i = \bar{y}_i - e^{y_i} \Big( \sum_j \bar{y}_j \Big)
 
-Derived on the page ``operations/cross_entropy``. An entry of −∞ stays −∞; so does a whole row of them,
-where PyTorch gives NaN. Rows of 16 bits are computed in float32 and rounded once.
+Derived on the page ``operations/cross_entropy``. An entry of −∞ stays −∞; so does a
+whole row of them, where PyTorch gives NaN. Rows of 16 bits are computed in float32 and
+rounded once.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def forward(x: Array) -> tuple[Array, Saved]:
     """
     xp = check_inputs(SHAPES, x=x)
 
-    # Measured from the largest score no exponential overflows, and the sum is at least 1.
-    # A row of −∞ has no largest: 0 is subtracted, and its sum of 0 is replaced by 1.
+    # Measured from the largest score no exponential overflows, and the sum is at least
+    # 1. A row of −∞ has no largest: 0 is subtracted, and its sum of 0 is replaced by 1.
     wide = widened(x)
     top = xp.max(wide, axis=-1, keepdims=True)  # [*, 1]
     below = wide - xp.where(top == -math.inf, 0.0, top)  # [*, n]
@@ -49,8 +50,9 @@ def backward(dy: Array, saved: Saved) -> Array:
 
     y, dy = widened(y), widened(dy)
 
-    # In the forward pass x_i raised its own log-probability one for one and, through the
-    # shared sum, lowered every one of the row by its weight; so now it gets all of them back.
+    # In the forward pass x_i raised its own log-probability one for one and, through
+    # the shared sum, lowered every one of the row by its weight; so now it gets all of
+    # them back.
     dx = dy - xp.exp(y) * xp.sum(dy, axis=-1, keepdims=True)
     return as_type_of(dx, saved.y)
 

@@ -1,4 +1,5 @@
-r"""The attention block of a transformer: project every row to queries, keys and values, attend in every head, project back.
+r"""The attention block of a transformer: project every row to queries, keys and values,
+attend in every head, project back.
 
 .. math:: Q = X W_{Q} + \mathbf{1}_s b_{Q}^\top, \quad
           K = M W_{K} + \mathbf{1}_t b_{K}^\top, \quad
@@ -10,7 +11,8 @@ r"""The attention block of a transformer: project every row to queries, keys and
           \bar{O} = \bar{Y} W_{O}^\top, \quad
           \bar{V} = A^\top \bar{O}, \quad
           \bar{A} = \bar{O} V^\top, \quad
-          \bar{S}_{ij} = A_{ij} \Big( \bar{A}_{ij} - \sum_k \bar{A}_{ik} A_{ik} \Big), \quad
+          \bar{S}_{ij} = A_{ij}
+              \Big( \bar{A}_{ij} - \sum_k \bar{A}_{ik} A_{ik} \Big), \quad
           \bar{Q} = \frac{1}{\sqrt{d}} \bar{S} K, \quad
           \bar{K} = \frac{1}{\sqrt{d}} \bar{S}^\top Q, \quad
           \bar{X} = \bar{Q} W_{Q}^\top, \quad
@@ -24,10 +26,12 @@ r"""The attention block of a transformer: project every row to queries, keys and
           \bar{b}_{V} = \bar{V}^\top \mathbf{1}_t, \quad
           \bar{b}_{O} = \bar{Y}^\top \mathbf{1}_s
 
-Derived on the page ``attention/heads``. The formulas are those of one head; with several, each has its own columns of
-Q, K, V and O. M is the memory; without one it is X, which then has both gradients. A weight ``[h, n, d]`` is the usual
-matrix ``[h, n·d]``, viewed. A bias on the keys adds the same number to all scores of a row, which softmax cannot see:
-its gradient is 0 for every input, and is returned as 0, where a sum over the keys' gradients would be rounding noise.
+Derived on the page ``attention/heads``. The formulas are those of one head; with
+several, each has its own columns of Q, K, V and O. M is the memory; without one it is
+X, which then has both gradients. A weight ``[h, n, d]`` is the usual matrix ``[h,
+n·d]``, viewed. A bias on the keys adds the same number to all scores of a row, which
+softmax cannot see: its gradient is 0 for every input, and is returned as 0, where a sum
+over the keys' gradients would be rounding noise.
 """
 
 from __future__ import annotations
@@ -55,7 +59,8 @@ ZERO_GRADIENTS = ("b_k",)
 
 
 class Saved(NamedTuple):
-    """Each row that was projected once, what attention saved, and the heads' outputs; the weights as they were given."""
+    """Each row that was projected once, what attention saved, and the heads' outputs;
+    the weights as they were given."""
 
     x: Array | Outline  # [*, s, h]
     memory: Array | Outline | None  # [*, t, h]
@@ -88,11 +93,12 @@ def forward(
     head_order: str = "consecutive",
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, s, h]`` of the rows ``x[*, s, h]``, each of which attends to the rows of ``memory[*, t, h]``, or without
-    one to those of ``x``. The options are those of ``attention``.
+    """``y[*, s, h]`` of the rows ``x[*, s, h]``, each of which attends to the rows of
+    ``memory[*, t, h]``, or without one to those of ``x``. The options are those of
+    ``attention``.
 
-    Raises TypeError for what is no floating-point array or of another library, device or dtype than ``x``,
-    ValueError for shapes that do not fit and for unknown words.
+    Raises TypeError for what is no floating-point array or of another library, device
+    or dtype than ``x``, ValueError for shapes that do not fit and for unknown words.
     """
     xp = check_inputs(
         SHAPES,
@@ -143,8 +149,8 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dx[*, s, h]``, the gradients of weights and biases, and ``dmemory[*, t, h]``, in forward's order, None for
-    what was not given; from ``dy[*, s, h]``."""
+    """``dx[*, s, h]``, the gradients of weights and biases, and ``dmemory[*, t, h]``,
+    in forward's order, None for what was not given; from ``dy[*, s, h]``."""
     x, memory, w_q, w_k, w_v, w_o, attended, o, _ = check_saved(saved, Saved)
     wanted = check_narrowed(wanted, saved)
     of_q, of_k, of_v, of_attention, of_o = _parts(wanted, memory is None)
@@ -161,7 +167,8 @@ def backward(
     dx_v, dw_v, db_v = _project_backward(dv, rows, w_v, of_v)
     db_k = zeros(w_k.shape[1:], like=dy) if "b_k" in wanted else None
 
-    # In the forward pass the keys and the values were made from the same rows; so now their gradients are added.
+    # In the forward pass the keys and the values were made from the same rows; so now
+    # their gradients are added.
     drows = dx_k + dx_v if "x" in of_k else None
     if memory is not None:
         return dx, dw_q, dw_k, dw_v, dw_o, db_q, db_k, db_v, db_o, drows
@@ -170,8 +177,9 @@ def backward(
 
 
 def _parts(wanted: tuple[str, ...], alone: bool) -> list[tuple[str, ...]]:
-    """The wanted gradients of the projections to q, k and v, of attention, and of the last
-    projection. Keys and values are made from ``x`` if it is ``alone``, else from memory."""
+    """The wanted gradients of the projections to q, k and v, of attention, and of the
+    last projection. Keys and values are made from ``x`` if it is ``alone``, else from
+    memory."""
     rows = "x" if alone else "memory"
     return [
         part_of(wanted, x="x", w="w_q", b="b_q"),
@@ -183,14 +191,16 @@ def _parts(wanted: tuple[str, ...], alone: bool) -> list[tuple[str, ...]]:
 
 
 def split_heads(x: Array, heads: int, d: int) -> Array:
-    """``x[*, s, n·d]`` as ``[*, n, s, d]``: each row's columns cut into heads, then the heads before the rows."""
+    """``x[*, s, n·d]`` as ``[*, n, s, d]``: each row's columns cut into heads, then the
+    heads before the rows."""
     xp = namespace(x)
     cut = xp.reshape(x, (*x.shape[:-1], heads, d))
     return xp.permute_dims(cut, _heads_and_rows_exchanged(len(cut.shape)))
 
 
 def merge_heads(x: Array) -> Array:
-    """``x[*, n, s, d]`` as ``[*, s, n·d]``: the heads back behind the rows, then each row's side by side."""
+    """``x[*, n, s, d]`` as ``[*, s, n·d]``: the heads back behind the rows, then each
+    row's side by side."""
     xp = namespace(x)
     *leading, heads, s, d = x.shape
     return xp.reshape(
@@ -200,7 +210,8 @@ def merge_heads(x: Array) -> Array:
 
 
 def _heads_and_rows_exchanged(rank: int) -> list[int]:
-    """The order of axes in which the third and the second from the end change places."""
+    """The order of axes in which the third and the second from the end change
+    places."""
     axes = [*range(rank)]
     axes[-3], axes[-2] = axes[-2], axes[-3]
     return axes
@@ -221,7 +232,8 @@ def _project(x: Array, w: Array, b: Array | None) -> Array:
 def _project_backward(
     dy: Array | None, x: Array, w: Array, wanted: tuple[str, ...]
 ) -> tuple[Any, ...]:
-    """``dx[*, s, h]``, ``dw[h, n, d]`` and ``db[n, d]``, those that are wanted, from ``dy[*, n, s, d]``."""
+    """``dx[*, s, h]``, ``dw[h, n, d]`` and ``db[n, d]``, those that are wanted, from
+    ``dy[*, n, s, d]``."""
     h, heads, d = w.shape
     dy = None if dy is None else merge_heads(dy)
     saved = linear.Saved(x, _reshaped(w, (h, heads * d)), wanted)
@@ -230,7 +242,8 @@ def _project_backward(
 
 
 def _reshaped(x: Array | Outline | None, shape: tuple[int, ...]) -> Any:
-    """The array in another shape; its outline, where it was not saved; None as it is."""
+    """The array in another shape; its outline, where it was not saved; None as it
+    is."""
     if x is None or isinstance(x, Outline):
         return x and x._replace(shape=shape)
     return namespace(x).reshape(x, shape)
@@ -281,7 +294,8 @@ def backward_flops(
     has_memory=True,
     wanted=None,
 ):
-    """The same parts' backwards, that of the keys without a bias; and the sums where gradients of the same rows meet."""
+    """The same parts' backwards, that of the keys without a bias; and the sums where
+    gradients of the same rows meet."""
     t = t if has_memory else s
     given = {"b_q": has_b_q, "b_v": has_b_v, "b_o": has_b_o, "memory": has_memory}
     wanted = check_wanted(SHAPES, wanted, **given)

@@ -1,4 +1,5 @@
-r"""Multilinear attention: scores that are products of p dot products, made into weights by softmax, simplex or sphere.
+r"""Multilinear attention: scores that are products of p dot products, made into weights
+by softmax, simplex or sphere.
 
 .. math:: P = Q K^\top, \quad
           \sigma_i = \sum_k P_{ik}, \quad
@@ -6,17 +7,20 @@ r"""Multilinear attention: scores that are products of p dot products, made into
           Y = A V, \qquad
           \bar{V} = A^\top \bar{Y}, \quad
           \bar{A} = \bar{Y} V^\top, \quad
-          \bar{P}_{ij} = \frac{1}{\sigma_i} \Big( \bar{A}_{ij} - \sum_k \bar{Y}_{ik} Y_{ik} \Big), \quad
+          \bar{P}_{ij} = \frac{1}{\sigma_i}
+              \Big( \bar{A}_{ij} - \sum_k \bar{Y}_{ik} Y_{ik} \Big), \quad
           \bar{Q} = \bar{P} K, \quad
           \bar{K} = \bar{P}^\top Q
 
-Derived on the page ``attention/multilinear``. The formulas are those of one factor and ``normalization="simplex"``. With
-p factors, the m-th of them made of the m-th of p equal parts of the columns of q and k, P is their product, element by
-element, and the gradient of one is that of P times all the others; nothing is divided by a factor, so that any may be
-0. A query that may see no key, or whose scores are all 0 under simplex or sphere, has output and gradient 0; so has one
-the sum of whose scores under simplex, or of their squares under sphere, is past the dtype's largest number. For inputs of
-16 bits everything between them and the results is float32; the weights are saved rounded to 16 bits, and the factors, for
-which float16 may have no number, as they are.
+Derived on the page ``attention/multilinear``. The formulas are those of one factor and
+``normalization="simplex"``. With p factors, the m-th of them made of the m-th of p
+equal parts of the columns of q and k, P is their product, element by element, and the
+gradient of one is that of P times all the others; nothing is divided by a factor, so
+that any may be 0. A query that may see no key, or whose scores are all 0 under simplex
+or sphere, has output and gradient 0; so has one the sum of whose scores under simplex,
+or of their squares under sphere, is past the dtype's largest number. For inputs of 16
+bits everything between them and the results is float32; the weights are saved rounded
+to 16 bits, and the factors, for which float16 may have no number, as they are.
 """
 
 from __future__ import annotations
@@ -74,12 +78,15 @@ def forward(
     causal_variant: str = "upper_left",
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, s_q, d_v]`` of queries ``q[*, s_q, d]``, keys ``k[*, s_k, d]`` and values ``v[*, s_k, d_v]``.
+    """``y[*, s_q, d_v]`` of queries ``q[*, s_q, d]``, keys ``k[*, s_k, d]`` and values
+    ``v[*, s_k, d_v]``.
 
-    The scores are not scaled. With ``causal``, query i sees the keys up to i ("upper_left"), or up to i + s_k − s_q
-    ("lower_right"). Raises TypeError for what is no floating-point array or of differing library, device or
-    dtype, and for a ``p`` that is no integer; ValueError for shapes that do not fit, a ``p`` that does not divide d,
-    unknown words, and with "simplex" for scores of a query whose sum is not positive, unless all are 0.
+    The scores are not scaled. With ``causal``, query i sees the keys up to i
+    ("upper_left"), or up to i + s_k − s_q ("lower_right"). Raises TypeError for what is
+    no floating-point array or of differing library, device or dtype, and for a ``p``
+    that is no integer; ValueError for shapes that do not fit, a ``p`` that does not
+    divide d, unknown words, and with "simplex" for scores of a query whose sum is not
+    positive, unless all are 0.
     """
     check_inputs(SHAPES, q=q, k=k, v=v)
     _check_factors(p, q.shape[-1])
@@ -117,7 +124,8 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dq[*, s_q, d]``, ``dk[*, s_k, d]`` and ``dv[*, s_k, d_v]`` from ``dy[*, s_q, d_v]``."""
+    """``dq[*, s_q, d]``, ``dk[*, s_k, d]`` and ``dv[*, s_k, d_v]`` from ``dy[*, s_q,
+    d_v]``."""
     q, k, v, factors, a, weights, normalization, variant, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*q.shape[:-1], v.shape[-1]), like=q)
     wanted = check_narrowed(wanted, saved)
@@ -130,7 +138,8 @@ def backward(
         a, da = widened(a), dy @ transpose(widened(v))
         dscores = NORMALIZATIONS[normalization][0].backward(da, weights._replace(y=a))
 
-        # A hidden score was a constant. Softmax leaves its gradient 0 by itself; the others do not.
+        # A hidden score was a constant. Softmax leaves its gradient 0 by itself; the
+        # others do not.
         dscores = _with_hidden(dscores, 0, variant)
         dfactors = _gradients_of_factors(dscores, factors)
         p = len(dfactors)
@@ -146,7 +155,8 @@ def backward(
 
 
 def _with_hidden(scores: Array, value: float, variant: str | None) -> Array:
-    """``scores[*, s_q, s_k]`` with ``value`` for the keys that a query may not see; without a variant it sees all."""
+    """``scores[*, s_q, s_k]`` with ``value`` for the keys that a query may not see;
+    without a variant it sees all."""
     if variant is None:
         return scores
     s_q, s_k = scores.shape[-2:]
@@ -156,8 +166,8 @@ def _with_hidden(scores: Array, value: float, variant: str | None) -> Array:
 
 
 def _gradients_of_factors(dproduct: Array, factors: Sequence[Array]) -> list[Array]:
-    """Of each factor, the product's gradient times those before it and those after it; of one, which is not given, the
-    product's own."""
+    """Of each factor, the product's gradient times those before it and those after it;
+    of one, which is not given, the product's own."""
     before = [*accumulate(factors[:-1], operator.mul)]
     gradients, rest = (
         [],
@@ -170,7 +180,8 @@ def _gradients_of_factors(dproduct: Array, factors: Sequence[Array]) -> list[Arr
 
 
 def _part(x: Array, m: int, p: int) -> Array:
-    """``[*, s, d/p]``: of ``p`` equal parts of the columns of ``x[*, s, d]``, that from which factor m is made."""
+    """``[*, s, d/p]``: of ``p`` equal parts of the columns of ``x[*, s, d]``, that from
+    which factor m is made."""
     width = x.shape[-1] // p
     return x[..., m * width : (m + 1) * width]
 
@@ -185,15 +196,17 @@ def _check_factors(p: object, d: int) -> None:
 
 
 def forward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax"):
-    """The factors together cost what one product of width d does, less a sum for each; to multiply them puts it back."""
+    """The factors together cost what one product of width d does, less a sum for each;
+    to multiply them puts it back."""
     scores = m * s_q * s_k * (2 * d - p) + m * s_q * s_k * (p - 1)
     weights = NORMALIZATIONS[normalization][0].forward_flops(m * s_q, s_k)
     return scores + weights + matmul.forward_flops(m, s_q, s_k, d_v)
 
 
 def backward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax", wanted=None):
-    """The four products, the normalisation, and for p > 1 factors 3p − 4 products an element: p − 2 for what stands
-    before each, p − 1 for what stands after it, and p − 1 to join them."""
+    """The four products, the normalisation, and for p > 1 factors 3p − 4 products an
+    element: p − 2 for what stands before each, p − 1 for what stands after it, and p −
+    1 to join them."""
     da, dv = (
         matmul.backward_flops(m, m, m, s_q, s_k, d_v, wanted=(factor,))
         for factor in "ab"

@@ -1,12 +1,14 @@
-r"""Negative log-likelihood: minus the log-probability that each row gave to its target, averaged or summed.
+r"""Negative log-likelihood: minus the log-probability that each row gave to its target,
+averaged or summed.
 
 .. math:: y = - \frac{\sum_{i,j} t_{ij} x_{ij}}{\sum_{i,j} t_{ij}}, \qquad
           \bar{x}_{ij} = - \frac{t_{ij}}{\sum_{k,l} t_{kl}} \bar{y}
 
-Derived on the page ``operations/cross_entropy``. In the formulas a target is a row: ``t_ij`` is 1 where j is
-the target of row i and 0 elsewhere, and 0 throughout a row that is ignored. With ``reduction="sum"`` nothing
-is divided. When all targets are ignored the mean is NaN and the gradient 0, as PyTorch has it. Entries of 16
-bits are summed, and divided, in float32.
+Derived on the page ``operations/cross_entropy``. In the formulas a target is a row:
+``t_ij`` is 1 where j is the target of row i and 0 elsewhere, and 0 throughout a row
+that is ignored. With ``reduction="sum"`` nothing is divided. When all targets are
+ignored the mean is NaN and the gradient 0, as PyTorch has it. Entries of 16 bits are
+summed, and divided, in float32.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ def forward(
 ) -> tuple[Array, Saved]:
     """The loss ``y[]`` of the log-probabilities ``x[*, V]`` at the targets ``t[*]``.
 
-    A target equal to ``ignore_index`` counts for nothing, nor in the mean's divisor. Raises TypeError
-    for arrays that are not floating-point and integer or do not belong together, ValueError for shapes
-    that do not fit and a ``reduction`` other than "mean" and "sum", IndexError for a target outside the
-    V classes.
+    A target equal to ``ignore_index`` counts for nothing, nor in the mean's divisor.
+    Raises TypeError for arrays that are not floating-point and integer or do not belong
+    together, ValueError for shapes that do not fit and a ``reduction`` other than
+    "mean" and "sum", IndexError for a target outside the V classes.
     """
     check_inputs(SHAPES, x=x, t=t)
     t, divisor = check_targets(t, x.shape[-1], ignore_index, reduction)
@@ -51,7 +53,8 @@ def backward(dy: Array, saved: Saved) -> Array:
     t, classes, divisor, like = check_saved(saved, Saved)
     xp = check_cotangent(dy, (), like)
 
-    # In the forward pass one entry of each counted row was read; so now it alone has a gradient.
+    # In the forward pass one entry of each counted row was read; so now it alone has a
+    # gradient.
     each = dy if divisor is None else as_type_of(widened(dy) / divisor, dy)
     return xp.where(one_hot(t, classes), -each, 0.0)
 
@@ -67,8 +70,9 @@ def backward_flops(reduction="mean"):
 
 
 def reduced(x: Array, t: Array, divisor: float | None = None) -> Array:
-    """Minus the sum of the entries of ``x[*, V]`` at the targets ``t[*]`` that are not −1, over ``divisor``; in
-    float32 for entries of 16 bits, whose sum over many rows overflows or stalls."""
+    """Minus the sum of the entries of ``x[*, V]`` at the targets ``t[*]`` that are not
+    −1, over ``divisor``; in float32 for entries of 16 bits, whose sum over many rows
+    overflows or stalls."""
     total = -namespace(x).sum(widened(pick(x, t)))
     return total if divisor is None else total / divisor
 

@@ -1,11 +1,13 @@
-r"""Position embedding: to the vector at each position of a sequence a table's row for that position is added.
+r"""Position embedding: to the vector at each position of a sequence a table's row for
+that position is added.
 
 .. math:: y_{rij} = x_{rij} + w_{ij}, \qquad
           \bar{x}_{rij} = \bar{y}_{rij}, \quad \bar{w}_{ij} = \sum_r \bar{y}_{rij}
 
-Derived on the page ``operations/embeddings``. In the formulas ``w_ij`` is the row of position i, which is row
-``offset`` + i of the table; rows of other positions get the gradient 0. Gradients of 16 bits are summed in float32
-and rounded once. ``sinusoidal`` makes the fixed table that needs no gradient.
+Derived on the page ``operations/embeddings``. In the formulas ``w_ij`` is the row of
+position i, which is row ``offset`` + i of the table; rows of other positions get the
+gradient 0. Gradients of 16 bits are summed in float32 and rounded once. ``sinusoidal``
+makes the fixed table that needs no gradient.
 """
 
 from __future__ import annotations
@@ -37,10 +39,12 @@ class Saved(NamedTuple):
 def forward(
     x: Array, w: Array, *, offset: int = 0, wanted: Wanted = None
 ) -> tuple[Array, Saved]:
-    """``y[*, s, h]``, the sum of ``x[*, s, h]`` and the ``s`` rows of ``w`` from ``offset`` on.
+    """``y[*, s, h]``, the sum of ``x[*, s, h]`` and the ``s`` rows of ``w`` from
+    ``offset`` on.
 
-    Raises TypeError for what is no floating-point array or of differing library, device or dtype, and for an
-    ``offset`` that is no integer; ValueError for shapes that do not fit and positions that are not in the table.
+    Raises TypeError for what is no floating-point array or of differing library, device
+    or dtype, and for an ``offset`` that is no integer; ValueError for shapes that do
+    not fit and positions that are not in the table.
     """
     check_inputs(SHAPES, x=x, w=w)
     check_natural(offset=offset)
@@ -64,7 +68,8 @@ def backward(
     wanted = check_narrowed(wanted, saved)
     *leading, s, h = shape
 
-    # In the forward pass every sequence met the same rows; so now their gradients sum over sequences.
+    # In the forward pass every sequence met the same rows; so now their gradients sum
+    # over sequences.
     dx, dw = dy if "x" in wanted else None, None
     if "w" in wanted:
         sequences = xp.reshape(dy, (size(leading), s, h))
@@ -87,11 +92,14 @@ def backward_flops(m, s, h, wanted=None):
 def sinusoidal(
     s: int, h: int, *, base: float = 10000.0, offset: int = 0, like: Array
 ) -> Array:
-    """``[s, h]``: the fixed table of "Attention is all you need" at the positions ``offset``, …, ``offset + s − 1``.
+    """``[s, h]``: the fixed table of "Attention is all you need" at the positions
+    ``offset``, …, ``offset + s − 1``.
 
-    Columns 2i and 2i + 1, counted from 0, are the sine and the cosine of position · base^(−2i/h); an odd ``h`` leaves
-    the last sine alone. Computed in float64 and rounded once, to the library, dtype and device of ``like``. Raises
-    TypeError for a length or an offset that is no integer, ValueError for one below 0 or a ``base`` of 0 or less.
+    Columns 2i and 2i + 1, counted from 0, are the sine and the cosine of position ·
+    base^(−2i/h); an odd ``h`` leaves the last sine alone. Computed in float64 and
+    rounded once, to the library, dtype and device of ``like``. Raises TypeError for a
+    length or an offset that is no integer, ValueError for one below 0 or a ``base`` of
+    0 or less.
     """
     check_natural(s=s, h=h, offset=offset)
     if not isinstance(base, Real) or not base > 0:

@@ -2,8 +2,8 @@ r"""ReLU: what is positive passes, what is not becomes 0.
 
 .. math:: y_i = \max(0, x_i), \qquad \bar{x}_i = [x_i > 0]\,\bar{y}_i
 
-Derived on the page ``operations/activations``. At 0, where there is no derivative, the gradient is 0; NaN passes in both
-directions. Both as PyTorch has it.
+Derived on the page ``operations/activations``. At 0, where there is no derivative, the
+gradient is 0; NaN passes in both directions. Both as PyTorch has it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ SHAPES = "x[*] -> y[*]"
 
 
 class Saved(NamedTuple):
-    """The output, positive where x was. A mask would be smaller, but it would be one array more: what reads y, a linear
-    layer, keeps it anyway."""
+    """The output, positive where x was. A mask would be smaller, but it would be one
+    array more: what reads y, a linear layer, keeps it anyway."""
 
     y: Array  # [*]
 

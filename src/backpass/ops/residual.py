@@ -2,8 +2,8 @@ r"""A residual connection's sum: the input x plus what a block f made of it.
 
 .. math:: y_i = x_i + f_i, \qquad \bar{x}_i = \bar{y}_i, \quad \bar{f}_i = \bar{y}_i
 
-Derived on the page ``foundations/chain_rule``. The x that is added here was forked before the block, and
-``fork`` is where the two gradients meet.
+Derived on the page ``foundations/chain_rule``. The x that is added here was forked
+before the block, and ``fork`` is where the two gradients meet.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Saved(NamedTuple):
 def forward(x: Array, f: Array, *, wanted: Wanted = None) -> tuple[Array, Saved]:
     """``y[*]``, the sum of ``x[*]`` and ``f[*]``.
 
-    Raises TypeError for what is no floating-point array or of differing library, device or
-    dtype, ValueError when the shapes differ (nothing is broadcast).
+    Raises TypeError for what is no floating-point array or of differing library, device
+    or dtype, ValueError when the shapes differ (nothing is broadcast).
     """
     check_inputs(SHAPES, x=x, f=f)
     wanted = check_wanted(SHAPES, wanted)

@@ -1,4 +1,5 @@
-r"""RMS normalisation: each row divided by its root mean square, then scaled element by element.
+r"""RMS normalisation: each row divided by its root mean square, then scaled element by
+element.
 
 .. math:: s_r = \sqrt{\frac1n \sum_j x_{rj}^2 + \epsilon}, \quad
           \hat{x}_{ri} = \frac{x_{ri}}{s_r}, \quad
@@ -7,8 +8,9 @@ r"""RMS normalisation: each row divided by its root mean square, then scaled ele
               - \hat{x}_{ri} \frac1n \sum_j \bar{y}_{rj} w_j \hat{x}_{rj} \right), \quad
           \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}
 
-Derived on the page ``operations/rms_norm``. Rows of 16 bits are computed in float32 and rounded once. A row of
-zeros is normalised to zeros, unless ε is 0: then, as in PyTorch, it becomes NaN.
+Derived on the page ``operations/rms_norm``. Rows of 16 bits are computed in float32 and
+rounded once. A row of zeros is normalised to zeros, unless ε is 0: then, as in PyTorch,
+it becomes NaN.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ PARAMETERS = ("w",)
 
 
 class Saved(NamedTuple):
-    """The normalised rows rather than x: as many numbers, and dw needs nothing rebuilt."""
+    """The normalised rows rather than x: as many numbers, and dw needs nothing
+    rebuilt."""
 
     x_hat: Array | Outline  # [*, n]; without w it is y itself
     rstd: (
@@ -42,11 +45,13 @@ def forward(
     eps: float | None = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, n]``, each row of ``x[*, n]`` over its root mean square, times ``w[n]`` where it is given.
+    """``y[*, n]``, each row of ``x[*, n]`` over its root mean square, times ``w[n]``
+    where it is given.
 
-    ``eps`` is by default the spacing of numbers at 1, in float32 for shorter types, as in PyTorch. Raises
-    TypeError for what is no floating-point array or of another library, device or dtype than ``x``,
-    ValueError for shapes that do not fit, no columns, or an ``eps`` below 0.
+    ``eps`` is by default the spacing of numbers at 1, in float32 for shorter types, as
+    in PyTorch. Raises TypeError for what is no floating-point array or of another
+    library, device or dtype than ``x``, ValueError for shapes that do not fit, no
+    columns, or an ``eps`` below 0.
     """
     xp = check_inputs(SHAPES, x=x, w=w)
     if eps is None:
@@ -77,8 +82,9 @@ def backward(
     n = x_hat.shape[-1]
     dy = widened(dy)
 
-    # In the forward pass the row lost its length; so now its gradient loses its part along x_hat,
-    # whose length is √n. The weight comes first: it is the gradient of x_hat that loses that part.
+    # In the forward pass the row lost its length; so now its gradient loses its part
+    # along x_hat, whose length is √n. The weight comes first: it is the gradient of
+    # x_hat that loses that part.
     dx = dw = None
     if "x" in wanted:
         dx_hat = dy if w is None else dy * w
@@ -92,12 +98,14 @@ def backward(
 
 
 def forward_flops(m, n, has_w=True):
-    """A row's mean square is 2n, the rest of rstd 3, normalising n; the weight is n more."""
+    """A row's mean square is 2n, the rest of rstd 3, normalising n; the weight is n
+    more."""
     return m * (3 * n + 3) + (m * n if has_w else 0)
 
 
 def backward_flops(m, n, has_w=True, wanted=None):
-    """5n a row for dx; with w a product for x_hat's gradient, another for dw, and its sum over rows."""
+    """5n a row for dx; with w a product for x_hat's gradient, another for dw, and its
+    sum over rows."""
     dx = 5 * m * n + (m * n if has_w else 0)
     dw = m * n + n * (m - 1) if has_w else 0
     return sum_wanted(wanted, {"x": dx, "w": dw})

@@ -1,13 +1,17 @@
-r"""Rotary position embedding: each pair of a query's or key's elements turned by an angle that grows with the position.
+r"""Rotary position embedding: each pair of a query's or key's elements turned by an
+angle that grows with the position.
 
-.. math:: y_{rpai} = C_{pi} x_{rpai} + S_{pi} \left( \delta_{a2} x_{rp1i} - \delta_{a1} x_{rp2i} \right), \qquad
-          \bar{x}_{rpai} = C_{pi} \bar{y}_{rpai} - S_{pi} \left( \delta_{a2} \bar{y}_{rp1i} - \delta_{a1} \bar{y}_{rp2i} \right)
+.. math:: y_{rpai} = C_{pi} x_{rpai} + S_{pi}
+              \left( \delta_{a2} x_{rp1i} - \delta_{a1} x_{rp2i} \right), \qquad
+          \bar{x}_{rpai} = C_{pi} \bar{y}_{rpai} - S_{pi}
+              \left( \delta_{a2} \bar{y}_{rp1i} - \delta_{a1} \bar{y}_{rp2i} \right)
 
-Derived on the page ``operations/rope``. In the formulas the last axis is split in two: ``x_rpai`` is element a, 1 or 2,
-of pair i at position p, and ``C`` and ``S`` are cos and sin. Pair i is made of the elements i and i + k, the two
-halves of the axis, as in GPT-NeoX and Hugging Face's Llama; with ``interleaved=True`` of the neighbours 2i − 1 and 2i,
-as in GPT-J and in the first publication. A model runs with the pairs that it was trained with. Numbers of 16 bits
-are computed in float32 and rounded once.
+Derived on the page ``operations/rope``. In the formulas the last axis is split in two:
+``x_rpai`` is element a, 1 or 2, of pair i at position p, and ``C`` and ``S`` are cos
+and sin. Pair i is made of the elements i and i + k, the two halves of the axis, as in
+GPT-NeoX and Hugging Face's Llama; with ``interleaved=True`` of the neighbours 2i − 1
+and 2i, as in GPT-J and in the first publication. A model runs with the pairs that it
+was trained with. Numbers of 16 bits are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ CONSTANTS = ("cos", "sin")
 
 
 class Saved(NamedTuple):
-    """The tables, which all layers share, and no activation: a rotation's derivative is the rotation itself."""
+    """The tables, which all layers share, and no activation: a rotation's derivative is
+    the rotation itself."""
 
     cos: Array  # [s, k]
     sin: Array  # [s, k]
@@ -38,11 +43,12 @@ class Saved(NamedTuple):
 def forward(
     x: Array, cos: Array, sin: Array, *, interleaved: bool = False
 ) -> tuple[Array, Saved]:
-    """``y[*, s, 2k]``: each pair of ``x[*, s, 2k]`` turned by the angle of its position and its place, of which
-    ``cos[s, k]`` and ``sin[s, k]`` are given. ``tables`` makes them.
+    """``y[*, s, 2k]``: each pair of ``x[*, s, 2k]`` turned by the angle of its position
+    and its place, of which ``cos[s, k]`` and ``sin[s, k]`` are given. ``tables`` makes
+    them.
 
-    Raises TypeError for what is no floating-point array or of differing library, device or dtype,
-    ValueError for shapes that do not fit, an odd last axis among them.
+    Raises TypeError for what is no floating-point array or of differing library, device
+    or dtype, ValueError for shapes that do not fit, an odd last axis among them.
     """
     check_inputs(SHAPES, x=x, cos=cos, sin=sin)
     y = as_type_of(_turned(widened(x), cos, sin, interleaved), x)
@@ -54,8 +60,9 @@ def backward(dy: Array, saved: Saved) -> Array:
     cos, sin, shape, interleaved = check_saved(saved, Saved)
     check_cotangent(dy, shape, like=cos)
 
-    # In the forward pass each pair was turned one way; so now its gradient is turned the other way, by the
-    # rotation's transpose, which is the rotation by minus the angle.
+    # In the forward pass each pair was turned one way; so now its gradient is turned
+    # the other way, by the rotation's transpose, which is the rotation by minus the
+    # angle.
     return as_type_of(_turned(widened(dy), cos, -sin, interleaved), dy)
 
 
@@ -72,12 +79,14 @@ def backward_flops(m, s, k):
 def tables(
     s: int, d: int, *, base: float = 10000.0, offset: int = 0, like: Array
 ) -> tuple[Array, Array]:
-    """``cos[s, k]`` and ``sin[s, k]`` for heads of width ``d`` = 2k at the positions ``offset``, …, ``offset + s − 1``.
+    """``cos[s, k]`` and ``sin[s, k]`` for heads of width ``d`` = 2k at the positions
+    ``offset``, …, ``offset + s − 1``.
 
-    Pair i, from 0 to k − 1, turns by position · base^(−2i/d). The angles are computed in float64, since large positions
-    have no room in 16 bits, and the tables rounded once, to the library, dtype and device of ``like``. Raises TypeError
-    for a length or an offset that is no integer, ValueError for one below 0, an odd ``d``, or a ``base`` that is not
-    above 0 and finite.
+    Pair i, from 0 to k − 1, turns by position · base^(−2i/d). The angles are computed
+    in float64, since large positions have no room in 16 bits, and the tables rounded
+    once, to the library, dtype and device of ``like``. Raises TypeError for a length or
+    an offset that is no integer, ValueError for one below 0, an odd ``d``, or a
+    ``base`` that is not above 0 and finite.
     """
     check_natural(s=s, d=d, offset=offset)
     if d % 2:

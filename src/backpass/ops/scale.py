@@ -2,8 +2,8 @@ r"""A constant times x: attention's 1/√d.
 
 .. math:: y_i = c\,x_i, \qquad \bar{x}_i = c\,\bar{y}_i
 
-Derived on the page ``foundations/chain_rule``. Numbers of 16 bits are multiplied in float32, in which the factor
-keeps its digits, and rounded once.
+Derived on the page ``foundations/chain_rule``. Numbers of 16 bits are multiplied in
+float32, in which the factor keeps its digits, and rounded once.
 """
 
 from __future__ import annotations

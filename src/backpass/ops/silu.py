@@ -4,8 +4,9 @@ r"""SiLU, also called swish: each element times its own sigmoid.
           y_i = x_i \sigma_i, \qquad
           \bar{x}_i = \bar{y}_i \sigma_i \big( 1 + x_i (1 - \sigma_i) \big)
 
-Derived on the page ``operations/activations``. Numbers of 16 bits are computed in float32 and rounded once. At
-±∞ value and gradient are their limits, where PyTorch has NaN for three of the four.
+Derived on the page ``operations/activations``. Numbers of 16 bits are computed in
+float32 and rounded once. At ±∞ value and gradient are their limits, where PyTorch has
+NaN for three of the four.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ SHAPES = "x[*] -> y[*]"
 
 
 class Saved(NamedTuple):
-    """x alone. The sigmoid would be a second array as large; computing it again moves no memory."""
+    """x alone. The sigmoid would be a second array as large; computing it again moves
+    no memory."""
 
     x: Array  # [*]
 
@@ -40,14 +42,16 @@ def backward(dy: Array, saved: Saved) -> Array:
     check_cotangent(dy, x.shape, like=x)
     x = widened(x)
 
-    # In the forward pass x was scaled by its sigmoid and moved the sigmoid too, whose derivative is σ (1 − σ).
+    # In the forward pass x was scaled by its sigmoid and moved the sigmoid too, whose
+    # derivative is σ (1 − σ).
     gate = sigmoid(x)
     slope = gate * (1 + bounded(x) * (1 - gate))
     return as_type_of(widened(dy) * slope, dy)
 
 
 def forward_flops(m):
-    """The sigmoid's 5 (two exponentials, a subtraction, a sum, a division), and a product."""
+    """The sigmoid's 5 (two exponentials, a subtraction, a sum, a division), and a
+    product."""
     return 6 * m
 
 

@@ -1,14 +1,19 @@
-r"""Cross-entropy of scores where each target is a distribution over the classes, or any weights of them.
+r"""Cross-entropy of scores where each target is a distribution over the classes, or any
+weights of them.
 
-.. math:: y = \frac1m \sum_{i,j} q_{ij} \Big( \log \Big( \sum_k e^{x_{ik}} \Big) - x_{ij} \Big), \qquad
-          \bar{x}_{ij} = \Big( \frac{e^{x_{ij}}}{\sum_k e^{x_{ik}}} \Big( \sum_k q_{ik} \Big) - q_{ij} \Big)
+.. math:: y = \frac1m \sum_{i,j} q_{ij}
+              \Big( \log \Big( \sum_k e^{x_{ik}} \Big) - x_{ij} \Big), \qquad
+          \bar{x}_{ij} = \Big( \frac{e^{x_{ij}}}{\sum_k e^{x_{ik}}}
+              \Big( \sum_k q_{ik} \Big) - q_{ij} \Big)
                          \frac{\bar{y}}{m}, \quad
-          \bar{q}_{ij} = \Big( \log \Big( \sum_k e^{x_{ik}} \Big) - x_{ij} \Big) \frac{\bar{y}}{m}
+          \bar{q}_{ij} = \Big( \log \Big( \sum_k e^{x_{ik}} \Big) - x_{ij} \Big)
+              \frac{\bar{y}}{m}
 
-Derived on the page ``operations/cross_entropy``. The targets of a row need not sum to 1: the formula that is
-usually printed, softmax less target, holds only where they do. With ``reduction="sum"`` nothing is divided.
-The mean of no rows is NaN. A score of −∞ makes the loss NaN even where its target is 0, and its own gradient 0,
-both as PyTorch has it. Rows of 16 bits are computed in float32 and rounded once.
+Derived on the page ``operations/cross_entropy``. The targets of a row need not sum to
+1: the formula that is usually printed, softmax less target, holds only where they do.
+With ``reduction="sum"`` nothing is divided. The mean of no rows is NaN. A score of −∞
+makes the loss NaN even where its target is 0, and its own gradient 0, both as PyTorch
+has it. Rows of 16 bits are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -25,7 +30,8 @@ SHAPES = "x[*, V>0], q[*, V] -> y[]"
 
 
 class Saved(NamedTuple):
-    """The log-probabilities, which are also the targets' gradient but for a factor, and the targets."""
+    """The log-probabilities, which are also the targets' gradient but for a factor, and
+    the targets."""
 
     p: Array | Outline  # [*, V]
     q: Array | Outline  # [*, V]
@@ -36,10 +42,12 @@ class Saved(NamedTuple):
 def forward(
     x: Array, q: Array, *, reduction: str = "mean", wanted: Wanted = None
 ) -> tuple[Array, Saved]:
-    """The loss ``y[]`` of the scores ``x[*, V]`` at the targets ``q[*, V]``, the mean over rows or the sum.
+    """The loss ``y[]`` of the scores ``x[*, V]`` at the targets ``q[*, V]``, the mean
+    over rows or the sum.
 
-    Raises TypeError for what is no floating-point array or of another library, device or dtype than
-    ``x``, ValueError for shapes that do not fit and a ``reduction`` other than "mean" and "sum".
+    Raises TypeError for what is no floating-point array or of another library, device
+    or dtype than ``x``, ValueError for shapes that do not fit and a ``reduction`` other
+    than "mean" and "sum".
     """
     if is_array(q) and namespace(q).isdtype(q.dtype, "integral"):
         raise TypeError(
@@ -72,8 +80,9 @@ def backward(
     p, dy = widened(p), widened(dy)
     each = dy if divisor is None else dy / divisor
 
-    # In the forward pass a target took its share of the row's log-sum, which every score raised by its weight;
-    # so now a score gets its weight times all targets of the row, less its own.
+    # In the forward pass a target took its share of the row's log-sum, which every
+    # score raised by its weight; so now a score gets its weight times all targets of
+    # the row, less its own.
     dx = dq = None
     if "x" in wanted:
         q = widened(q)
@@ -95,7 +104,8 @@ def forward_flops(m, V, reduction="mean"):
 
 
 def backward_flops(m, V, reduction="mean", wanted=None):
-    """For dx: exponentiate, sum the targets, multiply, subtract, multiply; for dq: multiply. Once the division."""
+    """For dx: exponentiate, sum the targets, multiply, subtract, multiply; for dq:
+    multiply. Once the division."""
     division = 1 if reduction == "mean" else 0
     dx, dq = m * (5 * V - 1), m * V
     return sum_wanted(wanted, {"x q": division, "x": dx, "q": dq})

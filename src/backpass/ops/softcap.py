@@ -1,12 +1,13 @@
-r"""Softcap: each element brought smoothly to between −c and c, small ones almost as they are.
+r"""Softcap: each element brought smoothly to between −c and c, small ones almost as
+they are.
 
 .. math:: t_i = \tanh \Big( \frac{x_i}{c} \Big), \quad
           y_i = c\,t_i, \qquad
           \bar{x}_i = \bar{y}_i \big( 1 - t_i^2 \big)
 
-Derived on the page ``operations/activations``. c is the number ``cap``. Gemma 2 caps the
-scores of attention at 50 and the logits at 30. Half precision is computed in float32 and
-rounded once.
+Derived on the page ``operations/activations``. c is the number ``cap``. Gemma 2 caps
+the scores of attention at 50 and the logits at 30. Half precision is computed in
+float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ SHAPES = "x[*] -> y[*]"
 
 
 class Saved(NamedTuple):
-    """x rather than y: in half precision y may round to c, where the slope would be 0."""
+    """x rather than y: in half precision y may round to c, where the slope would be
+    0."""
 
     x: Array  # [*]
     cap: float
@@ -44,8 +46,8 @@ def backward(dy: Array, saved: Saved) -> Array:
     x, cap = check_saved(saved, Saved)
     check_cotangent(dy, x.shape, like=x)
 
-    # In the forward pass y followed x at the slope of tanh, because the caps cancel; so now
-    # dy is multiplied by that slope.
+    # In the forward pass y followed x at the slope of tanh, because the caps cancel; so
+    # now dy is multiplied by that slope.
     t = namespace(x).tanh(widened(x) / cap)
     return as_type_of(widened(dy) * (1 - t * t), dy)
 
@@ -56,12 +58,14 @@ def forward_flops(m):
 
 
 def backward_flops(m):
-    """5 an element: the division and the tanh again, 2 for the slope, a product with dy."""
+    """5 an element: the division and the tanh again, 2 for the slope, a product with
+    dy."""
     return 5 * m
 
 
 def _checked(cap: Any) -> Any:
-    """The cap as Python's float, or a positive symbol as it is. Raises TypeError or ValueError."""
+    """The cap as Python's float, or a positive symbol as it is. Raises TypeError or
+    ValueError."""
     if getattr(cap, "is_positive", False):
         return cap
     if not isinstance(cap, Real):

@@ -3,8 +3,9 @@ r"""Softmax over the last axis: scores in, weights that are positive and sum to 
 .. math:: y_i = \frac{e^{x_i}}{\sum_j e^{x_j}}, \qquad
           \bar{x}_i = y_i \Big( \bar{y}_i - \sum_j \bar{y}_j y_j \Big)
 
-Derived on the page ``operations/softmax``. An entry of −∞ has weight and gradient 0; so has a whole row
-of them, where PyTorch gives NaN. Rows of 16 bits are computed in float32 and rounded once.
+Derived on the page ``operations/softmax``. An entry of −∞ has weight and gradient 0; so
+has a whole row of them, where PyTorch gives NaN. Rows of 16 bits are computed in
+float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def backward(dy: Array, saved: Saved) -> Array:
     y = widened(y)
 
     # In the forward pass x_i raised its own weight and, through the shared denominator,
-    # lowered every weight of the row; so now its gradient is measured from the row's average.
+    # lowered every weight of the row; so now its gradient is measured from the row's
+    # average.
     dx = y * (dy - xp.sum(dy * y, axis=-1, keepdims=True))
     return as_type_of(dx, saved.y)
 

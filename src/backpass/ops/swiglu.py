@@ -5,8 +5,9 @@ r"""SwiGLU's gate: one array, u, times the SiLU of another, g, element by elemen
           \bar{g}_i = \bar{y}_i u_i \sigma_i \big( 1 + g_i (1 - \sigma_i) \big), \quad
           \bar{u}_i = \bar{y}_i g_i \sigma_i
 
-Derived on the page ``operations/activations``. The two arrays are projections of one input, which
-``feed_forward`` makes. Numbers of 16 bits are computed in float32 and rounded once.
+Derived on the page ``operations/activations``. The two arrays are projections of one
+input, which ``feed_forward`` makes. Numbers of 16 bits are computed in float32 and
+rounded once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ SHAPES = "g[*], u[*] -> y[*]"
 
 
 class Saved(NamedTuple):
-    """Both factors. SiLU(g) is 6 FLOPs from g, fewer than the bytes of a third array are worth."""
+    """Both factors. SiLU(g) is 6 FLOPs from g, fewer than the bytes of a third array
+    are worth."""
 
     g: Array | Outline  # [*]
     u: Array | Outline  # [*]
@@ -32,11 +34,11 @@ class Saved(NamedTuple):
 def forward(
     g: Array, u: Array, *, keep_sigmoid: bool = False, wanted: Wanted = None
 ) -> tuple[Array, Saved]:
-    """``y[*]``, ``u[*]`` times the SiLU of ``g[*]``. ``keep_sigmoid`` saves the sigmoid of ``g`` as a third array,
-    so that the backward need not compute it again.
+    """``y[*]``, ``u[*]`` times the SiLU of ``g[*]``. ``keep_sigmoid`` saves the sigmoid
+    of ``g`` as a third array, so that the backward need not compute it again.
 
-    Raises TypeError for what is no floating-point array or of differing library, device or
-    dtype, ValueError when the shapes differ (nothing is broadcast).
+    Raises TypeError for what is no floating-point array or of differing library, device
+    or dtype, ValueError when the shapes differ (nothing is broadcast).
     """
     check_inputs(SHAPES, g=g, u=u)
     wanted = check_wanted(SHAPES, wanted)
@@ -61,7 +63,8 @@ def backward(
     g = widened(g)
     gate = sigmoid(g) if gate is None else widened(gate)
 
-    # Each factor's gradient is dy times the other factor; that of SiLU(g) then passes SiLU's slope.
+    # Each factor's gradient is dy times the other factor; that of SiLU(g) then passes
+    # SiLU's slope.
     dg = du = None
     if "g" in wanted:
         slope = gate * (1 + bounded(g) * (1 - gate))
