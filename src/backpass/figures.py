@@ -44,7 +44,7 @@ def new(
     from cycler import cycler
     from matplotlib.figure import Figure
 
-    style = {
+    style: dict[Any, Any] = {
         "axes.grid": True,
         "axes.prop_cycle": cycler(color=PALETTE, marker=MARKERS, linestyle=DASHES),
         "axes.spines.right": False,

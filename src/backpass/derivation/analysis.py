@@ -27,7 +27,7 @@ from backpass.derivation.names import (
     in_words,
     subscripts_of,
 )
-from backpass.derivation.parse import Line, Part, Unreadable, parse
+from backpass.derivation.parse import Line, Part, Unreadable, parse, span_of, tokens_of
 
 
 class Index:
@@ -107,6 +107,7 @@ class Analysis(Interpreter):
             self.expression.shape = self.visit(self.expression.tree)
         # Every occurrence of every letter has been seen by now.
         for expression, tree, letters in self.ranges:
+            found: list[tuple[str, str]] = []
             for letter, index in letters:
                 if index.dimension is None:
                     raise Unreadable(
@@ -114,14 +115,12 @@ class Analysis(Interpreter):
                         expression.part,
                         tree.meta.start_pos,
                     )
-            expression.ranges[id(tree)] = tuple(
-                (letter, index.dimension) for letter, index in letters
-            )
+                found.append((letter, index.dimension))
+            expression.ranges[id(tree)] = tuple(found)
         return expressions
 
     def reject(self, message: str, where: Tree | Token) -> NoReturn:
-        position = where.start_pos if isinstance(where, Token) else where.meta.start_pos
-        raise Unreadable(message, self.part, position)
+        raise Unreadable(message, self.part, span_of(where)[0])
 
     def index(self, token: Token) -> Index:
         """Return a letter's index here: that of the innermost sum, or a free one."""
@@ -353,8 +352,9 @@ class Analysis(Interpreter):
 
     def big(self, tree: Tree) -> Shape:
         sign, limits, *upper, body = tree.children
-        relation = any(token.type == "RELATION" for token in limits.children)
-        tokens = [token for token in limits.children if token.type == "INDEX"]
+        assert isinstance(sign, Token)
+        relation = any(token.type == "RELATION" for token in tokens_of(limits))
+        tokens = [token for token in tokens_of(limits) if token.type == "INDEX"]
         own = tokens[:1] if relation else tokens
         for token in own:
             if token.isdigit():
@@ -397,6 +397,7 @@ class Analysis(Interpreter):
 
     def indicator(self, tree: Tree) -> Shape:
         first, relation, second = tree.children
+        assert isinstance(relation, Token)
         if relation.startswith(r"\ne"):
             self.reject(r"an indicator compares with <, >, \le or \ge", relation)
         return self._compared(tree, first, second)
@@ -451,9 +452,10 @@ class Analysis(Interpreter):
         self.visit_children(tree)
 
     def condition(self, tree: Tree) -> None:
-        first, *rest = tree.children
+        first = tree.children[0]
         if isinstance(first, Token):
-            self.run_together(first, rest[1])
+            _, _, second = tokens_of(tree)
+            self.run_together(first, second)
             return
         self.visit(first)
         found = self.expression.references[id(first)]
@@ -469,6 +471,7 @@ def define(scope: Scope, line: Line) -> None:
 
     Its left side is a name, or a name with one letter for each index.
     """
+    assert line.left is not None and line.right is not None
     left = parse(line.left, "moved")
     accent, name = accent_and_name(left)
     tokens = subscripts_of(left)
@@ -493,13 +496,14 @@ def define(scope: Scope, line: Line) -> None:
     for letter in definition.free:
         if letter not in letters:
             raise Unreadable(f"the index {letter} is only on the right", line.right)
-    sides = tuple(index.dimension for index in indices)
-    if None in sides:
-        letter = letters[sides.index(None)]
-        raise Unreadable(
-            f"what does {letter} run over? Declare the shape of {gradient_of(name)}",
-            line.left,
-        )
+    sides: Shape = ()
+    for letter, index in zip(letters, indices, strict=True):
+        if index.dimension is None:
+            raise Unreadable(
+                f"what does {letter} run over? Declare the shape of {gradient_of(name)}",
+                line.left,
+            )
+        sides += (index.dimension,)
     if letters and definition.shape:
         raise Unreadable(
             "the right side is a matrix, but the left side is an element", line.right

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import sympy
@@ -22,7 +23,7 @@ from backpass.derivation.names import LOSS, Expression, Scope, Variable, gradien
 from backpass.derivation.parse import Unreadable
 from backpass.expressions import exact
 
-Value = sympy.Expr | np.ndarray
+Value: TypeAlias = sympy.Expr | np.ndarray
 Indices = tuple[int, ...]  # zero-based
 
 
@@ -79,8 +80,8 @@ class Calculus:
             return None
         if symbol not in self._definitions:
             if variable.letters:
-                at = dict(zip(variable.letters, indices, strict=True))
-                self._definitions[symbol] = self.value_of(variable.definition, at)
+                where = dict(zip(variable.letters, indices, strict=True))
+                self._definitions[symbol] = self.value_of(variable.definition, where)
             else:
                 whole = self.value_of(variable.definition, {})
                 for at in self.positions(variable):

@@ -22,6 +22,8 @@ from backpass.expressions import exact
 
 TRIALS = 3
 Sizes = dict[str, int]
+# The evaluators of a scope, by the items of their sizes and their draw.
+Evaluators = dict[tuple[tuple[str, int] | int | None, ...], Evaluator]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Chain:
         return frozenset(r.name for r in self.conditions.references.values())
 
 
-def scope_of(lines: list[Line]) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
+def scope_of(lines: list[Line]) -> tuple[Scope, Evaluators]:
     """Return the scope of the declarations and definitions among the lines, and the
     evaluators created for it so far."""
     return _scope_of(
@@ -61,9 +63,7 @@ def scope_of(lines: list[Line]) -> tuple[Scope, dict[tuple[int, ...], Evaluator]
 
 
 @lru_cache(maxsize=64)
-def _scope_of(
-    lines: tuple[Line, ...],
-) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
+def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, Evaluators]:
     scope = Scope()
     for line in lines:
         if line.kind == "let":
@@ -119,9 +119,13 @@ def chains_of(lines: list[Line], scope: Scope) -> list[Chain]:
 def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
     head = lines[numbers[0]]
     analysis = Analysis(scope)
-    expressions = analysis.run(
-        [head.left, *(lines[k].right for k in numbers)], head.conditions
-    )
+    assert head.left is not None  # a statement has a left side
+    parts = [head.left]
+    for k in numbers:
+        right = lines[k].right
+        assert right is not None
+        parts.append(right)
+    expressions = analysis.run(parts, head.conditions)
     conditions = expressions.pop(0) if head.conditions else None
     left = expressions[0]
     for expression in [*expressions[1:], *([conditions] if conditions else [])]:
@@ -135,11 +139,12 @@ def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
                 f"{in_words(expression.shape)}"
             )
             raise Unreadable(message, expression.part)
-    free = {}
+    free: dict[str, str] = {}
     for letter in sorted(left.free):
-        free[letter] = analysis.free[letter].dimension
-        if free[letter] is None:
+        dimension = analysis.free[letter].dimension
+        if dimension is None:
             raise Unreadable(f"what does {letter} run over?", left.part)
+        free[letter] = dimension
     return Chain(tuple(expressions), numbers, conditions, free)
 
 
@@ -254,7 +259,7 @@ def report(mistake: Mistake, evaluator: Evaluator) -> str:
             "around "
             + ", ".join(f"{symbol} = {float(value):.2g}" for symbol, value in compared)
         )
-        there = Point(evaluator.draw, evaluator.sizes)
+        there = Point(evaluator.point.draw, evaluator.sizes)
         point = {symbol: there[symbol] for symbol in symbols}
     at = f"  at {', '.join(where)}:\n" if where else ""
     return (

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import TypeVar
 
 from backpass.derivation import flips, show
 from backpass.derivation.check import (
     Chain,
+    Evaluators,
     Sizes,
     chains_of,
     mistakes,
@@ -24,6 +26,8 @@ from backpass.derivation.names import Scope
 from backpass.derivation.operation import Operation
 from backpass.derivation.parse import DerivationError, Line, Part, Unreadable, read
 from backpass.derivation.steps import Changes, changes
+
+_Result = TypeVar("_Result")
 
 
 def derive(
@@ -141,10 +145,12 @@ class Derivation:
             names or {},
             options or {},
         )
-        self.sizes = sizes if sizes is not None or after is None else after.sizes
+        self.sizes: list[Sizes] | None = (
+            sizes if sizes is not None or after is None else after.sizes
+        )
         self.wrong: frozenset[Part] = frozenset()  # the wrong right sides
-        self.lines = self._named(lambda: read(self.text))
-        self.first_number = 1 + sum(
+        self.lines: list[Line] = self._named(lambda: read(self.text))
+        self.first_number: int = 1 + sum(
             line.numbered for line in (after.all_lines if after else [])
         )
         if not self.lines:
@@ -180,7 +186,7 @@ class Derivation:
         return steps
 
     @cached_property
-    def defined(self) -> tuple[Scope, dict[tuple[int, ...], Evaluator]]:
+    def defined(self) -> tuple[Scope, Evaluators]:
         """The derivation's declarations and definitions, and the evaluators created for
         them so far."""
         return scope_of(self.all_lines)
@@ -275,7 +281,7 @@ class Derivation:
                     if chain.lines[-1] >= first:
                         self._check_chain(chain, evaluators, reports)
             except Unreadable as error:
-                if not reports:
+                if not reports or error.part is None:
                     raise
                 reports[error.part] = str(error)
             if reports:
@@ -289,6 +295,7 @@ class Derivation:
     ) -> None:
         """Add a report for each wrong line to `reports`, in order."""
         if not any(True for evaluator in evaluators for _ in chain.cases(evaluator)):
+            assert chain.conditions is not None  # without them, all indices do
             raise Unreadable("no indices meet the conditions", chain.conditions.part)
         wrong: dict[Part, str] = {}
         try:
@@ -328,7 +335,8 @@ class Derivation:
         """Return the flips that no check notices, with equivalent ones marked."""
         return flips.survivors(self)
 
-    def _named(self, work):
+    def _named(self, work: Callable[[], _Result]) -> _Result:
+        """Return what ``work`` returns, with the derivation's name in its errors."""
         try:
             return work()
         except DerivationError as error:

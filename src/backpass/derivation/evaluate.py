@@ -14,7 +14,7 @@ from lark.visitors import Interpreter
 
 from backpass.derivation.calculus import Calculus, Value
 from backpass.derivation.names import LOSS, Expression, Reference, Scope
-from backpass.derivation.parse import Part, Unreadable
+from backpass.derivation.parse import Part, Unreadable, span_of, tokens_of
 from backpass.expressions import exact
 from backpass.interpreters.symbolic import sign_at
 
@@ -63,7 +63,7 @@ class Evaluator(Interpreter):
         self.point = None if draw is None else Point(draw, sizes)
         self.signs: dict[tuple[Part, int], set[int]] = {}
         self.calculus = Calculus(scope, sizes, self.value)
-        self.expression: Expression | None = None
+        self._current: Expression | None = None
         self.indices: dict[str, int] = {}
         self.still: frozenset[str] = frozenset()  # names that do not move: \dot{A} = 0
 
@@ -77,8 +77,8 @@ class Evaluator(Interpreter):
 
         Defined names stay symbols. Names in `still` have a differential of 0.
         """
-        saved = self.expression, self.indices, self.still
-        self.expression, self.indices, self.still = expression, indices or {}, still
+        saved = self._current, self.indices, self.still
+        self._current, self.indices, self.still = expression, indices or {}, still
         try:
             return self.visit(expression.tree)
         except Unreadable as error:
@@ -86,12 +86,18 @@ class Evaluator(Interpreter):
                 error if error.part else Unreadable(error.message, expression.part)
             ) from None
         finally:
-            self.expression, self.indices, self.still = saved
+            self._current, self.indices, self.still = saved
+
+    @property
+    def current(self) -> Expression:
+        """The expression that is being evaluated."""
+        assert self._current is not None
+        return self._current
 
     # ---- names -----------------------------------------------------------------------
 
     def reference(self, tree: Tree) -> Value:
-        found = self.expression.references[id(tree)]
+        found = self.current.references[id(tree)]
         return getattr(self, f"_{found.kind}")(found)
 
     scalar = power_of_name = reference
@@ -121,7 +127,7 @@ class Evaluator(Interpreter):
                     f"{found.name} has no element {token} for {side} = "
                     f"{self.calculus.size(side)}; give larger sizes"
                 )
-                raise Unreadable(message, self.expression.part, token.start_pos)
+                raise Unreadable(message, self.current.part, span_of(token)[0])
         return places
 
     def _at(self, token: Token) -> int:
@@ -174,7 +180,7 @@ class Evaluator(Interpreter):
         return above / below
 
     def power(self, tree: Tree) -> Value:
-        if id(tree) in self.expression.references:
+        if id(tree) in self.current.references:
             return self.reference(tree)
         base, exponent = tree.children
         if exponent.data == "top":
@@ -195,11 +201,8 @@ class Evaluator(Interpreter):
             np.fill_diagonal(result, value[:, 0])
         else:
             result = _FUNCTIONS[name](value)
-        return (
-            result ** int(function.children[1])
-            if len(function.children) > 1
-            else result
-        )
+        _, *exponent = tokens_of(function)
+        return result ** int(exponent[0]) if exponent else result
 
     # ---- sums and products -----------------------------------------------------------
 
@@ -246,14 +249,13 @@ class Evaluator(Interpreter):
         return self.calculus.maximum(tuple(values))
 
     def _ranges(self, tree: Tree, limits: Tree) -> Iterator[dict[str, int]]:
-        letters, sides = zip(*self.expression.ranges[id(tree)], strict=True)
-        relation = next((t for t in limits.children if t.type == "RELATION"), None)
+        letters, sides = zip(*self.current.ranges[id(tree)], strict=True)
+        tokens = tokens_of(limits)
+        relation = next((t for t in tokens if t.type == "RELATION"), None)
         for values in itertools.product(
             *(range(self.calculus.size(side)) for side in sides)
         ):
-            if relation is None or _RELATIONS[relation](
-                values[0], self._at(limits.children[2])
-            ):
+            if relation is None or _RELATIONS[relation](values[0], self._at(tokens[2])):
                 yield dict(zip(letters, values, strict=True))
 
     # ---- cases -----------------------------------------------------------------------
@@ -264,6 +266,7 @@ class Evaluator(Interpreter):
 
     def indicator(self, tree: Tree) -> Value:
         first, relation, second = tree.children
+        assert isinstance(relation, Token)
         sign = self._sign(tree, self.visit(first) - self.visit(second))
         return sympy.Integer(_RELATIONS[relation](sign, 0))
 
@@ -273,17 +276,16 @@ class Evaluator(Interpreter):
         if difference.free_symbols & self.calculus.maxima:
             raise Unreadable(
                 "this comparison depends on a maximum",
-                self.expression.part,
+                self.current.part,
                 tree.meta.start_pos,
             )
+        assert self.point is not None  # what compares is evaluated around a point
         sign = sign_at(difference, self.point)
-        self.signs.setdefault((self.expression.part, tree.meta.start_pos), set()).add(
-            sign
-        )
+        self.signs.setdefault((self.current.part, tree.meta.start_pos), set()).add(sign)
         if sign == 0 and not exact.is_zero(difference):
             raise Unreadable(
                 "the sign of this is not known",
-                self.expression.part,
+                self.current.part,
                 tree.meta.start_pos,
             )
         return sign
@@ -292,8 +294,8 @@ class Evaluator(Interpreter):
 
     def partial(self, tree: Tree) -> Value:
         above, below = tree.children
-        loss = self.expression.references.get(id(above))
-        variable = self.expression.references[id(below)]
+        loss = self.current.references.get(id(above))
+        variable = self.current.references[id(below)]
         if loss is not None and loss.name == LOSS:
             return self._variable(
                 Reference("variable", variable.name, "bar", variable.indices)
@@ -303,7 +305,7 @@ class Evaluator(Interpreter):
     def differentiate(self, tree: Tree) -> Value:
         operator, argument = tree.children
         return self._differentiated(
-            argument, self.expression.references[id(operator.children[0])]
+            argument, self.current.references[id(operator.children[0])]
         )
 
     def _differentiated(self, tree: Tree, below: Reference) -> sympy.Expr:
@@ -318,7 +320,7 @@ class Evaluator(Interpreter):
         """Whether the conditions on indices hold."""
         self.indices = indices
         tokens = [
-            condition.children
+            tokens_of(condition)
             for condition in conditions.tree.children
             if isinstance(condition.children[0], Token)
         ]

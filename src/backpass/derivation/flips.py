@@ -23,7 +23,7 @@ from lark import Token, Tree
 from backpass.derivation.check import difference, first_mistake
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Expression
-from backpass.derivation.parse import DerivationError, Line, Part
+from backpass.derivation.parse import DerivationError, Line, Part, span_of, tokens_of
 from backpass.expressions.exact import NotRepresentable
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ def _sides(
             for v in derivation.scope.variables.values()
             if v.definition and v.definition.part == line.right
         )
+        assert variable.definition is not None
         yield (
             "right",
             variable.definition,
@@ -257,7 +258,7 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
     if tree.data in ("number", "function"):
         yield from (_next_number(token) for token in tokens if token[0].isdigit())
     if tree.data == "function" and (other := _OTHER_FUNCTION.get(str(tokens[0]))):
-        yield tokens[0].start_pos, tokens[0].end_pos, other, f"{tokens[0]} → {other}"
+        yield *span_of(tokens[0]), other, f"{tokens[0]} → {other}"
     if tree.data == "indicator":
         yield from (_other_relation(token) for token in tokens)
     if tree.data == "sum":
@@ -291,7 +292,7 @@ _OTHER_RELATION = {
 
 def _other_relation(token: Token) -> Edit:
     other = _OTHER_RELATION[token]
-    return token.start_pos, token.end_pos, other, f"{token} → {other}"
+    return *span_of(token), other, f"{token} → {other}"
 
 
 _OTHER_FUNCTION = {r"\sin": r"\cos", r"\cos": r"\sin"}
@@ -299,14 +300,13 @@ _OTHER_FUNCTION = {r"\sin": r"\cos", r"\cos": r"\sin"}
 
 def _next_number(token: Token) -> Edit:
     other = Decimal(token) + 1
-    return token.start_pos, token.end_pos, str(other), f"{token} → {other}"
+    return *span_of(token), str(other), f"{token} → {other}"
 
 
 def _other_sign(text: str, token: Token) -> Edit:
     other = "+" if token == "-" else "-"
     return (
-        token.start_pos,
-        token.end_pos,
+        *span_of(token),
         other,
         f"{token} → {other} before {_excerpt(text[token.end_pos :])}",
     )
@@ -327,8 +327,7 @@ def _other_indices(text: str, token: Token, letters: Letters) -> Iterator[Edit]:
     for other in others:
         before = text[: token.start_pos].rpartition(" ")[2][-20:]
         yield (
-            token.start_pos,
-            token.end_pos,
+            *span_of(token),
             other,
             f"index {token} → {other} after {before}",
         )
@@ -380,15 +379,11 @@ _COMPOUND = (
 
 def _conditions_of(text: str, tree: Tree, letters: Letters) -> Iterator[Edit]:
     """Drop the condition of a sum, and replace its other letter."""
-    limits = tree.children[1]
-    if any(token.type == "RELATION" for token in limits.children):
-        first, _, second = limits.children
-        yield (
-            first.end_pos,
-            second.end_pos,
-            "",
-            f"{text[first.start_pos : second.end_pos]} → {first}",
-        )
+    tokens = tokens_of(tree.children[1])
+    if any(token.type == "RELATION" for token in tokens):
+        first, _, second = tokens
+        (start, kept), (_, end) = span_of(first), span_of(second)
+        yield kept, end, "", f"{text[start:end]} → {first}"
         yield from _other_indices(text, second, letters)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lark import Token, Tree
 
-from backpass.derivation.parse import Line, Part, Unreadable, parse
+from backpass.derivation.parse import Line, Part, Unreadable, parse, tokens_of
 
 # Names of dimensions: () is a number, ("n", "1") a column, ("1", "n") a row.
 Shape = tuple[str, ...]
@@ -78,8 +78,10 @@ class Scope:
 
     def declare(self, line: Line) -> None:
         """Add the names of a `given` or `constant` line. Raises `Unreadable`."""
+        assert line.right is not None
         for declaration in parse(line.right, "declarations").children:
             *names, reals, space = declaration.children
+            assert isinstance(reals, Token)
             shape = tuple(canonical(side) for side in space.children) if space else ()
             for side in shape:
                 if side in self.variables:
@@ -278,7 +280,7 @@ def canonical(node: Tree | Token) -> str:
     if node.data in ("power_of_letter", "power_of_name", "power"):
         return f"{canonical(node.children[0])}^{canonical(node.children[1])}"
     if node.data == "subscript":
-        return f"_{{{''.join(node.children)}}}"
+        return f"_{{{''.join(tokens_of(node))}}}"
     return "".join(canonical(child) for child in node.children)
 
 
@@ -301,9 +303,7 @@ def subscripts_of(tree: Tree) -> list[Token]:
     """Return the tokens of a reference's subscript, which are indices or a label."""
     last = _without_power(tree)[0].children[-1]
     return (
-        list(last.children)
-        if isinstance(last, Tree) and last.data == "subscript"
-        else []
+        tokens_of(last) if isinstance(last, Tree) and last.data == "subscript" else []
     )
 
 

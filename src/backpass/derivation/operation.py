@@ -54,30 +54,32 @@ class Operation:
                 f"got {wrong[0]}"
             )
         self.inputs = {
-            s.name: self._variable(s.name, names, s.optional) for s in spec.inputs
+            s.name: (self._found if s.optional else self._variable)(s.name, names)
+            for s in spec.inputs
         }
         self.differentiable = [s.name for s in operation.differentiable]
         self.integers = {s.name for s in spec.inputs if s.integer}
         self.saved = {
-            field: self._variable(field, names, optional=False)
+            field: self._variable(field, names)
             for field in fields
             if field in names and field not in self.specs
         }
         self.output_name = spec.outputs[0].name
-        self.output = self._variable(self.output_name, names, optional=False)
+        self.output = self._variable(self.output_name, names)
 
-    def _variable(
-        self, name: str, names: dict[str, str], optional: bool
-    ) -> Variable | None:
-        candidates = [names[name]] if name in names else [name, name.upper()]
-        variable = next(
-            (self.scope.variables[c] for c in candidates if c in self.scope.variables),
-            None,
-        )
-        if variable is None and not optional:
+    def _found(self, name: str, names: dict[str, str]) -> Variable | None:
+        """Return the derivation's variable for an array; None if it has none."""
+        known = self.scope.variables
+        return next((known[c] for c in _candidates(name, names) if c in known), None)
+
+    def _variable(self, name: str, names: dict[str, str]) -> Variable:
+        """Return the derivation's variable for an array that it has to have."""
+        variable = self._found(name, names)
+        if variable is None:
             raise DerivationError(
                 f"{self.stem} has an array {name}, but the derivation has no "
-                f"{' or '.join(candidates)}; name it: names={{{name!r}: …}}"
+                f"{' or '.join(_candidates(name, names))}; name it: "
+                f"names={{{name!r}: …}}"
             )
         return variable
 
@@ -195,6 +197,7 @@ class Operation:
                 at[-1] == self._chosen(variable, evaluator)[at[:-1]]
             )
             for variable in (self.inputs[name] for name in self.integers)
+            if variable is not None
             for at in calculus.positions(variable)
         }
         for field, variable in self.saved.items():
@@ -250,10 +253,10 @@ class Operation:
                 shape.insert(at, 1)
         elif (
             len(shape) == len(axes) + 1
-            and (at := next(filter(lambda i: is_product(axes[i]), of_heads), None))
+            and (two := next(filter(lambda i: is_product(axes[i]), of_heads), None))
             is not None
         ):
-            shape[at : at + 2] = [shape[at] * shape[at + 1]]
+            shape[two : two + 2] = [shape[two] * shape[two + 1]]
         return shape
 
     def _option(self, value: object, evaluator: Evaluator) -> object:
@@ -303,6 +306,11 @@ class Operation:
             return calculus.expand(value).xreplace(self.marks)
 
         return exact.Definitions(definition_of, expand)
+
+
+def _candidates(name: str, names: dict[str, str]) -> list[str]:
+    """Return the names that an array of the operation may have in a derivation."""
+    return [names[name]] if name in names else [name, name.upper()]
 
 
 def _sides(variable: Variable) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lark import Lark, Tree
+from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedEOF, UnexpectedInput
 
 if TYPE_CHECKING:
@@ -236,6 +236,18 @@ def parse(part: Part, rule: str = "expression") -> Tree:
                 "group; write brackets"
             )
         raise Unreadable(message, part, position) from None
+
+
+def tokens_of(tree: Tree) -> list[Token]:
+    """Return the tokens that are directly below a node."""
+    return [child for child in tree.children if isinstance(child, Token)]
+
+
+def span_of(node: Tree | Token) -> tuple[int, int]:
+    """Return where a node begins and ends in the text that was parsed."""
+    place = node if isinstance(node, Token) else node.meta
+    assert place.start_pos is not None and place.end_pos is not None
+    return place.start_pos, place.end_pos
 
 
 @lru_cache(maxsize=4096)

@@ -75,6 +75,7 @@ def _marked(derivation: Derivation, at: int, line: Line) -> str:
     )
     for above, changes in derivation.steps.values():
         spans += [(span, "gone") for span in changes.gone] if above == at else []
+    assert line.right is not None  # the line is not a note
     text = line.right.text
     # Spans are disjoint, or one lies within another. Insert from the right, so that
     # earlier positions stay valid.
@@ -133,6 +134,7 @@ def _unnumbered(line: Line) -> str:
     if line.kind == "note":
         words = _words(line.reason)
     else:
+        assert line.right is not None
         words = f'<span class="derivation-word">{line.kind}</span> {_maths(line.right.text)}'
         words += (
             f' <span class="derivation-reason">{_words(line.reason)}</span>'

@@ -51,9 +51,9 @@ def _pairs(
         yield None, None
         return
     olds, news = _operands(above, above_text), _operands(here, here_text)
-    if above.data in LISTS and here in olds:  # only one operand is left
+    if olds and above.data in LISTS and here in olds:  # only one operand is left
         news = [here]
-    elif here.data in LISTS and above in news:
+    elif news and here.data in LISTS and above in news:
         olds = [above]
     elif above.data != here.data or olds is None or news is None:
         yield above, here

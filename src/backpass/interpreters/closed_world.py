@@ -13,6 +13,7 @@ where a number goes is not arithmetic on it, and costs nothing.
 
 from __future__ import annotations
 
+import builtins
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class Array:
     # SymPy leaves an operation to the operand with the higher priority.
     __array_ufunc__ = None
     _op_priority = 100.0
+    __hash__ = None  # type: ignore[assignment]  # == compares elements
     device = "cpu"
 
     def __init__(self, values: np.ndarray, dtype: DType, xp: Namespace):
@@ -210,7 +212,6 @@ for _symbol, _name in (_OPERATORS | _RELATIONS).items():
     setattr(Array, f"__{_symbol}__", _operator(_name))
 for _symbol, _name in _OPERATORS.items():
     setattr(Array, f"__r{_symbol}__", _reflected(_name))
-Array.__hash__ = None  # == compares elements
 
 
 def _arithmetic(operation: Callable) -> Callable:
@@ -406,7 +407,7 @@ class Namespace:
 
     def isdtype(
         self, dtype: DType, kind: str | DType | tuple[str | DType, ...]
-    ) -> bool:
+    ) -> builtins.bool:
         kinds = kind if isinstance(kind, tuple) else (kind,)
         return any(
             dtype == k if isinstance(k, DType) else dtype.kind in _KINDS[k]
@@ -449,7 +450,7 @@ class Namespace:
         /,
         *,
         axis: int | tuple[int, ...] | None = None,
-        keepdims: bool = False,
+        keepdims: builtins.bool = False,
     ) -> Array:
         """Add from left to right: n − 1 additions for n terms. Without terms, 0."""
         x = self._own(x, INT64, self.dtype)
@@ -507,7 +508,7 @@ class Namespace:
         /,
         *,
         axis: int | tuple[int, ...] | None = None,
-        keepdims: bool = False,
+        keepdims: builtins.bool = False,
     ) -> Array:
         return self.wrap(
             self._own(x, BOOL)._values.any(axis=axis, keepdims=keepdims), BOOL
@@ -519,7 +520,7 @@ class Namespace:
         /,
         *,
         axis: int | tuple[int, ...] | None = None,
-        keepdims: bool = False,
+        keepdims: builtins.bool = False,
     ) -> Array:
         return self.wrap(
             self._own(x, BOOL)._values.all(axis=axis, keepdims=keepdims), BOOL
@@ -531,7 +532,7 @@ class Namespace:
         /,
         *,
         axis: int | tuple[int, ...] | None = None,
-        keepdims: bool = False,
+        keepdims: builtins.bool = False,
     ) -> Array:
         x = self._own(x, INT64, self.dtype)
         values, kept = _reduced_last(x._values, axis)
@@ -692,10 +693,10 @@ def _reduced_last(
     """Return ``values`` with the axes to reduce merged into a last one, and the
     result's shape with ``keepdims``."""
     rank = values.ndim
-    chosen = (
+    given = (
         range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     )
-    chosen = [operator.index(a) for a in chosen]
+    chosen = [operator.index(a) for a in given]
     if len({a % rank for a in chosen if -rank <= a < rank}) != len(chosen):
         raise ValueError(
             f"axis: expected different axes of an array with {rank}; got {axis!r}"

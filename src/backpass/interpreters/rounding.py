@@ -148,10 +148,8 @@ class Namespace(closed_world.Namespace):
         if device not in (None, Array.device):
             raise ValueError(f"device: expected {Array.device!r}; got {device!r}")
         if isinstance(values, closed_world.Array):
-            values = self._own(values)
-            return (
-                values if dtype in (None, values.dtype) else self.astype(values, dtype)
-            )
+            own = self._own(values)
+            return own if dtype in (None, own.dtype) else self.astype(own, dtype)
         plain = np.asarray(values)
         if plain.dtype.kind in "biu" and dtype in (None, BOOL, INT64):
             dtype = dtype or (BOOL if plain.dtype.kind == "b" else INT64)
@@ -174,9 +172,10 @@ class Namespace(closed_world.Namespace):
             raise TypeError(
                 f"value: expected a single number; got shape {list(one.shape)}"
             )
-        return self.broadcast_to(one, shape if isinstance(shape, tuple) else (shape,))
+        shape = shape if isinstance(shape, tuple) else (shape,)
+        return self._own(self.broadcast_to(one, shape))
 
-    def astype(self, x: Array, dtype: DType) -> Array:
+    def astype(self, x: closed_world.Array, dtype: DType) -> Array:
         x = self._own(x)
         if x.dtype == dtype:
             return x
@@ -400,21 +399,26 @@ class Namespace(closed_world.Namespace):
     # What the functions above share.
 
     def _rounded(
-        self, v, dtype, d, squares: Callable[[], np.ndarray], units: float = 1
+        self, v, dtype, d, squares: Callable[[], np.ndarray | None], units: float = 1
     ) -> Array:
-        """Return ``v`` with the propagated errors and those of ``units`` roundings."""
+        """Return ``v`` with the propagated errors and those of ``units`` roundings.
+
+        ``squares`` is called only if there is a ``p``, and returns its squares then.
+        """
         u, tiny = self._own_error(dtype.name)
         size = np.abs(v)
+        random: np.ndarray | None = None
         with np.errstate(all="ignore"):
-            squares = (
-                squares() + (units * (u * size + tiny)) ** 2 if self._random else None
-            )
+            if self._random:
+                propagated = squares()
+                assert propagated is not None
+                random = propagated + (units * (u * size + tiny)) ** 2
             d = d + units * (u * (size + d) + tiny)
             largest = (size + d).max(initial=0.0)
         # Infinite, unknown, or beyond the largest number.
         if not largest < LARGEST[dtype.name]:
-            d, squares = _without_bound(v, d, squares, LARGEST[dtype.name])
-        return self.wrap(v, dtype, d, squares)
+            d, random = _without_bound(v, d, random, LARGEST[dtype.name])
+        return self.wrap(v, dtype, d, random)
 
     def _accumulated(
         self, v, dtype, count, products, terms, squares_of_terms, d, squares
@@ -428,23 +432,25 @@ class Namespace(closed_world.Namespace):
         short = dtype.name in SHORT and not (self._short_sums and not products)
         wide = "float32" if short else dtype.name
         u, tiny = self._own_error(wide)
+        random: np.ndarray | None = None
         with np.errstate(all="ignore"):
             roundings = np.maximum(count - 1, 0) + products
             d = d + np.expm1(roundings * np.log1p(u)) * terms + products * count * tiny
             if self._random:  # partial sums in a random order
-                random = np.where(
+                added = np.where(
                     np.greater(count, 1),
                     count * (v * v / 3 + squares_of_terms() / 6),
                     0.0,
                 )
-                random = squares() + u * u * (random + products * squares_of_terms())
-        d, random = _without_bound(v, d, random if self._random else None, np.inf)
+                random = squares() + u * u * (added + products * squares_of_terms())
+        d, random = _without_bound(v, d, random, np.inf)
         if wide == dtype.name:
             return self.wrap(v, dtype, d, random)
         return self._rounded(v, dtype, d, lambda: random)
 
     def _as_operand(self, x: Array) -> Array:
         """Round ``x`` to the 16-bit type of operands, unless it already has 16 bits."""
+        assert isinstance(x.dtype, _Float) and self._operands is not None
         if x.dtype.name in SHORT or x.dtype.factor_of:
             return x
         short = self._rounded(
@@ -460,6 +466,7 @@ class Namespace(closed_world.Namespace):
         if self._lines is not None:
             frame = sys._getframe(1)
             while frame.f_code.co_filename.startswith(_HELPERS):
+                assert frame.f_back is not None  # a file that is no helper calls these
                 frame = frame.f_back
             line = frame.f_code.co_filename, frame.f_lineno
             self._lines[line] = None
@@ -473,6 +480,11 @@ class Namespace(closed_world.Namespace):
                 "arithmetic needs numbers; got booleans; use where to choose by them"
             )
         return self.wrap(operation(a._values, b._values), INT64)
+
+    def _own(self, x: object, *dtypes: DType) -> Array:
+        own = super()._own(x, *dtypes)
+        assert isinstance(own, Array)  # `wrap` makes no others
+        return own
 
     def _pair(self, a, b) -> tuple[Array, Array]:
         """Return both as arrays.
@@ -492,9 +504,9 @@ class Namespace(closed_world.Namespace):
             )
         return a, b
 
-    def _beside(self, value, other: Array) -> Array:
+    def _beside(self, value: object, other: closed_world.Array) -> Array:
         if other.dtype not in _FLOATS.values():
-            return super()._beside(value, other)
+            return self._own(super()._beside(value, other))
         if isinstance(value, (bool, np.ndarray)) or not isinstance(value, Real):
             raise TypeError(
                 f"expected an array of {self.__name__} or a number; "
@@ -512,7 +524,9 @@ class Namespace(closed_world.Namespace):
             *(np.asarray(move(e, *how)) for e in (x.d, x.squares)),
         )
 
-    def _joined(self, join: Callable, arrays: Sequence[Array], axis: int) -> Array:
+    def _joined(
+        self, join: Callable, arrays: Sequence[closed_world.Array], axis: int
+    ) -> Array:
         joined = super()._joined(join, arrays, axis)
         d, squares = (
             join([getattr(x, e) for x in arrays], axis=axis) for e in ("d", "squares")

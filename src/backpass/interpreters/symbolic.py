@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral, Rational, Real
+from typing import Any
 
 import numpy as np
 import sympy
@@ -151,9 +152,10 @@ class _Expressions:
             return sympy.Integer(int(value))
         if isinstance(value, Rational):
             return sympy.Rational(value.numerator, value.denominator)
-        if np.isfinite(value):
-            return sympy.Rational(repr(float(value)))
-        return sympy.nan if np.isnan(value) else sympy.oo if value > 0 else -sympy.oo
+        number: Any = value  # `Real` promises neither an order nor NumPy's functions
+        if np.isfinite(number):
+            return sympy.Rational(repr(float(number)))
+        return sympy.nan if np.isnan(number) else sympy.oo if number > 0 else -sympy.oo
 
     def function(self, name: str, x: sympy.Expr) -> sympy.Expr:
         return getattr(sympy, name)(x)
