@@ -1,10 +1,10 @@
 r"""GELU: each element times the probability that a standard normal number is smaller.
 
 .. math:: y_i = x_i \cdot
-              \frac12 \Big( 1 + \operatorname{erf} \Big( \frac{x_i}{\sqrt{2}} \Big) \Big),
+            \frac12 \Big( 1 + \operatorname{erf} \Big( \frac{x_i}{\sqrt{2}} \Big) \Big),
           \qquad \bar{x}_i = \bar{y}_i \Big(
-              \frac12 \Big( 1 + \operatorname{erf} \Big( \frac{x_i}{\sqrt{2}} \Big) \Big)
-              + x_i \frac{e^{-x_i^2 / 2}}{\sqrt{2 \pi}} \Big)
+            \frac12 \Big( 1 + \operatorname{erf} \Big( \frac{x_i}{\sqrt{2}} \Big) \Big)
+            + x_i \frac{e^{-x_i^2 / 2}}{\sqrt{2 \pi}} \Big)
 
 Derived on the page ``operations/activations``, as is what ``approximate="tanh"``
 computes in the place of erf(x/√2): tanh(√(2/π) (x + 0.044715 x³)). Numbers of 16 bits
