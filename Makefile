@@ -1,7 +1,7 @@
 # Two commands matter: `make book` and `make test`. Both set up .venv themselves.
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check serve chapter notebooks lab lint format bench clean
+.PHONY: help book test check telling serve chapter notebooks lab lint format bench clean
 
 PYTHON ?= python3
 PORT   ?= 8000
@@ -32,7 +32,10 @@ book: $(READY) ## execute every chapter and write the site to _build/html  (SOLU
 test: $(READY) ## run every test  (ARGS="tests/ops -k softmax" chooses)
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-check: lint ## a first answer within a minute: style, imports, and every operation by every check  (ARGS="-k softmax" chooses)
+check: $(READY) ## a first answer within a minute: style, imports, and every operation by every check  (ARGS="-k softmax" chooses)
+	@$(MAKE) --no-print-directory --jobs 2 lint telling
+
+telling: $(READY)
 	@$(BIN)/python -m pytest -q $(PARALLEL) $(TELLING) $(ARGS)
 
 serve: book ## build, then serve the site at http://localhost:8000  (PORT=… for another)
