@@ -11,7 +11,7 @@ import cmath
 import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import array_api_compat
 import array_api_compat.numpy
@@ -20,7 +20,7 @@ import numpy as np
 Array = Any  # implements the array API: a NumPy array, a tensor, an interpreter's Array
 
 
-def is_array(value: object) -> bool:
+def is_array(value: object) -> TypeGuard[Array]:
     """Whether ``value`` is an array of some library, not a Python number or list."""
     return hasattr(value, "__array_namespace__") or array_api_compat.is_array_api_obj(
         value

@@ -42,7 +42,7 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
     This also works for tensors without memory.
     """
-    return torch._C._is_alias_of(a, b)
+    return torch._C._is_alias_of(a, b)  # type: ignore[attr-defined]  # not in the stubs
 
 
 def storage_id(x: torch.Tensor) -> int:

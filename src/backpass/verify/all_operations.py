@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -119,7 +120,7 @@ def _checked(stem: str, seed: int, repeats: bool) -> Iterator[Report]:
 
 def check_each(
     stem: str,
-    drawn: Iterable[tuple[Sequence[object], Mapping[str, object]]],
+    drawn: Iterable[tuple[Sequence[object], dict[str, Any]]],
     seed: int,
     *,
     repeats: bool = True,

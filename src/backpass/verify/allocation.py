@@ -26,7 +26,7 @@ def memory_kept(elements: int) -> Iterator[None]:
     MiB was freed, and the memory is returned. Without glibc this does nothing.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if elements < LARGE or not hasattr(libc, "mallopt"):
+    if libc is None or elements < LARGE or not hasattr(libc, "mallopt"):
         yield
         return
     libc.mallopt(M_MMAP_THRESHOLD, EVERYTHING)

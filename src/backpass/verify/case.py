@@ -31,6 +31,9 @@ from backpass.verify.measured import computed_precision
 from backpass.verify.outputs import Malformed, Several
 from backpass.verify.subject import Subject
 
+# Forward's inputs: arrays, None for those left out, and other values.
+Inputs = tuple[Any, ...]
+
 
 class NotRun(Exception):
     """Raised if a method does not apply. The message says why."""
@@ -48,7 +51,7 @@ class Case:
     """
 
     subject: Subject
-    inputs: tuple[object, ...]
+    inputs: Inputs
     seed: int
     given_dy: Array | None = None
     operator: Callable[..., Array] | None = None
@@ -181,7 +184,7 @@ class Case:
         )
 
     @cached_property
-    def float64(self) -> tuple[object, ...]:
+    def float64(self) -> Inputs:
         """The inputs as NumPy arrays, with floating-point ones in float64.
 
         Inputs that are not arrays are unchanged.
@@ -210,7 +213,7 @@ class Case:
         """Return ``dx`` for the gradient with respect to the input x."""
         return f"d{self.subject.input_names[at]}"
 
-    def native(self, values: tuple[object, ...]) -> tuple[object, ...]:
+    def native(self, values: Inputs) -> Inputs:
         """Copy NumPy arrays into forward's library and the dtype ``fed``."""
         copied = [
             value.astype(self.fed)
@@ -234,12 +237,12 @@ class Case:
             else values.astype(self.precision).astype(np.float64)
         )
 
-    def forward(self, values: tuple[object, ...]) -> np.ndarray:
+    def forward(self, values: Inputs) -> np.ndarray:
         """Return y for NumPy inputs, real or complex, computed in forward's library."""
         y = _back(self.subject.forward(*self.native(values))[0])
         return y if np.iscomplexobj(y) else y.astype(np.float64)
 
-    def given(self) -> tuple[object, ...]:
+    def given(self) -> Inputs:
         """Copy the inputs as they were given."""
         return tuple(
             _copy(value) if is_array(value) else value for value in self.inputs
@@ -429,7 +432,7 @@ class Suspect:
     diagnose: Callable[[float], str]
 
 
-def describe(subject: Subject, inputs: tuple[object, ...]) -> str:
+def describe(subject: Subject, inputs: Inputs) -> str:
     """Return ``x[3, 5], w[5, 7], float64, NumPy``, with the options."""
     parts = [
         f"{name}[{', '.join(map(str, value.shape))}]"

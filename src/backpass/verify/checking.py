@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 
 from backpass.arrays import Array, is_array
 from backpass.verify.allocation import memory_kept
@@ -25,6 +24,7 @@ from backpass.verify.convert import EPSILON, dtype_name, is_torch
 from backpass.verify.directional import SLOPES_DIFFER
 from backpass.verify.drawing import INPUTS, draw, generator, options_for
 from backpass.verify.methods import (
+    Method,
     autograd,
     complex_step,
     contract,
@@ -40,7 +40,7 @@ from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, Report, Row
 from backpass.verify.subject import Subject, load, subject
 from backpass.verify.varied import varied
 
-METHODS = {
+METHODS: dict[str, Method] = {
     "contract": contract,
     "finite_difference": finite_difference,
     "complex_step": complex_step,
@@ -51,7 +51,7 @@ METHODS = {
     "kernel": kernel,
 }
 # These methods compare with forward's own derivative, even where a convention applies.
-DERIVING = (finite_difference, complex_step, symbolic)
+DERIVING: tuple[Method, ...] = (finite_difference, complex_step, symbolic)
 OPTIONAL = {"torch": "PyTorch", "triton": "Triton", "sympy": "SymPy"}  # by import name
 SEARCH = 5.0  # seconds for all diagnoses of one check
 
@@ -252,7 +252,7 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
     return _but_conventions(rows, method, case)
 
 
-def _but_conventions(rows: list[Row], method: ModuleType, case: Case) -> list[Row]:
+def _but_conventions(rows: list[Row], method: Method, case: Case) -> list[Row]:
     """Return the rows, with gradients that are a convention marked "not run".
 
     Methods that compare with forward's derivative cannot judge them. Autograd judges

@@ -7,6 +7,7 @@ operators need tensors.
 from __future__ import annotations
 
 import sys
+from typing import Any, TypeGuard
 
 import array_api_compat
 import numpy as np
@@ -21,14 +22,14 @@ EPSILON = {
 }
 
 
-def is_torch(value: object) -> bool:
+def is_torch(value: object) -> TypeGuard[Any]:
     """Whether ``value`` is a PyTorch tensor. Does not import PyTorch."""
     return sys.modules.get("torch") is not None and array_api_compat.is_torch_array(
         value
     )
 
 
-def is_floating(value: object) -> bool:
+def is_floating(value: object) -> TypeGuard[Array]:
     """Whether ``value`` is an array of real floating-point numbers."""
     return is_array(value) and namespace(value).isdtype(value.dtype, "real floating")
 

@@ -136,7 +136,7 @@ def _row(
     if of_directions.verdict == FAILED:
         return replace(of_directions, reason=SLOPES_DIFFER)
     return (
-        replace(row, error=max(row.error, of_directions.error or 0.0))
+        replace(row, error=max(row.error or 0.0, of_directions.error or 0.0))
         if each
         else of_directions
     )

@@ -204,17 +204,17 @@ def cases(
         yield draw(op, rng, lengths=lengths), options_for(op) | options
     if operation.zero_products is not None:
         yield _with_zeros(draw(op, rng)), options_for(op) | operation.zero_products
-    leading = {"*": (LEADING["*"][0] * (1 if shapes.factors else TIMES),)}
+    many = {"*": (LEADING["*"][0] * (1 if shapes.factors else TIMES),)}
     times = TIMES_WITH_HEADS if shapes.factors else TIMES
     lengths = {
         letter: length * (1 if letter in shapes.factors else times)
         for letter, length in _lengths(shapes).items()
     }
     yield (
-        tuple(map(_in_half_precision, draw(op, rng, lengths=lengths, leading=leading))),
+        tuple(map(_in_half_precision, draw(op, rng, lengths=lengths, leading=many))),
         options_for(op),
     )
-    yield _wide(draw(op, rng, leading=leading)), options_for(op)
+    yield _wide(draw(op, rng, leading=many)), options_for(op)
 
 
 def _lengths(shapes: Shapes) -> dict[str, int]:
@@ -251,10 +251,13 @@ def _shape(
     return tuple(shape)
 
 
-def _with_zeros(inputs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+def _with_zeros(
+    inputs: tuple[np.ndarray | None, ...],
+) -> tuple[np.ndarray | None, ...]:
     """Return q and k with zeros placed so that in row 0 every factor's dot product is
     0, and in row 1 the first factor's; the other inputs are unchanged."""
     q, k, *others = inputs
+    assert q is not None and k is not None
     q[..., 0, 0::2] = k[..., 0, 1::2] = 0
     q[..., 1, 0] = k[..., 1, 1] = 0
     return q, k, *others
@@ -262,10 +265,12 @@ def _with_zeros(inputs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
 
 def _wide(inputs: tuple[np.ndarray | None, ...]) -> tuple[np.ndarray | None, ...]:
     """Return the inputs, the first floating-point one ``WIDE`` times as large."""
-    first = next(
-        at for at, value in enumerate(inputs) if np.issubdtype(value.dtype, np.floating)
+    first, values = next(
+        (at, value)
+        for at, value in enumerate(inputs)
+        if value is not None and np.issubdtype(value.dtype, np.floating)
     )
-    return (*inputs[:first], WIDE * inputs[first], *inputs[first + 1 :])
+    return (*inputs[:first], WIDE * values, *inputs[first + 1 :])
 
 
 def _in_half_precision(values: np.ndarray | None) -> np.ndarray | None:

@@ -14,7 +14,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 PLUMBING = (
     "check_inputs",
@@ -25,7 +25,7 @@ PLUMBING = (
 )
 # Only the first argument of these calls is changed.
 CASTS = ("widened", "as_type_of", "zeros")
-OPPOSITE = {
+OPPOSITE: dict[type[ast.AST], tuple[type[Any], ...]] = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
     ast.Mult: (ast.Div,),
@@ -77,14 +77,18 @@ def mutants(
         if index not in mutable:
             continue
         for replacement in _alternatives(node, original):
-            names = isinstance(node, ast.Name) and isinstance(replacement, ast.Name)
-            if names and not exchanged(node.id, replacement.id):
+            if (
+                isinstance(node, ast.Name)
+                and isinstance(replacement, ast.Name)
+                and not exchanged(node.id, replacement.id)
+            ):
                 continue
             tree = _replaced(node, replacement, parents)
             text = ast.unparse(tree)
             if text not in seen:
                 seen.add(text)
                 change = _change(node, replacement, parents)
+                assert isinstance(node, (ast.expr, ast.stmt))
                 yield Mutant(statements[id(node)], change, tree, node.lineno)
 
 
@@ -141,7 +145,7 @@ def compiled(
 
     The changed function sees ``nonlocals`` too.
     """
-    (function,) = mutant.tree.body
+    function = _function(mutant.tree)
     scope = rebuilt(module, {function.name: None})
     scope.update(nonlocals or {})
     exec(compile(mutant.tree, f"<{module.__name__}: {mutant.change}>", "exec"), scope)
@@ -154,7 +158,7 @@ def _mutable(tree: ast.Module, chosen: Callable[[ast.AST], bool]) -> set[int]:
     These are the statements of the body and what they contain, except the docstring and
     plumbing.
     """
-    (function,) = tree.body
+    function = _function(tree)
     body = [
         node
         for part in function.body
@@ -179,11 +183,18 @@ def _mutable(tree: ast.Module, chosen: Callable[[ast.AST], bool]) -> set[int]:
     }
 
 
+def _function(tree: ast.Module) -> ast.FunctionDef:
+    """Return the only statement of a tree, which defines the function."""
+    (function,) = tree.body
+    assert isinstance(function, ast.FunctionDef)
+    return function
+
+
 def _is_docstring(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def _is_call_of(node: ast.AST, names: tuple[str, ...]) -> bool:
+def _is_call_of(node: ast.AST, names: tuple[str, ...]) -> TypeGuard[ast.Call]:
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -210,6 +221,7 @@ def _replaced(
     while (parent := parents.get(id(target))) is not None:
         replacement = _with(parent, target, replacement)
         target = parent
+    assert isinstance(replacement, ast.Module)  # the root
     return replacement
 
 
@@ -345,7 +357,7 @@ def _scaled(value: ast.expr) -> Iterator[ast.expr]:
 
 def _names_before(node: ast.Name, tree: ast.Module) -> list[str]:
     """Return arguments and variables set above that may stand for each other."""
-    (function,) = tree.body
+    function = _function(tree)
     names = [argument.arg for argument in function.args.args]
     for assigned in ast.walk(function):
         if (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeGuard
 
 from backpass.arrays import Array
 from backpass.operation import Operation
@@ -67,7 +67,7 @@ class Subject:
         ]
 
 
-def load(op: object) -> object:
+def load(op: Any) -> Any:
     """Return an operation's module, given its name; return anything else as it is.
 
     Raises LookupError if no operation has that name.
@@ -80,7 +80,7 @@ def load(op: object) -> object:
 
 
 def subject(
-    op: object,
+    op: Any,
     count: int,
     options: dict[str, Any],
     zero_gradients: Sequence[str] = (),
@@ -174,7 +174,7 @@ def _stem(name: str, declaration: str | None) -> str | None:
     return name if name in ops.STEMS and ops.load(name).SHAPES == declaration else None
 
 
-def _is_autograd_function(op: object) -> bool:
+def _is_autograd_function(op: object) -> TypeGuard[type]:
     return isinstance(op, type) and any(
         base.__module__ == "torch.autograd.function" for base in op.__mro__
     )
@@ -341,8 +341,9 @@ def _names(function: Callable, count: int) -> tuple[str, ...]:
 
 def _instead(op: object) -> str:
     """Return a hint on what to give instead of an object that cannot be checked."""
-    if _is_autograd_function(getattr(op, "__self__", None)):
-        return f"; give the class itself, {op.__self__.__name__}, not its apply"
+    owner = getattr(op, "__self__", None)
+    if _is_autograd_function(owner):
+        return f"; give the class itself, {owner.__name__}, not its apply"
     if any(base.__module__.startswith("torch.nn.modules") for base in type(op).__mro__):
         return ": a module's backward is derived by PyTorch, so there is none to check"
     return ""

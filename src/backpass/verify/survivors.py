@@ -229,7 +229,8 @@ def _function(op: object) -> FunctionType:
 
     Raises TypeError if its source cannot be changed.
     """
-    function = inspect.unwrap(getattr(op, "backward", None))
+    backward: Any = getattr(op, "backward", None)
+    function = inspect.unwrap(backward)
     function = getattr(function, "__func__", function)
     try:
         (parsed,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body

@@ -37,6 +37,7 @@ def unwanted_faults(done: Run) -> Iterator[str]:
 def _wrong_gradients(done: Run, wanted: tuple[str, ...]) -> Iterator[str]:
     """Describe unwanted gradients that are returned and wanted ones that change."""
     case, names = done.case, done.case.subject.input_names
+    assert case.subject.told is not None
     for part in ("forward", "backward"):
         says = f"when {part} is given wanted={wanted}"
         told = replace(case, subject=case.subject.told(**{part: wanted}))
@@ -68,9 +69,10 @@ def _computed_in_vain(case: Case, choices: Sequence[tuple[str, ...]]) -> Iterato
     formula, shapes = case.subject.backward_flops, case.subject.shapes
     if formula is None or shapes is None:
         return
+    assert case.subject.told is not None
     names = case.subject.input_names
     inputs = {
-        name: np.abs(x) if name in case.subject.positive else x
+        name: x if x is None or name not in case.subject.positive else np.abs(x)
         for name, x in zip(names, symbolic.drawn(case)[-1], strict=True)
     }
     takes = inspect.signature(formula).parameters

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,7 @@ def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
     except Exception:
         return
     for says, changed in _changed(saved, names):
-        yield from _called(
-            case, at, says, lambda changed=changed: case.subject.backward(dy, changed)
-        )
+        yield from _called(case, at, says, partial(case.subject.backward, dy, changed))
     yield from _called(
         case,
         at,

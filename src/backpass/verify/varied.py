@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from backpass.arrays import is_array
-from backpass.verify.case import Case, first_line
+from backpass.verify.case import Case, Inputs, first_line
 from backpass.verify.convert import (
     is_floating,
     is_torch,
@@ -41,7 +41,6 @@ DIFFERENCES = ("finite_difference",)
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
 RowsOf = Callable[[Case, Sequence[str]], list[Row]]
-Inputs = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -123,12 +122,12 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
         yield replace(row, method=NAME, reason=shown, how=what)
     if wrong:
         return
-    shown = [
+    passed = [
         row
         for row in found
         if row.verdict == PASSED and row.quantity in _gradients(case)
     ]
-    if not shown:
+    if not passed:
         reasons = dict.fromkeys(row.reason for row in found if row.reason)
         yield Row(
             NAME,
@@ -137,8 +136,8 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
             reason=f"{what}: {'; '.join(reasons) or 'no method applies'}",
         )
         return
-    worst = max(shown, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
-    methods = ", ".join(dict.fromkeys(row.method for row in shown))
+    worst = max(passed, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
+    methods = ", ".join(dict.fromkeys(row.method for row in passed))
     yield Row(NAME, "all", PASSED, worst.error, worst.tolerance, methods, note=what)
 
 

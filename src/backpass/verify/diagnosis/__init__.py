@@ -50,7 +50,7 @@ def diagnose(
     got: Array,
     terms: Mapping[str, Array] | None = None,
     *,
-    backward: Callable[[np.ndarray], np.ndarray] | None = None,
+    backward: Callable[[np.ndarray], np.ndarray | None] | None = None,
     accuracy: float = 1e-9,
     others: Mapping[str, Array] | None = None,
     variants: Iterable[tuple[str, np.ndarray]] | None = None,

@@ -67,7 +67,7 @@ class Pair:
     reference: np.ndarray
     got: np.ndarray
     terms: dict[str, np.ndarray]
-    backward: Callable[[np.ndarray], np.ndarray] | None
+    backward: Callable[[np.ndarray], np.ndarray | None] | None
     accuracy: float
     others: Mapping[str, np.ndarray] = field(default_factory=dict)
     variants: Iterable[tuple[str, np.ndarray]] = ()

@@ -83,7 +83,7 @@ def largest_errors(pair: Pair) -> str:
     ]
     listed = []
     for flat in worst:
-        index = np.unravel_index(flat, pair.reference.shape)
+        index = tuple(map(int, np.unravel_index(flat, pair.reference.shape)))
         got, expected = number_text(pair.got[index]), number_text(pair.reference[index])
         listed.append(f"{index_text(index)} (got {got}, expected {expected})")
     count = f"{int(pair.wrong.sum())} of {pair.wrong.size} entries differ"

@@ -147,11 +147,11 @@ def arranged(pair: Pair) -> Diagnosis | None:
             axes = "" if x.ndim == 2 else f" (its axes in the order {list(order)})"
             return Diagnosis("transpose", f"got is the reference transposed{axes}")
     for axis in range(x.ndim):
-        order = _permutation(pair, axis)
-        if order is not None and pair.explained(pair.got, np.take(x, order, axis)):
+        places = _permutation(pair, axis)
+        if places is not None and pair.explained(pair.got, np.take(x, places, axis)):
             return Diagnosis(
                 "permuted",
-                f"along axis {axis} got is the reference {_how_permuted(order)}",
+                f"along axis {axis} got is the reference {_how_permuted(places)}",
             )
     return None
 
@@ -232,8 +232,10 @@ def one_place(pair: Pair) -> Diagnosis | None:
         None,
         pair.accuracy,
     )
-    how = first((zero, constant_ratio), there)
-    if how is None:
+    relation = first((zero, constant_ratio), there)
+    if relation is not None:
+        how = str(relation)
+    else:
         index = tuple(np.argwhere(pair.wrong)[0])
         got, expected = number_text(pair.got[index]), number_text(pair.reference[index])
         how = f"got {got} at {index_text(index)}, expected {expected}"
@@ -523,7 +525,8 @@ def _pair_fits(
 ) -> Iterator[tuple[tuple[Term, Term], np.ndarray]]:
     """Yield pairs of the simplest terms that nearly reproduce the difference, with
     their least-squares weights."""
-    terms, columns = (found[:count] for found in pair.dictionary.simplest)
+    terms, columns = pair.dictionary.simplest
+    terms, columns = terms[:count], columns[:count]
     if len(terms) < 2:
         return
     d = np.ravel(pair.difference[pair.dictionary.index])
@@ -542,7 +545,8 @@ def _pair_fits(
         for i, j in np.argwhere(
             later & (sines > 1e-12) & (unexplained <= 1e-6 * whole)
         ):
-            both = tuple(map(pair.dictionary.made, (terms[start + i], terms[j])))
+            made = pair.dictionary.made
+            both = made(terms[start + i]), made(terms[j])
             at_sample = np.stack(
                 [term.at(pair.dictionary.index) for term in both], axis=1
             )

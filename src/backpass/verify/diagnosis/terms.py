@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 Item = TypeVar("Item")
+Group = TypeVar("Group", bound=Hashable)
 
 LARGEST = 1 << 22  # elements of an array; larger arrays are left out
 # Entries of the gradient at which terms are tried first. Those that fit there are tried
@@ -56,7 +57,9 @@ class Term:
     @cached_property
     def own_shape(self) -> tuple[int, ...]:
         """The product's shape."""
-        return _broadcast(*(part.shape for part in self.parts))
+        shape = _broadcast(*(part.shape for part in self.parts))
+        assert shape is not None  # as `_product` ensures
+        return shape
 
     @property
     def value(self) -> np.ndarray:
@@ -71,6 +74,7 @@ class Term:
 
     def at(self, index: tuple[np.ndarray, ...]) -> np.ndarray:
         """Compute the value at some entries of the gradient only."""
+        assert self.shape is not None
         extra = max(0, len(self.own_shape) - len(self.shape))
         full = (*self.own_shape[:extra], *self.shape)
         value = _product_at(self, full, (slice(None),) * extra + index)
@@ -218,7 +222,11 @@ class Dictionary:
 
     def made(self, entry: tuple[Term, ...]) -> Term:
         """Return the entry's only term, or the product of its two terms."""
-        return entry[0] if len(entry) == 1 else self._scaled(*entry)
+        if len(entry) == 1:
+            return entry[0]
+        made = self._scaled(*entry)
+        assert made is not None  # `repeated` keeps terms whose products fit
+        return made
 
     def _by_factors(self) -> Iterator[tuple[list[tuple[Term, ...]], np.ndarray]]:
         """Yield terms, the simplest first, with their values at the sample.
@@ -245,8 +253,8 @@ class Dictionary:
                     yield [(single.terms[i],) for i in which], single.values[which]
             for k in range(1, factors):
                 for i in s_of.get(factors - k, ()):
-                    if which := p_of.get(k):
-                        yield [(products[j], sums[i]) for j in which], p[which] * s[i]
+                    if of_k := p_of.get(k):
+                        yield [(products[j], sums[i]) for j in of_k], p[of_k] * s[i]
             if factors in summed:
                 yield (
                     [(term,) for term in summed[factors]],
@@ -365,7 +373,8 @@ class Dictionary:
                 value = s @ p.T
                 along += d[entry] * value
                 size += value**2
-            for i, j in np.argwhere(_left(d @ d, along, size, rows=False) <= most):
+            left = _left(float(d @ d), along, size, rows=False)
+            for i, j in np.argwhere(left <= most):
                 if made := self._scaled(products[j], sums[i]):
                     yield made
 
@@ -418,10 +427,11 @@ def _sample(
         return 1, ()
     wrong = wrong.reshape(-1, shape[-1])
     columns = _spread(
-        wrong.any(axis=0), COLUMNS if wrong.size > SAMPLE and len(wrong) > 1 else SAMPLE
+        np.any(wrong, axis=0),
+        COLUMNS if wrong.size > SAMPLE and len(wrong) > 1 else SAMPLE,
     )
     rows = _spread(
-        wrong[:, columns].any(axis=1), max(1, SAMPLE // max(1, len(columns)))
+        np.any(wrong[:, columns], axis=1), max(1, SAMPLE // max(1, len(columns)))
     )
     return len(rows), np.unravel_index(
         (rows[:, None] * shape[-1] + columns).ravel(), shape
@@ -447,9 +457,10 @@ def _atoms(terms: Mapping[str, np.ndarray]) -> list[Term]:
         for name, value in terms.items()
         if 0 < value.size <= LARGEST and value.any()
     ]
+    size_of_y = terms["y"].size if "y" in terms else 1
     for atom in list(atoms):
         (value,) = atom.parts
-        if value.size < np.size(terms.get("y")) and value.all():
+        if value.size < size_of_y and value.all():
             atoms += [
                 Term(f"1/{atom.text}", "", 1, (1 / value,)),
                 Term(f"1/{atom.text}²", "", 2, (value**-2.0,)),
@@ -519,7 +530,9 @@ def _product(one: Term, other: Term) -> Term | None:
 
 def _sums(term: Term) -> Iterator[Term]:
     axes = [axis for axis, length in enumerate(term.own_shape) if length > 1]
-    value = term.value if axes else None
+    if not axes:
+        return
+    value = term.value
     for axis in axes:
         total = value.sum(axis=axis, keepdims=True)
         yield Term(
@@ -557,7 +570,9 @@ def _summed_shape(
     does not fit the gradient's shape.
     """
     own = _broadcast(a, b)
-    extra = 0 if own is None else len(own) - len(shape)
+    if own is None:
+        return None
+    extra = len(own) - len(shape)
     if extra <= 0 or any(
         n not in (1, m) for n, m in zip(own[extra:], shape, strict=True)
     ):
@@ -574,9 +589,9 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _grouped(
-    items: Iterable[Item], key: Callable[[Item], Hashable]
-) -> dict[Hashable, list[Item]]:
-    found = defaultdict(list)
+    items: Iterable[Item], key: Callable[[Item], Group]
+) -> dict[Group, list[Item]]:
+    found: dict[Group, list[Item]] = defaultdict(list)
     for item in items:
         found[key(item)].append(item)
     return dict(found)

@@ -159,6 +159,7 @@ def _differentiate(
 
 def _is_broken(case: Case) -> bool:
     """Whether the operator also raises for the inputs as they were given."""
+    assert case.operator is not None
     try:
         case.operator(
             *(

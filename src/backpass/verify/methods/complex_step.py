@@ -7,6 +7,7 @@ forward must be analytic and must accept complex numbers.
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -85,6 +86,6 @@ def _first_change(case: Case, at: int) -> np.ndarray:
     return exact
 
 
-def _complex(value: object) -> object:
+def _complex(value: Any) -> Any:
     floating = is_array(value) and np.issubdtype(value.dtype, np.floating)
     return value.astype(np.complex128) if floating else value

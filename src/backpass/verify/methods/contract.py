@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from backpass.arrays import Array, is_array
+from backpass.shapes import Shapes
 from backpass.verify.case import Case, NotRun, named_arrays
 from backpass.verify.convert import dtype_name, is_torch, to_numpy, to_torch
 from backpass.verify.drawing import draw_like
@@ -66,6 +67,7 @@ def run(case: Case) -> list[Row]:
 
 
 def _emptied(case: Case) -> Case:
+    assert case.subject.shapes is not None
     drawn = draw_like(case.subject.shapes, case.rng, case.inputs, leading=EMPTY)
     alike = (
         to_torch(value, case.device, given.dtype)
@@ -85,7 +87,7 @@ def _faults(done: Run) -> Iterator[str]:
     """Yield faults of the output, of the gradients' form, and modified arrays."""
     case = done.case
     if case.subject.shapes:
-        yield from _output_faults(case, done.y)
+        yield from _output_faults(case, case.subject.shapes, done.y)
     undefined = np.isnan(case.y_as_given)
     # An operation that declares SHAPES may return NaN by design: the mean of no rows.
     if undefined.any() and case.finite and not case.subject.shapes:
@@ -96,8 +98,9 @@ def _faults(done: Run) -> Iterator[str]:
         )
     arrays: dict[str, tuple[Array, np.ndarray]] = {}
     arrays |= {"y": (done.y, to_numpy(done.y)), "dy": (done.dy, to_numpy(done.dy))}
-    names = zip(case.subject.input_names, done.inputs, case.float64, strict=False)
-    arrays |= {name: (now, before) for name, now, before in names if is_array(now)}
+    names = case.subject.input_names
+    inputs = zip(names, done.inputs, case.float64, strict=False)
+    arrays |= {name: (now, before) for name, now, before in inputs if is_array(now)}
     for name, now in named_arrays(done.saved):
         if all(now is not known for known, _ in arrays.values()):
             arrays[name if name.startswith("saved") else f"saved.{name}"] = (
@@ -105,7 +108,6 @@ def _faults(done: Run) -> Iterator[str]:
                 to_numpy(now),
             )
 
-    names = case.subject.input_names
     without = [names[at] for at in case.differentiable if done.gradients[at] is None]
     some = 0 < len(without) < len(case.differentiable)
     constants = (
@@ -120,10 +122,10 @@ def _faults(done: Run) -> Iterator[str]:
             yield f"{name} was modified in place"
 
 
-def _output_faults(case: Case, y: Array) -> Iterator[str]:
+def _output_faults(case: Case, shapes: Shapes, y: Array) -> Iterator[str]:
     given = dict(zip(case.subject.input_names, case.inputs, strict=False))
     try:
-        case.subject.shapes.bind({**given, case.subject.shapes.outputs[0].name: y})
+        shapes.bind({**given, shapes.outputs[0].name: y})
     except ValueError as error:
         yield str(error)
     if dtype_name(y) != case.dtype:

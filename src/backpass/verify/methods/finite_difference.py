@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backpass.verify.case import Case, NotRun, Suspect
+from backpass.verify.case import Case, Inputs, NotRun, Suspect
 from backpass.verify.convert import EPSILON
 from backpass.verify.directional import COORDINATES, Derivative, rows, spread
 from backpass.verify.magnitude import farthest, largest
@@ -68,6 +68,7 @@ def _reconsidered(row: Row, case: Case, at: int, steps: dict, *, low: bool) -> R
     if (
         row.verdict == PASSED
         and low
+        and row.error is not None
         and row.error > max(DOUBT * _own_error(case, at, steps), LEAST)
     ):
         case.suspects.setdefault(
@@ -262,5 +263,5 @@ def best_step(case: Case, at: int) -> float | np.ndarray:
     )
 
 
-def _replaced(case: Case, at: int, value: np.ndarray) -> tuple[object, ...]:
+def _replaced(case: Case, at: int, value: np.ndarray) -> Inputs:
     return (*case.float64[:at], value, *case.float64[at + 1 :])

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from backpass import kernels
 from backpass.interpreters import rounding
-from backpass.verify.case import Case, NotRun
+from backpass.verify.case import Case, Inputs, NotRun
 from backpass.verify.convert import to_kind_of, to_numpy, to_torch
 from backpass.verify.drawing import draw_like
 from backpass.verify.methods.precision import LOW, rows_against_float64
@@ -51,12 +51,14 @@ def run(case: Case) -> list[Row]:
     return rows
 
 
-def _long_rows(case: Case, length: int) -> tuple[object, ...]:
+def _long_rows(case: Case, length: int) -> Inputs:
     """Draw inputs like the case's, with that length of the last axis of the first
     floating-point input."""
-    row = next(spec.axes[-1] for spec in case.subject.shapes.inputs if not spec.integer)
+    shapes = case.subject.shapes
+    assert shapes is not None  # an operation with a kernel declares them
+    row = next(spec.axes[-1] for spec in shapes.inputs if not spec.integer)
     return draw_like(
-        case.subject.shapes,
+        shapes,
         case.rng,
         case.inputs,
         leading=LONG_ROWS,
@@ -64,7 +66,7 @@ def _long_rows(case: Case, length: int) -> tuple[object, ...]:
     )
 
 
-def _placed(case: Case, inputs: tuple[object, ...]) -> tuple[object, ...]:
+def _placed(case: Case, inputs: Inputs) -> Inputs:
     """Return the inputs on the kernels' device, in the case's dtype if it is a low one,
     and otherwise in float32."""
     import torch

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -62,7 +63,7 @@ NEARBY = 4  # the distance of neighbours, in units in the last place
 ROUNDED = {"float32": 2, "float16": 0.5, "bfloat16": 0.5}
 NEIGHBOUR = 7  # a stream of the seed
 
-Key = str | int  # "y", or the position of an input
+Key = Literal["y"] | int  # "y", or the position of an input
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def rows_against_float64(
     else:
         bounds = _measured(case, dtype, function, exact, right)
     judged = case.differentiable if function is case.operator else case.derived
-    found = {"y": y, **{at: got[at] for at in judged}}
+    found: dict[Key, np.ndarray | None] = {"y": y, **{at: got[at] for at in judged}}
     return [
         _judged(
             case,
@@ -226,11 +227,14 @@ def _computed(
     """Return the bounds computed by the operation's own lines on rounding arrays."""
     numpy = not any(map(is_torch, case.arrays))
     world = world or rounding.Namespace(short_sums=numpy, random=drawn)
+    assert case.subject.stem is not None
     op = ops.load(case.subject.stem)
     y, returned = rounding.run(
         op, case.float64, case.dy, dtype, case.subject.options, world
     )
-    found: dict[Key, rounding.Array] = {"y": y, **case.by_position(returned)}
+    gradients = case.by_position(returned)
+    found: dict[Key, rounding.Array] = {"y": y}
+    found |= {at: array for at, array in gradients.items() if array is not None}
     words = "the bound computed from the operation's own lines"
     if not drawn:
         return {key: Bound(array.d, words) for key, array in found.items()}
@@ -333,7 +337,7 @@ def _owed(case: Case, key: Key, right: np.ndarray, dtype: str) -> float:
     owed = 0.0
     if dtype == "float32" and not case.uses_torch and terms > 1:
         owed = 4 * EPSILON[dtype] * terms**0.5 * float(np.abs(right).max(initial=0.0))
-    if key != "y" and bound_operator(case) is None and case.dy.size > 1:
+    if isinstance(key, int) and bound_operator(case) is None and case.dy.size > 1:
         largest = float(np.abs(right).max(initial=0.0))
         of_dy = min(
             4 * EPSILON[dtype] * float(np.abs(case.dy).max(initial=0.0)),
@@ -437,7 +441,7 @@ def _judged(
     """
 
     def judge(got: np.ndarray, tolerance: float, how: str) -> Row:
-        if key == "y":
+        if not isinstance(key, int):
             return judge_y(case, method, got, reference, tolerance, how)
         return judge_gradient(
             case, method, key, got, reference, tolerance, how, resolution=RESOLUTION
@@ -448,9 +452,9 @@ def _judged(
     if got.shape != reference.shape or not got.size:
         return judge(got, 0.0, how)
     bound = (
-        allowed.each
-        if key == "y"
-        else np.maximum(allowed.each, RESOLUTION * case.scale(key))
+        np.maximum(allowed.each, RESOLUTION * case.scale(key))
+        if isinstance(key, int)
+        else allowed.each
     )
     finite = np.isfinite(got) & np.isfinite(reference)
     right = np.where(finite, reference, got)
@@ -460,7 +464,8 @@ def _judged(
         )
     largest = float(size.max()) or 1.0
     declared_zero = (
-        key != "y" and case.subject.input_names[key] in case.subject.zero_gradients
+        isinstance(key, int)
+        and case.subject.input_names[key] in case.subject.zero_gradients
     )
     if (size <= bound).all() and size.any() and not declared_zero:
         # Vacuous, because zeros would pass, unless an element is NaN or infinite.
@@ -472,7 +477,7 @@ def _judged(
     at = np.unravel_index(share.argmax(), share.shape)
     worst, most = (
         float(error[at] / largest),
-        float(min(bound[at], np.finfo(float).max) / largest),
+        min(float(bound[at]), float(np.finfo(float).max)) / largest,
     )
     note = f"at worst {share[at]:.2g} of it" + (
         f", at index {[int(i) for i in at]}" if at else ""

@@ -39,7 +39,10 @@ DENOMINATOR = 10**6  # of a point's coordinates
 SYMBOLS = 72
 # The largest lengths of leading axes and, in order, of a declaration's letters, all
 # different.
-DIFFERENT = {"*": (2,), "*a": (2,), "*b": (1,)}, (3, 4, 5, 6, 7)
+DIFFERENT: tuple[dict[str, tuple[int, ...]], tuple[int, ...]] = (
+    {"*": (2,), "*a": (2,), "*b": (1,)},
+    (3, 4, 5, 6, 7),
+)
 # Two smaller shapes. No two letters, or a letter and a leading axis, have the same
 # length in both.
 TWICE = (
@@ -134,15 +137,14 @@ def _around_a_point(
 ) -> _Region:
     import sympy
 
-    from backpass.interpreters import symbolic
-    from backpass.interpreters.closed_world import Array
+    from backpass.interpreters import closed_world, symbolic
 
     point = _Point(rng)
     with symbolic.session(point) as session:
-        y, saved = _computed(case, "forward", inputs)
-        dy = symbolic.array("dy", y.shape)
-        gradients = case.by_position(_computed(case, "backward", (dy, saved)))
-    y, dy = y.to_numpy(), dy.to_numpy()
+        output, saved = _computed(case, "forward", inputs)
+        cotangent = symbolic.array("dy", output.shape)
+        gradients = case.by_position(_computed(case, "backward", (cotangent, saved)))
+    y, dy = output.to_numpy(), cotangent.to_numpy()
     _reject_if_max_matters(y.flat, session.fresh)
     loss = sympy.Add(
         *(sympy.Mul(a, b, evaluate=False) for a, b in zip(dy.flat, y.flat, strict=True))
@@ -150,7 +152,9 @@ def _around_a_point(
     expected = _derivatives(loss, {at: inputs[at].to_numpy() for at in case.derived})
     names = zip(case.subject.input_names, inputs, strict=False)
     terms = {
-        name: value.to_numpy() for name, value in names if isinstance(value, Array)
+        name: value.to_numpy()
+        for name, value in names
+        if isinstance(value, closed_world.Array)
     }
     return _Region(
         point,
@@ -226,8 +230,8 @@ def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
         return [case.float64]
     given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
     if shapes.factors:
-        lengths = WITH_PROJECTIONS if "h" in shapes.letters else WITH_HEADS
-        return [_drawn(case, {}, lengths[given.get("*") == ()])]
+        short = WITH_PROJECTIONS if "h" in shapes.letters else WITH_HEADS
+        return [_drawn(case, {}, short[given.get("*") == ()])]
     leading, lengths = DIFFERENT
     different = _drawn(
         case, leading, dict(zip(shapes.letters, itertools.cycle(lengths), strict=False))
@@ -262,6 +266,7 @@ def _drawn(
     or has to be a multiple.
     """
     shapes = case.subject.shapes
+    assert shapes is not None
     given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
     groups = {
         group: () if given.get(group) == () else leading.get(group, ())

@@ -18,7 +18,7 @@ def operator(
     scale=None,
     head_order="consecutive",
 ):
-    heads, s_q, n_kv, s_k = *q.shape[-3:-1], *k.shape[-3:-1]
+    (heads, s_q), (n_kv, s_k) = q.shape[-3:-1], k.shape[-3:-1]
     repeat = torch.repeat_interleave if head_order == "consecutive" else _tiled
     k, v = repeat(k, heads // n_kv, dim=-3), repeat(v, heads // n_kv, dim=-3)
     mask = torch.zeros(s_q, s_k, dtype=q.dtype, device=q.device)
