@@ -118,6 +118,7 @@ ONE_PROGRAM = {"sums_over_rows.PROGRAMS": 1, "launch.SHORT_ROWS_ELEMENTS": 128}
 ALL_FLOAT32 = "In a check in float32 both are float32; the kernel's own tests have 16 bits."
 SCORES = {"lengths": {"n": 45}, "leading": (5,), "extremes": (high_scores, no_scores)}
 ONE_AXIS = "A tile has one axis, its first and its last."
+NO_MEAN = "RMS norm has no mean and no bias: its kernel is compiled without this, or with a mean of 0."
 NO_SCORES = {
     "tl.where(total == 0.0, 1.0, total) → tl.where(total == 0.0, 2.0, total)": "Only a row that is all −∞ has the sum 0, "
     "and whatever it is divided by, or less the logarithm of it, is 0, or −∞.",
@@ -174,7 +175,7 @@ OF_A_LOSS = (
     }
 )
 # Modules with kernels that several stems are built on; those of ``elementwise`` compute nothing themselves.
-SHARED = ("softmax_rows",)
+SHARED = ("norm_rows", "softmax_rows")
 TABLE = [
     Changed("softmax", "_y", ("x", "top", "total"), **SCORES),
     Changed("log_softmax", "_y", ("x", "top", "total"), **SCORES),
@@ -230,12 +231,27 @@ TABLE = [
         },
     ),
     Changed(
-        "layer_norm", "_forward_rows", ("x", "mean", "centred", "rstd", "y", "EPS", "n"), lengths={"n": 45}
+        "layer_norm",
+        "norm_rows._forward_rows",
+        ("x", "mean", "centred", "rstd", "y", "EPS", "n"),
+        lengths={"n": 45},
     ),
     Changed(
         "layer_norm",
-        "_forward_tiles",
-        ("x", "mean", "squares", "mean_here", "centred", "apart", "share", "rstd", "y", "EPS"),
+        "norm_rows._forward_tiles",
+        (
+            "x",
+            "mean",
+            "squares",
+            "mean_here",
+            "centred",
+            "squares_here",
+            "apart",
+            "share",
+            "rstd",
+            "y",
+            "EPS",
+        ),
         TILES,
         lengths={"n": 45},
         leading=(2,),
@@ -244,24 +260,51 @@ TABLE = [
             "tl.sum(x, axis=0) → tl.sum(x)": ONE_AXIS,
             "tl.sum(centred * centred, axis=0) → tl.sum(centred * centred)": ONE_AXIS,
             "x - mean_here → mean_here - x": "Only the square of the difference is used.",
+            "x → mean": "Layer norm has a mean, and `centred` is x less it.",
         },
     ),
     Changed(
         "rms_norm",
-        "_forward_rows",
-        ("x", "rstd", "y", "EPS", "n"),
+        "norm_rows._forward_rows",
+        ("centred", "rstd", "y", "EPS", "n"),
         lengths={"n": 45},
         options={"eps": 0.25},
+        equivalent=dict.fromkeys(
+            (
+                "column < n → column < centred",
+                "tl.sum(x, axis=1, keep_dims=True) / n → tl.sum(x, axis=1, keep_dims=True) / centred",
+            ),
+            NO_MEAN,
+        ),
     ),
     Changed(
         "rms_norm",
-        "_forward_tiles",
-        ("x", "squares", "rstd", "y", "EPS", "n"),
+        "norm_rows._forward_tiles",
+        ("centred", "squares", "squares_here", "mean", "x", "rstd", "y", "EPS", "n"),
         TILES,
         lengths={"n": 45},
         leading=(2,),
         options={"eps": 0.25},
-        equivalent={"axis=0 → axis=-1": ONE_AXIS, "tl.sum(x * x, axis=0) → tl.sum(x * x)": ONE_AXIS},
+        equivalent={
+            "axis=0 → axis=-1": ONE_AXIS,
+            "tl.sum(centred * centred, axis=0) → tl.sum(centred * centred)": ONE_AXIS,
+        }
+        | dict.fromkeys(
+            (
+                "axis=0 → axis=1",
+                "column < n → column < centred",
+                "mean_here - mean → mean_here - x",
+                "n - start → centred - start",
+                "tl.store(mean_ptr + row, mean) → tl.store(mean_ptr + row, x)",
+                "tl.sum(x, axis=0) → tl.max(x, axis=0)",
+                "tl.sum(x, axis=0) → tl.mean(x, axis=0)",
+                "tl.sum(x, axis=0) → tl.sum(x)",
+                "tl.sum(x, axis=0) → x",
+                "x - mean → x",
+                "x - mean → x + mean",
+            ),
+            NO_MEAN,
+        ),
     ),
     Changed(
         "relu",
@@ -344,7 +387,7 @@ TABLE = [
     ),
     Changed(
         "layer_norm",
-        "_backward_rows",
+        "norm_rows._backward_rows",
         (
             "dy",
             "dx_hat",
@@ -365,7 +408,7 @@ TABLE = [
     ),
     Changed(
         "layer_norm",
-        "_backward_tiles",
+        "norm_rows._backward_tiles",
         ("dx_hat", "x", "mean", "rstd", "along_ones", "along_x_hat", "dx", "n"),
         TILES,
         lengths={"n": 45},
@@ -378,7 +421,7 @@ TABLE = [
     ),
     Changed(
         "layer_norm",
-        "_backward_sums",
+        "norm_rows._backward_sums",
         ("dy", "x", "mean", "rstd", "dw", "db"),
         {**TILES, **ONE_PROGRAM},
         lengths={"n": 45},
@@ -386,30 +429,85 @@ TABLE = [
     ),
     Changed(
         "rms_norm",
-        "_backward_rows",
-        ("dy", "dx_hat", "w", "x", "x_hat", "rstd", "along_x_hat", "dw", "dx", "share"),
+        "norm_rows._backward_rows",
+        ("dy", "dx_hat", "w", "x", "x_hat", "mean", "rstd", "along_ones", "along_x_hat", "dw", "dx", "share"),
         ONE_PROGRAM,
         lengths={"n": 45},
+        equivalent=dict.fromkeys(
+            (
+                "axis=1 → axis=0",
+                "axis=1 → axis=2",
+                "dx_hat - along_ones → dx_hat",
+                "dx_hat - along_ones → dx_hat + along_ones",
+                "dy → dx_hat",
+                "keep_dims=True → keep_dims=False",
+                "tl.sum(dx_hat, axis=1, keep_dims=True) * share → share",
+                "tl.sum(dx_hat, axis=1, keep_dims=True) * share → tl.sum(dx_hat, axis=1, keep_dims=True)",
+                "tl.sum(dx_hat, axis=1, keep_dims=True) * share → tl.sum(dx_hat, axis=1, keep_dims=True) * dy",
+                "tl.sum(dx_hat, axis=1, keep_dims=True) * share → tl.sum(dx_hat, axis=1, keep_dims=True) / share",
+                "tl.sum(dx_hat, axis=1, keep_dims=True) → dx_hat",
+                "tl.sum(dx_hat, axis=1, keep_dims=True) → tl.max(dx_hat, axis=1, keep_dims=True)",
+                "tl.sum(dx_hat, axis=1, keep_dims=True) → tl.mean(dx_hat, axis=1, keep_dims=True)",
+                "tl.sum(dx_hat, axis=1, keep_dims=True) → tl.sum(dx_hat, axis=1)",
+                "tl.sum(dx_hat, axis=1, keep_dims=True) → tl.sum(dx_hat, keep_dims=True)",
+                "tl.sum(dx_hat, axis=1, keep_dims=True) → tl.sum(w, axis=1, keep_dims=True)",
+                "x - mean → x",
+                "x - mean → x + mean",
+            ),
+            NO_MEAN,
+        ),
     ),
     Changed(
         "rms_norm",
-        "_backward_tiles",
-        ("dx_hat", "x", "rstd", "along_x_hat", "dx", "n"),
+        "norm_rows._backward_tiles",
+        ("dx_hat", "x", "mean", "rstd", "along_ones", "along_x_hat", "dx", "n"),
         TILES,
         lengths={"n": 45},
         leading=(2,),
         equivalent={
-            "tl.sum(dx_hat * (x * rstd), axis=0) → tl.sum(dx_hat * (x * rstd))": ONE_AXIS,
+            "tl.sum(dx_hat * ((x - mean) * rstd), axis=0) → tl.sum(dx_hat * ((x - mean) * rstd))": ONE_AXIS,
             "axis=0 → axis=-1": ONE_AXIS,
-        },
+        }
+        | dict.fromkeys(
+            (
+                "along_ones += tl.sum(dx_hat, axis=0) / n → along_ones += -(tl.sum(dx_hat, axis=0) / n)",
+                "along_ones += tl.sum(dx_hat, axis=0) / n → along_ones += 2 * (tl.sum(dx_hat, axis=0) / n)",
+                "along_ones += tl.sum(dx_hat, axis=0) / n → along_ones -= tl.sum(dx_hat, axis=0) / n",
+                "along_ones += tl.sum(dx_hat, axis=0) / n → along_ones = tl.sum(dx_hat, axis=0) / n",
+                "axis=0 → axis=1",
+                "dx_hat - along_ones → dx_hat",
+                "dx_hat - along_ones → dx_hat + along_ones",
+                "tl.sum(dx_hat, axis=0) / n → n",
+                "tl.sum(dx_hat, axis=0) / n → n / tl.sum(dx_hat, axis=0)",
+                "tl.sum(dx_hat, axis=0) / n → tl.sum(dx_hat, axis=0)",
+                "tl.sum(dx_hat, axis=0) / n → tl.sum(dx_hat, axis=0) * n",
+                "tl.sum(dx_hat, axis=0) / n → tl.sum(dx_hat, axis=0) / dx_hat",
+                "tl.sum(dx_hat, axis=0) → dx_hat",
+                "tl.sum(dx_hat, axis=0) → tl.max(dx_hat, axis=0)",
+                "tl.sum(dx_hat, axis=0) → tl.mean(dx_hat, axis=0)",
+                "tl.sum(dx_hat, axis=0) → tl.sum(dx_hat)",
+                "tl.sum(dx_hat, axis=0) → tl.sum(x, axis=0)",
+                "x - mean → x",
+                "x - mean → x + mean",
+            ),
+            NO_MEAN,
+        ),
     ),
     Changed(
         "rms_norm",
-        "_backward_sums",
-        ("dy", "x", "rstd", "dw"),
+        "norm_rows._backward_sums",
+        ("dy", "x", "mean", "rstd", "dw"),
         {**TILES, **ONE_PROGRAM},
         lengths={"n": 45},
         leading=(2,),
+        equivalent=dict.fromkeys(
+            (
+                "dy → x",
+                "x - mean → x",
+                "x - mean → x + mean",
+            ),
+            NO_MEAN,
+        ),
     ),
     Changed(
         "relu",

@@ -19,6 +19,8 @@ pytest.importorskip("triton", reason="kernels need triton, which is published fo
 # What a program may have of shared memory, by compute capability.
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024}
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+# Modules with kernels that several stems are built on.
+SHARED = ("norm_rows", "softmax_rows")
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +70,7 @@ def launched(module) -> set[str]:
         value
         for value in vars(module).values()
         if isinstance(value, ModuleType)
-        and value.__name__ in {f"backpass.kernels.{s}" for s in (*kernels.STEMS, "softmax_rows")}
+        and value.__name__ in {f"backpass.kernels.{s}" for s in (*kernels.STEMS, *SHARED)}
     ]
     return set().union(*map(launched, built_on)) | {
         name.lstrip("_")
@@ -121,10 +123,10 @@ def test_what_a_row_has_once_is_not_read_for_each_column(compiling):
     """Of x, dy and w in 16 bits a thread holds 16 numbers: two reads each, and one of mean and of rstd."""
     code = """if True:
         import torch
-        from backpass.kernels import layer_norm, resources, rms_norm
+        from backpass.kernels import layer_norm, norm_rows, resources, rms_norm
         for kernel in (layer_norm, rms_norm):
             for case, launch in kernel.launches(torch.bfloat16):
-                if case == "longest row" and launch.kernel is kernel._backward_rows:
+                if case == "longest row" and launch.kernel is norm_rows._backward_rows:
                     print(resources.compile_launch(launch, 90).asm["ptx"].count("ld.global"))
     """
     done = subprocess.run([sys.executable, "-c", code], env=compiling, capture_output=True, text=True)

@@ -1,0 +1,374 @@
+"""What the kernels of layer norm and RMS norm share: everything but their signatures.
+
+RMS norm is layer norm with a mean of 0 and no bias: its pointers to these are ``None``.
+Triton knows that when it compiles a kernel, and leaves out what a guard excludes.
+
+A program keeps whole rows in registers, several if they are short, so it reads and
+writes each element once. In the backward, a fixed number of programs loop over all
+rows. Each keeps its own sums for w and b in registers, and a second sum adds these up:
+there are no atomics, and two runs agree to the last bit. A row too long for that is
+read in tiles, and once more for the sums over rows. Arithmetic and the saved mean and
+1/s are in float32 (float64 for float64), whatever is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import triton
+import triton.language as tl
+
+from backpass.kernels.launch import (
+    Launch,
+    accumulator,
+    fits,
+    needs_launch,
+    on_rows,
+    on_tiles,
+    packed,
+    row_start,
+    rows_of,
+)
+from backpass.kernels.sums_over_rows import (
+    allocate_partials,
+    on_columns,
+    reduce_partials,
+)
+
+# What one program may hold of one operand, in the dtype it computes in. The backward
+# holds five: x, dy, w, and the sums for w and b. RMS norm's holds four.
+ROW_BYTES = 32 * 1024
+TILE_BYTES = 16 * 1024  # of a longer row
+
+
+def forward(
+    x: torch.Tensor,
+    w: torch.Tensor | None,
+    b: torch.Tensor | None,
+    eps: float,
+    *,
+    centred: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """Return ``y[*, n]``, contiguous, ``mean[*]``, None unless ``centred``, and
+    ``rstd[*]``, from ``x[*, n]``, of any strides, ``w[n]`` and ``b[n]``."""
+    wide = accumulator(x.dtype)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rstd = torch.empty(x.shape[:-1], dtype=wide, device=x.device)
+    mean = torch.empty(rstd.shape, dtype=wide, device=x.device) if centred else None
+    if needs_launch(y):
+        forward_launch(x, packed(w), packed(b), y, mean, rstd, eps).run()
+    return y, mean, rstd
+
+
+def backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor,
+    w: torch.Tensor | None,
+    *,
+    has_b: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Return ``dx[*, n]``, contiguous, ``dw[n]`` and ``db[n]`` (None without a weight
+    or a bias), from ``dy[*, n]`` and ``x[*, n]``, of any strides."""
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    dw = None if w is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
+    db = allocate_partials(x, ROW_BYTES, TILE_BYTES) if has_b else None
+    if needs_launch(dx):
+        for launch in backward_launches(
+            dy, packed(x), mean, rstd, packed(w), dx, dw, db
+        ):
+            launch.run()
+    return dx, reduce_partials(dw, x.dtype), reduce_partials(db, x.dtype)
+
+
+def forward_launch(x, w, b, y, mean, rstd, eps: float) -> Launch:
+    """The launch that writes y, mean and rstd, contiguous, from ``x[*, n]``, of any
+    strides."""
+    x, strides = rows_of(x)
+    arguments = {"x_ptr": x, "w_ptr": w, "b_ptr": b, "y_ptr": y, **strides}
+    arguments |= {"mean_ptr": mean, "rstd_ptr": rstd}
+    if fits(y, ROW_BYTES):
+        return on_rows(_forward_rows, arguments, y, EPS=float(eps))
+    return on_tiles(_forward_tiles, arguments, y, TILE_BYTES, EPS=float(eps))
+
+
+def backward_launches(dy, x, mean, rstd, w, dx, dw, db) -> list[Launch]:
+    """The launches that write dx and the partial sums of dw and db, from ``dy[*, n]``,
+    of any strides."""
+    dy, strides = rows_of(dy)
+    given = {"dy_ptr": dy, "x_ptr": x, "mean_ptr": mean, "rstd_ptr": rstd, **strides}
+    of_rows = {**given, "w_ptr": w, "dx_ptr": dx}
+    sums = {"dw_ptr": dw, "db_ptr": db}
+    partials = next((each for each in (dw, db) if each is not None), None)
+    if fits(dx, ROW_BYTES):
+        programs = None if partials is None else len(partials)
+        return [on_rows(_backward_rows, {**of_rows, **sums}, dx, programs)]
+    launches = [on_tiles(_backward_tiles, of_rows, dx, TILE_BYTES)]
+    if partials is not None:
+        of_columns = {**given, **sums}
+        launches.append(
+            on_columns(_backward_sums, of_columns, dx, partials, TILE_BYTES)
+        )
+    return launches
+
+
+def declare_launches(*, centred: bool, has_b: bool) -> Callable:
+    """``launches`` of a kernel with a weight, with a mean if ``centred``, and with a
+    bias if ``has_b``."""
+
+    def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
+        """Every kernel at a telling shape, named, on tensors without memory: to be
+        compiled, not run."""
+        wide = accumulator(dtype)
+        longest = ROW_BYTES // wide.itemsize
+        for case, n in (
+            ("short rows", 128),
+            ("longest row", longest),
+            ("tiles", 4 * longest),
+        ):
+            x = torch.empty(4096, n, dtype=dtype, device="meta")
+            w = torch.empty(n, dtype=dtype, device="meta")
+            rstd = torch.empty(4096, dtype=wide, device="meta")
+            dw = allocate_partials(x, ROW_BYTES, TILE_BYTES)
+            mean = rstd if centred else None
+            b, db = (w, dw) if has_b else (None, None)
+            yield case, forward_launch(x, w, b, x, mean, rstd, 1e-5)
+            for launch in backward_launches(x, x, mean, rstd, w, x, dw, db):
+                yield case, launch
+
+    return launches
+
+
+@triton.jit
+def _forward_rows(
+    x_ptr,  # [m, n], of the strides given
+    w_ptr, b_ptr,  # [n], or None
+    y_ptr,  # [m, n], contiguous
+    mean_ptr,  # [m], or None: the mean is then 0
+    rstd_ptr,  # [m]
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
+    m, n,
+    EPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """y = w x_hat + b, ROWS rows of at most COLUMNS elements per program."""
+    row = (
+        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    )  # [ROWS, 1]
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    inside = (row < m) & (column < n)
+
+    at = (
+        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+        + column * stride_n
+    )
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(WIDE)
+
+    centred = x
+    if mean_ptr is not None:
+        mean = tl.sum(x, axis=1, keep_dims=True) / n  # [ROWS, 1]
+        centred = tl.where(inside, x - mean, 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(centred * centred, axis=1, keep_dims=True) / n + EPS)
+    y = centred * rstd
+    if w_ptr is not None:
+        y *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+    if b_ptr is not None:
+        y += tl.load(b_ptr + column, mask=column < n, other=0.0).to(WIDE)
+
+    tl.store(y_ptr + row * n + column, y, mask=inside)
+    if mean_ptr is not None:
+        tl.store(mean_ptr + row, mean, mask=row < m)
+    tl.store(rstd_ptr + row, rstd, mask=row < m)
+
+
+@triton.jit
+def _backward_rows(
+    dy_ptr,  # [m, n], of the strides given
+    x_ptr,  # [m, n], contiguous
+    mean_ptr,  # [m], or None: the mean is then 0
+    rstd_ptr,  # [m]
+    w_ptr,  # [n], or None
+    dx_ptr,  # [m, n], contiguous
+    dw_ptr, db_ptr,  # [programs, n], or None
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
+    m, n,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """dx, and partial sums of dw and db: every num_programs-th block of ROWS rows of at
+    most COLUMNS elements."""
+    program = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    if w_ptr is not None:
+        w = tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+    share = tl.full([], 1.0, WIDE) / n  # of an element in a mean
+    dw = tl.zeros([ROWS, COLUMNS], WIDE)
+    db = tl.zeros([ROWS, COLUMNS], WIDE)
+
+    for block in range(program, tl.cdiv(m, ROWS), tl.num_programs(0)):
+        row = block * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)  # [ROWS, 1]
+        inside = (row < m) & (column < n)
+        at = (
+            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+            + column * stride_n
+        )
+        dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
+        # Along one axis: read once, not for each column.
+        of_row = block * ROWS + tl.arange(0, ROWS)
+        mean = 0.0
+        if mean_ptr is not None:
+            mean = tl.load(mean_ptr + of_row, mask=of_row < m, other=0.0)[:, None]
+        rstd = tl.load(rstd_ptr + of_row, mask=of_row < m, other=0.0)[:, None]
+
+        x_hat = (x - mean) * rstd
+        dx_hat = dy * w if w_ptr is not None else dy
+        along_ones = 0.0
+        if mean_ptr is not None:
+            along_ones = tl.sum(dx_hat, axis=1, keep_dims=True) * share
+        along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) * share
+        dx = rstd * (dx_hat - along_ones - x_hat * along_x_hat)
+
+        tl.store(dx_ptr + row * n + column, dx, mask=inside)
+        dw += dy * x_hat
+        db += dy
+
+    at = program * n + tl.arange(0, COLUMNS)
+    if dw_ptr is not None:
+        tl.store(dw_ptr + at, tl.sum(dw, axis=0), mask=tl.arange(0, COLUMNS) < n)
+    if db_ptr is not None:
+        tl.store(db_ptr + at, tl.sum(db, axis=0), mask=tl.arange(0, COLUMNS) < n)
+
+
+@triton.jit
+def _forward_tiles(
+    x_ptr,  # [m, n], of the strides given
+    w_ptr, b_ptr,  # [n], or None
+    y_ptr,  # [m, n], contiguous
+    mean_ptr,  # [m], or None: the mean is then 0
+    rstd_ptr,  # [m]
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
+    n,
+    EPS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """y = w x_hat + b, one row per program, in tiles of COLUMNS elements."""
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+
+    # One pass for the mean and the squares about it together. A tile's squares are
+    # taken about that tile's mean; they and the squares so far are then moved to the
+    # mean of both.
+    mean = tl.zeros([], WIDE)
+    squares = tl.zeros([], WIDE)
+    for start in range(0, n, COLUMNS):
+        column = start + tl.arange(0, COLUMNS).to(tl.int64)
+        x = tl.load(x_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
+        centred = x
+        if mean_ptr is not None:
+            count = tl.minimum(n - start, COLUMNS)
+            mean_here = tl.sum(x, axis=0) / count
+            centred = tl.where(column < n, x - mean_here, 0.0)
+            apart = mean_here - mean
+            share = count / (start + count).to(WIDE)
+        squares_here = tl.sum(centred * centred, axis=0)
+        if mean_ptr is not None:
+            squares_here += apart * apart * share * start
+            mean += apart * share
+        squares += squares_here
+    rstd = 1 / tl.sqrt(squares / n + EPS)
+
+    for start in range(0, n, COLUMNS):
+        column = start + tl.arange(0, COLUMNS).to(tl.int64)
+        x = tl.load(x_row + column * stride_n, mask=column < n, other=0.0).to(WIDE)
+        y = (x - mean) * rstd
+        if w_ptr is not None:
+            y *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+        if b_ptr is not None:
+            y += tl.load(b_ptr + column, mask=column < n, other=0.0).to(WIDE)
+        tl.store(y_ptr + row * n + column, y, mask=column < n)
+    if mean_ptr is not None:
+        tl.store(mean_ptr + row, mean)
+    tl.store(rstd_ptr + row, rstd)
+
+
+@triton.jit
+def _backward_tiles(
+    dy_ptr,  # [m, n], of the strides given
+    x_ptr,  # [m, n], contiguous
+    mean_ptr,  # [m], or None: the mean is then 0
+    rstd_ptr,  # [m]
+    w_ptr,  # [n], or None
+    dx_ptr,  # [m, n], contiguous
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
+    n,
+    COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """dx, one row per program, in tiles of COLUMNS elements."""
+    row = tl.program_id(0).to(tl.int64)
+    dy_row = dy_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    mean = tl.load(mean_ptr + row) if mean_ptr is not None else 0.0
+    rstd = tl.load(rstd_ptr + row)
+
+    along_ones = tl.zeros([], WIDE)
+    along_x_hat = tl.zeros([], WIDE)
+    for start in range(0, n, COLUMNS):
+        column = start + tl.arange(0, COLUMNS).to(tl.int64)
+        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(
+            WIDE
+        )
+        if w_ptr is not None:
+            dx_hat *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
+        if mean_ptr is not None:
+            along_ones += tl.sum(dx_hat, axis=0) / n
+        along_x_hat += tl.sum(dx_hat * ((x - mean) * rstd), axis=0) / n
+
+    for start in range(0, n, COLUMNS):
+        column = start + tl.arange(0, COLUMNS).to(tl.int64)
+        dx_hat = tl.load(dy_row + column * stride_n, mask=column < n, other=0.0).to(
+            WIDE
+        )
+        if w_ptr is not None:
+            dx_hat *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
+        dx = rstd * (dx_hat - along_ones - (x - mean) * rstd * along_x_hat)
+        tl.store(dx_ptr + row * n + column, dx, mask=column < n)
+
+
+@triton.jit
+def _backward_sums(
+    dy_ptr,  # [m, n], of the strides given
+    x_ptr,  # [m, n], contiguous
+    mean_ptr,  # [m], or None: the mean is then 0
+    rstd_ptr,  # [m]
+    dw_ptr, db_ptr,  # [partials, n], or None
+    length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
+    m, n,
+    COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Partial sums of dw and db, each of every partials-th row: COLUMNS columns per
+    program."""
+    tiles = tl.cdiv(n, COLUMNS)
+    parts = tl.num_programs(0) // tiles
+    part = tl.program_id(0).to(tl.int64) // tiles
+    column = tl.program_id(0).to(tl.int64) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+
+    dw = tl.zeros([COLUMNS], WIDE)
+    db = tl.zeros([COLUMNS], WIDE)
+    for row in range(part, m, parts):
+        at = (
+            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+            + column * stride_n
+        )
+        dy = tl.load(dy_ptr + at, mask=column < n, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
+        mean = tl.load(mean_ptr + row) if mean_ptr is not None else 0.0
+        rstd = tl.load(rstd_ptr + row)
+        dw += dy * ((x - mean) * rstd)
+        db += dy
+
+    at = part * n + column
+    if dw_ptr is not None:
+        tl.store(dw_ptr + at, dw, mask=column < n)
+    if db_ptr is not None:
+        tl.store(db_ptr + at, db, mask=column < n)
