@@ -13,7 +13,7 @@ is stored.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -71,7 +71,7 @@ def forward(
     t, divisor = check_targets(t, x.shape[-1], ignore_index, reduction)
     t = t.contiguous()
 
-    wide = {"dtype": accumulator(x.dtype), "device": x.device}
+    wide: dict[str, Any] = {"dtype": accumulator(x.dtype), "device": x.device}
     losses, top, total = (torch.empty(t.shape, **wide) for _ in range(3))
     if needs_launch(losses):
         forward_launch(x, t, losses, top, total).run()

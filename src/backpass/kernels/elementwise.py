@@ -136,7 +136,8 @@ def declare(
             )
 
     module = _function(ahead).__module__
-    Saved = namedtuple("Saved", [*kept, *options], module=module)
+    fields = [*kept, *options]
+    Saved = namedtuple("Saved", fields, module=module)  # type: ignore[misc]  # computed
     Saved.__doc__ = f"What backward reads, as it was given: {', '.join(Saved._fields)}."
     signature = Signature(
         [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs]
@@ -178,7 +179,7 @@ def declare(
 
     given = " and ".join(f"``{name}[*]``" for name in inputs)
     gradients = " and ".join(f"``d{name}[*]``" for name in inputs)
-    forward.__signature__ = signature
+    forward.__signature__ = signature  # type: ignore[attr-defined]  # for `inspect`
     about_options = f" {inspect.getdoc(choose)}" if inspect.getdoc(choose) else ""
     forward.__doc__ = (
         f"Return ``{output}[*]``, contiguous, from {given}, of any strides."
@@ -295,18 +296,18 @@ def strides_of(**operands: torch.Tensor) -> dict[str, Any]:
     lengths += [1] * padding
     strides += [(0,) * len(operands)] * padding
 
-    arguments = {
+    arguments: dict[str, Any] = {
         "length_1": lengths[1],
         "length_2": lengths[2],
         "m": lengths[0] * lengths[1] * lengths[2],
         "n": n,
     }
-    for name, operand, steps, step in zip(
+    for name, operand, own, step in zip(
         operands, operands.values(), zip(*strides, strict=True), along_row, strict=True
     ):
         arguments |= {f"{name}_ptr": operand, f"{name}_stride_n": step}
         arguments |= {
-            f"{name}_stride_{axis}": stride for axis, stride in enumerate(steps)
+            f"{name}_stride_{axis}": stride for axis, stride in enumerate(own)
         }
     return arguments
 

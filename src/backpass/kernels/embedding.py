@@ -18,7 +18,7 @@ different tokens, nearly all of them, are skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -86,7 +86,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     if needs_launch(dw):
         tokens, order = torch.sort(packed(t).reshape(-1), stable=True)
         first = torch.searchsorted(tokens, torch.arange(V + 1, device=t.device))
-        wide = {"dtype": accumulator(dy.dtype), "device": dy.device}
+        wide: dict[str, Any] = {"dtype": accumulator(dy.dtype), "device": dy.device}
         sums = torch.empty((len(tokens) // BLOCK, h), **wide)
         if needs_launch(sums):
             blocks_launch(dy, tokens, order, sums).run()

@@ -164,13 +164,13 @@ def backward(
     check_cotangent(dy, saved.y.shape, like=saved.y)
 
     delta = torch.empty(saved.lse.shape, dtype=saved.lse.dtype, device=dy.device)
-    gradients = tuple(
+    dq, dk, dv = (
         torch.empty(x.shape, dtype=x.dtype, device=x.device)
         for x in (saved.q, saved.k, saved.v)
     )
-    for launch in backward_launches(dy, saved, delta, *gradients):
+    for launch in backward_launches(dy, saved, delta, dq, dk, dv):
         launch.run()
-    return gradients
+    return dq, dk, dv
 
 
 def forward_launch(saved: Saved) -> Launch:
@@ -331,7 +331,7 @@ def launches_at(
 ) -> Iterator[Launch]:
     """The four launches for 4096 tokens, 32 query heads and 8 key heads, in memory as a
     projection writes them: ``[b, s, n, d]``."""
-    like = {"dtype": dtype, "device": "meta"}
+    like: dict[str, Any] = {"dtype": dtype, "device": "meta"}
     q, k, v, dy = (
         torch.empty(2, 4096, n, width, **like).transpose(1, 2)
         for n, width in ((32, d), (8, d), (8, d_v), (32, d_v))

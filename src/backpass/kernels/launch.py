@@ -4,7 +4,7 @@ are launched."""
 from __future__ import annotations
 
 import contextlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 import triton
@@ -69,6 +69,10 @@ def capability(like: torch.Tensor) -> int:
     return 10 * major + minor
 
 
+@overload
+def packed(x: torch.Tensor) -> torch.Tensor: ...
+@overload
+def packed(x: None) -> None: ...
 def packed(x: torch.Tensor | None) -> torch.Tensor | None:
     """``x``, contiguous, copied only if it is not; None for None."""
     if x is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -74,8 +74,8 @@ def forward(
     t, divisor = check_targets(t.reshape(-1), V, ignore_index, reduction)
     t = t.contiguous()
 
-    like = {"dtype": x.dtype, "device": x.device}
-    sums = {"dtype": accumulator(x.dtype), "device": x.device}
+    like: dict[str, Any] = {"dtype": x.dtype, "device": x.device}
+    sums: dict[str, Any] = {"dtype": accumulator(x.dtype), "device": x.device}
     rows = x.reshape(m, h)
     dx = torch.empty((m, h), **like)
     dw = torch.zeros((h, V), **sums)
@@ -132,10 +132,11 @@ def backward(
     # In the forward pass the tokens' sum was divided by the divisor; so now dy is,
     # before it multiplies the sum's gradients.
     factor = dy.to(dw.dtype) / (divisor or 1)
-    return tuple(
-        None if gradient is None else (gradient.to(dw.dtype) * factor).to(dx.dtype)
-        for gradient in (dx, dw, db)
-    )
+
+    def scaled(gradient: torch.Tensor) -> torch.Tensor:
+        return (gradient.to(dw.dtype) * factor).to(dx.dtype)
+
+    return scaled(dx), scaled(dw), None if db is None else scaled(db)
 
 
 def gradient_launches(
@@ -143,7 +144,7 @@ def gradient_launches(
 ) -> list[Launch]:
     """The launches that write a loss for each row of the scores ``z[c, V]``, then
     overwrite the scores with their gradients."""
-    like = {"dtype": losses.dtype, "device": losses.device}
+    like: dict[str, Any] = {"dtype": losses.dtype, "device": losses.device}
     top, total = (torch.empty(losses.shape, **like) for _ in range(2))
     return [
         cross_entropy.forward_launch(z, t, losses, top, total),

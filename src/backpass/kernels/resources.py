@@ -140,8 +140,8 @@ def _measure(kernel, capability: int, case: str, dtype: str, launch) -> Resource
     # A kernel of elementwise.py is named after the formula compiled into it.
     name = launch.constants.get("FORMULA", launch.kernel).__name__.lstrip("_")
     threads, shared = launch.warps * 32, kernel.metadata.shared
-    found = found["REG"], shared, found["STACK"]
-    return Resources(name, case, dtype, capability, threads, *found)
+    used = found["REG"], shared, found["STACK"]
+    return Resources(name, case, dtype, capability, threads, *used)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -10,6 +10,7 @@ stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 import triton
@@ -51,7 +52,7 @@ def declare(
     """
     of_backward = {"WEIGHT": weight, "SUMMAND": summand, "DX": dx}
 
-    def forward(x: torch.Tensor) -> tuple[torch.Tensor, Saved]:
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, NamedTuple]:
         """Return ``y[*, n]``, contiguous, from ``x[*, n]``, of any strides.
 
         Raises TypeError if ``x`` is not a floating-point tensor on a device where
@@ -63,7 +64,7 @@ def declare(
             forward_launch(x, result).run()
         return result, Saved(result)
 
-    def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
+    def backward(dy: torch.Tensor, saved: NamedTuple) -> torch.Tensor:
         """Return ``dx[*, n]``, contiguous, from ``dy[*, n]``, of any strides."""
         (kept,) = check_saved(saved, Saved)
         check_tensor("dy", dy)
