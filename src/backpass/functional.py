@@ -100,7 +100,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
     function.__doc__ = (
         f"{inspect.getdoc(op.forward)}\n\nThe operation is ``backpass.ops.{stem}``."
     )
-    function.__signature__ = signature
+    function.__signature__ = signature  # type: ignore[attr-defined] # inspect reads it
     return function
 
 
@@ -408,11 +408,12 @@ def _facts(module: ModuleType, saved: tuple) -> Tensor:
 
 def _filled(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
     """The module that saved, and what it saved."""
-    number, *numbers = facts.tolist()
+    number, *others = facts.tolist()
+    numbers = iter(others)
     module, emptied = _structures[int(number)]
     left = {
         Tensor: iter(arrays),
-        int: map(_integer, numbers := iter(numbers)),
+        int: map(_integer, numbers),
         float: numbers,
     }
 

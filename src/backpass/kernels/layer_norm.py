@@ -49,6 +49,7 @@ def forward(
     check_tensors(SHAPES, x=x, w=w, b=b)
     check_eps(eps)
     y, mean, rstd = norm_rows.forward(x, w, b, eps, centred=True)
+    assert mean is not None  # as it is centred
     return y, Saved(x, mean, rstd, w, b is not None)
 
 

@@ -127,7 +127,7 @@ class Saved(NamedTuple):
     k: Array | Outline  # [*, n_kv, s_k, d]
     v: Array | Outline  # [*, n_kv, s_k, d_v]
     y: Array | Outline  # [*, n_h, s_q, d_v]
-    lse: Array | Outline  # [*, n_h, s_q]
+    lse: Array  # [*, n_h, s_q], or its outline
     scale: float
     head_order: str
     tiling: Tiling
@@ -242,15 +242,16 @@ def backward(
     by_query = [
         _by_group(x, n_kv, head_order) for x in (q, dy, lse[..., None])
     ]  # [B, g, s_q, …]
-    dq = xp.zeros_like(by_query[0]) if "q" in wanted else None
-    dk = xp.zeros_like(keys) if "k" in wanted else None
+    dq: Array = xp.zeros_like(by_query[0]) if "q" in wanted else None
+    dk: Array = xp.zeros_like(keys) if "k" in wanted else None
     values_shape = (*keys.shape[:-1], v.shape[-1])
-    dv = zeros(values_shape, like=keys) if "v" in wanted else None
+    dv: Array = zeros(values_shape, like=keys) if "v" in wanted else None
     if of_scores:
         values_t, outputs = transpose(_merged(v)), _by_group(y, n_kv, head_order)
     for rows in tiling.rows():
         q_part, dy_part, lse_part = (_as_rows(x[:, :, rows, :]) for x in by_query)
-        q_part, dq_part = q_part * scale, None
+        q_part = q_part * scale
+        dq_part: Array = None
         if of_scores:
             # What softmax's backward subtracts, a row's average of the weights'
             # gradients: no weight is needed for it.

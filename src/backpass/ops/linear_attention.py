@@ -74,9 +74,9 @@ def forward(
     xp = check_inputs(SHAPES, q=q, k=k, v=v)
     _check_chunk(chunk)
     wanted = check_wanted(SHAPES, wanted)
-    chunk = chunk if causal else None
+    tokens = chunk if causal else None
 
-    sums = _sums(widened(q), widened(k), _with_ones(widened(v)), chunk)
+    sums = _sums(widened(q), widened(k), _with_ones(widened(v)), tokens)
     weighted, total = sums[..., :-1], sums[..., -1:]
     check_sums("q · k", total, total == 0)
 
@@ -90,7 +90,7 @@ def forward(
         kept(v, scores),
         kept(y, scores),
         kept(divisor, wanted),
-        chunk,
+        tokens,
         wanted,
     )
 

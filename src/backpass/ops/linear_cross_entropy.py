@@ -90,7 +90,8 @@ def forward(
     chunk = chunk_or_default(chunk, m, h, V)
     targets, divisor = check_targets(targets, V, ignore_index, reduction)
 
-    total, dw, db = None, None, None
+    total: Array = None
+    dw, db = None, None
     dx = xp.zeros_like(rows) if "x" in wanted else None
     for start in range(0, max(m, 1), chunk):
         stop = min(start + chunk, m)
