@@ -20,12 +20,14 @@ from jupyter_client.provisioning import LocalProvisioner
 HEAVY = {"matplotlib", "sympy", "torch"}  # these alone are imported beforehand
 NEEDED = ("ipykernel.kernelapp", "jupyter_cache", "myst_nb", "nbclient")  # by the kernel, and by build.py
 
+BACKEND = "module://matplotlib_inline.backend_inline"  # Matplotlib reads it when it is imported
 CAN_FORK = sys.platform == "linux"
 _forked = multiprocessing.get_context("forkserver") if CAN_FORK else None
 
 
 def preload(imported: Iterable[str]) -> None:
     """Name what the kernels' notebooks import. Call it before the first of them starts."""
+    os.environ.setdefault("MPLBACKEND", BACKEND)
     if _forked is not None:
         _forked.set_forkserver_preload([*NEEDED, *sorted(HEAVY.intersection(imported))])
 
@@ -45,6 +47,10 @@ def _run(connection_file: str, folder: str, output: str, environment: dict[str, 
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
+    sys.argv[:] = ["ipykernel_launcher", "-f", connection_file]
+    if "torch" in sys.modules:
+        sys.modules["torch"].seed()  # as an import does: no two kernels draw the same numbers
+    multiprocessing.current_process()._config["daemon"] = False  # a cell may have processes of its own
     from ipykernel.kernelapp import IPKernelApp
 
     IPKernelApp.launch_instance(argv=["-f", connection_file])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -81,20 +82,22 @@ class Operation:
     @property
     def option_names(self) -> list[str]:
         """The names of forward's options. The wanted gradients are not an option."""
-        names = _keywords(self.op.forward)
+        parameters = _parameters(self.op.forward).values()
+        names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         return [name for name in names if name != "wanted"]
 
     @property
     def takes_wanted(self) -> bool:
         """Whether forward and backward take the names of the wanted gradients."""
+        if any(spec.name == "wanted" for spec in self.inputs):
+            return False
         parts = (self.op.forward, self.op.backward)
-        return all("wanted" in _keywords(part) for part in parts)
+        return all("wanted" in _parameters(part) for part in parts)
 
 
-def _keywords(function: Any) -> list[str]:
-    """Return the names of the keyword-only parameters; none without a signature."""
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters by name; none without a signature."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        return inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return []
-    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        return {}

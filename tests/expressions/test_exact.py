@@ -220,3 +220,13 @@ class TestDefinitions:
     def test_what_divides_by_zero_everywhere_is_refused(self):
         with pytest.raises(exact.NotRepresentable):
             self.world(s=self.X, t=self.X).equal(1 / (self.S - self.T), self.Y)
+
+    def test_erf_of_what_is_zero_by_definition_is_zero(self):
+        assert self.world(s=self.X + self.Y).equal(erf(self.S - self.X - self.Y), sympy.S.Zero)
+        assert exact.is_zero(erf((x + y) ** 2 - x**2 - 2 * x * y - y**2))
+
+    def test_a_denominator_that_is_zero_everywhere_is_found_quickly(self):
+        start = time.process_time()
+        with pytest.raises(exact.NotRepresentable):
+            self.world(s=2 * self.X, t=2 * self.X).equal(1 / (exp(self.S) - exp(self.T)), self.Y)
+        assert time.process_time() - start < 1

@@ -46,8 +46,9 @@ an algebraic sine, and is rejected unless SymPy itself evaluates it.
 
 **Logarithms.** The log of a product, a power or an exponential is taken apart. The log
 of a sum Σ t_k is log t_k plus an element drawn from the value of the sum over t_k,
-which is the same however the sum is scaled. exp(log u) = u. `erf` is odd and drawn from
-its argument's value; hyperbolic functions are written with exp; π is a positive symbol.
+which is the same however the sum is scaled. exp(log u) = u. `erf` is 0 at 0, odd, and
+drawn from its argument's value; hyperbolic functions are written with exp; π is a
+positive symbol.
 
 **What "equal" means.** Symbols are real, and two expressions are compared where both
 are defined: every radicand and every argument of log is positive, and no denominator
@@ -87,6 +88,7 @@ ROOT_POINTS = 64  # if a root may have the other sign
 # Each of r independent roots exists at half of the points: ROOT_POINTS · 2^r draws are
 # needed.
 MAX_DRAWS = 2**14
+FEW_DRAWS = 8  # without roots, a point has no value only where a denominator is 0
 MEMORY = 10_000  # values that a point remembers before it forgets all of them
 
 
@@ -126,10 +128,12 @@ def equal(a, b) -> bool:
     return _agree(a, b, _point, ROOT_POINTS if is_unsure else POINTS)
 
 
-def _agree(a, b, point_of: Callable[[int], _MainPoint], needed: int) -> bool:
+def _agree(
+    a, b, point_of: Callable[[int], _MainPoint], needed: int, draws: int = MAX_DRAWS
+) -> bool:
     """Whether two expressions have the same value at ``needed`` points."""
     agreed = 0
-    for draw in range(MAX_DRAWS):
+    for draw in range(draws):
         point = point_of(draw)
         try:
             if point.value(a) != point.value(b):
@@ -141,7 +145,7 @@ def _agree(a, b, point_of: Callable[[int], _MainPoint], needed: int) -> bool:
             return True
     raise NotRepresentable(
         a - b,
-        f"it has no value at any of {MAX_DRAWS} points (a root of a negative number, or "
+        f"it has no value at any of {draws} points (a root of a negative number, or "
         "1/0?)",
     )
 
@@ -184,7 +188,7 @@ class Definitions:
             return equal(a, b)
         if not (self._goes_by_form(a) or self._goes_by_form(b)):
             try:
-                return _agree(a, b, self._point, POINTS)
+                return _agree(a, b, self._point, POINTS, FEW_DRAWS)
             except NotRepresentable:
                 pass  # what has no image may cancel in the expansion
         return equal(self.expand(a), self.expand(b))
@@ -272,6 +276,8 @@ class _Point:
             return self.log(expr.args[0])
         if isinstance(expr, sympy.erf):
             argument = self.value(expr.args[0])
+            if argument == 0:
+                return 0
             sign, key = (
                 (1, argument)
                 if argument <= self.squares

@@ -25,8 +25,11 @@ def memory_kept(elements: int) -> Iterator[None]:
     Afterwards, the thresholds are those that glibc itself reaches after an array of 32
     MiB was freed, and the memory is returned. Without glibc this does nothing.
     """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if libc is None or elements < LARGE or not hasattr(libc, "mallopt"):
+    if elements < LARGE or sys.platform != "linux":
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    if not (hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim")):
         yield
         return
     libc.mallopt(M_MMAP_THRESHOLD, EVERYTHING)
