@@ -23,7 +23,7 @@ from pathlib import Path
 
 import nbformat
 import yaml
-from forked_kernels import ForkedKernelManager, preload, stop
+from forked_kernels import ForkedKernelManager, collect_seldom, preload, stop
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn, JupyterCacheAbstract
 from myst_nb.core.read import read_myst_markdown_notebook
@@ -149,6 +149,7 @@ def write_pages(book: Path, output: Path, overrides: dict, strict: bool) -> bool
 
     if not sys.stderr.isatty():
         nocolor()
+    collect_seldom()
     status = build_sphinx(
         book,
         output,
