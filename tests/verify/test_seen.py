@@ -373,7 +373,7 @@ class TestQuick:
         after = resource.getrusage(resource.RUSAGE_SELF)
         assert calls["forward"] <= 22 and calls["backward"] <= 11
         assert (
-            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 8
+            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 12
         )  # 4 s; machines differ twofold
         if sys.platform == "linux":
             assert after.ru_minflt - before.ru_minflt < 600_000
