@@ -32,7 +32,7 @@ book: $(READY) ## execute every chapter and write the site to _build/html  (SOLU
 test: $(READY) ## run every test  (ARGS="tests/ops -k softmax" chooses)
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-check: $(READY) ## a first answer within a minute: style, imports, and every operation by every check  (ARGS="-k softmax" chooses)
+check: $(READY) ## a first answer in about a minute: style, imports, and every operation by every check  (ARGS="-k softmax" chooses)
 	@$(MAKE) --no-print-directory --jobs 2 lint telling
 
 telling: $(READY)

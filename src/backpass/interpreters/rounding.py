@@ -466,7 +466,7 @@ class Namespace(closed_world.Namespace):
         if self._lines is not None:
             frame = sys._getframe(1)
             while frame.f_code.co_filename.startswith(_HELPERS):
-                assert frame.f_back is not None  # a file that is no helper calls these
+                assert frame.f_back is not None  # the caller is in another file
                 frame = frame.f_back
             line = frame.f_code.co_filename, frame.f_lineno
             self._lines[line] = None
