@@ -485,13 +485,17 @@ def _backward_keys(
         # wait for the head before it.
         start, stop = (begin, whole) if masked else (whole, s_q)
         steps = tl.cdiv(tl.maximum(stop - start, 0), QUERIES)
+        # A loop of no steps, as the second is without a mask, divides by them all the
+        # same, for the loads that run ahead of it. After a division by 0 the compiler
+        # is free to read from anywhere.
+        divisor = tl.maximum(steps, 1)
         for step in range(0, g * steps):
-            member = step // steps
+            member = step // divisor
             head = key_head * g + member if CONSECUTIVE else member * n_kv + key_head
             b_head = b * g * n_kv + head
             q_head = q_ptr + b * q_stride_b + head * q_stride_n
             dy_head = dy_ptr + b * dy_stride_b + head * dy_stride_n
-            row = start + step % steps * QUERIES + tl.arange(0, QUERIES)
+            row = start + step % divisor * QUERIES + tl.arange(0, QUERIES)
             q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(
                 FACTOR
             )  # [QUERIES, WIDTH]
