@@ -257,3 +257,20 @@ class TestByLine:
         x = -3 - np.abs(RNG.standard_normal(64))
         worst = rounding.by_line(gelu, [x], np.ones_like(x), "float32")[0]
         assert "erf(" in worst.source
+
+
+def test_on_a_gpu_dividing_by_a_number_is_multiplying_by_its_inverse():
+    """Which is rounded itself: a right result is farther off than one rounding explains, and within two."""
+    x = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
+    for number in (0.75, 3, 49.0, 0.5):
+        inverse = np.float32(1 / number)
+        error = np.abs((x * inverse).astype(np.float64) - x.astype(np.float64) / number)
+        on_cpu, on_gpu = (
+            rounding.Namespace(inverses=inverses).array(x, "float32") / number for inverses in (False, True)
+        )
+        assert np.all(error <= on_gpu.d)
+        assert np.all(error <= 6 * on_gpu.p)
+        exact = inverse.astype(np.float64) == 1 / number
+        assert np.all(error <= on_cpu.d) == exact
+        assert np.array_equal(on_cpu.d, on_gpu.d) == exact
+        assert np.allclose(on_gpu.to_numpy(), on_cpu.to_numpy(), rtol=1e-15)

@@ -99,8 +99,10 @@ class Namespace(closed_world.Namespace):
     ``units`` replaces a type's unit roundoff: a machine that truncates has twice the
     usual one. With ``operands``, each factor of a matrix product is first rounded to
     that 16-bit type, as for tensor cores. With ``short_sums``, every partial sum of
-    16-bit numbers is rounded to 16 bits, as NumPy does where it adds rows. Without
-    ``random`` there is no ``p``, which halves the time.
+    16-bit numbers is rounded to 16 bits, as NumPy does where it adds rows. With
+    ``inverses``, dividing by a Python number is multiplying by its inverse in float32,
+    as PyTorch does on a GPU. Without ``random`` there is no ``p``, which halves the
+    time.
     """
 
     float32, float16, bfloat16 = (
@@ -112,6 +114,7 @@ class Namespace(closed_world.Namespace):
         units: dict[str, float] | None = None,
         operands: str | None = None,
         short_sums: bool = False,
+        inverses: bool = False,
         random: bool = True,
     ):
         self.__name__ = "backpass.interpreters.rounding"
@@ -120,6 +123,7 @@ class Namespace(closed_world.Namespace):
         self._units = UNIT | (units or {})
         self._operands = operands
         self._short_sums = short_sums
+        self._inverses = inverses
         self._random = random
         # The lines that round, in order, if they are to be recorded.
         self._lines: dict[tuple[str, int], None] | None = None
@@ -233,6 +237,8 @@ class Namespace(closed_world.Namespace):
             return self._rounded(a._values * b._values, dtype, d, squares)
 
     def divide(self, a, b) -> Array:
+        if self._inverses and isinstance(b, Real):
+            return self._multiply_by_inverse(a, b)
         a, b = self._pair(a, b)
         if a.dtype in (BOOL, INT64):
             raise TypeError(f"division needs floating-point numbers; got {a.dtype}")
@@ -242,6 +248,15 @@ class Namespace(closed_world.Namespace):
             d = np.where(np.isinf(q), 0.0, d)
             squares = lambda: (a.squares + v * v * b.squares) / (q * q)  # noqa: E731
             return self._rounded(v, _wider(a, b), d, squares)
+
+    def _multiply_by_inverse(self, a, number) -> Array:
+        a, b = self._pair(a, number)
+        with np.errstate(all="ignore"):
+            inverse = 1 / b._values
+            off = np.abs(a._values) * np.abs(np.float64(np.float32(inverse)) - inverse)
+            d = a.d * np.abs(inverse) + off
+            squares = lambda: a.squares * inverse**2 + off**2  # noqa: E731
+            return self._rounded(a._values * inverse, _wider(a, b), d, squares)
 
     def negative(self, x) -> Array:
         x = self._own(x, INT64, *_FLOATS.values())

@@ -225,8 +225,11 @@ def _computed(
     case: Case, dtype: str, world: rounding.Namespace | None, drawn: bool
 ) -> dict[Key, Bound]:
     """Return the bounds computed by the operation's own lines on rounding arrays."""
-    numpy = not any(map(is_torch, case.arrays))
-    world = world or rounding.Namespace(short_sums=numpy, random=drawn)
+    tensors = [array for array in case.arrays if is_torch(array)]
+    on_cuda = any(tensor.is_cuda for tensor in tensors)
+    world = world or rounding.Namespace(
+        short_sums=not tensors, inverses=on_cuda, random=drawn
+    )
     assert case.subject.stem is not None
     op = ops.load(case.subject.stem)
     y, returned = rounding.run(
