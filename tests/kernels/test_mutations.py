@@ -88,7 +88,10 @@ def far_from_zero(inputs: list[np.ndarray]) -> None:
 
 def unknown_tokens_are_nan(kernel) -> bool:
     """Whether the rows of tokens outside the vocabulary, which a captured graph may meet, are NaN."""
-    t, w, y = torch.tensor([-1, 0, 2, 3]), torch.randn(5, 4)[1:4], torch.empty(4, 4)
+    t, w, y = (
+        x.to(kernels.device()) for x in (torch.tensor([-1, 0, 2, 3]), torch.randn(5, 4), torch.empty(4, 4))
+    )
+    w = w[1:4]
     kernel.forward_launch(t, w, y).run()
     return torch.equal(y[1:3], w[[0, 2]]) and bool(torch.isnan(y[[0, 3]]).all())
 
@@ -103,6 +106,7 @@ def weights_of_high_scores_are_right(kernel) -> bool:
     q[0, 18:23, :3] = torch.tensor(
         [[400, 0, 0], [-400, 0, 0], [-400, 400, 0], [0, -400, 0], [0, -400, -1e25]]
     )
+    q, k, v = (x.to(kernels.device()) for x in (q, k, v))
     options = {"scale": 1.0, "causal": True, "causal_variant": "lower_right", "tile": 16}
     y, saved = kernel.forward(q, k, v, **options)
     y_64, saved_64 = ops.load("flash_attention").forward(q.double(), k.double(), v.double(), **options)
@@ -642,7 +646,8 @@ def right_in_float64(stem: str, kernel) -> bool:
     """Whether y and the gradients have the operation's digits in float64, where the inputs are drawn and near 0."""
     for size in (1.0, 1e-4):
         inputs = [
-            to_torch(size * value) for value in draw(stem, np.random.default_rng(0), leading={"*": (101,)})
+            to_torch(size * value, kernels.device())
+            for value in draw(stem, np.random.default_rng(0), leading={"*": (101,)})
         ]
         y, gradients = results(kernel, inputs, options_for(stem))
         right_y, right = results(ops.load(stem), inputs, options_for(stem))
@@ -764,7 +769,7 @@ def drawn(row: Changed, without: list[str]) -> tuple[np.ndarray | None, ...]:
 
 
 def check_fails(row: Changed, without: list[str]) -> bool:
-    inputs = tuple(to_torch(value, dtype=torch.float32) for value in drawn(row, without))
+    inputs = tuple(to_torch(value, kernels.device(), torch.float32) for value in drawn(row, without))
     under_test = subject(ops.load(row.stem), len(inputs), options_for(row.stem) | row.options)
     case = Case(under_test, inputs, seed=0, explain=False)
     return any(found.verdict == FAILED for found in METHODS["kernel"].run(case))
@@ -774,11 +779,13 @@ def wrong_at(kernel, row: Changed, extreme: Callable[[list[np.ndarray]], None]) 
     """Whether y or a gradient is not the operation's in float64, infinities and NaN included."""
     values = list(drawn(row, []))
     extreme(values)
-    inputs = [to_torch(value, dtype=torch.float32) for value in values]
+    inputs = [to_torch(value, kernels.device(), torch.float32) for value in values]
     options = options_for(row.stem) | row.options
     y, gradients = results(kernel, inputs, options)
     y_64, gradients_64 = results(
-        ops.load(row.stem), [to_torch(value, dtype=torch.float64) for value in inputs], options
+        ops.load(row.stem),
+        [value.double() if value.is_floating_point() else value for value in inputs],
+        options,
     )
     return not all(
         torch.allclose(found.double(), right, rtol=1e-5, atol=1e-5, equal_nan=True)
@@ -789,7 +796,7 @@ def wrong_at(kernel, row: Changed, extreme: Callable[[list[np.ndarray]], None]) 
 def results(functions, inputs: list, options: dict) -> tuple:
     """y and the gradients of a dy that rises from 1/4 to 1."""
     y, saved = functions.forward(*inputs, **options)
-    dy = torch.linspace(0.25, 1, y.numel(), dtype=torch.float32).to(y.dtype).reshape(y.shape)
+    dy = torch.linspace(0.25, 1, y.numel(), dtype=torch.float32).to(y).reshape(y.shape)
     gradients = functions.backward(dy, saved)
     return y, gradients if isinstance(gradients, tuple) else (gradients,)
 
