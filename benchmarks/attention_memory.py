@@ -2,8 +2,8 @@
 
     python benchmarks/attention_memory.py [--device cuda] [--quick]
 
-One head under a causal mask. Each figure is of one step in a process of its own: on a CPU the operating system's
-high-water mark, on a GPU that of PyTorch's allocator. Where the peak grows with the length, the bytes for each query
+One head under a causal mask. Each figure is of one step: on a CPU the operating system's high-water mark of a process
+of its own, on a GPU that of PyTorch's allocator. Where the peak grows with the length, the bytes for each query
 settle; where it grows with its square, those for each score, a pair of query and key, masked or not.
 """
 
@@ -14,17 +14,19 @@ from typing import NamedTuple
 import torch
 from attention_speed import DTYPES, Case, inputs, limit, providers
 from harness import largest_error, say, settings, write
-from memory import in_a_process_of_its_own, rise
+from memory import alone, rise
 
 from backpass.ops import attention
 
 QUESTION = (
     "How much memory does attention take, forward and backward, beyond its inputs, as the sequence grows?"
 )
-METHOD = (
-    "One head of width 64, a causal mask; each step in a process of its own, three times, of which the one in the middle "
-    "is shown, with its one reading of the clock."
-)
+METHOD = {
+    "cpu": "One head of width 64, a causal mask; each step in a process of its own, three times, of which the one in the "
+    "middle is shown, with its one reading of the clock.",
+    "cuda": "One head of width 64, a causal mask; each step three times, of which the one in the middle is shown, with its "
+    "one reading of the clock.",
+}
 COLUMNS = [
     ("s", "s", ""),
     ("provider", "provider", ""),
@@ -59,8 +61,7 @@ def main() -> None:
                 continue
             say(f"s = {s:,}: {name}")
             tries = [
-                in_a_process_of_its_own(measure, name, s, chosen.device)
-                for _ in range(chosen.pick(3, quick=1))
+                alone(chosen.device, measure, name, s, chosen.device) for _ in range(chosen.pick(3, quick=1))
             ]
             measured = sorted(tries)[len(tries) // 2]
             rows.append(
@@ -74,7 +75,7 @@ def main() -> None:
                     "largest_error": measured.error,
                 }
             )
-    write(chosen, "attention_memory", QUESTION, COLUMNS, rows, left_out, method=METHOD)
+    write(chosen, "attention_memory", QUESTION, COLUMNS, rows, left_out, method=METHOD[chosen.device])
 
 
 def case(s: int) -> Case:

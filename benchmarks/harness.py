@@ -86,9 +86,9 @@ def say(text: str) -> None:
 
 
 def draw(*shape: int, seed: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Normally distributed numbers, the same on every device."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator).to(dtype).to(device)
+    """Normally distributed numbers, the same in every run on a device."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=device).to(dtype)
 
 
 def largest_error(got: torch.Tensor, exact: torch.Tensor) -> float:
@@ -187,7 +187,8 @@ def call_seconds(call: Callable[[], object], chosen: Settings) -> float:
         torch.cuda.synchronize()
 
     torch.cuda.synchronize()
-    return statistics.median(_seconds(twenty, 1) / 20 for _ in range(chosen.rounds))
+    slow = _seconds(twenty, 1) > 0.1
+    return statistics.median(_seconds(twenty, 1) / 20 for _ in range(3 if slow else chosen.rounds))
 
 
 def device_name(device: str) -> str:

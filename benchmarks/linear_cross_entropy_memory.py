@@ -2,9 +2,9 @@
 
     python benchmarks/linear_cross_entropy_memory.py [--device cuda] [--quick]
 
-Each figure is of one step in a process of its own, which makes the inputs and then notes how high its memory
-rises: on a CPU the operating system's high-water mark, on a GPU that of PyTorch's allocator. Beside it stands
-what the shapes say: the arrays that exist at once where most do.
+Each figure is of one step, of whose inputs memory is full already: on a CPU the operating system's high-water mark of
+a process of its own, on a GPU that of PyTorch's allocator. Beside it stands what the shapes say: the arrays that exist
+at once where most do.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from typing import NamedTuple
 
 import torch
 from harness import draw, largest_error, say, settings, write
-from memory import in_a_process_of_its_own, rise
+from memory import alone, rise
 
+from backpass import kernels
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
 from backpass.values import chunk_or_default
 
 QUESTION = "How much memory do the output head and the loss take, forward and backward, beyond their inputs?"
-METHOD = "One step of each provider in a process of its own; weights of 4 bytes, one reading of the clock."
+METHOD = {
+    "cpu": "One step of each provider in a process of its own; weights of 4 bytes, one reading of the clock.",
+    "cuda": "One step of each provider; weights of 4 bytes, one reading of the clock.",
+}
 COLUMNS = [
     ("model", "model", ""),
     ("tokens", "tokens", ""),
@@ -62,9 +66,9 @@ def main() -> None:
     chosen = settings(QUESTION)
     rows = []
     for shape in chosen.pick(SHAPES, quick=QUICK):
-        for provider in chosen.pick([*PROVIDERS], quick=["ours"]):
+        for provider in chosen.pick(providers(chosen.device), quick=["ours"]):
             say(f"{shape.model}, {shape.tokens} tokens: {provider}")
-            measured = in_a_process_of_its_own(measure, provider, shape, chosen.device)
+            measured = alone(chosen.device, measure, provider, shape, chosen.device)
             formula = FORMULAS[provider](shape)
             rows.append(
                 {
@@ -77,7 +81,11 @@ def main() -> None:
                     "largest_error": measured.error,
                 }
             )
-    write(chosen, "linear_cross_entropy_memory", QUESTION, COLUMNS, rows, method=METHOD)
+    write(chosen, "linear_cross_entropy_memory", QUESTION, COLUMNS, rows, method=METHOD[chosen.device])
+
+
+def providers(device: str) -> list[str]:
+    return [name for name in PROVIDERS if device == "cuda" or PROVIDERS[name] is not kernel]
 
 
 def measure(provider: str, shape: Shape, device: str) -> Measured:
@@ -117,6 +125,14 @@ def chunked(chunk: int | None) -> Callable:
         return dx, dw
 
     return step
+
+
+def kernel(x, w, t):
+    """Ours, with the loss and its gradient in Triton."""
+    in_triton = kernels.load("linear_cross_entropy")
+    _, saved = in_triton.forward(x, w.T, t)
+    dx, dw, _ = in_triton.backward(torch.ones_like(x[0, 0]), saved)
+    return dx, dw
 
 
 def plain(x, w, t):
@@ -174,6 +190,7 @@ def pytorch_bytes(shape: Shape) -> int:
 PROVIDERS: dict[str, Callable] = {
     "ours": chunked(None),
     "ours, 512 tokens a chunk": chunked(512),
+    "our kernel": kernel,
     "ours, head and loss apart": plain,
     "PyTorch": pytorch,
 }
@@ -182,6 +199,7 @@ FORMULAS: dict[str, Callable[[Shape], int | None]] = {
     "ours, 512 tokens a chunk": chunked_bytes(512),
     "ours, head and loss apart": plain_bytes,
     "PyTorch": pytorch_bytes,
+    "our kernel": lambda shape: None,
     "PyTorch, chunked": lambda shape: None,
 }
 if hasattr(torch.nn, "LinearCrossEntropyOptions"):

@@ -1,4 +1,4 @@
-"""How high memory rises in a step, measured in a process of its own, where nothing ran before it."""
+"""How high memory rises in a step."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class Rise(NamedTuple):
     result: Any
 
 
-def in_a_process_of_its_own(measure: Callable, *arguments: Any) -> Any:
-    """What a function of a module returns in a new process."""
+def alone(device: str, measure: Callable, *arguments: Any) -> Any:
+    """What a function of a module returns: on a CPU in a new process, since the operating system counts a process's
+    memory and not an array's."""
+    if device == "cuda":
+        return measure(*arguments)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         return pool.submit(measure, *arguments).result()

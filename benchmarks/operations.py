@@ -36,7 +36,8 @@ COLUMNS = [
     ("largest_error", "error against float64", ""),
 ]
 CUDA_COLUMNS = [("call_milliseconds", "call from Python", "ms"), ("peak_mebibytes", "peak memory", "MiB")]
-COMPILED_SIZES = (TYPICAL,)  # a compilation takes seconds
+# A compilation takes seconds: it is timed at one size, in the last dtype of a device.
+COMPILED_SIZES = (TYPICAL,)
 ROWS_ON_CUDA = 8  # times as many rows: else a GPU's cache would hold them
 
 Calls = dict[str, Callable[[], Any]]
@@ -55,17 +56,18 @@ def main() -> None:
         if subject.stem in (chosen.names or stems):
             for dtype in dtypes:
                 for size in chosen.pick((SMALL, TYPICAL, LARGE), quick=(QUICK,)):
-                    compiled = size in COMPILED_SIZES and compilers_absence is None
+                    compiled = size in COMPILED_SIZES and dtype == dtypes[-1] and compilers_absence is None
                     rows += time_size(chosen, subject, size, dtype, compiled)
     columns = COLUMNS if chosen.device == "cpu" else [*COLUMNS[:-1], *CUDA_COLUMNS, COLUMNS[-1]]
     write(chosen, "operations", QUESTION, columns, rows, [compilers_absence, *notes(chosen)])
 
 
 def notes(chosen: Settings) -> list[str]:
+    in_bfloat16 = ", in bfloat16" if chosen.device == "cuda" else ""
     said = [
         "PyTorch's “both” goes through autograd, as it is used. Its “backward” is the operator that autograd calls, "
         "where there is one of its own, and else autograd on one saved forward; ours starts from its own saved arrays.",
-        f"Compiled at the {', '.join(COMPILED_SIZES)} size only: our forward and backward each by itself, PyTorch's "
+        f"Compiled at the {', '.join(COMPILED_SIZES)} size only{in_bfloat16}: our forward and backward each by itself, PyTorch's "
         "function with its backward.",
         "A loss is compared by forward and backward together.",
         "The copy beside which a rate stands writes to memory that is already there; an operation allocates its results.",

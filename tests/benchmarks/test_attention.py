@@ -146,7 +146,7 @@ def test_the_last_queries_exact_gradient_is_that_of_the_whole():
 
 
 def test_a_rise_is_what_a_step_occupies():
-    assert 2**26 <= memory.in_a_process_of_its_own(rise_of, 2**26) < 1.1 * 2**26
+    assert 2**26 <= memory.alone("cpu", rise_of, 2**26) < 1.1 * 2**26
 
 
 def rise_of(count: int) -> int:
