@@ -32,6 +32,8 @@ warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functool
 ROOT = Path(__file__).resolve().parents[1]
 TIMED = ("benchmarks/*.py", "src/backpass/ops", "src/backpass/kernels", "src/backpass/*.py")
 WARM_UPS = 3
+# Shared by the graphs of a GPU, of which one runs at a time and none is asked for its results.
+MEMORY_OF_GRAPHS = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
 
 class Settings(NamedTuple):
@@ -68,7 +70,7 @@ def settings(question: str, names: Iterable[str] = ()) -> Settings:
     parser.add_argument("--device", choices=("cpu", "cuda"), default=default, help=f"default here: {default}")
     parser.add_argument("--quick", action="store_true", help="small shapes, few rounds: tries the script out")
     parser.add_argument(
-        "--results", type=Path, default=records.RESULTS, help="folder for the record (benchmarks/results)"
+        "--results", type=Path, help="folder for the record (benchmarks/results; with --quick none)"
     )
     chosen = parser.parse_args()
     if chosen.device == "cuda" and not torch.cuda.is_available():
@@ -78,7 +80,8 @@ def settings(question: str, names: Iterable[str] = ()) -> Settings:
         if name not in names:
             parser.error(f"{name!r} is not timed here; there are: {', '.join(names)}")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
-    return Settings(chosen.device, chosen.quick, None if requested else chosen.results, requested)
+    folder = chosen.results or (None if chosen.quick else records.RESULTS)
+    return Settings(chosen.device, chosen.quick, None if requested else folder, requested)
 
 
 def say(text: str) -> None:
@@ -158,7 +161,7 @@ def _graph_timer(call: Callable[[], object], enough: float) -> Callable[[], floa
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=MEMORY_OF_GRAPHS):
             call()
         run = graph.replay
     except RuntimeError:
@@ -230,7 +233,7 @@ def write(
         facts=facts or {},
         notes=[method, *_surroundings(chosen, threads_by_row), *(note for note in notes if note)],
     )
-    written = "no record written: these are a part of one"
+    written = "no record written: these are no whole one"
     if chosen.folder:
         written = f"written: {records.save(record, chosen.folder).name}"
     say(f"{record}\n\n{'tried out: no figures to keep' if chosen.quick else written}")

@@ -13,7 +13,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -365,18 +364,17 @@ def _bench(arguments: argparse.Namespace) -> int:
         runs[OPERATIONS] = of_operations
     options = [f"--device={arguments.device}"] if arguments.device else []
     failed = []
-    with tempfile.TemporaryDirectory() as discarded:
-        options += ["--quick", f"--results={discarded}"] if arguments.quick else []
-        for name, only in (runs or {name: [] for name in there}).items():
-            _say(" ".join([name, *only]))
-            command: list[str | Path] = [
-                sys.executable,
-                BENCHMARKS / f"{name}.py",
-                *only,
-                *options,
-            ]
-            if subprocess.run(command, check=False).returncode:
-                failed.append(name)
+    options += ["--quick"] if arguments.quick else []
+    for name, only in (runs or {name: [] for name in there}).items():
+        _say(" ".join([name, *only]))
+        command: list[str | Path] = [
+            sys.executable,
+            BENCHMARKS / f"{name}.py",
+            *only,
+            *options,
+        ]
+        if subprocess.run(command, check=False).returncode:
+            failed.append(name)
     if failed:
         _say(f"{_coloured('✗')} failed: {', '.join(failed)}")
     return int(bool(failed))

@@ -35,12 +35,12 @@ def check(t, w, dy):
     assert torch.equal(y, w[t.long()])
     V, h = w.shape
     exact = op.backward(dy.double(), op.forward(t, w.double())[1])
-    theirs = torch.ops.aten.embedding_dense_backward(dy, t.long(), V, -1, False)
     rows = dy.double().reshape(t.numel(), h)
     count = torch.bincount(t.reshape(-1).long(), minlength=V)
     sizes = torch.zeros(V, h, dtype=torch.float64, device=t.device)
     sizes.index_add_(0, t.reshape(-1).long(), rows.abs())
     if h > 0:
+        theirs = torch.ops.aten.embedding_dense_backward(dy, t.long(), V, -1, False)
         assert_as_exact_as_pytorch("dw", dw, theirs, exact, sizes.amax(dim=-1, keepdim=True))
     assert torch.all(dw[count == 0] == 0)
     return y, dw

@@ -842,7 +842,10 @@ def test_every_change_is_caught(row, tmp_path, monkeypatch, device):
             + "\n".join(as_toml(row, change) for change in unnoticed),
             pytrace=False,
         )
-    assert {*row.equivalent} - survivors == set(), "listed as equivalent, but caught, or no longer there"
+    if (
+        kernels.interpreted()
+    ):  # compiled, a loop's last value is not known after it, and such a change is refused
+        assert {*row.equivalent} - survivors == set(), "listed as equivalent, but caught, or no longer there"
 
 
 def as_toml(row: Changed, change: str) -> str:
