@@ -481,11 +481,6 @@ def test_transforms_and_forward_mode_are_refused():
 
 
 def test_no_other_heavy_library_is_imported():
-    """Beyond those that PyTorch imports where an operator is registered: its versions differ."""
-    code = (
-        "import sys, torch; torch.library.custom_op('a::b', lambda x: x.clone(), mutates_args=(), schema='(Tensor x) -> Tensor')"
-        ".register_fake(torch.empty_like); before = set(sys.modules); import backpass.functional; "
-        "print([m for m in ('triton', 'sympy', 'matplotlib') if m in set(sys.modules) - before])"
-    )
+    code = "import sys, backpass.functional; print([m for m in ('triton', 'sympy', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -87,7 +87,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
                 )
         _refuse_transforms(stem, values)
         device = values[shapes.inputs[0].name].device.type
-        if _autocast_available(device) and torch.is_autocast_enabled(device):
+        if device in _AUTOCASTING and torch.is_autocast_enabled(device):
             values = _autocast(rule, device, values)
         if takes_wanted:
             values["wanted"] = [_requires_grad(values[name]) for name in differentiable]
@@ -102,12 +102,12 @@ def _function(stem: str) -> Callable[..., Tensor]:
     return function
 
 
-@torch.compiler.assume_constant_result
-def _autocast_available(device: str) -> bool:
-    """Whether there is autocast on that type of device: asked when a function is
-    compiled, since PyTorch 2.11 cannot trace the question."""
-    return torch.amp.is_autocast_available(device)
-
+# Types of devices. Asked here, since PyTorch 2.11 cannot trace the question.
+_AUTOCASTING = frozenset(
+    filter(
+        torch.amp.is_autocast_available, ("cpu", "cuda", "hpu", "mps", "mtia", "xpu")
+    )
+)
 
 _OPTION = (
     "{name}: expected {hint}; got {came}. An option gets no gradient: pass {name}.item(), or multiply by a learned "
