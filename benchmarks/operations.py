@@ -36,8 +36,6 @@ COLUMNS = [
     ("largest_error", "error against float64", ""),
 ]
 CUDA_COLUMNS = [("call_milliseconds", "call from Python", "ms"), ("peak_mebibytes", "peak memory", "MiB")]
-# A compilation takes seconds: it is timed at one size, in the last dtype of a device.
-COMPILED_SIZES = (TYPICAL,)
 ROWS_ON_CUDA = 8  # times as many rows: else a GPU's cache would hold them
 
 Calls = dict[str, Callable[[], Any]]
@@ -55,11 +53,17 @@ def main() -> None:
     for subject in SUBJECTS:
         if subject.stem in (chosen.names or stems):
             for dtype in dtypes:
-                for size in chosen.pick((SMALL, TYPICAL, LARGE), quick=(QUICK,)):
-                    compiled = size in COMPILED_SIZES and dtype == dtypes[-1] and compilers_absence is None
+                for size in chosen.pick(sizes(dtype, chosen.device), quick=(QUICK,)):
+                    # A compilation takes seconds.
+                    compiled = size == TYPICAL and dtype == dtypes[-1] and compilers_absence is None
                     rows += time_size(chosen, subject, size, dtype, compiled)
     columns = COLUMNS if chosen.device == "cpu" else [*COLUMNS[:-1], *CUDA_COLUMNS, COLUMNS[-1]]
     write(chosen, "operations", QUESTION, columns, rows, [compilers_absence, *notes(chosen)])
+
+
+def sizes(dtype: torch.dtype, device: str) -> tuple[str, ...]:
+    """Those of a dtype: all of the one in which models are trained on the device, one of another."""
+    return (TYPICAL,) if device == "cuda" and dtype == torch.float32 else (SMALL, TYPICAL, LARGE)
 
 
 def notes(chosen: Settings) -> list[str]:
@@ -67,7 +71,7 @@ def notes(chosen: Settings) -> list[str]:
     said = [
         "PyTorch's “both” goes through autograd, as it is used. Its “backward” is the operator that autograd calls, "
         "where there is one of its own, and else autograd on one saved forward; ours starts from its own saved arrays.",
-        f"Compiled at the {', '.join(COMPILED_SIZES)} size only{in_bfloat16}: our forward and backward each by itself, PyTorch's "
+        f"Compiled at the {TYPICAL} size only{in_bfloat16}: our forward and backward each by itself, PyTorch's "
         "function with its backward.",
         "A loss is compared by forward and backward together.",
         "The copy beside which a rate stands writes to memory that is already there; an operation allocates its results.",
