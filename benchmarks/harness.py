@@ -34,8 +34,12 @@ warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functool
 ROOT = Path(__file__).resolve().parents[1]
 TIMED = ("benchmarks/*.py", "src/backpass/ops", "src/backpass/kernels", "src/backpass/*.py")
 WARM_UPS = 3
-# Shared by the graphs of a GPU, of which one runs at a time and none is asked for its results.
-MEMORY_OF_GRAPHS = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+if torch.cuda.is_available():
+    # Everything on one stream, and not the default one: a backward runs where its forward did, and nothing on the
+    # default stream can be recorded.
+    torch.cuda.set_stream(torch.cuda.Stream())
+    # Shared by all graphs: one runs at a time, and none is asked for its results.
+    MEMORY_OF_GRAPHS = torch.cuda.graph_pool_handle()
 
 
 class Settings(NamedTuple):
@@ -156,20 +160,19 @@ def _seconds(call: Callable[[], object], repeats: int) -> float:
 def _graph_timer(call: Callable[[], object], enough: float) -> Callable[[], float]:
     """On a GPU: the call recorded once as a graph and replayed, so that kernels are timed and not their
     launching. A call that reads from the device cannot be recorded, and is timed as it runs."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UPS):
-            call()
+    for _ in range(WARM_UPS):
+        call()
     torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # what was kept for that stream
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph, pool=MEMORY_OF_GRAPHS):
-            call()
-        run = graph.replay
-    except RuntimeError:
-        torch.cuda.synchronize()
-        run = call
+    run = call
+    if not _waits(call):
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=MEMORY_OF_GRAPHS, stream=torch.cuda.current_stream()):
+                call()
+            run = graph.replay
+        except RuntimeError as reason:
+            torch.cuda.synchronize()
+            say(f"timed as it runs, since it could not be recorded: {str(reason).splitlines()[0]}")
 
     def replay(repeats: int) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -182,6 +185,19 @@ def _graph_timer(call: Callable[[], object], enough: float) -> Callable[[], floa
 
     repeats = _repeats(lambda: replay(1), enough)
     return lambda: replay(repeats) / repeats
+
+
+def _waits(call: Callable[[], object]) -> bool:
+    """Whether a call waits for the device, as one does that reads a number from it. To find out by a recording that
+    fails would leave its memory taken."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call()
+    except RuntimeError:
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return False
 
 
 def call_seconds(call: Callable[[], object], chosen: Settings) -> float:
