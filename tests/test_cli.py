@@ -198,6 +198,14 @@ class Cube:
         return 3 * dy * x * x
 
 
+class Ignores:
+    def forward(x, w, b, wanted=None):
+        return x * w + b, (x, w)
+
+    def backward(dy, saved, wanted=None):
+        x, w = saved
+        return dy * w, (dy * x).sum(0), dy.sum(0)
+
 class SiLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -271,6 +279,15 @@ class TestCheck:
             "got = 2 × reference"
         }
         assert "imported" in said
+
+    def test_an_ignored_wanted_is_described_briefly(self, checked):
+        status, report, _ = checked("own_backward:Ignores", *WEIGHTED, "--input", "6")
+        (found,) = report["findings"]
+        assert (status, found["where"]) == (1, "all (contract)")
+        faults = found["what"].split("; got an array; ")
+        assert faults[0] == "dx: expected None when forward is given wanted=()"
+        assert faults[3] == "dx: expected None when backward is given wanted=()"
+        assert faults[6:] == ["30 more for other values of wanted"]
 
     def test_a_file_elsewhere(self, checked, own, monkeypatch):
         monkeypatch.chdir("/")
