@@ -453,7 +453,9 @@ class TestBench:
         assert "✗ failed: beta" in capfd.readouterr().out
 
     def test_a_wrong_name_suggests_the_right_one(self, capsys, folder):
-        assert "no benchmark or operation is called 'alpa'; did you mean 'alpha'?" in refused(capsys, "bench", "alpa")
+        assert "no benchmark or operation is called 'alpa'; did you mean 'alpha'?" in refused(
+            capsys, "bench", "alpa"
+        )
         assert "there are: alpha, beta" in refused(capsys, "bench", "shared")
 
     def test_an_installed_package_has_no_benchmarks(self, capsys, monkeypatch, tmp_path):

@@ -284,7 +284,7 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         with _without_autocast(dy.device.type):
             gradients = module.backward(dy, saved, **_wanted(module, names, wanted))
         gradients = gradients if type(gradients) is tuple else (gradients,)
-        found: list[Tensor] = []
+        found = []
         for gradient, want in zip(gradients, wanted, strict=True):
             if want:
                 found.append(_unaliased(gradient.contiguous(), (dy, *arrays, *found)))
