@@ -155,7 +155,7 @@ def _signature(op: ModuleType) -> inspect.Signature:
 
 _REFUSED = (
     "backpass.functional.{stem}: expected to be differentiated once, backwards; got {what}. "
-    "The backward is written by hand, and nothing else is"
+    "The operation has a backward, written by hand, and no other derivative"
 )
 
 
