@@ -198,6 +198,14 @@ class Cube:
         return 3 * dy * x * x
 
 
+class Ignores:
+    def forward(x, w, b, wanted=None):
+        return x * w + b, (x, w)
+
+    def backward(dy, saved, wanted=None):
+        x, w = saved
+        return dy * w, (dy * x).sum(0), dy.sum(0)
+
 class SiLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -271,6 +279,15 @@ class TestCheck:
             "got = 2 × reference"
         }
         assert "imported" in said
+
+    def test_an_ignored_wanted_is_described_briefly(self, checked):
+        status, report, _ = checked("own_backward:Ignores", *WEIGHTED, "--input", "6")
+        (found,) = report["findings"]
+        assert (status, found["where"]) == (1, "all (contract)")
+        faults = found["what"].split("; got an array; ")
+        assert faults[0] == "dx: expected None when forward is given wanted=()"
+        assert faults[3] == "dx: expected None when backward is given wanted=()"
+        assert faults[6:] == ["30 more for other values of wanted"]
 
     def test_a_file_elsewhere(self, checked, own, monkeypatch):
         monkeypatch.chdir("/")
@@ -436,7 +453,9 @@ class TestBench:
         assert "✗ failed: beta" in capfd.readouterr().out
 
     def test_a_wrong_name_suggests_the_right_one(self, capsys, folder):
-        assert "no benchmark is called 'alpa'; did you mean 'alpha'?" in refused(capsys, "bench", "alpa")
+        assert "no benchmark or operation is called 'alpa'; did you mean 'alpha'?" in refused(
+            capsys, "bench", "alpa"
+        )
         assert "there are: alpha, beta" in refused(capsys, "bench", "shared")
 
     def test_an_installed_package_has_no_benchmarks(self, capsys, monkeypatch, tmp_path):
@@ -475,6 +494,23 @@ class TestHelp:
         named = {"": "verify", "verify": "softmax", "check": "own.py:RMSNorm", "bench": "roofline"}
         named |= {"mutate": "--equivalent"}
         assert named[command[0] if command else ""] in capsys.readouterr().out
+
+    def test_a_surviving_change_says_what_to_do(self, capsys, tmp_path, monkeypatch):
+        lines = [
+            "class Doubled:",
+            "    def forward(self, x):",
+            "        return 2 * x, None",
+            "    def backward(self, dy, saved):",
+            "        return 2 * dy",
+        ]
+        (tmp_path / "own_doubled.py").write_text("\n".join(lines))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        target = f"{tmp_path}/own_doubled.py:Doubled"
+        assert cli.main(["mutate", target, "--input", "4", "--method", "contract"]) == 1
+        said = capsys.readouterr().out
+        assert " survived\nA change that survives has no effect at these inputs" in said
+        assert cli.main(["mutate", target, "--input", "4"]) == 0
+        assert "A change that survives" not in capsys.readouterr().out
 
     def test_a_mistyped_command_suggests_the_nearest(self, capsys):
         assert "no command is called 'verfy'; did you mean 'verify'?" in refused(capsys, "verfy", "softmax")

@@ -84,7 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_subject(parser: argparse.ArgumentParser, epilog: str) -> None:
+def add_subject(
+    parser: argparse.ArgumentParser,
+    epilog: str,
+    target: str = "a module or a file.py, and the object in it",
+) -> None:
     """Add the arguments that say what is checked and how."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = epilog
@@ -92,7 +96,7 @@ def add_subject(parser: argparse.ArgumentParser, epilog: str) -> None:
     add(
         "target",
         metavar="module:object",
-        help="a module or a file.py, and the object in it",
+        help=target,
     )
     add(
         "--input",

@@ -355,9 +355,10 @@ def _bench(arguments: argparse.Namespace) -> int:
         )
         return 2
     stems = ops.STEMS if OPERATIONS in there else ()
+    names = dict.fromkeys([*there, *stems])
     for name in arguments.names:
         if name not in there and name not in stems:
-            arguments.parser.error(no_such("benchmark", name, [*there, *stems]))
+            arguments.parser.error(no_such("benchmark or operation", name, names))
     of_operations = [name for name in arguments.names if name not in there]
     runs: dict[str, list[str]] = {name: [] for name in arguments.names if name in there}
     if of_operations:

@@ -155,7 +155,7 @@ def _signature(op: ModuleType) -> inspect.Signature:
 
 _REFUSED = (
     "backpass.functional.{stem}: expected to be differentiated once, backwards; got {what}. "
-    "The backward is written by hand, and nothing else is"
+    "The operation has a backward, written by hand, and no other derivative"
 )
 
 
@@ -284,7 +284,7 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         with _without_autocast(dy.device.type):
             gradients = module.backward(dy, saved, **_wanted(module, names, wanted))
         gradients = gradients if type(gradients) is tuple else (gradients,)
-        found: list[Tensor] = []
+        found = []
         for gradient, want in zip(gradients, wanted, strict=True):
             if want:
                 found.append(_unaliased(gradient.contiguous(), (dy, *arrays, *found)))

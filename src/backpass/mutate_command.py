@@ -27,7 +27,11 @@ backward does not pass, 2 when the command is not valid.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to its parser."""
-    add_subject(parser, EPILOG)
+    add_subject(
+        parser,
+        EPILOG,
+        "an operation of the book, or a module or a file.py, and the object in it",
+    )
     parser.add_argument(
         "--equivalent",
         metavar="FILE",

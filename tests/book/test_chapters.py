@@ -22,13 +22,16 @@ def test_every_page_is_in_the_table_of_contents():
 @pytest.mark.parametrize("stem", ops.STEMS)
 def test_every_operation_is_derived_on_the_page_its_docstring_names(stem):
     derived_on = {page.relative_to(BOOK / "chapters") for page, d in derivations() if d.operation == stem}
-    assert any(str(path.with_suffix("")) == ops.page(stem) for path in derived_on)
+    pages = sorted(str(path.with_suffix("")) for path in derived_on)
+    assert ops.page(stem) in pages, (
+        f"chapters/{ops.page(stem)}.md has no derivation with operation={stem!r}; these have: {pages}"
+    )
 
 
 @pytest.mark.parametrize("stem", ops.STEMS)
 def test_a_derivation_starts_at_the_forward_and_ends_in_the_backward(stem):
     bound = [derivation for _, derivation in derivations() if derivation.operation == stem]
-    assert bound
+    assert bound, f"no page has a derivation with operation={stem!r}"
     for derivation in bound:
         derivation.verify_operation()
 

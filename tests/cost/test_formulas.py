@@ -52,7 +52,10 @@ def test_formula_equals_count(stem):
         inputs, options = drawn(stem, rng)
         counted = cost.count(stem, *inputs, **options)
         formula = cost.formula(stem, *inputs, **options)
-        assert formula == (counted.forward.total, counted.backward.total), (inputs, options)
+        assert formula == (counted.forward.total, counted.backward.total), (
+            f"the FLOP formulas give {formula}, a run counts {counted} at {inputs}, {options}; "
+            "the page foundations/counting says what counts"
+        )
         assert all(isinstance(value, int) for value in formula)
 
 

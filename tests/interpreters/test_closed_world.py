@@ -1,5 +1,6 @@
 """Moving in a closed world is NumPy's; what is not listed is refused; nothing computes unseen."""
 
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -179,6 +180,19 @@ def test_what_is_not_listed_is_refused(interpreter, name):
         AttributeError, match=rf"{interpreter.__name__} does not offer '{name}'.*uncounted.*matmul"
     ):
         getattr(interpreter.xp, name)
+
+
+@pytest.mark.parametrize("name", ["abs", "maximum", "minimum"])
+def test_what_is_missing_can_be_written_as_the_message_says(name):
+    with pytest.raises(AttributeError) as refused:
+        getattr(counting.xp, name)
+    (written,) = re.findall(r"is written (where\(.*?\))", str(refused.value))
+    (x, ours_x), (a, ours_a), (b, ours_b) = (
+        (values, counting.array(values)) for values in np.random.default_rng(0).standard_normal((3, 5))
+    )
+    ours = eval(written, {"where": counting.xp.where, "x": ours_x, "a": ours_a, "b": ours_b})
+    given = (x,) if name == "abs" else (a, b)
+    np.testing.assert_array_equal(ours.to_numpy(), getattr(np, name)(*given))
 
 
 @INTERPRETERS

@@ -252,6 +252,16 @@ def _comparison(relation: Callable) -> Callable:
     return function
 
 
+_PRODUCTS = "a power is written as products"
+_INSTEAD = {  # of what a backward may look for, what does the same
+    **dict.fromkeys(("pow", "power", "square"), _PRODUCTS),
+    "abs": "an absolute value is written where(x < 0, -x, x)",
+    "maximum": "the larger of two is written where(a < b, b, a)",
+    "minimum": "the smaller of two is written where(a < b, a, b)",
+    "mean": "a mean is written as a sum, divided by its length",
+}
+
+
 class NotOffered(AttributeError):
     """Raised for a function ``name`` that the closed world does not have."""
 
@@ -274,13 +284,9 @@ class Namespace:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        hint = (
-            "; a power is written as products"
-            if name in ("pow", "power", "square")
-            else ""
-        )
+        hint = _INSTEAD.get(name)
         raise NotOffered(
-            f"{self.__name__} does not offer {name!r}{hint}. An unlisted function would "
+            f"{self.__name__} does not offer {name!r}{f'; {hint}' if hint else ''}. An unlisted function would "
             f"go uncounted and unproved. There are: {', '.join(dir(self))}",
             name=name,
             obj=self,

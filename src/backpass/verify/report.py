@@ -28,8 +28,9 @@ _MARKS = {PASSED: "✓", FAILED: "✗", COULD_NOT_RUN: "!", VACUOUS: "○", NOT_
 _HEADINGS = ("method", "quantity", "verdict", "error", "tolerance", "how")
 
 _WOULD_HELP = (
-    "no method that ran has a gradient to compare with. A forward that computes in "
-    "float64 would provide one, and so would a PyTorch function given as operator="
+    "no method that ran has a gradient to compare with. There is one if every method "
+    "may run and forward computes in float64, or if a PyTorch function is given as "
+    "operator="
 )
 
 

@@ -36,6 +36,10 @@ METHODS_BY_SPEED = (
     "finite_difference",
     "symbolic",
 )
+_IF_SURVIVED = (
+    "A change that survives has no effect at these inputs, or computes the same. Try "
+    "other inputs; list the changes that compute the same as equivalent."
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ class Survey:
             lines += [f"✗ {file}:{number}, in {function}: {line}"]
             lines += [f"    {survivor.change}" for survivor in survivors]
         lines += [f"{'✓' if self.passed else '✗'} {self.name}: {self.summary}"]
+        lines += [_IF_SURVIVED] * bool(self.survivors)
         return "\n".join(
             part for line in lines for part in terminal.folded(line, terminal.width())
         )

@@ -25,10 +25,11 @@ from backpass.verify.memory import Run, unequal
 from backpass.verify.methods import symbolic
 
 RANDOM = 3  # sets of inputs, where there are more than the others reach
+SHOWN = 6  # faults that are described; one that ignores ``wanted`` has dozens
 
 
 def unwanted_faults(done: Run) -> Iterator[str]:
-    """Describe each fault."""
+    """Describe the first faults, and say how many more there are."""
     case = done.case
     if case.subject.told is None:
         return
@@ -47,7 +48,9 @@ def unwanted_faults(done: Run) -> Iterator[str]:
         for told in _ways_to_tell(names, wanted)
         for fault in _wrong_gradients(done, wanted, told)
     ]
-    yield from faults or _computed_in_vain(case, choices)
+    yield from faults[:SHOWN] or _computed_in_vain(case, choices)
+    if faults[SHOWN:]:
+        yield f"{len(faults) - SHOWN} more for other values of wanted"
 
 
 def _ways_to_tell(
