@@ -15,10 +15,15 @@ from backpass.verify.drawing import options_for
 xp = symbolic.xp
 
 
-def at(expressions, numbers):
-    """The expressions' float values, symbols replaced."""
-    floats = {symbol: sympy.Float(float(number)) for symbol, number in numbers.items()}
-    return np.array([float(e.xreplace(floats)) for e in expressions.flat]).reshape(expressions.shape)
+def at(expressions, known):
+    """The expressions' float values. ``known`` has that of each symbol, and receives that of each part."""
+
+    def value(part):
+        if part not in known:
+            known[part] = part.func(*map(value, part.args)) if part.args else part
+        return known[part]
+
+    return np.array([float(value(e)) for e in expressions.flat]).reshape(expressions.shape)
 
 
 @pytest.mark.parametrize("stem", ops.STEMS)
@@ -46,13 +51,14 @@ def test_the_expressions_have_numpys_values(stem):
     with symbolic.session({symbol: sympy.Rational(number) for symbol, number in numbers.items()}) as s:
         exact_y, exact_saved = op.forward(*symbols, **options)
         exact_gradients = op.backward(dys, exact_saved)
-    numbers |= {symbol: max(value.subs(numbers) for value in of) for symbol, of in s.fresh.items()}
-    np.testing.assert_allclose(at(exact_y.to_numpy(), numbers), y, rtol=1e-12)
+    known = {symbol: sympy.Float(float(number)) for symbol, number in numbers.items()}
+    known |= {symbol: sympy.Float(max(at(np.array([*of]), known))) for symbol, of in s.fresh.items()}
+    np.testing.assert_allclose(at(exact_y.to_numpy(), known), y, rtol=1e-12)
     gradients = op.backward(dy, saved)
     if not isinstance(gradients, tuple):
         gradients, exact_gradients = (gradients,), (exact_gradients,)
     for expected, found in zip(gradients, exact_gradients, strict=True):
-        np.testing.assert_allclose(at(found.to_numpy(), numbers), expected, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(at(found.to_numpy(), known), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_symbols_are_real_and_named_by_their_place():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -52,6 +52,17 @@ class Chain:
         if self.conditions is None:
             return frozenset()
         return frozenset(r.name for r in self.conditions.references.values())
+
+    def has_cases_of(self, other: Chain) -> bool:
+        """Whether a chain with one place changed still has the same cases."""
+        return bool(self.conditions) == bool(other.conditions) and (
+            self.free == other.free
+        )
+
+    def pair(self, line: int) -> Chain:
+        """Return the step to a line from the one above it, as a chain of its own."""
+        at = self.lines.index(line)
+        return replace(self, expressions=self.expressions[at : at + 2], lines=(line,))
 
 
 def scope_of(lines: list[Line]) -> tuple[Scope, Evaluators]:
@@ -112,11 +123,13 @@ def chains_of(lines: list[Line], scope: Scope) -> list[Chain]:
                 break
             if lines[k].kind == "step":
                 numbers.append(k)
-        chains.append(_chain(lines, tuple(numbers), scope))
+        chains.append(chain_of(lines, tuple(numbers), scope))
     return chains
 
 
-def _chain(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
+def chain_of(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
+    """Return the statement with its steps that stands on the lines at these positions,
+    analysed. Raises `Unreadable` for an expression without meaning."""
     head = lines[numbers[0]]
     analysis = Analysis(scope)
     assert head.left is not None  # a statement has a left side

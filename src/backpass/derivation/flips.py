@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from lark import Token, Tree
 
-from backpass.derivation.check import difference, first_mistake
+from backpass.derivation.check import Chain, chain_of, difference, first_mistake
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Expression
 from backpass.derivation.parse import DerivationError, Line, Part, span_of, tokens_of
@@ -100,22 +100,45 @@ def is_caught(derivation: Derivation, flip: Flip) -> bool:
     that it is bound to."""
     try:
         flipped = _with(derivation, flip)
-        # A flip can change only the statement that it is in or, in a definition, any
-        # statement. Small sizes come first.
-        chains = [
-            chain for chain in flipped.chains if flip.line in chain.lines
-        ] or flipped.chains
-        for evaluator in sorted(
-            flipped.evaluators(), key=lambda e: math.prod(e.sizes.values())
-        ):
-            if any(first_mistake(chain, evaluator) for chain in chains):
-                return True
-        for piece in _pieces(flipped):
-            if piece.operation or piece.forward:
-                piece.verify_operation()
+        if derivation.all_lines[flip.line].kind == "let":
+            # Comparing a definition with forward takes less time than evaluating every
+            # statement.
+            _verify_operations(flipped)
+            return _is_wrong(flipped, flipped.chains)
+        old, new = (_statement(one, flip.line) for one in (derivation, flipped))
+        if flip.side == "right" and old.has_cases_of(new):
+            # The rest of the statement is as correct as before. If the flip does not
+            # change the value, backward still equals the last line.
+            return _is_wrong(flipped, [new.pair(flip.line)])
+        if _is_wrong(flipped, [new]):
+            return True
+        _verify_operations(flipped)
     except (DerivationError, NotRepresentable, ZeroDivisionError):
         return True
     return False
+
+
+def _is_wrong(derivation: Derivation, chains: list[Chain]) -> bool:
+    """Whether a line of the chains differs from the line above it at some sizes, of
+    which the small ones are tried first."""
+    evaluators = derivation.evaluators()
+    return any(
+        first_mistake(chain, evaluator)
+        for evaluator in sorted(evaluators, key=lambda e: math.prod(e.sizes.values()))
+        for chain in chains
+    )
+
+
+def _verify_operations(derivation: Derivation) -> None:
+    """Raise `DerivationError` if a piece differs from the operation it is bound to."""
+    for piece in _pieces(derivation):
+        if piece.operation or piece.forward:
+            piece.verify_operation()
+
+
+def _statement(derivation: Derivation, line: int) -> Chain:
+    """Return the statement that has a line."""
+    return next(chain for chain in derivation.chains if line in chain.lines)
 
 
 def _pieces(derivation: Derivation) -> list[Derivation]:
@@ -126,8 +149,11 @@ def _with(derivation: Derivation, flip: Flip) -> Derivation:
     """Return the derivation with one piece's text replaced, unchecked.
 
     If the definitions are still the same, their values and derivatives are shared with
-    the derivation instead of computed again.
+    the derivation instead of computed again, and so are the statements that the flip is
+    not in.
     """
+    if flip.piece not in _pieces(derivation):
+        return derivation
     after = derivation.after and _with(derivation.after, flip)
     text = flip.text if flip.piece is derivation else derivation.text
     flipped = type(derivation)(
@@ -142,6 +168,12 @@ def _with(derivation: Derivation, flip: Flip) -> Derivation:
     )
     if _definitions(flipped) == _definitions(derivation):
         flipped.defined = derivation.defined
+        flipped.chains = [
+            chain_of(flipped.all_lines, chain.lines, flipped.scope)
+            if flip.line in chain.lines
+            else chain
+            for chain in derivation.chains
+        ]
     return flipped
 
 
@@ -171,7 +203,7 @@ def _sides(
             dict(zip(variable.letters, variable.axes, strict=False)),
         )
         return
-    chain = next(chain for chain in derivation.chains if k in chain.lines)
+    chain = _statement(derivation, k)
     if line.kind == "statement":
         yield "left", chain.expressions[0], chain.free
     yield "right", chain.expressions[1 + chain.lines.index(k)], chain.free
