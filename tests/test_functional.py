@@ -189,7 +189,9 @@ def test_a_gradient_of_the_gradient_is_refused(stem):
     y = getattr(B, stem)(*inputs, **options)
     dy = torch.ones_like(y, requires_grad=True)
     grads = torch.autograd.grad(y, differentiable(stem, inputs), dy, create_graph=True)
-    with pytest.raises(RuntimeError, match=f"backpass.functional.{stem}: expected to be differentiated once"):
+    with pytest.raises(
+        RuntimeError, match=f"backpass.functional.{stem}: expected one derivative, in reverse mode"
+    ):
         torch.autograd.grad(sum(g.square().sum() for g in grads), dy)
 
 
@@ -480,7 +482,7 @@ def test_transforms_and_forward_mode_are_refused():
         torch.func.vmap(B.softmax)(x)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, x)
-        with pytest.raises(RuntimeError, match="a tangent of forward mode"):
+        with pytest.raises(RuntimeError, match="a forward-mode tangent"):
             B.softmax(dual)
 
 

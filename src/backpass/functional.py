@@ -5,25 +5,25 @@ model of your own.
 
     y = B.layer_norm(x, w, b, eps=1e-5)
 
-There is one function for each operation, under its name and with its arguments. It runs
-the Triton kernel on a CUDA device where there is one (and on the CPU in Triton's
-interpreter, where that was chosen), the operation of ``backpass.ops`` elsewhere, and
-the hand-written backward in either case. Each is an operator of ``torch.library``:
-``torch.compile`` takes it whole, without a break in the graph, and
-``torch.library.opcheck`` passes on it.
+Each operation has one function, with the operation's name and its arguments except
+``wanted``. On a CUDA device it runs the operation's Triton kernel if there is one; so
+it does on the CPU if Triton's interpreter was chosen. Otherwise it runs the operation
+of ``backpass.ops``. The backward is the hand-written one in every case. Each function
+is an operator of ``torch.library``: ``torch.compile`` traces it without a graph break,
+and it passes ``torch.library.opcheck``.
 
 - Only inputs that require a gradient get one; constants (RoPE's tables) and integers
-  never do. An operation that takes ``wanted`` neither computes the others nor saves
-  what only they need. A kernel computes all of its gradients.
-- There is no gradient of the gradient, no forward-mode derivative and no ``vmap``: each
-  is refused.
-- What would get no gradient, or a wrong one, is refused: a tensor for an option, a
-  constant that requires a gradient, complex numbers.
-- Other errors are the operation's own.
-- Under ``torch.autocast`` matrix products run in autocast's dtype, softmax, the norms
-  and the losses in float32, and all else in the widest dtype of its inputs. These are
-  PyTorch's rules on CUDA; here they hold on every device. ``linear_cross_entropy``
-  multiplies in autocast's dtype, and its loss is float32.
+  never do. An operation that accepts ``wanted`` neither computes the other gradients
+  nor saves what only they need. A kernel computes all of its gradients.
+- A second derivative, a forward-mode derivative and ``vmap`` raise RuntimeError.
+- An argument whose gradient would be missing or wrong raises TypeError: a tensor passed
+  as an option, a constant that requires a gradient, a complex tensor.
+- All other errors are those of the operation.
+- Under ``torch.autocast``, matrix products run in autocast's dtype, softmax, the norms
+  and the losses in float32, and all other operations in the widest dtype of their
+  inputs. These are PyTorch's rules on CUDA; here they hold on every device. Nothing is
+  cast if an input is float64. ``linear_cross_entropy`` multiplies in autocast's dtype
+  and returns its loss in float32.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _SCHEMA_TYPES = {float: "float", int: "int", bool: "bool", str: "str"}
 
 
 def _function(stem: str) -> Callable[..., Tensor]:
-    """The function of one operation, from what its module declares and nothing else."""
+    """Return the function of one operation, built only from what its module
+    declares."""
     op = ops.load(stem)
     shapes = parse(op.SHAPES)
     operator = _operator(stem, op, shapes)
@@ -85,7 +86,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
                         came=type(value).__name__,
                     )
                 )
-        _refuse_transforms(stem, values)
+        _reject_transforms(stem, values)
         device = values[shapes.inputs[0].name].device.type
         if device in _AUTOCASTING and torch.is_autocast_enabled(device):
             values = _autocast(rule, device, values)
@@ -110,8 +111,8 @@ _AUTOCASTING = frozenset(
 )
 
 _OPTION = (
-    "{name}: expected {hint}; got {came}. An option gets no gradient: pass {name}.item(), or multiply by a learned "
-    "number outside {stem}"
+    "{name}: expected {hint}; got {came}. An option gets no gradient: pass "
+    "{name}.item(), or multiply by a learned number outside {stem}"
 )
 
 
@@ -127,18 +128,19 @@ def _check_array(
             )
     elif value.is_complex():
         raise TypeError(
-            f"{name}: expected real numbers; got dtype {value.dtype}. The gradient of a complex number needs "
-            f"conjugates, which the backward of {stem} does not take"
+            f"{name}: expected real numbers; got dtype {value.dtype}. The gradient of "
+            f"a complex number needs conjugates, which {stem}'s backward does not compute"
         )
     elif constant and value.requires_grad:
         raise TypeError(
-            f"{name}: expected a tensor that does not require a gradient; got one that does. {stem} has no gradient for "
-            f"{name}: pass {name}.detach()"
+            f"{name}: expected a tensor that does not require a gradient; got one that "
+            f"does. {stem} computes no gradient for {name}: pass {name}.detach()"
         )
 
 
 def _signature(op: ModuleType) -> inspect.Signature:
-    """That of the operation's forward, of tensors."""
+    """Return the signature of the operation's forward, with tensors for arrays and
+    without ``wanted``."""
     hints = typing.get_type_hints(op.forward)
     arrays = {spec.name: spec.optional for spec in parse(op.SHAPES).inputs}
     parameters = [
@@ -153,20 +155,20 @@ def _signature(op: ModuleType) -> inspect.Signature:
     return inspect.Signature(parameters, return_annotation=Tensor)
 
 
-_REFUSED = (
-    "backpass.functional.{stem}: expected to be differentiated once, backwards; got {what}. "
-    "The operation has a backward, written by hand, and no other derivative"
+_REJECTED = (
+    "backpass.functional.{stem}: expected one derivative, in reverse mode; got "
+    "{what}. No other derivative is implemented"
 )
 
 
-def _refuse_transforms(stem: str, values: dict[str, Any]) -> None:
+def _reject_transforms(stem: str, values: dict[str, Any]) -> None:
     """Reject calls that would otherwise fail obscurely or return wrong results
-    silently: torch.func's transforms, and tangents of forward mode."""
+    silently: under torch.func's transforms, or with forward-mode tangents."""
     if torch.compiler.is_compiling():
         return
     if internals.transformed():
         raise RuntimeError(
-            _REFUSED.format(
+            _REJECTED.format(
                 stem=stem, what="a transform of torch.func, such as vmap, grad or jvp"
             )
         )
@@ -174,22 +176,24 @@ def _refuse_transforms(stem: str, values: dict[str, Any]) -> None:
         isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None
         for value in values.values()
     ):
-        raise RuntimeError(_REFUSED.format(stem=stem, what="a tangent of forward mode"))
+        raise RuntimeError(_REJECTED.format(stem=stem, what="a forward-mode tangent"))
 
 
-# Operators of torch.library. An operator returns tensors, none of which may be, or
-# share memory with, one of its inputs or another of its outputs. What forward saves is
-# neither: softmax saves its y, a linear layer its x and w, others a size or the name of
-# a dtype besides. So forward's operator returns y the output, own the saved arrays that
-# are nowhere else, sources for each saved array where it is found in [*inputs, y,
-# *own]: the axes of an empty tensor, whose lengths are known without a look at its
-# values, also while torch.compile traces, facts the saved numbers, after that of the
-# structure they belong in, on the CPU: some depend on data, as the number of counted
-# targets does.
+# Operators of torch.library. An operator returns tensors, and none of them may be, or
+# share memory with, an input or another output. What forward saves breaks these rules:
+# softmax saves its y, a linear layer its x and w, and others also a size or the name of
+# a dtype. So forward's operator returns
+# - y, the output;
+# - own, the saved arrays that are neither an input nor y;
+# - sources, which gives the position of each saved array in [*inputs, y, *own]. The
+#   positions are the lengths of an empty tensor's axes, which can be read without its
+#   values, even while torch.compile traces;
+# - facts, on the CPU: the number of the structure that was saved, then the numbers in
+#   it. Some depend on data, such as the number of counted targets.
 
 
 class _Place(NamedTuple):
-    """Stands for a leaf of Saved: an array, or a number of that type."""
+    """The place of a leaf of Saved: an array, or a number of type ``kind``."""
 
     kind: type
 
@@ -208,8 +212,8 @@ _structures: dict[int, _Structure] = {}
 
 
 def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]:
-    """Register the operators backpass::<stem> and backpass::<stem>_backward; return the
-    first."""
+    """Register the operators backpass::<stem> and backpass::<stem>_backward, and return
+    the first."""
     count = len(shapes.inputs)
     hints = typing.get_type_hints(op.forward)
     options = list(inspect.signature(op.forward).parameters)[count:]
@@ -252,9 +256,8 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
             inputs[at].dtype for at in differentiable if inputs[at] is not None
         )
         ctx.set_materialize_grads(False)
-        # facts stay differentiable: through them a gradient of the gradient always
-        # arrives here, to be refused, also where backward reads nothing that depends on
-        # the inputs.
+        # facts stay differentiable, so that a second derivative always gets here and is
+        # rejected, even if backward reads nothing that depends on the inputs.
         ctx.mark_non_differentiable(*own, sources)
 
     def autograd_backward(ctx, dy, *_):
@@ -297,13 +300,13 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
             for rank in ranks
         ]
 
-    def refuse(ctx, *_):
+    def reject(ctx, *_):
         raise RuntimeError(
-            _REFUSED.format(stem=stem, what="a derivative of its gradient")
+            _REJECTED.format(stem=stem, what="a derivative of its gradient")
         )
 
-    def refuse_vmap(*_):
-        raise RuntimeError(_REFUSED.format(stem=stem, what="vmap"))
+    def reject_vmap(*_):
+        raise RuntimeError(_REJECTED.format(stem=stem, what="vmap"))
 
     operator = torch.library.custom_op(
         f"backpass::{stem}",
@@ -321,13 +324,13 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         "ScalarType dtype) -> Tensor[]",
     )
     operator_backward.register_fake(fake_backward)
-    operator_backward.register_autograd(refuse)
-    operator_backward.register_vmap(refuse_vmap)
+    operator_backward.register_autograd(reject)
+    operator_backward.register_vmap(reject_vmap)
     return operator
 
 
 def _differentiable(op: ModuleType, shapes: Shapes) -> list[str]:
-    """The inputs that have a gradient."""
+    """Return the names of the inputs that have a gradient."""
     constants = getattr(op, "CONSTANTS", ())
     return [s.name for s in shapes.inputs if not s.integer and s.name not in constants]
 
@@ -344,8 +347,8 @@ def _takes_wanted(module: ModuleType) -> bool:
 def _wanted(
     module: ModuleType, names: list[str], chosen: list[bool] | None
 ) -> dict[str, Any]:
-    """The argument ``wanted``, where the module takes it: the names that are chosen, or
-    all."""
+    """Return the argument ``wanted`` if the module accepts it: the names that are
+    chosen. Without a choice, nothing: the default is all."""
     if chosen is None or not _takes_wanted(module):
         return {}
     return {
@@ -356,20 +359,24 @@ def _wanted(
 
 
 def _schema_type(name: str, hint: object) -> str:
-    """``float?`` for ``float | None``. Of ``wanted``, whether each gradient is, which
-    an operator can be told."""
+    """Return the schema's type for an option's type: ``float?`` for ``float | None``.
+    ``wanted`` becomes ``bool[]?``, one bool for each gradient."""
     if name == "wanted":
         return "bool[]?"
     of = [part for part in typing.get_args(hint) or (hint,) if part is not type(None)]
     if len(of) != 1 or of[0] not in _SCHEMA_TYPES:
         known = ", ".join(kind.__name__ for kind in _SCHEMA_TYPES)
-        raise TypeError(f"an option is of one of {known}, or None besides; got {hint}")
+        raise TypeError(
+            f"{name}: expected an option of type {known}, or one of these or None; "
+            f"got {hint}"
+        )
     return _SCHEMA_TYPES[of[0]] + ("?" if type(None) in typing.get_args(hint) else "")
 
 
 @functools.cache
 def _module(stem: str, device: str, interpret: str | None) -> ModuleType:
-    """The kernel's module where kernels of that stem run, else the operation's."""
+    """Return the kernel's module if kernels of that stem run here, otherwise the
+    operation's."""
     there = stem in kernels.STEMS and (
         device == "cuda" or (device == "cpu" and interpret)
     )
@@ -381,7 +388,7 @@ def _module(stem: str, device: str, interpret: str | None) -> ModuleType:
 def _without_aliases(
     inputs: tuple[Tensor | None, ...], y: Tensor, saved: tuple
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """y, own and sources, as the note above has them."""
+    """Return y, own and sources, as the note above describes them."""
     pool: list[Tensor | None] = [*inputs, y]
     own: list[Tensor] = []
     sources: list[int] = []
@@ -402,7 +409,8 @@ def _without_aliases(
 
 
 def _facts(module: ModuleType, saved: tuple) -> Tensor:
-    """The numbers in ``saved``, after the number of its structure."""
+    """Return the number of the structure of ``saved``, followed by the numbers in
+    ``saved``."""
     structure = _Structure(module, _emptied(saved))
     number = _number_of.setdefault(structure, next(_numbers))
     _structures[number] = structure
@@ -412,7 +420,7 @@ def _facts(module: ModuleType, saved: tuple) -> Tensor:
 
 
 def _filled(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
-    """The module that saved, and what it saved."""
+    """Return the module that saved, and what it saved."""
     number, *others = facts.tolist()
     numbers = iter(others)
     module, emptied = _structures[int(number)]
@@ -433,7 +441,7 @@ def _filled(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
 
 
 def _emptied(part: Any) -> Any:
-    """``part`` of a Saved with a place in place of each array and number."""
+    """Return ``part`` of a Saved with a place for each array and number."""
     if isinstance(part, tuple):
         return _tuple_like(part, map(_emptied, part))
     kind = _kind(part)
@@ -457,8 +465,8 @@ def _tuple_like(like: tuple, parts: typing.Iterable[Any]) -> tuple:
 
 
 def _kind(leaf: Any) -> type | None:
-    """What of a leaf travels: an array, an integer or a fraction; None for a fact of
-    the structure itself."""
+    """Return the type of a leaf that is passed separately: an array, an integer or a
+    float. Return None for a leaf that belongs to the structure."""
     if isinstance(leaf, Tensor):
         return Tensor
     if isinstance(leaf, int | torch.SymInt) and not isinstance(leaf, bool):
@@ -467,8 +475,8 @@ def _kind(leaf: Any) -> type | None:
 
 
 def _integer(number: float) -> int | float:
-    """An integer was counted from data if it is none now: NaN for no target that
-    counts."""
+    """Return the number as an integer, unless it is NaN: the count of no counted
+    targets."""
     return int(number) if number == number else number
 
 
@@ -484,15 +492,15 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _unaliased(x: Tensor, others: typing.Iterable[Tensor | None]) -> Tensor:
-    """``x``, or a copy where it shares memory with one of the others."""
+    """Return ``x``, or a copy if it shares memory with one of the others."""
     if any(other is not None and internals.share_memory(x, other) for other in others):
         return x.clone(memory_format=torch.contiguous_format)
     return x
 
 
 class _Unread(internals.TorchDispatchMode):
-    """Inside it, reading a tensor that has a shape but no values returns 0 or False.
-    Where an operation looks for bad inputs, that is what good inputs would return."""
+    """A mode in which reading a tensor that has a shape but no values returns 0 or
+    False. An operation that looks for bad inputs reads this from good ones."""
 
     _READS = (
         internals.READ,
@@ -513,9 +521,9 @@ class _Unread(internals.TorchDispatchMode):
 
 
 def _autocast(rule: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The floating-point tensors in the dtype in which autocast runs the operation, by
-    its rule, and a product's loss in float32. All stay as they are if one is float64,
-    which autocast leaves alone."""
+    """Return the values with floating-point tensors in the dtype in which autocast runs
+    the operation, and with its loss in float32 for an operation that has ``wide``. If
+    one tensor is float64, which autocast leaves alone, return them unchanged."""
     floating = {
         name: value
         for name, value in values.items()
@@ -535,7 +543,7 @@ def _autocast(rule: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_autocast(device: str) -> contextlib.AbstractContextManager:
-    """In it an operation computes in the dtypes it was given."""
+    """Return a context in which an operation computes in the dtypes of its inputs."""
     if not torch.amp.is_autocast_available(device):
         return contextlib.nullcontext()
     return torch.autocast(device, enabled=False)

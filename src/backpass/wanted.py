@@ -1,7 +1,7 @@
 """Leave out gradients: choose those that are wanted, and save only what they need.
 
-Every operation with more than one differentiable input takes ``wanted``, a collection
-of their names, in ``forward``, ``backward`` and its FLOP formulas. ``None`` is all.
+Every operation with more than one differentiable input accepts ``wanted``, a collection
+of their names, in ``forward``, ``backward`` and ``backward_flops``. ``None`` is all.
 """
 
 from __future__ import annotations

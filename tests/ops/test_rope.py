@@ -164,7 +164,7 @@ def test_tables_may_be_empty():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"d": 7}, ValueError, "d: expected an even width, of which pairs can be made; got 7"),
+        ({"d": 7}, ValueError, "d: expected an even width, to be split into pairs; got 7"),
         ({"s": 2.0}, TypeError, "s: expected an integer; got float"),
         ({"offset": -1}, ValueError, "offset: expected an integer of at least 0; got -1"),
         ({"base": 0}, ValueError, "base: expected a finite number above 0; got 0"),

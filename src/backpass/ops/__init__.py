@@ -1,61 +1,62 @@
-r"""The operations: each a forward, its hand-derived backward, what is saved between
-them, and what both cost.
+r"""The operations. Each has a forward, a hand-derived backward, a record of what is
+saved between them, and the FLOPs of both.
 
 Every module of this folder keeps one contract:
 
-- ``SHAPES`` declares inputs and output, for example ``"x[*, n], w[n, p], b[p]? -> y[*,
-  p]"``;
-- ``forward(*arrays, **options)`` returns ``(y, saved)``, ``saved`` being the module's
-  ``Saved``;
+- ``SHAPES`` declares the inputs and the output, for example
+  ``"x[*, n], w[n, p], b[p]? -> y[*, p]"``;
+- ``forward(*arrays, **options)`` returns ``(y, saved)``, where ``saved`` is the
+  module's ``Saved``;
 - ``backward(dy, saved)`` returns one gradient for each differentiable input, in
   ``forward``'s order;
-- every operation with more than one differentiable input takes ``wanted``, a collection
-  of their names, in ``forward``, in ``backward`` and in the FLOP formulas; ``None`` is
-  all. An unwanted gradient is ``None`` and is not computed, and what only it needs is
-  not saved. ``backward`` computes the gradients that ``forward`` was told to keep, or
-  some of them;
+- every operation with more than one differentiable input accepts ``wanted``, a
+  collection of their names, as the last argument of ``forward``, ``backward`` and
+  ``backward_flops``, and of ``forward_flops`` if the forward computes gradients;
+  ``None`` means all. An unwanted gradient is ``None`` and is not computed, and an array
+  that only it needs is not saved. ``backward`` can compute only gradients that were
+  wanted in ``forward``: all of them, or some;
 - ``forward_flops`` and ``backward_flops`` are plain arithmetic on the dimension letters
-  of ``SHAPES``; what they take besides, because it depends on the data,
-  ``data_lengths(*arrays)`` finds.
+  of ``SHAPES``. A count that depends on the data is a further argument;
+  ``data_lengths(*arrays)`` returns it.
 
 The module also holds every other fact about the operation; no list elsewhere names it.
-Its docstring gives the formulas and the page that derives them. Below SHAPES stands
-what refines that declaration:
+Its docstring gives the formulas and the page that derives them. Constants below SHAPES
+refine the declaration:
 
 - ``PARAMETERS``: the inputs that are parameters of a network; saved bytes leave them
   out;
 - ``CONSTANTS``: the floating-point inputs that have no gradient;
 - ``POSITIVE``: the inputs that must be positive;
-- ``ZERO_GRADIENTS``: the inputs whose gradient is 0 for every input.
+- ``ZERO_GRADIENTS``: the inputs whose gradient is 0 whatever the values of the inputs.
 
-At the end of the module stand the facts that checks, pages and ``backpass.functional``
-read. ``AUTOCAST`` is in every module, the others where they apply:
+The facts that checks, pages and ``backpass.functional`` read are at the end of the
+module. ``AUTOCAST`` is in every module, the others where they apply:
 
 - ``EXAMPLES``: the options to check it with, ``({"cap": 1.5}, {"cap": 0.25})``. The
   first example is the default; it has every option that ``forward`` requires. Each
-  further one is one more case, and changes some options of the first. A letter of
-  SHAPES among them is the length to draw;
-- ``FLOAT32_DEFAULTS``: what the defaults of options are in float32, if they depend on
-  the dtype;
+  further example is one more case and changes some options of the first. An example may
+  also give a letter of SHAPES, with the length to draw;
+- ``FLOAT32_DEFAULTS``: the values of defaults in float32, if they depend on the dtype;
 - ``MULTIPLES``: the lengths that must be multiples of a number, ``{"d": 6}``;
 - ``LEFT_OUT``: the optional inputs that cannot be left out alone, each with the inputs
   to leave out with it and the options that change;
-- ``FAN_IN``: the weights to draw as a network starts with them, divided by the root of
-  their length;
+- ``FAN_IN``: the weights to draw as a network initialises them, divided by the root of
+  their number of rows;
 - ``ZERO_PRODUCTS``: the options of one more case, in which some products of a query and
   a key are exactly 0;
-- ``LETTERS``: the letters in the docstring's formulas that SHAPES does not declare, by
-  the name of an option, of an array whose letter is not its name, or of what
-  ``forward`` draws and saves. ``{"eps": r"\epsilon"}`` is a real number; ``r"c \in
-  \mathbb{R}_{>0}"`` states its space;
-- ``FORMULA_OPTIONS``: the options for which the formulas hold, if these are not the
+- ``LETTERS``: the letters in the docstring's formulas that SHAPES does not declare. A
+  key is the name of an option, of an array whose letter differs from its name, or of
+  something that ``forward`` draws and saves. ``{"eps": r"\epsilon"}`` is a real number;
+  ``r"c \in \mathbb{R}_{>0}"`` states its space;
+- ``FORMULA_OPTIONS``: the options for which the formulas hold, if they differ from the
   defaults;
 - ``FORMULA_SIZES``: the lengths at which the formulas are checked, if the usual ones
   would take long;
-- ``PLACES``: the stations of the network map at which it stands, by their labels;
+- ``PLACES``: the stations of the network map at which the operation appears, by their
+  labels;
 - ``AUTOCAST``: the dtype in which autocast runs the operation. ``"matmul"`` is
-  autocast's own dtype, for an operation that multiplies matrices; ``"float32"`` is for
-  one that adds or exponentiates many numbers, as in PyTorch's lists for CUDA;
+  autocast's own dtype, for an operation that multiplies matrices. ``"float32"`` is for
+  an operation that sums or exponentiates many numbers, as in PyTorch's lists for CUDA.
   ``"widest"``, for all others, is the widest dtype of the inputs.
 """
 
@@ -71,18 +72,18 @@ STEMS = modules_in("ops")
 
 
 def load(stem: str) -> ModuleType:
-    """The operation's module. Raises LookupError, naming the nearest stem, when there
-    is none."""
+    """Return the operation's module. Raises LookupError, which names the nearest stem,
+    if there is no such operation."""
     if stem not in STEMS:
         raise LookupError(no_such("operation", stem, STEMS))
     return import_module(f"{__name__}.{stem}")
 
 
 def page(stem: str) -> str:
-    """The page that derives the operation, ``operations/softmax``: the first that the
-    module's docstring names.
+    """Return the page that derives the operation, such as ``operations/softmax``: the
+    first page that the module's docstring names.
 
-    Raises LookupError when it names none.
+    Raises LookupError if it names none.
     """
     found = re.search(r"on the page\s+``([\w/]+)``", load(stem).__doc__ or "")
     if found is None:

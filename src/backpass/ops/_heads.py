@@ -1,4 +1,4 @@
-"""What the ways to compute attention share: heads in groups, the causal mask, and the
+"""What the attention operations share: heads in groups, the causal mask, and the
 default scale."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from backpass.arrays import Array, namespace
 
 
 def heads_by_group(x: Array, n_kv: int, head_order: str) -> Array:
-    """``x[*, n_h, s, d]`` with its heads as ``n_kv`` groups of those that share a key
-    head: ``[*, n_kv, g, s, d]``. With ``head_order="consecutive"`` a group is g
-    neighbours, with "interleaved" every n_kv-th head."""
+    """Return ``x[*, n_h, s, d]`` as ``[*, n_kv, g, s, d]``: its heads in ``n_kv``
+    groups, each of the heads that share a key head. With ``head_order="consecutive"`` a
+    group is g neighbouring heads, with "interleaved" every n_kv-th head."""
     xp = namespace(x)
     *leading, heads, s, d = x.shape
     if head_order == "consecutive":
@@ -22,24 +22,24 @@ def heads_by_group(x: Array, n_kv: int, head_order: str) -> Array:
 
 
 def heads_in_order(x: Array, head_order: str) -> Array:
-    """``x[*, n_kv, g, s, d]`` with its heads in their order again, ``[*, n_h, s, d]``:
-    what ``heads_by_group`` undoes."""
+    """Return ``x[*, n_kv, g, s, d]`` as ``[*, n_h, s, d]``, with its heads in their
+    original order. This is the inverse of ``heads_by_group``."""
     x = x if head_order == "consecutive" else _first_heads_swapped(x)
     *leading, outer, inner, s, d = x.shape
     return namespace(x).reshape(x, (*leading, outer * inner, s, d))
 
 
 def _first_heads_swapped(x: Array) -> Array:
-    """``x[*, a, b, s, d]`` as ``[*, b, a, s, d]``."""
+    """Return ``x[*, a, b, s, d]`` as ``[*, b, a, s, d]``."""
     last = len(x.shape)
     axes = (*range(last - 4), last - 3, last - 4, last - 2, last - 1)
     return namespace(x).permute_dims(x, axes)
 
 
 def causal_mask(s_q: int, s_k: int, variant: str, like: Array) -> Array:
-    """Booleans ``[s_q, s_k]``: whether a query may see a key, those up to its own
-    position. Positions are counted from the first query and the first key
-    ("upper_left"), or back from the last of both ("lower_right")."""
+    """Return booleans ``[s_q, s_k]``: whether a query may see a key. It sees the keys
+    up to its own position. Positions are counted from the first query and the first key
+    ("upper_left"), or back from the last query and the last key ("lower_right")."""
     xp = namespace(like)
     ahead = s_k - s_q if variant == "lower_right" else 0
     queries, keys = (xp.arange(s, device=like.device) for s in (s_q, s_k))
@@ -47,5 +47,6 @@ def causal_mask(s_q: int, s_k: int, variant: str, like: Array) -> Array:
 
 
 def inverse_root(n: int, xp: ModuleType) -> Any:
-    """1/√n as a number: a float, and exact where the numbers of ``xp`` are symbols."""
+    """Return 1/√n as a number: a float, or an exact root if the numbers of ``xp`` are
+    symbols."""
     return (xp.pi / (int(n) * xp.pi)) ** Fraction(1, 2)

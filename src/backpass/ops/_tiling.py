@@ -12,16 +12,16 @@ from backpass.arrays import Array, namespace
 
 
 def plus(total: Array | None, term: Array) -> Array:
-    """``total + term``, or the term alone where there is no total yet."""
+    """Return ``total + term``, or the term alone if there is no total yet."""
     return term if total is None else total + term
 
 
 def add_product(total: Array | None, a: Array, b: Array) -> Array:
-    """``total + a @ b`` of matrices, or of two stacks of them, or the product alone
-    where there is no total yet.
+    """Return ``total + a @ b`` for matrices or stacks of matrices, or the product alone
+    if there is no total yet.
 
     NumPy and PyTorch add in the storage of ``total``, which must be the caller's own.
-    PyTorch makes no second array of its size.
+    PyTorch allocates no second array of its size.
     """
     if total is None:
         return a @ b
@@ -32,9 +32,10 @@ def add_product(total: Array | None, a: Array, b: Array) -> Array:
 
 
 def set_rows(whole: Array, part: Array, start: int) -> Array:
-    """``whole[*, m, n]`` with ``part[*, k, n]`` as its rows from ``start``.
+    """Return ``whole[*, m, n]`` with its rows from ``start`` on replaced by
+    ``part[*, k, n]``.
 
-    NumPy and PyTorch write in the storage of ``whole``, which must be the caller's own.
+    NumPy and PyTorch write to the storage of ``whole``, which must be the caller's own.
     """
     stop = start + part.shape[-2]
     if array_api_compat.is_torch_array(whole) or array_api_compat.is_numpy_array(whole):
@@ -46,10 +47,11 @@ def set_rows(whole: Array, part: Array, start: int) -> Array:
 
 
 def exp_in_place(x: Array) -> Array:
-    """``e^x``. NumPy and PyTorch write it over ``x``, which must be the caller's own.
+    """Return ``e^x``. NumPy and PyTorch write it over ``x``, which must be the caller's
+    own.
 
-    PyTorch's powers of 2 take half as long as its exponentials on a CPU, and where
-    results are too small for their type to hold in full, a fortieth.
+    On a CPU, PyTorch's exp2 takes about half as long as its exp, and less than a tenth
+    as long where the results underflow.
     """
     if array_api_compat.is_torch_array(x):
         return x.mul_(math.log2(math.e)).exp2_()

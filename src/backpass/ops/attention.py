@@ -1,5 +1,5 @@
-r"""Scaled dot-product attention: every query's average of the values, by the softmax of
-its products with the keys.
+r"""Scaled dot-product attention: for each query the average of the values, weighted by
+the softmax of its products with the keys.
 
 .. math:: S = \frac{1}{\sqrt{d}} Q K^\top + M, \quad
           A_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}, \quad
@@ -11,12 +11,12 @@ its products with the keys.
           \bar{Q} = \frac{1}{\sqrt{d}} \bar{M} K, \quad
           \bar{K} = \frac{1}{\sqrt{d}} \bar{M}^\top Q
 
-Derived on the page ``attention/scaled_dot_product``, for one head; several heads that
-share keys and values on the page ``attention/grouped_query``. M is the bias: numbers
-added to the scores, of which −∞ hides a key from a query. A query that may see no key
-has output and gradient 0, where some of PyTorch's ways to compute it give NaN. For
-inputs of 16 bits everything between them and the results is float32; what is saved is
-rounded to 16 bits.
+Derived on the page ``attention/scaled_dot_product`` for one head, and on the page
+``attention/grouped_query`` for several heads that share keys and values. M is the bias,
+which is added to the scores; a bias of −∞ hides a key from a query. A query that may
+see no key has output and gradient 0, where some of PyTorch's implementations give NaN.
+In half precision everything between the inputs and the results is computed in float32;
+saved arrays are rounded to half precision.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ SHAPES = (
 
 
 class Saved(NamedTuple):
-    """The scaled queries, the keys, the values, and the weights, which outgrow all
-    else."""
+    """The scaled queries, the keys, the values, and the weights. For long sequences the
+    weights are the largest."""
 
     q: Array | Outline  # [*, n_h, s_q, d], scaled
     k: Array | Outline  # [*, n_kv, s_k, d]
@@ -77,17 +77,19 @@ def forward(
     head_order: str = "consecutive",
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, n_h, s_q, d_v]`` of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k,
-    d]`` and values ``v[*, n_kv, s_k, d_v]``; ``bias``, of any shape that broadcasts to
-    ``[*, n_h, s_q, s_k]``, is added to the scores.
+    """Return ``y[*, n_h, s_q, d_v]`` for queries ``q[*, n_h, s_q, d]``, keys
+    ``k[*, n_kv, s_k, d]``, and values ``v[*, n_kv, s_k, d_v]``. ``bias``, of any shape
+    that broadcasts to ``[*, n_h, s_q, s_k]``, is added to the scores.
 
     With ``causal``, query i sees the keys up to i ("upper_left"), or up to i + s_k −
     s_q ("lower_right", where the last query sees every key). ``scale`` multiplies the
-    scores, by default 1/√d. With n_h = g · n_kv, query head i reads key head i // g
-    ("consecutive") or i mod n_kv ("interleaved").
+    products of queries and keys, by default 1/√d. With n_h = g · n_kv, query head i
+    reads key head i // g ("consecutive") or i mod n_kv ("interleaved").
 
-    Raises TypeError for what is no floating-point array or of differing library, device
-    or dtype, ValueError for shapes that do not fit and for unknown words.
+    Raises TypeError if an input is not a floating-point array or if inputs differ in
+    library, device, or dtype, or if ``causal`` is not a bool or ``scale`` not a real
+    number; ValueError if shapes do not fit, or for an unknown ``causal_variant`` or
+    ``head_order``.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias)
     check_causal(causal, causal_variant)
@@ -126,16 +128,17 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``, ``dv[*, n_kv, s_k, d_v]`` and
-    ``dbias`` of the bias's shape (None without one) from ``dy[*, n_h, s_q, d_v]``."""
+    """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``,
+    ``dv[*, n_kv, s_k, d_v]``, and ``dbias`` of the bias's shape (None without one) from
+    ``dy[*, n_h, s_q, d_v]``."""
     q, k, v, a, scale, head_order, bias, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*q.shape[:-1], v.shape[-1]), like=v)
     wanted = check_narrowed(wanted, saved)
     shape, n_kv = q.shape, k.shape[-3]
     dy = _in_rows(widened(dy), n_kv, head_order)
 
-    # In the forward pass y was a v; so now each factor's gradient is dy times the other
-    # factor.
+    # In the forward pass y was a v; so now the gradient of each factor is dy times the
+    # other factor.
     dq = dk = dv = dbias = None
     if "v" in wanted:
         dv = transpose(widened(a)) @ dy
@@ -143,8 +146,8 @@ def backward(
         a, da = widened(a), dy @ transpose(widened(v))
         ds = a * (da - xp.sum(da * a, axis=-1, keepdims=True))
 
-    # In the forward pass the scores were scale · q kᵀ, plus a bias, perhaps one number
-    # added to many. The saved q has the scale in it already.
+    # In the forward pass the scores were scale · q kᵀ plus a bias, one element of which
+    # may have been added to many scores. The saved q already contains the scale.
     if "q" in wanted:
         dq = _in_heads(ds @ widened(k), shape, head_order) * scale
     if "k" in wanted:
@@ -158,16 +161,16 @@ def backward(
 
 
 def _in_rows(x: Array, n_kv: int, head_order: str) -> Array:
-    """``x[*, n_h, s_q, d]`` with the heads that share a key head as one longer
-    sequence: ``[*, n_kv, g·s_q, d]``."""
+    """Return ``x[*, n_h, s_q, d]`` as ``[*, n_kv, g·s_q, d]``: the heads that share a
+    key head become one longer sequence."""
     x = heads_by_group(x, n_kv, head_order)
     *leading, g, s_q, d = x.shape
     return namespace(x).reshape(x, (*leading, g * s_q, d))
 
 
 def _in_heads(x: Array, shape: tuple[int, ...], head_order: str) -> Array:
-    """``x[*, n_kv, g·s_q, d]`` as ``[*, n_h, s_q, d]``, n_h and s_q being those of
-    ``shape``: what ``_in_rows`` undoes."""
+    """Return ``x[*, n_kv, g·s_q, d]`` as ``[*, n_h, s_q, d]``, with n_h and s_q from
+    ``shape``. This is the inverse of ``_in_rows``."""
     *leading, n_kv, _, d = x.shape
     heads, s_q = shape[-3:-1]
     return heads_in_order(
@@ -176,8 +179,8 @@ def _in_heads(x: Array, shape: tuple[int, ...], head_order: str) -> Array:
 
 
 def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, has_bias=True):
-    """The queries' scaling, two products for each head, the bias, and a softmax of s_k
-    scores for each query."""
+    """Return the FLOPs of scaling the queries, two products per head, the bias, and a
+    softmax of s_k scores per query."""
     heads, rows = m * n_kv, m * g * n_kv * s_q
     products = matmul.forward_flops(heads, g * s_q, d, s_k) + matmul.forward_flops(
         heads, g * s_q, s_k, d_v
@@ -194,8 +197,8 @@ def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, has_bias=True):
 def backward_flops(
     m, g, n_kv, s_q, s_k, d, d_v, size_bias=0, has_bias=True, wanted=None
 ):
-    """The four products, softmax's backward, the scaling of the queries' gradient, and
-    the sums of what the bias was broadcast to."""
+    """Return the FLOPs of the four products, softmax's backward, the scaling of the
+    queries' gradient, and the sums that undo the bias's broadcasting."""
     heads, rows = m * n_kv, m * g * n_kv * s_q
     da, dv = (
         matmul.backward_flops(heads, heads, heads, g * s_q, s_k, d_v, wanted=(factor,))

@@ -1,5 +1,5 @@
-r"""Cross-entropy of scores: log-softmax and negative log-likelihood in one, and in one
-step back.
+r"""Cross-entropy of scores: log-softmax and negative log-likelihood in one, with a
+backward of one step.
 
 .. math:: y = \frac{
               \sum_{i,j} t_{ij} \Big( \log \Big( \sum_k e^{x_{ik}} \Big) - x_{ij} \Big)
@@ -9,11 +9,12 @@ step back.
                          \frac{\bar{y}}{\sum_{k,l} t_{kl}}
 
 Derived on the page ``operations/cross_entropy``. In the formulas a target is a row:
-``t_ij`` is 1 where j is the target of row i and 0 elsewhere, and 0 throughout a row
-that is ignored, so that ``Σ_k t_ik`` is 1 or 0. With ``reduction="sum"`` nothing is
-divided. When all targets are ignored the mean is NaN and the gradient 0, as PyTorch has
-it. A row of −∞ has the loss ∞, or 0 where it is ignored; PyTorch gives NaN. Rows of 16
-bits are computed in float32 and rounded once.
+``t_ij`` is 1 if j is the target of row i and 0 otherwise. An ignored row is 0
+throughout, so ``Σ_k t_ik`` is 1 or 0. With ``reduction="sum"`` nothing is divided. If
+all targets are ignored, the mean is NaN and the gradient 0, as in PyTorch. A row of −∞
+has loss ∞, and loss and gradient 0 if it is ignored; PyTorch's loss is NaN if the row
+counts, and its gradient in both cases. Half precision is computed in float32 and
+rounded once.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ SHAPES = "x[*, V>0], t[*]:int -> y[]"
 
 
 class Saved(NamedTuple):
-    """The log-probabilities, whose exponentials are softmax, and where each row's
-    target is."""
+    """The log-probabilities, whose exponentials are softmax, and the position of each
+    row's target."""
 
     p: Array  # [*, V]
     t: Array  # [*], −1 where ignored
@@ -48,12 +49,13 @@ class Saved(NamedTuple):
 def forward(
     x: Array, t: Array, *, ignore_index: int = -100, reduction: str = "mean"
 ) -> tuple[Array, Saved]:
-    """The loss ``y[]`` of the scores ``x[*, V]`` at the targets ``t[*]``.
+    """Return the loss ``y[]`` of the scores ``x[*, V]`` at the targets ``t[*]``.
 
-    A target equal to ``ignore_index`` counts for nothing, nor in the mean's divisor.
-    Raises TypeError for arrays that are not floating-point and integer or do not belong
-    together, ValueError for shapes that do not fit and a ``reduction`` other than
-    "mean" and "sum", IndexError for a target outside the V classes.
+    A target equal to ``ignore_index`` counts neither in the sum nor in the mean's
+    divisor. Raises TypeError unless ``x`` is a floating-point and ``t`` an integer
+    array of one library and device and ``ignore_index`` is an integer; ValueError if
+    shapes do not fit or ``reduction`` is neither "mean" nor "sum"; IndexError for a
+    target outside the V classes.
     """
     if is_array(t) and namespace(t).isdtype(t.dtype, "real floating"):
         raise TypeError(
@@ -69,7 +71,7 @@ def forward(
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dx[*, V]`` from ``dy[]``."""
+    """Return ``dx[*, V]`` from ``dy[]``."""
     p, t, divisor = check_saved(saved, Saved)
     xp = check_cotangent(dy, (), like=p)
 
@@ -79,12 +81,12 @@ def backward(dy: Array, saved: Saved) -> Array:
 
 
 def less_target(p: Array, t: Array) -> Array:
-    """Softmax less target, ``exp(p)[*, V]`` less 1 at the targets ``t[*]``; in float32
-    for ``p`` of 16 bits."""
+    """Return softmax less target: ``exp(p)[*, V]`` less 1 at the targets ``t[*]``, in
+    float32 for half precision."""
     xp = namespace(p, t)
 
-    # In the forward pass a row's target raised the loss by minus its own score and by
-    # the logarithm of the sum of all; so now every score gets its weight back, the
+    # In the forward pass a row added to the loss the logarithm of the sum over all its
+    # scores, less the target's own score; so now every score gets its weight back, the
     # target's less 1.
     weights = xp.exp(widened(p))  # [*, V]
     at_target = pick(weights, t)[..., None] - 1  # [*, 1]
@@ -92,13 +94,13 @@ def less_target(p: Array, t: Array) -> Array:
 
 
 def forward_flops(m, V, reduction="mean"):
-    """Log-softmax, then the likelihood."""
+    """Return the FLOPs of log-softmax and of the negative log-likelihood."""
     return log_softmax.forward_flops(m, V) + nll.forward_flops(m, reduction)
 
 
 def backward_flops(m, V, reduction="mean"):
-    """Exponentiate, subtract 1 at the target, multiply: 2V + 1 a row; once the mean's
-    division."""
+    """Return 2V + 1 FLOPs per row: exponentiate, subtract 1 at the target, multiply.
+    The mean adds one division."""
     return m * (2 * V + 1) + nll.backward_flops(reduction)
 
 

@@ -1,13 +1,13 @@
-r"""Dropout: each element set to 0 with probability p, the others divided by 1 − p, so
-that the mean stays as it is.
+r"""Dropout: each element is set to 0 with probability p. The others are divided by 1 −
+p, so that the mean does not change.
 
 .. math:: y_i = \frac{M_i x_i}{1 - p}, \qquad \bar{x}_i = \frac{M_i \bar{y}_i}{1 - p}
 
-Derived on the page ``operations/residual_stream``. ``M_i`` is 1 where an element is
-kept and 0 elsewhere. It is drawn from NumPy's generator, whatever the array library, so
-that one seed gives one mask everywhere; PyTorch's own generators give others. A dropped
-element is 0 also where x is infinite, which PyTorch makes NaN. Numbers of 16 bits are
-divided in float32 and rounded once.
+Derived on the page ``operations/residual_stream``. ``M_i`` is 1 if element i is kept
+and 0 if it is dropped. It is drawn from NumPy's generator, whatever the array library,
+so that a seed gives the same mask everywhere; PyTorch's own generators give different
+masks. A dropped element is 0 even if x is infinite, where PyTorch gives NaN. Half
+precision is divided in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHAPES = "x[*] -> y[*]"
 
 
 class Saved(NamedTuple):
-    """The mask, a byte an element; None where nothing can be dropped."""
+    """The mask, one byte per element; None if nothing can be dropped."""
 
     mask: Array | None  # [*], booleans
     p: float
@@ -35,12 +35,13 @@ class Saved(NamedTuple):
 def forward(
     x: Array, *, p: float = 0.5, seed: int = 0, training: bool = True
 ) -> tuple[Array, Saved]:
-    """``y[*]``, of ``x[*]`` with a share ``p`` of the elements dropped and the others
-    scaled up; ``x`` itself with ``training=False`` or p = 0.
+    """Return ``y[*]``: ``x[*]`` with each element dropped with probability ``p`` and
+    the others scaled up, or ``x`` itself if p = 0 or with ``training=False``.
 
-    The same ``seed`` drops the same elements: every layer and every step needs its own.
-    Raises TypeError when ``x`` is no floating-point array, ``p`` no real number or
-    ``seed`` no integer, ValueError for a ``p`` outside 0 to 1 or a ``seed`` below 0.
+    The same ``seed`` drops the same elements, so every layer and every step needs its
+    own. Raises TypeError if ``x`` is not a floating-point array, ``p`` is not a real
+    number, or ``seed`` is not an integer; ValueError if ``p`` is outside 0 to 1 or
+    ``seed`` is below 0.
     """
     xp = check_inputs(SHAPES, x=x)
     _check_options(p, seed)
@@ -53,28 +54,28 @@ def forward(
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dx[*]`` from ``dy[*]``."""
+    """Return ``dx[*]`` from ``dy[*]``."""
     mask, p, shape, like = check_saved(saved, Saved)
     check_cotangent(dy, shape, like)
 
-    # In the forward pass an element was dropped or scaled; so now its gradient is, by
-    # the very same mask.
+    # In the forward pass an element was dropped or scaled; so now its gradient is
+    # dropped or scaled, by the same mask.
     return dy if mask is None else _dropped(dy, mask, p)
 
 
 def forward_flops(m, p=0.5, training=True):
-    """One division an element; choosing and drawing are not counted."""
+    """Return one division per element; drawing and choosing are not counted."""
     return 0 if p == 0 or not training else m
 
 
 def backward_flops(m, p=0.5, training=True):
-    """One division an element."""
+    """Return one division per element."""
     return 0 if p == 0 or not training else m
 
 
 def _dropped(values: Array, mask: Array, p: float) -> Array:
-    """``values`` over 1 − p where ``mask`` is true, 0 elsewhere: everywhere at p = 1,
-    whatever is divided by."""
+    """Return ``values`` over 1 − p where ``mask`` is true, and 0 elsewhere. With p = 1
+    the mask is false everywhere, and 1 replaces the divisor 0."""
     scaled = as_type_of(widened(values) / ((1 - p) or 1.0), values)
     return namespace(values).where(mask, scaled, 0.0)
 

@@ -1,13 +1,13 @@
-r"""Token embedding: each token replaced by its row of a table; on the way back each row
-gets the sum of what its tokens got.
+r"""Token embedding: each token is replaced by its row of a table. In the backward each
+row gets the sum of its tokens' gradients.
 
 .. math:: y_{rj} = \sum_v t_{rv} w_{vj}, \qquad
           \bar{w}_{vj} = \sum_r t_{rv} \bar{y}_{rj}
 
 Derived on the page ``operations/embeddings``. In the formulas a token is a row:
-``t_rv`` is 1 where v is token r and 0 elsewhere. The gradient is as large as the table,
-and 0 in rows that no token read. Gradients of 16 bits are summed in float32 and rounded
-once.
+``t_rv`` is 1 if v is token r and 0 otherwise. The gradient is as large as the table,
+and 0 in rows that no token read. Half-precision gradients are summed in float32 and
+rounded once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PARAMETERS = ("w",)
 
 
 class Saved(NamedTuple):
-    """The tokens, and nothing of the table but its shape: its gradient is the same
-    whatever is in it."""
+    """The tokens, and of the table only its shape: its gradient does not depend on its
+    values."""
 
     t: Array  # [*]
     table: tuple[int, int]
@@ -39,11 +39,11 @@ class Saved(NamedTuple):
 
 
 def forward(t: Array, w: Array) -> tuple[Array, Saved]:
-    """``y[*, h]``, for each token of ``t[*]`` its row of ``w[V, h]``.
+    """Return ``y[*, h]``: for each token of ``t[*]``, its row of ``w[V, h]``.
 
-    Raises TypeError for arrays that are not integer and floating-point or do not belong
-    together, ValueError for shapes that do not fit, IndexError for a token outside the
-    vocabulary.
+    Raises TypeError unless ``t`` holds integers and ``w`` floating-point numbers, both
+    of one library and device; ValueError if shapes do not fit; IndexError for a token
+    outside the vocabulary.
     """
     xp = check_inputs(SHAPES, t=t, w=w)
     vocabulary, h = w.shape
@@ -53,31 +53,31 @@ def forward(t: Array, w: Array) -> tuple[Array, Saved]:
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dw[V, h]`` from ``dy[*, h]``; tokens have no gradient."""
+    """Return ``dw[V, h]`` from ``dy[*, h]``; tokens have no gradient."""
     t, (vocabulary, h), like = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*t.shape, h), like)
 
     # In the forward pass a row was copied to each of its tokens; so now it gets the sum
-    # of what they got.
+    # of their gradients.
     drows = widened(as_matrix(dy))  # [m, h]
     dw = scatter_add(drows, xp.reshape(t, (-1,)), vocabulary)
     return as_type_of(dw, dy)
 
 
 def forward_flops():
-    """Copying is free."""
+    """Return 0: copying is free."""
     return 0
 
 
 def backward_flops(m, h, distinct):
-    """The first gradient that reaches a row is moved there; each further one is h
-    sums."""
+    """Return h sums per token, except for the first token of each row that is read: its
+    gradient is moved there, and later ones are added."""
     return (m - distinct) * h
 
 
 def data_lengths(t: Array, w: Array) -> dict[str, int]:
-    """What ``backward_flops`` takes that no shape tells: how many of the tokens are
-    ``distinct``."""
+    """Return the argument of ``backward_flops`` that no shape gives: how many of the
+    tokens are ``distinct``."""
     return {"distinct": namespace(t).unique_values(t).shape[0]}
 
 

@@ -20,7 +20,7 @@ a gate, and narrow it again.
 
 Derived on the page ``operations/feed_forward``. The formulas are those of
 ``activation="swiglu"``. With "relu", "gelu" or "gelu_tanh" there is no G: A is that
-function of U, and only U's half of the last sum is left.
+function of U, and X's gradient has only the term of U.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ ACTIVATIONS = (*FUNCTIONS, "swiglu")
 
 
 class Saved(NamedTuple):
-    """What each part saved, nothing twice: the projections share x, and ReLU's output
-    is what the last one reads. Of width f there are three arrays with a gate, two with
-    GELU, one with ReLU."""
+    """What each part saved, without duplicates: the projections share x, and ReLU's
+    output is the input of the last projection. There are three arrays of width f with a
+    gate, two with GELU, and one with ReLU."""
 
     activation: str
     up: linear.Saved  # x[*, h]
@@ -68,12 +68,12 @@ def forward(
     activation: str = "gelu",
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, h]`` of ``x[*, h]``, by way of rows of width f.
+    """Return ``y[*, h]`` from ``x[*, h]``, by way of rows of width f.
 
-    Raises TypeError for what is no floating-point array or of another library, device
-    or dtype than ``x``, ValueError for shapes that do not fit, an unknown
-    ``activation``, "swiglu" without ``w_gate``, a ``w_gate`` without "swiglu", and a
-    ``b_gate`` without ``w_gate``.
+    Raises TypeError if an input is not a floating-point array or if its library,
+    device, or dtype differs from that of ``x``; ValueError if shapes do not fit,
+    ``activation`` is unknown, "swiglu" comes without ``w_gate``, or another activation
+    with ``w_gate`` or ``b_gate``.
     """
     check_inputs(
         SHAPES,
@@ -107,8 +107,8 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dx[*, h]`` and the gradients of weights and biases, in forward's order, None
-    for what was not given; from ``dy[*, h]``."""
+    """Return ``dx[*, h]`` and the gradients of weights and biases, in forward's order,
+    from ``dy[*, h]``. The gradient of an input that was not given is None."""
     activation, up, gate, activated, down, _ = check_saved(saved, Saved)
     wanted = check_narrowed(wanted, saved)
     of_up, of_gate, of_both, of_down = _parts(wanted)
@@ -119,8 +119,8 @@ def backward(
         dx, dw_up, db_up = gradients_of(linear, du, up, of_up)
         return dx, dw_up, dw_down, db_up, db_down, None, None
 
-    # In the forward pass x met two matrices; so now the gradients that come back
-    # through both are added.
+    # In the forward pass x was multiplied by two matrices; so now the gradients that
+    # come back through both are added.
     dg, du = gradients_of(swiglu, da, activated, of_both)
     dx, dw_up, db_up = gradients_of(linear, du, up, of_up)
     dx_gate, dw_gate, db_gate = gradients_of(linear, dg, gate, of_gate)
@@ -129,8 +129,8 @@ def backward(
 
 
 def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The wanted gradients of the first projection, the gate's, SwiGLU, and the
-    last."""
+    """Return the wanted gradients of the first projection, the gate's projection,
+    SwiGLU, and the last projection."""
     return [
         part_of(wanted, x="x", w="w_up", b="b_up"),
         part_of(wanted, x="x", w="w_gate", b="b_gate"),
@@ -142,8 +142,8 @@ def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
 def forward_flops(
     m, h, f, has_b_up=True, has_b_down=True, has_b_gate=True, activation="gelu"
 ):
-    """The projections, with a gate three of them, and the activation of m·f
-    elements."""
+    """Return the FLOPs of the projections, three with a gate, and of the activation on
+    m·f elements."""
     up, down = (
         linear.forward_flops(m, h, f, has_b_up),
         linear.forward_flops(m, f, h, has_b_down),
@@ -169,8 +169,8 @@ def backward_flops(
     activation="gelu",
     wanted=None,
 ):
-    """The same parts' backwards; with a gate also the m·h sums where the two gradients
-    of x meet."""
+    """Return the FLOPs of the same parts' backwards. A gate adds the m·h sums of x's
+    two gradients."""
     gated = activation == "swiglu"
     wanted = check_wanted(
         SHAPES,

@@ -1,5 +1,5 @@
-r"""Attention a tile of the scores at a time, as FlashAttention computes it: no array as
-large as the weights exists.
+r"""Attention computed one tile of the scores at a time, as in FlashAttention: no array
+as large as the weights exists.
 
 .. math:: P = \frac{1}{\sqrt{d}} Q K^\top, \quad
           L_i = \log \Big( \sum_j e^{P_{ij}} \Big), \quad
@@ -12,10 +12,10 @@ large as the weights exists.
           \bar{K} = \frac{1}{\sqrt{d}} \bar{P}^\top Q
 
 Derived on the page ``attention/flash``. Values and gradients are those of
-``attention``; what is kept between forward and backward are queries, keys, values, the
-output, and for each query one number, L. With ``causal``, tiles in which every score is
-hidden are skipped. A query that may see no key has output and gradient 0, and an L of
-−∞. For inputs of 16 bits everything between them and the results is float32.
+``attention``. The queries, keys, values, the output, and one number per query, L, are
+saved for the backward. With ``causal``, tiles in which every score is hidden are
+skipped. A query that may see no key has output and gradient 0, and L is −∞. In half
+precision everything between the inputs and the results is computed in float32.
 """
 
 from __future__ import annotations
@@ -43,18 +43,16 @@ from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_want
 
 SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
 
-LARGEST_TILE = (
-    256  # queries and keys: products of such tiles run as fast as those of larger ones
-)
+# In queries and keys. Products of larger tiles would run no faster.
+LARGEST_TILE = 256
 LEAST_TILE = 64
-LARGEST_ARRAY = (
-    2**19
-)  # scores of a tile, all heads together, where that leaves it LEAST_TILE queries
+# The scores of a tile in all heads together, unless LEAST_TILE makes them more.
+LARGEST_ARRAY = 2**19
 
 
 class Tiling(NamedTuple):
-    """The scores of a head cut into squares. Query i sees the keys up to i + ``ahead``,
-    or every key if that is None."""
+    """The scores of a head, cut into square tiles. Query i sees the keys up to i +
+    ``ahead``, or every key if ``ahead`` is None."""
 
     s_q: int
     s_k: int
@@ -62,15 +60,15 @@ class Tiling(NamedTuple):
     ahead: int | None
 
     def rows(self) -> Iterator[slice]:
-        """The queries of each row of tiles, beginning with the first query that sees a
-        key."""
+        """Return the queries of each row of tiles, beginning with the first query that
+        sees a key."""
         return _cut(
             0 if self.ahead is None else max(0, -self.ahead), self.s_q, self.tile
         )
 
     def columns(self, rows: slice) -> Iterator[slice]:
-        """The keys of each tile of that row, up to the last key that one of its queries
-        sees."""
+        """Return the keys of each tile of that row, up to the last key that one of its
+        queries sees."""
         return _cut(
             0,
             self.s_k if self.ahead is None else min(self.s_k, rows.stop + self.ahead),
@@ -78,8 +76,8 @@ class Tiling(NamedTuple):
         )
 
     def visible(self, rows: slice, columns: slice, like: Array) -> Array | None:
-        """Booleans ``[r, c]``: whether a query of the tile may see a key. None if every
-        one may see all."""
+        """Return booleans ``[r, c]``: whether a query of the tile may see a key; None
+        if every query may see every key."""
         if self.ahead is None or columns.stop <= rows.start + self.ahead + 1:
             return None
         xp = namespace(like)
@@ -90,7 +88,8 @@ class Tiling(NamedTuple):
         return keys <= queries[:, None] + self.ahead
 
     def hide(self, p: Array, rows: slice, columns: slice) -> Array:
-        """The tile's scores ``p[B, g·r, c]``, −∞ where a query may not see a key."""
+        """Return the tile's scores ``p[B, g·r, c]``, with −∞ where a query may not see
+        a key."""
         visible = self.visible(rows, columns, like=p)
         if visible is None:
             return p
@@ -99,9 +98,9 @@ class Tiling(NamedTuple):
         return xp.reshape(xp.where(visible, by_head, -math.inf), p.shape)
 
     def counts(self) -> tuple[int, int, int]:
-        """How many queries see a key, how many scores are computed, and in how many
-        tiles, summed over the queries."""
-        if self.ahead is None:  # symbols pass as well
+        """Return the number of queries that see a key, the number of scores computed,
+        and the number of tiles, summed over the queries."""
+        if self.ahead is None:  # the lengths may be symbols
             return self.s_q, self.s_q * self.s_k, self.s_q * -(-self.s_k // self.tile)
         queries, scores, tiles = 0, 0, 0
         for rows in self.rows():
@@ -120,8 +119,8 @@ def _cut(first: int, stop: int, tile: int) -> Iterator[slice]:
 
 
 class Saved(NamedTuple):
-    """The inputs, the output, and for each query the logarithm of what its weights were
-    divided by: nothing s_q × s_k."""
+    """The inputs, the output, and for each query the logarithm of its weights' divisor:
+    no s_q × s_k array."""
 
     q: Array | Outline  # [*, n_h, s_q, d]
     k: Array | Outline  # [*, n_kv, s_k, d]
@@ -146,16 +145,18 @@ def forward(
     tile: int | None = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, n_h, s_q, d_v]`` of queries ``q[*, n_h, s_q, d]``, keys ``k[*, n_kv, s_k,
-    d]`` and values ``v[*, n_kv, s_k, d_v]``. There is no bias, which ``attention`` has.
+    """Return ``y[*, n_h, s_q, d_v]`` for queries ``q[*, n_h, s_q, d]``, keys
+    ``k[*, n_kv, s_k, d]``, and values ``v[*, n_kv, s_k, d_v]``. Unlike ``attention`` it
+    accepts no bias.
 
-    The options are those of ``attention``, and ``tile``, the number of queries, and of
-    keys, whose scores exist at a time, in all heads at once: by default 256, fewer
-    where there are many heads.
+    The options are those of ``attention``, and ``tile``: scores exist for ``tile``
+    queries and as many keys at a time, in all heads at once. The default is 256, or
+    fewer, down to 64, with many heads.
 
-    Raises TypeError for what is no floating-point array or of differing library, device
-    or dtype, and for a ``scale`` or ``tile`` that is no number, ValueError for shapes
-    that do not fit, unknown words and a ``tile`` below 1.
+    Raises TypeError if an input is not a floating-point array or if inputs differ in
+    library, device, or dtype, if ``causal`` is not a bool, ``scale`` is not a real
+    number, or ``tile`` is not an integer; ValueError if shapes do not fit, for an
+    unknown ``causal_variant`` or ``head_order``, or if ``tile`` is below 1.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v)
     check_causal(causal, causal_variant)
@@ -197,11 +198,12 @@ def forward(
 def _attended(
     q: Array, k: Array, v: Array, tiling: Tiling, rows: slice
 ) -> tuple[Array, Array]:
-    """``y[B, g·r, d_v]`` of some rows of scaled queries, and their log-sum-exps ``[B,
-    g·r, 1]``.
+    """Return ``y[B, g·r, d_v]`` for some rows of scaled queries, and their log-sum-exps
+    ``[B, g·r, 1]``.
 
-    After each tile ``top`` is the largest score so far, and ``total`` and ``y`` are the
-    sums of e^(score − top) and of its products with the values, over the keys so far.
+    After each tile ``top`` is the largest score so far. ``total`` is the sum of
+    e^(score − top) over the keys so far, and ``y`` the sum of its products with the
+    values.
     """
     xp = namespace(q)
     k_t = transpose(k)
@@ -210,8 +212,8 @@ def _attended(
         p = tiling.hide(q @ k_t[:, :, columns], rows, columns)
         new_top = xp.max(p, axis=-1, keepdims=True)
         if top is not None:
-            # What has been summed so far was measured from the old maximum: it is now
-            # measured from the new one.
+            # The sums so far are relative to the old maximum: make them relative to the
+            # new one.
             new_top = xp.max(xp.stack([top, new_top]), axis=0)
             rescale = xp.exp(top - bounded_below(new_top))
             total, y = total * rescale, y * rescale
@@ -219,17 +221,16 @@ def _attended(
         p = exp_in_place(p - bounded_below(top))
         total = plus(total, xp.sum(p, axis=-1, keepdims=True))
         y = add_product(y, p, v[:, columns, :])
-    total = xp.where(
-        total == 0, 1.0, total
-    )  # every score was −∞, and so is the maximum: y is 0
+    # A total is 0 if every score was −∞. So is the maximum, and y is 0.
+    total = xp.where(total == 0, 1.0, total)
     return y / total, top + xp.log(total)
 
 
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]`` and ``dv[*, n_kv, s_k, d_v]``
-    from ``dy[*, n_h, s_q, d_v]``."""
+    """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``, and
+    ``dv[*, n_kv, s_k, d_v]`` from ``dy[*, n_h, s_q, d_v]``."""
     q, k, v, y, lse, scale, head_order, tiling, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
     wanted = check_narrowed(wanted, saved)
@@ -253,8 +254,8 @@ def backward(
         q_part = q_part * scale
         dq_part: Array = None
         if of_scores:
-            # What softmax's backward subtracts, a row's average of the weights'
-            # gradients: no weight is needed for it.
+            # Softmax's backward subtracts a row's average of the weights' gradients. It
+            # is computed here without the weights.
             y_part = _as_rows(outputs[:, :, rows, :])
             delta = xp.sum(dy_part * y_part, axis=-1, keepdims=True)
         for columns in tiling.columns(rows):
@@ -281,41 +282,42 @@ def backward(
 
 
 def _softmax_again(p: Array, lse: Array) -> Array:
-    """The weights of a tile's scores, in their storage."""
+    """Return the weights of a tile's scores, in the scores' storage."""
     p -= lse
     return exp_in_place(p)
 
 
 def _through_softmax(a: Array, da: Array, delta: Array) -> Array:
-    """The gradient of a tile's scores from that of the weights, in its storage."""
+    """Return the gradient of a tile's scores from ``da``, that of the weights, in its
+    storage."""
     da -= delta
     da *= a
     return da
 
 
 def _by_group(x: Array, n_kv: int, head_order: str) -> Array:
-    """``x[*, n_h, s, n]`` as ``[B, g, s, n]``, B being all key heads: those that share
-    one are side by side."""
+    """Return ``x[*, n_h, s, n]`` as ``[B, g, s, n]``, where B counts all key heads: the
+    g heads that share a key head are together."""
     x = heads_by_group(widened(x), n_kv, head_order)
     return namespace(x).reshape(x, (size(x.shape[:-3]), *x.shape[-3:]))
 
 
 def _in_order(x: Array, k: Array, head_order: str) -> Array:
-    """``x[B, g, s, n]`` as ``[*, n_h, s, n]``, the leading axes being those of ``k[*,
-    n_kv, s_k, d]``."""
+    """Return ``x[B, g, s, n]`` as ``[*, n_h, s, n]``, with the leading axes of
+    ``k[*, n_kv, s_k, d]``."""
     x = namespace(x).reshape(x, (*k.shape[:-2], *x.shape[1:]))
     return heads_in_order(x, head_order)
 
 
 def _merged(x: Array) -> Array:
-    """``x[*, n_kv, s, n]`` as ``[B, s, n]``."""
+    """Return ``x[*, n_kv, s, n]`` as ``[B, s, n]``."""
     x = widened(x)
     return namespace(x).reshape(x, (size(x.shape[:-2]), *x.shape[-2:]))
 
 
 def _as_rows(x: Array) -> Array:
-    """``x[B, g, r, n]`` as ``[B, g·r, n]``: queries that share a key head are rows of
-    one matrix."""
+    """Return ``x[B, g, r, n]`` as ``[B, g·r, n]``: queries that share a key head are
+    rows of one matrix."""
     B, g, r, n = x.shape
     return namespace(x).reshape(x, (B, g * r, n))
 
@@ -323,7 +325,8 @@ def _as_rows(x: Array) -> Array:
 def tiling_of(
     s_q: int, s_k: int, heads: int, causal: bool, causal_variant: str, tile: int | None
 ) -> Tiling:
-    """The tiles of ``forward`` with these options, of so many heads in all."""
+    """Return the tiles of ``forward`` with these options; ``heads`` is the number of
+    all query heads together."""
     if tile is None:
         tile = LARGEST_TILE
         while tile > LEAST_TILE and heads * tile * tile > LARGEST_ARRAY:
@@ -335,9 +338,9 @@ def tiling_of(
 def forward_flops(
     m, g, n_kv, s_q, s_k, d, d_v, causal=False, causal_variant="upper_left", tile=None
 ):
-    """Of a query: its scaling, then for each key one score, an exponential, a share of
-    the sum and of y, and for each tile but the first the rescaling of what was summed.
-    In symbols without ``causal`` only."""
+    """Return the FLOPs of each query: its scaling; for each key a score, an
+    exponential, and a share of the sum and of y; for each tile but the first, the
+    rescaling of the sums. The lengths may be symbols only without ``causal``."""
     heads = m * g * n_kv
     queries, scores, tiles = tiling_of(
         s_q, s_k, heads, causal, causal_variant, tile
@@ -360,8 +363,9 @@ def backward_flops(
     tile=None,
     wanted=None,
 ):
-    """Of a query: Δ and two scalings, then for each key five products, of which one is
-    the score's, once more. In symbols without ``causal`` only."""
+    """Return the FLOPs of each query: Δ, two scalings, and for each key five products,
+    of which one recomputes the score. The lengths may be symbols only without
+    ``causal``."""
     heads = m * g * n_kv
     queries, scores, _ = tiling_of(
         s_q, s_k, heads, causal, causal_variant, tile

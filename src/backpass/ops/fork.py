@@ -1,9 +1,10 @@
-r"""One value used k times; its gradient is the sum of what comes back along the k ways.
+r"""One value used k times. Its gradient is the sum of the gradients that come back from
+the k uses.
 
 .. math:: y_{ji} = x_i, \qquad \bar{x}_i = \sum_j \bar{y}_{ji}
 
 Derived on the page ``foundations/chain_rule``. Every residual connection forks first,
-and the sum is the cost that accounts of "free" residuals leave out.
+and accounts of "free" residuals leave out the cost of this sum.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ SHAPES = "x[*] -> y[k, *]"
 
 
 class Saved(NamedTuple):
-    """No array."""
+    """No array: the sum of the copies' gradients does not depend on x."""
 
     shape: tuple[int, ...]
     kind: Kind
 
 
 def forward(x: Array, *, copies: int = 2) -> tuple[Array, Saved]:
-    """``y[k, *]``, ``x[*]`` along k = ``copies`` ways: where the library has views, a
-    view of ``x``, not to be written to.
+    """Return ``y[k, *]``: k = ``copies`` copies of ``x[*]``. In a library with views it
+    is a view of ``x`` and must not be written to.
 
-    Raises TypeError when ``x`` is no floating-point array, ValueError when ``copies``
-    is no integer of at least 1.
+    Raises TypeError if ``x`` is not a floating-point array; ValueError if ``copies`` is
+    not an integer of at least 1.
     """
     xp = check_inputs(SHAPES, x=x)
     if not isinstance(copies, Integral) or copies < 1:
@@ -39,18 +40,18 @@ def forward(x: Array, *, copies: int = 2) -> tuple[Array, Saved]:
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dx[*]`` from ``dy[k, *]``."""
+    """Return ``dx[*]`` from ``dy[k, *]``."""
     xp = check_cotangent(dy, *check_saved(saved, Saved))
     return xp.sum(dy, axis=0)
 
 
 def forward_flops(m, k):
-    """Copying is free."""
+    """Return 0: copying is free."""
     return 0
 
 
 def backward_flops(m, k):
-    """A sum of k terms for each element."""
+    """Return k − 1 FLOPs per element, for a sum of k terms."""
     return m * (k - 1)
 
 

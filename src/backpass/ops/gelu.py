@@ -6,10 +6,10 @@ r"""GELU: each element times the probability that a standard normal number is sm
             \frac12 \Big( 1 + \operatorname{erf} \Big( \frac{x_i}{\sqrt{2}} \Big) \Big)
             + x_i \frac{e^{-x_i^2 / 2}}{\sqrt{2 \pi}} \Big)
 
-Derived on the page ``operations/activations``, as is what ``approximate="tanh"``
-computes in the place of erf(x/√2): tanh(√(2/π) (x + 0.044715 x³)). Numbers of 16 bits
-are computed in float32 and rounded once. At ±∞ value and gradient are their limits,
-where PyTorch has NaN for three of the four.
+Derived on the page ``operations/activations``. There too is ``approximate="tanh"``,
+which replaces erf(x/√2) by tanh(√(2/π) (x + 0.044715 x³)). Half precision is computed
+in float32 and rounded once. At ±∞ value and gradient are their limits; PyTorch gives
+NaN for three of these four.
 """
 
 from __future__ import annotations
@@ -29,27 +29,26 @@ from backpass.arrays import (
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*] -> y[*]"
-HALF = Fraction(
-    1, 2
-)  # the exponent of a root; of a symbolic π too, which a rounded 0.5 would spoil
+# The exponent of a root. A root of a symbolic π stays exact, unlike one with 0.5.
+HALF = Fraction(1, 2)
 CUBIC = Fraction(44715, 1_000_000)
 
 
 class Saved(NamedTuple):
-    """x alone. Keeping the probability too would double the bytes and spare 4 FLOPs of
-    11, or 7 of 15 with tanh, in a backward that waits for memory. y cannot stand in for
-    x: most negative y have two x."""
+    """x alone. Saving the probability too would double the bytes and spare 4 FLOPs of
+    11, or 7 of 15 with tanh, in a backward that is bound by memory. y cannot replace x:
+    every negative y except the least belongs to two x."""
 
     x: Array  # [*]
     approximate: str
 
 
 def forward(x: Array, *, approximate: str = "none") -> tuple[Array, Saved]:
-    """``y[*]``, each element of ``x[*]`` times its probability, or with
+    """Return ``y[*]``: each element of ``x[*]`` times its probability, or with
     ``approximate="tanh"`` nearly that.
 
-    Raises TypeError when ``x`` is no floating-point array, ValueError for another
-    ``approximate``.
+    Raises TypeError if ``x`` is not a floating-point array; ValueError if
+    ``approximate`` is neither "none" nor "tanh".
     """
     check_inputs(SHAPES, x=x)
     if approximate not in ("none", "tanh"):
@@ -60,13 +59,13 @@ def forward(x: Array, *, approximate: str = "none") -> tuple[Array, Saved]:
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dx[*]`` from ``dy[*]``."""
+    """Return ``dx[*]`` from ``dy[*]``."""
     x, approximate = check_saved(saved, Saved)
     xp = check_cotangent(dy, x.shape, like=x)
     x = widened(x)
 
-    # In the forward pass x was scaled by its probability and moved the probability too,
-    # by its density.
+    # In the forward pass x was scaled by its probability and also moved that
+    # probability, by its density.
     if approximate == "tanh":
         odd, square = _tanh(x)
         half_root = (2 / xp.pi) ** HALF / 2
@@ -80,15 +79,14 @@ def backward(dy: Array, saved: Saved) -> Array:
 
 
 def _erf(x: Array) -> Array:
-    """erf(x/√2)."""
-    xp = namespace(
-        x
-    )  # its π may be a symbol, and a root of numbers made of it then is exact
+    """Return erf(x/√2)."""
+    # π/(2π) is ½. If π is a symbol, its root stays exact.
+    xp = namespace(x)
     return erf(x * (xp.pi / (2 * xp.pi)) ** HALF)
 
 
 def _tanh(x: Array) -> tuple[Array, Array]:
-    """tanh(√(2/π) (x + 0.044715 x³)), and x²."""
+    """Return tanh(√(2/π) (x + 0.044715 x³)), and x²."""
     xp = namespace(x)
     root = (2 / xp.pi) ** HALF
     square = bounded(x * x)  # where it overflows, tanh is ±1 without the cubic term
@@ -96,14 +94,14 @@ def _tanh(x: Array) -> tuple[Array, Array]:
 
 
 def forward_flops(m, approximate="none"):
-    """5 an element: erf of a multiple of x, halved with 1, times x. With tanh 8: the
-    polynomial is 4."""
+    """Return 5 FLOPs per element: erf of a multiple of x, 1 added, halved, times x.
+    With tanh return 8: its polynomial is 4."""
     return m * (8 if approximate == "tanh" else 5)
 
 
 def backward_flops(m, approximate="none"):
-    """11 an element: 4 for the probability, 4 for the density, 3 that use both. With
-    tanh 15."""
+    """Return 11 FLOPs per element: 4 for the probability, 4 for the density, and 3 that
+    use both. With tanh return 15."""
     return m * (15 if approximate == "tanh" else 11)
 
 

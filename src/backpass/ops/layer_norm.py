@@ -1,4 +1,4 @@
-r"""Layer normalisation: each row brought to mean 0 and variance 1, then scaled and
+r"""Layer normalisation: each row is brought to mean 0 and variance 1, then scaled and
 shifted element by element.
 
 .. math:: \mu_r = \frac1n \sum_j x_{rj}, \quad
@@ -12,7 +12,7 @@ shifted element by element.
           \bar{b}_i = \sum_r \bar{y}_{ri}
 
 Derived on the page ``operations/layer_norm``. The variance divides by n, as PyTorch's
-does. Rows of 16 bits are computed in float32 and rounded once. A constant row is
+does. Half precision is computed in float32 and rounded once. A constant row is
 normalised to zeros, unless ε is 0: then, as in PyTorch, it becomes NaN.
 """
 
@@ -30,11 +30,11 @@ PARAMETERS = ("w", "b")
 
 
 class Saved(NamedTuple):
-    """The normalised rows rather than x, mean and rstd: a number a row fewer, and
-    nothing to rebuild."""
+    """The normalised rows rather than x, mean, and rstd: one number per row fewer, and
+    nothing to recompute."""
 
     x_hat: Array | Outline  # [*, n]; without w and b it is y itself
-    rstd: Array | Outline  # [*, 1], 1/√(σ² + ε), in float32 for rows of 16 bits
+    rstd: Array | Outline  # [*, 1], 1/√(σ² + ε), in float32 for half precision
     w: Array | Outline | None  # [n], a parameter
     wanted: tuple[str, ...]
 
@@ -47,12 +47,12 @@ def forward(
     eps: float = 1e-5,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, n]``, each row of ``x[*, n]`` normalised, times ``w[n]`` and plus ``b[n]``
-    where they are given.
+    """Return ``y[*, n]``: each row of ``x[*, n]`` normalised, then multiplied by
+    ``w[n]`` and shifted by ``b[n]`` if they are given.
 
-    Raises TypeError for what is no floating-point array or of another library, device
-    or dtype than ``x``, ValueError for shapes that do not fit, no columns, or an
-    ``eps`` below 0.
+    Raises TypeError if an input is not a floating-point array or if its library,
+    device, or dtype differs from that of ``x``, or if ``eps`` is not a real number;
+    ValueError if shapes do not fit, n is 0, or ``eps`` is below 0.
     """
     xp = check_inputs(SHAPES, x=x, w=w, b=b)
     check_eps(eps)
@@ -60,9 +60,9 @@ def forward(
     n = x.shape[-1]
     wide = widened(x)
 
-    # The variance is the mean square of what is left after the mean is taken away. The
-    # mean of x² less the square of the mean is the same number, and rounds to noise
-    # where the mean is large.
+    # The variance is the mean square of the centred row. The mean of x² less the square
+    # of the mean is the same number, but rounding turns it into noise where the mean is
+    # large.
     centred = wide - xp.sum(wide, axis=-1, keepdims=True) / n  # [*, n]
     variance = xp.sum(centred * centred, axis=-1, keepdims=True) / n  # [*, 1]
     rstd = 1 / xp.sqrt(variance + eps)  # [*, 1]
@@ -81,8 +81,8 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dx[*, n]``, ``dw[n]`` and ``db[n]`` (None for what was not given) from ``dy[*,
-    n]``."""
+    """Return ``dx[*, n]``, ``dw[n]``, and ``db[n]`` from ``dy[*, n]``. The gradient of
+    an input that was not given is None."""
     x_hat, rstd, w, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, x_hat.shape, like=x_hat)
     wanted = check_narrowed(wanted, saved)
@@ -90,8 +90,8 @@ def backward(
     dy = widened(dy)
 
     # In the forward pass the row lost its mean and its length; so now its gradient
-    # loses its part along the ones and its part along x_hat. Both have length √n,
-    # whence the division by n.
+    # loses its part along the ones and its part along x_hat. Both have length √n, hence
+    # the division by n.
     dx = dw = db = None
     if "x" in wanted:
         dx_hat = dy if w is None else dy * w
@@ -99,7 +99,7 @@ def backward(
         along_x_hat = xp.sum(dx_hat * x_hat, axis=-1, keepdims=True) / n  # [*, 1]
         dx = as_type_of(rstd * (dx_hat - along_ones - x_hat * along_x_hat), x_hat)
 
-    # Every row met the same w and b: their gradients sum over rows.
+    # Every row used the same w and b, so their gradients are sums over rows.
     if "w" in wanted:
         dw = as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), x_hat)
     if "b" in wanted:
@@ -108,14 +108,14 @@ def backward(
 
 
 def forward_flops(m, n, has_w=True, has_b=True):
-    """A row's mean is n, centring n, the variance 2n, the rest of rstd 3, normalising
-    n; w and b are n each."""
+    """Return 5n + 3 FLOPs per row: n for the mean, n to centre, 2n for the variance, 3
+    more for rstd, n to normalise. A weight and a bias add n each."""
     return m * (5 * n + 3) + (m * n if has_w else 0) + (m * n if has_b else 0)
 
 
 def backward_flops(m, n, has_w=True, has_b=True, wanted=None):
-    """7n a row for dx; with w a product for x_hat's gradient, another for dw, and its
-    sum over rows; b's sum."""
+    """Return 7n FLOPs per row for dx, and n more with a weight; for dw a product per
+    element and a sum over rows; for db a sum over rows."""
     dx = 7 * m * n + (m * n if has_w else 0)
     dw = m * n + n * (m - 1) if has_w else 0
     db = n * (m - 1) if has_b else 0

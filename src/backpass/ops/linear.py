@@ -1,12 +1,12 @@
-r"""A linear layer: every row of x times one weight matrix, and a bias where there is
-one.
+r"""A linear layer: every row of x is multiplied by one weight matrix, and a bias is
+added if there is one.
 
 .. math:: Y = X W + \mathbf{1}_m b^\top, \qquad
           \bar{X} = \bar{Y} W^\top, \quad \bar{W} = X^\top \bar{Y}, \quad
           \bar{b} = \bar{Y}^\top \mathbf{1}_m
 
-Derived on the page ``operations/linear``. Weights are ``[in, out]``. A bias's gradient
-of 16 bits is summed in float32.
+Derived on the page ``operations/linear``. Weights are ``[in, out]``. In half precision
+the bias's gradient is summed in float32.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ PARAMETERS = ("w", "b")
 
 
 class Saved(NamedTuple):
-    """Both factors: each is needed for the gradient of the other, where that is
-    wanted."""
+    """Both factors. Each is saved only if the gradient of the other is wanted."""
 
     x: Array | Outline  # [*, n]
     w: Array | Outline  # [n, p], a parameter
@@ -33,10 +32,10 @@ class Saved(NamedTuple):
 def forward(
     x: Array, w: Array, b: Array | None = None, *, wanted: Wanted = None
 ) -> tuple[Array, Saved]:
-    """``y[*, p]``, each row of ``x[*, n]`` times ``w[n, p]``, plus ``b[p]``.
+    """Return ``y[*, p]``: each row of ``x[*, n]`` times ``w[n, p]``, plus ``b[p]``.
 
-    Raises TypeError for what is no floating-point array or of another library, device
-    or dtype than ``x``, ValueError for shapes that do not fit.
+    Raises TypeError if an input is not a floating-point array or if its library,
+    device, or dtype differs from that of ``x``; ValueError if shapes do not fit.
     """
     check_inputs(SHAPES, x=x, w=w, b=b)
     wanted = check_wanted(SHAPES, wanted, b=b)
@@ -49,15 +48,15 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dx[*, n]``, ``dw[n, p]`` and ``db[p]`` (None without a bias) from ``dy[*,
-    p]``."""
+    """Return ``dx[*, n]``, ``dw[n, p]``, and ``db[p]`` (None without a bias) from
+    ``dy[*, p]``."""
     x, w, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*x.shape[:-1], w.shape[1]), like=x)
     wanted = check_narrowed(wanted, saved)
 
     dx = dy @ transpose(w) if "x" in wanted else None
-    # In the forward pass every row met the same w and b, so now their gradients sum
-    # over rows.
+    # In the forward pass every row used the same w and b; so now their gradients are
+    # sums over rows.
     drows = as_matrix(dy)  # [m, p]
     dw = transpose(as_matrix(x)) @ drows if "w" in wanted else None
     db = as_type_of(xp.sum(widened(drows), axis=0), dy) if "b" in wanted else None
@@ -65,13 +64,14 @@ def backward(
 
 
 def forward_flops(m, n, p, has_b=True):
-    """A dot product of n terms is n products and n − 1 sums; the bias is one more sum
-    each."""
+    """Return n products and n − 1 sums for each element of y, and one more sum with a
+    bias."""
     return m * p * (2 * n - 1) + (m * p if has_b else 0)
 
 
 def backward_flops(m, n, p, has_b=True, wanted=None):
-    """dx: m·n dot products of p terms; dw: n·p of m terms; db: p sums of m terms."""
+    """Return the FLOPs of m·n dot products of p terms for dx, n·p of m terms for dw,
+    and p sums of m terms for db."""
     dx, dw = m * n * (2 * p - 1), n * p * (2 * m - 1)
     db = p * (m - 1) if has_b else 0
     return sum_wanted(wanted, {"x": dx, "w": dw, "b": db})

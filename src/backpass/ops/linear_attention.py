@@ -1,4 +1,4 @@
-r"""Linear attention: weights proportional to the products of query and keys, in time
+r"""Linear attention: weights proportional to the products of queries and keys, in time
 and memory linear in the length.
 
 .. math:: P = Q K^\top, \quad
@@ -11,15 +11,16 @@ and memory linear in the length.
           \bar{V} = K Q^\top U
 
 Derived on the page ``attention/linear_time``, where U is N's gradient and c is σ's.
-There is one sequence, so as many queries as keys and as many heads of each, and a
-causal mask has no ``lower_right``.
+There is one sequence: as many queries as keys, and as many heads of each. A causal mask
+therefore has no ``lower_right`` variant.
 
-The formulas are those without ``causal``, read from the right: K⊤V is [d, d_v], however
-long the sequence. Values and gradients are those of ``multilinear_attention`` with one
-factor and ``normalization="simplex"``, which holds the [s, s] scores that are never
-seen here. So a sum of scores that is exactly 0 counts as nothing to attend to, output
-and gradient 0, also where scores that are not 0 cancel; a negative one is refused.
-Numbers of 16 bits are computed in float32 and rounded once.
+The formulas hold without ``causal`` and are computed from the right: K⊤V is [d, d_v],
+whatever the length of the sequence. Values and gradients are those of
+``multilinear_attention`` with one factor and ``normalization="simplex"``, which
+allocates the [s, s] scores; this operation does not. If the scores of a query sum to
+exactly 0, its output and gradient are 0, even if scores that are not 0 cancel, which
+``multilinear_attention`` rejects. A negative sum raises ValueError. Half precision is
+computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -39,17 +40,16 @@ POSITIVE = ("q", "k")
 
 
 class Saved(NamedTuple):
-    """The inputs, the output, and a number a query. States are computed anew: for every
-    chunk one would have to be kept."""
+    """The inputs, the output, and one number per query. States are recomputed:
+    otherwise one would have to be saved for every chunk."""
 
     q: Array | Outline  # [*, s, d]
     k: Array | Outline  # [*, s, d]
     v: Array | Outline  # [*, s, d_v]
     y: Array | Outline  # [*, s, d_v]
-    divisor: (
-        Array | Outline
-    )  # [*, s, 1], a query's sum of scores, ∞ where it is 0; float32 for 16 bits
-    chunk: int | None  # None where every query sees every key
+    # [*, s, 1], a query's sum of scores, ∞ if it is 0; float32 for half precision
+    divisor: Array | Outline
+    chunk: int | None  # None if every query sees every key
     wanted: tuple[str, ...]
 
 
@@ -62,14 +62,14 @@ def forward(
     chunk: int = 64,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, s, d_v]`` of queries ``q[*, s, d]``, keys ``k[*, s, d]`` and values ``v[*,
-    s, d_v]``.
+    """Return ``y[*, s, d_v]`` for queries ``q[*, s, d]``, keys ``k[*, s, d]``, and
+    values ``v[*, s, d_v]``.
 
-    With ``causal``, query i sees the keys up to i; scores exist for ``chunk`` queries
-    and as many keys at a time. Raises TypeError for what is no floating-point array or
-    of differing library, device or dtype, and for a ``chunk`` that is no integer;
-    ValueError for shapes that do not fit, a ``chunk`` below 1, and for a query whose
-    scores have a negative sum.
+    With ``causal``, query i sees the keys up to i, and scores exist for ``chunk``
+    queries and as many keys at a time. Raises TypeError if an input is not a
+    floating-point array or if inputs differ in library, device, or dtype, or if
+    ``chunk`` is not an integer; ValueError if shapes do not fit, ``chunk`` is below 1,
+    or the scores of a query have a negative sum.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v)
     _check_chunk(chunk)
@@ -80,7 +80,7 @@ def forward(
     weighted, total = sums[..., :-1], sums[..., -1:]
     check_sums("q · k", total, total == 0)
 
-    # Whatever is divided by ∞ is 0, and so is its gradient.
+    # A number divided by ∞ is 0, and so is its gradient.
     divisor = xp.where(total == 0, math.inf, total)  # [*, s, 1]
     y = as_type_of(weighted / divisor, v)
     scores = "q" in wanted or "k" in wanted
@@ -98,7 +98,8 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dq[*, s, d]``, ``dk[*, s, d]`` and ``dv[*, s, d_v]`` from ``dy[*, s, d_v]``."""
+    """Return ``dq[*, s, d]``, ``dk[*, s, d]``, and ``dv[*, s, d_v]`` from
+    ``dy[*, s, d_v]``."""
     q, k, v, y, divisor, chunk, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
     wanted = check_narrowed(wanted, saved)
@@ -111,9 +112,10 @@ def backward(
         u_and_c = xp.concat([u, c], axis=-1)  # [*, s, d_v + 1]
         v = _with_ones(widened(v))
 
-    # In the forward pass a query gathered from the keys up to its own; so now it
-    # gathers its gradient from them, and a key from the queries that come after it: the
-    # same sums, of other arrays and for keys in reverse.
+    # In the forward pass a query gathered values from the keys up to its own position;
+    # so now it gathers its gradient from the same keys, and a key gathers from the
+    # queries that see it. These are the same sums over different arrays, in reverse for
+    # the keys.
     dq = dk = dv = None
     if "q" in wanted:
         dq = as_type_of(_sums(u_and_c, v, widened(k), chunk), saved.q)
@@ -129,16 +131,14 @@ def backward(
 def _sums(
     a: Array, b: Array, c: Array, chunk: int | None, *, reverse: bool = False
 ) -> Array:
-    """``[*, s, n]`` of ``a[*, s, r]``, ``b[*, s, r]`` and ``c[*, s, n]``: Σ_j (a_i ·
-    b_j) c_j in row i, over all j; with a chunk over j ≤ i, in ``reverse`` over j ≥
-    i."""
+    """Return ``[*, s, n]`` from ``a[*, s, r]``, ``b[*, s, r]``, and ``c[*, s, n]``: row
+    i is Σ_j (a_i · b_j) c_j over all j. With a chunk the sum is over j ≤ i, in
+    ``reverse`` over j ≥ i."""
     if chunk is None:
         return a @ (transpose(b) @ c)
     chunks = _chunks(a, chunk)
-    parts, state = (
-        [],
-        transpose(b[..., :0, :]) @ c[..., :0, :],
-    )  # the state of no rows: zeros
+    # At first the state of no rows: zeros.
+    parts, state = [], transpose(b[..., :0, :]) @ c[..., :0, :]
     for rows in reversed(chunks) if reverse else chunks:
         a_part, b_part, c_part = a[..., rows, :], b[..., rows, :], c[..., rows, :]
         scores = _of_one_side(a_part @ transpose(b_part), reverse)  # [*, chunk, chunk]
@@ -148,7 +148,7 @@ def _sums(
 
 
 def _chunks(a: Array, chunk: int) -> list[slice]:
-    """The rows of ``a[*, s, r]``, ``chunk`` at a time."""
+    """Return the rows of ``a[*, s, r]``, ``chunk`` at a time."""
     return [
         slice(start, min(start + chunk, a.shape[-2]))
         for start in range(0, a.shape[-2], chunk)
@@ -156,16 +156,16 @@ def _chunks(a: Array, chunk: int) -> list[slice]:
 
 
 def _of_one_side(scores: Array, reverse: bool) -> Array:
-    """``scores[*, c, c]`` with 0 for the keys that come later; in ``reverse``,
-    earlier."""
+    """Return ``scores[*, c, c]`` with 0 for later keys, or in ``reverse`` for earlier
+    ones."""
     *_, length = scores.shape
     seen = causal_mask(length, length, "upper_left", like=scores)
     return namespace(scores).where(transpose(seen) if reverse else seen, scores, 0)
 
 
 def _with_ones(v: Array) -> Array:
-    """``v[*, s, d_v]`` and a column of ones, whose weighted sum is the sum of the
-    weights."""
+    """Return ``v[*, s, d_v]`` with a column of ones appended, whose weighted sum is the
+    sum of the weights."""
     xp = namespace(v)
     return xp.concat([v, xp.ones_like(v[..., :1])], axis=-1)
 
@@ -178,14 +178,14 @@ def _check_chunk(chunk: object) -> None:
 
 
 def forward_flops(m, s, d, d_v, causal=False, chunk=64):
-    """The sums, with the column that becomes the divisor, and a division for each
-    output."""
+    """Return the FLOPs of the sums, including the column for the divisor, and one
+    division per output."""
     return m * (_sums_flops(s, d, d_v + 1, causal, chunk) + s * d_v)
 
 
 def backward_flops(m, s, d, d_v, causal=False, chunk=64, wanted=None):
-    """Three sums like forward's, for dq, dk and dv; before them 3 d_v a query: u, and
-    y's share of the divisor."""
+    """Return the FLOPs of three sums like the forward's, for dq, dk, and dv, and 3 d_v
+    per query before them: d_v for u, and the rest for c."""
     dq_or_dk = _sums_flops(s, d_v + 1, d, causal, chunk)
     costs = {
         "q k v": s * d_v,
@@ -198,9 +198,9 @@ def backward_flops(m, s, d, d_v, causal=False, chunk=64, wanted=None):
 
 
 def _sums_flops(s, r, n, causal, chunk):
-    """Two products through a state [r, n]; or, chunk by chunk, the state's 4r − 1 for
-    each of the s·n results, and the scores, whose number is that of pairs within a
-    chunk."""
+    """Return the FLOPs of two products through a state [r, n]; or, chunk by chunk, 4r −
+    1 through the state for each of the s·n results, and those of the scores of all
+    pairs within a chunk."""
     if not causal:
         return r * n * (2 * s - 1) + s * n * (2 * r - 1)
     whole, rest = s // chunk, s - s // chunk * chunk
@@ -210,6 +210,6 @@ def _sums_flops(s, r, n, causal, chunk):
 
 # Facts for checks, pages and functional: see backpass.ops.
 EXAMPLES = ({"causal": True, "chunk": 2}, {"causal": False}, {"chunk": 1})
-MULTIPLES = {"d": 2}  # of width 1 a query has no gradient: its length does not matter
+MULTIPLES = {"d": 2}  # with width 1 a query's gradient is 0: its length does not matter
 PLACES = ("scores", "weights", "weighted values")
 AUTOCAST = "matmul"

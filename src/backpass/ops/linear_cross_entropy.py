@@ -1,5 +1,5 @@
-r"""The output head and the loss together, a chunk of tokens at a time: the scores of
-all tokens never exist at once.
+r"""The output head and the loss together, computed a chunk of tokens at a time: the
+scores of all tokens never exist at once.
 
 .. math:: Z = X W + \mathbf{1}_m b^\top, \quad
           y = \frac{
@@ -12,14 +12,15 @@ all tokens never exist at once.
           \bar{b} = \bar{Z}^\top \mathbf{1}_m
 
 Derived on the page ``operations/output_head``. In the formulas a target is a row, as in
-``cross_entropy``, whose values and edge cases these are. The loss is one number, so
-that what comes back for it is one too, a factor of every gradient: ``forward`` computes
-the gradients chunk by chunk for a factor of 1, and ``backward`` multiplies. Weights are
-``[in, out]``. For inputs of 16 bits the scores are rounded to 16 bits, as ``linear``
-does; what is computed from them, and the gradients of ``w`` and ``b`` until they are
-returned, are float32. The loss is then rounded to 16 bits, as ``cross_entropy`` of such
-scores is, unless ``wide`` asks for it in float32; under ``torch.autocast`` it is
-float32.
+``cross_entropy``, which has the same values and edge cases. The loss is one number, so
+its gradient is one number too and a factor of every other gradient: ``forward``
+computes the gradients, chunk by chunk, for a factor of 1, and ``backward`` multiplies
+them by the actual one. Weights are ``[in, out]``.
+
+In half precision the scores are rounded to the dtype of ``x``, as by ``linear``. What
+is computed from them is float32, and so are the gradients of ``w`` and ``b`` until they
+are returned. The loss is rounded as by ``cross_entropy``, unless ``wide`` keeps it in
+float32; under ``torch.autocast`` it is float32.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ PARAMETERS = ("w", "b")
 
 
 class Saved(NamedTuple):
-    """The gradients of the sum over tokens, and what divides them: no score, and none
-    of the inputs."""
+    """The gradients of the sum over tokens, and their divisor: no scores, and no
+    input."""
 
     dx: Array | Outline  # [*, h]
     dw: Array | None  # [h, V]
@@ -70,17 +71,19 @@ def forward(
     wide: bool = False,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """The loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets
+    """Return the loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets
     ``t[*]``.
 
-    ``chunk`` is the number of tokens whose scores exist at a time; by default as many
-    as make them a quarter as large as the gradients of ``x`` and ``w`` together, so
-    that the moment at which most memory is taken is the backward's. ``wide`` leaves the
-    loss of 16-bit inputs in float32, and ``backward`` then takes ``dy`` in float32: a
-    scaled loss may exceed float16, whose largest number is 65504. Raises TypeError for
-    arrays that are not floating-point and integer or do not belong together, ValueError
-    for shapes that do not fit, a ``reduction`` other than "mean" and "sum" and a
-    ``chunk`` below 1, IndexError for a target outside the V classes.
+    ``chunk`` is the number of tokens whose scores exist at a time. By default these
+    scores are a quarter as large as the gradients of ``x`` and ``w`` together, so that
+    the memory in use is largest in the backward. ``wide`` leaves the loss of
+    half-precision inputs in float32, and ``backward`` then expects ``dy`` in float32: a
+    scaled loss may exceed float16, whose largest number is 65504.
+
+    Raises TypeError unless ``x``, ``w``, and ``b`` are floating-point arrays of one
+    dtype and ``t`` an integer array, all of one library and device, or if an option has
+    the wrong type; ValueError if shapes do not fit, ``reduction`` is neither "mean" nor
+    "sum", or ``chunk`` is below 1; IndexError for a target outside the V classes.
     """
     xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b)
     check_bool(wide=wide)
@@ -104,9 +107,7 @@ def forward(
     y = total if divisor is None else total / divisor
     y = y if wide else as_type_of(y, x)
     if divisor is not None and math.isnan(divisor):
-        divisor = (
-            1  # the mean of no tokens is NaN; the gradients, 0, stay what they are
-        )
+        divisor = 1  # the mean of no tokens is NaN, but their gradients stay 0
     dx = kept(x, needed=False) if dx is None else xp.reshape(dx, x.shape)
     return y, Saved(dx, dw, db, divisor, kind(y), wanted)
 
@@ -120,8 +121,8 @@ def _add_chunk(
     db: Array | None,
     wanted: tuple[str, ...],
 ) -> tuple[Array, Array | None, Array | None, Array | None]:
-    """The loss of ``x[c, h]``, summed over its tokens, and dx; dw and db with what its
-    tokens add to them. The arrays of the scores' size end with the call."""
+    """Return the loss of ``x[c, h]``, summed over its tokens; its dx; and dw and db
+    with the tokens' terms added. The arrays of the scores' size are freed on return."""
     z = linear.forward(x, w, b)[0]  # [c, V]
     p = log_softmax.forward(widened(z))[0]
     xp, loss, dx = namespace(p), nll.reduced(p, t), None
@@ -130,8 +131,8 @@ def _add_chunk(
     if "x" in wanted:
         dx = as_type_of(dz, x) @ transpose(w)
 
-    # Every token met the same w and b: their gradients sum over tokens, and so over
-    # chunks.
+    # Every token used the same w and b, so their gradients are sums over tokens, and
+    # thus over chunks.
     if "w" in wanted:
         dw = add_product(dw, transpose(widened(x)), dz)
     if "b" in wanted:
@@ -142,15 +143,16 @@ def _add_chunk(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dx[*, h]``, ``dw[h, V]`` and ``db[V]`` (None without a bias) from ``dy[]``."""
+    """Return ``dx[*, h]``, ``dw[h, V]``, and ``db[V]`` (None without a bias) from
+    ``dy[]``."""
     dx, dw, db, divisor, like, _ = check_saved(saved, Saved)
     check_cotangent(dy, (), like=like)
     wanted = check_narrowed(wanted, saved)
     if not wanted:
         return None, None, None
 
-    # In the forward pass the loss was the tokens' sum over the divisor; so now the
-    # sum's gradients get dy over it.
+    # In the forward pass the tokens' sum was divided by the divisor; so now its
+    # gradients are multiplied by dy over the divisor.
     factor = widened(dy) if divisor is None else widened(dy) / divisor
     return (
         as_type_of(widened(dx) * factor, dx) if "x" in wanted else None,
@@ -160,9 +162,9 @@ def backward(
 
 
 def forward_flops(m, h, V, has_b=True, reduction="mean", wanted=None):
-    """The head, the loss, the scores' gradient (exponentiate, subtract 1 at the
-    target), and the head's backward: the sums over chunks are among those over tokens,
-    so that no cost depends on the chunk."""
+    """Return the FLOPs of the head, the loss, the scores' gradient (exponentiate,
+    subtract 1 at the target), and the head's backward. The sums over chunks are part of
+    those over tokens, so the count does not depend on the chunk."""
     loss = log_softmax.forward_flops(m, V) + nll.forward_flops(m, reduction)
     return (
         linear.forward_flops(m, h, V, has_b)
@@ -173,7 +175,7 @@ def forward_flops(m, h, V, has_b=True, reduction="mean", wanted=None):
 
 
 def backward_flops(m, h, V, has_b=True, reduction="mean", wanted=None):
-    """The mean's division, and one product for each element of each gradient."""
+    """Return one product per element of each gradient, and the mean's division."""
     costs = {
         _any(has_b): 1 if reduction == "mean" else 0,
         "x": m * h,
@@ -184,7 +186,7 @@ def backward_flops(m, h, V, has_b=True, reduction="mean", wanted=None):
 
 
 def _any(has_b):
-    """The gradients that there are."""
+    """Return the names of all gradients that exist."""
     return "x w b" if has_b else "x w"
 
 

@@ -1,10 +1,10 @@
-r"""Log-softmax over the last axis: scores in, the logarithms of softmax's weights out.
+r"""Log-softmax over the last axis: from scores, the logarithms of softmax's weights.
 
 .. math:: y_i = x_i - \log \Big( \sum_j e^{x_j} \Big), \qquad
           \bar{x}_i = \bar{y}_i - e^{y_i} \Big( \sum_j \bar{y}_j \Big)
 
-Derived on the page ``operations/cross_entropy``. An entry of −∞ stays −∞; so does a
-whole row of them, where PyTorch gives NaN. Rows of 16 bits are computed in float32 and
+Derived on the page ``operations/cross_entropy``. An entry of −∞ stays −∞. So does a
+whole row of them, where PyTorch gives NaN. Half precision is computed in float32 and
 rounded once.
 """
 
@@ -26,15 +26,16 @@ class Saved(NamedTuple):
 
 
 def forward(x: Array) -> tuple[Array, Saved]:
-    """Log-probabilities ``y[*, n]`` of the scores ``x[*, n]``.
+    """Return log-probabilities ``y[*, n]`` of the scores ``x[*, n]``.
 
-    Raises TypeError when ``x`` is no floating-point array, ValueError when it has no
-    axis or the last is empty.
+    Raises TypeError if ``x`` is not a floating-point array; ValueError if it has no
+    axis or its last axis is empty.
     """
     xp = check_inputs(SHAPES, x=x)
 
-    # Measured from the largest score no exponential overflows, and the sum is at least
-    # 1. A row of −∞ has no largest: 0 is subtracted, and its sum of 0 is replaced by 1.
+    # With the largest score subtracted no exponential overflows, and the sum is at
+    # least 1. In a row of −∞, 0 is subtracted instead, and the sum of 0 is replaced by
+    # 1.
     wide = widened(x)
     top = xp.max(wide, axis=-1, keepdims=True)  # [*, 1]
     below = wide - xp.where(top == -math.inf, 0.0, top)  # [*, n]
@@ -44,26 +45,27 @@ def forward(x: Array) -> tuple[Array, Saved]:
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dx[*, n]`` from ``dy[*, n]``."""
+    """Return ``dx[*, n]`` from ``dy[*, n]``."""
     (y,) = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
 
     y, dy = widened(y), widened(dy)
 
     # In the forward pass x_i raised its own log-probability one for one and, through
-    # the shared sum, lowered every one of the row by its weight; so now it gets all of
-    # them back.
+    # the shared sum, lowered every log-probability of the row by its weight; so now its
+    # gradient is its own dy less its weight times the sum of all.
     dx = dy - xp.exp(y) * xp.sum(dy, axis=-1, keepdims=True)
     return as_type_of(dx, saved.y)
 
 
 def forward_flops(m, n):
-    """Subtract, exponentiate, sum, one logarithm, subtract: 4n a row."""
+    """Return 4n FLOPs per row: subtract, exponentiate, sum, take one logarithm,
+    subtract."""
     return m * 4 * n
 
 
 def backward_flops(m, n):
-    """Sum, exponentiate, multiply, subtract: 4n − 1 a row."""
+    """Return 4n − 1 FLOPs per row: sum, exponentiate, multiply, subtract."""
     return m * (4 * n - 1)
 
 

@@ -1,5 +1,5 @@
-r"""The attention block of a transformer: project every row to queries, keys and values,
-attend in every head, project back.
+r"""A transformer's attention block: project every row to queries, keys, and values,
+attend in every head, and project back.
 
 .. math:: Q = X W_{Q} + \mathbf{1}_s b_{Q}^\top, \quad
           K = M W_{K} + \mathbf{1}_t b_{K}^\top, \quad
@@ -27,11 +27,11 @@ attend in every head, project back.
           \bar{b}_{O} = \bar{Y}^\top \mathbf{1}_s
 
 Derived on the page ``attention/heads``. The formulas are those of one head; with
-several, each has its own columns of Q, K, V and O. M is the memory; without one it is
-X, which then has both gradients. A weight ``[h, n, d]`` is the usual matrix ``[h,
-n·d]``, viewed. A bias on the keys adds the same number to all scores of a row, which
-softmax cannot see: its gradient is 0 for every input, and is returned as 0, where a sum
-over the keys' gradients would be rounding noise.
+several, each head has its own columns of Q, K, V, and O. M is the memory. Without a
+memory M is X, and X's gradient is the sum of both. A weight ``[h, n, d]`` is the usual
+matrix ``[h, n·d]``, reshaped. A bias on the keys adds the same number to all scores of
+a row, which does not change softmax. Its gradient is therefore 0 for all inputs and is
+returned as exactly 0; a sum over the keys' gradients would give rounding noise.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ ZERO_GRADIENTS = ("b_k",)
 
 
 class Saved(NamedTuple):
-    """Each row that was projected once, what attention saved, and the heads' outputs;
-    the weights as they were given."""
+    """The rows that were projected, once each; what attention saved; the heads'
+    outputs; and the weights as they were given."""
 
     x: Array | Outline  # [*, s, h]
     memory: Array | Outline | None  # [*, t, h]
@@ -68,9 +68,8 @@ class Saved(NamedTuple):
     w_k: Array | Outline  # [h, n_kv, d]
     w_v: Array | Outline  # [h, n_kv, d_v]
     w_o: Array | Outline  # [n_h, d_v, h]
-    attended: (
-        attention.Saved
-    )  # q[*, n_h, s, d], k[*, n_kv, t, d], v[*, n_kv, t, d_v] and the weights
+    # q[*, n_h, s, d], k[*, n_kv, t, d], v[*, n_kv, t, d_v], and the weights
+    attended: attention.Saved
     o: Array | Outline  # [*, s, n_h·d_v], the heads' outputs side by side
     wanted: tuple[str, ...]
 
@@ -93,12 +92,14 @@ def forward(
     head_order: str = "consecutive",
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, s, h]`` of the rows ``x[*, s, h]``, each of which attends to the rows of
-    ``memory[*, t, h]``, or without one to those of ``x``. The options are those of
-    ``attention``.
+    """Return ``y[*, s, h]`` for the rows ``x[*, s, h]``. Each row attends to the rows
+    of ``memory[*, t, h]``, or to those of ``x`` if there is no memory. The options are
+    those of ``attention``.
 
-    Raises TypeError for what is no floating-point array or of another library, device
-    or dtype than ``x``, ValueError for shapes that do not fit and for unknown words.
+    Raises TypeError if an input is not a floating-point array or if its library,
+    device, or dtype differs from that of ``x``, or if ``causal`` is not a bool or
+    ``scale`` not a real number; ValueError if shapes do not fit, or for an unknown
+    ``causal_variant`` or ``head_order``.
     """
     xp = check_inputs(
         SHAPES,
@@ -149,8 +150,9 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dx[*, s, h]``, the gradients of weights and biases, and ``dmemory[*, t, h]``,
-    in forward's order, None for what was not given; from ``dy[*, s, h]``."""
+    """Return ``dx[*, s, h]``, the gradients of weights and biases, and
+    ``dmemory[*, t, h]``, in forward's order, from ``dy[*, s, h]``. The gradient of an
+    input that was not given is None."""
     x, memory, w_q, w_k, w_v, w_o, attended, o, _ = check_saved(saved, Saved)
     wanted = check_narrowed(wanted, saved)
     of_q, of_k, of_v, of_attention, of_o = _parts(wanted, memory is None)
@@ -167,8 +169,8 @@ def backward(
     dx_v, dw_v, db_v = _project_backward(dv, rows, w_v, of_v)
     db_k = zeros(w_k.shape[1:], like=dy) if "b_k" in wanted else None
 
-    # In the forward pass the keys and the values were made from the same rows; so now
-    # their gradients are added.
+    # In the forward pass keys and values were computed from the same rows; so now their
+    # gradients are added.
     drows = dx_k + dx_v if "x" in of_k else None
     if memory is not None:
         return dx, dw_q, dw_k, dw_v, dw_o, db_q, db_k, db_v, db_o, drows
@@ -177,13 +179,13 @@ def backward(
 
 
 def _parts(wanted: tuple[str, ...], alone: bool) -> list[tuple[str, ...]]:
-    """The wanted gradients of the projections to q, k and v, of attention, and of the
-    last projection. Keys and values are made from ``x`` if it is ``alone``, else from
-    memory."""
+    """Return the wanted gradients of the projections to q, k, and v, of attention, and
+    of the last projection. Keys and values are computed from ``x`` if it is ``alone``,
+    otherwise from the memory."""
     rows = "x" if alone else "memory"
     return [
         part_of(wanted, x="x", w="w_q", b="b_q"),
-        part_of(wanted, x=rows, w="w_k"),  # b_k has the gradient 0
+        part_of(wanted, x=rows, w="w_k"),  # b_k's gradient is 0
         part_of(wanted, x=rows, w="w_v", b="b_v"),
         part_of(wanted, q="x w_q b_q", k=f"{rows} w_k", v=f"{rows} w_v b_v"),
         part_of(wanted, x="x w_q b_q memory w_k w_v b_v", w="w_o", b="b_o"),
@@ -191,16 +193,16 @@ def _parts(wanted: tuple[str, ...], alone: bool) -> list[tuple[str, ...]]:
 
 
 def split_heads(x: Array, heads: int, d: int) -> Array:
-    """``x[*, s, n·d]`` as ``[*, n, s, d]``: each row's columns cut into heads, then the
-    heads before the rows."""
+    """Return ``x[*, s, n·d]`` as ``[*, n, s, d]``: each row's columns are cut into
+    heads, and the axis of heads is moved before that of rows."""
     xp = namespace(x)
     cut = xp.reshape(x, (*x.shape[:-1], heads, d))
     return xp.permute_dims(cut, _heads_and_rows_exchanged(len(cut.shape)))
 
 
 def merge_heads(x: Array) -> Array:
-    """``x[*, n, s, d]`` as ``[*, s, n·d]``: the heads back behind the rows, then each
-    row's side by side."""
+    """Return ``x[*, n, s, d]`` as ``[*, s, n·d]``: the axis of heads is moved behind
+    that of rows, and each row's heads are joined."""
     xp = namespace(x)
     *leading, heads, s, d = x.shape
     return xp.reshape(
@@ -210,15 +212,16 @@ def merge_heads(x: Array) -> Array:
 
 
 def _heads_and_rows_exchanged(rank: int) -> list[int]:
-    """The order of axes in which the third and the second from the end change
-    places."""
+    """Return the order of axes that exchanges the third from the end and the second
+    from the end."""
     axes = [*range(rank)]
     axes[-3], axes[-2] = axes[-2], axes[-3]
     return axes
 
 
 def _project(x: Array, w: Array, b: Array | None) -> Array:
-    """The rows ``x[*, s, h]`` times ``w[h, n, d]``, by heads: ``[*, n, s, d]``."""
+    """Return the rows ``x[*, s, h]`` times ``w[h, n, d]``, by heads:
+    ``[*, n, s, d]``."""
     xp = namespace(x)
     h, heads, d = w.shape
     rows, _ = linear.forward(
@@ -232,8 +235,8 @@ def _project(x: Array, w: Array, b: Array | None) -> Array:
 def _project_backward(
     dy: Array | None, x: Array, w: Array, wanted: tuple[str, ...]
 ) -> tuple[Any, ...]:
-    """``dx[*, s, h]``, ``dw[h, n, d]`` and ``db[n, d]``, those that are wanted, from
-    ``dy[*, n, s, d]``."""
+    """Return ``dx[*, s, h]``, ``dw[h, n, d]``, and ``db[n, d]``, if they are wanted,
+    from ``dy[*, n, s, d]``."""
     h, heads, d = w.shape
     dy = None if dy is None else merge_heads(dy)
     saved = linear.Saved(x, _reshaped(w, (h, heads * d)), wanted)
@@ -242,8 +245,8 @@ def _project_backward(
 
 
 def _reshaped(x: Array | Outline | None, shape: tuple[int, ...]) -> Any:
-    """The array in another shape; its outline, where it was not saved; None as it
-    is."""
+    """Return the array in another shape, or its outline if it was not saved; None for
+    None."""
     if x is None or isinstance(x, Outline):
         return x and x._replace(shape=shape)
     return namespace(x).reshape(x, shape)
@@ -264,7 +267,7 @@ def forward_flops(
     has_b_o=True,
     has_memory=True,
 ):
-    """The four projections, and attention between them."""
+    """Return the FLOPs of the four projections and of attention between them."""
     t = t if has_memory else s
     q = linear.forward_flops(m * s, h, g * n_kv * d, has_b_q)
     k = linear.forward_flops(m * t, h, n_kv * d, has_b_k)
@@ -294,8 +297,8 @@ def backward_flops(
     has_memory=True,
     wanted=None,
 ):
-    """The same parts' backwards, that of the keys without a bias; and the sums where
-    gradients of the same rows meet."""
+    """Return the FLOPs of the same parts' backwards, that of the keys without a bias,
+    and of the sums where gradients of the same rows meet."""
     t = t if has_memory else s
     given = {"b_q": has_b_q, "b_v": has_b_v, "b_o": has_b_o, "memory": has_memory}
     wanted = check_wanted(SHAPES, wanted, **given)

@@ -1,5 +1,5 @@
-r"""Multilinear attention: scores that are products of p dot products, made into weights
-by softmax, simplex or sphere.
+r"""Multilinear attention: scores that are products of p dot products, turned into
+weights by softmax, simplex, or sphere.
 
 .. math:: P = Q K^\top, \quad
           \sigma_i = \sum_k P_{ik}, \quad
@@ -13,14 +13,16 @@ by softmax, simplex or sphere.
           \bar{K} = \bar{P}^\top Q
 
 Derived on the page ``attention/multilinear``. The formulas are those of one factor and
-``normalization="simplex"``. With p factors, the m-th of them made of the m-th of p
-equal parts of the columns of q and k, P is their product, element by element, and the
-gradient of one is that of P times all the others; nothing is divided by a factor, so
-that any may be 0. A query that may see no key, or whose scores are all 0 under simplex
-or sphere, has output and gradient 0; so has one the sum of whose scores under simplex,
-or of their squares under sphere, is past the dtype's largest number. For inputs of 16
-bits everything between them and the results is float32; the weights are saved rounded
-to 16 bits, and the factors, for which float16 may have no number, as they are.
+``normalization="simplex"``. With p factors, the columns of q and k are cut into p equal
+parts, and factor m is the product of the m-th parts. P is the elementwise product of
+the factors. The gradient of a factor is that of P times all other factors; nothing is
+divided by a factor, so a factor may be 0.
+
+A query that may see no key, or whose scores are all 0 under simplex or sphere, has
+output and gradient 0. So has a query whose sum of scores (simplex) or of squared scores
+(sphere) overflows. In half precision everything between the inputs and the results is
+computed in float32. The weights are saved in half precision; the factors, which may
+exceed float16, are saved in float32.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_want
 SHAPES = "q[*, s_q, d>0], k[*, s_k>0, d], v[*, s_k, d_v] -> y[*, s_q, d_v]"
 POSITIVE = ("q", "k")  # for the simplex
 
-# Each with the score of a key that is hidden.
+# Each normalisation with the score that hides a key.
 NORMALIZATIONS = {
     "softmax": (softmax, -math.inf),
     "simplex": (simplex_norm, 0.0),
@@ -52,16 +54,16 @@ NORMALIZATIONS = {
 
 
 class Saved(NamedTuple):
-    """Queries, keys, values and weights, as with one factor; of more, each."""
+    """The queries, keys, values, and weights, and the factors if there are several."""
 
     q: Array | Outline  # [*, s_q, d]
     k: Array | Outline  # [*, s_k, d]
     v: Array | Outline  # [*, s_k, d_v]
-    factors: tuple[
-        Array, ...
-    ]  # p of [*, s_q, s_k], in float32 for inputs of 16 bits; none where p is 1
+    # p of [*, s_q, s_k], in float32 for half precision; none if p is 1
+    factors: tuple[Array, ...]
     a: Array | Outline  # [*, s_q, s_k], the weights
-    weights: Any  # what else the normalisation saved: with simplex and sphere its divisor[*, s_q, 1]
+    # What else the normalisation saved: for simplex and sphere, divisor[*, s_q, 1]
+    weights: Any
     normalization: str
     causal_variant: str | None
     wanted: tuple[str, ...]
@@ -78,15 +80,16 @@ def forward(
     causal_variant: str = "upper_left",
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, s_q, d_v]`` of queries ``q[*, s_q, d]``, keys ``k[*, s_k, d]`` and values
-    ``v[*, s_k, d_v]``.
+    """Return ``y[*, s_q, d_v]`` for queries ``q[*, s_q, d]``, keys ``k[*, s_k, d]``,
+    and values ``v[*, s_k, d_v]``.
 
     The scores are not scaled. With ``causal``, query i sees the keys up to i
-    ("upper_left"), or up to i + s_k − s_q ("lower_right"). Raises TypeError for what is
-    no floating-point array or of differing library, device or dtype, and for a ``p``
-    that is no integer; ValueError for shapes that do not fit, a ``p`` that does not
-    divide d, unknown words, and with "simplex" for scores of a query whose sum is not
-    positive, unless all are 0.
+    ("upper_left"), or up to i + s_k − s_q ("lower_right"). Raises TypeError if an input
+    is not a floating-point array or if inputs differ in library, device, or dtype, if
+    ``p`` is not an integer, or if ``causal`` is not a bool; ValueError if shapes do not
+    fit, ``p`` does not divide d, for an unknown ``normalization`` or
+    ``causal_variant``, and with "simplex" if the scores of a query have a sum that is
+    not positive, unless all are 0.
     """
     check_inputs(SHAPES, q=q, k=k, v=v)
     _check_factors(p, q.shape[-1])
@@ -124,8 +127,8 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """``dq[*, s_q, d]``, ``dk[*, s_k, d]`` and ``dv[*, s_k, d_v]`` from ``dy[*, s_q,
-    d_v]``."""
+    """Return ``dq[*, s_q, d]``, ``dk[*, s_k, d]``, and ``dv[*, s_k, d_v]`` from
+    ``dy[*, s_q, d_v]``."""
     q, k, v, factors, a, weights, normalization, variant, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*q.shape[:-1], v.shape[-1]), like=q)
     wanted = check_narrowed(wanted, saved)
@@ -138,8 +141,8 @@ def backward(
         a, da = widened(a), dy @ transpose(widened(v))
         dscores = NORMALIZATIONS[normalization][0].backward(da, weights._replace(y=a))
 
-        # A hidden score was a constant. Softmax leaves its gradient 0 by itself; the
-        # others do not.
+        # A hidden score was a constant, so its gradient is 0. Softmax's backward
+        # returns 0 for it; those of simplex and sphere do not.
         dscores = _with_hidden(dscores, 0, variant)
         dfactors = _gradients_of_factors(dscores, factors)
         p = len(dfactors)
@@ -155,8 +158,8 @@ def backward(
 
 
 def _with_hidden(scores: Array, value: float, variant: str | None) -> Array:
-    """``scores[*, s_q, s_k]`` with ``value`` for the keys that a query may not see;
-    without a variant it sees all."""
+    """Return ``scores[*, s_q, s_k]`` with ``value`` for the keys that a query may not
+    see. Without a variant, it sees all keys."""
     if variant is None:
         return scores
     s_q, s_k = scores.shape[-2:]
@@ -166,13 +169,10 @@ def _with_hidden(scores: Array, value: float, variant: str | None) -> Array:
 
 
 def _gradients_of_factors(dproduct: Array, factors: Sequence[Array]) -> list[Array]:
-    """Of each factor, the product's gradient times those before it and those after it;
-    of one, which is not given, the product's own."""
+    """Return each factor's gradient: the product's gradient times the factors before it
+    and those after it. A single factor is not given; its gradient is the product's."""
     before = [*accumulate(factors[:-1], operator.mul)]
-    gradients, rest = (
-        [],
-        dproduct,
-    )  # rest: the product's gradient times the factors that had their turn
+    gradients, rest = [], dproduct  # rest: times the factors after the current one
     for factor in reversed(factors[1:]):
         gradients.append(rest * before.pop())
         rest = rest * factor
@@ -180,8 +180,8 @@ def _gradients_of_factors(dproduct: Array, factors: Sequence[Array]) -> list[Arr
 
 
 def _part(x: Array, m: int, p: int) -> Array:
-    """``[*, s, d/p]``: of ``p`` equal parts of the columns of ``x[*, s, d]``, that from
-    which factor m is made."""
+    """Return ``[*, s, d/p]``: of ``p`` equal parts of the columns of ``x[*, s, d]``,
+    the one for factor m."""
     width = x.shape[-1] // p
     return x[..., m * width : (m + 1) * width]
 
@@ -196,17 +196,18 @@ def _check_factors(p: object, d: int) -> None:
 
 
 def forward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax"):
-    """The factors together cost what one product of width d does, less a sum for each;
-    to multiply them puts it back."""
+    """Return the FLOPs of the factors, which together cost one product of width d less
+    p − 1 sums per score, of the p − 1 products that multiply them, of the
+    normalisation, and of the weighted values."""
     scores = m * s_q * s_k * (2 * d - p) + m * s_q * s_k * (p - 1)
     weights = NORMALIZATIONS[normalization][0].forward_flops(m * s_q, s_k)
     return scores + weights + matmul.forward_flops(m, s_q, s_k, d_v)
 
 
 def backward_flops(m, s_q, s_k, d, d_v, p=1, normalization="softmax", wanted=None):
-    """The four products, the normalisation, and for p > 1 factors 3p − 4 products an
-    element: p − 2 for what stands before each, p − 1 for what stands after it, and p −
-    1 to join them."""
+    """Return the FLOPs of the four products, the normalisation, and for p > 1 factors
+    3p − 4 products per element: p − 2 for those before each factor, p − 1 for those
+    after it, and p − 1 to join them."""
     da, dv = (
         matmul.backward_flops(m, m, m, s_q, s_k, d_v, wanted=(factor,))
         for factor in "ab"
@@ -236,7 +237,7 @@ EXAMPLES = (
     {"normalization": "softmax"},
 )
 ZERO_PRODUCTS = {"normalization": "softmax"}
-MULTIPLES = {"d": 6}  # of every p in EXAMPLES
+MULTIPLES = {"d": 6}  # a multiple of every p in EXAMPLES
 FORMULA_OPTIONS = {"normalization": "simplex"}
 PLACES = ("scores", "weights", "weighted values")
 AUTOCAST = "matmul"

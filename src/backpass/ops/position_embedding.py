@@ -1,13 +1,13 @@
-r"""Position embedding: to the vector at each position of a sequence a table's row for
-that position is added.
+r"""Position embedding: a table's row for each position of a sequence is added to the
+vector at that position.
 
 .. math:: y_{rij} = x_{rij} + w_{ij}, \qquad
           \bar{x}_{rij} = \bar{y}_{rij}, \quad \bar{w}_{ij} = \sum_r \bar{y}_{rij}
 
 Derived on the page ``operations/embeddings``. In the formulas ``w_ij`` is the row of
-position i, which is row ``offset`` + i of the table; rows of other positions get the
-gradient 0. Gradients of 16 bits are summed in float32 and rounded once. ``sinusoidal``
-makes the fixed table that needs no gradient.
+position i, row ``offset`` + i of the table; rows of other positions have gradient 0.
+Half-precision gradients are summed in float32 and rounded once. ``sinusoidal`` computes
+the fixed table, which needs no gradient.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Saved(NamedTuple):
 def forward(
     x: Array, w: Array, *, offset: int = 0, wanted: Wanted = None
 ) -> tuple[Array, Saved]:
-    """``y[*, s, h]``, the sum of ``x[*, s, h]`` and the ``s`` rows of ``w`` from
+    """Return ``y[*, s, h]``, the sum of ``x[*, s, h]`` and the ``s`` rows of ``w`` from
     ``offset`` on.
 
-    Raises TypeError for what is no floating-point array or of differing library, device
-    or dtype, and for an ``offset`` that is no integer; ValueError for shapes that do
-    not fit and positions that are not in the table.
+    Raises TypeError if an input is not a floating-point array or if inputs differ in
+    library, device, or dtype, or if ``offset`` is not an integer; ValueError if shapes
+    do not fit, ``offset`` is below 0, or a position is not in the table.
     """
     check_inputs(SHAPES, x=x, w=w)
     check_natural(offset=offset)
@@ -62,14 +62,14 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, Array | None]:
-    """``dx[*, s, h]``, which is ``dy[*, s, h]`` itself, and ``dw``."""
+    """Return ``dx[*, s, h]``, which is ``dy[*, s, h]`` itself, and ``dw[s+r, h]``."""
     shape, rows, offset, like, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, shape, like)
     wanted = check_narrowed(wanted, saved)
     *leading, s, h = shape
 
-    # In the forward pass every sequence met the same rows; so now their gradients sum
-    # over sequences.
+    # In the forward pass every sequence used the same rows; so now their gradients are
+    # sums over sequences.
     dx, dw = dy if "x" in wanted else None, None
     if "w" in wanted:
         sequences = xp.reshape(dy, (size(leading), s, h))
@@ -80,26 +80,26 @@ def backward(
 
 
 def forward_flops(m, s, h):
-    """One sum an element."""
+    """Return one sum per element."""
     return m * s * h
 
 
 def backward_flops(m, s, h, wanted=None):
-    """A sum of m terms for each element of the rows that were read."""
+    """Return a sum of m terms per element of the rows that were read."""
     return sum_wanted(wanted, {"x": 0, "w": (m - 1) * s * h})
 
 
 def sinusoidal(
     s: int, h: int, *, base: float = 10000.0, offset: int = 0, like: Array
 ) -> Array:
-    """``[s, h]``: the fixed table of "Attention is all you need" at the positions
-    ``offset``, …, ``offset + s − 1``.
+    """Return ``[s, h]``: the fixed table of "Attention is all you need" at the
+    positions ``offset``, …, ``offset + s − 1``.
 
     Columns 2i and 2i + 1, counted from 0, are the sine and the cosine of position ·
-    base^(−2i/h); an odd ``h`` leaves the last sine alone. Computed in float64 and
-    rounded once, to the library, dtype and device of ``like``. Raises TypeError for a
-    length or an offset that is no integer, ValueError for one below 0 or a ``base`` of
-    0 or less.
+    base^(−2i/h). With an odd ``h`` the last column is a sine. The table is computed in
+    float64 and rounded once, to the library, dtype, and device of ``like``. Raises
+    TypeError if a length or the offset is not an integer; ValueError if one is below 0,
+    or if ``base`` is not a number above 0.
     """
     check_natural(s=s, h=h, offset=offset)
     if not isinstance(base, Real) or not base > 0:

@@ -1,9 +1,9 @@
-r"""A residual connection's sum: the input x plus what a block f made of it.
+r"""The sum of a residual connection: the input x plus the output f of a block.
 
 .. math:: y_i = x_i + f_i, \qquad \bar{x}_i = \bar{y}_i, \quad \bar{f}_i = \bar{y}_i
 
 Derived on the page ``foundations/chain_rule``. The x that is added here was forked
-before the block, and ``fork`` is where the two gradients meet.
+before the block, and the two gradients meet in ``fork``.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Saved(NamedTuple):
 
 
 def forward(x: Array, f: Array, *, wanted: Wanted = None) -> tuple[Array, Saved]:
-    """``y[*]``, the sum of ``x[*]`` and ``f[*]``.
+    """Return ``y[*]``, the sum of ``x[*]`` and ``f[*]``.
 
-    Raises TypeError for what is no floating-point array or of differing library, device
-    or dtype, ValueError when the shapes differ (nothing is broadcast).
+    Raises TypeError if an input is not a floating-point array or if inputs differ in
+    library, device, or dtype; ValueError if shapes differ (nothing is broadcast).
     """
     check_inputs(SHAPES, x=x, f=f)
     wanted = check_wanted(SHAPES, wanted)
@@ -39,7 +39,7 @@ def forward(x: Array, f: Array, *, wanted: Wanted = None) -> tuple[Array, Saved]
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, Array | None]:
-    """``dx[*]`` and ``df[*]`` from ``dy[*]``: the very same array, twice."""
+    """Return ``dx[*]`` and ``df[*]`` from ``dy[*]``: the same array twice."""
     shape, like, _ = check_saved(saved, Saved)
     check_cotangent(dy, shape, like)
     wanted = check_narrowed(wanted, saved)
@@ -47,12 +47,12 @@ def backward(
 
 
 def forward_flops(m):
-    """One sum an element."""
+    """Return one sum per element."""
     return m
 
 
 def backward_flops(m, wanted=None):
-    """Copying is free."""
+    """Return 0: copying is free."""
     return sum_wanted(wanted, {"x f": 0})
 
 

@@ -1,5 +1,5 @@
-r"""RMS normalisation: each row divided by its root mean square, then scaled element by
-element.
+r"""RMS normalisation: each row is divided by its root mean square, then scaled element
+by element.
 
 .. math:: s_r = \sqrt{\frac1n \sum_j x_{rj}^2 + \epsilon}, \quad
           \hat{x}_{ri} = \frac{x_{ri}}{s_r}, \quad
@@ -8,7 +8,7 @@ element.
               - \hat{x}_{ri} \frac1n \sum_j \bar{y}_{rj} w_j \hat{x}_{rj} \right), \quad
           \bar{w}_i = \sum_r \bar{y}_{ri} \hat{x}_{ri}
 
-Derived on the page ``operations/rms_norm``. Rows of 16 bits are computed in float32 and
+Derived on the page ``operations/rms_norm``. Half precision is computed in float32 and
 rounded once. A row of zeros is normalised to zeros, unless ε is 0: then, as in PyTorch,
 it becomes NaN.
 """
@@ -28,12 +28,11 @@ PARAMETERS = ("w",)
 
 class Saved(NamedTuple):
     """The normalised rows rather than x: as many numbers, and dw needs nothing
-    rebuilt."""
+    recomputed."""
 
     x_hat: Array | Outline  # [*, n]; without w it is y itself
-    rstd: (
-        Array | Outline
-    )  # [*, 1], the inverse of the root, in float32 for rows of 16 bits
+    # [*, 1], the inverse of the root, in float32 for half precision
+    rstd: Array | Outline
     w: Array | Outline | None  # [n], a parameter
     wanted: tuple[str, ...]
 
@@ -45,13 +44,13 @@ def forward(
     eps: float | None = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """``y[*, n]``, each row of ``x[*, n]`` over its root mean square, times ``w[n]``
-    where it is given.
+    """Return ``y[*, n]``: each row of ``x[*, n]`` over its root mean square, times
+    ``w[n]`` if it is given.
 
-    ``eps`` is by default the spacing of numbers at 1, in float32 for shorter types, as
-    in PyTorch. Raises TypeError for what is no floating-point array or of another
-    library, device or dtype than ``x``, ValueError for shapes that do not fit, no
-    columns, or an ``eps`` below 0.
+    ``eps`` defaults to machine epsilon of x's dtype (float32's for half precision), as
+    in PyTorch. Raises TypeError if an input is not a floating-point array or if its
+    library, device, or dtype differs from that of ``x``, or if ``eps`` is not a real
+    number; ValueError if shapes do not fit, n is 0, or ``eps`` is below 0.
     """
     xp = check_inputs(SHAPES, x=x, w=w)
     if eps is None:
@@ -75,7 +74,7 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, Array | None]:
-    """``dx[*, n]`` and ``dw[n]`` (None without a weight) from ``dy[*, n]``."""
+    """Return ``dx[*, n]`` and ``dw[n]`` (None without a weight) from ``dy[*, n]``."""
     x_hat, rstd, w, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, x_hat.shape, like=x_hat)
     wanted = check_narrowed(wanted, saved)
@@ -83,29 +82,29 @@ def backward(
     dy = widened(dy)
 
     # In the forward pass the row lost its length; so now its gradient loses its part
-    # along x_hat, whose length is √n. The weight comes first: it is the gradient of
-    # x_hat that loses that part.
+    # along x_hat, whose length is √n. dy is multiplied by the weight first, because
+    # x_hat's gradient is what loses that part.
     dx = dw = None
     if "x" in wanted:
         dx_hat = dy if w is None else dy * w
         along_x_hat = xp.sum(dx_hat * x_hat, axis=-1, keepdims=True) / n  # [*, 1]
         dx = as_type_of(rstd * (dx_hat - x_hat * along_x_hat), x_hat)
 
-    # Every row met the same w: its gradient sums over rows.
+    # Every row used the same w, so its gradient is a sum over rows.
     if "w" in wanted:
         dw = as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), x_hat)
     return dx, dw
 
 
 def forward_flops(m, n, has_w=True):
-    """A row's mean square is 2n, the rest of rstd 3, normalising n; the weight is n
-    more."""
+    """Return 3n + 3 FLOPs per row: 2n for the mean square, 3 more for rstd, n to
+    normalise. A weight adds n."""
     return m * (3 * n + 3) + (m * n if has_w else 0)
 
 
 def backward_flops(m, n, has_w=True, wanted=None):
-    """5n a row for dx; with w a product for x_hat's gradient, another for dw, and its
-    sum over rows."""
+    """Return 5n FLOPs per row for dx, and n more with a weight; for dw a product per
+    element and a sum over rows."""
     dx = 5 * m * n + (m * n if has_w else 0)
     dw = m * n + n * (m - 1) if has_w else 0
     return sum_wanted(wanted, {"x": dx, "w": dw})

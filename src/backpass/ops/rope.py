@@ -1,4 +1,4 @@
-r"""Rotary position embedding: each pair of a query's or key's elements turned by an
+r"""Rotary position embedding: each pair of elements of a query or key is rotated by an
 angle that grows with the position.
 
 .. math:: y_{rpai} = C_{pi} x_{rpai} + S_{pi}
@@ -8,10 +8,11 @@ angle that grows with the position.
 
 Derived on the page ``operations/rope``. In the formulas the last axis is split in two:
 ``x_rpai`` is element a, 1 or 2, of pair i at position p, and ``C`` and ``S`` are cos
-and sin. Pair i is made of the elements i and i + k, the two halves of the axis, as in
-GPT-NeoX and Hugging Face's Llama; with ``interleaved=True`` of the neighbours 2i − 1
-and 2i, as in GPT-J and in the first publication. A model runs with the pairs that it
-was trained with. Numbers of 16 bits are computed in float32 and rounded once.
+and sin. Pair i consists of the elements i and i + k, from the two halves of the axis,
+as in GPT-NeoX and Hugging Face's Llama. With ``interleaved=True`` it consists of the
+neighbours 2i − 1 and 2i, as in GPT-J and in the first publication. A model has to run
+with the pairs that it was trained with. Half precision is computed in float32 and
+rounded once.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ CONSTANTS = ("cos", "sin")
 
 
 class Saved(NamedTuple):
-    """The tables, which all layers share, and no activation: a rotation's derivative is
-    the rotation itself."""
+    """The tables, which all layers share, and no activation: the backward is a rotation
+    too, and does not depend on x."""
 
     cos: Array  # [s, k]
     sin: Array  # [s, k]
@@ -43,12 +44,13 @@ class Saved(NamedTuple):
 def forward(
     x: Array, cos: Array, sin: Array, *, interleaved: bool = False
 ) -> tuple[Array, Saved]:
-    """``y[*, s, 2k]``: each pair of ``x[*, s, 2k]`` turned by the angle of its position
-    and its place, of which ``cos[s, k]`` and ``sin[s, k]`` are given. ``tables`` makes
-    them.
+    """Return ``y[*, s, 2k]``: each pair of ``x[*, s, 2k]`` rotated by the angle of its
+    position and pair, whose cosine and sine are given in ``cos[s, k]`` and
+    ``sin[s, k]``. ``tables`` computes both.
 
-    Raises TypeError for what is no floating-point array or of differing library, device
-    or dtype, ValueError for shapes that do not fit, an odd last axis among them.
+    Raises TypeError if an input is not a floating-point array or if inputs differ in
+    library, device, or dtype; ValueError if shapes do not fit, for example if the last
+    axis is odd.
     """
     check_inputs(SHAPES, x=x, cos=cos, sin=sin)
     y = as_type_of(_turned(widened(x), cos, sin, interleaved), x)
@@ -56,43 +58,41 @@ def forward(
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dx[*, s, 2k]`` from ``dy[*, s, 2k]``."""
+    """Return ``dx[*, s, 2k]`` from ``dy[*, s, 2k]``."""
     cos, sin, shape, interleaved = check_saved(saved, Saved)
     check_cotangent(dy, shape, like=cos)
 
-    # In the forward pass each pair was turned one way; so now its gradient is turned
+    # In the forward pass each pair was rotated one way; so now its gradient is rotated
     # the other way, by the rotation's transpose, which is the rotation by minus the
     # angle.
     return as_type_of(_turned(widened(dy), cos, -sin, interleaved), dy)
 
 
 def forward_flops(m, s, k):
-    """Four products, a difference and a sum a pair: three operations an element."""
+    """Return 6 FLOPs per pair: four products, a difference, and a sum."""
     return 6 * m * s * k
 
 
 def backward_flops(m, s, k):
-    """The forward again; the sign is free."""
+    """Return the FLOPs of the forward; the change of sign is free."""
     return 6 * m * s * k
 
 
 def tables(
     s: int, d: int, *, base: float = 10000.0, offset: int = 0, like: Array
 ) -> tuple[Array, Array]:
-    """``cos[s, k]`` and ``sin[s, k]`` for heads of width ``d`` = 2k at the positions
-    ``offset``, …, ``offset + s − 1``.
+    """Return ``cos[s, k]`` and ``sin[s, k]`` for heads of width ``d`` = 2k at the
+    positions ``offset``, …, ``offset + s − 1``.
 
-    Pair i, from 0 to k − 1, turns by position · base^(−2i/d). The angles are computed
-    in float64, since large positions have no room in 16 bits, and the tables rounded
-    once, to the library, dtype and device of ``like``. Raises TypeError for a length or
-    an offset that is no integer, ValueError for one below 0, an odd ``d``, or a
-    ``base`` that is not above 0 and finite.
+    Pair i, from 0 to k − 1, is rotated by position · base^(−2i/d). The angles are
+    computed in float64, because half precision does not represent large positions
+    exactly. The tables are rounded once, to the library, dtype, and device of ``like``.
+    Raises TypeError if a length or the offset is not an integer; ValueError if one is
+    below 0, ``d`` is odd, or ``base`` is not a finite number above 0.
     """
     check_natural(s=s, d=d, offset=offset)
     if d % 2:
-        raise ValueError(
-            f"d: expected an even width, of which pairs can be made; got {d}"
-        )
+        raise ValueError(f"d: expected an even width, to be split into pairs; got {d}")
     if not isinstance(base, Real) or not 0 < base < math.inf:
         raise ValueError(f"base: expected a finite number above 0; got {base!r}")
     frequencies = np.exp(-math.log(base) * np.arange(0, d, 2) / max(d, 1))  # [k]
@@ -106,7 +106,7 @@ def tables(
 
 
 def _turned(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """Each pair (a, b) of ``x[*, s, 2k]`` as (a·cos − b·sin, b·cos + a·sin)."""
+    """Return each pair (a, b) of ``x[*, s, 2k]`` as (a·cos − b·sin, b·cos + a·sin)."""
     xp, k = namespace(x), cos.shape[-1]
     if interleaved:
         a, b = x[..., 0::2], x[..., 1::2]

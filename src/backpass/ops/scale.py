@@ -1,9 +1,9 @@
-r"""A constant times x: attention's 1/√d.
+r"""A constant times x, such as attention's 1/√d.
 
 .. math:: y_i = c\,x_i, \qquad \bar{x}_i = c\,\bar{y}_i
 
-Derived on the page ``foundations/chain_rule``. Numbers of 16 bits are multiplied in
-float32, in which the factor keeps its digits, and rounded once.
+Derived on the page ``foundations/chain_rule``. Half precision is multiplied in float32,
+without rounding the factor to half precision, and rounded once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHAPES = "x[*] -> y[*]"
 
 
 class Saved(NamedTuple):
-    """No array: a linear map's derivative is the map itself."""
+    """No array: the derivative of a linear map is the map itself."""
 
     factor: float
     shape: tuple[int, ...]
@@ -26,14 +26,14 @@ class Saved(NamedTuple):
 
 
 def forward(x: Array, *, factor: float) -> tuple[Array, Saved]:
-    """``y[*]``, ``factor`` times ``x[*]``.
+    """Return ``y[*]``, ``factor`` times ``x[*]``.
 
-    Raises TypeError when ``x`` is no floating-point array or ``factor`` no real number.
+    Raises TypeError if ``x`` is not a floating-point array or ``factor`` is not a real
+    number.
     """
     check_inputs(SHAPES, x=x)
-    if not isinstance(factor, Real) and not getattr(
-        factor, "is_real", False
-    ):  # a SymPy symbol may be real
+    is_symbol = getattr(factor, "is_real", False)  # of SymPy, and real
+    if not isinstance(factor, Real) and not is_symbol:
         raise TypeError(
             f"factor: expected a real number, a constant; got {type(factor).__name__}"
         )
@@ -42,19 +42,19 @@ def forward(x: Array, *, factor: float) -> tuple[Array, Saved]:
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dx[*]`` from ``dy[*]``."""
+    """Return ``dx[*]`` from ``dy[*]``."""
     factor, shape, like = check_saved(saved, Saved)
     check_cotangent(dy, shape, like)
     return as_type_of(widened(dy) * factor, dy)
 
 
 def forward_flops(m):
-    """One product an element."""
+    """Return one product per element."""
     return m
 
 
 def backward_flops(m):
-    """One product an element."""
+    """Return one product per element."""
     return m
 
 

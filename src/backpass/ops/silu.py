@@ -4,9 +4,9 @@ r"""SiLU, also called swish: each element times its own sigmoid.
           y_i = x_i \sigma_i, \qquad
           \bar{x}_i = \bar{y}_i \sigma_i \big( 1 + x_i (1 - \sigma_i) \big)
 
-Derived on the page ``operations/activations``. Numbers of 16 bits are computed in
-float32 and rounded once. At ±∞ value and gradient are their limits, where PyTorch has
-NaN for three of the four.
+Derived on the page ``operations/activations``. Half precision is computed in float32
+and rounded once. At ±∞ value and gradient are their limits; PyTorch gives NaN for three
+of these four.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ SHAPES = "x[*] -> y[*]"
 
 
 class Saved(NamedTuple):
-    """x alone. The sigmoid would be a second array as large; computing it again moves
-    no memory."""
+    """x alone. Saving the sigmoid would take a second array of the same size;
+    recomputing it moves no memory."""
 
     x: Array  # [*]
 
 
 def forward(x: Array) -> tuple[Array, Saved]:
-    """``y[*]``, each element of ``x[*]`` times its sigmoid.
+    """Return ``y[*]``: each element of ``x[*]`` times its sigmoid.
 
-    Raises TypeError when ``x`` is no floating-point array.
+    Raises TypeError if ``x`` is not a floating-point array.
     """
     check_inputs(SHAPES, x=x)
     wide = widened(x)
@@ -37,12 +37,12 @@ def forward(x: Array) -> tuple[Array, Saved]:
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dx[*]`` from ``dy[*]``."""
+    """Return ``dx[*]`` from ``dy[*]``."""
     (x,) = check_saved(saved, Saved)
     check_cotangent(dy, x.shape, like=x)
     x = widened(x)
 
-    # In the forward pass x was scaled by its sigmoid and moved the sigmoid too, whose
+    # In the forward pass x was scaled by its sigmoid and also moved that sigmoid, whose
     # derivative is σ (1 − σ).
     gate = sigmoid(x)
     slope = gate * (1 + bounded(x) * (1 - gate))
@@ -50,13 +50,14 @@ def backward(dy: Array, saved: Saved) -> Array:
 
 
 def forward_flops(m):
-    """The sigmoid's 5 (two exponentials, a subtraction, a sum, a division), and a
-    product."""
+    """Return 6 FLOPs per element: 5 for the sigmoid (two exponentials, a subtraction, a
+    sum, a division), and a product."""
     return 6 * m
 
 
 def backward_flops(m):
-    """The sigmoid's 5 again, and 5 for the slope and its product with dy."""
+    """Return 10 FLOPs per element: 5 for the sigmoid again, and 5 for the slope and its
+    product with dy."""
     return 10 * m
 
 

@@ -1,17 +1,17 @@
-r"""Simplex normalisation: each row divided by its sum. Rows of positive numbers become
-weights that sum to 1.
+r"""Simplex normalisation: each row is divided by its sum. Rows of positive numbers
+become weights that sum to 1.
 
 .. math:: \sigma_r = \sum_j x_{rj}, \quad
           y_{ri} = \frac{x_{ri}}{\sigma_r}, \qquad
           \bar{x}_{ri} = \frac{1}{\sigma_r}
               \Big( \bar{y}_{ri} - \sum_j \bar{y}_{rj} y_{rj} \Big)
 
-Derived on the page ``attention/multilinear``. Softmax is this of the exponentials. With
-``mean=True`` a row is divided by its mean. A row of zeros, which has nothing to attend
-to, has output and gradient 0; so has one whose mean is too small for the dtype, and, as
-in PyTorch, one whose sum, of which the mean is made, is past the dtype's largest
-number. Any other row whose sum is not positive is refused. Rows of 16 bits are computed
-in float32 and rounded once.
+Derived on the page ``attention/multilinear``. Softmax is the simplex normalisation of
+exponentials. With ``mean=True`` a row is divided by its mean. A row of zeros, which has
+nothing to attend to, has output and gradient 0. So has a row whose mean underflows to 0
+and, as in PyTorch, a row whose sum overflows, even with ``mean=True``. Any other row
+whose sum is not positive raises ValueError. Half precision is computed in float32 and
+rounded once.
 """
 
 from __future__ import annotations
@@ -28,26 +28,29 @@ POSITIVE = ("x",)
 
 
 class Saved(NamedTuple):
-    """The output and what divided its row: the backward never needs x."""
+    """The output and the divisor of each row: the backward never needs x."""
 
     y: Array  # [*, n]
-    divisor: Array  # [*, 1], the sum or the mean, ∞ where it is 0; in float32 for rows of 16 bits
-    n: int | None  # with mean=True, where backward divides by it too
+    # [*, 1], the sum or the mean, ∞ if it is 0; in float32 for half precision
+    divisor: Array
+    n: int | None  # with mean=True: backward also divides by n
 
 
 def forward(x: Array, *, mean: bool = False) -> tuple[Array, Saved]:
-    """``y[*, n]``, each row of ``x[*, n]`` over its sum; over its mean with ``mean``.
+    """Return ``y[*, n]``: each row of ``x[*, n]`` over its sum, or over its mean with
+    ``mean``.
 
-    Raises TypeError when ``x`` is no floating-point array, ValueError when it has no
-    axis, the last is empty, or the sum of a row that is not all zeros is not positive.
+    Raises TypeError if ``x`` is not a floating-point array; ValueError if it has no
+    axis, its last axis is empty, or a row that is not all zeros has a sum that is not
+    positive.
     """
     xp = check_inputs(SHAPES, x=x)
     wide = widened(x)
     total = xp.sum(wide, axis=-1, keepdims=True)  # [*, 1]
     check_sums("x", total, xp.all(wide == 0, axis=-1, keepdims=True))
 
-    # Whatever is divided by ∞ is 0, and so is its gradient. A mean can be 0 where its
-    # sum is not.
+    # A number divided by ∞ is 0, and so is its gradient. A mean can round to 0 although
+    # the sum is not 0.
     divisor = total / x.shape[-1] if mean else total
     divisor = xp.where(divisor == 0, math.inf, divisor)
     y = as_type_of(wide / divisor, x)
@@ -55,7 +58,7 @@ def forward(x: Array, *, mean: bool = False) -> tuple[Array, Saved]:
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dx[*, n]`` from ``dy[*, n]``."""
+    """Return ``dx[*, n]`` from ``dy[*, n]``."""
     y, divisor, n = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
     dy = widened(dy)
@@ -68,12 +71,14 @@ def backward(dy: Array, saved: Saved) -> Array:
 
 
 def forward_flops(m, n, mean=False):
-    """Sum and divide: 2n − 1 a row, and a division for the mean."""
+    """Return 2n − 1 FLOPs per row: sum and divide. With ``mean`` there is one more
+    division."""
     return m * (2 * n - 1) + (m if mean else 0)
 
 
 def backward_flops(m, n, mean=False):
-    """Multiply, sum, subtract, divide: 4n − 1 a row, and a division for the mean."""
+    """Return 4n − 1 FLOPs per row: multiply, sum, subtract, divide. With ``mean`` there
+    is one more division."""
     return m * (4 * n - 1) + (m if mean else 0)
 
 

@@ -1,5 +1,5 @@
 r"""Cross-entropy of scores where each target is a distribution over the classes, or any
-weights of them.
+other weights for them.
 
 .. math:: y = \frac1m \sum_{i,j} q_{ij}
               \Big( \log \Big( \sum_k e^{x_{ik}} \Big) - x_{ij} \Big), \qquad
@@ -10,10 +10,10 @@ weights of them.
               \frac{\bar{y}}{m}
 
 Derived on the page ``operations/cross_entropy``. The targets of a row need not sum to
-1: the formula that is usually printed, softmax less target, holds only where they do.
-With ``reduction="sum"`` nothing is divided. The mean of no rows is NaN. A score of −∞
-makes the loss NaN even where its target is 0, and its own gradient 0, both as PyTorch
-has it. Rows of 16 bits are computed in float32 and rounded once.
+1; the formula that is usually printed, softmax less target, holds only if they do. With
+``reduction="sum"`` nothing is divided. The mean of no rows is NaN. A score of −∞ whose
+target is 0 still makes the loss NaN, and its own gradient is 0; both are as in PyTorch.
+Half precision is computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SHAPES = "x[*, V>0], q[*, V] -> y[]"
 
 
 class Saved(NamedTuple):
-    """The log-probabilities, which are also the targets' gradient but for a factor, and
-    the targets."""
+    """The log-probabilities, which are the targets' gradient up to a factor, and the
+    targets."""
 
     p: Array | Outline  # [*, V]
     q: Array | Outline  # [*, V]
@@ -42,12 +42,12 @@ class Saved(NamedTuple):
 def forward(
     x: Array, q: Array, *, reduction: str = "mean", wanted: Wanted = None
 ) -> tuple[Array, Saved]:
-    """The loss ``y[]`` of the scores ``x[*, V]`` at the targets ``q[*, V]``, the mean
-    over rows or the sum.
+    """Return the loss ``y[]`` of the scores ``x[*, V]`` at the targets ``q[*, V]``, the
+    mean over rows or the sum.
 
-    Raises TypeError for what is no floating-point array or of another library, device
-    or dtype than ``x``, ValueError for shapes that do not fit and a ``reduction`` other
-    than "mean" and "sum".
+    Raises TypeError if an input is not a floating-point array or if its library,
+    device, or dtype differs from that of ``x``; ValueError if shapes do not fit or
+    ``reduction`` is neither "mean" nor "sum".
     """
     if is_array(q) and namespace(q).isdtype(q.dtype, "integral"):
         raise TypeError(
@@ -71,7 +71,7 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, Array | None]:
-    """``dx[*, V]`` and ``dq[*, V]`` from ``dy[]``."""
+    """Return ``dx[*, V]`` and ``dq[*, V]`` from ``dy[]``."""
     p, q, divisor, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, (), like=p)
     wanted = check_narrowed(wanted, saved)
@@ -80,9 +80,9 @@ def backward(
     p, dy = widened(p), widened(dy)
     each = dy if divisor is None else dy / divisor
 
-    # In the forward pass a target took its share of the row's log-sum, which every
-    # score raised by its weight; so now a score gets its weight times all targets of
-    # the row, less its own.
+    # In the forward pass each target multiplied the row's log-sum, which every score
+    # raised by its weight; so now a score gets its weight times the sum of the row's
+    # targets, less its own target.
     dx = dq = None
     if "x" in wanted:
         q = widened(q)
@@ -94,7 +94,8 @@ def backward(
 
 
 def forward_flops(m, V, reduction="mean"):
-    """Log-softmax, a product for each class, their sum, and the mean's division."""
+    """Return the FLOPs of log-softmax, a product per class, their sum, and the mean's
+    division."""
     return (
         log_softmax.forward_flops(m, V)
         + 2 * m * V
@@ -104,8 +105,8 @@ def forward_flops(m, V, reduction="mean"):
 
 
 def backward_flops(m, V, reduction="mean", wanted=None):
-    """For dx: exponentiate, sum the targets, multiply, subtract, multiply; for dq:
-    multiply. Once the division."""
+    """Return the FLOPs of dx (exponentiate, sum the targets, multiply, subtract,
+    multiply), of dq (multiply), and of the mean's division."""
     division = 1 if reduction == "mean" else 0
     dx, dq = m * (5 * V - 1), m * V
     return sum_wanted(wanted, {"x q": division, "x": dx, "q": dq})

@@ -1,13 +1,13 @@
-r"""Softcap: each element brought smoothly to between −c and c, small ones almost as
-they are.
+r"""Softcap: each element is brought smoothly to between −c and c; small elements hardly
+change.
 
 .. math:: t_i = \tanh \Big( \frac{x_i}{c} \Big), \quad
           y_i = c\,t_i, \qquad
           \bar{x}_i = \bar{y}_i \big( 1 - t_i^2 \big)
 
 Derived on the page ``operations/activations``. c is the number ``cap``. Gemma 2 caps
-the scores of attention at 50 and the logits at 30. Half precision is computed in
-float32 and rounded once.
+attention's scores at 50 and the logits at 30. Half precision is computed in float32 and
+rounded once.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Saved(NamedTuple):
 
 
 def forward(x: Array, *, cap: float) -> tuple[Array, Saved]:
-    """``y[*]``, each element of ``x[*]`` capped to between −``cap`` and ``cap``.
+    """Return ``y[*]``: each element of ``x[*]`` capped to between −``cap`` and ``cap``.
 
-    Raises TypeError when ``x`` is not a floating-point array or ``cap`` is not a real
-    number, ValueError when ``cap`` is not positive and finite.
+    Raises TypeError if ``x`` is not a floating-point array or ``cap`` is not a real
+    number; ValueError if ``cap`` is not positive and finite.
     """
     xp = check_inputs(SHAPES, x=x)
     cap = _checked(cap)
@@ -42,7 +42,7 @@ def forward(x: Array, *, cap: float) -> tuple[Array, Saved]:
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dx[*]`` from ``dy[*]``."""
+    """Return ``dx[*]`` from ``dy[*]``."""
     x, cap = check_saved(saved, Saved)
     check_cotangent(dy, x.shape, like=x)
 
@@ -53,19 +53,19 @@ def backward(dy: Array, saved: Saved) -> Array:
 
 
 def forward_flops(m):
-    """3 an element: a division, the tanh, and a product."""
+    """Return 3 FLOPs per element: a division, the tanh, and a product."""
     return 3 * m
 
 
 def backward_flops(m):
-    """5 an element: the division and the tanh again, 2 for the slope, a product with
-    dy."""
+    """Return 5 FLOPs per element: the division and the tanh again, 2 for the slope, and
+    a product with dy."""
     return 5 * m
 
 
 def _checked(cap: Any) -> Any:
-    """The cap as Python's float, or a positive symbol as it is. Raises TypeError or
-    ValueError."""
+    """Return the cap as a Python float, or a positive symbol as it is. Raises TypeError
+    or ValueError."""
     if getattr(cap, "is_positive", False):
         return cap
     if not isinstance(cap, Real):

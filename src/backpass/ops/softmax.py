@@ -1,11 +1,11 @@
-r"""Softmax over the last axis: scores in, weights that are positive and sum to 1 out.
+r"""Softmax over the last axis: from scores, weights that are positive and sum to 1.
 
 .. math:: y_i = \frac{e^{x_i}}{\sum_j e^{x_j}}, \qquad
           \bar{x}_i = y_i \Big( \bar{y}_i - \sum_j \bar{y}_j y_j \Big)
 
-Derived on the page ``operations/softmax``. An entry of −∞ has weight and gradient 0; so
-has a whole row of them, where PyTorch gives NaN. Rows of 16 bits are computed in
-float32 and rounded once.
+Derived on the page ``operations/softmax``. An entry of −∞ has weight and gradient 0. So
+has a whole row of them, where PyTorch gives NaN. Half precision is computed in float32
+and rounded once.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ class Saved(NamedTuple):
 
 
 def forward(x: Array) -> tuple[Array, Saved]:
-    """Weights ``y[*, n]`` of the scores ``x[*, n]``.
+    """Return the weights ``y[*, n]`` of the scores ``x[*, n]``.
 
-    Raises TypeError when ``x`` is no floating-point array, ValueError when it has no
-    axis or the last is empty.
+    Raises TypeError if ``x`` is not a floating-point array; ValueError if it has no
+    axis or its last axis is empty.
     """
     xp = check_inputs(SHAPES, x=x)
 
-    # Subtracting the largest score changes nothing and keeps exp from overflowing.
-    # A row of −∞ has no largest: 0 is subtracted, and its sum of 0 is replaced by 1.
+    # Subtracting the largest score does not change the weights and keeps exp from
+    # overflowing. In a row of −∞, 0 is subtracted instead, and the sum of 0 is replaced
+    # by 1.
     wide = widened(x)
     top = xp.max(wide, axis=-1, keepdims=True)  # [*, 1]
     exps = xp.exp(wide - xp.where(top == -math.inf, 0.0, top))  # [*, n]
@@ -44,7 +45,7 @@ def forward(x: Array) -> tuple[Array, Saved]:
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """``dx[*, n]`` from ``dy[*, n]``."""
+    """Return ``dx[*, n]`` from ``dy[*, n]``."""
     (y,) = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
 
@@ -58,12 +59,12 @@ def backward(dy: Array, saved: Saved) -> Array:
 
 
 def forward_flops(m, n):
-    """Subtract, exponentiate, sum, divide: 4n − 1 a row."""
+    """Return 4n − 1 FLOPs per row: subtract, exponentiate, sum, divide."""
     return m * (4 * n - 1)
 
 
 def backward_flops(m, n):
-    """Multiply, sum, subtract, multiply: 4n − 1 a row."""
+    """Return 4n − 1 FLOPs per row: multiply, sum, subtract, multiply."""
     return m * (4 * n - 1)
 
 

@@ -1,12 +1,12 @@
-r"""SwiGLU's gate: one array, u, times the SiLU of another, g, element by element.
+r"""SwiGLU's gate: an array u times the SiLU of an array g, element by element.
 
 .. math:: \sigma_i = \frac{1}{1 + e^{-g_i}}, \quad
           y_i = g_i \sigma_i u_i, \qquad
           \bar{g}_i = \bar{y}_i u_i \sigma_i \big( 1 + g_i (1 - \sigma_i) \big), \quad
           \bar{u}_i = \bar{y}_i g_i \sigma_i
 
-Derived on the page ``operations/activations``. The two arrays are projections of one
-input, which ``feed_forward`` makes. Numbers of 16 bits are computed in float32 and
+Derived on the page ``operations/activations``. The two arrays are projections of the
+same input, which ``feed_forward`` computes. Half precision is computed in float32 and
 rounded once.
 """
 
@@ -22,23 +22,23 @@ SHAPES = "g[*], u[*] -> y[*]"
 
 
 class Saved(NamedTuple):
-    """Both factors. SiLU(g) is 6 FLOPs from g, fewer than the bytes of a third array
-    are worth."""
+    """Both factors. Recomputing SiLU(g) takes 6 FLOPs per element; saving it would take
+    a third array."""
 
     g: Array | Outline  # [*]
     u: Array | Outline  # [*]
-    sigmoid: Array | Outline | None  # [*], where forward was told to keep it
+    sigmoid: Array | Outline | None  # [*], with keep_sigmoid
     wanted: tuple[str, ...]
 
 
 def forward(
     g: Array, u: Array, *, keep_sigmoid: bool = False, wanted: Wanted = None
 ) -> tuple[Array, Saved]:
-    """``y[*]``, ``u[*]`` times the SiLU of ``g[*]``. ``keep_sigmoid`` saves the sigmoid
-    of ``g`` as a third array, so that the backward need not compute it again.
+    """Return ``y[*]``: ``u[*]`` times the SiLU of ``g[*]``. ``keep_sigmoid`` saves the
+    sigmoid of ``g`` as a third array, so that the backward does not recompute it.
 
-    Raises TypeError for what is no floating-point array or of differing library, device
-    or dtype, ValueError when the shapes differ (nothing is broadcast).
+    Raises TypeError if an input is not a floating-point array or if inputs differ in
+    library, device, or dtype; ValueError if shapes differ (nothing is broadcast).
     """
     check_inputs(SHAPES, g=g, u=u)
     wanted = check_wanted(SHAPES, wanted)
@@ -54,7 +54,7 @@ def forward(
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, Array | None]:
-    """``dg[*]`` and ``du[*]`` from ``dy[*]``."""
+    """Return ``dg[*]`` and ``du[*]`` from ``dy[*]``."""
     g, u, gate, _ = check_saved(saved, Saved)
     check_cotangent(dy, g.shape, like=g)
     wanted = check_narrowed(wanted, saved)
@@ -63,8 +63,8 @@ def backward(
     g = widened(g)
     gate = sigmoid(g) if gate is None else widened(gate)
 
-    # Each factor's gradient is dy times the other factor; that of SiLU(g) then passes
-    # SiLU's slope.
+    # Each factor's gradient is dy times the other factor; SiLU(g)'s is then multiplied
+    # by SiLU's slope.
     dg = du = None
     if "g" in wanted:
         slope = gate * (1 + bounded(g) * (1 - gate))
@@ -75,12 +75,14 @@ def backward(
 
 
 def forward_flops(m):
-    """The sigmoid's 5, and a product with g and with u."""
+    """Return 7 FLOPs per element: 5 for the sigmoid, and a product with g and one with
+    u."""
     return 7 * m
 
 
 def backward_flops(m, keep_sigmoid=False, wanted=None):
-    """6 for dg and 2 for du, and the sigmoid's 5 where it was not kept."""
+    """Return 6 FLOPs per element for dg and 2 for du, and 5 for the sigmoid if it was
+    not saved."""
     sigmoid = 0 if keep_sigmoid else 5 * m
     return sum_wanted(wanted, {"g u": sigmoid, "g": 6 * m, "u": 2 * m})
 
