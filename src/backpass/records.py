@@ -42,6 +42,11 @@ class Record:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether it was measured on a GPU."""
+        return self.threads is None
+
+    @property
     def provenance(self) -> str:
         """The machine, date, commit and versions, in one line."""
         threads = (
@@ -96,22 +101,32 @@ class Record:
         return [_shown(row.get(key)) for key, _, _ in self.columns]
 
 
-def load(name: str, device: str | None = None, folder: Path = RESULTS) -> Record:
-    """Return the record of that name, from that device or else the latest one.
+def load(
+    name: str,
+    device: str | None = None,
+    folder: Path = RESULTS,
+    *,
+    gpu: bool | None = None,
+) -> Record:
+    """Return the record of that name, from that device or else the latest one: of a
+    GPU only if ``gpu`` is true, of a CPU only if it is false.
 
     Raises LookupError if there is no such record, and lists those that there are.
     """
     records = [
         record
         for record in _all(folder)
-        if record.name == name and device in (None, record.device)
+        if record.name == name
+        and device in (None, record.device)
+        and gpu in (None, record.on_gpu)
     ]
     if not records:
         there_are = (
             ", ".join(f"{record.name} on {record.device}" for record in _all(folder))
             or "none"
         )
-        on = f" on {device}" if device else ""
+        kind = "" if gpu is None else " of a GPU" if gpu else " of a CPU"
+        on = kind + (f" on {device}" if device else "")
         raise LookupError(
             f"no record of {name!r}{on} in {folder.name}/; there are: {there_are}"
         )
