@@ -11,12 +11,12 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 from backpass_notebooks import apart
-from build import chapters, read_notebook
+from build import chapters, is_notebook, read_notebook
 
 from .conftest import BOOK
 
 PAGES = [*chapters(BOOK), "search", "genindex", "404"]  # index.html only leads to the first
-NOTEBOOKS = [name for name in chapters(BOOK) if read_notebook(BOOK / f"{name}.md") is not None]
+NOTEBOOKS = [name for name in chapters(BOOK) if is_notebook(BOOK / f"{name}.md")]
 
 # Until MathJax has typeset the page, and the boxes that scroll know it.
 TYPESET = "() => !window.MathJax || (MathJax.startup?.promise && MathJax.startup.promise.then(() => true))"
