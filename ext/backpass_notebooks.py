@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
-from build import read_notebook
+from build import is_notebook, read_notebook
 from jupyter_cache import get_cache
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -238,7 +238,7 @@ def convert(
 def collect(app: Sphinx, env: BuildEnvironment) -> None:
     """Note which pages are notebooks, for the button that offers them."""
     for name in env.found_docs:
-        if read_notebook(Path(env.doc2path(name))) is not None:
+        if is_notebook(Path(env.doc2path(name))):
             env.metadata[name]["backpass_notebook"] = f"{Path(name).name}.ipynb"
 
 

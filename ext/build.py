@@ -58,12 +58,16 @@ def chapters(book: Path) -> list[str]:
     return list(walk(yaml.safe_load((book / "_toc.yml").read_text())))
 
 
+def is_notebook(path: Path) -> bool:
+    """Whether a page is a notebook, and not plain Markdown."""
+    return re.match(r"---\n(.*\n)*?(jupytext:|file_format: mystnb)", path.read_text()) is not None
+
+
 def read_notebook(path: Path) -> nbformat.NotebookNode | None:
     """The notebook that a page is, None when it is plain Markdown."""
-    text = path.read_text()
-    if not re.match(r"---\n(.*\n)*?(jupytext:|file_format: mystnb)", text):
+    if not is_notebook(path):
         return None
-    return read_myst_markdown_notebook(text, path=path, add_source_map=True)
+    return read_myst_markdown_notebook(path.read_text(), path=path, add_source_map=True)
 
 
 def imported_by(notebook: nbformat.NotebookNode) -> set[str]:

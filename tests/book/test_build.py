@@ -1,4 +1,7 @@
-"""The build fails when it should, and keeps no result that a change has made stale."""
+"""The build fails when it should, and keeps no result that a change has made stale.
+
+A build takes four seconds, so each test tells the story of one book, with a defect or a feature in every page.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from build import main
 
 from .conftest import BOOK
 
@@ -29,7 +33,7 @@ kernelspec:
 
 @pytest.fixture
 def book(tmp_path) -> Path:
-    """A book of one page, with this book's configuration and nothing else of it."""
+    """A book without chapters, with this book's configuration and nothing else of it."""
     for name in ("_config.yml", "references.bib"):
         shutil.copy(BOOK / name, tmp_path)
     (tmp_path / "ext").symlink_to(BOOK / "ext")
@@ -39,109 +43,126 @@ def book(tmp_path) -> Path:
     (tmp_path / "assets" / "site").mkdir()
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "value.py").write_text("value = 1\n")
-    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: intro\nchapters:\n  - file: page\n")
+    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: intro\nchapters:\n")
     (tmp_path / "intro.md").write_text("# A small book\n\n```{bibliography}\n```\n")
-    write_page(tmp_path, "1 + 1")
     return tmp_path
 
 
-def write_page(book: Path, code: str, text: str = "Text.") -> None:
+def add_page(book: Path, name: str, code: str, text: str = "Text.") -> None:
+    with (book / "_toc.yml").open("a") as contents:
+        contents.write(f"  - file: {name}\n")
+    write_page(book, name, code, text)
+
+
+def write_page(book: Path, name: str, code: str, text: str = "Text.") -> None:
     cells = (
         f"```{{code-cell}} python\nfrom pathlib import Path\n```\n\n```{{code-cell}} python\n{code}\n```\n"
     )
-    (book / "page.md").write_text(f"{HEADER}# A page\n\n{text}\n\n{cells}")
+    (book / f"{name}.md").write_text(f"{HEADER}# The page {name}\n\n{text}\n\n{cells}")
 
 
-def build(book: Path, **environment: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(BOOK / "ext" / "build.py"), "--book", str(book)]
+def build(book: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(BOOK / "ext" / "build.py"), "--book", str(book), *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
 
-def page(book: Path) -> str:
-    return (book / "_build" / "html" / "page.html").read_text()
+def page(book: Path, name: str = "page") -> str:
+    return (book / "_build" / "html" / f"{name}.html").read_text()
 
 
-def test_failing_cell_fails_each_time_and_is_named(book):
-    write_page(book, "raise LookupError('a deliberate defect')")
+def notebook(book: Path, name: str = "page") -> str:
+    return (book / "_build" / "notebooks" / f"{name}.ipynb").read_text()
+
+
+def test_failing_cells_fail_each_time_and_are_named_and_one_chapter_can_be_built_alone(book):
+    add_page(book, "raises", "raise LookupError('a deliberate defect')")
+    add_page(book, "dies", "import os\nos.system('echo last words >&2')\nos._exit(3)")
     for _ in range(2):
         result = build(book)
         assert result.returncode == 1
-        assert "page.md, line 21, code cell 2" in result.stderr
+        assert "raises.md, line 21, code cell 2: " in result.stderr
         assert "LookupError: a deliberate defect" in result.stderr
-    assert (book / "page.md").read_text().splitlines()[21 - 1].startswith("raise LookupError")
+        assert "dies.md, line 21, code cell 2: the kernel died" in result.stderr
+        assert "last words" in result.stderr
+        assert "2 chapter(s) failed" in result.stderr
+    assert (book / "raises.md").read_text().splitlines()[21 - 1].startswith("raise LookupError")
 
-    write_page(book, "'mended'")
-    assert build(book).returncode == 0
-    assert "mended" in page(book)
-
-
-def test_a_kernel_that_dies_is_named_with_what_it_said(book):
-    write_page(book, "import os\nos.system('echo last words >&2')\nos._exit(3)")
-    result = build(book)
-    assert result.returncode == 1
-    assert "page.md, line 21, code cell 2: the kernel died" in result.stderr and "last words" in result.stderr
+    write_page(book, "raises", "'mend' + 'ed'")
+    result = build(book, "--chapter", "raises")
+    assert result.returncode == 0, result.stderr
+    assert "mended" in (book / "_build" / "chapter" / "html" / "raises.html").read_text()
 
 
-def test_each_chapter_runs_in_a_process_of_its_own(book):
-    """Kernels are forked, but not from each other, nor does a cell see more of the build than its imports."""
-    (book / "_toc.yml").write_text(
-        "format: jb-book\nroot: intro\nchapters:\n  - file: page\n  - file: other\n"
-    )
-    code = "import sys, torch\nassert 'build' not in sys.modules and not hasattr(torch, 'mark')\ntorch.mark = 'left'; torch.mark"
-    write_page(book, code)
-    (book / "other.md").write_text((book / "page.md").read_text() + "\nAnother page.\n")
-    assert build(book, WORKERS="1").returncode == 0
-    assert "left" in page(book)
+def test_an_unknown_chapter_is_refused_with_those_there_are(book, monkeypatch, capsys):
+    add_page(book, "page", "1")
+    monkeypatch.setattr(sys, "argv", ["build.py", "--book", str(book), "--chapter", "pge"])
+    assert main() == 2
+    said = capsys.readouterr().err
+    assert "'pge'" in said and "page" in said
 
 
-@pytest.mark.parametrize(
-    ("code", "text", "complaint"),
-    [
-        ("1", "See {eq}`nowhere`.", "nowhere"),
-        ("1", "See {cite:t}`nobody1900nothing`.", "nobody1900nothing"),
-        ("1", "See [this](nowhere.md).", "nowhere"),
-        ("import sys; print('to stderr', file=sys.stderr)", "Text.", "stderr"),
-    ],
-    ids=["equation", "citation", "link", "stderr"],
-)
-def test_warning_fails_each_time_and_names_the_page(book, code, text, complaint):
-    write_page(book, code, text)
+def test_each_warning_fails_the_build_each_time_and_names_its_page(book):
+    add_page(book, "link", "1", "See [this](nowhere.md).")
+    add_page(book, "stderr", "import sys; print('to stderr', file=sys.stderr)")
+    add_page(book, "equation", "1", "See {eq}`nowhere`.")
+    add_page(book, "citation", "1", "See {cite:t}`nobody1900nothing`.")
+    complaints = {
+        "link": "nowhere",
+        "stderr": "stderr",
+        "equation": "nowhere",
+        "citation": "nobody1900nothing",
+    }
     for _ in range(2):
-        result = build(book)
-        assert result.returncode == 1
-        assert "page.md" in result.stderr and complaint in result.stderr
+        check_warnings(build(book), complaints)
+
+    # The notebooks cannot be written with the last two. Warnings alone fail the build too.
+    for name in ("equation", "citation"):
+        write_page(book, name, "1")
+        del complaints[name]
+    result = build(book)
+    check_warnings(result, complaints)
+    assert "Extension error" not in result.stderr
 
 
-def test_change_in_src_runs_the_cells_again(book):
-    source = book / "src" / "value.py"
-    write_page(book, f"exec(Path({str(source)!r}).read_text()); f'value is {{value}}'")
-    assert build(book).returncode == 0
-    assert "value is 1" in page(book)
-
-    again = build(book)
-    assert again.returncode == 0
-    assert "page " not in again.stdout, "nothing changed, so no chapter runs"
-
-    source.write_text("value = 2\n")
-    assert build(book).returncode == 0
-    assert "value is 2" in page(book)
+def check_warnings(result: subprocess.CompletedProcess, complaints: dict[str, str]) -> None:
+    """The build failed, with one warning for each page."""
+    warnings = sorted(line for line in result.stderr.splitlines() if "WARNING" in line)
+    assert result.returncode == 1
+    assert len(warnings) == len(complaints)
+    for line, (name, complaint) in zip(warnings, sorted(complaints.items()), strict=True):
+        assert f"{name}.md:" in line and complaint in line
 
 
-def test_one_chapter_alone(book):
-    command = [sys.executable, str(BOOK / "ext" / "build.py"), "--book", str(book), "--chapter"]
-    assert subprocess.run([*command, "page"]).returncode == 0
-    assert (book / "_build" / "chapter" / "html" / "page.html").exists()
+# Kernels are forked from a process that has imported SymPy, but see neither the build nor each other.
+MARK = """import sys, sympy
+assert 'build' not in sys.modules and not hasattr(sympy, 'mark')
+sympy.mark = 'left'; sympy.mark"""
 
-    unknown = subprocess.run([*command, "pge"], capture_output=True, text=True)
-    assert unknown.returncode == 2
-    assert "'pge'" in unknown.stderr and "page" in unknown.stderr
+TEXT = """(a-label)=
+## Text
 
+See {eq}`an-equation`, [a label](a-label), {ref}`a-label`, {doc}`intro`, [a page](intro.md), {math}`x^2` and {cite:p}`vaswani2017attention`.
+Left alone: `{ref}`, `a[0](b)`, $\\dot{X}$, `{X}`.
 
-def test_solutions_can_be_left_out(book):
-    write_page(
-        book,
-        "1",
-        """```{exercise}
+% a comment
+
+$$
+a = b
+$$ (an-equation)
+
+A term
+: What it means.
+
+:::{tip}
+Inside, {eq}`an-equation`.
+:::
+
+```text
+{eq}`untouched`
+```
+"""
+
+EXERCISES = """```{exercise}
 :label: first
 Ask.
 ```
@@ -167,57 +188,49 @@ An answer with a cell.
 ```{solution-end}
 ```
 
-The text goes on.""",
-    )
-    notebook = book / "_build" / "notebooks" / "page.ipynb"
-    answers = ("A plain answer.", "An answer with a cell.", "computed answer")
-    questions = ("Ask.", "Ask again.", "The text goes on.")
+The text goes on."""
+QUESTIONS = ("Ask.", "Ask again.", "The text goes on.")
+ANSWERS = ("A plain answer.", "An answer with a cell.", "computed answer")
 
-    assert build(book).returncode == 0
-    for text in (*questions, *answers):
-        assert text in page(book) and text in notebook.read_text()
-    written = notebook.read_text()
-    assert (
-        written.index("The text goes on.") < written.index("## Solutions") < written.index("A plain answer.")
-    )
+
+def test_a_book_is_written_and_follows_what_changes(book):
+    source = book / "src" / "value.py"
+    add_page(book, "page", f"exec(Path({str(source)!r}).read_text()); f'value is {{value}}'", TEXT)
+    add_page(book, "exercises", MARK, EXERCISES)
+    add_page(book, "other", f"{MARK}\n# in another chapter")
+    result = build(book, WORKERS="1")  # one chapter after another
+    assert result.returncode == 0, result.stderr
+    assert "[1/3]" in result.stdout
+    assert "value is 1" in page(book)
+    assert "left" in page(book, "exercises") and "left" in page(book, "other")
+    check_plain_markdown(book)
+    for text in (*QUESTIONS, *ANSWERS):
+        assert text in page(book, "exercises") and text in notebook(book, "exercises")
+    order = [notebook(book, "exercises").index(text) for text in (QUESTIONS[-1], "## Solutions", ANSWERS[0])]
+    assert order == sorted(order)
+
     result = build(book, SOLUTIONS="0")
     assert result.returncode == 0, result.stderr
-    for text in questions:
-        assert text in page(book) and text in notebook.read_text()
-    for text in answers:
-        assert text not in page(book) and text not in notebook.read_text()
+    assert "[1/" not in result.stdout, "no cell has changed, so no chapter runs"
+    for text in QUESTIONS:
+        assert text in page(book, "exercises") and text in notebook(book, "exercises")
+    for text in ANSWERS:
+        assert text not in page(book, "exercises") and text not in notebook(book, "exercises")
 
-
-NOTEBOOK = """(a-label)=
-## Text
-
-See {eq}`an-equation`, [a label](a-label), {ref}`a-label`, {doc}`intro`, [a page](intro.md), {math}`x^2` and {cite:p}`vaswani2017attention`.
-Left alone: `{ref}`, `a[0](b)`, $\\dot{X}$, `{X}`.
-
-% a comment
-
-$$
-a = b
-$$ (an-equation)
-
-A term
-: What it means.
-
-:::{tip}
-Inside, {eq}`an-equation`.
-:::
-
-```text
-{eq}`untouched`
-```
-"""
-
-
-def test_notebook_is_plain_markdown(book):
-    write_page(book, "1", NOTEBOOK)
+    source.write_text("value = 2\n")
     result = build(book)
     assert result.returncode == 0, result.stderr
-    cells = nbformat.read(book / "_build" / "notebooks" / "page.ipynb", as_version=4).cells
+    assert "value is 2" in page(book)
+
+    write_page(book, "other", "1", "::::{grid}\n:::{grid-item}\nText.\n:::\n::::")
+    result = build(book)
+    assert result.returncode == 1
+    assert "other: directive 'grid' has no plain form in a notebook" in result.stderr
+
+
+def check_plain_markdown(book: Path) -> None:
+    """The notebook shows what the page does, and no MyST."""
+    cells = nbformat.reads(notebook(book), as_version=4).cells
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     assert (
         "See (1), a label, Text, A small book, [a page](intro.ipynb), $x^2$ and (Vaswani et al., 2017)."
@@ -229,10 +242,3 @@ def test_notebook_is_plain_markdown(book):
     assert "> **Tip**\n>\n> Inside, (1)." in text
     assert "```text\n{eq}`untouched`\n```" in text
     assert "comment" not in text and "(a-label)=" not in text
-
-
-def test_what_has_no_plain_form_is_refused(book):
-    write_page(book, "1", "::::{grid}\n:::{grid-item}\nText.\n:::\n::::")
-    result = build(book)
-    assert result.returncode == 1
-    assert "page: directive 'grid' has no plain form in a notebook" in result.stderr

@@ -11,12 +11,12 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 from backpass_notebooks import apart
-from build import chapters, read_notebook
+from build import chapters, is_notebook, read_notebook
 
 from .conftest import BOOK
 
 PAGES = [*chapters(BOOK), "search", "genindex", "404"]  # index.html only leads to the first
-NOTEBOOKS = [name for name in chapters(BOOK) if read_notebook(BOOK / f"{name}.md") is not None]
+NOTEBOOKS = [name for name in chapters(BOOK) if is_notebook(BOOK / f"{name}.md")]
 
 # Until MathJax has typeset the page, and the boxes that scroll know it.
 TYPESET = "() => !window.MathJax || (MathJax.startup?.promise && MathJax.startup.promise.then(() => true))"
@@ -110,12 +110,14 @@ class Links(HTMLParser):
                 self.addresses.append(given[key])
 
 
+WIDE = {"width": 1280, "height": 900}
+
+
 class Visit:
-    """One page in one window, with what it asked for and what it complained of."""
+    """A window, with what the page in it asked for and what it complained of."""
 
     def __init__(self, browser):
-        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-        self.page = self.context.new_page()
+        self.page = browser.new_context(viewport=WIDE, color_scheme="light").new_page()
         self.complaints, self.requests = [], []
         self.page.on("console", self.note_message)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -130,11 +132,27 @@ class Visit:
         self.page.goto(url, wait_until="load")
         self.page.evaluate(TYPESET)
 
-    def __enter__(self):
-        return self
+    def leave(self) -> None:
+        """Forget the page and what it stored, if one was opened."""
+        self.page.evaluate("() => { try { localStorage.clear(); sessionStorage.clear(); } catch {} }")
+        self.page.goto("about:blank")
+        self.complaints.clear()
+        self.requests.clear()
 
-    def __exit__(self, *error: object) -> None:
-        self.context.close()
+
+@pytest.fixture(scope="session")
+def window(browser) -> Visit:
+    """One for all pages: a new one would compile every script again, which takes as long as showing a page."""
+    return Visit(browser)
+
+
+@pytest.fixture
+def visit(window) -> Visit:
+    """The window as a new one would be."""
+    window.page.set_viewport_size(WIDE)
+    window.page.emulate_media(media="null", color_scheme="light")
+    yield window
+    window.leave()
 
 
 def serious(findings: dict) -> list[str]:
@@ -154,72 +172,69 @@ def turn(page, theme: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page(browser, address, name):
+def test_page(visit, address, name):
     """In one window, for the sake of time: as it opens, then in the dark, then as narrow as a phone."""
     from axe_playwright_python.sync_playwright import Axe
 
-    with Visit(browser) as visit:
-        page = visit.page
-        visit.open(f"{address}/{name}.html")
-        for query in (RAW_MATHEMATICS, UNTYPESET, BROKEN_MATHEMATICS, CLIPPED, NAMELESS):
-            assert page.evaluate(query) == []
-        assert visit.complaints == []
-        assert [url for url in visit.requests if not url.startswith((address, "data:"))] == []
+    page = visit.page
+    visit.open(f"{address}/{name}.html")
+    for query in (RAW_MATHEMATICS, UNTYPESET, BROKEN_MATHEMATICS, CLIPPED, NAMELESS):
+        assert page.evaluate(query) == []
+    assert visit.complaints == []
+    assert [url for url in visit.requests if not url.startswith((address, "data:"))] == []
 
-        turn(page, "light")
-        assert serious(Axe().run(page).response) == []
-        page.evaluate(MARK_SHOWN)
-        # In the dark the elements are the same but for their colours: of those that look alike, one tells of all.
-        turn(page, "dark")
-        page.evaluate(MARK_LOOKS)
-        assert serious(Axe().run(page, context="[data-looks]").response) == []
+    turn(page, "light")
+    assert serious(Axe().run(page).response) == []
+    page.evaluate(MARK_SHOWN)
+    # In the dark the elements are the same but for their colours: of those that look alike, one tells of all.
+    turn(page, "dark")
+    page.evaluate(MARK_LOOKS)
+    assert serious(Axe().run(page, context="[data-looks]").response) == []
 
-        page.set_viewport_size({"width": 360, "height": 800})
-        page.evaluate(NEXT_FRAME)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        assert page.evaluate(CLIPPED) == []
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.evaluate(NEXT_FRAME)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate(CLIPPED) == []
 
 
 def test_a_derivation_can_be_stepped_through(browser, address):
     """By pointing and from the keyboard: the line, the line that it follows from, and what changed."""
-    with Visit(browser) as visit:
-        page = visit.page
-        visit.open(f"{address}/chapters/operations/softmax.html")
-        lines = page.locator(".derivation-line[data-above]")
-        lines.nth(2).hover()
-        (here,) = page.locator(".derivation-here").all()
-        (above,) = page.locator(".derivation-above").all()
-        assert here.get_attribute("data-above") == above.get_attribute("id")
-        assert here.locator(".derivation-come").count() and above.locator(".derivation-gone").count()
-        lines.nth(0).locator(".derivation-right").focus()
-        page.keyboard.press("ArrowDown")
-        assert page.locator(".derivation-here").get_attribute("id") == lines.nth(1).get_attribute("id")
-        page.keyboard.press("ArrowUp")
-        assert page.locator(".derivation-here").get_attribute("id") == lines.nth(0).get_attribute("id")
-        assert visit.complaints == []
-        numbers = page.locator(".derivation-number").all_text_contents()  # folded solutions included
-        assert numbers == [f"({n})" for n in range(1, len(numbers) + 1)]
+    visit = Visit(browser)  # in the shared window the pointer would stay where it is
+    page = visit.page
+    visit.open(f"{address}/chapters/operations/softmax.html")
+    lines = page.locator(".derivation-line[data-above]")
+    lines.nth(2).hover()
+    (here,) = page.locator(".derivation-here").all()
+    (above,) = page.locator(".derivation-above").all()
+    assert here.get_attribute("data-above") == above.get_attribute("id")
+    assert here.locator(".derivation-come").count() and above.locator(".derivation-gone").count()
+    lines.nth(0).locator(".derivation-right").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".derivation-here").get_attribute("id") == lines.nth(1).get_attribute("id")
+    page.keyboard.press("ArrowUp")
+    assert page.locator(".derivation-here").get_attribute("id") == lines.nth(0).get_attribute("id")
+    assert visit.complaints == []
+    numbers = page.locator(".derivation-number").all_text_contents()  # folded solutions included
+    assert numbers == [f"({n})" for n in range(1, len(numbers) + 1)]
 
 
 # Not 404: a server sends it from any address, so its links start at the server's root.
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "404"])
-def test_opens_from_disk(browser, site, name):
-    with Visit(browser) as visit:
-        visit.open(f"file://{site}/{name}.html")
-        assert visit.complaints == []
-        assert visit.page.evaluate(UNTYPESET) == []
-        assert [url for url in visit.requests if not url.startswith((f"file://{site}/", "data:"))] == []
+def test_opens_from_disk(visit, site, name):
+    visit.open(f"file://{site}/{name}.html")
+    assert visit.complaints == []
+    assert visit.page.evaluate(UNTYPESET) == []
+    assert [url for url in visit.requests if not url.startswith((f"file://{site}/", "data:"))] == []
 
 
 @pytest.mark.parametrize("where", ["server", "disk"])
-def test_search_finds_softmax(browser, address, site, where):
-    with Visit(browser) as visit:
-        root = address if where == "server" else f"file://{site}"
-        visit.page.goto(f"{root}/search.html?q=softmax")
-        visit.page.wait_for_selector("#search-results ul.search li a")
-        assert "softmax" in visit.page.inner_text("#search-results").lower()
-        if where == "server":
-            assert visit.complaints == []
+def test_search_finds_softmax(visit, address, site, where):
+    root = address if where == "server" else f"file://{site}"
+    visit.page.goto(f"{root}/search.html?q=softmax")
+    visit.page.wait_for_selector("#search-results ul.search li a")
+    assert "softmax" in visit.page.inner_text("#search-results").lower()
+    if where == "server":
+        assert visit.complaints == []
 
 
 def test_links_resolve(site):
@@ -268,21 +283,20 @@ def test_downloaded_notebook_runs(site, tmp_path):
     from nbclient import NotebookClient
 
     stems = [name.split("/")[-1] for name in NOTEBOOKS]
-    stem = "softmax" if "softmax" in stems else stems[0]
+    stem = "residual_stream" if "residual_stream" in stems else stems[0]
     notebook = nbformat.read(site / "_notebooks" / f"{stem}.ipynb", as_version=4)
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
 
 
-def test_page_prints(browser, address, tmp_path):
+def test_page_prints(visit, address, tmp_path):
     name = NOTEBOOKS[0]
-    with Visit(browser) as visit:
-        visit.open(f"{address}/{name}.html")
-        printed = Path(tmp_path / "page.pdf")
-        visit.page.pdf(path=printed)
-        assert printed.stat().st_size > 20_000
-        visit.page.emulate_media(media="print")
-        assert not visit.page.is_visible(".bd-sidebar-primary")
-        assert visit.page.evaluate(CLIPPED) == []
+    visit.open(f"{address}/{name}.html")
+    printed = Path(tmp_path / "page.pdf")
+    visit.page.pdf(path=printed)
+    assert printed.stat().st_size > 20_000
+    visit.page.emulate_media(media="print")
+    assert not visit.page.is_visible(".bd-sidebar-primary")
+    assert visit.page.evaluate(CLIPPED) == []
 
 
 def test_index_leads_to_the_first_page(site):
