@@ -25,7 +25,7 @@ from backpass.verify import METHODS, cases
 from backpass.verify.case import Case, NotRun
 from backpass.verify.methods.pytorch import bound_operator
 from backpass.verify.methods.symbolic import structure
-from backpass.verify.mutation import CASTS, Mutant, compiled, mutants, reached, rebuilt
+from backpass.verify.mutation import CASTS, Mutant, compiled, mutants, reached, rebuilt, remembered
 from backpass.verify.report import FAILED
 from backpass.verify.subject import Subject, subject
 from backpass.verify.survivors import METHODS_BY_SPEED
@@ -84,14 +84,29 @@ def is_killed(where: str, mutant: Mutant) -> bool:
     All methods are asked before a change has survived, unless its gradients are the original's bit for bit in whatever a
     method may give it.
     """
-    backwards = list(changed_backwards(where, mutant))
+    backwards = dict(changed_backwards(where, mutant))
+    case_at = cache(lambda stem, at: case_of(stem, backwards[stem], at))
     for method in METHODS_BY_SPEED:
-        for stem, backward in backwards:
-            for at in range(len(inputs_of(stem))):
-                same = SAME.get(method)
-                if not (same and same(stem, backward, at)) and fails(stem, backward, at, method):
-                    return True
+        same, places = SAME.get(method), places_of(tuple(backwards), method)
+        for stem, at in places:
+            case = case_at(stem, at)
+            if not (same and same(case, stem, at)) and fails(case, method):
+                places.remove((stem, at))
+                places.insert(0, (stem, at))
+                return True
     return False
+
+
+@cache
+def places_of(stems: tuple[str, ...], method: str) -> list[tuple[str, int]]:
+    """The inputs of the operations, by stem and number. Those that caught a change last come first: the next is often
+    caught there too."""
+    return [(stem, at) for stem in stems for at in range(len(inputs_of(stem)))]
+
+
+@cache
+def forward_of(stem: str) -> Callable:
+    return remembered(ops.load(stem).forward)
 
 
 @cache
@@ -100,7 +115,6 @@ def original(stem: str, at: int) -> Case:
     inputs, options = inputs_of(stem)[at]
     case = Case(subject(ops.load(stem), len(inputs), options), inputs, seed=0, explain=False)
     case = replace(case, operator=bound_operator(case))
-    case = replace(case, subject=with_backward(case, ops.load(stem).backward))
     for method in ("pytorch", "autograd"):
         with suppress(NotRun):
             METHODS[method].run(case)
@@ -108,8 +122,9 @@ def original(stem: str, at: int) -> Case:
 
 
 def with_backward(case: Case, backward: Callable) -> Subject:
-    """The case's subject with another backward, and the forward that autograd and measurements were of."""
-    op = SimpleNamespace(**{**vars(ops.load(case.subject.stem)), "backward": backward})
+    """The case's subject with another backward; its forward computes once, but what autograd follows is as it was."""
+    stem = case.subject.stem
+    op = SimpleNamespace(**{**vars(ops.load(stem)), "forward": forward_of(stem), "backward": backward})
     changed = subject(op, len(case.inputs), case.subject.options)
     return replace(changed, plain_forward=case.subject.plain_forward)
 
@@ -141,10 +156,10 @@ def gradients_of(stem: str, at: int):
         return None
 
 
-def same_numbers(stem: str, backward: Callable, at: int) -> bool:
+def same_numbers(case: Case, stem: str, at: int) -> bool:
     """Whether the gradients are the original's bit for bit. A method that compares these with what the forward alone gives
     then finds what it finds of the original, which passes (verify/test_all_operations.py, at the same inputs)."""
-    case, expected = case_of(stem, backward, at), gradients_of(stem, at)
+    expected = gradients_of(stem, at)
     try:
         got = case.gradients
     except Exception:
@@ -164,7 +179,7 @@ def symbols(stem: str, at: int):
     return structure(case_of(stem, ops.load(stem).backward, at))
 
 
-def same_symbols(stem: str, backward: Callable, at: int) -> bool:
+def same_symbols(case: Case, stem: str, at: int) -> bool:
     """Whether an earlier case gave the same symbols to the same functions."""
     return symbols(stem, at) in (symbols(stem, earlier) for earlier in range(at))
 
@@ -176,8 +191,7 @@ SAME = {
 }
 
 
-def fails(stem, backward, at, method) -> bool:
-    case = case_of(stem, backward, at)
+def fails(case: Case, method: str) -> bool:
     try:
         return any(row.verdict == FAILED for row in METHODS[method].run(case))
     except NotRun:

@@ -14,7 +14,7 @@ X, W, B = RNG.standard_normal((3, 5)), RNG.standard_normal((5, 7)), RNG.standard
 
 def contract(op, *inputs):
     """What the contract's row says of an operation whose gradients are right."""
-    report = check(op, *inputs, raises=False, explain=False, methods=["contract", "finite_difference"])
+    report = check(op, *inputs, raises=False, methods=["contract", "finite_difference"])
     (row,) = report.of("contract")
     assert [failed.method for failed in report.failed] in ([], ["contract"])
     return row.reason

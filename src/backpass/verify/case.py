@@ -307,6 +307,21 @@ class Case:
         y, saved = self._run
         return self.by_input(self.subject.backward(to_kind_of(y, dy), saved))
 
+    @cached_property
+    def on_tensors(self) -> tuple[np.ndarray, dict[int, np.ndarray | None]]:
+        """The subject's own y and gradients in float64, computed on tensors.
+
+        An object without SHAPES is called with the library of its inputs, because it
+        need not support a different one.
+        """
+        if self.subject.shapes is None:
+            return self.y, self.gradients
+        y, saved = self.subject.forward(
+            *(to_torch(value, self.device) for value in self.inputs)
+        )
+        returned = self.subject.backward(to_torch(self.dy, self.device, y.dtype), saved)
+        return to_numpy(y), self.by_input(returned)
+
     @property
     def terms(self) -> dict[str, np.ndarray]:
         """The arrays from which a gradient may be computed, by name.

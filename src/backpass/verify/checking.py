@@ -103,7 +103,7 @@ def check(
     - ``vary`` repeats the check at inputs of other shapes and values, drawn from the
       elements given;
     - ``explain=False`` skips the diagnosis of wrong gradients, which takes up to five
-      seconds.
+      seconds, and names only the first fault of an operation told what is ``wanted``.
 
     Raises VerificationError, which carries the report, if a row failed, was vacuous or
     could not run, or if no row passed for a gradient. ``raises=False`` returns the

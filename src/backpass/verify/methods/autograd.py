@@ -37,7 +37,7 @@ def run(case: Case) -> list[Row]:
     """
     case.require_float64()
     _, reference = differentiate_forward(case, case.subject.plain_forward)
-    _, got = by_hand(case)
+    _, got = case.on_tensors
     tolerance, why = case.tolerance("autograd", TOLERANCE, WHY)
     rows = [
         judge_gradient(case, NAME, at, got[at], reference[at], tolerance, why)
@@ -176,18 +176,3 @@ def _torch_dtype(value: object):
     import torch
 
     return getattr(torch, dtype_name(value)) if is_floating(value) else None
-
-
-def by_hand(case: Case) -> tuple[np.ndarray, dict[int, np.ndarray | None]]:
-    """Return the subject's own y and gradients in float64, computed on tensors.
-
-    An object without SHAPES is called with the library of its inputs, because it need
-    not support a different one.
-    """
-    if case.subject.shapes is None:
-        return case.y, case.gradients
-    y, saved = case.subject.forward(
-        *(to_torch(value, case.device) for value in case.inputs)
-    )
-    returned = case.subject.backward(to_torch(case.dy, case.device, y.dtype), saved)
-    return to_numpy(y), case.by_input(returned)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -51,7 +52,8 @@ def run(case: Case) -> list[Row]:
         how = HOW_WITH_STATE
     if case.subject.told:
         how = f"{how}; unwanted gradients left out"
-        faults = faults or list(unwanted_faults(done))
+        most = None if case.explain else 1
+        faults = faults or list(islice(unwanted_faults(done), most))
     if case.subject.shapes:
         how = f"{how}; its dtype; an empty batch too"
         faults += [
