@@ -3,7 +3,9 @@
 import pytest
 
 from backpass import records
+from backpass.values import chunk_or_default
 
+chunks = {"ours": None, "ours, 512 tokens a chunk": 512}
 RECORDS = [
     records.load("linear_cross_entropy_memory", device)
     for device in records.devices("linear_cross_entropy_memory")
@@ -12,10 +14,18 @@ RECORDS = [
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.device)
 def test_the_peak_is_what_the_shapes_say(record):
-    """To 6 percent above: allocators round, and small arrays count as well."""
-    compared = [row["over_formula"] for row in record.rows if row["over_formula"] is not None]
+    """To 6 percent above: allocators round, and small arrays count as well. On a GPU a chunk's scores exist once more."""
+    compared = [row for row in record.rows if row["over_formula"] is not None]
     assert len(compared) >= 8
-    assert all(0.99 < ratio < 1.06 for ratio in compared), compared
+    for row in compared:
+        chunk = chunks.get(row["provider"], 0) if record.on_gpu else 0
+        c = (
+            min(row["tokens"], chunk_or_default(chunk, row["tokens"], row["h"], row["V"]))
+            if chunk != 0
+            else 0
+        )
+        more = 4 * c * row["V"] / 2**20
+        assert 0.99 < row["over_formula"] < 1.06 + more / row["formula_mebibytes"], row
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.device)

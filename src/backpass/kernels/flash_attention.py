@@ -79,7 +79,7 @@ HOPPER = {
 }
 OTHERS = {  # 99 KiB, the least that a GPU which multiplies bfloat16 has
     "forward": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 32, 8, 2)),
-    "keys": (Tiles(32, 128, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 8, 2)),
+    "keys": (Tiles(32, 128, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 4, 2)),
     "queries": (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 3), Tiles(32, 32, 8, 2)),
 }
 FLOAT32 = {  # multiplied without tensor cores, from registers
@@ -324,6 +324,9 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     widths = {torch.float16: (64,), torch.bfloat16: (128, 256)}.get(dtype, (128,))
     for d in widths:
         yield from ((f"d = {d}", launch) for launch in launches_at(dtype, d, d))
+    if dtype == torch.float16:
+        for launch in launches_at(dtype, 64, 64, ahead=None):
+            yield "d = 64, no mask", launch
 
 
 def launches_at(

@@ -26,7 +26,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 class Resources(NamedTuple):
     """One kernel compiled for one GPU. Spilled bytes did not fit into a thread's
-    registers; there should be none."""
+    registers. Undefined registers are read though nothing writes them, as is left of
+    code whose behaviour is undefined. There should be none of either."""
 
     kernel: str
     case: str
@@ -36,6 +37,7 @@ class Resources(NamedTuple):
     registers: int  # per thread
     shared_bytes: int  # per program
     spilled_bytes: int  # per thread
+    undefined: int  # virtual registers of the PTX
 
 
 def resources(stem: str, dtypes=DTYPES, capabilities=CAPABILITIES) -> list[Resources]:
@@ -79,6 +81,7 @@ def table(rows: list[Resources]) -> str:
         "registers",
         "shared",
         "spilled",
+        "undefined",
     )
     return "\n".join(aligned([head, *([str(value) for value in row] for row in rows)]))
 
@@ -140,8 +143,28 @@ def _measure(kernel, capability: int, case: str, dtype: str, launch) -> Resource
     # A kernel of elementwise.py is named after the formula compiled into it.
     name = launch.constants.get("FORMULA", launch.kernel).__name__.lstrip("_")
     threads, shared = launch.warps * 32, kernel.metadata.shared
-    used = found["REG"], shared, found["STACK"]
+    used = found["REG"], shared, found["STACK"], len(undefined(kernel.asm["ptx"]))
     return Resources(name, case, dtype, capability, threads, *used)
+
+
+def undefined(ptx: str) -> set[str]:
+    """Return the registers that instructions of ``ptx`` read and none writes."""
+    read: set[str] = set()
+    written: set[str] = set()
+    for instruction in re.split("[;\n]", re.sub("//.*", "", ptx)):
+        found = re.match(
+            r"\s*(?:@!?%\w+\s+)?([a-z]\w*)[\w.:]*\s+(\{[^}]*\}|[^,]*)", instruction
+        )
+        if found:
+            # What an instruction writes is its first operand, if it writes a register.
+            first = "" if found[1] in _WRITE_NO_REGISTER else found[2]
+            results = set(re.findall(r"%[a-z]+\d+", first))
+            written |= results
+            read |= set(re.findall(r"%[a-z]+\d+", instruction)) - results
+    return read - written
+
+
+_WRITE_NO_REGISTER = {"bar", "bra", "cp", "red", "ret", "st"}
 
 
 def main(arguments: list[str] | None = None) -> None:
