@@ -188,6 +188,8 @@ def test_the_facts_name_what_the_operation_has(stem):
     lengths = {*shapes.letters}
     examples = getattr(op, "EXAMPLES", ({},))
     assert missing_options(op) is None
+    # A loss that is wide is not of the dtype of its inputs, as a check expects; test_functional.py has it.
+    assert options - {"wanted", "wide"} <= set().union(*examples), "give every option a value in EXAMPLES"
     assert isinstance(examples, tuple) and examples[0].keys() <= options
     assert all(example and example.keys() <= options | lengths for example in examples[1:])
     assert getattr(op, "MULTIPLES", {}).keys() <= lengths
@@ -199,6 +201,18 @@ def test_the_facts_name_what_the_operation_has(stem):
     for name, (others, instead) in getattr(op, "LEFT_OUT", {}).items():
         assert {name, *others} <= {spec.name for spec in shapes.inputs if spec.optional}
         assert instead.keys() <= options
+
+
+@STEMS
+def test_an_option_of_a_wrong_kind_is_refused_by_name(stem):
+    op = ops.load(stem)
+    inputs = draw(stem).values()
+    options = inspect.signature(op.forward).parameters.keys() - {
+        spec.name for spec in parse(op.SHAPES).inputs
+    }
+    for name in options - {"wanted"}:
+        with pytest.raises((TypeError, ValueError), match=rf"^{name}: expected"):
+            op.forward(*inputs, **{**options_for(stem), name: object()})
 
 
 @STEMS

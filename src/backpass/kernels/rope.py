@@ -30,6 +30,7 @@ from backpass.kernels.launch import (
     rows_of,
 )
 from backpass.shapes import check_cotangent, check_saved
+from backpass.values import check_bool
 
 SHAPES = "x[*, s, 2k], cos[s, k], sin[s, k] -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")
@@ -54,10 +55,11 @@ def forward(
     the tables ``cos[s, k]`` and ``sin[s, k]``, which ``ops.rope.tables`` computes.
 
     Raises TypeError if an argument is not a floating-point tensor on a device where
-    kernels run, or if dtypes or devices differ; ValueError if shapes do not fit, as
-    with an odd last axis.
+    kernels run, if dtypes or devices differ, or if ``interleaved`` is not a bool;
+    ValueError if shapes do not fit, as with an odd last axis.
     """
     check_tensors(SHAPES, x=x, cos=cos, sin=sin)
+    check_bool(interleaved=interleaved)
     return _turned(x, cos, sin, interleaved, 1), Saved(
         cos, sin, tuple(x.shape), interleaved
     )

@@ -19,6 +19,7 @@ import numpy as np
 
 from backpass.arrays import Array, as_type_of, namespace, widened
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
+from backpass.values import check_bool
 
 SHAPES = "x[*] -> y[*]"
 
@@ -40,11 +41,12 @@ def forward(
 
     The same ``seed`` drops the same elements, so every layer and every step needs its
     own. Raises TypeError if ``x`` is not a floating-point array, ``p`` is not a real
-    number, or ``seed`` is not an integer; ValueError if ``p`` is outside 0 to 1 or
-    ``seed`` is below 0.
+    number, ``seed`` is not an integer, or ``training`` is not a bool; ValueError if
+    ``p`` is outside 0 to 1 or ``seed`` is below 0.
     """
     xp = check_inputs(SHAPES, x=x)
     _check_options(p, seed)
+    check_bool(training=training)
     shape, p = tuple(x.shape), float(p)
     if not training or p == 0:
         return x, Saved(None, p, shape, kind(x))

@@ -123,6 +123,7 @@ def backward_flops(m, n, has_w=True, has_b=True, wanted=None):
 
 
 # Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({}, {"eps": 0.25})
 LETTERS = {"eps": r"\epsilon"}
 PLACES = ("normalise",)
 AUTOCAST = "float32"

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from backpass.arrays import Array, as_type_of, namespace, transpose, widened
 from backpass.ops._heads import causal_mask
 from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.values import check_sums
+from backpass.values import check_bool, check_sums
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "q[*, s>0, d>0], k[*, s, d], v[*, s, d_v] -> y[*, s, d_v]"
@@ -68,11 +68,12 @@ def forward(
     With ``causal``, query i sees the keys up to i, and scores exist for ``chunk``
     queries and as many keys at a time. Raises TypeError if an input is not a
     floating-point array or if inputs differ in library, device, or dtype, or if
-    ``chunk`` is not an integer; ValueError if shapes do not fit, ``chunk`` is below 1,
-    or the scores of a query have a negative sum.
+    ``chunk`` is not an integer or ``causal`` not a bool; ValueError if shapes do not
+    fit, ``chunk`` is below 1, or the scores of a query have a negative sum.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v)
     _check_chunk(chunk)
+    check_bool(causal=causal)
     wanted = check_wanted(SHAPES, wanted)
     tokens = chunk if causal else None
 

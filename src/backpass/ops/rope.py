@@ -25,7 +25,7 @@ import numpy as np
 
 from backpass.arrays import Array, as_type_of, namespace, widened
 from backpass.shapes import check_cotangent, check_inputs, check_saved
-from backpass.values import check_natural
+from backpass.values import check_bool, check_natural
 
 SHAPES = "x[*, s, 2k], cos[s, k], sin[s, k] -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")
@@ -48,11 +48,12 @@ def forward(
     position and pair, whose cosine and sine are given in ``cos[s, k]`` and
     ``sin[s, k]``. ``tables`` computes both.
 
-    Raises TypeError if an input is not a floating-point array or if inputs differ in
-    library, device, or dtype; ValueError if shapes do not fit, for example if the last
-    axis is odd.
+    Raises TypeError if an input is not a floating-point array, if inputs differ in
+    library, device, or dtype, or if ``interleaved`` is not a bool; ValueError if shapes
+    do not fit, for example if the last axis is odd.
     """
     check_inputs(SHAPES, x=x, cos=cos, sin=sin)
+    check_bool(interleaved=interleaved)
     y = as_type_of(_turned(widened(x), cos, sin, interleaved), x)
     return y, Saved(cos, sin, tuple(x.shape), interleaved)
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, widened
 from backpass.shapes import check_cotangent, check_inputs, check_saved
-from backpass.values import check_sums
+from backpass.values import check_bool, check_sums
 
 SHAPES = "x[*, n>0] -> y[*, n]"
 POSITIVE = ("x",)
@@ -40,11 +40,12 @@ def forward(x: Array, *, mean: bool = False) -> tuple[Array, Saved]:
     """Return ``y[*, n]``: each row of ``x[*, n]`` over its sum, or over its mean with
     ``mean``.
 
-    Raises TypeError if ``x`` is not a floating-point array; ValueError if it has no
-    axis, its last axis is empty, or a row that is not all zeros has a sum that is not
-    positive.
+    Raises TypeError if ``x`` is not a floating-point array or ``mean`` is not a bool;
+    ValueError if it has no axis, its last axis is empty, or a row that is not all zeros
+    has a sum that is not positive.
     """
     xp = check_inputs(SHAPES, x=x)
+    check_bool(mean=mean)
     wide = widened(x)
     total = xp.sum(wide, axis=-1, keepdims=True)  # [*, 1]
     check_sums("x", total, xp.all(wide == 0, axis=-1, keepdims=True))

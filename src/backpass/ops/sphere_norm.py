@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, widened
 from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.values import check_bool
 
 SHAPES = "x[*, n>0] -> y[*, n]"
 
@@ -38,10 +39,11 @@ def forward(x: Array, *, mean: bool = False) -> tuple[Array, Saved]:
     """Return ``y[*, n]``: each row of ``x[*, n]`` over its length, or over its root
     mean square with ``mean``.
 
-    Raises TypeError if ``x`` is not a floating-point array; ValueError if it has no
-    axis or its last axis is empty.
+    Raises TypeError if ``x`` is not a floating-point array or ``mean`` is not a bool;
+    ValueError if it has no axis or its last axis is empty.
     """
     xp = check_inputs(SHAPES, x=x)
+    check_bool(mean=mean)
     wide = widened(x)
     total = xp.sum(wide * wide, axis=-1, keepdims=True)  # [*, 1]
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, bounded, bounded_below, sigmoid, widened
 from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.values import check_bool
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "g[*], u[*] -> y[*]"
@@ -37,10 +38,12 @@ def forward(
     """Return ``y[*]``: ``u[*]`` times the SiLU of ``g[*]``. ``keep_sigmoid`` saves the
     sigmoid of ``g`` as a third array, so that the backward does not recompute it.
 
-    Raises TypeError if an input is not a floating-point array or if inputs differ in
-    library, device, or dtype; ValueError if shapes differ (nothing is broadcast).
+    Raises TypeError if an input is not a floating-point array, if inputs differ in
+    library, device, or dtype, or if ``keep_sigmoid`` is not a bool; ValueError if
+    shapes differ (nothing is broadcast).
     """
     check_inputs(SHAPES, g=g, u=u)
+    check_bool(keep_sigmoid=keep_sigmoid)
     wanted = check_wanted(SHAPES, wanted)
     wide = widened(g)
     gate = sigmoid(wide)
