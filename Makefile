@@ -42,6 +42,7 @@ serve: book ## build, then serve the site at http://localhost:8000  (PORT=… fo
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
 chapter: $(READY) ## build one chapter quickly, for authors: make chapter NAME=softmax
+	$(if $(NAME),,$(error say which chapter: make chapter NAME=softmax))
 	@$(BIN)/python ext/build.py --chapter '$(NAME)'
 
 notebooks: book ## write every chapter, executed, as a notebook to _build/notebooks

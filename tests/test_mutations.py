@@ -2,7 +2,7 @@
 
 Each backward, and each helper that it calls (of `arrays`, `ops._heads`, `ops._tiling`), is changed in one place at a time;
 each changed version must fail the checks at the inputs that `backpass verify` draws. One that survives is
-listed in `equivalent_mutants/<stem>.toml` with the proof that it computes the same; nothing else may survive, and
+listed in `tests/equivalent_mutants/<stem>.toml` with the proof that it computes the same; nothing else may survive, and
 nothing may be listed that is caught or that no longer exists.
 """
 
@@ -211,13 +211,13 @@ def test_every_change_is_caught_or_proved_equivalent(where, name):
     listed = {(e["line"], e["change"]) for _, e in LISTED if e["function"] == f"{where}.{name}"}
     if unnoticed := survivors - listed:
         pytest.fail(
-            f"changed, and no check noticed: add a check, or prove in {FOLDER.name}/{where}.toml that these "
+            f"changed, and no check noticed: add a check, or prove in tests/{FOLDER.name}/{where}.toml that these "
             f"compute the same\n\n{as_toml(f'{where}.{name}', unnoticed)}",
             pytrace=False,
         )
     if gone := listed - survivors:
         pytest.fail(
-            f"listed in {FOLDER.name}/{where}.toml, but caught, or no longer there\n\n"
+            f"listed in tests/{FOLDER.name}/{where}.toml, but caught, or no longer there\n\n"
             f"{as_toml(f'{where}.{name}', gone)}",
             pytrace=False,
         )

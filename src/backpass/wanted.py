@@ -40,7 +40,7 @@ def check_narrowed(wanted: Wanted, saved: Any) -> tuple[str, ...]:
 
     Raises TypeError for what is not a collection of names, ValueError for another name.
     """
-    hint = "; the others were not wanted in forward, which did not save what they need"
+    hint = ", for which forward saved what they need"
     return _chosen(wanted, saved.wanted, hint)
 
 
@@ -95,7 +95,7 @@ def _chosen(wanted: Wanted, names: tuple[str, ...], hint: str = "") -> tuple[str
     for name in wanted:
         if name not in names:
             raise ValueError(
-                f"wanted: expected names among {', '.join(names) or 'none'}; "
-                f"got {name!r}{hint}"
+                f"wanted: expected names among {', '.join(names) or 'none'}{hint}; "
+                f"got {name!r}"
             )
     return tuple(name for name in names if name in wanted)

@@ -842,7 +842,7 @@ def test_every_change_is_caught(row, tmp_path, monkeypatch, device):
         if not kernel_fails(changed, row, monkeypatch):
             survivors.add(mutant.change)
     if unnoticed := sorted(survivors - {*row.equivalent}):
-        where = f"its row's `equivalent`, or in {FOLDER.name}/{row.stem}.toml"
+        where = f"its row's `equivalent`, or in tests/kernels/{FOLDER.name}/{row.stem}.toml"
         pytest.fail(
             f"changed, and no check noticed: add a check, or prove in {where}, that these compute the same\n\n"
             + "\n".join(as_toml(row, change) for change in unnoticed),
