@@ -69,7 +69,9 @@ def gradients_of(
     """
     if wanted:
         return part.backward(dy, saved, wanted=wanted)
-    return (None,) * sum(not spec.integer for spec in parse(part.SHAPES).inputs)
+    constants = getattr(part, "CONSTANTS", ())
+    inputs = (spec for spec in parse(part.SHAPES).inputs if not spec.integer)
+    return (None,) * sum(spec.name not in constants for spec in inputs)
 
 
 def sum_wanted(wanted: Wanted, costs: Mapping[str, Any]) -> Any:

@@ -1,0 +1,32 @@
+"""Whole networks, from tokens to the gradient of every parameter, without autograd.
+
+A model is a module of this folder with
+
+- ``Config``, a frozen dataclass; ``Config.preset("gpt2")`` is a published model's, and
+  ``Config.from_hugging_face(json)`` reads a ``config.json``;
+- ``parameter_shapes(config)``, the names and shapes of the parameters;
+- ``forward(parameters, tokens, targets, *, config)``, which returns ``(loss, saved)``;
+- ``backward(saved)``, which returns the gradients.
+
+The parameters are a mapping from Hugging Face's names to arrays, such as a
+``state_dict`` or what ``safetensors`` loads. Names may have the prefix of the model
+with a head, ``transformer.`` or ``model.``, or lack it. A tied ``lm_head.weight`` may
+be missing; if it is there, it must be equal to the token embedding's table. Old buffers
+of masks and frequencies are ignored. Everything else that is missing, superfluous, or
+has the wrong shape raises one ValueError that names it all. The arrays are never
+modified.
+
+``tokens[*, s]`` and ``targets[*, s]`` are integers. ``targets[…, i]`` is the token to
+predict at position i, so it is usually token i + 1; −100 is ignored. The loss is the
+mean of the cross-entropies over the other targets.
+
+The gradients are a dict from the names of the parameters, as they were given, to arrays
+of the same shapes. A tied weight occurs once, under the name of the table, with the sum
+of both gradients. ``forward(…, wanted=names)`` names the parameters to train: the
+gradients of the others are not computed and are absent. ``flash`` and ``chunked``
+choose what is saved, not what is computed: by default neither the weights of attention
+nor the scores ``[*, s, V]`` are saved.
+
+A model only composes operations and layers, which ``backpass.models.layers`` describes.
+``backward`` frees what each layer saved as soon as it has used it, so it can run once.
+"""

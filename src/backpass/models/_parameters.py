@@ -1,0 +1,190 @@
+"""Read the parameters of a model from a mapping, and choose those to train."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from types import ModuleType
+from typing import Any, TypeVar
+
+from backpass.arrays import Array, is_array, namespace
+from backpass.shapes import axis_length, kind, parse
+from backpass.stems import nearest, no_such
+from backpass.wanted import Wanted, gradients_of
+
+Shapes = dict[str, tuple[int, ...]]
+Config = TypeVar("Config")
+
+HEAD = "lm_head.weight"  # the output head's weight, in all models
+
+# Buffers that older versions of Hugging Face's models saved: masks and frequencies.
+BUFFERS = re.compile(r"attn\.(masked_)?bias|rotary_emb\.inv_freq")
+
+
+def preset_in(presets: Mapping[str, Config], name: str) -> Config:
+    """Return the preset of that name. Raises LookupError, which names the nearest."""
+    if name not in presets:
+        raise LookupError(no_such("preset", name, presets))
+    return presets[name]
+
+
+def names_in_layer(layer: ModuleType, prefix: str) -> dict[str, str]:
+    """Return the name of each parameter of a layer, by the layer's argument."""
+    return {argument: prefix + name for argument, name in layer.NAMES.items()}
+
+
+def shapes_in_layer(layer: ModuleType, lengths: Mapping[str, int]) -> Shapes:
+    """Return the shape of each parameter of a layer, by its argument, from the lengths
+    of the letters of its SHAPES."""
+    return {
+        spec.name: tuple(axis_length(axis, lengths) for axis in spec.axes)
+        for spec in parse(layer.SHAPES).inputs
+        if spec.name in layer.PARAMETERS
+    }
+
+
+def read(
+    parameters: Mapping[str, Array],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    prefix: str,
+    tied_to: str | None,
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return the arrays of a mapping by the names in ``shapes``, and the names that the
+    mapping gives them, which may begin with ``prefix``.
+
+    If the output head is ``tied_to`` another parameter, it is not among ``shapes``. It
+    may be in the mapping, and must then be equal.
+
+    Raises TypeError unless ``parameters`` is a mapping. Raises ValueError for entries
+    that are missing, superfluous, given twice, not floating-point arrays, of different
+    shapes, of different kinds, or recorded by autograd; it names all of them.
+    """
+    if not isinstance(parameters, Mapping):
+        raise TypeError(
+            "parameters: expected a mapping from names to arrays; "
+            f"got {type(parameters).__name__}"
+        )
+    faults: list[str] = []
+    given: dict[str, str] = {}
+    known = [*shapes, HEAD] if tied_to else [*shapes]
+    for name in parameters:
+        own = str(name).removeprefix(prefix)
+        if own in given:
+            faults.append(f"{name}: is also given as {given[own]}")
+        elif own in known:
+            given[own] = name
+        elif not BUFFERS.search(own):
+            faults.append(f"{name}: is not a parameter; {nearest(own, known)}")
+    faults += [f"{name}: is missing" for name in shapes if name not in given]
+
+    if tied_to:
+        shapes = {**shapes, HEAD: shapes[tied_to]}
+    found = {own: parameters[name] for own, name in given.items()}
+    sound = []
+    for own, array in found.items():
+        wrong = _fault_of(array, shapes[own])
+        sound += [] if wrong else [own]
+        faults += [f"{given[own]}: {wrong}"] if wrong else []
+    faults += _differences(found, given, sound)
+    if not faults and tied_to and HEAD in given:
+        if not _equal(found[HEAD], found[tied_to]):
+            faults.append(f"{given[HEAD]}: is tied to {given[tied_to]}, but differs")
+    if faults:
+        raise ValueError("\n    ".join(["parameters: they do not fit:", *faults]))
+    if tied_to:
+        found.pop(HEAD, None)
+        given.pop(HEAD, None)
+    return found, given
+
+
+def chosen(
+    wanted: Wanted, given: Mapping[str, str], tied_to: str | None
+) -> frozenset[str]:
+    """Return the parameters to train by their own names. ``wanted`` has the names that
+    were given, or is None for all. Raises TypeError or ValueError."""
+    if wanted is None:
+        return frozenset(given)
+    if isinstance(wanted, str) or not isinstance(wanted, Collection):
+        came = repr(wanted) if isinstance(wanted, str) else type(wanted).__name__
+        raise TypeError(
+            "wanted: expected a collection of names of parameters, or None for all; "
+            f"got {came}"
+        )
+    own = {name: own for own, name in given.items()}
+    unknown = [name for name in wanted if name not in own]
+    if unknown:
+        hint = nearest(unknown[0], own)
+        if tied_to and unknown[0] == HEAD:
+            hint = f"it is tied to {given[tied_to]}"
+        raise ValueError(
+            f"wanted: expected names of parameters; got {unknown[0]!r}; {hint}"
+        )
+    return frozenset(own[name] for name in wanted)
+
+
+def wanted_in_parts(
+    parts: Iterable[Mapping[str, str]], wanted: Collection[str], x: bool
+) -> list[tuple[str, ...]]:
+    """Return the wanted gradients of each part of a model, in the order of the forward.
+
+    A part is given as the name of each parameter by its argument. ``x`` says whether
+    anything before the first part is trained. The gradient of a part's x is wanted if
+    anything before it is.
+    """
+    found: list[tuple[str, ...]] = []
+    for names in parts:
+        trained = [argument for argument, name in names.items() if name in wanted]
+        found.append(("x", *trained) if x else tuple(trained))
+        x = bool(found[-1])
+    return found
+
+
+def through(part: ModuleType, dy: Array | None, saved: Any) -> tuple[Any, ...]:
+    """Return what the backward of a part returns, with None for each gradient that its
+    forward was told is not wanted."""
+    return gradients_of(part, dy, saved, saved.wanted)
+
+
+def check_unused(parts: Collection[Any], expected: int) -> None:
+    """Raise ValueError if ``backward`` has freed what the parts saved."""
+    if len(parts) != expected:
+        raise ValueError(
+            "saved: backward frees what forward saved and has already run; "
+            "call forward again"
+        )
+
+
+def _fault_of(array: object, shape: tuple[int, ...]) -> str | None:
+    """Return what is wrong with one entry, or None."""
+    if not is_array(array):
+        return f"expected an array; got {type(array).__name__}"
+    if tuple(array.shape) != shape:
+        return f"expected shape {list(shape)}; got shape {list(array.shape)}"
+    floating = ("real floating", "complex floating")
+    if not namespace(array).isdtype(array.dtype, floating):
+        return f"expected floating-point numbers; got dtype {array.dtype}"
+    if getattr(array, "requires_grad", False):
+        return "requires a gradient of autograd; pass it detached, as in a state_dict"
+    return None
+
+
+def _differences(
+    found: Mapping[str, Array], given: Mapping[str, str], sound: Iterable[str]
+) -> list[str]:
+    """Return the entries whose library, device, or dtype differs from the first's."""
+    kinds = [(given[own], kind(found[own])) for own in sound]
+    faults = []
+    for name, came in kinds:
+        first, expected = kinds[0]
+        if came != expected:
+            what = " ".join(str(fact) for fact in expected)
+            faults.append(
+                f"{name}: expected {what}, as {first}; "
+                f"got {' '.join(str(fact) for fact in came)}"
+            )
+    return faults
+
+
+def _equal(a: Array, b: Array) -> bool:
+    return a is b or bool(namespace(a, b).all(a == b))

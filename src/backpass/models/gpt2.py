@@ -1,0 +1,229 @@
+"""GPT-2: learned positions, layers with biases and tanh-GELU, and an output head that
+is usually the token embedding's table again.
+
+``backpass.models`` describes the interface. The names and layouts of the parameters are
+those of Hugging Face's ``GPT2LMHeadModel``, whose ``Conv1D`` stores ``[in, out]``. The
+architecture is that of Radford et al., "Language Models are Unsupervised Multitask
+Learners" (2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from backpass.arrays import Array, namespace
+from backpass.models import _hugging_face
+from backpass.models._hugging_face import Accepted
+from backpass.models._parameters import (
+    HEAD,
+    Shapes,
+    check_unused,
+    chosen,
+    names_in_layer,
+    preset_in,
+    read,
+    shapes_in_layer,
+    through,
+    wanted_in_parts,
+)
+from backpass.models.layers import gpt2_layer, output_head
+from backpass.ops import embedding, layer_norm, position_embedding
+from backpass.shapes import check_inputs, check_saved
+from backpass.values import check_eps
+from backpass.wanted import Wanted
+
+SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
+PREFIX = "transformer."
+TABLE, POSITIONS = "wte.weight", "wpe.weight"
+NORM = {"w": "ln_f.weight", "b": "ln_f.bias"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes of a GPT-2, and whether the output head is the table of tokens.
+
+    Raises ValueError if a size is not an integer of at least 1 or ``heads`` does not
+    divide ``width``.
+    """
+
+    vocabulary: int
+    positions: int  # the longest sequence
+    width: int
+    layers: int
+    heads: int
+    feed_forward: int  # the width inside the feed-forward block
+    eps: float = 1e-5
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        sizes = ("vocabulary", "positions", "width", "layers", "heads", "feed_forward")
+        _hugging_face.check_numbers(self, *sizes)
+        check_eps(self.eps)
+        if self.width % self.heads:
+            raise ValueError(
+                f"heads: expected a divisor of width = {self.width}; got {self.heads}"
+            )
+
+    @classmethod
+    def preset(cls, name: str) -> Config:
+        """Return the configuration of a published model. Raises LookupError."""
+        return preset_in(PRESETS, name)
+
+    @classmethod
+    def from_hugging_face(
+        cls, json: Mapping[str, Any], *, without_dropout: bool = False
+    ) -> Config:
+        """Return the configuration that a ``config.json`` describes.
+
+        Dropout is not available. GPT-2 was trained with it, so most files ask for it;
+        ``without_dropout`` reads them as for evaluation. Raises TypeError unless
+        ``json`` is a mapping; ValueError, naming every fault, if it lacks a size or
+        asks for something that is not available.
+        """
+        _hugging_face.check_type(json, ("gpt2",))
+        needed = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
+        accepted = ACCEPTED if without_dropout else {**ACCEPTED, **DROPOUTS}
+        defaults = dict.fromkeys(DROPOUTS, 0.1)
+        _hugging_face.check_keys({**defaults, **json}, needed, accepted)
+        vocabulary, positions, width, layers, heads = (json[key] for key in needed)
+        return cls(
+            vocabulary,
+            positions,
+            width,
+            layers,
+            heads,
+            json.get("n_inner") or 4 * width,
+            json.get("layer_norm_epsilon", 1e-5),
+            json.get("tie_word_embeddings", True),
+        )
+
+
+# The accepted values, by key; the first is the default of Hugging Face.
+ACCEPTED: Accepted = {
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+    "quantization_config": (None,),
+}
+DROPOUTS: Accepted = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), (0,))
+
+PRESETS = {
+    "gpt2": Config(50257, 1024, 768, 12, 12, 3072),
+    "gpt2-medium": Config(50257, 1024, 1024, 24, 16, 4096),
+    "gpt2-large": Config(50257, 1024, 1280, 36, 20, 5120),
+    "gpt2-xl": Config(50257, 1024, 1600, 48, 25, 6400),
+}
+
+
+def parameter_shapes(config: Config) -> Shapes:
+    """Return the shape of each parameter, by its name without the prefix."""
+    c, h = config, config.width
+    shapes: Shapes = {TABLE: (c.vocabulary, h), POSITIONS: (c.positions, h)}
+    in_layer = shapes_in_layer(gpt2_layer, {"h": h, "p": 3 * h, "f": c.feed_forward})
+    for layer in _layers(c):
+        shapes |= {layer[argument]: shape for argument, shape in in_layer.items()}
+    shapes |= dict.fromkeys(NORM.values(), (h,))
+    return shapes if c.tied else {**shapes, HEAD: (c.vocabulary, h)}
+
+
+class Saved(NamedTuple):
+    """What each part saved, in the order of the forward. ``backward`` empties the
+    list."""
+
+    parts: list[Any]
+    loss: Array
+    config: Config
+    given: dict[str, str]  # the names that the parameters were given under
+    wanted: frozenset[str]
+
+
+def forward(
+    parameters: Mapping[str, Array],
+    tokens: Array,
+    targets: Array,
+    *,
+    config: Config,
+    flash: bool = True,
+    chunked: bool = True,
+    wanted: Wanted = None,
+) -> tuple[Array, Saved]:
+    """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
+    beside the tokens ``[*, s]``; −100 is ignored.
+
+    ``flash`` and ``chunked`` are options of ``gpt2_attention`` and ``output_head``.
+    ``wanted`` names the parameters to train.
+
+    Raises ValueError for parameters that do not fit the configuration, naming all of
+    them; for shapes that do not fit, and for more tokens than positions; TypeError for
+    what is not a mapping or not an array of integers, or if libraries or devices
+    differ; IndexError for a token or a target outside the vocabulary.
+    """
+    c, tied_to = config, TABLE if config.tied else None
+    w, given = read(parameters, parameter_shapes(c), prefix=PREFIX, tied_to=tied_to)
+    wanted = chosen(wanted, given, tied_to)
+    check_inputs(SHAPES, tokens=tokens, targets=targets, table=w[TABLE])
+    if tokens.shape[-1] > c.positions:
+        raise ValueError(
+            f"tokens: expected at most {c.positions} in a sequence, the number of "
+            f"positions; got {tokens.shape[-1]}"
+        )
+    layers, head = _layers(c), tied_to or HEAD
+    names = [{"w": POSITIONS}, *layers, NORM, {"w": head}]
+    of_positions, *of_layers, of_norm, of_head = wanted_in_parts(
+        names, wanted, x=TABLE in wanted
+    )
+    parts: list[Any] = [None] * (len(layers) + 4)
+
+    x, parts[0] = embedding.forward(tokens, w[TABLE])
+    x, parts[1] = position_embedding.forward(x, w[POSITIONS], wanted=of_positions)
+    for i, layer in enumerate(layers):
+        weights = {argument: w[name] for argument, name in layer.items()}
+        options: dict[str, Any] = {"heads": c.heads, "eps": c.eps, "flash": flash}
+        x, parts[2 + i] = gpt2_layer.forward(
+            x, **weights, **options, wanted=of_layers[i]
+        )
+    scale, shift = w[NORM["w"]], w[NORM["b"]]
+    x, parts[-2] = layer_norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
+    loss, parts[-1] = output_head.forward(
+        x, w[head], targets, chunked=chunked, wanted=of_head
+    )
+    return loss, Saved(parts, loss, c, given, wanted)
+
+
+def backward(saved: Saved) -> dict[str, Array]:
+    """Return the gradient of the loss with respect to each parameter that was wanted,
+    by the name under which it was given. Frees what forward saved.
+
+    Raises TypeError unless ``saved`` is what forward returned second, and ValueError if
+    backward has already run.
+    """
+    parts, loss, c, given, wanted = check_saved(saved, Saved)
+    layers = _layers(c)
+    check_unused(parts, len(layers) + 4)
+    d: dict[str, Any] = {}
+
+    dx, dhead = through(output_head, namespace(loss).ones_like(loss), parts.pop())
+    dx, d[NORM["w"]], d[NORM["b"]] = through(layer_norm, dx, parts.pop())
+    for layer in reversed(layers):
+        dx, *dw = through(gpt2_layer, dx, parts.pop())
+        d |= zip(layer.values(), dw, strict=True)
+    dx, d[POSITIONS] = through(position_embedding, dx, parts.pop())
+    tokens = parts.pop()
+    if TABLE in wanted:
+        d[TABLE] = embedding.backward(dx, tokens)
+
+    # In the forward pass a tied table was read twice, by the tokens and by the output
+    # head; so now both gradients are added.
+    if not c.tied:
+        d[HEAD] = dhead
+    elif TABLE in wanted:
+        d[TABLE] = d[TABLE] + dhead
+    return {name: d[own] for own, name in given.items() if own in wanted}
+
+
+def _layers(c: Config) -> list[dict[str, str]]:
+    """Return the name of each parameter of each layer, by the layer's argument."""
+    return [names_in_layer(gpt2_layer, f"h.{i}.") for i in range(c.layers)]

@@ -1,0 +1,33 @@
+"""The parts of the models. Each keeps the contract of ``backpass.ops``, so that
+``backpass.verify.check`` accepts it.
+
+``gpt2_layer`` and ``llama_layer`` are one layer each: a block of attention and a
+feed-forward block, each behind a norm and added to the residual stream.
+``gpt2_attention`` and ``llama_attention`` are the blocks of attention.
+``output_head`` turns the last rows into the loss.
+
+The last arguments of a layer are its parameters, in the layouts of Hugging Face.
+``NAMES`` gives each of them its name there. GPT-2's ``Conv1D`` stores ``[in, out]``, as
+the operations do. ``torch.nn.Linear`` stores ``[out, in]``: the layers of Llama and the
+output head transpose such a weight where they call an operation, and its gradient where
+they receive it, with ``turned``.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from backpass.arrays import Array, transpose
+from backpass.ops import attention, flash_attention
+
+
+def attention_operation(flash: bool) -> ModuleType:
+    """Return the operation that attends. Both compute the same; flash attention saves
+    no array of weights."""
+    return flash_attention if flash else attention
+
+
+def turned(w: Array | None) -> Any:
+    """Return ``w[out, in]`` as ``[in, out]``, or the reverse; None for None."""
+    return None if w is None else transpose(w)

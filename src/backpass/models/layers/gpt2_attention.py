@@ -1,0 +1,119 @@
+"""GPT-2's block of attention: one projection to queries, keys, and values; causal
+attention in each head; and a projection of the heads' outputs.
+
+Each step is derived on the page of its operation: ``operations/linear``,
+``attention/heads``, and ``attention/flash``. The weights are GPT-2's: ``[in, out]``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backpass.arrays import Array, namespace
+from backpass.models.layers import attention_operation
+from backpass.ops import attention, flash_attention, linear
+from backpass.ops.multi_head_attention import merge_heads, split_heads
+from backpass.shapes import check_inputs, check_saved
+from backpass.values import check_bool, check_natural
+from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
+
+SHAPES = "x[*, s>0, h], w_qkv[h, p], b_qkv[p], w_o[h, h], b_o[h] -> y[*, s, h]"
+PARAMETERS = ("w_qkv", "b_qkv", "w_o", "b_o")
+
+
+class Saved(NamedTuple):
+    """What each part saved."""
+
+    qkv: linear.Saved  # x[*, s, h]
+    attended: attention.Saved | flash_attention.Saved
+    out: linear.Saved  # the heads' outputs [*, s, h]
+    heads: int
+    flash: bool
+    wanted: tuple[str, ...]
+
+
+def forward(
+    x: Array,
+    w_qkv: Array,
+    b_qkv: Array,
+    w_o: Array,
+    b_o: Array,
+    *,
+    heads: int,
+    flash: bool = True,
+    wanted: Wanted = None,
+) -> tuple[Array, Saved]:
+    """Return ``y[*, s, h]`` for the rows ``x[*, s, h]``. ``w_qkv[h, 3h]`` holds the
+    columns of the queries, then those of the keys, then those of the values; each third
+    is cut into ``heads``. ``flash`` chooses the operation that attends.
+
+    Raises TypeError if an input is not a floating-point array or if its library,
+    device, or dtype differs from that of ``x``, or if an option has the wrong type;
+    ValueError if shapes do not fit or ``heads`` does not divide h.
+    """
+    check_inputs(SHAPES, x=x, w_qkv=w_qkv, b_qkv=b_qkv, w_o=w_o, b_o=b_o)
+    check_bool(flash=flash)
+    _check_widths(x.shape[-1], w_qkv.shape[-1], heads)
+    wanted = check_wanted(SHAPES, wanted)
+    of_qkv, of_heads, of_out = _parts(wanted)
+    d = x.shape[-1] // heads
+
+    rows, qkv = linear.forward(x, w_qkv, b_qkv, wanted=of_qkv)  # [*, s, 3h]
+    q, k, v = (split_heads(part, heads, d) for part in _thirds(rows))
+    attend = attention_operation(flash)
+    o, attended = attend.forward(q, k, v, causal=True, wanted=of_heads)
+    y, out = linear.forward(merge_heads(o), w_o, b_o, wanted=of_out)
+    return y, Saved(qkv, attended, out, heads, flash, wanted)
+
+
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, ...]:
+    """Return ``dx[*, s, h]`` and the gradients of weights and biases, in forward's
+    order, from ``dy[*, s, h]``."""
+    qkv, attended, out, heads, flash, _ = check_saved(saved, Saved)
+    wanted = check_narrowed(wanted, saved)
+    of_qkv, of_heads, of_out = _parts(wanted)
+
+    do, dw_o, db_o = linear.backward(dy, out, wanted=of_out)
+    if not of_heads:
+        return None, None, None, dw_o, db_o
+    xp, d = namespace(dy), dy.shape[-1] // heads
+    attend = attention_operation(flash)
+    do = split_heads(do, heads, d)
+    dq, dk, dv, *_ = attend.backward(do, attended, wanted=of_heads)
+    drows = xp.concat([merge_heads(part) for part in (dq, dk, dv)], axis=-1)
+    dx, dw_qkv, db_qkv = linear.backward(drows, qkv, wanted=of_qkv)
+    if db_qkv is not None:
+        # A bias on the keys adds the same number to all scores of a query, which does
+        # not change softmax. The sum over dk would be rounding noise.
+        db_q, db_k, db_v = _thirds(db_qkv)
+        db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v])
+    return dx, dw_qkv, db_qkv, dw_o, db_o
+
+
+def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the wanted gradients of the first projection, attention, and the last
+    projection."""
+    before = "x w_qkv b_qkv"
+    return [
+        part_of(wanted, x="x", w="w_qkv", b="b_qkv"),
+        part_of(wanted, q=before, k=before, v=before),
+        part_of(wanted, x=before, w="w_o", b="b_o"),
+    ]
+
+
+def _thirds(x: Array) -> list[Array]:
+    """Return ``x[*, 3h]`` as three arrays ``[*, h]``."""
+    h = x.shape[-1] // 3
+    return [x[..., i * h : (i + 1) * h] for i in range(3)]
+
+
+def _check_widths(h: int, p: int, heads: int) -> None:
+    check_natural(heads=heads)
+    if heads < 1 or h % heads:
+        raise ValueError(f"heads: expected a divisor of h = {h}, as in x; got {heads}")
+    if p != 3 * h:
+        raise ValueError(
+            f"w_qkv: expected w_qkv[h, 3h] with 3h = {3 * h}; got shape {[h, p]}"
+        )

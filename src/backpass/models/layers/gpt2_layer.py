@@ -1,0 +1,139 @@
+"""A layer of GPT-2: attention, then a feed-forward block with tanh-GELU. A layer norm
+stands before each, and each is added to the residual stream.
+
+Each step is derived on the page of its operation: ``operations/layer_norm``,
+``operations/feed_forward``, and those that ``gpt2_attention`` names;
+``operations/residual_stream`` has the residual connection. The weights are GPT-2's:
+``[in, out]``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backpass.arrays import Array
+from backpass.models.layers import gpt2_attention
+from backpass.ops import feed_forward, layer_norm, residual
+from backpass.shapes import check_inputs, check_saved
+from backpass.wanted import Wanted, check_narrowed, check_wanted, gradients_of, part_of
+
+SHAPES = (
+    "x[*, s>0, h], norm_1_w[h], norm_1_b[h], w_qkv[h, p], b_qkv[p], w_o[h, h], b_o[h], "
+    "norm_2_w[h], norm_2_b[h], w_up[h, f], b_up[f], w_down[f, h], b_down[h] "
+    "-> y[*, s, h]"
+)
+NAMES = {
+    "norm_1_w": "ln_1.weight",
+    "norm_1_b": "ln_1.bias",
+    "w_qkv": "attn.c_attn.weight",
+    "b_qkv": "attn.c_attn.bias",
+    "w_o": "attn.c_proj.weight",
+    "b_o": "attn.c_proj.bias",
+    "norm_2_w": "ln_2.weight",
+    "norm_2_b": "ln_2.bias",
+    "w_up": "mlp.c_fc.weight",
+    "b_up": "mlp.c_fc.bias",
+    "w_down": "mlp.c_proj.weight",
+    "b_down": "mlp.c_proj.bias",
+}
+PARAMETERS = tuple(NAMES)
+
+
+class Saved(NamedTuple):
+    """What each part saved. The residual connections save no array."""
+
+    norm_1: layer_norm.Saved
+    attended: gpt2_attention.Saved
+    norm_2: layer_norm.Saved
+    fed: feed_forward.Saved
+    wanted: tuple[str, ...]
+
+
+def forward(
+    x: Array,
+    norm_1_w: Array,
+    norm_1_b: Array,
+    w_qkv: Array,
+    b_qkv: Array,
+    w_o: Array,
+    b_o: Array,
+    norm_2_w: Array,
+    norm_2_b: Array,
+    w_up: Array,
+    b_up: Array,
+    w_down: Array,
+    b_down: Array,
+    *,
+    heads: int,
+    eps: float = 1e-5,
+    flash: bool = True,
+    wanted: Wanted = None,
+) -> tuple[Array, Saved]:
+    """Return ``y[*, s, h]`` for the rows ``x[*, s, h]`` of the residual stream. ``eps``
+    is that of both norms; the other options are those of ``gpt2_attention``.
+
+    Raises TypeError if an input is not a floating-point array or if its library,
+    device, or dtype differs from that of ``x``, or if an option has the wrong type;
+    ValueError if shapes do not fit, ``eps`` is below 0, or ``heads`` does not divide h.
+    """
+    attending = {"w_qkv": w_qkv, "b_qkv": b_qkv, "w_o": w_o, "b_o": b_o}
+    feeding = {"w_up": w_up, "b_up": b_up, "w_down": w_down, "b_down": b_down}
+    norms = {"norm_1_w": norm_1_w, "norm_1_b": norm_1_b}
+    norms |= {"norm_2_w": norm_2_w, "norm_2_b": norm_2_b}
+    check_inputs(SHAPES, x=x, **norms, **attending, **feeding)
+    wanted = check_wanted(SHAPES, wanted)
+    of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
+
+    a, norm_1 = layer_norm.forward(x, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)
+    a, attended = gpt2_attention.forward(
+        a, **attending, heads=heads, flash=flash, wanted=of_attention
+    )
+    x, _ = residual.forward(x, a)
+    a, norm_2 = layer_norm.forward(x, norm_2_w, norm_2_b, eps=eps, wanted=of_norm_2)
+    a, fed = feed_forward.forward(
+        a, **feeding, activation="gelu_tanh", wanted=of_feed_forward
+    )
+    y, _ = residual.forward(x, a)
+    return y, Saved(norm_1, attended, norm_2, fed, wanted)
+
+
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, ...]:
+    """Return ``dx[*, s, h]`` and the parameters' gradients, in forward's order, from
+    ``dy[*, s, h]``."""
+    norm_1, attended, norm_2, fed, _ = check_saved(saved, Saved)
+    wanted = check_narrowed(wanted, saved)
+    of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
+
+    # In the forward pass the stream was read by a block and then added to its output;
+    # so now the gradient that comes back through the block is added to the stream's.
+    da, dw_up, dw_down, db_up, db_down, _, _ = feed_forward.backward(
+        dy, fed, wanted=of_feed_forward
+    )
+    da, dnorm_2_w, dnorm_2_b = gradients_of(layer_norm, da, norm_2, of_norm_2)
+    dx = dy + da if "x" in of_norm_2 else None
+    da, dw_qkv, db_qkv, dw_o, db_o = gradients_of(
+        gpt2_attention, dx, attended, of_attention
+    )
+    da, dnorm_1_w, dnorm_1_b = gradients_of(layer_norm, da, norm_1, of_norm_1)
+    dx = dx + da if "x" in wanted else None
+    of_attention_block = dnorm_1_w, dnorm_1_b, dw_qkv, db_qkv, dw_o, db_o
+    of_feed_forward_block = dnorm_2_w, dnorm_2_b, dw_up, db_up, dw_down, db_down
+    return dx, *of_attention_block, *of_feed_forward_block
+
+
+def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the wanted gradients of the first norm, attention, the second norm, and
+    the feed-forward block."""
+    normed = "x norm_1_w norm_1_b"
+    stream = f"{normed} w_qkv b_qkv w_o b_o"
+    normed_2 = f"{stream} norm_2_w norm_2_b"
+    attention = {name: name for name in gpt2_attention.PARAMETERS}
+    fed = {name: name for name in ("w_up", "b_up", "w_down", "b_down")}
+    return [
+        part_of(wanted, x="x", w="norm_1_w", b="norm_1_b"),
+        part_of(wanted, x=normed, **attention),
+        part_of(wanted, x=stream, w="norm_2_w", b="norm_2_b"),
+        part_of(wanted, x=normed_2, **fed),
+    ]

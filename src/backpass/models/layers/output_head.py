@@ -1,0 +1,77 @@
+r"""The output head and the loss: a score for each token of the vocabulary, and the mean
+of the cross-entropies at the targets.
+
+.. math:: Z = X W^\top, \quad
+          y = \frac{
+              \sum_{i,j} t_{ij} \Big( \log \Big( \sum_k e^{Z_{ik}} \Big) - Z_{ij} \Big)
+              }{\sum_{i,j} t_{ij}}
+
+The gradients are those of ``linear_cross_entropy``, derived on the page
+``operations/output_head``. The weight is ``[out, in]``, as in ``torch.nn.Linear``, so
+that the token embedding's table can be passed as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from backpass.arrays import Array
+from backpass.models.layers import turned
+from backpass.ops import cross_entropy, linear, linear_cross_entropy
+from backpass.shapes import check_inputs, check_saved
+from backpass.values import check_bool
+from backpass.wanted import Wanted, check_narrowed, check_wanted
+
+SHAPES = "x[*, h], w[V>0, h], t[*]:int -> y[]"
+PARAMETERS = ("w",)
+
+
+class Saved(NamedTuple):
+    """What one operation saved, or the two that compute the same."""
+
+    both: linear_cross_entropy.Saved | None  # the gradients of x and w
+    scores: Any  # linear's, x[*, h]; None with chunks, as the next
+    loss: Any  # cross_entropy's, p[*, V]
+    wanted: tuple[str, ...]
+
+
+def forward(
+    x: Array, w: Array, t: Array, *, chunked: bool = True, wanted: Wanted = None
+) -> tuple[Array, Saved]:
+    """Return the loss ``y[]`` of the rows ``x[*, h]`` at the targets ``t[*]``, with one
+    row of ``w[V, h]`` for each token of the vocabulary. A target of −100 is ignored.
+
+    With ``chunked`` the scores exist for some rows at a time, and the forward computes
+    the gradients. Otherwise log-probabilities ``[*, V]`` are saved.
+
+    Raises TypeError unless ``x`` and ``w`` are floating-point arrays of one dtype and
+    ``t`` an integer array, all of one library and device, or if ``chunked`` is not a
+    bool; ValueError if shapes do not fit; IndexError for a target outside the V tokens.
+    """
+    check_inputs(SHAPES, x=x, w=w, t=t)
+    check_bool(chunked=chunked)
+    wanted = check_wanted(SHAPES, wanted)
+    if chunked:
+        y, both = linear_cross_entropy.forward(x, turned(w), t, wanted=wanted)
+        return y, Saved(both, None, None, wanted)
+    z, scores = linear.forward(x, turned(w), wanted=wanted)
+    y, loss = cross_entropy.forward(z, t)
+    return y, Saved(None, scores, loss, wanted)
+
+
+def backward(
+    dy: Array, saved: Saved, *, wanted: Wanted = None
+) -> tuple[Array | None, Array | None]:
+    """Return ``dx[*, h]`` and ``dw[V, h]`` from ``dy[]``."""
+    both, scores, loss, _ = check_saved(saved, Saved)
+    wanted = check_narrowed(wanted, saved)
+    if both is not None:
+        dx, dw, _ = linear_cross_entropy.backward(dy, both, wanted=wanted)
+        return dx, turned(dw)
+    dz = cross_entropy.backward(dy, loss)
+    dx, dw, _ = linear.backward(dz, scores, wanted=wanted)
+    return dx, turned(dw)
+
+
+# Facts for checks: see backpass.ops.
+EXAMPLES = ({}, {"chunked": False})

@@ -1,0 +1,271 @@
+"""Llama: rotary positions, RMS norms, query heads that share key heads, and SwiGLU.
+
+Qwen2 and Qwen3 are configurations of it: Qwen2 has a bias on queries, keys, and values;
+Qwen3 normalises each query and each key, and the width of its heads is free.
+
+``backpass.models`` describes the interface. The names and layouts of the parameters are
+those of Hugging Face's ``LlamaForCausalLM``, ``Qwen2ForCausalLM``, and
+``Qwen3ForCausalLM``, whose ``Linear`` stores ``[out, in]``. The architectures are those
+of Touvron et al., "LLaMA: Open and Efficient Foundation Language Models" (2023), and of
+the technical reports of Qwen2 (2024) and Qwen3 (2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from backpass.arrays import Array, namespace
+from backpass.models import _hugging_face
+from backpass.models._hugging_face import Accepted
+from backpass.models._parameters import (
+    HEAD,
+    Shapes,
+    check_unused,
+    chosen,
+    names_in_layer,
+    preset_in,
+    read,
+    shapes_in_layer,
+    through,
+    wanted_in_parts,
+)
+from backpass.models.layers import llama_layer, output_head
+from backpass.ops import embedding, rms_norm, rope
+from backpass.shapes import check_inputs, check_saved
+from backpass.values import check_eps
+from backpass.wanted import Wanted
+
+SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
+PREFIX = "model."
+TABLE, NORM = "embed_tokens.weight", "norm.weight"
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes of a Llama, and the parts in which its relatives differ.
+
+    Raises ValueError if a size is not an integer of at least 1, ``key_heads`` does not
+    divide ``heads``, ``head_width`` is odd, or ``base`` is not above 0.
+    """
+
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    key_heads: int  # each is shared by heads / key_heads query heads
+    head_width: int
+    feed_forward: int  # the width inside the feed-forward block
+    eps: float = 1e-6
+    base: float = 10000.0  # of the rotary positions' frequencies
+    tied: bool = False  # whether the output head is the table of tokens
+    biases: bool = False  # on queries, keys, and values: Qwen2
+    query_key_norm: bool = False  # Qwen3
+
+    def __post_init__(self) -> None:
+        sizes = ("vocabulary", "width", "layers", "heads", "key_heads", "head_width")
+        _hugging_face.check_numbers(self, *sizes, "feed_forward")
+        check_eps(self.eps)
+        if self.heads % self.key_heads:
+            raise ValueError(
+                f"key_heads: expected a divisor of heads = {self.heads}; "
+                f"got {self.key_heads}"
+            )
+        if self.head_width % 2:
+            raise ValueError(
+                f"head_width: expected an even number; got {self.head_width}"
+            )
+        if not self.base > 0:
+            raise ValueError(f"base: expected a number above 0; got {self.base}")
+
+    @classmethod
+    def preset(cls, name: str) -> Config:
+        """Return the configuration of a published model. Raises LookupError."""
+        return preset_in(PRESETS, name)
+
+    @classmethod
+    def from_hugging_face(
+        cls, json: Mapping[str, Any], *, without_dropout: bool = False
+    ) -> Config:
+        """Return the configuration that a ``config.json`` describes.
+
+        Dropout is not available; ``without_dropout`` reads a file that asks for it as
+        for evaluation. Raises TypeError unless ``json`` is a mapping; ValueError,
+        naming every fault, if it lacks a size or asks for something that is not
+        available.
+        """
+        kind = _hugging_face.check_type(json, ("llama", "qwen2", "qwen3"))
+        rotation = json.get("rope_parameters") or json.get("rope_scaling") or {}
+        facts = {
+            **json,
+            "rope_type": rotation.get("rope_type", rotation.get("type", "default")),
+            "layer_types": sorted({*(json.get("layer_types") or ())}),
+        }
+        if json.get("use_sliding_window") is False:
+            facts["sliding_window"] = None  # Qwen2's files have a width all the same
+        accepted = ACCEPTED if without_dropout else {**ACCEPTED, **DROPOUTS}
+        _hugging_face.check_keys(facts, SIZES, accepted)
+        vocabulary, width, layers, heads, feed_forward = (json[key] for key in SIZES)
+        default_width = 128 if kind == "qwen3" else width // heads
+        return cls(
+            vocabulary,
+            width,
+            layers,
+            heads,
+            json.get("num_key_value_heads") or heads,
+            json.get("head_dim") or default_width,
+            feed_forward,
+            json.get("rms_norm_eps", 1e-6),
+            rotation.get("rope_theta") or json.get("rope_theta") or 10000.0,
+            json.get("tie_word_embeddings", False),
+            biases=kind == "qwen2",
+            query_key_norm=kind == "qwen3",
+        )
+
+
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
+# The accepted values, by key; the first is the default of Hugging Face.
+ACCEPTED: Accepted = {
+    "hidden_act": ("silu", "swish"),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "rope_type": ("default",),
+    "use_sliding_window": (False,),
+    "sliding_window": (None,),
+    "layer_types": ([], ["full_attention"]),
+    "num_experts": (None, 0),
+    "num_local_experts": (None, 0),
+    "quantization_config": (None,),
+}
+DROPOUTS: Accepted = {"attention_dropout": (0,)}
+
+PRESETS = {
+    "llama-2-7b": Config(32000, 4096, 32, 32, 32, 128, 11008, 1e-5),
+    "llama-3-8b": Config(128256, 4096, 32, 32, 8, 128, 14336, 1e-5, 500000.0),
+    "tinyllama-1.1b": Config(32000, 2048, 22, 32, 4, 64, 5632, 1e-5),
+    "qwen2-0.5b": Config(
+        151936, 896, 24, 14, 2, 64, 4864, 1e-6, 1e6, tied=True, biases=True
+    ),
+    "qwen3-0.6b": Config(
+        151936, 1024, 28, 16, 8, 128, 3072, 1e-6, 1e6, tied=True, query_key_norm=True
+    ),
+}
+
+
+def parameter_shapes(config: Config) -> Shapes:
+    """Return the shape of each parameter, by its name without the prefix."""
+    c, h = config, config.width
+    q, p = c.heads * c.head_width, c.key_heads * c.head_width
+    lengths = {"h": h, "q": q, "p": p, "k": c.head_width // 2, "f": c.feed_forward}
+    in_layer = shapes_in_layer(llama_layer, lengths)
+    shapes: Shapes = {TABLE: (c.vocabulary, h)}
+    for layer in _layers(c):
+        shapes |= {name: in_layer[argument] for argument, name in layer.items()}
+    shapes |= {NORM: (h,)}
+    return shapes if c.tied else {**shapes, HEAD: (c.vocabulary, h)}
+
+
+class Saved(NamedTuple):
+    """What each part saved, in the order of the forward. ``backward`` empties the
+    list."""
+
+    parts: list[Any]
+    loss: Array
+    config: Config
+    given: dict[str, str]  # the names that the parameters were given under
+    wanted: frozenset[str]
+
+
+def forward(
+    parameters: Mapping[str, Array],
+    tokens: Array,
+    targets: Array,
+    *,
+    config: Config,
+    flash: bool = True,
+    chunked: bool = True,
+    wanted: Wanted = None,
+) -> tuple[Array, Saved]:
+    """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
+    beside the tokens ``[*, s]``; −100 is ignored.
+
+    ``flash`` and ``chunked`` are options of ``llama_attention`` and ``output_head``.
+    ``wanted`` names the parameters to train.
+
+    Raises ValueError for parameters that do not fit the configuration, naming all of
+    them, and for shapes that do not fit; TypeError for what is not a mapping or not an
+    array of integers, or if libraries or devices differ; IndexError for a token or a
+    target outside the vocabulary.
+    """
+    c, tied_to = config, TABLE if config.tied else None
+    w, given = read(parameters, parameter_shapes(c), prefix=PREFIX, tied_to=tied_to)
+    wanted = chosen(wanted, given, tied_to)
+    check_inputs(SHAPES, tokens=tokens, targets=targets, table=w[TABLE])
+    layers, head = _layers(c), tied_to or HEAD
+    *of_layers, of_norm, of_head = wanted_in_parts(
+        [*layers, {"w": NORM}, {"w": head}], wanted, x=TABLE in wanted
+    )
+    parts: list[Any] = [None] * (len(layers) + 3)
+
+    x, parts[0] = embedding.forward(tokens, w[TABLE])
+    cos, sin = rope.tables(x.shape[-2], c.head_width, base=c.base, like=x)
+    for i, layer in enumerate(layers):
+        weights = {argument: w[name] for argument, name in layer.items()}
+        options: dict[str, Any] = {"eps": c.eps, "flash": flash}
+        x, parts[1 + i] = llama_layer.forward(
+            x, cos, sin, **weights, **options, wanted=of_layers[i]
+        )
+    x, parts[-2] = rms_norm.forward(x, w[NORM], eps=c.eps, wanted=of_norm)
+    loss, parts[-1] = output_head.forward(
+        x, w[head], targets, chunked=chunked, wanted=of_head
+    )
+    return loss, Saved(parts, loss, c, given, wanted)
+
+
+def backward(saved: Saved) -> dict[str, Array]:
+    """Return the gradient of the loss with respect to each parameter that was wanted,
+    by the name under which it was given. Frees what forward saved.
+
+    Raises TypeError unless ``saved`` is what forward returned second, and ValueError if
+    backward has already run.
+    """
+    parts, loss, c, given, wanted = check_saved(saved, Saved)
+    layers = _layers(c)
+    check_unused(parts, len(layers) + 3)
+    d: dict[str, Any] = {}
+
+    dx, dhead = through(output_head, namespace(loss).ones_like(loss), parts.pop())
+    dx, d[NORM] = through(rms_norm, dx, parts.pop())
+    for layer in reversed(layers):
+        dx, *dw = through(llama_layer, dx, parts.pop())
+        by_argument = dict(zip(llama_layer.PARAMETERS, dw, strict=True))
+        d |= {name: by_argument[argument] for argument, name in layer.items()}
+    tokens = parts.pop()
+    if TABLE in wanted:
+        d[TABLE] = embedding.backward(dx, tokens)
+
+    # In the forward pass a tied table was read twice, by the tokens and by the output
+    # head; so now both gradients are added.
+    if not c.tied:
+        d[HEAD] = dhead
+    elif TABLE in wanted:
+        d[TABLE] = d[TABLE] + dhead
+    return {name: d[own] for own, name in given.items() if own in wanted}
+
+
+def _layers(c: Config) -> list[dict[str, str]]:
+    """Return the name of each parameter of each layer, by the layer's argument."""
+    biases, norms = ("b_q", "b_k", "b_v"), ("norm_q_w", "norm_k_w")
+    absent = (*(() if c.biases else biases), *(() if c.query_key_norm else norms))
+    layers = [names_in_layer(llama_layer, f"layers.{i}.") for i in range(c.layers)]
+    return [
+        {argument: name for argument, name in layer.items() if argument not in absent}
+        for layer in layers
+    ]
