@@ -1,0 +1,147 @@
+"""Configurations: what a ``config.json`` may ask for, and what is rejected by name."""
+
+import json
+
+import pytest
+import transformers
+
+from backpass.models import gpt2, llama
+
+FAMILIES = {"GPT2": gpt2, "Llama": llama, "Qwen2": llama, "Qwen3": llama}
+
+
+def file(family, **changes):
+    """What transformers writes for the default configuration."""
+    return json.loads(getattr(transformers, f"{family}Config")(**changes).to_json_string())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_defaults_of_transformers(family):
+    config = FAMILIES[family].Config.from_hugging_face(file(family), without_dropout=True)
+    if family == "GPT2":
+        assert config == gpt2.Config.preset("gpt2")
+    else:
+        assert (config.biases, config.query_key_norm) == (family == "Qwen2", family == "Qwen3")
+        assert (config.base, config.eps, config.tied) == (10000.0, 1e-6, False)
+
+
+def test_the_file_of_a_published_model():
+    """As Qwen2-0.5B's is: an older form, with a window that is not used."""
+    published = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "max_position_embeddings": 131072,
+        "max_window_layers": 24,
+        "model_type": "qwen2",
+        "num_attention_heads": 14,
+        "num_hidden_layers": 24,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "sliding_window": 131072,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    }
+    assert llama.Config.from_hugging_face(published) == llama.Config.preset("qwen2-0.5b")
+
+
+REJECTED = [
+    (
+        "GPT2",
+        {"activation_function": "relu"},
+        "activation_function: 'relu' is not available; only 'gelu_new'",
+    ),
+    ("GPT2", {"resid_pdrop": 0.25}, "resid_pdrop: 0.25 is not available; only 0"),
+    (
+        "GPT2",
+        {"scale_attn_by_inverse_layer_idx": True},
+        "scale_attn_by_inverse_layer_idx: True is not available",
+    ),
+    ("GPT2", {"add_cross_attention": True}, "add_cross_attention: True is not available"),
+    ("Llama", {"hidden_act": "gelu"}, "hidden_act: 'gelu' is not available; only 'silu' or 'swish'"),
+    ("Llama", {"attention_dropout": 0.1}, "attention_dropout: 0.1 is not available"),
+    ("Llama", {"attention_bias": True}, "attention_bias: True is not available"),
+    ("Llama", {"mlp_bias": True}, "mlp_bias: True is not available"),
+    ("Llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type: 'linear' is not available"),
+    (
+        "Llama",
+        {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}},
+        "rope_type: 'yarn' is not available; only 'default'",
+    ),
+    ("Llama", {"sliding_window": 512}, "sliding_window: 512 is not available"),
+    ("Llama", {"num_local_experts": 8}, "num_local_experts: 8 is not available"),
+    ("Llama", {"quantization_config": {"bits": 4}}, "quantization_config: {'bits': 4} is not available"),
+    ("Qwen3", {"use_sliding_window": True}, "use_sliding_window: True is not available"),
+    (
+        "Qwen3",
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        "layer_types: ['full_attention', 'sliding_",
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "change", "message"), REJECTED, ids=lambda part: str(part)[:30])
+def test_what_is_not_available_is_rejected_by_name(family, change, message):
+    asked = file(family)
+    if "rope_scaling" in change:
+        del asked["rope_parameters"]
+    dropouts = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
+    with pytest.raises(ValueError) as raised:
+        FAMILIES[family].Config.from_hugging_face(asked | dropouts | change)
+    heading, *faults = str(raised.value).splitlines()
+    assert heading == "the configuration does not fit:"
+    assert len(faults) == 1 and message in faults[0]
+
+
+def test_every_fault_of_a_file_is_named_at_once():
+    with pytest.raises(ValueError) as raised:
+        llama.Config.from_hugging_face(
+            {"model_type": "qwen3", "hidden_size": 8, "hidden_act": "gelu", "attention_bias": True}
+        )
+    assert [line.strip().partition(":")[0] for line in str(raised.value).splitlines()[1:]] == [
+        "vocab_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "hidden_act",
+        "attention_bias",
+    ]
+
+
+def test_dropout_is_rejected_unless_the_file_is_read_without_it():
+    with pytest.raises(ValueError, match=r"embd_pdrop: 0\.1 .*\n.*attn_pdrop: 0\.1 .*\n.*resid_pdrop: 0\.1"):
+        gpt2.Config.from_hugging_face(file("GPT2"))
+    without = {key: value for key, value in file("GPT2").items() if "pdrop" not in key}
+    with pytest.raises(ValueError, match=r"embd_pdrop: 0\.1 is not available"):
+        gpt2.Config.from_hugging_face(without)
+
+
+@pytest.mark.parametrize("model_type", ["mixtral", "gpt_oss", "gpt2", None])
+def test_another_architecture_is_rejected(model_type):
+    with pytest.raises(
+        ValueError, match=f"model_type: expected 'llama' or 'qwen2' or 'qwen3'; got {model_type!r}"
+    ):
+        llama.Config.from_hugging_face({"model_type": model_type})
+    with pytest.raises(TypeError, match=r"json: expected the mapping of a config.json; got str"):
+        llama.Config.from_hugging_face("config.json")
+
+
+def test_sizes_that_do_not_fit():
+    for build, message in (
+        (lambda: gpt2.Config(7, 6, 6, 2, 4, 5), "heads: expected a divisor of width = 6; got 4"),
+        (lambda: gpt2.Config(7, 6, 6, 0, 3, 5), "layers: expected an integer of at least 1; got 0"),
+        (lambda: llama.Config(8, 6, 2, 4, 3, 4, 5), "key_heads: expected a divisor of heads = 4; got 3"),
+        (lambda: llama.Config(8, 6, 2, 4, 2, 3, 5), "head_width: expected an even number; got 3"),
+        (lambda: llama.Config(8, 6, 2, 4, 2, 4, 5, base=0.0), "base: expected a number above 0; got 0.0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build()
+
+
+def test_an_unknown_preset_names_the_nearest():
+    with pytest.raises(LookupError, match="no preset is called 'gpt2-x'; did you mean 'gpt2-xl'"):
+        gpt2.Config.preset("gpt2-x")

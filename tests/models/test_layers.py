@@ -1,0 +1,83 @@
+"""A layer is an operation: ``check`` accepts it, with every option and every optional input."""
+
+import numpy as np
+import pytest
+
+from backpass.models.layers import gpt2_attention, gpt2_layer, llama_attention, llama_layer, output_head
+from backpass.ops import rope
+from backpass.shapes import axis_length, parse
+from backpass.verify import check
+
+GPT2 = {"*": (2,), "s": 3, "h": 4, "p": 12, "f": 5}
+LLAMA = {"*": (2,), "s": 3, "h": 5, "k": 2, "q": 8, "p": 4, "f": 6}
+QWEN2 = ("norm_q_w", "norm_k_w")
+LLAMAS = (*QWEN2, "b_q", "b_k", "b_v")
+CASES = [
+    (output_head, {"*": (2, 3), "h": 4, "V": 5}, (), {}),
+    (output_head, {"*": (2, 3), "h": 4, "V": 5}, (), {"chunked": False}),
+    (gpt2_attention, GPT2, (), {"heads": 2}),
+    (gpt2_attention, GPT2, (), {"heads": 1, "flash": False}),
+    (gpt2_layer, GPT2, (), {"heads": 2}),
+    (gpt2_layer, GPT2 | {"*": ()}, (), {"heads": 4, "flash": False, "eps": 1e-3}),
+    (llama_attention, LLAMA, (), {}),
+    (llama_attention, LLAMA, LLAMAS, {"flash": False}),
+    (llama_attention, LLAMA | {"p": 8}, QWEN2, {}),
+    (llama_layer, LLAMA, LLAMAS, {}),
+    (llama_layer, LLAMA | {"*": ()}, (), {"eps": 1e-3, "flash": False}),
+]
+
+
+def draw(layer, lengths, left_out, seed=0):
+    """Random inputs; weights are divided by the root of their number of columns, and angles are those of positions."""
+    rng = np.random.default_rng(seed)
+    inputs = {}
+    for spec in parse(layer.SHAPES).inputs:
+        axes = [lengths["*"] if axis == "*" else (axis_length(axis, lengths),) for axis in spec.axes]
+        shape = sum(axes, ())
+        if spec.integer:
+            inputs[spec.name] = rng.integers(0, 3, shape)
+        else:
+            inputs[spec.name] = rng.standard_normal(shape) / (
+                np.sqrt(shape[-1]) if spec.name[0] == "w" else 1
+            )
+    if "cos" in inputs:
+        inputs["cos"], inputs["sin"] = rope.tables(lengths["s"], 2 * lengths["k"], like=inputs["x"])
+    return [None if name in left_out else array for name, array in inputs.items()]
+
+
+@pytest.mark.parametrize(
+    ("layer", "lengths", "left_out", "options"), CASES, ids=lambda part: getattr(part, "__name__", "")[-15:]
+)
+def test_check_accepts_it(layer, lengths, left_out, options):
+    inputs = draw(layer, lengths, left_out)
+    methods = ["contract", "finite_difference", "complex_step", "autograd"]
+    report = check(layer, *inputs, methods=methods, options=options)
+    given = sum(array is not None for array in inputs)
+    constants = len(getattr(layer, "CONSTANTS", ())) + (layer is output_head)
+    assert sum(row.verdict == "passed" for row in report.rows) == 1 + 3 * (given - constants)
+
+
+def test_the_head_is_equal_with_symbols():
+    assert check(output_head, *draw(*CASES[0][:3]), methods=["symbolic"]).passed
+
+
+def test_a_bias_on_gpt2s_keys_has_gradient_0():
+    inputs = draw(gpt2_attention, GPT2, ())
+    y, saved = gpt2_attention.forward(*inputs, heads=2)
+    _, _, db, *_ = gpt2_attention.backward(np.random.default_rng(1).standard_normal(y.shape), saved)
+    np.testing.assert_array_equal(db[4:8], 0)
+    assert (db[:4] != 0).all() and (db[8:] != 0).all()
+
+
+def test_faults():
+    x, w_qkv, *rest = draw(gpt2_attention, GPT2, ())
+    with pytest.raises(ValueError, match="heads: expected a divisor of h = 4, as in x; got 3"):
+        gpt2_attention.forward(x, w_qkv, *rest, heads=3)
+    with pytest.raises(ValueError, match=r"w_qkv: expected w_qkv\[h, 3h\] with 3h = 12; got shape \[4, 8\]"):
+        gpt2_attention.forward(x, w_qkv[:, :8], rest[0][:8], *rest[1:], heads=2)
+    with pytest.raises(ValueError, match=r"w_k: expected a number of rows that is a multiple of .* width 4"):
+        llama_attention.forward(*draw(llama_attention, LLAMA | {"p": 6}, ()))
+    with pytest.raises(
+        ValueError, match="w_q: expected a number of heads that is a multiple of the 2 of w_k; got 3"
+    ):
+        llama_attention.forward(*draw(llama_attention, LLAMA | {"q": 12, "p": 8}, ()))
