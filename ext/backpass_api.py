@@ -17,11 +17,11 @@ from sphinx.util.docutils import SphinxDirective
 
 
 def modules(name: str) -> list[str]:
-    """The module; and when it is a package that does not say what it offers, the public modules in it too."""
+    """The module; and when it is a package that does not say what it offers, the public modules in it and its folders too."""
     module = import_module(name)
     if not hasattr(module, "__path__") or hasattr(module, "__all__"):
         return [name]
-    inside = pkgutil.iter_modules(module.__path__, prefix=f"{name}.")
+    inside = pkgutil.walk_packages(module.__path__, prefix=f"{name}.")
     return [name, *(m.name for m in inside if not m.name.rpartition(".")[2].startswith("_"))]
 
 

@@ -1,5 +1,6 @@
 """What a mapping of parameters may hold, the gradients that are wanted, and what backward frees."""
 
+import dataclasses
 import gc
 import re
 import weakref
@@ -173,3 +174,13 @@ def test_backward_frees_each_layer_once_it_has_used_it(name, monkeypatch):
     assert saved.parts == []
     with pytest.raises(ValueError, match="saved: backward frees what forward saved and has already run"):
         module.backward(saved)
+
+
+@EVERY
+def test_the_parameters_of_a_layer_too_many_are_all_named(name):
+    module, config, parameters, batch = drawn(name)
+    deeper = dataclasses.replace(config, layers=config.layers + 1)
+    more = module.parameter_shapes(deeper).keys() - parameters.keys()
+    with pytest.raises(ValueError) as raised:
+        module.forward(parameters | dict.fromkeys(more), *batch, config=config)
+    assert {line.strip().partition(":")[0] for line in str(raised.value).splitlines()[1:]} == more

@@ -18,7 +18,9 @@ Config = TypeVar("Config")
 HEAD = "lm_head.weight"  # the output head's weight, in all models
 
 # Buffers that older versions of Hugging Face's models saved: masks and frequencies.
-BUFFERS = re.compile(r"attn\.(masked_)?bias|rotary_emb\.inv_freq")
+BUFFERS = re.compile(
+    r"h\.\d+\.attn\.(masked_)?bias|(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
+)
 
 
 def preset_in(presets: Mapping[str, Config], name: str) -> Config:
@@ -74,28 +76,25 @@ def read(
             faults.append(f"{name}: is also given as {given[own]}")
         elif own in known:
             given[own] = name
-        elif not BUFFERS.search(own):
+        elif not BUFFERS.fullmatch(own):
             faults.append(f"{name}: is not a parameter; {nearest(own, known)}")
     faults += [f"{name}: is missing" for name in shapes if name not in given]
 
-    if tied_to:
-        shapes = {**shapes, HEAD: shapes[tied_to]}
-    found = {own: parameters[name] for own, name in given.items()}
-    sound = []
-    for own, array in found.items():
-        wrong = _fault_of(array, shapes[own])
-        sound += [] if wrong else [own]
-        faults += [f"{given[own]}: {wrong}"] if wrong else []
-    faults += _differences(found, given, sound)
-    if not faults and tied_to and HEAD in given:
-        if not _equal(found[HEAD], found[tied_to]):
+    arrays = {own: parameters[name] for own, name in given.items()}
+    expected = {**shapes, HEAD: shapes[tied_to]} if tied_to else shapes
+    wrong = {own: _fault_of(array, expected[own]) for own, array in arrays.items()}
+    faults += [f"{given[own]}: {fault}" for own, fault in wrong.items() if fault]
+    sound = [own for own, fault in wrong.items() if fault is None]
+    faults += _differences(arrays, given, sound)
+    if tied_to and HEAD in given and not faults:
+        if not _equal(arrays[HEAD], arrays[tied_to]):
             faults.append(f"{given[HEAD]}: is tied to {given[tied_to]}, but differs")
     if faults:
         raise ValueError("\n    ".join(["parameters: they do not fit:", *faults]))
     if tied_to:
-        found.pop(HEAD, None)
+        arrays.pop(HEAD, None)
         given.pop(HEAD, None)
-    return found, given
+    return arrays, given
 
 
 def chosen(
@@ -170,10 +169,11 @@ def _fault_of(array: object, shape: tuple[int, ...]) -> str | None:
 
 
 def _differences(
-    found: Mapping[str, Array], given: Mapping[str, str], sound: Iterable[str]
+    arrays: Mapping[str, Array], given: Mapping[str, str], sound: Iterable[str]
 ) -> list[str]:
-    """Return the entries whose library, device, or dtype differs from the first's."""
-    kinds = [(given[own], kind(found[own])) for own in sound]
+    """Return a fault for each entry whose library, device, or dtype differs from the
+    first's."""
+    kinds = [(given[own], kind(arrays[own])) for own in sound]
     faults = []
     for name, came in kinds:
         first, expected = kinds[0]

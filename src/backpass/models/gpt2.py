@@ -177,11 +177,11 @@ def forward(
     )
     parts: list[Any] = [None] * (len(layers) + 4)
 
+    options: dict[str, Any] = {"heads": c.heads, "eps": c.eps, "flash": flash}
     x, parts[0] = embedding.forward(tokens, w[TABLE])
     x, parts[1] = position_embedding.forward(x, w[POSITIONS], wanted=of_positions)
     for i, layer in enumerate(layers):
         weights = {argument: w[name] for argument, name in layer.items()}
-        options: dict[str, Any] = {"heads": c.heads, "eps": c.eps, "flash": flash}
         x, parts[2 + i] = gpt2_layer.forward(
             x, **weights, **options, wanted=of_layers[i]
         )

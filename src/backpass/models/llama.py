@@ -214,11 +214,11 @@ def forward(
     )
     parts: list[Any] = [None] * (len(layers) + 3)
 
+    options: dict[str, Any] = {"eps": c.eps, "flash": flash}
     x, parts[0] = embedding.forward(tokens, w[TABLE])
     cos, sin = rope.tables(x.shape[-2], c.head_width, base=c.base, like=x)
     for i, layer in enumerate(layers):
         weights = {argument: w[name] for argument, name in layer.items()}
-        options: dict[str, Any] = {"eps": c.eps, "flash": flash}
         x, parts[1 + i] = llama_layer.forward(
             x, cos, sin, **weights, **options, wanted=of_layers[i]
         )
