@@ -3,6 +3,7 @@ whole network, along a random direction for each parameter."""
 
 import math
 
+import array_api_strict
 import numpy as np
 import pytest
 
@@ -74,6 +75,27 @@ def test_the_counting_array_runs_the_same_lines(name):
         np.testing.assert_allclose(found[name].to_numpy(), gradient, rtol=0, atol=1e-13 * scale)
     # Flash attention computes the scores again in the backward.
     assert 1.5 < backward.total / forward.total < 2.5
+
+
+@EVERY
+def test_a_library_with_the_functions_of_the_standard_computes_the_same(name, monkeypatch):
+    """The standard has no scatter_add, which ``backpass.arrays`` asks a library for."""
+
+    def scatter_add(rows, index, length):
+        out = np.zeros((length, rows.shape[1]))
+        np.add.at(out, np.asarray(index), np.asarray(rows))
+        return array_api_strict.asarray(out)
+
+    monkeypatch.setattr(array_api_strict, "scatter_add", scatter_add, raising=False)
+    module, config, parameters, batch = drawn(name)
+    expected, saved = module.forward(parameters, *batch, config=config)
+    gradients = module.backward(saved)
+    strict = {name: array_api_strict.asarray(array) for name, array in parameters.items()}
+    loss, saved = module.forward(strict, *map(array_api_strict.asarray, batch), config=config)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-14)
+    for name, gradient in module.backward(saved).items():
+        scale = np.abs(gradients[name]).max()
+        np.testing.assert_allclose(np.asarray(gradient), gradients[name], rtol=0, atol=1e-13 * scale)
 
 
 def test_the_loss_of_equal_scores_is_the_logarithm_of_the_vocabulary():

@@ -1,5 +1,6 @@
-"""The parts of the models. Each keeps the contract of ``backpass.ops``, so that
-``backpass.verify.check`` accepts it.
+"""The parts of the models. Each has SHAPES, Saved, forward, and backward as the
+contract of ``backpass.ops`` requires, so that ``backpass.verify.check`` accepts it. Its
+FLOPs have no formula yet; ``backpass.cost.count`` counts them.
 
 ``gpt2_layer`` and ``llama_layer`` are one layer each: a block of attention and a
 feed-forward block, each behind a norm and added to the residual stream.

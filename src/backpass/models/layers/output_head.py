@@ -1,14 +1,9 @@
-r"""The output head and the loss: a score for each token of the vocabulary, and the mean
+"""The output head and the loss: a score for each token of the vocabulary, and the mean
 of the cross-entropies at the targets.
 
-.. math:: Z = X W^\top, \quad
-          y = \frac{
-              \sum_{i,j} t_{ij} \Big( \log \Big( \sum_k e^{Z_{ik}} \Big) - Z_{ij} \Big)
-              }{\sum_{i,j} t_{ij}}
-
-The gradients are those of ``linear_cross_entropy``, derived on the page
-``operations/output_head``. The weight is ``[out, in]``, as in ``torch.nn.Linear``, so
-that the token embedding's table can be passed as it is.
+The gradients are derived on the page ``operations/output_head``. The weight is
+``[out, in]``, as in ``torch.nn.Linear``, so that the token embedding's table can be
+passed as it is.
 """
 
 from __future__ import annotations
