@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sympy
 
-from backpass.ops import linear
+from backpass.ops import linear, rope
 from backpass.shapes import Outline, check_cotangent, kind
 from backpass.wanted import check_narrowed, check_wanted, gradients_of, kept, part_of, sum_wanted
 
@@ -77,6 +77,10 @@ def test_a_part_of_which_nothing_is_wanted_is_not_called():
     y, saved = linear.forward(x, w)
     dx, dw, db = gradients_of(linear, y, saved, ("x",))
     assert dx.shape == x.shape and dw is db is None
+
+
+def test_a_constant_of_a_part_has_no_gradient_to_leave_out():
+    assert gradients_of(rope, None, None, ()) == (None,)
 
 
 def test_a_cost_counts_once_if_one_of_its_gradients_is_wanted():

@@ -32,6 +32,20 @@ def drawn(request):
     return request.param, model.state_dict(), batch, loss, as_numpy(gradients)
 
 
+@pytest.fixture
+def drawn_once(monkeypatch):
+    """The loss and gradients of Hugging Face for a case, with or without the replacements."""
+
+    def draw(case, replaced):
+        monkeypatch.undo()
+        if replaced:
+            precise(monkeypatch)
+        loss, gradients = loss_and_gradients(case.model(), *case.batch())
+        return loss, as_numpy(gradients)
+
+    return draw
+
+
 def scale_of(name, gradients):
     """The largest element of a parameter's gradient. For a gradient that is 0 by derivation, such as that of queries
     which see one key, that of its layer."""
@@ -99,6 +113,17 @@ def test_transformers_own_loss_is_ours_with_the_targets_shifted():
     expected = model(tokens, labels=labels, use_cache=False).loss.detach()
     loss, _ = gpt2.forward(model.state_dict(), tokens[:, :-1], labels[:, 1:], config=case.ours())
     assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in ("llama", "qwen2", "qwen3")], ids=lambda case: case.name
+)
+def test_without_the_replacements_a_float64_model_is_as_exact_as_float32(case, drawn_once):
+    """This is why the reference has PyTorch's own norms and angles in place of Hugging Face's."""
+    (loss, gradients), (_, exact) = drawn_once(case, replaced=False), drawn_once(case, replaced=True)
+    assert loss.dtype == torch.float64
+    errors = [np.abs(d - exact[name]).max() / scale_of(name, exact) for name, d in gradients.items()]
+    assert 1e-9 < max(errors) < 1e-5
 
 
 PUBLISHED = {
