@@ -140,8 +140,8 @@ def wanted_in_parts(
 
 
 def through(part: ModuleType, dy: Array | None, saved: Any) -> tuple[Any, ...]:
-    """Return what the backward of a part returns, with None for each gradient that its
-    forward was told is not wanted."""
+    """Return what the backward of a part returns. A gradient that was not wanted in its
+    forward is None."""
     return gradients_of(part, dy, saved, saved.wanted)
 
 
