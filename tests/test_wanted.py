@@ -48,9 +48,11 @@ def test_a_backward_may_be_told_less_than_its_forward_and_no_more():
     _, saved = linear.forward(np.ones((2, 3)), np.ones((3, 4)), wanted=("x", "w"))
     assert check_narrowed(None, saved) == ("x", "w")
     assert check_narrowed({"w"}, saved) == ("w",)
-    with pytest.raises(ValueError, match="expected names among x, w, for which forward saved what they need; got 'b'"):
+    with pytest.raises(
+        ValueError, match="expected names among x, w, for which forward saved what they need; got 'b'"
+    ):
         check_narrowed({"b"}, saved)
-    with pytest.raises(ValueError, match="expected names among none, for which .*; got 'x'"):
+    with pytest.raises(ValueError, match=r"expected names among none, for which .*; got 'x'"):
         check_narrowed({"x"}, saved._replace(wanted=()))
 
 
