@@ -1,0 +1,18 @@
+"""What a training step needs beside a model's forward and backward.
+
+- ``batches`` draws windows of a text;
+- ``accumulation`` averages the gradients of several micro-batches;
+- ``clipping`` measures and bounds their norm;
+- ``schedule`` gives the learning rate of each step;
+- ``adamw`` updates the parameters.
+
+Parameters and gradients are mappings from names to arrays, as in ``backpass.models``:
+NumPy arrays or PyTorch tensors. Nothing here records a graph, and no array is ever
+modified. A step is::
+
+    rate = schedule.rate(step, peak=1e-3, warmup=100, steps=1000)
+    tokens, targets = batches.windows(text, batch=8, length=64, seed=0, step=step)
+    loss, saved = gpt2.forward(parameters, tokens, targets, config=config)
+    gradients, norm = clipping.clip(gpt2.backward(saved), 1.0)
+    adamw.update(parameters, gradients, state, lr=rate)
+"""

@@ -1,0 +1,39 @@
+"""Checks of the mappings from names to gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from backpass.arrays import Array, is_array, namespace
+
+Gradients = Mapping[str, Array]
+
+
+def check_gradients(gradients: object) -> None:
+    """Raise TypeError unless ``gradients`` is a mapping to arrays of real
+    floating-point numbers; the message names the first that is not."""
+    if not isinstance(gradients, Mapping):
+        raise TypeError(
+            "gradients: expected a mapping from names to arrays; "
+            f"got {type(gradients).__name__}"
+        )
+    for name, gradient in gradients.items():
+        if not is_array(gradient):
+            raise TypeError(
+                f"gradients: {name}: expected an array; got {type(gradient).__name__}"
+            )
+        if not namespace(gradient).isdtype(gradient.dtype, "real floating"):
+            raise TypeError(
+                f"gradients: {name}: expected real floating-point numbers; "
+                f"got dtype {gradient.dtype}"
+            )
+
+
+def name_faults(what: str, names: Iterable[str], expected: Iterable[str]) -> list[str]:
+    """Return one fault for each name of ``what`` that is missing or superfluous."""
+    names, expected = list(names), list(expected)
+    missing = [f"{what}: {name}: is missing" for name in expected if name not in names]
+    extra = [
+        f"{what}: {name}: is not expected" for name in names if name not in expected
+    ]
+    return missing + extra

@@ -1,0 +1,79 @@
+"""The gradients of a batch that is too large for one forward, from its micro-batches.
+
+A model's loss is a mean over the targets that are counted, those that are not ignored.
+With :math:`n_k` of them in micro-batch k, the loss of the whole batch and its gradient
+are
+
+.. math:: L = \\frac{\\sum_k n_k L_k}{\\sum_k n_k}, \\qquad
+    \\bar{w} = \\frac{\\sum_k n_k \\bar{w}_k}{\\sum_k n_k}
+
+The plain mean of the :math:`\\bar{w}_k` is a different gradient if the :math:`n_k`
+differ: a target in a short micro-batch would count more than one in a long one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backpass.arrays import Array, as_number, is_array, namespace, widened
+from backpass.training._gradients import Gradients, check_gradients, name_faults
+from backpass.values import check_natural
+
+
+def counted(targets: Array, *, ignore_index: int = -100) -> int:
+    """Return how many of the integers ``targets[*]`` are counted: all but those equal
+    to ``ignore_index``."""
+    if not is_array(targets):
+        raise TypeError(f"targets: expected an array; got {type(targets).__name__}")
+    xp = namespace(targets)
+    return int(xp.sum(xp.astype(targets != ignore_index, xp.int64)))
+
+
+def mean(
+    parts: Iterable[tuple[Array, Gradients, int]],
+) -> tuple[float, dict[str, Array]]:
+    """Return the loss of the whole batch and the gradients ``[*]`` of that loss.
+
+    Each part is the ``loss[]`` of a micro-batch, its gradients ``[*]``, and how many of
+    its targets are counted; the loss is the mean over these. ``parts`` can be a
+    generator that runs the model, and then only the sum and one micro-batch's gradients
+    are in memory. A part without counted targets, whose mean does not exist, adds
+    nothing. Half-precision gradients are summed, and returned, in float32.
+
+    Raises TypeError unless the gradients are mappings to arrays of real floating-point
+    numbers and the count is an integer; ValueError if a count is below 0, all are 0, or
+    the parts have gradients of different names or shapes.
+    """
+    total, loss = 0, 0.0
+    sums: dict[str, Array] | None = None
+    for part_loss, gradients, count in parts:
+        check_natural(count=as_number(count))
+        check_gradients(gradients)
+        if count == 0:
+            continue
+        weighted = {name: widened(g) * int(count) for name, g in gradients.items()}
+        if sums is None:
+            sums = weighted
+        else:
+            _check_same(weighted, sums)
+            sums = {name: sums[name] + term for name, term in weighted.items()}
+        total += int(count)
+        loss += float(part_loss) * int(count)
+    if sums is None:
+        raise ValueError("parts: expected at least one counted target; got none")
+    return loss / total, {name: g / total for name, g in sums.items()}
+
+
+def _check_same(gradients: Gradients, first: Gradients) -> None:
+    """Raise ValueError unless both have the same names and shapes."""
+    faults = name_faults("gradients", gradients, first)
+    faults += [
+        f"gradients: {name}: expected shape {list(first[name].shape)}; "
+        f"got shape {list(gradient.shape)}"
+        for name, gradient in gradients.items()
+        if name in first and first[name].shape != gradient.shape
+    ]
+    if faults:
+        raise ValueError(
+            "\n    ".join(["parts: differ from the first micro-batch:", *faults])
+        )

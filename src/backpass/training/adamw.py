@@ -1,0 +1,184 @@
+r"""AdamW: steps of about the same size for every element, and decay apart from them.
+
+From Loshchilov & Hutter, "Decoupled Weight Decay Regularization" (2019), computed as
+``torch.optim.AdamW`` does. With learning rate :math:`\eta`, weight decay
+:math:`\lambda`, and the gradient :math:`\bar{w}` of step t = 1, 2, …, from m = v = 0:
+
+.. math::
+    m &\leftarrow \beta_1 m + (1 - \beta_1) \bar{w} \\
+    v &\leftarrow \beta_2 v + (1 - \beta_2) \bar{w}^2 \\
+    w &\leftarrow (1 - \eta\lambda) w
+        - \eta \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}
+
+The parameters are float32 or float64. To train a model in half precision, keep the
+parameters in float32, pass ``rounded(parameters, dtype)`` to the model, and its
+gradients to ``update``. In half precision itself most steps would be lost: a parameter
+of bfloat16 changes only by steps of at least 1/512 of its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from typing import Any, TypedDict
+
+from backpass.arrays import Array, as_type_of, is_array, namespace, widened, zeros
+from backpass.shapes import kind
+from backpass.training._gradients import Gradients, check_gradients, name_faults
+from backpass.training._numbers import check_positive, check_rate, check_share
+
+
+class State(TypedDict):
+    """A plain dict: what the next step needs of those before."""
+
+    step: int  # how many were made
+    mean: dict[str, Array]  # m, of each parameter's shape and dtype
+    square: dict[str, Array]  # v, the same
+
+
+def start(parameters: Mapping[str, Array]) -> State:
+    """Return the state before the first step, for the ``parameters[*]`` to train.
+
+    Raises TypeError unless ``parameters`` is a mapping to arrays of float32 or float64.
+    """
+    _check_parameters(parameters)
+    return {
+        "step": 0,
+        "mean": {name: zeros(tuple(w.shape), w) for name, w in parameters.items()},
+        "square": {name: zeros(tuple(w.shape), w) for name, w in parameters.items()},
+    }
+
+
+def update(
+    parameters: MutableMapping[str, Array],
+    gradients: Gradients,
+    state: State,
+    *,
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+    decayed: Collection[str] | None = None,
+) -> None:
+    """Make one step: replace the entries of ``parameters`` and of ``state``.
+
+    The arrays themselves are not modified, and one parameter is replaced at a time, so
+    a step needs little memory. ``gradients`` has one array for each name in the state,
+    with the parameter's shape; half precision is widened first. Parameters that are not
+    in the state keep their values. ``decayed`` names the parameters that decay, all by
+    default; ``with_axes`` gives the usual choice. The other options are those of
+    ``torch.optim.AdamW``, with its defaults.
+
+    Raises TypeError unless the parameters are arrays of float32 or float64, the
+    gradients real floating-point arrays, and the options numbers; ValueError, naming
+    every fault, for names, shapes, libraries, devices, or dtypes that do not fit, and
+    for an option out of range. Nothing is replaced then.
+    """
+    beta_1, beta_2 = _checked_betas(betas)
+    check_rate(lr=lr, weight_decay=weight_decay)
+    check_positive(eps=eps)
+    _check_entries(parameters, gradients, state)
+    decays = _chosen(decayed, state["mean"])
+
+    t = state["step"] + 1
+    for name in state["mean"]:
+        w, m, v = parameters[name], state["mean"][name], state["square"][name]
+        dw = as_type_of(widened(gradients[name]), w)
+        m = beta_1 * m + (1 - beta_1) * dw
+        v = beta_2 * v + (1 - beta_2) * dw * dw
+        spread = namespace(v).sqrt(v / (1 - beta_2**t))
+        move = m / (1 - beta_1**t) / (spread + eps)
+        kept = 1 - lr * weight_decay if name in decays else 1
+        parameters[name] = kept * w - lr * move
+        state["mean"][name], state["square"][name] = m, v
+    state["step"] = t
+
+
+def with_axes(parameters: Mapping[str, Array], at_least: int = 2) -> list[str]:
+    """Return the names of the parameters that have ``at_least`` so many axes.
+
+    With 2 these are the matrices and tables; biases and the weights of norms, which
+    have one axis, usually do not decay.
+    """
+    return [name for name, w in parameters.items() if len(w.shape) >= at_least]
+
+
+def rounded(parameters: Mapping[str, Array], dtype: Any) -> dict[str, Array]:
+    """Return the ``parameters[*]``, each rounded to ``dtype``."""
+    return {name: namespace(w).astype(w, dtype) for name, w in parameters.items()}
+
+
+def _check_parameters(parameters: object) -> None:
+    if not isinstance(parameters, Mapping):
+        raise TypeError(
+            "parameters: expected a mapping from names to arrays; "
+            f"got {type(parameters).__name__}"
+        )
+    for name, w in parameters.items():
+        if not is_array(w):
+            raise TypeError(
+                f"parameters: {name}: expected an array; got {type(w).__name__}"
+            )
+        if w.dtype not in (namespace(w).float32, namespace(w).float64):
+            raise TypeError(
+                f"parameters: {name}: expected float32 or float64, of which rounded "
+                f"gives the model a shorter copy; got dtype {w.dtype}"
+            )
+
+
+def _check_entries(
+    parameters: Mapping[str, Array], gradients: Gradients, state: State
+) -> None:
+    """Raise TypeError or ValueError unless the three mappings fit each other."""
+    _check_parameters(parameters)
+    check_gradients(gradients)
+    trained = state["mean"]
+    faults = [
+        f"parameters: {name}: is missing" for name in trained if name not in parameters
+    ]
+    faults += name_faults("gradients", gradients, trained)
+    faults += name_faults("state: square", state["square"], trained)
+    for name in (name for name in trained if name in parameters):
+        w = parameters[name]
+        entries = {"gradients": gradients, "state: mean": trained}
+        entries["state: square"] = state["square"]
+        for what, mapping in entries.items():
+            fault = _difference(mapping[name], w, what) if name in mapping else None
+            faults += [f"{what}: {name}: {fault}"] if fault else []
+    if faults:
+        raise ValueError("\n    ".join(["update: the entries do not fit:", *faults]))
+
+
+def _difference(x: Array, w: Array, what: str) -> str | None:
+    """Return how ``x[*]`` differs in shape or kind from its parameter, or None."""
+    if tuple(x.shape) != tuple(w.shape):
+        return f"expected shape {list(w.shape)}; got shape {list(x.shape)}"
+    x = widened(x) if what == "gradients" else x
+    came, expected = kind(x), kind(w)
+    if came == expected:
+        return None
+    return f"expected {' '.join(map(str, expected))}; got {' '.join(map(str, came))}"
+
+
+def _checked_betas(betas: object) -> tuple[float, float]:
+    if not isinstance(betas, tuple | list) or len(betas) != 2:
+        raise TypeError(f"betas: expected two numbers; got {betas!r}")
+    check_share(**{"betas[0]": betas[0], "betas[1]": betas[1]})
+    return betas[0], betas[1]
+
+
+def _chosen(decayed: Collection[str] | None, trained: Iterable[str]) -> set[str]:
+    """Return the names that decay. Raises TypeError or ValueError."""
+    known = set(trained)
+    if decayed is None:
+        return known
+    if isinstance(decayed, str) or not isinstance(decayed, Collection):
+        raise TypeError(
+            f"decayed: expected a collection of names of parameters, or None for all; "
+            f"got {decayed!r}"
+        )
+    unknown = [name for name in decayed if name not in known]
+    if unknown:
+        raise ValueError(
+            f"decayed: expected names in the state; got {', '.join(map(repr, unknown))}"
+        )
+    return set(decayed)

@@ -1,0 +1,62 @@
+"""Batches of windows of a text, whose tokens are its bytes.
+
+The windows depend on the seed and the number of the step alone, so that an interrupted
+run can go on at any step without drawing what came before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backpass.arrays import Array, namespace
+from backpass.values import check_natural
+
+VOCABULARY = 256  # the values of a byte
+
+
+def windows(
+    text: bytes,
+    *,
+    batch: int,
+    length: int,
+    seed: int,
+    step: int,
+    like: Array | None = None,
+) -> tuple[Array, Array]:
+    """Return tokens and targets, both int64 ``[batch, length]``, from 0 to 255.
+
+    Each row is a window of ``text`` that begins anywhere with the same probability; its
+    targets are the same window one byte later, so the target of a token is the next
+    byte. ``seed`` and ``step`` determine the windows. They are drawn by NumPy's
+    generator, whatever the array library. The arrays are NumPy's, or of the library and
+    on the device of ``like``.
+
+    Raises TypeError unless ``text`` is bytes and the numbers are integers; ValueError
+    if ``batch`` or ``length`` is 0, a number is below 0, or ``text`` has fewer than
+    length + 1 bytes.
+    """
+    if not isinstance(text, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"text: expected bytes, such as 'text'.encode(); got {type(text).__name__}"
+        )
+    check_natural(batch=batch, length=length, seed=seed, step=step)
+    for name, number in (("batch", batch), ("length", length)):
+        if number == 0:
+            raise ValueError(f"{name}: expected an integer of at least 1; got 0")
+    data = np.frombuffer(text, dtype=np.uint8)
+    if data.size <= length:
+        raise ValueError(
+            f"text: expected at least length + 1 = {length + 1} bytes; got {data.size}"
+        )
+    starts = np.random.default_rng([seed, step]).integers(
+        0, data.size - length, size=batch
+    )
+    rows = data[starts[:, None] + np.arange(length + 1)].astype(np.int64)
+    tokens, targets = rows[:, :-1].copy(), rows[:, 1:].copy()
+    if like is None:
+        return tokens, targets
+    xp = namespace(like)
+    return (
+        xp.asarray(tokens, device=like.device),
+        xp.asarray(targets, device=like.device),
+    )
