@@ -27,6 +27,7 @@ def imported(statement):
         "import backpass.arrays, backpass.shapes, backpass.values",
         "from backpass.ops import softmax, linear, matmul, scale, fork, residual",
         "from backpass.models import gpt2, llama",
+        "from backpass.training import accumulation, adamw, batches, clipping, schedule",
         "import backpass.cost",
         "import backpass.interpreters.counting",
     ],

@@ -1,13 +1,13 @@
-"""The gradients of a batch that is too large for one forward, from its micro-batches.
+r"""The gradients of a batch that is too large for one forward, from its micro-batches.
 
 A model's loss is a mean over the targets that are counted, those that are not ignored.
 With :math:`n_k` of them in micro-batch k, the loss of the whole batch and its gradient
 are
 
-.. math:: L = \\frac{\\sum_k n_k L_k}{\\sum_k n_k}, \\qquad
-    \\bar{w} = \\frac{\\sum_k n_k \\bar{w}_k}{\\sum_k n_k}
+.. math:: L = \frac{\sum_k n_k L_k}{\sum_k n_k}, \qquad
+    \bar{w} = \frac{\sum_k n_k \bar{w}_k}{\sum_k n_k}
 
-The plain mean of the :math:`\\bar{w}_k` is a different gradient if the :math:`n_k`
+The plain mean of the :math:`\bar{w}_k` is a different gradient if the :math:`n_k`
 differ: a target in a short micro-batch would count more than one in a long one.
 """
 
@@ -22,7 +22,7 @@ from backpass.values import check_natural
 
 def counted(targets: Array, *, ignore_index: int = -100) -> int:
     """Return how many of the integers ``targets[*]`` are counted: all but those equal
-    to ``ignore_index``."""
+    to ``ignore_index``. Raises TypeError unless ``targets`` is an array."""
     if not is_array(targets):
         raise TypeError(f"targets: expected an array; got {type(targets).__name__}")
     xp = namespace(targets)

@@ -12,8 +12,8 @@ From Loshchilov & Hutter, "Decoupled Weight Decay Regularization" (2019), comput
 
 The parameters are float32 or float64. To train a model in half precision, keep the
 parameters in float32, pass ``rounded(parameters, dtype)`` to the model, and its
-gradients to ``update``. In half precision itself most steps would be lost: a parameter
-of bfloat16 changes only by steps of at least 1/512 of its size.
+gradients to ``update``. In half precision itself small steps would be lost: a bfloat16
+parameter does not change by a step of less than 1/512 of its size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from typing import Any, TypedDict
 
 from backpass.arrays import Array, as_type_of, is_array, namespace, widened, zeros
-from backpass.shapes import kind
+from backpass.shapes import Kind, kind
 from backpass.training._gradients import Gradients, check_gradients, name_faults
 from backpass.training._numbers import check_positive, check_rate, check_share
 
@@ -137,26 +137,29 @@ def _check_entries(
     ]
     faults += name_faults("gradients", gradients, trained)
     faults += name_faults("state: square", state["square"], trained)
+    entries = {"gradients": gradients, "state: mean": trained}
+    entries["state: square"] = state["square"]
     for name in (name for name in trained if name in parameters):
-        w = parameters[name]
-        entries = {"gradients": gradients, "state: mean": trained}
-        entries["state: square"] = state["square"]
+        expected = _facts(parameters[name])
         for what, mapping in entries.items():
-            fault = _difference(mapping[name], w, what) if name in mapping else None
-            faults += [f"{what}: {name}: {fault}"] if fault else []
+            if name not in mapping:
+                continue
+            x = mapping[name]
+            came = _facts(widened(x) if what == "gradients" else x)
+            if came != expected:
+                faults.append(
+                    f"{what}: {name}: expected {_words(*expected)}; got {_words(*came)}"
+                )
     if faults:
         raise ValueError("\n    ".join(["update: the entries do not fit:", *faults]))
 
 
-def _difference(x: Array, w: Array, what: str) -> str | None:
-    """Return how ``x[*]`` differs in shape or kind from its parameter, or None."""
-    if tuple(x.shape) != tuple(w.shape):
-        return f"expected shape {list(w.shape)}; got shape {list(x.shape)}"
-    x = widened(x) if what == "gradients" else x
-    came, expected = kind(x), kind(w)
-    if came == expected:
-        return None
-    return f"expected {' '.join(map(str, expected))}; got {' '.join(map(str, came))}"
+def _facts(x: Array) -> tuple[tuple[int, ...], Kind]:
+    return tuple(x.shape), kind(x)
+
+
+def _words(shape: tuple[int, ...], of: Kind) -> str:
+    return f"shape {list(shape)} of {' '.join(map(str, of))}"
 
 
 def _checked_betas(betas: object) -> tuple[float, float]:

@@ -44,17 +44,21 @@ def clip(gradients: Gradients, max_norm: float) -> tuple[dict[str, Array], float
     """Return the gradients ``[*]``, scaled so that their global norm is at most
     ``max_norm``, and the norm before.
 
-    The global norm is that of one vector with the elements of all gradients. If it
-    exceeds ``max_norm``, each gradient is multiplied by max_norm/(norm + 1e-6);
-    otherwise the arrays are returned as they are. The 1e-6 is PyTorch's, so that runs
-    can be compared with those of ``torch.nn.utils.clip_grad_norm_``. It is visible only
-    if ``max_norm`` is tiny.
+    The global norm is that of one vector with the elements of all gradients. Each
+    gradient is multiplied by max_norm/(norm + 1e-6) if this is less than 1; otherwise
+    the arrays are returned as they are. The 1e-6 is PyTorch's, so that runs can be
+    compared with those of ``torch.nn.utils.clip_grad_norm_``.
 
-    Raises what ``norms`` raises; TypeError or ValueError unless ``max_norm`` is a
-    number above 0.
+    Raises what ``norms`` raises, also if the global norm exceeds the range of floats;
+    TypeError or ValueError unless ``max_norm`` is a number above 0.
     """
     check_positive(max_norm=max_norm)
     norm = math.hypot(*norms(gradients).values())
+    if math.isinf(norm):
+        raise FloatingPointError(
+            "gradients: each norm is finite, but the norm of all together exceeds the "
+            "range of floats"
+        )
     factor = max_norm / (norm + MARGIN)
     if factor >= 1:
         return dict(gradients), norm

@@ -1,0 +1,156 @@
+"""Clipping is that of torch.nn.utils.clip_grad_norm_, and names what is not finite."""
+
+import math
+
+import array_api_strict
+import numpy as np
+import pytest
+import torch
+
+from backpass.training import clipping
+
+SHAPES = {"scalar": (), "one": (1,), "bias": (7,), "matrix": (5, 3), "stack": (2, 1, 3, 2), "empty": (0, 4)}
+
+
+def drawn(scale=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: np.asarray(scale * rng.standard_normal(shape)) for name, shape in SHAPES.items()}
+
+
+def as_tensors(arrays):
+    return {name: torch.tensor(array) for name, array in arrays.items()}
+
+
+def by_torch(gradients, max_norm):
+    weights = {}
+    for name, d in as_tensors(gradients).items():
+        weights[name] = torch.nn.Parameter(torch.zeros_like(d))
+        weights[name].grad = d
+    norm = torch.nn.utils.clip_grad_norm_(weights.values(), max_norm)
+    return {name: w.grad.numpy() for name, w in weights.items()}, float(norm)
+
+
+@pytest.mark.parametrize("max_norm", [1e-7, 0.5, 4.0, 5.0, 100.0])
+@pytest.mark.parametrize("form", [dict, as_tensors], ids=["numpy", "torch"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_gradients_of_torch(max_norm, form, dtype):
+    gradients = {name: d.astype(dtype) for name, d in drawn().items()}
+    expected, expected_norm = by_torch(gradients, max_norm)
+    got, norm = clipping.clip(form(gradients), max_norm)
+    tolerance = {"float64": 1e-14, "float32": 1e-6}[dtype]
+    assert norm == pytest.approx(expected_norm, rel=tolerance, abs=0) and 4 < norm < 5
+    assert got.keys() == expected.keys()
+    for name, d in got.items():
+        assert d.shape == expected[name].shape and str(d.dtype).endswith(dtype)
+        np.testing.assert_allclose(np.asarray(d), expected[name], rtol=tolerance)
+
+
+def test_the_result_has_the_norm():
+    for max_norm in (0.1, 1.0, 4.0):
+        got, _ = clipping.clip(drawn(), max_norm)
+        _, norm = clipping.clip(got, 1e9)
+        assert max_norm * (1 - 1e-6) < norm <= max_norm
+
+
+def test_small_gradients_are_returned_as_they_are():
+    gradients = drawn()
+    got, _ = clipping.clip(gradients, 5.0)
+    assert got is not gradients and all(got[name] is d for name, d in gradients.items())
+
+
+def test_arrays_are_not_modified():
+    gradients = drawn()
+    clipping.clip(gradients, 0.1)
+    for name, d in drawn().items():
+        np.testing.assert_array_equal(gradients[name], d)
+
+
+def test_the_norm_of_each():
+    gradients = drawn()
+    found = clipping.norms(gradients)
+    assert found == pytest.approx(
+        {name: np.linalg.norm(np.ravel(d)) for name, d in gradients.items()}, rel=1e-14, abs=0
+    )
+    assert found["empty"] == 0 and clipping.norms({}) == {}
+    assert clipping.clip({}, 1.0) == ({}, 0.0)
+
+
+@pytest.mark.parametrize("scale", [0.0, 5e-324, 1e-310, 1e-200, 1e200, 1e306])
+def test_squares_neither_overflow_nor_underflow(scale):
+    """torch's norm of 1e200 is ∞, so that it would scale by 0; that of 1e-200 is 0."""
+    gradients = drawn(scale)
+    expected = math.hypot(*(float(g) for d in gradients.values() for g in d.ravel()))
+    got, norm = clipping.clip(gradients, 1.0)
+    assert norm == pytest.approx(
+        expected, rel=1e-14, abs=3 * 5e-324
+    )  # each of the norms is rounded to 5e-324
+    if scale > 1:
+        assert clipping.clip(got, 1e9)[1] == pytest.approx(1.0, rel=1e-6)
+        assert math.isinf(by_torch(gradients, 1.0)[1])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "tolerance"),
+    [(torch.float32, 1e30, 1e-6), (torch.float16, 1e4, 1e-3), (torch.bfloat16, 1e30, 1e-2)],
+    ids=str,
+)
+def test_short_floats_of_large_size(dtype, scale, tolerance):
+    """Their squares exceed the range of the dtype, or of float32."""
+    gradients = {name: d.to(dtype) for name, d in as_tensors(drawn(scale)).items()}
+    exact = {name: d.double() for name, d in gradients.items()}
+    expected, expected_norm = clipping.clip(exact, 1.0)
+    got, norm = clipping.clip(gradients, 1.0)
+    assert norm == pytest.approx(expected_norm, rel=1e-6)
+    for name, d in got.items():
+        assert d.dtype == dtype
+        torch.testing.assert_close(d.double(), expected[name], rtol=tolerance, atol=1e-7)
+
+
+@pytest.mark.parametrize("form", [dict, as_tensors], ids=["numpy", "torch"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_every_gradient_that_is_not_finite_is_named(form, value):
+    gradients = drawn()
+    gradients["matrix"][2, 1] = gradients["matrix"][0, 0] = value
+    gradients["scalar"] = np.asarray(value)
+    with pytest.raises(FloatingPointError) as raised:
+        clipping.clip(form(gradients), 1.0)
+    assert str(raised.value).split("\n    ") == [
+        "gradients: their norm is not finite:",
+        "scalar: 1 of 1 elements are not finite",
+        "matrix: 2 of 15 elements are not finite",
+    ]
+
+
+def test_a_norm_beyond_the_range_of_floats():
+    with pytest.raises(
+        FloatingPointError, match="w: the elements are finite, but their norm exceeds the range"
+    ):
+        clipping.norms({"v": np.ones(2), "w": np.full(5, 1.5e308)})
+    with pytest.raises(FloatingPointError, match="the norm of all together exceeds the range of floats"):
+        clipping.clip({"v": np.array([1.5e308]), "w": np.array([1.5e308])}, 1.0)
+
+
+def test_is_plain_array_code():
+    gradients = drawn()
+    expected, norm = clipping.clip(gradients, 0.5)
+    strict = {name: array_api_strict.asarray(d) for name, d in gradients.items()}
+    got, strict_norm = clipping.clip(strict, 0.5)
+    assert strict_norm == norm
+    for name, d in got.items():
+        np.testing.assert_array_equal(np.asarray(d), expected[name])
+
+
+@pytest.mark.parametrize(
+    ("gradients", "max_norm", "error", "message"),
+    [
+        ([np.ones(2)], 1.0, TypeError, "gradients: expected a mapping from names to arrays; got list"),
+        ({"w": None}, 1.0, TypeError, "gradients: w: expected an array; got NoneType"),
+        ({"w": np.ones(2, int)}, 1.0, TypeError, "w: expected real floating-point numbers; got dtype int64"),
+        ({}, 0.0, ValueError, "max_norm: expected a number above 0; got 0.0"),
+        ({}, math.nan, ValueError, "max_norm: expected a number above 0; got nan"),
+        ({}, "1", TypeError, "max_norm: expected a real number; got str"),
+    ],
+)
+def test_other_arguments_are_rejected(gradients, max_norm, error, message):
+    with pytest.raises(error, match=message):
+        clipping.clip(gradients, max_norm)
