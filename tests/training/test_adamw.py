@@ -104,7 +104,7 @@ def test_in_float32_as_exact_as_torch(form):
         assert all(str(array.dtype).endswith("float32") for array in mapping.values())
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-200, 1e-160, 1e-20, 1e-8, 1e20, 1e150, 1e160, 1e300])
+@pytest.mark.parametrize("scale", [0.0, 1e-200, 1e-160, 1e-20, 1e-8, 1e20, 1e150, 2e154, 1e160, 1e300])
 def test_extreme_gradients(scale):
     """Squares of 1e-200 are 0 and those of 1e160 infinite; the step is then that of PyTorch too."""
     parameters, gradients = drawn(steps=3, scale=scale)

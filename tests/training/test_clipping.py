@@ -30,7 +30,7 @@ def by_torch(gradients, max_norm):
     return {name: w.grad.numpy() for name, w in weights.items()}, float(norm)
 
 
-@pytest.mark.parametrize("max_norm", [1e-7, 0.5, 4.0, 5.0, 100.0])
+@pytest.mark.parametrize("max_norm", [1e-7, 0.5, 4.0, 4.65, 5.0, 100.0])
 @pytest.mark.parametrize("form", [dict, as_tensors], ids=["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_gradients_of_torch(max_norm, form, dtype):
@@ -38,7 +38,7 @@ def test_the_gradients_of_torch(max_norm, form, dtype):
     expected, expected_norm = by_torch(gradients, max_norm)
     got, norm = clipping.clip(form(gradients), max_norm)
     tolerance = {"float64": 1e-14, "float32": 1e-6}[dtype]
-    assert norm == pytest.approx(expected_norm, rel=tolerance, abs=0) and 4 < norm < 5
+    assert norm == pytest.approx(expected_norm, rel=tolerance, abs=0) and 4.65 < norm < 4.66
     assert got.keys() == expected.keys()
     for name, d in got.items():
         assert d.shape == expected[name].shape and str(d.dtype).endswith(dtype)
@@ -104,6 +104,16 @@ def test_short_floats_of_large_size(dtype, scale, tolerance):
     for name, d in got.items():
         assert d.dtype == dtype
         torch.testing.assert_close(d.double(), expected[name], rtol=tolerance, atol=1e-7)
+
+
+def test_the_factor_is_not_rounded_to_half_precision():
+    """In float16 the factor, about 2e-7, would be 1.8e-7 or 2.4e-7."""
+    gradients = {name: d.astype(np.float16) for name, d in drawn(1e4).items()}
+    expected, _ = clipping.clip({name: d.astype(np.float64) for name, d in gradients.items()}, 0.01)
+    got, _ = clipping.clip(gradients, 0.01)
+    for name, d in got.items():
+        assert d.dtype == np.float16
+        np.testing.assert_allclose(d, expected[name], rtol=1e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("form", [dict, as_tensors], ids=["numpy", "torch"])

@@ -8,7 +8,7 @@ From Loshchilov & Hutter, "Decoupled Weight Decay Regularization" (2019), comput
     m &\leftarrow \beta_1 m + (1 - \beta_1) \bar{w} \\
     v &\leftarrow \beta_2 v + (1 - \beta_2) \bar{w}^2 \\
     w &\leftarrow (1 - \eta\lambda) w
-        - \eta \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}
+        - \eta \frac{m / (1 - \beta_1^t)}{\sqrt{v} / \sqrt{1 - \beta_2^t} + \epsilon}
 
 The parameters are float32 or float64. To train a model in half precision, keep the
 parameters in float32, pass ``rounded(parameters, dtype)`` to the model, and its
@@ -18,6 +18,7 @@ parameter does not change by a step of less than 1/512 of its size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from typing import Any, TypedDict
 
@@ -85,7 +86,8 @@ def update(
         dw = as_type_of(widened(gradients[name]), w)
         m = beta_1 * m + (1 - beta_1) * dw
         v = beta_2 * v + (1 - beta_2) * dw * dw
-        spread = namespace(v).sqrt(v / (1 - beta_2**t))
+        # The quotient of the roots is finite where v / (1 − β₂ᵗ) would overflow.
+        spread = namespace(v).sqrt(v) / math.sqrt(1 - beta_2**t)
         move = m / (1 - beta_1**t) / (spread + eps)
         kept = 1 - lr * weight_decay if name in decays else 1
         parameters[name] = kept * w - lr * move

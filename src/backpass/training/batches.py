@@ -51,8 +51,8 @@ def windows(
     starts = np.random.default_rng([seed, step]).integers(
         0, data.size - length, size=batch
     )
-    rows = data[starts[:, None] + np.arange(length + 1)].astype(np.int64)
-    tokens, targets = rows[:, :-1].copy(), rows[:, 1:].copy()
+    places = starts[:, None] + np.arange(length)
+    tokens, targets = data[places].astype(np.int64), data[places + 1].astype(np.int64)
     if like is None:
         return tokens, targets
     xp = namespace(like)

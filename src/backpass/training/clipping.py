@@ -24,7 +24,7 @@ def norms(gradients: Gradients) -> dict[str, float]:
 
     Raises TypeError unless ``gradients`` is a mapping to arrays of real floating-point
     numbers; FloatingPointError, naming every parameter concerned, if an element is not
-    finite or a norm exceeds the range of its dtype.
+    finite or a norm exceeds the range of floats.
     """
     check_gradients(gradients)
     found = {name: _norm(gradient) for name, gradient in gradients.items()}
