@@ -142,3 +142,33 @@ def test_tensors_take_the_same_steps(case, max_norm):
         assert got == pytest.approx(expected, rel=1e-12, abs=0)
     assert_parameters(tensors, arrays.parameters)
     assert all(type(w) is torch.Tensor for w in tensors.parameters.values())
+
+
+def test_a_model_in_bfloat16_beside_float32_parameters():
+    """Each step rounds the parameters for the model, and adds its gradients, in bfloat16, to those of float32."""
+    case, max_norm = CASES[0]
+    exact = Ours(case, {name: w.float() for name, w in parameters_of(case.model()).items()})
+    parameters = dict(exact.parameters)
+    state = adamw.start(parameters)
+    losses = []
+    for step in range(25):
+        batch = tuple(map(torch.from_numpy, batch_of(step)))
+        short = adamw.rounded(parameters, torch.bfloat16)
+        loss, saved = case.module.forward(short, *batch, config=exact.config)
+        gradients, _ = clipping.clip(case.module.backward(saved), max_norm)
+        assert {d.dtype for d in gradients.values()} == {torch.bfloat16}
+        adamw.update(
+            parameters,
+            gradients,
+            state,
+            lr=rate_of(step),
+            weight_decay=DECAY,
+            decayed=exact.decayed,
+            **OPTIONS,
+        )
+        expected, _ = exact.step(*batch, rate_of(step), max_norm)
+        losses.append((float(loss), expected))
+    assert {w.dtype for w in parameters.values()} == {torch.float32}
+    # The loss itself is rounded to bfloat16.
+    unit = torch.finfo(torch.bfloat16).eps
+    assert all(abs(loss / expected - 1) <= unit for loss, expected in losses)
