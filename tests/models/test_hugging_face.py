@@ -56,7 +56,7 @@ def scale_of(name, gradients):
 
 
 def assert_equal(loss, gradients, expected_loss, expected):
-    assert float(loss) == pytest.approx(float(expected_loss), rel=1e-13)
+    assert float(loss) == pytest.approx(float(expected_loss), rel=1e-13, abs=0)
     assert gradients.keys() == expected.keys()
     for name, gradient in gradients.items():
         assert gradient.shape == expected[name].shape
