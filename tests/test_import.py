@@ -26,7 +26,7 @@ def imported(statement):
         "import backpass",
         "import backpass.arrays, backpass.shapes, backpass.values",
         "from backpass.ops import softmax, linear, matmul, scale, fork, residual",
-        "from backpass.models import gpt2, llama",
+        "from backpass.models import encoder, gpt2, llama, seq2seq",
         "from backpass.training import accumulation, adamw, batches, clipping, schedule",
         "import backpass.cost",
         "import backpass.interpreters.counting",

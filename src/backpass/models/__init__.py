@@ -27,6 +27,11 @@ gradients of the others are not computed and are absent. ``flash`` and ``chunked
 choose what is saved, not what is computed: by default neither the weights of attention
 nor the scores ``[*, s, V]`` are saved.
 
+``encoder`` is a stack of layers with neither tokens nor a loss. Its ``forward`` maps
+rows ``x[*, s, h]`` to ``y[*, s, h]``, and ``backward(dy, saved)`` returns ``dx`` and
+the gradients. ``seq2seq`` is an encoder and a decoder, with the same interface for two
+inputs. The parameters of both have the names of PyTorch's modules, without a prefix.
+
 A model only composes operations and layers, which ``backpass.models.layers`` describes.
 ``backward`` frees what each layer saved as soon as it has used it, so it can run once.
 """

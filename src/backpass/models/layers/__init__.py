@@ -4,14 +4,17 @@ FLOPs have no formula yet; ``backpass.cost.count`` counts them.
 
 ``gpt2_layer`` and ``llama_layer`` are one layer each: a block of attention and a
 feed-forward block, each behind a norm and added to the residual stream.
-``gpt2_attention`` and ``llama_attention`` are the blocks of attention.
-``output_head`` turns the last rows into the loss.
+``encoder_layer`` and ``decoder_layer`` have their norms after the sums, or before the
+blocks; the decoder's has a second block of attention, to the memory.
+``gpt2_attention``, ``llama_attention``, and ``transformer_attention`` are the blocks of
+attention. ``output_head`` turns the last rows into the loss.
 
-The last arguments of a layer are its parameters, in the layouts of Hugging Face.
-``NAMES`` gives each of them its name there. GPT-2's ``Conv1D`` stores ``[in, out]``, as
-the operations do. ``torch.nn.Linear`` stores ``[out, in]``: the layers of Llama and the
-output head transpose such a weight where they call an operation, and its gradient where
-they receive it, with ``turned``.
+The last arguments of a layer are its parameters, in the layouts of Hugging Face or, for
+the encoder and the decoder, of PyTorch. In ``transformer_attention`` an optional memory
+follows them. ``NAMES`` gives each parameter its name there. GPT-2's ``Conv1D`` stores
+``[in, out]``, as the operations do. ``torch.nn.Linear`` stores ``[out, in]``: the other
+layers transpose such a weight where they call an operation, and its gradient where they
+receive it, with ``turned``.
 """
 
 from __future__ import annotations

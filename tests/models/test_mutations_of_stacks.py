@@ -1,0 +1,212 @@
+"""Any single change of the encoder's or the decoder's backward, or of one of their layers', changes a gradient by more
+than the comparison with PyTorch allows.
+
+A changed backward is compared with the one as it stands, which ``test_encoder.py`` and ``test_seq2seq.py`` hold to
+others. The mistakes that compositions invite are made by name as well.
+"""
+
+import ast
+import inspect
+
+import numpy as np
+import pytest
+
+from backpass.models import encoder, seq2seq
+from backpass.models.layers import decoder_layer, encoder_layer, transformer_attention
+from backpass.shapes import axis_length, parse
+from backpass.verify.mutation import mutants
+
+from .pytorch import parameters_of
+from .test_mutations import differs, put
+
+MODULES = {
+    module.__name__.rsplit(".", 1)[1]: module
+    for module in (encoder, seq2seq, encoder_layer, decoder_layer, transformer_attention)
+}
+LENGTHS = {"h": 6, "p": 18, "f": 5}
+
+
+def runs_of_stacks():
+    """For each small stack: the gradient of its output, what its forward saved, and no options."""
+    rng = np.random.default_rng(0)
+    for norm_first in (False, True):
+        encoding = encoder.Config(6, 2, 3, 5, norm_first=norm_first, final_norm=norm_first)
+        both = seq2seq.Config(6, 1, 2, 3, 5, norm_first=norm_first)
+        for module, config, lengths in ((encoder, encoding, [3]), (seq2seq, both, [2, 3])):
+            parameters = parameters_of(module, config)
+            arrays = [rng.standard_normal((4, n, 6)) for n in lengths]
+            some = [name for name in parameters if name.endswith(("1.norm1.weight", "1.linear1.bias"))]
+            for wanted in (None, some, []):
+                y, saved = module.forward(parameters, *arrays, config=config, flash=norm_first, wanted=wanted)
+                yield module, rng.standard_normal(y.shape), saved, {}
+
+
+def runs_of_layers():
+    """For each layer: what its forward saved for all gradients and for each one, and the options of its backward."""
+    rng = np.random.default_rng(1)
+    for layer in (encoder_layer, decoder_layer, transformer_attention):
+        shapes = dict(shapes_of(layer))
+        inputs = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+        orders = [{}] if layer is transformer_attention else [{"norm_first": False}, {"norm_first": True}]
+        given = [inputs]
+        if layer is transformer_attention:
+            given.append({name: array for name, array in inputs.items() if name != "memory"})
+        for options in orders:
+            for arrays in given:
+                y, every = layer.forward(**arrays, **options, heads=2)
+                dy = rng.standard_normal(y.shape)
+                yield layer, dy, every, {}
+                for name in arrays:
+                    _, saved = layer.forward(**arrays, **options, heads=2, wanted=[name])
+                    yield layer, dy, saved, {}
+                    yield layer, dy, every, {"wanted": [name]}
+
+
+def shapes_of(layer):
+    rows = {"x": (2, 3, 6), "memory": (2, 5, 6)}
+    for spec in parse(layer.SHAPES).inputs:
+        yield spec.name, rows.get(spec.name) or tuple(axis_length(axis, LENGTHS) for axis in spec.axes)
+
+
+def fresh(saved):
+    """``backward`` empties the lists of parts, and a changed one may write to the names."""
+    if not hasattr(saved, "parts"):
+        return saved
+    if hasattr(saved, "encoded"):
+        saved = saved._replace(encoded=fresh(saved.encoded))
+    return saved._replace(parts=list(saved.parts), given=dict(saved.given))
+
+
+def flat(results):
+    """The gradients of a stack or of a layer, in one list; None where one is not wanted."""
+    *arrays, last = results
+    return [*arrays, *last.values()] if isinstance(last, dict) else [*arrays, last]
+
+
+@pytest.fixture(scope="module")
+def runs():
+    every = [*runs_of_layers(), *runs_of_stacks()]
+    return [(*run, backward_of(*run)) for run in every]
+
+
+def backward_of(module, dy, saved, options):
+    return module.backward(dy, fresh(saved), **options)
+
+
+def is_noticed(runs, changed):
+    """Whether gradients differ, those of the changed module first, or a backward stops."""
+    for *run, right in sorted(runs, key=lambda run: run[0] is not changed):
+        try:
+            got = backward_of(*run)
+            names = [[*results[-1]] for results in (got, right) if isinstance(results[-1], dict)]
+            pairs = [*zip(flat(got), flat(right), strict=True)]
+        except Exception:
+            return True
+        if names and names[0] != names[1]:
+            return True
+        for ours, theirs in pairs:
+            if (ours is None) != (theirs is None) or (theirs is not None and differs(ours, theirs)):
+                return True
+    return False
+
+
+ONLY_CHECKS = "It only refuses a second run, which has a test of its own."
+AS_MANY = "A layer has as many gradients as parameters."
+STILL_DY = "Before this line nothing has changed dx, which is dy."
+# Changes that compute the same, each with the proof.
+EQUIVALENT = {
+    "encoder": {
+        "check_unused(parts, len(layers) + c.final_norm): "
+        "check_unused(parts, len(layers) + c.final_norm) → parts": ONLY_CHECKS,
+        "d |= zip(layer.values(), dw, strict=True): strict=True → strict=False": AS_MANY,
+        "d |= zip(layer.values(), dw, strict=True): zip(layer.values(), dw, strict=True) → "
+        "zip(layer.values(), dw)": AS_MANY,
+        "dx, d[NORM['w']], d[NORM['b']] = through(layer_norm, dx, parts.pop()): "
+        "through(layer_norm, dx, parts.pop()) → through(layer_norm, dy, parts.pop())": STILL_DY,
+    },
+    "seq2seq": {
+        "check_unused(parts, len(layers) + 1): check_unused(parts, len(layers) + 1) → parts": ONLY_CHECKS,
+        "d |= zip(layer.values(), dw, strict=True): strict=True → strict=False": AS_MANY,
+        "d |= zip(layer.values(), dw, strict=True): zip(layer.values(), dw, strict=True) → "
+        "zip(layer.values(), dw)": AS_MANY,
+    },
+    "encoder_layer": {
+        "dx, dnorm_2_w, dnorm_2_b = gradients_of(layer_norm, dx, norm_2, of_norm_2): "
+        "gradients_of(layer_norm, dx, norm_2, of_norm_2) → gradients_of(layer_norm, dy, norm_2, of_norm_2)": STILL_DY
+    },
+    "decoder_layer": {
+        "dx, dnorm_3_w, dnorm_3_b = gradients_of(layer_norm, dx, norm_3, of_norm_3): "
+        "gradients_of(layer_norm, dx, norm_3, of_norm_3) → gradients_of(layer_norm, dy, norm_3, of_norm_3)": STILL_DY
+    },
+    "transformer_attention": {
+        "dw_qkv = turned(xp.concat([dw_q, dw_k, dw_v], axis=-1)): -1 → 1": "A matrix has two axes.",
+        "dmemory = drows_k + drows_v if 'x' in of_k else None: 'x' in of_k → 'x' in of_v": "Keys and values are "
+        "computed from the same rows.",
+        "db_qkv = xp.concat([db_q, xp.zeros_like(db_q), db_v]): xp.zeros_like(db_q) → xp.zeros_like(db_v)": "Both have "
+        "length h.",
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", MODULES)
+def test_every_change_of_a_backward_is_noticed(name, runs, monkeypatch):
+    module = MODULES[name]
+    survivors = set()
+    for mutant in mutants(module.backward):
+        with monkeypatch.context() as patched:
+            try:
+                put(patched, module, mutant.tree)
+            except SyntaxError:  # a starred expression by itself
+                continue
+            if not is_noticed(runs, module):
+                survivors.add(f"{mutant.line}: {mutant.change}")
+    assert survivors == EQUIVALENT.get(name, {}).keys()
+    assert not is_noticed(runs, module), "a change has spoilt what the forward saved"
+
+
+# A part of a backward's source, and what a mistake puts there.
+MISTAKES = {
+    "a layer's share of the memory is forgotten": (
+        seq2seq,
+        "dmemory = share if dmemory is None else dmemory + share",
+        "dmemory = share",
+    ),
+    "only the last layer's share of the memory counts": (
+        seq2seq,
+        "dmemory = share if dmemory is None else dmemory + share",
+        "dmemory = share if dmemory is None else dmemory",
+    ),
+    "a decoder layer's gradients are its neighbour's": (seq2seq, "reversed(layers)", "layers"),
+    "an encoder layer's gradients are its neighbour's": (encoder, "reversed(layers)", "layers"),
+    "the final norm is skipped": (
+        seq2seq,
+        'dx, d[NORM["w"]], d[NORM["b"]] = through(layer_norm, dy, parts.pop())',
+        'dx, (_, d[NORM["w"]], d[NORM["b"]]) = dy, through(layer_norm, dy, parts.pop())',
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_of_composition_is_noticed(mistake, runs, monkeypatch):
+    module, right, wrong = MISTAKES[mistake]
+    source = inspect.getsource(module.backward)
+    assert source.count(right) == 1, "the backward reads otherwise now"
+    put(monkeypatch, module, ast.parse(source.replace(right, wrong)))
+    assert is_noticed(runs, module)
+
+
+@pytest.mark.parametrize("layer", [encoder_layer, decoder_layer])
+def test_a_residual_gradient_that_is_overwritten_is_noticed(layer, runs, monkeypatch):
+    """At each of the sums, ``dx + da`` becomes ``da`` and ``dx``."""
+    source = inspect.getsource(layer.backward)
+    before, *after = source.split("dx + da")
+    assert len(after) == {encoder_layer: 2, decoder_layer: 3}[layer]
+    for at in range(len(after)):
+        for wrong in ("da", "dx"):
+            sums = ["dx + da"] * len(after)
+            sums[at] = wrong
+            changed = before + "".join(a + b for a, b in zip(sums, after, strict=True))
+            with monkeypatch.context() as patched:
+                put(patched, layer, ast.parse(changed))
+                assert is_noticed(runs, layer)
