@@ -14,6 +14,8 @@ import pytest
 
 from backpass.models import gpt2, llama
 from backpass.models.layers import gpt2_attention, gpt2_layer, llama_attention, llama_layer, output_head
+from backpass.ops import rope
+from backpass.shapes import axis_length, parse
 from backpass.verify.mutation import mutants
 
 from .small import NETWORKS, drawn
@@ -25,17 +27,52 @@ TOLERANCE = 1e-10  # of a gradient's largest element
 
 @pytest.fixture(scope="module")
 def runs():
-    """For each small network: its module, what its forward saved, all of it and for some parameters, and the gradients."""
-    found = []
+    every = [*runs_of_networks(), *runs_of_layers()]
+    return [(*run, backward_of(*run)) for run in every]
+
+
+def runs_of_networks():
+    """For each small network: what its forward saved for some sets of parameters."""
     for name in NETWORKS:
         module, config, parameters, (tokens, targets) = drawn(name)
         for wanted in wanted_sets(parameters):
             for flash in (True, False):
-                saved = module.forward(
-                    parameters, tokens, targets, config=config, flash=flash, chunked=flash, wanted=wanted
-                )[1]
-                found.append((module, saved, module.backward(fresh(saved))))
-    return found
+                options = {"config": config, "flash": flash, "chunked": flash, "wanted": wanted}
+                yield module, None, module.forward(parameters, tokens, targets, **options)[1], {}
+
+
+def runs_of_layers():
+    """For each layer: what its forward saved for all gradients and for each one, and the options of its backward."""
+    rng = np.random.default_rng(2)
+    cos, sin = rope.tables(3, 2, like=rng.standard_normal(1))
+    lengths = {"h": 6, "p": 18, "q": 8, "k": 1, "f": 5, "V": 7}
+    for layer in LAYERS:
+        known = {
+            "x": rng.standard_normal((2, 3, 6)),
+            "t": np.array([[1, 0, 3], [6, 6, -100]]),
+            "cos": cos,
+            "sin": sin,
+        }
+        own = lengths if layer in (gpt2_attention, gpt2_layer) else lengths | {"p": 4}
+        inputs = {
+            spec.name: known[spec.name]
+            if spec.name in known
+            else rng.standard_normal([axis_length(axis, own) for axis in spec.axes])
+            for spec in parse(layer.SHAPES).inputs
+        }
+        heads = {"heads": 3} if layer in (gpt2_attention, gpt2_layer) else {}
+        for options in [{"chunked": True}, {"chunked": False}] if layer is output_head else [heads]:
+            y, every = layer.forward(**inputs, **options)
+            dy = rng.standard_normal(y.shape)
+            yield layer, dy, every, {}
+            names = [name for name in inputs if name not in ("t", "cos", "sin")]
+            for wanted in [*([name] for name in names), *([*{*names} - {name}] for name in names)]:
+                yield layer, dy, layer.forward(**inputs, **options, wanted=wanted)[1], {}
+                yield layer, dy, every, {"wanted": wanted}
+
+
+def backward_of(module, dy, saved, options):
+    return module.backward(fresh(saved)) if dy is None else module.backward(dy, saved, **options)
 
 
 def wanted_sets(parameters):
@@ -48,19 +85,26 @@ def wanted_sets(parameters):
 
 
 def fresh(saved):
-    """`backward` empties the list of parts."""
-    return saved._replace(parts=list(saved.parts))
+    """`backward` empties the list of parts, and a changed one may write to the names."""
+    return saved._replace(parts=list(saved.parts), given=dict(saved.given))
 
 
-def is_noticed(runs) -> bool:
-    """Whether a network's gradients differ or its backward stops."""
-    for module, saved, right in runs:
+def is_noticed(runs, changed) -> bool:
+    """Whether gradients differ, those of the changed module first, or a backward stops."""
+    for *run, right in sorted(runs, key=lambda run: run[0] is not changed):
         try:
-            got = module.backward(fresh(saved))
+            got = backward_of(*run)
         except Exception:
             return True
-        if got.keys() != right.keys() or any(differs(got[name], right[name]) for name in right):
+        if isinstance(right, dict):
+            if not isinstance(got, dict) or got.keys() != right.keys():
+                return True
+            got, right = list(got.values()), [right[name] for name in got]
+        if not isinstance(got, tuple | list) or len(got) != len(right):
             return True
+        for ours, theirs in zip(got, right, strict=True):
+            if (ours is None) != (theirs is None) or (theirs is not None and differs(ours, theirs)):
+                return True
     return False
 
 
@@ -79,13 +123,32 @@ def put(monkeypatch, module, tree):
 
 
 # Changes that compute the same, each with the proof.
+ONLY_CHECKS = "It only refuses a second run; test_parameters.py has that."
+AS_MANY = "A layer has as many gradients as parameters."
+TOGETHER = "The gradients of queries, keys and values are wanted together or not at all."
+THREE_OF_ONE_LENGTH = "The three have one length."
 EQUIVALENT: dict[str, dict[str, str]] = {
     "gpt2": {
-        "check_unused(parts, len(layers) + 4): check_unused(parts, len(layers) + 4) → parts": "It only refuses a second "
-        "run; test_parameters.py has that.",
-        "d |= zip(layer.values(), dw, strict=True): zip(layer.values(), dw, strict=True) → zip(layer.values(), dw)": "A "
-        "layer has as many gradients as parameters.",
-    }
+        "check_unused(parts, len(layers) + 4): check_unused(parts, len(layers) + 4) → parts": ONLY_CHECKS,
+        "d |= zip(layer.values(), dw, strict=True): zip(layer.values(), dw, strict=True) → zip(layer.values(), dw)": AS_MANY,
+        "d |= zip(layer.values(), dw, strict=True): strict=True → strict=False": AS_MANY,
+    },
+    "llama": {
+        "check_unused(parts, len(layers) + 3): check_unused(parts, len(layers) + 3) → parts": ONLY_CHECKS,
+        "by_argument = dict(zip(llama_layer.PARAMETERS, dw, strict=True)): zip(llama_layer.PARAMETERS, dw, strict=True) → "
+        "zip(llama_layer.PARAMETERS, dw)": AS_MANY,
+        "by_argument = dict(zip(llama_layer.PARAMETERS, dw, strict=True)): strict=True → strict=False": AS_MANY,
+    },
+    "gpt2_attention": {
+        "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → xp.zeros_like(db_q)": THREE_OF_ONE_LENGTH,
+        "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → xp.zeros_like(db_v)": THREE_OF_ONE_LENGTH,
+        "dq, dk, dv, *_ = attend.backward(do, attended, wanted=of_heads): attend.backward(do, attended, wanted=of_heads) → "
+        "attend.backward(do, attended)": TOGETHER,
+        "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → db_k": "It is 0 but for rounding; "
+        "tests/training/test_twin.py has that it is 0.",
+        "xp, d = (namespace(dy), dy.shape[-1] // heads): dy.shape → do.shape": "The output projection is square.",
+        "if not of_heads:: not of_heads → not of_qkv": "The first projection has a gradient where attention has.",
+    },
 }
 
 
@@ -100,9 +163,10 @@ def test_every_change_of_a_backward_is_noticed(name, runs, monkeypatch):
                 put(patched, module, mutant.tree)
             except SyntaxError:  # a starred expression by itself
                 continue
-            if not is_noticed(runs):
+            if not is_noticed(runs, module):
                 survivors.add(f"{mutant.line}: {mutant.change}")
     assert survivors == EQUIVALENT.get(name, {}).keys()
+    assert not is_noticed(runs, module), "a change has spoilt what the forward saved"
 
 
 # A part of a backward's source, and what a mistake puts there.
@@ -127,4 +191,4 @@ def test_a_mistake_of_composition_is_noticed(mistake, runs, monkeypatch):
     source = inspect.getsource(module.backward)
     assert source.count(right) == 1, "the backward reads otherwise now"
     put(monkeypatch, module, ast.parse(source.replace(right, wrong)))
-    assert is_noticed(runs)
+    assert is_noticed(runs, module)
