@@ -1,14 +1,10 @@
 r"""The gradients of a batch that is too large for one forward, from its micro-batches.
 
 A model's loss is a mean over the targets that are counted, those that are not ignored.
-With :math:`n_k` of them in micro-batch k, the loss of the whole batch and its gradient
-are
-
-.. math:: L = \frac{\sum_k n_k L_k}{\sum_k n_k}, \qquad
-    \bar{w} = \frac{\sum_k n_k \bar{w}_k}{\sum_k n_k}
-
-The plain mean of the :math:`\bar{w}_k` is a different gradient if the :math:`n_k`
-differ: a target in a short micro-batch would count more than one in a long one.
+So the loss of the whole batch is the mean of the micro-batches' losses, each weighted
+by the number of its counted targets, and its gradient is the same mean of their
+gradients. The plain mean of the gradients is a different one if the numbers differ: a
+target in a short micro-batch would count more than one in a long one.
 """
 
 from __future__ import annotations

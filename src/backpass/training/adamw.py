@@ -1,14 +1,10 @@
-r"""AdamW: steps of about the same size for every element, and decay apart from them.
+"""AdamW: steps of about the same size for every element, and decay apart from them.
 
 From Loshchilov & Hutter, "Decoupled Weight Decay Regularization" (2019), computed as
-``torch.optim.AdamW`` does. With learning rate :math:`\eta`, weight decay
-:math:`\lambda`, and the gradient :math:`\bar{w}` of step t = 1, 2, …, from m = v = 0:
-
-.. math::
-    m &\leftarrow \beta_1 m + (1 - \beta_1) \bar{w} \\
-    v &\leftarrow \beta_2 v + (1 - \beta_2) \bar{w}^2 \\
-    w &\leftarrow (1 - \eta\lambda) w
-        - \eta \frac{m / (1 - \beta_1^t)}{\sqrt{v} / \sqrt{1 - \beta_2^t} + \epsilon}
+``torch.optim.AdamW`` does. For each element two running means are kept, of the gradient
+and of its square. A step is the first over the root of the second, both freed of their
+bias towards their start at 0, times the learning rate. Decay shrinks the parameter by
+itself, so that it is not divided by that root.
 
 The parameters are float32 or float64. To train a model in half precision, keep the
 parameters in float32, pass ``rounded(parameters, dtype)`` to the model, and its
