@@ -252,7 +252,7 @@ def write(
         facts=facts or {},
         notes=[method, *_surroundings(chosen, threads_by_row), *(note for note in notes if note)],
     )
-    written = "no record written: these are no whole one"
+    written = "no record written: these rows are part of one"
     if chosen.folder:
         written = f"written: {records.save(record, chosen.folder).name}"
     say(f"{record}\n\n{'tried out: no figures to keep' if chosen.quick else written}")

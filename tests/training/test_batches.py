@@ -55,7 +55,7 @@ def test_arrays_of_the_library_of_like():
         for array, numpys in zip(got, expected, strict=True):
             assert type(array) is type(like) and str(array.dtype).endswith("int64")
             np.testing.assert_array_equal(np.asarray(array), numpys)
-    got[0][0, 0] = 99  # the targets are no view of the tokens
+    got[0][0, 0] = 99  # the targets are a copy
     np.testing.assert_array_equal(draw(like=torch.zeros(1))[1], expected[1])
 
 
