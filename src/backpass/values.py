@@ -31,6 +31,18 @@ def check_eps(eps: object) -> None:
         raise ValueError(f"eps: expected a number of at least 0; got {eps}")
 
 
+def check_probability(**numbers: object) -> None:
+    """Raise TypeError or ValueError unless each number is a real one from 0 to 1."""
+    for name, value in numbers.items():
+        if not isinstance(value, Real):
+            raise TypeError(
+                f"{name}: expected a probability, a real number; "
+                f"got {type(value).__name__}"
+            )
+        if not 0 <= float(value) <= 1:
+            raise ValueError(f"{name}: expected a probability from 0 to 1; got {value}")
+
+
 def check_bool(**flags: object) -> None:
     """Raise TypeError unless each flag is a bool."""
     for name, value in flags.items():

@@ -202,6 +202,41 @@ def test_the_gradient_of_a_bias_of_16_bits_sums_in_float32():
     assert dbias.tolist() == [2048, -2048]
 
 
+# Dropout of the weights
+
+
+@pytest.mark.parametrize("head_order", ["consecutive", "interleaved"])
+def test_dropped_weights_are_those_of_dropout(head_order):
+    """The same as dropout between softmax and the product, composed by hand."""
+    q, k, v, _ = draw()
+    plain, saved = ops.attention.forward(q, k, v, head_order=head_order)
+    weights, dropped = ops.dropout.forward(saved.a, p=0.3, seed=5)
+    assert 0 < dropped.mask.sum() < dropped.mask.numel()
+
+    options = {"head_order": head_order, "dropout_p": 0.3, "seed": 5}
+    y, saved = ops.attention.forward(q, k, v, **options)
+    assert torch.equal(saved.dropped.mask, dropped.mask)
+    y_with, _ = ops.attention.forward(q, k, v, **options | {"seed": 6})
+    assert not torch.equal(y, plain) and not torch.equal(y, y_with)
+    dv = ops.attention.backward(torch.ones_like(y), saved)[2]
+    # v's gradient for dy = 1 is the sum of each key's weights over the queries.
+    torch.testing.assert_close(dv, weights.sum(-2)[..., None].expand(dv.shape), rtol=1e-12, atol=0)
+
+
+def test_the_mask_of_dropout_is_saved_as_one_byte_per_weight():
+    q, k, v, _ = draw()
+    weights = ops.attention.forward(q, k, v)[1].a.numel()
+    plain, dropped = (cost.saved_bytes("attention", q, k, v, dropout_p=p) for p in (0.0, 0.25))
+    assert dropped == plain + weights
+
+
+def test_no_weight_is_left_with_probability_1():
+    q, k, v, _ = draw()
+    y, saved = ops.attention.forward(q, k, v, dropout_p=1.0)
+    gradients = ops.attention.backward(torch.ones_like(y), saved)[:3]
+    assert not any(x.any() for x in (y, *gradients))
+
+
 # What is saved, and what is refused
 
 
@@ -211,7 +246,8 @@ def test_the_saved_queries_are_the_scaled_ones_in_their_own_order(head_order):
     _, saved = ops.attention.forward(q, k, v, scale=0.25, head_order=head_order)
     torch.testing.assert_close(saved.q, 0.25 * q)
     assert saved.k is k and saved.v is v
-    assert saved[4:] == (0.25, head_order, (), ("q", "k", "v"))
+    assert saved.dropped.mask is None
+    assert saved[5:] == (0.25, head_order, (), ("q", "k", "v"))
 
 
 def test_the_weights_are_most_of_what_is_saved():
@@ -234,6 +270,8 @@ def test_the_weights_are_most_of_what_is_saved():
             ValueError,
             "head_order: expected 'consecutive' or 'interleaved'; got 'tiled'",
         ),
+        ({"dropout_p": 1.5}, ValueError, "dropout_p: expected a probability from 0 to 1; got 1.5"),
+        ({"seed": -1}, ValueError, "seed: expected an integer of at least 0; got -1"),
         ({"causal": "False"}, TypeError, "causal: expected True or False; got str"),
         ({"scale": "half"}, TypeError, "scale: expected a real number, or None for 1/√d; got str"),
         (

@@ -15,7 +15,8 @@ Derived on the page ``attention/scaled_dot_product`` for one head, and on the pa
 ``attention/grouped_query`` for several heads that share keys and values. M is the bias,
 which is added to the scores; a bias of −∞ hides a key from a query. A query that may
 see no key has output and gradient 0, where some of PyTorch's implementations give NaN.
-In half precision everything between the inputs and the results is computed in float32;
+With dropout, the values are averaged with the weights that ``ops.dropout`` keeps. In
+half precision everything between the inputs and the results is computed in float32;
 saved arrays are rounded to half precision.
 """
 
@@ -33,7 +34,7 @@ from backpass.arrays import (
     transpose,
     widened,
 )
-from backpass.ops import matmul, softmax
+from backpass.ops import dropout, matmul, softmax
 from backpass.ops import scale as scaling  # `scale` is forward's option
 from backpass.ops._heads import (
     causal_mask,
@@ -42,7 +43,12 @@ from backpass.ops._heads import (
     inverse_root,
 )
 from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.values import check_causal, check_head_order, check_scale
+from backpass.values import (
+    check_causal,
+    check_head_order,
+    check_probability,
+    check_scale,
+)
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = (
@@ -58,7 +64,8 @@ class Saved(NamedTuple):
     q: Array | Outline  # [*, n_h, s_q, d], scaled
     k: Array | Outline  # [*, n_kv, s_k, d]
     v: Array | Outline  # [*, n_kv, s_k, d_v]
-    a: Array | Outline  # [*, n_kv, g·s_q, s_k]
+    a: Array | Outline  # [*, n_kv, g·s_q, s_k], before dropout
+    dropped: dropout.Saved  # the mask [*, n_kv, g·s_q, s_k], if any
     scale: float
     head_order: str
     bias: tuple[int, ...]  # its shape
@@ -75,6 +82,8 @@ def forward(
     causal_variant: str = "upper_left",
     scale: float | None = None,
     head_order: str = "consecutive",
+    dropout_p: float = 0.0,
+    seed: int = 0,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, n_h, s_q, d_v]`` for queries ``q[*, n_h, s_q, d]``, keys
@@ -84,17 +93,19 @@ def forward(
     With ``causal``, query i sees the keys up to i ("upper_left"), or up to i + s_k −
     s_q ("lower_right", where the last query sees every key). ``scale`` multiplies the
     products of queries and keys, by default 1/√d. With n_h = g · n_kv, query head i
-    reads key head i // g ("consecutive") or i mod n_kv ("interleaved").
+    reads key head i // g ("consecutive") or i mod n_kv ("interleaved"). ``dropout_p``
+    and ``seed`` drop weights as ``ops.dropout`` drops elements.
 
     Raises TypeError if an input is not a floating-point array or if inputs differ in
-    library, device, or dtype, or if ``causal`` is not a bool or ``scale`` not a real
-    number; ValueError if shapes do not fit, or for an unknown ``causal_variant`` or
-    ``head_order``.
+    library, device, or dtype, or if an option has the wrong type; ValueError if shapes
+    do not fit, for an unknown ``causal_variant`` or ``head_order``, or if ``dropout_p``
+    is outside 0 to 1 or ``seed`` is below 0.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias)
     check_causal(causal, causal_variant)
     check_head_order(head_order)
     check_scale(scale)
+    check_probability(dropout_p=dropout_p)
     wanted = check_wanted(SHAPES, wanted, bias=bias)
     n_kv, s_q, s_k = k.shape[-3], q.shape[-2], k.shape[-2]
     scale = inverse_root(max(q.shape[-1], 1), xp) if scale is None else as_number(scale)
@@ -111,13 +122,15 @@ def forward(
         )
         s = _in_rows(s, n_kv, head_order)
     a, _ = softmax.forward(s)
-    y = _in_heads(a @ widened(v), q.shape, head_order)
+    weights, dropped = dropout.forward(a, p=dropout_p, seed=seed)
+    y = _in_heads(weights @ widened(v), q.shape, head_order)
     shape = () if bias is None else tuple(bias.shape)
     return as_type_of(y, q), Saved(
         kept(as_type_of(queries, q), "k" in wanted),
         kept(k, "q" in wanted),
         kept(v, {*wanted} - {"v"}),
         kept(as_type_of(a, q), wanted),
+        dropped,
         scale,
         head_order,
         shape,
@@ -131,19 +144,20 @@ def backward(
     """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``,
     ``dv[*, n_kv, s_k, d_v]``, and ``dbias`` of the bias's shape (None without one) from
     ``dy[*, n_h, s_q, d_v]``."""
-    q, k, v, a, scale, head_order, bias, _ = check_saved(saved, Saved)
+    q, k, v, a, dropped, scale, head_order, bias, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*q.shape[:-1], v.shape[-1]), like=v)
     wanted = check_narrowed(wanted, saved)
     shape, n_kv = q.shape, k.shape[-3]
     dy = _in_rows(widened(dy), n_kv, head_order)
 
-    # In the forward pass y was a v; so now the gradient of each factor is dy times the
-    # other factor.
+    # In the forward pass y was a v, with some of a dropped; so now the gradient of each
+    # factor is dy times the other factor, and that of a is dropped like a. Dropout's
+    # backward does both.
     dq = dk = dv = dbias = None
     if "v" in wanted:
-        dv = transpose(widened(a)) @ dy
+        dv = transpose(dropout.backward(widened(a), dropped)) @ dy
     if {*wanted} - {"v"}:
-        a, da = widened(a), dy @ transpose(widened(v))
+        a, da = widened(a), dropout.backward(dy @ transpose(widened(v)), dropped)
         ds = a * (da - xp.sum(da * a, axis=-1, keepdims=True))
 
     # In the forward pass the scores were scale · q kᵀ plus a bias, one element of which
@@ -178,9 +192,9 @@ def _in_heads(x: Array, shape: tuple[int, ...], head_order: str) -> Array:
     )
 
 
-def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, has_bias=True):
-    """Return the FLOPs of scaling the queries, two products per head, the bias, and a
-    softmax of s_k scores per query."""
+def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, has_bias=True, dropout_p=0.0):
+    """Return the FLOPs of scaling the queries, two products per head, the bias, a
+    softmax of s_k scores per query, and dropout."""
     heads, rows = m * n_kv, m * g * n_kv * s_q
     products = matmul.forward_flops(heads, g * s_q, d, s_k) + matmul.forward_flops(
         heads, g * s_q, s_k, d_v
@@ -191,14 +205,26 @@ def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, has_bias=True):
         + products
         + bias
         + softmax.forward_flops(rows, s_k)
+        + dropout.forward_flops(rows * s_k, dropout_p)
     )
 
 
 def backward_flops(
-    m, g, n_kv, s_q, s_k, d, d_v, size_bias=0, has_bias=True, wanted=None
+    m,
+    g,
+    n_kv,
+    s_q,
+    s_k,
+    d,
+    d_v,
+    size_bias=0,
+    has_bias=True,
+    dropout_p=0.0,
+    wanted=None,
 ):
     """Return the FLOPs of the four products, softmax's backward, the scaling of the
-    queries' gradient, and the sums that undo the bias's broadcasting."""
+    queries' gradient, the sums that undo the bias's broadcasting, and dropout of the
+    weights and of their gradients."""
     heads, rows = m * n_kv, m * g * n_kv * s_q
     da, dv = (
         matmul.backward_flops(heads, heads, heads, g * s_q, s_k, d_v, wanted=(factor,))
@@ -208,9 +234,11 @@ def backward_flops(
         matmul.backward_flops(heads, heads, heads, g * s_q, d, s_k, wanted=(factor,))
         for factor in "ab"
     )
+    dropped = dropout.backward_flops(rows * s_k, dropout_p)
+    ds = da + dropped + softmax.backward_flops(rows, s_k)
     costs = {
-        "v": dv,
-        "q k bias" if has_bias else "q k": da + softmax.backward_flops(rows, s_k),
+        "v": dropped + dv,
+        "q k bias" if has_bias else "q k": ds,
         "q": dq + scaling.backward_flops(rows * d),
         "k": dk,
         "bias": rows * s_k - size_bias if has_bias else 0,
@@ -225,6 +253,7 @@ EXAMPLES = (
     {"causal": True, "causal_variant": "lower_right"},
     {"causal": True, "s_k": 8, "g": 1},
     {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
+    {"dropout_p": 0.25, "seed": 10, "head_order": "interleaved"},
 )
 LETTERS = {"bias": "M"}
 PLACES = ("scores", "scale by 1/√d", "weights", "weighted values")

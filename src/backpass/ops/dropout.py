@@ -12,14 +12,13 @@ precision is divided in float32 and rounded once.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
 
 from backpass.arrays import Array, as_type_of, namespace, widened
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
-from backpass.values import check_bool
+from backpass.values import check_bool, check_natural, check_probability
 
 SHAPES = "x[*] -> y[*]"
 
@@ -45,7 +44,8 @@ def forward(
     ``p`` is outside 0 to 1 or ``seed`` is below 0.
     """
     xp = check_inputs(SHAPES, x=x)
-    _check_options(p, seed)
+    check_probability(p=p)
+    check_natural(seed=seed)
     check_bool(training=training)
     shape, p = tuple(x.shape), float(p)
     if not training or p == 0:
@@ -80,19 +80,6 @@ def _dropped(values: Array, mask: Array, p: float) -> Array:
     the mask is false everywhere, and 1 replaces the divisor 0."""
     scaled = as_type_of(widened(values) / ((1 - p) or 1.0), values)
     return namespace(values).where(mask, scaled, 0.0)
-
-
-def _check_options(p: object, seed: object) -> None:
-    if not isinstance(p, Real):
-        raise TypeError(
-            f"p: expected a probability, a real number; got {type(p).__name__}"
-        )
-    if not 0 <= float(p) <= 1:
-        raise ValueError(f"p: expected a probability from 0 to 1; got {p}")
-    if not isinstance(seed, Integral):
-        raise TypeError(f"seed: expected an integer; got {type(seed).__name__}")
-    if seed < 0:
-        raise ValueError(f"seed: expected an integer of at least 0; got {seed}")
 
 
 # Facts for checks, pages and functional: see backpass.ops.
