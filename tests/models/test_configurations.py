@@ -17,7 +17,7 @@ def file(family, **changes):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_defaults_of_transformers(family):
-    config = FAMILIES[family].Config.from_hugging_face(file(family), without_dropout=True)
+    config = FAMILIES[family].Config.from_hugging_face(file(family))
     if family == "GPT2":
         assert config == gpt2.Config.preset("gpt2")
     else:
@@ -55,7 +55,6 @@ REJECTED = [
         {"activation_function": "relu"},
         "activation_function: 'relu' is not available; only 'gelu_new'",
     ),
-    ("GPT2", {"resid_pdrop": 0.25}, "resid_pdrop: 0.25 is not available; only 0"),
     (
         "GPT2",
         {"scale_attn_by_inverse_layer_idx": True},
@@ -89,9 +88,8 @@ def test_what_is_not_available_is_rejected_by_name(family, change, message):
     asked = file(family)
     if "rope_scaling" in change:
         del asked["rope_parameters"]
-    dropouts = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
     with pytest.raises(ValueError) as raised:
-        FAMILIES[family].Config.from_hugging_face(asked | dropouts | change)
+        FAMILIES[family].Config.from_hugging_face(asked | change)
     heading, *faults = str(raised.value).splitlines()
     assert heading == "the configuration does not fit:"
     assert len(faults) == 1 and message in faults[0]
@@ -112,12 +110,22 @@ def test_every_fault_of_a_file_is_named_at_once():
     ]
 
 
-def test_dropout_is_rejected_unless_the_file_is_read_without_it():
-    with pytest.raises(ValueError, match=r"embd_pdrop: 0\.1 .*\n.*attn_pdrop: 0\.1 .*\n.*resid_pdrop: 0\.1"):
-        gpt2.Config.from_hugging_face(file("GPT2"))
-    without = {key: value for key, value in file("GPT2").items() if "pdrop" not in key}
-    with pytest.raises(ValueError, match=r"embd_pdrop: 0\.1 is not available"):
-        gpt2.Config.from_hugging_face(without)
+def test_gpt2s_rates_of_dropout_are_read():
+    asked = {"embd_pdrop": 0.0, "attn_pdrop": 0.2, "resid_pdrop": 0.3}
+    config = gpt2.Config.from_hugging_face(file("GPT2") | asked)
+    assert (config.embedding_dropout, config.attention_dropout, config.residual_dropout) == (0.0, 0.2, 0.3)
+    without = {key: value for key, value in file("GPT2").items() if key not in asked}
+    assert gpt2.Config.from_hugging_face(without) == gpt2.Config.preset("gpt2")
+    with pytest.raises(ValueError, match=r"residual_dropout: expected a probability from 0 to 1; got 1\.5"):
+        gpt2.Config.from_hugging_face(file("GPT2") | {"resid_pdrop": 1.5})
+
+
+def test_llamas_dropout_is_rejected_unless_the_file_is_read_without_it():
+    asked = file("Llama") | {"attention_dropout": 0.1}
+    with pytest.raises(ValueError, match=r"attention_dropout: 0\.1 is not available; only 0"):
+        llama.Config.from_hugging_face(asked)
+    config = llama.Config.from_hugging_face(asked, without_dropout=True)
+    assert config == llama.Config.from_hugging_face(file("Llama"))
 
 
 @pytest.mark.parametrize("model_type", ["mixtral", "gpt_oss", "gpt2", None])

@@ -17,7 +17,14 @@ CASES = [
     (output_head, {"*": (2, 3), "h": 4, "V": 5}, (), {"chunked": False}),
     (gpt2_attention, GPT2, (), {"heads": 2}),
     (gpt2_attention, GPT2, (), {"heads": 1, "flash": False}),
+    (gpt2_attention, GPT2, (), {"heads": 2, "flash": False, "dropout_p": 0.3, "seed": 4}),
     (gpt2_layer, GPT2, (), {"heads": 2}),
+    (
+        gpt2_layer,
+        GPT2,
+        (),
+        {"heads": 2, "flash": False, "attention_dropout": 0.2, "residual_dropout": 0.3, "seed": 5},
+    ),
     (gpt2_layer, GPT2 | {"*": ()}, (), {"heads": 4, "flash": False, "eps": 1e-3}),
     (llama_attention, LLAMA, (), {}),
     (llama_attention, LLAMA, LLAMAS, {"flash": False}),
@@ -71,6 +78,16 @@ def test_a_bias_on_gpt2s_keys_has_gradient_0():
 
 def test_faults():
     x, w_qkv, *rest = draw(gpt2_attention, GPT2, ())
+    with pytest.raises(ValueError, match=r"dropout_p: expected 0 with flash attention, .* pass flash=False"):
+        gpt2_attention.forward(x, w_qkv, *rest, heads=2, dropout_p=0.1)
+    every = draw(gpt2_layer, GPT2, ())
+    for options, message in (
+        ({"attention_dropout": 0.1}, "attention_dropout: expected 0 with flash attention"),
+        ({"residual_dropout": -1}, "residual_dropout: expected a probability from 0 to 1; got -1"),
+        ({"seed": -1}, "seed: expected an integer of at least 0; got -1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gpt2_layer.forward(*every, heads=2, **options)
     with pytest.raises(ValueError, match="heads: expected a divisor of h = 4, as in x; got 3"):
         gpt2_attention.forward(x, w_qkv, *rest, heads=3)
     with pytest.raises(ValueError, match=r"w_qkv: expected w_qkv\[h, 3h\] with 3h = 12; got shape \[4, 8\]"):

@@ -1,5 +1,5 @@
-"""GPT-2: learned positions, layers with biases and tanh-GELU, and an output head that
-is usually the token embedding's table again.
+"""GPT-2: learned positions, layers with biases, tanh-GELU and dropout, and an output
+head that is usually the token embedding's table again.
 
 ``backpass.models`` describes the interface. The names and layouts of the parameters are
 those of Hugging Face's ``GPT2LMHeadModel``, whose ``Conv1D`` stores ``[in, out]``. The
@@ -9,7 +9,7 @@ Learners" (2019).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,10 +28,10 @@ from backpass.models._parameters import (
     through,
     wanted_in_parts,
 )
-from backpass.models.layers import gpt2_layer, output_head
-from backpass.ops import embedding, layer_norm, position_embedding
+from backpass.models.layers import check_no_dropout, gpt2_layer, output_head, seed_of
+from backpass.ops import dropout, embedding, layer_norm, position_embedding
 from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_eps
+from backpass.values import check_eps, check_natural, check_probability
 from backpass.wanted import Wanted
 
 SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
@@ -42,10 +42,11 @@ NORM = {"w": "ln_f.weight", "b": "ln_f.bias"}
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes of a GPT-2, and whether the output head is the table of tokens.
+    """The sizes of a GPT-2, whether the output head is the table of tokens, and the
+    rates of dropout in training.
 
-    Raises ValueError if a size is not an integer of at least 1 or ``heads`` does not
-    divide ``width``.
+    Raises ValueError if a size is not an integer of at least 1, ``heads`` does not
+    divide ``width``, or a rate is outside 0 to 1; TypeError if it is not a number.
     """
 
     vocabulary: int
@@ -56,11 +57,15 @@ class Config:
     feed_forward: int  # the width inside the feed-forward block
     eps: float = 1e-5
     tied: bool = True
+    embedding_dropout: float = 0.0  # of the rows that enter the first layer
+    attention_dropout: float = 0.0  # of the weights of attention
+    residual_dropout: float = 0.0  # of the output of each block
 
     def __post_init__(self) -> None:
         sizes = ("vocabulary", "positions", "width", "layers", "heads", "feed_forward")
         _hugging_face.check_numbers(self, *sizes)
         check_eps(self.eps)
+        check_probability(**{name: getattr(self, name) for name in RATES.values()})
         if self.width % self.heads:
             raise ValueError(
                 f"heads: expected a divisor of width = {self.width}; got {self.heads}"
@@ -72,22 +77,17 @@ class Config:
         return preset_in(PRESETS, name)
 
     @classmethod
-    def from_hugging_face(
-        cls, json: Mapping[str, Any], *, without_dropout: bool = False
-    ) -> Config:
+    def from_hugging_face(cls, json: Mapping[str, Any]) -> Config:
         """Return the configuration that a ``config.json`` describes.
 
-        Dropout is not available. GPT-2 was trained with it, so most files ask for it;
-        ``without_dropout`` reads them as for evaluation. Raises TypeError unless
-        ``json`` is a mapping; ValueError, naming every fault, if it lacks a size or
-        asks for something that is not available.
+        Raises TypeError unless ``json`` is a mapping; ValueError, naming every fault,
+        if it lacks a size or asks for something that is not available.
         """
         _hugging_face.check_type(json, ("gpt2",))
         needed = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
-        accepted = ACCEPTED if without_dropout else {**ACCEPTED, **DROPOUTS}
-        defaults = dict.fromkeys(DROPOUTS, 0.1)
-        _hugging_face.check_keys({**defaults, **json}, needed, accepted)
+        _hugging_face.check_keys(json, needed, ACCEPTED)
         vocabulary, positions, width, layers, heads = (json[key] for key in needed)
+        rates = {name: json.get(key, 0.1) for key, name in RATES.items()}
         return cls(
             vocabulary,
             positions,
@@ -97,6 +97,7 @@ class Config:
             json.get("n_inner") or 4 * width,
             json.get("layer_norm_epsilon", 1e-5),
             json.get("tie_word_embeddings", True),
+            **rates,
         )
 
 
@@ -108,13 +109,19 @@ ACCEPTED: Accepted = {
     "add_cross_attention": (False,),
     "quantization_config": (None,),
 }
-DROPOUTS: Accepted = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), (0,))
+# The rates of dropout, by Hugging Face's key.
+RATES = {
+    "embd_pdrop": "embedding_dropout",
+    "attn_pdrop": "attention_dropout",
+    "resid_pdrop": "residual_dropout",
+}
 
+PUBLISHED: dict[str, Any] = dict.fromkeys(RATES.values(), 0.1)
 PRESETS = {
-    "gpt2": Config(50257, 1024, 768, 12, 12, 3072),
-    "gpt2-medium": Config(50257, 1024, 1024, 24, 16, 4096),
-    "gpt2-large": Config(50257, 1024, 1280, 36, 20, 5120),
-    "gpt2-xl": Config(50257, 1024, 1600, 48, 25, 6400),
+    "gpt2": Config(50257, 1024, 768, 12, 12, 3072, **PUBLISHED),
+    "gpt2-medium": Config(50257, 1024, 1024, 24, 16, 4096, **PUBLISHED),
+    "gpt2-large": Config(50257, 1024, 1280, 36, 20, 5120, **PUBLISHED),
+    "gpt2-xl": Config(50257, 1024, 1600, 48, 25, 6400, **PUBLISHED),
 }
 
 
@@ -148,18 +155,22 @@ def forward(
     config: Config,
     flash: bool = True,
     chunked: bool = True,
+    masks: Sequence[int] | None = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
     beside the tokens ``[*, s]``; −100 is ignored.
 
     ``flash`` and ``chunked`` are options of ``gpt2_attention`` and ``output_head``.
-    ``wanted`` names the parameters to train.
+    ``masks`` are the integers that determine the masks of dropout, such as a seed and
+    the number of the step: each mask is drawn from them, its layer, and its place. None
+    is for evaluation: nothing is dropped. ``wanted`` names the parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
-    them; for shapes that do not fit, and for more tokens than positions; TypeError for
-    what is not a mapping or not an array of integers, or if libraries or devices
-    differ; IndexError for a token or a target outside the vocabulary.
+    them; for shapes that do not fit, for more tokens than positions, and if weights of
+    attention are to be dropped with ``flash``; TypeError for what is not a mapping or
+    not an array of integers, or if libraries or devices differ; IndexError for a token
+    or a target outside the vocabulary.
     """
     c, tied_to = config, TABLE if config.tied else None
     w, given = read(parameters, parameter_shapes(c), prefix=PREFIX, tied_to=tied_to)
@@ -175,15 +186,19 @@ def forward(
     of_positions, *of_layers, of_norm, of_head = wanted_in_parts(
         names, wanted, x=TABLE in wanted
     )
-    parts: list[Any] = [None] * (len(layers) + 4)
+    parts: list[Any] = [None] * (len(layers) + 5)
+    rates, (of_rows, *seeds) = _dropout(c, masks, flash)
 
-    options: dict[str, Any] = {"heads": c.heads, "eps": c.eps, "flash": flash}
+    options: dict[str, Any] = {"heads": c.heads, "eps": c.eps, "flash": flash, **rates}
     x, parts[0] = embedding.forward(tokens, w[TABLE])
     x, parts[1] = position_embedding.forward(x, w[POSITIONS], wanted=of_positions)
+    x, parts[2] = dropout.forward(
+        x, p=c.embedding_dropout, seed=of_rows, training=masks is not None
+    )
     for i, layer in enumerate(layers):
         weights = {argument: w[name] for argument, name in layer.items()}
-        x, parts[2 + i] = gpt2_layer.forward(
-            x, **weights, **options, wanted=of_layers[i]
+        x, parts[3 + i] = gpt2_layer.forward(
+            x, **weights, **options, seed=seeds[i], wanted=of_layers[i]
         )
     scale, shift = w[NORM["w"]], w[NORM["b"]]
     x, parts[-2] = layer_norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
@@ -202,7 +217,7 @@ def backward(saved: Saved) -> dict[str, Array]:
     """
     parts, loss, c, given, wanted = check_saved(saved, Saved)
     layers = _layers(c)
-    check_unused(parts, len(layers) + 4)
+    check_unused(parts, len(layers) + 5)
     d: dict[str, Any] = {}
 
     dx, dhead = through(output_head, namespace(loss).ones_like(loss), parts.pop())
@@ -210,6 +225,8 @@ def backward(saved: Saved) -> dict[str, Array]:
     for layer in reversed(layers):
         dx, *dw = through(gpt2_layer, dx, parts.pop())
         d |= zip(layer.values(), dw, strict=True)
+    dropped = parts.pop()
+    dx = None if dx is None else dropout.backward(dx, dropped)
     dx, d[POSITIONS] = through(position_embedding, dx, parts.pop())
     tokens = parts.pop()
     if TABLE in wanted:
@@ -227,3 +244,24 @@ def backward(saved: Saved) -> dict[str, Array]:
 def _layers(c: Config) -> list[dict[str, str]]:
     """Return the name of each parameter of each layer, by the layer's argument."""
     return [names_in_layer(gpt2_layer, f"h.{i}.") for i in range(c.layers)]
+
+
+def _dropout(
+    c: Config, masks: Sequence[int] | None, flash: bool
+) -> tuple[dict[str, float], list[int]]:
+    """Return the rates of dropout in a layer, and the seeds of the embedding's mask and
+    of each layer. Raises TypeError or ValueError."""
+    if masks is None:
+        return {}, [0] * (1 + c.layers)
+    if isinstance(masks, str) or not isinstance(masks, Sequence):
+        raise TypeError(
+            "masks: expected integers such as (seed, step), or None for no dropout; "
+            f"got {masks!r}"
+        )
+    check_natural(**{f"masks[{i}]": number for i, number in enumerate(masks)})
+    check_no_dropout(flash, attention_dropout=c.attention_dropout)
+    rates = {
+        "attention_dropout": c.attention_dropout,
+        "residual_dropout": c.residual_dropout,
+    }
+    return rates, [seed_of(*masks, i) for i in range(1 + c.layers)]

@@ -22,6 +22,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from backpass.arrays import Array, transpose
 from backpass.ops import attention, flash_attention
 
@@ -32,6 +34,23 @@ def attention_operation(flash: bool) -> ModuleType:
     return flash_attention if flash else attention
 
 
+def check_no_dropout(flash: bool, **rates: float) -> None:
+    """Raise ValueError for a rate of dropout of attention's weights with ``flash``."""
+    for name, p in rates.items():
+        if flash and p > 0:
+            raise ValueError(
+                f"{name}: expected 0 with flash attention, which does not have the "
+                f"weights to drop; got {p}; pass flash=False"
+            )
+
+
 def turned(w: Array | None) -> Any:
     """Return ``w[out, in]`` as ``[in, out]``, or the reverse; None for None."""
     return None if w is None else transpose(w)
+
+
+def seed_of(*numbers: int) -> int:
+    """Return a seed that depends on all the numbers, such as a seed, a step, a layer,
+    and a place in it. Different numbers give different seeds, but for a chance of
+    2⁻⁶⁴."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

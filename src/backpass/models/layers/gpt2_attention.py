@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array, namespace
-from backpass.models.layers import attention_operation
+from backpass.models.layers import attention_operation, check_no_dropout
 from backpass.ops import attention, flash_attention, linear
 from backpass.ops.multi_head_attention import merge_heads, split_heads
 from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool, check_natural
+from backpass.values import check_bool, check_natural, check_probability
 from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = "x[*, s>0, h], w_qkv[h, p], b_qkv[p], w_o[h, h], b_o[h] -> y[*, s, h]"
@@ -41,18 +41,25 @@ def forward(
     *,
     heads: int,
     flash: bool = True,
+    dropout_p: float = 0.0,
+    seed: int = 0,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the rows ``x[*, s, h]``. ``w_qkv[h, 3h]`` holds the
     columns of the queries, then those of the keys, then those of the values; each third
-    is cut into ``heads``. ``flash`` chooses the operation that attends.
+    is cut into ``heads``. ``flash`` chooses the operation that attends. ``dropout_p``
+    and ``seed`` drop weights of attention, which flash attention cannot do.
 
     Raises TypeError if an input is not a floating-point array or if its library,
     device, or dtype differs from that of ``x``, or if an option has the wrong type;
-    ValueError if shapes do not fit or ``heads`` does not divide h.
+    ValueError if shapes do not fit, ``heads`` does not divide h, ``dropout_p`` is
+    outside 0 to 1 or is not 0 with ``flash``, or ``seed`` is below 0.
     """
     check_inputs(SHAPES, x=x, w_qkv=w_qkv, b_qkv=b_qkv, w_o=w_o, b_o=b_o)
     check_bool(flash=flash)
+    check_probability(dropout_p=dropout_p)
+    check_natural(seed=seed)
+    check_no_dropout(flash, dropout_p=dropout_p)
     _check_widths(x.shape[-1], w_qkv.shape[-1], heads)
     wanted = check_wanted(SHAPES, wanted)
     of_qkv, of_heads, of_out = _parts(wanted)
@@ -61,7 +68,8 @@ def forward(
     rows, qkv = linear.forward(x, w_qkv, b_qkv, wanted=of_qkv)  # [*, s, 3h]
     q, k, v = (split_heads(part, heads, d) for part in _thirds(rows))
     attend = attention_operation(flash)
-    o, attended = attend.forward(q, k, v, causal=True, wanted=of_heads)
+    options = {} if flash else {"dropout_p": dropout_p, "seed": seed}
+    o, attended = attend.forward(q, k, v, causal=True, **options, wanted=of_heads)
     y, out = linear.forward(merge_heads(o), w_o, b_o, wanted=of_out)
     return y, Saved(qkv, attended, out, heads, flash, wanted)
 

@@ -1,5 +1,5 @@
 """A layer of GPT-2: attention, then a feed-forward block with tanh-GELU. A layer norm
-stands before each, and each is added to the residual stream.
+stands before each, and each is added to the residual stream, in training with dropout.
 
 Each step is derived on the page of its operation: ``operations/layer_norm``,
 ``operations/feed_forward``, and those that ``gpt2_attention`` names;
@@ -12,9 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array
-from backpass.models.layers import gpt2_attention
-from backpass.ops import feed_forward, layer_norm, residual
+from backpass.models.layers import check_no_dropout, gpt2_attention, seed_of
+from backpass.ops import dropout, feed_forward, layer_norm, residual
 from backpass.shapes import check_inputs, check_saved
+from backpass.values import check_bool, check_natural, check_probability
 from backpass.wanted import Wanted, check_narrowed, check_wanted, gradients_of, part_of
 
 SHAPES = (
@@ -44,8 +45,10 @@ class Saved(NamedTuple):
 
     norm_1: layer_norm.Saved
     attended: gpt2_attention.Saved
+    dropped_1: dropout.Saved
     norm_2: layer_norm.Saved
     fed: feed_forward.Saved
+    dropped_2: dropout.Saved
     wanted: tuple[str, ...]
 
 
@@ -67,34 +70,56 @@ def forward(
     heads: int,
     eps: float = 1e-5,
     flash: bool = True,
+    attention_dropout: float = 0.0,
+    residual_dropout: float = 0.0,
+    seed: int = 0,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the rows ``x[*, s, h]`` of the residual stream. ``eps``
-    is that of both norms; the other options are those of ``gpt2_attention``.
+    is that of both norms. ``heads`` and ``flash`` are options of ``gpt2_attention``.
+    ``attention_dropout`` is the share of attention's weights that is dropped,
+    ``residual_dropout`` that of the output of each block. Each of the three masks is
+    drawn from ``seed`` and its place in the layer.
 
     Raises TypeError if an input is not a floating-point array or if its library,
     device, or dtype differs from that of ``x``, or if an option has the wrong type;
-    ValueError if shapes do not fit, ``eps`` is below 0, or ``heads`` does not divide h.
+    ValueError if shapes do not fit, ``eps`` or ``seed`` is below 0, ``heads`` does not
+    divide h, or a rate of dropout is outside 0 to 1 or not available with ``flash``.
     """
     attending = {"w_qkv": w_qkv, "b_qkv": b_qkv, "w_o": w_o, "b_o": b_o}
     feeding = {"w_up": w_up, "b_up": b_up, "w_down": w_down, "b_down": b_down}
     norms = {"norm_1_w": norm_1_w, "norm_1_b": norm_1_b}
     norms |= {"norm_2_w": norm_2_w, "norm_2_b": norm_2_b}
     check_inputs(SHAPES, x=x, **norms, **attending, **feeding)
+    check_probability(
+        attention_dropout=attention_dropout, residual_dropout=residual_dropout
+    )
+    check_natural(seed=seed)
+    check_bool(flash=flash)
+    check_no_dropout(flash, attention_dropout=attention_dropout)
+    of_weights, of_attended, of_fed = (seed_of(seed, place) for place in range(3))
     wanted = check_wanted(SHAPES, wanted)
     of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
 
     a, norm_1 = layer_norm.forward(x, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)
     a, attended = gpt2_attention.forward(
-        a, **attending, heads=heads, flash=flash, wanted=of_attention
+        a,
+        **attending,
+        heads=heads,
+        flash=flash,
+        dropout_p=attention_dropout,
+        seed=of_weights,
+        wanted=of_attention,
     )
+    a, dropped_1 = dropout.forward(a, p=residual_dropout, seed=of_attended)
     x, _ = residual.forward(x, a)
     a, norm_2 = layer_norm.forward(x, norm_2_w, norm_2_b, eps=eps, wanted=of_norm_2)
     a, fed = feed_forward.forward(
         a, **feeding, activation="gelu_tanh", wanted=of_feed_forward
     )
+    a, dropped_2 = dropout.forward(a, p=residual_dropout, seed=of_fed)
     y, _ = residual.forward(x, a)
-    return y, Saved(norm_1, attended, norm_2, fed, wanted)
+    return y, Saved(norm_1, attended, dropped_1, norm_2, fed, dropped_2, wanted)
 
 
 def backward(
@@ -102,19 +127,21 @@ def backward(
 ) -> tuple[Array | None, ...]:
     """Return ``dx[*, s, h]`` and the parameters' gradients, in forward's order, from
     ``dy[*, s, h]``."""
-    norm_1, attended, norm_2, fed, _ = check_saved(saved, Saved)
+    norm_1, attended, dropped_1, norm_2, fed, dropped_2, _ = check_saved(saved, Saved)
     wanted = check_narrowed(wanted, saved)
     of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
 
     # In the forward pass the stream was read by a block and then added to its output;
     # so now the gradient that comes back through the block is added to the stream's.
+    da = dropout.backward(dy, dropped_2)
     da, dw_up, dw_down, db_up, db_down, _, _ = feed_forward.backward(
-        dy, fed, wanted=of_feed_forward
+        da, fed, wanted=of_feed_forward
     )
     da, dnorm_2_w, dnorm_2_b = gradients_of(layer_norm, da, norm_2, of_norm_2)
     dx = dy + da if "x" in of_norm_2 else None
+    da = None if dx is None else dropout.backward(dx, dropped_1)
     da, dw_qkv, db_qkv, dw_o, db_o = gradients_of(
-        gpt2_attention, dx, attended, of_attention
+        gpt2_attention, da, attended, of_attention
     )
     da, dnorm_1_w, dnorm_1_b = gradients_of(layer_norm, da, norm_1, of_norm_1)
     dx = dx + da if "x" in wanted else None
