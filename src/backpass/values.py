@@ -11,6 +11,8 @@ from numbers import Integral, Real
 
 from backpass.arrays import Array, namespace, size
 
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swiglu")  # of a feed-forward block
+
 
 def check_natural(**numbers: object) -> None:
     """Raise TypeError or ValueError unless each number is an integer of at least 0."""
@@ -84,6 +86,27 @@ def check_scale(scale: object) -> None:
             "scale: expected a real number, or None for 1/√d; "
             f"got {type(scale).__name__}"
         )
+
+
+def check_activation(
+    activation: object, w_gate: Array | None, b_gate: Array | None
+) -> None:
+    """Raise ValueError unless ``activation`` is one of a feed-forward block, and the
+    gate's weights are given with "swiglu" alone."""
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"activation: expected one of {', '.join(ACTIVATIONS)}; got {activation!r}"
+        )
+    if activation == "swiglu" and w_gate is None:
+        raise ValueError(
+            "w_gate: expected an array w_gate[h, f] with activation='swiglu'; got None"
+        )
+    if activation != "swiglu":
+        for name, array in (("w_gate", w_gate), ("b_gate", b_gate)):
+            if array is not None:
+                raise ValueError(
+                    f"{name}: expected None with activation={activation!r}, which has no gate; got an array"
+                )
 
 
 def check_tile(tile: object) -> None:

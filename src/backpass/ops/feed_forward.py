@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 from backpass.arrays import Array
 from backpass.ops import gelu, linear, relu, swiglu
 from backpass.shapes import check_inputs, check_saved
+from backpass.values import check_activation
 from backpass.wanted import Wanted, check_narrowed, check_wanted, gradients_of, part_of
 
 SHAPES = "x[*, h], w_up[h, f], w_down[f, h], b_up[f]?, b_down[h]?, w_gate[h, f]?, b_gate[f]? -> y[*, h]"
@@ -40,7 +41,6 @@ FUNCTIONS = {
     "gelu": (gelu, {}),
     "gelu_tanh": (gelu, {"approximate": "tanh"}),
 }
-ACTIVATIONS = (*FUNCTIONS, "swiglu")
 
 
 class Saved(NamedTuple):
@@ -85,7 +85,7 @@ def forward(
         w_gate=w_gate,
         b_gate=b_gate,
     )
-    _check_activation(activation, w_gate, b_gate)
+    check_activation(activation, w_gate, b_gate)
     wanted = check_wanted(
         SHAPES, wanted, b_up=b_up, b_down=b_down, w_gate=w_gate, b_gate=b_gate
     )
@@ -189,25 +189,6 @@ def backward_flops(
         return up + down + gate + sums + swiglu.backward_flops(m * f, wanted=of_both)
     function, options = FUNCTIONS[activation]
     return up + down + (function.backward_flops(m * f, **options) if of_up else 0)
-
-
-def _check_activation(
-    activation: str, w_gate: Array | None, b_gate: Array | None
-) -> None:
-    if activation not in ACTIVATIONS:
-        raise ValueError(
-            f"activation: expected one of {', '.join(ACTIVATIONS)}; got {activation!r}"
-        )
-    if activation == "swiglu" and w_gate is None:
-        raise ValueError(
-            "w_gate: expected an array w_gate[h, f] with activation='swiglu'; got None"
-        )
-    if activation != "swiglu":
-        for name, array in (("w_gate", w_gate), ("b_gate", b_gate)):
-            if array is not None:
-                raise ValueError(
-                    f"{name}: expected None with activation={activation!r}, which has no gate; got an array"
-                )
 
 
 # Facts for checks, pages and functional: see backpass.ops.
