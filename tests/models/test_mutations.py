@@ -134,7 +134,6 @@ def put(monkeypatch, module, tree):
 # Changes that compute the same, each with the proof.
 ONLY_CHECKS = "It only refuses a second run; test_parameters.py has that."
 AS_MANY = "A layer has as many gradients as parameters."
-TOGETHER = "The gradients of queries, keys and values are wanted together or not at all."
 THREE_OF_ONE_LENGTH = "The three have one length."
 EQUIVALENT: dict[str, dict[str, str]] = {
     "gpt2": {
@@ -154,8 +153,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "gpt2_attention": {
         "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → xp.zeros_like(db_q)": THREE_OF_ONE_LENGTH,
         "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → xp.zeros_like(db_v)": THREE_OF_ONE_LENGTH,
-        "dq, dk, dv, *_ = attend.backward(do, attended, wanted=of_heads): attend.backward(do, attended, wanted=of_heads) → "
-        "attend.backward(do, attended)": TOGETHER,
         "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → db_k": "It is 0 but for rounding; "
         "tests/training/test_twin.py has that it is 0.",
         "xp, d = (namespace(dy), dy.shape[-1] // heads): dy.shape → do.shape": "The output projection is square.",

@@ -25,7 +25,9 @@ of the same shapes. A tied weight occurs once, under the name of the table, with
 of both gradients. ``forward(…, wanted=names)`` names the parameters to train: the
 gradients of the others are not computed and are absent. ``flash`` and ``chunked``
 choose what is saved, not what is computed: by default neither the weights of attention
-nor the scores ``[*, s, V]`` are saved.
+nor the scores ``[*, s, V]`` are saved. ``kernels=backpass.kernels`` runs the Triton
+kernels of norms, rotations, flash attention, feed-forward blocks, and the loss, on a
+CUDA device; all else is the same.
 
 ``encoder`` is a stack of layers with neither tokens nor a loss. Its ``forward`` maps
 rows ``x[*, s, h]`` to ``y[*, s, h]``, and ``backward(dy, saved)`` returns ``dx`` and

@@ -8,9 +8,10 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from backpass.arrays import Array, is_array, namespace
+from backpass.models.layers.kernel import gradients_of
 from backpass.shapes import axis_length, kind, parse
 from backpass.stems import nearest, no_such
-from backpass.wanted import Wanted, gradients_of
+from backpass.wanted import Wanted
 
 Shapes = dict[str, tuple[int, ...]]
 Config = TypeVar("Config")

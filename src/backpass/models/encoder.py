@@ -32,6 +32,7 @@ from backpass.models._parameters import (
     wanted_in_parts,
 )
 from backpass.models.layers import encoder_layer
+from backpass.models.layers.kernel import implementation
 from backpass.ops import layer_norm
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool, check_eps
@@ -93,12 +94,14 @@ def forward(
     *,
     config: Config,
     flash: bool = True,
+    kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the embedded rows ``x[*, s, h]``.
 
-    ``flash`` is an option of ``transformer_attention``. ``wanted`` names the parameters
-    to train.
+    ``flash`` is an option of ``transformer_attention``. ``kernels`` is
+    ``backpass.kernels``, to run its kernels where there are any. ``wanted`` names the
+    parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
     them, and for a shape of ``x`` that does not fit; TypeError for what is not a
@@ -113,7 +116,7 @@ def forward(
     parts: list[Any] = [None] * (len(layers) + c.final_norm)
 
     options: dict[str, Any] = {"heads": c.heads, "norm_first": c.norm_first}
-    options |= {"eps": c.eps, "flash": flash}
+    options |= {"eps": c.eps, "flash": flash, "kernels": kernels}
     for i, layer in enumerate(layers):
         weights = {argument: w[name] for argument, name in layer.items()}
         x, parts[i] = encoder_layer.forward(
@@ -121,7 +124,8 @@ def forward(
         )
     if c.final_norm:
         scale, shift = w[NORM["w"]], w[NORM["b"]]
-        x, parts[-1] = layer_norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
+        norm = implementation(layer_norm, kernels)
+        x, parts[-1] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
     return x, Saved(parts, c, given, wanted)
 
 

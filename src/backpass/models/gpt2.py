@@ -29,6 +29,7 @@ from backpass.models._parameters import (
     wanted_in_parts,
 )
 from backpass.models.layers import check_no_dropout, gpt2_layer, output_head, seed_of
+from backpass.models.layers.kernel import implementation
 from backpass.ops import dropout, embedding, layer_norm, position_embedding
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_eps, check_natural, check_probability
@@ -156,6 +157,7 @@ def forward(
     flash: bool = True,
     chunked: bool = True,
     masks: Sequence[int] | None = None,
+    kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
@@ -164,7 +166,8 @@ def forward(
     ``flash`` and ``chunked`` are options of ``gpt2_attention`` and ``output_head``.
     ``masks`` are the integers that determine the masks of dropout, such as a seed and
     the number of the step: each mask is drawn from them, its layer, and its place. None
-    is for evaluation: nothing is dropped. ``wanted`` names the parameters to train.
+    is for evaluation: nothing is dropped. ``kernels`` is ``backpass.kernels``, to run
+    its kernels where there are any. ``wanted`` names the parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
     them; for shapes that do not fit, for more tokens than positions, and if weights of
@@ -189,7 +192,8 @@ def forward(
     parts: list[Any] = [None] * (len(layers) + 5)
     rates, (of_rows, *seeds) = _dropout(c, masks, flash)
 
-    options: dict[str, Any] = {"heads": c.heads, "eps": c.eps, "flash": flash, **rates}
+    options: dict[str, Any] = {"heads": c.heads, "eps": c.eps, **rates}
+    options |= {"flash": flash, "kernels": kernels}
     x, parts[0] = embedding.forward(tokens, w[TABLE])
     x, parts[1] = position_embedding.forward(x, w[POSITIONS], wanted=of_positions)
     x, parts[2] = dropout.forward(
@@ -201,9 +205,10 @@ def forward(
             x, **weights, **options, seed=seeds[i], wanted=of_layers[i]
         )
     scale, shift = w[NORM["w"]], w[NORM["b"]]
-    x, parts[-2] = layer_norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
+    norm = implementation(layer_norm, kernels)
+    x, parts[-2] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
     loss, parts[-1] = output_head.forward(
-        x, w[head], targets, chunked=chunked, wanted=of_head
+        x, w[head], targets, chunked=chunked, kernels=kernels, wanted=of_head
     )
     return loss, Saved(parts, loss, c, given, wanted)
 

@@ -32,6 +32,7 @@ from backpass.models._parameters import (
     wanted_in_parts,
 )
 from backpass.models.layers import llama_layer, output_head
+from backpass.models.layers.kernel import implementation
 from backpass.ops import embedding, rms_norm, rope
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_eps
@@ -191,12 +192,14 @@ def forward(
     config: Config,
     flash: bool = True,
     chunked: bool = True,
+    kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
     beside the tokens ``[*, s]``; −100 is ignored.
 
     ``flash`` and ``chunked`` are options of ``llama_attention`` and ``output_head``.
+    ``kernels`` is ``backpass.kernels``, to run its kernels where there are any.
     ``wanted`` names the parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
@@ -214,7 +217,7 @@ def forward(
     )
     parts: list[Any] = [None] * (len(layers) + 3)
 
-    options: dict[str, Any] = {"eps": c.eps, "flash": flash}
+    options: dict[str, Any] = {"eps": c.eps, "flash": flash, "kernels": kernels}
     x, parts[0] = embedding.forward(tokens, w[TABLE])
     cos, sin = rope.tables(x.shape[-2], c.head_width, base=c.base, like=x)
     for i, layer in enumerate(layers):
@@ -222,9 +225,10 @@ def forward(
         x, parts[1 + i] = llama_layer.forward(
             x, cos, sin, **weights, **options, wanted=of_layers[i]
         )
-    x, parts[-2] = rms_norm.forward(x, w[NORM], eps=c.eps, wanted=of_norm)
+    norm = implementation(rms_norm, kernels)
+    x, parts[-2] = norm.forward(x, w[NORM], eps=c.eps, wanted=of_norm)
     loss, parts[-1] = output_head.forward(
-        x, w[head], targets, chunked=chunked, wanted=of_head
+        x, w[head], targets, chunked=chunked, kernels=kernels, wanted=of_head
     )
     return loss, Saved(parts, loss, c, given, wanted)
 

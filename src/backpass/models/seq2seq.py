@@ -30,6 +30,7 @@ from backpass.models._parameters import (
     wanted_in_parts,
 )
 from backpass.models.layers import decoder_layer
+from backpass.models.layers.kernel import implementation
 from backpass.ops import layer_norm
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool, check_eps
@@ -104,14 +105,16 @@ def forward(
     *,
     config: Config,
     flash: bool = True,
+    kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the embedded rows ``source[*, t, h]`` and
     ``target[*, s, h]``. Row i of the target sees all rows of the source, and those of
     the target up to i.
 
-    ``flash`` is an option of ``transformer_attention``. ``wanted`` names the parameters
-    to train.
+    ``flash`` is an option of ``transformer_attention``. ``kernels`` is
+    ``backpass.kernels``, to run its kernels where there are any. ``wanted`` names the
+    parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
     them, and for shapes that do not fit; TypeError for what is not a mapping or not an
@@ -131,10 +134,11 @@ def forward(
         source,
         config=c.encoder_config,
         flash=flash,
+        kernels=kernels,
         wanted=[n.removeprefix(ENCODER) for n in wanted if n.startswith(ENCODER)],
     )
     options: dict[str, Any] = {"heads": c.heads, "norm_first": c.norm_first}
-    options |= {"eps": c.eps, "flash": flash}
+    options |= {"eps": c.eps, "flash": flash, "kernels": kernels}
     x = target
     for i, layer in enumerate(layers):
         weights = {argument: w[name] for argument, name in layer.items()}
@@ -143,7 +147,8 @@ def forward(
             x, memory, **weights, **options, wanted=of_layer
         )
     scale, shift = w[NORM["w"]], w[NORM["b"]]
-    y, parts[-1] = layer_norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
+    norm = implementation(layer_norm, kernels)
+    y, parts[-1] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
     return y, Saved(encoded, parts, c, given, wanted)
 
 

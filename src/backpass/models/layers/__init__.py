@@ -15,23 +15,26 @@ follows them. ``NAMES`` gives each parameter its name there. GPT-2's ``Conv1D`` 
 ``[in, out]``, as the operations do. ``torch.nn.Linear`` stores ``[out, in]``: the other
 layers transpose such a weight where they call an operation, and its gradient where they
 receive it, with ``turned``.
+
+``forward(…, kernels=backpass.kernels)`` runs kernels in the place of the operations
+that have one; ``kernel`` says how.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from backpass.arrays import Array, transpose
+from backpass.models.layers.kernel import implementation
 from backpass.ops import attention, flash_attention
 
 
-def attention_operation(flash: bool) -> ModuleType:
-    """Return the operation that attends. Both compute the same; flash attention saves
-    no array of weights."""
-    return flash_attention if flash else attention
+def attention_operation(flash: bool, kernels: Any = None) -> Any:
+    """Return the operation that attends, or its kernel. Both operations compute the
+    same; flash attention saves no array of weights."""
+    return implementation(flash_attention, kernels) if flash else attention
 
 
 def check_no_dropout(flash: bool, **rates: float) -> None:

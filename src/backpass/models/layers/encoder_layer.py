@@ -10,15 +10,16 @@ Each step is derived on the page of its operation: ``operations/layer_norm``,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backpass.arrays import Array
 from backpass.models._parameters import wanted_in_parts
 from backpass.models.layers import transformer_attention, turned
+from backpass.models.layers.kernel import gradients_of, implementation
 from backpass.ops import feed_forward, layer_norm, residual
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool
-from backpass.wanted import Wanted, check_narrowed, check_wanted, gradients_of
+from backpass.wanted import Wanted, check_narrowed, check_wanted
 
 SHAPES = (
     "x[*, s>0, h], w_qkv[p, h], b_qkv[p], w_o[h, h], b_o[h], "
@@ -46,9 +47,9 @@ class Saved(NamedTuple):
     """What each part saved. The residual connections save no array."""
 
     attended: transformer_attention.Saved
-    norm_1: layer_norm.Saved
-    fed: feed_forward.Saved
-    norm_2: layer_norm.Saved
+    norm_1: Any  # of layer_norm, or of its kernel
+    fed: Any  # of feed_forward, or of its kernel
+    norm_2: Any
     norm_first: bool
     wanted: tuple[str, ...]
 
@@ -72,6 +73,7 @@ def forward(
     norm_first: bool = False,
     eps: float = 1e-5,
     flash: bool = True,
+    kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the rows ``x[*, s, h]`` of the residual stream. With
@@ -92,24 +94,28 @@ def forward(
     of_attention, of_norm_1, of_feed_forward, of_norm_2 = _parts(wanted, norm_first)
     feeding |= {"w_up": turned(w_up), "w_down": turned(w_down)}
 
+    norm, feed = (
+        implementation(layer_norm, kernels),
+        implementation(feed_forward, kernels),
+    )
+    options: dict[str, Any] = {"heads": heads, "flash": flash, "kernels": kernels}
+
     a = x
     if norm_first:
-        a, norm_1 = layer_norm.forward(a, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)
+        a, norm_1 = norm.forward(a, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)
     a, attended = transformer_attention.forward(
-        a, **attending, heads=heads, flash=flash, wanted=of_attention
+        a, **attending, **options, wanted=of_attention
     )
     x, _ = residual.forward(x, a)
     if not norm_first:
-        x, norm_1 = layer_norm.forward(x, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)
+        x, norm_1 = norm.forward(x, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)
     a = x
     if norm_first:
-        a, norm_2 = layer_norm.forward(a, norm_2_w, norm_2_b, eps=eps, wanted=of_norm_2)
-    a, fed = feed_forward.forward(
-        a, **feeding, activation="relu", wanted=of_feed_forward
-    )
+        a, norm_2 = norm.forward(a, norm_2_w, norm_2_b, eps=eps, wanted=of_norm_2)
+    a, fed = feed.forward(a, **feeding, activation="relu", wanted=of_feed_forward)
     y, _ = residual.forward(x, a)
     if not norm_first:
-        y, norm_2 = layer_norm.forward(y, norm_2_w, norm_2_b, eps=eps, wanted=of_norm_2)
+        y, norm_2 = norm.forward(y, norm_2_w, norm_2_b, eps=eps, wanted=of_norm_2)
     return y, Saved(attended, norm_1, fed, norm_2, norm_first, wanted)
 
 

@@ -7,11 +7,12 @@ Each step is derived on the page of its operation: ``operations/linear``,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace
 from backpass.models.layers import attention_operation, check_no_dropout
-from backpass.ops import attention, flash_attention, linear
+from backpass.models.layers.kernel import gradients_of
+from backpass.ops import linear
 from backpass.ops.multi_head_attention import merge_heads, split_heads
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool, check_natural, check_probability
@@ -25,7 +26,7 @@ class Saved(NamedTuple):
     """What each part saved."""
 
     qkv: linear.Saved  # x[*, s, h]
-    attended: attention.Saved | flash_attention.Saved
+    attended: Any  # of attention or flash_attention, or of the kernel
     out: linear.Saved  # the heads' outputs [*, s, h]
     heads: int
     flash: bool
@@ -43,12 +44,14 @@ def forward(
     flash: bool = True,
     dropout_p: float = 0.0,
     seed: int = 0,
+    kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the rows ``x[*, s, h]``. ``w_qkv[h, 3h]`` holds the
     columns of the queries, then those of the keys, then those of the values; each third
     is cut into ``heads``. ``flash`` chooses the operation that attends. ``dropout_p``
-    and ``seed`` drop weights of attention, which flash attention cannot do.
+    and ``seed`` drop weights of attention, which flash attention cannot do. ``kernels``
+    is ``backpass.kernels``, to run its kernel of flash attention, or None.
 
     Raises TypeError if an input is not a floating-point array or if its library,
     device, or dtype differs from that of ``x``, or if an option has the wrong type;
@@ -67,7 +70,7 @@ def forward(
 
     rows, qkv = linear.forward(x, w_qkv, b_qkv, wanted=of_qkv)  # [*, s, 3h]
     q, k, v = (split_heads(part, heads, d) for part in _thirds(rows))
-    attend = attention_operation(flash)
+    attend = attention_operation(flash, kernels)
     options = {} if flash else {"dropout_p": dropout_p, "seed": seed}
     o, attended = attend.forward(q, k, v, causal=True, **options, wanted=of_heads)
     y, out = linear.forward(merge_heads(o), w_o, b_o, wanted=of_out)
@@ -89,7 +92,7 @@ def backward(
     xp, d = namespace(dy), dy.shape[-1] // heads
     attend = attention_operation(flash)
     do = split_heads(do, heads, d)
-    dq, dk, dv, *_ = attend.backward(do, attended, wanted=of_heads)
+    dq, dk, dv, *_ = gradients_of(attend, do, attended, of_heads)
     drows = xp.concat([merge_heads(part) for part in (dq, dk, dv)], axis=-1)
     dx, dw_qkv, db_qkv = linear.backward(drows, qkv, wanted=of_qkv)
     if db_qkv is not None:

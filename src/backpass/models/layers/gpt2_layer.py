@@ -9,14 +9,15 @@ Each step is derived on the page of its operation: ``operations/layer_norm``,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backpass.arrays import Array
 from backpass.models.layers import check_no_dropout, gpt2_attention, seed_of
+from backpass.models.layers.kernel import gradients_of, implementation
 from backpass.ops import dropout, feed_forward, layer_norm, residual
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool, check_natural, check_probability
-from backpass.wanted import Wanted, check_narrowed, check_wanted, gradients_of, part_of
+from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = (
     "x[*, s>0, h], norm_1_w[h], norm_1_b[h], w_qkv[h, p], b_qkv[p], w_o[h, h], b_o[h], "
@@ -43,11 +44,11 @@ PARAMETERS = tuple(NAMES)
 class Saved(NamedTuple):
     """What each part saved. The residual connections save no array."""
 
-    norm_1: layer_norm.Saved
+    norm_1: Any  # of layer_norm, or of its kernel
     attended: gpt2_attention.Saved
     dropped_1: dropout.Saved
-    norm_2: layer_norm.Saved
-    fed: feed_forward.Saved
+    norm_2: Any
+    fed: Any  # of feed_forward, or of its kernel
     dropped_2: dropout.Saved
     wanted: tuple[str, ...]
 
@@ -73,10 +74,12 @@ def forward(
     attention_dropout: float = 0.0,
     residual_dropout: float = 0.0,
     seed: int = 0,
+    kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the rows ``x[*, s, h]`` of the residual stream. ``eps``
-    is that of both norms. ``heads`` and ``flash`` are options of ``gpt2_attention``.
+    is that of both norms. ``heads`` and ``flash`` are options of ``gpt2_attention``;
+    ``kernels`` is ``backpass.kernels`` or None.
     ``attention_dropout`` is the share of attention's weights that is dropped,
     ``residual_dropout`` that of the output of each block. Each of the three masks is
     drawn from ``seed`` and its place in the layer.
@@ -101,7 +104,12 @@ def forward(
     wanted = check_wanted(SHAPES, wanted)
     of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
 
-    a, norm_1 = layer_norm.forward(x, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)
+    norm, feed = (
+        implementation(layer_norm, kernels),
+        implementation(feed_forward, kernels),
+    )
+
+    a, norm_1 = norm.forward(x, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)
     a, attended = gpt2_attention.forward(
         a,
         **attending,
@@ -109,14 +117,13 @@ def forward(
         flash=flash,
         dropout_p=attention_dropout,
         seed=of_weights,
+        kernels=kernels,
         wanted=of_attention,
     )
     a, dropped_1 = dropout.forward(a, p=residual_dropout, seed=of_attended)
     x, _ = residual.forward(x, a)
-    a, norm_2 = layer_norm.forward(x, norm_2_w, norm_2_b, eps=eps, wanted=of_norm_2)
-    a, fed = feed_forward.forward(
-        a, **feeding, activation="gelu_tanh", wanted=of_feed_forward
-    )
+    a, norm_2 = norm.forward(x, norm_2_w, norm_2_b, eps=eps, wanted=of_norm_2)
+    a, fed = feed.forward(a, **feeding, activation="gelu_tanh", wanted=of_feed_forward)
     a, dropped_2 = dropout.forward(a, p=residual_dropout, seed=of_fed)
     y, _ = residual.forward(x, a)
     return y, Saved(norm_1, attended, dropped_1, norm_2, fed, dropped_2, wanted)
@@ -134,8 +141,8 @@ def backward(
     # In the forward pass the stream was read by a block and then added to its output;
     # so now the gradient that comes back through the block is added to the stream's.
     da = dropout.backward(dy, dropped_2)
-    da, dw_up, dw_down, db_up, db_down, _, _ = feed_forward.backward(
-        da, fed, wanted=of_feed_forward
+    da, dw_up, dw_down, db_up, db_down, _, _ = gradients_of(
+        feed_forward, da, fed, of_feed_forward
     )
     da, dnorm_2_w, dnorm_2_b = gradients_of(layer_norm, da, norm_2, of_norm_2)
     dx = dy + da if "x" in of_norm_2 else None

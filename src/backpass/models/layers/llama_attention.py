@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 from backpass.arrays import Array
 from backpass.models.layers import attention_operation, turned
-from backpass.ops import attention, flash_attention, linear, rms_norm, rope
+from backpass.models.layers.kernel import gradient_of, gradients_of, implementation
+from backpass.ops import linear, rms_norm, rope
 from backpass.ops.multi_head_attention import merge_heads, split_heads
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool
-from backpass.wanted import Wanted, check_narrowed, check_wanted, gradients_of, part_of
+from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = (
     "x[*, s>0, h], cos[s, k>0], sin[s, k], w_q[q, h], w_k[p>0, h], w_v[p, h], "
@@ -34,8 +35,8 @@ class Heads(NamedTuple):
     """What the way from rows to the queries, the keys, or the values saved."""
 
     projected: linear.Saved  # x[*, s, h], which all three share
-    normed: rms_norm.Saved | None  # None without QK-norm
-    rotated: rope.Saved | None  # the tables; None for the values
+    normed: Any  # of rms_norm, or of its kernel; None without QK-norm
+    rotated: Any  # of rope, or of its kernel: the tables; None for the values
     wanted: tuple[str, ...]
 
 
@@ -45,7 +46,7 @@ class Saved(NamedTuple):
     q: Heads
     k: Heads
     v: Heads
-    attended: attention.Saved | flash_attention.Saved
+    attended: Any  # of attention or flash_attention, or of the kernel
     out: linear.Saved  # the heads' outputs [*, s, q]
     d: int
     flash: bool
@@ -68,6 +69,7 @@ def forward(
     *,
     eps: float = 1e-6,
     flash: bool = True,
+    kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the rows ``x[*, s, h]``.
@@ -76,6 +78,7 @@ def forward(
     which ``rope.tables`` computes. ``w_q[q, h]`` has q/d query heads; ``w_k[p, h]`` and
     ``w_v[p, h]`` have p/d key heads. ``norm_q_w[d]`` and ``norm_k_w[d]`` normalise
     queries and keys, with ``eps``. ``flash`` chooses the operation that attends.
+    ``kernels`` is ``backpass.kernels``, to run its kernels, or None.
 
     Raises TypeError if an input is not a floating-point array or if its library,
     device, or dtype differs from that of ``x``, or if an option has the wrong type;
@@ -91,11 +94,11 @@ def forward(
     wanted = check_wanted(SHAPES, wanted, cos=None, sin=None, **optional)
     of_q, of_k, of_v, of_heads, of_out = _parts(wanted)
 
-    angles = cos, sin
-    q, saved_q = _heads(x, w_q, b_q, norm_q_w, angles, d=d, eps=eps, wanted=of_q)
-    k, saved_k = _heads(x, w_k, b_k, norm_k_w, angles, d=d, eps=eps, wanted=of_k)
-    v, saved_v = _heads(x, w_v, b_v, None, None, d=d, eps=eps, wanted=of_v)
-    attend = attention_operation(flash)
+    angles, options = (cos, sin), {"d": d, "eps": eps, "kernels": kernels}
+    q, saved_q = _heads(x, w_q, b_q, norm_q_w, angles, **options, wanted=of_q)
+    k, saved_k = _heads(x, w_k, b_k, norm_k_w, angles, **options, wanted=of_k)
+    v, saved_v = _heads(x, w_v, b_v, None, None, **options, wanted=of_v)
+    attend = attention_operation(flash, kernels)
     o, attended = attend.forward(q, k, v, causal=True, wanted=of_heads)
     y, out = linear.forward(merge_heads(o), turned(w_o), wanted=of_out)
     return y, Saved(saved_q, saved_k, saved_v, attended, out, d, flash, wanted)
@@ -133,6 +136,7 @@ def _heads(
     *,
     d: int,
     eps: float,
+    kernels: Any,
     wanted: tuple[str, ...],
 ) -> tuple[Array, Heads]:
     """Return the heads ``[*, n, s, d]`` of the rows ``x[*, s, h]``: projected by
@@ -142,9 +146,10 @@ def _heads(
     rows, projected = linear.forward(x, turned(w), b, wanted=of_rows)
     y, normed, rotated = split_heads(rows, w.shape[0] // d, d), None, None
     if norm_w is not None:
-        y, normed = rms_norm.forward(y, norm_w, eps=eps, wanted=of_norm)
+        norm = implementation(rms_norm, kernels)
+        y, normed = norm.forward(y, norm_w, eps=eps, wanted=of_norm)
     if angles is not None:
-        y, rotated = rope.forward(y, *angles)
+        y, rotated = implementation(rope, kernels).forward(y, *angles)
     return y, Heads(projected, normed, rotated, wanted)
 
 
@@ -158,9 +163,9 @@ def _heads_backward(
     of_rows, of_norm = _parts_of_heads(wanted)
     dnorm_w = None
     if saved.rotated is not None:
-        dy = rope.backward(dy, saved.rotated)
+        dy = gradient_of(rope, dy, saved.rotated)
     if saved.normed is not None:
-        dy, dnorm_w = rms_norm.backward(dy, saved.normed, wanted=of_norm)
+        dy, dnorm_w = gradients_of(rms_norm, dy, saved.normed, of_norm)
     drows = None if dy is None else merge_heads(dy)
     dx, dw, db = gradients_of(linear, drows, saved.projected, of_rows)
     return dx, turned(dw), db, dnorm_w

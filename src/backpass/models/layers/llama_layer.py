@@ -9,13 +9,14 @@ Each step is derived on the page of its operation: ``operations/rms_norm``,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backpass.arrays import Array
 from backpass.models.layers import llama_attention, turned
+from backpass.models.layers.kernel import gradients_of, implementation
 from backpass.ops import feed_forward, residual, rms_norm
 from backpass.shapes import check_inputs, check_saved
-from backpass.wanted import Wanted, check_narrowed, check_wanted, gradients_of, part_of
+from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = (
     "x[*, s>0, h], cos[s, k>0], sin[s, k], norm_1_w[h], w_q[q, h], w_k[p>0, h], "
@@ -45,10 +46,10 @@ PARAMETERS = tuple(NAMES)
 class Saved(NamedTuple):
     """What each part saved. The residual connections save no array."""
 
-    norm_1: rms_norm.Saved
+    norm_1: Any  # of rms_norm, or of its kernel
     attended: llama_attention.Saved
-    norm_2: rms_norm.Saved
-    fed: feed_forward.Saved
+    norm_2: Any
+    fed: Any  # of feed_forward, or of its kernel
     wanted: tuple[str, ...]
 
 
@@ -73,6 +74,7 @@ def forward(
     *,
     eps: float = 1e-6,
     flash: bool = True,
+    kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the rows ``x[*, s, h]`` of the residual stream.
@@ -89,13 +91,19 @@ def forward(
     wanted = check_wanted(SHAPES, wanted, cos=None, sin=None, **optional)
     of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
 
-    a, norm_1 = rms_norm.forward(x, norm_1_w, eps=eps, wanted=of_norm_1)
+    norm, feed = (
+        implementation(rms_norm, kernels),
+        implementation(feed_forward, kernels),
+    )
+    options: dict[str, Any] = {"eps": eps, "flash": flash, "kernels": kernels}
+
+    a, norm_1 = norm.forward(x, norm_1_w, eps=eps, wanted=of_norm_1)
     a, attended = llama_attention.forward(
-        a, cos, sin, **attending, eps=eps, flash=flash, wanted=of_attention
+        a, cos, sin, **attending, **options, wanted=of_attention
     )
     x, _ = residual.forward(x, a)
-    a, norm_2 = rms_norm.forward(x, norm_2_w, eps=eps, wanted=of_norm_2)
-    a, fed = feed_forward.forward(
+    a, norm_2 = norm.forward(x, norm_2_w, eps=eps, wanted=of_norm_2)
+    a, fed = feed.forward(
         a,
         turned(w_up),
         turned(w_down),
@@ -118,8 +126,8 @@ def backward(
 
     # In the forward pass the stream was read by a block and then added to its output;
     # so now the gradient that comes back through the block is added to the stream's.
-    da, dw_up, dw_down, _, _, dw_gate, _ = feed_forward.backward(
-        dy, fed, wanted=of_feed_forward
+    da, dw_up, dw_down, _, _, dw_gate, _ = gradients_of(
+        feed_forward, dy, fed, of_feed_forward
     )
     da, dnorm_2_w = gradients_of(rms_norm, da, norm_2, of_norm_2)
     dx = dy + da if "x" in of_norm_2 else None

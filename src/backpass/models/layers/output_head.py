@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from backpass.arrays import Array
 from backpass.models.layers import turned
+from backpass.models.layers.kernel import gradient_of, gradients_of, implementation
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool
@@ -24,20 +25,27 @@ PARAMETERS = ("w",)
 class Saved(NamedTuple):
     """What one operation saved, or the two that compute the same."""
 
-    both: linear_cross_entropy.Saved | None  # the gradients of x and w
+    both: Any  # linear_cross_entropy's, the gradients of x and w; None without chunks
     scores: Any  # linear's, x[*, h]; None with chunks, as the next
     loss: Any  # cross_entropy's, p[*, V]
     wanted: tuple[str, ...]
 
 
 def forward(
-    x: Array, w: Array, t: Array, *, chunked: bool = True, wanted: Wanted = None
+    x: Array,
+    w: Array,
+    t: Array,
+    *,
+    chunked: bool = True,
+    kernels: Any = None,
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return the loss ``y[]`` of the rows ``x[*, h]`` at the targets ``t[*]``, with one
     row of ``w[V, h]`` for each token of the vocabulary. A target of −100 is ignored.
 
     With ``chunked`` the scores exist for some rows at a time, and the forward computes
-    the gradients. Otherwise log-probabilities ``[*, V]`` are saved.
+    the gradients. Otherwise log-probabilities ``[*, V]`` are saved. ``kernels`` is
+    ``backpass.kernels``, to run its kernel of the loss, or None.
 
     Raises TypeError unless ``x`` and ``w`` are floating-point arrays of one dtype and
     ``t`` an integer array, all of one library and device, or if ``chunked`` is not a
@@ -47,10 +55,11 @@ def forward(
     check_bool(chunked=chunked)
     wanted = check_wanted(SHAPES, wanted)
     if chunked:
-        y, both = linear_cross_entropy.forward(x, turned(w), t, wanted=wanted)
+        head = implementation(linear_cross_entropy, kernels)
+        y, both = head.forward(x, turned(w), t, wanted=wanted)
         return y, Saved(both, None, None, wanted)
     z, scores = linear.forward(x, turned(w), wanted=wanted)
-    y, loss = cross_entropy.forward(z, t)
+    y, loss = implementation(cross_entropy, kernels).forward(z, t)
     return y, Saved(None, scores, loss, wanted)
 
 
@@ -61,9 +70,9 @@ def backward(
     both, scores, loss, _ = check_saved(saved, Saved)
     wanted = check_narrowed(wanted, saved)
     if both is not None:
-        dx, dw, _ = linear_cross_entropy.backward(dy, both, wanted=wanted)
+        dx, dw, _ = gradients_of(linear_cross_entropy, dy, both, wanted)
         return dx, turned(dw)
-    dz = cross_entropy.backward(dy, loss)
+    dz = gradient_of(cross_entropy, dy, loss)
     dx, dw, _ = linear.backward(dz, scores, wanted=wanted)
     return dx, turned(dw)
 

@@ -9,15 +9,16 @@ Each step is derived on the page of its operation: ``operations/linear``,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace
 from backpass.models.layers import attention_operation, turned
+from backpass.models.layers.kernel import gradients_of
 from backpass.ops import attention, flash_attention, linear
 from backpass.ops.multi_head_attention import merge_heads, split_heads
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool, check_natural
-from backpass.wanted import Wanted, check_narrowed, check_wanted, gradients_of, part_of
+from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = (
     "x[*, s>0, h], w_qkv[p, h], b_qkv[p], w_o[h, h], b_o[h], memory[*, t>0, h]? "
@@ -51,6 +52,7 @@ def forward(
     heads: int,
     causal: bool = False,
     flash: bool = True,
+    kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the rows ``x[*, s, h]``, which attend to the rows of
@@ -58,7 +60,8 @@ def forward(
 
     ``w_qkv[3h, h]`` holds the rows of the queries' weight, then the keys', then the
     values'. Each projection is cut into ``heads``. With ``causal``, row i attends to
-    the rows up to i. ``flash`` chooses the operation that attends.
+    the rows up to i. ``flash`` chooses the operation that attends. ``kernels`` is
+    ``backpass.kernels``, to run its kernel of flash attention, or None.
 
     Raises TypeError if an input is not a floating-point array or if its library,
     device, or dtype differs from that of ``x``, or if an option has the wrong type;
@@ -79,7 +82,7 @@ def forward(
     k, keys = linear.forward(rows, w_k, b_k, wanted=of_k)
     v, values = linear.forward(rows, w_v, b_v, wanted=of_v)
     q, k, v = (split_heads(part, heads, d) for part in (q, k, v))
-    attend = attention_operation(flash)
+    attend = attention_operation(flash, kernels)
     o, attended = attend.forward(q, k, v, causal=causal, wanted=of_heads)
     y, out = linear.forward(merge_heads(o), turned(w_o), b_o, wanted=of_out)
     return y, Saved(of_x, keys, values, attended, out, heads, alone, flash, wanted)

@@ -1,0 +1,88 @@
+"""Let a kernel take the place of an operation in a layer.
+
+A layer's ``forward`` asks ``implementation`` for each operation that may have a kernel.
+Its ``backward`` calls ``gradients_of``, which knows from what was saved whether the
+operation or its kernel ran. So only forwards take ``kernels``.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from backpass import wanted as of_operations
+from backpass.arrays import Array
+from backpass.shapes import parse
+from backpass.wanted import Wanted
+
+
+class Saved(NamedTuple):
+    """What a kernel saved, with the kernel, and the gradients that are wanted."""
+
+    kernel: ModuleType
+    own: Any
+    wanted: tuple[str, ...]
+
+
+class Kernel:
+    """A kernel with the forward of its operation: it accepts ``wanted``. A kernel
+    computes all gradients and saves what they need, so nothing is saved by it."""
+
+    def __init__(self, operation: ModuleType, kernel: ModuleType) -> None:
+        self.operation, self.kernel = operation, kernel
+
+    def forward(
+        self, *inputs: Array | None, wanted: Wanted = None, **options: Any
+    ) -> tuple[Array, Saved]:
+        """Return what the operation returns. Raises what the kernel raises, such as
+        TypeError for a tensor on a device where kernels do not run."""
+        y, own = self.kernel.forward(*inputs, **options)
+        names = _differentiable(self.operation)
+        chosen = names if wanted is None else tuple(n for n in names if n in wanted)
+        return y, Saved(self.kernel, own, chosen)
+
+
+def implementation(operation: ModuleType, kernels: Any) -> Any:
+    """Return the operation, or its kernel if ``kernels``, which is ``backpass.kernels``
+    or None, has one. Raises TypeError for anything else, and ImportError if kernels
+    cannot be loaded."""
+    if kernels is None:
+        return operation
+    if getattr(kernels, "__name__", None) != "backpass.kernels":
+        raise TypeError(
+            "kernels: expected the package backpass.kernels, or None for the "
+            f"operations; got {kernels!r}"
+        )
+    stem = operation.__name__.rpartition(".")[2]
+    return Kernel(operation, kernels.load(stem)) if stem in kernels.STEMS else operation
+
+
+def gradients_of(
+    part: Any, dy: Array | None, saved: Any, wanted: tuple[str, ...]
+) -> tuple[Any, ...]:
+    """Return what the backward of a layer's part returns, or that of the kernel which
+    has run in its place. A gradient that is not wanted is None."""
+    if not isinstance(saved, Saved):
+        return of_operations.gradients_of(part, dy, saved, wanted)
+    names = _differentiable(part)
+    if not wanted:
+        return (None,) * len(names)
+    found = saved.kernel.backward(dy, saved.own)
+    found = found if isinstance(found, tuple) else (found,)
+    pairs = zip(names, found, strict=True)
+    return tuple(d if name in wanted else None for name, d in pairs)
+
+
+def gradient_of(part: Any, dy: Array, saved: Any) -> Array:
+    """Return the same for an operation with one gradient, which does not take
+    ``wanted``."""
+    if not isinstance(saved, Saved):
+        return part.backward(dy, saved)
+    return saved.kernel.backward(dy, saved.own)
+
+
+def _differentiable(operation: ModuleType) -> tuple[str, ...]:
+    """Return the inputs of an operation that have a gradient."""
+    constants = getattr(operation, "CONSTANTS", ())
+    specs = parse(operation.SHAPES).inputs
+    return tuple(s.name for s in specs if not s.integer and s.name not in constants)

@@ -1,0 +1,106 @@
+"""Whole networks on the kernels: the loss and every gradient are those of the operations."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
+
+import numpy as np  # noqa: E402
+
+from backpass import kernels  # noqa: E402
+from backpass.models import gpt2, llama, seq2seq  # noqa: E402
+from backpass.models.layers import kernel as layer_kernel  # noqa: E402
+
+NETWORKS = {
+    "gpt2": (gpt2, gpt2.Config(7, 6, 6, 2, 3, 5)),
+    "llama, untied": (llama, llama.Config(8, 6, 1, 4, 2, 4, 5)),
+    "qwen2, tied": (llama, llama.Config(8, 6, 1, 4, 1, 2, 5, biases=True, tied=True)),
+    "qwen3": (llama, llama.Config(8, 6, 2, 4, 2, 4, 5, query_key_norm=True)),
+}
+
+
+def parameters_of(module, config, device):
+    rng = np.random.default_rng(0)
+    return {
+        name: torch.asarray(
+            rng.standard_normal(shape) / np.sqrt(shape[-1] if len(shape) > 1 else 4) + (len(shape) == 1),
+            device=device,
+        )
+        for name, shape in module.parameter_shapes(config).items()
+    }
+
+
+def drawn(name, device):
+    module, config = NETWORKS[name]
+    batch = np.random.default_rng(1).integers(0, config.vocabulary, (2, 2, 5))
+    batch[1, 1, 2] = -100
+    return module, config, parameters_of(module, config, device), torch.asarray(batch, device=device)
+
+
+def assert_equal(found, expected, tolerance=1e-11):
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert found[name].dtype == gradient.dtype
+        assert (found[name] - gradient).abs().max() <= tolerance * gradient.abs().max(), name
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_language_model(name, device):
+    module, config, parameters, batch = drawn(name, device)
+    one = [n for n in parameters if n.endswith(("1.ln_2.weight", "0.self_attn.k_proj.weight"))]
+    for options in ({}, {"chunked": False}, {"wanted": one}):
+        loss, saved = module.forward(parameters, *batch, config=config, **options)
+        ours, through_kernels = module.forward(parameters, *batch, config=config, kernels=kernels, **options)
+        assert float(ours) == pytest.approx(float(loss), rel=1e-13, abs=0)
+        assert_equal(module.backward(through_kernels), module.backward(saved))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_an_encoder_and_a_decoder(norm_first, device):
+    rng = np.random.default_rng(0)
+    config = seq2seq.Config(6, 1, 1, 3, 5, norm_first=norm_first)
+    parameters = parameters_of(seq2seq, config, device)
+    inputs = [torch.asarray(rng.standard_normal((2, n, 6)), device=device) for n in (4, 3)]
+    dy = torch.asarray(rng.standard_normal((2, 3, 6)), device=device)
+    y, saved = seq2seq.forward(parameters, *inputs, config=config)
+    ours, through_kernels = seq2seq.forward(parameters, *inputs, config=config, kernels=kernels)
+    torch.testing.assert_close(ours, y, rtol=1e-12, atol=1e-12)
+    *found, found_gradients = seq2seq.backward(dy, through_kernels)
+    *expected, gradients = seq2seq.backward(dy, saved)
+    for mine, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-11, atol=1e-12)
+    assert_equal(found_gradients, gradients)
+
+
+def test_the_kernels_ran(device, monkeypatch):
+    """Each operation that has a kernel, but for those that the model keeps to operations."""
+    ran = set()
+    forward = layer_kernel.Kernel.forward
+
+    def noted(self, *inputs, **options):
+        ran.add(self.kernel.__name__.rpartition(".")[2])
+        return forward(self, *inputs, **options)
+
+    monkeypatch.setattr(layer_kernel.Kernel, "forward", noted)
+    for name in ("gpt2", "qwen3"):
+        module, config, parameters, batch = drawn(name, device)
+        module.forward(parameters, *batch, config=config, kernels=kernels)
+    assert ran == {
+        "layer_norm",
+        "rms_norm",
+        "rope",
+        "flash_attention",
+        "feed_forward",
+        "linear_cross_entropy",
+    }
+
+
+def test_what_does_not_fit_is_refused(device):
+    module, config, parameters, batch = drawn("gpt2", device)
+    with pytest.raises(
+        TypeError, match=r"kernels: expected the package backpass.kernels, or None .* got True"
+    ):
+        module.forward(parameters, *batch, config=config, kernels=True)
+    as_numpy = {name: w.numpy(force=True) for name, w in parameters.items()}
+    with pytest.raises(TypeError, match=r"x: expected a torch tensor; got ndarray"):
+        module.forward(as_numpy, *batch.numpy(force=True), config=config, kernels=kernels)
