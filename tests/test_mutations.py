@@ -51,7 +51,8 @@ def helpers_of(stem, where):
 
 
 ON_A_GPU = {"_add_sorted"}  # no check here runs them: test_arrays.py holds them to what runs on the CPU
-IN_PLACE = {"add_product", "set_rows", "exp_in_place"}  # ops/test_tiling.py changes them, in each library
+# ops/test_tiling.py changes them, in each library.
+IN_PLACE = {"add_product", "set_rows", "exp_in_place", "product_as", "_is_turned"}
 TARGETS = [(stem, name) for stem in ops.STEMS for name in reached(ops.load(stem), "backward")]
 TARGETS += [
     (where, name)

@@ -193,6 +193,19 @@ def scatter_add(rows: Array, index: Array, length: int) -> Array:
     )
 
 
+def add_rows(out: Array, index: Array, rows: Array) -> Array:
+    """Do the same onto ``out[length, n]``, and return it.
+
+    NumPy and PyTorch add in the storage of ``out``, which must be the caller's own.
+    """
+    if not (
+        array_api_compat.is_numpy_array(out) or array_api_compat.is_torch_array(out)
+    ):
+        return out + scatter_add(rows, index, out.shape[0])
+    add = _add_in_order if str(out.device) == "cpu" else _add_sorted
+    return add(out, index, rows)
+
+
 def _add_in_order(out: Array, index: Array, rows: Array) -> Array:
     """Add the rows to ``out`` one after another, and return ``out``."""
     if array_api_compat.is_torch_array(out):

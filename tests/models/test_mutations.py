@@ -180,8 +180,8 @@ def test_every_change_of_a_backward_is_noticed(name, runs, monkeypatch):
 
 # A part of a backward's source, and what a mistake puts there.
 MISTAKES = {
-    "the tied weight's second share is forgotten": (gpt2, "d[TABLE] = d[TABLE] + dhead", "pass"),
-    "the tied weight's first share is forgotten": (gpt2, "d[TABLE] = d[TABLE] + dhead", "d[TABLE] = dhead"),
+    "the tied weight's second share is forgotten": (gpt2, "embedding.backward_onto(dhead, dx, tokens)", "embedding.backward(dx, tokens)"),
+    "the tied weight's first share is forgotten": (gpt2, "embedding.backward_onto(dhead, dx, tokens)", "dhead"),
     "a layer's gradients are its neighbour's": (gpt2, "reversed(layers)", "layers"),
     "the final norm is skipped": (gpt2, "dx, d[NORM[\"w\"]], d[NORM[\"b\"]] = through(layer_norm, dx, parts.pop())",
                                   "_, d[NORM[\"w\"]], d[NORM[\"b\"]] = through(layer_norm, dx, parts.pop())"),
@@ -190,7 +190,7 @@ MISTAKES = {
     "the residual's gradient is overwritten": (gpt2_layer, "dx = dx + da", "dx = da"),
     "the first block's gradient is dropped": (llama_layer, "dx = dx + da", "dx = dx"),
     "a layer of Llama takes its neighbour's gradients": (llama, "reversed(layers)", "layers"),
-    "Llama's tied weight has one share": (llama, "d[TABLE] = d[TABLE] + dhead", "pass"),
+    "Llama's tied weight has one share": (llama, "embedding.backward_onto(dhead, dx, tokens)", "embedding.backward(dx, tokens)"),
 }  # fmt: skip
 
 

@@ -122,3 +122,32 @@ def test_only_the_tokens_are_saved():
     t, w = np.array([1, 0, 1]), np.ones((4, 2))
     _, saved = embedding.forward(t, w)
     assert saved.t is t and saved.table == (4, 2)
+
+
+@MAKERS
+def test_a_second_gradient_of_the_table_is_added_to(make):
+    rng = np.random.default_rng(0)
+    t, w, dy = np.array([[1, 4], [1, 0]]), rng.standard_normal((5, 3)), rng.standard_normal((2, 2, 3))
+    other = rng.standard_normal((5, 3))
+    _, saved = embedding.forward(make(t), make(w))
+    own = make(other)
+    found = embedding.backward_onto(own, make(dy), saved)
+    np.testing.assert_allclose(plain(found), other + plain(embedding.backward(make(dy), saved)), rtol=1e-14)
+    assert make is counting.array or found is own
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_second_gradient_in_half_precision_is_rounded_once(dtype):
+    many = 1000 if dtype == torch.bfloat16 else 4096
+    t, ones = torch.zeros(many, dtype=torch.int64), torch.ones(2, 3, dtype=dtype)
+    _, saved = embedding.forward(t, ones)
+    found = embedding.backward_onto(ones, torch.ones(many, 3, dtype=dtype), saved)
+    assert found.dtype == dtype
+    assert found.tolist() == [[float(torch.tensor(many + 1.0).to(dtype))] * 3, [1] * 3]
+
+
+def test_a_second_gradient_that_does_not_fit_is_refused():
+    _, saved = embedding.forward(np.zeros(2, int), np.ones((5, 3)))
+    for other in (np.ones((4, 3)), np.ones((5, 3), np.float32), torch.ones(5, 3, dtype=torch.float64)):
+        with pytest.raises(ValueError, match=r"dw: expected the table's shape \[5, 3\] and kind, numpy cpu float64"):
+            embedding.backward_onto(other, np.ones((2, 3)), saved)

@@ -1,4 +1,5 @@
-"""What the tiled operations share: written in place where the array is the caller's own, in each library."""
+"""What the tiled operations share: written in place where the array is the caller's own, and laid out like another
+array, in each library."""
 
 import math
 import warnings
@@ -70,7 +71,39 @@ def check_exp_over(make, exp_in_place=_tiling.exp_in_place):
     assert make is counting.array or found is own
 
 
-IN_PLACE = {"add_product": check_plus_product, "set_rows": check_with_rows, "exp_in_place": check_exp_over}
+def check_laid_out(make, product_as=_tiling.product_as):
+    rng = np.random.default_rng(0)
+    a, b, w = (rng.standard_normal(shape) for shape in ((2, 3), (3, 5), (5, 2)))
+    x, y = make(a), make(b)
+    turned = x.mT if make is torch.tensor else x.T if make is np.array else None
+    for like, rows in ((make(w), True), (None, True), (make(w[:, :1]), True), (turned, make is counting.array)):
+        found = product_as(like, x, y)
+        np.testing.assert_allclose(plain(found), a @ b, rtol=1e-13)
+        assert plain(found).flags.c_contiguous == rows
+        assert plain(found).flags.f_contiguous == (not rows)
+
+
+def check_is_turned(make, is_turned=_tiling._is_turned):
+    w = make(np.ones((5, 2)))
+    assert is_turned(w) is False
+    assert is_turned(None) is False
+    if make is counting.array:
+        return
+    turned = w.mT if make is torch.tensor else w.T
+    assert is_turned(turned) is True
+    assert is_turned(turned[:, 1:3]) is True
+    assert is_turned(turned[:1, :]) is False  # neither: its numbers are two apart
+    assert is_turned(w[:, :1]) is False
+    assert is_turned(w[:1, :]) is False  # both
+
+
+IN_PLACE = {
+    "add_product": check_plus_product,
+    "set_rows": check_with_rows,
+    "exp_in_place": check_exp_over,
+    "product_as": check_laid_out,
+    "_is_turned": check_is_turned,
+}
 EQUIVALENT = {
     "array_api_compat.is_torch_array(total) → array_api_compat.is_torch_array(a)": "The three are of one library.",
     "array_api_compat.is_torch_array(total) → array_api_compat.is_torch_array(b)": "The three are of one library.",

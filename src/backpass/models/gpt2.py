@@ -234,15 +234,15 @@ def backward(saved: Saved) -> dict[str, Array]:
     dx = None if dx is None else dropout.backward(dx, dropped)
     dx, d[POSITIONS] = through(position_embedding, dx, parts.pop())
     tokens = parts.pop()
-    if TABLE in wanted:
-        d[TABLE] = embedding.backward(dx, tokens)
 
     # In the forward pass a tied table was read twice, by the tokens and by the output
     # head; so now both gradients are added.
+    if c.tied and TABLE in wanted:
+        d[TABLE] = embedding.backward_onto(dhead, dx, tokens)
+    elif TABLE in wanted:
+        d[TABLE] = embedding.backward(dx, tokens)
     if not c.tied:
         d[HEAD] = dhead
-    elif TABLE in wanted:
-        d[TABLE] = d[TABLE] + dhead
     return {name: d[own] for own, name in given.items() if own in wanted}
 
 

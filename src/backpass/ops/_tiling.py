@@ -1,19 +1,43 @@
-"""What the operations that compute tile by tile share: totals and results written in
-place."""
+"""How results lie in memory: totals and rows written in place, and products laid out
+like another array."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import array_api_compat
 import numpy as np
 
-from backpass.arrays import Array, namespace
+from backpass.arrays import Array, namespace, transpose
 
 
 def plus(total: Array | None, term: Array) -> Array:
     """Return ``total + term``, or the term alone if there is no total yet."""
     return term if total is None else total + term
+
+
+def product_as(like: object, a: Array, b: Array) -> Array:
+    """Return ``a @ b``. If ``like`` is a transposed view of an array, so is the result.
+
+    A gradient that lies in memory as its parameter does is added to it, or to another
+    such gradient, in one pass. Otherwise each step along a row of one is a step along a
+    column of the other.
+    """
+    if _is_turned(like):
+        return transpose(transpose(b) @ transpose(a))
+    return a @ b
+
+
+def _is_turned(x: Any) -> bool:
+    """Whether ``x[m, n]`` lies in memory column by column."""
+    if array_api_compat.is_torch_array(x):
+        return x.mT.is_contiguous() and not x.is_contiguous()
+    return (
+        array_api_compat.is_numpy_array(x)
+        and x.flags.f_contiguous
+        and not x.flags.c_contiguous
+    )
 
 
 def add_product(total: Array | None, a: Array, b: Array) -> Array:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from backpass.arrays import (
     Array,
+    add_rows,
     as_matrix,
     as_type_of,
     namespace,
@@ -62,6 +63,25 @@ def backward(dy: Array, saved: Saved) -> Array:
     drows = widened(as_matrix(dy))  # [m, h]
     dw = scatter_add(drows, xp.reshape(t, (-1,)), vocabulary)
     return as_type_of(dw, dy)
+
+
+def backward_onto(dw: Array, dy: Array, saved: Saved) -> Array:
+    """Return the sum of ``dw[V, h]`` and what ``backward`` returns.
+
+    This is for a table with a second gradient, such as one that is also the weight of
+    the output head. No other array of the table's size is computed: unless it is half
+    precision, NumPy and PyTorch write over ``dw``, which must be the caller's own.
+    """
+    t, table, like = check_saved(saved, Saved)
+    xp = check_cotangent(dy, (*t.shape, table[1]), like)
+    if tuple(dw.shape) != table or kind(dw) != like:
+        raise ValueError(
+            f"dw: expected the table's shape {list(table)} and kind, "
+            f"{' '.join(map(str, like))}; got shape {list(dw.shape)} and "
+            f"{' '.join(map(str, kind(dw)))}"
+        )
+    sums = add_rows(widened(dw), xp.reshape(t, (-1,)), widened(as_matrix(dy)))
+    return as_type_of(sums, dy)
 
 
 def forward_flops():

@@ -5,8 +5,9 @@ added if there is one.
           \bar{X} = \bar{Y} W^\top, \quad \bar{W} = X^\top \bar{Y}, \quad
           \bar{b} = \bar{Y}^\top \mathbf{1}_m
 
-Derived on the page ``operations/linear``. Weights are ``[in, out]``. In half precision
-the bias's gradient is summed in float32.
+Derived on the page ``operations/linear``. Weights are ``[in, out]``. The gradient of a
+weight that is a transposed view is such a view too. In half precision the bias's
+gradient is summed in float32.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array, as_matrix, as_type_of, transpose, widened
+from backpass.ops._tiling import product_as
 from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
@@ -58,7 +60,7 @@ def backward(
     # In the forward pass every row used the same w and b; so now their gradients are
     # sums over rows.
     drows = as_matrix(dy)  # [m, p]
-    dw = transpose(as_matrix(x)) @ drows if "w" in wanted else None
+    dw = product_as(w, transpose(as_matrix(x)), drows) if "w" in wanted else None
     db = as_type_of(xp.sum(widened(drows), axis=0), dy) if "b" in wanted else None
     return dx, dw, db
 
