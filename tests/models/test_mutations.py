@@ -5,8 +5,6 @@ Here a changed backward is compared with the one as it stands, which `test_huggi
 hold to others. The mistakes that compositions invite are made by name as well.
 """
 
-import ast
-import inspect
 import re
 from dataclasses import replace
 
@@ -17,13 +15,12 @@ from backpass.models import gpt2, llama
 from backpass.models.layers import gpt2_attention, gpt2_layer, llama_attention, llama_layer, output_head
 from backpass.ops import rope
 from backpass.shapes import axis_length, parse
-from backpass.verify.mutation import mutants
 
+from .mutating import is_noticed, put_mistake, survivors_of, with_gradients
 from .small import NETWORKS, drawn
 
 LAYERS = (gpt2_attention, gpt2_layer, llama_attention, llama_layer, output_head)
 MODULES = {module.__name__.rsplit(".", 1)[1]: module for module in (gpt2, llama, *LAYERS)}
-TOLERANCE = 1e-10  # of a gradient's largest element
 OPTIONS = {
     gpt2_attention: [{"heads": 3}],
     gpt2_layer: [{"heads": 3}, {"heads": 3, "residual_dropout": 0.4, "seed": 2}],
@@ -33,8 +30,7 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def runs():
-    every = [*runs_of_networks(), *runs_of_layers()]
-    return [(*run, backward_of(*run)) for run in every]
+    return with_gradients([*runs_of_networks(), *runs_of_layers()])
 
 
 def runs_of_networks():
@@ -80,10 +76,6 @@ def runs_of_layers():
                 yield layer, dy, every, {"wanted": wanted}
 
 
-def backward_of(module, dy, saved, options):
-    return module.backward(fresh(saved)) if dy is None else module.backward(dy, saved, **options)
-
-
 def wanted_sets(parameters):
     """All; one norm of the last layer; the positions or the first query weight; nothing before the last norm."""
     names = [*parameters]
@@ -91,44 +83,6 @@ def wanted_sets(parameters):
     early = [name for name in names if re.search(r"wpe|0\.(attn\.c_attn|self_attn\.q_proj)\.weight$", name)]
     last = [name for name in names if re.fullmatch(r"(ln_f|norm)\.weight", name)]
     return [None, *(each for each in (norms, early, last) if each)]
-
-
-def fresh(saved):
-    """`backward` empties the list of parts, and a changed one may write to the names."""
-    return saved._replace(parts=list(saved.parts), given=dict(saved.given))
-
-
-def is_noticed(runs, changed) -> bool:
-    """Whether gradients differ, those of the changed module first, or a backward stops."""
-    for *run, right in sorted(runs, key=lambda run: run[0] is not changed):
-        try:
-            got = backward_of(*run)
-        except Exception:
-            return True
-        if isinstance(right, dict):
-            if not isinstance(got, dict) or got.keys() != right.keys():
-                return True
-            got, right = list(got.values()), [right[name] for name in got]
-        if not isinstance(got, tuple | list) or len(got) != len(right):
-            return True
-        for ours, theirs in zip(got, right, strict=True):
-            if (ours is None) != (theirs is None) or (theirs is not None and differs(ours, theirs)):
-                return True
-    return False
-
-
-def differs(got, right) -> bool:
-    if not isinstance(got, np.ndarray) or got.shape != right.shape:
-        return True
-    return not np.abs(got - right).max() <= TOLERANCE * max(np.abs(right).max(), 1e-300)
-
-
-def put(monkeypatch, module, tree):
-    """Run the changed functions among the module's own names."""
-    scope = dict(vars(module))
-    exec(compile(tree, f"<{module.__name__}>", "exec"), scope)
-    (name,) = (node.name for node in tree.body if isinstance(node, ast.FunctionDef))
-    monkeypatch.setattr(module, name, scope[name])
 
 
 # Changes that compute the same, each with the proof.
@@ -164,18 +118,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", MODULES)
 def test_every_change_of_a_backward_is_noticed(name, runs, monkeypatch):
-    module = MODULES[name]
-    survivors = set()
-    for mutant in mutants(module.backward):
-        with monkeypatch.context() as patched:
-            try:
-                put(patched, module, mutant.tree)
-            except SyntaxError:  # a starred expression by itself
-                continue
-            if not is_noticed(runs, module):
-                survivors.add(f"{mutant.line}: {mutant.change}")
-    assert survivors == EQUIVALENT.get(name, {}).keys()
-    assert not is_noticed(runs, module), "a change has spoilt what the forward saved"
+    assert survivors_of(MODULES[name], runs, monkeypatch) == EQUIVALENT.get(name, {}).keys()
 
 
 # A part of a backward's source, and what a mistake puts there.
@@ -197,7 +140,5 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_of_composition_is_noticed(mistake, runs, monkeypatch):
     module, right, wrong = MISTAKES[mistake]
-    source = inspect.getsource(module.backward)
-    assert source.count(right) == 1, "the backward reads otherwise now"
-    put(monkeypatch, module, ast.parse(source.replace(right, wrong)))
+    put_mistake(monkeypatch, module, right, wrong)
     assert is_noticed(runs, module)

@@ -149,5 +149,7 @@ def test_a_second_gradient_in_half_precision_is_rounded_once(dtype):
 def test_a_second_gradient_that_does_not_fit_is_refused():
     _, saved = embedding.forward(np.zeros(2, int), np.ones((5, 3)))
     for other in (np.ones((4, 3)), np.ones((5, 3), np.float32), torch.ones(5, 3, dtype=torch.float64)):
-        with pytest.raises(ValueError, match=r"dw: expected the table's shape \[5, 3\] and kind, numpy cpu float64"):
+        with pytest.raises(
+            ValueError, match=r"dw: expected the table's shape \[5, 3\] and kind, numpy cpu float64"
+        ):
             embedding.backward_onto(other, np.ones((2, 3)), saved)

@@ -76,7 +76,12 @@ def check_laid_out(make, product_as=_tiling.product_as):
     a, b, w = (rng.standard_normal(shape) for shape in ((2, 3), (3, 5), (5, 2)))
     x, y = make(a), make(b)
     turned = x.mT if make is torch.tensor else x.T if make is np.array else None
-    for like, rows in ((make(w), True), (None, True), (make(w[:, :1]), True), (turned, make is counting.array)):
+    for like, rows in (
+        (make(w), True),
+        (None, True),
+        (make(w[:, :1]), True),
+        (turned, make is counting.array),
+    ):
         found = product_as(like, x, y)
         np.testing.assert_allclose(plain(found), a @ b, rtol=1e-13)
         assert plain(found).flags.c_contiguous == rows

@@ -1,0 +1,88 @@
+"""Change a backward of the models, and see whether a gradient changes by more than the comparisons with others allow.
+
+A run is a module, the gradient of its output (None for a loss), what its forward saved, the options of its backward,
+and the gradients that its backward returns as it stands.
+"""
+
+import ast
+import inspect
+
+import numpy as np
+
+from backpass.verify.mutation import mutants
+
+TOLERANCE = 1e-10  # of a gradient's largest element
+
+
+def with_gradients(runs):
+    return [(*run, backward_of(*run)) for run in runs]
+
+
+def backward_of(module, dy, saved, options):
+    return module.backward(fresh(saved)) if dy is None else module.backward(dy, fresh(saved), **options)
+
+
+def fresh(saved):
+    """``backward`` empties the lists of parts, and a changed one may write to the names."""
+    if not hasattr(saved, "parts"):
+        return saved
+    if hasattr(saved, "encoded"):
+        saved = saved._replace(encoded=fresh(saved.encoded))
+    return saved._replace(parts=list(saved.parts), given=dict(saved.given))
+
+
+def flat(results):
+    """The gradients of a model or of a layer by their places: names, or positions."""
+    *arrays, last = [results] if isinstance(results, dict) else results
+    named = last if isinstance(last, dict) else {len(arrays): last}
+    return dict(enumerate(arrays)) | named
+
+
+def is_noticed(runs, changed) -> bool:
+    """Whether gradients differ, those of the changed module first, or a backward stops."""
+    for *run, right in sorted(runs, key=lambda run: run[0] is not changed):
+        try:
+            got, right = flat(backward_of(*run)), flat(right)
+        except Exception:
+            return True
+        if [*got] != [*right] or any(differs(got[place], right[place]) for place in right):
+            return True
+    return False
+
+
+def differs(got, right) -> bool:
+    if right is None or got is None:
+        return got is not right
+    if not isinstance(got, np.ndarray) or got.shape != right.shape:
+        return True
+    return not np.abs(got - right).max() <= TOLERANCE * max(np.abs(right).max(), 1e-300)
+
+
+def survivors_of(module, runs, monkeypatch) -> set[str]:
+    """The changes of the module's backward that nothing notices."""
+    survivors = set()
+    for mutant in mutants(module.backward):
+        with monkeypatch.context() as patched:
+            try:
+                put(patched, module, mutant.tree)
+            except SyntaxError:  # a starred expression by itself
+                continue
+            if not is_noticed(runs, module):
+                survivors.add(f"{mutant.line}: {mutant.change}")
+    assert not is_noticed(runs, module), "a change has spoilt what the forward saved"
+    return survivors
+
+
+def put_mistake(monkeypatch, module, right, wrong):
+    """Run the backward with a part of its source replaced."""
+    source = inspect.getsource(module.backward)
+    assert source.count(right) == 1, "the backward reads otherwise now"
+    put(monkeypatch, module, ast.parse(source.replace(right, wrong)))
+
+
+def put(monkeypatch, module, tree):
+    """Run the changed functions among the module's own names."""
+    scope = dict(vars(module))
+    exec(compile(tree, f"<{module.__name__}>", "exec"), scope)
+    (name,) = (node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+    monkeypatch.setattr(module, name, scope[name])
