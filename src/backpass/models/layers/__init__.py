@@ -29,6 +29,7 @@ import numpy as np
 from backpass.arrays import Array, transpose
 from backpass.models.layers.kernel import implementation
 from backpass.ops import attention, flash_attention
+from backpass.values import check_natural
 
 
 def attention_operation(flash: bool, kernels: Any = None) -> Any:
@@ -45,6 +46,25 @@ def check_no_dropout(flash: bool, **rates: float) -> None:
                 f"{name}: expected 0 with flash attention, which does not have the "
                 f"weights to drop; got {p}; pass flash=False"
             )
+
+
+def check_widths(expected: str, w_qkv: Array, h: int, heads: int) -> None:
+    """Raise TypeError or ValueError unless ``heads`` divides ``h`` and the weight has
+    the ``expected`` shape, ``"w_qkv[h, 3h]"`` or the reverse."""
+    check_natural(heads=heads)
+    if heads < 1 or h % heads:
+        raise ValueError(f"heads: expected a divisor of h = {h}, as in x; got {heads}")
+    if sorted(w_qkv.shape) != [h, 3 * h]:
+        raise ValueError(
+            f"w_qkv: expected {expected} with 3h = {3 * h}; "
+            f"got shape {list(w_qkv.shape)}"
+        )
+
+
+def thirds(x: Array) -> list[Array]:
+    """Return ``x[*, 3h]`` as three arrays ``[*, h]``: of queries, keys, and values."""
+    h = x.shape[-1] // 3
+    return [x[..., i * h : (i + 1) * h] for i in range(3)]
 
 
 def turned(w: Array | None) -> Any:

@@ -10,7 +10,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace
-from backpass.models.layers import attention_operation, check_no_dropout
+from backpass.models.layers import (
+    attention_operation,
+    check_no_dropout,
+    check_widths,
+    thirds,
+)
 from backpass.models.layers.kernel import gradients_of
 from backpass.ops import linear
 from backpass.ops.multi_head_attention import merge_heads, split_heads
@@ -63,13 +68,13 @@ def forward(
     check_probability(dropout_p=dropout_p)
     check_natural(seed=seed)
     check_no_dropout(flash, dropout_p=dropout_p)
-    _check_widths(x.shape[-1], w_qkv.shape[-1], heads)
+    check_widths("w_qkv[h, 3h]", w_qkv, x.shape[-1], heads)
     wanted = check_wanted(SHAPES, wanted)
     of_qkv, of_heads, of_out = _parts(wanted)
     d = x.shape[-1] // heads
 
     rows, qkv = linear.forward(x, w_qkv, b_qkv, wanted=of_qkv)  # [*, s, 3h]
-    q, k, v = (split_heads(part, heads, d) for part in _thirds(rows))
+    q, k, v = (split_heads(part, heads, d) for part in thirds(rows))
     attend = attention_operation(flash, kernels)
     options = {} if flash else {"dropout_p": dropout_p, "seed": seed}
     o, attended = attend.forward(q, k, v, causal=True, **options, wanted=of_heads)
@@ -98,7 +103,7 @@ def backward(
     if db_qkv is not None:
         # A bias on the keys adds the same number to all scores of a query, which does
         # not change softmax. The sum over dk would be rounding noise.
-        db_q, db_k, db_v = _thirds(db_qkv)
+        db_q, db_k, db_v = thirds(db_qkv)
         db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v])
     return dx, dw_qkv, db_qkv, dw_o, db_o
 
@@ -112,19 +117,3 @@ def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
         part_of(wanted, q=before, k=before, v=before),
         part_of(wanted, x=before, w="w_o", b="b_o"),
     ]
-
-
-def _thirds(x: Array) -> list[Array]:
-    """Return ``x[*, 3h]`` as three arrays ``[*, h]``."""
-    h = x.shape[-1] // 3
-    return [x[..., i * h : (i + 1) * h] for i in range(3)]
-
-
-def _check_widths(h: int, p: int, heads: int) -> None:
-    check_natural(heads=heads)
-    if heads < 1 or h % heads:
-        raise ValueError(f"heads: expected a divisor of h = {h}, as in x; got {heads}")
-    if p != 3 * h:
-        raise ValueError(
-            f"w_qkv: expected w_qkv[h, 3h] with 3h = {3 * h}; got shape {[h, p]}"
-        )

@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace
-from backpass.models.layers import attention_operation, turned
+from backpass.models.layers import attention_operation, check_widths, thirds, turned
 from backpass.models.layers.kernel import gradients_of
 from backpass.ops import attention, flash_attention, linear
 from backpass.ops.multi_head_attention import merge_heads, split_heads
 from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool, check_natural
+from backpass.values import check_bool
 from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = (
@@ -69,15 +69,15 @@ def forward(
     """
     check_inputs(SHAPES, x=x, w_qkv=w_qkv, b_qkv=b_qkv, w_o=w_o, b_o=b_o, memory=memory)
     check_bool(causal=causal, flash=flash)
-    _check_widths(x.shape[-1], w_qkv.shape[0], heads)
+    check_widths("w_qkv[3h, h]", w_qkv, x.shape[-1], heads)
     wanted = check_wanted(SHAPES, wanted, memory=memory)
     alone = memory is None
     of_q, of_k, of_v, of_heads, of_out = _parts(wanted, alone)
     d = x.shape[-1] // heads
 
     rows = x if memory is None else memory
-    w_q, w_k, w_v = _thirds(turned(w_qkv))
-    b_q, b_k, b_v = _thirds(b_qkv)
+    w_q, w_k, w_v = thirds(turned(w_qkv))
+    b_q, b_k, b_v = thirds(b_qkv)
     q, of_x = linear.forward(x, w_q, b_q, wanted=of_q)
     k, keys = linear.forward(rows, w_k, b_k, wanted=of_k)
     v, values = linear.forward(rows, w_v, b_v, wanted=of_v)
@@ -138,19 +138,3 @@ def _parts(wanted: tuple[str, ...], alone: bool) -> list[tuple[str, ...]]:
         part_of(wanted, q="x w_qkv b_qkv", k=f"{rows} w_qkv", v=f"{rows} w_qkv b_qkv"),
         part_of(wanted, x="x w_qkv b_qkv memory", w="w_o", b="b_o"),
     ]
-
-
-def _thirds(x: Array) -> list[Array]:
-    """Return ``x[*, 3h]`` as three arrays ``[*, h]``."""
-    h = x.shape[-1] // 3
-    return [x[..., i * h : (i + 1) * h] for i in range(3)]
-
-
-def _check_widths(h: int, p: int, heads: int) -> None:
-    check_natural(heads=heads)
-    if heads < 1 or h % heads:
-        raise ValueError(f"heads: expected a divisor of h = {h}, as in x; got {heads}")
-    if p != 3 * h:
-        raise ValueError(
-            f"w_qkv: expected w_qkv[3h, h] with 3h = {3 * h}; got shape {[p, h]}"
-        )
