@@ -90,6 +90,11 @@ def test_every_option_arrives(train, tmp_path):
     assert next(iter(state.parameters.values())).dtype == np.float64
 
 
+def test_dropout(train, tmp_path):
+    assert train(*SMALL, "--dropout", "0.2") == 0
+    assert newest(tmp_path).config == gpt2.Config(256, 8, 8, 1, 2, 32, 1e-5, True, 0.2, 0.2, 0.2)
+
+
 def test_the_options_of_a_run_are_those_of_the_command():
     fields = set(train_command.Options.__dataclass_fields__)
     assert fields - set(train_command.TUNED) == {"beta_1", "beta_2"}
@@ -235,6 +240,8 @@ def test_sample_writes(train, tmp_path, capsys):
         (["--model", "llama", "--width", "12"], "--width: expected an even number for each of 4 heads"),
         (["--model", "llama", "--key-heads", "3"], "--key-heads: expected a divisor of heads = 4; got 3"),
         (["--key-heads", "2"], "--key-heads: a gpt2 has none; expected --model llama"),
+        (["--dropout", "1"], "--dropout: expected a probability of at least 0 and below 1; got 1.0"),
+        (["--dropout", "0.1", "--model", "llama"], "--dropout: a llama has none; expected --model gpt2"),
         (["--every", "0"], "--every: expected 1 or more; got 0"),
         (["--length", "100"], "TEXT: expected at least 1010 bytes"),
         (["--device", "abacus"], "--device abacus: "),

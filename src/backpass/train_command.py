@@ -91,6 +91,12 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="key-value heads of a llama (default: half as many as heads)",
     )
+    add(
+        "--dropout",
+        type=float,
+        metavar="P",
+        help="of a gpt2's embeddings, attention, and blocks (default 0)",
+    )
     add("--dtype", choices=DTYPES, help="default float32")
     for name, what in TUNED.items():
         of = float if name in REAL else int
@@ -203,7 +209,7 @@ def _run(arguments: argparse.Namespace) -> Run:
 
 
 def _resumed(arguments: argparse.Namespace, text: bytes) -> Run:
-    fixed = ("model", *SIZES, "key_heads", "dtype", *TUNED)
+    fixed = ("model", *SIZES, "key_heads", "dropout", "dtype", *TUNED)
     for name in fixed:
         if getattr(arguments, name) is not None:
             raise InvalidCommand(
@@ -238,6 +244,8 @@ def _model(arguments: argparse.Namespace, options: Options) -> tuple[ModuleType,
         )
     vocabulary, key_heads = batches.VOCABULARY, arguments.key_heads
     if arguments.model == "llama":
+        if arguments.dropout is not None:
+            raise InvalidCommand("--dropout: a llama has none; expected --model gpt2")
         if width // heads % 2:
             raise InvalidCommand(
                 f"--width: expected an even number for each of {heads} heads, whose "
@@ -247,13 +255,18 @@ def _model(arguments: argparse.Namespace, options: Options) -> tuple[ModuleType,
             key_heads = heads // 2 if heads % 2 == 0 else heads
         # Three matrices of 8/3 of the width have as many numbers as two of 4.
         inner = -(-8 * width // 24) * 8
-        sizes = (layers, heads, key_heads, width // heads, inner)
-        return llama, llama.Config(vocabulary, width, *sizes)
+        of_heads = (heads, key_heads, width // heads)
+        return llama, llama.Config(vocabulary, width, layers, *of_heads, inner)
     if key_heads is not None:
         raise InvalidCommand("--key-heads: a gpt2 has none; expected --model llama")
-    return gpt2, gpt2.Config(
-        vocabulary, options.length, width, layers, heads, 4 * width
-    )
+    p = arguments.dropout or 0.0
+    if not 0 <= p < 1:
+        raise InvalidCommand(
+            f"--dropout: expected a probability of at least 0 and below 1; got {p}"
+        )
+    sizes = (vocabulary, options.length, width, layers, heads, 4 * width)
+    rates: dict[str, Any] = dict.fromkeys(gpt2.RATES.values(), p)
+    return gpt2, gpt2.Config(*sizes, **rates)
 
 
 def _array(device: str | None, dtype: str) -> Any:

@@ -12,6 +12,7 @@ TEXT = b"the gradient of a sum is the sum of the gradients; a product has two. "
 LENGTH = 10
 MODELS = {
     "gpt2": (gpt2, gpt2.Config(256, LENGTH, 12, 3, 2, 20)),
+    "gpt2 with dropout": (gpt2, gpt2.Config(256, LENGTH, 12, 3, 2, 20, 1e-5, True, 0.1, 0.2, 0.3)),
     "llama": (llama, llama.Config(256, 12, 3, 2, 1, 6, 20)),
 }
 LIKE = {

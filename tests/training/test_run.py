@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from small_runs import LENGTH, LIKE, MODELS, TEXT, assert_same_bits, curve, options, started
 
 EVERY_MODEL = pytest.mark.parametrize("model", MODELS)
+WITHOUT_DROPOUT = pytest.mark.parametrize("model", ["gpt2", "llama"])
 
 
 @EVERY_MODEL
@@ -26,7 +27,8 @@ def test_a_step_is_the_parts_of_this_package(model):
     state = adamw.start(parameters)
     for step in range(3):
         batch = batches.windows(texts.divided(TEXT)[0], batch=4, length=LENGTH, seed=0, step=step)
-        loss, saved = module.forward(parameters, *batch, config=config)
+        dropout = {"masks": (0, step, 0), "flash": False} if "dropout" in model else {}
+        loss, saved = module.forward(parameters, *batch, config=config, **dropout)
         gradients, norm = clipping.clip(module.backward(saved), 1.0)
         rate = schedule.rate(step, peak=2e-2, warmup=1, steps=8)
         adamw.update(
@@ -49,7 +51,7 @@ def test_a_step_is_the_parts_of_this_package(model):
     assert vectors and not set(vectors) & set(run._decayed)
 
 
-@EVERY_MODEL
+@WITHOUT_DROPOUT
 @pytest.mark.parametrize("like", LIKE)
 def test_a_run_learns_in_each_library_and_dtype(model, like):
     run = started(model, like)
@@ -114,12 +116,29 @@ def test_a_state_moves_to_another_library():
         assert mine[1] == pytest.approx(theirs[1], rel=1e-12)
 
 
-@EVERY_MODEL
+@WITHOUT_DROPOUT  # each micro-batch has masks of its own
 def test_micro_batches_compute_the_same(model):
     whole, divided = started(model, steps=3), started(model, steps=3, micro_batches=4)
     for mine, theirs in zip(curve(whole), curve(divided), strict=True):
         assert mine[1] == pytest.approx(theirs[1], rel=1e-12)
         assert mine[3] == pytest.approx(theirs[3], rel=1e-10)
+
+
+def test_each_step_and_micro_batch_has_masks_of_its_own(monkeypatch):
+    drawn = []
+    right = gpt2.forward
+
+    def forward(*arguments, masks=None, **options):
+        drawn.append(masks)
+        return right(*arguments, masks=masks, **options)
+
+    monkeypatch.setattr(gpt2, "forward", forward)
+    run = started("gpt2 with dropout", seed=5, micro_batches=2)
+    curve(run, 2)
+    assert drawn == [(5, 0, 0), (5, 0, 1), (5, 1, 0), (5, 1, 1)]
+    drawn.clear()
+    run.held_out_loss()
+    assert set(drawn) == {None}  # nothing is dropped there
 
 
 def test_the_seed_determines_the_run():

@@ -36,6 +36,7 @@ from backpass.training._finite import what_is_not_finite
 from backpass.training._numbers import check_positive, check_rate, check_share
 from backpass.values import check_natural
 
+MicroBatch = tuple[Array, Array, dict[str, Any]]
 HELD_OUT_WINDOWS = 32  # of the held-out text, at which its loss is measured
 
 
@@ -225,15 +226,15 @@ class Run:
         """
         o, step, begin = self.options, self.made, time.perf_counter()
         rate = schedule.rate(step, peak=o.lr, warmup=o.warmup, steps=o.steps)
-        batch = self._batch(step)
+        parts = self._micro_batches(step)
         loss, gradients = accumulation.mean(
-            self._gradients(step, *part) for part in batch
+            self._gradients(step, *part) for part in parts
         )
         try:
             norms = clipping.norms(gradients)
             gradients, norm = clipping.clip(gradients, o.clip)
         except FloatingPointError as error:
-            raise self._not_finite(step, batch, str(error)) from None
+            raise self._not_finite(step, parts, str(error)) from None
         adamw.update(
             self.parameters,
             gradients,
@@ -267,8 +268,9 @@ class Run:
     def _like(self) -> Array:
         return next(iter(self.parameters.values()))
 
-    def _batch(self, step: int) -> list[tuple[Array, Array]]:
-        """Return the tokens and the targets of each micro-batch."""
+    def _micro_batches(self, step: int) -> list[MicroBatch]:
+        """Return the tokens, the targets, and the options of the forward of each
+        micro-batch."""
         o = self.options
         tokens, targets = batches.windows(
             self.train,
@@ -280,7 +282,19 @@ class Run:
         )
         each = o.batch // o.micro_batches
         rows = [slice(i * each, (i + 1) * each) for i in range(o.micro_batches)]
-        return [(tokens[some], targets[some]) for some in rows]
+        return [
+            (tokens[some], targets[some], self._dropout(step, i))
+            for i, some in enumerate(rows)
+        ]
+
+    def _dropout(self, step: int, micro_batch: int) -> dict[str, Any]:
+        """Return the options of a forward that draw its masks of dropout, if the model
+        has dropout. FlashAttention cannot drop weights."""
+        rates = {name: p for name, p in vars(self.config).items() if "dropout" in name}
+        if not any(rates.values()):
+            return {}
+        masks = (self.options.seed, step, micro_batch)
+        return {"masks": masks, "flash": not rates["attention_dropout"]}
 
     def _forward(
         self, tokens: Array, targets: Array, **options: Any
@@ -290,21 +304,22 @@ class Run:
         )
 
     def _gradients(
-        self, step: int, tokens: Array, targets: Array
+        self, step: int, tokens: Array, targets: Array, options: dict[str, Any]
     ) -> tuple[float, dict[str, Array], int]:
         """Return one micro-batch's loss, gradients, and number of counted targets."""
-        loss, saved = self._forward(tokens, targets)
+        loss, saved = self._forward(tokens, targets, **options)
         if not math.isfinite(loss):
-            raise self._not_finite(step, [(tokens, targets)], f"the loss is {loss:.3g}")
+            part = tokens, targets, options
+            raise self._not_finite(step, [part], f"the loss is {loss:.3g}")
         return float(loss), self.model.backward(saved), accumulation.counted(targets)
 
     def _not_finite(
-        self, step: int, batch: list[tuple[Array, Array]], what: str
+        self, step: int, parts: list[MicroBatch], what: str
     ) -> FloatingPointError:
         """Return the error for a step, whose forward is run again to find where the
         first number that is not finite arose."""
-        for tokens, targets in batch:
-            _, saved = self._forward(tokens, targets)
+        for tokens, targets, options in parts:
+            _, saved = self._forward(tokens, targets, **options)
             where = what_is_not_finite(self.parameters, self._parts, saved.parts)
             if where:
                 return FloatingPointError(f"step {step}: {what}; {where}")
