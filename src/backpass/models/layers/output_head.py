@@ -77,5 +77,21 @@ def backward(
     return dx, turned(dw)
 
 
+def forward_flops(m, h, V, chunked=True, wanted=None):
+    """Return the FLOPs of one operation, or of the two that compute the same."""
+    if chunked:
+        return linear_cross_entropy.forward_flops(m, h, V, has_b=False, wanted=wanted)
+    return linear.forward_flops(m, h, V, False) + cross_entropy.forward_flops(m, V)
+
+
+def backward_flops(m, h, V, chunked=True, wanted=None):
+    """Return the FLOPs of their backwards."""
+    wanted = check_wanted(SHAPES, wanted)
+    if chunked:
+        return linear_cross_entropy.backward_flops(m, h, V, has_b=False, wanted=wanted)
+    loss = cross_entropy.backward_flops(m, V)
+    return loss + linear.backward_flops(m, h, V, has_b=False, wanted=wanted)
+
+
 # Facts for checks: see backpass.ops.
 EXAMPLES = ({}, {"chunked": False})
