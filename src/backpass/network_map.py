@@ -88,6 +88,7 @@ NETWORKS = {
     "The whole network": "chapters/networks/whole_network.html",
     "GPT-2, backwards": "chapters/networks/gpt2.html",
     "Llama, backwards": "chapters/networks/llama.html",
+    "An encoder and a decoder, backwards": "chapters/networks/encoder_decoder.html",
 }
 
 _STYLE = """
