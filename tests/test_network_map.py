@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from backpass import ops
-from backpass.network_map import ATTENTION, FEED_FORWARD, STATIONS, NetworkMap, page_of
+from backpass.network_map import ATTENTION, FEED_FORWARD, NETWORKS, STATIONS, NetworkMap, page_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = {stem: page_of(stem) for stem in ops.STEMS}
@@ -101,7 +101,23 @@ def test_a_strip_has_each_place_once_and_neighbouring_places_together():
 def test_skip_connections_pass_each_half_of_a_layer():
     ends = [(half[0].label, half[-1].label) for half in (ATTENTION, FEED_FORWARD)]
     assert ends == [("normalise", "add to stream")] * 2
-    assert NetworkMap().svg().count("× L") == 2
+    assert NetworkMap().svg().count(">× L<") == 2
+
+
+def test_the_map_leads_to_every_page_about_networks():
+    contents = (ROOT / "_toc.yml").read_text()
+    listed = re.findall(r"file: (chapters/networks/\w+)", contents)
+    pages = [f"{page}.html" for page in listed]
+    assert pages and [*NETWORKS.values()] == pages
+    for title, page in NETWORKS.items():
+        assert f"\n# {title}\n" in (ROOT / page).with_suffix(".md").read_text()
+    below = NetworkMap(root="up")._repr_html_().partition("</svg>")[2]
+    assert re.findall(r'href="up/([^"]+)"', below) == pages
+
+
+def test_the_frames_of_a_layer_lead_to_the_whole_network():
+    links = re.findall(r'href="([^"]+)"[^>]*><text[^>]*>× L</text>', NetworkMap(root="up").svg())
+    assert links == ["up/chapters/networks/whole_network.html"] * 2
 
 
 def test_an_unknown_station_is_refused():

@@ -1,6 +1,7 @@
 """Draw the map of a transformer, or the part of it around one operation.
 
-Every station of the map is an operation and links to its page.
+Every station of the map is an operation and links to its page. The frames of a layer
+and the links below the map lead to the pages about whole networks.
 """
 
 from __future__ import annotations
@@ -82,6 +83,13 @@ STATIONS = (
     ),
 )
 ATTENTION, FEED_FORWARD = STATIONS[1:10], STATIONS[10:15]  # the halves of a layer
+# The pages about whole networks, by title. The frames of a layer link to the first.
+NETWORKS = {
+    "The whole network": "chapters/networks/whole_network.html",
+    "GPT-2, backwards": "chapters/networks/gpt2.html",
+    "Llama, backwards": "chapters/networks/llama.html",
+    "An encoder and a decoder, backwards": "chapters/networks/encoder_decoder.html",
+}
 
 _STYLE = """
 .bp-map { width: 100%; max-width: 27rem; height: auto; display: block; margin: 0 auto; font: 12px system-ui, sans-serif; }
@@ -89,7 +97,7 @@ _STYLE = """
 .bp-map .name { font-size: 10px; }
 .bp-map rect { fill: none; stroke: currentColor; stroke-width: 1; }
 .bp-map .layer { stroke-dasharray: 2 4; opacity: .55; }
-.bp-map a .label { text-decoration: underline; text-underline-offset: 3px; }
+.bp-map a .label, .bp-map a .repeated { text-decoration: underline; text-underline-offset: 3px; }
 .bp-map .here rect { stroke-width: 3; }
 .bp-map .here text { font-weight: 700; }
 .bp-map path { fill: none; stroke: currentColor; stroke-width: 1.2; }
@@ -116,7 +124,10 @@ class NetworkMap:
     def _repr_html_(self) -> str:
         if self.here is not None:
             return self.strip()
-        return f'<div class="bp-map-frame"><style>{_STYLE}</style>{self.svg()}</div>'
+        return (
+            f'<div class="bp-map-frame"><style>{_STYLE}</style>{self.svg()}'
+            f"{self._networks()}</div>"
+        )
 
     def __repr__(self) -> str:
         return " → ".join(
@@ -144,6 +155,17 @@ class NetworkMap:
             after = f"→ {self._link(runs[at + 1][1][0])}" if at + 1 < len(runs) else ""
             parts = [before, f"<strong>● {escape(here)}</strong>", after]
             yield " ".join(f"<span>{part}</span>" for part in parts if part)
+
+    def _networks(self) -> str:
+        links = "".join(
+            f'<span><a href="{self.root}/{page}">{escape(title)}</a></span>'
+            for title, page in NETWORKS.items()
+        )
+        return (
+            '<nav class="bp-networks" aria-label="Whole networks">'
+            f'<p style="{_STRIP}; justify-content: center; padding-top: .6em">'
+            f"<span>Whole networks:</span>{links}</p></nav>"
+        )
 
     def _link(self, station: Station) -> str:
         return f'<a href="{self.root}/{station.page}">{escape(station.label)}</a>'
@@ -203,12 +225,16 @@ class NetworkMap:
             else f'<a href="{self.root}/{station.page}">{box}</a>'
         )
 
-    @staticmethod
-    def _frame(first: Station, *rest: Station) -> str:
+    def _frame(self, first: Station, *rest: Station) -> str:
         top, bottom = first.y - 12, rest[-1].y + BOX_HEIGHT + 13
         width = BOX_WIDTH + 2 * FRAME
         x = first.column - FRAME
-        repeated = f'<text class="name" x="{x + width - 4}" y="{bottom - 3}" text-anchor="end">× L</text>'
+        title, page = next(iter(NETWORKS.items()))
+        repeated = (
+            f'<a href="{self.root}/{page}" aria-label="× L: {escape(title)}"><text '
+            f'class="name repeated" x="{x + width - 4}" y="{bottom - 6}" '
+            'text-anchor="end">× L</text></a>'
+        )
         return f'<rect class="layer" x="{x}" y="{top}" width="{width}" height="{bottom - top}" rx="8" />{repeated}'
 
     @staticmethod

@@ -25,6 +25,7 @@ def test_as_exact_as_autograd(case, dtype, monkeypatch):
         gradients = case.module.backward(saved)
         unit = torch.finfo(dtype).eps * loss  # of the loss, which is rounded once
         assert abs(ours.double() - loss) <= 2 * max(abs(autograd_loss.double() - loss), unit)
+        assert ours.dtype == torch.float32
         assert gradients.keys() == exact.keys()
         for name, gradient in gradients.items():
             assert gradient.dtype == dtype

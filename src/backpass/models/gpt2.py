@@ -161,7 +161,7 @@ def forward(
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
-    beside the tokens ``[*, s]``; −100 is ignored.
+    beside the tokens ``[*, s]``; −100 is ignored. In half precision it is float32.
 
     ``flash`` and ``chunked`` are options of ``gpt2_attention`` and ``output_head``.
     ``masks`` are the integers that determine the masks of dropout, such as a seed and
@@ -208,7 +208,13 @@ def forward(
     norm = implementation(layer_norm, kernels)
     x, parts[-2] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
     loss, parts[-1] = output_head.forward(
-        x, w[head], targets, chunked=chunked, kernels=kernels, wanted=of_head
+        x,
+        w[head],
+        targets,
+        chunked=chunked,
+        wide=True,
+        kernels=kernels,
+        wanted=of_head,
     )
     return loss, Saved(parts, loss, c, given, wanted)
 

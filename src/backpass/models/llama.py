@@ -196,7 +196,7 @@ def forward(
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
-    beside the tokens ``[*, s]``; −100 is ignored.
+    beside the tokens ``[*, s]``; −100 is ignored. In half precision it is float32.
 
     ``flash`` and ``chunked`` are options of ``llama_attention`` and ``output_head``.
     ``kernels`` is ``backpass.kernels``, to run its kernels where there are any.
@@ -228,7 +228,13 @@ def forward(
     norm = implementation(rms_norm, kernels)
     x, parts[-2] = norm.forward(x, w[NORM], eps=c.eps, wanted=of_norm)
     loss, parts[-1] = output_head.forward(
-        x, w[head], targets, chunked=chunked, kernels=kernels, wanted=of_head
+        x,
+        w[head],
+        targets,
+        chunked=chunked,
+        wide=True,
+        kernels=kernels,
+        wanted=of_head,
     )
     return loss, Saved(parts, loss, c, given, wanted)
 

@@ -1,6 +1,6 @@
 """The parts of the models. Each has SHAPES, Saved, forward, and backward as the
-contract of ``backpass.ops`` requires, so that ``backpass.verify.check`` accepts it. Its
-FLOPs have no formula yet; ``backpass.cost.count`` counts them.
+contract of ``backpass.ops`` requires, so that ``backpass.verify.check`` accepts it, and
+``backpass.cost`` counts it and evaluates its FLOP formulas.
 
 ``gpt2_layer`` and ``llama_layer`` are one layer each: a block of attention and a
 feed-forward block, each behind a norm and added to the residual stream.
@@ -77,3 +77,28 @@ def seed_of(*numbers: int) -> int:
     and a place in it. Different numbers give different seeds, but for a chance of
     2⁻⁶⁴."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def heads_forward_flops(
+    flash: bool, causal: bool, dropout_p: Any = 0.0, **lengths: Any
+):
+    """Return the FLOPs of the operation that attends. ``lengths`` are m, g, n_kv, s_q,
+    s_k, and d."""
+    lengths = {**lengths, "d_v": lengths["d"]}
+    if flash:
+        return flash_attention.forward_flops(**lengths, causal=causal)
+    return attention.forward_flops(**lengths, has_bias=False, dropout_p=dropout_p)
+
+
+def heads_backward_flops(
+    flash: bool,
+    causal: bool,
+    wanted: tuple[str, ...],
+    dropout_p: Any = 0.0,
+    **lengths: Any,
+):
+    """Return the FLOPs of its backward."""
+    lengths = {**lengths, "d_v": lengths["d"], "wanted": wanted}
+    if flash:
+        return flash_attention.backward_flops(**lengths, causal=causal)
+    return attention.backward_flops(**lengths, has_bias=False, dropout_p=dropout_p)

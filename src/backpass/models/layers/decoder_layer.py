@@ -218,3 +218,40 @@ def _parts(wanted: tuple[str, ...], norm_first: bool) -> list[tuple[str, ...]]:
         wanted_in_parts((norm_1, attention, norm_2, cross, norm_3, fed), wanted, x)
     )
     return [of_attention, of_norm_1, of_cross, of_norm_2, of_feed_forward, of_norm_3]
+
+
+def forward_flops(m, s, t, h, f, heads, flash=True):
+    """Return the FLOPs of two blocks of attention, the feed-forward block, three norms,
+    and three sums."""
+    alone = {"has_memory": False, "causal": True, "flash": flash}
+    return (
+        transformer_attention.forward_flops(m, s, h, heads, **alone)
+        + transformer_attention.forward_flops(m, s, h, heads, t, flash=flash)
+        + feed_forward.forward_flops(m * s, h, f, activation="relu")
+        + 3 * layer_norm.forward_flops(m * s, h)
+        + 3 * residual.forward_flops(m * s * h)
+    )
+
+
+def backward_flops(m, s, t, h, f, heads, norm_first=False, flash=True, wanted=None):
+    """Return the FLOPs of the same parts' backwards. Where the stream was read, its two
+    gradients are added."""
+    of_attention, of_norm_1, of_cross, of_norm_2, of_fed, of_norm_3 = _parts(
+        check_wanted(SHAPES, wanted), norm_first
+    )
+    norms = of_norm_1, of_norm_2, of_norm_3
+    blocks = norms if norm_first else (of_attention, of_cross, of_fed)
+    alone = {"has_memory": False, "causal": True, "flash": flash}
+    return (
+        transformer_attention.backward_flops(
+            m, s, h, heads, **alone, wanted=of_attention
+        )
+        + transformer_attention.backward_flops(
+            m, s, h, heads, t, flash=flash, wanted=of_cross
+        )
+        + feed_forward.backward_flops(
+            m * s, h, f, has_b_gate=False, activation="relu", wanted=of_fed
+        )
+        + sum(layer_norm.backward_flops(m * s, h, wanted=norm) for norm in norms)
+        + sum("x" in block for block in blocks) * m * s * h
+    )

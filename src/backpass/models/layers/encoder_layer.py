@@ -167,3 +167,36 @@ def _parts(wanted: tuple[str, ...], norm_first: bool) -> list[tuple[str, ...]]:
         (norm_1, attention, norm_2, fed), wanted, x
     )
     return [of_attention, of_norm_1, of_feed_forward, of_norm_2]
+
+
+def forward_flops(m, s, h, f, heads, flash=True):
+    """Return the FLOPs of attention, the feed-forward block, two norms, and two
+    sums."""
+    return (
+        transformer_attention.forward_flops(
+            m, s, h, heads, has_memory=False, flash=flash
+        )
+        + feed_forward.forward_flops(m * s, h, f, activation="relu")
+        + 2 * layer_norm.forward_flops(m * s, h)
+        + 2 * residual.forward_flops(m * s * h)
+    )
+
+
+def backward_flops(m, s, h, f, heads, norm_first=False, flash=True, wanted=None):
+    """Return the FLOPs of the same parts' backwards. Where the stream was read, its two
+    gradients are added."""
+    of_attention, of_norm_1, of_fed, of_norm_2 = _parts(
+        check_wanted(SHAPES, wanted), norm_first
+    )
+    blocks = (of_norm_1, of_norm_2) if norm_first else (of_attention, of_fed)
+    return (
+        transformer_attention.backward_flops(
+            m, s, h, heads, has_memory=False, flash=flash, wanted=of_attention
+        )
+        + layer_norm.backward_flops(m * s, h, wanted=of_norm_1)
+        + feed_forward.backward_flops(
+            m * s, h, f, has_b_gate=False, activation="relu", wanted=of_fed
+        )
+        + layer_norm.backward_flops(m * s, h, wanted=of_norm_2)
+        + sum("x" in block for block in blocks) * m * s * h
+    )

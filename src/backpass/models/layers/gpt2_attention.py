@@ -14,6 +14,8 @@ from backpass.models.layers import (
     attention_operation,
     check_no_dropout,
     check_widths,
+    heads_backward_flops,
+    heads_forward_flops,
     thirds,
 )
 from backpass.models.layers.kernel import gradients_of
@@ -117,3 +119,24 @@ def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
         part_of(wanted, q=before, k=before, v=before),
         part_of(wanted, x=before, w="w_o", b="b_o"),
     ]
+
+
+def forward_flops(m, s, h, heads, flash=True, dropout_p=0.0):
+    """Return the FLOPs of both projections and of attention in each head."""
+    lengths = {"m": m, "g": 1, "n_kv": heads, "s_q": s, "s_k": s, "d": h // heads}
+    return (
+        linear.forward_flops(m * s, h, 3 * h)
+        + heads_forward_flops(flash, True, dropout_p, **lengths)
+        + linear.forward_flops(m * s, h, h)
+    )
+
+
+def backward_flops(m, s, h, heads, flash=True, dropout_p=0.0, wanted=None):
+    """Return the FLOPs of the same parts' backwards."""
+    of_qkv, of_heads, of_out = _parts(check_wanted(SHAPES, wanted))
+    lengths = {"m": m, "g": 1, "n_kv": heads, "s_q": s, "s_k": s, "d": h // heads}
+    return (
+        linear.backward_flops(m * s, h, 3 * h, wanted=of_qkv)
+        + heads_backward_flops(flash, True, of_heads, dropout_p, **lengths)
+        + linear.backward_flops(m * s, h, h, wanted=of_out)
+    )

@@ -171,3 +171,48 @@ def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
         part_of(wanted, x=stream, w="norm_2_w", b="norm_2_b"),
         part_of(wanted, x=normed_2, **fed),
     ]
+
+
+def forward_flops(
+    m, s, h, f, heads, flash=True, attention_dropout=0.0, residual_dropout=0.0
+):
+    """Return the FLOPs of two norms, attention, the feed-forward block, and, twice,
+    dropout and the sum."""
+    rows = m * s
+    return (
+        2 * layer_norm.forward_flops(rows, h)
+        + gpt2_attention.forward_flops(m, s, h, heads, flash, attention_dropout)
+        + feed_forward.forward_flops(rows, h, f, activation="gelu_tanh")
+        + 2 * dropout.forward_flops(rows * h, residual_dropout)
+        + 2 * residual.forward_flops(rows * h)
+    )
+
+
+def backward_flops(
+    m,
+    s,
+    h,
+    f,
+    heads,
+    flash=True,
+    attention_dropout=0.0,
+    residual_dropout=0.0,
+    wanted=None,
+):
+    """Return the FLOPs of the same parts' backwards. Where the stream was read, its two
+    gradients are added."""
+    wanted, rows = check_wanted(SHAPES, wanted), m * s
+    of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
+    stream = "x" in of_norm_2
+    attending = {"heads": heads, "flash": flash, "dropout_p": attention_dropout}
+    dropped = dropout.backward_flops(rows * h, residual_dropout)
+    return (
+        layer_norm.backward_flops(rows, h, wanted=of_norm_1)
+        + gpt2_attention.backward_flops(m, s, h, **attending, wanted=of_attention)
+        + layer_norm.backward_flops(rows, h, wanted=of_norm_2)
+        + feed_forward.backward_flops(
+            rows, h, f, has_b_gate=False, activation="gelu_tanh", wanted=of_feed_forward
+        )
+        + (1 + stream) * dropped
+        + (stream + ("x" in wanted)) * rows * h
+    )

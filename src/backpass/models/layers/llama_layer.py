@@ -155,3 +155,64 @@ def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
         part_of(wanted, x=stream, w="norm_2_w"),
         part_of(wanted, x=normed_2, **fed),
     ]
+
+
+def forward_flops(
+    m,
+    s,
+    h,
+    k,
+    q,
+    p,
+    f,
+    has_b_q=True,
+    has_b_k=True,
+    has_b_v=True,
+    has_norm_q_w=True,
+    has_norm_k_w=True,
+    flash=True,
+):
+    """Return the FLOPs of two norms, attention, the feed-forward block, and two
+    sums."""
+    given = has_b_q, has_b_k, has_b_v, has_norm_q_w, has_norm_k_w
+    return (
+        2 * rms_norm.forward_flops(m * s, h)
+        + llama_attention.forward_flops(m, s, h, k, q, p, *given, flash)
+        + feed_forward.forward_flops(m * s, h, f, False, False, False, "swiglu")
+        + 2 * residual.forward_flops(m * s * h)
+    )
+
+
+def backward_flops(
+    m,
+    s,
+    h,
+    k,
+    q,
+    p,
+    f,
+    has_b_q=True,
+    has_b_k=True,
+    has_b_v=True,
+    has_norm_q_w=True,
+    has_norm_k_w=True,
+    flash=True,
+    wanted=None,
+):
+    """Return the FLOPs of the same parts' backwards. Where the stream was read, its two
+    gradients are added."""
+    optional = {"b_q": has_b_q, "b_k": has_b_k, "b_v": has_b_v}
+    optional |= {"norm_q_w": has_norm_q_w, "norm_k_w": has_norm_k_w}
+    wanted = check_wanted(SHAPES, wanted, cos=None, sin=None, **optional)
+    of_norm_1, of_attention, of_norm_2, of_fed = _parts(wanted)
+    return (
+        rms_norm.backward_flops(m * s, h, wanted=of_norm_1)
+        + llama_attention.backward_flops(
+            m, s, h, k, q, p, *optional.values(), flash, of_attention
+        )
+        + rms_norm.backward_flops(m * s, h, wanted=of_norm_2)
+        + feed_forward.backward_flops(
+            m * s, h, f, False, False, False, "swiglu", wanted=of_fed
+        )
+        + (("x" in of_norm_2) + ("x" in wanted)) * m * s * h
+    )

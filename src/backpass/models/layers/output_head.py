@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array
+from backpass.arrays import Array, as_type_of, widened
 from backpass.models.layers import turned
 from backpass.models.layers.kernel import gradient_of, gradients_of, implementation
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
@@ -37,6 +37,7 @@ def forward(
     t: Array,
     *,
     chunked: bool = True,
+    wide: bool = False,
     kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
@@ -44,21 +45,23 @@ def forward(
     row of ``w[V, h]`` for each token of the vocabulary. A target of −100 is ignored.
 
     With ``chunked`` the scores exist for some rows at a time, and the forward computes
-    the gradients. Otherwise log-probabilities ``[*, V]`` are saved. ``kernels`` is
+    the gradients. Otherwise log-probabilities ``[*, V]`` are saved. In half precision,
+    ``wide`` keeps the loss in float32, and the log-probabilities too. ``kernels`` is
     ``backpass.kernels``, to run its kernel of the loss, or None.
 
     Raises TypeError unless ``x`` and ``w`` are floating-point arrays of one dtype and
-    ``t`` an integer array, all of one library and device, or if ``chunked`` is not a
-    bool; ValueError if shapes do not fit; IndexError for a target outside the V tokens.
+    ``t`` an integer array, all of one library and device, or if an option has the wrong
+    type; ValueError if shapes do not fit; IndexError for a target outside the V tokens.
     """
     check_inputs(SHAPES, x=x, w=w, t=t)
-    check_bool(chunked=chunked)
+    check_bool(chunked=chunked, wide=wide)
     wanted = check_wanted(SHAPES, wanted)
     if chunked:
         head = implementation(linear_cross_entropy, kernels)
-        y, both = head.forward(x, turned(w), t, wanted=wanted)
+        y, both = head.forward(x, turned(w), t, wide=wide, wanted=wanted)
         return y, Saved(both, None, None, wanted)
     z, scores = linear.forward(x, turned(w), wanted=wanted)
+    z = widened(z) if wide else z
     y, loss = implementation(cross_entropy, kernels).forward(z, t)
     return y, Saved(None, scores, loss, wanted)
 
@@ -72,10 +75,26 @@ def backward(
     if both is not None:
         dx, dw, _ = gradients_of(linear_cross_entropy, dy, both, wanted)
         return dx, turned(dw)
-    dz = gradient_of(cross_entropy, dy, loss)
+    dz = as_type_of(gradient_of(cross_entropy, dy, loss), scores.x)
     dx, dw, _ = linear.backward(dz, scores, wanted=wanted)
     return dx, turned(dw)
 
 
+def forward_flops(m, h, V, chunked=True, wanted=None):
+    """Return the FLOPs of one operation, or of the two that compute the same."""
+    if chunked:
+        return linear_cross_entropy.forward_flops(m, h, V, has_b=False, wanted=wanted)
+    return linear.forward_flops(m, h, V, False) + cross_entropy.forward_flops(m, V)
+
+
+def backward_flops(m, h, V, chunked=True, wanted=None):
+    """Return the FLOPs of their backwards."""
+    wanted = check_wanted(SHAPES, wanted)
+    if chunked:
+        return linear_cross_entropy.backward_flops(m, h, V, has_b=False, wanted=wanted)
+    loss = cross_entropy.backward_flops(m, V)
+    return loss + linear.backward_flops(m, h, V, has_b=False, wanted=wanted)
+
+
 # Facts for checks: see backpass.ops.
-EXAMPLES = ({}, {"chunked": False})
+EXAMPLES = ({}, {"chunked": False}, {"wide": True})

@@ -12,7 +12,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace
-from backpass.models.layers import attention_operation, check_widths, thirds, turned
+from backpass.models.layers import (
+    attention_operation,
+    check_widths,
+    heads_backward_flops,
+    heads_forward_flops,
+    thirds,
+    turned,
+)
 from backpass.models.layers.kernel import gradients_of
 from backpass.ops import attention, flash_attention, linear
 from backpass.ops.multi_head_attention import merge_heads, split_heads
@@ -138,3 +145,36 @@ def _parts(wanted: tuple[str, ...], alone: bool) -> list[tuple[str, ...]]:
         part_of(wanted, q="x w_qkv b_qkv", k=f"{rows} w_qkv", v=f"{rows} w_qkv b_qkv"),
         part_of(wanted, x="x w_qkv b_qkv memory", w="w_o", b="b_o"),
     ]
+
+
+def forward_flops(m, s, h, heads, t=None, has_memory=True, causal=False, flash=True):
+    """Return the FLOPs of four projections and of attention in each head. Keys and
+    values are computed from ``t`` rows of the memory, or from the ``s`` rows of x."""
+    t = t if has_memory else s
+    lengths = {"m": m, "g": 1, "n_kv": heads, "s_q": s, "s_k": t, "d": h // heads}
+    return (
+        2 * linear.forward_flops(m * s, h, h)
+        + 2 * linear.forward_flops(m * t, h, h)
+        + heads_forward_flops(flash, causal, **lengths)
+    )
+
+
+def backward_flops(
+    m, s, h, heads, t=None, has_memory=True, causal=False, flash=True, wanted=None
+):
+    """Return the FLOPs of the same parts' backwards, and of the sums of the gradients
+    of rows that were projected more than once."""
+    t = t if has_memory else s
+    wanted = check_wanted(SHAPES, wanted, memory=has_memory)
+    of_q, of_k, of_v, of_heads, of_out = _parts(wanted, not has_memory)
+    lengths = {"m": m, "g": 1, "n_kv": heads, "s_q": s, "s_k": t, "d": h // heads}
+    sums = m * t * h if "x" in of_k else 0
+    sums += m * s * h if not has_memory and "x" in wanted else 0
+    return (
+        linear.backward_flops(m * s, h, h, wanted=of_q)
+        + linear.backward_flops(m * t, h, h, wanted=of_k)
+        + linear.backward_flops(m * t, h, h, wanted=of_v)
+        + heads_backward_flops(flash, causal, of_heads, **lengths)
+        + linear.backward_flops(m * s, h, h, wanted=of_out)
+        + sums
+    )
