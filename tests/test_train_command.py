@@ -100,6 +100,16 @@ def test_the_options_of_a_run_are_those_of_the_command():
     assert fields - set(train_command.TUNED) == {"beta_1", "beta_2"}
 
 
+def test_kernels_run_on_a_cuda_device_only(monkeypatch):
+    monkeypatch.setattr(train_command.kernels, "available", lambda: None)
+    for like in (np.zeros(1), torch.zeros(1)):
+        assert train_command._kernels(like) is None
+    monkeypatch.setattr(train_command, "place", lambda like: "cuda:0")
+    assert train_command._kernels(torch.zeros(1)) is train_command.kernels
+    monkeypatch.setattr(train_command.kernels, "available", lambda: "triton is not installed")
+    assert train_command._kernels(torch.zeros(1)) is None
+
+
 def test_a_folder_is_a_text(text, tmp_path, capsys):
     assert cli.main(["train", str(text.parent), "--out", str(tmp_path / "out"), *SMALL]) == 0
     assert f"{len(TEXT) // 10:,} held out" in capsys.readouterr().out

@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from backpass import kernels
 from backpass.arrays import size
 from backpass.check_command import InvalidCommand
 from backpass.models import gpt2, llama
 from backpass.training import batches, sampling, states, texts
-from backpass.training.run import Options, Record, Run, State
+from backpass.training.run import Options, Record, Run, State, place
 
 TRAIN_EPILOG = """\
 examples:
@@ -205,7 +206,7 @@ def _run(arguments: argparse.Namespace) -> Run:
     options = Options(**{"warmup": max(steps, 0) // 10, **tuned})
     model, config = _model(arguments, options)
     like = _array(arguments.device, arguments.dtype or DTYPES[0])
-    return Run.start(model, config, text, options, like=like)
+    return Run.start(model, config, text, options, like=like, kernels=_kernels(like))
 
 
 def _resumed(arguments: argparse.Namespace, text: bytes) -> Run:
@@ -218,9 +219,8 @@ def _resumed(arguments: argparse.Namespace, text: bytes) -> Run:
             )
     state = _newest(arguments.out, arguments.parser.prog)
     dtype = str(next(iter(state.parameters.values())).dtype)
-    return Run.resumed(
-        state, text, like=_array(arguments.device or state.arrays, dtype)
-    )
+    like = _array(arguments.device or state.arrays, dtype)
+    return Run.resumed(state, text, like=like, kernels=_kernels(like))
 
 
 def _newest(folder: str, command: str) -> State:
@@ -290,6 +290,12 @@ def _array(device: str | None, dtype: str) -> Any:
         raise InvalidCommand(f"--device {device}: {why}") from None
 
 
+def _kernels(like: Any) -> ModuleType | None:
+    """Return the kernels for tensors on a CUDA device, if they can run there."""
+    on_cuda = place(like).startswith("cuda")
+    return kernels if on_cuda and kernels.available() is None else None
+
+
 # What is said
 
 
@@ -298,7 +304,8 @@ def _description(run: Run) -> str:
     dtype = str(next(iter(run.parameters.values())).dtype).rpartition(".")[2]
     return (
         f"{run.model.__name__.rpartition('.')[2]}: {numbers:,} parameters, {dtype}, "
-        f"{run.arrays}; {len(run.train):,} bytes to train on, "
+        f"{run.arrays}{', kernels' if run.kernels else ''}; "
+        f"{len(run.train):,} bytes to train on, "
         f"{len(run.held_out):,} held out"
     )
 

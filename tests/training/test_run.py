@@ -141,6 +141,23 @@ def test_each_step_and_micro_batch_has_masks_of_its_own(monkeypatch):
     assert set(drawn) == {None}  # nothing is dropped there
 
 
+@WITHOUT_DROPOUT
+def test_kernels_are_handed_to_the_model(model, monkeypatch):
+    module, config = MODELS[model]
+    given = []
+    right = module.forward
+
+    def forward(*arguments, kernels=None, **options):
+        given.append(kernels)
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(module, "forward", forward)
+    run = Run.start(module, config, TEXT, options(), like=LIKE["numpy64"], kernels="kernels")
+    run.step()
+    Run.resumed(run.state(), TEXT, like=LIKE["numpy64"], kernels="kernels").held_out_loss()
+    assert set(given) == {"kernels"}
+
+
 def test_the_seed_determines_the_run():
     assert curve(started(seed=1), 3) == curve(started(seed=1), 3)
     assert curve(started(seed=1), 1) != curve(started(seed=2), 1)

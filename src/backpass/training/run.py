@@ -112,13 +112,14 @@ class Run:
     """The steps of a run that are left; iterating makes them.
 
     Between two steps ``parameters`` are those of the last, and ``state()`` can be
-    stored. A step whose loss or gradients are not finite raises FloatingPointError
-    before anything is updated.
+    stored. ``kernels`` is that of the models' ``forward``. A step whose loss or
+    gradients are not finite raises FloatingPointError before anything is updated.
     """
 
-    def __init__(self, state: State, text: bytes):
+    def __init__(self, state: State, text: bytes, *, kernels: Any = None):
         self.model, self.config = state.model, state.config
         self.options, self.text, self.arrays = state.options, state.text, state.arrays
+        self.kernels = kernels
         self.parameters = dict(state.parameters)
         self.optimiser = _moments(state.optimiser, dict)
         self.train, self.held_out = texts.divided(text)
@@ -146,6 +147,7 @@ class Run:
         options: Options,
         *,
         like: Array,
+        kernels: Any = None,
     ) -> Run:
         """Return a run of all steps, from parameters that ``options.seed`` determines.
         They have the dtype, the library, and the device of ``like``.
@@ -165,10 +167,12 @@ class Run:
         )
         optimiser, digest = adamw.start(parameters), texts.digest(text)
         state = State(model, config, parameters, optimiser, options, digest, arrays)
-        return cls(state, text)
+        return cls(state, text, kernels=kernels)
 
     @classmethod
-    def resumed(cls, state: State, text: bytes, *, like: Array) -> Run:
+    def resumed(
+        cls, state: State, text: bytes, *, like: Array, kernels: Any = None
+    ) -> Run:
         """Return a run of the steps that are left after ``state``, with arrays of the
         library and on the device of ``like``.
 
@@ -194,7 +198,7 @@ class Run:
             optimiser=_moments(state.optimiser, placed),
             arrays=place(like),
         )
-        return cls(moved, text)
+        return cls(moved, text, kernels=kernels)
 
     @property
     def made(self) -> int:
@@ -300,7 +304,12 @@ class Run:
         self, tokens: Array, targets: Array, **options: Any
     ) -> tuple[Array, Any]:
         return self.model.forward(
-            self.parameters, tokens, targets, config=self.config, **options
+            self.parameters,
+            tokens,
+            targets,
+            config=self.config,
+            kernels=self.kernels,
+            **options,
         )
 
     def _gradients(
