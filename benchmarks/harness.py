@@ -32,7 +32,14 @@ from backpass import records
 warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMED = ("benchmarks/*.py", "src/backpass/ops", "src/backpass/kernels", "src/backpass/*.py")
+TIMED = (
+    "benchmarks/*.py",
+    "src/backpass/ops",
+    "src/backpass/kernels",
+    "src/backpass/models",
+    "src/backpass/training",
+    "src/backpass/*.py",
+)
 WARM_UPS = 3
 if torch.cuda.is_available():
     # Everything on one stream, and not the default one: a backward runs where its forward did, and nothing on the

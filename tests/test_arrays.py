@@ -176,6 +176,23 @@ def test_bounded_puts_0_for_infinities_alone(make):
 
 @pytest.mark.filterwarnings("error")
 @LIBRARIES
+def test_near_zero_moves_what_is_far(make):
+    x = np.array([-np.inf, -2.0, 0.0, 2.0, np.inf, np.nan])
+    np.testing.assert_array_equal(plain(arrays.near_zero(make(x))), [-1e4, -2, 0, 2, 1e4, np.nan])
+    np.testing.assert_array_equal(plain(arrays.not_far_below(make(x))), [-1e4, -2, 0, 2, np.inf, np.nan])
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor], ids=["numpy", "torch"])
+def test_near_zero_moves_large_numbers_as_well(make):
+    """Their squares and cubes then do not overflow, even in float32."""
+    x = make(np.array([-3e38, -1e4, 1e4, 3e38], np.float32))
+    assert plain(arrays.near_zero(x)).tolist() == [-1e4, -1e4, 1e4, 1e4]
+    assert plain(arrays.not_far_below(x)).tolist()[:3] == [-1e4, -1e4, 1e4]
+    assert plain(arrays.near_zero(x) ** 3 < np.inf).all()
+
+
+@pytest.mark.filterwarnings("error")
+@LIBRARIES
 def test_sigmoid_keeps_the_digits_of_both_tails_and_never_overflows(make):
     x = np.array([-np.inf, -1e300, -1e4, -700.0, -40.0, -1.0, 0.0, 1.0, 40.0, 700.0, 1e4, 1e300, np.inf])
     with mpmath.workdps(50):

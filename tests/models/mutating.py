@@ -6,6 +6,7 @@ and the gradients that its backward returns as it stands.
 
 import ast
 import inspect
+from copy import deepcopy
 
 import numpy as np
 
@@ -23,12 +24,14 @@ def backward_of(module, dy, saved, options):
 
 
 def fresh(saved):
-    """``backward`` empties the lists of parts, and a changed one may write to the names."""
+    """``backward`` empties the lists of parts and may write over what the last part saved, and a changed one may write to
+    the names."""
     if not hasattr(saved, "parts"):
         return saved
     if hasattr(saved, "encoded"):
         saved = saved._replace(encoded=fresh(saved.encoded))
-    return saved._replace(parts=list(saved.parts), given=dict(saved.given))
+    *parts, last = saved.parts
+    return saved._replace(parts=[*parts, deepcopy(last)], given=dict(saved.given))
 
 
 def flat(results):

@@ -95,12 +95,46 @@ def test_no_array_is_larger_than_x_or_w_and_one_alone_is_as_large_as_w():
         _, saved = linear_cross_entropy.forward(x, w, t, b)
     assert max(made.sizes) <= m * h
     assert made.sizes.count(h * V) == 1  # dw, to which later chunks are added in place
-    # A chunk's scores, and what follows from them.
-    assert made.sizes.count(chunk_or_default(None, m, h, V) * V) >= 4
+    # A chunk's scores, without and with the bias, less their largest, and softmax.
+    chunk = chunk_or_default(None, m, h, V)
+    assert made.sizes.count(chunk * V) == 4 * m // chunk
 
     with Made() as made:
         linear_cross_entropy.backward(torch.tensor(2.0, dtype=x.dtype), saved)
     assert sorted(size for size in made.sizes if size > 1) == sorted([m * h, h * V, V])
+
+
+def test_backward_once_returns_the_same_and_makes_no_array():
+    x, w, t, b = (torch.tensor(a) for a in drawn(60, 7, 40))
+    dy = torch.tensor(-1.75, dtype=x.dtype)
+    for wanted in (None, ("x",), ("w", "b"), ()):
+        for reduction in ("mean", "sum"):
+            _, saved = linear_cross_entropy.forward(x, w, t, b, wanted=wanted, reduction=reduction)
+            expected = linear_cross_entropy.backward(dy, saved)
+            with Made() as made:
+                found = linear_cross_entropy.backward_once(dy, saved)
+            agree(found, expected, rtol=0)
+            assert all(size == 1 for size in made.sizes)
+            assert wanted is not None or found[1] is saved.dw
+
+
+def test_backward_once_rounds_16_bits_once():
+    x, w, t, b = (torch.tensor(a) for a in drawn())
+    x, w, b = (a.to(torch.float16) for a in (x, w, b))
+    dy = torch.tensor(0.3, dtype=torch.float16)
+    _, saved = linear_cross_entropy.forward(x, w, t, b)
+    expected = linear_cross_entropy.backward(dy, saved)
+    for one, other in zip(linear_cross_entropy.backward_once(dy, saved), expected, strict=True):
+        assert one.dtype == torch.float16
+        assert torch.equal(one, other)
+
+
+def test_the_gradient_of_a_turned_weight_is_turned():
+    x, w, t, _ = drawn(60, 7, 40)
+    turned = torch.tensor(np.ascontiguousarray(w.T)).mT
+    _, saved = linear_cross_entropy.forward(torch.tensor(x), turned, torch.tensor(t), chunk=16)
+    assert saved.dw.mT.is_contiguous()
+    agree((saved.dw,), (linear_cross_entropy.forward(x, w, t)[1].dw,))
 
 
 def test_the_plain_form_does_make_that_array():
@@ -208,8 +242,18 @@ EQUIVALENT = {
     "min(start + chunk, m) → min(m, start + chunk)": "The smaller of two is the smaller of two.",
     "max(m, 1) → max(1, m)": "The larger of two numbers is the same in either order.",
     "max(m, 1) → max(m, 2)": "Without tokens there is one chunk more, empty as the first, which adds zeros.",
-    "xp.where((t < 0)[:, None], 0.0, less_target(p, t)) → "
-    "xp.where((t < 0)[:, None], -0.0, less_target(p, t))": "A zero of the other sign is equal to zero.",
+    "xp.where(t < 0, 0.0, losses) → xp.where(t < 0, -0.0, losses)": "A zero of the other sign is equal to zero.",
+    "xp.where(total == 0, 1.0, total) → xp.where(total == 0, 2.0, total)": "A row of −∞ has a loss of ∞ and weights of 0, "
+    "whatever its sum.",
+    "(:, 0) → (:, -1)": "There is one column.",
+    "-1 → 1": "There are two axes.",
+    **dict.fromkeys(
+        (
+            *(f"like=w → like={name}" for name in ("db", "dw", "dx", "dz", "loss", "top", "total", "x")),
+            "add_product(dw, transpose(widened(x)), dz, like=w) → add_product(dw, transpose(widened(x)), dz)",
+        ),
+        "Says how the gradient lies in memory, which a test above holds.",
+    ),
 }
 
 
@@ -237,6 +281,10 @@ def asked():
         ((x[:6].reshape(2, 3, H), w, t[:6].reshape(2, 3), b, dy), {"chunk": 4, "reduction": "sum"}),
         (half, {"chunk": 3}),
         ((x[:0], w, t[:0], b, dy), {"chunk": 1}),
+        ((x, 1000 * w, t, b, dy), {"chunk": 3}),  # whose exponentials overflow
+        ((x, w, t, np.full(V, -np.inf), dy), {"chunk": 3}),
+        ((x, w, np.where(t == 0, 1, t), np.where(np.arange(V) == 0, -np.inf, b), dy), {}),
+        ((x, 0 * w, t, 0 * b, dy), {}),
         *(((x, w, t, b, dy), {"chunk": 3, "wanted": (name,)}) for name in "xwb"),
     ):
         yield inputs, options, chunked(*inputs, **options)
@@ -248,7 +296,13 @@ def same(found, expected):
     return (
         found.dtype == expected.dtype
         and found.shape == expected.shape
-        and bool(((abs(found - expected) <= 1e-12) | ((found != found) & (expected != expected))).all())
+        and bool(
+            (
+                (found == expected)
+                | (abs(found - expected) <= 1e-12)
+                | ((found != found) & (expected != expected))
+            ).all()
+        )
     )
 
 

@@ -40,7 +40,11 @@ def check_plus_product(make, add_product=_tiling.add_product):
     rng = np.random.default_rng(0)
     for leading in ((), (4,)):
         a, b, c = (rng.standard_normal((*leading, *shape)) for shape in ((3, 3), (3, 5), (7, 5)))
-        np.testing.assert_allclose(plain(add_product(None, make(a), make(b))), a @ b, rtol=1e-13)
+        first = add_product(None, make(a), make(b))
+        np.testing.assert_allclose(plain(first), a @ b, rtol=1e-13)
+        assert plain(first).flags.c_contiguous
+        if make is np.array and not leading:
+            assert add_product(None, a, b, b.copy("F")).flags.f_contiguous
         whole = make(c)
         part = whole[..., 1:4, :]
         expected = c[..., 1:4, :] + a @ b
@@ -71,24 +75,29 @@ def check_exp_over(make, exp_in_place=_tiling.exp_in_place):
     assert make is counting.array or found is own
 
 
-def check_laid_out(make, product_as=_tiling.product_as):
+def check_laid_out(make, product=_tiling.product):
     rng = np.random.default_rng(0)
-    a, b, w = (rng.standard_normal(shape) for shape in ((2, 3), (3, 5), (5, 2)))
-    x, y = make(a), make(b)
-    turned = x.mT if make is torch.tensor else x.T if make is np.array else None
-    for like, rows in (
-        (make(w), True),
-        (None, True),
-        (make(w[:, :1]), True),
-        (turned, make is counting.array),
-    ):
-        found = product_as(like, x, y)
+    a, b = rng.standard_normal((2, 3)), rng.standard_normal((3, 5))
+    for turned in (False, True):
+        found = product(make(a), make(b), turned)
         np.testing.assert_allclose(plain(found), a @ b, rtol=1e-13)
-        assert plain(found).flags.c_contiguous == rows
-        assert plain(found).flags.f_contiguous == (not rows)
+        if make is not counting.array:
+            assert plain(found).flags.c_contiguous != turned
+            assert plain(found).flags.f_contiguous == turned
 
 
-def check_is_turned(make, is_turned=_tiling._is_turned):
+def check_less_one(make, less_one_at=_tiling.less_one_at):
+    rng = np.random.default_rng(0)
+    x, index = rng.standard_normal((6, 3)), np.array([2, -1, 0, -1, -1, 1])
+    x[1], x[4, 0] = np.nan, np.inf  # which 0 · x would not clear
+    expected = np.where(index[:, None] < 0, 0, x - (index[:, None] == np.arange(3)))
+    own = make(x)
+    found = less_one_at(own, make(index))
+    np.testing.assert_array_equal(plain(found), expected)
+    assert make is counting.array or found is own
+
+
+def check_is_turned(make, is_turned=_tiling.is_turned):
     w = make(np.ones((5, 2)))
     assert is_turned(w) is False
     assert is_turned(None) is False
@@ -106,14 +115,24 @@ IN_PLACE = {
     "add_product": check_plus_product,
     "set_rows": check_with_rows,
     "exp_in_place": check_exp_over,
-    "product_as": check_laid_out,
-    "_is_turned": check_is_turned,
+    "product": check_laid_out,
+    "is_turned": check_is_turned,
+    "less_one_at": check_less_one,
 }
 EQUIVALENT = {
     "array_api_compat.is_torch_array(total) → array_api_compat.is_torch_array(a)": "The three are of one library.",
     "array_api_compat.is_torch_array(total) → array_api_compat.is_torch_array(b)": "The three are of one library.",
     "array_api_compat.is_torch_array(whole) → array_api_compat.is_torch_array(part)": "Both are of one library.",
     "array_api_compat.is_numpy_array(whole) → array_api_compat.is_numpy_array(part)": "Both are of one library.",
+    "array_api_compat.is_torch_array(total) → array_api_compat.is_torch_array(like)": "Adds in place too, by way of a "
+    "second array.",
+    "array_api_compat.is_torch_array(x) → array_api_compat.is_torch_array(index)": "Both are of one library.",
+    "array_api_compat.is_torch_array(x) → array_api_compat.is_torch_array(nowhere)": "Both are of one library.",
+    "array_api_compat.is_numpy_array(x) → array_api_compat.is_numpy_array(index)": "Both are of one library.",
+    "array_api_compat.is_numpy_array(x) → array_api_compat.is_numpy_array(nowhere)": "Both are of one library.",
+    "xp.where(nowhere, 0.0, xp.where(one_hot(index, x.shape[-1]), less, x)) → "
+    "xp.where(nowhere, -0.0, xp.where(one_hot(index, x.shape[-1]), less, x))": "A zero of the other sign is equal to zero.",
+    "-1 → 1": "The array has two axes.",
     "total.shape → a.shape": "All three have as many axes.",
     "total.shape → b.shape": "All three have as many axes.",
 }

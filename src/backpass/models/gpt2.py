@@ -231,7 +231,7 @@ def backward(saved: Saved) -> dict[str, Array]:
     check_unused(parts, len(layers) + 5)
     d: dict[str, Any] = {}
 
-    dx, dhead = through(output_head, namespace(loss).ones_like(loss), parts.pop())
+    dx, dhead = output_head.backward_once(namespace(loss).ones_like(loss), parts.pop())
     dx, d[NORM["w"]], d[NORM["b"]] = through(layer_norm, dx, parts.pop())
     for layer in reversed(layers):
         dx, *dw = through(gpt2_layer, dx, parts.pop())

@@ -251,7 +251,7 @@ def backward(saved: Saved) -> dict[str, Array]:
     check_unused(parts, len(layers) + 3)
     d: dict[str, Any] = {}
 
-    dx, dhead = through(output_head, namespace(loss).ones_like(loss), parts.pop())
+    dx, dhead = output_head.backward_once(namespace(loss).ones_like(loss), parts.pop())
     dx, d[NORM] = through(rms_norm, dx, parts.pop())
     for layer in reversed(layers):
         dx, *dw = through(llama_layer, dx, parts.pop())

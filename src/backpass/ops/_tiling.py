@@ -9,7 +9,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from backpass.arrays import Array, namespace, transpose
+from backpass.arrays import Array, namespace, one_hot, pick, transpose
 
 
 def plus(total: Array | None, term: Array) -> Array:
@@ -17,20 +17,18 @@ def plus(total: Array | None, term: Array) -> Array:
     return term if total is None else total + term
 
 
-def product_as(like: object, a: Array, b: Array) -> Array:
-    """Return ``a @ b``. If ``like`` is a transposed view of an array, so is the result.
+def product(a: Array, b: Array, turned: bool) -> Array:
+    """Return ``a @ b``; if ``turned``, as a transposed view of an array.
 
-    A gradient that lies in memory as its parameter does is added to it, or to another
-    such gradient, in one pass. Otherwise each step along a row of one is a step along a
-    column of the other.
+    The gradient of a weight that is such a view is added to the weight, or to another
+    such gradient, in one pass if it is one too. Otherwise each step along a row of one
+    is a step along a column of the other.
     """
-    if _is_turned(like):
-        return transpose(transpose(b) @ transpose(a))
-    return a @ b
+    return transpose(transpose(b) @ transpose(a)) if turned else a @ b
 
 
-def _is_turned(x: Any) -> bool:
-    """Whether ``x[m, n]`` lies in memory column by column."""
+def is_turned(x: Any) -> bool:
+    """Whether ``x[m, n]`` is a transposed view: it lies in memory column by column."""
     if array_api_compat.is_torch_array(x):
         return x.mT.is_contiguous() and not x.is_contiguous()
     return (
@@ -40,15 +38,15 @@ def _is_turned(x: Any) -> bool:
     )
 
 
-def add_product(total: Array | None, a: Array, b: Array) -> Array:
+def add_product(total: Array | None, a: Array, b: Array, like: object = None) -> Array:
     """Return ``total + a @ b`` for matrices or stacks of matrices, or the product alone
-    if there is no total yet.
+    if there is no total yet. The first product lies in memory as ``like``.
 
     NumPy and PyTorch add in the storage of ``total``, which must be the caller's own.
     PyTorch allocates no second array of its size.
     """
     if total is None:
-        return a @ b
+        return product(a, b, is_turned(like))
     if array_api_compat.is_torch_array(total):
         return total.addmm_(a, b) if len(total.shape) == 2 else total.baddbmm_(a, b)
     total += a @ b
@@ -68,6 +66,26 @@ def set_rows(whole: Array, part: Array, start: int) -> Array:
     return namespace(whole).concat(
         [whole[..., :start, :], part, whole[..., stop:, :]], axis=-2
     )
+
+
+def less_one_at(x: Array, index: Array) -> Array:
+    """Return ``x[m, n]`` less 1 at entry ``index[m]`` of each row, and 0 throughout a
+    row whose index is −1.
+
+    NumPy and PyTorch write to the storage of ``x``, which must be the caller's own.
+    """
+    nowhere = (index < 0)[:, None]  # [m, 1]
+    if array_api_compat.is_torch_array(x):
+        at = index.clamp(min=0)[:, None]
+        x.masked_fill_(nowhere, 0)
+        return x.scatter_(1, at, (x.gather(1, at) - 1).masked_fill_(nowhere, 0))
+    if array_api_compat.is_numpy_array(x):
+        rows = index >= 0
+        x[~rows, :] = 0
+        x[rows, index[rows]] -= 1
+        return x
+    xp, less = namespace(x, index), pick(x, index)[:, None] - 1
+    return xp.where(nowhere, 0.0, xp.where(one_hot(index, x.shape[-1]), less, x))
 
 
 def exp_in_place(x: Array) -> Array:

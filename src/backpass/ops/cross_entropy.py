@@ -23,14 +23,14 @@ from typing import NamedTuple
 
 from backpass.arrays import (
     Array,
+    as_matrix,
     as_type_of,
     is_array,
     namespace,
-    one_hot,
-    pick,
     widened,
 )
 from backpass.ops import log_softmax, nll
+from backpass.ops._tiling import less_one_at
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 from backpass.values import check_targets
 
@@ -75,22 +75,15 @@ def backward(dy: Array, saved: Saved) -> Array:
     p, t, divisor = check_saved(saved, Saved)
     xp = check_cotangent(dy, (), like=p)
 
-    dy = widened(dy)
-    each = xp.where(t < 0, 0.0, dy if divisor is None else dy / divisor)  # [*]
-    return as_type_of(less_target(p, t) * each[..., None], p)
-
-
-def less_target(p: Array, t: Array) -> Array:
-    """Return softmax less target: ``exp(p)[*, V]`` less 1 at the targets ``t[*]``, in
-    float32 for half precision."""
-    xp = namespace(p, t)
-
     # In the forward pass a row added to the loss the logarithm of the sum over all its
     # scores, less the target's own score; so now every score gets its weight back, the
-    # target's less 1.
-    weights = xp.exp(widened(p))  # [*, V]
-    at_target = pick(weights, t)[..., None] - 1  # [*, 1]
-    return xp.where(one_hot(t, weights.shape[-1]), at_target, weights)
+    # target's less 1. A row that was ignored added nothing.
+    weights = xp.exp(widened(as_matrix(p)))  # [m, V]
+    dx = less_one_at(weights, xp.reshape(t, (-1,)))
+    dy = widened(dy)
+    each = xp.where(t < 0, 0.0, dy if divisor is None else dy / divisor)  # [*]
+    dx *= xp.reshape(each, (-1, 1))
+    return as_type_of(xp.reshape(dx, p.shape), p)
 
 
 def forward_flops(m, V, reduction="mean"):

@@ -20,10 +20,10 @@ from typing import NamedTuple
 from backpass.arrays import (
     Array,
     as_type_of,
-    bounded,
-    bounded_below,
     erf,
     namespace,
+    near_zero,
+    not_far_below,
     widened,
 )
 from backpass.shapes import check_cotangent, check_inputs, check_saved
@@ -54,28 +54,37 @@ def forward(x: Array, *, approximate: str = "none") -> tuple[Array, Saved]:
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate: expected 'none' or 'tanh'; got {approximate!r}")
     wide = widened(x)
-    odd = _tanh(wide)[0] if approximate == "tanh" else _erf(wide)
-    return as_type_of(bounded_below(wide) * ((1 + odd) / 2), x), Saved(x, approximate)
+    near = near_zero(wide)
+    probability = 1 + (_tanh(near)[0] if approximate == "tanh" else _erf(near))
+    probability /= 2
+    y = not_far_below(wide)
+    y *= probability
+    return as_type_of(y, x), Saved(x, approximate)
 
 
 def backward(dy: Array, saved: Saved) -> Array:
     """Return ``dx[*]`` from ``dy[*]``."""
     x, approximate = check_saved(saved, Saved)
     xp = check_cotangent(dy, x.shape, like=x)
-    x = widened(x)
+    x = near_zero(widened(x))
 
     # In the forward pass x was scaled by its probability and also moved that
     # probability, by its density.
     if approximate == "tanh":
-        odd, square = _tanh(x)
+        odd, density = _tanh(x)
         half_root = (2 / xp.pi) ** HALF / 2
-        along = (
-            bounded(x) * (1 - odd * odd) * (half_root + 3 * half_root * CUBIC * square)
-        )
+        density *= 3 * half_root * CUBIC
+        density += half_root
+        density *= 1 - odd * odd
     else:
-        odd = _erf(x)
-        along = bounded(x) * (xp.exp(-x * x / 2) * (1 / (2 * xp.pi) ** HALF))
-    return as_type_of(widened(dy) * ((1 + odd) / 2 + along), dy)
+        odd, density = _erf(x), xp.exp(-x * x / 2)
+        density *= 1 / (2 * xp.pi) ** HALF
+    density *= x
+    dx = 1 + odd
+    dx /= 2  # the probability
+    dx += density
+    dx *= widened(dy)
+    return as_type_of(dx, dy)
 
 
 def _erf(x: Array) -> Array:
@@ -89,8 +98,11 @@ def _tanh(x: Array) -> tuple[Array, Array]:
     """Return tanh(√(2/π) (x + 0.044715 x³)), and x²."""
     xp = namespace(x)
     root = (2 / xp.pi) ** HALF
-    square = bounded(x * x)  # where it overflows, tanh is ±1 without the cubic term
-    return xp.tanh(x * (root + root * CUBIC * square)), square
+    square = x * x
+    inner = root * CUBIC * square
+    inner += root
+    inner *= x
+    return xp.tanh(inner), square
 
 
 def forward_flops(m, approximate="none"):

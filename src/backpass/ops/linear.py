@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backpass.arrays import Array, as_matrix, as_type_of, transpose, widened
-from backpass.ops._tiling import product_as
+from backpass.ops._tiling import is_turned, product
 from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
@@ -29,6 +29,7 @@ class Saved(NamedTuple):
     x: Array | Outline  # [*, n]
     w: Array | Outline  # [n, p], a parameter
     wanted: tuple[str, ...]
+    turned: bool = False  # whether w is a transposed view
 
 
 def forward(
@@ -44,7 +45,8 @@ def forward(
     y = x @ w
     if b is not None:
         y = y + b
-    return y, Saved(kept(x, "w" in wanted), kept(w, "x" in wanted), wanted)
+    rows, weight = kept(x, "w" in wanted), kept(w, "x" in wanted)
+    return y, Saved(rows, weight, wanted, is_turned(w))
 
 
 def backward(
@@ -52,7 +54,7 @@ def backward(
 ) -> tuple[Array | None, ...]:
     """Return ``dx[*, n]``, ``dw[n, p]``, and ``db[p]`` (None without a bias) from
     ``dy[*, p]``."""
-    x, w, _ = check_saved(saved, Saved)
+    x, w, _, turned = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*x.shape[:-1], w.shape[1]), like=x)
     wanted = check_narrowed(wanted, saved)
 
@@ -60,7 +62,7 @@ def backward(
     # In the forward pass every row used the same w and b; so now their gradients are
     # sums over rows.
     drows = as_matrix(dy)  # [m, p]
-    dw = product_as(w, transpose(as_matrix(x)), drows) if "w" in wanted else None
+    dw = product(transpose(as_matrix(x)), drows, turned) if "w" in wanted else None
     db = as_type_of(xp.sum(widened(drows), axis=0), dy) if "b" in wanted else None
     return dx, dw, db
 

@@ -28,10 +28,24 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_matrix, as_type_of, namespace, transpose, widened
-from backpass.ops import linear, log_softmax, nll
-from backpass.ops._tiling import add_product, plus, set_rows
-from backpass.ops.cross_entropy import less_target
+from backpass.arrays import (
+    Array,
+    as_matrix,
+    as_type_of,
+    bounded_below,
+    namespace,
+    pick,
+    transpose,
+    widened,
+)
+from backpass.ops import linear, nll
+from backpass.ops._tiling import (
+    add_product,
+    exp_in_place,
+    less_one_at,
+    plus,
+    set_rows,
+)
 from backpass.shapes import (
     Kind,
     Outline,
@@ -123,18 +137,28 @@ def _add_chunk(
 ) -> tuple[Array, Array | None, Array | None, Array | None]:
     """Return the loss of ``x[c, h]``, summed over its tokens; its dx; and dw and db
     with the tokens' terms added. The arrays of the scores' size are freed on return."""
-    z = linear.forward(x, w, b)[0]  # [c, V]
-    p = log_softmax.forward(widened(z))[0]
-    xp, loss, dx = namespace(p), nll.reduced(p, t), None
+    z = widened(linear.forward(x, w, b)[0])  # [c, V]
+    xp, dx = namespace(z), None
+    at_target = pick(z, t)  # [c]
+
+    # As in log_softmax, a row of −∞ has a largest score of 0 and a sum of 1.
+    top = bounded_below(xp.max(z, axis=-1, keepdims=True))  # [c, 1]
+    weights = exp_in_place(z - top)  # [c, V]
+    del z  # so that at most two arrays of this size exist at a time
+    total = xp.sum(weights, axis=-1, keepdims=True)  # [c, 1]
+    total = xp.where(total == 0, 1.0, total)
+    losses = xp.log(total)[:, 0] - (at_target - top[:, 0])
+    loss = xp.sum(xp.where(t < 0, 0.0, losses))
     if wanted:
-        dz = xp.where((t < 0)[:, None], 0.0, less_target(p, t))  # [c, V]
+        dz = less_one_at(weights / total, t)  # [c, V]
+    del weights
     if "x" in wanted:
         dx = as_type_of(dz, x) @ transpose(w)
 
     # Every token used the same w and b, so their gradients are sums over tokens, and
     # thus over chunks.
     if "w" in wanted:
-        dw = add_product(dw, transpose(widened(x)), dz)
+        dw = add_product(dw, transpose(widened(x)), dz, like=w)
     if "b" in wanted:
         db = plus(db, xp.sum(dz, axis=0))
     return loss, dx, dw, db
@@ -161,11 +185,35 @@ def backward(
     )
 
 
+def backward_once(dy: Array, saved: Saved) -> tuple[Array | None, ...]:
+    """Return what ``backward`` returns, without a second array of the size of ``w``.
+
+    NumPy and PyTorch write over the arrays of ``saved``, which cannot be used again.
+    """
+    dx, dw, db, divisor, like, wanted = check_saved(saved, Saved)
+    check_cotangent(dy, (), like=like)
+    if not wanted:
+        return None, None, None
+    factor = widened(dy) if divisor is None else widened(dy) / divisor
+    return (
+        as_type_of(_times(widened(dx), factor), dx) if "x" in wanted else None,
+        as_type_of(_times(dw, factor), dx) if "w" in wanted else None,
+        as_type_of(_times(db, factor), dx) if "b" in wanted else None,
+    )
+
+
+def _times(x: Array, factor: Array) -> Array:
+    """Return ``x * factor``, in the storage of ``x``."""
+    x *= factor
+    return x
+
+
 def forward_flops(m, h, V, has_b=True, reduction="mean", wanted=None):
-    """Return the FLOPs of the head, the loss, the scores' gradient (exponentiate,
-    subtract 1 at the target), and the head's backward. The sums over chunks are part of
-    those over tokens, so the count does not depend on the chunk."""
-    loss = log_softmax.forward_flops(m, V) + nll.forward_flops(m, reduction)
+    """Return the FLOPs of the head, the loss (3V + 2 per token: subtract, exponentiate,
+    sum, take one logarithm, subtract twice), the scores' gradient (divide, subtract 1
+    at the target), and the head's backward. The sums over chunks are part of those over
+    tokens, so the count does not depend on the chunk."""
+    loss = m * (3 * V + 2) + nll.forward_flops(m, reduction)
     return (
         linear.forward_flops(m, h, V, has_b)
         + loss

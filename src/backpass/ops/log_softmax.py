@@ -40,7 +40,8 @@ def forward(x: Array) -> tuple[Array, Saved]:
     top = xp.max(wide, axis=-1, keepdims=True)  # [*, 1]
     below = wide - xp.where(top == -math.inf, 0.0, top)  # [*, n]
     total = xp.sum(xp.exp(below), axis=-1, keepdims=True)  # [*, 1]
-    y = as_type_of(below - xp.log(xp.where(total == 0, 1.0, total)), x)
+    below -= xp.log(xp.where(total == 0, 1.0, total))
+    y = as_type_of(below, x)
     return y, Saved(y)
 
 

@@ -13,7 +13,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, bounded, bounded_below, sigmoid, widened
+from backpass.arrays import (
+    Array,
+    as_type_of,
+    near_zero,
+    not_far_below,
+    sigmoid,
+    widened,
+)
 from backpass.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*] -> y[*]"
@@ -33,7 +40,9 @@ def forward(x: Array) -> tuple[Array, Saved]:
     """
     check_inputs(SHAPES, x=x)
     wide = widened(x)
-    return as_type_of(bounded_below(wide) * sigmoid(wide), x), Saved(x)
+    y = not_far_below(wide)
+    y *= sigmoid(wide)
+    return as_type_of(y, x), Saved(x)
 
 
 def backward(dy: Array, saved: Saved) -> Array:
@@ -45,8 +54,12 @@ def backward(dy: Array, saved: Saved) -> Array:
     # In the forward pass x was scaled by its sigmoid and also moved that sigmoid, whose
     # derivative is σ (1 − σ).
     gate = sigmoid(x)
-    slope = gate * (1 + bounded(x) * (1 - gate))
-    return as_type_of(widened(dy) * slope, dy)
+    slope = 1 - gate
+    slope *= near_zero(x)
+    slope += 1
+    slope *= gate
+    slope *= widened(dy)
+    return as_type_of(slope, dy)
 
 
 def forward_flops(m):

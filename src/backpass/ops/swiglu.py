@@ -14,7 +14,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, bounded, bounded_below, sigmoid, widened
+from backpass.arrays import (
+    Array,
+    as_type_of,
+    near_zero,
+    not_far_below,
+    sigmoid,
+    widened,
+)
 from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.values import check_bool
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
@@ -47,7 +54,9 @@ def forward(
     wanted = check_wanted(SHAPES, wanted)
     wide = widened(g)
     gate = sigmoid(wide)
-    y = bounded_below(wide) * gate * widened(u)
+    y = not_far_below(wide)
+    y *= gate
+    y *= widened(u)
     gate = as_type_of(gate, g) if keep_sigmoid else None
     return as_type_of(y, g), Saved(
         kept(g, wanted), kept(u, "g" in wanted), kept(gate, wanted), wanted
@@ -70,10 +79,18 @@ def backward(
     # by SiLU's slope.
     dg = du = None
     if "g" in wanted:
-        slope = gate * (1 + bounded(g) * (1 - gate))
-        dg = as_type_of(widened(dy) * widened(u) * slope, dy)
+        slope = 1 - gate
+        slope *= near_zero(g)
+        slope += 1
+        slope *= gate
+        slope *= widened(u)
+        slope *= widened(dy)
+        dg = as_type_of(slope, dy)
     if "u" in wanted:
-        du = as_type_of(widened(dy) * (bounded_below(g) * gate), dy)
+        silu = not_far_below(g)
+        silu *= gate
+        silu *= widened(dy)
+        du = as_type_of(silu, dy)
     return dg, du
 
 

@@ -80,14 +80,25 @@ def update(
     for name in state["mean"]:
         w, m, v = parameters[name], state["mean"][name], state["square"][name]
         dw = as_type_of(widened(gradients[name]), w)
-        m = beta_1 * m + (1 - beta_1) * dw
-        v = beta_2 * v + (1 - beta_2) * dw * dw
-        # The quotient of the roots is finite where v / (1 − β₂ᵗ) would overflow.
-        spread = namespace(v).sqrt(v) / math.sqrt(1 - beta_2**t)
-        move = m / (1 - beta_1**t) / (spread + eps)
-        kept = 1 - lr * weight_decay if name in decays else 1
-        parameters[name] = kept * w - lr * move
+        # What is new here is computed in place, so that few arrays exist at a time.
+        m = beta_1 * m
+        m += (1 - beta_1) * dw
+        v, square = beta_2 * v, (1 - beta_2) * dw
+        square *= dw
+        v += square
         state["mean"][name], state["square"][name] = m, v
+        del square
+        # The quotient of the roots is finite where v / (1 − β₂ᵗ) would overflow.
+        spread = namespace(v).sqrt(v)
+        spread /= math.sqrt(1 - beta_2**t)
+        spread += eps
+        move = m / (1 - beta_1**t)
+        move /= spread
+        move *= lr
+        del spread
+        w = (1 - lr * weight_decay if name in decays else 1) * w
+        w -= move
+        parameters[name] = w
     state["step"] = t
 
 

@@ -80,6 +80,15 @@ def backward(
     return dx, turned(dw)
 
 
+def backward_once(dy: Array, saved: Saved) -> tuple[Array | None, Array | None]:
+    """Return what ``backward`` returns, in less memory: with ``chunked`` it writes over
+    the arrays of ``saved``, which cannot be used again. A kernel does not."""
+    if not isinstance(saved.both, linear_cross_entropy.Saved):
+        return backward(dy, saved) if saved.wanted else (None, None)
+    dx, dw, _ = linear_cross_entropy.backward_once(dy, saved.both)
+    return dx, turned(dw)
+
+
 def forward_flops(m, h, V, chunked=True, wanted=None):
     """Return the FLOPs of one operation, or of the two that compute the same."""
     if chunked:
