@@ -486,13 +486,13 @@ class TestHelp:
         assert cli.main([]) == 2
         assert "check every backward by every independent method" in capsys.readouterr().out
 
-    @pytest.mark.parametrize("command", [[], ["verify"], ["check"], ["mutate"], ["bench"]])
+    @pytest.mark.parametrize("command", [[], *([name] for name in cli.COMMANDS)])
     def test_help_names_what_there_is(self, capsys, command):
         with pytest.raises(SystemExit) as caught:
             cli.main([*command, "--help"])
         assert caught.value.code == 0
         named = {"": "verify", "verify": "softmax", "check": "own.py:RMSNorm", "bench": "roofline"}
-        named |= {"mutate": "--equivalent"}
+        named |= {"mutate": "--equivalent", "train": "--resume", "sample": "--temperature"}
         assert named[command[0] if command else ""] in capsys.readouterr().out
 
     def test_a_surviving_change_says_what_to_do(self, capsys, tmp_path, monkeypatch):

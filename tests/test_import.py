@@ -28,6 +28,7 @@ def imported(statement):
         "from backpass.ops import softmax, linear, matmul, scale, fork, residual",
         "from backpass.models import encoder, gpt2, llama, seq2seq",
         "from backpass.training import accumulation, adamw, batches, clipping, schedule",
+        "from backpass.training import initial, run, sampling, states, texts",
         "import backpass.cost",
         "import backpass.interpreters.counting",
     ],

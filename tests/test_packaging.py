@@ -31,7 +31,13 @@ def test_the_source_distribution_holds_nothing_under_another_licence():
 
 def test_every_dependency_is_pinned():
     extras = PROJECT["project"]["optional-dependencies"]
-    named = [*PROJECT["project"]["dependencies"], *extras["torch"], *extras["book"], *extras["test"]]
+    named = [
+        *PROJECT["project"]["dependencies"],
+        *extras["torch"],
+        *extras["book"],
+        *extras["test"],
+        *extras["train"],
+    ]
     names = {re.split(r"[\[<>=;! ]", requirement)[0].lower() for requirement in named} - {"backpass"}
     assert names - PINS == set()
 

@@ -1,7 +1,8 @@
 """The command ``backpass``.
 
 ``verify`` checks the book's backwards, ``check`` checks yours, ``mutate`` shows what
-the checks do not notice, and ``bench`` times the operations.
+the checks do not notice, ``bench`` times the operations, ``train`` trains a small model
+without autograd, and ``sample`` lets it write.
 """
 
 from __future__ import annotations
@@ -19,14 +20,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from backpass import __version__, check_command, mutate_command, ops, terminal
+from backpass import (
+    __version__,
+    check_command,
+    mutate_command,
+    ops,
+    terminal,
+    train_command,
+)
 from backpass.check_command import DTYPES
 from backpass.stems import no_such
 
 if TYPE_CHECKING:
     from backpass.verify import Overview, Report
 
-COMMANDS = ("verify", "check", "mutate", "bench")
+COMMANDS = ("verify", "check", "mutate", "bench", "train", "sample")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 OPERATIONS = "operations"  # the benchmark that times single operations, by their names
 
@@ -202,6 +210,25 @@ def _parser() -> argparse.ArgumentParser:
         help="small shapes and few rounds, to see that it runs; no record",
     )
     bench.set_defaults(run=_bench, parser=bench)
+
+    train = commands.add_parser(
+        "train",
+        help="train a small model on a text, without autograd",
+        description="Train a small GPT-2 or Llama on the bytes of a text. The gradients\n"
+        "are the book's own, and so are clipping and AdamW.",
+    )
+    train_command.add_train_arguments(train)
+    train.set_defaults(
+        run=lambda arguments: train_command.train(arguments, _say), parser=train
+    )
+
+    sample = commands.add_parser(
+        "sample",
+        help="let a model that was trained so write",
+        description="Print a text that a model of backpass train writes.",
+    )
+    train_command.add_sample_arguments(sample)
+    sample.set_defaults(run=train_command.sample, parser=sample)
     return parser
 
 

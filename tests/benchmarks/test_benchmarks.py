@@ -58,7 +58,8 @@ def test_a_quick_run_leaves_a_record(script, run):
     for row in record.rows:
         assert set(row) == set(keys)
         assert row["milliseconds"] > 0
-        assert 0 <= row["largest_error"] < 1e-5
+        if script != "training_run.py":  # a run is not compared with anything
+            assert 0 <= row["largest_error"] < 1e-5
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import transformers
 
@@ -153,3 +154,55 @@ def test_sizes_that_do_not_fit():
 def test_an_unknown_preset_names_the_nearest():
     with pytest.raises(LookupError, match="no preset is called 'gpt2-x'; did you mean 'gpt2-xl'"):
         gpt2.Config.preset("gpt2-x")
+
+
+CONFIGS = [
+    (gpt2, gpt2.Config(11, 9, 12, 2, 3, 20, eps=1e-3)),
+    (gpt2, gpt2.Config(11, 9, 12, 2, 3, 48, 1e-5, False, 0.1, 0.2, 0.3)),
+    (llama, llama.Config(11, 12, 2, 4, 2, 6, 10, eps=1e-5, base=50.0)),
+    (llama, llama.Config(11, 12, 2, 4, 4, 3 * 2, 10, tied=True)),
+    (llama, llama.Config(11, 12, 2, 6, 2, 2, 10, biases=True)),
+    (llama, llama.Config(11, 12, 2, 4, 2, 8, 10, query_key_norm=True, tied=True)),
+]
+
+
+@pytest.mark.parametrize(("module", "config"), CONFIGS)
+def test_the_file_that_is_written_is_read(module, config):
+    written = json.loads(json.dumps(module.to_hugging_face(config)))
+    assert module.Config.from_hugging_face(written) == config
+
+
+@pytest.mark.parametrize(("module", "config"), CONFIGS)
+def test_transformers_makes_the_same_model_of_it(module, config):
+    written = module.to_hugging_face(config)
+    theirs = transformers.AutoConfig.for_model(**written)
+    model = transformers.AutoModelForCausalLM.from_config(theirs)
+    assert type(model).__name__ == written["architectures"][0]
+    prefixed = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert {name.removeprefix(module.PREFIX): shape for name, shape in prefixed.items()} == (
+        module.parameter_shapes(config)
+    )
+    assert module.Config.from_hugging_face(json.loads(model.config.to_json_string())) == config
+
+
+def test_a_model_that_hugging_face_lacks_is_not_written():
+    both = llama.Config(11, 12, 2, 4, 2, 8, 10, biases=True, query_key_norm=True)
+    with pytest.raises(ValueError, match="expected biases or query_key_norm; got both"):
+        llama.to_hugging_face(both)
+
+
+@pytest.mark.parametrize(("module", "config"), CONFIGS)
+def test_the_names_of_the_parts(module, config):
+    """One for each part that saves something; each parameter belongs to exactly one."""
+    names = module.part_names(config)
+    rng = np.random.default_rng(0)
+    shapes = module.parameter_shapes(config)
+    parameters = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    tokens = np.arange(5)
+    _, saved = module.forward(parameters, tokens, tokens, config=config)
+    assert len(names) == len(saved.parts) == len(set(names))
+    for name in shapes:
+        assert sum(name.startswith(f"{part}.") for part in names) == 1, name
+    assert [i for i, name in enumerate(names) if name[-1].isdigit()] == [
+        i for i, part in enumerate(saved.parts) if type(part).__module__.endswith("_layer")
+    ]

@@ -276,3 +276,31 @@ def _dropout(
         "residual_dropout": c.residual_dropout,
     }
     return rates, [seed_of(*masks, i) for i in range(1 + c.layers)]
+
+
+def part_names(config: Config) -> list[str]:
+    """Return the name of each part, in the order of the forward and of what it saved:
+    that of Hugging Face's module, with which the names of the part's parameters
+    begin."""
+    layers = [f"h.{i}" for i in range(config.layers)]
+    return ["wte", "wpe", "drop", *layers, "ln_f", "lm_head"]
+
+
+def to_hugging_face(config: Config) -> dict[str, Any]:
+    """Return the ``config.json`` that ``Config.from_hugging_face`` reads."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": config.vocabulary,
+        "n_positions": config.positions,
+        "n_embd": config.width,
+        "n_layer": config.layers,
+        "n_head": config.heads,
+        "n_inner": config.feed_forward,
+        "layer_norm_epsilon": config.eps,
+        "tie_word_embeddings": config.tied,
+        "activation_function": "gelu_new",
+        **{key: getattr(config, name) for key, name in RATES.items()},
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }

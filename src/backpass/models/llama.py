@@ -279,3 +279,45 @@ def _layers(c: Config) -> list[dict[str, str]]:
         {argument: name for argument, name in layer.items() if argument not in absent}
         for layer in layers
     ]
+
+
+def part_names(config: Config) -> list[str]:
+    """Return the name of each part, in the order of the forward and of what it saved:
+    that of Hugging Face's module, with which the names of the part's parameters
+    begin."""
+    layers = [f"layers.{i}" for i in range(config.layers)]
+    return ["embed_tokens", *layers, "norm", "lm_head"]
+
+
+def to_hugging_face(config: Config) -> dict[str, Any]:
+    """Return the ``config.json`` that ``Config.from_hugging_face`` reads.
+
+    Raises ValueError for biases together with query-key norms, since Qwen2 has only the
+    former and Qwen3 only the latter.
+    """
+    c = config
+    if c.biases and c.query_key_norm:
+        raise ValueError(
+            "config: expected biases or query_key_norm; got both, which no model of "
+            "Hugging Face has"
+        )
+    kind = "Qwen2" if c.biases else "Qwen3" if c.query_key_norm else "Llama"
+    return {
+        "architectures": [f"{kind}ForCausalLM"],
+        "model_type": kind.lower(),
+        "vocab_size": c.vocabulary,
+        "hidden_size": c.width,
+        "num_hidden_layers": c.layers,
+        "num_attention_heads": c.heads,
+        "num_key_value_heads": c.key_heads,
+        "head_dim": c.head_width,
+        "intermediate_size": c.feed_forward,
+        "rms_norm_eps": c.eps,
+        "rope_theta": c.base,
+        "rope_parameters": {"rope_type": "default", "rope_theta": c.base},
+        "tie_word_embeddings": c.tied,
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }

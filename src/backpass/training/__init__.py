@@ -1,10 +1,13 @@
-"""What a training step needs beside a model's forward and backward.
+"""What a training step needs beside a model's forward and backward, and runs of steps.
 
-- ``batches`` draws windows of a text;
+- ``batches`` draws windows of a text, and ``texts`` reads the text;
 - ``accumulation`` averages the gradients of several micro-batches;
 - ``clipping`` measures and bounds their norm;
 - ``schedule`` gives the learning rate of each step;
-- ``adamw`` updates the parameters.
+- ``adamw`` updates the parameters, and ``initial`` draws the first ones;
+- ``run`` makes these steps and returns a record of each;
+- ``states`` stores a run on the disk, in Hugging Face's form too;
+- ``sampling`` lets a trained model write.
 
 Parameters and gradients are mappings from names to arrays, as in ``backpass.models``:
 NumPy arrays or PyTorch tensors. Nothing here records a graph, and no array is ever
@@ -15,4 +18,6 @@ modified. A step is::
     loss, saved = gpt2.forward(parameters, tokens, targets, config=config)
     gradients, norm = clipping.clip(gpt2.backward(saved), 1.0)
     adamw.update(parameters, gradients, state, lr=rate)
+
+``backpass train`` and ``backpass sample`` are these modules on the command line.
 """
