@@ -162,23 +162,23 @@ def pytorch_chunked(x, w, t):
 
 
 def chunked_bytes(chunk: int | None) -> Callable[[Shape], int]:
-    """In the forward dw, dx and 3¼ arrays of a chunk's scores, the quarter being booleans; in the backward dw and dx
-    twice, as they were saved and as they are returned."""
+    """In the forward dw, dx and two arrays of a chunk's scores; in the backward dw and dx twice, as they were saved and
+    as they are returned."""
 
     def formula(shape: Shape) -> int:
         _, m, h, V = shape
         c = min(m, chunk_or_default(chunk, m, h, V))
         gradients = 4 * (h * V + m * h)
-        return max(gradients + 13 * c * V, 2 * gradients)
+        return max(gradients + 8 * c * V, 2 * gradients)
 
     return formula
 
 
 def plain_bytes(shape: Shape) -> int:
-    """Log-probabilities, weights, their difference from the target, and booleans; or the head's gradients beside those
+    """The scores, their differences from the largest, and the exponentials of these; or the head's gradients beside those
     of the scores."""
     _, m, h, V = shape
-    return max(13 * m * V, 4 * (m * V + h * V + m * h))
+    return max(12 * m * V, 4 * (m * V + h * V + m * h))
 
 
 def pytorch_bytes(shape: Shape) -> int:

@@ -155,3 +155,16 @@ def test_a_wide_loss_is_float32(dtype, device):
         torch.testing.assert_close(
             one, other, rtol=0, atol=4 * torch.finfo(dtype).eps * other.abs().max().item()
         )
+
+
+def test_the_gradient_of_a_transposed_view_is_one(device):
+    """As a model passes its table of tokens."""
+    x, w, t, b = draw_all(5, 3, 7, torch.float32, device)
+    turned = w.T.contiguous().T
+    results = []
+    for weight in (w, turned):
+        y, saved = kernel.forward(x, weight, t, b, chunk=2)
+        results.append((y, *kernel.backward(torch.ones_like(y), saved)))
+        assert results[-1][2].stride() == weight.stride()
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)

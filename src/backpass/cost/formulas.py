@@ -41,9 +41,9 @@ def symbolic_formula(op: Any, **known: object) -> Flops:
     """Return the formulas as SymPy expressions of positive integer symbols.
 
     Each letter is a symbol. Optional inputs count as given, and options that are
-    strings or bools, such as a reduction, have their defaults. ``known`` replaces a
-    letter by a value or a different symbol, or says ``has_b=False``. Raises TypeError
-    for a name that no formula has.
+    strings, bools, or floats, such as a reduction, have their defaults. ``known``
+    replaces a letter by a value or a different symbol, or says ``has_b=False``. Raises
+    TypeError for a name that no formula has.
     """
     op = load(op)
     return Flops(
@@ -137,7 +137,7 @@ def _symbolic(op: Any, function: Callable, known: dict[str, object]) -> Any:
         key: True
         if key.startswith("has_")
         else parameter.default
-        if isinstance(parameter.default, (str, bool)) or key == "wanted"
+        if isinstance(parameter.default, (str, bool, float)) or key == "wanted"
         else sympy.Symbol(key, positive=True, integer=True)
         for key, parameter in _parameters(function).items()
     }

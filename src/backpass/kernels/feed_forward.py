@@ -17,6 +17,7 @@ from torch.nn.functional import linear  # weights are [out, in]
 
 from backpass.kernels import gelu, relu, swiglu
 from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors
+from backpass.kernels.products import weight_gradient
 from backpass.shapes import check_cotangent, check_saved
 from backpass.values import check_activation
 
@@ -96,27 +97,27 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor | None, ...]:
     check_cotangent(dy, tuple(x.shape), like=x)
     has_b_up, has_b_down, has_b_gate = biases
 
-    dw_down, db_down = _of_weights(a, dy, has_b_down)
+    dw_down, db_down = _of_weights(a, dy, w_down, has_b_down)
     da = dy @ w_down.T
     if w_gate is None:
         du = FUNCTIONS[activation][0].backward(da, activated)
-        dw_up, db_up = _of_weights(x, du, has_b_up)
+        dw_up, db_up = _of_weights(x, du, w_up, has_b_up)
         return du @ w_up.T, dw_up, dw_down, db_up, db_down, None, None
 
     dg, du = swiglu.backward(da, activated)
-    dw_up, db_up = _of_weights(x, du, has_b_up)
-    dw_gate, db_gate = _of_weights(x, dg, has_b_gate)
+    dw_up, db_up = _of_weights(x, du, w_up, has_b_up)
+    dw_gate, db_gate = _of_weights(x, dg, w_gate, has_b_gate)
     dx = du @ w_up.T + dg @ w_gate.T
     return dx, dw_up, dw_down, db_up, db_down, dw_gate, db_gate
 
 
 def _of_weights(
-    x: torch.Tensor, dy: torch.Tensor, has_bias: bool
+    x: torch.Tensor, dy: torch.Tensor, w: torch.Tensor, has_bias: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return ``dw[n, p]`` and ``db[p]``, or None, of the product of ``x[*, n]``, from
-    ``dy[*, p]``."""
+    """Return ``dw[n, p]`` and ``db[p]``, or None, of the product of ``x[*, n]`` and
+    ``w[n, p]``, from ``dy[*, p]``."""
     x, dy = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
-    dw = x.T @ dy
+    dw = weight_gradient(x, dy, w)
     if not has_bias:
         return dw, None
     return dw, torch.sum(dy, dim=0, dtype=accumulator(dy.dtype)).to(dy.dtype)

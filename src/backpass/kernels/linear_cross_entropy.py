@@ -26,6 +26,7 @@ from backpass.kernels.launch import (
     check_tensors,
     needs_launch,
 )
+from backpass.kernels.products import weight_gradient
 from backpass.shapes import Kind, check_cotangent, check_saved, kind
 from backpass.values import check_bool, check_targets, chunk_or_default
 
@@ -78,7 +79,7 @@ def forward(
     sums: dict[str, Any] = {"dtype": accumulator(x.dtype), "device": x.device}
     rows = x.reshape(m, h)
     dx = torch.empty((m, h), **like)
-    dw = torch.zeros((h, V), **sums)
+    dw = torch.zeros_like(w, **sums)  # lies in memory as w does
     db = None if b is None else torch.zeros(V, **sums)
     scores = torch.empty((min(chunk, m), V), **like)
     losses = torch.empty(m, **sums)
@@ -115,7 +116,7 @@ def _add_gradients(
 
     # Every token used the same w and b, so their gradients are sums over tokens, and
     # over chunks.
-    dw += torch.mm(x.T, dz)
+    dw += weight_gradient(x, dz, w)
     if db is not None:
         db += torch.sum(dz, dim=0, dtype=db.dtype)
 
