@@ -328,7 +328,12 @@ class _Bar:
 
             steps = run.options.steps
             self._bar = tqdm(
-                total=steps, initial=run.made, unit="step", disable=None, leave=False
+                total=steps,
+                initial=run.made,
+                unit="step",
+                disable=None,
+                dynamic_ncols=True,
+                leave=False,
             )
 
     def __enter__(self) -> _Bar:
