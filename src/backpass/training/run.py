@@ -287,7 +287,7 @@ class Run:
         each = o.batch // o.micro_batches
         rows = [slice(i * each, (i + 1) * each) for i in range(o.micro_batches)]
         return [
-            (tokens[some], targets[some], self._dropout(step, i))
+            (tokens[some, :], targets[some, :], self._dropout(step, i))
             for i, some in enumerate(rows)
         ]
 
