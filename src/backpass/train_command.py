@@ -38,7 +38,7 @@ are bytes, and its last tenth is held out. Every --every steps the loss of the
 held-out text is printed and the run is saved; the two newest states are kept.
 Ctrl-C saves too. A resumed run continues with the same numbers. Each state is
 also a folder that transformers' from_pretrained reads. Exits with 0 when all
-steps were made, 1 when the loss became infinite or the run could not be saved,
+steps were made, 1 when a loss was not finite or the run could not be saved,
 2 when the command is not valid, 130 after Ctrl-C.
 """
 SAMPLE_EPILOG = """\
@@ -328,7 +328,12 @@ class _Bar:
 
             steps = run.options.steps
             self._bar = tqdm(
-                total=steps, initial=run.made, unit="step", disable=None, leave=False
+                total=steps,
+                initial=run.made,
+                unit="step",
+                disable=None,
+                dynamic_ncols=True,
+                leave=False,
             )
 
     def __enter__(self) -> _Bar:
