@@ -33,11 +33,19 @@ def namespace(*arrays: Array | None) -> ModuleType:
 
     Raises TypeError if they come from different libraries.
     """
-    if arrays and all(type(array) is np.ndarray for array in arrays):
-        return (
-            array_api_compat.numpy
-        )  # the same as below, without searching all libraries
-    return array_api_compat.array_namespace(*(a for a in arrays if a is not None))
+    given = [array for array in arrays if array is not None]
+    kinds = {type(array) for array in given}
+    if len(kinds) == 1 and (known := _NAMESPACES.get(*kinds)):
+        return known
+    found = array_api_compat.array_namespace(*given)
+    if len(kinds) == 1 and array_api_compat.is_torch_array(given[0]):
+        _NAMESPACES[type(given[0])] = found
+    return found
+
+
+# The namespaces of types of arrays that have one, to be found without searching all
+# libraries. The types of PyTorch's tensors are added when one is seen.
+_NAMESPACES: dict[type, Any] = {np.ndarray: array_api_compat.numpy}
 
 
 def size(shape: Sequence[int]) -> int:

@@ -89,6 +89,7 @@ NETWORKS = {
     "GPT-2, backwards": "chapters/networks/gpt2.html",
     "Llama, backwards": "chapters/networks/llama.html",
     "An encoder and a decoder, backwards": "chapters/networks/encoder_decoder.html",
+    "Training without autograd": "chapters/networks/training.html",
 }
 
 _STYLE = """
