@@ -1,6 +1,7 @@
 """The gradients of micro-batches, weighted by their counted targets, are those of the whole batch."""
 
 import sys
+import tracemalloc
 from pathlib import Path
 
 import array_api_strict
@@ -168,3 +169,19 @@ ONE = {"w": np.ones(2)}
 def test_other_parts_are_rejected(parts, error, message):
     with pytest.raises(error, match=message):
         accumulation.mean(parts)
+
+
+def test_only_the_sum_and_one_micro_batchs_gradients_are_in_memory():
+    """In arrays of a set of gradients: the sum, those of one micro-batch, and one term that is added."""
+    size = 50_000
+
+    def parts():
+        for i in range(5):
+            yield 0.0, {name: np.full(size, float(i)) for name in "abcdefgh"}, i + 1
+
+    accumulation.mean(parts())  # what is loaded once
+    tracemalloc.start()
+    accumulation.mean(parts())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.5 * 8 * 8 * size

@@ -1,5 +1,7 @@
 """AdamW makes the steps of torch.optim.AdamW, and rejects what does not fit."""
 
+from types import MappingProxyType
+
 import array_api_strict
 import numpy as np
 import pytest
@@ -297,3 +299,54 @@ def test_other_options_are_rejected(options, error, message):
     with pytest.raises(error, match=message):
         adamw.update(parameters, {"w": np.ones(2)}, state, **options)
     assert state["step"] == 0
+
+
+def test_numpy_scalars_as_options_leave_float32_as_it_is():
+    parameters = {"w": np.ones(3, np.float32)}
+    state = adamw.start(parameters)
+    options = {"lr": np.float64(1e-3), "betas": (np.float64(0.9), np.float64(0.99)), "eps": np.float64(1e-8)}
+    for _ in range(2):
+        gradients = {"w": np.full(3, 0.5, np.float32)}
+        adamw.update(parameters, gradients, state, **options, weight_decay=np.float64(0.1))
+    assert {x.dtype for x in (parameters["w"], state["mean"]["w"], state["square"]["w"])} == {
+        np.dtype(np.float32)
+    }
+
+
+def test_large_arrays_are_computed_block_by_block_with_the_same_bits(monkeypatch):
+    rng = np.random.default_rng(0)
+    w, dw = rng.standard_normal((2, 37, 5))
+    results = []
+    for library in (np.asarray, torch.asarray):
+        for block in (10**9, 16):
+            monkeypatch.setattr(adamw, "BLOCK", block)
+            parameters = {"w": library(w)}
+            state = adamw.start(parameters)
+            for _ in range(3):
+                adamw.update(parameters, {"w": library(dw.T.copy()).T}, state, weight_decay=0.1)
+            assert parameters["w"].shape == w.shape
+            results.append(
+                [np.asarray(x) for x in (parameters["w"], state["mean"]["w"], state["square"]["w"])]
+            )
+    for one, other in (results[:2], results[2:]):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_what_autograd_records_is_refused():
+    w = torch.ones(2, requires_grad=True)
+    with pytest.raises(TypeError, match="parameters: w: requires a gradient of autograd; pass it detached"):
+        adamw.start({"w": w})
+    parameters = {"w": w.detach()}
+    with pytest.raises(TypeError, match="gradients: w: requires a gradient of autograd; pass it detached"):
+        adamw.update(parameters, {"w": w}, adamw.start(parameters))
+
+
+def test_what_cannot_be_replaced_is_refused_before_anything_is():
+    parameters = {"w": np.ones(2)}
+    state, gradients = adamw.start(parameters), {"w": np.ones(2)}
+    with pytest.raises(TypeError, match="parameters: expected a mapping whose entries can be replaced"):
+        adamw.update(MappingProxyType(parameters), gradients, state)
+    assert state["step"] == 0 and not state["mean"]["w"].any()
+    with pytest.raises(ValueError, match="state: expected what start returned; square missing"):
+        adamw.update(parameters, gradients, {"step": 0, "mean": state["mean"]})

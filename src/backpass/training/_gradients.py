@@ -27,6 +27,13 @@ def check_gradients(gradients: object) -> None:
                 f"gradients: {name}: expected real floating-point numbers; "
                 f"got dtype {gradient.dtype}"
             )
+        check_detached(f"gradients: {name}", gradient)
+
+
+def check_detached(name: str, x: Array) -> None:
+    """Raise TypeError for a tensor whose uses autograd records."""
+    if getattr(x, "requires_grad", False):
+        raise TypeError(f"{name}: requires a gradient of autograd; pass it detached")
 
 
 def name_faults(what: str, names: Iterable[str], expected: Iterable[str]) -> list[str]:

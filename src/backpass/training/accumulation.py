@@ -32,9 +32,9 @@ def mean(
 
     Each part is the ``loss[]`` of a micro-batch, its gradients ``[*]``, and how many of
     its targets are counted; the loss is the mean over these. ``parts`` can be a
-    generator that runs the model, and then only the sum and one micro-batch's gradients
-    are in memory. A part without counted targets, whose mean does not exist, adds
-    nothing. Half-precision gradients are summed, and returned, in float32.
+    generator that runs the model; if it keeps no gradients, only their sum and those of
+    one micro-batch are in memory. A part without counted targets, whose mean does not
+    exist, adds nothing. Half-precision gradients are summed, and returned, in float32.
 
     Raises TypeError unless the gradients are mappings to arrays of real floating-point
     numbers and the count is an integer; ValueError if a count is below 0, all are 0, or
@@ -42,19 +42,21 @@ def mean(
     """
     total, loss = 0, 0.0
     sums: dict[str, Array] | None = None
-    for part_loss, gradients, count in parts:
+    for part in parts:
+        part_loss, gradients, count = part
         check_natural(count=as_number(count))
         check_gradients(gradients)
         if count == 0:
             continue
-        weighted = {name: widened(g) * int(count) for name, g in gradients.items()}
-        if sums is None:
-            sums = weighted
-        else:
-            _check_same(weighted, sums)
-            sums = {name: sums[name] + term for name, term in weighted.items()}
         total += int(count)
         loss += float(part_loss) * int(count)
+        if sums is None:
+            sums = {name: widened(g) * int(count) for name, g in gradients.items()}
+        else:
+            _check_same(gradients, sums)
+            for name, g in gradients.items():
+                sums[name] = sums[name] + widened(g) * int(count)
+        del gradients, part  # before the next micro-batch's are computed
     if sums is None:
         raise ValueError("parts: expected at least one counted target; got none")
     return loss / total, {name: g / total for name, g in sums.items()}

@@ -15,13 +15,31 @@ parameter does not change by a step of less than 1/512 of its size.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from functools import partial
 from typing import Any, TypedDict
 
-from backpass.arrays import Array, as_type_of, is_array, namespace, widened, zeros
+from array_api_compat import is_numpy_array, is_torch_array
+
+from backpass.arrays import (
+    Array,
+    as_type_of,
+    is_array,
+    namespace,
+    size,
+    widened,
+    zeros,
+)
 from backpass.shapes import Kind, kind
-from backpass.training._gradients import Gradients, check_gradients, name_faults
+from backpass.training._gradients import (
+    Gradients,
+    check_detached,
+    check_gradients,
+    name_faults,
+)
 from backpass.training._numbers import check_positive, check_rate, check_share
+
+BLOCK = 1 << 17  # elements
 
 
 class State(TypedDict):
@@ -70,36 +88,52 @@ def update(
     every fault, for names, shapes, libraries, devices, or dtypes that do not fit, and
     for an option out of range. Nothing is replaced then.
     """
-    beta_1, beta_2 = _checked_betas(betas)
+    betas = _checked_betas(betas)
     check_rate(lr=lr, weight_decay=weight_decay)
     check_positive(eps=eps)
+    # A NumPy scalar would spread its dtype.
+    lr, weight_decay, eps = float(lr), float(weight_decay), float(eps)
     _check_entries(parameters, gradients, state)
     decays = _chosen(decayed, state["mean"])
 
     t = state["step"] + 1
     for name in state["mean"]:
         w, m, v = parameters[name], state["mean"][name], state["square"][name]
-        dw = as_type_of(widened(gradients[name]), w)
-        # What is new here is computed in place, so that few arrays exist at a time.
-        m = beta_1 * m
-        m += (1 - beta_1) * dw
-        v, square = beta_2 * v, (1 - beta_2) * dw
-        square *= dw
-        v += square
-        state["mean"][name], state["square"][name] = m, v
-        del square
-        # The quotient of the roots is finite where v / (1 − β₂ᵗ) would overflow.
-        spread = namespace(v).sqrt(v)
-        spread /= math.sqrt(1 - beta_2**t)
-        spread += eps
-        move = m / (1 - beta_1**t)
-        move /= spread
-        move *= lr
-        del spread
-        w = (1 - lr * weight_decay if name in decays else 1) * w
-        w -= move
-        parameters[name] = w
+        decay = lr * weight_decay if name in decays else 0.0
+        of_step = partial(_step, t=t, lr=lr, decay=decay, betas=betas, eps=eps)
+        w, m, v = _in_blocks(of_step, w, m, v, gradients[name])
+        parameters[name], state["mean"][name], state["square"][name] = w, m, v
     state["step"] = t
+
+
+def _step(w, m, v, dw, *, t, lr, decay, betas, eps) -> tuple[Array, Array, Array]:
+    """Return the next w, m, and v, all ``[*]``."""
+    beta_1, beta_2 = betas
+    dw = as_type_of(widened(dw), w)
+    m = beta_1 * m + (1 - beta_1) * dw
+    v = beta_2 * v + (1 - beta_2) * dw * dw
+    # The quotient of the roots is finite where v / (1 − β₂ᵗ) would overflow.
+    spread = namespace(v).sqrt(v) / math.sqrt(1 - beta_2**t)
+    move = m / (1 - beta_1**t) / (spread + eps)
+    return (1 - decay) * w - lr * move, m, v
+
+
+def _in_blocks(
+    step: Callable[..., tuple[Array, ...]], w: Array, *others: Array
+) -> tuple[Array, ...]:
+    """Return what an elementwise ``step`` returns. Large arrays of NumPy and PyTorch
+    are computed block by block: what is computed in between then stays in a cache."""
+    if size(w.shape) <= BLOCK or not (is_numpy_array(w) or is_torch_array(w)):
+        return step(w, *others)
+    xp = namespace(w)
+    flat = [xp.reshape(x, (-1,)) for x in (w, *others)]
+    results = tuple(xp.empty(w.shape, dtype=w.dtype, device=w.device) for _ in range(3))
+    into = [xp.reshape(x, (-1,)) for x in results]
+    for start in range(0, size(w.shape), BLOCK):
+        block = slice(start, start + BLOCK)
+        for whole, part in zip(into, step(*(x[block] for x in flat)), strict=True):
+            whole[block] = part
+    return results
 
 
 def with_axes(parameters: Mapping[str, Array], at_least: int = 2) -> list[str]:
@@ -132,6 +166,7 @@ def _check_parameters(parameters: object) -> None:
                 f"parameters: {name}: expected float32 or float64, of which rounded "
                 f"gives the model a shorter copy; got dtype {w.dtype}"
             )
+        check_detached(f"parameters: {name}", w)
 
 
 def _check_entries(
@@ -139,7 +174,16 @@ def _check_entries(
 ) -> None:
     """Raise TypeError or ValueError unless the three mappings fit each other."""
     _check_parameters(parameters)
+    if not isinstance(parameters, MutableMapping):
+        raise TypeError(
+            "parameters: expected a mapping whose entries can be replaced, such as a "
+            f"dict; got {type(parameters).__name__}"
+        )
     check_gradients(gradients)
+    if missing := State.__required_keys__ - {*state}:
+        raise ValueError(
+            f"state: expected what start returned; {', '.join(sorted(missing))} missing"
+        )
     trained = state["mean"]
     faults = [
         f"parameters: {name}: is missing" for name in trained if name not in parameters
@@ -175,7 +219,7 @@ def _checked_betas(betas: object) -> tuple[float, float]:
     if not isinstance(betas, tuple | list) or len(betas) != 2:
         raise TypeError(f"betas: expected two numbers; got {betas!r}")
     check_share(**{"betas[0]": betas[0], "betas[1]": betas[1]})
-    return betas[0], betas[1]
+    return float(betas[0]), float(betas[1])
 
 
 def _chosen(decayed: Collection[str] | None, trained: Iterable[str]) -> set[str]:

@@ -29,6 +29,7 @@ def rate(
     """
     check_natural(step=step, warmup=warmup, steps=steps)
     check_rate(peak=peak, final=final)
+    peak, final = float(peak), float(final)  # NumPy scalars would spread their dtype
     if steps <= warmup:
         raise ValueError(
             f"steps: expected more than warmup = {warmup}, which they include; "
