@@ -1,5 +1,5 @@
-"""The encoder is PyTorch's ``TransformerEncoder``: its output, the gradient of its input, and that of every parameter.
-Without PyTorch, a complex step through the whole stack."""
+"""The encoder agrees with PyTorch's ``TransformerEncoder``: output, input's gradient, and every parameter's gradient.
+Without PyTorch, it agrees with a complex step through the whole stack."""
 
 import dataclasses
 import functools

@@ -1,5 +1,5 @@
-"""The encoder and decoder are PyTorch's ``Transformer``: the output, the gradients of source and target, and that of
-every parameter. Without PyTorch, a complex step through both stacks."""
+"""The encoder and decoder agree with PyTorch's ``Transformer``: the output, the gradients of source and target, and every
+parameter's gradient. Without PyTorch, they agree with a complex step through both stacks."""
 
 import functools
 
