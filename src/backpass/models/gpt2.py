@@ -279,9 +279,9 @@ def _dropout(
 
 
 def part_names(config: Config) -> list[str]:
-    """Return the name of each part, in the order of the forward and of what it saved:
-    that of Hugging Face's module, with which the names of the part's parameters
-    begin."""
+    """Return the name of each part, in the order of the forward and of ``Saved.parts``.
+    It is the name of Hugging Face's module, with which the names of the part's
+    parameters begin."""
     layers = [f"h.{i}" for i in range(config.layers)]
     return ["wte", "wpe", "drop", *layers, "ln_f", "lm_head"]
 

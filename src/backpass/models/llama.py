@@ -282,9 +282,9 @@ def _layers(c: Config) -> list[dict[str, str]]:
 
 
 def part_names(config: Config) -> list[str]:
-    """Return the name of each part, in the order of the forward and of what it saved:
-    that of Hugging Face's module, with which the names of the part's parameters
-    begin."""
+    """Return the name of each part, in the order of the forward and of ``Saved.parts``.
+    It is the name of Hugging Face's module, with which the names of the part's
+    parameters begin."""
     layers = [f"layers.{i}" for i in range(config.layers)]
     return ["embed_tokens", *layers, "norm", "lm_head"]
 
@@ -298,8 +298,8 @@ def to_hugging_face(config: Config) -> dict[str, Any]:
     c = config
     if c.biases and c.query_key_norm:
         raise ValueError(
-            "config: expected biases or query_key_norm; got both, which no model of "
-            "Hugging Face has"
+            "config: expected biases or query_key_norm; got both, which none of Llama, "
+            "Qwen2, and Qwen3 has"
         )
     kind = "Qwen2" if c.biases else "Qwen3" if c.query_key_norm else "Llama"
     return {
