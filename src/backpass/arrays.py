@@ -65,7 +65,7 @@ def as_matrix(x: Array) -> Array:
 
 
 def as_number(value: Any) -> Any:
-    """Turn a NumPy scalar, whose dtype would spread, into a Python number."""
+    """Turn a NumPy scalar, whose dtype would propagate, into a Python number."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -139,8 +139,7 @@ def bounded(x: Array) -> Array:
 
 
 def near_zero(x: Array) -> Array:
-    """Move every element of ``x`` that is beyond ±10⁴ there; in an array without
-    ``clip``, only −∞ and ∞.
+    """Clip ``x`` to ±10⁴. In an array without ``clip``, replace only −∞ and ∞.
 
     This keeps a product with a density, or with the distance of tanh, erf, or the
     sigmoid from its limit, from becoming ∞ · 0 = NaN. At ±10⁴ these factors are 0 in
@@ -152,14 +151,15 @@ def near_zero(x: Array) -> Array:
 
 
 def not_far_below(x: Array) -> Array:
-    """Do the same below 0 only."""
+    """Clip ``x`` at −10⁴ from below, or replace only −∞, as ``near_zero`` does."""
     if hasattr(x, "clip"):
         return x.clip(-FAR, None)
     return namespace(x).where(x == -math.inf, -FAR, x)
 
 
 def sigmoid(x: Array) -> Array:
-    """Compute ``1/(1 + e^−x)`` in 5 FLOPs: softmax's weight of ``x`` beside 0.
+    """Compute ``1/(1 + e^−x)`` in 5 FLOPs, as softmax's weight of a score ``x`` beside
+    a score of 0.
 
     Nothing overflows, and both tails keep the digits that ``(1 + tanh(x/2))/2`` would
     lose. For tensors this is PyTorch's own function, which is as accurate and needs one
@@ -223,7 +223,8 @@ def scatter_add(rows: Array, index: Array, length: int) -> Array:
 
 
 def add_rows(out: Array, index: Array, rows: Array) -> Array:
-    """Do the same onto ``out[length, n]``, and return it.
+    """Add row k of ``rows[m, n]`` into row ``index[k]`` of ``out[length, n]``; return
+    ``out``.
 
     NumPy and PyTorch add in the storage of ``out``, which must be the caller's own.
     """

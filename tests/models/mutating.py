@@ -1,7 +1,7 @@
-"""Change a backward of the models, and see whether a gradient changes by more than the comparisons with others allow.
+"""Change a backward of the models, and see whether a gradient changes by more than the comparisons with references allow.
 
 A run is a module, the gradient of its output (None for a loss), what its forward saved, the options of its backward,
-and the gradients that its backward returns as it stands.
+and the gradients that its unchanged backward returns.
 """
 
 import ast
@@ -24,8 +24,8 @@ def backward_of(module, dy, saved, options):
 
 
 def fresh(saved):
-    """``backward`` empties the lists of parts and may write over what the last part saved, and a changed one may write to
-    the names."""
+    """Copy what ``backward`` writes to: it empties the lists of parts and may write over what the last part saved, and a
+    changed backward may write to the names."""
     if not hasattr(saved, "parts"):
         return saved
     if hasattr(saved, "encoded"):

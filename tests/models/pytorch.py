@@ -19,7 +19,7 @@ def parameters_of(module, config, seed=0):
 
 
 def with_parameters(stack, parameters):
-    """The stack of PyTorch with these parameters. It trains, so that it takes no shortcut."""
+    """The stack of PyTorch with these parameters. It is in training mode, so that it takes no shortcut."""
     stack.load_state_dict({name: torch.tensor(array) for name, array in parameters.items()})
     return stack.train()
 
@@ -97,7 +97,7 @@ def arrays_of(results):
 
 def slopes(forward, backward, point, parameters, dy, seed=2):
     """For the name of each array of a point: the derivative of ⟨dy, y⟩ along a random direction by a complex step, the
-    same by the gradients, and the size that it could have.
+    same derivative by the gradients, and the size that it could have.
 
     The point is the parameters and the inputs. `forward` takes the parameters and the inputs; `backward` returns the
     inputs' gradients and then the parameters'.

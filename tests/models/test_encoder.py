@@ -1,5 +1,5 @@
-"""The encoder is PyTorch's ``TransformerEncoder``: its output, the gradient of its input, and that of every parameter.
-Without PyTorch, a complex step through the whole stack."""
+"""The encoder agrees with PyTorch's ``TransformerEncoder``: output, input's gradient, and every parameter's gradient.
+Without PyTorch, it agrees with a complex step through the whole stack."""
 
 import dataclasses
 import functools
@@ -175,7 +175,7 @@ def test_faults_of_the_parameters_are_named_at_once():
     with pytest.raises(ValueError) as raised:
         encoder.forward(wrong, x, config=config)
     assert str(raised.value).splitlines() == [
-        "parameters: they do not fit:",
+        "parameters: they do not fit the configuration:",
         "    layers.0.linear3.weight: is not a parameter; did you mean 'layers.0.linear2.weight'?",
         "    layers.1.norm2.bias: is missing",
         "    layers.0.linear1.weight: expected shape [5, 6]; got shape [6, 5]",

@@ -1,4 +1,4 @@
-"""The models are Hugging Face's: the loss, and the gradient of every parameter."""
+"""The models agree with Hugging Face's: the loss, and the gradient of every parameter."""
 
 import json
 
@@ -48,7 +48,7 @@ def drawn_once(monkeypatch):
 
 def scale_of(name, gradients):
     """The largest element of a parameter's gradient. For a gradient that is 0 by derivation, such as that of queries
-    which see one key, that of its layer."""
+    which see one key, the largest element of the layer's gradients."""
     own = np.abs(gradients[name]).max()
     layer = ".".join(name.split(".")[:3])
     of_layer = max(np.abs(d).max() for other, d in gradients.items() if other.startswith(layer))

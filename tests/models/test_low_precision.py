@@ -1,5 +1,5 @@
-"""In float32 and bfloat16 each gradient is no further from that of float64 than twice what autograd's is through
-Hugging Face's model, which rounds where Hugging Face rounds."""
+"""In float32 and bfloat16 the error of each gradient, against float64, is at most twice the error of autograd's gradient
+through Hugging Face's model, which rounds where Hugging Face rounds."""
 
 import pytest
 import torch

@@ -1,8 +1,8 @@
 """Any single change of a model's backward, or of a layer's, changes a gradient by more than the comparison with Hugging
 Face allows.
 
-Here a changed backward is compared with the one as it stands, which `test_hugging_face.py` and `test_derivatives.py`
-hold to others. The mistakes that compositions invite are made by name as well.
+Here a changed backward is compared with the unchanged one, which `test_hugging_face.py` and `test_derivatives.py`
+compare with references. The mistakes that compositions invite are made by name as well.
 """
 
 import re

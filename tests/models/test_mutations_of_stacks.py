@@ -1,8 +1,8 @@
 """Any single change of the encoder's or the decoder's backward, or of one of their layers', changes a gradient by more
 than the comparison with PyTorch allows.
 
-A changed backward is compared with the one as it stands, which ``test_encoder.py`` and ``test_seq2seq.py`` hold to
-others. The mistakes that compositions invite are made by name as well.
+A changed backward is compared with the unchanged one, which ``test_encoder.py`` and ``test_seq2seq.py`` compare with
+references. The mistakes that compositions invite are made by name as well.
 """
 
 import ast

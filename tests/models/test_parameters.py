@@ -78,7 +78,7 @@ def test_every_fault_is_named_at_once():
     with pytest.raises(ValueError) as raised:
         module.forward(wrong, *batch, config=config)
     assert str(raised.value).splitlines() == [
-        "parameters: they do not fit:",
+        "parameters: they do not fit the configuration:",
         "    model.norm.weight: is also given as norm.weight",
         "    layers.1.mlp.up.weight: is not a parameter; did you mean 'layers.1.mlp.up_proj.weight'?",
         "    layers.0.input_layernorm.weight: is missing",
@@ -95,7 +95,7 @@ def test_other_faults():
     module, config, parameters, (tokens, targets) = drawn("gpt2")
     with pytest.raises(TypeError, match="parameters: expected a mapping from names to arrays; got list"):
         module.forward([*parameters], tokens, targets, config=config)
-    with pytest.raises(ValueError, match=r"wte.weight: requires a gradient of autograd; pass it detached"):
+    with pytest.raises(ValueError, match=r"wte.weight: has requires_grad=True; pass it detached"):
         leaf = {name: torch.tensor(array, requires_grad=True) for name, array in parameters.items()}
         module.forward(leaf, torch.tensor(tokens), torch.tensor(targets), config=config)
     with pytest.raises(ValueError, match=r"targets: expected targets\[\*, s\] .* got shape \[2, 4\]"):

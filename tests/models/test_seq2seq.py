@@ -1,5 +1,5 @@
-"""The encoder and decoder are PyTorch's ``Transformer``: the output, the gradients of source and target, and that of
-every parameter. Without PyTorch, a complex step through both stacks."""
+"""The encoder and decoder agree with PyTorch's ``Transformer``: the output, the gradients of source and target, and every
+parameter's gradient. Without PyTorch, they agree with a complex step through both stacks."""
 
 import functools
 
@@ -195,7 +195,7 @@ def test_faults():
     with pytest.raises(ValueError) as raised:
         seq2seq.forward(wrong, source, target, config=config)
     assert str(raised.value).splitlines() == [
-        "parameters: they do not fit:",
+        "parameters: they do not fit the configuration:",
         "    decoder.layers.2.linear1.weight: is not a parameter; did you mean "
         "'decoder.layers.1.linear1.weight'?",
         "    encoder.norm.bias: is missing",

@@ -1,9 +1,9 @@
 """A feed-forward block on the activations' kernels.
 
 Formulas: ``backpass.ops.feed_forward``. Derived on the page
-``operations/feed_forward``. The matrix products are the library's: no kernel here would
-be faster. The activation or gate between them is one kernel forward and one backward.
-The biases' gradients are summed in float32 for half precision.
+``operations/feed_forward``. The matrix products are PyTorch's. The activation or gate
+between them is one kernel in the forward and one in the backward. In half precision the
+biases' gradients are summed in float32.
 """
 
 from __future__ import annotations
@@ -124,5 +124,5 @@ def _of_weights(
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
-    """The launches of the activations: there are no others."""
+    """The launches of the activations; the matrix products are PyTorch's."""
     return chain(relu.launches(dtype), gelu.launches(dtype), swiglu.launches(dtype))

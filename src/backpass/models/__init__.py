@@ -9,12 +9,12 @@ A model is a module of this folder with
 - ``backward(saved)``, which returns the gradients.
 
 The parameters are a mapping from Hugging Face's names to arrays, such as a
-``state_dict`` or what ``safetensors`` loads. Names may have the prefix of the model
-with a head, ``transformer.`` or ``model.``, or lack it. A tied ``lm_head.weight`` may
-be missing; if it is there, it must be equal to the token embedding's table. Old buffers
-of masks and frequencies are ignored. Everything else that is missing, superfluous, or
-has the wrong shape raises one ValueError that names it all. The arrays are never
-modified.
+``state_dict`` or what ``safetensors`` loads. The prefix ``transformer.`` or ``model.``,
+which Hugging Face's models with a head give the names, may be missing. A tied
+``lm_head.weight`` may be missing too; if it is there, it must be equal to the token
+embedding's table. Old buffers of masks and frequencies are ignored. Entries that are
+missing, unknown, or of the wrong shape raise one ValueError, which names them all. The
+arrays are never modified.
 
 ``tokens[*, s]`` and ``targets[*, s]`` are integers. ``targets[…, i]`` is the token to
 predict at position i, so it is usually token i + 1; −100 is ignored. The loss is the
@@ -27,7 +27,7 @@ gradients of the others are not computed and are absent. ``flash`` and ``chunked
 choose what is saved, not what is computed: by default neither the weights of attention
 nor the scores ``[*, s, V]`` are saved. ``kernels=backpass.kernels`` runs the Triton
 kernels of norms, rotations, flash attention, feed-forward blocks, and the loss, on a
-CUDA device; all else is the same.
+CUDA device; nothing else changes.
 
 ``encoder`` is a stack of layers with neither tokens nor a loss. Its ``forward`` maps
 rows ``x[*, s, h]`` to ``y[*, s, h]``, and ``backward(dy, saved)`` returns ``dx`` and

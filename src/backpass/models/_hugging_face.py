@@ -1,4 +1,4 @@
-"""Read the ``config.json`` of Hugging Face, and reject what the models here lack."""
+"""Read Hugging Face's ``config.json``, and reject what the models do not support."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_type(json: object, types: Collection[str]) -> str:
 
 def check_keys(json: Json, needed: Collection[str], accepted: Accepted) -> None:
     """Raise ValueError unless ``json`` has every key of ``needed`` and, for each key of
-    ``accepted``, one of the values there. The first is the value of a missing key.
+    ``accepted``, one of the values there. A missing key has the first of them.
 
     The message names all faults.
     """

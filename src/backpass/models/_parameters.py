@@ -60,8 +60,8 @@ def read(
     may be in the mapping, and must then be equal.
 
     Raises TypeError unless ``parameters`` is a mapping. Raises ValueError for entries
-    that are missing, superfluous, given twice, not floating-point arrays, of different
-    shapes, of different kinds, or recorded by autograd; it names all of them.
+    that are missing, unknown, given twice, not floating-point arrays, of the wrong
+    shape, of different kinds, or recorded by autograd; it names all of them.
     """
     if not isinstance(parameters, Mapping):
         raise TypeError(
@@ -91,7 +91,9 @@ def read(
         if not _equal(arrays[HEAD], arrays[tied_to]):
             faults.append(f"{given[HEAD]}: is tied to {given[tied_to]}, but differs")
     if faults:
-        raise ValueError("\n    ".join(["parameters: they do not fit:", *faults]))
+        raise ValueError(
+            "\n    ".join(["parameters: they do not fit the configuration:", *faults])
+        )
     if tied_to:
         arrays.pop(HEAD, None)
         given.pop(HEAD, None)
@@ -101,8 +103,8 @@ def read(
 def chosen(
     wanted: Wanted, given: Mapping[str, str], tied_to: str | None
 ) -> frozenset[str]:
-    """Return the parameters to train by their own names. ``wanted`` has the names that
-    were given, or is None for all. Raises TypeError or ValueError."""
+    """Return the model's own names of the parameters to train. ``wanted`` has the names
+    under which they were given, or is None for all. Raises TypeError or ValueError."""
     if wanted is None:
         return frozenset(given)
     if isinstance(wanted, str) or not isinstance(wanted, Collection):
@@ -165,7 +167,7 @@ def _fault_of(array: object, shape: tuple[int, ...]) -> str | None:
     if not namespace(array).isdtype(array.dtype, floating):
         return f"expected floating-point numbers; got dtype {array.dtype}"
     if getattr(array, "requires_grad", False):
-        return "requires a gradient of autograd; pass it detached, as in a state_dict"
+        return "has requires_grad=True; pass it detached, as in a state_dict"
     return None
 
 

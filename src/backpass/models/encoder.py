@@ -6,8 +6,8 @@ ReLU.
 loss: its input and its output are rows ``[*, s, h]``, and ``backward`` receives the
 gradient of the output. The names and layouts of the parameters are those of
 ``torch.nn.TransformerEncoder``, whose weights are ``[out, in]``; ``in_proj_weight`` has
-the queries' rows, then the keys', then the values'. ``encoder_layer`` turns the weights
-where it calls an operation, and their gradients where it receives them. The
+the queries' rows, then the keys', then the values'. ``encoder_layer`` transposes the
+weights where it calls an operation, and their gradients where it receives them. The
 architecture is that of Vaswani et al., "Attention Is All You Need" (2017); Xiong et
 al., "On Layer Normalization in the Transformer Architecture" (2020), compare both
 orders.
@@ -104,9 +104,9 @@ def forward(
     parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
-    them, and for a shape of ``x`` that does not fit; TypeError for what is not a
-    mapping or not an array of floating-point numbers, or if library, device, or dtype
-    of ``x`` differ from the parameters'.
+    them, and for a shape of ``x`` that does not fit; TypeError if ``parameters`` is not
+    a mapping, ``x`` is not a floating-point array, or its library, device, or dtype
+    differs from the parameters'.
     """
     c, layers = config, _layers(config)
     w, given = read(parameters, parameter_shapes(c), prefix="", tied_to=None)

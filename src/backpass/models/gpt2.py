@@ -1,5 +1,5 @@
-"""GPT-2: learned positions, layers with biases, tanh-GELU and dropout, and an output
-head that is usually the token embedding's table again.
+"""GPT-2: learned positions, layers with biases, tanh-GELU, and dropout, and an output
+head that usually shares the token embedding's table.
 
 ``backpass.models`` describes the interface. The names and layouts of the parameters are
 those of Hugging Face's ``GPT2LMHeadModel``, whose ``Conv1D`` stores ``[in, out]``. The
@@ -47,7 +47,7 @@ class Config:
     rates of dropout in training.
 
     Raises ValueError if a size is not an integer of at least 1, ``heads`` does not
-    divide ``width``, or a rate is outside 0 to 1; TypeError if it is not a number.
+    divide ``width``, or a rate is outside 0 to 1; TypeError if a rate is not a number.
     """
 
     vocabulary: int
@@ -82,7 +82,7 @@ class Config:
         """Return the configuration that a ``config.json`` describes.
 
         Raises TypeError unless ``json`` is a mapping; ValueError, naming every fault,
-        if it lacks a size or asks for something that is not available.
+        if it lacks a size or asks for something that is not supported.
         """
         _hugging_face.check_type(json, ("gpt2",))
         needed = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
@@ -102,7 +102,7 @@ class Config:
         )
 
 
-# The accepted values, by key; the first is the default of Hugging Face.
+# The accepted values, by key; the first is Hugging Face's default.
 ACCEPTED: Accepted = {
     "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
     "scale_attn_weights": (True,),
@@ -171,9 +171,9 @@ def forward(
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
     them; for shapes that do not fit, for more tokens than positions, and if weights of
-    attention are to be dropped with ``flash``; TypeError for what is not a mapping or
-    not an array of integers, or if libraries or devices differ; IndexError for a token
-    or a target outside the vocabulary.
+    attention are to be dropped with ``flash``. Raises TypeError if ``parameters`` is
+    not a mapping, ``tokens`` or ``targets`` is not an integer array, or libraries or
+    devices differ; IndexError for a token or a target outside the vocabulary.
     """
     c, tied_to = config, TABLE if config.tied else None
     w, given = read(parameters, parameter_shapes(c), prefix=PREFIX, tied_to=tied_to)
@@ -279,9 +279,9 @@ def _dropout(
 
 
 def part_names(config: Config) -> list[str]:
-    """Return the name of each part, in the order of the forward and of what it saved:
-    that of Hugging Face's module, with which the names of the part's parameters
-    begin."""
+    """Return the name of each part, in the order of the forward and of ``Saved.parts``.
+    It is the name of Hugging Face's module, with which the names of the part's
+    parameters begin."""
     layers = [f"h.{i}" for i in range(config.layers)]
     return ["wte", "wpe", "drop", *layers, "ln_f", "lm_head"]
 

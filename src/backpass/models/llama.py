@@ -91,10 +91,10 @@ class Config:
     ) -> Config:
         """Return the configuration that a ``config.json`` describes.
 
-        Dropout is not available; ``without_dropout`` reads a file that asks for it as
-        for evaluation. Raises TypeError unless ``json`` is a mapping; ValueError,
-        naming every fault, if it lacks a size or asks for something that is not
-        available.
+        Dropout is not supported; with ``without_dropout``, a file's rates of dropout
+        are ignored, as in evaluation. Raises TypeError unless ``json`` is a mapping;
+        ValueError, naming every fault, if it lacks a size or asks for something that is
+        not supported.
         """
         kind = _hugging_face.check_type(json, ("llama", "qwen2", "qwen3"))
         rotation = json.get("rope_parameters") or json.get("rope_scaling") or {}
@@ -104,7 +104,7 @@ class Config:
             "layer_types": sorted({*(json.get("layer_types") or ())}),
         }
         if json.get("use_sliding_window") is False:
-            facts["sliding_window"] = None  # Qwen2's files have a width all the same
+            facts["sliding_window"] = None  # Qwen2's files give an unused width
         accepted = ACCEPTED if without_dropout else {**ACCEPTED, **DROPOUTS}
         _hugging_face.check_keys(facts, SIZES, accepted)
         vocabulary, width, layers, heads, feed_forward = (json[key] for key in SIZES)
@@ -132,7 +132,7 @@ SIZES = (
     "num_attention_heads",
     "intermediate_size",
 )
-# The accepted values, by key; the first is the default of Hugging Face.
+# The accepted values, by key; the first is Hugging Face's default.
 ACCEPTED: Accepted = {
     "hidden_act": ("silu", "swish"),
     "attention_bias": (False,),
@@ -203,9 +203,9 @@ def forward(
     ``wanted`` names the parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
-    them, and for shapes that do not fit; TypeError for what is not a mapping or not an
-    array of integers, or if libraries or devices differ; IndexError for a token or a
-    target outside the vocabulary.
+    them, and for shapes that do not fit; TypeError if ``parameters`` is not a mapping,
+    ``tokens`` or ``targets`` is not an integer array, or libraries or devices differ;
+    IndexError for a token or a target outside the vocabulary.
     """
     c, tied_to = config, TABLE if config.tied else None
     w, given = read(parameters, parameter_shapes(c), prefix=PREFIX, tied_to=tied_to)
@@ -282,9 +282,9 @@ def _layers(c: Config) -> list[dict[str, str]]:
 
 
 def part_names(config: Config) -> list[str]:
-    """Return the name of each part, in the order of the forward and of what it saved:
-    that of Hugging Face's module, with which the names of the part's parameters
-    begin."""
+    """Return the name of each part, in the order of the forward and of ``Saved.parts``.
+    It is the name of Hugging Face's module, with which the names of the part's
+    parameters begin."""
     layers = [f"layers.{i}" for i in range(config.layers)]
     return ["embed_tokens", *layers, "norm", "lm_head"]
 
@@ -298,8 +298,8 @@ def to_hugging_face(config: Config) -> dict[str, Any]:
     c = config
     if c.biases and c.query_key_norm:
         raise ValueError(
-            "config: expected biases or query_key_norm; got both, which no model of "
-            "Hugging Face has"
+            "config: expected biases or query_key_norm; got both, which none of Llama, "
+            "Qwen2, and Qwen3 has"
         )
     kind = "Qwen2" if c.biases else "Qwen3" if c.query_key_norm else "Llama"
     return {

@@ -4,7 +4,7 @@ of whose layers attends to the memory.
 ``backpass.models`` describes the interface. As in ``encoder``, there are neither tokens
 nor a loss: the inputs are the source's and the target's embedded rows. The names and
 layouts of the parameters are those of ``torch.nn.Transformer``, whose weights are
-``[out, in]``; ``encoder_layer`` and ``decoder_layer`` turn them where they call an
+``[out, in]``; ``encoder_layer`` and ``decoder_layer`` transpose them where they call an
 operation, and their gradients where they receive them. A norm follows the last layer of
 both stacks, as in PyTorch. Otherwise the architecture is that of Vaswani et al.,
 "Attention Is All You Need" (2017).
@@ -117,8 +117,8 @@ def forward(
     parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
-    them, and for shapes that do not fit; TypeError for what is not a mapping or not an
-    array of floating-point numbers, or if library, device, or dtype of the rows differ
+    them, and for shapes that do not fit; TypeError if ``parameters`` is not a mapping,
+    the rows are not floating-point arrays, or their library, device, or dtype differs
     from the parameters'.
     """
     c, layers = config, _layers(config)

@@ -20,9 +20,9 @@ def plus(total: Array | None, term: Array) -> Array:
 def product(a: Array, b: Array, turned: bool) -> Array:
     """Return ``a @ b``; if ``turned``, as a transposed view of an array.
 
-    The gradient of a weight that is such a view is added to the weight, or to another
-    such gradient, in one pass if it is one too. Otherwise each step along a row of one
-    is a step along a column of the other.
+    If a weight is such a view, its gradient should be one too. Then adding the gradient
+    to the weight, or to another such gradient, reads both in the order of memory.
+    Otherwise each step along a row of one array is a step along a column of the other.
     """
     return transpose(transpose(b) @ transpose(a)) if turned else a @ b
 

@@ -150,9 +150,9 @@ def backward(
     shape, n_kv = q.shape, k.shape[-3]
     dy = _in_rows(widened(dy), n_kv, head_order)
 
-    # In the forward pass y was a v, with some of a dropped; so now the gradient of each
-    # factor is dy times the other factor, and that of a is dropped like a. Dropout's
-    # backward does both.
+    # In the forward pass y was a @ v, with some weights of a dropped; so now each
+    # factor's gradient is dy times the other factor, and da is dropped where a was.
+    # Dropout's backward drops both a and da.
     dq = dk = dv = dbias = None
     if "v" in wanted:
         dv = transpose(dropout.backward(widened(a), dropped)) @ dy

@@ -44,8 +44,8 @@ class Saved(NamedTuple):
 
 
 def forward(x: Array, *, approximate: str = "none") -> tuple[Array, Saved]:
-    """Return ``y[*]``: each element of ``x[*]`` times its probability, or with
-    ``approximate="tanh"`` nearly that.
+    """Return ``y[*]``: each element of ``x[*]`` times its probability, which
+    ``approximate="tanh"`` approximates.
 
     Raises TypeError if ``x`` is not a floating-point array; ValueError if
     ``approximate`` is neither "none" nor "tanh".

@@ -24,7 +24,7 @@ PARAMETERS = ("w", "b")
 
 
 class Saved(NamedTuple):
-    """Both factors. Each is saved only if the gradient of the other is wanted."""
+    """Both factors. Each is saved only if the other factor's gradient is wanted."""
 
     x: Array | Outline  # [*, n]
     w: Array | Outline  # [n, p], a parameter

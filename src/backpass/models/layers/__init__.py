@@ -33,8 +33,8 @@ from backpass.values import check_natural
 
 
 def attention_operation(flash: bool, kernels: Any = None) -> Any:
-    """Return the operation that attends, or its kernel. Both operations compute the
-    same; flash attention saves no array of weights."""
+    """Return the operation that computes attention, or its kernel. Both operations
+    compute the same result; flash attention saves no array of weights."""
     return implementation(flash_attention, kernels) if flash else attention
 
 
@@ -43,7 +43,7 @@ def check_no_dropout(flash: bool, **rates: float) -> None:
     for name, p in rates.items():
         if flash and p > 0:
             raise ValueError(
-                f"{name}: expected 0 with flash attention, which does not have the "
+                f"{name}: expected 0 with flash attention, which does not store the "
                 f"weights to drop; got {p}; pass flash=False"
             )
 
@@ -74,8 +74,9 @@ def turned(w: Array | None) -> Any:
 
 def seed_of(*numbers: int) -> int:
     """Return a seed that depends on all the numbers, such as a seed, a step, a layer,
-    and a place in it. Different numbers give different seeds, but for a chance of
-    2⁻⁶⁴."""
+    and a place in it. Two different lists of equally many numbers below 2³² give the
+    same seed with a probability of about 2⁻⁶⁴; zeros at the end do not count, so lists
+    of different lengths can give the same seed."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 

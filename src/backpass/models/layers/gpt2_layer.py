@@ -80,9 +80,9 @@ def forward(
     """Return ``y[*, s, h]`` for the rows ``x[*, s, h]`` of the residual stream. ``eps``
     is that of both norms. ``heads`` and ``flash`` are options of ``gpt2_attention``;
     ``kernels`` is ``backpass.kernels`` or None.
-    ``attention_dropout`` is the share of attention's weights that is dropped,
-    ``residual_dropout`` that of the output of each block. Each of the three masks is
-    drawn from ``seed`` and its place in the layer.
+    ``attention_dropout`` is the probability with which a weight of attention is
+    dropped, ``residual_dropout`` that for an element of a block's output. Each of the
+    three masks is drawn from ``seed`` and its place in the layer.
 
     Raises TypeError if an input is not a floating-point array or if its library,
     device, or dtype differs from that of ``x``, or if an option has the wrong type;

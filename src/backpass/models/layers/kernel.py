@@ -1,7 +1,7 @@
 """Let a kernel take the place of an operation in a layer.
 
 A layer's ``forward`` asks ``implementation`` for each operation that may have a kernel.
-Its ``backward`` calls ``gradients_of``, which knows from what was saved whether the
+Its ``backward`` calls ``gradients_of``, which sees from the saved value whether the
 operation or its kernel ran. So only forwards take ``kernels``.
 """
 
@@ -25,8 +25,8 @@ class Saved(NamedTuple):
 
 
 class Kernel:
-    """A kernel with the forward of its operation: it accepts ``wanted``. A kernel
-    computes all gradients and saves what they need, so nothing is saved by it."""
+    """A kernel with the forward of its operation: it accepts ``wanted``. A kernel saves
+    what all gradients need, and computes all of them if any is wanted."""
 
     def __init__(self, operation: ModuleType, kernel: ModuleType) -> None:
         self.operation, self.kernel = operation, kernel
@@ -60,8 +60,8 @@ def implementation(operation: ModuleType, kernels: Any) -> Any:
 def gradients_of(
     part: Any, dy: Array | None, saved: Any, wanted: tuple[str, ...]
 ) -> tuple[Any, ...]:
-    """Return what the backward of a layer's part returns, or that of the kernel which
-    has run in its place. A gradient that is not wanted is None."""
+    """Return what the backward of a layer's part returns, or of the kernel that ran in
+    its place. A gradient that is not wanted is None."""
     if not isinstance(saved, Saved):
         return of_operations.gradients_of(part, dy, saved, wanted)
     names = _differentiable(part)

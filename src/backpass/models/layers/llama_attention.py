@@ -37,7 +37,8 @@ PARAMETERS = ("w_q", "w_k", "w_v", "w_o", *_OPTIONAL)
 
 
 class Heads(NamedTuple):
-    """What the way from rows to the queries, the keys, or the values saved."""
+    """What the projection, the norm, and the rotation of the queries, the keys, or the
+    values saved."""
 
     projected: linear.Saved  # x[*, s, h], which all three share
     normed: Any  # of rms_norm, or of its kernel; None without QK-norm
@@ -202,7 +203,7 @@ def _check_heads(q: int, p: int, d: int) -> None:
         if width % d:
             raise ValueError(
                 f"{name}: expected a number of rows that is a multiple of the heads' "
-                f"width {d}, twice that of cos; got {width}"
+                f"width {d}, twice the width of cos; got {width}"
             )
     if q % p:
         raise ValueError(

@@ -23,10 +23,10 @@ PARAMETERS = ("w",)
 
 
 class Saved(NamedTuple):
-    """What one operation saved, or the two that compute the same."""
+    """What one operation saved, with chunks, or what two saved without."""
 
     both: Any  # linear_cross_entropy's, the gradients of x and w; None without chunks
-    scores: Any  # linear's, x[*, h]; None with chunks, as the next
+    scores: Any  # linear's, x[*, h]; None with chunks, like loss
     loss: Any  # cross_entropy's, p[*, V]
     wanted: tuple[str, ...]
 

@@ -35,7 +35,7 @@ PARAMETERS = ("w_qkv", "b_qkv", "w_o", "b_o")
 
 
 class Saved(NamedTuple):
-    """What each part saved. Those that project the same rows share them."""
+    """What each part saved. Projections of the same rows share them."""
 
     q: linear.Saved  # x[*, s, h]
     k: linear.Saved  # the memory's rows [*, t, h], or x
