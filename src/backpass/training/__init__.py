@@ -10,8 +10,8 @@
 - ``sampling`` lets a trained model write.
 
 Parameters and gradients are mappings from names to arrays, as in ``backpass.models``:
-NumPy arrays or PyTorch tensors. Nothing here records a graph, and no array is ever
-modified. A step is::
+NumPy arrays or PyTorch tensors. Nothing here records a graph, and the arrays that it is
+given are not modified, except those of AdamW's own state. A step is::
 
     rate = schedule.rate(step, peak=1e-3, warmup=100, steps=1000)
     tokens, targets = batches.windows(text, batch=8, length=64, seed=0, step=step)

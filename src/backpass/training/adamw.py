@@ -76,12 +76,13 @@ def update(
 ) -> None:
     """Make one step: replace the entries of ``parameters`` and of ``state``.
 
-    The arrays themselves are not modified, and one parameter is replaced at a time, so
-    a step needs little memory. ``gradients`` has one array for each name in the state,
-    with the parameter's shape; half precision is widened first. Parameters that are not
-    in the state keep their values. ``decayed`` names the parameters that decay, all by
-    default; ``with_axes`` gives the usual choice. The other options are those of
-    ``torch.optim.AdamW``, with its defaults.
+    One parameter is replaced at a time, so a step needs little memory. The arrays of
+    ``parameters`` and ``gradients`` are not modified; those of ``state`` may be.
+    ``gradients`` has one array for each name in the state, with the parameter's shape;
+    half precision is widened first. Parameters that are not in the state keep their
+    values. ``decayed`` names the parameters that decay, all by default; ``with_axes``
+    gives the usual choice. The other options are those of ``torch.optim.AdamW``, with
+    its defaults.
 
     Raises TypeError unless the parameters are arrays of float32 or float64, the
     gradients real floating-point arrays, and the options numbers; ValueError, naming
@@ -119,21 +120,23 @@ def _step(w, m, v, dw, *, t, lr, decay, betas, eps) -> tuple[Array, Array, Array
 
 
 def _in_blocks(
-    step: Callable[..., tuple[Array, ...]], w: Array, *others: Array
+    step: Callable[..., tuple[Array, ...]], w: Array, m: Array, v: Array, dw: Array
 ) -> tuple[Array, ...]:
-    """Return what an elementwise ``step`` returns. Large arrays of NumPy and PyTorch
-    are computed block by block: what is computed in between then stays in a cache."""
+    """Return what ``step`` returns for ``w``, ``m``, ``v``, and ``dw``.
+
+    Large arrays of NumPy and PyTorch are computed block by block, so that what is
+    computed in between stays in a cache, and m and v are written over.
+    """
     if size(w.shape) <= BLOCK or not (is_numpy_array(w) or is_torch_array(w)):
-        return step(w, *others)
-    xp = namespace(w)
-    flat = [xp.reshape(x, (-1,)) for x in (w, *others)]
-    results = tuple(xp.empty(w.shape, dtype=w.dtype, device=w.device) for _ in range(3))
-    into = [xp.reshape(x, (-1,)) for x in results]
+        return step(w, m, v, dw)
+    xp, new = namespace(w), namespace(w).empty_like(w)
+    flat = [xp.reshape(x, (-1,)) for x in (w, m, v, dw)]
+    into = [xp.reshape(new, (-1,)), *flat[1:3]]
     for start in range(0, size(w.shape), BLOCK):
         block = slice(start, start + BLOCK)
         for whole, part in zip(into, step(*(x[block] for x in flat)), strict=True):
             whole[block] = part
-    return results
+    return tuple(xp.reshape(x, w.shape) for x in into)
 
 
 def with_axes(parameters: Mapping[str, Array], at_least: int = 2) -> list[str]:

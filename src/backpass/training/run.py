@@ -121,7 +121,7 @@ class Run:
         self.options, self.text, self.arrays = state.options, state.text, state.arrays
         self.kernels = kernels
         self.parameters = dict(state.parameters)
-        self.optimiser = _moments(state.optimiser, dict)
+        self.optimiser = _moments(state.optimiser, _copied)
         self.train, self.held_out = texts.divided(text)
         needed = self.options.length + 1
         if len(self.held_out) < needed:
@@ -211,7 +211,7 @@ class Run:
             self.model,
             self.config,
             dict(self.parameters),
-            _moments(self.optimiser, dict),
+            _moments(self.optimiser, _copied),
             self.options,
             self.text,
             self.arrays,
@@ -355,6 +355,11 @@ def _moments(
         "mean": copied(state["mean"]),
         "square": copied(state["square"]),
     }
+
+
+def _copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return copies, which steps do not write over."""
+    return {name: namespace(x).asarray(x, copy=True) for name, x in arrays.items()}
 
 
 def place(like: Array) -> str:
