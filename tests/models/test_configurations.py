@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import numpy as np
 import pytest
 import transformers
 
@@ -66,6 +67,8 @@ REJECTED = [
     ("Llama", {"attention_dropout": 0.1}, "attention_dropout: 0.1 is not available"),
     ("Llama", {"attention_bias": True}, "attention_bias: True is not available"),
     ("Llama", {"mlp_bias": True}, "mlp_bias: True is not available"),
+    ("Llama", {"is_causal": False}, "is_causal: False is not available; only True"),
+    ("GPT2", {"is_causal": False}, "is_causal: False is not available; only True"),
     ("Llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type: 'linear' is not available"),
     (
         "Llama",
@@ -149,6 +152,35 @@ def test_sizes_that_do_not_fit():
     ):
         with pytest.raises(ValueError, match=message):
             build()
+
+
+def test_values_of_a_wrong_kind_are_named():
+    sizes = (8, 6, 2, 4, 2, 4, 5)
+    for error, message, build in (
+        (
+            TypeError,
+            "tied: expected True or False; got str",
+            lambda: gpt2.Config(7, 6, 6, 2, 3, 5, tied="no"),
+        ),
+        (TypeError, "biases: expected True or False; got int", lambda: llama.Config(*sizes, biases=1)),
+        (TypeError, "base: expected a real number; got str", lambda: llama.Config(*sizes, base="1e4")),
+        (ValueError, "layers: expected an integer .* got True", lambda: gpt2.Config(7, 6, 6, True, 3, 5)),
+        (
+            ValueError,
+            "heads: expected an integer of at least 1; got 0",
+            lambda: llama.Config.from_hugging_face(
+                {k: v for k, v in file("Llama").items() if k != "head_dim"} | {"num_attention_heads": 0}
+            ),
+        ),
+        (
+            ValueError,
+            "rope_parameters: expected a mapping; got list",
+            lambda: llama.Config.from_hugging_face(file("Llama") | {"rope_parameters": [1]}),
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            build()
+    assert gpt2.Config(*map(np.int64, (7, 6, 6, 2, 3, 5))) == gpt2.Config(7, 6, 6, 2, 3, 5)
 
 
 def test_an_unknown_preset_names_the_nearest():

@@ -119,3 +119,28 @@ def test_what_does_not_fit_is_refused_by_name():
         loss((1, 0.5))
     with pytest.raises(ValueError, match=r"masks\[0\]: expected an integer of at least 0; got -1"):
         loss((-1, 0))
+
+
+def test_a_seed_tells_lists_apart():
+    lists = [
+        (),
+        (1,),
+        (1, 0),
+        (0, 1),
+        (1, 0, 0),
+        (2**32,),
+        (3 * 2**32, 7, 1),
+        (0, 3 + 7 * 2**32, 1),
+        (12,),
+        (1, 2),
+    ]
+    assert len({seed_of(*numbers) for numbers in lists}) == len(lists)
+    assert seed_of(np.int64(3), 4) == seed_of(3, 4)
+
+
+def test_nothing_is_saved_of_dropout_where_no_gradient_is_wanted():
+    _, loss = small(**RATES)
+    parts = loss(MASKS, wanted=["ln_f.weight"])[1].parts
+    for layer in parts[3:5]:
+        assert layer.attended.attended.dropped.mask is None
+        assert layer.dropped_1.mask is layer.dropped_2.mask is None

@@ -256,3 +256,13 @@ def test_faults_of_the_layers():
         transformer_attention.forward(x, w_qkv, b_qkv, *rest, heads=2, causal=1)
     with pytest.raises(TypeError, match="norm_first: expected True or False; got str"):
         encoder_layer.forward(*draw(encoder_layer, LENGTHS, ()), heads=2, norm_first="yes")
+
+
+def test_a_wrong_cotangent_spoils_nothing():
+    """It is refused before the backward frees what the forward saved."""
+    config, parameters, x, dy = drawn_stack("heads")
+    _, saved = encoder.forward(parameters, x, config=config)
+    with pytest.raises(ValueError, match="dy: expected the output's shape"):
+        encoder.backward(dy[:1], saved)
+    dx, _ = encoder.backward(dy, saved)
+    assert dx.shape == x.shape

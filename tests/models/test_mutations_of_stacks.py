@@ -87,7 +87,14 @@ EQUIVALENT = {
         "through(layer_norm, dx, parts.pop()) → through(layer_norm, dy, parts.pop())": STILL_DY,
     },
     "seq2seq": {
-        "check_unused(parts, len(layers) + 1): check_unused(parts, len(layers) + 1) → parts": ONLY_CHECKS,
+        **{
+            f"check_unused(parts, len(layers) + 1): check_unused(parts, len(layers) + 1) → {other}": ONLY_CHECKS
+            for other in (
+                "parts",
+                "check_unused(like, len(layers) + 1)",
+                "check_unused(shape, len(layers) + 1)",
+            )
+        },
         "d |= zip(layer.values(), dw, strict=True): strict=True → strict=False": AS_MANY,
         "d |= zip(layer.values(), dw, strict=True): zip(layer.values(), dw, strict=True) → "
         "zip(layer.values(), dw)": AS_MANY,

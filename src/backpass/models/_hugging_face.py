@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from numbers import Integral
 from typing import Any
 
 Json = Mapping[str, Any]
@@ -44,5 +45,6 @@ def check_numbers(config: Any, *names: str) -> None:
     """Raise ValueError unless each of these fields is an integer of at least 1."""
     for name in names:
         value = getattr(config, name)
-        if not isinstance(value, int) or value < 1:
+        integer = isinstance(value, Integral) and not isinstance(value, bool)
+        if not integer or value < 1:
             raise ValueError(f"{name}: expected an integer of at least 1; got {value}")

@@ -190,4 +190,6 @@ def _differences(
 
 
 def _equal(a: Array, b: Array) -> bool:
-    return a is b or bool(namespace(a, b).all(a == b))
+    """Whether the arrays are equal, NaN counting as equal to NaN."""
+    same = (a == b) | ((a != a) & (b != b))
+    return a is b or bool(namespace(a, b).all(same))

@@ -34,7 +34,7 @@ from backpass.models._parameters import (
 from backpass.models.layers import encoder_layer
 from backpass.models.layers.kernel import implementation
 from backpass.ops import layer_norm
-from backpass.shapes import check_inputs, check_saved
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 from backpass.values import check_bool, check_eps
 from backpass.wanted import Wanted
 
@@ -86,6 +86,8 @@ class Saved(NamedTuple):
     config: Config
     given: dict[str, str]  # the names that the parameters were given under
     wanted: frozenset[str]
+    shape: tuple[int, ...]  # of y
+    kind: Kind
 
 
 def forward(
@@ -126,7 +128,7 @@ def forward(
         scale, shift = w[NORM["w"]], w[NORM["b"]]
         norm = implementation(layer_norm, kernels)
         x, parts[-1] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
-    return x, Saved(parts, c, given, wanted)
+    return x, Saved(parts, c, given, wanted, tuple(x.shape), kind(x))
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, dict[str, Array]]:
@@ -136,9 +138,10 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, dict[str, Array]]:
     Raises TypeError unless ``saved`` is what forward returned second, and ValueError if
     backward has already run.
     """
-    parts, c, given, wanted = check_saved(saved, Saved)
+    parts, c, given, wanted, shape, like = check_saved(saved, Saved)
     layers = _layers(c)
     check_unused(parts, len(layers) + c.final_norm)
+    check_cotangent(dy, shape, like)
     d: dict[str, Any] = {}
 
     dx = dy

@@ -32,7 +32,7 @@ from backpass.models.layers import check_no_dropout, gpt2_layer, output_head, se
 from backpass.models.layers.kernel import implementation
 from backpass.ops import dropout, embedding, layer_norm, position_embedding
 from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_eps, check_natural, check_probability
+from backpass.values import check_bool, check_eps, check_natural, check_probability
 from backpass.wanted import Wanted
 
 SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
@@ -66,6 +66,7 @@ class Config:
         sizes = ("vocabulary", "positions", "width", "layers", "heads", "feed_forward")
         _hugging_face.check_numbers(self, *sizes)
         check_eps(self.eps)
+        check_bool(tied=self.tied)
         check_probability(**{name: getattr(self, name) for name in RATES.values()})
         if self.width % self.heads:
             raise ValueError(
@@ -109,6 +110,7 @@ ACCEPTED: Accepted = {
     "scale_attn_by_inverse_layer_idx": (False,),
     "add_cross_attention": (False,),
     "quantization_config": (None,),
+    "is_causal": (True, None),
 }
 # The rates of dropout, by Hugging Face's key.
 RATES = {
@@ -164,10 +166,11 @@ def forward(
     beside the tokens ``[*, s]``; −100 is ignored. In half precision it is float32.
 
     ``flash`` and ``chunked`` are options of ``gpt2_attention`` and ``output_head``.
-    ``masks`` are the integers that determine the masks of dropout, such as a seed and
-    the number of the step: each mask is drawn from them, its layer, and its place. None
-    is for evaluation: nothing is dropped. ``kernels`` is ``backpass.kernels``, to run
-    its kernels where there are any. ``wanted`` names the parameters to train.
+    ``masks`` are the integers that determine the masks of dropout, such as a seed, the
+    number of the step, and that of the micro-batch: each mask is drawn from them, its
+    layer, and its place. None is for evaluation: nothing is dropped. ``kernels`` is
+    ``backpass.kernels``, to run its kernels where there are any. ``wanted`` names the
+    parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
     them; for shapes that do not fit, for more tokens than positions, and if weights of

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace
@@ -35,7 +36,7 @@ from backpass.models.layers import llama_layer, output_head
 from backpass.models.layers.kernel import implementation
 from backpass.ops import embedding, rms_norm, rope
 from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_eps
+from backpass.values import check_bool, check_eps
 from backpass.wanted import Wanted
 
 SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
@@ -68,6 +69,8 @@ class Config:
         sizes = ("vocabulary", "width", "layers", "heads", "key_heads", "head_width")
         _hugging_face.check_numbers(self, *sizes, "feed_forward")
         check_eps(self.eps)
+        flags = ("tied", "biases", "query_key_norm")
+        check_bool(**{name: getattr(self, name) for name in flags})
         if self.heads % self.key_heads:
             raise ValueError(
                 f"key_heads: expected a divisor of heads = {self.heads}; "
@@ -76,6 +79,10 @@ class Config:
         if self.head_width % 2:
             raise ValueError(
                 f"head_width: expected an even number; got {self.head_width}"
+            )
+        if not isinstance(self.base, Real):
+            raise TypeError(
+                f"base: expected a real number; got {type(self.base).__name__}"
             )
         if not self.base > 0:
             raise ValueError(f"base: expected a number above 0; got {self.base}")
@@ -98,6 +105,10 @@ class Config:
         """
         kind = _hugging_face.check_type(json, ("llama", "qwen2", "qwen3"))
         rotation = json.get("rope_parameters") or json.get("rope_scaling") or {}
+        if not isinstance(rotation, Mapping):
+            raise ValueError(
+                f"rope_parameters: expected a mapping; got {type(rotation).__name__}"
+            )
         facts = {
             **json,
             "rope_type": rotation.get("rope_type", rotation.get("type", "default")),
@@ -108,7 +119,7 @@ class Config:
         accepted = ACCEPTED if without_dropout else {**ACCEPTED, **DROPOUTS}
         _hugging_face.check_keys(facts, SIZES, accepted)
         vocabulary, width, layers, heads, feed_forward = (json[key] for key in SIZES)
-        default_width = 128 if kind == "qwen3" else width // heads
+        default_width = 128 if kind == "qwen3" else width // max(heads, 1)
         return cls(
             vocabulary,
             width,
@@ -144,6 +155,7 @@ ACCEPTED: Accepted = {
     "num_experts": (None, 0),
     "num_local_experts": (None, 0),
     "quantization_config": (None,),
+    "is_causal": (True, None),
 }
 DROPOUTS: Accepted = {"attention_dropout": (0,)}
 

@@ -32,7 +32,7 @@ from backpass.models._parameters import (
 from backpass.models.layers import decoder_layer
 from backpass.models.layers.kernel import implementation
 from backpass.ops import layer_norm
-from backpass.shapes import check_inputs, check_saved
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 from backpass.values import check_bool, check_eps
 from backpass.wanted import Wanted
 
@@ -96,6 +96,8 @@ class Saved(NamedTuple):
     config: Config
     given: dict[str, str]  # the names that the parameters were given under
     wanted: frozenset[str]
+    shape: tuple[int, ...]  # of y
+    kind: Kind
 
 
 def forward(
@@ -149,7 +151,7 @@ def forward(
     scale, shift = w[NORM["w"]], w[NORM["b"]]
     norm = implementation(layer_norm, kernels)
     y, parts[-1] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
-    return y, Saved(encoded, parts, c, given, wanted)
+    return y, Saved(encoded, parts, c, given, wanted, tuple(y.shape), kind(y))
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, Array, dict[str, Array]]:
@@ -160,9 +162,10 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, dict[str, Array]]:
     Raises TypeError unless ``saved`` is what forward returned second, and ValueError if
     backward has already run.
     """
-    encoded, parts, c, given, wanted = check_saved(saved, Saved)
+    encoded, parts, c, given, wanted, shape, like = check_saved(saved, Saved)
     layers = _layers(c)
     check_unused(parts, len(layers) + 1)
+    check_cotangent(dy, shape, like)
     d: dict[str, Any] = {}
 
     dx, d[NORM["w"]], d[NORM["b"]] = through(layer_norm, dy, parts.pop())

@@ -130,7 +130,7 @@ def forward(
         kept(k, "q" in wanted),
         kept(v, {*wanted} - {"v"}),
         kept(as_type_of(a, q), wanted),
-        dropped,
+        dropped if wanted else dropped._replace(mask=None),
         scale,
         head_order,
         shape,

@@ -186,7 +186,8 @@ def backward(
 
 
 def backward_once(dy: Array, saved: Saved) -> tuple[Array | None, ...]:
-    """Return what ``backward`` returns, without a second array of the size of ``w``.
+    """Return what ``backward`` returns; unless it is half precision, without a second
+    array of the size of ``w``.
 
     NumPy and PyTorch write over the arrays of ``saved``, which cannot be used again.
     """

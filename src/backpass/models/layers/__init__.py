@@ -22,9 +22,8 @@ that have one; ``kernel`` says how.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
-
-import numpy as np
 
 from backpass.arrays import Array, transpose
 from backpass.models.layers.kernel import implementation
@@ -74,10 +73,10 @@ def turned(w: Array | None) -> Any:
 
 def seed_of(*numbers: int) -> int:
     """Return a seed that depends on all the numbers, such as a seed, a step, a layer,
-    and a place in it. Two different lists of equally many numbers below 2³² give the
-    same seed with a probability of about 2⁻⁶⁴; zeros at the end do not count, so lists
-    of different lengths can give the same seed."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+    and a place in it. Two different lists of integers give the same seed with a
+    probability of 2⁻⁶⁴."""
+    text = " ".join(str(int(number)) for number in numbers)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 
 def heads_forward_flops(

@@ -126,6 +126,10 @@ def forward(
     a, fed = feed.forward(a, **feeding, activation="gelu_tanh", wanted=of_feed_forward)
     a, dropped_2 = dropout.forward(a, p=residual_dropout, seed=of_fed)
     y, _ = residual.forward(x, a)
+    if not of_attention:
+        dropped_1 = dropped_1._replace(mask=None)
+    if not of_feed_forward:
+        dropped_2 = dropped_2._replace(mask=None)
     return y, Saved(norm_1, attended, dropped_1, norm_2, fed, dropped_2, wanted)
 
 
@@ -213,6 +217,6 @@ def backward_flops(
         + feed_forward.backward_flops(
             rows, h, f, has_b_gate=False, activation="gelu_tanh", wanted=of_feed_forward
         )
-        + (1 + stream) * dropped
+        + (bool(of_feed_forward) + stream) * dropped
         + (stream + ("x" in wanted)) * rows * h
     )
