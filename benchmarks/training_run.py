@@ -52,7 +52,7 @@ def main() -> None:
         notes += said
     method = (
         "One run of each command on one thread, beside other work; so the times of the steps are rough. "
-        "The text is the chapters as they stood when each run began."
+        "Both read the chapters of the commit that is named."
     )
     write(chosen, "training_run", QUESTION, COLUMNS, rows, notes=notes, method=method)
 
