@@ -54,3 +54,13 @@ def test_the_formulas_are_what_is_counted(layer, lengths, left_out, options):
         counted = cost.count(layer, *inputs, **options, wanted=wanted)
         formula = cost.formula(layer, *inputs, **options, wanted=wanted)
         assert (counted.forward.total, counted.backward.total) == formula, wanted
+
+
+def test_symbols_need_plain_attention():
+    with pytest.raises(ValueError, match="flash: expected False where lengths are symbols, as m is"):
+        cost.symbolic_formula(gpt2_layer)
+    forward, backward = cost.symbolic_formula(gpt2_layer, flash=False)
+    at = {"m": 2, "s": 3, "h": 4, "f": 5, "heads": 2}
+    expected = cost.formula(gpt2_layer, *draw(gpt2_layer, GPT2, ()), heads=2, flash=False)
+    symbols = {symbol: at[symbol.name] for symbol in forward.free_symbols}
+    assert (forward.subs(symbols), backward.subs(symbols)) == expected

@@ -31,6 +31,13 @@ def preset_in(presets: Mapping[str, Config], name: str) -> Config:
     return presets[name]
 
 
+def check_config(config: object, expected: type) -> None:
+    """Raise TypeError unless ``config`` is one of the model's own class."""
+    if not isinstance(config, expected):
+        name = f"{expected.__module__}.{expected.__name__}"
+        raise TypeError(f"config: expected a {name}; got {type(config).__name__}")
+
+
 def names_in_layer(layer: ModuleType, prefix: str) -> dict[str, str]:
     """Return the name of each parameter of a layer, by the layer's argument."""
     return {argument: prefix + name for argument, name in layer.NAMES.items()}

@@ -23,6 +23,7 @@ from backpass.arrays import Array
 from backpass.models._hugging_face import check_numbers
 from backpass.models._parameters import (
     Shapes,
+    check_config,
     check_unused,
     chosen,
     names_in_layer,
@@ -110,6 +111,7 @@ def forward(
     a mapping, ``x`` is not a floating-point array, or its library, device, or dtype
     differs from the parameters'.
     """
+    check_config(config, Config)
     c, layers = config, _layers(config)
     w, given = read(parameters, parameter_shapes(c), prefix="", tied_to=None)
     wanted = chosen(wanted, given, None)

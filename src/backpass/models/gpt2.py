@@ -19,6 +19,7 @@ from backpass.models._hugging_face import Accepted
 from backpass.models._parameters import (
     HEAD,
     Shapes,
+    check_config,
     check_unused,
     chosen,
     names_in_layer,
@@ -178,6 +179,7 @@ def forward(
     not a mapping, ``tokens`` or ``targets`` is not an integer array, or libraries or
     devices differ; IndexError for a token or a target outside the vocabulary.
     """
+    check_config(config, Config)
     c, tied_to = config, TABLE if config.tied else None
     w, given = read(parameters, parameter_shapes(c), prefix=PREFIX, tied_to=tied_to)
     wanted = chosen(wanted, given, tied_to)

@@ -23,6 +23,7 @@ from backpass.models._hugging_face import Accepted
 from backpass.models._parameters import (
     HEAD,
     Shapes,
+    check_config,
     check_unused,
     chosen,
     names_in_layer,
@@ -99,9 +100,10 @@ class Config:
         """Return the configuration that a ``config.json`` describes.
 
         Dropout is not supported; with ``without_dropout``, a file's rates of dropout
-        are ignored, as in evaluation. Raises TypeError unless ``json`` is a mapping;
-        ValueError, naming every fault, if it lacks a size or asks for something that is
-        not supported.
+        are ignored, as in evaluation. ``pad_token_id`` is not read: Hugging Face leaves
+        that token's row of the table without a gradient. Raises TypeError unless
+        ``json`` is a mapping; ValueError, naming every fault, if it lacks a size or
+        asks for something that is not supported.
         """
         kind = _hugging_face.check_type(json, ("llama", "qwen2", "qwen3"))
         rotation = json.get("rope_parameters") or json.get("rope_scaling") or {}
@@ -219,6 +221,7 @@ def forward(
     ``tokens`` or ``targets`` is not an integer array, or libraries or devices differ;
     IndexError for a token or a target outside the vocabulary.
     """
+    check_config(config, Config)
     c, tied_to = config, TABLE if config.tied else None
     w, given = read(parameters, parameter_shapes(c), prefix=PREFIX, tied_to=tied_to)
     wanted = chosen(wanted, given, tied_to)

@@ -21,6 +21,7 @@ from backpass.models import encoder
 from backpass.models._hugging_face import check_numbers
 from backpass.models._parameters import (
     Shapes,
+    check_config,
     check_unused,
     chosen,
     names_in_layer,
@@ -123,6 +124,7 @@ def forward(
     the rows are not floating-point arrays, or their library, device, or dtype differs
     from the parameters'.
     """
+    check_config(config, Config)
     c, layers = config, _layers(config)
     w, given = read(parameters, parameter_shapes(c), prefix="", tied_to=None)
     wanted = chosen(wanted, given, None)

@@ -23,6 +23,7 @@ that have one; ``kernel`` says how.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from backpass.arrays import Array, transpose
@@ -86,6 +87,7 @@ def heads_forward_flops(
     s_k, and d."""
     lengths = {**lengths, "d_v": lengths["d"]}
     if flash:
+        _check_numbers(lengths)
         return flash_attention.forward_flops(**lengths, causal=causal)
     return attention.forward_flops(**lengths, has_bias=False, dropout_p=dropout_p)
 
@@ -100,5 +102,16 @@ def heads_backward_flops(
     """Return the FLOPs of its backward."""
     lengths = {**lengths, "d_v": lengths["d"], "wanted": wanted}
     if flash:
+        _check_numbers(lengths)
         return flash_attention.backward_flops(**lengths, causal=causal)
     return attention.backward_flops(**lengths, has_bias=False, dropout_p=dropout_p)
+
+
+def _check_numbers(lengths: Mapping[str, Any]) -> None:
+    """Raise ValueError for a length that is a symbol."""
+    for name, length in lengths.items():
+        if hasattr(length, "free_symbols"):
+            raise ValueError(
+                f"flash: expected False where lengths are symbols, as {name} is; "
+                "FlashAttention's tiles depend on the numbers"
+            )
