@@ -224,7 +224,9 @@ def times(network: Network, providers: list[str], chosen: Settings) -> dict[str,
 def our_step(
     network: Network, parameters: dict, tokens, targets, compiled: bool
 ) -> Callable[[], dict[str, float]]:
-    parameters, state, device = dict(parameters), adamw.start(parameters), tokens.device.type
+    # Both optimisers write over the parameters.
+    parameters = {name: w.clone() for name, w in parameters.items()}
+    state, device = adamw.start(parameters), tokens.device.type
     run = torch.compile(gradients_of) if compiled else None
 
     def step() -> dict[str, float]:
@@ -238,7 +240,7 @@ def our_step(
             marks.append(clock(device))
             gradients = network.ours.backward(saved)
         marks.append(clock(device))
-        adamw.update(parameters, gradients, state, **DECAY)
+        adamw.update(parameters, gradients, state, **DECAY, in_place=True)
         marks.append(clock(device))
         return spent(marks)
 
@@ -248,7 +250,6 @@ def our_step(
 def their_step(
     network: Network, parameters: dict, tokens, targets, compiled: bool
 ) -> Callable[[], dict[str, float]]:
-    # Its optimiser writes over the parameters.
     own = {name: w.clone().requires_grad_() for name, w in parameters.items()}
     optimiser, device = torch.optim.AdamW(own.values(), **DECAY), tokens.device.type
     forward = torch.compile(network.theirs) if compiled else network.theirs

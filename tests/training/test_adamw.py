@@ -333,6 +333,23 @@ def test_large_arrays_are_computed_block_by_block_with_the_same_bits(monkeypatch
             np.testing.assert_array_equal(a, b)
 
 
+def test_in_place_the_same_numbers_are_written_over_the_parameters(monkeypatch):
+    monkeypatch.setattr(adamw, "BLOCK", 16)
+    drawn = np.random.default_rng(0).standard_normal((2, 37, 5))
+    given = {"w": drawn[0].copy(), "turned": drawn[1].T.copy().T}
+    parameters, replaced = dict(given), dict(given)
+    states = [adamw.start(given) for _ in range(2)]
+    for _ in range(2):
+        gradients = {"w": drawn[1], "turned": drawn[0]}
+        adamw.update(replaced, gradients, states[0])
+    expected = {name: w.copy() for name, w in replaced.items()}
+    for _ in range(2):
+        adamw.update(parameters, gradients, states[1], in_place=True)
+    for name, w in expected.items():
+        np.testing.assert_array_equal(parameters[name], w)
+    assert parameters["w"] is not drawn[0] and np.shares_memory(parameters["w"], given["w"])
+
+
 def test_what_autograd_records_is_refused():
     w = torch.ones(2, requires_grad=True)
     with pytest.raises(TypeError, match="parameters: w: requires a gradient of autograd; pass it detached"):

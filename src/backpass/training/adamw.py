@@ -38,6 +38,7 @@ from backpass.training._gradients import (
     name_faults,
 )
 from backpass.training._numbers import check_positive, check_rate, check_share
+from backpass.values import check_bool
 
 BLOCK = 1 << 17  # elements
 
@@ -73,11 +74,13 @@ def update(
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
     decayed: Collection[str] | None = None,
+    in_place: bool = False,
 ) -> None:
     """Make one step: replace the entries of ``parameters`` and of ``state``.
 
     One parameter is replaced at a time, so a step needs little memory. The arrays of
-    ``parameters`` and ``gradients`` are not modified; those of ``state`` may be.
+    ``parameters`` and ``gradients`` are not modified; those of ``state`` may be, and
+    with ``in_place`` those of ``parameters`` too, which is faster for large ones.
     ``gradients`` has one array for each name in the state, with the parameter's shape;
     half precision is widened first. Parameters that are not in the state keep their
     values. ``decayed`` names the parameters that decay, all by default; ``with_axes``
@@ -94,6 +97,7 @@ def update(
     check_positive(eps=eps)
     # A NumPy scalar would spread its dtype.
     lr, weight_decay, eps = float(lr), float(weight_decay), float(eps)
+    check_bool(in_place=in_place)
     _check_entries(parameters, gradients, state)
     decays = _chosen(decayed, state["mean"])
 
@@ -102,7 +106,8 @@ def update(
         w, m, v = parameters[name], state["mean"][name], state["square"][name]
         decay = lr * weight_decay if name in decays else 0.0
         of_step = partial(_step, t=t, lr=lr, decay=decay, betas=betas, eps=eps)
-        w, m, v = _in_blocks(of_step, w, m, v, gradients[name])
+        new = w if in_place else None
+        w, m, v = _in_blocks(of_step, w, m, v, gradients[name], new)
         parameters[name], state["mean"][name], state["square"][name] = w, m, v
     state["step"] = t
 
@@ -120,16 +125,23 @@ def _step(w, m, v, dw, *, t, lr, decay, betas, eps) -> tuple[Array, Array, Array
 
 
 def _in_blocks(
-    step: Callable[..., tuple[Array, ...]], w: Array, m: Array, v: Array, dw: Array
+    step: Callable[..., tuple[Array, ...]],
+    w: Array,
+    m: Array,
+    v: Array,
+    dw: Array,
+    new: Array | None,
 ) -> tuple[Array, ...]:
     """Return what ``step`` returns for ``w``, ``m``, ``v``, and ``dw``.
 
     Large arrays of NumPy and PyTorch are computed block by block, so that what is
-    computed in between stays in a cache, and m and v are written over.
+    computed in between stays in a cache. The next m and v are written over these, and
+    the next w over ``new`` if it is given.
     """
     if size(w.shape) <= BLOCK or not (is_numpy_array(w) or is_torch_array(w)):
         return step(w, m, v, dw)
-    xp, new = namespace(w), namespace(w).empty_like(w)
+    xp = namespace(w)
+    new = xp.empty_like(w) if new is None else new
     flat = [xp.reshape(x, (-1,)) for x in (w, m, v, dw)]
     into = [xp.reshape(new, (-1,)), *flat[1:3]]
     for start in range(0, size(w.shape), BLOCK):

@@ -111,16 +111,17 @@ class State(NamedTuple):
 class Run:
     """The steps of a run that are left; iterating makes them.
 
-    Between two steps ``parameters`` are those of the last, and ``state()`` can be
-    stored. ``kernels`` is that of the models' ``forward``. A step whose loss or
-    gradients are not finite raises FloatingPointError before anything is updated.
+    Between two steps ``parameters`` are those of the last, which the next writes over,
+    and ``state()`` can be stored. ``kernels`` is that of the models' ``forward``. A
+    step whose loss or gradients are not finite raises FloatingPointError before
+    anything is updated.
     """
 
     def __init__(self, state: State, text: bytes, *, kernels: Any = None):
         self.model, self.config = state.model, state.config
         self.options, self.text, self.arrays = state.options, state.text, state.arrays
         self.kernels = kernels
-        self.parameters = dict(state.parameters)
+        self.parameters = _copied(state.parameters)
         self.optimiser = _moments(state.optimiser, _copied)
         self.train, self.held_out = texts.divided(text)
         needed = self.options.length + 1
@@ -210,7 +211,7 @@ class Run:
         return State(
             self.model,
             self.config,
-            dict(self.parameters),
+            _copied(self.parameters),
             _moments(self.optimiser, _copied),
             self.options,
             self.text,
@@ -247,6 +248,7 @@ class Run:
             betas=(o.beta_1, o.beta_2),
             weight_decay=o.weight_decay,
             decayed=self._decayed,
+            in_place=True,
         )
         seconds = time.perf_counter() - begin
         speed = o.batch * o.length / seconds

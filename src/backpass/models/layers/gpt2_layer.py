@@ -100,7 +100,10 @@ def forward(
     check_natural(seed=seed)
     check_bool(flash=flash)
     check_no_dropout(flash, attention_dropout=attention_dropout)
-    of_weights, of_attended, of_fed = (seed_of(seed, place) for place in range(3))
+    drops = attention_dropout or residual_dropout
+    of_weights, of_attended, of_fed = (
+        seed_of(seed, place) if drops else 0 for place in range(3)
+    )
     wanted = check_wanted(SHAPES, wanted)
     of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
 
