@@ -166,7 +166,7 @@ def test_a_corrupted_state_is_refused_and_the_one_before_used(train, tmp_path, c
     assert err.startswith(
         f"backpass train: refused {tmp_path}/out/step-000005: model.safetensors is not the file"
     )
-    assert err.endswith("; using the one before it\n")
+    assert err.endswith(f"\nbackpass train: using {tmp_path}/out/step-000003\n")
     assert [line.split()[1] for line in numbers(out)] == ["4", "5", "6"]
 
 
@@ -257,7 +257,7 @@ def test_sample_writes(train, tmp_path, capsys):
         (["--device", "abacus"], "--device abacus: "),
         (["--model", "gpt3"], "argument --model: invalid choice: 'gpt3'"),
         (["--resume", "--lr", "1"], "--lr: cannot be given with --resume"),
-        (["--resume"], "out: there is no saved state"),
+        (["--resume"], "out: there is no saved state (see"),
     ],
 )
 def test_what_does_not_fit(text, tmp_path, refused, given, words):
@@ -278,6 +278,27 @@ def test_a_folder_with_states_needs_resume(train, text, tmp_path, refused, capsy
     text.write_bytes(TEXT + b"another")
     message = refused("train", text, "--out", tmp_path / "out", "--resume")
     assert "TEXT: expected the text that the run began with" in message
+
+
+@pytest.mark.parametrize("name", ["nope", "lr", "prompt"])
+def test_the_name_of_a_folder_is_not_that_of_an_option(text, tmp_path, refused, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert refused("sample", name).startswith(f"backpass sample: FOLDER {name}: there is no saved state")
+    message = refused("train", text, "--resume", "--out", name)
+    assert message.startswith(f"backpass train: --out {name}: there is no saved state")
+
+
+def test_without_a_whole_state(train, tmp_path, refused, capsys):
+    train(*SMALL)
+    capsys.readouterr()
+    for path in states.paths(tmp_path / "out"):
+        (path / "config.json").unlink()
+    message = refused("sample", tmp_path / "out")
+    start = (
+        f"backpass sample: FOLDER {tmp_path}/out: no saved state is whole: {tmp_path}/out/step-000006: config"
+    )
+    assert message.startswith(start)
+    assert "using" not in message
 
 
 @pytest.mark.parametrize(

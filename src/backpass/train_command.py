@@ -8,7 +8,6 @@ import codecs
 import contextlib
 import importlib.util
 import itertools
-import re
 import signal
 import sys
 import threading
@@ -160,7 +159,7 @@ def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
 def sample(arguments: argparse.Namespace) -> int:
     """Print a text that a trained model writes; return the exit status."""
     with _errors_of_arguments(arguments):
-        state = _newest(arguments.folder, arguments.parser.prog)
+        state = _newest("FOLDER", arguments.folder, arguments.parser.prog)
         prompt = arguments.prompt.encode("utf-8", "surrogateescape")
         drawn = sampling.sample(
             state.model,
@@ -217,19 +216,25 @@ def _resumed(arguments: argparse.Namespace, text: bytes) -> Run:
                 f"{_argument(name)}: cannot be given with --resume; the run goes on "
                 "with the options that it began with"
             )
-    state = _newest(arguments.out, arguments.parser.prog)
+    state = _newest("--out", arguments.out, arguments.parser.prog)
     dtype = str(next(iter(state.parameters.values())).dtype)
     like = _array(arguments.device or state.arrays, dtype)
     return Run.resumed(state, text, like=like, kernels=_kernels(like))
 
 
-def _newest(folder: str, command: str) -> State:
-    """Return the newest state that is whole, and say which newer ones are not."""
-
-    def refused(reason: states.Unusable) -> None:
-        print(f"{command}: refused {reason}; using the one before it", file=sys.stderr)
-
-    return states.newest(folder, refused)[1]
+def _newest(argument: str, folder: str, command: str) -> State:
+    """Return the newest state that is whole, and say which newer ones are not. Raises
+    InvalidCommand, which names the argument, if there is none."""
+    refused: list[states.Unusable] = []
+    try:
+        path, state = states.newest(folder, refused.append)
+    except (FileNotFoundError, states.Unusable) as error:
+        raise InvalidCommand(f"{argument} {_in_one_line(error)}") from None
+    for reason in refused:
+        print(f"{command}: refused {reason}", file=sys.stderr)
+    if refused:
+        print(f"{command}: using {path}", file=sys.stderr)
+    return state
 
 
 def _model(arguments: argparse.Namespace, options: Options) -> tuple[ModuleType, Any]:
@@ -389,10 +394,15 @@ def _errors_of_arguments(arguments: argparse.Namespace) -> Iterator[None]:
     except InvalidCommand as problem:
         arguments.parser.error(str(problem))
     except (ImportError, OSError, TypeError, ValueError) as error:
-        message = "; ".join(line.strip() for line in str(error).splitlines())
-        arguments.parser.error(
-            re.sub(r"^\w+(?=: )", lambda word: _argument(word[0]), message)
-        )
+        message = _in_one_line(error)
+        name, colon, rest = message.partition(": ")
+        known = colon and name in vars(arguments)
+        arguments.parser.error(f"{_argument(name)}: {rest}" if known else message)
+
+
+def _in_one_line(error: Exception) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return "; ".join(lines).replace(":; ", ": ")
 
 
 def _argument(name: str) -> str:

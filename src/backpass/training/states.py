@@ -119,7 +119,7 @@ def newest(
     folder: str | Path, refused: Callable[[Unusable], None] = lambda reason: None
 ) -> tuple[Path, State]:
     """Return the path of the newest state that is whole, and the state, as NumPy
-    arrays. ``refused`` is called with the reason for each newer one that is not.
+    arrays. ``refused`` is then called with the reason for each newer one that is not.
 
     ``folder`` can also be that of one state. Raises FileNotFoundError if there is no
     state; Unusable if none is whole.
@@ -128,15 +128,18 @@ def newest(
     found = [folder] if (folder / SUMS).is_file() else paths(folder)
     if not found:
         raise FileNotFoundError(f"{folder}: there is no saved state")
-    reasons = []
+    reasons: list[Unusable] = []
     for path in found:
         try:
-            return path, load(path)
-        except Unusable as reason:
-            reasons.append(str(reason))
-            if path != found[-1]:
-                refused(reason)
-    raise Unusable("\n    ".join(["no saved state is whole:", *reasons]))
+            state = load(path)
+        except Unusable as error:
+            reasons.append(error)
+            continue
+        for reason in reasons:
+            refused(reason)
+        return path, state
+    why = "\n    ".join(["no saved state is whole:", *map(str, reasons)])
+    raise Unusable(f"{folder}: {why}")
 
 
 def load(path: str | Path) -> State:
