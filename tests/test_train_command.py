@@ -183,10 +183,21 @@ def test_a_loss_that_is_not_finite_stops_the_run(train, tmp_path, capsys, monkey
     assert train(*SMALL) == 1
     err = capsys.readouterr().err
     assert err.startswith(
-        "backpass train: step 4: the loss is nan; in the parameter h.0.mlp.c_fc.weight, 256 of 256"
+        "backpass train: step 5: the loss is nan; in the parameter h.0.mlp.c_fc.weight, 256 of 256"
     )
-    assert err.endswith(f"the newest saved state is {tmp_path}/out/step-000003\n")
+    assert f"\nthe newest saved state is {tmp_path}/out/step-000003\nthe same command, or --resume" in err
+    assert "begin in a new folder" in err and "Warning" not in err
     assert newest(tmp_path).step == 3
+
+
+def test_a_held_out_loss_that_is_not_finite_stops_the_run(train, tmp_path, capsys, recwarn):
+    """The step was made, with finite numbers, and its parameters are of no use."""
+    assert train(*SMALL, "--every", "1", "--lr", "1e30") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("backpass train: after step 1, the held-out loss is ")
+    assert "nothing was saved\n" in err and "begin in a new folder" in err
+    assert states.paths(tmp_path / "out") == []
+    assert not recwarn.list
 
 
 def test_a_full_disk_stops_the_run(train, tmp_path, capsys, monkeypatch):
@@ -231,6 +242,19 @@ def test_sample_writes(train, tmp_path, capsys):
     assert cli.main(["sample", path, "--prompt", "é", "--tokens", "0"]) == 0
     assert capsys.readouterr().out == "é\n"
     assert cli.main(["sample", path, "--temperature", "0", "--top-k", "3", "--tokens", "4"]) == 0
+
+
+def test_a_model_whose_probabilities_are_not_finite(train, tmp_path, capsys):
+    train(*SMALL)
+    state = newest(tmp_path)
+    huge = {name: np.full_like(w, 3e38) for name, w in state.parameters.items()}
+    states.save(tmp_path / "out", state._replace(parameters=huge))
+    capsys.readouterr()
+    assert cli.main(["sample", str(tmp_path / "out")]) == 1
+    out, err = capsys.readouterr()
+    assert out == "The \n"
+    expected = "byte 1: the model's log-probabilities of the next byte are not all finite"
+    assert err == f"backpass sample: {expected}\n"
 
 
 # What is refused

@@ -42,7 +42,8 @@ steps were made, 1 when a loss was not finite or the run could not be saved,
 """
 SAMPLE_EPILOG = """\
 FOLDER is what --out of backpass train named; its newest state that is whole is
-read. The same seed gives the same text.
+read. The same seed gives the same text. Exits with 1 when the model's
+probabilities are not finite, 2 when the command is not valid.
 """
 DTYPES = ("float32", "float64")
 SIZES = {"layers": 4, "width": 128, "heads": 4}  # and their defaults
@@ -59,6 +60,10 @@ TUNED = {  # the options of a run, and what they are
 }
 REAL = ("lr", "clip", "weight_decay")
 PROMPT = "The "
+REPEATS = (  # after a loss that is not finite
+    "the same command, or --resume, repeats the same steps: begin in a new folder with "
+    "other options, such as a smaller --lr"
+)
 
 
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +138,11 @@ def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
         return 0
     say(_description(run))
     try:
-        with _interrupted() as interrupts, _Bar(run, say) as bar:
+        with (
+            _interrupted() as interrupts,
+            _Bar(run, say) as bar,
+            np.errstate(all="ignore"),  # a loss that is not finite has its own message
+        ):
             for record in run:
                 bar.show(record)
                 last = bool(interrupts) or run.made == steps
@@ -143,9 +152,9 @@ def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
                 if last:
                     break
     except (FloatingPointError, OSError) as error:
-        there = states.paths(folder)
-        left = f"the newest saved state is {there[0]}" if there else "nothing was saved"
-        print(f"backpass train: {error}\n{left}", file=sys.stderr)
+        print(f"backpass train: {error}\n{_left(folder)}", file=sys.stderr)
+        if isinstance(error, FloatingPointError):
+            print(REPEATS, file=sys.stderr)
         return 1
     if run.made < steps:
         say(f"stopped and saved after {run.made:,} of {steps:,} steps; to go on:")
@@ -173,10 +182,17 @@ def sample(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
         )
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for piece in itertools.chain([prompt], drawn):
-        print(decoder.decode(piece), end="", flush=True)
-    print(decoder.decode(b"", final=True))
-    return 0
+    problem = None
+    try:
+        with np.errstate(all="ignore"):  # what is not finite has its own message
+            for piece in itertools.chain([prompt], drawn):
+                print(decoder.decode(piece), end="", flush=True)
+    except FloatingPointError as error:
+        problem = error
+    print(decoder.decode(b"", final=True), flush=True)
+    if problem:
+        print(f"backpass sample: {problem}", file=sys.stderr)
+    return int(problem is not None)
 
 
 # The run
@@ -313,6 +329,12 @@ def _description(run: Run) -> str:
         f"{len(run.train):,} bytes to train on, "
         f"{len(run.held_out):,} held out"
     )
+
+
+def _left(folder: Path) -> str:
+    """Return in words what the folder has to go on with."""
+    there = states.paths(folder)
+    return f"the newest saved state is {there[0]}" if there else "nothing was saved"
 
 
 def _line(record: Record, held_out: float) -> str:

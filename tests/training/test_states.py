@@ -199,7 +199,7 @@ def test_nothing_is_written_that_is_not_finite(tmp_path):
     run.step()
     state = run.state()
     broken = {**state.parameters, "wte.weight": state.parameters["wte.weight"] * np.float32(np.inf)}
-    with np.errstate(all="ignore"), pytest.raises(FloatingPointError, match=r"after 1 steps, .* wte\.weight"):
+    with np.errstate(all="ignore"), pytest.raises(FloatingPointError, match=r"after step 1, .* wte\.weight"):
         states.save(tmp_path, state._replace(parameters=broken))
     assert not list(tmp_path.iterdir())
 

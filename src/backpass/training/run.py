@@ -225,10 +225,15 @@ class Run:
         """Make one step and return its record.
 
         Raises FloatingPointError if the loss or a gradient is not finite; the message
-        names the step and the parameter, or the first part of the model, in the order
-        of the forward, with an array that is not finite.
+        names the step, the first being step 1, and the parameter, or the first part of
+        the model, in the order of the forward, with an array that is not finite.
+        Raises RuntimeError if all steps were made.
         """
         o, step, begin = self.options, self.made, time.perf_counter()
+        if step >= o.steps:
+            raise RuntimeError(
+                f"the run is complete: {step:,} of {o.steps:,} steps were made"
+            )
         rate = schedule.rate(step, peak=o.lr, warmup=o.warmup, steps=o.steps)
         parts = self._micro_batches(step)
         loss, gradients = accumulation.mean(
@@ -238,7 +243,11 @@ class Run:
             norms = clipping.norms(gradients)
             gradients, norm = clipping.clip(gradients, o.clip)
         except FloatingPointError as error:
-            raise self._not_finite(step, parts, str(error)) from None
+            raise self._not_finite(
+                parts,
+                f"step {step + 1}: {error}",
+                "\n    All arrays of the forward are finite, so the backward overflowed.",
+            ) from None
         adamw.update(
             self.parameters,
             gradients,
@@ -254,7 +263,11 @@ class Run:
 
     def held_out_loss(self) -> float:
         """Return the mean loss at windows that are spread evenly over the held-out
-        text."""
+        text.
+
+        Raises FloatingPointError if it is not finite; the message names the parameter
+        or the part of the model, as that of a step does.
+        """
         length = self.options.length
         last = len(self.held_out) - length - 1
         count = min(HELD_OUT_WINDOWS, 1 + last // length)
@@ -265,7 +278,11 @@ class Run:
             tokens, targets = batches.windows(
                 window, batch=1, length=length, seed=0, step=0, like=self._like
             )
-            losses.append(float(self._forward(tokens, targets, wanted=())[0]))
+            loss = float(self._forward(tokens, targets, wanted=())[0])
+            if not math.isfinite(loss):
+                what = f"after step {self.made}, the held-out loss is {loss:.3g}"
+                raise self._not_finite([(tokens, targets, {})], what)
+            losses.append(loss)
         return math.fsum(losses) / count
 
     @property
@@ -318,24 +335,22 @@ class Run:
         """Return one micro-batch's loss, gradients, and number of counted targets."""
         loss, saved = self._forward(tokens, targets, **options)
         if not math.isfinite(loss):
-            part = tokens, targets, options
-            raise self._not_finite(step, [part], f"the loss is {loss:.3g}")
+            what = f"step {step + 1}: the loss is {loss:.3g}"
+            raise self._not_finite([(tokens, targets, options)], what)
         return float(loss), self.model.backward(saved), accumulation.counted(targets)
 
     def _not_finite(
-        self, step: int, parts: list[MicroBatch], what: str
+        self, parts: list[MicroBatch], what: str, otherwise: str = ""
     ) -> FloatingPointError:
-        """Return the error for a step, whose forward is run again to find where the
-        first number that is not finite arose."""
+        """Return the error for micro-batches, whose forward is run again to find where
+        the first number that is not finite arose; ``otherwise`` is added if all arrays
+        of the forward are finite."""
         for tokens, targets, options in parts:
             _, saved = self._forward(tokens, targets, **options)
             where = what_is_not_finite(self.parameters, self._parts, saved.parts)
             if where:
-                return FloatingPointError(f"step {step}: {what}; {where}")
-        return FloatingPointError(
-            f"step {step}: {what}\n    All arrays of the forward are finite, so the "
-            "backward overflowed."
-        )
+                return FloatingPointError(f"{what}; {where}")
+        return FloatingPointError(what + otherwise)
 
     def _by_part(self, norms: Mapping[str, float]) -> dict[str, float]:
         """Return the norm of the gradients of each part that has parameters."""

@@ -75,6 +75,11 @@ def _drawn(
         given = namespace(like).asarray(read, device=like.device)
         found = log_probabilities(model, parameters, given, config=config)[-1, :]
         scores = np.asarray([float(score) for score in found])
+        if not np.isfinite(scores).all():
+            raise FloatingPointError(
+                f"byte {len(text) + 1 - len(prompt)}: the model's log-probabilities of "
+                "the next byte are not all finite"
+            )
         byte = _choice(scores, temperature, top_k, rng)
         text.append(byte)
         yield bytes([byte])

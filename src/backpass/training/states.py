@@ -63,7 +63,7 @@ def save(folder: str | Path, state: State) -> Path:
         state.optimiser["square"],
     ):
         if where := what_is_not_finite(what, (), ()):
-            raise FloatingPointError(f"after {state.step} steps, {where}: not stored")
+            raise FloatingPointError(f"after step {state.step}, {where}: not stored")
     folder = Path(folder)
     final = folder / f"step-{state.step:06d}"
     partial = folder / f"{_PARTIAL}{final.name}-{os.getpid()}"
