@@ -38,7 +38,7 @@ from backpass.training.run import Options, State
 
 MODELS = {"gpt2": gpt2, "llama": llama}  # by the names of the commands
 MODELS_BY_TYPE = {**MODELS, "qwen2": llama, "qwen3": llama}
-KEPT = 2  # states; the older ones are deleted
+KEPT = 2  # states that are whole; the older ones are deleted
 CONFIG, MODEL, TRAINING = "config.json", "model.safetensors", "training.safetensors"
 SUMS = "SHA256SUMS"
 _NAME = re.compile(r"step-(\d{6,})")
@@ -51,7 +51,8 @@ class Unusable(ValueError):
 
 def save(folder: str | Path, state: State) -> Path:
     """Store the state in a folder of its own within ``folder``, and return its path.
-    Of the states up to this one, all but the newest two are deleted.
+    Of the states up to this one, the newest two that are whole stay, and those that
+    are older than both are deleted.
 
     Raises FloatingPointError, and stores nothing, if a parameter or a moment is not
     finite; OSError if a file cannot be written; ImportError without ``safetensors``.
@@ -98,8 +99,12 @@ def save(folder: str | Path, state: State) -> Path:
         raise
     _flush(folder)
     found = paths(folder)
-    for old in found[found.index(final) + KEPT :]:
-        shutil.rmtree(old)
+    kept = 1
+    for old in found[found.index(final) + 1 :]:
+        if kept == KEPT:
+            shutil.rmtree(old)
+        else:
+            kept += _is_usable(old)
     for torn in folder.glob(f"{_PARTIAL}*"):  # of a process that was killed
         shutil.rmtree(torn, ignore_errors=True)
     return final
@@ -175,6 +180,15 @@ def load(path: str | Path) -> State:
             f"{path}: its files are whole, but of another version of the package: "
             f"{error}"
         ) from None
+
+
+def _is_usable(path: Path) -> bool:
+    """Return whether a run can go on from the state in a folder."""
+    try:
+        load(path)
+    except Unusable:
+        return False
+    return True
 
 
 def _checked_files(path: Path) -> dict[str, bytes]:
