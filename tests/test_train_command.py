@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -138,10 +139,10 @@ def test_ctrl_c_saves_and_resume_gives_the_same_numbers(train, text, tmp_path, c
     assert "stopping after this step" in err
     assert out.endswith(
         "stopped and saved after 4 of 6 steps; to go on:\n"
-        f"    backpass train {text} --out {tmp_path}/out --resume\n"
+        f"    backpass train {text} --out {tmp_path}/out --resume --every 3\n"
     )
     assert newest(tmp_path).step == 4
-    assert train("--resume", "--every", "3") == 0
+    assert cli.main(shlex.split(out.splitlines()[-1])[1:]) == 0  # the line that was printed
     got = numbers(out)[:1] + numbers(capsys.readouterr().out)
     assert got == expected
     end = newest(tmp_path)
@@ -149,7 +150,45 @@ def test_ctrl_c_saves_and_resume_gives_the_same_numbers(train, text, tmp_path, c
         assert parameter.tobytes() == end.parameters[name].tobytes()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert train("--resume") == 0
-    assert capsys.readouterr().out == "all 6 steps were made before\n"
+    assert capsys.readouterr().out == "the run is complete: 6 of 6 steps\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"), [(1, "nothing was saved"), (4, "the newest saved state is {}/out/step-000003")]
+)
+def test_a_second_ctrl_c_stops_at_once(train, tmp_path, capsys, monkeypatch, steps, left):
+    right = Run.step
+
+    def step(self):
+        if self.made == steps:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        return right(self)
+
+    monkeypatch.setattr(Run, "step", step)
+    assert train(*SMALL) == 130
+    assert capsys.readouterr().err.endswith(f"\nbackpass train: interrupted; {left.format(tmp_path)}\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_printed_commands_are_quoted(text, tmp_path, capsys, monkeypatch):
+    out, spaced = tmp_path / "my run", text.rename(tmp_path / "my text.txt")
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1)
+        assert cli.main(["train", str(spaced), "--out", str(out), *SMALL]) == 130
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(line)[2:] == [str(spaced), "--out", str(out), "--resume", "--every", "3"]
+    assert cli.main(["train", str(spaced), "--out", str(out), "--resume"]) == 0
+    assert shlex.split(capsys.readouterr().out.splitlines()[-1]) == ["backpass", "sample", str(out)]
+
+
+@pytest.mark.parametrize("name", ["text.txt", "text.txt/below"])
+def test_a_folder_that_cannot_be_made_is_noticed_before_the_first_step(
+    text, tmp_path, refused, monkeypatch, name
+):
+    monkeypatch.setattr(Run, "step", None)
+    message = refused("train", text, "--out", tmp_path / name, *SMALL)
+    assert message.startswith(f"backpass train: --out {tmp_path}/{name}: cannot be a folder: ")
 
 
 def test_a_corrupted_state_is_refused_and_the_one_before_used(train, tmp_path, capsys, monkeypatch):
@@ -242,6 +281,19 @@ def test_sample_writes(train, tmp_path, capsys):
     assert cli.main(["sample", path, "--prompt", "é", "--tokens", "0"]) == 0
     assert capsys.readouterr().out == "é\n"
     assert cli.main(["sample", path, "--temperature", "0", "--top-k", "3", "--tokens", "4"]) == 0
+
+
+def test_a_terminal_gets_no_control_characters(train, tmp_path, capsys, monkeypatch):
+    train(*SMALL)
+    capsys.readouterr()
+    drawn = [b"\x1b", b"[2J", b"\x07\r\x7f", b"\xc2\x9b", b"\t\n", "é".encode()]
+    monkeypatch.setattr(train_command.sampling, "sample", lambda *_, **__: iter(drawn))
+    command = ["sample", str(tmp_path / "out"), "--prompt", "x"]
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out == "x\x1b[2J\x07\r\x7f\x9b\t\né\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out == "x�[2J����\t\né\n"
 
 
 def test_a_model_whose_probabilities_are_not_finite(train, tmp_path, capsys):

@@ -8,6 +8,8 @@ import codecs
 import contextlib
 import importlib.util
 import itertools
+import os
+import shlex
 import signal
 import sys
 import threading
@@ -59,6 +61,12 @@ TUNED = {  # the options of a run, and what they are
     "seed": "determines the first parameters and the batches (default 0)",
 }
 REAL = ("lr", "clip", "weight_decay")
+CONTROLS = {  # characters that a terminal would obey, and what is shown for them
+    code: "\N{REPLACEMENT CHARACTER}"
+    for code in (*range(32), *range(127, 160))
+    if chr(code) not in "\n\t"
+}
+EVERY = 100  # steps between two reports
 PROMPT = "The "
 REPEATS = (  # after a loss that is not finite
     "the same command, or --resume, repeats the same steps: begin in a new folder with "
@@ -82,9 +90,9 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--every",
         type=int,
-        default=100,
+        default=EVERY,
         metavar="N",
-        help="report and save every N steps (default 100)",
+        help=f"report and save every N steps (default {EVERY})",
     )
     add("--device", help="numpy for NumPy's arrays; cpu or cuda for PyTorch's tensors")
     add("--model", choices=tuple(states.MODELS), help="default gpt2")
@@ -125,7 +133,9 @@ def add_sample_arguments(parser: argparse.ArgumentParser) -> None:
         help="below 1 prefers likely bytes, 0 takes the likeliest (default 0.8)",
     )
     add("--top-k", type=int, metavar="N", help="draw from the N likeliest bytes only")
-    add("--seed", type=int, default=0, metavar="N", help="of the draws (default 0)")
+    add(
+        "--seed", type=int, default=0, metavar="N", help="seed of the draws (default 0)"
+    )
 
 
 def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
@@ -133,9 +143,11 @@ def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     with _errors_of_arguments(arguments):
         run = _run(arguments)
     folder, steps = Path(arguments.out), run.options.steps
-    if run.made == steps:
-        say(f"all {steps:,} steps were made before")
+    if run.made >= steps:
+        say(f"the run is complete: {run.made:,} of {steps:,} steps")
         return 0
+    with _errors_of_arguments(arguments):
+        _make(folder)
     say(_description(run))
     try:
         with (
@@ -145,7 +157,7 @@ def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
         ):
             for record in run:
                 bar.show(record)
-                last = bool(interrupts) or run.made == steps
+                last = bool(interrupts) or run.made >= steps
                 if last or run.made % arguments.every == 0:
                     bar.say(_line(record, run.held_out_loss()))
                     states.save(folder, run.state())
@@ -156,12 +168,25 @@ def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
         if isinstance(error, FloatingPointError):
             print(REPEATS, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # the second
+        print(f"\nbackpass train: interrupted; {_left(folder)}", file=sys.stderr)
+        return 130
     if run.made < steps:
         say(f"stopped and saved after {run.made:,} of {steps:,} steps; to go on:")
-        say(f"    backpass train {arguments.text} --out {folder} --resume")
+        command = [
+            "backpass",
+            "train",
+            arguments.text,
+            "--out",
+            str(folder),
+            "--resume",
+        ]
+        if arguments.every != EVERY:
+            command += ["--every", str(arguments.every)]
+        say(f"    {shlex.join(command)}")
         return 130
     say(f"saved in {states.paths(folder)[0]}; to read what the model writes:")
-    say(f"    backpass sample {folder}")
+    say(f"    {shlex.join(['backpass', 'sample', str(folder)])}")
     return 0
 
 
@@ -182,11 +207,12 @@ def sample(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
         )
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    shown = CONTROLS if sys.stdout.isatty() else {}
     problem = None
     try:
         with np.errstate(all="ignore"):  # what is not finite has its own message
             for piece in itertools.chain([prompt], drawn):
-                print(decoder.decode(piece), end="", flush=True)
+                print(decoder.decode(piece).translate(shown), end="", flush=True)
     except FloatingPointError as error:
         problem = error
     print(decoder.decode(b"", final=True), flush=True)
@@ -222,6 +248,18 @@ def _run(arguments: argparse.Namespace) -> Run:
     model, config = _model(arguments, options)
     like = _array(arguments.device, arguments.dtype or DTYPES[0])
     return Run.start(model, config, text, options, like=like, kernels=_kernels(like))
+
+
+def _make(folder: Path) -> None:
+    """Make the folder to save in, before anything is computed. Raises InvalidCommand if
+    nothing can be saved there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if folder.is_file() else error.strerror
+        raise InvalidCommand(f"--out {folder}: cannot be a folder: {why}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InvalidCommand(f"--out {folder}: cannot be written to")
 
 
 def _resumed(arguments: argparse.Namespace, text: bytes) -> Run:
@@ -396,7 +434,10 @@ def _interrupted() -> Iterator[list[int]]:
     def note(number: int, _: object) -> None:
         signals.append(number)
         signal.signal(number, before)
-        print("\nstopping after this step", file=sys.stderr)
+        print(
+            "\nstopping after this step; Ctrl-C again stops at once, without saving",
+            file=sys.stderr,
+        )
 
     if threading.current_thread() is not threading.main_thread():
         yield signals  # only the main thread gets the signal
