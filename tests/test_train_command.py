@@ -331,6 +331,8 @@ def test_a_model_whose_probabilities_are_not_finite(train, tmp_path, capsys):
         (["--every", "0"], "--every: expected 1 or more; got 0"),
         (["--length", "100"], "TEXT: expected at least 1010 bytes"),
         (["--device", "abacus"], "--device abacus: "),
+        (["--device", "meta"], "--device meta: expected a device whose tensors hold numbers"),
+        (["--device", ""], "--device '': "),
         (["--model", "gpt3"], "argument --model: invalid choice: 'gpt3'"),
         (["--resume", "--lr", "1"], "--lr: cannot be given with --resume"),
         (["--resume"], "out: there is no saved state (see"),

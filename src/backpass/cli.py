@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -29,6 +28,7 @@ from backpass import (
     train_command,
 )
 from backpass.check_command import DTYPES
+from backpass.devices import unusable
 from backpass.stems import no_such
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.seed < 0:
         arguments.parser.error(f"--seed: expected 0 or more; got {arguments.seed}")
-    if reason := _unusable(arguments.device, arguments.dtype):
+    if reason := unusable(arguments.device, arguments.dtype):
         arguments.parser.error(reason)
     from backpass import kernels
     from backpass.verify import Overview
@@ -336,24 +336,6 @@ def _placed(
         to_torch(value, device or "cpu", getattr(torch, dtype or "float64"))
         for value in inputs
     ]
-
-
-def _unusable(device: str | None, dtype: str | None) -> str | None:
-    """Return why tensors of the dtype cannot be on the device; None if they can."""
-    if device is None and dtype is None:
-        return None
-    asked = f"--device {device}" if device else f"--dtype {dtype}"
-    if importlib.util.find_spec("torch") is None:
-        return f"{asked}: PyTorch is not installed; it comes with backpass[torch]"
-    import torch
-
-    try:
-        if torch.device(device or "cpu").type == "meta":
-            return f"{asked}: expected a device whose tensors hold numbers"
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        return f"{asked}: {str(error).splitlines()[0].rstrip('.')}"
-    return None
 
 
 def _left_out(overview: Overview) -> list[str]:

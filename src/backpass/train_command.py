@@ -23,6 +23,7 @@ import numpy as np
 from backpass import kernels
 from backpass.arrays import size
 from backpass.check_command import InvalidCommand
+from backpass.devices import unusable
 from backpass.models import gpt2, llama
 from backpass.training import batches, sampling, states, texts
 from backpass.training.run import Options, Record, Run, State, place
@@ -94,7 +95,12 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"report and save every N steps (default {EVERY})",
     )
-    add("--device", help="numpy for NumPy's arrays; cpu or cuda for PyTorch's tensors")
+    add(
+        "--device",
+        help="numpy for NumPy's arrays; cpu or cuda for PyTorch's tensors (default: "
+        "cuda if there is one, else cpu, or numpy without PyTorch; with --resume, that "
+        "of the run)",
+    )
     add("--model", choices=tuple(states.MODELS), help="default gpt2")
     for name, default in SIZES.items():
         add(f"--{name}", type=int, metavar="N", help=f"default {default}")
@@ -272,7 +278,8 @@ def _resumed(arguments: argparse.Namespace, text: bytes) -> Run:
             )
     state = _newest("--out", arguments.out, arguments.parser.prog)
     dtype = str(next(iter(state.parameters.values())).dtype)
-    like = _array(arguments.device or state.arrays, dtype)
+    device = state.arrays if arguments.device is None else arguments.device
+    like = _array(device, dtype)
     return Run.resumed(state, text, like=like, kernels=_kernels(like))
 
 
@@ -334,19 +341,17 @@ def _array(device: str | None, dtype: str) -> Any:
     there = importlib.util.find_spec("torch") is not None
     if device == "numpy" or (device is None and not there):
         return np.zeros(1, dtype=dtype)
-    if not there:
+    if there and device is None:
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if reason := unusable(device, None):
         raise InvalidCommand(
-            f"--device {device}: PyTorch is not installed; it comes with "
-            "backpass[torch]; without it, numpy is available"
+            reason if there else f"{reason}; without it, numpy is available"
         )
     import torch
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.zeros(1, dtype=getattr(torch, dtype), device=device)
-    except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0].rstrip(".")
-        raise InvalidCommand(f"--device {device}: {why}") from None
+    return torch.zeros(1, dtype=getattr(torch, dtype), device=device)
 
 
 def _kernels(like: Any) -> ModuleType | None:
