@@ -315,6 +315,7 @@ def test_a_model_whose_probabilities_are_not_finite(train, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        (["--steps", "-5"], "--steps: expected an integer of at least 1; got -5"),
         (["--steps", "0"], "--steps: expected an integer of at least 1; got 0"),
         (["--warmup", "9", "--steps", "9"], "--warmup: expected fewer than steps = 9; got 9"),
         (["--micro-batches", "3"], "--micro-batches: expected a divisor of batch = 16; got 3"),
@@ -388,7 +389,7 @@ def test_without_a_whole_state(train, tmp_path, refused, capsys):
         ),
         (["--prompt", ""], "--prompt: expected from 1 to 8 bytes"),
         (["--temperature", "-1"], "--temperature: expected a finite number ≥ 0"),
-        (["--top-k", "0"], "--top-k: expected an integer of at least 1"),
+        (["--top-k", "0"], "--top-k: expected an integer of at least 1; got 0"),
         (["--tokens", "-1"], "--tokens: expected an integer of at least 0"),
         (["--seed", "-1"], "--seed: expected an integer of at least 0"),
     ],

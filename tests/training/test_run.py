@@ -271,7 +271,7 @@ def test_a_held_out_loss_that_is_not_finite_is_refused():
     ("changed", "words"),
     [
         ({"steps": 0}, "steps: expected an integer of at least 1; got 0"),
-        ({"batch": -1}, "batch: expected an integer of at least 0; got -1"),
+        ({"batch": -1}, "batch: expected an integer of at least 1; got -1"),
         ({"length": 0}, "length: expected an integer of at least 1"),
         ({"micro_batches": 3}, "micro_batches: expected a divisor of batch = 4; got 3"),
         ({"warmup": 8}, "warmup: expected fewer than steps = 8; got 8"),
@@ -292,6 +292,13 @@ def test_options_of_another_type():
         Options(steps=10.0)
 
 
+def test_a_short_run_needs_a_shorter_warm_up_than_the_default():
+    expected = "warmup: expected fewer than steps = 5; got 100, the default: pass a smaller warmup too"
+    with pytest.raises(ValueError, match=expected):
+        Options(steps=5)
+    assert Options(steps=5, warmup=0).steps == 5
+
+
 def test_what_does_not_fit():
     module, config = MODELS["gpt2"]
     like = LIKE["numpy64"]
@@ -304,5 +311,7 @@ def test_what_does_not_fit():
         Run.start(module, few, TEXT, options(), like=like)
     with pytest.raises(ValueError, match="text: expected the text that the run began with"):
         Run.resumed(started().state(), TEXT + b"!", like=like)
+    with pytest.raises(TypeError, match=r"text: expected bytes, .*; got str"):
+        Run.start(module, config, TEXT.decode(), options(), like=like)
     with pytest.raises(TypeError, match="like: expected an array; got str"):
         Run.start(module, config, TEXT, options(), like="cpu")

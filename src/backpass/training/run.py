@@ -33,7 +33,12 @@ from backpass.training import (
     texts,
 )
 from backpass.training._finite import what_is_not_finite
-from backpass.training._numbers import check_positive, check_rate, check_share
+from backpass.training._numbers import (
+    check_count,
+    check_positive,
+    check_rate,
+    check_share,
+)
 from backpass.values import check_natural
 
 MicroBatch = tuple[Array, Array, dict[str, Any]]
@@ -61,19 +66,18 @@ class Options:
 
     def __post_init__(self) -> None:
         sizes = ("steps", "batch", "length", "micro_batches")
-        check_natural(**{name: getattr(self, name) for name in (*sizes, "warmup")})
-        check_natural(seed=self.seed)
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1; got 0")
+        check_count(**{name: getattr(self, name) for name in sizes})
+        check_natural(warmup=self.warmup, seed=self.seed)
         if self.batch % self.micro_batches:
             raise ValueError(
                 f"micro_batches: expected a divisor of batch = {self.batch}; "
                 f"got {self.micro_batches}"
             )
         if self.steps <= self.warmup:
+            default = self.warmup == type(self).warmup
             raise ValueError(
                 f"warmup: expected fewer than steps = {self.steps}; got {self.warmup}"
+                f"{', the default: pass a smaller warmup too' if default else ''}"
             )
         check_rate(lr=self.lr, weight_decay=self.weight_decay)
         check_positive(clip=self.clip)
