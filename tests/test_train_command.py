@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -138,10 +139,10 @@ def test_ctrl_c_saves_and_resume_gives_the_same_numbers(train, text, tmp_path, c
     assert "stopping after this step" in err
     assert out.endswith(
         "stopped and saved after 4 of 6 steps; to go on:\n"
-        f"    backpass train {text} --out {tmp_path}/out --resume\n"
+        f"    backpass train {text} --out {tmp_path}/out --resume --every 3\n"
     )
     assert newest(tmp_path).step == 4
-    assert train("--resume", "--every", "3") == 0
+    assert cli.main(shlex.split(out.splitlines()[-1])[1:]) == 0  # the line that was printed
     got = numbers(out)[:1] + numbers(capsys.readouterr().out)
     assert got == expected
     end = newest(tmp_path)
@@ -149,7 +150,45 @@ def test_ctrl_c_saves_and_resume_gives_the_same_numbers(train, text, tmp_path, c
         assert parameter.tobytes() == end.parameters[name].tobytes()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert train("--resume") == 0
-    assert capsys.readouterr().out == "all 6 steps were made before\n"
+    assert capsys.readouterr().out == "the run is complete: 6 of 6 steps\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"), [(1, "nothing was saved"), (4, "the newest saved state is {}/out/step-000003")]
+)
+def test_a_second_ctrl_c_stops_at_once(train, tmp_path, capsys, monkeypatch, steps, left):
+    right = Run.step
+
+    def step(self):
+        if self.made == steps:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        return right(self)
+
+    monkeypatch.setattr(Run, "step", step)
+    assert train(*SMALL) == 130
+    assert capsys.readouterr().err.endswith(f"\nbackpass train: interrupted; {left.format(tmp_path)}\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_printed_commands_are_quoted(text, tmp_path, capsys, monkeypatch):
+    out, spaced = tmp_path / "my run", text.rename(tmp_path / "my text.txt")
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1)
+        assert cli.main(["train", str(spaced), "--out", str(out), *SMALL]) == 130
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(line)[2:] == [str(spaced), "--out", str(out), "--resume", "--every", "3"]
+    assert cli.main(["train", str(spaced), "--out", str(out), "--resume"]) == 0
+    assert shlex.split(capsys.readouterr().out.splitlines()[-1]) == ["backpass", "sample", str(out)]
+
+
+@pytest.mark.parametrize("name", ["text.txt", "text.txt/below"])
+def test_a_folder_that_cannot_be_made_is_noticed_before_the_first_step(
+    text, tmp_path, refused, monkeypatch, name
+):
+    monkeypatch.setattr(Run, "step", None)
+    message = refused("train", text, "--out", tmp_path / name, *SMALL)
+    assert message.startswith(f"backpass train: --out {tmp_path}/{name}: cannot be a folder: ")
 
 
 def test_a_corrupted_state_is_refused_and_the_one_before_used(train, tmp_path, capsys, monkeypatch):
@@ -166,7 +205,7 @@ def test_a_corrupted_state_is_refused_and_the_one_before_used(train, tmp_path, c
     assert err.startswith(
         f"backpass train: refused {tmp_path}/out/step-000005: model.safetensors is not the file"
     )
-    assert err.endswith("; using the one before it\n")
+    assert err.endswith(f"\nbackpass train: using {tmp_path}/out/step-000003\n")
     assert [line.split()[1] for line in numbers(out)] == ["4", "5", "6"]
 
 
@@ -183,10 +222,21 @@ def test_a_loss_that_is_not_finite_stops_the_run(train, tmp_path, capsys, monkey
     assert train(*SMALL) == 1
     err = capsys.readouterr().err
     assert err.startswith(
-        "backpass train: step 4: the loss is nan; in the parameter h.0.mlp.c_fc.weight, 256 of 256"
+        "backpass train: step 5: the loss is nan; in the parameter h.0.mlp.c_fc.weight, 256 of 256"
     )
-    assert err.endswith(f"the newest saved state is {tmp_path}/out/step-000003\n")
+    assert f"\nthe newest saved state is {tmp_path}/out/step-000003\nthe same command, or --resume" in err
+    assert "begin in a new folder" in err and "Warning" not in err
     assert newest(tmp_path).step == 3
+
+
+def test_a_held_out_loss_that_is_not_finite_stops_the_run(train, tmp_path, capsys, recwarn):
+    """The step was made, with finite numbers, and its parameters are of no use."""
+    assert train(*SMALL, "--every", "1", "--lr", "1e30") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("backpass train: after step 1, the held-out loss is ")
+    assert "nothing was saved\n" in err and "begin in a new folder" in err
+    assert states.paths(tmp_path / "out") == []
+    assert not recwarn.list
 
 
 def test_a_full_disk_stops_the_run(train, tmp_path, capsys, monkeypatch):
@@ -233,12 +283,39 @@ def test_sample_writes(train, tmp_path, capsys):
     assert cli.main(["sample", path, "--temperature", "0", "--top-k", "3", "--tokens", "4"]) == 0
 
 
+def test_a_terminal_gets_no_control_characters(train, tmp_path, capsys, monkeypatch):
+    train(*SMALL)
+    capsys.readouterr()
+    drawn = [b"\x1b", b"[2J", b"\x07\r\x7f", b"\xc2\x9b", b"\t\n", "é".encode()]
+    monkeypatch.setattr(train_command.sampling, "sample", lambda *_, **__: iter(drawn))
+    command = ["sample", str(tmp_path / "out"), "--prompt", "x"]
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out == "x\x1b[2J\x07\r\x7f\x9b\t\né\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out == "x�[2J����\t\né\n"
+
+
+def test_a_model_whose_probabilities_are_not_finite(train, tmp_path, capsys):
+    train(*SMALL)
+    state = newest(tmp_path)
+    huge = {name: np.full_like(w, 3e38) for name, w in state.parameters.items()}
+    states.save(tmp_path / "out", state._replace(parameters=huge))
+    capsys.readouterr()
+    assert cli.main(["sample", str(tmp_path / "out")]) == 1
+    out, err = capsys.readouterr()
+    assert out == "The \n"
+    expected = "byte 1: the model's log-probabilities of the next byte are not all finite"
+    assert err == f"backpass sample: {expected}\n"
+
+
 # What is refused
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        (["--steps", "-5"], "--steps: expected an integer of at least 1; got -5"),
         (["--steps", "0"], "--steps: expected an integer of at least 1; got 0"),
         (["--warmup", "9", "--steps", "9"], "--warmup: expected fewer than steps = 9; got 9"),
         (["--micro-batches", "3"], "--micro-batches: expected a divisor of batch = 16; got 3"),
@@ -255,9 +332,11 @@ def test_sample_writes(train, tmp_path, capsys):
         (["--every", "0"], "--every: expected 1 or more; got 0"),
         (["--length", "100"], "TEXT: expected at least 1010 bytes"),
         (["--device", "abacus"], "--device abacus: "),
+        (["--device", "meta"], "--device meta: expected a device whose tensors hold numbers"),
+        (["--device", ""], "--device '': "),
         (["--model", "gpt3"], "argument --model: invalid choice: 'gpt3'"),
         (["--resume", "--lr", "1"], "--lr: cannot be given with --resume"),
-        (["--resume"], "out: there is no saved state"),
+        (["--resume"], "out: there is no saved state (see"),
     ],
 )
 def test_what_does_not_fit(text, tmp_path, refused, given, words):
@@ -280,6 +359,27 @@ def test_a_folder_with_states_needs_resume(train, text, tmp_path, refused, capsy
     assert "TEXT: expected the text that the run began with" in message
 
 
+@pytest.mark.parametrize("name", ["nope", "lr", "prompt"])
+def test_the_name_of_a_folder_is_not_that_of_an_option(text, tmp_path, refused, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert refused("sample", name).startswith(f"backpass sample: FOLDER {name}: there is no saved state")
+    message = refused("train", text, "--resume", "--out", name)
+    assert message.startswith(f"backpass train: --out {name}: there is no saved state")
+
+
+def test_without_a_whole_state(train, tmp_path, refused, capsys):
+    train(*SMALL)
+    capsys.readouterr()
+    for path in states.paths(tmp_path / "out"):
+        (path / "config.json").unlink()
+    message = refused("sample", tmp_path / "out")
+    start = (
+        f"backpass sample: FOLDER {tmp_path}/out: no saved state is whole: {tmp_path}/out/step-000006: config"
+    )
+    assert message.startswith(start)
+    assert "using" not in message
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -289,7 +389,7 @@ def test_a_folder_with_states_needs_resume(train, text, tmp_path, refused, capsy
         ),
         (["--prompt", ""], "--prompt: expected from 1 to 8 bytes"),
         (["--temperature", "-1"], "--temperature: expected a finite number ≥ 0"),
-        (["--top-k", "0"], "--top-k: expected an integer of at least 1"),
+        (["--top-k", "0"], "--top-k: expected an integer of at least 1; got 0"),
         (["--tokens", "-1"], "--tokens: expected an integer of at least 0"),
         (["--seed", "-1"], "--seed: expected an integer of at least 0"),
     ],

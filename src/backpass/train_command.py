@@ -8,7 +8,8 @@ import codecs
 import contextlib
 import importlib.util
 import itertools
-import re
+import os
+import shlex
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ import numpy as np
 from backpass import kernels
 from backpass.arrays import size
 from backpass.check_command import InvalidCommand
+from backpass.devices import unusable
 from backpass.models import gpt2, llama
 from backpass.training import batches, sampling, states, texts
 from backpass.training.run import Options, Record, Run, State, place
@@ -43,7 +45,8 @@ steps were made, 1 when a loss was not finite or the run could not be saved,
 """
 SAMPLE_EPILOG = """\
 FOLDER is what --out of backpass train named; its newest state that is whole is
-read. The same seed gives the same text.
+read. The same seed gives the same text. Exits with 1 when the model's
+probabilities are not finite, 2 when the command is not valid.
 """
 DTYPES = ("float32", "float64")
 SIZES = {"layers": 4, "width": 128, "heads": 4}  # and their defaults
@@ -59,7 +62,17 @@ TUNED = {  # the options of a run, and what they are
     "seed": "determines the first parameters and the batches (default 0)",
 }
 REAL = ("lr", "clip", "weight_decay")
+CONTROLS = {  # characters that a terminal would obey, and what is shown for them
+    code: "\N{REPLACEMENT CHARACTER}"
+    for code in (*range(32), *range(127, 160))
+    if chr(code) not in "\n\t"
+}
+EVERY = 100  # steps between two reports
 PROMPT = "The "
+REPEATS = (  # after a loss that is not finite
+    "the same command, or --resume, repeats the same steps: begin in a new folder with "
+    "other options, such as a smaller --lr"
+)
 
 
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,11 +91,16 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--every",
         type=int,
-        default=100,
+        default=EVERY,
         metavar="N",
-        help="report and save every N steps (default 100)",
+        help=f"report and save every N steps (default {EVERY})",
     )
-    add("--device", help="numpy for NumPy's arrays; cpu or cuda for PyTorch's tensors")
+    add(
+        "--device",
+        help="numpy for NumPy's arrays; cpu or cuda for PyTorch's tensors (default: "
+        "cuda if there is one, else cpu, or numpy without PyTorch; with --resume, that "
+        "of the run)",
+    )
     add("--model", choices=tuple(states.MODELS), help="default gpt2")
     for name, default in SIZES.items():
         add(f"--{name}", type=int, metavar="N", help=f"default {default}")
@@ -121,7 +139,9 @@ def add_sample_arguments(parser: argparse.ArgumentParser) -> None:
         help="below 1 prefers likely bytes, 0 takes the likeliest (default 0.8)",
     )
     add("--top-k", type=int, metavar="N", help="draw from the N likeliest bytes only")
-    add("--seed", type=int, default=0, metavar="N", help="of the draws (default 0)")
+    add(
+        "--seed", type=int, default=0, metavar="N", help="seed of the draws (default 0)"
+    )
 
 
 def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
@@ -129,38 +149,57 @@ def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     with _errors_of_arguments(arguments):
         run = _run(arguments)
     folder, steps = Path(arguments.out), run.options.steps
-    if run.made == steps:
-        say(f"all {steps:,} steps were made before")
+    if run.made >= steps:
+        say(f"the run is complete: {run.made:,} of {steps:,} steps")
         return 0
+    with _errors_of_arguments(arguments):
+        _make(folder)
     say(_description(run))
     try:
-        with _interrupted() as interrupts, _Bar(run, say) as bar:
+        with (
+            _interrupted() as interrupts,
+            _Bar(run, say) as bar,
+            np.errstate(all="ignore"),  # a loss that is not finite has its own message
+        ):
             for record in run:
                 bar.show(record)
-                last = bool(interrupts) or run.made == steps
+                last = bool(interrupts) or run.made >= steps
                 if last or run.made % arguments.every == 0:
                     bar.say(_line(record, run.held_out_loss()))
                     states.save(folder, run.state())
                 if last:
                     break
     except (FloatingPointError, OSError) as error:
-        there = states.paths(folder)
-        left = f"the newest saved state is {there[0]}" if there else "nothing was saved"
-        print(f"backpass train: {error}\n{left}", file=sys.stderr)
+        print(f"backpass train: {error}\n{_left(folder)}", file=sys.stderr)
+        if isinstance(error, FloatingPointError):
+            print(REPEATS, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # the second
+        print(f"\nbackpass train: interrupted; {_left(folder)}", file=sys.stderr)
+        return 130
     if run.made < steps:
         say(f"stopped and saved after {run.made:,} of {steps:,} steps; to go on:")
-        say(f"    backpass train {arguments.text} --out {folder} --resume")
+        command = [
+            "backpass",
+            "train",
+            arguments.text,
+            "--out",
+            str(folder),
+            "--resume",
+        ]
+        if arguments.every != EVERY:
+            command += ["--every", str(arguments.every)]
+        say(f"    {shlex.join(command)}")
         return 130
     say(f"saved in {states.paths(folder)[0]}; to read what the model writes:")
-    say(f"    backpass sample {folder}")
+    say(f"    {shlex.join(['backpass', 'sample', str(folder)])}")
     return 0
 
 
 def sample(arguments: argparse.Namespace) -> int:
     """Print a text that a trained model writes; return the exit status."""
     with _errors_of_arguments(arguments):
-        state = _newest(arguments.folder, arguments.parser.prog)
+        state = _newest("FOLDER", arguments.folder, arguments.parser.prog)
         prompt = arguments.prompt.encode("utf-8", "surrogateescape")
         drawn = sampling.sample(
             state.model,
@@ -174,10 +213,18 @@ def sample(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
         )
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for piece in itertools.chain([prompt], drawn):
-        print(decoder.decode(piece), end="", flush=True)
-    print(decoder.decode(b"", final=True))
-    return 0
+    shown = CONTROLS if sys.stdout.isatty() else {}
+    problem = None
+    try:
+        with np.errstate(all="ignore"):  # what is not finite has its own message
+            for piece in itertools.chain([prompt], drawn):
+                print(decoder.decode(piece).translate(shown), end="", flush=True)
+    except FloatingPointError as error:
+        problem = error
+    print(decoder.decode(b"", final=True), flush=True)
+    if problem:
+        print(f"backpass sample: {problem}", file=sys.stderr)
+    return int(problem is not None)
 
 
 # The run
@@ -209,6 +256,18 @@ def _run(arguments: argparse.Namespace) -> Run:
     return Run.start(model, config, text, options, like=like, kernels=_kernels(like))
 
 
+def _make(folder: Path) -> None:
+    """Make the folder to save in, before anything is computed. Raises InvalidCommand if
+    nothing can be saved there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if folder.is_file() else error.strerror
+        raise InvalidCommand(f"--out {folder}: cannot be a folder: {why}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InvalidCommand(f"--out {folder}: cannot be written to")
+
+
 def _resumed(arguments: argparse.Namespace, text: bytes) -> Run:
     fixed = ("model", *SIZES, "key_heads", "dropout", "dtype", *TUNED)
     for name in fixed:
@@ -217,19 +276,26 @@ def _resumed(arguments: argparse.Namespace, text: bytes) -> Run:
                 f"{_argument(name)}: cannot be given with --resume; the run goes on "
                 "with the options that it began with"
             )
-    state = _newest(arguments.out, arguments.parser.prog)
+    state = _newest("--out", arguments.out, arguments.parser.prog)
     dtype = str(next(iter(state.parameters.values())).dtype)
-    like = _array(arguments.device or state.arrays, dtype)
+    device = state.arrays if arguments.device is None else arguments.device
+    like = _array(device, dtype)
     return Run.resumed(state, text, like=like, kernels=_kernels(like))
 
 
-def _newest(folder: str, command: str) -> State:
-    """Return the newest state that is whole, and say which newer ones are not."""
-
-    def refused(reason: states.Unusable) -> None:
-        print(f"{command}: refused {reason}; using the one before it", file=sys.stderr)
-
-    return states.newest(folder, refused)[1]
+def _newest(argument: str, folder: str, command: str) -> State:
+    """Return the newest state that is whole, and say which newer ones are not. Raises
+    InvalidCommand, which names the argument, if there is none."""
+    refused: list[states.Unusable] = []
+    try:
+        path, state = states.newest(folder, refused.append)
+    except (FileNotFoundError, states.Unusable) as error:
+        raise InvalidCommand(f"{argument} {_in_one_line(error)}") from None
+    for reason in refused:
+        print(f"{command}: refused {reason}", file=sys.stderr)
+    if refused:
+        print(f"{command}: using {path}", file=sys.stderr)
+    return state
 
 
 def _model(arguments: argparse.Namespace, options: Options) -> tuple[ModuleType, Any]:
@@ -275,19 +341,17 @@ def _array(device: str | None, dtype: str) -> Any:
     there = importlib.util.find_spec("torch") is not None
     if device == "numpy" or (device is None and not there):
         return np.zeros(1, dtype=dtype)
-    if not there:
+    if there and device is None:
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if reason := unusable(device, None):
         raise InvalidCommand(
-            f"--device {device}: PyTorch is not installed; it comes with "
-            "backpass[torch]; without it, numpy is available"
+            reason if there else f"{reason}; without it, numpy is available"
         )
     import torch
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.zeros(1, dtype=getattr(torch, dtype), device=device)
-    except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0].rstrip(".")
-        raise InvalidCommand(f"--device {device}: {why}") from None
+    return torch.zeros(1, dtype=getattr(torch, dtype), device=device)
 
 
 def _kernels(like: Any) -> ModuleType | None:
@@ -308,6 +372,12 @@ def _description(run: Run) -> str:
         f"{len(run.train):,} bytes to train on, "
         f"{len(run.held_out):,} held out"
     )
+
+
+def _left(folder: Path) -> str:
+    """Return in words what the folder has to go on with."""
+    there = states.paths(folder)
+    return f"the newest saved state is {there[0]}" if there else "nothing was saved"
 
 
 def _line(record: Record, held_out: float) -> str:
@@ -369,7 +439,10 @@ def _interrupted() -> Iterator[list[int]]:
     def note(number: int, _: object) -> None:
         signals.append(number)
         signal.signal(number, before)
-        print("\nstopping after this step", file=sys.stderr)
+        print(
+            "\nstopping after this step; Ctrl-C again stops at once, without saving",
+            file=sys.stderr,
+        )
 
     if threading.current_thread() is not threading.main_thread():
         yield signals  # only the main thread gets the signal
@@ -389,10 +462,15 @@ def _errors_of_arguments(arguments: argparse.Namespace) -> Iterator[None]:
     except InvalidCommand as problem:
         arguments.parser.error(str(problem))
     except (ImportError, OSError, TypeError, ValueError) as error:
-        message = "; ".join(line.strip() for line in str(error).splitlines())
-        arguments.parser.error(
-            re.sub(r"^\w+(?=: )", lambda word: _argument(word[0]), message)
-        )
+        message = _in_one_line(error)
+        name, colon, rest = message.partition(": ")
+        known = colon and name in vars(arguments)
+        arguments.parser.error(f"{_argument(name)}: {rest}" if known else message)
+
+
+def _in_one_line(error: Exception) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return "; ".join(lines).replace(":; ", ": ")
 
 
 def _argument(name: str) -> str:

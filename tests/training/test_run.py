@@ -158,6 +158,16 @@ def test_kernels_are_handed_to_the_model(model, monkeypatch):
     assert set(given) == {"kernels"}
 
 
+def test_a_complete_run_makes_no_step():
+    run = started(steps=2)
+    curve(run)
+    before = run.state()
+    with pytest.raises(RuntimeError, match="the run is complete: 2 of 2 steps were made"):
+        run.step()
+    assert run.made == 2
+    assert all(run.parameters[name] is before.parameters[name] for name in before.parameters)
+
+
 def test_the_seed_determines_the_run():
     assert curve(started(seed=1), 3) == curve(started(seed=1), 3)
     assert curve(started(seed=1), 1) != curve(started(seed=2), 1)
@@ -203,7 +213,7 @@ def said(run):
 @pytest.mark.parametrize("like", ["numpy32", "torch32"])
 def test_a_parameter_that_is_not_finite_is_named(value, like):
     message = said(planted("gpt2", "h.1.mlp.c_fc.weight", value, like))
-    assert message.startswith("step 3: the loss is nan; in the parameter h.1.mlp.c_fc.weight, 1 of 240")
+    assert message.startswith("step 4: the loss is nan; in the parameter h.1.mlp.c_fc.weight, 1 of 240")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +229,7 @@ def test_a_parameter_that_is_not_finite_is_named(value, like):
 def test_the_layer_that_overflows_is_named(model, name, part, like):
     run = planted(model, name, 3e38, like, everywhere=True)
     message = said(run)
-    assert message.startswith("step 3: the loss is ")
+    assert message.startswith("step 4: the loss is ")
     assert f"; the first part with such numbers is {part} (" in message
 
 
@@ -243,9 +253,16 @@ def test_a_gradient_that_is_not_finite_is_named(monkeypatch):
 
     monkeypatch.setattr(gpt2, "backward", wrong)
     message = said(run)
-    assert message.startswith("step 2: gradients: their norm is not finite")
+    assert message.startswith("step 3: gradients: their norm is not finite")
     assert "h.1.ln_2.bias: 12 of 12 elements are not finite" in message
     assert "All arrays of the forward are finite" in message
+
+
+def test_a_held_out_loss_that_is_not_finite_is_refused():
+    run = planted("gpt2", "h.1.mlp.c_fc.weight", math.nan)
+    expected = r"after step 3, the held-out loss is nan; in the parameter h\.1\.mlp\.c_fc\.weight, 1 of 240"
+    with pytest.raises(FloatingPointError, match=expected):
+        run.held_out_loss()
 
 
 # What is refused
@@ -255,7 +272,7 @@ def test_a_gradient_that_is_not_finite_is_named(monkeypatch):
     ("changed", "words"),
     [
         ({"steps": 0}, "steps: expected an integer of at least 1; got 0"),
-        ({"batch": -1}, "batch: expected an integer of at least 0; got -1"),
+        ({"batch": -1}, "batch: expected an integer of at least 1; got -1"),
         ({"length": 0}, "length: expected an integer of at least 1"),
         ({"micro_batches": 3}, "micro_batches: expected a divisor of batch = 4; got 3"),
         ({"warmup": 8}, "warmup: expected fewer than steps = 8; got 8"),
@@ -276,6 +293,13 @@ def test_options_of_another_type():
         Options(steps=10.0)
 
 
+def test_a_short_run_needs_a_shorter_warm_up_than_the_default():
+    expected = "warmup: expected fewer than steps = 5; got 100, the default: pass a smaller warmup too"
+    with pytest.raises(ValueError, match=expected):
+        Options(steps=5)
+    assert Options(steps=5, warmup=0).steps == 5
+
+
 def test_what_does_not_fit():
     module, config = MODELS["gpt2"]
     like = LIKE["numpy64"]
@@ -288,5 +312,7 @@ def test_what_does_not_fit():
         Run.start(module, few, TEXT, options(), like=like)
     with pytest.raises(ValueError, match="text: expected the text that the run began with"):
         Run.resumed(started().state(), TEXT + b"!", like=like)
+    with pytest.raises(TypeError, match=r"text: expected bytes, .*; got str"):
+        Run.start(module, config, TEXT.decode(), options(), like=like)
     with pytest.raises(TypeError, match="like: expected an array; got str"):
         Run.start(module, config, TEXT, options(), like="cpu")

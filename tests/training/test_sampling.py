@@ -96,7 +96,7 @@ def test_bytes_are_drawn_with_their_probabilities(run, temperature, top_k):
         ({"prompt": b"x" * 11}, "prompt: expected from 1 to 10 bytes, .* got 11"),
         ({"prompt": b""}, "prompt: expected from 1 to 10 bytes, .* got 0"),
         ({"temperature": -1}, "temperature: expected a finite number ≥ 0; got -1"),
-        ({"top_k": 0}, "top_k: expected an integer of at least 1, or None; got 0"),
+        ({"top_k": 0}, "top_k: expected an integer of at least 1; got 0"),
         ({"tokens": -1}, "tokens: expected an integer of at least 0"),
         ({"window": 0}, "window: expected from 1"),
         ({"seed": -1}, "seed: expected"),

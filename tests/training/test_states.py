@@ -122,6 +122,18 @@ def test_the_run_goes_on_from_the_state_before_with_the_same_bits(saved, folder,
     assert_same_bits(run, whole)
 
 
+def test_a_damaged_state_is_not_counted_among_those_that_are_kept(folder):
+    """The one before it must not be deleted, or a second damage would end the run."""
+    damage(folder / "step-000010" / "model.safetensors", "flipped")
+    run = Run.resumed(states.newest(folder)[1], TEXT, like=LIKE["numpy32"])
+    for step, expected in ((12, [5, 10, 12]), (14, [12, 14])):
+        curve(run, step - run.made)
+        states.save(folder, run.state())
+        assert sorted(int(path.name[5:]) for path in states.paths(folder)) == expected
+    for path in states.paths(folder):
+        assert states.load(path).step == int(path.name[5:])
+
+
 def test_every_byte_counts(folder):
     """One flipped bit in any of 60 places of each file is found."""
     path = folder / "step-000010"
@@ -199,7 +211,7 @@ def test_nothing_is_written_that_is_not_finite(tmp_path):
     run.step()
     state = run.state()
     broken = {**state.parameters, "wte.weight": state.parameters["wte.weight"] * np.float32(np.inf)}
-    with np.errstate(all="ignore"), pytest.raises(FloatingPointError, match=r"after 1 steps, .* wte\.weight"):
+    with np.errstate(all="ignore"), pytest.raises(FloatingPointError, match=r"after step 1, .* wte\.weight"):
         states.save(tmp_path, state._replace(parameters=broken))
     assert not list(tmp_path.iterdir())
 

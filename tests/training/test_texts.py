@@ -14,11 +14,11 @@ def test_a_file(tmp_path):
 
 
 def test_a_folder_in_the_order_of_its_paths(tmp_path):
-    for name in ("b.md", "a/z.txt", "c.txt", "a/figure.svg", "a.md"):
+    for name in ("b.md", "a/z.txt", "c.txt", "a/figure.svg", "a.md", "READ.MD"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     (tmp_path / "folder.md").mkdir()
-    assert texts.read(tmp_path) == b"a/z.txt\na.md\nb.md\nc.txt"
+    assert texts.read(tmp_path) == b"READ.MD\na/z.txt\na.md\nb.md\nc.txt"
 
 
 def test_what_is_refused(tmp_path):
@@ -41,3 +41,9 @@ def test_the_last_tenth_is_held_out(length):
 
 def test_the_digest_is_a_sha_256():
     assert texts.digest(b"text") == hashlib.sha256(b"text").hexdigest()
+
+
+@pytest.mark.parametrize("of", [texts.digest, texts.divided])
+def test_a_string_is_not_bytes(of):
+    with pytest.raises(TypeError, match=r"text: expected bytes, .* got str"):
+        of("text")

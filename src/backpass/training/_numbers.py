@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
+
+
+def check_count(**numbers: object) -> None:
+    """Raise TypeError or ValueError unless each number is an integer of at least 1."""
+    for name, value in numbers.items():
+        if not isinstance(value, Integral):
+            raise TypeError(f"{name}: expected an integer; got {type(value).__name__}")
+        if value < 1:
+            raise ValueError(f"{name}: expected an integer of at least 1; got {value}")
 
 
 def check_rate(**rates: object) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from backpass.arrays import Array, namespace
+from backpass.training._numbers import check_count
+from backpass.training.texts import check_bytes
 from backpass.values import check_natural
 
 VOCABULARY = 256  # the values of a byte
@@ -32,17 +34,12 @@ def windows(
     on the device of ``like``.
 
     Raises TypeError unless ``text`` is bytes and the numbers are integers; ValueError
-    if ``batch`` or ``length`` is 0, a number is below 0, or ``text`` has fewer than
-    length + 1 bytes.
+    if ``batch`` or ``length`` is below 1, another number is below 0, or ``text`` has
+    fewer than length + 1 bytes.
     """
-    if not isinstance(text, bytes | bytearray | memoryview):
-        raise TypeError(
-            f"text: expected bytes, such as 'text'.encode(); got {type(text).__name__}"
-        )
-    check_natural(batch=batch, length=length, seed=seed, step=step)
-    for name, number in (("batch", batch), ("length", length)):
-        if number == 0:
-            raise ValueError(f"{name}: expected an integer of at least 1; got 0")
+    check_bytes(text)
+    check_count(batch=batch, length=length)
+    check_natural(seed=seed, step=step)
     data = np.frombuffer(text, dtype=np.uint8)
     if data.size <= length:
         raise ValueError(

@@ -33,7 +33,12 @@ from backpass.training import (
     texts,
 )
 from backpass.training._finite import what_is_not_finite
-from backpass.training._numbers import check_positive, check_rate, check_share
+from backpass.training._numbers import (
+    check_count,
+    check_positive,
+    check_rate,
+    check_share,
+)
 from backpass.values import check_natural
 
 MicroBatch = tuple[Array, Array, dict[str, Any]]
@@ -61,19 +66,18 @@ class Options:
 
     def __post_init__(self) -> None:
         sizes = ("steps", "batch", "length", "micro_batches")
-        check_natural(**{name: getattr(self, name) for name in (*sizes, "warmup")})
-        check_natural(seed=self.seed)
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1; got 0")
+        check_count(**{name: getattr(self, name) for name in sizes})
+        check_natural(warmup=self.warmup, seed=self.seed)
         if self.batch % self.micro_batches:
             raise ValueError(
                 f"micro_batches: expected a divisor of batch = {self.batch}; "
                 f"got {self.micro_batches}"
             )
         if self.steps <= self.warmup:
+            default = self.warmup == type(self).warmup
             raise ValueError(
                 f"warmup: expected fewer than steps = {self.steps}; got {self.warmup}"
+                f"{', the default: pass a smaller warmup too' if default else ''}"
             )
         check_rate(lr=self.lr, weight_decay=self.weight_decay)
         check_positive(clip=self.clip)
@@ -226,10 +230,15 @@ class Run:
         """Make one step and return its record.
 
         Raises FloatingPointError if the loss or a gradient is not finite; the message
-        names the step and the parameter, or the first part of the model, in the order
-        of the forward, with an array that is not finite.
+        names the step, the first being step 1, and the parameter, or the first part of
+        the model, in the order of the forward, with an array that is not finite.
+        Raises RuntimeError if all steps were made.
         """
         o, step, begin = self.options, self.made, time.perf_counter()
+        if step >= o.steps:
+            raise RuntimeError(
+                f"the run is complete: {step:,} of {o.steps:,} steps were made"
+            )
         rate = schedule.rate(step, peak=o.lr, warmup=o.warmup, steps=o.steps)
         parts = self._micro_batches(step)
         loss, gradients = accumulation.mean(
@@ -239,7 +248,11 @@ class Run:
             norms = clipping.norms(gradients)
             gradients, norm = clipping.clip(gradients, o.clip)
         except FloatingPointError as error:
-            raise self._not_finite(step, parts, str(error)) from None
+            raise self._not_finite(
+                parts,
+                f"step {step + 1}: {error}",
+                "\n    All arrays of the forward are finite, so the backward overflowed.",
+            ) from None
         adamw.update(
             self.parameters,
             gradients,
@@ -256,7 +269,11 @@ class Run:
 
     def held_out_loss(self) -> float:
         """Return the mean loss at windows that are spread evenly over the held-out
-        text."""
+        text.
+
+        Raises FloatingPointError if it is not finite; the message names the parameter
+        or the part of the model, as that of a step does.
+        """
         length = self.options.length
         last = len(self.held_out) - length - 1
         count = min(HELD_OUT_WINDOWS, 1 + last // length)
@@ -267,7 +284,11 @@ class Run:
             tokens, targets = batches.windows(
                 window, batch=1, length=length, seed=0, step=0, like=self._like
             )
-            losses.append(float(self._forward(tokens, targets, wanted=())[0]))
+            loss = float(self._forward(tokens, targets, wanted=())[0])
+            if not math.isfinite(loss):
+                what = f"after step {self.made}, the held-out loss is {loss:.3g}"
+                raise self._not_finite([(tokens, targets, {})], what)
+            losses.append(loss)
         return math.fsum(losses) / count
 
     @property
@@ -320,24 +341,22 @@ class Run:
         """Return one micro-batch's loss, gradients, and number of counted targets."""
         loss, saved = self._forward(tokens, targets, **options)
         if not math.isfinite(loss):
-            part = tokens, targets, options
-            raise self._not_finite(step, [part], f"the loss is {loss:.3g}")
+            what = f"step {step + 1}: the loss is {loss:.3g}"
+            raise self._not_finite([(tokens, targets, options)], what)
         return float(loss), self.model.backward(saved), accumulation.counted(targets)
 
     def _not_finite(
-        self, step: int, parts: list[MicroBatch], what: str
+        self, parts: list[MicroBatch], what: str, otherwise: str = ""
     ) -> FloatingPointError:
-        """Return the error for a step, whose forward is run again to find where the
-        first number that is not finite arose."""
+        """Return the error for micro-batches, whose forward is run again to find where
+        the first number that is not finite arose; ``otherwise`` is added if all arrays
+        of the forward are finite."""
         for tokens, targets, options in parts:
             _, saved = self._forward(tokens, targets, **options)
             where = what_is_not_finite(self.parameters, self._parts, saved.parts)
             if where:
-                return FloatingPointError(f"step {step}: {what}; {where}")
-        return FloatingPointError(
-            f"step {step}: {what}\n    All arrays of the forward are finite, so the "
-            "backward overflowed."
-        )
+                return FloatingPointError(f"{what}; {where}")
+        return FloatingPointError(what + otherwise)
 
     def _by_part(self, norms: Mapping[str, float]) -> dict[str, float]:
         """Return the norm of the gradients of each part that has parameters."""

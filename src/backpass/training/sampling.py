@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from backpass.arrays import Array, namespace
-from backpass.training._numbers import check_rate
+from backpass.training._numbers import check_count, check_rate
 from backpass.values import check_natural
 
 
@@ -75,6 +75,11 @@ def _drawn(
         given = namespace(like).asarray(read, device=like.device)
         found = log_probabilities(model, parameters, given, config=config)[-1, :]
         scores = np.asarray([float(score) for score in found])
+        if not np.isfinite(scores).all():
+            raise FloatingPointError(
+                f"byte {len(text) + 1 - len(prompt)}: the model's log-probabilities of "
+                "the next byte are not all finite"
+            )
         byte = _choice(scores, temperature, top_k, rng)
         text.append(byte)
         yield bytes([byte])
@@ -105,9 +110,7 @@ def _check(config, prompt, tokens, window, temperature, top_k, seed) -> None:
     check_natural(tokens=tokens, window=window, seed=seed)
     check_rate(temperature=temperature)
     if top_k is not None:
-        check_natural(top_k=top_k)
-        if top_k == 0:
-            raise ValueError("top_k: expected an integer of at least 1, or None; got 0")
+        check_count(top_k=top_k)
     positions = getattr(config, "positions", window)
     if not 1 <= window <= positions:
         raise ValueError(

@@ -38,7 +38,7 @@ from backpass.training.run import Options, State
 
 MODELS = {"gpt2": gpt2, "llama": llama}  # by the names of the commands
 MODELS_BY_TYPE = {**MODELS, "qwen2": llama, "qwen3": llama}
-KEPT = 2  # states; the older ones are deleted
+KEPT = 2  # states that are whole; the older ones are deleted
 CONFIG, MODEL, TRAINING = "config.json", "model.safetensors", "training.safetensors"
 SUMS = "SHA256SUMS"
 _NAME = re.compile(r"step-(\d{6,})")
@@ -51,7 +51,8 @@ class Unusable(ValueError):
 
 def save(folder: str | Path, state: State) -> Path:
     """Store the state in a folder of its own within ``folder``, and return its path.
-    Of the states up to this one, all but the newest two are deleted.
+    Of the states up to this one, the newest two that are whole stay, and those that
+    are older than both are deleted.
 
     Raises FloatingPointError, and stores nothing, if a parameter or a moment is not
     finite; OSError if a file cannot be written; ImportError without ``safetensors``.
@@ -63,7 +64,7 @@ def save(folder: str | Path, state: State) -> Path:
         state.optimiser["square"],
     ):
         if where := what_is_not_finite(what, (), ()):
-            raise FloatingPointError(f"after {state.step} steps, {where}: not stored")
+            raise FloatingPointError(f"after step {state.step}, {where}: not stored")
     folder = Path(folder)
     final = folder / f"step-{state.step:06d}"
     partial = folder / f"{_PARTIAL}{final.name}-{os.getpid()}"
@@ -98,8 +99,12 @@ def save(folder: str | Path, state: State) -> Path:
         raise
     _flush(folder)
     found = paths(folder)
-    for old in found[found.index(final) + KEPT :]:
-        shutil.rmtree(old)
+    kept = 1
+    for old in found[found.index(final) + 1 :]:
+        if kept == KEPT:
+            shutil.rmtree(old)
+        else:
+            kept += _is_usable(old)
     for torn in folder.glob(f"{_PARTIAL}*"):  # of a process that was killed
         shutil.rmtree(torn, ignore_errors=True)
     return final
@@ -119,7 +124,7 @@ def newest(
     folder: str | Path, refused: Callable[[Unusable], None] = lambda reason: None
 ) -> tuple[Path, State]:
     """Return the path of the newest state that is whole, and the state, as NumPy
-    arrays. ``refused`` is called with the reason for each newer one that is not.
+    arrays. ``refused`` is then called with the reason for each newer one that is not.
 
     ``folder`` can also be that of one state. Raises FileNotFoundError if there is no
     state; Unusable if none is whole.
@@ -128,15 +133,18 @@ def newest(
     found = [folder] if (folder / SUMS).is_file() else paths(folder)
     if not found:
         raise FileNotFoundError(f"{folder}: there is no saved state")
-    reasons = []
+    reasons: list[Unusable] = []
     for path in found:
         try:
-            return path, load(path)
-        except Unusable as reason:
-            reasons.append(str(reason))
-            if path != found[-1]:
-                refused(reason)
-    raise Unusable("\n    ".join(["no saved state is whole:", *reasons]))
+            state = load(path)
+        except Unusable as error:
+            reasons.append(error)
+            continue
+        for reason in reasons:
+            refused(reason)
+        return path, state
+    why = "\n    ".join(["no saved state is whole:", *map(str, reasons)])
+    raise Unusable(f"{folder}: {why}")
 
 
 def load(path: str | Path) -> State:
@@ -172,6 +180,15 @@ def load(path: str | Path) -> State:
             f"{path}: its files are whole, but of another version of the package: "
             f"{error}"
         ) from None
+
+
+def _is_usable(path: Path) -> bool:
+    """Return whether a run can go on from the state in a folder."""
+    try:
+        load(path)
+    except Unusable:
+        return False
+    return True
 
 
 def _checked_files(path: Path) -> dict[str, bytes]:

@@ -12,7 +12,8 @@ HELD_OUT = 10  # one byte in so many
 
 def read(path: str | Path) -> bytes:
     """Return the bytes of a file. For a folder, return those of all ``.md`` and
-    ``.txt`` files in it and in its folders, sorted by path and joined by a line break.
+    ``.txt`` files in it and in its folders, sorted by path and joined by a line break;
+    capitals in an ending do not matter.
 
     Raises FileNotFoundError if there is no such file or folder; ValueError if a folder
     has no such files or there is no byte in them.
@@ -22,7 +23,7 @@ def read(path: str | Path) -> bytes:
         files = sorted(
             file
             for file in path.rglob("*")
-            if file.suffix in ENDINGS and file.is_file()
+            if file.suffix.lower() in ENDINGS and file.is_file()
         )
         if not files:
             raise ValueError(
@@ -41,11 +42,22 @@ def read(path: str | Path) -> bytes:
 
 def divided(text: bytes) -> tuple[bytes, bytes]:
     """Return the first nine tenths of a text, to train on, and its last tenth, which is
-    held out."""
+    held out. Raises TypeError unless it is bytes."""
+    check_bytes(text)
     at = len(text) - len(text) // HELD_OUT
     return text[:at], text[at:]
 
 
 def digest(text: bytes) -> str:
-    """Return the SHA-256 of a text, in hexadecimal."""
+    """Return the SHA-256 of a text, in hexadecimal. Raises TypeError unless it is
+    bytes."""
+    check_bytes(text)
     return hashlib.sha256(text).hexdigest()
+
+
+def check_bytes(text: object) -> None:
+    """Raise TypeError unless ``text`` is bytes."""
+    if not isinstance(text, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"text: expected bytes, such as 'text'.encode(); got {type(text).__name__}"
+        )

@@ -1,0 +1,27 @@
+"""The devices of PyTorch that a command can be given."""
+
+from __future__ import annotations
+
+import importlib.util
+
+
+def unusable(device: str | None, dtype: str | None) -> str | None:
+    """Return why tensors of the dtype cannot be on the device; None if they can."""
+    if device is None and dtype is None:
+        return None
+    asked = (
+        f"--device {device or repr(device)}"
+        if device is not None
+        else f"--dtype {dtype}"
+    )
+    if importlib.util.find_spec("torch") is None:
+        return f"{asked}: PyTorch is not installed; it comes with backpass[torch]"
+    import torch
+
+    try:
+        if torch.device("cpu" if device is None else device).type == "meta":
+            return f"{asked}: expected a device whose tensors hold numbers"
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        return f"{asked}: {str(error).splitlines()[0].rstrip('.')}"
+    return None
