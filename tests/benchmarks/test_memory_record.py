@@ -14,7 +14,9 @@ RECORDS = [
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.device)
 def test_the_peak_is_what_the_shapes_say(record):
-    """To 6 percent above: allocators round, and small arrays count as well. On a GPU a chunk's scores exist once more."""
+    """On a GPU to 6 percent above, since its allocator rounds, and a chunk's scores exist once more. On a CPU to 2 percent
+    and 32 MiB: glibc keeps freed arrays up to that size. With MALLOC_MMAP_THRESHOLD_=65536 it does not, and GPT-2's
+    head takes 323 MiB."""
     compared = [row for row in record.rows if row["over_formula"] is not None]
     assert len(compared) >= 8
     for row in compared:
@@ -24,8 +26,9 @@ def test_the_peak_is_what_the_shapes_say(record):
             if chunk != 0
             else 0
         )
-        more = 4 * c * row["V"] / 2**20
-        assert 0.99 < row["over_formula"] < 1.06 + more / row["formula_mebibytes"], row
+        more = 4 * c * row["V"] / 2**20 if record.on_gpu else 32
+        most = 1.06 if record.on_gpu else 1.02
+        assert 0.99 < row["over_formula"] < most + more / row["formula_mebibytes"], row
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.device)
@@ -34,6 +37,7 @@ def test_scores_that_are_not_held_are_not_paid_for(record):
         (ours,), (plain,) = (
             record.where(model=model, provider=name) for name in ("ours", "ours, head and loss apart")
         )
-        scores = 4 * ours["tokens"] * ours["V"] / 2**20
-        assert plain["mebibytes"] - ours["mebibytes"] > scores
+        spared = plain["formula_mebibytes"] - ours["formula_mebibytes"]
+        assert spared > 0.9 * 4 * ours["tokens"] * ours["V"] / 2**20
+        assert plain["mebibytes"] - ours["mebibytes"] > 0.95 * spared
         assert not record.dirty
