@@ -116,6 +116,14 @@ def test_a_folder_is_a_text(text, tmp_path, capsys):
     assert f"{len(TEXT) // 10:,} held out" in capsys.readouterr().out
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_interrupts():
+    """A process that a shell has put into the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt_after(monkeypatch, steps):
     """Send Ctrl-C to this process within a step."""
     right = Run.step
