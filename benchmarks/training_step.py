@@ -83,7 +83,7 @@ def main() -> None:
     )
     notes = [
         absence,
-        "No compiled step was timed: compiling ours takes minutes.",
+        "No compiled step was timed: ours takes about a minute to compile.",
         "PyTorch's networks are written with its fused operators: scaled_dot_product_attention, layer_norm or rms_norm, "
         "gelu, silu, and cross_entropy. Ours runs with its defaults: flash attention, and the loss in chunks.",
         "By operation: the time within an operation's forward and backward, less that of the operations it calls. The "
