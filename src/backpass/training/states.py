@@ -51,8 +51,8 @@ class Unusable(ValueError):
 
 def save(folder: str | Path, state: State) -> Path:
     """Store the state in a folder of its own within ``folder``, and return its path.
-    Of the states up to this one, the newest two that are whole stay, and those that
-    are older than both are deleted.
+    The newest two whole states, counted from this one down, are kept; older ones are
+    deleted.
 
     Raises FloatingPointError, and stores nothing, if a parameter or a moment is not
     finite; OSError if a file cannot be written; ImportError without ``safetensors``.

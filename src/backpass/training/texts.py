@@ -15,8 +15,8 @@ def read(path: str | Path) -> bytes:
     ``.txt`` files in it and in its folders, sorted by path and joined by a line break;
     capitals in an ending do not matter.
 
-    Raises FileNotFoundError if there is no such file or folder; ValueError if a folder
-    has no such files or there is no byte in them.
+    Raises FileNotFoundError if the path does not exist; ValueError if a folder has no
+    such files, or if the text is empty.
     """
     path = Path(path)
     if path.is_dir():
