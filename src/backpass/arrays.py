@@ -38,7 +38,12 @@ def namespace(*arrays: Array | None) -> ModuleType:
     if len(kinds) == 1 and (known := _NAMESPACES.get(*kinds)):
         return known
     found = array_api_compat.array_namespace(*given)
-    if len(kinds) == 1 and array_api_compat.is_torch_array(given[0]):
+    # A graph that torch.compile traces assumes that the table stays as it is.
+    if (
+        len(kinds) == 1
+        and array_api_compat.is_torch_array(given[0])
+        and not is_traced(found)
+    ):
         _NAMESPACES[type(given[0])] = found
     return found
 
@@ -46,6 +51,11 @@ def namespace(*arrays: Array | None) -> ModuleType:
 # The namespaces of types of arrays that have one, to be found without searching all
 # libraries. The types of PyTorch's tensors are added when one is seen.
 _NAMESPACES: dict[type, Any] = {np.ndarray: array_api_compat.numpy}
+
+
+def is_traced(xp: ModuleType) -> bool:
+    """Whether torch.compile is tracing the call, so that no number can be read."""
+    return hasattr(xp, "compiler") and xp.compiler.is_dynamo_compiling()
 
 
 def size(shape: Sequence[int]) -> int:

@@ -282,8 +282,9 @@ def _bind_product(
     known letter.
     """
     unknown = [letter for letter in letters_of(axis) if letter not in lengths]
+    # A list, because torch.compile cannot trace a generator as an argument.
     known = math.prod(
-        lengths[letter] for letter in letters_of(axis) if letter not in unknown
+        [lengths[letter] for letter in letters_of(axis) if letter not in unknown]
     )
     if unknown and known and length % known == 0:
         lengths[unknown[0]] = length // known

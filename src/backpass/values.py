@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
+from types import ModuleType
+from typing import Any
 
-from backpass.arrays import Array, namespace, size
+from backpass.arrays import Array, is_traced, namespace, size
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swiglu")  # of a feed-forward block
 
@@ -25,9 +27,9 @@ def check_natural(**numbers: object) -> None:
 
 def check_eps(eps: object) -> None:
     """Raise TypeError or ValueError unless ``eps`` is a real number of at least 0."""
-    if getattr(eps, "is_real", False):  # a SymPy symbol
-        return
     if not isinstance(eps, Real):
+        if getattr(eps, "is_real", False):  # a SymPy symbol
+            return
         raise TypeError(f"eps: expected a real number; got {type(eps).__name__}")
     if not float(eps) >= 0:
         raise ValueError(f"eps: expected a number of at least 0; got {eps}")
@@ -123,24 +125,31 @@ def check_tile(tile: object) -> None:
 
 
 def check_tokens(t: Array, vocabulary: int) -> Array:
-    """Return the tokens as int64. Raises IndexError for one outside the vocabulary."""
+    """Return the tokens as int64. Raises IndexError for one outside the vocabulary; a
+    graph of torch.compile raises RuntimeError."""
     xp = namespace(t)
     t = t if t.dtype == xp.int64 else xp.astype(t, xp.int64)
-    if xp.any((t < 0) | (t >= vocabulary)):
+    outside = (t < 0) | (t >= vocabulary)
+    expected = f"tokens from 0 to {vocabulary - 1}"
+    if is_traced(xp):
+        _assert_in_graph(xp, ~xp.any(outside), f"t: expected {expected}")
+    elif xp.any(outside):
         largest, smallest = int(xp.max(t)), -int(xp.max(-t))
         token = largest if largest >= vocabulary else smallest
-        raise IndexError(f"t: expected tokens from 0 to {vocabulary - 1}; got {token}")
+        raise IndexError(f"t: expected {expected}; got {token}")
     return t
 
 
 def check_targets(
     t: Array, classes: int, ignore_index: int, reduction: str
-) -> tuple[Array, float | None]:
+) -> tuple[Array, Any]:
     """Return the targets ``[*]``, −1 where ignored, and the divisor of the loss.
 
     The divisor is None for the sum. For the mean it is the number of targets that are
     not ignored, or NaN if there are none. Raises TypeError or ValueError for an option,
-    and IndexError for a target outside the classes.
+    and IndexError for a target outside the classes. While torch.compile traces, the
+    number cannot be read: the divisor is an array ``[]``, and the graph will raise
+    RuntimeError for a target outside.
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction: expected 'mean' or 'sum'; got {reduction!r}")
@@ -153,18 +162,34 @@ def check_targets(
     counted = t != int(ignore_index)
     outside = counted & ((t < 0) | (t >= classes))
 
+    expected = f"targets from 0 to {classes - 1}, or {ignore_index} to ignore"
+    marked = xp.where(counted, t, -1)
+    if is_traced(xp):
+        _assert_in_graph(xp, ~xp.any(outside), f"t: expected {expected}")
+        count = xp.sum(xp.astype(counted, xp.int64))
+        return marked, count if reduction == "mean" else None
+
     # One number tells both how many count and whether any is outside, so that the CPU
     # waits for a GPU only once.
     rows = size(t.shape)
     count = int(xp.sum(xp.where(outside, rows + 1, xp.astype(counted, xp.int64))))
     if count > rows:
-        raise IndexError(
-            f"t: expected targets from 0 to {classes - 1}, or {ignore_index} to ignore; "
-            f"got {_first(t, outside)}"
-        )
-    return xp.where(counted, t, -1), (
-        count or math.nan
-    ) if reduction == "mean" else None
+        raise IndexError(f"t: expected {expected}; got {_first(t, outside)}")
+    return marked, (count or math.nan) if reduction == "mean" else None
+
+
+def at_least_one(divisor: Any) -> Any:
+    """Return the divisor that ``check_targets`` returned, or 1 for that of no
+    targets: their loss is NaN, but their gradients stay 0."""
+    if divisor is None or isinstance(divisor, Real):
+        return 1 if divisor is not None and math.isnan(divisor) else divisor
+    return namespace(divisor).clip(divisor, 1)
+
+
+def _assert_in_graph(xp: ModuleType, condition: Array, message: str) -> None:
+    """Have the graph that torch.compile is tracing raise RuntimeError if the condition
+    is false when it runs."""
+    xp.ops.aten._assert_async.msg(condition, message)
 
 
 def check_sums(name: str, sums: Array, nothing: Array) -> None:

@@ -25,7 +25,6 @@ float32; under ``torch.autocast`` it is float32.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from backpass.arrays import (
@@ -54,7 +53,12 @@ from backpass.shapes import (
     check_saved,
     kind,
 )
-from backpass.values import check_bool, check_targets, chunk_or_default
+from backpass.values import (
+    at_least_one,
+    check_bool,
+    check_targets,
+    chunk_or_default,
+)
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
@@ -120,10 +124,8 @@ def forward(
 
     y = total if divisor is None else total / divisor
     y = y if wide else as_type_of(y, x)
-    if divisor is not None and math.isnan(divisor):
-        divisor = 1  # the mean of no tokens is NaN, but their gradients stay 0
     dx = kept(x, needed=False) if dx is None else xp.reshape(dx, x.shape)
-    return y, Saved(dx, dw, db, divisor, kind(y), wanted)
+    return y, Saved(dx, dw, db, at_least_one(divisor), kind(y), wanted)
 
 
 def _add_chunk(

@@ -1,0 +1,41 @@
+"""torch.compile traces a whole network, forward and backward, as one graph, with checks of tokens and targets in it."""
+
+import pytest
+import torch
+
+from .small import drawn
+
+WHOLE = {"flash": False, "chunked": False}
+
+
+@pytest.mark.parametrize(
+    "name, options, backend",
+    [
+        ("gpt2, untied", {}, "eager"),
+        ("qwen3", WHOLE, "inductor"),
+    ],
+    ids=str,
+)
+# What Dynamo and Inductor say of themselves and of array_api_compat.
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call", "ignore:`torch.jit")
+def test_one_graph_has_the_same_gradients_and_refuses_what_is_outside(name, options, backend):
+    module, config, parameters, batch = drawn(name)
+    parameters = {name: torch.from_numpy(w) for name, w in parameters.items()}
+
+    def plain(tokens, targets):
+        loss, saved = module.forward(parameters, tokens, targets, config=config, **options)
+        return loss, module.backward(saved)
+
+    torch.compiler.reset()
+    run = torch.compile(plain, backend=backend, fullgraph=True)
+    tokens, targets = (torch.from_numpy(x) for x in batch)
+    for given in (targets, torch.full_like(targets, -100)):
+        loss, gradients = run(tokens, given)
+        expected_loss, expected = plain(tokens, given)
+        torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=0, equal_nan=True)
+        for name, gradient in expected.items():
+            torch.testing.assert_close(gradients[name], gradient, rtol=1e-11, atol=1e-13)
+    with pytest.raises(RuntimeError, match=f"t: expected tokens from 0 to {config.vocabulary - 1}"):
+        run(torch.full_like(tokens, config.vocabulary), targets)
+    with pytest.raises(RuntimeError, match=r"t: expected targets from 0 .* or -100 to ignore"):
+        run(tokens, torch.full_like(targets, -1))
