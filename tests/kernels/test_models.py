@@ -102,5 +102,17 @@ def test_what_does_not_fit_is_refused(device):
     ):
         module.forward(parameters, *batch, config=config, kernels=True)
     as_numpy = {name: w.numpy(force=True) for name, w in parameters.items()}
-    with pytest.raises(TypeError, match=r"x: expected a torch tensor; got ndarray"):
+    with pytest.raises(
+        TypeError, match=r"^kernels: expected tensors on a CUDA device .*; got numpy arrays on cpu$"
+    ):
         module.forward(as_numpy, *batch.numpy(force=True), config=config, kernels=kernels)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_tensors_on_the_cpu_are_refused_without_the_interpreter(name, monkeypatch):
+    monkeypatch.setattr(kernels, "interpreted", lambda: False)
+    module, config, parameters, batch = drawn(name, "cpu")
+    with pytest.raises(
+        TypeError, match=r"^kernels: expected tensors on a CUDA device .*; got torch arrays on cpu$"
+    ):
+        module.forward(parameters, *batch, config=config, kernels=kernels)

@@ -65,7 +65,18 @@ def test_check_accepts_it(layer, lengths, left_out, options):
 
 
 def test_the_head_is_equal_with_symbols():
-    assert check(output_head, *draw(*CASES[0][:3]), methods=["symbolic"]).passed
+    report = check(output_head, *draw(*CASES[0][:3]), methods=["symbolic"])
+    assert "at shape [2, 3] in place of [2, 3, 4]" in report.rows[0].how
+
+
+def test_symbols_that_do_not_fit_a_layer_are_not_taken_for_its_inputs():
+    inputs = draw(gpt2_attention, GPT2, ())
+    (row,) = check(gpt2_attention, *inputs, methods=["symbolic"], options={"heads": 2}, raises=False).rows
+    assert row.verdict == "not run"
+    assert row.reason == (
+        "forward rejects the lengths chosen for the symbols, * = (2,), s = 3, h = 4, p = 5, although they fit "
+        "SHAPES (ValueError: w_qkv: expected w_qkv[h, 3h] with 3h = 12; got shape [4, 5])"
+    )
 
 
 def test_a_bias_on_gpt2s_keys_has_gradient_0():

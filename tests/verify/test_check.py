@@ -843,13 +843,37 @@ class TestSymbolic:
             linear, RNG.standard_normal((40, 30)), RNG.standard_normal((30, 20)), methods=["symbolic"]
         )
         assert [row.how for row in report.rows] == [
-            "every element, exactly, at shape [2, 3]",
-            "every element, exactly, at shape [3, 4]",
+            "every element, exactly, at shape [2, 3] in place of [40, 30]",
+            "every element, exactly, at shape [3, 4] in place of [30, 20]",
         ]
 
     def test_where_there_would_be_many_symbols_the_shape_is_cut_down_further(self):
         report = check("multi_head_attention", methods=["symbolic"])
         assert report.rows[0].how.startswith("every element, exactly, at shape [2, 1]")
+
+    def test_lengths_that_forward_rejects_are_named(self):
+        """SHAPES cannot state that n is even; the symbols have n = 3."""
+
+        def forward(x):
+            if x.shape[-1] % 2:
+                raise ValueError(f"x: expected an even length; got {x.shape[-1]}")
+            return x * x, x
+
+        own = SimpleNamespace(SHAPES="x[*, n] -> y[*, n]", forward=forward, backward=lambda dy, x: 2 * x * dy)
+        (row,) = check(own, RNG.standard_normal((5, 4)), methods=["symbolic"], raises=False).rows
+        assert (row.verdict, row.reason) == (
+            "not run",
+            "forward rejects the lengths chosen for the symbols, * = (2,), n = 3, although they fit SHAPES "
+            "(ValueError: x: expected an even length; got 3)",
+        )
+
+    @pytest.mark.parametrize("sin", [np.sin, torch.sin], ids=["NumPy", "PyTorch"])
+    def test_lengths_are_not_blamed_for_the_library(self, sin):
+        own = SimpleNamespace(
+            SHAPES="x[*, n] -> y[*, n]", forward=lambda x: (sin(x), x), backward=lambda dy, x: dy * x
+        )
+        (row,) = check(own, torch.from_numpy(X), methods=["symbolic"], raises=False).rows
+        assert row.reason.startswith("forward does not compute with symbols (")
 
     def test_an_error_that_vanishes_for_two_entries_is_seen(self):
         """At n = 2 the factor 2 / n would be 1."""

@@ -111,6 +111,23 @@ def test_an_option_of_that_name_in_one_part_alone_is_an_option(part):
     assert contract(op, X, W) == ""
 
 
+@pytest.mark.parametrize("wanted", [("x",), None])
+def test_it_is_not_an_option_of_check(wanted):
+    for given in ({"options": {"wanted": wanted}}, {"wanted": wanted}):
+        with pytest.raises(
+            TypeError, match=r"^wanted: expected no value, because check itself .*; got "
+        ) as raised:
+            check(linear, X, W, raises=False, **given)
+        assert str(raised.value).endswith(f"got {wanted!r}")
+
+
+def test_it_is_one_if_backward_does_not_take_it():
+    own = SimpleNamespace(
+        forward=lambda x, *, wanted: (x * wanted, wanted), backward=lambda dy, factor: dy * factor
+    )
+    assert check(own, X, wanted=1.7).passed
+
+
 def test_softmax_is_not_differentiated_for_the_values_alone():
     """The mistake that no gradient shows: attention that computes the scores' gradient for dv."""
 

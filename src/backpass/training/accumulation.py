@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from backpass.arrays import Array, as_number, is_array, namespace, widened
-from backpass.training._gradients import Gradients, check_gradients, name_faults
+from backpass.training._mappings import Gradients, check_gradients, name_faults
 from backpass.values import check_natural
 
 

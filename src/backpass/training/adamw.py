@@ -24,16 +24,15 @@ from array_api_compat import is_numpy_array, is_torch_array
 from backpass.arrays import (
     Array,
     as_type_of,
-    is_array,
     namespace,
     size,
     widened,
     zeros,
 )
 from backpass.shapes import Kind, kind
-from backpass.training._gradients import (
+from backpass.training._mappings import (
     Gradients,
-    check_detached,
+    check_arrays,
     check_gradients,
     name_faults,
 )
@@ -166,22 +165,12 @@ def rounded(parameters: Mapping[str, Array], dtype: Any) -> dict[str, Array]:
 
 
 def _check_parameters(parameters: object) -> None:
-    if not isinstance(parameters, Mapping):
-        raise TypeError(
-            "parameters: expected a mapping from names to arrays; "
-            f"got {type(parameters).__name__}"
-        )
-    for name, w in parameters.items():
-        if not is_array(w):
-            raise TypeError(
-                f"parameters: {name}: expected an array; got {type(w).__name__}"
-            )
-        if w.dtype not in (namespace(w).float32, namespace(w).float64):
-            raise TypeError(
-                f"parameters: {name}: expected float32 or float64, of which rounded "
-                f"gives the model a shorter copy; got dtype {w.dtype}"
-            )
-        check_detached(f"parameters: {name}", w)
+    check_arrays(
+        "parameters",
+        parameters,
+        "float32 or float64, of which rounded gives the model a shorter copy",
+        lambda xp, dtype: dtype in (xp.float32, xp.float64),
+    )
 
 
 def _check_entries(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from backpass.arrays import Array, as_type_of, namespace, size, widened
-from backpass.training._gradients import Gradients, check_gradients
+from backpass.training._mappings import Gradients, check_gradients
 from backpass.training._numbers import check_positive
 
 MARGIN = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to the norm

@@ -156,6 +156,15 @@ def check_call(
         ) from None
 
 
+def check_not_wanted(options: Mapping[str, object]) -> None:
+    """Raise TypeError if the names of the wanted gradients are among the options."""
+    if "wanted" in options:
+        raise TypeError(
+            "wanted: expected no value, because check itself calls the operation with "
+            f"different sets of wanted gradients; got {options['wanted']!r}"
+        )
+
+
 def check_inputs(shapes: Shapes, inputs: Sequence[object]) -> None:
     """Raise TypeError or ValueError for inputs that do not fit the declaration."""
     given = dict(zip((spec.name for spec in shapes.inputs), inputs, strict=False))

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 from backpass.arrays import Array
 from backpass.operation import Operation
 from backpass.shapes import Shapes
-from backpass.verify.arguments import check_call, check_names
+from backpass.verify.arguments import check_call, check_names, check_not_wanted
 from backpass.verify.convert import is_floating, is_torch
 from backpass.verify.outputs import Malformed, Several, join
 
@@ -114,6 +114,8 @@ def subject(
             f"inputs: {name} takes {', '.join(map(str, shapes.inputs))}; "
             f"got {count} arrays"
         )
+    if operation.takes_wanted:
+        check_not_wanted(options)
     check_call(name, op.forward, len(shapes.inputs) if shapes else count, options)
 
     def forward(*inputs, **wanted):
@@ -159,7 +161,7 @@ def subject(
         multiples=operation.multiples,
         stateless=isinstance(op, ModuleType)
         and op.__name__.startswith("backpass.ops."),
-        told=told if operation.takes_wanted and "wanted" not in options else None,
+        told=told if operation.takes_wanted else None,
         backward_flops=getattr(op, "backward_flops", None),
         stem=_stem(name, getattr(op, "SHAPES", None)),
     )

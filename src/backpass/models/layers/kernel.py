@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from backpass import wanted as of_operations
 from backpass.arrays import Array
-from backpass.shapes import parse
+from backpass.shapes import kind, parse
 from backpass.wanted import Wanted
 
 
@@ -28,18 +28,32 @@ class Kernel:
     """A kernel with the forward of its operation: it accepts ``wanted``. A kernel saves
     what all gradients need, and computes all of them if any is wanted."""
 
-    def __init__(self, operation: ModuleType, kernel: ModuleType) -> None:
-        self.operation, self.kernel = operation, kernel
+    def __init__(self, operation: ModuleType, kernels: Any) -> None:
+        self.operation, self.kernels = operation, kernels
+        self.kernel: ModuleType = kernels.load(_stem(operation))
 
     def forward(
         self, *inputs: Array | None, wanted: Wanted = None, **options: Any
     ) -> tuple[Array, Saved]:
-        """Return what the operation returns. Raises what the kernel raises, such as
-        TypeError for a tensor on a device where kernels do not run."""
+        """Return what the operation returns. Raises TypeError for arrays on which
+        kernels do not run, and what the kernel raises."""
+        self._check_runs_on(inputs[0])
         y, own = self.kernel.forward(*inputs, **options)
         names = _differentiable(self.operation)
         chosen = names if wanted is None else tuple(n for n in names if n in wanted)
         return y, Saved(self.kernel, own, chosen)
+
+    def _check_runs_on(self, x: Any) -> None:
+        # The device of a torch tensor has a type; that of a NumPy array is a string.
+        where = getattr(getattr(x, "device", None), "type", None)
+        if where == "cuda" or (where == "cpu" and self.kernels.interpreted()):
+            return
+        library, device, _ = kind(x)
+        raise TypeError(
+            "kernels: expected tensors on a CUDA device (on the CPU, kernels run only in "
+            "Triton's interpreter: set TRITON_INTERPRET=1 before triton is imported); "
+            f"got {library} arrays on {device}"
+        )
 
 
 def implementation(operation: ModuleType, kernels: Any) -> Any:
@@ -53,8 +67,8 @@ def implementation(operation: ModuleType, kernels: Any) -> Any:
             "kernels: expected the package backpass.kernels, or None for the "
             f"operations; got {kernels!r}"
         )
-    stem = operation.__name__.rpartition(".")[2]
-    return Kernel(operation, kernels.load(stem)) if stem in kernels.STEMS else operation
+    has_one = _stem(operation) in kernels.STEMS
+    return Kernel(operation, kernels) if has_one else operation
 
 
 def gradients_of(
@@ -79,6 +93,10 @@ def gradient_of(part: Any, dy: Array, saved: Any) -> Array:
     if not isinstance(saved, Saved):
         return part.backward(dy, saved)
     return saved.kernel.backward(dy, saved.own)
+
+
+def _stem(operation: ModuleType) -> str:
+    return operation.__name__.rpartition(".")[2]
 
 
 def _differentiable(operation: ModuleType) -> tuple[str, ...]:

@@ -78,7 +78,11 @@ def run(case: Case) -> list[Row]:
 
 def _run(case: Case, values: tuple[np.ndarray | None, ...]) -> list[Row]:
     inputs = _symbols(case, values)
-    regions = _regions(case, inputs)
+    try:
+        regions = _regions(case, inputs)
+    except NotRun:
+        _reject_if_lengths_do_not_fit(case, values)
+        raise
     return [_row(case, at, inputs[at].to_numpy(), regions) for at in case.derived]
 
 
@@ -314,6 +318,29 @@ def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
         ) from None
 
 
+def _reject_if_lengths_do_not_fit(
+    case: Case, values: tuple[np.ndarray | None, ...]
+) -> None:
+    """Raise NotRun if forward rejects numbers of the lengths that the symbols have, but
+    accepts those given: it requires something that SHAPES cannot state."""
+    shapes = case.subject.shapes
+    if shapes is None:
+        return
+    try:
+        case.forward(case.float64)
+    except Exception:
+        return
+    try:
+        case.forward(values)
+    except Exception as error:
+        bound = shapes.bind(dict(zip(case.subject.input_names, values, strict=True)))
+        lengths = ", ".join(f"{axis} = {length}" for axis, length in bound.items())
+        raise NotRun(
+            f"forward rejects the lengths chosen for the symbols, {lengths}, although "
+            f"they fit SHAPES ({first_line(error)})"
+        ) from None
+
+
 def _reject_if_max_matters(y, fresh) -> None:
     from backpass.expressions import exact
 
@@ -339,7 +366,9 @@ def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
     proved = (
         "; ∂y/∂max = 0 proved" if any(region.has_maximum for region in regions) else ""
     )
-    how = f"every element, exactly{where}, at shape {list(x.shape)}{proved}"
+    given = case.float64[at].shape
+    instead = f" in place of {list(given)}" if x.shape != given else ""
+    how = f"every element, exactly{where}, at shape {list(x.shape)}{instead}{proved}"
     zero = True
     for region in regions:
         expected = region.derivatives[at]
