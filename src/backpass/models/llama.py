@@ -167,12 +167,16 @@ DROPOUTS: Accepted = {"attention_dropout": (0,)}
 PRESETS = {
     "llama-2-7b": Config(32000, 4096, 32, 32, 32, 128, 11008, 1e-5),
     "llama-3-8b": Config(128256, 4096, 32, 32, 8, 128, 14336, 1e-5, 500000.0),
+    "llama-3-70b": Config(128256, 8192, 80, 64, 8, 128, 28672, 1e-5, 500000.0),
     "tinyllama-1.1b": Config(32000, 2048, 22, 32, 4, 64, 5632, 1e-5),
     "qwen2-0.5b": Config(
         151936, 896, 24, 14, 2, 64, 4864, 1e-6, 1e6, tied=True, biases=True
     ),
     "qwen3-0.6b": Config(
         151936, 1024, 28, 16, 8, 128, 3072, 1e-6, 1e6, tied=True, query_key_norm=True
+    ),
+    "qwen3-8b": Config(
+        151936, 4096, 36, 32, 8, 128, 12288, 1e-6, 1e6, query_key_norm=True
     ),
 }
 
