@@ -241,7 +241,9 @@ def add_rows(out: Array, index: Array, rows: Array) -> Array:
     if not (
         array_api_compat.is_numpy_array(out) or array_api_compat.is_torch_array(out)
     ):
-        return out + scatter_add(rows, index, out.shape[0])
+        xp, length = namespace(out, rows, index), out.shape[0]
+        own = xp.arange(length, device=index.device)
+        return xp.scatter_add(xp.concat([out, rows]), xp.concat([own, index]), length)
     add = _add_in_order if str(out.device) == "cpu" else _add_sorted
     return add(out, index, rows)
 

@@ -16,19 +16,35 @@ from backpass.cost.counted import Cost, count
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
 from backpass.cost.kept import Kept, Memory, memory, saved_bytes
 from backpass.cost.tables import Table, table
+from backpass.cost.tally import (
+    CONVENTIONS,
+    Tally,
+    configuration,
+    from_hugging_face,
+    presets,
+    symbolic_tally,
+    tally,
+)
 
 __all__ = [
+    "CONVENTIONS",
     "Cost",
     "Flops",
     "Kept",
     "Memory",
     "Table",
+    "Tally",
+    "configuration",
     "count",
     "dimensions",
     "formula",
+    "from_hugging_face",
     "latex",
     "memory",
+    "presets",
     "saved_bytes",
     "symbolic_formula",
+    "symbolic_tally",
     "table",
+    "tally",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from backpass.stems import nearest, no_such
 from backpass.wanted import Wanted
 
 Shapes = dict[str, tuple[int, ...]]
+Names = tuple[str, ...]  # of the wanted gradients of a part
 Config = TypeVar("Config")
 
 HEAD = "lm_head.weight"  # the output head's weight, in all models
@@ -147,6 +149,16 @@ def wanted_in_parts(
         found.append(("x", *trained) if x else tuple(trained))
         x = bool(found[-1])
     return found
+
+
+def runs(
+    wanted: Wanted, layers: Any, of_layers: Iterable[Any]
+) -> list[tuple[Any, Any]]:
+    """Return how many layers follow each other that want the same, and what they want:
+    None if everything is wanted, when ``layers`` may be a symbol."""
+    if wanted is None:
+        return [(layers, None)]
+    return [(len([*run]), names) for names, run in groupby(of_layers)]
 
 
 def through(part: ModuleType, dy: Array | None, saved: Any) -> tuple[Any, ...]:

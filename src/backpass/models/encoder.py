@@ -22,17 +22,20 @@ from typing import Any, NamedTuple
 from backpass.arrays import Array
 from backpass.models._hugging_face import check_numbers
 from backpass.models._parameters import (
+    Names,
     Shapes,
     check_config,
     check_unused,
     chosen,
     names_in_layer,
     read,
+    runs,
     shapes_in_layer,
     through,
     wanted_in_parts,
 )
 from backpass.models.layers import encoder_layer
+from backpass.models.layers.calls import Part, call
 from backpass.models.layers.kernel import implementation
 from backpass.ops import layer_norm
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
@@ -158,3 +161,31 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, dict[str, Array]]:
 def _layers(c: Config) -> list[dict[str, str]]:
     """Return the name of each parameter of each layer, by the layer's argument."""
     return [names_in_layer(encoder_layer, f"layers.{i}.") for i in range(c.layers)]
+
+
+def calls(
+    config: Config,
+    batch: Any,
+    sequence: Any,
+    *,
+    flash: bool = True,
+    wanted: Wanted = None,
+) -> list[Part]:
+    """Return the operations that ``forward`` and ``backward`` call, with the lengths in
+    them, for ``batch`` sequences of ``sequence`` rows. If all gradients are wanted,
+    sizes may be symbols."""
+    c, h = config, config.width
+    of_layers: list[Names] = []
+    of_norm: Names = ("x", "w", "b")
+    if wanted is not None:
+        names = parameter_shapes(c)
+        own = chosen(wanted, dict(zip(names, names, strict=True)), None)
+        *of_layers, of_norm = wanted_in_parts([*_layers(c), NORM], own, x=True)
+    sizes = {"m": batch, "s": sequence, "h": h, "f": c.feed_forward, "heads": c.heads}
+    options = {"norm_first": c.norm_first, "flash": flash}
+    layers = [
+        Part("layer", repeats, encoder_layer.calls(**sizes, **options, wanted=of_layer))
+        for repeats, of_layer in runs(wanted, c.layers, of_layers)
+    ]
+    norm = call("last norm", layer_norm, of_norm, m=batch * sequence, n=h)
+    return [*layers, *([Part("last norm", 1, (norm,))] if c.final_norm else [])]

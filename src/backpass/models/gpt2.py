@@ -18,6 +18,7 @@ from backpass.models import _hugging_face
 from backpass.models._hugging_face import Accepted
 from backpass.models._parameters import (
     HEAD,
+    Names,
     Shapes,
     check_config,
     check_unused,
@@ -25,11 +26,13 @@ from backpass.models._parameters import (
     names_in_layer,
     preset_in,
     read,
+    runs,
     shapes_in_layer,
     through,
     wanted_in_parts,
 )
 from backpass.models.layers import check_no_dropout, gpt2_layer, output_head, seed_of
+from backpass.models.layers.calls import Part, call
 from backpass.models.layers.kernel import implementation
 from backpass.ops import dropout, embedding, layer_norm, position_embedding
 from backpass.shapes import check_inputs, check_saved
@@ -190,10 +193,7 @@ def forward(
             f"positions; got {tokens.shape[-1]}"
         )
     layers, head = _layers(c), tied_to or HEAD
-    names = [{"w": POSITIONS}, *layers, NORM, {"w": head}]
-    of_positions, *of_layers, of_norm, of_head = wanted_in_parts(
-        names, wanted, x=TABLE in wanted
-    )
+    of_positions, *of_layers, of_norm, of_head = _wanted_in_parts(c, wanted)
     parts: list[Any] = [None] * (len(layers) + 5)
     rates, (of_rows, *seeds) = _dropout(c, masks, flash)
 
@@ -262,6 +262,14 @@ def _layers(c: Config) -> list[dict[str, str]]:
     return [names_in_layer(gpt2_layer, f"h.{i}.") for i in range(c.layers)]
 
 
+def _wanted_in_parts(c: Config, wanted: frozenset[str]) -> list[tuple[str, ...]]:
+    """Return the wanted gradients of the positions, of each layer, of the last norm,
+    and of the head."""
+    head = {"w": TABLE if c.tied else HEAD}
+    names = [{"w": POSITIONS}, *_layers(c), NORM, head]
+    return wanted_in_parts(names, wanted, x=TABLE in wanted)
+
+
 def _dropout(
     c: Config, masks: Sequence[int] | None, flash: bool
 ) -> tuple[dict[str, float], list[int]]:
@@ -281,6 +289,68 @@ def _dropout(
         "residual_dropout": c.residual_dropout,
     }
     return rates, [seed_of(*masks, i) for i in range(1 + c.layers)]
+
+
+def calls(
+    config: Config,
+    batch: Any,
+    sequence: Any,
+    *,
+    flash: bool = True,
+    chunked: bool = True,
+    masks: bool = False,
+    distinct: Any = 0,
+    wanted: Wanted = None,
+) -> list[Part]:
+    """Return the operations that ``forward`` and ``backward`` call, with the lengths in
+    them, for ``batch`` sequences of ``sequence`` tokens.
+
+    ``masks`` says whether there is dropout. ``distinct`` is the number of distinct
+    tokens: the first gradient of a row of the table is not added to anything, unless
+    the table is the head too. 0 counts an addition for each token. If all gradients are
+    wanted, sizes may be symbols. The other options are those of ``forward``.
+    """
+    c, h, m = config, config.width, batch * sequence
+    own = frozenset({TABLE})
+    of_layers: list[Names] = []
+    of_positions: Names = ("x", "w")
+    of_norm: Names = ("x", "w", "b")
+    of_head: Names = ("x", "w")
+    if wanted is not None:
+        names, tied_to = parameter_shapes(c), TABLE if c.tied else None
+        own = chosen(wanted, dict(zip(names, names, strict=True)), tied_to)
+        of_positions, *of_layers, of_norm, of_head = _wanted_in_parts(c, own)
+    rates = dict.fromkeys(("attention_dropout", "residual_dropout"), 0.0)
+    if masks:
+        rates = {name: getattr(c, name) for name in rates}
+    p, of_table = c.embedding_dropout if masks else 0.0, ("w",) if TABLE in own else ()
+    read = {"m": m, "h": h, "distinct": 0 if c.tied else distinct}
+    sizes = {"m": batch, "s": sequence, "h": h, "f": c.feed_forward, "heads": c.heads}
+    layers = [
+        Part(
+            "layer",
+            repeats,
+            gpt2_layer.calls(**sizes, flash=flash, **rates, wanted=of_layer),
+        )
+        for repeats, of_layer in runs(wanted, c.layers, of_layers)
+    ]
+    embedded = (
+        call("token embedding", embedding, of_table, **read),
+        call(
+            "position embedding",
+            position_embedding,
+            of_positions,
+            **{"m": batch, "s": sequence, "h": h},
+        ),
+        call("dropout", dropout, of_positions, m=m * h, p=p),
+    )
+    headed = output_head.calls(m, h, c.vocabulary, chunked, of_head)
+    return [
+        Part("embedding", 1, embedded),
+        *layers,
+        Part("last norm", 1, (call("last norm", layer_norm, of_norm, m=m, n=h),)),
+        Part("output head", 1, headed),
+    ]
 
 
 def part_names(config: Config) -> list[str]:

@@ -22,6 +22,7 @@ from backpass.models import _hugging_face
 from backpass.models._hugging_face import Accepted
 from backpass.models._parameters import (
     HEAD,
+    Names,
     Shapes,
     check_config,
     check_unused,
@@ -29,11 +30,13 @@ from backpass.models._parameters import (
     names_in_layer,
     preset_in,
     read,
+    runs,
     shapes_in_layer,
     through,
     wanted_in_parts,
 )
 from backpass.models.layers import llama_layer, output_head
+from backpass.models.layers.calls import Part, call, quotient
 from backpass.models.layers.kernel import implementation
 from backpass.ops import embedding, rms_norm, rope
 from backpass.shapes import check_inputs, check_saved
@@ -164,12 +167,16 @@ DROPOUTS: Accepted = {"attention_dropout": (0,)}
 PRESETS = {
     "llama-2-7b": Config(32000, 4096, 32, 32, 32, 128, 11008, 1e-5),
     "llama-3-8b": Config(128256, 4096, 32, 32, 8, 128, 14336, 1e-5, 500000.0),
+    "llama-3-70b": Config(128256, 8192, 80, 64, 8, 128, 28672, 1e-5, 500000.0),
     "tinyllama-1.1b": Config(32000, 2048, 22, 32, 4, 64, 5632, 1e-5),
     "qwen2-0.5b": Config(
         151936, 896, 24, 14, 2, 64, 4864, 1e-6, 1e6, tied=True, biases=True
     ),
     "qwen3-0.6b": Config(
         151936, 1024, 28, 16, 8, 128, 3072, 1e-6, 1e6, tied=True, query_key_norm=True
+    ),
+    "qwen3-8b": Config(
+        151936, 4096, 36, 32, 8, 128, 12288, 1e-6, 1e6, query_key_norm=True
     ),
 }
 
@@ -227,9 +234,7 @@ def forward(
     wanted = chosen(wanted, given, tied_to)
     check_inputs(SHAPES, tokens=tokens, targets=targets, table=w[TABLE])
     layers, head = _layers(c), tied_to or HEAD
-    *of_layers, of_norm, of_head = wanted_in_parts(
-        [*layers, {"w": NORM}, {"w": head}], wanted, x=TABLE in wanted
-    )
+    *of_layers, of_norm, of_head = _wanted_in_parts(c, wanted)
     parts: list[Any] = [None] * (len(layers) + 3)
 
     options: dict[str, Any] = {"eps": c.eps, "flash": flash, "kernels": kernels}
@@ -293,6 +298,57 @@ def _layers(c: Config) -> list[dict[str, str]]:
     return [
         {argument: name for argument, name in layer.items() if argument not in absent}
         for layer in layers
+    ]
+
+
+def _wanted_in_parts(c: Config, wanted: frozenset[str]) -> list[tuple[str, ...]]:
+    """Return the wanted gradients of each layer, of the last norm, and of the head."""
+    head = {"w": TABLE if c.tied else HEAD}
+    return wanted_in_parts([*_layers(c), {"w": NORM}, head], wanted, x=TABLE in wanted)
+
+
+def calls(
+    config: Config,
+    batch: Any,
+    sequence: Any,
+    *,
+    flash: bool = True,
+    chunked: bool = True,
+    distinct: Any = 0,
+    wanted: Wanted = None,
+) -> list[Part]:
+    """Return the operations that ``forward`` and ``backward`` call, with the lengths in
+    them, for ``batch`` sequences of ``sequence`` tokens. The options are those of
+    ``gpt2.calls``."""
+    c, h, m, d = config, config.width, batch * sequence, config.head_width
+    own = frozenset({TABLE})
+    of_layers: list[Names] = []
+    of_norm: Names = ("x", "w")
+    of_head: Names = ("x", "w")
+    if wanted is not None:
+        names, tied_to = parameter_shapes(c), TABLE if c.tied else None
+        own = chosen(wanted, dict(zip(names, names, strict=True)), tied_to)
+        *of_layers, of_norm, of_head = _wanted_in_parts(c, own)
+    sizes = {"m": batch, "s": sequence, "h": h, "k": quotient(d, 2)}
+    sizes |= {"q": c.heads * d, "p": c.key_heads * d, "f": c.feed_forward}
+    given = dict.fromkeys(("has_b_q", "has_b_k", "has_b_v"), c.biases)
+    given |= dict.fromkeys(("has_norm_q_w", "has_norm_k_w"), c.query_key_norm)
+    layers = [
+        Part(
+            "layer",
+            repeats,
+            llama_layer.calls(**sizes, **given, flash=flash, wanted=of_layer),
+        )
+        for repeats, of_layer in runs(wanted, c.layers, of_layers)
+    ]
+    of_table = ("w",) if TABLE in own else ()
+    read = {"m": m, "h": h, "distinct": 0 if c.tied else distinct}
+    headed = output_head.calls(m, h, c.vocabulary, chunked, of_head)
+    return [
+        Part("embedding", 1, (call("token embedding", embedding, of_table, **read),)),
+        *layers,
+        Part("last norm", 1, (call("last norm", rms_norm, of_norm, m=m, n=h),)),
+        Part("output head", 1, headed),
     ]
 
 

@@ -20,19 +20,22 @@ from backpass.arrays import Array
 from backpass.models import encoder
 from backpass.models._hugging_face import check_numbers
 from backpass.models._parameters import (
+    Names,
     Shapes,
     check_config,
     check_unused,
     chosen,
     names_in_layer,
     read,
+    runs,
     shapes_in_layer,
     through,
     wanted_in_parts,
 )
 from backpass.models.layers import decoder_layer
+from backpass.models.layers.calls import Part, call
 from backpass.models.layers.kernel import implementation
-from backpass.ops import layer_norm
+from backpass.ops import fork, layer_norm
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 from backpass.values import check_bool, check_eps
 from backpass.wanted import Wanted
@@ -189,4 +192,50 @@ def _layers(c: Config) -> list[dict[str, str]]:
     return [
         names_in_layer(decoder_layer, f"decoder.layers.{i}.")
         for i in range(c.decoder_layers)
+    ]
+
+
+def calls(
+    config: Config,
+    batch: Any,
+    sequence: Any,
+    *,
+    source: Any = None,
+    flash: bool = True,
+    wanted: Wanted = None,
+) -> list[Part]:
+    """Return the operations that ``forward`` and ``backward`` call, with the lengths in
+    them, for ``batch`` targets of ``sequence`` rows and sources of ``source`` rows, or
+    of as many. If all gradients are wanted, sizes may be symbols."""
+    c, h, t = config, config.width, sequence if source is None else source
+    of_encoder: Wanted = None
+    of_layers: list[Names] = []
+    of_norm: Names = ("x", "w", "b")
+    if wanted is not None:
+        names = parameter_shapes(c)
+        own = chosen(wanted, dict(zip(names, names, strict=True)), None)
+        of_encoder = [n.removeprefix(ENCODER) for n in own if n.startswith(ENCODER)]
+        *of_layers, of_norm = wanted_in_parts([*_layers(c), NORM], own, x=True)
+    encoded = encoder.calls(c.encoder_config, batch, t, flash=flash, wanted=of_encoder)
+    sizes = {"m": batch, "s": sequence, "t": t, "h": h, "f": c.feed_forward}
+    options = {"heads": c.heads, "norm_first": c.norm_first, "flash": flash}
+    layers = [
+        Part(
+            "decoder layer", repeats, decoder_layer.calls(**sizes, **options, wanted=of)
+        )
+        for repeats, of in runs(
+            wanted, c.decoder_layers, [("memory", *names) for names in of_layers]
+        )
+    ]
+    shares = {"m": batch * t * h, "k": c.decoder_layers}
+    norm = call("last norm", layer_norm, of_norm, m=batch * sequence, n=h)
+    return [
+        *(part._replace(name=f"encoder {part.name}") for part in encoded),
+        Part(
+            "memory",
+            1,
+            (call("memory: every layer's gradient", fork, ("x",), **shares),),
+        ),
+        *layers,
+        Part("last norm", 1, (norm,)),
     ]

@@ -89,7 +89,7 @@ def forward(
     wanted = check_wanted(
         SHAPES, wanted, b_up=b_up, b_down=b_down, w_gate=w_gate, b_gate=b_gate
     )
-    of_up, of_gate, of_both, of_down = _parts(wanted)
+    of_up, of_gate, of_both, of_down = wanted_in_parts(wanted)
 
     u, up = linear.forward(x, w_up, b_up, wanted=of_up)
     if activation == "swiglu":
@@ -111,7 +111,7 @@ def backward(
     from ``dy[*, h]``. The gradient of an input that was not given is None."""
     activation, up, gate, activated, down, _ = check_saved(saved, Saved)
     wanted = check_narrowed(wanted, saved)
-    of_up, of_gate, of_both, of_down = _parts(wanted)
+    of_up, of_gate, of_both, of_down = wanted_in_parts(wanted)
 
     da, dw_down, db_down = linear.backward(dy, down, wanted=of_down)
     if gate is None:
@@ -128,7 +128,7 @@ def backward(
     return dx, dw_up, dw_down, db_up, db_down, dw_gate, db_gate
 
 
-def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
+def wanted_in_parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the wanted gradients of the first projection, the gate's projection,
     SwiGLU, and the last projection."""
     return [
@@ -180,7 +180,7 @@ def backward_flops(
         w_gate=gated,
         b_gate=gated and has_b_gate,
     )
-    of_up, of_gate, of_both, of_down = _parts(wanted)
+    of_up, of_gate, of_both, of_down = wanted_in_parts(wanted)
     up = linear.backward_flops(m, h, f, has_b_up, of_up)
     down = linear.backward_flops(m, f, h, has_b_down, of_down)
     if gated:

@@ -16,6 +16,9 @@ follows them. ``NAMES`` gives each parameter its name there. GPT-2's ``Conv1D`` 
 layers transpose such a weight where they call an operation, and its gradient where they
 receive it, with ``turned``.
 
+``calls`` lists the operations that a layer calls, with the lengths in them; its FLOP
+formulas are the sums over that list.
+
 ``forward(…, kernels=backpass.kernels)`` runs kernels in the place of the operations
 that have one; ``kernel`` says how.
 """
@@ -27,8 +30,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from backpass.arrays import Array, transpose
+from backpass.models.layers.calls import Call, call
 from backpass.models.layers.kernel import implementation
-from backpass.ops import attention, flash_attention
+from backpass.ops import attention, feed_forward, flash_attention, fork, residual
 from backpass.values import check_natural
 
 
@@ -80,31 +84,39 @@ def seed_of(*numbers: int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 
-def heads_forward_flops(
-    flash: bool, causal: bool, dropout_p: Any = 0.0, **lengths: Any
-):
-    """Return the FLOPs of the operation that attends. ``lengths`` are m, g, n_kv, s_q,
-    s_k, and d."""
-    lengths = {**lengths, "d_v": lengths["d"]}
+def attending(
+    flash: bool, causal: bool, wanted: tuple[str, ...], **lengths: Any
+) -> Call:
+    """Return the call of the operation that attends. ``lengths`` are m, n_kv, s_q, s_k,
+    d, g unless it is 1, and ``dropout_p`` unless it is 0."""
+    lengths = {"g": 1, "dropout_p": 0.0, **lengths, "d_v": lengths["d"]}
+    lengths["causal"] = causal
     if flash:
         _check_numbers(lengths)
-        return flash_attention.forward_flops(**lengths, causal=causal)
-    return attention.forward_flops(**lengths, has_bias=False, dropout_p=dropout_p)
+        return call("attention", flash_attention, wanted, **lengths)
+    return call("attention", attention, wanted, **lengths, has_bias=False)
 
 
-def heads_backward_flops(
-    flash: bool,
-    causal: bool,
-    wanted: tuple[str, ...],
-    dropout_p: Any = 0.0,
-    **lengths: Any,
-):
-    """Return the FLOPs of its backward."""
-    lengths = {**lengths, "d_v": lengths["d"], "wanted": wanted}
-    if flash:
-        _check_numbers(lengths)
-        return flash_attention.backward_flops(**lengths, causal=causal)
-    return attention.backward_flops(**lengths, has_bias=False, dropout_p=dropout_p)
+def feeding(
+    activation: str, biases: bool, wanted: tuple[str, ...], **lengths: Any
+) -> Call:
+    """Return the call of the feed-forward block. ``lengths`` are m, h, and f."""
+    has = dict.fromkeys(("has_b_up", "has_b_down", "has_b_gate"), biases)
+    if activation != "swiglu":
+        has["has_b_gate"] = False
+    options = {"activation": activation, **has}
+    return call("feed-forward", feed_forward, wanted, **lengths, **options)
+
+
+def adding(place: str, m: Any, wanted: tuple[str, ...]) -> tuple[Call, Call]:
+    """Return the sum of ``m`` elements that ends a block, and in the backward that of
+    the stream's two gradients. ``wanted`` are the gradients of the part that reads the
+    stream first."""
+    of_stream = ("x",) if "x" in wanted else ()
+    return (
+        call(f"{place} residual sum", residual, ("x", "f") if wanted else (), m=m),
+        call(f"{place} residual: two gradients", fork, of_stream, m=m, k=2),
+    )
 
 
 def _check_numbers(lengths: Mapping[str, Any]) -> None:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from backpass.arrays import Array
 from backpass.models._parameters import wanted_in_parts
-from backpass.models.layers import transformer_attention, turned
+from backpass.models.layers import adding, feeding, transformer_attention, turned
+from backpass.models.layers.calls import call, formulas
 from backpass.models.layers.kernel import gradients_of, implementation
 from backpass.ops import feed_forward, layer_norm, residual
 from backpass.shapes import check_inputs, check_saved
@@ -220,38 +221,42 @@ def _parts(wanted: tuple[str, ...], norm_first: bool) -> list[tuple[str, ...]]:
     return [of_attention, of_norm_1, of_cross, of_norm_2, of_feed_forward, of_norm_3]
 
 
-def forward_flops(m, s, t, h, f, heads, flash=True):
-    """Return the FLOPs of two blocks of attention, the feed-forward block, three norms,
-    and three sums."""
-    alone = {"has_memory": False, "causal": True, "flash": flash}
-    return (
-        transformer_attention.forward_flops(m, s, h, heads, **alone)
-        + transformer_attention.forward_flops(m, s, h, heads, t, flash=flash)
-        + feed_forward.forward_flops(m * s, h, f, activation="relu")
-        + 3 * layer_norm.forward_flops(m * s, h)
-        + 3 * residual.forward_flops(m * s * h)
-    )
-
-
-def backward_flops(m, s, t, h, f, heads, norm_first=False, flash=True, wanted=None):
-    """Return the FLOPs of the same parts' backwards. Where the stream was read, its two
-    gradients are added."""
+def calls(m, s, t, h, f, heads, norm_first=False, flash=True, wanted=None):
+    """Return two blocks of attention, the feed-forward block, three norms, and three
+    sums. Where the stream was read, its two gradients are added."""
     of_attention, of_norm_1, of_cross, of_norm_2, of_fed, of_norm_3 = _parts(
         check_wanted(SHAPES, wanted), norm_first
     )
-    norms = of_norm_1, of_norm_2, of_norm_3
-    blocks = norms if norm_first else (of_attention, of_cross, of_fed)
+    rows, of_norms = m * s, (of_norm_1, of_norm_2, of_norm_3)
     alone = {"has_memory": False, "causal": True, "flash": flash}
-    return (
-        transformer_attention.backward_flops(
-            m, s, h, heads, **alone, wanted=of_attention
-        )
-        + transformer_attention.backward_flops(
+    attended = transformer_attention.calls(m, s, h, heads, **alone, wanted=of_attention)
+    crossed = (
+        each.within("memory")
+        for each in transformer_attention.calls(
             m, s, h, heads, t, flash=flash, wanted=of_cross
         )
-        + feed_forward.backward_flops(
-            m * s, h, f, has_b_gate=False, activation="relu", wanted=of_fed
-        )
-        + sum(layer_norm.backward_flops(m * s, h, wanted=norm) for norm in norms)
-        + sum("x" in block for block in blocks) * m * s * h
     )
+    fed = feeding("relu", True, of_fed, m=rows, h=h, f=f)
+    places = ("first", "second", "third")
+    norm_1, norm_2, norm_3 = (
+        call(f"{which} norm", layer_norm, names, m=rows, n=h)
+        for which, names in zip(places, of_norms, strict=True)
+    )
+    reads = of_norms if norm_first else (of_attention, of_cross, of_fed)
+    sum_1, sum_2, sum_3 = (
+        adding(which, rows * h, names)
+        for which, names in zip(places, reads, strict=True)
+    )
+    blocks = (
+        (attended, sum_1, norm_1),
+        (crossed, sum_2, norm_2),
+        ((fed,), sum_3, norm_3),
+    )
+    return tuple(
+        each
+        for block, sums, norm in blocks
+        for each in ((norm, *block, *sums) if norm_first else (*block, *sums, norm))
+    )
+
+
+forward_flops, backward_flops = formulas(calls)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from backpass.arrays import Array
 from backpass.models._parameters import wanted_in_parts
-from backpass.models.layers import transformer_attention, turned
+from backpass.models.layers import adding, feeding, transformer_attention, turned
+from backpass.models.layers.calls import call, formulas
 from backpass.models.layers.kernel import gradients_of, implementation
 from backpass.ops import feed_forward, layer_norm, residual
 from backpass.shapes import check_inputs, check_saved
@@ -169,34 +170,27 @@ def _parts(wanted: tuple[str, ...], norm_first: bool) -> list[tuple[str, ...]]:
     return [of_attention, of_norm_1, of_feed_forward, of_norm_2]
 
 
-def forward_flops(m, s, h, f, heads, flash=True):
-    """Return the FLOPs of attention, the feed-forward block, two norms, and two
-    sums."""
-    return (
-        transformer_attention.forward_flops(
-            m, s, h, heads, has_memory=False, flash=flash
-        )
-        + feed_forward.forward_flops(m * s, h, f, activation="relu")
-        + 2 * layer_norm.forward_flops(m * s, h)
-        + 2 * residual.forward_flops(m * s * h)
-    )
-
-
-def backward_flops(m, s, h, f, heads, norm_first=False, flash=True, wanted=None):
-    """Return the FLOPs of the same parts' backwards. Where the stream was read, its two
-    gradients are added."""
+def calls(m, s, h, f, heads, norm_first=False, flash=True, wanted=None):
+    """Return attention, the feed-forward block, two norms, and two sums. Where the
+    stream was read, its two gradients are added."""
     of_attention, of_norm_1, of_fed, of_norm_2 = _parts(
         check_wanted(SHAPES, wanted), norm_first
     )
-    blocks = (of_norm_1, of_norm_2) if norm_first else (of_attention, of_fed)
-    return (
-        transformer_attention.backward_flops(
-            m, s, h, heads, has_memory=False, flash=flash, wanted=of_attention
-        )
-        + layer_norm.backward_flops(m * s, h, wanted=of_norm_1)
-        + feed_forward.backward_flops(
-            m * s, h, f, has_b_gate=False, activation="relu", wanted=of_fed
-        )
-        + layer_norm.backward_flops(m * s, h, wanted=of_norm_2)
-        + sum("x" in block for block in blocks) * m * s * h
+    rows, alone = m * s, {"has_memory": False, "flash": flash}
+    attended = transformer_attention.calls(m, s, h, heads, **alone, wanted=of_attention)
+    fed = feeding("relu", True, of_fed, m=rows, h=h, f=f)
+    norm_1, norm_2 = (
+        call(f"{which} norm", layer_norm, names, m=rows, n=h)
+        for which, names in (("first", of_norm_1), ("second", of_norm_2))
     )
+    reads = (of_norm_1, of_norm_2) if norm_first else (of_attention, of_fed)
+    sum_1, sum_2 = (
+        adding(which, rows * h, names)
+        for which, names in zip(("first", "second"), reads, strict=True)
+    )
+    if norm_first:
+        return norm_1, *attended, *sum_1, norm_2, fed, *sum_2
+    return *attended, *sum_1, norm_1, fed, *sum_2, norm_2
+
+
+forward_flops, backward_flops = formulas(calls)

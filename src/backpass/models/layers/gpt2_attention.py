@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace
 from backpass.models.layers import (
+    attending,
     attention_operation,
     check_no_dropout,
     check_widths,
-    heads_backward_flops,
-    heads_forward_flops,
     thirds,
 )
+from backpass.models.layers.calls import call, formulas, quotient
 from backpass.models.layers.kernel import gradients_of
 from backpass.ops import linear
 from backpass.ops.multi_head_attention import merge_heads, split_heads
@@ -121,22 +121,15 @@ def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
     ]
 
 
-def forward_flops(m, s, h, heads, flash=True, dropout_p=0.0):
-    """Return the FLOPs of both projections and of attention in each head."""
-    lengths = {"m": m, "g": 1, "n_kv": heads, "s_q": s, "s_k": s, "d": h // heads}
-    return (
-        linear.forward_flops(m * s, h, 3 * h)
-        + heads_forward_flops(flash, True, dropout_p, **lengths)
-        + linear.forward_flops(m * s, h, h)
-    )
-
-
-def backward_flops(m, s, h, heads, flash=True, dropout_p=0.0, wanted=None):
-    """Return the FLOPs of the same parts' backwards."""
+def calls(m, s, h, heads, flash=True, dropout_p=0.0, wanted=None):
+    """Return both projections, and attention in each head."""
     of_qkv, of_heads, of_out = _parts(check_wanted(SHAPES, wanted))
-    lengths = {"m": m, "g": 1, "n_kv": heads, "s_q": s, "s_k": s, "d": h // heads}
+    lengths = {"m": m, "n_kv": heads, "s_q": s, "s_k": s, "d": quotient(h, heads)}
     return (
-        linear.backward_flops(m * s, h, 3 * h, wanted=of_qkv)
-        + heads_backward_flops(flash, True, of_heads, dropout_p, **lengths)
-        + linear.backward_flops(m * s, h, h, wanted=of_out)
+        call("query, key, value projection", linear, of_qkv, m=m * s, n=h, p=3 * h),
+        attending(flash, True, of_heads, **lengths, dropout_p=dropout_p),
+        call("output projection", linear, of_out, m=m * s, n=h, p=h),
     )
+
+
+forward_flops, backward_flops = formulas(calls)

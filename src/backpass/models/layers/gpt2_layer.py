@@ -12,7 +12,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from backpass.arrays import Array
-from backpass.models.layers import check_no_dropout, gpt2_attention, seed_of
+from backpass.models.layers import (
+    adding,
+    check_no_dropout,
+    feeding,
+    gpt2_attention,
+    seed_of,
+)
+from backpass.models.layers.calls import call, formulas
 from backpass.models.layers.kernel import gradients_of, implementation
 from backpass.ops import dropout, feed_forward, layer_norm, residual
 from backpass.shapes import check_inputs, check_saved
@@ -180,22 +187,7 @@ def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
     ]
 
 
-def forward_flops(
-    m, s, h, f, heads, flash=True, attention_dropout=0.0, residual_dropout=0.0
-):
-    """Return the FLOPs of two norms, attention, the feed-forward block, and, twice,
-    dropout and the sum."""
-    rows = m * s
-    return (
-        2 * layer_norm.forward_flops(rows, h)
-        + gpt2_attention.forward_flops(m, s, h, heads, flash, attention_dropout)
-        + feed_forward.forward_flops(rows, h, f, activation="gelu_tanh")
-        + 2 * dropout.forward_flops(rows * h, residual_dropout)
-        + 2 * residual.forward_flops(rows * h)
-    )
-
-
-def backward_flops(
+def calls(
     m,
     s,
     h,
@@ -206,20 +198,22 @@ def backward_flops(
     residual_dropout=0.0,
     wanted=None,
 ):
-    """Return the FLOPs of the same parts' backwards. Where the stream was read, its two
-    gradients are added."""
-    wanted, rows = check_wanted(SHAPES, wanted), m * s
+    """Return two norms, attention, the feed-forward block, and, twice, dropout and the
+    sum. Where the stream was read, its two gradients are added."""
+    wanted = check_wanted(SHAPES, wanted)
     of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
-    stream = "x" in of_norm_2
-    attending = {"heads": heads, "flash": flash, "dropout_p": attention_dropout}
-    dropped = dropout.backward_flops(rows * h, residual_dropout)
+    of_middle, rows = ("x",) if "x" in of_norm_2 else (), m * s
+    dropped = {"m": rows * h, "p": residual_dropout}
     return (
-        layer_norm.backward_flops(rows, h, wanted=of_norm_1)
-        + gpt2_attention.backward_flops(m, s, h, **attending, wanted=of_attention)
-        + layer_norm.backward_flops(rows, h, wanted=of_norm_2)
-        + feed_forward.backward_flops(
-            rows, h, f, has_b_gate=False, activation="gelu_tanh", wanted=of_feed_forward
-        )
-        + (bool(of_feed_forward) + stream) * dropped
-        + (stream + ("x" in wanted)) * rows * h
+        call("first norm", layer_norm, of_norm_1, m=rows, n=h),
+        *gpt2_attention.calls(m, s, h, heads, flash, attention_dropout, of_attention),
+        call("attention: dropout", dropout, of_middle, **dropped),
+        *adding("first", rows * h, of_norm_1),
+        call("second norm", layer_norm, of_norm_2, m=rows, n=h),
+        feeding("gelu_tanh", True, of_feed_forward, m=rows, h=h, f=f),
+        call("feed-forward: dropout", dropout, of_feed_forward, **dropped),
+        *adding("second", rows * h, of_norm_2),
     )
+
+
+forward_flops, backward_flops = formulas(calls)

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from backpass.arrays import Array
 from backpass.models.layers import (
+    attending,
     attention_operation,
-    heads_backward_flops,
-    heads_forward_flops,
     turned,
 )
+from backpass.models.layers.calls import call, formulas, quotient
 from backpass.models.layers.kernel import gradient_of, gradients_of, implementation
-from backpass.ops import linear, rms_norm, rope
+from backpass.ops import fork, linear, rms_norm, rope
 from backpass.ops.multi_head_attention import merge_heads, split_heads
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool
@@ -212,32 +212,7 @@ def _check_heads(q: int, p: int, d: int) -> None:
         )
 
 
-def forward_flops(
-    m,
-    s,
-    h,
-    k,
-    q,
-    p,
-    has_b_q=True,
-    has_b_k=True,
-    has_b_v=True,
-    has_norm_q_w=True,
-    has_norm_k_w=True,
-    flash=True,
-):
-    """Return the FLOPs of four projections, the norms and the rotations of queries and
-    keys, and attention in each head."""
-    return (
-        _heads_forward_flops(m, s, h, k, q, has_b_q, has_norm_q_w)
-        + _heads_forward_flops(m, s, h, k, p, has_b_k, has_norm_k_w)
-        + linear.forward_flops(m * s, h, p, has_b_v)
-        + heads_forward_flops(flash, True, **_lengths(m, s, k, q, p))
-        + linear.forward_flops(m * s, q, h, has_b=False)
-    )
-
-
-def backward_flops(
+def calls(
     m,
     s,
     h,
@@ -252,44 +227,35 @@ def backward_flops(
     flash=True,
     wanted=None,
 ):
-    """Return the FLOPs of the same parts' backwards, and of the sums of x's three
-    gradients."""
+    """Return four projections, the norms and the rotations of queries and keys,
+    attention in each head, and the sums of x's three gradients."""
     given = {"b_q": has_b_q, "b_k": has_b_k, "b_v": has_b_v}
     given |= {"norm_q_w": has_norm_q_w, "norm_k_w": has_norm_k_w}
     wanted = check_wanted(SHAPES, wanted, cos=None, sin=None, **given)
     of_q, of_k, of_v, of_heads, of_out = _parts(wanted)
+    of_x, rows = (("x",) if "x" in wanted else ()), m * s
+    lengths = {"m": m, "g": quotient(q, p), "n_kv": quotient(p, 2 * k)}
+    lengths |= {"s_q": s, "s_k": s, "d": 2 * k}
     return (
-        _heads_backward_flops(m, s, h, k, q, has_b_q, has_norm_q_w, of_q)
-        + _heads_backward_flops(m, s, h, k, p, has_b_k, has_norm_k_w, of_k)
-        + linear.backward_flops(m * s, h, p, has_b_v, wanted=of_v)
-        + heads_backward_flops(flash, True, of_heads, **_lengths(m, s, k, q, p))
-        + linear.backward_flops(m * s, q, h, has_b=False, wanted=of_out)
-        + (2 * m * s * h if "x" in wanted else 0)
+        *_calls_of_heads("query", m, s, h, k, q, has_b_q, has_norm_q_w, of_q),
+        *_calls_of_heads("key", m, s, h, k, p, has_b_k, has_norm_k_w, of_k),
+        call("value projection", linear, of_v, m=rows, n=h, p=p, has_b=has_b_v),
+        attending(flash, True, of_heads, **lengths),
+        call("output projection", linear, of_out, m=rows, n=q, p=h, has_b=False),
+        call("projections: three gradients", fork, of_x, m=rows * h, k=3),
     )
 
 
-def _lengths(m, s, k, q, p):
-    """Return the lengths that attention's formulas name."""
-    return {"m": m, "g": q // p, "n_kv": p // (2 * k), "s_q": s, "s_k": s, "d": 2 * k}
-
-
-def _heads_forward_flops(m, s, h, k, width, has_b, has_norm):
-    heads = m * width // (2 * k)
-    return (
-        linear.forward_flops(m * s, h, width, has_b)
-        + (rms_norm.forward_flops(heads * s, 2 * k) if has_norm else 0)
-        + rope.forward_flops(heads, s, k)
-    )
-
-
-def _heads_backward_flops(m, s, h, k, width, has_b, has_norm, wanted):
-    if not wanted:
-        return 0
+def _calls_of_heads(name, m, s, h, k, width, has_b, has_norm, wanted):
     of_rows, of_norm = _parts_of_heads(wanted)
-    heads = m * width // (2 * k)
-    norm = rms_norm.backward_flops(heads * s, 2 * k, wanted=of_norm) if has_norm else 0
+    heads, d = m * quotient(width, 2 * k), 2 * k
+    rows = {"m": m * s, "n": h, "p": width, "has_b": has_b}
+    normed = call(f"{name} norm", rms_norm, of_norm, m=heads * s, n=d)
     return (
-        linear.backward_flops(m * s, h, width, has_b, wanted=of_rows)
-        + norm
-        + rope.backward_flops(heads, s, k)
+        call(f"{name} projection", linear, of_rows, **rows),
+        *((normed,) if has_norm else ()),
+        call(f"{name} rotation", rope, wanted, m=heads, s=s, k=k),
     )
+
+
+forward_flops, backward_flops = formulas(calls)

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from backpass.arrays import Array
-from backpass.models.layers import llama_attention, turned
+from backpass.models.layers import adding, feeding, llama_attention, turned
+from backpass.models.layers.calls import call, formulas
 from backpass.models.layers.kernel import gradients_of, implementation
 from backpass.ops import feed_forward, residual, rms_norm
 from backpass.shapes import check_inputs, check_saved
@@ -157,33 +158,7 @@ def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
     ]
 
 
-def forward_flops(
-    m,
-    s,
-    h,
-    k,
-    q,
-    p,
-    f,
-    has_b_q=True,
-    has_b_k=True,
-    has_b_v=True,
-    has_norm_q_w=True,
-    has_norm_k_w=True,
-    flash=True,
-):
-    """Return the FLOPs of two norms, attention, the feed-forward block, and two
-    sums."""
-    given = has_b_q, has_b_k, has_b_v, has_norm_q_w, has_norm_k_w
-    return (
-        2 * rms_norm.forward_flops(m * s, h)
-        + llama_attention.forward_flops(m, s, h, k, q, p, *given, flash)
-        + feed_forward.forward_flops(m * s, h, f, False, False, False, "swiglu")
-        + 2 * residual.forward_flops(m * s * h)
-    )
-
-
-def backward_flops(
+def calls(
     m,
     s,
     h,
@@ -199,20 +174,21 @@ def backward_flops(
     flash=True,
     wanted=None,
 ):
-    """Return the FLOPs of the same parts' backwards. Where the stream was read, its two
-    gradients are added."""
-    optional = {"b_q": has_b_q, "b_k": has_b_k, "b_v": has_b_v}
-    optional |= {"norm_q_w": has_norm_q_w, "norm_k_w": has_norm_k_w}
-    wanted = check_wanted(SHAPES, wanted, cos=None, sin=None, **optional)
+    """Return two norms, attention, the feed-forward block, and two sums. Where the
+    stream was read, its two gradients are added."""
+    given = {"b_q": has_b_q, "b_k": has_b_k, "b_v": has_b_v}
+    given |= {"norm_q_w": has_norm_q_w, "norm_k_w": has_norm_k_w}
+    wanted = check_wanted(SHAPES, wanted, cos=None, sin=None, **given)
     of_norm_1, of_attention, of_norm_2, of_fed = _parts(wanted)
+    rows, attending = m * s, (m, s, h, k, q, p, *given.values(), flash, of_attention)
     return (
-        rms_norm.backward_flops(m * s, h, wanted=of_norm_1)
-        + llama_attention.backward_flops(
-            m, s, h, k, q, p, *optional.values(), flash, of_attention
-        )
-        + rms_norm.backward_flops(m * s, h, wanted=of_norm_2)
-        + feed_forward.backward_flops(
-            m * s, h, f, False, False, False, "swiglu", wanted=of_fed
-        )
-        + (("x" in of_norm_2) + ("x" in wanted)) * m * s * h
+        call("first norm", rms_norm, of_norm_1, m=rows, n=h),
+        *llama_attention.calls(*attending),
+        *adding("first", rows * h, of_norm_1),
+        call("second norm", rms_norm, of_norm_2, m=rows, n=h),
+        feeding("swiglu", False, of_fed, m=rows, h=h, f=f),
+        *adding("second", rows * h, of_norm_2),
     )
+
+
+forward_flops, backward_flops = formulas(calls)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from backpass.arrays import Array, as_type_of, widened
 from backpass.models.layers import turned
+from backpass.models.layers.calls import call, formulas
 from backpass.models.layers.kernel import gradient_of, gradients_of, implementation
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
 from backpass.shapes import check_inputs, check_saved
@@ -89,20 +90,20 @@ def backward_once(dy: Array, saved: Saved) -> tuple[Array | None, Array | None]:
     return dx, turned(dw)
 
 
-def forward_flops(m, h, V, chunked=True, wanted=None):
-    """Return the FLOPs of one operation, or of the two that compute the same."""
-    if chunked:
-        return linear_cross_entropy.forward_flops(m, h, V, has_b=False, wanted=wanted)
-    return linear.forward_flops(m, h, V, False) + cross_entropy.forward_flops(m, V)
-
-
-def backward_flops(m, h, V, chunked=True, wanted=None):
-    """Return the FLOPs of their backwards."""
+def calls(m, h, V, chunked=True, wanted=None):
+    """Return one operation, or the two that compute the same."""
     wanted = check_wanted(SHAPES, wanted)
+    rows = {"m": m, "V": V}
     if chunked:
-        return linear_cross_entropy.backward_flops(m, h, V, has_b=False, wanted=wanted)
-    loss = cross_entropy.backward_flops(m, V)
-    return loss + linear.backward_flops(m, h, V, has_b=False, wanted=wanted)
+        both = {**rows, "h": h, "has_b": False}
+        return (call("output head and loss", linear_cross_entropy, wanted, **both),)
+    return (
+        call("output head", linear, wanted, m=m, n=h, p=V, has_b=False),
+        call("loss", cross_entropy, wanted, **rows),
+    )
+
+
+forward_flops, backward_flops = formulas(calls)
 
 
 # Facts for checks: see backpass.ops.

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace
 from backpass.models.layers import (
+    attending,
     attention_operation,
     check_widths,
-    heads_backward_flops,
-    heads_forward_flops,
     thirds,
     turned,
 )
+from backpass.models.layers.calls import call, formulas, quotient
 from backpass.models.layers.kernel import gradients_of
-from backpass.ops import attention, flash_attention, linear
+from backpass.ops import attention, flash_attention, fork, linear
 from backpass.ops.multi_head_attention import merge_heads, split_heads
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool
@@ -147,34 +147,27 @@ def _parts(wanted: tuple[str, ...], alone: bool) -> list[tuple[str, ...]]:
     ]
 
 
-def forward_flops(m, s, h, heads, t=None, has_memory=True, causal=False, flash=True):
-    """Return the FLOPs of four projections and of attention in each head. Keys and
-    values are computed from ``t`` rows of the memory, or from the ``s`` rows of x."""
-    t = t if has_memory else s
-    lengths = {"m": m, "g": 1, "n_kv": heads, "s_q": s, "s_k": t, "d": h // heads}
-    return (
-        2 * linear.forward_flops(m * s, h, h)
-        + 2 * linear.forward_flops(m * t, h, h)
-        + heads_forward_flops(flash, causal, **lengths)
-    )
-
-
-def backward_flops(
+def calls(
     m, s, h, heads, t=None, has_memory=True, causal=False, flash=True, wanted=None
 ):
-    """Return the FLOPs of the same parts' backwards, and of the sums of the gradients
-    of rows that were projected more than once."""
+    """Return four projections, attention in each head, and the sums of the gradients of
+    rows that were projected more than once. Keys and values are computed from ``t``
+    rows of the memory, or from the ``s`` rows of x."""
     t = t if has_memory else s
     wanted = check_wanted(SHAPES, wanted, memory=has_memory)
     of_q, of_k, of_v, of_heads, of_out = _parts(wanted, not has_memory)
-    lengths = {"m": m, "g": 1, "n_kv": heads, "s_q": s, "s_k": t, "d": h // heads}
-    sums = m * t * h if "x" in of_k else 0
-    sums += m * s * h if not has_memory and "x" in wanted else 0
+    lengths = {"m": m, "n_kv": heads, "s_q": s, "s_k": t, "d": quotient(h, heads)}
+    of_rows = ("x",) if "x" in of_k else ()
+    of_x = ("x",) if not has_memory and "x" in wanted else ()
     return (
-        linear.backward_flops(m * s, h, h, wanted=of_q)
-        + linear.backward_flops(m * t, h, h, wanted=of_k)
-        + linear.backward_flops(m * t, h, h, wanted=of_v)
-        + heads_backward_flops(flash, causal, of_heads, **lengths)
-        + linear.backward_flops(m * s, h, h, wanted=of_out)
-        + sums
+        call("query projection", linear, of_q, m=m * s, n=h, p=h),
+        call("key projection", linear, of_k, m=m * t, n=h, p=h),
+        call("value projection", linear, of_v, m=m * t, n=h, p=h),
+        attending(flash, causal, of_heads, **lengths),
+        call("output projection", linear, of_out, m=m * s, n=h, p=h),
+        call("keys and values: both gradients", fork, of_rows, m=m * t * h, k=2),
+        call("queries and keys: both gradients", fork, of_x, m=m * s * h, k=2),
     )
+
+
+forward_flops, backward_flops = formulas(calls)

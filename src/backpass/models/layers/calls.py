@@ -1,0 +1,80 @@
+"""What a layer computes, as data: the operations it calls, with the lengths in them.
+
+A layer's ``calls`` lists them, and ``formulas`` turns the list into the layer's
+``forward_flops`` and ``backward_flops``. ``backpass.cost`` itemises a network by the
+same list.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+
+class Call(NamedTuple):
+    """One call of an operation's forward, and of its backward.
+
+    ``lengths`` are arguments of the operation's FLOP formulas: lengths and options. The
+    backward computes the ``wanted`` gradients; without any, it is not called.
+    """
+
+    name: str  # what the call is for, such as "output projection"
+    operation: ModuleType
+    wanted: tuple[str, ...]
+    lengths: dict[str, Any]
+
+    def forward_flops(self) -> Any:
+        return _evaluated(self.operation.forward_flops, self)
+
+    def backward_flops(self) -> Any:
+        return _evaluated(self.operation.backward_flops, self) if self.wanted else 0
+
+    def within(self, block: str) -> Call:
+        """Return the call with a name that begins with that of its block."""
+        return self._replace(name=f"{block}: {self.name}")
+
+
+class Part(NamedTuple):
+    """A part of a network: ``calls`` that follow each other, ``repeats`` times."""
+
+    name: str
+    repeats: Any
+    calls: tuple[Call, ...]
+
+
+def call(
+    name: str, operation: ModuleType, wanted: Iterable[str], **lengths: Any
+) -> Call:
+    """Return a Call."""
+    return Call(name, operation, tuple(wanted), lengths)
+
+
+def formulas(calls: Callable[..., Iterable[Call]]) -> tuple[Callable, Callable]:
+    """Return ``forward_flops`` and ``backward_flops`` with the arguments of ``calls``:
+    the sums over what it lists."""
+
+    def forward_flops(*lengths: Any, **options: Any) -> Any:
+        return sum(each.forward_flops() for each in calls(*lengths, **options))
+
+    def backward_flops(*lengths: Any, **options: Any) -> Any:
+        return sum(each.backward_flops() for each in calls(*lengths, **options))
+
+    for function, of in ((forward_flops, "forward"), (backward_flops, "backward")):
+        function.__doc__ = f"Return the FLOPs of the {of}: those of ``calls``."
+        function.__module__ = calls.__module__
+        function.__signature__ = inspect.signature(calls)  # type: ignore[attr-defined]
+    return forward_flops, backward_flops
+
+
+def quotient(length: Any, parts: Any) -> Any:
+    """Return the length of one of ``parts`` equal parts, of a number or a symbol."""
+    symbolic = hasattr(length, "free_symbols") or hasattr(parts, "free_symbols")
+    return length / parts if symbolic else length // parts
+
+
+def _evaluated(formula: Callable, call: Call) -> Any:
+    named = inspect.signature(formula).parameters
+    given = call.lengths | {"wanted": call.wanted}
+    return formula(**{name: value for name, value in given.items() if name in named})

@@ -1,0 +1,94 @@
+"""The operations that a network says it calls have the FLOPs that are counted when it runs, for all gradients and for
+random choices of them; and the FLOPs of symbols are those of numbers."""
+
+import numpy as np
+import pytest
+import sympy
+
+from backpass.interpreters import counting
+from backpass.models import encoder, gpt2, llama, seq2seq
+from backpass.models.layers.calls import quotient
+
+from .small import NETWORKS, batch_of, parameters_of
+
+WHOLE = {"flash": False, "chunked": False}
+STACKS = {
+    "encoder": (encoder, encoder.Config(6, 2, 3, 5)),
+    "encoder, norms first": (encoder, encoder.Config(6, 3, 2, 5, norm_first=True, final_norm=True)),
+    "seq2seq": (seq2seq, seq2seq.Config(6, 2, 3, 3, 5)),
+    "seq2seq, norms first": (seq2seq, seq2seq.Config(6, 1, 2, 2, 5, norm_first=True)),
+}
+
+
+def flops(parts):
+    return tuple(
+        sum(part.repeats * sum(getattr(call, way)() for call in part.calls) for part in parts)
+        for way in ("forward_flops", "backward_flops")
+    )
+
+
+def counted(module, config, inputs, cotangent=None, **options):
+    parameters = {name: counting.array(w) for name, w in parameters_of(module, config).items()}
+    with counting.tally() as forward:
+        _, saved = module.forward(parameters, *map(counting.array, inputs), config=config, **options)
+    given = () if cotangent is None else (counting.array(cotangent),)
+    with counting.tally() as backward:
+        module.backward(*given, saved)
+    return forward.total, backward.total
+
+
+def choices(names, seed):
+    rng = np.random.default_rng(seed)
+    few = [rng.choice(names, size, replace=False).tolist() for size in (1, 3, len(names) - 1)]
+    return [None, [names[0]], [names[-1]], *few]
+
+
+@pytest.mark.parametrize("options", [{}, WHOLE], ids=["flash", "whole"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_calls_of_a_model_are_what_is_counted(name, options):
+    module, config = NETWORKS[name]
+    tokens, targets = batch_of(config)
+    (b, s), distinct = tokens.shape, len(np.unique(tokens))
+    for wanted in choices(list(module.parameter_shapes(config)), seed=len(name)):
+        expected = counted(module, config, (tokens, targets), **options, wanted=wanted)
+        calls = module.calls(config, b, s, **options, distinct=distinct, wanted=wanted)
+        assert flops(calls) == expected, wanted
+
+
+def test_dropout_is_counted():
+    rates = {"embedding_dropout": 0.2, "attention_dropout": 0.3, "residual_dropout": 0.4}
+    config = gpt2.Config(7, 6, 6, 2, 3, 5, **rates)
+    tokens, targets = batch_of(config)
+    expected = counted(gpt2, config, (tokens, targets), flash=False, masks=(3, 1))
+    parts = gpt2.calls(config, *tokens.shape, flash=False, masks=True)
+    assert flops(parts) == expected
+    assert expected[0] > flops(gpt2.calls(config, *tokens.shape, flash=False))[0]
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_calls_of_a_stack_are_what_is_counted(name):
+    module, config = STACKS[name]
+    rng = np.random.default_rng(7)
+    b, s, t, h = 2, 5, 3, config.width
+    rows = [rng.standard_normal((b, t, h))] * (module is seq2seq)
+    rows.append(rng.standard_normal((b, s, h)))
+    source = {"source": t} if module is seq2seq else {}
+    for wanted in choices(list(module.parameter_shapes(config)), seed=len(name)):
+        for flash in (True, False):
+            expected = counted(
+                module, config, rows, rng.standard_normal((b, s, h)), flash=flash, wanted=wanted
+            )
+            calls = module.calls(config, b, s, **source, flash=flash, wanted=wanted)
+            assert flops(calls) == expected, (wanted, flash)
+
+
+def test_a_quotient_of_numbers_is_a_number_and_of_symbols_exact():
+    h, n = sympy.symbols("h n", positive=True, integer=True)
+    assert quotient(12, 3) == 4 and isinstance(quotient(12, 3), int)
+    assert quotient(h, n) * n == h
+
+
+def test_unknown_names_are_refused_as_by_forward():
+    config = llama.Config(8, 6, 2, 4, 2, 4, 5)
+    with pytest.raises(ValueError, match="wanted: expected names of parameters; got 'nrm"):
+        llama.calls(config, 1, 4, wanted=["nrm.weight"])
