@@ -2,7 +2,7 @@
 
 ``verify`` checks the book's backwards, ``check`` checks yours, ``mutate`` shows what
 the checks do not notice, ``bench`` times the operations, ``train`` trains a small model
-without autograd, and ``sample`` lets it write.
+without autograd, ``sample`` lets it write, and ``cost`` itemises a network's FLOPs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from backpass import (
     __version__,
     check_command,
+    cost_command,
     mutate_command,
     ops,
     terminal,
@@ -34,7 +35,7 @@ from backpass.stems import no_such
 if TYPE_CHECKING:
     from backpass.verify import Overview, Report
 
-COMMANDS = ("verify", "check", "mutate", "bench", "train", "sample")
+COMMANDS = ("verify", "check", "mutate", "bench", "train", "sample", "cost")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 OPERATIONS = "operations"  # the benchmark that times single operations, by their names
 
@@ -229,6 +230,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     train_command.add_sample_arguments(sample)
     sample.set_defaults(run=train_command.sample, parser=sample)
+
+    cost = commands.add_parser(
+        "cost",
+        help="itemise the FLOPs of a network's forward and backward",
+        description="Print what a training step of a network costs, by operation.",
+    )
+    cost_command.add_arguments(cost)
+    cost.set_defaults(
+        run=lambda arguments: cost_command.run(arguments, _say), parser=cost
+    )
     return parser
 
 

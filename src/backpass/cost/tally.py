@@ -29,12 +29,16 @@ from backpass.table import aligned, page
 from backpass.wanted import Wanted
 
 FAMILIES = {"gpt2": gpt2, "llama": llama, "encoder": encoder, "seq2seq": seq2seq}
-# Published sizes that no preset of a model has, because its forward lacks something
-# that costs nothing, here a scaling of the rotations.
+# GPT-2 by the number of its parameters, and a network that no model's presets have: its
+# rotations are scaled, which the models do not support and which costs nothing.
 SIZES = {
+    "gpt2-124m": gpt2.PRESETS["gpt2"],
+    "gpt2-355m": gpt2.PRESETS["gpt2-medium"],
+    "gpt2-774m": gpt2.PRESETS["gpt2-large"],
+    "gpt2-1.5b": gpt2.PRESETS["gpt2-xl"],
     "llama-3.1-405b": llama.Config(
         128256, 16384, 126, 128, 8, 128, 53248, 1e-5, 500000.0
-    )
+    ),
 }
 
 

@@ -1,0 +1,156 @@
+"""``backpass cost``: what a step of a network costs, in a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from backpass import cost, terminal
+from backpass.cost import Tally
+from backpass.table import aligned
+
+EPILOG = """\
+examples:
+  backpass cost gpt2-124m --sequence 1024
+  backpass cost llama-3-70b --sequence 8192 --flash --recompute
+  backpass cost --config config.json --convention products-whole
+  backpass cost gpt2-124m --json
+
+A network is a preset, or a Hugging Face config.json of GPT-2, Llama, Qwen2 or
+Qwen3. The FLOPs are those of one step without the optimiser's. --json lists the
+totals under every convention, --csv every term under every one. Exits with 2
+when the command is not valid.
+"""
+_UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``backpass cost`` to its parser."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    presets = terminal.folded(f"presets: {', '.join(cost.presets())}", 78)
+    conventions = [
+        f"  {name:18}{convention.says}" for name, convention in cost.CONVENTIONS.items()
+    ]
+    parser.epilog = "\n".join([EPILOG, *presets, "", "conventions:", *conventions])
+    add = parser.add_argument
+    add("preset", metavar="PRESET", nargs="?", help="a published network, by name")
+    add("--config", metavar="FILE", help="a config.json, in place of a preset")
+    for name, what, default in (
+        ("batch", "sequences in a step", 1),
+        ("sequence", "tokens in a sequence", 1024),
+    ):
+        help_ = f"{what} (default {default})"
+        add(f"--{name}", type=int, default=default, metavar="N", help=help_)
+    add(
+        "--convention",
+        default="counted",
+        metavar="NAME",
+        help="how to count, see below (default counted)",
+    )
+    add("--flash", action="store_true", help="with flash attention, as ours runs")
+    add("--recompute", action="store_true", help="run each layer's forward again")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--csv", action="store_true", help="print a row for each term")
+
+
+def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
+    """Print the tally; return the exit status. ``say`` prints a line."""
+    try:
+        name, config = _network(arguments)
+        tally = cost.tally(
+            config,
+            arguments.batch,
+            arguments.sequence,
+            flash=arguments.flash,
+            recompute="layers" if arguments.recompute else None,
+        )
+        flops = tally.flops(arguments.convention)
+    except OSError as error:
+        arguments.parser.error(f"{error.filename}: {error.strerror}")
+    except (LookupError, TypeError, ValueError) as error:
+        arguments.parser.error(" ".join(str(error.args[0]).split()))
+    if arguments.csv:
+        say(tally.csv().rstrip("\n"))
+    elif arguments.json:
+        say(json.dumps(_facts(name, arguments, tally), indent=2))
+    else:
+        for line in _lines(name, arguments, tally, flops):
+            say(line)
+    return 0
+
+
+def _network(arguments: argparse.Namespace) -> tuple[str, Any]:
+    """Return the name and the configuration. Raises what InvalidCommand reports."""
+    if (arguments.preset is None) == (arguments.config is None):
+        raise ValueError("expected PRESET or --config FILE, one of the two")
+    if arguments.preset:
+        return arguments.preset, cost.configuration(arguments.preset)
+    text = Path(arguments.config).read_text(encoding="utf-8")
+    try:
+        return arguments.config, cost.from_hugging_face(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{arguments.config}: expected JSON; {error}") from error
+
+
+def _facts(name: str, arguments: argparse.Namespace, tally: Tally) -> dict[str, Any]:
+    return {
+        "network": name,
+        "batch": arguments.batch,
+        "sequence": arguments.sequence,
+        "flash": arguments.flash,
+        "recompute": arguments.recompute,
+        "parameters": tally.parameters,
+        "flops": {name: tally.flops(name) for name in cost.CONVENTIONS},
+    }
+
+
+def _lines(
+    name: str, arguments: argparse.Namespace, tally: Tally, flops: dict[str, int]
+) -> list[str]:
+    convention, total = arguments.convention, sum(flops.values())
+    ways = [way for way, count in flops.items() if count or way != "recomputation"]
+    groups = tally.by(
+        lambda row: (
+            row.term.call if row.repeats == 1 else f"{row.repeats} × {row.term.call}"
+        ),
+        convention,
+    )
+    of_backward = "backward, with recomputation," if len(ways) == 3 else "backward"
+    rows = [("", *ways, "share")]
+    for group, each in [*groups.items(), ("total", flops)]:
+        whole = sum(each.values())
+        if whole:
+            numbers = (_short(each[way]) for way in ways)
+            rows.append((group, *numbers, f"{whole / total:.1%}"))
+    options = [
+        option
+        for option, is_set in (
+            ("flash attention", arguments.flash),
+            ("layers recomputed", arguments.recompute),
+        )
+        if is_set
+    ]
+    sizes = f"batch {arguments.batch}, sequence {arguments.sequence}"
+    return [
+        ", ".join([f"{name}: {tally.parameters:,} parameters", sizes, *options]),
+        f"FLOPs of a step, {convention}: {cost.CONVENTIONS[convention].says}",
+        "",
+        *aligned(rows, right=range(1, len(rows[0]))),
+        "",
+        *(f"{way:14}{flops[way]:>30,}" for way in ways),
+        f"{of_backward} over forward: {tally.ratio(convention):.4f}",
+    ]
+
+
+def _short(number: int) -> str:
+    """Return four digits and a unit: 43.49 G."""
+    at = 0
+    while number >= 1000 ** (at + 1) * 0.99995 and at + 1 < len(_UNITS):
+        at += 1
+    scaled = number / 1000**at
+    digits = max(0, 3 - len(str(int(scaled)))) + 1 if at else 0
+    return f"{scaled:.{min(digits, 2)}f} {_UNITS[at]}".rstrip()
