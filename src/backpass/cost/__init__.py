@@ -13,6 +13,12 @@ None for an optional input that is not given. Options of ``forward`` are keyword
 """
 
 from backpass.cost.counted import Cost, count
+from backpass.cost.crossover import (
+    attention_crossover,
+    attention_traffic_crossover,
+    crossover,
+)
+from backpass.cost.duration import MACHINES, Duration, Machine, duration
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
 from backpass.cost.kept import Kept, Memory, memory, saved_bytes
 from backpass.cost.tables import Table, table
@@ -25,18 +31,27 @@ from backpass.cost.tally import (
     symbolic_tally,
     tally,
 )
+from backpass.cost.traffic import Traffic, symbolic_traffic, traffic
 
 __all__ = [
     "CONVENTIONS",
+    "MACHINES",
     "Cost",
+    "Duration",
     "Flops",
     "Kept",
+    "Machine",
     "Memory",
     "Table",
     "Tally",
+    "Traffic",
+    "attention_crossover",
+    "attention_traffic_crossover",
     "configuration",
     "count",
+    "crossover",
     "dimensions",
+    "duration",
     "formula",
     "from_hugging_face",
     "latex",
@@ -45,6 +60,8 @@ __all__ = [
     "saved_bytes",
     "symbolic_formula",
     "symbolic_tally",
+    "symbolic_traffic",
     "table",
     "tally",
+    "traffic",
 ]

@@ -1,0 +1,278 @@
+"""How long a training step takes: a sum of rooflines, one for each call.
+
+A call takes as long as its arithmetic or as its bytes, whichever is longer, and the
+seconds that any call takes. The bytes are the least that it can move, so a machine's
+published peaks give the least time. ``element_rate`` is the rate of all arithmetic that
+is not a matrix product. If it is measured on operations that compute one array after
+another, as ours do, it contains the time in which they move these arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from backpass.cost.tally import Tally, tally
+from backpass.cost.terms import BACKWARD, FORWARD, RECOMPUTATION, terms_of
+from backpass.cost.traffic import WIDTHS, accesses_of, network, parts_of
+from backpass.models.layers.calls import Call, Part
+from backpass.stems import no_such
+from backpass.table import aligned, page
+from backpass.training._numbers import check_positive, check_rate
+from backpass.values import check_one_of
+
+UPDATE = "update"
+PRODUCTS, ELEMENTS, MEMORY, CALL = "products", "elements", "memory", "call"
+
+
+class Work(NamedTuple):
+    """What a call does, forward or backward."""
+
+    products: int  # FLOPs of matrix products
+    elements: int  # FLOPs of all else
+    bytes: int  # read and written
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The rates of a machine: a FLOP is a multiplication or an addition.
+
+    Raises TypeError or ValueError for a rate that is not a number above 0.
+    """
+
+    name: str
+    product_rates: Mapping[str, float]  # FLOPs a second of products, by dtype
+    element_rate: float  # FLOPs a second of all else
+    bandwidth: float  # bytes a second, read and written together
+    call_seconds: float = 0.0  # of a call that computes almost nothing
+
+    def __post_init__(self) -> None:
+        for dtype, rate in self.product_rates.items():
+            check_one_of("product_rates", dtype, tuple(WIDTHS))
+            check_positive(**{f"product_rates[{dtype!r}]": rate})
+        check_positive(element_rate=self.element_rate, bandwidth=self.bandwidth)
+        check_rate(call_seconds=self.call_seconds)
+
+    def product_rate(self, dtype: str) -> float:
+        """Return the rate of products of that dtype. Raises LookupError."""
+        if dtype not in self.product_rates:
+            raise LookupError(
+                no_such("dtype of this machine", dtype, self.product_rates)
+            )
+        return self.product_rates[dtype]
+
+    def time(self, work: Work, dtype: str) -> tuple[float, str]:
+        """Return the seconds of a call, and what it is bound by."""
+        times = {
+            PRODUCTS: work.products / self.product_rate(dtype),
+            ELEMENTS: work.elements / self.element_rate,
+        }
+        arithmetic, moving = sum(times.values()), work.bytes / self.bandwidth
+        longest = max(arithmetic, moving)
+        bound = max(times, key=lambda name: times[name])
+        bound = bound if arithmetic >= moving else MEMORY
+        bound = bound if longest >= self.call_seconds else CALL
+        return longest + self.call_seconds, bound
+
+
+# Published peaks. Products are dense and in half precision those of the tensor cores;
+# float32 is without them. NVIDIA, "H100 Tensor Core GPU Architecture" (2022) and "A100
+# 80GB" data sheet (2021).
+_H100, _A100 = 989.4e12, 312e12
+MACHINES = {
+    "h100": Machine(
+        "NVIDIA H100 SXM5, published peaks",
+        {"bfloat16": _H100, "float16": _H100, "float32": 66.9e12},
+        element_rate=66.9e12,
+        bandwidth=3.35e12,
+    ),
+    "a100": Machine(
+        "NVIDIA A100 SXM4 80 GB, published peaks",
+        {"bfloat16": _A100, "float16": _A100, "float32": 19.5e12},
+        element_rate=19.5e12,
+        bandwidth=2.039e12,
+    ),
+}
+
+
+class Span(NamedTuple):
+    """The time of a call, forward or backward, in each of ``repeats`` equal parts."""
+
+    part: str
+    repeats: int
+    call: str
+    stem: str
+    way: str
+    work: Work
+    seconds: float
+    bound: str  # by what the call is bound: PRODUCTS, ELEMENTS, MEMORY, or CALL
+
+    @property
+    def total(self) -> float:
+        """The seconds in all repeats."""
+        return self.repeats * self.seconds
+
+
+@dataclass(frozen=True)
+class Duration:
+    """The predicted time of a training step, call by call."""
+
+    name: str
+    machine: Machine
+    dtype: str
+    spans: tuple[Span, ...]
+    tally: Tally
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of a step."""
+        return sum(span.total for span in self.spans)
+
+    def by(self, key: Callable[[Span], str]) -> dict[str, float]:
+        """Return the seconds by what ``key`` says of a span."""
+        found: dict[str, float] = {}
+        for span in self.spans:
+            found[key(span)] = found.get(key(span), 0.0) + span.total
+        return found
+
+    def share(self, *ways: str) -> float:
+        """Return the share of the step in these ways, such as "backward"."""
+        return sum(span.total for span in self.spans if span.way in ways) / self.seconds
+
+    def mfu(
+        self, seconds: float | None = None, convention: str = "products-whole"
+    ) -> float:
+        """Return the model FLOPs utilisation: the FLOPs of one forward and one
+        backward, over those that the machine's products could be in that time.
+
+        ``seconds`` are measured; by default they are the predicted ones. With the
+        default ``convention`` all scores count, also those that a causal mask hides, as
+        in Chowdhery et al., "PaLM" (2023). Raises LookupError for an unknown one.
+        """
+        return self._share(self.tally.model().total(convention), seconds)
+
+    def hfu(self, seconds: float | None = None, convention: str = "products") -> float:
+        """Return the hardware FLOPs utilisation: the same for the FLOPs that run. What
+        is recomputed counts. Scores that are skipped do not, so the result may be below
+        ``mfu``."""
+        return self._share(self.tally.total(convention), seconds)
+
+    def _share(self, flops: int, seconds: float | None) -> float:
+        if seconds is not None:
+            check_positive(seconds=seconds)
+        peak = self.machine.product_rate(self.dtype)
+        return flops / ((self.seconds if seconds is None else seconds) * peak)
+
+    def __repr__(self) -> str:
+        lines = aligned([_HEADINGS, *self._summary()], right=(1, 2, 3, 4))
+        return "\n".join([self._title, *lines])
+
+    def _repr_html_(self) -> str:
+        return page(_HEADINGS, self._summary(), caption=self._title)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.name}, {self.dtype}, on {self.machine.name}"
+
+    def _summary(self) -> list[tuple[str, ...]]:
+        groups: dict[str, list[Span]] = {}
+        for span in self.spans:
+            groups.setdefault(f"{_named(span)}: {span.call}", []).append(span)
+        rows = [(name, *_cells(spans, self.seconds)) for name, spans in groups.items()]
+        return [*rows, ("total", *_cells(self.spans, self.seconds)[:-1], "")]
+
+
+_WAYS = ((FORWARD,), (BACKWARD, RECOMPUTATION), (UPDATE,))
+_HEADINGS = ("ms", "forward", "backward", "update", "share", "bound by")
+
+
+def _cells(spans: Any, whole: float) -> tuple[str, ...]:
+    times = [sum(span.total for span in spans if span.way in ways) for ways in _WAYS]
+    bounds = dict.fromkeys(span.bound for span in spans)
+    texts = [f"{1e3 * seconds:,.3f}" if seconds else "" for seconds in times]
+    return *texts, f"{sum(times) / whole:.1%}", ", ".join(bounds)
+
+
+def _named(span: Span) -> str:
+    return span.part if span.repeats == 1 else f"{span.repeats} × {span.part}"
+
+
+def duration(
+    config: Any,
+    batch: int,
+    sequence: int,
+    machine: Machine | str,
+    *,
+    dtype: str = "float32",
+    recompute: str | None = None,
+    update: bool = True,
+    **options: Any,
+) -> Duration:
+    """Return the predicted time of a training step on ``batch`` sequences of
+    ``sequence`` tokens.
+
+    ``machine`` has the measured rates, or is the name of one with published peaks,
+    "h100" or "a100". ``update`` says whether the step of AdamW is included, in float32.
+    The other arguments are those of ``cost.tally`` and ``cost.traffic``.
+
+    Raises LookupError for an unknown name, or a dtype whose rate the machine lacks;
+    TypeError or ValueError for other arguments that do not fit.
+    """
+    if isinstance(machine, str):
+        if machine not in MACHINES:
+            raise LookupError(no_such("machine", machine, MACHINES))
+        machine = MACHINES[machine]
+    if not isinstance(machine, Machine):
+        raise TypeError(
+            "machine: expected a Machine, or the name of one; "
+            f"got {type(machine).__name__}"
+        )
+    machine.product_rate(dtype)
+    found = tally(config, batch, sequence, recompute=recompute, **options)
+    of = network(config, batch, sequence, **options)
+    spans = [*_spans(of.parts, machine, dtype, recompute)]
+    if update:
+        work = Work(0, FLOPS_OF_ADAMW * of.trained, adamw_width(dtype) * of.trained)
+        about = ("optimiser", 1, "AdamW", "adamw", UPDATE)
+        spans.append(Span(*about, work, *machine.time(work, dtype)))
+    return Duration(of.name, machine, dtype, tuple(spans), found)
+
+
+def _spans(
+    parts: Iterable[Part], machine: Machine, dtype: str, recompute: str | None
+) -> Iterator[Span]:
+    for part in parts:
+        again = recompute == "layers" and "layer" in part.name
+        for each in (inner for call in part.calls for inner in parts_of(call)):
+            for way, work in _work(each, dtype).items():
+                time = machine.time(work, dtype)
+                stem = each.operation.__name__.rpartition(".")[2]
+                about = (part.name, part.repeats, each.name, stem)
+                yield Span(*about, way, work, *time)
+                if again and way == FORWARD:
+                    yield Span(*about, RECOMPUTATION, work, *time)
+
+
+def _work(each: Call, dtype: str) -> dict[str, Work]:
+    """Return the work of a call in each way in which it moves anything."""
+    terms, moved, found = terms_of(each), accesses_of(each, dtype), {}
+    for way in (FORWARD, BACKWARD):
+        size = sum(access.bytes for access in moved if access.way == way)
+        flops = {True: 0, False: 0}
+        for term in terms:
+            flops[term.product is not None] += term.flops if term.way == way else 0
+        if size:
+            found[way] = Work(flops[True], flops[False], size)
+    return found
+
+
+FLOPS_OF_ADAMW = 15  # of an element, with decay
+
+
+def adamw_width(dtype: str) -> int:
+    """Return the least bytes that AdamW reads and writes of an element: the parameter
+    and its two means, all at least float32, the gradient, and for half precision the
+    rounded copy."""
+    own = WIDTHS[dtype]
+    return 6 * max(own, 4) + own + (own if own < 4 else 0)

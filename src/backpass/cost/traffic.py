@@ -1,0 +1,471 @@
+"""The bytes that a network reads and writes, as data: one row for each array of a call.
+
+The sizes come from the operations' SHAPES and from what they save. Four things are
+assumed, so the sum is the least that a step can move.
+
+- A call reads each of its arrays once and writes each of its results once, whatever it
+  computes in between.
+- Nothing stays in a cache from one call to the next.
+- An array that two calls read is read by both; one that a call uses twice is read once.
+- Copies and casts between the calls are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from backpass.arrays import size
+from backpass.cost.tally import (
+    _DEFAULTS,
+    FAMILIES,
+    _check_lengths,
+    _grouped,
+    _module_of,
+    configuration,
+)
+from backpass.cost.terms import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTATION,
+    WAYS,
+    _of_feed_forward,
+)
+from backpass.models import gpt2, llama
+from backpass.models._parameters import chosen
+from backpass.models.layers.calls import Call, Part
+from backpass.operation import Operation
+from backpass.ops import embedding, position_embedding
+from backpass.shapes import axis_length, parse
+from backpass.stems import no_such
+from backpass.table import aligned, page
+from backpass.values import check_one_of
+from backpass.wanted import Wanted
+
+WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of a number
+# What an array holds: numbers of the network's dtype; the same, but float32 in half
+# precision; integers; booleans.
+OWN, WIDE, INTEGERS, BOOLEANS = "own", "wide", "integers", "booleans"
+
+
+class Access(NamedTuple):
+    """An array that a call reads or writes, forward or backward."""
+
+    call: str
+    stem: str
+    way: str
+    array: str  # such as "x", "dy", or "a, saved"
+    written: bool
+    parameter: bool  # or a parameter's gradient, or a constant such as a cosine
+    numbers: Any
+    width: int  # of one number, in bytes
+
+    @property
+    def bytes(self) -> Any:
+        return self.numbers * self.width
+
+
+class Row(NamedTuple):
+    """An access of a network: in each of ``repeats`` equal parts."""
+
+    part: str
+    repeats: Any
+    access: Access
+
+    @property
+    def bytes(self) -> Any:
+        """The bytes in all repeats."""
+        return self.repeats * self.access.bytes
+
+
+class _Kept(NamedTuple):
+    """An array of ``saved``: an input or the output, or one that the forward computes
+    for it, of these ``axes``. It is saved if one of the gradients ``needed`` is
+    wanted; by default, if any is."""
+
+    array: str
+    needed: str = ""
+    axes: tuple[str, ...] | None = None
+    holds: str = OWN
+
+
+_OF_ROW = ("m",)
+_SAVED: dict[str, tuple[_Kept, ...]] = {
+    "attention": (
+        _Kept("q", "k", ("m", "g", "n_kv", "s_q", "d")),  # scaled
+        _Kept("k", "q"),
+        _Kept("v", "q k"),
+        _Kept("a", "", ("m", "g", "n_kv", "s_q", "s_k")),
+    ),
+    "cross_entropy": (
+        _Kept("p", "", ("m", "V"), WIDE),
+        _Kept("t", "", _OF_ROW, INTEGERS),  # −1 where ignored
+    ),
+    "dropout": (_Kept("mask", "", _OF_ROW, BOOLEANS),),
+    "embedding": (_Kept("t"),),
+    "flash_attention": (
+        _Kept("q"),
+        _Kept("k"),
+        _Kept("v", "q k"),
+        _Kept("y", "q k"),
+        _Kept("lse", "", ("m", "g", "n_kv", "s_q"), WIDE),
+    ),
+    "fork": (),
+    "gelu": (_Kept("x"),),
+    "layer_norm": (
+        _Kept("x_hat", "x w", ("m", "n")),
+        _Kept("rstd", "x", _OF_ROW, WIDE),
+        _Kept("w", "x"),
+    ),
+    "linear": (_Kept("x", "w"), _Kept("w", "x")),
+    "linear_cross_entropy": (
+        _Kept("dx", "x", ("m", "h")),
+        _Kept("dw", "w", ("h", "V"), WIDE),
+    ),
+    "position_embedding": (),
+    "relu": (_Kept("y"),),
+    "residual": (),
+    "rms_norm": (
+        _Kept("x_hat", "", ("m", "n")),
+        _Kept("rstd", "x", _OF_ROW, WIDE),
+        _Kept("w", "x"),
+    ),
+    "rope": (_Kept("cos"), _Kept("sin")),
+    "swiglu": (_Kept("g"), _Kept("u", "g")),
+}
+_MASK = _Kept("mask", "", ("m", "g", "n_kv", "s_q", "s_k"), BOOLEANS)
+# Of tables, which may be longer: the rows that a call reads.
+_ROWS = {"embedding": ("m", "h"), "position_embedding": ("s", "h")}
+# The inputs whose gradient is dy itself, so that nothing moves.
+_HANDED_ON = {"residual": "x f", "position_embedding": "x"}
+
+
+def accesses_of(each: Call, dtype: str = "float32") -> list[Access]:
+    """Return what a call reads and writes, forward and backward; of a feed-forward
+    block, what the calls in it do."""
+    if _stem(each) == "feed_forward":
+        return [
+            access for part in parts_of(each) for access in accesses_of(part, dtype)
+        ]
+    return [*_forward(_Arrays(each, dtype)), *_backward(_Arrays(each, dtype))]
+
+
+def parts_of(each: Call) -> list[Call]:
+    """Return the calls in a feed-forward block; another call alone."""
+    return [*_of_feed_forward(each)] if _stem(each) == "feed_forward" else [each]
+
+
+class _Arrays:
+    """The arrays of a call: how many numbers each has, and of how many bytes."""
+
+    def __init__(self, each: Call, dtype: str) -> None:
+        self.call, self.stem, self.lengths = each, _stem(each), each.lengths
+        if self.stem not in _SAVED:
+            raise LookupError(
+                no_such("operation with known traffic", self.stem, _SAVED)
+            )
+        operation = Operation(each.operation)
+        shapes = parse(each.operation.SHAPES)
+        (self.output,) = (spec.name for spec in shapes.outputs)
+        self.specs = {spec.name: spec for spec in (*shapes.inputs, *shapes.outputs)}
+        self.fixed = {*operation.parameters, *operation.constants}
+        own, wide = WIDTHS[dtype], max(WIDTHS[dtype], 4)
+        self.widths = {OWN: own, WIDE: wide, INTEGERS: 8, BOOLEANS: 1}
+        # An operation with one gradient may be given names that are not its own.
+        alone = tuple(spec.name for spec in operation.differentiable)
+        self.wanted = each.wanted if operation.takes_wanted else alone
+        self.wanted = self.wanted if each.wanted else ()
+        saved = [
+            *_SAVED[self.stem],
+            *([_MASK] if self.lengths.get("dropout_p") else []),
+        ]
+        self.saved = [
+            kept
+            for kept in saved
+            if {*self.wanted} & {*(kept.needed.split() or self.wanted)}
+        ]
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the inputs that are given."""
+        return [
+            name
+            for name, spec in self.specs.items()
+            if name != self.output
+            and not (spec.optional and not self.lengths.get(f"has_{name}", True))
+        ]
+
+    def access(
+        self, way: str, name: str, written: bool, *, of: str = "", rows: bool = False
+    ) -> Access:
+        """Return the access to an input or the output, or to the gradient ``of`` one.
+        With ``rows`` it is to the rows of a table that the call reads."""
+        spec = of or name
+        numbers = self._product(_ROWS[self.stem]) if rows else self._whole(spec)
+        width = self.widths[self._holds(spec)]
+        return self._access(way, name, written, spec in self.fixed, numbers, width)
+
+    def access_to(self, way: str, kept: _Kept, written: bool) -> Access:
+        """Return the access to an array that is saved."""
+        if kept.axes is None:
+            return self.access(way, kept.array, written)
+        numbers, width = self._product(kept.axes), self.widths[kept.holds]
+        fixed = kept.array.removeprefix("d") in self.fixed
+        return self._access(way, kept.array, written, fixed, numbers, width)
+
+    def _access(self, way: str, *facts: Any) -> Access:
+        return Access(self.call.name, self.stem, way, *facts)
+
+    def _whole(self, name: str) -> Any:
+        return math.prod(
+            self.lengths["m"] if axis == "*" else axis_length(axis, self.lengths)
+            for axis in self.specs[name].axes
+        )
+
+    def _product(self, letters: Iterable[str]) -> Any:
+        return math.prod(self.lengths[letter] for letter in letters)
+
+    def _holds(self, name: str) -> str:
+        if self.specs[name].integer:
+            return INTEGERS
+        of_loss = self.stem == "linear_cross_entropy" and name == self.output
+        return WIDE if of_loss or self.stem == "cross_entropy" else OWN
+
+
+def _forward(arrays: _Arrays) -> Iterator[Access]:
+    if arrays.stem == "fork" or _is_nothing(arrays):  # copies of a fork are views
+        return
+    for name in arrays.inputs:
+        of_table = name == "w" and arrays.stem in _ROWS
+        yield arrays.access(FORWARD, name, False, rows=of_table)
+    yield arrays.access(FORWARD, arrays.output, True)
+    for kept in arrays.saved:
+        if kept.axes is not None:
+            yield arrays.access_to(FORWARD, kept, True)
+
+
+def _backward(arrays: _Arrays) -> Iterator[Access]:
+    handed_on = _HANDED_ON.get(arrays.stem, "").split()
+    gradients = [name for name in arrays.wanted if name not in handed_on]
+    if not gradients or _is_nothing(arrays):
+        return
+    yield arrays.access(BACKWARD, "dy", False, of=arrays.output)
+    for kept in arrays.saved:
+        yield arrays.access_to(BACKWARD, kept, False)
+    for name in gradients:
+        # The gradient of a tied table is added to the rows of the head's.
+        onto = name == "w" and arrays.lengths.get("tied", False)
+        if onto:
+            yield arrays.access(BACKWARD, "dw", False, of="w", rows=True)
+        yield arrays.access(BACKWARD, f"d{name}", True, of=name, rows=onto)
+
+
+def _is_nothing(arrays: _Arrays) -> bool:
+    """Whether the call returns what it was given: dropout that drops nothing does."""
+    return arrays.stem == "dropout" and arrays.lengths["p"] == 0
+
+
+def _stem(each: Call) -> str:
+    return each.operation.__name__.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The bytes of a network at given sizes, integers or SymPy expressions."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+    def bytes(self) -> dict[str, Any]:
+        """Return the bytes of the forward, the backward, and the recomputation."""
+        found: dict[str, Any] = dict.fromkeys(WAYS, 0)
+        for row in self.rows:
+            found[row.access.way] += row.bytes
+        return found
+
+    def total(self) -> Any:
+        """Return the bytes of a step, without the optimiser's."""
+        return sum(self.bytes().values())
+
+    def only(self, chosen: Callable[[Row], bool]) -> Traffic:
+        """Return the traffic of the rows for which ``chosen`` is true."""
+        return replace(self, rows=tuple(row for row in self.rows if chosen(row)))
+
+    def parameters(self) -> Traffic:
+        """Return the traffic of parameters, their gradients, and constants."""
+        return self.only(lambda row: row.access.parameter)
+
+    def activations(self) -> Traffic:
+        """Return the traffic of everything else, with the activations' gradients."""
+        return self.only(lambda row: not row.access.parameter)
+
+    def by(self, key: Callable[[Row], str]) -> dict[str, dict[str, Any]]:
+        """Return the bytes of each way, by what ``key`` says of a row."""
+        groups = dict.fromkeys(key(row) for row in self.rows)
+        return {
+            group: self.only(lambda row: key(row) == group).bytes()  # noqa: B023
+            for group in groups
+        }
+
+    def __repr__(self) -> str:
+        rows = [("", *WAYS), *self._summary()]
+        return "\n".join([self.name, *aligned(rows, right=(1, 2, 3))])
+
+    def _repr_html_(self) -> str:
+        caption = f"{self.name}: bytes read and written"
+        return page(("part and operation", *WAYS), self._summary(), caption=caption)
+
+    def _summary(self) -> list[tuple[str, ...]]:
+        groups = self.by(lambda row: f"{_named(row)}: {row.access.call}")
+        groups["total"] = self.bytes()
+        return [(name, *map(_grouped, each.values())) for name, each in groups.items()]
+
+
+def _named(row: Row) -> str:
+    return row.part if row.repeats == 1 else f"{row.repeats} × {row.part}"
+
+
+def traffic(
+    config: Any,
+    batch: int,
+    sequence: int,
+    *,
+    dtype: str = "float32",
+    recompute: str | None = None,
+    **options: Any,
+) -> Traffic:
+    """Return the least bytes that a step of a network reads and writes, on ``batch``
+    sequences of ``sequence`` tokens.
+
+    ``dtype`` is that of parameters and activations; tokens are int64. The other
+    arguments are those of ``cost.tally``, and so are the errors; ValueError for an
+    unknown dtype.
+    """
+    of = network(config, batch, sequence, **options)
+    return Traffic(f"{of.name}, {dtype}", rows_of(of.parts, dtype, recompute))
+
+
+def symbolic_traffic(
+    family: str,
+    *,
+    dtype: str = "float32",
+    recompute: str | None = None,
+    **options: Any,
+) -> Traffic:
+    """Return the same for a family of models, in the SymPy symbols of
+    ``cost.symbolic_tally``, and S for the number of positions."""
+    parts = symbolic_network(family, **options)
+    name = f"{family}, in symbols, {dtype}"
+    return Traffic(name, rows_of(parts, dtype, recompute))
+
+
+def rows_of(
+    parts: Iterable[Part], dtype: str = "float32", recompute: str | None = None
+) -> tuple[Row, ...]:
+    """Return the rows of a network's calls. Raises ValueError for another dtype."""
+    check_one_of("dtype", dtype, tuple(WIDTHS))
+    found = []
+    for part in parts:
+        moved = [access for each in part.calls for access in accesses_of(each, dtype)]
+        if recompute == "layers" and "layer" in part.name:
+            moved += [
+                access._replace(way=RECOMPUTATION)
+                for access in moved
+                if access.way == FORWARD
+            ]
+        found += [Row(part.name, part.repeats, access) for access in moved]
+    return tuple(found)
+
+
+class Network(NamedTuple):
+    """The calls of a network, with the lengths of its tables in them."""
+
+    name: str
+    parts: list[Part]
+    trained: int  # parameters whose gradients are wanted, a tied one once
+
+
+def network(
+    config: Any,
+    batch: int,
+    sequence: int,
+    *,
+    flash: bool = False,
+    chunked: bool = False,
+    wanted: Wanted = None,
+    **options: Any,
+) -> Network:
+    """Return the calls of a network. The arguments and the errors are those of
+    ``cost.tally``."""
+    config = configuration(config) if isinstance(config, str) else config
+    module = _module_of(config)
+    _check_lengths(batch=batch, sequence=sequence)
+    if module in (gpt2, llama):
+        options["chunked"] = chunked
+    options |= {"flash": flash, "wanted": wanted}
+    parts = module.calls(config, batch, sequence, **options)
+    stem = module.__name__.rpartition(".")[2]
+    shapes = module.parameter_shapes(config)
+    tied_to = module.TABLE if getattr(config, "tied", False) else None
+    trained = chosen(wanted, {name: name for name in shapes}, tied_to)
+    return Network(
+        f"{stem}, batch {batch}, sequence {sequence}",
+        [_with_tables(part, config) for part in parts],
+        sum(size(shapes[name]) for name in trained),
+    )
+
+
+def symbolic_network(family: str, **options: Any) -> list[Part]:
+    """Return the calls of a family of models in the SymPy symbols of
+    ``cost.symbolic_tally``. Raises LookupError for an unknown family."""
+    if family not in FAMILIES:
+        raise LookupError(no_such("family", family, FAMILIES))
+    import sympy
+
+    module, config = FAMILIES[family], SimpleNamespace(**_DEFAULTS[family])
+    fields = module.Config.__dataclass_fields__
+    for name, letter in LETTERS.items():
+        if name in fields:
+            setattr(config, name, sympy.Symbol(letter, positive=True, integer=True))
+    for name in [name for name in options if name in fields]:
+        setattr(config, name, options.pop(name))
+    if family == "seq2seq":
+        layers = {"layers": config.encoder_layers, "final_norm": True}
+        config.encoder_config = SimpleNamespace(**vars(config), **layers)
+    if family in ("gpt2", "llama"):
+        options["chunked"] = False
+    b, s = sympy.symbols("b s", positive=True, integer=True)
+    parts = module.calls(config, b, s, flash=False, **options)
+    return [_with_tables(part, config) for part in parts]
+
+
+LETTERS = {
+    "width": "h",
+    "layers": "L",
+    "encoder_layers": "L_e",
+    "decoder_layers": "L_d",
+    "heads": "n_h",
+    "key_heads": "n_kv",
+    "head_width": "d",
+    "feed_forward": "f",
+    "vocabulary": "V",
+    "positions": "S",
+}
+
+
+def _with_tables(part: Part, config: Any) -> Part:
+    """Return the part with the lengths of the tables that it reads: its FLOPs do not
+    depend on them, but the bytes of the tables' gradients do."""
+
+    def known(each: Call) -> Call:
+        more = {}
+        if each.operation is embedding:
+            more = {"V": config.vocabulary, "tied": config.tied}
+        if each.operation is position_embedding:
+            more = {"r": config.positions - each.lengths["s"]}
+        return each._replace(lengths=each.lengths | more)
+
+    return part._replace(calls=tuple(map(known, part.calls)))

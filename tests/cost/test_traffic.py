@@ -1,0 +1,163 @@
+"""The bytes that a network's calls read and write: those of the arrays that its operations are given, save, and return
+when it runs; and symbols have the bytes of numbers."""
+
+import sys
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from backpass import cost, ops
+from backpass.cost.traffic import _SAVED
+from backpass.models import encoder, gpt2, llama, seq2seq
+
+CONFIGS = {
+    "gpt2": gpt2.Config(11, 9, 6, 2, 3, 5),
+    "gpt2, head apart": gpt2.Config(11, 9, 6, 2, 3, 5, tied=False),
+    "gpt2, dropout": gpt2.Config(11, 9, 6, 2, 3, 5, 1e-5, True, 0.25, 0.5, 0.25),
+    "llama": llama.Config(13, 6, 2, 4, 2, 4, 5),
+    "qwen2, tied": llama.Config(8, 6, 2, 4, 1, 2, 5, biases=True, tied=True),
+    "qwen3": llama.Config(8, 6, 2, 4, 2, 4, 5, query_key_norm=True),
+    "encoder": encoder.Config(6, 3, 2, 5, norm_first=True),
+    "seq2seq": seq2seq.Config(6, 2, 3, 3, 5),
+}
+SIZES = {"b": 2, "s": 7}
+
+
+def place(x):
+    """What identifies the elements of an array, and their bytes."""
+    return (x.data_ptr(), x.numel()), x.numel() * x.element_size()
+
+
+def arrays_in(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from arrays_in(part)
+
+
+@contextmanager
+def observed(parameters):
+    """The bytes of each operation and way while the block runs: all, and those that are read of ``parameters``."""
+    moved, of_parameters, depth = Counter(), Counter(), [0]
+    fixed = {x.untyped_storage().data_ptr() for x in parameters.values()}
+    stems = [stem for stem in _SAVED if stem != "fork"]
+    originals = {}
+
+    def note(stem, way, before, after):
+        """``before`` is there when the call begins, ``after`` when it ends."""
+        read = dict(map(place, before))
+        moved[stem, way] += sum(read.values())
+        moved[stem, way] += sum(size for key, size in dict(map(place, after)).items() if key not in read)
+        seen = dict(place(x) for x in before if x.untyped_storage().data_ptr() in fixed)
+        of_parameters[stem, way] += sum(seen.values())
+
+    def wrapped(stem, name, function):
+        def run(*arguments, **options):
+            depth[0] += 1
+            found = function(*arguments, **options)
+            depth[0] -= 1
+            if depth[0]:
+                return found
+            inputs, (y, saved) = [*arrays_in(arguments)], found
+            if stem == "dropout" and saved.mask is None:
+                return found
+            if stem in ("embedding", "position_embedding"):  # of the table, rows
+                rows = y if stem == "embedding" else y[0]
+                inputs = [x for x in inputs if x.data_ptr() != arguments[1].data_ptr()]
+                moved[stem, "forward"] += rows.numel() * rows.element_size()
+                of_parameters[stem, "forward"] += rows.numel() * rows.element_size()
+            note(stem, "forward", inputs, [y, *arrays_in(saved)])
+            return found
+
+        def run_back(*arguments, **options):
+            depth[0] += 1
+            found = function(*arguments, **options)
+            depth[0] -= 1
+            if depth[0]:
+                return found
+            *dw, dy, saved = arguments
+            results = [x for x in arrays_in(found if isinstance(found, tuple) else (found,))]
+            results = [x for x in results if x.data_ptr() != dy.data_ptr()]
+            if not results:
+                return found
+            if name == "backward_onto":  # of the table's gradient, rows, which are read and written
+                moved[stem, "backward"] += 2 * dy.numel() * dw[0].element_size()
+                results = []
+            note(stem, "backward", [dy, *arrays_in(saved)], [])
+            moved[stem, "backward"] += sum(x.numel() * x.element_size() for x in results)
+            return found
+
+        return run if name == "forward" else run_back
+
+    for stem in stems:
+        module = ops.load(stem)
+        for name in ("forward", "backward", "backward_once", "backward_onto"):
+            if hasattr(module, name):
+                originals[module, name] = getattr(module, name)
+                setattr(module, name, wrapped(stem, name, getattr(module, name)))
+    try:
+        yield moved, of_parameters
+    finally:
+        for (module, name), function in originals.items():
+            setattr(module, name, function)
+
+
+def run(config, dtype, *, masks=None, flash, chunked, wanted=None):
+    generator = torch.Generator().manual_seed(5)
+    module = sys.modules[type(config).__module__]
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    parameters = {name: draw(*shape) for name, shape in module.parameter_shapes(config).items()}
+    options = {"config": config, "flash": flash, "wanted": wanted}
+    with observed(parameters) as found:
+        if module in (gpt2, llama):
+            if masks:
+                options["masks"] = masks
+            tokens, targets = torch.randint(
+                config.vocabulary, (2, SIZES["b"], SIZES["s"]), generator=generator
+            )
+            _, saved = module.forward(parameters, tokens, targets, chunked=chunked, **options)
+            module.backward(saved)
+        else:
+            rows = [draw(*SIZES.values(), config.width) for _ in range(1 + (module is seq2seq))]
+            y, saved = module.forward(parameters, *rows, **options)
+            module.backward(draw(*y.shape), saved)
+    return found
+
+
+def predicted(config, dtype, **options):
+    found = cost.traffic(config, *SIZES.values(), dtype=dtype, **options)
+
+    def by_stem(rows):
+        each = rows.by(lambda row: row.access.stem)
+        return {
+            (stem, way): size
+            for stem, ways in each.items()
+            for way, size in ways.items()
+            if size and stem != "fork"
+        }
+
+    read = found.parameters().only(lambda row: not row.access.written)
+    tables = read.only(lambda row: row.access.array not in ("cos", "sin", "dx", "dw"))
+    return by_stem(found), by_stem(tables)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_bytes_are_those_of_the_arrays(name, fast, dtype):
+    config, masks = CONFIGS[name], {}
+    if name == "gpt2, dropout":
+        if fast:
+            pytest.skip("flash attention has no dropout of weights")
+        masks = {"masks": (3, 1)}
+    ran, read = run(config, getattr(torch, dtype), flash=fast, chunked=fast, **masks)
+    options = {"masks": True} if masks else {}
+    expected, parameters = predicted(config, dtype, flash=fast, chunked=fast, **options)
+    assert expected == {key: size for key, size in ran.items() if size}
+    assert parameters == {key: size for key, size in read.items() if size}
