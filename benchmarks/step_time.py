@@ -28,7 +28,7 @@ from torch.utils import _pytree
 from backpass import cost, ops
 from backpass.cost.duration import Machine
 from backpass.models import gpt2
-from backpass.ops import gelu, layer_norm, residual, softmax
+from backpass.ops import cross_entropy, gelu, layer_norm, residual, softmax
 from backpass.torch_internals import TorchDispatchMode
 from backpass.training import adamw
 
@@ -91,13 +91,30 @@ def main() -> None:
     notes = [
         "GPT-2's architecture in float32, on one sequence as long as the positions. The step is forward, backward, and "
         "AdamW.",
-        "The rate of what is not a product is that of softmax, layer norm, and tanh-GELU together, forward and backward, "
-        "on arrays that fit in a cache: FLOPs of the formulas over seconds. A call's least time is that of the sum of "
-        "two numbers.",
+        "The rate of what is not a product is that of softmax, layer norm, tanh-GELU, and the loss, forward and backward, "
+        "on arrays of 8 MiB, about as large as the networks' scores and hidden rows: FLOPs of the formulas over seconds. "
+        "A call's least time is that of the sum of two numbers.",
         "The fewest bytes: each array of a call read or written once. Those of PyTorch's operators: what each operator "
         "that an operation calls reads and writes, views apart.",
     ]
+    notes.append(shares_of_backward(rows))
     write(chosen, "step_time", QUESTION, COLUMNS, rows, notes, facts, method)
+
+
+def shares_of_backward(rows: list[dict[str, Any]]) -> str:
+    """The note on the backward's share, where all that the backward computes is computed in it."""
+    times = [row for row in rows if row["options"] == "plain"]
+    forward, backward, step = (
+        [row["milliseconds"] for row in times if row["part"] == part]
+        for part in ("forward", "backward", "step")
+    )
+    of_both = [b / (f + b) for f, b in zip(forward, backward, strict=True)]
+    of_step = [b / s for b, s in zip(backward, step, strict=True)]
+    return (
+        f"With plain attention and loss the backward takes {min(of_both):.0%} to {max(of_both):.0%} of forward and "
+        f"backward, and {min(of_step):.0%} to {max(of_step):.0%} of a step with AdamW. In chunks the output head's "
+        "gradients are computed in the forward."
+    )
 
 
 def rounds(chosen: Settings) -> int:
@@ -107,34 +124,31 @@ def rounds(chosen: Settings) -> int:
 def rates(chosen: Settings) -> Machine:
     """The machine's rates, measured apart from any network."""
     say("rates of the machine")
-    m, n = chosen.pick((512, 1024), quick=(7, 33))
+    settle_allocator()
+    m, n = chosen.pick((2048, 1024), quick=(7, 33))
     x, dy, w, b = (
         draw(*shape, seed=at, dtype=DTYPE, device="cpu")
         for at, shape in enumerate([(m, n), (m, n), (n,), (n,)])
     )
-    tanh = {"approximate": "tanh"}
-
-    def both(op: Any, *inputs: torch.Tensor, **options: Any) -> None:
-        op.backward(dy, op.forward(*inputs, **options)[1])
-
-    seconds = medians(
-        {
-            "softmax": lambda: both(softmax, x),
-            "layer_norm": lambda: both(layer_norm, x, w, b),
-            "gelu": lambda: both(gelu, x, **tanh),
-            "call": lambda: residual.forward(w[:1], b[:1]),
-        },
-        chosen,
-    )
-    a_call = seconds.pop("call")
+    targets = torch.arange(m) * 7919 % n
+    shapes, options = {"x": (m, n), "w": (n,), "b": (n,)}, {"approximate": "tanh"}
+    calls = {
+        softmax: lambda: softmax.backward(dy, softmax.forward(x)[1]),
+        layer_norm: lambda: layer_norm.backward(dy, layer_norm.forward(x, w, b)[1]),
+        gelu: lambda: gelu.backward(dy, gelu.forward(x, **options)[1]),
+        cross_entropy: lambda: cross_entropy.backward(dy[0, 0], cross_entropy.forward(x, targets)[1]),
+    }
     flops = sum(
         sum(pair)
         for pair in (
-            cost.formula(softmax, (m, n)),
-            cost.formula(layer_norm, (m, n), (n,), (n,)),
-            cost.formula(gelu, (m * n,), **tanh),
+            cost.formula(softmax, shapes["x"]),
+            cost.formula(layer_norm, *shapes.values()),
+            cost.formula(gelu, shapes["x"], **options),
+            cost.formula(cross_entropy, shapes["x"], targets.numpy()),
         )
     )
+    seconds = medians({**calls, residual: lambda: residual.forward(w[:1], b[:1])}, chosen)
+    a_call = seconds.pop(residual)
     return Machine(
         "this machine",
         {"float32": matmul_rate(chosen, DTYPE)},
@@ -142,6 +156,15 @@ def rates(chosen: Settings) -> Machine:
         copy_bandwidth(chosen, DTYPE),
         a_call,
     )
+
+
+def settle_allocator() -> None:
+    """Free one array of almost 32 MiB, as a network's first step does.
+
+    Up to the size of the largest array that was freed, glibc hands out memory that it keeps. Without this, small
+    operations alone would have their arrays paged in anew in each call, which takes several times as long as they do.
+    """
+    torch.empty(2**23 - 2**16).fill_(0)
 
 
 def measured(

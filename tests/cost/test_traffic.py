@@ -4,13 +4,17 @@ when it runs; and symbols have the bytes of numbers."""
 import sys
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
+import sympy
 import torch
 
 from backpass import cost, ops
-from backpass.cost.traffic import _SAVED
+from backpass.cost.traffic import _SAVED, LETTERS, accesses_of
 from backpass.models import encoder, gpt2, llama, seq2seq
+from backpass.models.layers.calls import call
+from backpass.ops import fork, linear, softmax
 
 CONFIGS = {
     "gpt2": gpt2.Config(11, 9, 6, 2, 3, 5),
@@ -161,3 +165,101 @@ def test_the_bytes_are_those_of_the_arrays(name, fast, dtype):
     expected, parameters = predicted(config, dtype, flash=fast, chunked=fast, **options)
     assert expected == {key: size for key, size in ran.items() if size}
     assert parameters == {key: size for key, size in read.items() if size}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen2, tied", "llama"])
+def test_unwanted_gradients_move_nothing(name):
+    config = CONFIGS[name]
+    module = sys.modules[type(config).__module__]
+    for wanted in [*module.parameter_shapes(config)][::4]:
+        for fast in (False, True):
+            options = {"flash": fast, "chunked": fast, "wanted": [wanted]}
+            ran, _ = run(config, torch.float32, **options)
+            expected, _ = predicted(config, "float32", **options)
+            assert expected == {key: size for key, size in ran.items() if size}, wanted
+
+
+def test_a_linear_layer_by_hand():
+    """3 rows of 5 numbers to 7: each array once, in both ways."""
+    found = accesses_of(call("up", linear, ("x", "w", "b"), m=3, n=5, p=7), "float64")
+    by_array = {(access.way, access.array): (access.bytes, access.written) for access in found}
+    assert by_array == {
+        ("forward", "x"): (8 * 15, False),
+        ("forward", "w"): (8 * 35, False),
+        ("forward", "b"): (8 * 7, False),
+        ("forward", "y"): (8 * 21, True),
+        ("backward", "dy"): (8 * 21, False),
+        ("backward", "x"): (8 * 15, False),
+        ("backward", "w"): (8 * 35, False),
+        ("backward", "dx"): (8 * 15, True),
+        ("backward", "dw"): (8 * 35, True),
+        ("backward", "db"): (8 * 7, True),
+    }
+    assert {access.array for access in found if access.parameter} == {"w", "b", "dw", "db"}
+
+
+def test_a_fork_moves_bytes_only_in_its_backward():
+    x = torch.randn(5, 3)
+    y, saved = fork.forward(x, copies=4)
+    assert y.data_ptr() == x.data_ptr()
+    dy = torch.randn(4, 5, 3)
+    found = accesses_of(call("four", fork, ("x",), m=15, k=4))
+    assert {access.way for access in found} == {"backward"}
+    assert sum(access.bytes for access in found) == 4 * (dy.numel() + fork.backward(dy, saved).numel())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "family, options, name",
+    [
+        ("gpt2", {}, "gpt2"),
+        ("gpt2", {"tied": False}, "gpt2, head apart"),
+        ("llama", {"biases": True, "tied": True}, "qwen2, tied"),
+        ("llama", {"query_key_norm": True}, "qwen3"),
+        ("encoder", {"norm_first": True, "final_norm": True}, "encoder"),
+        ("seq2seq", {}, "seq2seq"),
+    ],
+)
+def test_symbols_are_numbers(family, options, name, dtype):
+    config, how = CONFIGS[name], {"dtype": dtype, "recompute": "layers"}
+    if family == "encoder":
+        config = replace(config, final_norm=True)
+    symbolic = cost.symbolic_traffic(family, **how, **options).bytes()
+    found = cost.traffic(config, 3, 4, **how).bytes()
+    values = {letter: getattr(config, field, None) for field, letter in LETTERS.items()} | {"b": 3, "s": 4}
+    for way, size in found.items():
+        formula = sympy.sympify(symbolic[way])
+        assert formula.subs({symbol: values[symbol.name] for symbol in formula.free_symbols}) == size
+
+
+def test_recomputation_is_the_forward_of_the_layers():
+    plain, again = (cost.traffic("llama-3-8b", 1, 64, recompute=how) for how in (None, "layers"))
+    layers = plain.only(lambda row: row.part == "layer")
+    assert again.bytes()["recomputation"] == layers.bytes()["forward"] > 0
+    assert again.total() == plain.total() + layers.bytes()["forward"]
+
+
+def test_every_byte_is_a_parameters_or_an_activations():
+    found = cost.traffic("gpt2", 2, 8)
+    assert found.parameters().total() + found.activations().total() == found.total()
+    by_part = found.by(lambda row: row.part)
+    assert sum(sum(each.values()) for each in by_part.values()) == found.total()
+    assert "12 × layer: up projection" in repr(found)
+    assert "12 × layer: up projection" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "fault, run",
+    [
+        (r"config: expected a Config .* got int", lambda: cost.traffic(3, 1, 1)),
+        (r"'gpt-2'.*gpt2", lambda: cost.traffic("gpt-2", 1, 1)),
+        (r"sequence: expected at least 1; got 0", lambda: cost.traffic("gpt2", 1, 0)),
+        (r"dtype: expected 'float16' or .* got 'int8'", lambda: cost.traffic("gpt2", 1, 2, dtype="int8")),
+        (r"recompute: .*'all'", lambda: cost.traffic("gpt2", 1, 2, recompute="all")),
+        (r"'bert'", lambda: cost.symbolic_traffic("bert")),
+        (r"'softmax'", lambda: accesses_of(call("weights", softmax, ("x",), m=2, n=3))),
+    ],
+)
+def test_faults_are_named(fault, run):
+    with pytest.raises((LookupError, TypeError, ValueError), match=fault):
+        run()

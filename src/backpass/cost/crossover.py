@@ -29,9 +29,11 @@ def crossover(one: Any, other: Any, letter: str = "s") -> Any:
     import sympy
 
     difference = sympy.expand(sympy.sympify(one) - sympy.sympify(other))
-    symbol = next((x for x in difference.free_symbols if x.name == letter), None)
-    if symbol is None:
-        raise ValueError(f"letter: expected one of {difference}; got {letter!r}")
+    symbols = {symbol.name: symbol for symbol in difference.free_symbols}
+    if letter not in symbols:
+        known = ", ".join(sorted(symbols)) or "none, since the costs are numbers"
+        raise ValueError(f"letter: expected one of {known}; got {letter!r}")
+    symbol = symbols[letter]
     # Without the factors that they all have, such as the number of layers.
     *higher, last = sympy.Poly(difference, symbol).primitive()[1].all_coeffs()
     while last == 0:

@@ -365,8 +365,11 @@ def symbolic_traffic(
 def rows_of(
     parts: Iterable[Part], dtype: str = "float32", recompute: str | None = None
 ) -> tuple[Row, ...]:
-    """Return the rows of a network's calls. Raises ValueError for another dtype."""
+    """Return the rows of a network's calls. Raises ValueError for another ``dtype`` or
+    ``recompute``."""
     check_one_of("dtype", dtype, tuple(WIDTHS))
+    if recompute not in (None, "layers"):
+        raise ValueError(f"recompute: expected None or 'layers'; got {recompute!r}")
     found = []
     for part in parts:
         moved = [access for each in part.calls for access in accesses_of(each, dtype)]
