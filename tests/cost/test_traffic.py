@@ -14,7 +14,7 @@ from backpass import cost, ops
 from backpass.cost.traffic import _SAVED, LETTERS, accesses_of
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.models.layers.calls import call
-from backpass.ops import fork, linear, softmax
+from backpass.ops import fork, linear, linear_cross_entropy, softmax
 
 CONFIGS = {
     "gpt2": gpt2.Config(11, 9, 6, 2, 3, 5),
@@ -196,6 +196,20 @@ def test_a_linear_layer_by_hand():
         ("backward", "db"): (8 * 7, True),
     }
     assert {access.array for access in found if access.parameter} == {"w", "b", "dw", "db"}
+
+
+def test_a_parameters_gradient_counts_with_the_parameters():
+    """The head in chunks computes dx[3, 5] and dw[5, 7] in its forward, and scales both in its backward."""
+    head = call("head", linear_cross_entropy, ("x", "w"), m=3, h=5, V=7, has_b=False)
+    found = accesses_of(head, "bfloat16")
+    sizes = [(access.way, access.array, access.bytes) for access in found if access.parameter]
+    assert sizes == [
+        ("forward", "w", 2 * 35),
+        ("forward", "dw", 4 * 35),  # in float32, in which it is summed
+        ("backward", "dw", 4 * 35),
+        ("backward", "dw", 2 * 35),
+    ]
+    assert {access.array for access in found if not access.parameter} == {"x", "t", "y", "dx", "dy"}
 
 
 def test_a_fork_moves_bytes_only_in_its_backward():

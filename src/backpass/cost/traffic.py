@@ -4,7 +4,7 @@ The sizes come from the operations' SHAPES and from what they save. Four things 
 assumed, so the sum is the least that a step can move.
 
 - A call reads each of its arrays once and writes each of its results once, whatever it
-  computes in between.
+  computes in between. FlashAttention would read keys and values again for each tile.
 - Nothing stays in a cache from one call to the next.
 - An array that two calls read is read by both; one that a call uses twice is read once.
 - Copies and casts between the calls are left out.
@@ -57,7 +57,7 @@ class Access(NamedTuple):
     call: str
     stem: str
     way: str
-    array: str  # such as "x", "dy", or "a, saved"
+    array: str  # such as "x", "dy", or "rstd"
     written: bool
     parameter: bool  # or a parameter's gradient, or a constant such as a cosine
     numbers: Any
