@@ -7,12 +7,11 @@ of operations that are not products. ``backpass.cost.duration`` adds up the call
 Then the networks run. Every operation is measured too, with the bytes that PyTorch's operators read and write in it,
 so that a miss of the whole step can be traced to its operations.
 
-It runs on a CPU: on a GPU our operations would be timed without their kernels.
+It measures a CPU. On a GPU our operations would be timed without their kernels.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 import training_step
 from ceilings import copy_bandwidth, matmul_rate
-from harness import Settings, draw, largest_error, medians, say, settings, write
+from harness import Settings, draw, largest_error, samples, say, settings, write
 from torch.utils import _pytree
 
 from backpass import cost, ops
@@ -49,9 +48,9 @@ COLUMNS = [
 ]
 # Vocabulary, positions, width, layers, heads, and the width inside the feed-forward block.
 NETWORKS = [
-    gpt2.Config(4096, 512, 256, 4, 4, 1024),
-    gpt2.Config(8192, 512, 512, 3, 8, 2048),
-    gpt2.Config(8192, 512, 768, 2, 12, 3072),
+    gpt2.Config(4096, 256, 256, 4, 4, 1024),
+    gpt2.Config(8192, 256, 512, 3, 8, 2048),
+    gpt2.Config(8192, 256, 768, 2, 12, 3072),
 ]
 QUICK = [gpt2.Config(97, 8, 12, 2, 3, 16)]
 OPTIONS = {
@@ -66,7 +65,10 @@ INNER = ("feed_forward",)  # composites whose operations are listed instead of t
 def main() -> None:
     chosen = settings(QUESTION)
     if chosen.device != "cpu":
-        raise SystemExit("step_time.py: expected --device cpu; on a GPU our operations run as kernels")
+        say(
+            "not measured on a GPU, where our operations would be timed without their kernels; use --device cpu"
+        )
+        return
     machine = rates(chosen)
     say(
         f"{machine.product_rate('float32') / 1e9:.1f} GFLOP/s of products, {machine.element_rate / 1e9:.2f} of all else, "
@@ -85,15 +87,15 @@ def main() -> None:
         "microseconds_a_call": machine.call_seconds * 1e6,
     }
     method = (
-        f"Medians of {rounds(chosen)} steps after one that is not counted; seconds of the processor. The rates of "
-        "products and of a copy are the best of their rounds, the other two are medians."
+        f"The best of {rounds(chosen)} steps after one that is not counted, in seconds of the processor. The rates are "
+        "also the best of their rounds, in seconds of the clock."
     )
     notes = [
         "GPT-2's architecture in float32, on one sequence as long as the positions. The step is forward, backward, and "
         "AdamW.",
         "The rate of what is not a product is that of softmax, layer norm, tanh-GELU, and the loss, forward and backward, "
-        "on arrays of 8 MiB, about as large as the networks' scores and hidden rows: FLOPs of the formulas over seconds. "
-        "A call's least time is that of the sum of two numbers.",
+        "on arrays of 4 MiB, about as large as the networks' scores and the rows inside the feed-forward block: FLOPs of "
+        "the formulas over seconds. Each call takes at least as long as the sum of two numbers does.",
         "The fewest bytes: each array of a call read or written once. Those of PyTorch's operators: what each operator "
         "that an operation calls reads and writes, views apart.",
     ]
@@ -125,7 +127,7 @@ def rates(chosen: Settings) -> Machine:
     """The machine's rates, measured apart from any network."""
     say("rates of the machine")
     settle_allocator()
-    m, n = chosen.pick((2048, 1024), quick=(7, 33))
+    m, n = chosen.pick((1024, 1024), quick=(7, 33))
     x, dy, w, b = (
         draw(*shape, seed=at, dtype=DTYPE, device="cpu")
         for at, shape in enumerate([(m, n), (m, n), (n,), (n,)])
@@ -147,7 +149,8 @@ def rates(chosen: Settings) -> Machine:
             cost.formula(cross_entropy, shapes["x"], targets.numpy()),
         )
     )
-    seconds = medians({**calls, residual: lambda: residual.forward(w[:1], b[:1])}, chosen)
+    calls[residual] = lambda: residual.forward(w[:1], b[:1])
+    seconds = {op: min(each) for op, each in samples(calls, chosen).items()}
     a_call = seconds.pop(residual)
     return Machine(
         "this machine",
@@ -159,10 +162,10 @@ def rates(chosen: Settings) -> Machine:
 
 
 def settle_allocator() -> None:
-    """Free one array of almost 32 MiB, as a network's first step does.
+    """Free one array of almost 32 MiB, after which glibc keeps the memory of smaller arrays when they are freed.
 
-    Up to the size of the largest array that was freed, glibc hands out memory that it keeps. Without this, small
-    operations alone would have their arrays paged in anew in each call, which takes several times as long as they do.
+    A network's first step has the same effect. Before it, glibc may return each freed array to the system, and the next
+    array's pages are then allocated anew, which can take longer than the operation.
     """
     torch.empty(2**23 - 2**16).fill_(0)
 
@@ -229,8 +232,8 @@ def run(network: training_step.Network, options: dict, chosen: Settings) -> Run:
     state = adamw.start(trained)
     step()
     each = [step() for _ in range(rounds(chosen))]
-    times = {"step": statistics.median(sum(one.values()) for one in each)}
-    times |= {part: statistics.median(one[part] for one in each) for part in each[0]}
+    times = {"step": min(sum(one.values()) for one in each)}
+    times |= {part: min(one[part] for one in each) for part in each[0]}
     spent = []
     for _ in range(rounds(chosen)):
         begun = time.process_time()
@@ -238,7 +241,7 @@ def run(network: training_step.Network, options: dict, chosen: Settings) -> Run:
             gradients(parameters)
         found = dict(clock.spent)
         spent.append(found | {REST: time.process_time() - begun - sum(found.values())})
-    operations = {stem: statistics.median(one[stem] for one in spent) for stem in spent[0]}
+    operations = {stem: min(one[stem] for one in spent) for stem in spent[0]}
     with Bytes() as counter, watched(counter):
         gradients(parameters)
     return Run(times, operations, counter.moved, error)

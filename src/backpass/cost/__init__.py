@@ -5,6 +5,10 @@
     cost.symbolic_formula("softmax")  # the same in SymPy symbols; cost.latex prints it
     cost.saved_bytes("softmax", x)    # of the arrays of `saved`, without parameters
     cost.table("softmax", (3, 5))     # formula against count, for a page
+    cost.tally("gpt2", 1, 1024)       # the FLOPs of a network, term by term
+    cost.traffic("gpt2", 1, 1024)     # the least bytes that it moves, array by array
+    cost.duration("gpt2", 1, 1024, "h100", dtype="bfloat16")  # the least time of a step
+    cost.attention_crossover("gpt2")  # the length beyond which attention costs most
 
 An operation is a stem, a module of ``backpass.ops``, or any object with ``forward`` and
 ``backward``. Inputs are NumPy arrays, shapes (standard normal numbers are drawn), or
