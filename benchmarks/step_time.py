@@ -277,10 +277,11 @@ class Bytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        aliases = [x.alias_info for x in func._schema.returns if x.alias_info]
-        if not aliases or any(alias.is_write for alias in aliases):
-            given = {id(x): x for x in _pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
-            results = [x for x in _pytree.tree_leaves(found) if isinstance(x, torch.Tensor)]
+        given = {id(x): x for x in _pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        results = [x for x in _pytree.tree_leaves(found) if isinstance(x, torch.Tensor)]
+        writes = any(x.alias_info and x.alias_info.is_write for x in func._schema.returns)
+        memory = {x.untyped_storage().data_ptr() for x in given.values()}
+        if writes or not any(x.untyped_storage().data_ptr() in memory for x in results):
             self.moved[self.stem] += sum(x.numel() * x.element_size() for x in [*given.values(), *results])
         return found
 
