@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backpass import cost, terminal
-from backpass.cost import Tally
+from backpass.cost.tally import Tally, called
 from backpass.table import aligned
 
 EPILOG = """\
@@ -113,12 +113,7 @@ def _lines(
 ) -> list[str]:
     convention, total = arguments.convention, sum(flops.values())
     ways = [way for way, count in flops.items() if count or way != "recomputation"]
-    groups = tally.by(
-        lambda row: (
-            row.term.call if row.repeats == 1 else f"{row.repeats} × {row.term.call}"
-        ),
-        convention,
-    )
+    groups = tally.by(called, convention)
     of_backward = "backward, with recomputation," if len(ways) == 3 else "backward"
     rows = [("", *ways, "share")]
     for group, each in [*groups.items(), ("total", flops)]:
