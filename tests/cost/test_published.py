@@ -440,6 +440,34 @@ def test_activation_bytes_are_what_autograd_saves_in_half_precision(seed):
     assert total == named("korthikanti-attention-bytes").at(**at)
 
 
+def test_formulas_of_one_term():
+    at = {**lengths(7), "m": 5, "n": 7, "p": 3, "F": 11, "N": 13}
+    rows = at["b"] * at["s"]
+    assert named("deepspeed-linear").at(**at) == counted(lambda: leaf(5, 7) @ leaf(7, 3), backward=False)
+    assert rows * named("kaplan-de-embed").at(**at) == head(at) // 3
+    for name in ("hoffmann-backward", "deepspeed-backward", "calflops-backward"):
+        assert named(name).at(**at) == 2 * 11
+    assert named("6n-all").at(**at) == named("6n").at(**at)
+    assert 2 * named("flash-forward-causal").at(**at) == named("flash-forward").at(**at)
+    # Weights of two bytes; a gradient, a master weight, and two moments of four.
+    assert named("megatron-state-bytes").at(**at) == (2 + 4 + 4 + 4 + 4) * 13
+    layer = named("korthikanti-selective-bytes").at(**at) * at["L"]
+    ends = 2 * rows * (at["V"] + at["h"]) + rows * at["h"] + 8 * rows
+    assert named("megatron-activation-bytes-plain").at(**at) == (layer + ends) * Fraction(21, 20)
+    stored = leaf(at["b"], at["s"], at["h"], dtype=torch.float16).untyped_storage().nbytes()
+    assert named("korthikanti-full-bytes").at(**at) == stored
+    # As the tool counts them: so many per element.
+    elements = {"deepspeed-layer-norm": (5, at["h"]), "deepspeed-gelu": (1, at["f"])}
+    assert all(named(name).at(**at) == each * rows * width for name, (each, width) in elements.items())
+    assert named("kaplan-embed").at(**at) == 4 * at["h"]
+
+
+def test_figures_that_the_scaling_book_prints():
+    at = {"b": 1, "s": 4 * 10**6, "L": 64, "h": 8192}  # 4M tokens
+    assert round(named("scaling-book-activation-bytes").at(**at) / 10**12) == 84
+    assert round(named("korthikanti-full-bytes").at(**at) * 64 / 10**12, 1) == 4.2
+
+
 def test_figures_that_nanogpt_prints():
     at = {"L": 12, "n_h": 12, "h": 768, "d": 64, "s": 1024, "V": 50257}
     N = 124337664

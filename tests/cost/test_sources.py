@@ -297,6 +297,68 @@ def test_the_flow_posts_completed_layer_is_ours_but_for_what_is_named_here():
     assert same(layer("backward") - llama_layer.backward_flops(*lengths, flash=False), sum(backward))
 
 
+def test_what_statements_say_follows_from_rows_figures_and_counts():
+    said = {(statement.source, statement.place): statement for statement in STATEMENTS}
+
+    def both(source, place):
+        statement = said[source, place]
+        return symbolic(statement.printed), symbolic(statement.right)
+
+    printed, right = both(THESIS, "3.1.3")
+    assert same(printed, row(THESIS, "norm_w"))
+    more = next(term for term in completed(THESIS).added if "parameters" in term.name)
+    assert same(symbolic(more.expression), 2 * s * (right - row(THESIS, "norm_w_summary")))
+
+    block = total(THESIS, "block")
+    crossing = symbolic(said[THESIS, "4.2.2"].right)
+    assert same(block.coeff(h, 2).subs(s, crossing) * h**2, block.coeff(s, 2).coeff(h, 1) * crossing**2 * h)
+    fed = total(THESIS, "feed_forward").subs({f: 4 * h, s: 2 * h})
+    attended = total(THESIS, "attention").subs(s, 2 * h)
+    assert same(attended.coeff(h, 3), fed.coeff(h, 3))
+
+    printed, right = both(GRADIENT_FLOW, "1.3, box")
+    assert same(printed, row(GRADIENT_FLOW, "rms_norm"))
+    norms = next(term for term in completed(GRADIENT_FLOW).added if term.name == "norms")
+    assert same(symbolic(norms.expression), (2 * L + 1) * right)
+    ours = rms_norm.backward_flops(b * s, h)
+    assert same(right - ours, b * s * h + b * s + h)  # x̂, a division, and a sum's first terms
+
+    printed, right = both(GRADIENT_FLOW, "4.1")
+    states = sum(int(number(name).printed) for name in ("master weights", "first moment", "second moment"))
+    weights, masters, gradients = (int(number(n).printed) for n in ("weights", "master weights", "gradients"))
+    activations = int(number("80 layers with flash attention").printed)
+    assert printed == activations + states + weights + masters == 1421
+    assert right == activations + states + weights + gradients == activations + total(GRADIENT_FLOW, "states")
+
+    printed, right = both(GRADIENT_FLOW, "4.1, table")
+    assert printed == total(GRADIENT_FLOW, "activations_flash") * 2**20
+    normed, statistics = number("normalised input"), 4 * b * n_h * s
+    assert same(right - printed, symbolic(normed.expression) + statistics)
+
+    printed, right = both(GRADIENT_FLOW, "6.1, below the table")
+    assert printed == total(GRADIENT_FLOW, "step") * 10**12
+    assert right == 3 * symbolic(number("forward of 80 layers").printed) * 10**12
+
+    printed, right = both(GRADIENT_FLOW, "4.5")
+    assert right.subs({symbolic(a): n for a, n in sources.LLAMA_70B.items()}) == sum(
+        number(f"{name}, forward").exact * 10**9 for name in ("W1", "W3")
+    )
+    assert same(right, 2 * printed)
+
+    assert both(GRADIENT_FLOW, "4.4")[0] == row(GRADIENT_FLOW, "checkpointing")
+    assert both(GRADIENT_FLOW, "4.4, table") == both(GRADIENT_FLOW, "4.4")
+    assert both(GRADIENT_FLOW, "4.2, first listing")[1] == both(GRADIENT_FLOW, "4.4")[1]
+    printed, right = both(sources.TWICE_NOTE, "Total backward")
+    assert same(printed, total(sources.TWICE_NOTE, "backward")) and same(right, printed)
+
+
+def test_rows_outside_the_totals():
+    assert same(row(GPT2_POST, "positions"), position_embedding.backward_flops(b, s, h))
+    assert row(GPT2_POST, "nll") == 0
+    m, n, p = (symbolic(letter) for letter in "mnp")
+    assert row(THESIS, "product") == row(GRADIENT_FLOW, "product") == 2 * m * n * p
+
+
 def outside_of(source, *, norm):
     """Return what a source's completed total has outside the layers, less what our operations count."""
     distinct = sympy.Symbol("distinct")
@@ -318,6 +380,10 @@ def test_the_completed_ends_are_ours_but_for_what_is_named_here():
     assert same(left, sum(differences))
     left, distinct = outside_of(GRADIENT_FLOW, norm=rms_norm)
     assert same(left, head + h + distinct * h + (9 - 8) * b * s * h + b * s - 1)
+    forward = sympy.expand(completed(GRADIENT_FLOW, "forward").symbolic()).coeff(L, 0)
+    ours = rms_norm.forward_flops(b * s, h) + linear.forward_flops(b * s, h, V, has_b=False)
+    ours += cross_entropy.forward_flops(b * s, V)
+    assert same(forward - ours, b * s * V + b * s)  # first terms of the head's and the softmax's sums
 
 
 @pytest.mark.parametrize("total", COMPLETED, ids=lambda total: f"{total.source}-{total.name}")
