@@ -6,6 +6,13 @@
     cost.saved_bytes("softmax", x)    # of the arrays of `saved`, without parameters
     cost.table("softmax", (3, 5))     # formula against count, for a page
 
+    cost.tally("gpt2-124m", 1, 1024)  # a whole network's FLOPs, a row for each term
+    cost.symbolic_tally("llama")      # the same in SymPy symbols
+
+``cost.published``, ``cost.mistakes``, and ``cost.sources`` have the formulas that
+papers, tools, and this project's sources print; ``cost.published_steps`` applies those
+of a step to a network.
+
 An operation is a stem, a module of ``backpass.ops``, or any object with ``forward`` and
 ``backward``. Inputs are NumPy arrays, shapes (standard normal numbers are drawn), or
 None for an optional input that is not given. Options of ``forward`` are keywords, also
@@ -15,6 +22,8 @@ None for an optional input that is not given. Options of ``forward`` are keyword
 from backpass.cost.counted import Cost, count
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
 from backpass.cost.kept import Kept, Memory, memory, saved_bytes
+from backpass.cost.mistakes import MISTAKES
+from backpass.cost.steps import published_steps
 from backpass.cost.tables import Table, table
 from backpass.cost.tally import (
     CONVENTIONS,
@@ -28,6 +37,7 @@ from backpass.cost.tally import (
 
 __all__ = [
     "CONVENTIONS",
+    "MISTAKES",
     "Cost",
     "Flops",
     "Kept",
@@ -42,6 +52,7 @@ __all__ = [
     "latex",
     "memory",
     "presets",
+    "published_steps",
     "saved_bytes",
     "symbolic_formula",
     "symbolic_tally",

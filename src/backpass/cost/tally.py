@@ -75,23 +75,23 @@ def _products(multiplications: Callable[[Any], Any]) -> Callable[[Row], Any]:
 # Halving makes a fraction of an odd number, so the products are doubled, then halved.
 CONVENTIONS = {
     "counted": Convention(
-        "what runs: a sum of n terms is n − 1", lambda row: row.flops
+        "what runs: a sum of n is n − 1", lambda row: row.flops
     ),
     "sum-n": Convention(
-        "a sum of n terms is n, so products are 2mnp",
+        "a sum of n is n, a product 2mnp",
         lambda row: row.repeats * (row.term.flops + row.term.sums),
     ),
     "products": Convention(
-        "2mnp for the products that run, nothing else", _products(lambda p: p.run)
+        "2mnp of the products that run", _products(lambda p: p.run)
     ),
     "products-whole": Convention(
-        "the same, scores for all queries and keys", _products(lambda p: p.whole)
+        "of all scores", _products(lambda p: p.whole)
     ),
     "products-halved": Convention(
-        "the same, half of these scores with a causal mask", lambda row: _halved(row)
+        "of half of them under a causal mask", lambda row: _halved(row)
     ),
     "products-triangle": Convention(
-        "the same, the scores that the mask leaves", _products(lambda p: p.visible)
+        "of those that the mask leaves", _products(lambda p: p.visible)
     ),
 }
 
