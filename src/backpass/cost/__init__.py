@@ -12,23 +12,56 @@ None for an optional input that is not given. Options of ``forward`` are keyword
 ``wanted=("x",)``, the inputs whose gradients are computed.
 """
 
+from backpass.cost.activations import (
+    Activations,
+    activations,
+    symbolic_activations,
+)
+from backpass.cost.budget import Budget, memory_budget
 from backpass.cost.counted import Cost, count
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
 from backpass.cost.kept import Kept, Memory, memory, saved_bytes
+from backpass.cost.networks import network_memory
 from backpass.cost.tables import Table, table
+from backpass.cost.timeline import (
+    Moment,
+    Timeline,
+    measured_activations,
+    measured_timeline,
+    timeline,
+)
 
 __all__ = [
+    "Activations",
+    "Budget",
     "Cost",
     "Flops",
     "Kept",
     "Memory",
+    "Moment",
     "Table",
+    "Timeline",
+    "activations",
     "count",
     "dimensions",
     "formula",
     "latex",
+    "measured_activations",
+    "measured_timeline",
     "memory",
+    "memory_budget",
+    "network_memory",
     "saved_bytes",
+    "symbolic_activations",
     "symbolic_formula",
     "table",
+    "timeline",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "autograd_memory":  # needs PyTorch
+        from backpass.cost.live import autograd_memory
+
+        return autograd_memory
+    raise AttributeError(f"backpass.cost has no {name!r}")
