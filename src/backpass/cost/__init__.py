@@ -1,10 +1,15 @@
-"""Count an operation's arithmetic, evaluate its formulas, and measure its memory.
+"""Count an operation's arithmetic, evaluate its formulas, and measure its memory; and
+the memory of whole networks.
 
     cost.count("softmax", (3, 5))     # what ran, by kind, forward and backward
     cost.formula("softmax", (3, 5))   # forward_flops and backward_flops at those shapes
     cost.symbolic_formula("softmax")  # the same in SymPy symbols; cost.latex prints it
     cost.saved_bytes("softmax", x)    # of the arrays of `saved`, without parameters
     cost.table("softmax", (3, 5))     # formula against count, for a page
+
+    cost.activations(config, 8, 1024)  # the arrays that a whole network saves
+    cost.timeline(config, 8, 1024)  # memory over the moments of its training step
+    cost.memory_budget(config, 8, 1024)  # the bytes of a step by their use
 
 An operation is a stem, a module of ``backpass.ops``, or any object with ``forward`` and
 ``backward``. Inputs are NumPy arrays, shapes (standard normal numbers are drawn), or
@@ -21,12 +26,12 @@ from backpass.cost.budget import Budget, memory_budget
 from backpass.cost.counted import Cost, count
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
 from backpass.cost.kept import Kept, Memory, memory, saved_bytes
+from backpass.cost.measured import autograd_memory, measured_activations
 from backpass.cost.networks import network_memory
 from backpass.cost.tables import Table, table
 from backpass.cost.timeline import (
     Moment,
     Timeline,
-    measured_activations,
     measured_timeline,
     timeline,
 )
@@ -42,6 +47,7 @@ __all__ = [
     "Table",
     "Timeline",
     "activations",
+    "autograd_memory",
     "count",
     "dimensions",
     "formula",
@@ -57,11 +63,3 @@ __all__ = [
     "table",
     "timeline",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if name == "autograd_memory":  # needs PyTorch
-        from backpass.cost.live import autograd_memory
-
-        return autograd_memory
-    raise AttributeError(f"backpass.cost has no {name!r}")

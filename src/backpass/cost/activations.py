@@ -100,7 +100,9 @@ class Activations:
         for row in self.rows:
             if not row.constant:
                 each[row.formula] = each.get(row.formula, 0) + row.times
-        return sum((formula * times for formula, times in each.items()), symbol("b") * 0)
+        return sum(
+            (formula * times for formula, times in each.items()), symbol("b") * 0
+        )
 
     def by_part(self) -> dict[str, Any]:
         """Return the bytes of each part's activations, in the order of the forward;
@@ -341,7 +343,10 @@ def _folded(rows: Iterable[Row], config: Any) -> Iterable[Row]:
         alike = _same(first, second)
         if number == 0:
             times = L if alike else 1
-            yield from (replace(r, part=f"{stack}i" if alike else part, times=times) for r in own)
+            yield from (
+                replace(r, part=f"{stack}i" if alike else part, times=times)
+                for r in own
+            )
         elif number == 1 and not alike:
             yield from (replace(r, part=f"{stack}i", times=L - 1) for r in own)
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from backpass.arrays import size
 from backpass.cost.activations import activations
+from backpass.cost.letters import lengths_of
 from backpass.cost.networks import WIDTHS, model_of
 from backpass.table import aligned, page
-
 
 _HEADINGS = ("", "dtype", "elements", "bytes", "MiB")
 
@@ -85,7 +85,7 @@ def memory_budget(
         dtypes = ", ".join(dict.fromkeys(row.dtype for row in rows))
         if rows:
             shares.append(Share(what, dtypes, None, sum(row.bytes for row in rows)))
-    lengths = kept.lengths
+    lengths = lengths_of(config, batch, sequence)
     if "V" in lengths:
         scores = lengths["b"] * lengths["s"] * lengths["V"]
         wide = _wide(dtype)

@@ -32,7 +32,17 @@ LAYERS = {"layers": "L", "encoder_layers": "L_e", "decoder_layers": "L_d"}
 ORDER = ("L", "L_e", "L_d", "b", "n_h", "n_kv", "s", "t", "d", "h", "f", "V")
 # None divides 3, as in the 3h columns of queries, keys, and values; 2 stands for the
 # pairs of RoPE. g is n_h/n_kv, and k is d/2.
-PRIMES = {"n_kv": 5, "g": 7, "k": 11, "h": 13, "s": 17, "t": 19, "b": 23, "f": 29, "V": 31}
+PRIMES = {
+    "n_kv": 5,
+    "g": 7,
+    "k": 11,
+    "h": 13,
+    "s": 17,
+    "t": 19,
+    "b": 23,
+    "f": 29,
+    "V": 31,
+}
 
 
 def lengths_of(
@@ -51,9 +61,7 @@ def lengths_of(
     t, s = sequence if isinstance(sequence, tuple) else (sequence, sequence)
     for name, length in (("batch", batch), ("sequence", t), ("sequence", s)):
         if isinstance(length, bool) or not isinstance(length, int):
-            raise TypeError(
-                f"{name}: expected an integer; got {type(length).__name__}"
-            )
+            raise TypeError(f"{name}: expected an integer; got {type(length).__name__}")
         if length < 1:
             raise ValueError(f"{name}: expected at least 1; got {length}")
     if s > getattr(config, "positions", s):
@@ -83,7 +91,11 @@ class Probes:
     def primes(self) -> dict[str, int]:
         """The lengths from which the others are products."""
         left_out = set() if self.free else {"g", "h"}
-        return {x: 1 if x in self.ones else n for x, n in PRIMES.items() if x not in left_out}
+        return {
+            x: 1 if x in self.ones else n
+            for x, n in PRIMES.items()
+            if x not in left_out
+        }
 
     @property
     def lengths(self) -> dict[str, int]:

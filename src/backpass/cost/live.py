@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from backpass.cost.kept import Kept, Memory
 from backpass.torch_internals import READ, TorchDispatchMode, storage_id
 
 _READS = (READ, torch.ops.aten.item.default, torch.ops.aten.is_nonzero.default)
@@ -77,30 +75,3 @@ class Live(TorchDispatchMode):
             alive += size
             most = max(most, alive)
         return most
-
-
-def autograd_memory(
-    function: Callable[[dict[str, Tensor]], Tensor], parameters: Mapping[str, Tensor]
-) -> Memory:
-    """List the storages that PyTorch's autograd saves for its backward, each once.
-
-    ``function(parameters)`` computes a loss. It is called with copies that share the
-    parameters' memory and require gradients. Storages of parameters are marked, and do
-    not count as activations.
-    """
-    leaves = {n: w.detach().requires_grad_() for n, w in parameters.items()}
-    in_memory = {storage_id(w) for w in leaves.values()}
-    storages: dict[int, Kept] = {}
-    held: list[Tensor] = []  # so that no storage is freed and its number used again
-
-    def pack(x: Tensor) -> Tensor:
-        held.append(x)
-        key, size = storage_id(x), x.untyped_storage().nbytes()
-        dtype = str(x.dtype).removeprefix("torch.")
-        kept = Kept(f"{len(storages)}", tuple(x.shape), dtype, size, key in in_memory)
-        storages.setdefault(key, kept)
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        function(leaves)
-    return Memory(tuple(storages.values()))

@@ -78,7 +78,8 @@ def forward(
     dropout: bool = False,
 ) -> Any:
     """Run a model's forward, and return what it saved."""
-    model, options = model_of(config), {"flash": flash, "wanted": wanted}
+    model = model_of(config)
+    options: dict[str, Any] = {"flash": flash, "wanted": wanted}
     if model in (gpt2, llama):
         options["chunked"] = chunked
     if dropout:
@@ -149,9 +150,7 @@ def by_storage(
     return storages
 
 
-def network_memory(
-    config: Any, saved: Any, parameters: Mapping[str, Array]
-) -> Memory:
+def network_memory(config: Any, saved: Any, parameters: Mapping[str, Array]) -> Memory:
     """List the storages that ``saved``, which a model's forward returned, keeps alive.
 
     This is ``cost.memory`` for a whole network: each storage occurs once, and

@@ -14,7 +14,6 @@ the first and the last adds its saved arrays and its gradients, by their formula
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -22,23 +21,20 @@ from typing import Any, NamedTuple
 from backpass.arrays import size
 from backpass.cost.activations import FEW, activations, mebibytes
 from backpass.cost.budget import shares_of_parameters
-from backpass.cost.kept import Memory
-from backpass.cost.letters import lengths_of
+from backpass.cost.measured import random_arrays
 from backpass.cost.networks import (
     WIDTHS,
     by_storage,
     forward,
-    inputs_of,
     layer_of,
     model_of,
     named_parts,
-    network_memory,
 )
 from backpass.models import seq2seq
 from backpass.table import aligned, page
 from backpass.training import adamw
-from backpass.values import check_one_of
 
+# "inputs" are also the tables that the forward computes from lengths alone.
 KINDS = ("parameters", "optimiser", "inputs", "saved", "gradients", "working")
 
 
@@ -150,62 +146,18 @@ def measured_timeline(
     Memory that one of PyTorch's operators allocates and frees inside is not seen. The
     arguments are those of ``timeline``.
     """
-    options = {"dtype": dtype, "flash": flash, "chunked": chunked}
+    options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
     moments = _observed(config, batch, sequence, device, **options)
     name = model_of(config).__name__.rpartition(".")[2]
     return Timeline(f"{name} in {dtype}, measured on {device}", tuple(moments))
 
 
-def measured_activations(
-    config: Any,
-    batch: int,
-    sequence: int | tuple[int, int],
-    *,
-    device: str = "meta",
-    dtype: str = "float32",
-    flash: bool = True,
-    chunked: bool = True,
-) -> Memory:
-    """Run a network's forward, and list the storages that it keeps alive.
-
-    On the device "meta", this takes no memory at any lengths. The arguments are those
-    of ``activations``.
-    """
-    from backpass.cost.live import Live
-
-    parameters, inputs, _ = _arrays(config, batch, sequence, device, dtype)
-    with Live():
-        options = {"flash": flash, "chunked": chunked, "wanted": None}
-        saved = forward(config, parameters, inputs, **options)
-    return network_memory(config, saved, parameters)
-
-
-def _arrays(
-    config: Any, batch: int, sequence: int | tuple[int, int], device: str, dtype: str
-) -> tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]:
-    """Return random parameters, inputs, and the gradient of the output, if the output
-    is not a loss."""
-    import torch
-
-    check_one_of("dtype", dtype, tuple(WIDTHS))
-    lengths = lengths_of(config, batch, sequence)
-    of = {"dtype": getattr(torch, dtype), "device": device}
-
-    def array(shape: tuple[int, ...], integer: bool) -> Any:
-        if not integer:
-            return torch.empty(shape, **of).normal_(std=0.02)
-        return torch.randint(lengths["V"], shape, device=device)
-
-    shapes = model_of(config).parameter_shapes(config)
-    parameters = {name: array(shape, False) for name, shape in shapes.items()}
-    inputs, dy = inputs_of(config, lengths, array)
-    return parameters, inputs, () if dy is None else (dy,)
-
-
 class _Watched(list):
     """What the parts saved. A part that backward takes is told first."""
 
-    def __init__(self, parts: list[Any], names: Sequence[str], told: Callable[[str], None]) -> None:
+    def __init__(
+        self, parts: list[Any], names: Sequence[str], told: Callable[[str], None]
+    ) -> None:
         super().__init__(parts)
         self.names, self.told = names, told
         parts.clear()  # so that only this list keeps what the parts saved
@@ -225,11 +177,11 @@ def _observed(
     flash: bool,
     chunked: bool,
 ) -> list[Moment]:
-    """Run a step, and return its moments. On the device "meta", the update is that of
-    one parameter."""
+    """Run a step, and return its moments. On the device "meta" the update does not
+    run."""
     from backpass.cost.live import Live
 
-    parameters, inputs, given = _arrays(config, batch, sequence, device, dtype)
+    parameters, inputs, given = random_arrays(config, batch, sequence, device, dtype)
     half = WIDTHS[dtype] < WIDTHS["float32"]
     trained = parameters
     if half:
@@ -257,9 +209,11 @@ def _observed(
     add("inputs", (*inputs, *given))
     start = len(live.events)
     with live:
-        options = {"flash": flash, "chunked": chunked, "wanted": None}
-        saved = forward(config, parameters, inputs, **options)
-        created = {n: max(at, start) for at, (n, size) in enumerate(live.events) if size}
+        options = {"flash": flash, "chunked": chunked}
+        saved = forward(config, parameters, inputs, wanted=None, **options)
+        created = {
+            n: max(at, start) for at, (n, size) in enumerate(live.events) if size > 0
+        }
         begun: dict[str, int] = {}
         for key, x in by_storage(config, saved, parameters).items():
             number = live.number_of(key)
