@@ -12,10 +12,11 @@ import torch
 
 from backpass import cost
 from backpass.cost import networks
+from backpass.cost.kept import _arrays, _storage
 from backpass.cost.letters import LAYERS, Probes, in_latex, in_text, symbol
 from backpass.models import encoder, gpt2, llama, seq2seq
 
-DRAWS = 10
+DRAWS = 8
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 FAMILIES = ("gpt2", "llama", "qwen2", "qwen3", "encoder", "seq2seq")
 
@@ -63,9 +64,9 @@ def run(config, lengths, dtype, library, rng, wanted=None, **options):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("every", [True, False], ids=["all", "wanted"])
-def test_each_storage_that_forward_keeps(family, every):
-    rng = np.random.default_rng(FAMILIES.index(family) + 10 * every)
+@pytest.mark.parametrize("every_gradient", [True, False], ids=["all", "wanted"])
+def test_each_storage_that_forward_keeps(family, every_gradient):
+    rng = np.random.default_rng(FAMILIES.index(family) + 10 * every_gradient)
     for _ in range(DRAWS):
         config, batch = drawn_config(family, rng), length(rng)
         sequence = length(rng) if family != "seq2seq" else (length(rng), length(rng))
@@ -73,7 +74,7 @@ def test_each_storage_that_forward_keeps(family, every):
         library = "torch" if dtype == "bfloat16" else library
         options = {"flash": bool(rng.random() < 0.6), "chunked": bool(rng.random() < 0.5)}
         options["dropout"] = family == "gpt2" and bool(rng.random() < 0.5)
-        if not every:
+        if not every_gradient:
             names = networks.model_of(config).parameter_shapes(config)
             options["wanted"] = [name for name in names if rng.random() < rng.choice([0.1, 0.5])]
         predicted = cost.activations(config, batch, sequence, dtype=dtype, **options)
@@ -97,6 +98,15 @@ def test_each_storage_that_forward_keeps(family, every):
             (x.part, x.operation, x.array, x.shape, x.dtype, x.bytes, x.others, x.kind == "constant")
             for x in found
         ), (config, batch, sequence, dtype, library, options)
+        # The same by cost.memory's rule for what an operation saves.
+        every = dict(_storage(x) for _, x in _arrays(saved, "") if not isinstance(x, np.generic))
+        for x in parameters.values():
+            every.pop(_storage(x)[0], None)
+        loss = saved.loss.nbytes if library == "numpy" and hasattr(saved, "loss") else 0
+        assert sum(every.values()) + loss == predicted.bytes + predicted.constants
+        if every_gradient:
+            tables = at[symbol("s")] * at[symbol("d")] * np.dtype(dtype.replace("bf", "f")).itemsize
+            assert predicted.constants == (tables if "key_heads" in vars(config) else 0)
         memory = cost.network_memory(config, saved, parameters)
         assert predicted.bytes == memory.activations
         assert all(int(r.formula.subs(at)) == r.bytes for r in predicted.rows)
