@@ -3,7 +3,7 @@
     cost.activations(config, batch=8, sequence=1024)  # each array, in bytes
     cost.symbolic_activations("gpt2")  # for any lengths, in SymPy symbols
 
-There is no list of arrays here. The network's own forward runs on NumPy arrays of small
+No list of arrays is kept here. The network's own forward runs on NumPy arrays of small
 lengths that tell the letters apart, and the formulas are read from what it saved.
 """
 
@@ -229,11 +229,11 @@ def symbolic_activations(
     """Return the arrays that the backward of such a network needs, in symbols.
 
     ``family`` is the name of a model, or a configuration, whose lengths and number of
-    layers do not matter. The formulas hold for lengths above 1, h and n_h independent
-    of each other only where the model allows it, and for all gradients. The letters are
-    b, s, h, n_h, n_kv, d, f, V, and L; ``seq2seq`` has t for the source's length, and
-    L_e and L_d. A row has ``times``, the number of layers that save such a storage:
-    the first layer may save one that the others share.
+    layers do not matter. The formulas hold for lengths above 1 and for all gradients.
+    The letters are b, s, h, n_h, n_kv, d, f, V, and L. For ``seq2seq``, t is the
+    source's length, and L_e and L_d are the numbers of layers. ``times`` of a row is
+    the number of layers that save such a storage. The first layer has its own rows if
+    it saves an array that the other layers share.
 
     Raises LookupError for an unknown name, and TypeError or ValueError for an option.
     """

@@ -153,7 +153,8 @@ def measured_timeline(
 
 
 class _Watched(list):
-    """What the parts saved. A part that backward takes is told first."""
+    """What the parts saved. ``told`` is called with a part's name before backward takes
+    what the part saved."""
 
     def __init__(
         self, parts: list[Any], names: Sequence[str], told: Callable[[str], None]
@@ -238,8 +239,8 @@ def _observed(
 
 
 def _watched(config: Any, saved: Any, told: Callable[[str], None]) -> Any:
-    """Return what a forward saved, with ``told`` called with the name of each part that
-    backward takes."""
+    """Return what a forward saved, in lists that call ``told`` when backward takes a
+    part from them."""
     if model_of(config) is not seq2seq:
         names = [name for name, _ in named_parts(config, saved) if name != "loss"]
         return saved._replace(parts=_Watched(saved.parts, names, told))
@@ -258,8 +259,8 @@ def _moments(
     kinds: Mapping[int, str],
     of_gradients: Collection[int],
 ) -> Iterator[Moment]:
-    """Yield each moment at its largest total. A saved storage that becomes a gradient,
-    as in the output head, is one from the part's next moment on."""
+    """Yield each moment at its largest total. A saved storage may become a gradient, as
+    in the output head. It counts as one from the next moment on."""
     kind_of = {**dict.fromkeys(of_gradients, "gradients"), **kinds}
     sizes = {number: size for number, size in events if size > 0}
     totals = dict.fromkeys(KINDS, 0)
