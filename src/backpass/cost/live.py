@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
 
 from backpass.torch_internals import READ, TorchDispatchMode, storage_id
 
@@ -38,10 +37,15 @@ class Live(TorchDispatchMode):
                 return False
             return 0.0 if args[0].is_floating_point() else 0
         found = func(*args, **(kwargs or {}))
-        for leaf in _pytree.tree_leaves(found):
-            if isinstance(leaf, Tensor):
-                self.add(leaf)
+        self._add_all(found)
         return found
+
+    def _add_all(self, found: Any) -> None:
+        if isinstance(found, Tensor):
+            self.add(found)
+        elif isinstance(found, (tuple, list)):
+            for part in found:
+                self._add_all(part)
 
     def add(self, x: Tensor, *, counted: bool = True) -> None:
         """Follow a tensor's storage from now on. If it is not ``counted``, it has 0
