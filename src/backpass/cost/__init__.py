@@ -1,4 +1,5 @@
-"""Count an operation's arithmetic, evaluate its formulas, and measure its memory.
+"""Count an operation's arithmetic, evaluate its formulas, and measure its memory; and
+the memory of whole networks.
 
     cost.count("softmax", (3, 5))     # what ran, by kind, forward and backward
     cost.formula("softmax", (3, 5))   # forward_flops and backward_flops at those shapes
@@ -8,6 +9,9 @@
 
     cost.tally("gpt2-124m", 1, 1024)  # a whole network's FLOPs, a row for each term
     cost.symbolic_tally("llama")      # the same in SymPy symbols
+    cost.activations(config, 8, 1024)  # the arrays that a whole network saves
+    cost.timeline(config, 8, 1024)     # memory over the moments of its training step
+    cost.memory_budget(config, 8, 1024)  # the bytes of a step by their use
 
 ``cost.published``, ``cost.mistakes``, and ``cost.sources`` have the formulas that
 papers, tools, and this project's sources print; ``cost.published_steps`` applies those
@@ -19,10 +23,18 @@ None for an optional input that is not given. Options of ``forward`` are keyword
 ``wanted=("x",)``, the inputs whose gradients are computed.
 """
 
+from backpass.cost.activations import (
+    Activations,
+    activations,
+    symbolic_activations,
+)
+from backpass.cost.budget import Budget, memory_budget
 from backpass.cost.counted import Cost, count
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
 from backpass.cost.kept import Kept, Memory, memory, saved_bytes
+from backpass.cost.measured import autograd_memory, measured_activations
 from backpass.cost.mistakes import MISTAKES
+from backpass.cost.networks import network_memory
 from backpass.cost.steps import published_steps
 from backpass.cost.tables import Table, table
 from backpass.cost.tally import (
@@ -34,28 +46,46 @@ from backpass.cost.tally import (
     symbolic_tally,
     tally,
 )
+from backpass.cost.timeline import (
+    Moment,
+    Timeline,
+    measured_timeline,
+    timeline,
+)
 
 __all__ = [
     "CONVENTIONS",
     "MISTAKES",
+    "Activations",
+    "Budget",
     "Cost",
     "Flops",
     "Kept",
     "Memory",
+    "Moment",
     "Table",
     "Tally",
+    "Timeline",
+    "activations",
+    "autograd_memory",
     "configuration",
     "count",
     "dimensions",
     "formula",
     "from_hugging_face",
     "latex",
+    "measured_activations",
+    "measured_timeline",
     "memory",
+    "memory_budget",
+    "network_memory",
     "presets",
     "published_steps",
     "saved_bytes",
+    "symbolic_activations",
     "symbolic_formula",
     "symbolic_tally",
     "table",
     "tally",
+    "timeline",
 ]

@@ -74,19 +74,13 @@ def _products(multiplications: Callable[[Any], Any]) -> Callable[[Row], Any]:
 
 # Halving makes a fraction of an odd number, so the products are doubled, then halved.
 CONVENTIONS = {
-    "counted": Convention(
-        "what runs: a sum of n is n − 1", lambda row: row.flops
-    ),
+    "counted": Convention("what runs: a sum of n is n − 1", lambda row: row.flops),
     "sum-n": Convention(
         "a sum of n is n, a product 2mnp",
         lambda row: row.repeats * (row.term.flops + row.term.sums),
     ),
-    "products": Convention(
-        "2mnp of the products that run", _products(lambda p: p.run)
-    ),
-    "products-whole": Convention(
-        "of all scores", _products(lambda p: p.whole)
-    ),
+    "products": Convention("2mnp of the products that run", _products(lambda p: p.run)),
+    "products-whole": Convention("of all scores", _products(lambda p: p.whole)),
     "products-halved": Convention(
         "of half of them under a causal mask", lambda row: _halved(row)
     ),
