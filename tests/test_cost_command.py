@@ -20,6 +20,7 @@ def test_json_has_the_totals_under_every_convention(capsys):
     tally = cost.tally("gpt2", 3, 100, recompute="layers")
     assert found["parameters"] == 124_439_808
     assert found["flops"] == {name: tally.flops(name) for name in cost.CONVENTIONS}
+    assert found["published"] == cost.published_steps(cost.configuration("gpt2-124m"), 3, 100)
 
 
 def test_csv_has_every_term(capsys):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backpass import cost, terminal
-from backpass.cost import Tally
+from backpass.cost.tally import Tally, called
 from backpass.table import aligned
 
 EPILOG = """\
@@ -21,8 +21,9 @@ examples:
 
 A network is a preset, or a Hugging Face config.json of GPT-2, Llama, Qwen2 or
 Qwen3. The FLOPs are those of one step without the optimiser's. --json lists the
-totals under every convention, --csv every term under every one. Exits with 2
-when the command is not valid.
+totals under every convention and by published formulas, such as 6N; --csv
+lists every term under every convention. Exits with 2 when the command is not
+valid.
 """
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     presets = terminal.folded(f"presets: {', '.join(cost.presets())}", 78)
     conventions = [
-        f"  {name:18}{convention.says}" for name, convention in cost.CONVENTIONS.items()
+        f"  {name:20}{convention.says}" for name, convention in cost.CONVENTIONS.items()
     ]
     parser.epilog = "\n".join([EPILOG, *presets, "", "conventions:", *conventions])
     add = parser.add_argument
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     if arguments.csv:
         say(tally.csv().rstrip("\n"))
     elif arguments.json:
-        say(json.dumps(_facts(name, arguments, tally), indent=2))
+        say(json.dumps(_facts(name, arguments, tally, config), indent=2))
     else:
         for line in _lines(name, arguments, tally, flops):
             say(line)
@@ -96,7 +97,10 @@ def _network(arguments: argparse.Namespace) -> tuple[str, Any]:
         raise ValueError(f"{arguments.config}: expected JSON; {error}") from error
 
 
-def _facts(name: str, arguments: argparse.Namespace, tally: Tally) -> dict[str, Any]:
+def _facts(
+    name: str, arguments: argparse.Namespace, tally: Tally, config: Any
+) -> dict[str, Any]:
+    sizes = config, arguments.batch, arguments.sequence
     return {
         "network": name,
         "batch": arguments.batch,
@@ -105,6 +109,10 @@ def _facts(name: str, arguments: argparse.Namespace, tally: Tally) -> dict[str, 
         "recompute": arguments.recompute,
         "parameters": tally.parameters,
         "flops": {name: tally.flops(name) for name in cost.CONVENTIONS},
+        "published": {
+            name: float(flops) if flops % 1 else int(flops)
+            for name, flops in cost.published_steps(*sizes).items()
+        },
     }
 
 
@@ -113,12 +121,7 @@ def _lines(
 ) -> list[str]:
     convention, total = arguments.convention, sum(flops.values())
     ways = [way for way, count in flops.items() if count or way != "recomputation"]
-    groups = tally.by(
-        lambda row: (
-            row.term.call if row.repeats == 1 else f"{row.repeats} × {row.term.call}"
-        ),
-        convention,
-    )
+    groups = tally.by(called, convention)
     of_backward = "backward, with recomputation," if len(ways) == 3 else "backward"
     rows = [("", *ways, "share")]
     for group, each in [*groups.items(), ("total", flops)]:

@@ -99,6 +99,42 @@ def of_record(
     )
 
 
+def of_timeline(timeline: Any) -> tuple[Figure, Any, str]:
+    """Plot the bytes alive at each moment of ``backpass.cost.timeline``, one kind on
+    another. Kinds that are nowhere 1/500 of the peak are left out.
+
+    Returns the figure, its axes, and the numbers in words for the ``alt`` of ``show``.
+    """
+    figure, axes = new(size=(6.4, 4.0))
+    moments, peak = timeline.moments, timeline.peak
+    at, below = range(len(moments)), [0.0] * len(moments)
+    hatches = ("", "//", "", "..", "", "xx")
+    least = peak.total / 500
+    kinds = [k for k in peak.bytes if max(m.bytes[k] for m in moments) >= least]
+    for i, kind in enumerate(kinds):
+        sizes = [moment.bytes[kind] / 2**20 for moment in moments]
+        style = {"hatch": hatches[i], "alpha": 0.5 if i % 2 else 0.75}
+        colour = PALETTE[i % len(PALETTE)]
+        axes.bar(at, sizes, 0.9, below, label=kind, color=colour, linewidth=0, **style)
+        below = [low + high for low, high in zip(below, sizes, strict=True)]
+    step = -(-len(moments) // 24)
+    names = [f"{m.part}, {m.phase}" for m in moments]
+    axes.set_xticks(at[::step], names[::step], rotation=90, fontsize=7)
+    axes.set(ylabel="bytes alive, MiB")
+    axes.grid(visible=False, axis="x")
+    axes.margins(x=0.01)
+    # Above the highest bar, so that the legend covers none.
+    axes.set_ylim(0, 1.25 * max(below))
+    axes.legend(fontsize=9, ncols=3, loc="upper center")
+    words = ", ".join(f"{kind} {peak.bytes[kind] / 2**20:,.1f} MiB" for kind in kinds)
+    return (
+        figure,
+        axes,
+        f"Bytes alive at {len(moments)} moments of a training step. The most, "
+        f"{peak.total / 2**20:,.1f} MiB, in the {peak.phase} of {peak.part}: {words}.",
+    )
+
+
 def show(figure: Figure, alt: str, caption: str) -> None:
     """Display the figure in a notebook or on a page, where figures are numbered.
 

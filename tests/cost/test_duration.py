@@ -124,8 +124,8 @@ def test_a_table_of_the_calls():
     lines = repr(found).splitlines()
     assert lines[0] == "gpt2, batch 2, sequence 3, float32, on by hand"
     (up,) = (line for line in lines if "up projection" in line)
-    assert up.startswith("2 × layer: up projection")
-    assert up.split()[5] == f"{2e3 * 6.8:,.3f}"
+    assert up.startswith("2 × up projection")
+    assert up.split()[4] == f"{2e3 * 6.8:,.3f}"
     assert lines[-1].split()[0] == "total" and "100.0%" in lines[-1]
     assert "<caption>gpt2, batch 2" in found._repr_html_()
 

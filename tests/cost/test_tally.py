@@ -169,7 +169,10 @@ def test_a_choice_of_parts_and_the_csv():
     rows = list(csv.DictReader(io.StringIO(found.csv())))
     assert sum(int(row["counted"]) for row in rows) == found.total()
     assert {row["call"] for row in rows} >= {"up projection", "attention", "output head"}
-    assert "12 × layer: up projection" in repr(found)
+    assert "12 × up projection" in repr(found)
+    assert "recomputation" in repr(found)
+    assert "recomputation" not in repr(cost.tally("gpt2", 2, 8))
+    assert "12 × up projection" in found._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -258,8 +258,8 @@ def test_every_byte_is_a_parameters_or_an_activations():
     assert found.parameters().total() + found.activations().total() == found.total()
     by_part = found.by(lambda row: row.part)
     assert sum(sum(each.values()) for each in by_part.values()) == found.total()
-    assert "12 × layer: up projection" in repr(found)
-    assert "12 × layer: up projection" in found._repr_html_()
+    assert "12 × up projection" in repr(found)
+    assert "12 × up projection" in found._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from backpass.cost.networks import WIDTHS
 from backpass.cost.tally import Tally, tally
 from backpass.cost.terms import BACKWARD, FORWARD, RECOMPUTATION, terms_of
-from backpass.cost.traffic import WIDTHS, accesses_of, network, parts_of
+from backpass.cost.traffic import accesses_of, network, parts_of
 from backpass.models.layers.calls import Call, Part
 from backpass.stems import no_such
 from backpass.table import aligned, page
@@ -178,7 +179,7 @@ class Duration:
     def _summary(self) -> list[tuple[str, ...]]:
         groups: dict[str, list[Span]] = {}
         for span in self.spans:
-            groups.setdefault(f"{_named(span)}: {span.call}", []).append(span)
+            groups.setdefault(_called(span), []).append(span)
         rows = [(name, *_cells(spans, self.seconds)) for name, spans in groups.items()]
         return [*rows, ("total", *_cells(self.spans, self.seconds)[:-1], "")]
 
@@ -194,8 +195,8 @@ def _cells(spans: Any, whole: float) -> tuple[str, ...]:
     return *texts, f"{sum(times) / whole:.1%}", ", ".join(bounds)
 
 
-def _named(span: Span) -> str:
-    return span.part if span.repeats == 1 else f"{span.repeats} × {span.part}"
+def _called(span: Span) -> str:
+    return span.call if span.repeats == 1 else f"{span.repeats} × {span.call}"
 
 
 def duration(

@@ -74,24 +74,18 @@ def _products(multiplications: Callable[[Any], Any]) -> Callable[[Row], Any]:
 
 # Halving makes a fraction of an odd number, so the products are doubled, then halved.
 CONVENTIONS = {
-    "counted": Convention(
-        "what runs: a sum of n terms is n − 1", lambda row: row.flops
-    ),
+    "counted": Convention("what runs: a sum of n is n − 1", lambda row: row.flops),
     "sum-n": Convention(
-        "a sum of n terms is n, so products are 2mnp",
+        "a sum of n is n, a product 2mnp",
         lambda row: row.repeats * (row.term.flops + row.term.sums),
     ),
-    "products": Convention(
-        "2mnp for the products that run, nothing else", _products(lambda p: p.run)
-    ),
-    "products-whole": Convention(
-        "the same, scores for all queries and keys", _products(lambda p: p.whole)
-    ),
+    "products": Convention("2mnp of the products that run", _products(lambda p: p.run)),
+    "products-whole": Convention("of all scores", _products(lambda p: p.whole)),
     "products-halved": Convention(
-        "the same, half of these scores with a causal mask", lambda row: _halved(row)
+        "of half of them under a causal mask", lambda row: _halved(row)
     ),
     "products-triangle": Convention(
-        "the same, the scores that the mask leaves", _products(lambda p: p.visible)
+        "of those that the mask leaves", _products(lambda p: p.visible)
     ),
 }
 
@@ -173,19 +167,30 @@ class Tally:
         return out.getvalue()
 
     def __repr__(self) -> str:
-        headings = ("", *WAYS)
-        rows = [(name, *map(_grouped, each)) for name, each in self._summary()]
-        return "\n".join([self.name, *aligned([headings, *rows], right=(1, 2, 3))])
+        headings, *rows = self._table()
+        right = range(1, len(headings))
+        return "\n".join([self.name, *aligned([headings, *rows], right=right)])
 
     def _repr_html_(self) -> str:
-        rows = [(name, *map(_grouped, each)) for name, each in self._summary()]
-        caption = f"{self.name}: counted FLOPs"
-        return page(("part and operation", *WAYS), rows, caption=caption)
+        headings, *rows = self._table()
+        return page(headings, rows, caption=f"{self.name}: counted FLOPs")
 
-    def _summary(self) -> Iterable[tuple[str, tuple]]:
-        groups = self.by(lambda row: f"{_named(row)}: {row.term.call}")
-        yield from ((name, tuple(each.values())) for name, each in groups.items())
-        yield "total", tuple(self.flops().values())
+    def _table(self) -> list[tuple[str, ...]]:
+        """Return the headings, the counts by operation, and the totals."""
+        totals = self.flops()
+        ways = [way for way in WAYS if way != RECOMPUTATION or totals[way] != 0]
+        groups = self.by(called) | {"total": totals}
+        rows = (
+            (name, *(_grouped(each[way]) for way in ways))
+            for name, each in groups.items()
+        )
+        return [("operation", *ways), *rows]
+
+
+def called(row: Row) -> str:
+    """Return what the row's call is for, and how many there are in the network."""
+    name = row.term.call
+    return name if row.repeats == 1 else f"{row.repeats} × {name}"
 
 
 _FACTS = ("way", "term", "reads", "m", "k", "n", "products")
@@ -195,10 +200,6 @@ def _facts(row: Row) -> tuple:
     term, product = row.term, row.term.product
     shape = ("",) * 4 if product is None else (*product[1:4], product.times)
     return term.way, term.what, term.needs, *shape
-
-
-def _named(row: Row) -> str:
-    return row.part if row.repeats == 1 else f"{row.repeats} × {row.part}"
 
 
 def _grouped(number: Any) -> str:

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from backpass.arrays import size
+from backpass.cost.networks import WIDTHS
 from backpass.cost.tally import (
     _DEFAULTS,
     FAMILIES,
@@ -45,7 +46,6 @@ from backpass.table import aligned, page
 from backpass.values import check_one_of
 from backpass.wanted import Wanted
 
-WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of a number
 # What an array holds: numbers of the network's dtype; the same, but float32 in half
 # precision; integers; booleans.
 OWN, WIDE, INTEGERS, BOOLEANS = "own", "wide", "integers", "booleans"
@@ -311,21 +311,29 @@ class Traffic:
         }
 
     def __repr__(self) -> str:
-        rows = [("", *WAYS), *self._summary()]
-        return "\n".join([self.name, *aligned(rows, right=(1, 2, 3))])
+        headings, *rows = self._table()
+        right = range(1, len(headings))
+        return "\n".join([self.name, *aligned([headings, *rows], right=right)])
 
     def _repr_html_(self) -> str:
-        caption = f"{self.name}: bytes read and written"
-        return page(("part and operation", *WAYS), self._summary(), caption=caption)
+        headings, *rows = self._table()
+        return page(headings, rows, caption=f"{self.name}: bytes read and written")
 
-    def _summary(self) -> list[tuple[str, ...]]:
-        groups = self.by(lambda row: f"{_named(row)}: {row.access.call}")
-        groups["total"] = self.bytes()
-        return [(name, *map(_grouped, each.values())) for name, each in groups.items()]
+    def _table(self) -> list[tuple[str, ...]]:
+        """Return the headings, the bytes by operation, and the totals."""
+        totals = self.bytes()
+        ways = [way for way in WAYS if way != RECOMPUTATION or totals[way] != 0]
+        groups = self.by(_called) | {"total": totals}
+        rows = (
+            (name, *(_grouped(each[way]) for way in ways))
+            for name, each in groups.items()
+        )
+        return [("operation", *ways), *rows]
 
 
-def _named(row: Row) -> str:
-    return row.part if row.repeats == 1 else f"{row.repeats} × {row.part}"
+def _called(row: Row) -> str:
+    name = row.access.call
+    return name if row.repeats == 1 else f"{row.repeats} × {name}"
 
 
 def traffic(

@@ -76,6 +76,8 @@ def backward(
     if both is not None:
         dx, dw, _ = gradients_of(linear_cross_entropy, dy, both, wanted)
         return dx, turned(dw)
+    if not wanted:
+        return None, None
     dz = as_type_of(gradient_of(cross_entropy, dy, loss), scores.x)
     dx, dw, _ = linear.backward(dz, scores, wanted=wanted)
     return dx, turned(dw)
@@ -85,7 +87,7 @@ def backward_once(dy: Array, saved: Saved) -> tuple[Array | None, Array | None]:
     """Return what ``backward`` returns, in less memory: with ``chunked`` it writes over
     the arrays of ``saved``, which cannot be used again. A kernel does not."""
     if not isinstance(saved.both, linear_cross_entropy.Saved):
-        return backward(dy, saved) if saved.wanted else (None, None)
+        return backward(dy, saved)
     dx, dw, _ = linear_cross_entropy.backward_once(dy, saved.both)
     return dx, turned(dw)
 

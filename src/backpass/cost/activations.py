@@ -1,0 +1,374 @@
+"""The arrays that the backward of a whole network needs, as formulas and in bytes.
+
+    cost.activations(config, batch=8, sequence=1024)  # each array, in bytes
+    cost.symbolic_activations("gpt2")  # for any lengths, in SymPy symbols
+
+No list of arrays is kept here. The network's own forward runs on NumPy arrays of small
+lengths that tell the letters apart, and the formulas are read from what it saved.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from backpass.cost.letters import (
+    LAYERS,
+    Probes,
+    in_latex,
+    in_text,
+    lengths_of,
+    probes_for,
+    resized,
+    symbol,
+)
+from backpass.cost.networks import (
+    WIDTHS,
+    Found,
+    forward,
+    found,
+    inputs_of,
+    layer_of,
+    model_named,
+    model_of,
+)
+from backpass.models import encoder, gpt2, llama, seq2seq
+from backpass.table import Cell, aligned, page
+from backpass.values import check_one_of
+
+# A configuration of each model, for all that is not a length.
+EXAMPLES: dict[str, Any] = {
+    "gpt2": gpt2.Config(1, 1, 1, 3, 1, 1),
+    "llama": llama.Config(1, 2, 3, 1, 1, 2, 1),
+    "encoder": encoder.Config(1, 3, 1, 1),
+    "seq2seq": seq2seq.Config(1, 3, 3, 1, 1),
+}
+
+
+FEW = 3  # layers, of which the last stands for any others
+
+
+@dataclass(frozen=True)
+class Row:
+    """One storage that the backward needs, described by its first array."""
+
+    part: str  # the name of the model's part, such as "h.0"
+    operation: str  # the operation, or the layer, in whose Saved the array is
+    array: str  # its place in what the part saved, such as "attended.qkv.x"
+    shape: tuple[Any, ...]  # of the array, in SymPy symbols
+    dtype: str
+    formula: Any  # the bytes of the storage, in SymPy symbols
+    bytes: Any = None  # the same as an integer; None without lengths
+    others: tuple[str, ...] = ()  # further arrays in the same storage
+    constant: bool = False  # whether it is a table, such as RoPE's cosines
+    times: Any = 1  # the number of such storages
+
+    @property
+    def label(self) -> str:
+        """The array with its shape, as SHAPES writes it."""
+        return f"{self.array}[{', '.join(map(in_text, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Activations:
+    """The storages that the backward of a network needs, each once. Constants are
+    listed, but are not activations; parameters are not listed."""
+
+    title: str
+    rows: tuple[Row, ...]
+    lengths: Mapping[str, int] | None = None  # by letter; None in symbols
+
+    @property
+    def bytes(self) -> int | None:
+        """The bytes of all activations; None without lengths."""
+        return self._sum(constant=False)
+
+    @property
+    def constants(self) -> int | None:
+        """The bytes of the constants; None without lengths."""
+        return self._sum(constant=True)
+
+    @property
+    def formula(self) -> Any:
+        """The bytes of all activations in SymPy symbols."""
+        each: dict[Any, Any] = {}
+        for row in self.rows:
+            if not row.constant:
+                each[row.formula] = each.get(row.formula, 0) + row.times
+        return sum(
+            (formula * times for formula, times in each.items()), symbol("b") * 0
+        )
+
+    def by_part(self) -> dict[str, Any]:
+        """Return the bytes of each part's activations, in the order of the forward;
+        formulas if there are no lengths. A constant's part may be missing."""
+        parts: dict[str, Any] = {}
+        for row in self.rows:
+            own = row.formula * row.times if self.lengths is None else row.bytes
+            if not row.constant:
+                parts[row.part] = parts.get(row.part, 0) + own
+        return parts
+
+    def _sum(self, constant: bool) -> int | None:
+        if self.lengths is None:
+            return None
+        return sum(row.bytes for row in self.rows if row.constant is constant)
+
+    def _lines(self) -> list[tuple[str, Row, int | None]]:
+        """Return for each row the part, itself, and its bytes. Successive layers that
+        save the same are joined."""
+        joined: list[tuple[str, str, tuple[Row, ...], int]] = []
+        for part, own in itertools.groupby(self.rows, key=lambda row: row.part):
+            rows = tuple(own)
+            if joined and _same(joined[-1][2], rows):
+                first, _, before, count = joined[-1]
+                joined[-1] = first, part, before, count + 1
+            else:
+                joined.append((part, part, rows, 1))
+        return [
+            (
+                first if first == last else f"{first} … {last}",
+                row,
+                None if row.bytes is None else row.bytes * count,
+            )
+            for first, last, rows, count in joined
+            for row in rows
+        ]
+
+    def _cells(self, part: str, row: Row, count: int | None) -> list[str]:
+        times = "" if row.times == 1 else f"{row.times} ×"
+        return [
+            part,
+            row.operation + (", constant" if row.constant else ""),
+            row.label,
+            row.dtype,
+            times if count is None else f"{count:,}",
+        ]
+
+    def __repr__(self) -> str:
+        lines = [
+            (*self._cells(*line), in_text(line[1].formula)) for line in self._lines()
+        ]
+        head = (*self._headings, "formula")
+        return "\n".join([self.title, *aligned([head, *lines], right=(4,)), self._end])
+
+    def _repr_html_(self) -> str:
+        rows: list[list[str | Cell]] = []
+        for line in self._lines():
+            formula = rf"\({in_latex(line[1].formula)}\)"
+            typeset = Cell(formula, 'class="tex2jax_process"')
+            rows.append([*self._cells(*line), typeset])
+        caption = f"{self.title}. {self._end}"
+        head = (*self._headings, "bytes of one" if self.lengths is None else "formula")
+        return page(head, rows, caption=caption, label=self.title)
+
+    @property
+    def _headings(self) -> tuple[str, ...]:
+        last = "number" if self.lengths is None else "bytes"
+        return "part", "operation", "array", "dtype", last
+
+    @property
+    def _end(self) -> str:
+        if self.bytes is None:
+            return f"Total: {in_text(self.formula)} bytes"
+        return f"Total: {self.bytes:,} bytes = {mebibytes(self.bytes)}"
+
+
+def activations(
+    config: Any,
+    batch: int,
+    sequence: int | tuple[int, int],
+    *,
+    dtype: str = "float32",
+    flash: bool = True,
+    chunked: bool = True,
+    wanted: Collection[str] | None = None,
+    dropout: bool = False,
+) -> Activations:
+    """Return the arrays that the backward of this network needs, with their bytes.
+
+    ``sequence`` is the number of tokens in a sequence; for ``seq2seq`` it may be a pair
+    of the source's and the target's. ``dtype`` is the parameters'; tokens are int64.
+    The other options are those of the model's forward; ``dropout`` draws the masks of
+    GPT-2's rates.
+
+    Raises TypeError or ValueError for a configuration, a length, or an option that does
+    not fit.
+    """
+    lengths = lengths_of(config, batch, sequence)
+    check_one_of("dtype", dtype, tuple(WIDTHS))
+    options = {"flash": flash, "chunked": chunked, "dropout": dropout}
+    names = wanted if wanted is None or isinstance(wanted, str) else tuple(wanted)
+    few = config if names is not None else _with_few_layers(config)
+    rows = _rows(few, probes_for(config, lengths), dtype, names, **options)
+    general = _rows(few, probes_for(config), dtype, names, **options)
+    symbols = {symbol(letter): length for letter, length in lengths.items()}
+    ones = {x: 1 for x, length in symbols.items() if length == 1}
+    if [_at(row, ones) for row in rows] == [_at(row, ones) for row in general]:
+        rows = general  # whose formulas have every letter
+    values = {row.formula: int(row.formula.subs(symbols)) for row in {*rows}}
+    rows = tuple(replace(row, bytes=values[row.formula]) for row in rows)
+    rows = rows if names is not None else tuple(_unfolded(rows, config))
+    at = ", ".join(f"{letter} = {length:,}" for letter, length in lengths.items())
+    return Activations(f"{_name(config)} in {dtype} at {at}", rows, lengths)
+
+
+def symbolic_activations(
+    family: Any,
+    *,
+    dtype: str = "float32",
+    flash: bool = True,
+    chunked: bool = True,
+    dropout: bool = False,
+) -> Activations:
+    """Return the arrays that the backward of such a network needs, in symbols.
+
+    ``family`` is the name of a model, or a configuration, whose lengths and number of
+    layers do not matter. The formulas hold for lengths above 1 and for all gradients.
+    The letters are b, s, h, n_h, n_kv, d, f, V, and L. For ``seq2seq``, t is the
+    source's length, and L_e and L_d are the numbers of layers. ``times`` of a row is
+    the number of layers that save such a storage. The first layer has its own rows if
+    it saves an array that the other layers share.
+
+    Raises LookupError for an unknown name, and TypeError or ValueError for an option.
+    """
+    if isinstance(family, str):
+        model_named(family)
+        family = EXAMPLES[family]
+    config = replace(family, **dict.fromkeys(_stacks(family).values(), FEW))
+    check_one_of("dtype", dtype, tuple(WIDTHS))
+    options = {"flash": flash, "chunked": chunked, "dropout": dropout}
+    rows = _rows(config, probes_for(config), dtype, None, **options)
+    title = f"{_name(config)} in {dtype}, in symbols"
+    return Activations(title, tuple(_folded(rows, config)))
+
+
+def mebibytes(count: float) -> str:
+    """Return a number of bytes in MiB, 2²⁰ bytes, with the unit."""
+    return f"{count / 2**20:,.1f} MiB"
+
+
+@cache
+def _rows(
+    config: Any,
+    probes: Probes,
+    dtype: str,
+    wanted: tuple[str, ...] | str | None,
+    **options: bool,
+) -> tuple[Row, ...]:
+    """Run the network at the probes' lengths, and read what its forward saved."""
+    config, lengths = resized(config, probes.lengths), probes.lengths
+    # NumPy has no bfloat16. What the network keeps in float32 is the same for both.
+    stand_in = "float16" if dtype == "bfloat16" else dtype
+
+    def array(shape: tuple[int, ...], integer: bool) -> np.ndarray:
+        return np.zeros(shape, np.int64 if integer else stand_in)
+
+    shapes = model_of(config).parameter_shapes(config)
+    parameters = {name: array(shape, False) for name, shape in shapes.items()}
+    inputs, _ = inputs_of(config, lengths, array)
+    with np.errstate(all="ignore"):
+        saved = forward(config, parameters, inputs, wanted=wanted, **options)
+    names = {stand_in: dtype}
+    return tuple(
+        _row(x, probes, names.get(x.dtype, x.dtype))
+        for x in found(config, saved, parameters)
+        if x.kind != "parameter"
+    )
+
+
+def _row(x: Found, probes: Probes, dtype: str) -> Row:
+    width = np.dtype(x.dtype).itemsize
+    return Row(
+        x.part,
+        x.operation,
+        x.array,
+        tuple(map(probes.read, x.shape)),
+        dtype,
+        width * probes.read(x.bytes // width),
+        others=x.others,
+        constant=x.kind == "constant",
+    )
+
+
+def _at(row: Row, lengths: Mapping[Any, int]) -> tuple[str, str, Any]:
+    return row.part, row.array, row.formula.subs(lengths)
+
+
+def _stacks(config: Any) -> dict[str, str]:
+    """Return the field of the configuration with the number of layers, by the prefix of
+    the layers' names."""
+    if hasattr(config, "layers"):
+        return {"": "layers"}
+    return {"encoder.": "encoder_layers", "decoder.": "decoder_layers"}
+
+
+def _with_few_layers(config: Any) -> Any:
+    fields = {name: getattr(config, name) for name in _stacks(config).values()}
+    return replace(config, **{name: min(FEW, n) for name, n in fields.items()})
+
+
+def _unfolded(rows: Iterable[Row], config: Any) -> Iterable[Row]:
+    """Repeat the last of a few layers, up to the number of layers."""
+    for part, own in itertools.groupby(rows, key=lambda row: row.part):
+        stack, number = layer_of(part)
+        last, of_layer = number == FEW - 1, tuple(own)
+        field = _field(part, config)
+        stop = getattr(config, field) if last else (number or 0) + 1
+        for i in range(number or 0, stop):
+            name = part if number is None else f"{stack}{i}"
+            yield from (replace(row, part=name) for row in of_layer)
+
+
+def _folded(rows: Iterable[Row], config: Any) -> Iterable[Row]:
+    """Replace the few layers of each stack by one, or by the first and the others, in
+    symbols."""
+    by_part = {
+        part: tuple(own) for part, own in itertools.groupby(rows, key=lambda r: r.part)
+    }
+    for part, own in by_part.items():
+        stack, number = layer_of(part)
+        if number is None:
+            yield from own
+            continue
+        first, second, third = (by_part[f"{stack}{i}"] for i in range(FEW))
+        if not _same(second, third):
+            raise ValueError(f"{part}: expected layers that save the same arrays")
+        L = symbol(LAYERS[_field(part, config)])
+        alike = _same(first, second)
+        if number == 0:
+            times = L if alike else 1
+            yield from (
+                replace(r, part=f"{stack}i" if alike else part, times=times)
+                for r in own
+            )
+        elif number == 1 and not alike:
+            yield from (replace(r, part=f"{stack}i", times=L - 1) for r in own)
+
+
+def _field(part: str, config: Any) -> str:
+    return next(x for start, x in _stacks(config).items() if part.startswith(start))
+
+
+def _same(a: tuple[Row, ...], b: tuple[Row, ...]) -> bool:
+    """Whether two layers save the same arrays."""
+    if layer_of(a[0].part)[0] != layer_of(b[0].part)[0] or None in map(_number, (a, b)):
+        return False
+    return _apart(a) == _apart(b)
+
+
+def _apart(rows: Iterable[Row]) -> list[Row]:
+    return [replace(row, part="", others=()) for row in rows]
+
+
+def _number(rows: tuple[Row, ...]) -> int | None:
+    return layer_of(rows[0].part)[1]
+
+
+def _name(config: Any) -> str:
+    return model_of(config).__name__.rpartition(".")[2]

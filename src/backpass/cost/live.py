@@ -1,0 +1,81 @@
+"""Follow the storages of PyTorch's tensors while they are alive."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backpass.torch_internals import READ, TorchDispatchMode, storage_id
+
+_READS = (READ, torch.ops.aten.item.default, torch.ops.aten.is_nonzero.default)
+
+
+class Live(TorchDispatchMode):
+    """A mode in which each storage that an operator allocates is followed until it is
+    freed.
+
+    ``events`` are a storage's number and its bytes, negative when it is freed. Memory
+    that an operator allocates and frees inside is not seen. On the device "meta", where
+    tensors have no values, reading one returns 0 or False.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[tuple[int, int]] = []
+        self._numbers: dict[int, int] = {}
+        self._next = itertools.count()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func in _READS and args[0].is_meta:
+            if args[0].dtype == torch.bool or func is _READS[2]:
+                return False
+            return 0.0 if args[0].is_floating_point() else 0
+        found = func(*args, **(kwargs or {}))
+        self._add_all(found)
+        return found
+
+    def _add_all(self, found: Any) -> None:
+        if isinstance(found, Tensor):
+            self.add(found)
+        elif isinstance(found, (tuple, list)):
+            for part in found:
+                self._add_all(part)
+
+    def add(self, x: Tensor, *, counted: bool = True) -> None:
+        """Follow a tensor's storage from now on. If it is not ``counted``, it has 0
+        bytes: a parameter's, for example, which is there anyway."""
+        key = storage_id(x)
+        if key in self._numbers:
+            return
+        storage = x.untyped_storage()
+        number = self._numbers[key] = next(self._next)
+        size = storage.nbytes() if counted else 0
+        self.events.append((number, size))
+        weakref.finalize(storage, self._free, key, number, size)
+
+    def number(self, x: Tensor) -> int:
+        """Return the number of a living tensor's storage."""
+        return self.number_of(storage_id(x))
+
+    def number_of(self, key: int) -> int:
+        """Return the same from what ``storage_id`` returned."""
+        return self._numbers[key]
+
+    def _free(self, key: int, number: int, size: int) -> None:
+        del self._numbers[key]
+        self.events.append((number, -size))
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were alive at a time."""
+        alive = most = 0
+        for _, size in self.events:
+            alive += size
+            most = max(most, alive)
+        return most

@@ -1,0 +1,201 @@
+"""Run a network of ``backpass.models``, and list the arrays that its forward saved."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from backpass.arrays import Array, is_array
+from backpass.cost.kept import Kept, Memory, _parts, _storage
+from backpass.models import encoder, gpt2, llama, seq2seq
+from backpass.stems import no_such
+
+TABLES = "tables"  # the part of the constants, which all layers share
+WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of a number
+MODELS = {"gpt2": gpt2, "llama": llama, "encoder": encoder, "seq2seq": seq2seq}
+
+
+class Found(NamedTuple):
+    """One storage that a network's Saved keeps alive, described by its first array."""
+
+    part: str  # the name of the model's part, such as "h.0"
+    operation: str  # the stem of the module in whose Saved the array is
+    array: str  # the path to the array in what the part saved
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int  # of the whole storage
+    kind: str  # "saved", "constant", or "parameter"
+    others: tuple[str, ...]  # further arrays of the part in the same storage
+
+
+def model_of(config: object) -> ModuleType:
+    """Return the model whose configuration this is. Raises TypeError."""
+    for model in MODELS.values():
+        if isinstance(config, model.Config):
+            return model
+    raise TypeError(
+        "config: expected a Config of a module of backpass.models; "
+        f"got {type(config).__name__}"
+    )
+
+
+def model_named(name: str) -> ModuleType:
+    """Return the model of that name. Raises LookupError, which names the nearest."""
+    if name not in MODELS:
+        raise LookupError(no_such("model", name, MODELS))
+    return MODELS[name]
+
+
+def inputs_of(
+    config: Any, lengths: Mapping[str, int], array: Any
+) -> tuple[tuple[Array, ...], Array | None]:
+    """Return the inputs of a network's forward, and the gradient of its output if the
+    network has no loss. ``array(shape, integer)`` creates each."""
+    b, s, h = (lengths[letter] for letter in "bsh")
+    model = model_of(config)
+    if model is seq2seq:
+        source, target = array((b, lengths["t"], h), False), array((b, s, h), False)
+        return (source, target), array((b, s, h), False)
+    if model is encoder:
+        return (array((b, s, h), False),), array((b, s, h), False)
+    return (array((b, s), True), array((b, s), True)), None
+
+
+def forward(
+    config: Any,
+    parameters: Mapping[str, Array],
+    inputs: tuple[Array, ...],
+    *,
+    flash: bool,
+    chunked: bool,
+    wanted: Collection[str] | None,
+    dropout: bool = False,
+) -> Any:
+    """Run a model's forward, and return what it saved."""
+    model = model_of(config)
+    options: dict[str, Any] = {"flash": flash, "wanted": wanted}
+    if model in (gpt2, llama):
+        options["chunked"] = chunked
+    if dropout:
+        if model is not gpt2:
+            raise ValueError("dropout: expected False; only gpt2 has dropout")
+        options["masks"] = (0,)
+    return model.forward(parameters, *inputs, config=config, **options)[1]
+
+
+def named_parts(config: Any, saved: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what each part saved, by the part's name, in the order of the forward."""
+    model = model_of(config)
+    if model is seq2seq:
+        inner = named_parts(saved.encoded.config, saved.encoded)
+        yield from ((f"encoder.{name}", part) for name, part in inner)
+        yield from _stack(config.decoder_layers, saved.parts, "decoder.")
+    elif model is encoder:
+        yield from _stack(config.layers, saved.parts)
+    else:
+        yield from zip(model.part_names(config), saved.parts, strict=True)
+        yield "loss", saved.loss
+
+
+def _stack(
+    layers: int, parts: list[Any], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    names = [*(f"{prefix}layers.{i}" for i in range(layers)), f"{prefix}norm"]
+    yield from zip(names, parts, strict=False)
+
+
+def found(
+    config: Any, saved: Any, parameters: Mapping[str, Array]
+) -> tuple[Found, ...]:
+    """List the storages that a network's Saved keeps alive, each once; the constants
+    first, then the others in the order of the forward.
+
+    A view counts as the whole storage that it keeps alive. Constants are the tables
+    that an operation's module names as CONSTANTS. Raises TypeError for arrays that are
+    neither NumPy's nor PyTorch's.
+    """
+    each = by_storage(config, saved, parameters).values()
+    return tuple(sorted(each, key=lambda x: x.kind != "constant"))
+
+
+def by_storage(
+    config: Any, saved: Any, parameters: Mapping[str, Array]
+) -> dict[int, Found]:
+    """Return what ``found`` lists, by what identifies a storage while it is alive."""
+    model = model_of(config).__name__.rpartition(".")[2]
+    in_memory = {_identity(array)[0] for array in parameters.values()}
+    storages: dict[int, Found] = {}
+    for name, own in named_parts(config, saved):
+        for path, operation, constant, array in _leaves(own, "", model, ()):
+            key, size = _identity(array)
+            part, path = (TABLES, path.rpartition(".")[2]) if constant else (name, path)
+            if key in storages:
+                first = storages[key]
+                if part == first.part and not constant:
+                    storages[key] = first._replace(others=(*first.others, path))
+                continue
+            dtype = str(array.dtype).removeprefix("torch.")
+            kind = "constant" if constant else "saved"
+            kind = "parameter" if key in in_memory else kind
+            shape = tuple(array.shape)
+            storages[key] = Found(
+                part, operation, path or part, shape, dtype, size, kind, ()
+            )
+    return storages
+
+
+def network_memory(config: Any, saved: Any, parameters: Mapping[str, Array]) -> Memory:
+    """List the storages that ``saved``, which a model's forward returned, keeps alive.
+
+    This is ``cost.memory`` for a whole network: each storage occurs once, and
+    ``parameters``, which forward was given, and constants are marked.
+    """
+    return Memory(
+        tuple(
+            Kept(f"{x.part}.{x.array}", x.shape, x.dtype, x.bytes, x.kind != "saved")
+            for x in found(config, saved, parameters)
+        )
+    )
+
+
+def layer_of(part: str) -> tuple[str, int | None]:
+    """Return a layer's name without its number, and the number; for another part its
+    name and None."""
+    match = re.fullmatch(r"(.*\.)(\d+)", part)
+    return (match[1], int(match[2])) if match else (part, None)
+
+
+def _leaves(
+    value: Any, path: str, operation: str, constants: Collection[str]
+) -> Iterator[tuple[str, str, bool, Array]]:
+    """Yield each array in what a part saved: its path, the operation in whose Saved it
+    is, whether it is a constant, and itself."""
+    if is_array(value):
+        yield path, operation, path.rpartition(".")[2] in constants, value
+        return
+    module = type(value).__module__
+    if hasattr(value, "_fields") and module.startswith("backpass."):
+        operation = module.rpartition(".")[2]
+        constants = _constants(module)
+    for name, inner in _parts(value):
+        inside = f"{path}.{name}" if path else str(name)
+        yield from _leaves(inner, inside, operation, constants)
+
+
+@cache
+def _constants(module: str) -> tuple[str, ...]:
+    return getattr(sys.modules[module], "CONSTANTS", ())
+
+
+def _identity(array: Array) -> tuple[int, int]:
+    """Return what identifies an array's storage while it is alive, and its bytes. A
+    NumPy scalar, such as a loss, has its own."""
+    if isinstance(array, np.generic):
+        return id(array), array.nbytes
+    return _storage(array)

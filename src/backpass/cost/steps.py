@@ -1,0 +1,87 @@
+"""What published formulas give for a step of a network of ours, beside its tally."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from backpass.cost import published
+from backpass.models import gpt2, llama
+
+# Which parameters are N. Those of Kaplan et al. are the matrices of the layers.
+_ALL, _MATRICES, _NO_POSITIONS, _NO_TABLES = "all", "matrices", "wpe", "tables"
+_N = {
+    "6n": _MATRICES,
+    "6n-all": _ALL,
+    "palm": _ALL,
+    "nanogpt-mfu": _NO_POSITIONS,
+    "torchtitan": _NO_TABLES,
+    "llm-foundry": _ALL,
+}
+_FORWARDS = ("hoffmann-forward",)  # whose backward is twice the forward
+NAMES = (
+    *_N,
+    *_FORWARDS,
+    "narayanan",
+    "korthikanti-model",
+    "korthikanti-hardware",
+    "megatron-plain",
+    "megatron-gated",
+)
+_PLAIN_ONLY, _GATED_ONLY = ("megatron-plain",), ("megatron-gated",)
+_TABLES = ("wte.weight", "wpe.weight", "embed_tokens.weight")
+
+
+def published_steps(config: Any, batch: int, sequence: int) -> dict[str, Any]:
+    """Return the FLOPs of a step by published formulas, by their names in
+    ``cost.published``: of a GPT-2 or a Llama.
+
+    A formula is applied as it is printed, also where it assumes a network of another
+    kind, such as a feed-forward block of four times the width without a gate. Raises
+    TypeError for another configuration.
+    """
+    gated = isinstance(config, llama.Config)
+    if not gated and not isinstance(config, gpt2.Config):
+        raise TypeError(
+            "config: expected a Config of gpt2 or llama; "
+            f"got {type(config).__module__}.{type(config).__name__}"
+        )
+    left_out = _PLAIN_ONLY if gated else _GATED_ONLY
+    lengths = _letters(config, batch, sequence)
+    found = {}
+    for name in NAMES:
+        if name in left_out:
+            continue
+        formula = published.named(name)
+        each = formula.at(**lengths, N=_parameters(config, _N.get(name, _ALL)))
+        times = {"step": 1, "sequence": batch, "token": batch * sequence}[formula.per]
+        found[name] = each * times * (3 if name in _FORWARDS else 1)
+    return found
+
+
+def _letters(config: Any, batch: int, sequence: int) -> dict[str, int]:
+    c = config
+    return {
+        "b": batch,
+        "s": sequence,
+        "h": c.width,
+        "n_h": c.heads,
+        "n_kv": getattr(c, "key_heads", c.heads),
+        "d": getattr(c, "head_width", c.width // c.heads),
+        "f": c.feed_forward,
+        "V": c.vocabulary,
+        "L": c.layers,
+    }
+
+
+def _parameters(config: Any, which: str) -> int:
+    model = llama if isinstance(config, llama.Config) else gpt2
+    shapes = model.parameter_shapes(config)
+    if which == _MATRICES:
+        left_out = {*_TABLES, "lm_head.weight"}
+        shapes = {n: shape for n, shape in shapes.items() if len(shape) == 2}
+    elif which == _NO_POSITIONS:
+        left_out = {"wpe.weight"}
+    else:
+        left_out = {*_TABLES} if which == _NO_TABLES else set()
+    return sum(prod(shape) for name, shape in shapes.items() if name not in left_out)
