@@ -6,7 +6,7 @@ import pytest
 import sympy
 
 from backpass import cost
-from backpass.cost.traffic import LETTERS
+from backpass.cost.sizes import LETTERS
 from backpass.models import encoder, gpt2, llama
 
 n, d = sympy.symbols("n d", positive=True)

@@ -11,7 +11,8 @@ import sympy
 import torch
 
 from backpass import cost, ops
-from backpass.cost.traffic import _SAVED, LETTERS, accesses_of
+from backpass.cost.sizes import LETTERS
+from backpass.cost.traffic import _SAVED, accesses_of
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.models.layers.calls import call
 from backpass.ops import fork, linear, linear_cross_entropy, softmax

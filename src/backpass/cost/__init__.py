@@ -44,17 +44,10 @@ from backpass.cost.kept import Kept, Memory, memory, saved_bytes
 from backpass.cost.measured import autograd_memory, measured_activations
 from backpass.cost.mistakes import MISTAKES
 from backpass.cost.networks import network_memory
+from backpass.cost.sizes import configuration, from_hugging_face, presets
 from backpass.cost.steps import published_steps
 from backpass.cost.tables import Table, table
-from backpass.cost.tally import (
-    CONVENTIONS,
-    Tally,
-    configuration,
-    from_hugging_face,
-    presets,
-    symbolic_tally,
-    tally,
-)
+from backpass.cost.tally import CONVENTIONS, Tally, symbolic_tally, tally
 from backpass.cost.timeline import (
     Moment,
     Timeline,

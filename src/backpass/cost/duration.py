@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from backpass.cost.networks import WIDTHS
+from backpass.cost.sizes import network
 from backpass.cost.tally import Tally, tally
 from backpass.cost.terms import BACKWARD, FORWARD, RECOMPUTATION, terms_of
-from backpass.cost.traffic import accesses_of, network, parts_of
+from backpass.cost.traffic import accesses_of, parts_of
 from backpass.models.layers.calls import Call, Part
 from backpass.stems import no_such
 from backpass.table import aligned, page

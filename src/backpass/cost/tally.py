@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from backpass.arrays import size
+from backpass.cost.sizes import network, symbolic_network
 from backpass.cost.terms import (
     BACKWARD,
     FORWARD,
@@ -22,24 +21,9 @@ from backpass.cost.terms import (
     Term,
     terms_of,
 )
-from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.models.layers.calls import Part
 from backpass.stems import no_such
 from backpass.table import aligned, page
-from backpass.wanted import Wanted
-
-FAMILIES = {"gpt2": gpt2, "llama": llama, "encoder": encoder, "seq2seq": seq2seq}
-# GPT-2 by the number of its parameters, and a network that no model's presets have: its
-# rotations are scaled, which the models do not support and which costs nothing.
-SIZES = {
-    "gpt2-124m": gpt2.PRESETS["gpt2"],
-    "gpt2-355m": gpt2.PRESETS["gpt2-medium"],
-    "gpt2-774m": gpt2.PRESETS["gpt2-large"],
-    "gpt2-1.5b": gpt2.PRESETS["gpt2-xl"],
-    "llama-3.1-405b": llama.Config(
-        128256, 16384, 126, 128, 8, 128, 53248, 1e-5, 500000.0
-    ),
-}
 
 
 class Row(NamedTuple):
@@ -181,7 +165,7 @@ class Tally:
         ways = [way for way in WAYS if way != RECOMPUTATION or totals[way] != 0]
         groups = self.by(called) | {"total": totals}
         rows = (
-            (name, *(_grouped(each[way]) for way in ways))
+            (name, *(grouped(each[way]) for way in ways))
             for name, each in groups.items()
         )
         return [("operation", *ways), *rows]
@@ -202,101 +186,52 @@ def _facts(row: Row) -> tuple:
     return term.way, term.what, term.needs, *shape
 
 
-def _grouped(number: Any) -> str:
+def grouped(number: Any) -> str:
+    """Return an integer with commas, or a formula as it is."""
     return f"{number:,}" if isinstance(number, int) else str(number)
 
 
 def tally(
     config: Any,
-    batch: Any,
-    sequence: Any,
+    batch: int,
+    sequence: int,
     *,
-    flash: bool = False,
-    chunked: bool = False,
     recompute: str | None = None,
-    wanted: Wanted = None,
     **options: Any,
 ) -> Tally:
     """Return the tally of a step of a network on ``batch`` sequences of ``sequence``
     tokens.
 
     ``config`` is a configuration of a model of ``backpass.models``, or the name of a
-    preset. ``flash``, ``chunked`` and ``wanted`` are options of its forward; others are
-    those of its ``calls``. With ``chunked`` the gradients of the output head are
-    computed in the forward, as they are when it runs. ``recompute`` is None or
-    "layers": then only the input of a layer is saved, and its forward runs again before
-    its backward.
+    preset. ``recompute`` is None or "layers": then only the input of a layer is saved,
+    and its forward runs again before its backward. ``options`` are those of the model's
+    ``calls``, such as ``wanted``; ``flash`` and ``chunked`` are False by default. With
+    ``chunked`` the gradients of the output head are computed in the forward, as they
+    are when it runs.
 
     Raises LookupError for an unknown preset; TypeError or ValueError for wrong sizes or
     options.
     """
-    config = configuration(config) if isinstance(config, str) else config
-    module = _module_of(config)
-    _check_lengths(batch=batch, sequence=sequence)
-    if recompute not in (None, "layers"):
-        raise ValueError(f"recompute: expected None or 'layers'; got {recompute!r}")
-    chosen = {"flash": flash, "wanted": wanted, **options}
-    if module in (gpt2, llama):
-        chosen["chunked"] = chunked
-    rows = rows_of(module.calls(config, batch, sequence, **chosen), recompute)
-    count = sum(map(size, module.parameter_shapes(config).values()))
-    stem = module.__name__.rpartition(".")[2]
-    name = f"{stem}, batch {batch}, sequence {sequence}"
-    return Tally(name, rows, count)
+    of = network(config, batch, sequence, **options)
+    return Tally(of.name, rows_of(of.parts, recompute), of.parameters)
 
 
-def symbolic_tally(family: str, **options: Any) -> Tally:
+def symbolic_tally(
+    family: str, *, recompute: str | None = None, **options: Any
+) -> Tally:
     """Return the tally of a family of models in SymPy symbols, with plain attention and
     the whole head: b sequences of s tokens, width h, heads n_h, width of a head d, f, V
     and L. ``options`` are those of ``tally``, and fields of the configuration, such as
     ``tied=True``. Raises LookupError for an unknown family."""
-    if family not in FAMILIES:
-        raise LookupError(no_such("family", family, FAMILIES))
-    import sympy
-
-    module, config = FAMILIES[family], SimpleNamespace(**_DEFAULTS[family])
-    letters = {
-        "width": "h",
-        "layers": "L",
-        "encoder_layers": "L_e",
-        "decoder_layers": "L_d",
-        "heads": "n_h",
-        "key_heads": "n_kv",
-        "head_width": "d",
-        "feed_forward": "f",
-        "vocabulary": "V",
-        "positions": "S",
-    }
-    fields = module.Config.__dataclass_fields__
-    for name, letter in letters.items():
-        if name in fields:
-            setattr(config, name, sympy.Symbol(letter, positive=True, integer=True))
-    for name in [*options]:
-        if name in fields:
-            setattr(config, name, options.pop(name))
-    if family == "seq2seq":
-        config.encoder_config = SimpleNamespace(
-            **vars(config), layers=config.encoder_layers, final_norm=True
-        )
-    b, s = sympy.symbols("b s", positive=True, integer=True)
-    recompute = options.pop("recompute", None)
-    if family in ("gpt2", "llama"):
-        options["chunked"] = False
-    calls = module.calls(config, b, s, flash=False, **options)
-    return Tally(f"{family}, in symbols", rows_of(calls, recompute), None)
-
-
-_FLAGS = {"eps": 1e-5, "norm_first": False}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gpt2": {"eps": 1e-5, "tied": True},
-    "llama": {"eps": 1e-5, "tied": False, "biases": False, "query_key_norm": False},
-    "encoder": {**_FLAGS, "final_norm": False},
-    "seq2seq": _FLAGS,
-}
+    of = symbolic_network(family, **options)
+    return Tally(of.name, rows_of(of.parts, recompute), None)
 
 
 def rows_of(parts: Iterable[Part], recompute: str | None = None) -> tuple[Row, ...]:
-    """Return the rows of a network's calls."""
+    """Return the rows of a network's calls. Raises ValueError for another
+    ``recompute``."""
+    if recompute not in (None, "layers"):
+        raise ValueError(f"recompute: expected None or 'layers'; got {recompute!r}")
     found = []
     for part in parts:
         terms = [term for each in part.calls for term in terms_of(each)]
@@ -308,49 +243,3 @@ def rows_of(parts: Iterable[Part], recompute: str | None = None) -> tuple[Row, .
             ]
         found += [Row(part.name, part.repeats, term) for term in terms]
     return tuple(found)
-
-
-def presets() -> dict[str, Any]:
-    """Return the configurations that have a name."""
-    return {**gpt2.PRESETS, **llama.PRESETS, **SIZES}
-
-
-def configuration(name: str) -> Any:
-    """Return the configuration of that name. Raises LookupError, naming the nearest."""
-    known = presets()
-    if name not in known:
-        raise LookupError(no_such("preset", name, known))
-    return known[name]
-
-
-def from_hugging_face(json: Mapping[str, Any]) -> Any:
-    """Return the configuration that a ``config.json`` describes.
-
-    What costs nothing, such as the scaling of rotations, is ignored. Raises ValueError
-    for what the tally does not model, naming every fault.
-    """
-    if not isinstance(json, Mapping):
-        raise TypeError(f"config: expected a mapping; got {type(json).__name__}")
-    if json.get("model_type") == "gpt2":
-        return gpt2.Config.from_hugging_face(json)
-    free = ("rope_scaling", "rope_parameters")
-    kept = {key: value for key, value in json.items() if key not in free}
-    return llama.Config.from_hugging_face(kept, without_dropout=True)
-
-
-def _module_of(config: Any) -> ModuleType:
-    for module in FAMILIES.values():
-        if isinstance(config, module.Config):
-            return module
-    raise TypeError(
-        "config: expected a Config of a model of backpass.models, or the name of a "
-        f"preset; got {type(config).__name__}"
-    )
-
-
-def _check_lengths(**lengths: Any) -> None:
-    for name, length in lengths.items():
-        if not isinstance(length, int) or isinstance(length, bool):
-            raise TypeError(f"{name}: expected an integer; got {type(length).__name__}")
-        if length < 1:
-            raise ValueError(f"{name}: expected at least 1; got {length}")

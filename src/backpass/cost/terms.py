@@ -60,7 +60,7 @@ def terms_of(each: Call) -> list[Term]:
     """Return the terms of a call, forward and backward, without those that are 0."""
     stem = each.operation.__name__.rpartition(".")[2]
     if stem == "feed_forward":
-        parts = _of_feed_forward(each)
+        parts = calls_of_feed_forward(each)
         return [term for part in parts for term in terms_of(part)]
     products, sums = _PRODUCTS.get(stem, _none)(each), _SUMS.get(stem, _no_sums)(each)
     found = [
@@ -172,7 +172,7 @@ def _of_head_and_loss(each: Call) -> Iterator[tuple]:
         yield _product(FORWARD, "dw = xᵀ dz", "x, dz", 1, h, m, V)
 
 
-def _of_feed_forward(each: Call) -> Iterator[Call]:
+def calls_of_feed_forward(each: Call) -> Iterator[Call]:
     """Return the calls of a feed-forward block."""
     of = each.lengths
     m, h, f, activation = of["m"], of["h"], of["f"], of["activation"]

@@ -15,36 +15,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from backpass.arrays import size
 from backpass.cost.networks import WIDTHS
-from backpass.cost.tally import (
-    _DEFAULTS,
-    FAMILIES,
-    _check_lengths,
-    _grouped,
-    _module_of,
-    configuration,
-)
+from backpass.cost.sizes import network, symbolic_network
+from backpass.cost.tally import grouped
 from backpass.cost.terms import (
     BACKWARD,
     FORWARD,
     RECOMPUTATION,
     WAYS,
-    _of_feed_forward,
+    calls_of_feed_forward,
 )
-from backpass.models import gpt2, llama
-from backpass.models._parameters import chosen
 from backpass.models.layers.calls import Call, Part
 from backpass.operation import Operation
-from backpass.ops import embedding, position_embedding
 from backpass.shapes import axis_length, parse
 from backpass.stems import no_such
 from backpass.table import aligned, page
 from backpass.values import check_one_of
-from backpass.wanted import Wanted
 
 # What an array holds: numbers of the network's dtype; the same, but float32 in half
 # precision; integers; booleans.
@@ -155,7 +143,7 @@ def accesses_of(each: Call, dtype: str = "float32") -> list[Access]:
 
 def parts_of(each: Call) -> list[Call]:
     """Return the calls in a feed-forward block; another call alone."""
-    return [*_of_feed_forward(each)] if _stem(each) == "feed_forward" else [each]
+    return [*calls_of_feed_forward(each)] if _stem(each) == "feed_forward" else [each]
 
 
 class _Arrays:
@@ -325,7 +313,7 @@ class Traffic:
         ways = [way for way in WAYS if way != RECOMPUTATION or totals[way] != 0]
         groups = self.by(_called) | {"total": totals}
         rows = (
-            (name, *(_grouped(each[way]) for way in ways))
+            (name, *(grouped(each[way]) for way in ways))
             for name, each in groups.items()
         )
         return [("operation", *ways), *rows]
@@ -365,9 +353,8 @@ def symbolic_traffic(
 ) -> Traffic:
     """Return the same for a family of models, in the SymPy symbols of
     ``cost.symbolic_tally``, and S for the number of positions."""
-    parts = symbolic_network(family, **options)
-    name = f"{family}, in symbols, {dtype}"
-    return Traffic(name, rows_of(parts, dtype, recompute))
+    of = symbolic_network(family, **options)
+    return Traffic(f"{of.name}, {dtype}", rows_of(of.parts, dtype, recompute))
 
 
 def rows_of(
@@ -389,94 +376,3 @@ def rows_of(
             ]
         found += [Row(part.name, part.repeats, access) for access in moved]
     return tuple(found)
-
-
-class Network(NamedTuple):
-    """The calls of a network, with the lengths of its tables in them."""
-
-    name: str
-    parts: list[Part]
-    trained: int  # parameters whose gradients are wanted, a tied one once
-
-
-def network(
-    config: Any,
-    batch: int,
-    sequence: int,
-    *,
-    flash: bool = False,
-    chunked: bool = False,
-    wanted: Wanted = None,
-    **options: Any,
-) -> Network:
-    """Return the calls of a network. The arguments and the errors are those of
-    ``cost.tally``."""
-    config = configuration(config) if isinstance(config, str) else config
-    module = _module_of(config)
-    _check_lengths(batch=batch, sequence=sequence)
-    if module in (gpt2, llama):
-        options["chunked"] = chunked
-    options |= {"flash": flash, "wanted": wanted}
-    parts = module.calls(config, batch, sequence, **options)
-    stem = module.__name__.rpartition(".")[2]
-    shapes = module.parameter_shapes(config)
-    tied_to = module.TABLE if getattr(config, "tied", False) else None
-    trained = chosen(wanted, {name: name for name in shapes}, tied_to)
-    return Network(
-        f"{stem}, batch {batch}, sequence {sequence}",
-        [_with_tables(part, config) for part in parts],
-        sum(size(shapes[name]) for name in trained),
-    )
-
-
-def symbolic_network(family: str, **options: Any) -> list[Part]:
-    """Return the calls of a family of models in the SymPy symbols of
-    ``cost.symbolic_tally``. Raises LookupError for an unknown family."""
-    if family not in FAMILIES:
-        raise LookupError(no_such("family", family, FAMILIES))
-    import sympy
-
-    module, config = FAMILIES[family], SimpleNamespace(**_DEFAULTS[family])
-    fields = module.Config.__dataclass_fields__
-    for name, letter in LETTERS.items():
-        if name in fields:
-            setattr(config, name, sympy.Symbol(letter, positive=True, integer=True))
-    for name in [name for name in options if name in fields]:
-        setattr(config, name, options.pop(name))
-    if family == "seq2seq":
-        layers = {"layers": config.encoder_layers, "final_norm": True}
-        config.encoder_config = SimpleNamespace(**vars(config), **layers)
-    if family in ("gpt2", "llama"):
-        options["chunked"] = False
-    b, s = sympy.symbols("b s", positive=True, integer=True)
-    parts = module.calls(config, b, s, flash=False, **options)
-    return [_with_tables(part, config) for part in parts]
-
-
-LETTERS = {
-    "width": "h",
-    "layers": "L",
-    "encoder_layers": "L_e",
-    "decoder_layers": "L_d",
-    "heads": "n_h",
-    "key_heads": "n_kv",
-    "head_width": "d",
-    "feed_forward": "f",
-    "vocabulary": "V",
-    "positions": "S",
-}
-
-
-def _with_tables(part: Part, config: Any) -> Part:
-    """Return the part with the lengths of the tables that it reads: its FLOPs do not
-    depend on them, but the bytes of the tables' gradients do."""
-
-    def known(each: Call) -> Call:
-        more = {}
-        if each.operation is embedding:
-            more = {"V": config.vocabulary, "tied": config.tied}
-        if each.operation is position_embedding:
-            more = {"r": config.positions - each.lengths["s"]}
-        return each._replace(lengths=each.lengths | more)
-
-    return part._replace(calls=tuple(map(known, part.calls)))

@@ -325,6 +325,8 @@ def calls(
         rates = {name: getattr(c, name) for name in rates}
     p, of_table = c.embedding_dropout if masks else 0.0, ("w",) if TABLE in own else ()
     read = {"m": m, "h": h, "distinct": 0 if c.tied else distinct}
+    read |= {"V": c.vocabulary, "tied": c.tied}  # the table's gradient
+    added = {"m": batch, "s": sequence, "r": c.positions - sequence, "h": h}
     sizes = {"m": batch, "s": sequence, "h": h, "f": c.feed_forward, "heads": c.heads}
     layers = [
         Part(
@@ -336,12 +338,7 @@ def calls(
     ]
     embedded = (
         call("token embedding", embedding, of_table, **read),
-        call(
-            "position embedding",
-            position_embedding,
-            of_positions,
-            **{"m": batch, "s": sequence, "h": h},
-        ),
+        call("position embedding", position_embedding, of_positions, **added),
         call("dropout", dropout, of_positions, m=m * h, p=p),
     )
     headed = output_head.calls(m, h, c.vocabulary, chunked, of_head)

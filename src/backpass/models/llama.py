@@ -343,6 +343,7 @@ def calls(
     ]
     of_table = ("w",) if TABLE in own else ()
     read = {"m": m, "h": h, "distinct": 0 if c.tied else distinct}
+    read |= {"V": c.vocabulary, "tied": c.tied}  # the table's gradient
     headed = output_head.calls(m, h, c.vocabulary, chunked, of_head)
     return [
         Part("embedding", 1, (call("token embedding", embedding, of_table, **read),)),
