@@ -229,51 +229,67 @@
 
   const groupOf = (row) => (row.part === row.call ? row.part : `${row.part}: ${row.call}`);
 
-  // Return the FLOPs of each way by part and operation.
+  const NONE = { forward: 0n, backward: 0n, recomputation: 0n };
+  const sum = (ways) => WAYS.reduce((all, way) => all + ways[way], 0n);
+  const SMALL = 200n; // an operation with less than a 200th of the FLOPs has no row of its own
+
+  // Return the FLOPs of each way by operation, those of all layers together.
   function byOperation(rows) {
     const groups = new Map();
     for (const row of rows) {
-      const name = groupOf(row);
-      if (!groups.has(name)) groups.set(name, { forward: 0n, backward: 0n, recomputation: 0n });
+      const name = groupOf(row).replace(/^(frozen|first trained) layer:/, "layer:").replace(/^layer:/, "layers:");
+      if (!groups.has(name)) groups.set(name, { ...NONE });
       groups.get(name)[row.way] += row.flops[state.convention];
     }
     return groups;
   }
 
-  const sum = (ways) => WAYS.reduce((all, way) => all + ways[way], 0n);
-
   function breakdown(settings) {
     const groups = settings.map(({ rows }) => byOperation(rows));
-    const names = [...new Set(groups.flatMap((each) => [...each.keys()]))];
-    const none = { forward: 0n, backward: 0n, recomputation: 0n };
-    const largest = groups.flatMap((each) => [...each.values()].map(sum)).reduce((a, b) => (a > b ? a : b), 1n);
-    const bar = (ways) =>
+    const totals = settings.map(({ flops }) => flops.total || 1n);
+    const names = new Set(groups.flatMap((each) => [...each.keys()]));
+    const large = [];
+    const others = settings.map(() => ({ ...NONE }));
+    let gathered = 0;
+    for (const name of names) {
+      const found = groups.map((each) => each.get(name) ?? NONE);
+      if (found.some((ways, i) => sum(ways) * SMALL >= totals[i])) {
+        large.push([name, found]);
+      } else if (found.some(sum)) {
+        gathered += 1;
+        found.forEach((ways, i) => WAYS.forEach((way) => (others[i][way] += ways[way])));
+      }
+    }
+    large.sort(([, [one]], [, [other]]) => Number(sum(other) > sum(one)) - Number(sum(one) > sum(other)));
+    if (gathered) large.push([`${gathered} more, each below 0.5 %`, others]);
+    const share = (flops, i) => Number((flops * 1000000n) / totals[i]) / 10000;
+    const widest = Math.max(...large.flatMap(([, found]) => found.map((ways, i) => share(sum(ways), i))), 0.01);
+    const bar = (ways, i) =>
       element(
         "span",
         { class: "calculator-bar" },
-        WAYS.map((way) =>
-          element("span", { class: `calculator-${way}`, style: `width: ${Number((ways[way] * 10000n) / largest) / 100}%` }),
-        ),
+        WAYS.map((way) => element("span", { class: `calculator-${way}`, style: `width: ${(100 * share(ways[way], i)) / widest}%` })),
       );
-    const rows = names
-      .map((name) => [name, groups.map((each) => each.get(name) ?? none)])
-      .filter(([, found]) => found.some((ways) => sum(ways)))
-      .map(([name, found]) => [
-        name,
-        element("td", { "aria-hidden": "true" }, found.map(bar)),
-        ...found.flatMap((ways, i) => [
-          `${fixed([100n * sum(ways), settings[i].flops.total || 1n], 2)} %`,
-          scientific(sum(ways)),
-        ]),
-      ]);
+    const rows = large.map(([name, found]) => [
+      name,
+      element("td", { "aria-hidden": "true" }, found.map(bar)),
+      ...found.flatMap((ways, i) => [`${fixed([100n * sum(ways), totals[i]], 2)} %`, scientific(sum(ways))]),
+    ]);
     const legend = element(
       "p",
       { class: "calculator-legend" },
       WAYS.map((way) => element("span", {}, element("span", { class: `calculator-key calculator-${way}` }), ` ${way}`)),
-      state.compare ? " The upper bar is A's, the lower B's." : "",
+      state.compare ? "The upper bar is A's, the lower B's." : "",
     );
     const headings = settings.flatMap(({ which }) => (state.compare ? [`${which}, share`, `${which}, FLOPs`] : ["share", "FLOPs"]));
-    return [legend, tableOf("Where the FLOPs are, by part and operation", ["", "", ...headings], rows)];
+    return [legend, tableOf("Where the FLOPs are: the share of each operation", ["", "", ...headings], rows)];
+  }
+
+  // Return the exact formula of a row: how many parts there are, times the formula of one.
+  function formulaOf(row) {
+    const column = Object.keys(cost.conventions).indexOf(state.convention);
+    const [repeats, once] = [cost.texts[row.times], cost.texts[row.counts[column]]];
+    return repeats === "1" ? once : `${repeats.includes(" ") ? `(${repeats})` : repeats} × [${once}]`;
   }
 
   function terms(settings) {
@@ -285,29 +301,27 @@
         found.get(key)[i] = row;
       }
     });
-    const column = Object.keys(cost.conventions).indexOf(state.convention);
     const rows = [...found.values()].map((each) => {
       const row = each.find(Boolean);
       const [times, m, k, n] = row.shape;
-      const shape = row.shape.length ? `${grouped(times)} × [${m}, ${k}] @ [${k}, ${n}]` : "";
-      const [repeats, formula] = [cost.texts[row.times], cost.texts[row.counts[column]]];
-      const named = `formula of ${groupOf(row)}, ${row.way}, ${row.what}`;
-      const product = repeats === "1" ? formula : `${/ /.test(repeats) ? `(${repeats})` : repeats} × ${/ [+−] /.test(formula) && !/^[^+−(]*\(.*\)$/.test(formula) ? `(${formula})` : formula}`;
+      const name = `${row.repeats > 1n ? `${grouped(row.repeats)} × ` : ""}${groupOf(row)}`;
+      const what = `${row.way}${row.again && row.way !== "recomputation" ? ", again" : ""}: ${row.what}`;
+      const heading = [element("span", {}, name), element("span", { class: "calculator-short" }, `${what}; reads ${row.needs}`)];
+      const shape = `${times > 1n ? `${grouped(times)} × ` : ""}[${m}, ${k}] @ [${k}, ${n}]`;
+      const formula = element("span", { class: "calculator-formula" }, typeset(formulaOf(row)));
       return [
-        `${row.repeats > 1n ? `${grouped(row.repeats)} × ` : ""}${groupOf(row)}`,
-        row.way,
-        row.again && row.way !== "recomputation" ? `${row.what} (again)` : row.what,
-        row.needs,
-        shape,
+        heading,
         ...settings.map((_, i) => (each[i] ? exactly(each[i].flops[state.convention]) : "")),
-        element("details", {}, element("summary", { "aria-label": named }, "formula"), element("span", { class: "calculator-formula" }, typeset(product))),
+        element("td", {}, row.shape.length ? shape : ""),
+        element("details", {}, element("summary", { "aria-label": `formula of ${name}, ${what}` }, "formula"), formula),
       ];
     });
-    return tableOf(
-      `Terms${state.compare ? "; the shapes are those of the first setting that has the term" : ""}`,
-      ["", "pass", "term", "reads", "products", ...headingsOf(settings), "exact formula"],
-      rows,
-    );
+    const notes = settings
+      .filter(({ setting }) => setting.flash)
+      .map(({ which, numbers: { scores, tiles } }) => `${state.compare ? `${which}: ` : ""}FlashAttention computes scores = ${grouped(scores)} in a head; the queries meet tiles = ${grouped(tiles)} in all. `);
+    if (state.compare) notes.push("Products and formulas are those of the first setting that has the term.");
+    const note = element("p", { class: "calculator-note" }, notes);
+    return [note, tableOf("Every term", ["", ...headingsOf(settings), "products", "exact formula"], rows)];
   }
 
   const inUnits = (bytes) => `${fixed([bytes, 2n ** 30n], 3)} GiB`;
@@ -396,7 +410,7 @@
       ),
     );
     const open = at("calculator-terms").open;
-    at("calculator-terms-inside").replaceChildren(...(open ? [terms(settings)] : []));
+    at("calculator-terms-inside").replaceChildren(...(open ? terms(settings) : []));
     at("calculator-memory").replaceChildren(memory(settings));
     at("calculator-run").replaceChildren(wholeRun(settings));
   }

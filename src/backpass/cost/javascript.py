@@ -71,7 +71,7 @@ def script() -> str:
     facts = {
         "conventions": {name: each.says for name, each in CONVENTIONS.items()},
         "flags": FLAGS,
-        "presets": {name: _setting(config) for name, config in presets().items()},
+        "presets": {name: setting(config) for name, config in presets().items()},
         "accepted": {"gpt2": gpt2.ACCEPTED, "llama": llama.ACCEPTED},
         "tiles": [
             flash_attention.LARGEST_TILE,
@@ -116,7 +116,7 @@ def _joined(lines: Iterable[str]) -> str:
     return ",\n".join(lines)
 
 
-def _setting(config: Any) -> dict[str, Any]:
+def setting(config: Any) -> dict[str, Any]:
     """Return the letters and flags of a configuration, as the page has them."""
     family = next(name for name, module in FAMILIES.items() if type(config) is module.Config)
     sizes = {
