@@ -134,7 +134,14 @@ def test_presets_are_pythons(compute):
     }
 
 
-GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
+GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": 50257,
+    "n_positions": 1024,
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+}
 LLAMA = {
     "model_type": "llama",
     "vocab_size": 32000,
@@ -193,7 +200,7 @@ def test_configurations_are_read_as_python_does(compute):
         except ValueError as error:
             refused += 1
             assert isinstance(found, str), config
-            # The entries that it names; a size that does not fit is named by its letter on the page.
+            # The entries of the file that Python names; the page names a size that does not fit by its letter.
             keys = {line.split(":")[0].strip() for line in str(error).splitlines()[1:]}
             assert keys <= {line.split(":")[0] for line in found.splitlines()}
         else:
@@ -243,7 +250,9 @@ def test_fractions_are_rounded_once(compute):
         scaled = (2 * a * 10**places + b) // (2 * b)  # halves go up
         whole, rest = divmod(scaled, 10**places)
         assert text == f"{whole:,}" + (f".{rest:0{places}}" if places else "")
-    short = compute("given.map(n => core.scientific(BigInt(n)))", ["0", "999999", "1234567", "99999999", "12344999"])
+    short = compute(
+        "given.map(n => core.scientific(BigInt(n)))", ["0", "999999", "1234567", "99999999", "12344999"]
+    )
     assert short == ["0", "999,999", "1.235 × 10⁶", "1.000 × 10⁸", "1.234 × 10⁷"]
 
 
@@ -257,7 +266,11 @@ def test_a_whole_run(compute):
     )
     steps = cost.tally("gpt2", 3, 100, recompute="layers")
     model = 4 * steps.model().total("products")
-    assert (found["steps"], int(found["total"]), int(found["model"])) == ("4", 4 * steps.total("products"), model)
+    assert (found["steps"], int(found["total"]), int(found["model"])) == (
+        "4",
+        4 * steps.total("products"),
+        model,
+    )
     values = {
         name: int(over) / int(under)
         for name, (over, under) in ((name, found[name]) for name in found if isinstance(found[name], list))

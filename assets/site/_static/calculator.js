@@ -89,7 +89,7 @@
       labelled("family", select(id("family"), ["gpt2", "llama"], ["GPT-2", "Llama, Qwen2, Qwen3"])),
       element("div", { class: "calculator-letters" }, letters),
       Object.entries(FLAGS).map(([flag, label]) => check(id(flag), label)),
-      element("ul", { id: id("faults"), role: "alert", class: "calculator-faults" }),
+      element("div", { id: id("faults"), role: "alert", class: "calculator-faults" }),
     );
   }
 
@@ -126,7 +126,7 @@
   }
 
   // In the address, setting A has plain names, and those of B begin with "B.". What is empty or off is left out.
-  function toAddress() {
+  function address() {
     const found = { convention: state.convention };
     const settings = state.compare ? { "": state.A, "B.": state.B } : { "": state.A };
     for (const [prefix, setting] of Object.entries(settings)) {
@@ -138,7 +138,14 @@
     for (const [name, value] of Object.entries(state.memory)) {
       if (value !== MEMORY[name][1][0]) found[`memory.${name}`] = value;
     }
-    history.replaceState(null, "", core.toHash(found));
+    return core.toHash(found);
+  }
+
+  // Browsers limit how often an address changes, so it follows when the typing rests.
+  let resting;
+  function toAddress() {
+    clearTimeout(resting);
+    resting = setTimeout(() => history.replaceState(null, "", address()), 200);
   }
 
   function fromAddress() {
@@ -388,7 +395,7 @@
       for (const letter of NUMBERS) {
         at(`${which}-${letter}`).setAttribute("aria-invalid", String(faults.some((fault) => fault.startsWith(`${letter}:`))));
       }
-      const list = faults.map((fault) => element("li", {}, typeset(fault)));
+      const list = faults.map((fault) => element("p", {}, typeset(fault)));
       at(`${which}-faults`).replaceChildren(...list);
       if (!faults.length && shown.includes(which)) {
         const found = core.tally(setting);

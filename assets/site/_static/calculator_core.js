@@ -74,9 +74,7 @@
   function tally(setting) {
     const n = { n_kv: 0n, d: 0n, S: 0n, L_f: 0n, ...numbers(setting) };
     Object.assign(n, tiles(n));
-    const formulas = cost.formulas(
-      n.b, n.s, n.h, n.n_h, n.n_kv, n.d, n.f, n.V, n.L, n.S, n.L_f, n.scores, n.tiles,
-    ); // prettier-ignore
+    const formulas = cost.formulas(...cost.letters.map((letter) => n[letter]));
     const at = (number) => formulas[number]();
     const training = !setting.frozen ? "all" : n.L_f < n.L ? "some" : "last";
     const [all, embeddings, layer] = cost.parameters[keyOf(setting)].map(at);

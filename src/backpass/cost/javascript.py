@@ -14,7 +14,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +41,7 @@ LETTERS = {
     "positions": "S",
 }
 FLAGS = {"gpt2": ("tied",), "llama": ("tied", "biases", "query_key_norm")}
-# The letters of the formulas: those of a setting, L_f frozen layers, and FlashAttention's.
+# The letters of the formulas. Of the L layers, the first L_f may be frozen.
 SYMBOLS = {
     name: sympy.Symbol(name, positive=True, integer=True)
     for name in ("b", "s", *LETTERS.values(), "L_f", "scores", "tiles")
@@ -70,6 +70,7 @@ def script() -> str:
                 ]
     facts = {
         "conventions": {name: each.says for name, each in CONVENTIONS.items()},
+        "letters": [*SYMBOLS],
         "flags": FLAGS,
         "presets": {name: setting(config) for name, config in presets().items()},
         "accepted": {"gpt2": gpt2.ACCEPTED, "llama": llama.ACCEPTED},
@@ -95,8 +96,8 @@ def script() -> str:
 
 
 def page(static: str) -> str:
-    """Return the HTML of the calculators. ``static`` is the address, seen from the page,
-    of the folder with their style and their two scripts."""
+    """Return the HTML of the calculators. ``static`` is the folder with their style and
+    their two scripts, as the page would link to it."""
     return f"""<link rel="stylesheet" href="{static}/calculator.css">
 <div id="calculator"><p>The calculators need JavaScript, and the files of the built book.</p></div>
 <script>{script()}</script>
@@ -118,13 +119,19 @@ def _joined(lines: Iterable[str]) -> str:
 
 def setting(config: Any) -> dict[str, Any]:
     """Return the letters and flags of a configuration, as the page has them."""
-    family = next(name for name, module in FAMILIES.items() if type(config) is module.Config)
+    family = next(
+        name for name, module in FAMILIES.items() if type(config) is module.Config
+    )
     sizes = {
         letter: str(getattr(config, name))
         for name, letter in LETTERS.items()
         if hasattr(config, name)
     }
-    return {"family": family, **sizes, **{name: getattr(config, name) for name in FLAGS[family]}}
+    return {
+        "family": family,
+        **sizes,
+        **{name: getattr(config, name) for name in FLAGS[family]},
+    }
 
 
 def _rows(family: str, training: str, flags: dict[str, bool]) -> Iterator[Row]:
@@ -143,7 +150,9 @@ def _rows(family: str, training: str, flags: dict[str, bool]) -> Iterator[Row]:
     elif training == "last":
         options |= {"layers": 1, "wanted": _trained(family, flags, 1, 1)}
         parts = {1: (FROZEN, L)}
-    for row in _with_flash(family, symbolic_tally(family, recompute="layers", **options).rows):
+    for row in _with_flash(
+        family, symbolic_tally(family, recompute="layers", **options).rows
+    ):
         part, repeats = parts[row.repeats] if row.part == LAYER else (row.part, 1)
         # A frozen layer has no backward, so nothing of it is computed again.
         again = part == FROZEN and row.term.way == RECOMPUTATION
@@ -151,7 +160,9 @@ def _rows(family: str, training: str, flags: dict[str, bool]) -> Iterator[Row]:
             yield Row(part, repeats, row.term)
 
 
-def _trained(family: str, flags: dict[str, bool], layers: int, frozen: int) -> list[str]:
+def _trained(
+    family: str, flags: dict[str, bool], layers: int, frozen: int
+) -> list[str]:
     """Return the names of the parameters that are trained."""
     return [
         name
@@ -161,7 +172,7 @@ def _trained(family: str, flags: dict[str, bool], layers: int, frozen: int) -> l
 
 
 def _frozen(family: str, layers: int) -> tuple[str, ...]:
-    """Return how the names begin of the embeddings' and the first layers' parameters."""
+    """Return the prefixes of the names of the embeddings and of the first layers."""
     layer, tables = {
         "gpt2": ("h.", (gpt2.TABLE, gpt2.POSITIONS)),
         "llama": ("layers.", (llama.TABLE,)),
@@ -190,7 +201,9 @@ def _parameters(family: str, flags: dict[str, bool]) -> tuple[Any, Any, Any]:
 
 def _with_flash(family: str, rows: Iterable[Row]) -> Iterator[Row]:
     """Return the rows; those of an attention are followed by FlashAttention's."""
-    for plain, group in itertools.groupby(rows, lambda row: row.term.stem == "attention"):
+    for plain, group in itertools.groupby(
+        rows, lambda row: row.term.stem == "attention"
+    ):
         found = list(group)
         yield from found
         if plain:
@@ -211,7 +224,9 @@ def _flash_terms(family: str, backward: bool) -> list[Term]:
     lengths = {"m": of["b"], **heads, "s_q": of["s"], "s_k": of["s"], "d_v": heads["d"]}
     wanted = ("q", "k", "v") if backward else ()
     with _tiles_as_symbols():
-        return terms_of(call("attention", flash_attention, wanted, **lengths, causal=True))
+        return terms_of(
+            call("attention", flash_attention, wanted, **lengths, causal=True)
+        )
 
 
 @contextmanager
@@ -233,7 +248,9 @@ class _Formulas:
         self.numbers: dict[sympy.Expr, int] = {}
 
     def number(self, formula: Any) -> int:
-        return self.numbers.setdefault(_factored(sympy.sympify(formula)), len(self.numbers))
+        return self.numbers.setdefault(
+            _factored(sympy.sympify(formula)), len(self.numbers)
+        )
 
     def functions(self) -> Iterator[str]:
         """Return a JavaScript function of no arguments for each formula."""
@@ -246,14 +263,14 @@ class _Formulas:
         return [_text(formula) for formula in self.numbers]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _factored(formula: sympy.Expr) -> sympy.Expr:
     found = sympy.factor(formula)
     return sympy.expand(found) if found.could_extract_minus_sign() else found
 
 
 class _BigInts(JavascriptCodePrinter):
-    """Prints integers as BigInts, and powers, which Math.pow lacks for them, as products."""
+    """Prints integers as BigInts, and powers as products: Math.pow takes no BigInts."""
 
     def _print_Integer(self, expr: sympy.Integer) -> str:
         return f"{int(expr)}n"
