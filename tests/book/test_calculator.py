@@ -189,6 +189,12 @@ def test_a_whole_run_and_memory(page):
     assert cells.nth(0).locator(".calculator-exact").text_content() == f"{steps:,}"
     assert cells.nth(3).text_content() == f"{hours:,.1f}"
     assert cells.nth(4).text_content() == f"{hours * 2.5:,.2f}"
+    page.fill("#run-mfu", "140")
+    page.fill("#run-power", "much")
+    refusal = page.text_content("#run-faults")
+    assert "MFU, %: expected a number above 0 and at most 100" in refusal
+    assert refusal.endswith("got much")
+    assert page.locator("#calculator-run table").count() == 0
     page.select_option("#memory-moments", "bfloat16")
     total = page.locator("#calculator-memory tbody tr").last.locator(".calculator-exact").text_content()
     assert total == f"{found.parameters * (2 + 2 + 4 + 2 * 2):,}"

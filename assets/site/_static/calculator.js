@@ -16,7 +16,7 @@
   };
   const NUMBERS = ["b", "s", "h", "n_h", "n_kv", "d", "f", "V", "L", "S", "L_f"];
   const RUN = {
-    tokens: "tokens of the run, such as 1e12",
+    tokens: "tokens of the run",
     peak: "peak of a GPU, TFLOP/s",
     mfu: "MFU, %",
     devices: "GPUs",
@@ -348,10 +348,10 @@
   }
 
   function wholeRun(settings) {
-    for (const name of Object.keys(RUN)) {
-      const given = at(`run-${name}`).value.trim();
-      at(`run-${name}`).setAttribute("aria-invalid", String(Boolean(given) && !core.decimal(given)));
-    }
+    const faults = core.runFaults(state.run);
+    for (const name of Object.keys(RUN)) at(`run-${name}`).setAttribute("aria-invalid", String(faults.some(([which]) => which === name)));
+    at("run-faults").replaceChildren(...faults.map(([name, fault]) => element("p", {}, `${RUN[name]}: ${fault}`)));
+    if (faults.length) return "";
     const found = settings.map((each) => core.run(each, each.flops, state.run));
     if (!found[0]) return element("p", { class: "calculator-note" }, "Give the number of tokens; each further number adds a line.");
     const lines = {
@@ -445,6 +445,7 @@
       element("div", { id: "calculator-memory" }),
       element("h3", {}, "A whole run"),
       element("form", { class: "calculator-letters", onsubmit: (event) => event.preventDefault() }, Object.entries(RUN).map(([name, label]) => labelled(label, text(`run-${name}`, { inputmode: "decimal" })))),
+      element("div", { id: "run-faults", role: "alert", class: "calculator-faults" }),
       element("div", { id: "calculator-run" }),
     ),
   );

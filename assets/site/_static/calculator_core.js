@@ -229,8 +229,20 @@
 
   // A whole run
 
-  // Return steps, FLOPs, and what follows from the rates that are given. MFU is of the model's FLOPs, so what is computed
-  // twice takes no part in the time.
+  // Say what of a run cannot be read; what is not given is left out.
+  function runFaults(run) {
+    const found = [];
+    for (const [name, given] of Object.entries(run)) {
+      if (!given?.trim()) continue;
+      const [a, b] = decimal(given) ?? [0n, 1n];
+      const most = name === "mfu" ? " and at most 100" : "";
+      if (!a || (most && a > 100n * b)) found.push([name, `expected a number above 0${most}, such as 40 or 1.5e3; got ${given}`]);
+    }
+    return found;
+  }
+
+  // Return steps, FLOPs, and what follows from the rates that are given. MFU is the rate of the model's FLOPs over the
+  // peak, so what is computed twice takes no part in the time.
   function run(found, flops, { tokens, peak, mfu, devices, power, energyPrice, hourPrice }) {
     const asked = decimal(tokens ?? "");
     if (!asked) return undefined;
@@ -270,6 +282,6 @@
 
   globalThis.backpassCalculator = {
     MEANINGS, SIZES, WAYS, BYTES, csv, decimal, faults, fixed, fromHash, grouped, lettersOf, memory, over, readConfig,
-    rules, run, scientific, tally, tiles, times, toHash, totals,
+    rules, run, runFaults, scientific, tally, tiles, times, toHash, totals,
   }; // prettier-ignore
 })();
