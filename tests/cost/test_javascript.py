@@ -168,6 +168,8 @@ CHANGES = {
         {},
         {"model_type": "qwen2", "num_key_value_heads": 4},
         {"model_type": "qwen3", "tie_word_embeddings": True},
+        {"model_type": "qwen3", "hidden_size": 2048},
+        {"model_type": "qwen2", "hidden_size": 2048},
         {"model_type": "qwen3", "head_dim": 64},
         {"model_type": "mixtral"},
         {"model_type": None},
