@@ -235,7 +235,9 @@ def rows_of(parts: Iterable[Part], recompute: str | None = None) -> tuple[Row, .
     found = []
     for part in parts:
         terms = [term for each in part.calls for term in terms_of(each)]
-        if recompute == "layers" and "layer" in part.name:
+        # A layer without a backward is not needed again.
+        has_backward = any(term.way == BACKWARD for term in terms)
+        if recompute == "layers" and "layer" in part.name and has_backward:
             terms += [
                 term._replace(way=RECOMPUTATION, again=True)
                 for term in terms

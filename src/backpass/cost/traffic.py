@@ -368,7 +368,8 @@ def rows_of(
     found = []
     for part in parts:
         moved = [access for each in part.calls for access in accesses_of(each, dtype)]
-        if recompute == "layers" and "layer" in part.name:
+        has_backward = any(access.way == BACKWARD for access in moved)
+        if recompute == "layers" and "layer" in part.name and has_backward:
             moved += [
                 access._replace(way=RECOMPUTATION)
                 for access in moved

@@ -104,13 +104,10 @@ class Tiling(NamedTuple):
             return self.s_q, self.s_q * self.s_k, self.s_q * -(-self.s_k // self.tile)
         queries, scores, tiles = 0, 0, 0
         for rows in self.rows():
-            widths = [columns.stop - columns.start for columns in self.columns(rows)]
-            r = rows.stop - rows.start
-            queries, scores, tiles = (
-                queries + r,
-                scores + r * sum(widths),
-                tiles + r * len(widths),
-            )
+            r, keys = rows.stop - rows.start, min(self.s_k, rows.stop + self.ahead)
+            queries += r
+            scores += r * keys
+            tiles += r * -(-keys // self.tile)
         return queries, scores, tiles
 
 

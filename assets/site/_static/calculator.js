@@ -1,0 +1,472 @@
+// The calculators on the page: fields, results, and the settings in the address. calculator_core.js computes.
+(function () {
+  const root = document.getElementById("calculator");
+  const cost = globalThis.backpassCost;
+  const core = globalThis.backpassCalculator;
+  if (!root || !cost || !core) return;
+  const { WAYS, fixed, grouped, scientific } = core;
+
+  const FLAGS = {
+    tied: "tied: the output head is the table of tokens",
+    biases: "biases on queries, keys and values (Qwen2)",
+    query_key_norm: "norms of queries and keys (Qwen3)",
+    flash: "FlashAttention",
+    recompute: "recompute the layers in the backward",
+    frozen: "freeze the embeddings and the first L_f layers",
+  };
+  const NUMBERS = ["b", "s", "h", "n_h", "n_kv", "d", "f", "V", "L", "S", "L_f"];
+  const RUN = {
+    tokens: "tokens of the run",
+    peak: "peak of a GPU, TFLOP/s",
+    mfu: "MFU, %",
+    devices: "GPUs",
+    power: "power of a GPU with its share of the rest, W",
+    energyPrice: "price of a kWh",
+    hourPrice: "price of a GPU-hour",
+  };
+  const MEMORY = {
+    weights: ["parameters", ["bfloat16", "float16", "float32"]],
+    gradients: ["gradients", ["bfloat16", "float16", "float32"]],
+    master: ["copy of the trained parameters", ["float32", "none"]],
+    moments: ["AdamW's moments", ["float32", "bfloat16"]],
+  };
+  const START = { ...cost.presets["llama-3-8b"], b: "1", s: "8192", flash: true, recompute: false, frozen: false, L_f: "0" };
+
+  function element(tag, attributes = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else if (value === true) made.setAttribute(name, "");
+      else if (value !== false && value !== undefined) made.setAttribute(name, value);
+    }
+    made.append(...children.flat().filter((child) => child !== undefined));
+    return made;
+  }
+
+  // Return a text as nodes, in which n_h has a subscript.
+  const typeset = (text) =>
+    text.split(/\b(n_h|n_kv|L_f)\b/).map((part, i) => {
+      if (i % 2 === 0) return part;
+      const [letter, below] = part.split("_");
+      return element("var", {}, letter, element("sub", {}, below));
+    });
+
+  const select = (id, names, labels = names) =>
+    element("select", { id }, names.map((name, i) => element("option", { value: name }, labels[i])));
+  const labelled = (label, input, shape = "calculator-field") =>
+    element("div", { class: shape }, element("label", { for: input.id }, label), input);
+  const text = (id, more = {}) => element("input", { id, type: "text", autocomplete: "off", spellcheck: "false", ...more });
+  const check = (id, label) => {
+    const box = element("input", { id, type: "checkbox" });
+    return element("div", { class: "calculator-check" }, box, element("label", { for: id }, typeset(label)));
+  };
+  const at = (id) => document.getElementById(id);
+
+  // The fields of a setting
+
+  function fieldsOf(which) {
+    const id = (name) => `${which}-${name}`;
+    const presets = Object.keys(cost.presets);
+    const letters = NUMBERS.map((letter) => {
+      const label = element("label", { for: id(letter) }, element("b", {}, typeset(letter)), ` ${core.MEANINGS[letter]}`);
+      return element("div", { class: "calculator-field" }, label, text(id(letter), { inputmode: "numeric" }));
+    });
+    const config = element("textarea", { id: id("config"), rows: 6, spellcheck: "false", placeholder: '{ "model_type": "llama", … }' });
+    const read = element("button", { type: "button", class: "calculator-button", onclick: () => paste(which) }, "Read the config");
+    return element(
+      "section",
+      { class: "calculator-setting", id: `calculator-${which}`, "aria-label": `Setting ${which}` },
+      element("h3", {}, `Setting ${which}`),
+      labelled("preset", select(id("preset"), ["", ...presets], ["own sizes", ...presets])),
+      element(
+        "details",
+        {},
+        element("summary", {}, "paste a Hugging Face config.json"),
+        labelled("config.json", config),
+        read,
+        element("p", { id: id("read"), role: "status", class: "calculator-note" }),
+      ),
+      labelled("family", select(id("family"), ["gpt2", "llama"], ["GPT-2", "Llama, Qwen2, Qwen3"])),
+      element("div", { class: "calculator-letters" }, letters),
+      Object.entries(FLAGS).map(([flag, label]) => check(id(flag), label)),
+      element("div", { id: id("faults"), role: "alert", class: "calculator-faults" }),
+    );
+  }
+
+  // State: what the fields say
+
+  const state = { convention: "counted", compare: false, A: { ...START }, B: { ...START }, run: {}, memory: {} };
+
+  const letterRow = (which, name) => at(`${which}-${name}`).parentElement;
+
+  function write() {
+    at("convention").value = state.convention;
+    at("compare").checked = state.compare;
+    for (const which of ["A", "B"]) {
+      const setting = state[which];
+      at(`${which}-family`).value = setting.family;
+      for (const letter of NUMBERS) at(`${which}-${letter}`).value = setting[letter] ?? "";
+      for (const flag of Object.keys(FLAGS)) at(`${which}-${flag}`).checked = Boolean(setting[flag]);
+    }
+    for (const name of Object.keys(RUN)) at(`run-${name}`).value = state.run[name] ?? "";
+    for (const [name, [, types]] of Object.entries(MEMORY)) at(`memory-${name}`).value = state.memory[name] ?? types[0];
+  }
+
+  function read() {
+    state.convention = at("convention").value;
+    state.compare = at("compare").checked;
+    for (const which of ["A", "B"]) {
+      const setting = state[which];
+      setting.family = at(`${which}-family`).value;
+      for (const letter of NUMBERS) setting[letter] = at(`${which}-${letter}`).value;
+      for (const flag of Object.keys(FLAGS)) setting[flag] = at(`${which}-${flag}`).checked;
+    }
+    for (const name of Object.keys(RUN)) state.run[name] = at(`run-${name}`).value;
+    for (const name of Object.keys(MEMORY)) state.memory[name] = at(`memory-${name}`).value;
+  }
+
+  // In the address, setting A has plain names, and those of B begin with "B.". What is empty or off is left out.
+  function address() {
+    const found = { convention: state.convention };
+    const settings = state.compare ? { "": state.A, "B.": state.B } : { "": state.A };
+    for (const [prefix, setting] of Object.entries(settings)) {
+      found[`${prefix}family`] = setting.family;
+      for (const letter of core.lettersOf(setting)) found[prefix + letter] = setting[letter];
+      for (const flag of flagsOf(setting)) if (setting[flag]) found[prefix + flag] = "1";
+    }
+    for (const [name, value] of Object.entries(state.run)) if (value) found[`run.${name}`] = value;
+    for (const [name, value] of Object.entries(state.memory)) {
+      if (value !== MEMORY[name][1][0]) found[`memory.${name}`] = value;
+    }
+    return core.toHash(found);
+  }
+
+  // Browsers limit how often an address changes, so it follows when the typing rests.
+  let resting;
+  function toAddress() {
+    clearTimeout(resting);
+    resting = setTimeout(() => history.replaceState(null, "", address()), 200);
+  }
+
+  function fromAddress() {
+    const found = core.fromHash(location.hash);
+    if (!Object.hasOwn(core.SIZES, found.family)) return;
+    state.convention = Object.hasOwn(cost.conventions, found.convention) ? found.convention : "counted";
+    state.compare = "B.family" in found;
+    for (const [prefix, which] of [["", "A"], ["B.", "B"]]) {
+      if (!Object.hasOwn(core.SIZES, found[`${prefix}family`])) continue;
+      state[which] = { family: found[`${prefix}family`] };
+      for (const letter of NUMBERS) state[which][letter] = found[prefix + letter] ?? (letter === "L_f" ? "0" : "");
+      for (const flag of Object.keys(FLAGS)) state[which][flag] = found[prefix + flag] === "1";
+    }
+    for (const name of Object.keys(RUN)) state.run[name] = found[`run.${name}`] ?? "";
+    for (const [name, [, types]] of Object.entries(MEMORY)) {
+      state.memory[name] = types.includes(found[`memory.${name}`]) ? found[`memory.${name}`] : types[0];
+    }
+  }
+
+  const flagsOf = (setting) => [...cost.flags[setting.family], "flash", "recompute", "frozen"];
+
+  function presetOf(setting) {
+    const same = (preset) => Object.entries(preset).every(([name, value]) => setting[name] === value);
+    return Object.keys(cost.presets).find((name) => same(cost.presets[name])) ?? "";
+  }
+
+  function paste(which) {
+    const status = at(`${which}-read`);
+    status.classList.remove("calculator-refused");
+    try {
+      Object.assign(state[which], core.readConfig(at(`${which}-config`).value));
+      status.textContent = "The sizes of this config are in the fields below.";
+      write();
+      update();
+    } catch (error) {
+      status.textContent = error.message;
+      status.classList.add("calculator-refused");
+    }
+  }
+
+  // Results
+
+  const scroll = (label, table) => element("div", { class: "calculator-scroll", role: "region", tabindex: 0, "aria-label": label }, table);
+
+  function tableOf(caption, headings, rows) {
+    const head = element("tr", {}, headings.map((heading) => element("th", { scope: "col" }, heading)));
+    const body = rows.map(([first, ...cells]) =>
+      element(
+        "tr",
+        {},
+        element("th", { scope: "row" }, first),
+        cells.map((cell) => (cell instanceof Node && cell.tagName === "TD" ? cell : element("td", {}, cell))),
+      ),
+    );
+    const table = element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, body));
+    return scroll(caption, table);
+  }
+
+  const exactly = (number) => {
+    const [short, long] = [scientific(number), grouped(number)];
+    const more = short === long ? [] : [element("span", { class: "calculator-short" }, short)];
+    return element("td", {}, element("span", { class: "calculator-exact" }, long), more);
+  };
+  const headingsOf = (settings) => settings.map(({ which }) => (state.compare ? which : "FLOPs"));
+
+  function summary(settings) {
+    const line = (name, of) => [name, ...settings.map((each) => of(each))];
+    const rows = [
+      ...[...WAYS, "total"].map((way) => line(way, (each) => exactly(each.flops[way]))),
+      line("model's FLOPs: nothing computed twice", (each) => exactly(each.flops.model)),
+      line("backward and recomputation ÷ forward", ({ flops }) =>
+        fixed([flops.backward + flops.recomputation, flops.forward], 4),
+      ),
+      line("total a token, rounded", ({ flops, numbers }) => exactly(BigInt(fixed([flops.total, numbers.b * numbers.s], 0).replaceAll(",", "")))),
+      line("N, parameters", (each) => exactly(each.parameters)),
+      line("parameters that are trained", (each) => exactly(each.trained)),
+      ...Object.keys(core.rules(settings[0])).map((rule) =>
+        line(typeset(rule), (each) => {
+          const said = core.rules(each)[rule];
+          const cell = exactly(said);
+          cell.append(element("span", { class: "calculator-short" }, `${fixed([said, each.flops.model], 4)} of the model's`));
+          return cell;
+        }),
+      ),
+    ];
+    return tableOf(`FLOPs of a step, ${state.convention}: ${cost.conventions[state.convention]}`, ["", ...headingsOf(settings)], rows);
+  }
+
+  const groupOf = (row) => (row.part === row.call ? row.part : `${row.part}: ${row.call}`);
+
+  const NONE = { forward: 0n, backward: 0n, recomputation: 0n };
+  const sum = (ways) => WAYS.reduce((all, way) => all + ways[way], 0n);
+  const SMALL = 200n; // an operation with less than a 200th of the FLOPs has no row of its own
+
+  // Return the FLOPs of each way by operation, those of all layers together.
+  function byOperation(rows) {
+    const groups = new Map();
+    for (const row of rows) {
+      const name = groupOf(row).replace(/^(frozen|first trained) layer:/, "layer:").replace(/^layer:/, "layers:");
+      if (!groups.has(name)) groups.set(name, { ...NONE });
+      groups.get(name)[row.way] += row.flops[state.convention];
+    }
+    return groups;
+  }
+
+  function breakdown(settings) {
+    const groups = settings.map(({ rows }) => byOperation(rows));
+    const totals = settings.map(({ flops }) => flops.total || 1n);
+    const names = new Set(groups.flatMap((each) => [...each.keys()]));
+    const large = [];
+    const others = settings.map(() => ({ ...NONE }));
+    let gathered = 0;
+    for (const name of names) {
+      const found = groups.map((each) => each.get(name) ?? NONE);
+      if (found.some((ways, i) => sum(ways) * SMALL >= totals[i])) {
+        large.push([name, found]);
+      } else if (found.some(sum)) {
+        gathered += 1;
+        found.forEach((ways, i) => WAYS.forEach((way) => (others[i][way] += ways[way])));
+      }
+    }
+    large.sort(([, [one]], [, [other]]) => Number(sum(other) > sum(one)) - Number(sum(one) > sum(other)));
+    if (gathered) large.push([`${gathered} more, each below 0.5 %`, others]);
+    const share = (flops, i) => Number((flops * 1000000n) / totals[i]) / 10000;
+    const widest = Math.max(...large.flatMap(([, found]) => found.map((ways, i) => share(sum(ways), i))), 0.01);
+    const bar = (ways, i) =>
+      element(
+        "span",
+        { class: "calculator-bar" },
+        WAYS.map((way) => element("span", { class: `calculator-${way}`, style: `width: ${(100 * share(ways[way], i)) / widest}%` })),
+      );
+    const rows = large.map(([name, found]) => [
+      name,
+      element("td", { "aria-hidden": "true" }, found.map(bar)),
+      ...found.flatMap((ways, i) => [`${fixed([100n * sum(ways), totals[i]], 2)} %`, scientific(sum(ways))]),
+    ]);
+    const legend = element(
+      "p",
+      { class: "calculator-legend" },
+      WAYS.map((way) => element("span", {}, element("span", { class: `calculator-key calculator-${way}` }), ` ${way}`)),
+      state.compare ? "The upper bar is A's, the lower B's." : "",
+    );
+    const headings = settings.flatMap(({ which }) => (state.compare ? [`${which}, share`, `${which}, FLOPs`] : ["share", "FLOPs"]));
+    return [legend, tableOf("Where the FLOPs are: the share of each operation", ["", "", ...headings], rows)];
+  }
+
+  // Return the exact formula of a row: how many parts there are, times the formula of one.
+  function formulaOf(row) {
+    const column = Object.keys(cost.conventions).indexOf(state.convention);
+    const [repeats, once] = [cost.texts[row.times], cost.texts[row.counts[column]]];
+    return repeats === "1" ? once : `${repeats.includes(" ") ? `(${repeats})` : repeats} × [${once}]`;
+  }
+
+  function terms(settings) {
+    const found = new Map();
+    settings.forEach(({ rows }, i) => {
+      for (const row of rows) {
+        const key = [row.part, row.call, row.stem, row.way, row.what].join("|");
+        if (!found.has(key)) found.set(key, []);
+        found.get(key)[i] = row;
+      }
+    });
+    const rows = [...found.values()].map((each) => {
+      const row = each.find(Boolean);
+      const [times, m, k, n] = row.shape;
+      const name = `${row.repeats > 1n ? `${grouped(row.repeats)} × ` : ""}${groupOf(row)}`;
+      const what = `${row.way}${row.again && row.way !== "recomputation" ? ", again" : ""}: ${row.what}`;
+      const heading = [element("span", {}, name), element("span", { class: "calculator-short" }, `${what}; reads ${row.needs}`)];
+      const shape = `${times > 1n ? `${grouped(times)} × ` : ""}[${m}, ${k}] @ [${k}, ${n}]`;
+      const formula = element("span", { class: "calculator-formula" }, typeset(formulaOf(row)));
+      return [
+        heading,
+        ...settings.map((_, i) => (each[i] ? exactly(each[i].flops[state.convention]) : "")),
+        element("td", {}, row.shape.length ? shape : ""),
+        element("details", {}, element("summary", { "aria-label": `formula of ${name}, ${what}` }, "formula"), formula),
+      ];
+    });
+    const notes = settings
+      .filter(({ setting }) => setting.flash)
+      .map(({ which, numbers: { scores, tiles } }) => `${state.compare ? `${which}: ` : ""}FlashAttention computes scores = ${grouped(scores)} in a head; the queries meet tiles = ${grouped(tiles)} in all. `);
+    if (state.compare) notes.push("Products and formulas are those of the first setting that has the term.");
+    const note = element("p", { class: "calculator-note" }, notes);
+    return [note, tableOf("Every term", ["", ...headingsOf(settings), "products", "exact formula"], rows)];
+  }
+
+  const inUnits = (bytes) => `${fixed([bytes, 2n ** 30n], 3)} GiB`;
+
+  function memory(settings) {
+    const found = settings.map((each) => core.memory(each, state.memory));
+    const rows = Object.keys(found[0]).map((name) => [name, ...found.map((each) => each[name])]);
+    rows.push(["total", ...found.map((each) => Object.values(each).reduce((a, b) => a + b))]);
+    return tableOf(
+      "Bytes of what does not depend on the batch",
+      ["", ...settings.map(({ which }) => (state.compare ? which : "bytes"))],
+      rows.map(([name, ...bytes]) => [
+        name,
+        ...bytes.map((each) => element("td", {}, element("span", { class: "calculator-exact" }, grouped(each)), element("span", { class: "calculator-short" }, inUnits(each)))),
+      ]),
+    );
+  }
+
+  function wholeRun(settings) {
+    const faults = core.runFaults(state.run);
+    for (const name of Object.keys(RUN)) at(`run-${name}`).setAttribute("aria-invalid", String(faults.some(([which]) => which === name)));
+    at("run-faults").replaceChildren(...faults.map(([name, fault]) => element("p", {}, `${RUN[name]}: ${fault}`)));
+    if (faults.length) return "";
+    const found = settings.map((each) => core.run(each, each.flops, state.run));
+    if (!found[0]) return element("p", { class: "calculator-note" }, "Give the number of tokens; each further number adds a line.");
+    const lines = {
+      steps: ["steps of b·s tokens", exactly],
+      total: ["FLOPs", exactly],
+      model: ["model's FLOPs", exactly],
+      hours: ["GPU-hours", (hours) => fixed(hours, 1)],
+      days: ["days on these GPUs", (days) => fixed(days, 2)],
+      energy: ["energy, kWh", (energy) => fixed(energy, 1)],
+      energyCost: ["price of the energy", (price) => fixed(price, 2)],
+      hireCost: ["price of the GPU-hours", (price) => fixed(price, 2)],
+    };
+    const rows = Object.entries(lines)
+      .filter(([name]) => found[0][name] !== undefined)
+      .map(([name, [label, show]]) => [label, ...found.map((each) => show(each[name]))]);
+    return tableOf("The whole run", ["", ...settings.map(({ which }) => (state.compare ? which : "the run"))], rows);
+  }
+
+  function save(which, rows) {
+    const address = URL.createObjectURL(new Blob([core.csv(rows)], { type: "text/csv" }));
+    element("a", { href: address, download: `tally-${which}.csv` }).click();
+    URL.revokeObjectURL(address);
+  }
+
+  const sentence = ({ which, flops, setting }) =>
+    `${state.compare ? `${which}: ` : ""}${scientific(flops.total)} FLOPs a step of ${grouped(BigInt(setting.b))} × ${grouped(BigInt(setting.s))} tokens; ` +
+    `the backward, with what it recomputes, is ${fixed([flops.backward + flops.recomputation, flops.forward], 4)} × the forward.`;
+
+  function update() {
+    const shown = state.compare ? ["A", "B"] : ["A"];
+    at("calculator-B").hidden = !state.compare;
+    root.classList.toggle("calculator-two", state.compare);
+    const settings = [];
+    for (const which of ["A", "B"]) {
+      const setting = state[which];
+      const letters = core.lettersOf(setting);
+      for (const letter of NUMBERS) letterRow(which, letter).hidden = !letters.includes(letter);
+      for (const flag of Object.keys(FLAGS)) letterRow(which, flag).hidden = !flagsOf(setting).includes(flag);
+      at(`${which}-preset`).value = presetOf(setting);
+      const faults = shown.includes(which) ? core.faults(setting) : [];
+      for (const letter of NUMBERS) {
+        at(`${which}-${letter}`).setAttribute("aria-invalid", String(faults.some((fault) => fault.startsWith(`${letter}:`))));
+      }
+      const list = faults.map((fault) => element("p", {}, typeset(fault)));
+      at(`${which}-faults`).replaceChildren(...list);
+      if (!faults.length && shown.includes(which)) {
+        const found = core.tally(setting);
+        settings.push({ which, setting, ...found, flops: core.totals(found.rows, state.convention) });
+      }
+    }
+    toAddress();
+    at("calculator-results").hidden = settings.length < shown.length;
+    if (settings.length < shown.length) {
+      at("calculator-says").textContent = "No result: a setting is impossible.";
+      return;
+    }
+    at("calculator-says").textContent = settings.map(sentence).join(" ");
+    at("calculator-summary").replaceChildren(summary(settings));
+    at("calculator-breakdown").replaceChildren(...breakdown(settings));
+    at("calculator-save").replaceChildren(
+      ...settings.map(({ which, rows }) =>
+        element("button", { type: "button", class: "calculator-button", onclick: () => save(which, rows) }, state.compare ? `Download ${which}'s terms as CSV` : "Download the terms as CSV"),
+      ),
+    );
+    const open = at("calculator-terms").open;
+    at("calculator-terms-inside").replaceChildren(...(open ? terms(settings) : []));
+    at("calculator-memory").replaceChildren(memory(settings));
+    at("calculator-run").replaceChildren(wholeRun(settings));
+  }
+
+  // The page
+
+  root.replaceChildren(
+    element(
+      "form",
+      { onsubmit: (event) => event.preventDefault() },
+      labelled("convention", select("convention", Object.keys(cost.conventions), Object.entries(cost.conventions).map((each) => each.join(": "))), "calculator-field calculator-wide"),
+      check("compare", "two settings side by side"),
+      element("div", { class: "calculator-settings" }, fieldsOf("A"), fieldsOf("B")),
+      element("output", { id: "calculator-says", "aria-live": "polite" }),
+    ),
+    element(
+      "div",
+      { id: "calculator-results" },
+      element("div", { id: "calculator-summary" }),
+      element("div", { id: "calculator-breakdown" }),
+      element("details", { id: "calculator-terms", ontoggle: () => update() }, element("summary", {}, "every term, with its formula"), element("div", { id: "calculator-terms-inside" })),
+      element("div", { id: "calculator-save", class: "calculator-buttons" }),
+      element("h3", {}, "Parameters, gradients and optimiser"),
+      element("form", { class: "calculator-letters", onsubmit: (event) => event.preventDefault() }, Object.entries(MEMORY).map(([name, [label, types]]) => labelled(label, select(`memory-${name}`, types)))),
+      element("div", { id: "calculator-memory" }),
+      element("h3", {}, "A whole run"),
+      element("form", { class: "calculator-letters", onsubmit: (event) => event.preventDefault() }, Object.entries(RUN).map(([name, label]) => labelled(label, text(`run-${name}`, { inputmode: "decimal" })))),
+      element("div", { id: "run-faults", role: "alert", class: "calculator-faults" }),
+      element("div", { id: "calculator-run" }),
+    ),
+  );
+
+  root.addEventListener("input", (event) => {
+    const [which, name] = event.target.id.split("-");
+    if (name === "config") return;
+    const chosen = name === "preset" && cost.presets[event.target.value];
+    read();
+    if (chosen) Object.assign(state[which], chosen);
+    if (event.target.id === "compare" && state.compare) state.B = { ...state.A };
+    write();
+    update();
+  });
+  window.addEventListener("hashchange", () => {
+    fromAddress();
+    write();
+    update();
+  });
+  fromAddress();
+  write();
+  read();
+  update();
+})();

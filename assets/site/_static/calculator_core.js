@@ -1,0 +1,287 @@
+// What the calculators compute, without the page: exact, in BigInts, from the formulas of backpassCost.
+(function () {
+  const cost = globalThis.backpassCost;
+  const SIZES = { gpt2: ["h", "n_h", "f", "V", "L", "S"], llama: ["h", "n_h", "n_kv", "d", "f", "V", "L"] };
+  const WAYS = ["forward", "backward", "recomputation"];
+  const MEANINGS = {
+    b: "batch, sequences a step",
+    s: "tokens a sequence",
+    h: "width",
+    n_h: "query heads",
+    n_kv: "key-value heads",
+    d: "width of a head",
+    f: "feed-forward width",
+    V: "vocabulary",
+    L: "layers",
+    S: "learned positions",
+    L_f: "frozen layers",
+  };
+
+  function exact(over, under) {
+    if (over % under) throw new RangeError(`${over} / ${under} leaves a remainder`);
+    return over / under;
+  }
+  globalThis.exact = exact; // the generated formulas call it
+
+  // Settings
+
+  const lettersOf = (setting) => ["b", "s", ...SIZES[setting.family], ...(setting.frozen ? ["L_f"] : [])];
+
+  // Say what is impossible, and why; nothing if the setting can be computed.
+  function faults(setting) {
+    const found = [];
+    if (!SIZES[setting.family]) return [`family: expected ${Object.keys(SIZES).join(" or ")}; got ${setting.family}`];
+    for (const letter of lettersOf(setting)) {
+      const text = String(setting[letter] ?? "").trim();
+      const least = letter === "L_f" ? 0n : 1n;
+      if (!/^\d+$/.test(text) || BigInt(text) < least) {
+        found.push(`${letter}: expected an integer of at least ${least}; got ${text || "nothing"}`);
+      }
+    }
+    if (found.length) return found;
+    const { b, s, h, n_h, n_kv, d, L, S, L_f } = numbers(setting);
+    if (setting.family === "gpt2") {
+      if (h % n_h) found.push(`n_h: expected a divisor of h = ${h}; got ${n_h}`);
+      if (s > S) found.push(`s: expected at most S = ${S}, the number of learned positions; got ${s}`);
+    } else {
+      if (n_h % n_kv) found.push(`n_kv: expected a divisor of n_h = ${n_h}; got ${n_kv}`);
+      if (d % 2n) found.push(`d: expected an even number, because the rotations turn pairs; got ${d}`);
+    }
+    if (setting.frozen && L_f > L) found.push(`L_f: expected at most L = ${L}; got ${L_f}`);
+    return found;
+  }
+
+  const numbers = (setting) =>
+    Object.fromEntries(lettersOf(setting).map((letter) => [letter, BigInt(String(setting[letter]).trim())]));
+
+  // FlashAttention's tiles are square. The mask hides the tiles above the diagonal, which are not computed.
+  function tiles({ b, s, n_h }) {
+    const [largest, least, array] = cost.tiles.map(BigInt);
+    let tile = largest;
+    while (tile > least && b * n_h * tile * tile > array) tile /= 2n;
+    const rows = (s + tile - 1n) / tile;
+    const last = s - (rows - 1n) * tile;
+    const whole = (rows * (rows - 1n)) / 2n; // tiles in the rows before the last
+    return { scores: tile * tile * whole + last * s, tiles: tile * whole + last * rows };
+  }
+
+  // Tally
+
+  const keyOf = (setting) =>
+    [setting.family, ...cost.flags[setting.family].filter((flag) => setting[flag])].join(" ");
+
+  // Return the rows of a setting, each with its FLOPs under every convention, and the number of parameters.
+  function tally(setting) {
+    const n = { n_kv: 0n, d: 0n, S: 0n, L_f: 0n, ...numbers(setting) };
+    Object.assign(n, tiles(n));
+    const formulas = cost.formulas(...cost.letters.map((letter) => n[letter]));
+    const at = (number) => formulas[number]();
+    const training = !setting.frozen ? "all" : n.L_f < n.L ? "some" : "last";
+    const [all, embeddings, layer] = cost.parameters[keyOf(setting)].map(at);
+    const rows = [];
+    for (const number of cost.variants[`${keyOf(setting)} ${training}`]) {
+      const [part, times, call, stem, way, what, needs, again, shape, counts] = cost.rows[number];
+      if (stem === (setting.flash ? "attention" : "flash_attention")) continue;
+      if (way === "recomputation" && !setting.recompute) continue;
+      const repeats = at(times);
+      if (!repeats || !at(counts[0])) continue;
+      const flops = {};
+      Object.keys(cost.conventions).forEach((name, i) => (flops[name] = repeats * at(counts[i])));
+      rows.push({ part, repeats, call, stem, way, what, needs, again, shape: shape.map(at), flops, counts, times });
+    }
+    const frozen = setting.frozen ? embeddings + n.L_f * layer : 0n;
+    return { numbers: n, rows, parameters: all, embeddings, trained: all - frozen };
+  }
+
+  // Return the FLOPs of each way, of all of them, and of the model: without what is computed twice.
+  function totals(rows, convention) {
+    const found = { forward: 0n, backward: 0n, recomputation: 0n, total: 0n, model: 0n };
+    for (const row of rows) {
+      const flops = row.flops[convention];
+      found[row.way] += flops;
+      found.total += flops;
+      if (!row.again) found.model += flops;
+    }
+    return found;
+  }
+
+  // Return what is usually said of a step: 6 FLOPs a parameter and token, and its relatives.
+  function rules({ numbers: n, parameters, embeddings }) {
+    const tokens = n.b * n.s;
+    const heads = n.d ? n.n_h * n.d : n.h;
+    return {
+      "6·N·tokens": 6n * parameters * tokens,
+      "6·N·tokens, N without the embeddings": 6n * (parameters - embeddings) * tokens,
+      "(6·N + 12·L·n_h·d·s)·tokens": (6n * parameters + 12n * n.L * heads * n.s) * tokens,
+    };
+  }
+
+  function csv(rows) {
+    const cell = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
+    const facts = ["way", "term", "reads", "m", "k", "n", "products"];
+    const lines = [["part", "repeats", "call", "operation", ...facts, ...Object.keys(cost.conventions)]];
+    for (const row of rows) {
+      const [times = "", m = "", k = "", n = ""] = row.shape;
+      lines.push([row.part, row.repeats, row.call, row.stem, row.way, row.what, row.needs, m, k, n, times]);
+      lines.at(-1).push(...Object.values(row.flops));
+    }
+    return lines.map((line) => line.map(cell).join(",") + "\n").join("");
+  }
+
+  // A Hugging Face config.json
+
+  const NEEDED = {
+    gpt2: { vocab_size: "V", n_positions: "S", n_embd: "h", n_layer: "L", n_head: "n_h" },
+    llama: {
+      vocab_size: "V",
+      hidden_size: "h",
+      num_hidden_layers: "L",
+      num_attention_heads: "n_h",
+      intermediate_size: "f",
+    },
+  };
+  const TYPES = { gpt2: "gpt2", llama: "llama", qwen2: "llama", qwen3: "llama" };
+
+  // Return the model's part of a setting. What costs nothing, such as a scaling of the rotations, is ignored. Throws an
+  // Error that names every fault.
+  function readConfig(text) {
+    let json;
+    try {
+      json = JSON.parse(text);
+    } catch (error) {
+      throw new Error(`this is not JSON: ${error.message}`);
+    }
+    if (json === null || typeof json !== "object" || Array.isArray(json)) {
+      throw new Error("expected the object of a config.json: { … }");
+    }
+    const type = json.model_type;
+    const family = Object.hasOwn(TYPES, type) ? TYPES[type] : undefined;
+    if (!family) {
+      throw new Error(`model_type: expected ${Object.keys(TYPES).join(", ")}; got ${type ?? "nothing"}`);
+    }
+    const facts = { ...json, rope_type: "default" };
+    if (family === "llama") {
+      facts.layer_types = [...new Set(json.layer_types ?? [])].sort();
+      if (json.use_sliding_window === false) facts.sliding_window = null;
+    }
+    const found = Object.keys(NEEDED[family]).filter((key) => (json[key] ?? null) === null);
+    const wrong = found.map((key) => `${key}: is missing`);
+    const plain = (value) => JSON.stringify(typeof value === "boolean" ? Number(value) : value);
+    for (const [key, values] of Object.entries(cost.accepted[family])) {
+      const value = facts[key] === undefined ? values[0] : facts[key];
+      if (values.some((known) => plain(known) === plain(value))) continue;
+      const can = values.map((known) => JSON.stringify(known)).join(" or ");
+      wrong.push(`${key}: ${JSON.stringify(value)} is not available; only ${can}`);
+    }
+    if (wrong.length) throw new Error(wrong.join("\n"));
+    const setting = { family };
+    for (const [key, letter] of Object.entries(NEEDED[family])) setting[letter] = json[key];
+    if (family === "gpt2") {
+      setting.f = json.n_inner || 4 * json.n_embd;
+      setting.tied = json.tie_word_embeddings ?? true;
+    } else {
+      setting.n_kv = json.num_key_value_heads || json.num_attention_heads;
+      const width = Math.floor(json.hidden_size / Math.max(json.num_attention_heads, 1));
+      setting.d = json.head_dim || (type === "qwen3" ? 128 : width);
+      setting.tied = json.tie_word_embeddings ?? false;
+      setting.biases = type === "qwen2";
+      setting.query_key_norm = type === "qwen3";
+    }
+    for (const letter of SIZES[family]) setting[letter] = JSON.stringify(setting[letter]); // "7" is not a number
+    const impossible = faults({ ...setting, b: "1", s: "1" });
+    if (impossible.length) throw new Error(impossible.join("\n"));
+    return setting;
+  }
+
+  // Fractions of BigInts, [over, under]
+
+  // Return the fraction that a decimal number writes, such as 0.38 or 1.8e13; undefined if it is not one above 0.
+  function decimal(text) {
+    const parts = /^\s*(\d+)(?:\.(\d+))?(?:[eE]\+?(\d{1,2}))?\s*$/.exec(text);
+    if (!parts) return undefined;
+    const [, whole, places = "", power = "0"] = parts;
+    const over = BigInt(whole + places) * 10n ** BigInt(power);
+    return over ? [over, 10n ** BigInt(places.length)] : undefined;
+  }
+  const times = (...fractions) => fractions.reduce(([a, b], [c, d]) => [a * c, b * d], [1n, 1n]);
+  const over = (first, second) => times(first, [second[1], second[0]]);
+  const rounded = ([a, b]) => (2n * a + b) / (2n * b); // halves go up
+
+  // Numbers as text
+
+  const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
+  const fixed = (fraction, places) => {
+    const digits = String(rounded(times(fraction, [10n ** BigInt(places), 1n]))).padStart(places + 1, "0");
+    const whole = grouped(digits.slice(0, digits.length - places));
+    return places ? `${whole}.${digits.slice(-places)}` : whole;
+  };
+  const raised = (number) => String(number).replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
+
+  // Return an integer with four digits, as 1.234 × 10⁹; a shorter one as it is.
+  function scientific(number) {
+    const text = String(number);
+    if (text.length <= 6) return grouped(text);
+    let power = text.length - 1;
+    let digits = String(rounded([number, 10n ** BigInt(power - 3)]));
+    if (digits.length > 4) [digits, power] = [digits.slice(0, 4), power + 1];
+    return `${digits[0]}.${digits.slice(1)} × 10${raised(power)}`;
+  }
+
+  // A whole run
+
+  // Say what of a run cannot be read; what is not given is left out.
+  function runFaults(run) {
+    const found = [];
+    for (const [name, given] of Object.entries(run)) {
+      if (!given?.trim()) continue;
+      const [a, b] = decimal(given) ?? [0n, 1n];
+      const most = name === "mfu" ? " and at most 100" : "";
+      if (!a || (most && a > 100n * b)) found.push([name, `expected a number above 0${most}, such as 40 or 1.5e3; got ${given}`]);
+    }
+    return found;
+  }
+
+  // Return steps, FLOPs, and what follows from the rates that are given. MFU is the rate of the model's FLOPs over the
+  // peak, so what is computed twice takes no part in the time.
+  function run(found, flops, { tokens, peak, mfu, devices, power, energyPrice, hourPrice }) {
+    const asked = decimal(tokens ?? "");
+    if (!asked) return undefined;
+    const perStep = found.numbers.b * found.numbers.s;
+    const steps = (rounded([asked[0], asked[1]]) + perStep - 1n) / perStep;
+    const result = { steps, total: steps * flops.total, model: steps * flops.model };
+    const rate = decimal(peak ?? "");
+    const part = decimal(mfu ?? "");
+    if (!rate || !part) return result;
+    const perSecond = times(rate, [10n ** 12n, 1n], part, [1n, 100n]);
+    result.hours = over([result.model, 3600n], perSecond);
+    const many = decimal(devices ?? "");
+    if (many) result.days = over(result.hours, times(many, [24n, 1n]));
+    const watts = decimal(power ?? "");
+    if (watts) result.energy = times(result.hours, watts, [1n, 1000n]);
+    const perUnit = decimal(energyPrice ?? "");
+    if (watts && perUnit) result.energyCost = times(result.energy, perUnit);
+    const perHour = decimal(hourPrice ?? "");
+    if (perHour) result.hireCost = times(result.hours, perHour);
+    return result;
+  }
+
+  // Memory: parameters, gradients and the optimiser's states
+
+  const BYTES = { none: 0n, float32: 4n, bfloat16: 2n, float16: 2n };
+  const memory = ({ parameters, trained }, { weights, gradients, master, moments }) => ({
+    parameters: parameters * BYTES[weights],
+    gradients: trained * BYTES[gradients],
+    "copy of the trained parameters": trained * BYTES[master],
+    "AdamW's two moments": 2n * trained * BYTES[moments],
+  });
+
+  // Settings in the address
+
+  const toHash = (state) => `#${new URLSearchParams(state)}`;
+  const fromHash = (hash) => (hash.includes("=") ? Object.fromEntries(new URLSearchParams(hash.slice(1))) : {});
+
+  globalThis.backpassCalculator = {
+    MEANINGS, SIZES, WAYS, BYTES, csv, decimal, faults, fixed, fromHash, grouped, lettersOf, memory, over, readConfig,
+    rules, run, runFaults, scientific, tally, tiles, times, toHash, totals,
+  }; // prettier-ignore
+})();

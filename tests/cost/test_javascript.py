@@ -1,0 +1,287 @@
+"""The page's calculators compute what Python does: every row under every convention, at any size, and from the same
+configurations of Hugging Face."""
+
+import json
+import math
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backpass import cost
+from backpass.cost import javascript
+from backpass.models import gpt2, llama
+from backpass.ops import flash_attention
+
+STATIC = Path(__file__).parents[2] / "assets" / "site" / "_static"
+
+
+@pytest.fixture(scope="module")
+def compute(tmp_path_factory):
+    """Evaluate an expression of the calculators' script, with ``given`` in it."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node to run JavaScript in; tests/book runs the same script in Chromium")
+    path = tmp_path_factory.mktemp("script") / "calculator.js"
+    path.write_text(javascript.script() + (STATIC / "calculator_core.js").read_text())
+
+    def run(expression, given):
+        program = (
+            f"require({json.dumps(str(path))}); "
+            "const core = backpassCalculator; const given = JSON.parse(require('fs').readFileSync(0)); "
+            "const plain = (key, value) => typeof value === 'bigint' ? String(value) : value; "
+            f"console.log(JSON.stringify({expression}, plain))"
+        )
+        ran = subprocess.run([node, "-e", program], input=json.dumps(given), capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    return run
+
+
+def drawn(rng):
+    """A configuration, and a setting of the page with the same sizes."""
+    heads = rng.choice([1, 3, 8, 25, 64, 128])
+    flags = [rng.random() < 0.5 for _ in range(3)]
+    feed_forward, vocabulary = rng.randint(1, 60000), rng.randint(2, 260000)
+    layers = rng.randint(1, 128)
+    if rng.random() < 0.4:
+        width = heads * rng.randint(1, 256)
+        config = gpt2.Config(vocabulary, 2**20, width, layers, heads, feed_forward, tied=flags[0])
+    else:
+        key_heads = rng.choice([n for n in range(1, heads + 1) if heads % n == 0])
+        d, width = 2 * rng.randint(1, 128), rng.randint(1, 20000)
+        sizes = vocabulary, width, layers, heads, key_heads, d, feed_forward
+        names = ("tied", "biases", "query_key_norm")
+        config = llama.Config(*sizes, **dict(zip(names, flags, strict=True)))
+    setting = javascript.setting(config) | {"b": str(rng.randint(1, 5000)), "s": str(2 ** rng.randint(0, 20))}
+    if rng.random() < 0.5:
+        setting["s"] = str(rng.randint(1, int(setting["s"])))
+    # Python lists the tiles of FlashAttention one by one.
+    setting["flash"] = int(setting["s"]) <= 4096 and rng.random() < 0.5
+    setting["recompute"] = rng.random() < 0.5
+    return config, setting
+
+
+def test_every_row_is_the_tallys_at_random_sizes(compute):
+    """As CSV, which has the shapes and the FLOPs under each convention."""
+    rng = random.Random(12)
+    pairs = [drawn(rng) for _ in range(300)]
+    expression = "given.map(each => { const t = core.tally(each); return [core.csv(t.rows), t.parameters]; })"
+    largest = 0
+    for (config, setting), (csv, parameters) in zip(
+        pairs, compute(expression, [setting for _, setting in pairs]), strict=True
+    ):
+        options = {"flash": setting["flash"], "recompute": "layers" if setting["recompute"] else None}
+        found = cost.tally(config, int(setting["b"]), int(setting["s"]), **options)
+        assert csv == found.csv()
+        assert int(parameters) == found.parameters
+        largest = max(largest, found.total())
+    assert largest > 2**70  # far more than the 2**53 up to which a double is exact
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 3, 4])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_frozen_layers_are_the_tallys(compute, family, tied, frozen):
+    config = (
+        gpt2.Config(11, 9, 6, 4, 3, 5, tied=tied)
+        if family == "gpt2"
+        else llama.Config(11, 7, 4, 4, 2, 6, 5, tied=tied, biases=True)
+    )
+    layers = "h" if family == "gpt2" else "layers"
+    fixed = ("wte.", "wpe.", "embed_tokens.", *(f"{layers}.{i}." for i in range(frozen)))
+    shapes = javascript.FAMILIES[family].parameter_shapes(config)
+    wanted = [name for name in shapes if not name.startswith(fixed)]
+    settings = [
+        javascript.setting(config)
+        | {"b": "3", "s": "8", "frozen": True, "L_f": str(frozen), "flash": flash, "recompute": True}
+        for flash in (False, True)
+    ]
+    expression = (
+        "given.map(each => { const t = core.tally(each); return [t.trained, "
+        "Object.keys(backpassCost.conventions).map(name => core.totals(t.rows, name))]; })"
+    )
+    for flash, (trained, totals) in zip((False, True), compute(expression, settings), strict=True):
+        found = cost.tally(config, 3, 8, flash=flash, wanted=wanted)
+        # The forward of each layer that has a backward runs again.
+        layer = cost.tally(config, 3, 8, flash=flash).only(lambda row: row.part == "layer")
+        for convention, each in zip(cost.CONVENTIONS, totals, strict=True):
+            expected = found.flops(convention)
+            again = layer.flops(convention)["forward"]
+            expected["recomputation"] = again * (config.layers - frozen) // config.layers
+            assert {way: int(each[way]) for way in expected} == expected
+        assert int(trained) == sum(math.prod(shapes[name]) for name in wanted)
+
+
+def test_tiles_are_those_of_flash_attention(compute):
+    rng = random.Random(3)
+    cases = [(rng.randint(1, 40), rng.randint(1, 3000), rng.randint(1, 64)) for _ in range(60)]
+    cases += [(1, s, 1) for s in (1, 64, 255, 256, 257, 512)]
+    found = compute(
+        "given.map(([b, s, n_h]) => core.tiles({b: BigInt(b), s: BigInt(s), n_h: BigInt(n_h)}))", cases
+    )
+    for (b, s, n_h), each in zip(cases, found, strict=True):
+        tiling = flash_attention.tiling_of(s, s, b * n_h, True, "upper_left", None)
+        assert (s, int(each["scores"]), int(each["tiles"])) == tiling.counts()
+
+
+def test_presets_are_pythons(compute):
+    assert compute("backpassCost.presets", None) == {
+        name: javascript.setting(config) for name, config in cost.presets().items()
+    }
+
+
+GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": 50257,
+    "n_positions": 1024,
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+}
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+}
+CHANGES = {
+    "gpt2": [
+        {},
+        {"n_inner": 100},
+        {"n_inner": None},
+        {"tie_word_embeddings": False},
+        {"activation_function": "relu"},
+        {"scale_attn_weights": 1},
+        {"add_cross_attention": True, "is_causal": False},
+        {"n_head": 7},
+        {"n_layer": None},
+        {"n_embd": "768"},
+        {"vocab_size": 0},
+    ],
+    "llama": [
+        {},
+        {"model_type": "qwen2", "num_key_value_heads": 4},
+        {"model_type": "qwen3", "tie_word_embeddings": True},
+        {"model_type": "qwen3", "hidden_size": 2048},
+        {"model_type": "qwen2", "hidden_size": 2048},
+        {"model_type": "qwen3", "head_dim": 64},
+        {"model_type": "mixtral"},
+        {"model_type": None},
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "attention_dropout": 0.1},
+        {"num_key_value_heads": 5},
+        {"num_key_value_heads": None},
+        {"head_dim": 63},
+        {"sliding_window": 4096},
+        {"sliding_window": 4096, "use_sliding_window": False},
+        {"layer_types": ["full_attention"] * 32},
+        {"layer_types": ["sliding_attention", "full_attention"]},
+        {"num_local_experts": 8, "mlp_bias": True},
+        {"hidden_act": "swish", "attention_bias": 0},
+        {"hidden_size": 4096.5},
+        {"quantization_config": {"bits": 4}},
+    ],
+}
+
+
+def test_configurations_are_read_as_python_does(compute):
+    configs = [GPT2 | change for change in CHANGES["gpt2"]] + [LLAMA | change for change in CHANGES["llama"]]
+    expression = (
+        "given.map(each => { try { return core.readConfig(JSON.stringify(each)); } "
+        "catch (error) { return error.message; } })"
+    )
+    refused = 0
+    for config, found in zip(configs, compute(expression, configs), strict=True):
+        try:
+            expected = javascript.setting(cost.from_hugging_face(config))
+        except ValueError as error:
+            refused += 1
+            assert isinstance(found, str), config
+            # The entries of the file that Python names; the page names a size that does not fit by its letter.
+            keys = {line.split(":")[0].strip() for line in str(error).splitlines()[1:]}
+            assert keys <= {line.split(":")[0] for line in found.splitlines()}
+        else:
+            assert found == expected
+    assert 12 <= refused < len(configs) - 10
+
+
+@pytest.mark.parametrize(
+    "text, fault", [("{", "not JSON"), ("[]", "expected the object"), ("null", "expected the object")]
+)
+def test_what_is_no_configuration_is_refused(compute, text, fault):
+    expression = "(() => { try { core.readConfig(given); } catch (error) { return error.message; } })()"
+    assert fault in compute(expression, text)
+
+
+FAULTS = [
+    ({"h": "4097"}, "gpt2", "n_h: expected a divisor of h = 4097; got 12"),
+    ({"s": "2000"}, "gpt2", "s: expected at most S = 1024, the number of learned positions; got 2000"),
+    ({"n_kv": "5"}, "llama-3-8b", "n_kv: expected a divisor of n_h = 32; got 5"),
+    ({"d": "127"}, "llama-3-8b", "d: expected an even number, because the rotations turn pairs; got 127"),
+    ({"b": "0"}, "llama-3-8b", "b: expected an integer of at least 1; got 0"),
+    ({"V": "-3"}, "llama-3-8b", "V: expected an integer of at least 1; got -3"),
+    ({"f": ""}, "llama-3-8b", "f: expected an integer of at least 1; got nothing"),
+    ({"frozen": True, "L_f": "33"}, "llama-3-8b", "L_f: expected at most L = 32; got 33"),
+    ({"family": "bert"}, "gpt2", "family: expected gpt2 or llama; got bert"),
+    ({}, "gpt2", None),
+]
+
+
+def test_impossible_settings_are_refused(compute):
+    settings = [
+        javascript.setting(cost.configuration(preset)) | {"b": "1", "s": "64"} | change
+        for change, preset, _ in FAULTS
+    ]
+    found = compute("given.map(core.faults)", settings)
+    assert found == [[] if fault is None else [fault] for *_, fault in FAULTS]
+
+
+def test_fractions_are_rounded_once(compute):
+    rng = random.Random(5)
+    cases = [(rng.randint(0, 10**30), rng.randint(1, 10**12), rng.randint(0, 5)) for _ in range(100)]
+    found = compute(
+        "given.map(([a, b, n]) => core.fixed([BigInt(a), BigInt(b)], n))",
+        [(str(a), str(b), n) for a, b, n in cases],
+    )
+    for (a, b, places), text in zip(cases, found, strict=True):
+        scaled = (2 * a * 10**places + b) // (2 * b)  # halves go up
+        whole, rest = divmod(scaled, 10**places)
+        assert text == f"{whole:,}" + (f".{rest:0{places}}" if places else "")
+    short = compute(
+        "given.map(n => core.scientific(BigInt(n)))", ["0", "999999", "1234567", "99999999", "12344999"]
+    )
+    assert short == ["0", "999,999", "1.235 × 10⁶", "1.000 × 10⁸", "1.234 × 10⁷"]
+
+
+def test_a_whole_run(compute):
+    setting = javascript.setting(cost.configuration("gpt2")) | {"b": "3", "s": "100", "recompute": True}
+    rates = {"tokens": "1000", "peak": "0.5", "mfu": "40", "devices": "4"}
+    rates |= {"power": "700.5", "energyPrice": "0.25", "hourPrice": "2"}
+    found = compute(
+        "(() => { const t = core.tally(given[0]); return core.run(t, core.totals(t.rows, 'products'), given[1]); })()",
+        [setting, rates],
+    )
+    steps = cost.tally("gpt2", 3, 100, recompute="layers")
+    model = 4 * steps.model().total("products")
+    assert (found["steps"], int(found["total"]), int(found["model"])) == (
+        "4",
+        4 * steps.total("products"),
+        model,
+    )
+    values = {
+        name: int(over) / int(under)
+        for name, (over, under) in ((name, found[name]) for name in found if isinstance(found[name], list))
+    }
+    hours = model / (0.5e12 * 0.4) / 3600
+    expected = {"hours": hours, "days": hours / 4 / 24, "energy": hours * 0.7005}
+    expected |= {"energyCost": hours * 0.7005 * 0.25, "hireCost": hours * 2}
+    assert values == pytest.approx(expected, rel=1e-12, abs=0)
+
+
+def test_the_script_is_small():
+    assert len(javascript.script().encode()) < 150_000
