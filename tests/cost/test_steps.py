@@ -16,6 +16,8 @@ def test_the_formulas_beside_the_products_of_gpt2():
     assert found["nanogpt-mfu"] - products == 6 * b * s * (L * (13 * h) + 2 * h)  # norms and biases
     assert found["palm"] - found["nanogpt-mfu"] == 6 * b * s * 1024 * h  # the positions
     assert found["6n-all"] + of_scores == found["palm"]
+    assert found["torchtitan"] == found["nanogpt-mfu"]  # the tied table is the head
+    assert found["llm-foundry"] == found["palm"]
     assert found["6n"] == 6 * b * s * 12 * L * h**2
     assert found["hoffmann-forward"] - products == 3 * b * (2 * s * V * h + 3 * L * 12 * s * s)
     assert found["megatron-plain"] == products - of_scores // 2
@@ -32,6 +34,9 @@ def test_the_formulas_beside_the_products_of_llama():
     of_scores = 12 * 32 * 4096 * s * s
     assert found["torchtitan"] - of_scores // 2 - sum(products.values()) == 6 * norms * s
     assert found["palm"] - found["torchtitan"] == 6 * 128256 * 4096 * s
+    assert found["llm-foundry"] == found["torchtitan"]  # neither has positions
+    tied = cost.published_steps(cost.configuration("qwen3-0.6b"), b, s)
+    assert tied["torchtitan"] == tied["palm"]
 
 
 def test_a_stack_has_no_tokens():

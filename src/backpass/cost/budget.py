@@ -27,8 +27,9 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """The bytes of a training step by their use. The peak of memory is less than their
-    sum, since saved arrays are freed while gradients appear; ``timeline`` has it."""
+    """The bytes of a training step by their use. The peak of memory, which ``timeline``
+    has, may be less than their sum, since saved arrays are freed while gradients
+    appear, and more, since working memory is not listed."""
 
     title: str
     shares: tuple[Share, ...]

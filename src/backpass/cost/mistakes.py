@@ -1,5 +1,5 @@
-"""Mistakes that recur in formulas for FLOPs and memory, each with a thread that reports
-one: what the usual formula says, and what is right.
+"""Mistakes that recur in formulas for FLOPs and memory, each with a place where it is
+made, reported, or discussed: what the usual formula says, and what is right.
 
 FLOPs here are those of matrix products, 2mnp each, as the usual formulas count them.
 The tests derive each right number a second time, by running the products on PyTorch's
@@ -171,7 +171,7 @@ MISTAKES = (
         "flash-backward",
         "The backward of attention costs twice its forward.",
         "Flash attention computes the scores again: five products for two.",
-        "deepspeedai/DeepSpeed, flops_profiler; MrYxJ/calculate-flops.pytorch issue 43",
+        "deepspeedai/DeepSpeed, flops_profiler",
         "2*4*b*s**2*n_h*d*L",
         "10*b*s**2*n_h*d*L",
     ),

@@ -278,7 +278,8 @@ FORMULAS = (
     ),
     Formula(
         "llm-foundry",
-        "Two FLOPs per parameter and token and both products of attention, three times.",
+        "Two FLOPs per parameter and token and both products of attention, three times. "
+        "The table of tokens is in N if it is the head too.",
         "mosaicml/llm-foundry, llmfoundry/models/mpt/modeling_mpt.py, flops_per_batch",
         "(2*N*s + L*2*2*(h*s**2))*3*b",
     ),

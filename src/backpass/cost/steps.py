@@ -8,15 +8,17 @@ from typing import Any
 from backpass.cost import published
 from backpass.models import gpt2, llama
 
-# Which parameters are N. Those of Kaplan et al. are the matrices of the layers.
-_ALL, _MATRICES, _NO_POSITIONS, _NO_TABLES = "all", "matrices", "wpe", "tables"
+# Which parameters are N: all; the matrices of the layers, as in Kaplan et al.; or all
+# but the table of positions, the table of tokens if it is not the head too, or both.
+_ALL, _MATRICES = "all", "matrices"
+_NO_POSITIONS, _NO_TOKENS, _NO_TABLES = "positions", "tokens", "tables"
 _N = {
     "6n": _MATRICES,
     "6n-all": _ALL,
     "palm": _ALL,
     "nanogpt-mfu": _NO_POSITIONS,
     "torchtitan": _NO_TABLES,
-    "llm-foundry": _ALL,
+    "llm-foundry": _NO_TOKENS,
 }
 _FORWARDS = ("hoffmann-forward",)  # whose backward is twice the forward
 NAMES = (
@@ -29,7 +31,7 @@ NAMES = (
     "megatron-gated",
 )
 _PLAIN_ONLY, _GATED_ONLY = ("megatron-plain",), ("megatron-gated",)
-_TABLES = ("wte.weight", "wpe.weight", "embed_tokens.weight")
+_TOKENS, _POSITIONS = {"wte.weight", "embed_tokens.weight"}, {"wpe.weight"}
 
 
 def published_steps(config: Any, batch: int, sequence: int) -> dict[str, Any]:
@@ -77,11 +79,12 @@ def _letters(config: Any, batch: int, sequence: int) -> dict[str, int]:
 def _parameters(config: Any, which: str) -> int:
     model = llama if isinstance(config, llama.Config) else gpt2
     shapes = model.parameter_shapes(config)
+    left_out: set[str] = set()
+    if which in (_NO_POSITIONS, _NO_TABLES):
+        left_out |= _POSITIONS
+    if which in (_NO_TOKENS, _NO_TABLES) and not config.tied:
+        left_out |= _TOKENS
     if which == _MATRICES:
-        left_out = {*_TABLES, "lm_head.weight"}
+        left_out = _TOKENS | _POSITIONS | {"lm_head.weight"}
         shapes = {n: shape for n, shape in shapes.items() if len(shape) == 2}
-    elif which == _NO_POSITIONS:
-        left_out = {"wpe.weight"}
-    else:
-        left_out = {*_TABLES} if which == _NO_TABLES else set()
     return sum(prod(shape) for name, shape in shapes.items() if name not in left_out)
