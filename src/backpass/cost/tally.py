@@ -10,10 +10,11 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from backpass.arrays import size
+from backpass.cost.networks import MODELS, model_of
 from backpass.cost.terms import (
     BACKWARD,
     FORWARD,
@@ -22,13 +23,12 @@ from backpass.cost.terms import (
     Term,
     terms_of,
 )
-from backpass.models import encoder, gpt2, llama, seq2seq
+from backpass.models import gpt2, llama
 from backpass.models.layers.calls import Part
 from backpass.stems import no_such
 from backpass.table import aligned, page
 from backpass.wanted import Wanted
 
-FAMILIES = {"gpt2": gpt2, "llama": llama, "encoder": encoder, "seq2seq": seq2seq}
 # GPT-2 by the number of its parameters, and a network that no model's presets have: its
 # rotations are scaled, which the models do not support and which costs nothing.
 SIZES = {
@@ -230,8 +230,8 @@ def tally(
     Raises LookupError for an unknown preset; TypeError or ValueError for wrong sizes or
     options.
     """
-    config = configuration(config) if isinstance(config, str) else config
-    module = _module_of(config)
+    config = configuration(config)
+    module = model_of(config)
     _check_lengths(batch=batch, sequence=sequence)
     if recompute not in (None, "layers"):
         raise ValueError(f"recompute: expected None or 'layers'; got {recompute!r}")
@@ -250,11 +250,11 @@ def symbolic_tally(family: str, **options: Any) -> Tally:
     the whole head: b sequences of s tokens, width h, heads n_h, width of a head d, f, V
     and L. ``options`` are those of ``tally``, and fields of the configuration, such as
     ``tied=True``. Raises LookupError for an unknown family."""
-    if family not in FAMILIES:
-        raise LookupError(no_such("family", family, FAMILIES))
+    if family not in MODELS:
+        raise LookupError(no_such("family", family, MODELS))
     import sympy
 
-    module, config = FAMILIES[family], SimpleNamespace(**_DEFAULTS[family])
+    module, config = MODELS[family], SimpleNamespace(**_DEFAULTS[family])
     letters = {
         "width": "h",
         "layers": "L",
@@ -315,12 +315,18 @@ def presets() -> dict[str, Any]:
     return {**gpt2.PRESETS, **llama.PRESETS, **SIZES}
 
 
-def configuration(name: str) -> Any:
-    """Return the configuration of that name. Raises LookupError, naming the nearest."""
-    known = presets()
-    if name not in known:
-        raise LookupError(no_such("preset", name, known))
-    return known[name]
+def configuration(config: Any) -> Any:
+    """Return the preset of that name; a configuration of a model is returned as it is.
+
+    Raises LookupError for an unknown name, naming the nearest, and TypeError.
+    """
+    if isinstance(config, str):
+        known = presets()
+        if config not in known:
+            raise LookupError(no_such("preset", config, known))
+        return known[config]
+    model_of(config)
+    return config
 
 
 def from_hugging_face(json: Mapping[str, Any]) -> Any:
@@ -336,16 +342,6 @@ def from_hugging_face(json: Mapping[str, Any]) -> Any:
     free = ("rope_scaling", "rope_parameters")
     kept = {key: value for key, value in json.items() if key not in free}
     return llama.Config.from_hugging_face(kept, without_dropout=True)
-
-
-def _module_of(config: Any) -> ModuleType:
-    for module in FAMILIES.values():
-        if isinstance(config, module.Config):
-            return module
-    raise TypeError(
-        "config: expected a Config of a model of backpass.models, or the name of a "
-        f"preset; got {type(config).__name__}"
-    )
 
 
 def _check_lengths(**lengths: Any) -> None:
