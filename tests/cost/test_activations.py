@@ -141,6 +141,14 @@ def test_a_family_by_name():
         cost.symbolic_activations("gpt")
 
 
+def test_a_preset_by_name():
+    config = cost.configuration("qwen3-0.6b")
+    for function in (cost.activations, cost.memory_budget):
+        assert function("qwen3-0.6b", 2, 5) == function(config, 2, 5)
+    by_name = cost.measured_activations("gpt2-124m", 1, 3)
+    assert by_name == cost.measured_activations(cost.configuration("gpt2-124m"), 1, 3)
+
+
 def test_flash_attention_saves_the_weights_and_chunks_save_the_scores():
     b, s, n_h, V, h = (symbol(x) for x in ("b", "s", "n_h", "V", "h"))
     plain = cost.symbolic_activations("llama", flash=False, chunked=False)
@@ -270,7 +278,14 @@ def test_numbers_are_read_as_products():
             ValueError,
             "wanted: expected names of parameters",
         ),
-        (lambda c: cost.activations("gpt2", 2, 3), TypeError, "config: expected a Config of a module"),
+        (
+            lambda c: cost.activations(None, 2, 3),
+            TypeError,
+            "config: expected a Config of a model .* or the name",
+        ),
+        (lambda c: cost.activations("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
+        (lambda c: cost.memory_budget("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
+        (lambda c: cost.measured_activations("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
     ],
 )
 def test_refusals(call, error, message):

@@ -186,6 +186,8 @@ def test_a_choice_of_parts_and_the_csv():
             r"recompute: expected None or 'layers'; got 'all'",
             lambda: cost.tally("gpt2", 1, 2, recompute="all"),
         ),
+        (r"a Config of a model .* or the name of a preset; got int", lambda: cost.tally(3, 1, 2)),
+        (r"'gpt2-124'.*gpt2-124m", lambda: cost.tally("gpt2-124", 1, 2)),
         (r"'6M'", lambda: cost.tally("gpt2", 1, 2).flops("6M")),
         (r"'head'", lambda: cost.tally("gpt2", 1, 2).without("head")),
         (r"'gpt'", lambda: cost.symbolic_tally("gpt")),

@@ -100,6 +100,15 @@ def test_the_peak_is_less_than_the_sum():
     assert len(found.moments) == len({m[:2] for m in found.moments}) > 2 * 12
 
 
+def test_a_preset_by_name(monkeypatch):
+    config = NETWORKS["gpt2"]
+    monkeypatch.setitem(gpt2.PRESETS, "small", config)
+    for function in (cost.timeline, cost.measured_timeline):
+        assert function("small", 1, 5) == function(config, 1, 5)
+        with pytest.raises(LookupError, match="small"):
+            function("smal", 1, 5)
+
+
 def test_saved_arrays_pile_up_and_gradients_appear():
     config = llama.Config(500, 24, 6, 4, 2, 6, 50)
     found = cost.timeline(config, 3, 37)

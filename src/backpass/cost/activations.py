@@ -37,6 +37,7 @@ from backpass.cost.networks import (
     model_named,
     model_of,
 )
+from backpass.cost.sizes import configuration
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.table import Cell, aligned, page
 from backpass.values import check_one_of
@@ -192,14 +193,16 @@ def activations(
 ) -> Activations:
     """Return the arrays that the backward of this network needs, with their bytes.
 
-    ``sequence`` is the number of tokens in a sequence; for ``seq2seq`` it may be a pair
+    ``config`` is a configuration of a model, or the name of a preset. ``sequence`` is
+    the number of tokens in a sequence; for ``seq2seq`` it may be a pair
     of the source's and the target's. ``dtype`` is the parameters'; tokens are int64.
     The other options are those of the model's forward; ``dropout`` draws the masks of
     GPT-2's rates.
 
-    Raises TypeError or ValueError for a configuration, a length, or an option that does
-    not fit.
+    Raises LookupError for an unknown preset; TypeError or ValueError for a
+    configuration, a length, or an option that does not fit.
     """
+    config = configuration(config)
     lengths = lengths_of(config, batch, sequence)
     check_one_of("dtype", dtype, tuple(WIDTHS))
     options = {"flash": flash, "chunked": chunked, "dropout": dropout}

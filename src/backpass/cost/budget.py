@@ -10,6 +10,7 @@ from backpass.arrays import size
 from backpass.cost.activations import activations
 from backpass.cost.letters import lengths_of
 from backpass.cost.networks import WIDTHS, model_of
+from backpass.cost.sizes import configuration
 from backpass.table import aligned, page
 
 _HEADINGS = ("", "dtype", "elements", "bytes", "MiB")
@@ -77,6 +78,7 @@ def memory_budget(
     head for all tokens are listed, and not part of the sum: with ``chunked`` they never
     exist at once, and without it the saved log-probabilities are among the activations.
     """
+    config = configuration(config)
     kept = activations(
         config, batch, sequence, dtype=dtype, flash=flash, chunked=chunked
     )

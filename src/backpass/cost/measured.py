@@ -18,6 +18,7 @@ from backpass.cost.networks import (
     model_of,
     network_memory,
 )
+from backpass.cost.sizes import configuration
 from backpass.values import check_one_of
 
 
@@ -38,6 +39,7 @@ def measured_activations(
     """
     from backpass.cost.live import Live
 
+    config = configuration(config)
     parameters, inputs, _ = random_arrays(config, batch, sequence, device, dtype)
     options = {"flash": flash, "chunked": chunked}
     with Live():

@@ -40,8 +40,8 @@ def model_of(config: object) -> ModuleType:
         if isinstance(config, model.Config):
             return model
     raise TypeError(
-        "config: expected a Config of a module of backpass.models; "
-        f"got {type(config).__name__}"
+        "config: expected a Config of a model of backpass.models, or the name of a "
+        f"preset; got {type(config).__name__}"
     )
 
 

@@ -30,6 +30,7 @@ from backpass.cost.networks import (
     model_of,
     named_parts,
 )
+from backpass.cost.sizes import configuration
 from backpass.models import seq2seq
 from backpass.table import aligned, page
 from backpass.training import adamw
@@ -120,6 +121,7 @@ def timeline(
     A moment begins when a part's first array is saved, and in the backward when the
     part's arrays are taken. Needs PyTorch. Raises what ``activations`` raises.
     """
+    config = configuration(config)
     options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
     kept = activations(config, batch, sequence, **options)
     folded = getattr(config, "layers", 0) > FEW
@@ -146,6 +148,7 @@ def measured_timeline(
     Memory that one of PyTorch's operators allocates and frees inside is not seen. The
     arguments are those of ``timeline``.
     """
+    config = configuration(config)
     options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
     moments = _observed(config, batch, sequence, device, **options)
     name = model_of(config).__name__.rpartition(".")[2]
