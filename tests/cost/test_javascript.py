@@ -198,6 +198,7 @@ CHANGES = {
         {"architectures": ["LlamaForCausalLM", "LlamaForSequenceClassification"]},
         {"architectures": ["LlamaModel"]},
         {"architectures": "LlamaForCausalLM"},
+        {"architectures": ""},
         {"architectures": [7]},
         {"architectures": None},
         {"num_key_value_heads": 0},
