@@ -76,8 +76,20 @@ def test_faults_exit_with_2_and_one_line(capsys, argv, message):
 
 def test_a_config_that_is_not_modelled_is_refused_by_name(capsys, tmp_path):
     file = tmp_path / "config.json"
-    for text, message in (("{", "expected JSON"), ('{"model_type": "mamba"}', "mamba"), ("[]", "mapping")):
-        file.write_text(text)
+    for text, message in (
+        (b"{", "expected JSON"),
+        (b"\xff{", f"{file}: expected UTF-8; 'utf-8' codec can't decode byte 0xff in position 0"),
+        (
+            b'{"model_type": "mamba"}',
+            "model_type: expected 'gpt2' or 'llama' or 'qwen2' or 'qwen3'; got 'mamba'",
+        ),
+        (b"[]", "json: expected the mapping of a config.json; got list"),
+        (
+            b'{"model_type": "gpt2", "architectures": ["GPT2ForSequenceClassification"]}',
+            "architectures: expected names that end in ForCausalLM or LMHeadModel",
+        ),
+    ):
+        file.write_bytes(text)
         with pytest.raises(SystemExit):
             main(["cost", "--config", str(file)])
         assert message in capsys.readouterr().err

@@ -90,9 +90,11 @@ def _network(arguments: argparse.Namespace) -> tuple[str, Any]:
         raise ValueError("expected PRESET or --config FILE, one of the two")
     if arguments.preset:
         return arguments.preset, cost.configuration(arguments.preset)
-    text = Path(arguments.config).read_text(encoding="utf-8")
     try:
+        text = Path(arguments.config).read_text(encoding="utf-8")
         return arguments.config, cost.from_hugging_face(json.loads(text))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{arguments.config}: expected UTF-8; {error}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{arguments.config}: expected JSON; {error}") from error
 

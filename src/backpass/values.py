@@ -25,6 +25,20 @@ def check_natural(**numbers: object) -> None:
             raise ValueError(f"{name}: expected an integer of at least 0; got {value}")
 
 
+def check_distinct(distinct: Any, tokens: Any, vocabulary: Any) -> None:
+    """Raise TypeError or ValueError unless ``distinct`` can be the number of different
+    tokens among so many. Symbols are not checked."""
+    if getattr(distinct, "free_symbols", None):
+        return
+    check_natural(distinct=distinct)
+    limits = ((tokens, "number of tokens"), (vocabulary, "size of the vocabulary"))
+    for limit, what in limits:
+        if not getattr(limit, "free_symbols", None) and distinct > limit:
+            raise ValueError(
+                f"distinct: expected at most {limit}, the {what}; got {distinct}"
+            )
+
+
 def check_eps(eps: object) -> None:
     """Raise TypeError or ValueError unless ``eps`` is a real number of at least 0."""
     if not isinstance(eps, Real):

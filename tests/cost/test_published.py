@@ -290,6 +290,25 @@ def test_the_right_number_is_what_ran_and_the_usual_one_is_not(mistake, seed):
     assert mistake.says.endswith(".") and mistake.truth.endswith(".") and mistake.citation
 
 
+@pytest.mark.parametrize(
+    "mistake", [m for m in MISTAKES if m.name.startswith("window")], ids=lambda m: m.name
+)
+def test_a_window_has_no_more_keys_than_the_sequence(mistake):
+    at = lengths(5)
+    with pytest.raises(ValueError, match=f"w: expected at most s = {at['s']}; got {at['s'] + 1}"):
+        mistake.at(**at | {"w": at["s"] + 1})
+    assert mistake.at(**at | {"w": at["s"]}).right == MISTAKES[0].at(**at).right
+    s, w = sympy.symbols("s w", positive=True, integer=True)
+    assert mistake.at(**at | {"s": s, "w": w}).right.subs({s: at["s"], w: at["w"]}) == mistake.at(**at).right
+    with pytest.raises(ValueError, match="w: expected at most s = s; got 2"):
+        mistake.at(**at | {"s": s, "w": 2 * s})
+
+
+def test_windows_concern_formulas_with_a_window_only():
+    at = lengths(5) | {"w": 1000}
+    assert MISTAKES[0].name == "causal-whole" and MISTAKES[0].at(**at)
+
+
 def test_a_counter_of_operators_misses_fused_attention_on_a_cpu():
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     if fused in flop_counter.flop_registry:

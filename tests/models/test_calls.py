@@ -88,6 +88,45 @@ def test_a_quotient_of_numbers_is_a_number_and_of_symbols_exact():
     assert quotient(h, n) * n == h
 
 
+@pytest.mark.parametrize(
+    "module, config", [(gpt2, gpt2.Config(8, 6, 6, 2, 3, 5)), (llama, llama.Config(8, 6, 2, 4, 2, 4, 5))]
+)
+@pytest.mark.parametrize(
+    "distinct, fault",
+    [
+        (9, "distinct: expected at most 8, the size of the vocabulary; got 9"),
+        (-5, "distinct: expected an integer of at least 0; got -5"),
+        (2.5, "distinct: expected an integer; got float"),
+    ],
+)
+def test_no_more_tokens_are_distinct_than_there_are(module, config, distinct, fault):
+    with pytest.raises((TypeError, ValueError), match=fault):
+        module.calls(config, 3, 5, distinct=distinct)
+    with pytest.raises(ValueError, match="distinct: expected at most 6, the number of tokens; got 7"):
+        module.calls(config, 2, 3, distinct=7)
+    for possible in (0, 6, np.int64(5), sympy.Symbol("u")):
+        module.calls(config, 2, 3, distinct=possible)
+    module.calls(config, *sympy.symbols("b s"), flash=False, distinct=8)
+
+
+def test_flash_attention_cannot_drop_weights():
+    rates = {"embedding_dropout": 0.2, "residual_dropout": 0.4}
+    gpt2.calls(gpt2.Config(7, 6, 6, 2, 3, 5, **rates), 2, 5, masks=True)
+    config = gpt2.Config(7, 6, 6, 2, 3, 5, attention_dropout=0.3)
+    gpt2.calls(config, 2, 5)
+    faults = []
+    for run in (
+        lambda: gpt2.calls(config, 2, 5, masks=True),
+        lambda: counted(gpt2, config, batch_of(config), masks=(3, 1)),
+    ):
+        with pytest.raises(ValueError, match="attention_dropout: expected 0 with flash attention") as raised:
+            run()
+        faults.append(str(raised.value))
+    assert faults[0] == faults[1]
+    with pytest.raises(TypeError, match="masks: expected True or False; got tuple"):
+        gpt2.calls(config, 2, 5, flash=False, masks=(3, 1))
+
+
 def test_unknown_names_are_refused_as_by_forward():
     config = llama.Config(8, 6, 2, 4, 2, 4, 5)
     with pytest.raises(ValueError, match="wanted: expected names of parameters; got 'nrm"):

@@ -75,6 +75,26 @@ REJECTED = [
         "rope_type: 'yarn' is not available; only 'default'",
     ),
     ("Llama", {"sliding_window": 512}, "sliding_window: 512 is not available"),
+    (
+        "Llama",
+        {"partial_rotary_factor": 0.5},
+        "partial_rotary_factor: 0.5 is not available; only 1.0",
+    ),
+    (
+        "Qwen2",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},
+        "partial_rotary_factor: 0.25 is not available; only 1.0",
+    ),
+    (
+        "Llama",
+        {"layer_types": "full_attention"},
+        "layer_types: 'full_attention' is not available; only [] or ['full_attention']",
+    ),
+    ("Llama", {"hidden_size": "4096"}, "hidden_size: expected an integer of at least 1; got '4096'"),
+    ("Llama", {"num_key_value_heads": 0}, "num_key_value_heads: expected an integer of at least 1; got 0"),
+    ("Qwen3", {"head_dim": 0}, "head_dim: expected an integer of at least 1; got 0"),
+    ("GPT2", {"n_embd": "768"}, "n_embd: expected an integer of at least 1; got '768'"),
+    ("GPT2", {"n_inner": 0}, "n_inner: expected an integer of at least 1; got 0"),
     ("Llama", {"num_local_experts": 8}, "num_local_experts: 8 is not available"),
     ("Llama", {"quantization_config": {"bits": 4}}, "quantization_config: {'bits': 4} is not available"),
     ("Qwen3", {"use_sliding_window": True}, "use_sliding_window: True is not available"),
@@ -96,6 +116,32 @@ def test_what_is_not_available_is_rejected_by_name(family, change, message):
     heading, *faults = str(raised.value).splitlines()
     assert heading == "the configuration does not fit:"
     assert len(faults) == 1 and message in faults[0]
+
+
+def test_heads_share_the_width_where_their_own_is_missing():
+    asked = file("Llama") | {"hidden_size": 70, "num_attention_heads": 4, "num_key_value_heads": None}
+    assert llama.Config.from_hugging_face(asked | {"head_dim": 6}).head_width == 6
+    assert llama.Config.from_hugging_face(asked | {"hidden_size": 72, "head_dim": None}).head_width == 18
+    assert llama.Config.from_hugging_face(asked | {"head_dim": 6}).key_heads == 4
+    for given in ({"head_dim": None}, {}):
+        change = {key: value for key, value in asked.items() if key != "head_dim"} | given
+        fault = (
+            "hidden_size: expected a multiple of num_attention_heads = 4 where head_dim is missing; got 70"
+        )
+        with pytest.raises(ValueError, match=fault):
+            llama.Config.from_hugging_face(change)
+
+
+@pytest.mark.parametrize("family", ["Qwen2", "Qwen3"])
+def test_a_window_is_not_used_by_default(family):
+    """As in transformers, whose default is not to use it; Llama's files have no such key."""
+    asked = {
+        key: value for key, value in file(family).items() if key not in ("use_sliding_window", "layer_types")
+    }
+    asked["sliding_window"] = 4096
+    theirs = getattr(transformers, f"{family}Config")(**asked)
+    assert theirs.sliding_window is None
+    assert llama.Config.from_hugging_face(asked) == llama.Config.from_hugging_face(file(family))
 
 
 def test_every_fault_of_a_file_is_named_at_once():
@@ -160,6 +206,11 @@ def test_values_of_a_wrong_kind_are_named():
             TypeError,
             "tied: expected True or False; got str",
             lambda: gpt2.Config(7, 6, 6, 2, 3, 5, tied="no"),
+        ),
+        (
+            ValueError,
+            "layers: expected an integer of at least 1; got '2'",
+            lambda: gpt2.Config(7, 6, 6, "2", 3, 5),
         ),
         (TypeError, "biases: expected True or False; got int", lambda: llama.Config(*sizes, biases=1)),
         (TypeError, "base: expected a real number; got str", lambda: llama.Config(*sizes, base="1e4")),

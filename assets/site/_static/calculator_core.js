@@ -140,6 +140,7 @@
       intermediate_size: "f",
     },
   };
+  const OPTIONAL = { gpt2: ["n_inner"], llama: ["num_key_value_heads", "head_dim"] };
   const TYPES = { gpt2: "gpt2", llama: "llama", qwen2: "llama", qwen3: "llama" };
 
   // Return the model's part of a setting. What costs nothing, such as a scaling of the rotations, is ignored. Throws an
@@ -155,17 +156,40 @@
       throw new Error("expected the object of a config.json: { … }");
     }
     const type = json.model_type;
-    const family = Object.hasOwn(TYPES, type) ? TYPES[type] : undefined;
+    const family = typeof type === "string" && Object.hasOwn(TYPES, type) ? TYPES[type] : undefined;
     if (!family) {
       throw new Error(`model_type: expected ${Object.keys(TYPES).join(", ")}; got ${type ?? "nothing"}`);
     }
+    const names = json.architectures ?? [];
+    if (!Array.isArray(names)) {
+      throw new Error(`architectures: expected a list of names; got ${JSON.stringify(names)}`);
+    }
+    for (const name of names) {
+      if (cost.heads.some((end) => typeof name === "string" && name.endsWith(end))) continue;
+      const ends = cost.heads.join(" or ");
+      const why = "which have the output head that is counted";
+      throw new Error(`architectures: expected names that end in ${ends}, ${why}; got ${JSON.stringify(name)}`);
+    }
     const facts = { ...json, rope_type: "default" };
     if (family === "llama") {
-      facts.layer_types = [...new Set(json.layer_types ?? [])].sort();
-      if (json.use_sliding_window === false) facts.sliding_window = null;
+      const kinds = json.layer_types ?? [];
+      facts.layer_types = Array.isArray(kinds) ? [...new Set(kinds)] : kinds;
+      const windows = json.use_sliding_window === undefined ? type === "llama" : json.use_sliding_window;
+      if (windows === false) facts.sliding_window = null;
+      for (const rotation of [json.rope_scaling, json.rope_parameters]) {
+        const fraction = rotation?.partial_rotary_factor;
+        if (fraction !== undefined) facts.partial_rotary_factor = fraction;
+      }
     }
-    const found = Object.keys(NEEDED[family]).filter((key) => (json[key] ?? null) === null);
-    const wrong = found.map((key) => `${key}: is missing`);
+    const wrong = [];
+    for (const key of [...Object.keys(NEEDED[family]), ...OPTIONAL[family]]) {
+      const value = json[key] ?? null;
+      if (value === null) {
+        if (key in NEEDED[family]) wrong.push(`${key}: is missing`);
+      } else if (!Number.isSafeInteger(value) || value < 1) {
+        wrong.push(`${key}: expected an integer of at least 1; got ${JSON.stringify(value)}`);
+      }
+    }
     const plain = (value) => JSON.stringify(typeof value === "boolean" ? Number(value) : value);
     for (const [key, values] of Object.entries(cost.accepted[family])) {
       const value = facts[key] === undefined ? values[0] : facts[key];
@@ -173,21 +197,27 @@
       const can = values.map((known) => JSON.stringify(known)).join(" or ");
       wrong.push(`${key}: ${JSON.stringify(value)} is not available; only ${can}`);
     }
+    const tied = json.tie_word_embeddings === undefined ? family === "gpt2" : json.tie_word_embeddings;
+    if (typeof tied !== "boolean") {
+      wrong.push(`tie_word_embeddings: expected true or false; got ${JSON.stringify(tied)}`);
+    }
     if (wrong.length) throw new Error(wrong.join("\n"));
-    const setting = { family };
+    const setting = { family, tied };
     for (const [key, letter] of Object.entries(NEEDED[family])) setting[letter] = json[key];
     if (family === "gpt2") {
-      setting.f = json.n_inner || 4 * json.n_embd;
-      setting.tied = json.tie_word_embeddings ?? true;
+      setting.f = json.n_inner ?? 4 * json.n_embd;
     } else {
-      setting.n_kv = json.num_key_value_heads || json.num_attention_heads;
-      const width = Math.floor(json.hidden_size / Math.max(json.num_attention_heads, 1));
-      setting.d = json.head_dim || (type === "qwen3" ? 128 : width);
-      setting.tied = json.tie_word_embeddings ?? false;
+      const [width, heads] = [json.hidden_size, json.num_attention_heads];
+      setting.n_kv = json.num_key_value_heads ?? heads;
+      setting.d = json.head_dim ?? (type === "qwen3" ? 128 : width / heads);
+      if (!Number.isInteger(setting.d)) {
+        const where = `a multiple of num_attention_heads = ${heads} where head_dim is missing`;
+        throw new Error(`hidden_size: expected ${where}; got ${width}`);
+      }
       setting.biases = type === "qwen2";
       setting.query_key_norm = type === "qwen3";
     }
-    for (const letter of SIZES[family]) setting[letter] = JSON.stringify(setting[letter]); // "7" is not a number
+    for (const letter of SIZES[family]) setting[letter] = String(setting[letter]);
     const impossible = faults({ ...setting, b: "1", s: "1" });
     if (impossible.length) throw new Error(impossible.join("\n"));
     return setting;

@@ -70,6 +70,7 @@ def script() -> str:
         "flags": FLAGS,
         "presets": {name: setting(config) for name, config in sizes.presets().items()},
         "accepted": {"gpt2": gpt2.ACCEPTED, "llama": llama.ACCEPTED},
+        "heads": sizes.HEADS,
         "tiles": [
             flash_attention.LARGEST_TILE,
             flash_attention.LEAST_TILE,

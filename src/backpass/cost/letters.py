@@ -60,10 +60,7 @@ def lengths_of(
         raise ValueError(f"sequence: expected {expected}; got {sequence!r}")
     t, s = sequence if isinstance(sequence, tuple) else (sequence, sequence)
     for name, length in (("batch", batch), ("sequence", t), ("sequence", s)):
-        if isinstance(length, bool) or not isinstance(length, int):
-            raise TypeError(f"{name}: expected an integer; got {type(length).__name__}")
-        if length < 1:
-            raise ValueError(f"{name}: expected at least 1; got {length}")
+        check_length(name, length)
     if s > getattr(config, "positions", s):
         raise ValueError(
             f"sequence: expected at most {config.positions}, the number of positions; "
@@ -76,6 +73,14 @@ def lengths_of(
     lengths.setdefault("n_kv", lengths["n_h"])
     lengths.setdefault("d", lengths["h"] // lengths["n_h"])
     return {letter: lengths[letter] for letter in ORDER if letter in lengths}
+
+
+def check_length(name: str, length: object) -> None:
+    """Raise TypeError or ValueError unless the length is an integer of at least 1."""
+    if isinstance(length, bool) or not isinstance(length, int):
+        raise TypeError(f"{name}: expected an integer; got {type(length).__name__}")
+    if length < 1:
+        raise ValueError(f"{name}: expected at least 1; got {length}")
 
 
 @dataclass(frozen=True)

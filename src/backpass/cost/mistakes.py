@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from backpass.cost.published import value
+from backpass.cost.published import symbolic, value
 
 
 class Compared(NamedTuple):
@@ -34,8 +34,17 @@ class Mistake:
     unit: str = "FLOPs"
 
     def at(self, **lengths: Any) -> Compared:
-        """Evaluate both formulas exactly: see ``published.value``."""
-        return Compared(value(self.usual, **lengths), value(self.right, **lengths))
+        """Evaluate both formulas exactly: see ``published.value``. Raises ValueError
+        for a window of more keys than the sequence has."""
+        from sympy import sympify
+
+        found = Compared(value(self.usual, **lengths), value(self.right, **lengths))
+        letters = {letter.name for letter in symbolic(self.right).free_symbols}
+        if "w" in letters and sympify(lengths["w"] - lengths["s"]).is_positive:
+            raise ValueError(
+                f"w: expected at most s = {lengths['s']}; got {lengths['w']}"
+            )
+        return found
 
 
 MISTAKES = (

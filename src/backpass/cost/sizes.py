@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from backpass.arrays import size
-from backpass.cost.letters import lengths_of
+from backpass.cost.letters import LAYERS, check_length, lengths_of
 from backpass.cost.networks import model_named, model_of
 from backpass.models import gpt2, llama
+from backpass.models._hugging_face import check_type
 from backpass.models._parameters import chosen
 from backpass.models.layers.calls import Part
 from backpass.stems import no_such
+from backpass.values import check_bool
 from backpass.wanted import Wanted
 
 # GPT-2 by the number of its parameters, and a network that no model's presets have: its
@@ -26,6 +29,9 @@ OTHERS = {
         128256, 16384, 126, 128, 8, 128, 53248, 1e-5, 500000.0
     ),
 }
+
+# Classes of Hugging Face that have an output head, by the ends of their names.
+HEADS = ("ForCausalLM", "LMHeadModel")
 
 
 def presets() -> dict[str, Any]:
@@ -48,17 +54,34 @@ def configuration(config: Any) -> Any:
 def from_hugging_face(json: Mapping[str, Any]) -> Any:
     """Return the configuration that a ``config.json`` describes.
 
-    What costs nothing, such as the scaling of rotations, is ignored. Raises TypeError
-    unless ``json`` is a mapping; ValueError for what is not modelled, naming every
-    fault.
+    What costs nothing, such as the scaling of rotations, is ignored. Without
+    ``architectures`` the network has the output head of a language model. Raises
+    TypeError unless ``json`` is a mapping; ValueError for another type, another head,
+    or none, and for what is not modelled, naming every fault.
     """
-    if not isinstance(json, Mapping):
-        raise TypeError(f"config: expected a mapping; got {type(json).__name__}")
-    if json.get("model_type") == "gpt2":
+    kind = check_type(json, ("gpt2", "llama", "qwen2", "qwen3"))
+    _check_head(json.get("architectures"))
+    if kind == "gpt2":
         return gpt2.Config.from_hugging_face(json)
     free = ("rope_scaling", "rope_parameters")
     kept = {key: value for key, value in json.items() if key not in free}
+    for rotation in (json.get(key) for key in free):
+        if isinstance(rotation, Mapping) and llama.FRACTION in rotation:
+            kept[llama.FRACTION] = rotation[llama.FRACTION]
     return llama.Config.from_hugging_face(kept, without_dropout=True)
+
+
+def _check_head(architectures: object) -> None:
+    """Raise ValueError unless every class has the output head of a language model."""
+    names = [] if architectures is None else architectures
+    if not isinstance(names, list | tuple):
+        raise ValueError(f"architectures: expected a list of names; got {names!r}")
+    for name in names:
+        if not isinstance(name, str) or not name.endswith(HEADS):
+            raise ValueError(
+                f"architectures: expected names that end in {' or '.join(HEADS)}, "
+                f"which have the output head that is counted; got {name!r}"
+            )
 
 
 class Network(NamedTuple):
@@ -84,10 +107,19 @@ def network(
     ``cost.tally``."""
     config = configuration(config)
     model = model_of(config)
+    check_bool(flash=flash, chunked=chunked)
+    check_length("sequence", sequence)  # a pair is not one
+    if options.get("source") is not None:
+        check_length("source", options["source"])
     lengths_of(config, batch, sequence)
     options |= {"flash": flash, "wanted": wanted}
     if model in (gpt2, llama):
         options["chunked"] = chunked
+    elif chunked:
+        raise ValueError(
+            "chunked: expected False for a stack of layers, which has no output head; "
+            "got True"
+        )
     parts = model.calls(config, batch, sequence, **options)
     shapes = model.parameter_shapes(config)
     tied_to = model.TABLE if getattr(config, "tied", False) else None
@@ -101,9 +133,11 @@ def network(
 
 
 def symbolic_network(family: str, **options: Any) -> Network:
-    """Return the calls of a family of models in SymPy symbols, with plain attention and
-    the whole head. ``options`` are those of the model's ``calls``, and fields of the
-    configuration. Raises LookupError for an unknown family."""
+    """Return the calls of a family of models in SymPy symbols, with plain attention,
+    the whole head, and no dropout. ``options`` are those of the model's ``calls``, and
+    fields of the configuration; ``wanted`` requires numbers of layers among them.
+    Raises LookupError for an unknown family, TypeError or ValueError for options that
+    symbols do not have."""
     import sympy
 
     model, config = model_named(family), SimpleNamespace(**_FLAGS[family])
@@ -113,6 +147,18 @@ def symbolic_network(family: str, **options: Any) -> Network:
             setattr(config, name, sympy.Symbol(letter, positive=True, integer=True))
     for name in [name for name in options if name in fields]:
         setattr(config, name, options.pop(name))
+    for name, why in _NUMBERS_ONLY.items():
+        given = options.pop(name, False)
+        check_bool(**{name: given})
+        if given:
+            raise ValueError(f"{name}: expected False in symbols, {why}; got True")
+    if options.get("wanted") is not None:
+        for name in (name for name in LAYERS if name in fields):
+            if not isinstance(getattr(config, name), Integral):
+                raise ValueError(
+                    "wanted: expected None, for all gradients, where the number of "
+                    f"layers is a symbol; give {name} a number"
+                )
     if family == "seq2seq":
         layers = {"layers": config.encoder_layers, "final_norm": True}
         config.encoder_config = SimpleNamespace(**vars(config), **layers)
@@ -123,6 +169,11 @@ def symbolic_network(family: str, **options: Any) -> Network:
     return Network(f"{family}, in symbols", parts, None, None)
 
 
+_NUMBERS_ONLY = {
+    "flash": "because FlashAttention's tiles depend on the numbers",
+    "chunked": "which have the whole output head",
+    "masks": "which have no dropout",
+}
 LETTERS = {
     "width": "h",
     "layers": "L",

@@ -25,13 +25,25 @@ def check_type(json: object, types: Collection[str]) -> str:
     return str(kind)
 
 
-def check_keys(json: Json, needed: Collection[str], accepted: Accepted) -> None:
-    """Raise ValueError unless ``json`` has every key of ``needed`` and, for each key of
-    ``accepted``, one of the values there. A missing key has the first of them.
+def check_keys(
+    json: Json,
+    needed: Collection[str],
+    accepted: Accepted,
+    *,
+    optional: Collection[str] = (),
+) -> None:
+    """Raise ValueError unless ``json`` has a size for every key of ``needed``, a size
+    or nothing for every key of ``optional`` and, for each key of ``accepted``, one of
+    the values there. A missing key has the first of them.
 
     The message names all faults.
     """
-    faults = [f"{key}: is missing" for key in needed if json.get(key) is None]
+    faults = []
+    for key in (*needed, *optional):
+        if json.get(key) is None:
+            faults += [f"{key}: is missing"] if key in needed else []
+        elif not _is_size(json[key]):
+            faults.append(_SIZE.format(key, json[key]))
     for key, values in accepted.items():
         value = json.get(key, next(iter(values)))
         if not any(value == known for known in values):
@@ -45,6 +57,13 @@ def check_numbers(config: Any, *names: str) -> None:
     """Raise ValueError unless each of these fields is an integer of at least 1."""
     for name in names:
         value = getattr(config, name)
-        integer = isinstance(value, Integral) and not isinstance(value, bool)
-        if not integer or value < 1:
-            raise ValueError(f"{name}: expected an integer of at least 1; got {value}")
+        if not _is_size(value):
+            raise ValueError(_SIZE.format(name, value))
+
+
+_SIZE = "{}: expected an integer of at least 1; got {!r}"
+
+
+def _is_size(value: object) -> bool:
+    integer = isinstance(value, Integral) and not isinstance(value, bool)
+    return integer and value >= 1  # type: ignore[operator]

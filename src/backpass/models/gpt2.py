@@ -36,7 +36,13 @@ from backpass.models.layers.calls import Part, call
 from backpass.models.layers.kernel import implementation
 from backpass.ops import dropout, embedding, layer_norm, position_embedding
 from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool, check_eps, check_natural, check_probability
+from backpass.values import (
+    check_bool,
+    check_distinct,
+    check_eps,
+    check_natural,
+    check_probability,
+)
 from backpass.wanted import Wanted
 
 SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
@@ -91,8 +97,9 @@ class Config:
         """
         _hugging_face.check_type(json, ("gpt2",))
         needed = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
-        _hugging_face.check_keys(json, needed, ACCEPTED)
+        _hugging_face.check_keys(json, needed, ACCEPTED, optional=("n_inner",))
         vocabulary, positions, width, layers, heads = (json[key] for key in needed)
+        feed_forward = json.get("n_inner")
         rates = {name: json.get(key, 0.1) for key, name in RATES.items()}
         return cls(
             vocabulary,
@@ -100,7 +107,7 @@ class Config:
             width,
             layers,
             heads,
-            json.get("n_inner") or 4 * width,
+            4 * width if feed_forward is None else feed_forward,
             json.get("layer_norm_epsilon", 1e-5),
             json.get("tie_word_embeddings", True),
             **rates,
@@ -309,8 +316,12 @@ def calls(
     tokens: the first gradient of a row of the table is not added to anything, unless
     the table is the head too. 0 counts an addition for each token. If all gradients are
     wanted, sizes may be symbols. The other options are those of ``forward``.
+
+    Raises TypeError or ValueError for a ``distinct`` that is not possible, and
+    ValueError if weights of attention are to be dropped with ``flash``.
     """
     c, h, m = config, config.width, batch * sequence
+    check_distinct(distinct, m, c.vocabulary)
     own = frozenset({TABLE})
     of_layers: list[Names] = []
     of_positions: Names = ("x", "w")
@@ -321,8 +332,10 @@ def calls(
         own = chosen(wanted, dict(zip(names, names, strict=True)), tied_to)
         of_positions, *of_layers, of_norm, of_head = _wanted_in_parts(c, own)
     rates = dict.fromkeys(("attention_dropout", "residual_dropout"), 0.0)
+    check_bool(masks=masks)
     if masks:
         rates = {name: getattr(c, name) for name in rates}
+        check_no_dropout(flash, attention_dropout=c.attention_dropout)
     p, of_table = c.embedding_dropout if masks else 0.0, ("w",) if TABLE in own else ()
     read = {"m": m, "h": h, "distinct": 0 if c.tied else distinct}
     read |= {"V": c.vocabulary, "tied": c.tied}  # the table's gradient

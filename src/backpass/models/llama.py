@@ -40,7 +40,7 @@ from backpass.models.layers.calls import Part, call, quotient
 from backpass.models.layers.kernel import implementation
 from backpass.ops import embedding, rms_norm, rope
 from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool, check_eps
+from backpass.values import check_bool, check_distinct, check_eps
 from backpass.wanted import Wanted
 
 SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
@@ -117,21 +117,33 @@ class Config:
         facts = {
             **json,
             "rope_type": rotation.get("rope_type", rotation.get("type", "default")),
-            "layer_types": sorted({*(json.get("layer_types") or ())}),
+            "layer_types": _different(json.get("layer_types")),
         }
-        if json.get("use_sliding_window") is False:
+        if FRACTION in rotation:
+            facts[FRACTION] = rotation[FRACTION]
+        if json.get("use_sliding_window", kind == "llama") is False:
             facts["sliding_window"] = None  # Qwen2's files give an unused width
         accepted = ACCEPTED if without_dropout else {**ACCEPTED, **DROPOUTS}
-        _hugging_face.check_keys(facts, SIZES, accepted)
+        own = ("num_key_value_heads", "head_dim")
+        _hugging_face.check_keys(facts, SIZES, accepted, optional=own)
         vocabulary, width, layers, heads, feed_forward = (json[key] for key in SIZES)
-        default_width = 128 if kind == "qwen3" else width // max(heads, 1)
+        key_heads, head_width = (json.get(key) for key in own)
+        if head_width is None and kind == "qwen3":
+            head_width = 128
+        elif head_width is None:
+            if width % heads:
+                raise ValueError(
+                    "hidden_size: expected a multiple of num_attention_heads = "
+                    f"{heads} where head_dim is missing; got {width}"
+                )
+            head_width = width // heads
         return cls(
             vocabulary,
             width,
             layers,
             heads,
-            json.get("num_key_value_heads") or heads,
-            json.get("head_dim") or default_width,
+            heads if key_heads is None else key_heads,
+            head_width,
             feed_forward,
             json.get("rms_norm_eps", 1e-6),
             rotation.get("rope_theta") or json.get("rope_theta") or 10000.0,
@@ -148,12 +160,14 @@ SIZES = (
     "num_attention_heads",
     "intermediate_size",
 )
+FRACTION = "partial_rotary_factor"  # of each head, which rotates
 # The accepted values, by key; the first is Hugging Face's default.
 ACCEPTED: Accepted = {
     "hidden_act": ("silu", "swish"),
     "attention_bias": (False,),
     "mlp_bias": (False,),
     "rope_type": ("default",),
+    FRACTION: (1.0, None),
     "use_sliding_window": (False,),
     "sliding_window": (None,),
     "layer_types": ([], ["full_attention"]),
@@ -179,6 +193,13 @@ PRESETS = {
         151936, 4096, 36, 32, 8, 128, 12288, 1e-6, 1e6, query_key_norm=True
     ),
 }
+
+
+def _different(kinds: Any) -> Any:
+    """Return each kind of layer once, or what is not a list as it is."""
+    if not isinstance(kinds, list | tuple):
+        return [] if kinds is None else kinds
+    return [kind for i, kind in enumerate(kinds) if kind not in kinds[:i]]
 
 
 def parameter_shapes(config: Config) -> Shapes:
@@ -321,6 +342,7 @@ def calls(
     them, for ``batch`` sequences of ``sequence`` tokens. The options are those of
     ``gpt2.calls``."""
     c, h, m, d = config, config.width, batch * sequence, config.head_width
+    check_distinct(distinct, m, c.vocabulary)
     own = frozenset({TABLE})
     of_layers: list[Names] = []
     of_norm: Names = ("x", "w")

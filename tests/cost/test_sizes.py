@@ -1,0 +1,119 @@
+"""The sizes of networks: what a ``config.json``, options, and symbols may ask for, and what is refused by name."""
+
+import pytest
+import sympy
+
+from backpass import cost
+from backpass.models import encoder, gpt2, llama, seq2seq
+
+ENCODER = encoder.Config(6, 2, 3, 5)
+SEQ2SEQ = seq2seq.Config(6, 2, 3, 3, 5)
+DROPPING = gpt2.Config(7, 6, 6, 2, 3, 5, attention_dropout=0.3)
+
+
+@pytest.mark.parametrize(
+    "fault, call",
+    [
+        ("source: expected at least 1; got 0", lambda: cost.tally(SEQ2SEQ, 2, 3, source=0)),
+        ("source: expected at least 1; got -3", lambda: cost.tally(SEQ2SEQ, 2, 3, source=-3)),
+        ("source: expected an integer; got float", lambda: cost.tally(SEQ2SEQ, 2, 3, source=2.5)),
+        ("sequence: expected an integer; got tuple", lambda: cost.tally(SEQ2SEQ, 2, (3, 4))),
+        (
+            "attention_dropout: expected 0 with flash attention, .* pass flash=False",
+            lambda: cost.tally(DROPPING, 2, 3, masks=True, flash=True),
+        ),
+        ("masks: expected True or False; got int", lambda: cost.tally(DROPPING, 2, 3, masks=1)),
+        ("flash: expected True or False; got str", lambda: cost.tally(ENCODER, 2, 3, flash="no")),
+        ("flash: expected True or False; got NoneType", lambda: cost.traffic("gpt2", 2, 3, flash=None)),
+        ("chunked: expected True or False; got str", lambda: cost.tally("gpt2", 2, 3, chunked="no")),
+        (
+            "chunked: expected False for a stack of layers, which has no output head; got True",
+            lambda: cost.tally(ENCODER, 2, 3, chunked=True),
+        ),
+        ("chunked: expected False for a stack", lambda: cost.tally(SEQ2SEQ, 2, 3, chunked=True)),
+        ("distinct: expected at most 6, the number of tokens", lambda: cost.tally("gpt2", 2, 3, distinct=7)),
+    ],
+)
+def test_options_that_do_not_fit_a_network(fault, call):
+    with pytest.raises((TypeError, ValueError), match=fault):
+        call()
+
+
+def test_options_that_fit():
+    assert cost.tally(SEQ2SEQ, 2, 3, source=3).rows == cost.tally(SEQ2SEQ, 2, 3).rows
+    assert cost.tally(SEQ2SEQ, 2, 3, source=4).total() > cost.tally(SEQ2SEQ, 2, 3, source=None).total()
+    assert cost.tally(ENCODER, 2, 3, chunked=False).rows == cost.tally(ENCODER, 2, 3).rows
+    assert cost.tally(DROPPING, 2, 3, masks=True).total() > cost.tally(DROPPING, 2, 3).total()
+
+
+@pytest.mark.parametrize("of_family", [cost.symbolic_tally, cost.symbolic_traffic])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "encoder", "seq2seq"])
+def test_what_symbols_lack_is_refused(of_family, family):
+    layers = "encoder_layers" if family == "seq2seq" else "layers"
+    for option, fault in (
+        (
+            {"flash": True},
+            "flash: expected False in symbols, because FlashAttention's tiles depend on the numbers",
+        ),
+        ({"chunked": True}, "chunked: expected False in symbols, which have the whole output head; got True"),
+        ({"masks": True}, "masks: expected False in symbols, which have no dropout; got True"),
+        ({"flash": "no"}, "flash: expected True or False; got str"),
+        (
+            {"wanted": ["x"]},
+            "wanted: expected None, for all gradients, where the number of layers is a symbol; "
+            f"give {layers} a number",
+        ),
+    ):
+        with pytest.raises((TypeError, ValueError), match=fault):
+            of_family(family, **option)
+    plain = of_family(family, flash=False, chunked=False, masks=False, wanted=None)
+    assert plain.rows == of_family(family).rows
+
+
+def test_symbols_with_numbers_of_layers_have_a_choice_of_gradients():
+    found = cost.symbolic_tally("gpt2", layers=3, wanted=["h.1.mlp.c_fc.bias"]).flops()
+    config = gpt2.Config(7, 6, 6, 3, 3, 5)
+    expected = cost.tally(config, 2, 4, wanted=["h.1.mlp.c_fc.bias"]).flops()
+    numbers = {"b": 2, "s": 4, "h": 6, "n_h": 3, "f": 5, "V": 7, "S": 6}
+    for way, flops in expected.items():
+        formula = sympy.sympify(found[way])
+        assert formula.subs({letter: numbers[letter.name] for letter in formula.free_symbols}) == flops
+
+
+GPT2 = gpt2.to_hugging_face(gpt2.Config.preset("gpt2"))
+LLAMA = llama.to_hugging_face(llama.Config.preset("llama-3-8b"))
+
+
+@pytest.mark.parametrize(
+    "json, names, wrong",
+    [
+        (LLAMA, ["LlamaForSequenceClassification"], "'LlamaForSequenceClassification'"),
+        (LLAMA, ["LlamaForCausalLM", "LlamaModel"], "'LlamaModel'"),
+        (GPT2, ["GPT2DoubleHeadsModel"], "'GPT2DoubleHeadsModel'"),
+        (GPT2, ["GPT2Model"], "'GPT2Model'"),
+        (GPT2, [None], "None"),
+    ],
+)
+def test_another_head_or_none_is_refused(json, names, wrong):
+    fault = f"architectures: expected names that end in ForCausalLM or LMHeadModel, .* got {wrong}"
+    with pytest.raises(ValueError, match=fault):
+        cost.from_hugging_face(json | {"architectures": names})
+
+
+@pytest.mark.parametrize("json", [GPT2, LLAMA])
+def test_a_file_without_classes_has_an_output_head(json):
+    expected = cost.from_hugging_face(json)
+    without = {key: value for key, value in json.items() if key != "architectures"}
+    for given in (without, json | {"architectures": None}, json | {"architectures": []}):
+        assert cost.from_hugging_face(given) == expected
+    with pytest.raises(ValueError, match="architectures: expected a list of names; got 'GPT2LMHeadModel'"):
+        cost.from_hugging_face(json | {"architectures": "GPT2LMHeadModel"})
+
+
+def test_a_rotation_of_a_part_of_each_head_is_not_free():
+    """Unlike a scaling of the rotations, which costs nothing."""
+    scaled = LLAMA | {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "partial_rotary_factor": 1.0}}
+    assert cost.from_hugging_face(scaled).head_width == 128
+    for key in ("rope_parameters", "rope_scaling"):
+        with pytest.raises(ValueError, match=r"partial_rotary_factor: 0\.5 is not available; only 1\.0"):
+            cost.from_hugging_face(LLAMA | {key: {"partial_rotary_factor": 0.5}})
