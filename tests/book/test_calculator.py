@@ -207,7 +207,8 @@ def test_a_whole_run_and_memory(page):
     page.check("#A-recompute")
     lines = dict(page.evaluate(MEMORY))
     layer = saved.by_part()["layers.0"]
-    assert lines["saved by one layer, recomputed"] == f"{layer:,}{layer / 2**20:,.3f} MiB"
+    assert lines["saved by one layer, recomputed"] == f"{layer:,}{layer / 2**30:,.3f} GiB"
+    assert lines["tables of the rotations"] == f"{saved.constants:,}{saved.constants / 2**20:,.3f} MiB"
     assert "saved by the layers" not in lines
     note = "The saved arrays are those of a step that trains every parameter"
     assert note not in page.text_content("#calculator-memory")
