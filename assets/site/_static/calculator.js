@@ -338,8 +338,8 @@
 
   function memory(settings) {
     const found = settings.map((each) => core.memory(each, state.memory));
-    const names = [...new Set(found.flatMap(Object.keys))];
-    const rows = names.map((name) => [name, ...found.map((each) => each[name] ?? 0n)]);
+    const names = Object.keys(found[0]).filter((name) => found.some((each) => each[name]));
+    const rows = names.map((name) => [name, ...found.map((each) => each[name])]);
     rows.push(["total", ...found.map((each) => Object.values(each).reduce((a, b) => a + b))]);
     const notes = ["1 MiB is 2²⁰ bytes, and 1 GiB is 2³⁰ bytes."];
     if (settings.some(({ setting }) => setting.frozen)) {

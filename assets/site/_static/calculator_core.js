@@ -284,13 +284,12 @@
     // With one token, one head, or heads of width 1, merging the heads copies nothing: two saved arrays are one.
     const copies = ![n.s, n.n_h, n.d || n.h / n.n_h].includes(1n);
     const layer = setting.flash && !copies ? of.layer - of.merged : of.layer;
-    const layers = setting.recompute
-      ? { "checkpoints: the layers' inputs": n.L * of.input, "saved by one layer, recomputed": layer }
-      : { "saved by the layers": n.L * layer };
     return {
-      ...(of.tables === undefined ? {} : { "tables of the rotations": of.tables }),
+      "tables of the rotations": of.tables ?? 0n,
       "saved by the embedding": of.embedding,
-      ...layers,
+      "saved by the layers": setting.recompute ? 0n : n.L * layer,
+      "checkpoints: the layers' inputs": setting.recompute ? n.L * of.input : 0n,
+      "saved by one layer, recomputed": setting.recompute ? layer : 0n,
       "saved by the last norm": of["last norm"],
       "saved by the output head": of["output head"],
     };
