@@ -22,6 +22,9 @@ PHONE = {"width": 360, "height": 800}
 SUMMARY = """column => Object.fromEntries([...document.querySelectorAll('#calculator-summary tbody tr')].map(row =>
   [row.cells[0].textContent, (row.cells[column].querySelector('.calculator-exact') ?? row.cells[column]).textContent]))"""
 
+MEMORY = """[...document.querySelectorAll('#calculator-memory tbody tr')].map(row =>
+  [row.cells[0].textContent, row.cells[1].textContent])"""
+
 # What the page says after each of these addresses.
 AT_ADDRESSES = f"""async addresses => {{
   const summary = {SUMMARY};
@@ -196,8 +199,21 @@ def test_a_whole_run_and_memory(page):
     assert refusal.endswith("got much")
     assert page.locator("#calculator-run table").count() == 0
     page.select_option("#memory-moments", "bfloat16")
-    total = page.locator("#calculator-memory tbody tr").last.locator(".calculator-exact").text_content()
-    assert total == f"{found.parameters * (2 + 2 + 4 + 2 * 2):,}"
+    saved = cost.activations("llama-3-8b", 1, 8192, dtype="bfloat16", chunked=False)
+    in_all = found.parameters * (2 + 2 + 4 + 2 * 2) + saved.bytes + saved.constants
+    total = page.locator("#calculator-memory tbody tr").last.locator("td")
+    assert total.locator(".calculator-exact").text_content() == f"{in_all:,}"
+    assert total.locator(".calculator-short").text_content() == f"{in_all / 2**30:,.3f} GiB"
+    page.check("#A-recompute")
+    lines = dict(page.evaluate(MEMORY))
+    layer = saved.by_part()["layers.0"]
+    assert lines["saved by one layer, recomputed"] == f"{layer:,}{layer / 2**30:,.3f} GiB"
+    assert lines["tables of the rotations"] == f"{saved.constants:,}{saved.constants / 2**20:,.3f} MiB"
+    assert "saved by the layers" not in lines
+    note = "The saved arrays are those of a step that trains every parameter"
+    assert note not in page.text_content("#calculator-memory")
+    page.check("#A-frozen")
+    assert note in page.text_content("#calculator-memory")
 
 
 def test_everything_open_is_accessible_and_fits_a_phone(browser, address):

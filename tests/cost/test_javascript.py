@@ -327,5 +327,88 @@ def test_a_whole_run(compute):
     assert values == pytest.approx(expected, rel=1e-12, abs=0)
 
 
+def saved_as_python_does(config, setting, choices):
+    """The bytes of the saved arrays and of the tables, by the page's names."""
+    lengths = int(setting["b"]), int(setting["s"])
+    options = {"dtype": choices["weights"], "flash": setting["flash"], "chunked": False}
+    found = cost.activations(config, *lengths, **options)
+    embedding, *layers, norm, head, loss = found.by_part().values()
+    assert len(layers) == config.layers and len({*layers}) == 1
+    expected = {"tables of the rotations": found.constants, "saved by the embedding": embedding}
+    if setting["recompute"]:
+        # What a layer's input has: a float or half-precision number for each token and column.
+        width = {"float32": 4}.get(choices["weights"], 2)
+        inputs = math.prod((*lengths, config.width, config.layers, width))
+        expected |= {"checkpoints: the layers' inputs": inputs, "saved by one layer, recomputed": layers[0]}
+    else:
+        expected["saved by the layers"] = sum(layers)
+    expected |= {"saved by the last norm": norm, "saved by the output head": head + loss}
+    if not setting["recompute"]:
+        assert sum(expected.values()) == found.bytes + found.constants
+    return expected
+
+
+def test_memory_is_pythons_at_random_sizes(compute):
+    """The saved arrays by part, also where lengths are 1; and the total of a budget."""
+    rng = random.Random(22)
+    cases = []
+    for i in range(16):
+        config, setting = drawn(rng)
+        setting["flash"] = rng.random() < 0.7
+        if i % 2 == 0:  # the smallest networks, in which lengths are often 1
+            heads, d, key_heads = (rng.choice([1, 2, 3]) for _ in range(3))
+            tied, biases, norms = (rng.random() < 0.5 for _ in range(3))
+            layers, f, V = rng.randint(1, 4), rng.randint(1, 2), rng.randint(2, 3)
+            config = (
+                gpt2.Config(V, 3, heads * d, layers, heads, f, tied=tied)
+                if rng.random() < 0.5
+                else llama.Config(
+                    V, d, layers, heads * key_heads, key_heads, 2 * d, f,
+                    tied=tied, biases=biases, query_key_norm=norms,
+                )
+            )  # fmt: skip
+            setting |= javascript.setting(config) | {"b": str(rng.randint(1, 2)), "s": str(rng.randint(1, 2))}
+        weights = rng.choice(["bfloat16", "float16", "float32"])
+        master = "none" if weights == "float32" else "float32"
+        choices = {"weights": weights, "gradients": weights, "master": master, "moments": "float32"}
+        cases.append((config, setting, choices))
+    assert any(setting["s"] == "1" and setting["flash"] for _, setting, _ in cases)
+    found = compute(
+        "given.map(([setting, choices]) => core.memory(core.tally(setting), choices))",
+        [(setting, choices) for _, setting, choices in cases],
+    )
+    budgets = 0
+    for (config, setting, choices), page in zip(cases, found, strict=True):
+        page = {name: int(each) for name, each in page.items()}
+        expected = saved_as_python_does(config, setting, choices)
+        saved = {name: each for name, each in [*page.items()][4:] if each or name in expected}
+        assert saved == expected, (config, setting, choices)
+        if not setting["recompute"]:
+            lengths, options = (
+                (int(setting["b"]), int(setting["s"])),
+                {"flash": setting["flash"], "chunked": False},
+            )
+            budget = cost.memory_budget(config, *lengths, dtype=choices["weights"], **options)
+            assert sum(page.values()) == budget.bytes
+            budgets += 1
+    assert 3 < budgets < len(cases) - 3
+
+
+def test_memory_of_frozen_parts(compute):
+    """Gradients and states are those of what is trained; saved arrays are left as they are."""
+    setting = javascript.setting(cost.configuration("gpt2")) | {"b": "3", "s": "100", "L_f": "5"}
+    choices = {"weights": "bfloat16", "gradients": "float32", "master": "none", "moments": "bfloat16"}
+    settings = [setting, setting | {"frozen": True}]
+    expression = (
+        "given[0].map(each => { const t = core.tally(each); return [t.trained, core.memory(t, given[1])]; })"
+    )
+    (every, whole), (trained, some) = compute(expression, [settings, choices])
+    assert 0 < int(trained) < int(every)
+    assert int(some["gradients"]) == 4 * int(trained) == int(some["AdamW's two moments"])
+    assert some["copy of the trained parameters"] == "0"
+    assert int(some["parameters"]) == 2 * int(every)
+    assert [*some.items()][4:] == [*whole.items()][4:]
+
+
 def test_the_script_is_small():
     assert len(javascript.script().encode()) < 150_000

@@ -25,7 +25,7 @@
     hourPrice: "price of a GPU-hour",
   };
   const MEMORY = {
-    weights: ["parameters", ["bfloat16", "float16", "float32"]],
+    weights: ["parameters and saved arrays", ["bfloat16", "float16", "float32"]],
     gradients: ["gradients", ["bfloat16", "float16", "float32"]],
     master: ["copy of the trained parameters", ["float32", "none"]],
     moments: ["AdamW's moments", ["float32", "bfloat16"]],
@@ -331,20 +331,29 @@
     return [note, tableOf("Every term", ["", ...headingsOf(settings), "products", "exact formula"], rows)];
   }
 
-  const inUnits = (bytes) => `${fixed([bytes, 2n ** 30n], 3)} GiB`;
+  const inUnits = (bytes) => {
+    const [unit, power] = bytes < 2n ** 30n ? ["MiB", 20n] : ["GiB", 30n];
+    return `${fixed([bytes, 2n ** power], 3)} ${unit}`;
+  };
 
   function memory(settings) {
     const found = settings.map((each) => core.memory(each, state.memory));
-    const rows = Object.keys(found[0]).map((name) => [name, ...found.map((each) => each[name])]);
+    const names = Object.keys(found[0]).filter((name) => found.some((each) => each[name]));
+    const rows = names.map((name) => [name, ...found.map((each) => each[name])]);
     rows.push(["total", ...found.map((each) => Object.values(each).reduce((a, b) => a + b))]);
-    return tableOf(
-      "Bytes of what does not depend on the batch",
+    const notes = ["1 MiB is 2²⁰ bytes, and 1 GiB is 2³⁰ bytes."];
+    if (settings.some(({ setting }) => setting.frozen)) {
+      notes.push(" The saved arrays are those of a step that trains every parameter; with frozen parts it may save less.");
+    }
+    const table = tableOf(
+      "Bytes of a step, by use; the total is a sum, not the peak",
       ["", ...settings.map(({ which }) => (state.compare ? which : "bytes"))],
       rows.map(([name, ...bytes]) => [
         name,
         ...bytes.map((each) => element("td", {}, element("span", { class: "calculator-exact" }, grouped(each)), element("span", { class: "calculator-short" }, inUnits(each)))),
       ]),
     );
+    return [table, element("p", { class: "calculator-note" }, notes)];
   }
 
   function wholeRun(settings) {
@@ -399,7 +408,7 @@
       at(`${which}-faults`).replaceChildren(...list);
       if (!faults.length && shown.includes(which)) {
         const found = core.tally(setting);
-        settings.push({ which, setting, ...found, flops: core.totals(found.rows, state.convention) });
+        settings.push({ which, ...found, flops: core.totals(found.rows, state.convention) });
       }
     }
     toAddress();
@@ -418,7 +427,7 @@
     );
     const open = at("calculator-terms").open;
     at("calculator-terms-inside").replaceChildren(...(open ? terms(settings) : []));
-    at("calculator-memory").replaceChildren(memory(settings));
+    at("calculator-memory").replaceChildren(...memory(settings));
     at("calculator-run").replaceChildren(wholeRun(settings));
   }
 
@@ -440,7 +449,7 @@
       element("div", { id: "calculator-breakdown" }),
       element("details", { id: "calculator-terms", ontoggle: () => update() }, element("summary", {}, "every term, with its formula"), element("div", { id: "calculator-terms-inside" })),
       element("div", { id: "calculator-save", class: "calculator-buttons" }),
-      element("h3", {}, "Parameters, gradients and optimiser"),
+      element("h3", {}, "Memory of a step"),
       element("form", { class: "calculator-letters", onsubmit: (event) => event.preventDefault() }, Object.entries(MEMORY).map(([name, [label, types]]) => labelled(label, select(`memory-${name}`, types)))),
       element("div", { id: "calculator-memory" }),
       element("h3", {}, "A whole run"),

@@ -70,12 +70,17 @@
   const keyOf = (setting) =>
     [setting.family, ...cost.flags[setting.family].filter((flag) => setting[flag])].join(" ");
 
+  // Return a function that computes a formula, given its number.
+  function evaluator(n) {
+    const formulas = cost.formulas(...cost.letters.map((letter) => n[letter]));
+    return (number) => formulas[number]();
+  }
+
   // Return the rows of a setting, each with its FLOPs under every convention, and the number of parameters.
   function tally(setting) {
     const n = { n_kv: 0n, d: 0n, S: 0n, L_f: 0n, ...numbers(setting) };
     Object.assign(n, tiles(n));
-    const formulas = cost.formulas(...cost.letters.map((letter) => n[letter]));
-    const at = (number) => formulas[number]();
+    const at = evaluator(n);
     const training = !setting.frozen ? "all" : n.L_f < n.L ? "some" : "last";
     const [all, embeddings, layer] = cost.parameters[keyOf(setting)].map(at);
     const rows = [];
@@ -90,7 +95,7 @@
       rows.push({ part, repeats, call, stem, way, what, needs, again, shape: shape.map(at), flops, counts, times });
     }
     const frozen = setting.frozen ? embeddings + n.L_f * layer : 0n;
-    return { numbers: n, rows, parameters: all, embeddings, trained: all - frozen };
+    return { setting, numbers: n, rows, parameters: all, embeddings, trained: all - frozen };
   }
 
   // Return the FLOPs of each way, of all of them, and of the model: without what is computed twice.
@@ -295,14 +300,37 @@
     return result;
   }
 
-  // Memory: parameters, gradients and the optimiser's states
+  // Memory: parameters, gradients, the optimiser's states, and the arrays that the backward needs
 
   const BYTES = { none: 0n, float32: 4n, bfloat16: 2n, float16: 2n };
-  const memory = ({ parameters, trained }, { weights, gradients, master, moments }) => ({
-    parameters: parameters * BYTES[weights],
-    gradients: trained * BYTES[gradients],
-    "copy of the trained parameters": trained * BYTES[master],
-    "AdamW's two moments": 2n * trained * BYTES[moments],
+
+  // Return the bytes that each part saves for the backward if every parameter is trained. The arrays have
+  // the parameters' dtype, except those that the network keeps in float32. The head scores all tokens at once.
+  function saved({ setting, numbers: n }, weights) {
+    const at = evaluator(n);
+    const column = weights === "float32" ? 1 : 0;
+    const rows = cost.saved[`${keyOf(setting)}${setting.flash ? " flash" : ""}`];
+    const of = Object.fromEntries(rows.map(([part, ...formulas]) => [part, at(formulas[column])]));
+    // With one token, one head, or heads of width 1, merging the heads copies nothing: two saved arrays are one.
+    const copies = ![n.s, n.n_h, n.d || n.h / n.n_h].includes(1n);
+    const layer = setting.flash && !copies ? of.layer - of.merged : of.layer;
+    return {
+      "tables of the rotations": of.tables ?? 0n,
+      "saved by the embedding": of.embedding,
+      "saved by the layers": setting.recompute ? 0n : n.L * layer,
+      "checkpoints: the layers' inputs": setting.recompute ? n.L * of.input : 0n,
+      "saved by one layer, recomputed": setting.recompute ? layer : 0n,
+      "saved by the last norm": of["last norm"],
+      "saved by the output head": of["output head"],
+    };
+  }
+
+  const memory = (found, { weights, gradients, master, moments }) => ({
+    parameters: found.parameters * BYTES[weights],
+    gradients: found.trained * BYTES[gradients],
+    "copy of the trained parameters": found.trained * BYTES[master],
+    "AdamW's two moments": 2n * found.trained * BYTES[moments],
+    ...saved(found, weights),
   });
 
   // Settings in the address

@@ -6,6 +6,8 @@ script is a row of ``symbolic_tally``, with its formula under each convention.
 
 FlashAttention computes whole tiles of the scores. Their number depends on the sizes, so
 its formulas have two more letters, ``scores`` and ``tiles``, which the page computes.
+
+The bytes of the arrays that the backward needs are those of ``symbolic_activations``.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +26,8 @@ from sympy.printing.jscode import JavascriptCodePrinter
 
 from backpass.arrays import size
 from backpass.cost import sizes
+from backpass.cost.activations import EXAMPLES, symbolic_activations
+from backpass.cost.networks import TABLES
 from backpass.cost.tally import CONVENTIONS, Row, symbolic_tally
 from backpass.cost.terms import BACKWARD, RECOMPUTATION, Term, terms_of
 from backpass.models import gpt2, llama
@@ -45,17 +50,36 @@ SYMBOLS = {
 
 FROZEN, FIRST, LAYER = "frozen layer", "first trained layer", "layer"
 
+# The parts that save arrays, by their names in the models. The loss is the head's.
+SAVING = {
+    "wte": "embedding",
+    "embed_tokens": "embedding",
+    "h.i": LAYER,
+    "layers.i": LAYER,
+    "ln_f": "last norm",
+    "norm": "last norm",
+    "lm_head": "output head",
+    "loss": "output head",
+    TABLES: TABLES,
+}
+MERGED = "attended.out.x"  # attention's output, merged from the heads
+
 
 def script() -> str:
     """Return the script, which sets ``backpassCost``."""
     formulas = _Formulas()
     rows: dict[str, int] = {}  # each row in JSON, and its number
-    variants, counts = {}, {}
+    variants, counts, saved = {}, {}, {}
     for family, flags in FLAGS.items():
         for given in itertools.product((False, True), repeat=len(flags)):
             chosen = dict(zip(flags, given, strict=True))
             key = _key(family, chosen)
             counts[key] = [formulas.number(n) for n in _parameters(family, chosen)]
+            for flash in (False, True):
+                saved[f"{key} flash" if flash else key] = [
+                    [part, *map(formulas.number, each)]
+                    for part, *each in _saved(family, chosen, flash)
+                ]
             for training in ("all", "some", "last"):
                 found = (
                     json.dumps(_as_data(row, formulas), ensure_ascii=False)
@@ -78,6 +102,7 @@ def script() -> str:
         ],
         "parameters": counts,
         "variants": variants,
+        "saved": saved,
         "texts": formulas.texts(),
     }
     lines = (f"{name}: {_dump(value)}," for name, value in facts.items())
@@ -194,6 +219,30 @@ def _parameters(family: str, flags: dict[str, bool]) -> tuple[Any, Any, Any]:
 
     layer = count(2) - count(1)
     return count(1) + (SYMBOLS["L"] - 1) * layer, count(1, _frozen(family, 0)), layer
+
+
+def _saved(
+    family: str, flags: dict[str, bool], flash: bool
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each part with the bytes that it saves in half precision and in float32.
+    One layer is a part.
+
+    "input" is the input of a layer. "merged" is the input of attention's last
+    projection; it is FlashAttention's output itself if no merge of the heads copies it.
+    """
+    config = replace(EXAMPLES[family], **flags | {"tied": False})  # saves the same
+    kept = symbolic_activations(config, dtype="bfloat16", flash=flash, chunked=False)
+    b, s, h = (SYMBOLS[letter] for letter in "bsh")
+    half, single = {"input": 2 * b * s * h}, {"input": 4 * b * s * h}
+    for row in kept.rows:
+        wider = 2 if row.dtype == "bfloat16" else 1
+        parts = [SAVING[row.part]]
+        if flash and row.array == MERGED:
+            parts.append("merged")
+        for part in parts:
+            half[part] = half.get(part, 0) + row.formula
+            single[part] = single.get(part, 0) + wider * row.formula
+    yield from ((part, half[part], single[part]) for part in half)
 
 
 def _with_flash(family: str, rows: Iterable[Row]) -> Iterator[Row]:
