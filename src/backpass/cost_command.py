@@ -1,4 +1,4 @@
-"""``backpass cost``: what a step of a network costs, in a terminal."""
+"""``backpass cost``: print what a training step of a network costs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ examples:
   backpass cost --config config.json --convention products-whole
   backpass cost gpt2-124m --json
 
-A network is a preset, or a Hugging Face config.json of GPT-2, Llama, Qwen2 or
-Qwen3. The FLOPs are those of one step without the optimiser's. --json lists the
-totals under every convention and by published formulas, such as 6N; --csv
-lists every term under every convention. Exits with 2 when the command is not
-valid.
+A network is a preset, or a Hugging Face config.json of GPT-2, Llama, Qwen2, or
+Qwen3. The FLOPs are those of one training step, without the optimiser's. --json
+lists the totals under every convention and by published formulas, such as 6N;
+--csv lists every term under every convention. Exits with 2 if the command is
+invalid.
 """
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "\n".join([EPILOG, *presets, "", "conventions:", *conventions])
     add = parser.add_argument
     add("preset", metavar="PRESET", nargs="?", help="a published network, by name")
-    add("--config", metavar="FILE", help="a config.json, in place of a preset")
+    add("--config", metavar="FILE", help="a config.json, instead of a preset")
     for name, what, default in (
         ("batch", "sequences in a step", 1),
         ("sequence", "tokens in a sequence", 1024),
@@ -49,13 +49,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--convention",
         default="counted",
         metavar="NAME",
-        help="how to count, see below (default counted)",
+        help="how to count; see below (default counted)",
     )
-    add("--flash", action="store_true", help="with flash attention, as ours runs")
-    add("--recompute", action="store_true", help="run each layer's forward again")
+    add(
+        "--flash",
+        action="store_true",
+        help="use flash attention, as the package runs it",
+    )
+    add(
+        "--recompute",
+        action="store_true",
+        help="recompute each layer's forward in the backward",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
-    form.add_argument("--csv", action="store_true", help="print a row for each term")
+    form.add_argument("--csv", action="store_true", help="print one row for each term")
 
 
 def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
@@ -85,7 +93,7 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
 
 
 def _network(arguments: argparse.Namespace) -> tuple[str, Any]:
-    """Return the name and the configuration. Raises what InvalidCommand reports."""
+    """Return the name and the configuration. Raises what ``run`` reports."""
     if (arguments.preset is None) == (arguments.config is None):
         raise ValueError("expected PRESET or --config FILE, one of the two")
     if arguments.preset:

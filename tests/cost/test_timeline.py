@@ -161,15 +161,15 @@ def test_a_budget():
     budget = cost.memory_budget(config, 3, 37, dtype="bfloat16")
     of = {share.what: (share.dtype, share.bytes) for share in budget.shares}
     assert of["weights"] == of["gradients"] == ("bfloat16", 2 * count)
-    for what in ("original weights", "AdamW's means", "AdamW's squares"):
+    for what in ("master weights", "AdamW's means", "AdamW's squares"):
         assert of[what] == ("float32", 4 * count)
     kept = cost.activations(config, 3, 37, dtype="bfloat16")
     assert of["activations"] == ("int64, bfloat16, float32", kept.bytes)
-    assert of["scores"] == ("float32", 4 * 3 * 37 * 500)
+    assert of["logits"] == ("float32", 4 * 3 * 37 * 500)
     assert budget.bytes == 16 * count + kept.bytes + kept.constants
     wide = cost.memory_budget(config, 3, 37, dtype="float64")
     assert sum(s.bytes for s in wide.shares if s.elements == count) == 4 * 8 * count
-    assert "(scores)" in repr(budget) and "MiB" in budget._repr_html_()
+    assert "(logits)" in repr(budget) and "MiB" in budget._repr_html_()
 
 
 def test_shown_in_a_terminal_and_drawn():

@@ -3,8 +3,8 @@
     cost.activations(config, batch=8, sequence=1024)  # each array, in bytes
     cost.symbolic_activations("gpt2")  # for any lengths, in SymPy symbols
 
-No list of arrays is kept here. The network's own forward runs on NumPy arrays of small
-lengths that tell the letters apart, and the formulas are read from what it saved.
+This module does not list arrays. The network's own forward runs on NumPy arrays whose
+small lengths tell the letters apart, and the formulas are read from what it saved.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.table import Cell, aligned, page
 from backpass.values import check_one_of
 
-# A configuration of each model, for all that is not a length.
+# A configuration of each model, for everything that is not a length.
 EXAMPLES: dict[str, Any] = {
     "gpt2": gpt2.Config(1, 1, 1, 3, 1, 1),
     "llama": llama.Config(1, 2, 3, 1, 1, 2, 1),
@@ -51,7 +51,7 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-FEW = 3  # layers, of which the last stands for any others
+FEW = 3  # layers to run; the last of them represents any further ones
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Row:
 
     part: str  # the name of the model's part, such as "h.0"
     operation: str  # the operation, or the layer, in whose Saved the array is
-    array: str  # its place in what the part saved, such as "attended.qkv.x"
+    array: str  # its path in what the part saved, such as "attended.qkv.x"
     shape: tuple[Any, ...]  # of the array, in SymPy symbols
     dtype: str
     formula: Any  # the bytes of the storage, in SymPy symbols
@@ -78,7 +78,7 @@ class Row:
 @dataclass(frozen=True)
 class Activations:
     """The storages that the backward of a network needs, each once. Constants are
-    listed, but are not activations; parameters are not listed."""
+    listed, but do not count as activations; parameters are not listed."""
 
     title: str
     rows: tuple[Row, ...]
@@ -106,8 +106,8 @@ class Activations:
         )
 
     def by_part(self) -> dict[str, Any]:
-        """Return the bytes of each part's activations, in the order of the forward;
-        formulas if there are no lengths. A constant's part may be missing."""
+        """Return the bytes of each part's activations, in the order of the forward; as
+        formulas if there are no lengths. A part that has only constants is left out."""
         parts: dict[str, Any] = {}
         for row in self.rows:
             own = row.formula * row.times if self.lengths is None else row.bytes
@@ -121,8 +121,8 @@ class Activations:
         return sum(row.bytes for row in self.rows if row.constant is constant)
 
     def _lines(self) -> list[tuple[str, Row, int | None]]:
-        """Return for each row the part, itself, and its bytes. Successive layers that
-        save the same are joined."""
+        """Return each row with its part and its bytes. Successive layers that save the
+        same arrays are joined."""
         joined: list[tuple[str, str, tuple[Row, ...], int]] = []
         for part, own in itertools.groupby(self.rows, key=lambda row: row.part):
             rows = tuple(own)
@@ -195,12 +195,12 @@ def activations(
 
     ``config`` is a configuration of a model, or the name of a preset. ``sequence`` is
     the number of tokens in a sequence; for ``seq2seq`` it may be a pair
-    of the source's and the target's. ``dtype`` is the parameters'; tokens are int64.
-    The other options are those of the model's forward; ``dropout`` draws the masks of
-    GPT-2's rates.
+    of the source's and the target's. ``dtype`` is that of the parameters; tokens are
+    int64. The other options are those of the model's forward; with ``dropout``, GPT-2
+    draws masks at its configuration's rates.
 
     Raises LookupError for an unknown preset; TypeError or ValueError for a
-    configuration, a length, or an option that does not fit.
+    configuration, a length, or an option that is invalid.
     """
     config = configuration(config)
     lengths = lengths_of(config, batch, sequence)
@@ -213,7 +213,7 @@ def activations(
     symbols = {symbol(letter): length for letter, length in lengths.items()}
     ones = {x: 1 for x, length in symbols.items() if length == 1}
     if [_at(row, ones) for row in rows] == [_at(row, ones) for row in general]:
-        rows = general  # whose formulas have every letter
+        rows = general  # their formulas contain every letter
     values = {row.formula: int(row.formula.subs(symbols)) for row in {*rows}}
     rows = tuple(replace(row, bytes=values[row.formula]) for row in rows)
     rows = rows if names is not None else tuple(_unfolded(rows, config))
@@ -232,13 +232,15 @@ def symbolic_activations(
     """Return the arrays that the backward of such a network needs, in symbols.
 
     ``family`` is the name of a model, or a configuration, whose lengths and number of
-    layers do not matter. The formulas hold for lengths above 1 and for all gradients.
+    layers are ignored. The formulas hold for lengths above 1 if all gradients are
+    wanted.
     The letters are b, s, h, n_h, n_kv, d, f, V, and L. For ``seq2seq``, t is the
     source's length, and L_e and L_d are the numbers of layers. ``times`` of a row is
     the number of layers that save such a storage. The first layer has its own rows if
     it saves an array that the other layers share.
 
-    Raises LookupError for an unknown name, and TypeError or ValueError for an option.
+    Raises LookupError for an unknown name, and TypeError or ValueError for an invalid
+    option.
     """
     if isinstance(family, str):
         model_named(family)
@@ -266,7 +268,7 @@ def _rows(
 ) -> tuple[Row, ...]:
     """Run the network at the probes' lengths, and read what its forward saved."""
     config, lengths = resized(config, probes.lengths), probes.lengths
-    # NumPy has no bfloat16. What the network keeps in float32 is the same for both.
+    # NumPy does not have bfloat16. With float16, the same arrays are in float32.
     stand_in = "float16" if dtype == "bfloat16" else dtype
 
     def array(shape: tuple[int, ...], integer: bool) -> np.ndarray:
@@ -304,8 +306,8 @@ def _at(row: Row, lengths: Mapping[Any, int]) -> tuple[str, str, Any]:
 
 
 def _stacks(config: Any) -> dict[str, str]:
-    """Return the field of the configuration with the number of layers, by the prefix of
-    the layers' names."""
+    """Return the configuration's field for the number of layers, by the prefix of the
+    layers' names."""
     if hasattr(config, "layers"):
         return {"": "layers"}
     return {"encoder.": "encoder_layers", "decoder.": "decoder_layers"}
@@ -329,8 +331,8 @@ def _unfolded(rows: Iterable[Row], config: Any) -> Iterable[Row]:
 
 
 def _folded(rows: Iterable[Row], config: Any) -> Iterable[Row]:
-    """Replace the few layers of each stack by one, or by the first and the others, in
-    symbols."""
+    """Replace the few layers of each stack, in symbols: by one layer, or by the first
+    and one for all others."""
     by_part = {
         part: tuple(own) for part, own in itertools.groupby(rows, key=lambda r: r.part)
     }
@@ -359,7 +361,7 @@ def _field(part: str, config: Any) -> str:
 
 
 def _same(a: tuple[Row, ...], b: tuple[Row, ...]) -> bool:
-    """Whether two layers save the same arrays."""
+    """Return whether two layers save the same arrays."""
     if layer_of(a[0].part)[0] != layer_of(b[0].part)[0] or None in map(_number, (a, b)):
         return False
     return _apart(a) == _apart(b)

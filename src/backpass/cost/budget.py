@@ -1,4 +1,4 @@
-"""What a training step holds in memory, by what it is for."""
+"""The arrays that a training step holds in memory, by use."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _HEADINGS = ("", "dtype", "elements", "bytes", "MiB")
 
 
 class Share(NamedTuple):
-    """The arrays of one use."""
+    """The arrays that share one use."""
 
     what: str
     dtype: str
     elements: int | None  # None where dtypes are mixed
     bytes: int
-    summed: bool = True  # whether it is part of the sum
+    summed: bool = True  # whether the sum includes it
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The bytes of a training step by their use. The peak of memory, which ``timeline``
-    has, may be less than their sum, since saved arrays are freed while gradients
-    appear, and more, since working memory is not listed."""
+    """The bytes of a training step by use. The peak of memory, which ``timeline``
+    gives, may be lower than their sum, because saved arrays are freed while gradients
+    appear. It may be higher, because working memory is not listed."""
 
     title: str
     shares: tuple[Share, ...]
@@ -71,12 +71,12 @@ def memory_budget(
     flash: bool = True,
     chunked: bool = True,
 ) -> Budget:
-    """Return what a training step with AdamW holds in memory, by its use.
+    """Return what a training step with AdamW holds in memory, by use.
 
-    The arguments are those of ``activations``, and so are the errors. Half-precision
-    parameters are a copy of float32 ones, which AdamW updates. The scores of the output
-    head for all tokens are listed, and not part of the sum: with ``chunked`` they never
-    exist at once, and without it the saved log-probabilities are among the activations.
+    The arguments and the errors are those of ``activations``. Half-precision parameters
+    are a copy of float32 master weights, which AdamW updates. The logits of all tokens
+    are listed, but the sum leaves them out: with ``chunked`` they never exist at once,
+    and without it the saved log-probabilities are among the activations.
     """
     config = configuration(config)
     kept = activations(
@@ -92,18 +92,18 @@ def memory_budget(
     if "V" in lengths:
         scores = lengths["b"] * lengths["s"] * lengths["V"]
         wide = _wide(dtype)
-        shares.append(Share("scores", wide, scores, scores * WIDTHS[wide], False))
+        shares.append(Share("logits", wide, scores, scores * WIDTHS[wide], False))
     return Budget(kept.title, tuple(shares))
 
 
 def shares_of_parameters(config: Any, dtype: str) -> Iterator[Share]:
-    """Yield the weights, their float32 originals if they are half precision, the
-    gradients, and AdamW's states."""
+    """Yield the weights, their float32 master weights if they are in half precision,
+    the gradients, and AdamW's states."""
     count = sum(map(size, model_of(config).parameter_shapes(config).values()))
     wide = _wide(dtype)
     yield Share("weights", dtype, count, count * WIDTHS[dtype])
     if wide != dtype:
-        yield Share("original weights", wide, count, count * WIDTHS[wide])
+        yield Share("master weights", wide, count, count * WIDTHS[wide])
     yield Share("gradients", dtype, count, count * WIDTHS[dtype])
     yield Share("AdamW's means", wide, count, count * WIDTHS[wide])
     yield Share("AdamW's squares", wide, count, count * WIDTHS[wide])

@@ -1,8 +1,8 @@
 """The length beyond which one part of a cost exceeds another, exactly.
 
-Attention computes and stores a score for each pair of a query and a key, so its cost
-grows with the square of the sequence's length; that of the projections and of the
-feed-forward block grows with the length.
+Plain attention computes and stores a score for each pair of a query and a key, so its
+cost grows with the square of the sequence's length. The cost of the projections and of
+the feed-forward block grows with the length.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def crossover(one: Any, other: Any, letter: str = "s") -> Any:
     """Return the length beyond which ``one`` exceeds ``other``: the largest solution of
     ``one = other`` for the symbol ``letter``.
 
-    Both are SymPy polynomials in it, and their difference has degree 1 or 2 after it is
-    divided by the letter as often as possible. The length need not be an integer.
-    Raises ValueError if the difference has another degree, or if ``one`` does not
-    exceed ``other`` for large lengths.
+    Both are SymPy polynomials in the letter. Their difference, divided by the letter as
+    often as possible, has degree 1 or 2. The length need not be an integer. Raises
+    ValueError if the difference has another degree, or if ``one`` does not exceed
+    ``other`` for large lengths.
     """
     import sympy
 
@@ -34,7 +34,7 @@ def crossover(one: Any, other: Any, letter: str = "s") -> Any:
         known = ", ".join(sorted(symbols)) or "none, since the costs are numbers"
         raise ValueError(f"letter: expected one of {known}; got {letter!r}")
     symbol = symbols[letter]
-    # Without the factors that they all have, such as the number of layers.
+    # Without common factors, such as the number of layers.
     *higher, last = sympy.Poly(difference, symbol).primitive()[1].all_coeffs()
     while last == 0:
         *higher, last = higher
@@ -62,7 +62,7 @@ def attention_crossover(
 
     Attention is the call that computes scores, weights, and averages of values; the
     projections belong to the rest. ``ways`` are "forward", "backward", or, by default,
-    both. ``options`` are those of ``cost.symbolic_tally``. Raises LookupError for an
+    all. ``options`` are those of ``cost.symbolic_tally``. Raises LookupError for an
     unknown family, way, or convention.
     """
     layer = symbolic_tally(family, **options)

@@ -1,10 +1,10 @@
 """How long a training step takes: a sum of rooflines, one for each call.
 
-A call takes as long as its arithmetic or as its bytes, whichever is longer, and the
-seconds that any call takes. The bytes are the least that it can move, so a machine's
-published peaks give the least time. ``element_rate`` is the rate of all arithmetic that
-is not a matrix product. If it is measured on operations that compute one array after
-another, as ours do, it contains the time in which they move these arrays.
+A call takes the time of its arithmetic or of its bytes, whichever is longer, plus a
+constant for any call. The bytes are the least that it moves, as ``traffic`` counts
+them, so a machine's published peaks give a lower bound. ``element_rate`` is the rate of
+all arithmetic that is not a matrix product. If it is measured on operations that
+compute one array after another, as ours do, it includes the time to move these arrays.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Work(NamedTuple):
     """What a call does, forward or backward."""
 
     products: int  # FLOPs of matrix products
-    elements: int  # FLOPs of all else
+    elements: int  # FLOPs of everything else
     bytes: int  # read and written
 
 
@@ -45,9 +45,9 @@ class Machine:
 
     name: str
     product_rates: Mapping[str, float]  # FLOPs a second of products, by dtype
-    element_rate: float  # FLOPs a second of all else
+    element_rate: float  # FLOPs a second of everything else
     bandwidth: float  # bytes a second, read and written together
-    call_seconds: float = 0.0  # of a call that computes almost nothing
+    call_seconds: float = 0.0  # the time of a call that computes almost nothing
 
     def __post_init__(self) -> None:
         for dtype, rate in self.product_rates.items():
@@ -65,7 +65,7 @@ class Machine:
         return self.product_rates[dtype]
 
     def time(self, work: Work, dtype: str) -> tuple[float, str]:
-        """Return the seconds of a call, and what it is bound by."""
+        """Return the seconds of a call, and what bounds it."""
         times = {
             PRODUCTS: work.products / self.product_rate(dtype),
             ELEMENTS: work.elements / self.element_rate,
@@ -78,9 +78,9 @@ class Machine:
         return longest + self.call_seconds, bound
 
 
-# Published peaks. Products are dense and in half precision those of the tensor cores;
-# float32 is without them. NVIDIA, "H100 Tensor Core GPU Architecture" (2022) and "A100
-# 80GB" data sheet (2021).
+# Published peaks of dense products: half precision on tensor cores, float32 without
+# them. NVIDIA, "H100 Tensor Core GPU Architecture" (2022) and "A100 80GB" data sheet
+# (2021).
 _H100, _A100 = 989.4e12, 312e12
 MACHINES = {
     "h100": Machine(
@@ -108,7 +108,7 @@ class Span(NamedTuple):
     way: str
     work: Work
     seconds: float
-    bound: str  # by what the call is bound: PRODUCTS, ELEMENTS, MEMORY, or CALL
+    bound: str  # what bounds the call: PRODUCTS, ELEMENTS, MEMORY, or CALL
 
     @property
     def total(self) -> float:
@@ -132,32 +132,32 @@ class Duration:
         return sum(span.total for span in self.spans)
 
     def by(self, key: Callable[[Span], str]) -> dict[str, float]:
-        """Return the seconds by what ``key`` says of a span."""
+        """Return the seconds, grouped by what ``key`` returns for a span."""
         found: dict[str, float] = {}
         for span in self.spans:
             found[key(span)] = found.get(key(span), 0.0) + span.total
         return found
 
     def share(self, *ways: str) -> float:
-        """Return the share of the step in these ways, such as "backward"."""
+        """Return the share of the step's time in these ways, such as "backward"."""
         return sum(span.total for span in self.spans if span.way in ways) / self.seconds
 
     def mfu(
         self, seconds: float | None = None, convention: str = "products-whole"
     ) -> float:
         """Return the model FLOPs utilisation: the FLOPs of one forward and one
-        backward, over those that the machine's products could be in that time.
+        backward, over those that the machine could compute in products in that time.
 
-        ``seconds`` are measured; by default they are the predicted ones. With the
-        default ``convention`` all scores count, also those that a causal mask hides, as
+        ``seconds`` is a measured time; the default is the predicted time. The default
+        ``convention`` counts all scores, including those that a causal mask hides, as
         in Chowdhery et al., "PaLM" (2023). Raises LookupError for an unknown one.
         """
         return self._share(self.tally.model().total(convention), seconds)
 
     def hfu(self, seconds: float | None = None, convention: str = "products") -> float:
-        """Return the hardware FLOPs utilisation: the same for the FLOPs that run. What
-        is recomputed counts. Scores that are skipped do not, so the result may be below
-        ``mfu``."""
+        """Return the hardware FLOPs utilisation: the same for the FLOPs that run.
+        Recomputed products count. Skipped scores do not, so the result may be lower
+        than ``mfu``."""
         return self._share(self.tally.total(convention), seconds)
 
     def _share(self, flops: int, seconds: float | None) -> float:
@@ -214,12 +214,12 @@ def duration(
     """Return the predicted time of a training step on ``batch`` sequences of
     ``sequence`` tokens.
 
-    ``machine`` has the measured rates, or is the name of one with published peaks,
-    "h100" or "a100". ``update`` says whether the step of AdamW is included, in float32.
-    The other arguments are those of ``cost.tally`` and ``cost.traffic``.
+    ``machine`` is a Machine with measured rates, or the name of one with published
+    peaks: "h100" or "a100". ``update`` says whether to include AdamW's update. The
+    other arguments are those of ``cost.tally`` and ``cost.traffic``.
 
-    Raises LookupError for an unknown name, or a dtype whose rate the machine lacks;
-    TypeError or ValueError for other arguments that do not fit.
+    Raises LookupError for an unknown name, or for a dtype whose rate the machine lacks;
+    TypeError or ValueError for other invalid arguments.
     """
     if isinstance(machine, str):
         if machine not in MACHINES:
@@ -257,7 +257,7 @@ def _spans(
 
 
 def _work(each: Call, dtype: str) -> dict[str, Work]:
-    """Return the work of a call in each way in which it moves anything."""
+    """Return the work of a call in each way in which it moves any bytes."""
     terms, moved, found = terms_of(each), accesses_of(each, dtype), {}
     for way in (FORWARD, BACKWARD):
         size = sum(access.bytes for access in moved if access.way == way)
@@ -269,12 +269,12 @@ def _work(each: Call, dtype: str) -> dict[str, Work]:
     return found
 
 
-FLOPS_OF_ADAMW = 15  # of an element, with decay
+FLOPS_OF_ADAMW = 15  # for one element, with decay
 
 
 def adamw_width(dtype: str) -> int:
-    """Return the least bytes that AdamW reads and writes of an element: the parameter
-    and its two means, all at least float32, the gradient, and for half precision the
+    """Return the least bytes that AdamW reads and writes for one element: the parameter
+    and its two means, in float32 or wider, the gradient, and for half precision the
     rounded copy."""
     own = WIDTHS[dtype]
     return 6 * max(own, 4) + own + (own if own < 4 else 0)

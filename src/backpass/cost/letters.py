@@ -1,10 +1,10 @@
 """The lengths of a network by their letters, and numbers of elements as products of
 letters.
 
-A network that runs at lengths that are different primes has arrays whose numbers of
-elements factor into lengths in one way only. ``Probes`` has such lengths and reads the
-factors. A length of 1 stays 1, because a reshape of such an array may be a view where
-any other is a copy.
+If a network runs at lengths that are different primes, the number of elements of each
+array factors into lengths in only one way. ``Probes`` has such lengths and reads the
+factors. A length of 1 stays 1, because reshaping such an array may return a view where
+any other length needs a copy.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FIELDS = {
 LAYERS = {"layers": "L", "encoder_layers": "L_e", "decoder_layers": "L_d"}
 # The order of the letters in a product.
 ORDER = ("L", "L_e", "L_d", "b", "n_h", "n_kv", "s", "t", "d", "h", "f", "V")
-# None divides 3, as in the 3h columns of queries, keys, and values; 2 stands for the
-# pairs of RoPE. g is n_h/n_kv, and k is d/2.
+# 2 and 3 are left out: 3 is the factor in the 3h columns of queries, keys, and values,
+# and 2 the factor of RoPE's pairs. g is n_h/n_kv, and k is d/2.
 PRIMES = {
     "n_kv": 5,
     "g": 7,
@@ -51,8 +51,9 @@ def lengths_of(
     """Return the lengths by their letters. A pair ``sequence`` is the source's and the
     target's, t and s.
 
-    Raises TypeError or ValueError unless batch and sequence are integers of at least 1,
-    for a pair where the network has only one sequence, and for more than its positions.
+    Raises TypeError or ValueError unless batch and sequence are integers of at least 1;
+    ValueError for a pair if the network has one sequence, and for a sequence longer
+    than its positions.
     """
     of_two = model_of(config) is seq2seq
     if isinstance(sequence, tuple) and not (of_two and len(sequence) == 2):
@@ -87,14 +88,14 @@ def check_length(name: str, length: object) -> None:
 class Probes:
     """Small lengths that tell the letters of a network apart. ``ones`` are the letters
     of PRIMES whose length is 1. If ``free``, the heads' width and the number of key
-    heads are free, as in Llama; otherwise h = n_h · d and n_kv = n_h."""
+    heads are independent, as in Llama; otherwise h = n_h · d and n_kv = n_h."""
 
     free: bool
     ones: frozenset[str] = frozenset()
 
     @property
     def primes(self) -> dict[str, int]:
-        """The lengths from which the others are products."""
+        """The prime lengths. The other lengths are products of them."""
         left_out = set() if self.free else {"g", "h"}
         return {
             x: 1 if x in self.ones else n
@@ -112,7 +113,7 @@ class Probes:
 
     def read(self, number: int) -> Any:
         """Return a length, or a number of elements, as a SymPy product of letters.
-        Raises ValueError if it is none."""
+        Raises ValueError if it is not such a product."""
         powers: dict[str, int] = {}
         rest = number
         for letter, prime in self.primes.items():
@@ -145,7 +146,7 @@ class Probes:
 
 
 def probes_for(config: Any, lengths: Mapping[str, int] | None = None) -> Probes:
-    """Return the probes of a network with these lengths; by default none is 1."""
+    """Return the probes of a network with these lengths; by default, no length is 1."""
     free = model_of(config) is llama
     if lengths is None:
         return Probes(free)
@@ -155,7 +156,7 @@ def probes_for(config: Any, lengths: Mapping[str, int] | None = None) -> Probes:
 
 
 def resized(config: Any, lengths: Mapping[str, int]) -> Any:
-    """Return the configuration with other lengths, and otherwise the same network."""
+    """Return the same configuration with these lengths."""
     fields = {name: x for name, x in FIELDS.items() if hasattr(config, name)}
     return replace(config, **{name: lengths[x] for name, x in fields.items()})
 
@@ -174,7 +175,7 @@ def in_text(formula: Any) -> str:
 
 
 def in_latex(formula: Any) -> str:
-    """Return it in LaTeX, without delimiters."""
+    """Return the same in LaTeX, without delimiters."""
 
     def power(letter: str, n: int) -> str:
         base, _, index = letter.partition("_")

@@ -15,12 +15,11 @@ _READS = (READ, torch.ops.aten.item.default, torch.ops.aten.is_nonzero.default)
 
 
 class Live(TorchDispatchMode):
-    """A mode in which each storage that an operator allocates is followed until it is
-    freed.
+    """A mode that follows each storage that an operator allocates until it is freed.
 
-    ``events`` are a storage's number and its bytes, negative when it is freed. Memory
-    that an operator allocates and frees inside is not seen. On the device "meta", where
-    tensors have no values, reading one returns 0 or False.
+    An event is a storage's number and its bytes, negative when it is freed. Memory that
+    an operator allocates and frees internally is not recorded. On the device "meta",
+    where tensors have no values, reading a value returns 0 or False.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class Live(TorchDispatchMode):
 
     def add(self, x: Tensor, *, counted: bool = True) -> None:
         """Follow a tensor's storage from now on. If it is not ``counted``, it has 0
-        bytes: a parameter's, for example, which is there anyway."""
+        bytes, as for a parameter, which is in memory anyway."""
         key = storage_id(x)
         if key in self._numbers:
             return
@@ -64,7 +63,7 @@ class Live(TorchDispatchMode):
         return self.number_of(storage_id(x))
 
     def number_of(self, key: int) -> int:
-        """Return the same from what ``storage_id`` returned."""
+        """Return the number of a living storage, given its ``storage_id``."""
         return self._numbers[key]
 
     def _free(self, key: int, number: int, size: int) -> None:
@@ -73,7 +72,7 @@ class Live(TorchDispatchMode):
 
     @property
     def peak(self) -> int:
-        """The most bytes that were alive at a time."""
+        """The most bytes that were alive at any time."""
         alive = most = 0
         for _, size in self.events:
             alive += size

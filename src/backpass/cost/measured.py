@@ -1,7 +1,7 @@
 """Measure what a network saves for its backward: ours, and PyTorch's autograd.
 
-Both need PyTorch. On its device "meta" tensors have no memory, so that networks of any
-size can be measured.
+Both need PyTorch. On its device "meta", tensors have no memory, so large networks can
+be measured too.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def measured_activations(
 ) -> Memory:
     """Run a network's forward, and list the storages that it keeps alive.
 
-    On the device "meta", this takes no memory at any lengths. The arguments are those
-    of ``activations``.
+    On the device "meta", its tensors take no memory at any lengths. The arguments are
+    those of ``activations``.
     """
     from backpass.cost.live import Live
 
@@ -63,7 +63,7 @@ def autograd_memory(
     leaves = {n: w.detach().requires_grad_() for n, w in parameters.items()}
     in_memory = {storage_id(w) for w in leaves.values()}
     storages: dict[int, Kept] = {}
-    held: list[Any] = []  # so that no storage is freed and its number used again
+    held: list[Any] = []  # so that no storage is freed and its id reused
 
     def pack(x: Any) -> Any:
         held.append(x)
@@ -81,8 +81,8 @@ def autograd_memory(
 def random_arrays(
     config: Any, batch: int, sequence: int | tuple[int, int], device: str, dtype: str
 ) -> tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]:
-    """Return random parameters, inputs, and the gradient of the output, if the output
-    is not a loss."""
+    """Return random parameters and inputs, and the gradient of the output unless the
+    output is a loss."""
     import torch
 
     check_one_of("dtype", dtype, tuple(WIDTHS))

@@ -35,7 +35,7 @@ class Found(NamedTuple):
 
 
 def model_of(config: object) -> ModuleType:
-    """Return the model whose configuration this is. Raises TypeError."""
+    """Return the model of this configuration. Raises TypeError if there is none."""
     for model in MODELS.values():
         if isinstance(config, model.Config):
             return model
@@ -46,7 +46,7 @@ def model_of(config: object) -> ModuleType:
 
 
 def model_named(name: str) -> ModuleType:
-    """Return the model of that name. Raises LookupError, which names the nearest."""
+    """Return the model of that name. Raises LookupError, with the closest name."""
     if name not in MODELS:
         raise LookupError(no_such("model", name, MODELS))
     return MODELS[name]
@@ -117,8 +117,8 @@ def found(
     first, then the others in the order of the forward.
 
     A view counts as the whole storage that it keeps alive. Constants are the tables
-    that an operation's module names as CONSTANTS. Raises TypeError for arrays that are
-    neither NumPy's nor PyTorch's.
+    that an operation's module names as CONSTANTS. Raises TypeError for arrays of a
+    library other than NumPy or PyTorch.
     """
     each = by_storage(config, saved, parameters).values()
     return tuple(sorted(each, key=lambda x: x.kind != "constant"))
@@ -127,7 +127,7 @@ def found(
 def by_storage(
     config: Any, saved: Any, parameters: Mapping[str, Array]
 ) -> dict[int, Found]:
-    """Return what ``found`` lists, by what identifies a storage while it is alive."""
+    """Return what ``found`` lists, by the key of a storage that is alive."""
     model = model_of(config).__name__.rpartition(".")[2]
     in_memory = {_identity(array)[0] for array in parameters.values()}
     storages: dict[int, Found] = {}
@@ -153,8 +153,8 @@ def by_storage(
 def network_memory(config: Any, saved: Any, parameters: Mapping[str, Array]) -> Memory:
     """List the storages that ``saved``, which a model's forward returned, keeps alive.
 
-    This is ``cost.memory`` for a whole network: each storage occurs once, and
-    ``parameters``, which forward was given, and constants are marked.
+    This is ``cost.memory`` for a whole network: each storage occurs once. Constants and
+    ``parameters``, which were passed to forward, are marked.
     """
     return Memory(
         tuple(
@@ -165,7 +165,7 @@ def network_memory(config: Any, saved: Any, parameters: Mapping[str, Array]) -> 
 
 
 def layer_of(part: str) -> tuple[str, int | None]:
-    """Return a layer's name without its number, and the number; for another part its
+    """Return a layer's name without its number, and the number; for any other part, its
     name and None."""
     match = re.fullmatch(r"(.*\.)(\d+)", part)
     return (match[1], int(match[2])) if match else (part, None)
@@ -175,7 +175,7 @@ def _leaves(
     value: Any, path: str, operation: str, constants: Collection[str]
 ) -> Iterator[tuple[str, str, bool, Array]]:
     """Yield each array in what a part saved: its path, the operation in whose Saved it
-    is, whether it is a constant, and itself."""
+    is, whether it is a constant, and the array."""
     if is_array(value):
         yield path, operation, path.rpartition(".")[2] in constants, value
         return
@@ -194,8 +194,8 @@ def _constants(module: str) -> tuple[str, ...]:
 
 
 def _identity(array: Array) -> tuple[int, int]:
-    """Return what identifies an array's storage while it is alive, and its bytes. A
-    NumPy scalar, such as a loss, has its own."""
+    """Return a key that identifies an array's storage while it is alive, and the
+    storage's bytes. A NumPy scalar, such as a loss, has its own key."""
     if isinstance(array, np.generic):
         return id(array), array.nbytes
     return _storage(array)

@@ -2,9 +2,9 @@
 
 Each ``Formula`` stores the expression as its source groups it, in this project's
 letters, and what it claims to count. ``formula.at(b=…, s=…)`` evaluates it exactly, and
-``formula.symbolic()`` returns it in SymPy's symbols. There is no second form of it.
-``backpass.cost.mistakes`` shows where formulas in use are wrong, and
-``backpass.cost.sources`` has those of the texts that this project began from.
+``formula.symbolic()`` returns it in SymPy's symbols. ``backpass.cost.mistakes`` shows
+where formulas in use are wrong, and ``backpass.cost.sources`` has the formulas of this
+project's five sources.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LETTERS = {
     "F": "FLOPs of the forward",
     "w": "keys in a sliding window, the query's own among them",
     "n_e": "experts",
-    "n_a": "experts that one token uses",
+    "n_a": "experts that a token uses",
     "k": "layers between two checkpoints",
     "m": "rows of the left factor of a product",
     "n": "columns of the left factor",
@@ -60,9 +60,9 @@ def value(expression: str, **lengths: Any) -> Any:
     """Evaluate the expression exactly.
 
     Integers give an int, or a Fraction if a division leaves a remainder; SymPy's
-    symbols give an expression. Lengths that the expression does not name are ignored,
-    so that one mapping serves all formulas. Raises TypeError if a letter is missing or
-    is not one of ``LETTERS``.
+    symbols give an expression. Lengths that the expression does not contain are
+    ignored, so one mapping serves all formulas. Raises TypeError if a letter is missing
+    or is not one of ``LETTERS``.
     """
     import sympy
 
@@ -92,14 +92,12 @@ class Formula:
     says: str  # in one line
     citation: str
     expression: str  # grouped as the source groups it
-    counts: str = (
-        "step"  # "forward", "backward", "step", or "" of memory and parameters
-    )
+    counts: str = "step"  # or "forward", "backward"; "" for memory and parameters
     per: str = "step"  # or "token", "sequence", "layer"
     unit: str = "FLOPs"  # or "bytes", "parameters"
-    attention: str = "whole"  # or "half", where causal; "none" where not counted
+    attention: str = "whole"  # or "half", if causal; "none" if not counted
     embedding: str = "no"  # the token lookup: "no", "as a product", or "in N"
-    head: bool = True  # whether the product of the output head is counted
+    head: bool = True  # whether the output head's product is counted
     recomputed: str = "nothing"  # or "layers", "attention"
 
     def symbolic(self) -> Any:
@@ -134,10 +132,10 @@ DEEPSPEED = (
 )
 
 FORMULAS = (
-    # Kaplan et al.: per token, with the tables of tokens and positions left out of N.
+    # Kaplan et al.: per token; N leaves out the tables of tokens and positions.
     Formula(
         "kaplan-parameters",
-        "The matrices of attention and of the feed-forward block; no table, norm, or bias.",
+        "The matrices of attention and of the feed-forward block, without tables, norms, and biases.",
         f"{KAPLAN}, table 1 and equation 2.1",
         "2*h*L*(2*n_h*d + f)",
         counts="",
@@ -146,7 +144,7 @@ FORMULAS = (
     ),
     Formula(
         "kaplan-embed",
-        "The row of table 1 for the token lookup and the positions' sum.",
+        "The row of table 1 for the token lookup and the sum with the positions.",
         f"{KAPLAN}, table 1",
         "4*h",
         counts="forward",
@@ -166,7 +164,7 @@ FORMULAS = (
     ),
     Formula(
         "kaplan-mask",
-        "The row of table 1 for attention over the context: one product of two, or half of both.",
+        "The row of table 1 for attention over the context: one of its two products, or half of both.",
         f"{KAPLAN}, table 1",
         "2*L*s*n_h*d",
         counts="forward",
@@ -215,7 +213,7 @@ FORMULAS = (
     ),
     Formula(
         "6n",
-        "Two FLOPs per parameter forward, four backward; N without any table.",
+        "Two FLOPs per parameter in the forward and four in the backward; N without any table.",
         f"{KAPLAN}, section 2.1",
         "6*N",
         per="token",
@@ -224,7 +222,7 @@ FORMULAS = (
     ),
     Formula(
         "6n-all",
-        "The same with every parameter in N, the tables of tokens and positions too.",
+        "The same with every parameter in N, including the tables of tokens and positions.",
         f"{NANOGPT} at 0bb96d3, transformer_sizing.ipynb, last cell",
         "6*N",
         per="token",
@@ -234,7 +232,7 @@ FORMULAS = (
     # PaLM, and the tools that follow it.
     Formula(
         "palm",
-        "6N, and twelve FLOPs per layer, key, and element of a query for both products of attention.",
+        "6N, and for attention's two products twelve FLOPs per layer, key, and element of a query.",
         PALM,
         "6*N + 6*L*n_h*(2*d*s)",
         per="token",
@@ -242,7 +240,7 @@ FORMULAS = (
     ),
     Formula(
         "nanogpt-mfu",
-        "PaLM's formula; N lacks only the positions, and the shared table of tokens is the head.",
+        "PaLM's formula; N leaves out only the positions, and the tied token table is the head.",
         f"{NANOGPT} at 0011cd4, model.py, estimate_mfu",
         "6*N + 12*L*n_h*d*s",
         per="token",
@@ -257,29 +255,29 @@ FORMULAS = (
     ),
     Formula(
         "nanogpt-step",
-        "Three times that forward.",
+        "Three times the forward of nanogpt-forward.",
         f"{NANOGPT} at 0bb96d3, transformer_sizing.ipynb, flops",
         "3*(L*(2*s*h*3*h + 2*s*s*h + 2*n_h*s*s*d + 2*s*h*h + 2*s*h*4*h + 2*s*4*h*h) + 2*s*h*V)",
         per="sequence",
     ),
     Formula(
         "torchtitan-2024",
-        "PaLM's formula with h for all heads together; N without the table of tokens.",
+        "PaLM's formula with h as the width of all heads together; N without the token table.",
         f"{TORCHTITAN}, pull request 280",
         "6*N + 12*L*h*s",
         per="token",
     ),
     Formula(
         "torchtitan",
-        "The same with the heads' own width; N counts a shared table once, as the head.",
+        "The same with the heads' own width; N counts a tied table once, as the head.",
         f"{TORCHTITAN} at 01c01c8, torchtitan/models/utils.py, quadratic_attention_flops_per_token",
         "6*N + 6*L*n_h*(d + d)*s",
         per="token",
     ),
     Formula(
         "llm-foundry",
-        "Two FLOPs per parameter and token and both products of attention, three times. "
-        "The table of tokens is in N if it is the head too.",
+        "Three times the sum of two FLOPs per parameter and token and attention's two products. "
+        "The token table is in N if it is also the head.",
         "mosaicml/llm-foundry, llmfoundry/models/mpt/modeling_mpt.py, flops_per_batch",
         "(2*N*s + L*2*2*(h*s**2))*3*b",
     ),
@@ -363,7 +361,7 @@ FORMULAS = (
     ),
     Formula(
         "hoffmann-forward",
-        "The total of the appendix: lookup, layers, and head.",
+        "The appendix's total: lookup, layers, and head.",
         CHINCHILLA,
         "2*s*V*h + L*(2*3*s*h*(d*n_h) + 2*s*s*(d*n_h) + 3*n_h*s*s + 2*s*s*(d*n_h) + 2*s*(d*n_h)*h"
         " + 2*s*(h*f + h*f)) + 2*s*h*V",
@@ -380,7 +378,7 @@ FORMULAS = (
         per="sequence",
         embedding="as a product",
     ),
-    # Megatron: the products of whole steps.
+    # Megatron: the products of a whole step.
     Formula(
         "narayanan-layer",
         "The products of one layer's forward; the feed-forward block is 4h wide.",
@@ -405,21 +403,21 @@ FORMULAS = (
     ),
     Formula(
         "korthikanti-hardware",
-        "The same with attention's two products run again, as printed; an author calls it incorrect.",
+        "The same with attention's two products run again, as printed; an author calls this incorrect.",
         f"{KORTHIKANTI}, appendix, after equation 7; NVIDIA/Megatron-LM issue 523",
         "72*b*L*s*h**2*(1 + s/(3*h) + V/(12*h*L))",
         recomputed="attention",
     ),
     Formula(
         "korthikanti-hardware-corrected",
-        "The same with the second term that the author gives instead, 2s/(9h).",
+        "The same with the author's corrected second term, 2s/(9h).",
         "NVIDIA/Megatron-LM issue 523",
         "72*b*L*s*h**2*(1 + 2*s/(9*h) + V/(12*h*L))",
         recomputed="attention",
     ),
     Formula(
         "megatron-plain",
-        "A dense model's step, causal attention halved, a feed-forward block of two matrices.",
+        "A dense model's step, with causal attention halved and a feed-forward block of two matrices.",
         f"{MEGATRON}/training.py, num_floating_point_operations",
         "b*s*(3*2*h*(f*2)*L + 3*2*(h*(n_h*d + n_kv*d + n_kv*d) + n_h*d*h)*L + 3*2*h*V)"
         " + b*s**2*(3*2*n_h*d/2*2)*L",
@@ -433,7 +431,7 @@ FORMULAS = (
         " + b*s**2*(3*2*n_h*d/2*2)*L",
         attention="half",
     ),
-    # The scaling book: training FLOPs of a gated, not grouped layer.
+    # The scaling book: training FLOPs of a gated layer without grouped queries.
     Formula(
         "scaling-book-mlp",
         "The three matrices of the feed-forward block, forward and backward.",
@@ -460,7 +458,7 @@ FORMULAS = (
     ),
     Formula(
         "scaling-book-vocab",
-        "The vocabulary's row of the chapter's summary: twice the head.",
+        "The row for the vocabulary in the chapter's summary: twice the head.",
         SCALING_BOOK,
         "12*b*s*h*V",
         attention="none",
@@ -468,7 +466,7 @@ FORMULAS = (
     ),
     Formula(
         "scaling-book-remat",
-        "A step in which each layer saves its input only: 8N per token in place of 6N.",
+        "A step in which each layer saves only its input: 8N per token instead of 6N.",
         SCALING_BOOK,
         "8*N",
         per="token",
@@ -497,7 +495,7 @@ FORMULAS = (
     ),
     Formula(
         "flash-backward",
-        "Five products for the forward's two: the scores are computed again.",
+        "Five products, against two in the forward: the scores are recomputed.",
         f"{FLASH}, flops",
         "5*(4*b*s**2*n_h*d)/2",
         counts="backward",
@@ -507,7 +505,7 @@ FORMULAS = (
     ),
     Formula(
         "flash-step",
-        "The sum of both.",
+        "The sum of forward and backward.",
         f"{FLASH}, flops",
         "7*(4*b*s**2*n_h*d)/2",
         per="layer",
@@ -517,7 +515,7 @@ FORMULAS = (
     # Tools that count a forward and multiply.
     Formula(
         "deepspeed-backward",
-        "Twice the forward that was counted; a recomputed forward may be added.",
+        "Twice the counted forward; a recomputed forward may be added.",
         f"{DEEPSPEED}, print_model_profile",
         "2*F",
         counts="backward",
@@ -548,12 +546,12 @@ FORMULAS = (
     ),
     Formula(
         "calflops-backward",
-        "Twice the forward that was counted, by a factor that the caller may change.",
+        "Twice the counted forward, by a factor that the caller may change.",
         "MrYxJ/calculate-flops.pytorch at 086d419, calflops/flops_counter.py, compute_bp_factor",
         "2*F",
         counts="backward",
     ),
-    # Memory. Half precision: two bytes per element, one per element of a dropout mask.
+    # Memory, in half precision: two bytes per element, and one in a dropout mask.
     Formula(
         "korthikanti-attention-bytes",
         "What attention's backward needs, with the weights of attention stored.",
@@ -596,7 +594,7 @@ FORMULAS = (
     ),
     Formula(
         "korthikanti-selective-bytes",
-        "The same where attention is run again: its weights are not stored.",
+        "The same if attention is run again: its weights are not stored.",
         f"{KORTHIKANTI}, table 2, without tensor parallelism",
         "34*s*b*h",
         counts="",
@@ -607,7 +605,7 @@ FORMULAS = (
     ),
     Formula(
         "korthikanti-full-bytes",
-        "The same where the whole layer is run again: its input alone.",
+        "The same if the whole layer is run again: only its input is stored.",
         f"{KORTHIKANTI}, table 2",
         "2*s*b*h",
         counts="",
@@ -618,7 +616,7 @@ FORMULAS = (
     ),
     Formula(
         "megatron-state-bytes",
-        "Weights, gradients, and optimiser's states, without a distributed optimiser.",
+        "Weights, gradients, and optimiser states, without a distributed optimiser.",
         f"{MEGATRON}/theoretical_memory_usage.py, compute_weight_and_optimizer_memory",
         "18*N",
         counts="",
@@ -626,7 +624,7 @@ FORMULAS = (
     ),
     Formula(
         "megatron-activation-bytes",
-        "Activations on one device where attention is run again, with the head's input and logits.",
+        "Activations on one device if attention is run again, with the head's input and logits.",
         f"{MEGATRON}/theoretical_memory_usage.py, compute_activation_memory",
         "s*b*h*(18 + 4*(f/h))*L + 8*s*b + s*b*h + s*b*h*4*(1 + V/h)",
         counts="",
@@ -635,7 +633,7 @@ FORMULAS = (
     ),
     Formula(
         "megatron-activation-bytes-plain",
-        "Activations on one device otherwise, with 5 % for the rest; no term is square in s.",
+        "Activations on one device otherwise, with 5 % for the rest; there is no term in s².",
         f"{MEGATRON}/theoretical_memory_usage.py, compute_activation_memory_without_sp",
         "(s*b*h*(10 + 24)*L + 8*s*b + s*b*h + (s*b*V + s*b*h)*2)*105/100",
         counts="",
@@ -643,7 +641,7 @@ FORMULAS = (
     ),
     Formula(
         "scaling-book-activation-bytes",
-        "About twenty arrays of a row's width per layer, in two bytes.",
+        "About twenty arrays as large as the input per layer, at two bytes per element.",
         SCALING_BOOK,
         "2*20*b*s*h*L",
         counts="",

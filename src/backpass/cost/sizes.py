@@ -18,8 +18,8 @@ from backpass.stems import no_such
 from backpass.values import check_bool
 from backpass.wanted import Wanted
 
-# GPT-2 by the number of its parameters, and a network that no model's presets have: its
-# rotations are scaled, which the models do not support and which costs nothing.
+# GPT-2 by its number of parameters, and a network that is not among a model's presets:
+# its rotations are scaled, which the models do not support and which is not counted.
 OTHERS = {
     "gpt2-124m": gpt2.PRESETS["gpt2"],
     "gpt2-355m": gpt2.PRESETS["gpt2-medium"],
@@ -35,13 +35,13 @@ HEADS = ("ForCausalLM", "LMHeadModel")
 
 
 def presets() -> dict[str, Any]:
-    """Return the configurations that have a name."""
+    """Return the configurations that have a name, by name."""
     return {**gpt2.PRESETS, **llama.PRESETS, **OTHERS}
 
 
 def configuration(config: Any) -> Any:
-    """Return the configuration of that name, or a configuration as it is. Raises
-    LookupError for an unknown name, TypeError for what is not a configuration."""
+    """Return the configuration of that name, or a configuration unchanged. Raises
+    LookupError for an unknown name, TypeError for another type."""
     if not isinstance(config, str):
         model_of(config)
         return config
@@ -54,10 +54,10 @@ def configuration(config: Any) -> Any:
 def from_hugging_face(json: Mapping[str, Any]) -> Any:
     """Return the configuration that a ``config.json`` describes.
 
-    What costs nothing, such as the scaling of rotations, is ignored. Without
+    The scaling of rotations is ignored, because it does not change the cost. Without
     ``architectures`` the network has the output head of a language model. Raises
     TypeError unless ``json`` is a mapping; ValueError for another type, another head,
-    or none, and for what is not modelled, naming every fault.
+    or none, and for what is not supported, naming every fault.
     """
     kind = check_type(json, ("gpt2", "llama", "qwen2", "qwen3"))
     _check_head(json.get("architectures"))
@@ -85,12 +85,12 @@ def _check_head(architectures: object) -> None:
 
 
 class Network(NamedTuple):
-    """The calls of a network at some sizes."""
+    """The calls of a network at given sizes."""
 
     name: str
     parts: list[Part]
-    parameters: Any  # how many, a tied one once; None in symbols
-    trained: Any  # how many have a gradient that is wanted; None in symbols
+    parameters: Any  # their number, a tied one once; None in symbols
+    trained: Any  # the number whose gradient is wanted; None in symbols
 
 
 def network(

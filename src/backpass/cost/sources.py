@@ -1,11 +1,11 @@
-"""What the five texts that this project began from print about FLOPs and memory.
+"""What the five sources of this project print about FLOPs and memory.
 
 ``ROWS`` are their formulas, ``TOTALS`` their sums, ``NUMBERS`` their figures, each with
-the formula that it follows from, and ``STATEMENTS`` what they say in words. ``off`` is
-by how much a printed total or figure misses what its rows or its formula give.
-``COMPLETED`` counts a source's network in the source's own way and adds what the source
-leaves out. The keys of the sources are those of ``references.bib``. Letters are this
-project's: see ``published.LETTERS``. A source's place is named in our words.
+the formula that gives it, and ``STATEMENTS`` what they say in words. ``off`` is the
+printed total or figure minus what its rows or its formula give. ``COMPLETED`` counts a
+source's network in the source's own way and adds the terms that the source leaves out.
+The keys of the sources are those of ``references.bib``. The letters are this project's:
+see ``published.LETTERS``. A place in a source is named in our words.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Total:
     says: str
     printed: str
     terms: tuple[str, ...]  # as printed, in formulas or in figures
-    off: str = "0"  # what was printed, less the sum of the terms
+    off: str = "0"  # the printed total, minus the sum of the terms
     unit: str = "FLOPs"
 
     @property
@@ -83,7 +83,8 @@ UNITS: Mapping[str, int | Fraction] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Number:
-    """A figure as printed, the formula that the source derives it from, and lengths."""
+    """A figure as printed, the formula from which the source derives it, and
+    lengths."""
 
     source: str
     place: str
@@ -93,7 +94,7 @@ class Number:
     unit: str
     expression: str
     lengths: Mapping[str, int]
-    off: str = "0"  # what was printed, less ``rounded``
+    off: str = "0"  # the printed figure, minus ``rounded``
 
     @property
     def exact(self) -> Fraction:
@@ -102,7 +103,7 @@ class Number:
 
     @property
     def rounded(self) -> Decimal:
-        """``exact``, with as many decimals as were printed."""
+        """``exact``, rounded to as many decimals as were printed."""
         last = Decimal(1).scaleb(-len(self.printed.partition(".")[2]))
         exact = self.exact
         decimal = Decimal(exact.numerator) / Decimal(exact.denominator)
@@ -111,7 +112,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Statement:
-    """What a source says in words, what is so, and both as formulas where they are."""
+    """What a source says in words and what is true; as formulas too, where possible."""
 
     source: str
     place: str
@@ -132,7 +133,7 @@ class Added:
 
 @dataclass(frozen=True)
 class Completed:
-    """A source's total as printed, and with every term that it leaves out."""
+    """A source's total as printed, and the terms that it leaves out."""
 
     source: str
     name: str
@@ -157,7 +158,7 @@ class Completed:
 
 
 ROWS = (
-    # The GPT-2 post: the backward of a network of width h = n_h·d, f = 4h.
+    # The GPT-2 post: the backward of a network of width h = n_h·d, with f = 4h.
     Row(
         GPT2_POST,
         "Tensor contractions, table",
@@ -323,7 +324,7 @@ ROWS = (
         GRADIENT_FLOW,
         "4.4",
         "checkpointing",
-        "What is run again with a checkpoint every k layers, of the forward.",
+        "The part of the forward that runs again with a checkpoint every k layers.",
         "F/k",
     ),
     # The 2× note: one product, batch rows of width n into p.
@@ -372,7 +373,7 @@ TOTALS = (
         GPT2_POST,
         "Final tally",
         "network",
-        "Layers, final norm, head, and cross-entropy: the last is named, and not added.",
+        "Layers, final norm, head, and cross-entropy, which is named but not added.",
         "L*(48*b*s*h**2 + 8*b*n_h*s**2*d + 5*b*n_h*s**2 + 98*b*s*h) + 11*b*s*h + 4*b*s*h*V",
         (
             "L*(48*b*s*h**2 + 8*b*n_h*s**2*d + 5*b*n_h*s**2 + 98*b*s*h)",
@@ -410,7 +411,7 @@ TOTALS = (
         THESIS,
         "3.1.3, text and summary",
         "norm_text",
-        "The same against the terms of the text.",
+        "The same total, compared with the terms of the text.",
         "9*s*h",
         ("s*3*h", "s*7*h"),
         off="-s*h",
@@ -419,7 +420,7 @@ TOTALS = (
         THESIS,
         "3.2",
         "block",
-        "Attention, feed-forward layer at f = 4h, and two norms.",
+        "Attention, the feed-forward layer at f = 4h, and two norms.",
         "48*s*h**2 + 8*s**2*h + 4*s**2 + 22*s*h",
         ("16*s*h**2 + 8*s**2*h + 4*s**2 + 4*s*h", "32*s*h**2", "2*9*s*h"),
     ),
@@ -427,7 +428,7 @@ TOTALS = (
         THESIS,
         "4.2.1",
         "norms_discussed",
-        "Both norms in the discussion, against the 18sh of the total.",
+        "Both norms as the discussion gives them; the total has 18sh.",
         "20*s*h",
         ("2*9*s*h",),
         off="2*s*h",
@@ -445,7 +446,7 @@ TOTALS = (
         GRADIENT_FLOW,
         "6.1, backward",
         "backward",
-        "Nine rows of the backward of a layer, and the scores that flash attention runs again.",
+        "Nine rows of the backward of a layer, and the scores that flash attention recomputes.",
         "34301",
         ("2200", "275", "275", "2200", "1100", "2200", "2200", "7717", "7717", "7717"),
         off="700",
@@ -509,7 +510,7 @@ TOTALS = (
 def _flops(
     name: str, forward: str, backward: str, product: str, off: tuple[str, str]
 ) -> tuple[Number, ...]:
-    """Return the two figures of one row of the gradient-flow post's table of FLOPs."""
+    """Return the two figures of a row of the gradient-flow post's table of FLOPs."""
     place = "6.1, table"
     return tuple(
         Number(
@@ -533,7 +534,7 @@ def _flops(
 def _size(
     place: str, name: str, printed: str, unit: str, expression: str, off: str = "0"
 ) -> Number:
-    """Return a figure of memory of the gradient-flow post, at Llama 3 70B's sizes."""
+    """Return a memory figure of the gradient-flow post, at Llama 3 70B's sizes."""
     return Number(
         GRADIENT_FLOW,
         place,
@@ -562,7 +563,7 @@ NUMBERS = (
         GRADIENT_FLOW,
         "6.1, table",
         "scores again",
-        "What flash attention's backward runs again.",
+        "The product that flash attention's backward recomputes.",
         "1100",
         "GFLOPs",
         "2*b*n_h*s**2*d",
@@ -583,7 +584,7 @@ NUMBERS = (
         GRADIENT_FLOW,
         "6.1, table",
         "backward",
-        "The same of the backward, with the scores that run again.",
+        "The same for the backward, with the recomputed scores.",
         "34301",
         "GFLOPs",
         "4*b*s*h*(2*n_h + 2*n_kv)*d + 10*b*n_h*s**2*d + 12*b*s*h*f",
@@ -594,7 +595,7 @@ NUMBERS = (
         GRADIENT_FLOW,
         "6.1, table",
         "ratio",
-        "Backward to forward, of the printed totals.",
+        "Backward over forward, from the printed totals.",
         "2.1",
         "×",
         "34301/16250",
@@ -634,7 +635,7 @@ NUMBERS = (
         GRADIENT_FLOW,
         "6.1, below the table",
         "step time",
-        "The printed step over the printed throughput, which recomputation should not enter.",
+        "The printed step over the printed throughput. The step should leave out recomputation.",
         "1.02",
         "s",
         "4044/3956",
@@ -713,7 +714,7 @@ NUMBERS = (
     _size("4.1, table", "input of the second norm", "128", "MiB", "2*b*s*h"),
     _size("4.1, table", "g1 and g3", "896", "MiB", "2*2*b*s*f"),
     _size("4.1, table", "SiLU(g1)", "448", "MiB", "2*b*s*f"),
-    # 797.5 GiB. The two figures of 4.1 divide MiB by 1,000; those of 4.3, by 1,024.
+    # 797.5 GiB. The two figures in 4.1 divide MiB by 1,000; those in 4.3, by 1,024.
     _size(
         "4.1",
         "80 layers without flash attention",
@@ -823,7 +824,7 @@ NUMBERS = (
         GRADIENT_FLOW,
         "4.4",
         "a checkpoint each layer, of the step",
-        "One forward more than three.",
+        "One more forward, in a step that costs three.",
         "33",
         "%",
         "1/Integer(3)",
@@ -833,7 +834,7 @@ NUMBERS = (
         GRADIENT_FLOW,
         "4.4",
         "a checkpoint every 10, of the step",
-        "A tenth of a forward, of three. What runs again is a whole forward: see STATEMENTS.",
+        "A tenth of a forward, in a step that costs three. A whole forward runs again: see STATEMENTS.",
         "3.3",
         "%",
         "1/Integer(30)",
@@ -843,7 +844,7 @@ NUMBERS = (
         GRADIENT_FLOW,
         "4.4",
         "a checkpoint every 5, of the step",
-        "A fifth of a forward, of three.",
+        "A fifth of a forward, in a step that costs three.",
         "6.7",
         "%",
         "1/Integer(15)",
@@ -897,19 +898,19 @@ STATEMENTS = (
         GPT2_POST,
         "Introduction",
         "The backward is usually quoted as twice the forward.",
-        "Its own tally leaves the forward out, so that no ratio follows from it.",
+        "Its own tally leaves out the forward, so a ratio does not follow from it.",
     ),
     Statement(
         THESIS,
         "1.1",
         "Training cost 670 dollars for the first transformer and 78 million for GPT-4.",
-        "Prices from a report that it cites. They count no operations.",
+        "These are prices from a report that it cites. They do not count operations.",
     ),
     Statement(
         THESIS,
         "2.3.3",
         "Backpropagation takes 60 to 70 % of the time of training.",
-        "No measurement is given. Of the products alone it would be two thirds.",
+        "It does not give a measurement. Of the FLOPs of products alone, the backward takes two thirds.",
     ),
     Statement(
         THESIS,
@@ -922,8 +923,8 @@ STATEMENTS = (
     Statement(
         THESIS,
         "4.2.2",
-        "The cost in s²h is the limit in practice, and that in sh² weighs where h is large.",
-        "By the thesis's total the two terms are equal where s = 6h, and attention's block "
+        "The term in s²h is the limit in practice, and the term in sh² matters where h is large.",
+        "By the thesis's total the two terms are equal where s = 6h, and the attention block "
         "costs as much as the feed-forward layer where s = 2h.",
         right="6*h",
     ),
@@ -931,7 +932,7 @@ STATEMENTS = (
         THESIS,
         "4.2.3",
         "Matrices of rank r reduce the feed-forward layer to O(s·h·r).",
-        "That is so for each matrix that is replaced by two of width r.",
+        "This holds for each matrix that is replaced by two factors of width r.",
     ),
     Statement(
         TRACE_NOTES,
@@ -950,7 +951,7 @@ STATEMENTS = (
     Statement(
         GRADIENT_FLOW,
         "4.1",
-        "Activations, 840 GB of optimiser's states, and 420 GB of weights need over 1,400 GB.",
+        "Activations, 840 GB of optimiser states, and 420 GB of weights need over 1,400 GB.",
         "The 840 GB contain the master weights, which the 420 GB count again; "
         "the gradients' 140 GB are left out.",
         "161 + 840 + 420",
@@ -959,17 +960,17 @@ STATEMENTS = (
     Statement(
         GRADIENT_FLOW,
         "4.1, table",
-        "What a layer saves.",
-        "The normalised input of the feed-forward block, which two weights' gradients need, "
-        "is left out; so are attention's statistics.",
+        "The table lists what a layer saves.",
+        "It leaves out the normalised input of the feed-forward block, which two weights' "
+        "gradients need, and attention's statistics.",
         "2016*2**20",
         "2016*2**20 + 2*b*s*h + 4*b*n_h*s",
     ),
     Statement(
         GRADIENT_FLOW,
         "4.4",
-        "With a checkpoint every k layers, a k-th of the forward runs again.",
-        "Every layer runs again once, whatever k is.",
+        "With a checkpoint every k layers, 1/k of the forward runs again.",
+        "Every layer runs again once, for any k.",
         "F/k",
         "F",
     ),
@@ -977,7 +978,7 @@ STATEMENTS = (
         GRADIENT_FLOW,
         "4.2, first listing",
         "The backward of a layer runs the forward from the checkpoint up to that layer.",
-        "In a segment of k layers that is 1 + 2 + … + k layers.",
+        "In a segment of k layers this runs 1 + 2 + … + k layers.",
         "F*(k + 1)/2",
         "F",
     ),
@@ -985,7 +986,7 @@ STATEMENTS = (
         GRADIENT_FLOW,
         "4.4, table",
         "An overhead of about 5, 10, 20, and 33 % for a checkpoint every 20, 10, 5, and 1 layers.",
-        "The first three are of a forward, and the last is of a step. All four run one forward again.",
+        "The first three are shares of a forward; the last is a share of a step. All four rerun one forward.",
         "F/k",
         "F",
     ),
@@ -993,21 +994,21 @@ STATEMENTS = (
         GRADIENT_FLOW,
         "4.4, table, last column",
         "A step takes 5, 3 to 4, 7, and 11 % longer with a checkpoint every 20, 10, 5, and 1 layers.",
-        "No measurement is given, and the figures do not grow with the overhead beside them.",
+        "It does not give a measurement, and the figures do not grow with the overhead beside them.",
     ),
     Statement(
         GRADIENT_FLOW,
         "4.5",
-        "Computing the gate's activations again takes one product.",
-        "The activations of its table are g1 and g3: two products.",
+        "Recomputing the gate's activations takes one product.",
+        "The activations in its table are g1 and g3, which take two products.",
         "2*b*s*h*f",
         "4*b*s*h*f",
     ),
     Statement(
         GRADIENT_FLOW,
         "6.1, below the table",
-        "Utilisation by the model's FLOPs, of a step whose FLOPs contain recomputation.",
-        "The model's FLOPs leave recomputation out: three times the forward.",
+        "The utilisation by model FLOPs uses a step whose FLOPs include recomputation.",
+        "Model FLOPs leave out recomputation: they are three times the forward.",
         "4044*10**12",
         "3900*10**12",
     ),
@@ -1015,16 +1016,16 @@ STATEMENTS = (
         TWICE_NOTE,
         "Total backward",
         "The backward of a product is two products as large.",
-        "So it is, in products; the exact count differs by the sums' first terms.",
+        "This holds for the products; the exact count differs by the first terms of the sums.",
         "4*m*n*p",
         "4*m*n*p",
     ),
     Statement(
         TWICE_NOTE,
         "Summary",
-        "Three forwards are forward, backward, and the optimiser's step.",
-        "Three are forward and backward alone. The optimiser's step grows with the "
-        "parameters, and not with the tokens.",
+        "The forward, the backward, and the optimiser's step together cost three forwards.",
+        "The forward and the backward alone cost three. The optimiser's step grows with the "
+        "number of parameters, not of tokens.",
     ),
 )
 
@@ -1032,7 +1033,7 @@ COMPLETED = (
     Completed(
         GPT2_POST,
         "backward",
-        "The backward of GPT-2. A product is 2mnp, a sum of n is n, work per row is free.",
+        "The backward of GPT-2. A product counts 2mnp, a sum of n counts n, work per row is free.",
         "L*(48*b*s*h**2 + 8*b*n_h*s**2*d + 5*b*n_h*s**2 + 98*b*s*h) + 11*b*s*h + 4*b*s*h*V",
         (
             Added("biases", "Sums over the rows, 3h + h + 4h + h wide.", "9*L*b*s*h"),
@@ -1043,7 +1044,7 @@ COMPLETED = (
             ),
             Added(
                 "x̂ rebuilt",
-                "A difference and a product, as x and its statistics are saved.",
+                "A difference and a product, because x and its statistics are saved.",
                 "2*(2*L + 1)*b*s*h",
             ),
             Added("loss", "The post's own count of log-softmax.", "4*b*s*V"),
@@ -1059,7 +1060,7 @@ COMPLETED = (
     Completed(
         THESIS,
         "backward",
-        "The backward of one block at f = 4h. A product is 2mnp, a sum of n is n.",
+        "The backward of one block at f = 4h. A product counts 2mnp, a sum of n counts n.",
         "48*s*h**2 + 8*s**2*h + 4*s**2 + 22*s*h",
         (
             Added("biases", "Sums over the rows, 4h + h wide.", "5*s*h"),
@@ -1076,8 +1077,8 @@ COMPLETED = (
     Completed(
         GRADIENT_FLOW,
         "forward",
-        "The forward of Llama 3: the table's products from their lengths, and the rest, one "
-        "FLOP per step of arithmetic, a sum of n as n.",
+        "The forward of Llama 3: the table's products, computed from their lengths. In the added "
+        "terms, a step of arithmetic is one FLOP and a sum of n counts n.",
         "L*(2*b*s*h*(2*n_h + 2*n_kv)*d + 4*b*n_h*s**2*d + 6*b*s*h*f)",
         (
             Added(
@@ -1112,8 +1113,8 @@ COMPLETED = (
     Completed(
         GRADIENT_FLOW,
         "backward",
-        "The backward of Llama 3: the table's products with the scores run again, and the steps "
-        "of the post's own listing.",
+        "The backward of Llama 3: the table's products with the scores recomputed. The added "
+        "terms count the steps of the post's own listing.",
         "L*(4*b*s*h*(2*n_h + 2*n_kv)*d + 10*b*n_h*s**2*d + 12*b*s*h*f)",
         (
             Added(

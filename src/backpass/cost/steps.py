@@ -1,4 +1,4 @@
-"""What published formulas give for a step of a network of ours, beside its tally."""
+"""The FLOPs that published formulas give for a step of the package's networks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from backpass.cost import published
 from backpass.models import gpt2, llama
 
-# Which parameters are N: all; the matrices of the layers, as in Kaplan et al.; or all
-# but the table of positions, the table of tokens if it is not the head too, or both.
+# The parameters that N counts: all; the layers' matrices, as in Kaplan et al.; or all
+# except the table of positions, the token table if it is not also the head, or both.
 _ALL, _MATRICES = "all", "matrices"
 _NO_POSITIONS, _NO_TOKENS, _NO_TABLES = "positions", "tokens", "tables"
 _N = {
@@ -20,7 +20,7 @@ _N = {
     "torchtitan": _NO_TABLES,
     "llm-foundry": _NO_TOKENS,
 }
-_FORWARDS = ("hoffmann-forward",)  # whose backward is twice the forward
+_FORWARDS = ("hoffmann-forward",)  # three times: the backward is twice the forward
 NAMES = (
     *_N,
     *_FORWARDS,
@@ -35,12 +35,12 @@ _TOKENS, _POSITIONS = {"wte.weight", "embed_tokens.weight"}, {"wpe.weight"}
 
 
 def published_steps(config: Any, batch: int, sequence: int) -> dict[str, Any]:
-    """Return the FLOPs of a step by published formulas, by their names in
-    ``cost.published``: of a GPT-2 or a Llama.
+    """Return the FLOPs that published formulas give for a step of a GPT-2 or a Llama,
+    by the formulas' names in ``cost.published``.
 
-    A formula is applied as it is printed, also where it assumes a network of another
-    kind, such as a feed-forward block of four times the width without a gate. Raises
-    TypeError for another configuration.
+    A formula is applied as printed, even where it assumes another kind of network, such
+    as one whose feed-forward block is 4h wide and has no gate. Raises TypeError for any
+    other configuration.
     """
     gated = isinstance(config, llama.Config)
     if not gated and not isinstance(config, gpt2.Config):

@@ -27,7 +27,7 @@ from backpass.table import aligned, page
 
 
 class Row(NamedTuple):
-    """A term of a network: of each of ``repeats`` equal parts."""
+    """A term in each of ``repeats`` equal parts of a network."""
 
     part: str
     repeats: Any
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Convention(NamedTuple):
-    """A way to count: ``of`` turns a row into its FLOPs."""
+    """A way to count: ``of`` returns the FLOPs of a row."""
 
     says: str
     of: Callable[[Row], Any]
@@ -56,20 +56,24 @@ def _products(multiplications: Callable[[Any], Any]) -> Callable[[Row], Any]:
     return of
 
 
-# Halving makes a fraction of an odd number, so the products are doubled, then halved.
+# products-halved counts 1 FLOP for each multiplication under a mask: an integer.
 CONVENTIONS = {
-    "counted": Convention("what runs: a sum of n is n − 1", lambda row: row.flops),
+    "counted": Convention("what runs: a sum of n counts n − 1", lambda row: row.flops),
     "sum-n": Convention(
-        "a sum of n is n, a product 2mnp",
+        "what runs: a sum of n counts n, so a product 2mnp",
         lambda row: row.repeats * (row.term.flops + row.term.sums),
     ),
-    "products": Convention("2mnp of the products that run", _products(lambda p: p.run)),
-    "products-whole": Convention("of all scores", _products(lambda p: p.whole)),
+    "products": Convention(
+        "2mnp for each product that runs", _products(lambda p: p.run)
+    ),
+    "products-whole": Convention(
+        "products with all of attention's scores", _products(lambda p: p.whole)
+    ),
     "products-halved": Convention(
-        "of half of them under a causal mask", lambda row: _halved(row)
+        "products with half of the scores if causal", lambda row: _halved(row)
     ),
     "products-triangle": Convention(
-        "of those that the mask leaves", _products(lambda p: p.visible)
+        "products with the scores that the mask leaves", _products(lambda p: p.visible)
     ),
 }
 
@@ -88,10 +92,10 @@ class Tally:
 
     name: str
     rows: tuple[Row, ...]
-    parameters: Any  # how many, a tied one once
+    parameters: Any  # their number; a tied one counts once
 
     def flops(self, convention: str = "counted") -> dict[str, Any]:
-        """Return the FLOPs of the forward, the backward and the recomputation. Raises
+        """Return the FLOPs of the forward, the backward, and the recomputation. Raises
         LookupError for an unknown convention."""
         if convention not in CONVENTIONS:
             raise LookupError(no_such("convention", convention, CONVENTIONS))
@@ -106,12 +110,12 @@ class Tally:
         return sum(self.flops(convention).values())
 
     def ratio(self, convention: str = "counted") -> Any:
-        """Return the backward's FLOPs, with what it recomputes, over the forward's."""
+        """Return the backward's FLOPs, with recomputation, over the forward's."""
         flops = self.flops(convention)
         return (flops[BACKWARD] + flops[RECOMPUTATION]) / flops[FORWARD]
 
     def only(self, chosen: Callable[[Row], bool]) -> Tally:
-        """Return the tally of the rows for which ``chosen`` is true."""
+        """Return the tally of the rows for which ``chosen`` returns True."""
         return replace(self, rows=tuple(row for row in self.rows if chosen(row)))
 
     def without(self, *parts: str) -> Tally:
@@ -124,14 +128,14 @@ class Tally:
         return self.only(lambda row: row.part not in parts)
 
     def model(self) -> Tally:
-        """Return the tally without what is computed twice: of the model's FLOPs and not
-        of the hardware's."""
+        """Return the tally without what is computed twice: model FLOPs, not hardware
+        FLOPs."""
         return self.only(
             lambda row: row.term.way != RECOMPUTATION and not row.term.again
         )
 
     def by(self, key: Callable[[Row], str], convention: str = "counted") -> dict:
-        """Return the FLOPs of each way, by what ``key`` says of a row."""
+        """Return the FLOPs of each way, grouped by what ``key`` returns for a row."""
         groups = dict.fromkeys(key(row) for row in self.rows)
         return {
             group: self.only(lambda row: key(row) == group).flops(convention)  # noqa: B023
@@ -172,7 +176,7 @@ class Tally:
 
 
 def called(row: Row) -> str:
-    """Return what the row's call is for, and how many there are in the network."""
+    """Return the name of the row's call, and how often the call occurs."""
     name = row.term.call
     return name if row.repeats == 1 else f"{row.repeats} × {name}"
 
@@ -187,7 +191,7 @@ def _facts(row: Row) -> tuple:
 
 
 def grouped(number: Any) -> str:
-    """Return an integer with commas, or a formula as it is."""
+    """Return an integer with commas, or a formula unchanged."""
     return f"{number:,}" if isinstance(number, int) else str(number)
 
 
@@ -203,14 +207,14 @@ def tally(
     tokens.
 
     ``config`` is a configuration of a model of ``backpass.models``, or the name of a
-    preset. ``recompute`` is None or "layers": then only the input of a layer is saved,
-    and its forward runs again before its backward. ``options`` are those of the model's
-    ``calls``, such as ``wanted``; ``flash`` and ``chunked`` are False by default. With
-    ``chunked`` the gradients of the output head are computed in the forward, as they
-    are when it runs.
+    preset. ``recompute`` is None or "layers". With "layers", only a layer's input is
+    saved, and its forward runs again before its backward. ``options`` are those of the
+    model's ``calls``, such as ``wanted``; ``flash`` and ``chunked`` are False by
+    default. With ``chunked`` the gradients of the output head count in the forward,
+    which computes them.
 
-    Raises LookupError for an unknown preset; TypeError or ValueError for wrong sizes or
-    options.
+    Raises LookupError for an unknown preset; TypeError or ValueError for invalid sizes
+    or options.
     """
     of = network(config, batch, sequence, **options)
     return Tally(of.name, rows_of(of.parts, recompute), of.parameters)
@@ -220,22 +224,23 @@ def symbolic_tally(
     family: str, *, recompute: str | None = None, **options: Any
 ) -> Tally:
     """Return the tally of a family of models in SymPy symbols, with plain attention and
-    the whole head: b sequences of s tokens, width h, heads n_h, width of a head d, f, V
-    and L. ``options`` are those of ``tally``, and fields of the configuration, such as
-    ``tied=True``. Raises LookupError for an unknown family."""
+    the whole head: b sequences of s tokens, width h, n_h heads of width d, feed-forward
+    width f, vocabulary V, and L layers. ``options`` are those of ``tally``, and fields
+    of the configuration, such as ``tied=True``. Raises LookupError for an unknown
+    family."""
     of = symbolic_network(family, **options)
     return Tally(of.name, rows_of(of.parts, recompute), None)
 
 
 def rows_of(parts: Iterable[Part], recompute: str | None = None) -> tuple[Row, ...]:
-    """Return the rows of a network's calls. Raises ValueError for another
+    """Return the rows of a network's calls. Raises ValueError for an invalid
     ``recompute``."""
     if recompute not in (None, "layers"):
         raise ValueError(f"recompute: expected None or 'layers'; got {recompute!r}")
     found = []
     for part in parts:
         terms = [term for each in part.calls for term in terms_of(each)]
-        # A layer without a backward is not needed again.
+        # A layer without a backward does not run again.
         has_backward = any(term.way == BACKWARD for term in terms)
         if recompute == "layers" and "layer" in part.name and has_backward:
             terms += [

@@ -1,8 +1,8 @@
 """Itemise the calls of a network: one term for each matrix product of a call, and one
-for what else the call computes in the forward or in the backward.
+for everything else that the call computes in the forward or in the backward.
 
-The FLOPs of a product, and of a whole call, are those of the operation's formula. What
-is left of the call is its other term, so the terms of a call always sum to the formula.
+The FLOPs of a whole call are those of the operation's formula. The last term is the
+formula minus the products, so the terms of a call sum to the formula.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ WAYS = (FORWARD, BACKWARD, RECOMPUTATION)
 
 
 class Product(NamedTuple):
-    """Matrix products ``[m, k] @ [k, n]``, as many as ``times``.
+    """``times`` matrix products ``[m, k] @ [k, n]``.
 
-    ``run`` is the number of multiplications that run. ``visible`` is their number where
-    a causal mask lets a query see a key, and ``whole`` that for all queries and keys.
+    ``run`` is the number of multiplications that run. ``visible`` is their number for
+    the pairs of a query and a key that the mask leaves visible, and ``whole`` their
+    number for all pairs.
     """
 
     times: Any
@@ -38,17 +39,17 @@ class Product(NamedTuple):
 
 
 class Term(NamedTuple):
-    """What a call computes in one way: a product, or everything that is not one.
+    """What a call computes in one way: a product, or everything that is not a product.
 
-    ``flops`` are those that are counted. In ``sums`` places, a sum of n terms counts n
-    − 1; where it counts n, the term has ``flops + sums``. ``again`` is true for what
-    the forward has computed already.
+    In ``flops``, a sum of n terms counts n − 1. The term has ``sums`` such sums, so it
+    counts ``flops + sums`` if a sum of n terms counts n. ``again`` is True for what the
+    forward has already computed.
     """
 
     call: str
     stem: str
     way: str
-    what: str  # "dw = xᵀ dy", or "elements" for what is not a product
+    what: str  # "dw = xᵀ dy", or "elements" for everything else
     needs: str  # the arrays that are read, such as "x, dy"
     flops: Any
     sums: Any
@@ -57,7 +58,7 @@ class Term(NamedTuple):
 
 
 def terms_of(each: Call) -> list[Term]:
-    """Return the terms of a call, forward and backward, without those that are 0."""
+    """Return the terms of a call, forward and backward, that are not 0."""
     stem = each.operation.__name__.rpartition(".")[2]
     if stem == "feed_forward":
         parts = calls_of_feed_forward(each)
@@ -135,8 +136,8 @@ def _of_flash_attention(each: Call) -> Iterator[tuple]:
         found = Product(groups, m, k, n, run, seen * width, of["causal"])
         return way, what, needs, found, 2 * run - sums, sums, again
 
-    # A sum over the keys goes on from tile to tile. One that begins with zeros counts
-    # an addition more than one that begins with its first product.
+    # A sum over the keys continues from tile to tile. A sum that begins with zeros
+    # counts one addition more than a sum that begins with its first product.
     yield product(FORWARD, "p = q kᵀ", "q, k", rows, d, s_k, d, scores)
     yield product(FORWARD, "y = a v", "a, v", rows, s_k, d_v, d_v, queries * d_v)
     if wanted:
@@ -203,8 +204,8 @@ def _none(each: Call) -> tuple[()]:
     return ()
 
 
-# How many sums of the elements of a row or a column each call computes besides those of
-# its products, forward and backward.
+# The number of sums over a row or a column that each call computes, forward and
+# backward, besides those in its products.
 
 
 def _of_bias(each: Call) -> tuple[Any, Any]:

@@ -1,15 +1,15 @@
-"""Memory over the moments of a training step: a maximum, not a sum.
+"""Memory over the moments of a training step: the peak is a maximum, not a sum.
 
-    cost.timeline(config, batch=1, sequence=1024)  # predicted, without the memory
-    cost.measured_timeline(config, batch=1, sequence=1024)  # of a step that runs
+    cost.timeline(config, batch=1, sequence=1024)  # predicted, without using the memory
+    cost.measured_timeline(config, batch=1, sequence=1024)  # measured on a real step
 
 A step is a forward, a backward, and an update by AdamW. Saved arrays pile up in the
-forward, part by part. In the backward they are freed, and gradients appear. On top,
-each part needs working memory while it runs.
+forward, part by part. In the backward they are freed, and gradients appear. Each part
+also needs working memory while it runs.
 
-The prediction runs few layers of the network on PyTorch's device "meta", whose tensors
-have no memory, at the lengths asked for, and follows the storages. Each layer between
-the first and the last adds its saved arrays and its gradients, by their formulas.
+The prediction runs a few layers of the network on PyTorch's device "meta", whose
+tensors have no memory, at the given lengths, and follows the storages. The formulas
+then add the saved arrays and the gradients of the layers that did not run.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from backpass.models import seq2seq
 from backpass.table import aligned, page
 from backpass.training import adamw
 
-# "inputs" are also the tables that the forward computes from lengths alone.
+# "inputs" include the tables that the forward computes from lengths alone.
 KINDS = ("parameters", "optimiser", "inputs", "saved", "gradients", "working")
 
 
 class Moment(NamedTuple):
-    """One part of a step, at the instant at which most bytes are alive."""
+    """One part of a step, at the instant when most bytes are alive."""
 
     phase: str  # "forward", "backward", or "update"
     part: str  # of the model, such as "h.0"
@@ -54,20 +54,20 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The moments of a training step, in their order."""
+    """The moments of a training step, in order."""
 
     title: str
     moments: tuple[Moment, ...]
 
     @property
     def peak(self) -> Moment:
-        """The moment at which most bytes are alive."""
+        """The moment when most bytes are alive."""
         return max(self.moments, key=lambda moment: moment.total)
 
     @property
     def rise(self) -> int:
-        """The peak of forward and backward beyond what is alive before and after a
-        step: parameters, the optimiser's states, and inputs."""
+        """The peak of forward and backward above what stays alive between steps:
+        parameters, the optimiser's states, and inputs."""
         first = ("parameters", "optimiser", "inputs")
         return max(
             moment.total - sum(moment.bytes[kind] for kind in first)
@@ -117,9 +117,9 @@ def timeline(
     """Predict the memory over the moments of a training step.
 
     The arguments are those of ``activations``. Half-precision parameters are a copy of
-    float32 ones, which count as the optimiser's, as do AdamW's two states in float32.
-    A moment begins when a part's first array is saved, and in the backward when the
-    part's arrays are taken. Needs PyTorch. Raises what ``activations`` raises.
+    float32 master weights, which count as the optimiser's, like AdamW's two states. In
+    the forward a moment begins when a part's first array is saved, in the backward when
+    the part's arrays are taken. Needs PyTorch. Raises what ``activations`` raises.
     """
     config = configuration(config)
     options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
@@ -145,7 +145,7 @@ def measured_timeline(
 ) -> Timeline:
     """Run a training step on random parameters, and return the memory over its moments.
 
-    Memory that one of PyTorch's operators allocates and frees inside is not seen. The
+    Memory that a PyTorch operator allocates and frees internally is not measured. The
     arguments are those of ``timeline``.
     """
     config = configuration(config)
@@ -156,15 +156,15 @@ def measured_timeline(
 
 
 class _Watched(list):
-    """What the parts saved. ``told`` is called with a part's name before backward takes
-    what the part saved."""
+    """What the parts saved. ``told`` is called with a part's name just before backward
+    takes what the part saved."""
 
     def __init__(
         self, parts: list[Any], names: Sequence[str], told: Callable[[str], None]
     ) -> None:
         super().__init__(parts)
         self.names, self.told = names, told
-        parts.clear()  # so that only this list keeps what the parts saved
+        parts.clear()  # so that only this list references what the parts saved
 
     def pop(self, *at: Any) -> Any:
         self.told(self.names[len(self) - 1])
@@ -181,7 +181,7 @@ def _observed(
     flash: bool,
     chunked: bool,
 ) -> list[Moment]:
-    """Run a step, and return its moments. On the device "meta" the update does not
+    """Run a step, and return its moments. On the device "meta", the update does not
     run."""
     from backpass.cost.live import Live
 
@@ -192,8 +192,8 @@ def _observed(
         trained = {name: w.float() for name, w in parameters.items()}
     state = adamw.start(trained)
     live = Live()
-    kinds: dict[int, str] = {}  # by the storage's number; others are working memory
-    marks: list[tuple[int, str, str]] = []  # the first event, the phase, and the part
+    kinds: dict[int, str] = {}  # by the storage's number; the rest is working memory
+    marks: list[tuple[int, str, str]] = []  # the first event, the phase, the part
 
     def add(kind: str, arrays: Iterable[Any]) -> None:
         for x in arrays:
@@ -263,7 +263,7 @@ def _moments(
     of_gradients: Collection[int],
 ) -> Iterator[Moment]:
     """Yield each moment at its largest total. A saved storage may become a gradient, as
-    in the output head. It counts as one from the next moment on."""
+    in the output head. It then counts as a gradient from the next moment on."""
     kind_of = {**dict.fromkeys(of_gradients, "gradients"), **kinds}
     sizes = {number: size for number, size in events if size > 0}
     totals = dict.fromkeys(KINDS, 0)
@@ -296,14 +296,14 @@ def _moments(
 def _with_layers(
     moments: Iterable[Moment], config: Any, saved: Mapping[str, int], width: int
 ) -> Iterator[Moment]:
-    """Yield the moments of all layers from those of a few. Each layer between the first
-    and the last adds what it saves, and its gradients."""
+    """Yield the moments of all layers, given those of a few. Each layer between the
+    first and the last adds its saved arrays and its gradients."""
     n, shapes = config.layers, model_of(config).parameter_shapes(config)
     stack = next(layer_of(part)[0] for part in saved if layer_of(part)[1] == 1)
     own = saved[f"{stack}1"]
     names = [name for name in shapes if name.startswith(f"{stack}1.")]
     trained = width * sum(size(shapes[name]) for name in names)
-    before = {"forward": True, "backward": True}  # whether no layer was passed yet
+    before = {"forward": True, "backward": True}  # whether no inner layer has run
     for moment in moments:
         phase, (_, number) = moment.phase, layer_of(moment.part)
         forwards = phase == "forward"
@@ -314,8 +314,8 @@ def _with_layers(
                 after = 0 if forwards else n - 2 - i
                 yield _plus(moment, f"{stack}{i}", (i - 1) * own, after * trained)
             continue
-        # The layers between stand before all moments that follow them in the forward,
-        # and their gradients are there when the backward has passed them.
+        # The saved arrays of the layers between are alive after the layers' forward
+        # and until their backward; their gradients, from then on.
         alive = phase != "update" and before.get(phase, False) is not forwards
         there = not forwards and not before.get(phase, False)
         part = f"{stack}{n - 1}" if number == FEW - 1 else moment.part
@@ -324,7 +324,7 @@ def _with_layers(
 
 
 def _plus(moment: Moment, part: str, saved: int, gradients: int) -> Moment:
-    """Return the moment of a part, with more bytes."""
+    """Return the moment for a part, with these bytes added."""
     more = {"saved": saved, "gradients": gradients}
     alive = {kind: n + more.get(kind, 0) for kind, n in moment.bytes.items()}
     return moment._replace(part=part, bytes=alive)
@@ -347,7 +347,7 @@ def _with_states(
 
 def _update_bytes(config: Any, dtype: str) -> int:
     """Return the working memory of AdamW's update, which runs parameter by parameter,
-    and block by block in a large one."""
+    and a large parameter block by block."""
     import torch
 
     from backpass.cost.live import Live

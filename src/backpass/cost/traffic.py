@@ -1,12 +1,13 @@
 """The bytes that a network reads and writes, as data: one row for each array of a call.
 
-The sizes come from the operations' SHAPES and from what they save. Four things are
-assumed, so the sum is the least that a step can move.
+The sizes come from the operations' SHAPES and from what the operations save. Under four
+assumptions, the sum is the least that the calls of a step move.
 
 - A call reads each of its arrays once and writes each of its results once, whatever it
-  computes in between. FlashAttention would read keys and values again for each tile.
+  computes in between. FlashAttention really reads keys and values again for each tile.
 - Nothing stays in a cache from one call to the next.
-- An array that two calls read is read by both; one that a call uses twice is read once.
+- An array that two calls read is read by both. An array that a call uses twice is read
+  once.
 - Copies and casts between the calls are left out.
 """
 
@@ -34,20 +35,20 @@ from backpass.stems import no_such
 from backpass.table import aligned, page
 from backpass.values import check_one_of
 
-# What an array holds: numbers of the network's dtype; the same, but float32 in half
+# What an array holds: numbers of the network's dtype; the same, but float32 for half
 # precision; integers; booleans.
 OWN, WIDE, INTEGERS, BOOLEANS = "own", "wide", "integers", "booleans"
 
 
 class Access(NamedTuple):
-    """An array that a call reads or writes, forward or backward."""
+    """One array that a call reads or writes, forward or backward."""
 
     call: str
     stem: str
     way: str
     array: str  # such as "x", "dy", or "rstd"
     written: bool
-    parameter: bool  # or a parameter's gradient, or a constant such as a cosine
+    parameter: bool  # a parameter, its gradient, or a constant such as RoPE's cosines
     numbers: Any
     width: int  # of one number, in bytes
 
@@ -57,7 +58,7 @@ class Access(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An access of a network: in each of ``repeats`` equal parts."""
+    """An access in each of ``repeats`` equal parts of a network."""
 
     part: str
     repeats: Any
@@ -70,9 +71,9 @@ class Row(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """An array of ``saved``: an input or the output, or one that the forward computes
-    for it, of these ``axes``. It is saved if one of the gradients ``needed`` is
-    wanted; by default, if any is."""
+    """A saved array: an input or the output, or an array with these ``axes`` that the
+    forward computes in order to save it. It is saved if one of the gradients ``needed``
+    is wanted; by default, if any gradient is."""
 
     array: str
     needed: str = ""
@@ -125,15 +126,15 @@ _SAVED: dict[str, tuple[_Kept, ...]] = {
     "swiglu": (_Kept("g"), _Kept("u", "g")),
 }
 _MASK = _Kept("mask", "", ("m", "g", "n_kv", "s_q", "s_k"), BOOLEANS)
-# Of tables, which may be longer: the rows that a call reads.
+# The shape of the rows that a call reads from a table, which may be longer.
 _ROWS = {"embedding": ("m", "h"), "position_embedding": ("s", "h")}
-# The inputs whose gradient is dy itself, so that nothing moves.
+# The inputs whose gradient is dy itself, so nothing moves.
 _HANDED_ON = {"residual": "x f", "position_embedding": "x"}
 
 
 def accesses_of(each: Call, dtype: str = "float32") -> list[Access]:
-    """Return what a call reads and writes, forward and backward; of a feed-forward
-    block, what the calls in it do."""
+    """Return what a call reads and writes, forward and backward; for a feed-forward
+    block, what its inner calls read and write."""
     if _stem(each) == "feed_forward":
         return [
             access for part in parts_of(each) for access in accesses_of(part, dtype)
@@ -142,12 +143,12 @@ def accesses_of(each: Call, dtype: str = "float32") -> list[Access]:
 
 
 def parts_of(each: Call) -> list[Call]:
-    """Return the calls in a feed-forward block; another call alone."""
+    """Return the calls in a feed-forward block; any other call alone."""
     return [*calls_of_feed_forward(each)] if _stem(each) == "feed_forward" else [each]
 
 
 class _Arrays:
-    """The arrays of a call: how many numbers each has, and of how many bytes."""
+    """The arrays of a call, with the count and the width of their numbers."""
 
     def __init__(self, each: Call, dtype: str) -> None:
         self.call, self.stem, self.lengths = each, _stem(each), each.lengths
@@ -162,7 +163,7 @@ class _Arrays:
         self.fixed = {*operation.parameters, *operation.constants}
         own, wide = WIDTHS[dtype], max(WIDTHS[dtype], 4)
         self.widths = {OWN: own, WIDE: wide, INTEGERS: 8, BOOLEANS: 1}
-        # An operation with one gradient may be given names that are not its own.
+        # ``wanted`` of an operation with one gradient may hold names not its own.
         alone = tuple(spec.name for spec in operation.differentiable)
         self.wanted = each.wanted if operation.takes_wanted else alone
         self.wanted = self.wanted if each.wanted else ()
@@ -189,15 +190,15 @@ class _Arrays:
     def access(
         self, way: str, name: str, written: bool, *, of: str = "", rows: bool = False
     ) -> Access:
-        """Return the access to an input or the output, or to the gradient ``of`` one.
-        With ``rows`` it is to the rows of a table that the call reads."""
+        """Return the access to an input or the output, or to the gradient ``of`` one of
+        them. With ``rows``, only the rows of a table that the call reads count."""
         spec = of or name
         numbers = self._product(_ROWS[self.stem]) if rows else self._whole(spec)
         width = self.widths[self._holds(spec)]
         return self._access(way, name, written, spec in self.fixed, numbers, width)
 
     def access_to(self, way: str, kept: _Kept, written: bool) -> Access:
-        """Return the access to an array that is saved."""
+        """Return the access to a saved array."""
         if kept.axes is None:
             return self.access(way, kept.array, written)
         numbers, width = self._product(kept.axes), self.widths[kept.holds]
@@ -252,7 +253,7 @@ def _backward(arrays: _Arrays) -> Iterator[Access]:
 
 
 def _is_nothing(arrays: _Arrays) -> bool:
-    """Whether the call returns what it was given: dropout that drops nothing does."""
+    """Return whether the call returns its input: dropout with rate 0 does."""
     return arrays.stem == "dropout" and arrays.lengths["p"] == 0
 
 
@@ -262,7 +263,7 @@ def _stem(each: Call) -> str:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The bytes of a network at given sizes, integers or SymPy expressions."""
+    """The bytes that a network moves at given sizes: integers or SymPy expressions."""
 
     name: str
     rows: tuple[Row, ...]
@@ -279,7 +280,7 @@ class Traffic:
         return sum(self.bytes().values())
 
     def only(self, chosen: Callable[[Row], bool]) -> Traffic:
-        """Return the traffic of the rows for which ``chosen`` is true."""
+        """Return the traffic of the rows for which ``chosen`` returns True."""
         return replace(self, rows=tuple(row for row in self.rows if chosen(row)))
 
     def parameters(self) -> Traffic:
@@ -287,11 +288,11 @@ class Traffic:
         return self.only(lambda row: row.access.parameter)
 
     def activations(self) -> Traffic:
-        """Return the traffic of everything else, with the activations' gradients."""
+        """Return the traffic of all other arrays, including activations' gradients."""
         return self.only(lambda row: not row.access.parameter)
 
     def by(self, key: Callable[[Row], str]) -> dict[str, dict[str, Any]]:
-        """Return the bytes of each way, by what ``key`` says of a row."""
+        """Return the bytes of each way, grouped by what ``key`` returns for a row."""
         groups = dict.fromkeys(key(row) for row in self.rows)
         return {
             group: self.only(lambda row: key(row) == group).bytes()  # noqa: B023
@@ -337,8 +338,8 @@ def traffic(
     sequences of ``sequence`` tokens.
 
     ``dtype`` is that of parameters and activations; tokens are int64. The other
-    arguments are those of ``cost.tally``, and so are the errors; ValueError for an
-    unknown dtype.
+    arguments are those of ``cost.tally``, and so are the errors. Also raises ValueError
+    for an unknown dtype.
     """
     of = network(config, batch, sequence, **options)
     return Traffic(f"{of.name}, {dtype}", rows_of(of.parts, dtype, recompute))
@@ -360,8 +361,8 @@ def symbolic_traffic(
 def rows_of(
     parts: Iterable[Part], dtype: str = "float32", recompute: str | None = None
 ) -> tuple[Row, ...]:
-    """Return the rows of a network's calls. Raises ValueError for another ``dtype`` or
-    ``recompute``."""
+    """Return the rows of a network's calls. Raises ValueError for an invalid ``dtype``
+    or ``recompute``."""
     check_one_of("dtype", dtype, tuple(WIDTHS))
     if recompute not in (None, "layers"):
         raise ValueError(f"recompute: expected None or 'layers'; got {recompute!r}")

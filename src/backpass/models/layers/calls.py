@@ -1,8 +1,8 @@
-"""What a layer computes, as data: the operations it calls, with the lengths in them.
+"""What a layer computes, as data: the operations that it calls, with their lengths.
 
-A layer's ``calls`` lists them, and ``formulas`` turns the list into the layer's
-``forward_flops`` and ``backward_flops``. ``backpass.cost`` itemises a network by the
-same list.
+A layer's ``calls`` lists the calls, and ``formulas`` derives the layer's
+``forward_flops`` and ``backward_flops`` from the list. ``backpass.cost`` itemises a
+network from the same list.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 class Call(NamedTuple):
     """One call of an operation's forward, and of its backward.
 
-    ``lengths`` are arguments of the operation's FLOP formulas: lengths and options. The
-    backward computes the ``wanted`` gradients; without any, it is not called.
+    ``lengths`` are the arguments of the operation's FLOP formulas: lengths and options.
+    The backward computes the ``wanted`` gradients; if there are none, it is not called.
     """
 
     name: str  # what the call is for, such as "output projection"
@@ -32,12 +32,12 @@ class Call(NamedTuple):
         return _evaluated(self.operation.backward_flops, self) if self.wanted else 0
 
     def within(self, block: str) -> Call:
-        """Return the call with a name that begins with that of its block."""
+        """Return the call with its block's name in front of its own."""
         return self._replace(name=f"{block}: {self.name}")
 
 
 class Part(NamedTuple):
-    """A part of a network: ``calls`` that follow each other, ``repeats`` times."""
+    """A part of a network: successive ``calls``, repeated ``repeats`` times."""
 
     name: str
     repeats: Any
@@ -53,7 +53,7 @@ def call(
 
 def formulas(calls: Callable[..., Iterable[Call]]) -> tuple[Callable, Callable]:
     """Return ``forward_flops`` and ``backward_flops`` with the arguments of ``calls``:
-    the sums over what it lists."""
+    the sums over the calls that it lists."""
 
     def forward_flops(*lengths: Any, **options: Any) -> Any:
         return sum(each.forward_flops() for each in calls(*lengths, **options))
@@ -62,14 +62,14 @@ def formulas(calls: Callable[..., Iterable[Call]]) -> tuple[Callable, Callable]:
         return sum(each.backward_flops() for each in calls(*lengths, **options))
 
     for function, of in ((forward_flops, "forward"), (backward_flops, "backward")):
-        function.__doc__ = f"Return the FLOPs of the {of}: those of ``calls``."
+        function.__doc__ = f"Return the FLOPs of the {of}: the sum over ``calls``."
         function.__module__ = calls.__module__
         function.__signature__ = inspect.signature(calls)  # type: ignore[attr-defined]
     return forward_flops, backward_flops
 
 
 def quotient(length: Any, parts: Any) -> Any:
-    """Return the length of one of ``parts`` equal parts, of a number or a symbol."""
+    """Return the length of one of ``parts`` equal parts; lengths may be symbols."""
     symbolic = hasattr(length, "free_symbols") or hasattr(parts, "free_symbols")
     return length / parts if symbolic else length // parts
 
