@@ -9,11 +9,17 @@ import pytest
 import sympy
 import torch
 import torch.nn.functional as F
-from torch.utils import flop_counter
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from backpass.cost.mistakes import MISTAKES
 from backpass.cost.published import FORMULAS, LETTERS, named, symbolic, value
+
+
+def flop_counter():
+    """PyTorch's counter. It imports triton, which tests/kernels has to set up before any test runs."""
+    from torch.utils import flop_counter
+
+    return flop_counter
 
 
 def leaf(*shape, device="meta", dtype=torch.float32, trained=True):
@@ -23,7 +29,7 @@ def leaf(*shape, device="meta", dtype=torch.float32, trained=True):
 
 def counted(run, *, backward=True):
     """Return the FLOPs of the products that PyTorch's counter sees, 2mnp each."""
-    with flop_counter.FlopCounterMode(display=False) as counter, set_checkpoint_early_stop(False):
+    with flop_counter().FlopCounterMode(display=False) as counter, set_checkpoint_early_stop(False):
         y = run()
         if backward:
             y.backward(torch.empty_like(y))
@@ -144,7 +150,7 @@ def head(at):
 
 def flash_backward(at):
     q, k, v = ((at["b"], at["n_h"], at["s"], at["d"]) for _ in range(3))
-    return at["L"] * flop_counter.sdpa_backward_flop_count(q, q, k, v)
+    return at["L"] * flop_counter().sdpa_backward_flop_count(q, q, k, v)
 
 
 # What autograd saves.
@@ -311,7 +317,7 @@ def test_windows_concern_formulas_with_a_window_only():
 
 def test_a_counter_of_operators_misses_fused_attention_on_a_cpu():
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    if fused in flop_counter.flop_registry:
+    if fused in flop_counter().flop_registry:
         pytest.skip("this PyTorch counts fused attention on a CPU")
     at = lengths(3, plain=True)
     q, k, v = (torch.randn(at["b"], at["n_h"], at["s"], at["d"]) for _ in range(3))
@@ -325,7 +331,7 @@ def test_pytorchs_checkpoint_stops_before_the_second_product():
     at = lengths(5, plain=True)
     b, s, n_h, d = at["b"], at["s"], at["n_h"], at["d"]
     q, k, v = qkv(at)
-    with flop_counter.FlopCounterMode(display=False) as counter:
+    with flop_counter().FlopCounterMode(display=False) as counter:
         y = rerun(attend, q, k, v)
         y.backward(torch.empty_like(y))
     assert counter.get_total_flops() == 14 * b * s**2 * n_h * d
