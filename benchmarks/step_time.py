@@ -288,7 +288,7 @@ class Bytes(TorchDispatchMode):
 
 @contextmanager
 def watched(by: Any):
-    """``by``, which is told which operation runs while the block runs: the outermost, or one in a feed-forward block."""
+    """While the block runs, ``by`` has the name of the running operation: the outermost, or one in a feed-forward block."""
     under_way = [0]
     originals = [
         (module, name, getattr(module, name))

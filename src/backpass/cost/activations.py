@@ -107,7 +107,7 @@ class Activations:
 
     def by_part(self) -> dict[str, Any]:
         """Return the bytes of each part's activations, in the order of the forward; as
-        formulas if there are no lengths. A part that has only constants is left out."""
+        formulas if there are no lengths. Parts with constants alone are omitted."""
         parts: dict[str, Any] = {}
         for row in self.rows:
             own = row.formula * row.times if self.lengths is None else row.bytes

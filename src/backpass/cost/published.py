@@ -633,7 +633,7 @@ FORMULAS = (
     ),
     Formula(
         "megatron-activation-bytes-plain",
-        "Activations on one device otherwise, with 5 % for the rest; there is no term in s².",
+        "Activations on one device otherwise, with 5 % for the rest, and without a term in s².",
         f"{MEGATRON}/theoretical_memory_usage.py, compute_activation_memory_without_sp",
         "(s*b*h*(10 + 24)*L + 8*s*b + s*b*h + (s*b*V + s*b*h)*2)*105/100",
         counts="",

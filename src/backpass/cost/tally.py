@@ -1,7 +1,7 @@
 """The FLOPs of a network as data: one row for each term, under any convention.
 
 The rows come from the network's ``calls``, so their sum is what is counted when the
-network runs. A convention is another way to turn the same rows into a number.
+network runs. A convention turns the same rows into a number in its own way.
 """
 
 from __future__ import annotations
@@ -164,21 +164,29 @@ class Tally:
         return page(headings, rows, caption=f"{self.name}: counted FLOPs")
 
     def _table(self) -> list[tuple[str, ...]]:
-        """Return the headings, the counts by operation, and the totals."""
-        totals = self.flops()
-        ways = [way for way in WAYS if way != RECOMPUTATION or totals[way] != 0]
-        groups = self.by(called) | {"total": totals}
-        rows = (
-            (name, *(grouped(each[way]) for way in ways))
-            for name, each in groups.items()
-        )
-        return [("operation", *ways), *rows]
+        return table_of(self.by(called), self.flops())
 
 
 def called(row: Row) -> str:
     """Return the name of the row's call, and how often the call occurs."""
-    name = row.term.call
-    return name if row.repeats == 1 else f"{row.repeats} × {name}"
+    return times(row.repeats, row.term.call)
+
+
+def times(repeats: Any, call: str) -> str:
+    """Return the name of a call, and how often it occurs if that is not once."""
+    return call if repeats == 1 else f"{repeats} × {call}"
+
+
+def table_of(
+    by_call: dict[str, dict[str, Any]], totals: dict[str, Any]
+) -> list[tuple[str, ...]]:
+    """Return the headings, the numbers of each call in each way, and the totals."""
+    ways = [way for way in WAYS if way != RECOMPUTATION or totals[way] != 0]
+    rows = (
+        (name, *(grouped(each[way]) for way in ways))
+        for name, each in {**by_call, "total": totals}.items()
+    )
+    return [("operation", *ways), *rows]
 
 
 _FACTS = ("way", "term", "reads", "m", "k", "n", "products")

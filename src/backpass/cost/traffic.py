@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from backpass.cost.networks import WIDTHS
 from backpass.cost.sizes import network, symbolic_network
-from backpass.cost.tally import grouped
+from backpass.cost.tally import table_of, times
 from backpass.cost.terms import (
     BACKWARD,
     FORWARD,
@@ -309,20 +309,8 @@ class Traffic:
         return page(headings, rows, caption=f"{self.name}: bytes read and written")
 
     def _table(self) -> list[tuple[str, ...]]:
-        """Return the headings, the bytes by operation, and the totals."""
-        totals = self.bytes()
-        ways = [way for way in WAYS if way != RECOMPUTATION or totals[way] != 0]
-        groups = self.by(_called) | {"total": totals}
-        rows = (
-            (name, *(grouped(each[way]) for way in ways))
-            for name, each in groups.items()
-        )
-        return [("operation", *ways), *rows]
-
-
-def _called(row: Row) -> str:
-    name = row.access.call
-    return name if row.repeats == 1 else f"{row.repeats} × {name}"
+        by_call = self.by(lambda row: times(row.repeats, row.access.call))
+        return table_of(by_call, self.bytes())
 
 
 def traffic(
