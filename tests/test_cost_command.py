@@ -8,6 +8,7 @@ import pytest
 
 from backpass import cost
 from backpass.cli import main
+from backpass.cost import published
 
 
 def run(capsys, *argv):
@@ -17,10 +18,64 @@ def run(capsys, *argv):
 
 def test_json_has_the_totals_under_every_convention(capsys):
     found = json.loads(run(capsys, "gpt2-124m", "--batch", "3", "--sequence", "100", "--recompute", "--json"))
-    tally = cost.tally("gpt2", 3, 100, recompute="layers")
+    tally = cost.tally("gpt2", 3, 100, recompute=1)
     assert found["parameters"] == 124_439_808
     assert found["flops"] == {name: tally.flops(name) for name in cost.CONVENTIONS}
+    assert found["total"] == {name: tally.total(name) for name in cost.CONVENTIONS}
+    assert found["model"] == {name: tally.model().total(name) for name in cost.CONVENTIONS}
+    assert found["model"]["counted"] < found["total"]["counted"]
     assert found["published"] == cost.published_steps(cost.configuration("gpt2-124m"), 3, 100)
+    assert found["formulas"].keys() == found["published"].keys()
+    formula = published.named("korthikanti-hardware")
+    assert found["formulas"][formula.name] == {
+        "says": formula.says,
+        "citation": formula.citation,
+        "attention": "whole",
+        "embedding": "no",
+        "head": True,
+        "recomputed": "attention",
+    }
+
+
+@pytest.mark.parametrize(
+    "argument, recompute, said",
+    [
+        ("4", 4, "segments of 4 layers recomputed"),
+        ("attention,feed_forward", ["attention", "feed_forward"], "attention and feed_forward recomputed"),
+        ("norms", ["norms"], "norms recomputed"),
+        (None, 1, "layers recomputed"),
+    ],
+)
+def test_what_is_recomputed_is_chosen(capsys, argument, recompute, said):
+    chosen = ["--recompute", *([] if argument is None else [argument])]
+    found = json.loads(run(capsys, "gpt2-124m", "--json", *chosen))
+    tally = cost.tally("gpt2", 1, 1024, recompute=recompute)
+    assert found["flops"] == {name: tally.flops(name) for name in cost.CONVENTIONS}
+    assert (found["recompute"], found["recomputed"]) == (True, recompute)
+    assert run(capsys, "gpt2-124m", *chosen).splitlines()[0].endswith(f", {said}")
+    without = json.loads(run(capsys, "gpt2-124m", "--json"))
+    assert (without["recompute"], without["recomputed"]) == (False, None)
+    assert without["model"] == without["total"]
+
+
+def test_model_and_hardware_flops_are_printed_where_work_is_done_twice(capsys):
+    def totals(*options):
+        lines = run(capsys, "gpt2-124m", *options).rpartition("\n\n")[2].splitlines()
+        rows = (line.rpartition(" ") for line in lines if not line.startswith(("forward", "backward")))
+        return {name.strip(): number for name, _, number in rows}
+
+    plain = cost.tally("gpt2", 1, 1024).total()
+    assert totals() == {"total": f"{plain:,}"}
+    for options, chosen in ((["--flash"], {"flash": True}), (["--recompute"], {"recompute": 1})):
+        tally = cost.tally("gpt2", 1, 1024, **chosen)
+        found = totals(*options)
+        assert int(found.pop("recomputation", "0").replace(",", "")) == tally.flops()["recomputation"]
+        assert found == {
+            "total": f"{tally.total():,}",
+            "model FLOPs": f"{tally.model().total():,}",
+            "hardware FLOPs": f"{tally.total():,}",
+        }
+        assert tally.model().total() < tally.total()
 
 
 def test_csv_has_every_term(capsys):
@@ -37,7 +92,7 @@ def test_the_table_fits_80_columns_and_ends_in_the_totals(capsys, name, options)
     lines = run(capsys, name, "--sequence", "512", *options).splitlines()
     table = lines[3:]
     assert max(map(len, table)) <= 80
-    chosen = {"flash": True, "recompute": "layers"} if options else {}
+    chosen = {"flash": True, "recompute": 1} if options else {}
     flops = cost.tally(name, 1, 512, **chosen).flops("products-whole" if options else "counted")
     for way, count in flops.items():
         if count:
@@ -63,6 +118,9 @@ def test_a_config_file(capsys, tmp_path):
         (["gpt2", "--batch", "0"], "batch: expected at least 1; got 0"),
         (["gpt2", "--convention", "6N"], "no convention is called '6N'"),
         (["--config", "absent.json"], "absent.json"),
+        (["gpt2", "--recompute", "gelu"], "--recompute: recompute: expected names among attention, feed_"),
+        (["--recompute", "gpt2"], "expected names among attention, feed_forward, norms; got 'gpt2'"),
+        (["gpt2", "--recompute", "0"], "expected a segment of at least 1 layer; got 0"),
     ],
 )
 def test_faults_exit_with_2_and_one_line(capsys, argv, message):
@@ -74,6 +132,26 @@ def test_faults_exit_with_2_and_one_line(capsys, argv, message):
     assert error.count("\n") == 1
 
 
+def test_each_fault_of_a_config_is_a_line(capsys, tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "llama", "rope_theta": 0, "hidden_size": 8, "hidden_act": "gelu"}')
+    with pytest.raises(SystemExit):
+        main(["cost", "--config", str(file)])
+    heading, *faults, hint = capsys.readouterr().err.splitlines()
+    assert heading == "backpass cost: the configuration does not fit:"
+    assert [fault.strip().partition(":")[0] for fault in faults] == [
+        *(
+            "vocab_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "intermediate_size",
+            "rope_theta",
+            "hidden_act",
+        )
+    ]
+    assert hint == "(see backpass cost --help)"
+
+
 def test_a_config_that_is_not_modelled_is_refused_by_name(capsys, tmp_path):
     file = tmp_path / "config.json"
     for text, message in (
@@ -81,7 +159,7 @@ def test_a_config_that_is_not_modelled_is_refused_by_name(capsys, tmp_path):
         (b"\xff{", f"{file}: expected UTF-8; 'utf-8' codec can't decode byte 0xff in position 0"),
         (
             b'{"model_type": "mamba"}',
-            "model_type: expected 'gpt2' or 'llama' or 'qwen2' or 'qwen3'; got 'mamba'",
+            "model_type: expected 'gpt2' or 'llama' or 'mistral' or 'qwen2' or 'qwen3'; got 'mamba'",
         ),
         (b"[]", "json: expected the mapping of a config.json; got list"),
         (

@@ -7,6 +7,7 @@ pytest.importorskip("matplotlib")
 
 from backpass import figures
 from backpass.records import Record
+from backpass.training.run import Record as Step
 
 
 @pytest.fixture
@@ -55,3 +56,28 @@ def test_a_caption_stands_below_it_with_its_mathematics():
     for alt, caption, missing in (("", "A caption.", "alt"), ("A grid.", " ", "caption")):
         with pytest.raises(ValueError, match=f"^{missing}: expected a sentence"):
             figures.to_html(figure, alt, caption)
+
+
+def test_norms_by_part_are_lines_named_at_their_ends():
+    every = [({"wte": 1.0, "h.0": 4.0, "ln_f": 0.0}, 0), ({"wte": 9.0, "h.0": 2.0, "ln_f": 0.5}, 1)]
+    _, axes, words = figures.of_norms(Step(step, 1.0, 0.1, 5.0, norms, 1.0) for norms, step in every)
+    drawn = [line.get_xydata() for line in axes.get_lines()]
+    np.testing.assert_array_equal(drawn[0], [[0, 1], [1, 9]])
+    np.testing.assert_array_equal(drawn[1], [[0, 4], [1, 2]])
+    np.testing.assert_array_equal(drawn[2], [[0, np.nan], [1, 0.5]])
+    names = {text.get_text(): text.xy[1] for text in axes.texts}
+    assert names["ln_f"] < names["h.0"] < names["wte"]
+    assert "wte: at most 9, in step 1; h.0: at most 4, in step 0" in words
+    assert axes.get_yscale() == "log"
+
+
+def test_norms_at_the_same_height_have_names_that_do_not_overlap():
+    norms = dict.fromkeys(("a", "b", "c"), 1.0) | {"low": 0.1}
+    _, axes, _ = figures.of_norms([Step(0, 1.0, 0.1, 2.0, norms, 1.0)])
+    heights = sorted(text.xy[1] for text in axes.texts)
+    assert len(heights) == 4 and min(np.diff(heights)) > 0.05
+
+
+def test_norms_need_a_record():
+    with pytest.raises(ValueError, match="records: expected at least one"):
+        figures.of_norms([])

@@ -50,14 +50,12 @@ _COLOURS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line for each fault, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message and exit with 2."""
-        self.exit(
-            2,
-            f"{self.prog}: {message} (see {self.prog} --help)\n",
-        )
+        between = "\n" if "\n" in message else " "
+        self.exit(2, f"{self.prog}: {message}{between}(see {self.prog} --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

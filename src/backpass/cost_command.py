@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from backpass import cost, terminal
+from backpass.cost import published
 from backpass.cost.tally import Tally, called
+from backpass.models.layers.recomputed import OPERATIONS, Recompute, divided
 from backpass.table import aligned
 
 EPILOG = """\
@@ -17,13 +19,14 @@ examples:
   backpass cost gpt2-124m --sequence 1024
   backpass cost llama-3-70b --sequence 8192 --flash --recompute
   backpass cost --config config.json --convention products-whole
-  backpass cost gpt2-124m --json
+  backpass cost gpt2-124m --recompute attention,feed_forward --json
 
-A network is a preset, or a Hugging Face config.json of GPT-2, Llama, Qwen2, or
-Qwen3. The FLOPs are those of one training step, without the optimiser's. --json
-lists the totals under every convention and by published formulas, such as 6N;
---csv lists every term under every convention. Exits with 2 if the command is
-invalid.
+A network is a preset, or a Hugging Face config.json of GPT-2, Llama, Mistral,
+Qwen2, or Qwen3. The FLOPs are those of one training step, without the
+optimiser's. Model FLOPs leave out what is computed twice, which hardware FLOPs
+contain. --json lists the totals under every convention ("total", and "model"
+for model FLOPs) and by published formulas, such as 6N; --csv lists every term
+under every convention. Exits with 2 if the command is invalid.
 """
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
@@ -58,8 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--recompute",
-        action="store_true",
-        help="recompute each layer's forward in the backward",
+        nargs="?",
+        type=_recompute,
+        const=1,
+        metavar="WHAT",
+        help="recompute in the backward: every layer, or with a number N segments of N "
+        f"layers, or operations, joined by commas: {', '.join(OPERATIONS)}",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
@@ -75,13 +82,13 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
             arguments.batch,
             arguments.sequence,
             flash=arguments.flash,
-            recompute="layers" if arguments.recompute else None,
+            recompute=arguments.recompute,
         )
         flops = tally.flops(arguments.convention)
     except OSError as error:
         arguments.parser.error(f"{error.filename}: {error.strerror}")
     except (LookupError, TypeError, ValueError) as error:
-        arguments.parser.error(" ".join(str(error.args[0]).split()))
+        arguments.parser.error(str(error.args[0]))
     if arguments.csv:
         say(tally.csv().rstrip("\n"))
     elif arguments.json:
@@ -90,6 +97,16 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
         for line in _lines(name, arguments, tally, flops):
             say(line)
     return 0
+
+
+def _recompute(text: str) -> Recompute:
+    """Return the number of layers, or the names, for argparse."""
+    chosen = int(text) if text.isdecimal() else text.split(",")
+    try:
+        divided(chosen, None)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return chosen
 
 
 def _network(arguments: argparse.Namespace) -> tuple[str, Any]:
@@ -111,19 +128,31 @@ def _facts(
     name: str, arguments: argparse.Namespace, tally: Tally, config: Any
 ) -> dict[str, Any]:
     sizes = config, arguments.batch, arguments.sequence
+    steps, model = cost.published_steps(*sizes), tally.model()
     return {
         "network": name,
         "batch": arguments.batch,
         "sequence": arguments.sequence,
         "flash": arguments.flash,
-        "recompute": arguments.recompute,
+        "recompute": arguments.recompute is not None,
+        "recomputed": arguments.recompute,  # layers in a segment, or operations
         "parameters": tally.parameters,
         "flops": {name: tally.flops(name) for name in cost.CONVENTIONS},
+        "total": {name: tally.total(name) for name in cost.CONVENTIONS},
+        "model": {name: model.total(name) for name in cost.CONVENTIONS},
         "published": {
             name: float(flops) if flops % 1 else int(flops)
-            for name, flops in cost.published_steps(*sizes).items()
+            for name, flops in steps.items()
         },
+        "formulas": {name: _assumptions(name) for name in steps},
     }
+
+
+def _assumptions(name: str) -> dict[str, Any]:
+    """Return what a published formula says, its source, and what it counts."""
+    formula = published.named(name)
+    facts = ("says", "citation", "attention", "embedding", "head", "recomputed")
+    return {fact: getattr(formula, fact) for fact in facts}
 
 
 def _lines(
@@ -139,14 +168,13 @@ def _lines(
         if whole:
             numbers = (_short(each[way]) for way in ways)
             rows.append((group, *numbers, f"{whole / total:.1%}"))
-    options = [
-        option
-        for option, is_set in (
-            ("flash attention", arguments.flash),
-            ("layers recomputed", arguments.recompute),
-        )
-        if is_set
-    ]
+    options = ["flash attention"] if arguments.flash else []
+    if arguments.recompute is not None:
+        options.append(f"{_said(arguments.recompute)} recomputed")
+    totals = {"total": total}
+    if options:
+        model = tally.model().total(convention)
+        totals |= {"model FLOPs": model, "hardware FLOPs": total}
     sizes = f"batch {arguments.batch}, sequence {arguments.sequence}"
     return [
         ", ".join([f"{name}: {tally.parameters:,} parameters", sizes, *options]),
@@ -155,8 +183,16 @@ def _lines(
         *aligned(rows, right=range(1, len(rows[0]))),
         "",
         *(f"{way:14}{flops[way]:>30,}" for way in ways),
+        *(f"{name:14}{each:>30,}" for name, each in totals.items()),
         f"{of_backward} over forward: {tally.ratio(convention):.4f}",
     ]
+
+
+def _said(recompute: Recompute) -> str:
+    """Return what runs again, in words."""
+    if isinstance(recompute, int):
+        return "layers" if recompute == 1 else f"segments of {recompute} layers"
+    return " and ".join(recompute or ())
 
 
 def _short(number: int) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import html
 import io
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,49 @@ def of_timeline(timeline: Any) -> tuple[Figure, Any, str]:
         axes,
         f"Bytes alive at {len(moments)} moments of a training step. The most, "
         f"{peak.total / 2**20:,.1f} MiB, in the {peak.phase} of {peak.part}: {words}.",
+    )
+
+
+def of_norms(records: Any) -> tuple[Figure, Any, str]:
+    """Plot the gradient's norm by part of the model against the step, on a logarithmic
+    axis, from the records of a ``backpass.training.run.Run``. Norms of 0 are left out.
+
+    The name of each part stands at the end of its line. Returns the figure, its axes,
+    and the numbers in words for the ``alt`` of ``show``. Raises ValueError if there are
+    no records.
+    """
+    records = list(records)
+    if not records:
+        raise ValueError("records: expected at least one; got none")
+    figure, axes = new(size=(6.4, 4.0))
+    steps, ends, words = [record.step for record in records], {}, []
+    for i, part in enumerate(records[0].norms):
+        norms = [record.norms[part] or float("nan") for record in records]
+        width = 1.2 + i // len(PALETTE)  # colours and dashes repeat, wider
+        axes.semilogy(steps, norms, marker="", linewidth=width)
+        ends[part] = norms[-1]
+        high = max(records, key=lambda record: record.norms[part])
+        words.append(f"{part}: at most {high.norms[part]:.2g}, in step {high.step}")
+    axes.set(xlabel="step", ylabel="norm of the gradient")
+    low, high = (math.log(limit) for limit in axes.get_ylim())
+    at = -1.0
+    for i, part in sorted(enumerate(ends), key=lambda entry: ends[entry[1]]):
+        if ends[part] == ends[part]:
+            # At the height of the line's end, or just above the name below it.
+            at = max((math.log(ends[part]) - low) / (high - low), at + 0.055)
+            axes.annotate(
+                part,
+                (1.01, at),
+                xycoords="axes fraction",
+                color=PALETTE[i % len(PALETTE)],
+                fontsize=9,
+                va="center",
+            )
+    return (
+        figure,
+        axes,
+        "The norm of the gradient of each part against the step, logarithmic. "
+        f"{'; '.join(words)}.",
     )
 
 

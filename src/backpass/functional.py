@@ -190,6 +190,11 @@ def _reject_transforms(stem: str, values: dict[str, Any]) -> None:
 #   values, even while torch.compile traces;
 # - facts, on the CPU: the number of the structure that was saved, then the numbers in
 #   it. Some depend on data, such as the number of counted targets.
+# Backward's operator also gets what it does not compute with: the shapes of all inputs,
+# one after the other in ``sizes``, and the options. They say what gradients look like
+# where there are no values, and what the backward costs.
+
+NOT_GIVEN = -1  # in ``ranks``, an optional input that was not given
 
 
 class _Place(NamedTuple):
@@ -220,7 +225,9 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
     arguments = [
         f"Tensor{'?' if spec.optional else ''} {spec.name}" for spec in shapes.inputs
     ]
-    arguments += [f"{_schema_type(name, hints[name])} {name}" for name in options]
+    passed = [at for at, name in enumerate(options) if name != "wanted"]
+    declared = [f"{_schema_type(name, hints[name])} {name}" for name in options]
+    arguments, of_options = arguments + declared, [declared[at] for at in passed]
     names = _differentiable(op, shapes)
     differentiable = [at for at, spec in enumerate(shapes.inputs) if spec.name in names]
 
@@ -239,7 +246,7 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         return *tensors, _facts(module, saved)
 
     def fake_forward(*values):
-        with _Unread():
+        with internals.Unread():
             _, saved, *tensors = run(values)
         return *tensors, torch.empty(
             1 + len(_numbers_in(saved)), dtype=torch.float64, device="cpu"
@@ -249,9 +256,8 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         y, own, sources, facts = output
         pool = (*inputs[:count], y, *own)
         ctx.save_for_backward(facts, *(pool[at] for at in sources.shape[1:]))
-        ctx.shapes = [
-            None if inputs[at] is None else inputs[at].shape for at in differentiable
-        ]
+        ctx.shapes = [None if x is None else x.shape for x in inputs[:count]]
+        ctx.options = [inputs[count + at] for at in passed]
         ctx.dtype = next(
             inputs[at].dtype for at in differentiable if inputs[at] is not None
         )
@@ -263,26 +269,20 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
     def autograd_backward(ctx, dy, *_):
         gradients = [None] * (count + len(options))
         wanted = [
-            shape is not None and ctx.needs_input_grad[at]
-            for at, shape in zip(differentiable, ctx.shapes, strict=True)
+            ctx.shapes[at] is not None and ctx.needs_input_grad[at]
+            for at in differentiable
         ]
         if dy is not None and any(wanted):
             facts, *arrays = ctx.saved_tensors
-            sizes = [
-                shape for shape, want in zip(ctx.shapes, wanted, strict=True) if want
-            ]
-            flat, ranks = (
-                [length for shape in sizes for length in shape],
-                [len(shape) for shape in sizes],
-            )
-            found = iter(
-                operator_backward(dy, arrays, facts, wanted, flat, ranks, ctx.dtype)
-            )
+            sizes = [length for shape in ctx.shapes for length in shape or ()]
+            ranks = [NOT_GIVEN if shape is None else len(shape) for shape in ctx.shapes]
+            of = (wanted, sizes, ranks, ctx.dtype, *ctx.options)
+            found = iter(operator_backward(dy, arrays, facts, *of))
             for at, want in zip(differentiable, wanted, strict=True):
                 gradients[at] = next(found) if want else None
         return tuple(gradients)
 
-    def backward(dy, arrays, facts, wanted, sizes, ranks, dtype):
+    def backward(dy, arrays, facts, wanted, *_):
         module, saved = _filled(facts, arrays)
         with _without_autocast(dy.device.type):
             gradients = module.backward(dy, saved, **_wanted(module, names, wanted))
@@ -293,11 +293,12 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
                 found.append(_unaliased(gradient.contiguous(), (dy, *arrays, *found)))
         return found
 
-    def fake_backward(dy, arrays, facts, wanted, sizes, ranks, dtype):
-        lengths = iter(sizes)
+    def fake_backward(dy, arrays, facts, wanted, sizes, ranks, dtype, *_):
+        shapes = unpacked(sizes, ranks)
         return [
-            dy.new_empty([*itertools.islice(lengths, rank)], dtype=dtype)
-            for rank in ranks
+            dy.new_empty(shapes[at], dtype=dtype)
+            for at, want in zip(differentiable, wanted, strict=True)
+            if want
         ]
 
     def reject(ctx, *_):
@@ -320,13 +321,24 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         f"backpass::{stem}_backward",
         backward,
         mutates_args=(),
-        schema="(Tensor dy, Tensor[] saved, Tensor facts, bool[] wanted, SymInt[] sizes, int[] ranks, "
-        "ScalarType dtype) -> Tensor[]",
+        schema="(Tensor dy, Tensor[] saved, Tensor facts, bool[] wanted, "
+        f"{', '.join(('SymInt[] sizes, int[] ranks, ScalarType dtype', *of_options))}) "
+        "-> Tensor[]",
     )
     operator_backward.register_fake(fake_backward)
     operator_backward.register_autograd(reject)
     operator_backward.register_vmap(reject_vmap)
     return operator
+
+
+def unpacked(sizes: list[int], ranks: list[int]) -> list[tuple[int, ...] | None]:
+    """Return the shapes of all inputs, which a backward's operator gets. The shape is
+    None for an input that was not given."""
+    lengths = iter(sizes)
+    return [
+        None if rank == NOT_GIVEN else (*itertools.islice(lengths, rank),)
+        for rank in ranks
+    ]
 
 
 def _differentiable(op: ModuleType, shapes: Shapes) -> list[str]:
@@ -496,25 +508,6 @@ def _unaliased(x: Tensor, others: typing.Iterable[Tensor | None]) -> Tensor:
     if any(other is not None and internals.share_memory(x, other) for other in others):
         return x.clone(memory_format=torch.contiguous_format)
     return x
-
-
-class _Unread(internals.TorchDispatchMode):
-    """A mode in which reading a tensor that has a shape but no values returns 0 or
-    False. An operation that looks for bad inputs reads this from good ones."""
-
-    _READS = (
-        internals.READ,
-        torch.ops.aten.item.default,
-        torch.ops.aten.is_nonzero.default,
-    )
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func not in self._READS:
-            return func(*args, **(kwargs or {}))
-        dtype = args[0].dtype
-        if dtype == torch.bool or func is torch.ops.aten.is_nonzero.default:
-            return False
-        return 0.0 if dtype.is_floating_point else 0
 
 
 # Autocast

@@ -5,6 +5,8 @@ No other module uses such a name. ``tests/test_torch_internals.py`` has a test f
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
@@ -13,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = [
     "READ",
     "TorchDispatchMode",
+    "Unread",
     "dual_level",
     "is_fake",
     "share_memory",
@@ -22,6 +25,22 @@ __all__ = [
 
 # The operator that reads the number in a tensor of one element.
 READ = torch.ops.aten._local_scalar_dense.default
+
+_READS = (READ, torch.ops.aten.item.default, torch.ops.aten.is_nonzero.default)
+
+
+class Unread(TorchDispatchMode):
+    """A mode in which reading a tensor that has a shape but no values returns 0 or
+    False. An operation that looks for bad inputs reads this from good ones."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func not in _READS or not (args[0].is_meta or is_fake(args[0])):
+            return func(*args, **(kwargs or {}))
+        if args[0].dtype == torch.bool or func is torch.ops.aten.is_nonzero.default:
+            return False
+        return 0.0 if args[0].is_floating_point() else 0
 
 
 def transformed() -> bool:

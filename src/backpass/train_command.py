@@ -55,6 +55,7 @@ TUNED = {  # the options of a run, and what they are
     "batch": "windows of text in a step (default 16)",
     "length": "bytes in a window (default 128)",
     "micro_batches": "divide a step's windows into N parts, to save memory (default 1)",
+    "recompute": "run N layers at a time again in the backward, to save memory (default 0)",
     "lr": "the largest learning rate, after the warm-up (default 1e-3)",
     "warmup": "steps in which the rate rises (default: a tenth of all)",
     "clip": "the largest global norm of the gradients (default 1.0)",

@@ -49,6 +49,15 @@ def check_eps(eps: object) -> None:
         raise ValueError(f"eps: expected a number of at least 0; got {eps}")
 
 
+def check_loss_scale(scale: object) -> None:
+    """Raise TypeError unless ``scale`` is a real number; ValueError unless it is finite
+    and above 0."""
+    if not isinstance(scale, Real):
+        raise TypeError(f"scale: expected a real number; got {type(scale).__name__}")
+    if not 0 < float(scale) < math.inf:
+        raise ValueError(f"scale: expected a finite number above 0; got {scale}")
+
+
 def check_probability(**numbers: object) -> None:
     """Raise TypeError or ValueError unless each number is a real one from 0 to 1."""
     for name, value in numbers.items():

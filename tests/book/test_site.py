@@ -55,6 +55,11 @@ CLIPPED = """() => [...document.querySelectorAll('mjx-container, svg[role=img], 
   return seen.right > document.documentElement.clientWidth + 2 || seen.left < -2;
 }).map(e => e.outerHTML.slice(0, 120))"""
 
+# Scrolls, with no shade that says so.
+UNMARKED = """() => [...document.querySelectorAll('.figure, .backpass-scroll')].filter(
+  e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).backgroundImage === 'none'
+).map(e => e.outerHTML.slice(0, 120))"""
+
 NAMELESS = """() => [
   ...[...document.querySelectorAll('main .figure')].filter(e => !e.nextElementSibling?.matches('figcaption'))
     .map(e => ['', e.outerHTML]),
@@ -195,6 +200,7 @@ def test_page(visit, address, name):
     page.evaluate(NEXT_FRAME)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.evaluate(CLIPPED) == []
+    assert page.evaluate(UNMARKED) == []
 
 
 def test_a_derivation_can_be_stepped_through(browser, address):

@@ -49,7 +49,7 @@ def test_what_bounds_a_call(work, seconds, bound):
 
 
 @pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("recompute", [None, "layers"])
+@pytest.mark.parametrize("recompute", [None, 1])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_calls_do_the_work_of_the_step(name, recompute, fast):
     """Their FLOPs are those of the tally, their bytes those of the traffic, and their seconds those of the step."""
@@ -68,6 +68,21 @@ def test_the_calls_do_the_work_of_the_step(name, recompute, fast):
     assert update.work == (0, 15 * parameters, 28 * parameters)
     without = cost.duration(CONFIGS[name], 2, 5, MACHINE, **options, update=False)
     assert without.seconds == pytest.approx(found.seconds - update.total, rel=1e-12, abs=0)
+
+
+def test_frozen_layers_do_not_run_again():
+    names = ["h.1.mlp.c_fc.weight", "ln_f.bias"]
+    options = {"recompute": 1, "wanted": names}
+    found = cost.duration(CONFIG, 2, 5, MACHINE, **options).spans
+    again = [(span.repeats, span.work) for span in found if span.way == "recomputation"]
+    assert (
+        sum(n * (work.products + work.elements) for n, work in again)
+        == (cost.tally(CONFIG, 2, 5, **options).flops()["recomputation"])
+    )
+    assert (
+        sum(n * work.bytes for n, work in again)
+        == (cost.traffic(CONFIG, 2, 5, **options).bytes()["recomputation"])
+    )
 
 
 def test_the_flops_of_adamw_are_counted():
@@ -95,7 +110,7 @@ def test_only_wanted_parameters_are_updated():
 def test_utilisation_by_hand():
     """The products of two FLOPs a multiplication, over what the machine could multiply in the time."""
     b, s, h, f, V, L = 2, 3, 6, 5, 7, 2
-    found = cost.duration(CONFIG, b, s, MACHINE, recompute="layers", dtype="bfloat16")
+    found = cost.duration(CONFIG, b, s, MACHINE, recompute=1, dtype="bfloat16")
     of_layer = 2 * b * s * (4 * h * h + 2 * h * f) + 4 * b * s * s * h
     model = 3 * (L * of_layer + 2 * b * s * h * V)
     assert found.mfu() == pytest.approx(model / (400 * found.seconds), rel=1e-12, abs=0)
@@ -120,10 +135,19 @@ def test_published_peaks_bound_a_step_from_below():
     assert bounds["up projection"] == "products"
 
 
+def test_skipped_scores_can_raise_the_utilisation_above_1():
+    """The convention counts the hidden scores of a causal mask, which FlashAttention skips."""
+    options = {"dtype": "bfloat16", "flash": True, "chunked": True}
+    found = cost.duration("llama-3-8b", 1, 2**20, "h100", **options)
+    assert found.mfu() > 1 > found.hfu() > 0
+    assert found.mfu(convention="products-halved") < 1
+
+
 def test_a_table_of_the_calls():
     found = cost.duration(CONFIG, 2, 3, MACHINE)
     lines = repr(found).splitlines()
-    assert lines[0] == "gpt2, batch 2, sequence 3, float32, on by hand"
+    title = "gpt2, batch 2, sequence 3, float32, on by hand: "
+    assert lines[0] == f"{title}{found.seconds:.4g} s a step, MFU {100 * found.mfu():.1f}%"
     (up,) = (line for line in lines if "up projection" in line)
     assert up.startswith("2 × up projection")
     assert up.split()[4] == f"{2e3 * 6.8:,.3f}"
@@ -137,7 +161,15 @@ def test_a_table_of_the_calls():
         (r"'b100'.*h100", lambda: cost.duration(CONFIG, 1, 1, "b100")),
         (r"machine: expected a Machine.*got dict", lambda: cost.duration(CONFIG, 1, 1, {})),
         (r"'float64'", lambda: cost.duration(CONFIG, 1, 1, MACHINE, dtype="float64")),
-        (r"bandwidth: expected a number above 0; got 0", lambda: Machine("m", {}, 1.0, 0)),
+        (r"bandwidth: expected a number above 0; got 0", lambda: Machine("m", {"float32": 1.0}, 1.0, 0)),
+        (
+            r"product_rates: expected a mapping from dtypes to FLOP/s.*got float",
+            lambda: Machine("m", 362e12, 91e12, 864e9),
+        ),
+        (
+            r"product_rates: expected a mapping from dtypes to FLOP/s.*got an empty one",
+            lambda: Machine("m", {}, 91e12, 864e9),
+        ),
         (r"product_rates\['float32'\]: .*above 0", lambda: Machine("m", {"float32": -1}, 1.0, 1.0)),
         (r"product_rates: expected 'float16'.*got 'fp32'", lambda: Machine("m", {"fp32": 1.0}, 1.0, 1.0)),
         (r"seconds: expected a number above 0", lambda: cost.duration(CONFIG, 1, 1, MACHINE).mfu(0)),

@@ -1,18 +1,19 @@
-"""The page's calculators compute what Python does: every row under every convention, at any size, and from the same
-configurations of Hugging Face."""
+"""The calculators' script: its tiles, presets, and memory are Python's, and it reads the same configurations of Hugging
+Face. tests/book compares every row and every call at random settings."""
 
 import json
 import math
 import random
 import shutil
 import subprocess
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from backpass import cost
 from backpass.cost import javascript
-from backpass.models import gpt2, llama
+from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.ops import flash_attention
 
 STATIC = Path(__file__).parents[2] / "assets" / "site" / "_static"
@@ -41,81 +42,6 @@ def compute(tmp_path_factory):
     return run
 
 
-def drawn(rng):
-    """A configuration, and a setting of the page with the same sizes."""
-    heads = rng.choice([1, 3, 8, 25, 64, 128])
-    flags = [rng.random() < 0.5 for _ in range(3)]
-    feed_forward, vocabulary = rng.randint(1, 60000), rng.randint(2, 260000)
-    layers = rng.randint(1, 128)
-    if rng.random() < 0.4:
-        width = heads * rng.randint(1, 256)
-        config = gpt2.Config(vocabulary, 2**20, width, layers, heads, feed_forward, tied=flags[0])
-    else:
-        key_heads = rng.choice([n for n in range(1, heads + 1) if heads % n == 0])
-        d, width = 2 * rng.randint(1, 128), rng.randint(1, 20000)
-        sizes = vocabulary, width, layers, heads, key_heads, d, feed_forward
-        names = ("tied", "biases", "query_key_norm")
-        config = llama.Config(*sizes, **dict(zip(names, flags, strict=True)))
-    setting = javascript.setting(config) | {"b": str(rng.randint(1, 5000)), "s": str(2 ** rng.randint(0, 20))}
-    if rng.random() < 0.5:
-        setting["s"] = str(rng.randint(1, int(setting["s"])))
-    # Python lists the tiles of FlashAttention one by one.
-    setting["flash"] = int(setting["s"]) <= 4096 and rng.random() < 0.5
-    setting["recompute"] = rng.random() < 0.5
-    return config, setting
-
-
-def test_every_row_is_the_tallys_at_random_sizes(compute):
-    """As CSV, which has the shapes and the FLOPs under each convention."""
-    rng = random.Random(12)
-    pairs = [drawn(rng) for _ in range(300)]
-    expression = "given.map(each => { const t = core.tally(each); return [core.csv(t.rows), t.parameters]; })"
-    largest = 0
-    for (config, setting), (csv, parameters) in zip(
-        pairs, compute(expression, [setting for _, setting in pairs]), strict=True
-    ):
-        options = {"flash": setting["flash"], "recompute": "layers" if setting["recompute"] else None}
-        found = cost.tally(config, int(setting["b"]), int(setting["s"]), **options)
-        assert csv == found.csv()
-        assert int(parameters) == found.parameters
-        largest = max(largest, found.total())
-    assert largest > 2**70  # far more than the 2**53 up to which a double is exact
-
-
-@pytest.mark.parametrize("frozen", [0, 1, 3, 4])
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_frozen_layers_are_the_tallys(compute, family, tied, frozen):
-    config = (
-        gpt2.Config(11, 9, 6, 4, 3, 5, tied=tied)
-        if family == "gpt2"
-        else llama.Config(11, 7, 4, 4, 2, 6, 5, tied=tied, biases=True)
-    )
-    layers = "h" if family == "gpt2" else "layers"
-    fixed = ("wte.", "wpe.", "embed_tokens.", *(f"{layers}.{i}." for i in range(frozen)))
-    shapes = javascript.FAMILIES[family].parameter_shapes(config)
-    wanted = [name for name in shapes if not name.startswith(fixed)]
-    settings = [
-        javascript.setting(config)
-        | {"b": "3", "s": "8", "frozen": True, "L_f": str(frozen), "flash": flash, "recompute": True}
-        for flash in (False, True)
-    ]
-    expression = (
-        "given.map(each => { const t = core.tally(each); return [t.trained, "
-        "Object.keys(backpassCost.conventions).map(name => core.totals(t.rows, name))]; })"
-    )
-    for flash, (trained, totals) in zip((False, True), compute(expression, settings), strict=True):
-        found = cost.tally(config, 3, 8, flash=flash, wanted=wanted)
-        # The forward of each layer that has a backward runs again.
-        layer = cost.tally(config, 3, 8, flash=flash).only(lambda row: row.part == "layer")
-        for convention, each in zip(cost.CONVENTIONS, totals, strict=True):
-            expected = found.flops(convention)
-            again = layer.flops(convention)["forward"]
-            expected["recomputation"] = again * (config.layers - frozen) // config.layers
-            assert {way: int(each[way]) for way in expected} == expected
-        assert int(trained) == sum(math.prod(shapes[name]) for name in wanted)
-
-
 def test_tiles_are_those_of_flash_attention(compute):
     rng = random.Random(3)
     cases = [(rng.randint(1, 40), rng.randint(1, 3000), rng.randint(1, 64)) for _ in range(60)]
@@ -129,9 +55,85 @@ def test_tiles_are_those_of_flash_attention(compute):
 
 
 def test_presets_are_pythons(compute):
-    assert compute("backpassCost.presets", None) == {
-        name: javascript.setting(config) for name, config in cost.presets().items()
-    }
+    """Each configuration is listed once, and its other names are too."""
+    known = cost.presets()
+    presets, aliases = compute("[backpassCost.presets, backpassCost.aliases]", None)
+    assert presets == {name: javascript.setting(known[name]) for name in presets}
+    named = [(name, name) for name in presets] + [(name, one) for one in aliases for name in aliases[one]]
+    assert sorted(name for name, _ in named) == sorted(known)
+    assert all(known[name] == known[one] for name, one in named)
+    assert len({*map(repr, presets.values())}) == len(presets)
+    families = ["gpt2", "llama", "qwen2", "qwen3", "tinyllama"]
+    order = [(families.index(name.split("-")[0]), cost.tally(name, 1, 64).parameters) for name in presets]
+    assert order == sorted(order)
+
+
+def test_rules_are_the_published_formulas(compute):
+    """By the names of ``cost.published_steps``, for presets and for the smallest networks."""
+    configs = [*cost.presets().values()]
+    configs += [gpt2.Config(5, 9, 6, 3, 2, 7, tied=tied) for tied in (False, True)]
+    configs += [
+        llama.Config(5, 6, 3, 4, 2, 10, 7, tied=one, biases=other, query_key_norm=one != other)
+        for one in (False, True)
+        for other in (False, True)
+    ]
+    settings = [javascript.setting(config) | {"b": "3", "s": "7"} for config in configs]
+    found = compute("given.map(each => core.rules(core.tally(each)))", settings)
+    for config, rules in zip(configs, found, strict=True):
+        published = cost.published_steps(config, 3, 7)
+        assert [*rules] == ["6n-all", "6n", "palm"]
+        assert {name: int(flops) for name, flops in rules.items()} == {
+            name: published[name] for name in rules
+        }
+
+
+NUMBERS = {
+    "8192": 8192,
+    " 8,192 ": 8192,
+    "8 192": 8192,
+    "1\u202f234\u00a0567": 1234567,
+    "1,234,567": 1234567,
+    "8,19": None,
+    "8,1922": None,
+    "81,92": None,
+    "1,234 567": None,
+    "8192,": None,
+    "8.192": None,
+    "-8,192": None,
+    "8k": None,
+    "": None,
+}
+FRACTIONS = {
+    "1,979": 1979,
+    "1 979.5": Fraction(3959, 2),
+    "0.38": Fraction(19, 50),
+    "1.8e13": 18 * 10**12,
+    "2.5e-3": Fraction(1, 400),
+    "0,38": None,
+    "0": None,
+    "15T": None,
+}
+TOKENS = {
+    "15T": 15 * 10**12,
+    "1.5 T": 15 * 10**11,
+    "300B": 300 * 10**9,
+    "300G": 300 * 10**9,
+    "2.5M": 2_500_000,
+    "1,000k": 1_000_000,
+    "15e12": 15 * 10**12,
+    "15m": None,
+    "1e3k": None,
+    "T": None,
+}
+
+
+def test_numbers_are_read_exactly(compute):
+    """With separated thousands, and with suffixes where tokens are counted."""
+    found = compute("given.map(text => core.integer(text) ?? null)", [*NUMBERS])
+    assert [None if each is None else int(each) for each in found] == [*NUMBERS.values()]
+    for cases, options in ((FRACTIONS, "{}"), (TOKENS, "{suffixes: true}")):
+        found = compute(f"given.map(text => core.decimal(text, {options}) ?? null)", [*cases])
+        assert [each and Fraction(int(each[0]), int(each[1])) for each in found] == [*cases.values()]
 
 
 GPT2 = {
@@ -271,7 +273,7 @@ FAULTS = [
     ({"V": "-3"}, "llama-3-8b", "V: expected an integer of at least 1; got -3"),
     ({"f": ""}, "llama-3-8b", "f: expected an integer of at least 1; got nothing"),
     ({"frozen": True, "L_f": "33"}, "llama-3-8b", "L_f: expected at most L = 32; got 33"),
-    ({"family": "bert"}, "gpt2", "family: expected gpt2 or llama; got bert"),
+    ({"family": "bert"}, "gpt2", "family: expected one of gpt2, llama, encoder, seq2seq; got bert"),
     ({}, "gpt2", None),
 ]
 
@@ -300,6 +302,8 @@ def test_fractions_are_rounded_once(compute):
         "given.map(n => core.scientific(BigInt(n)))", ["0", "999999", "1234567", "99999999", "12344999"]
     )
     assert short == ["0", "999,999", "1.235 × 10⁶", "1.000 × 10⁸", "1.234 × 10⁷"]
+    doubles = compute("given.map(core.significant)", [0, 1e-3, 0.99996, 12.344, 99995, 999949, 999950, 1e-4])
+    assert doubles == ["0", "0.001000", "1.000", "12.34", "100,000", "999,900", "1.000 × 10⁶", "1.000 × 10⁻⁴"]
 
 
 def test_a_whole_run(compute):
@@ -310,7 +314,7 @@ def test_a_whole_run(compute):
         "(() => { const t = core.tally(given[0]); return core.run(t, core.totals(t.rows, 'products'), given[1]); })()",
         [setting, rates],
     )
-    steps = cost.tally("gpt2", 3, 100, recompute="layers")
+    steps = cost.tally("gpt2", 3, 100, recompute=1)
     model = 4 * steps.model().total("products")
     assert (found["steps"], int(found["total"]), int(found["model"])) == (
         "4",
@@ -330,9 +334,10 @@ def test_a_whole_run(compute):
 def saved_as_python_does(config, setting, choices):
     """The bytes of the saved arrays and of the tables, by the page's names."""
     lengths = int(setting["b"]), int(setting["s"])
-    options = {"dtype": choices["weights"], "flash": setting["flash"], "chunked": False}
+    options = {"dtype": choices["weights"], "flash": setting["flash"], "chunked": setting["chunked"]}
     found = cost.activations(config, *lengths, **options)
-    embedding, *layers, norm, head, loss = found.by_part().values()
+    parts = found.by_part()
+    embedding, *layers, norm = (each for part, each in parts.items() if part not in ("lm_head", "loss"))
     assert len(layers) == config.layers and len({*layers}) == 1
     expected = {"tables of the rotations": found.constants, "saved by the embedding": embedding}
     if setting["recompute"]:
@@ -342,19 +347,19 @@ def saved_as_python_does(config, setting, choices):
         expected |= {"checkpoints: the layers' inputs": inputs, "saved by one layer, recomputed": layers[0]}
     else:
         expected["saved by the layers"] = sum(layers)
-    expected |= {"saved by the last norm": norm, "saved by the output head": head + loss}
+    head = parts["lm_head"] + parts.get("loss", 0)  # a chunked head computes the loss
+    expected |= {"saved by the last norm": norm, "saved by the output head": head}
     if not setting["recompute"]:
         assert sum(expected.values()) == found.bytes + found.constants
     return expected
 
 
-def test_memory_is_pythons_at_random_sizes(compute):
+def test_memory_is_pythons_at_random_settings(compute):
     """The saved arrays by part, also where lengths are 1; and the total of a budget."""
     rng = random.Random(22)
     cases = []
     for i in range(16):
-        config, setting = drawn(rng)
-        setting["flash"] = rng.random() < 0.7
+        config, lengths = cost.configuration(rng.choice([*cost.presets()])), (5000, 1024)
         if i % 2 == 0:  # the smallest networks, in which lengths are often 1
             heads, d, key_heads = (rng.choice([1, 2, 3]) for _ in range(3))
             tied, biases, norms = (rng.random() < 0.5 for _ in range(3))
@@ -367,7 +372,11 @@ def test_memory_is_pythons_at_random_sizes(compute):
                     tied=tied, biases=biases, query_key_norm=norms,
                 )
             )  # fmt: skip
-            setting |= javascript.setting(config) | {"b": str(rng.randint(1, 2)), "s": str(rng.randint(1, 2))}
+            lengths = (2, 2)
+        setting = javascript.setting(config) | {
+            letter: str(rng.randint(1, most)) for letter, most in zip("bs", lengths, strict=True)
+        }
+        setting |= {name: rng.random() < 0.6 for name in ("flash", "chunked", "recompute")}
         weights = rng.choice(["bfloat16", "float16", "float32"])
         master = "none" if weights == "float32" else "float32"
         choices = {"weights": weights, "gradients": weights, "master": master, "moments": "float32"}
@@ -386,12 +395,42 @@ def test_memory_is_pythons_at_random_sizes(compute):
         if not setting["recompute"]:
             lengths, options = (
                 (int(setting["b"]), int(setting["s"])),
-                {"flash": setting["flash"], "chunked": False},
+                {"flash": setting["flash"], "chunked": setting["chunked"]},
             )
             budget = cost.memory_budget(config, *lengths, dtype=choices["weights"], **options)
             assert sum(page.values()) == budget.bytes
             budgets += 1
     assert 3 < budgets < len(cases) - 3
+
+
+def test_memory_of_stacks_without_a_head(compute):
+    """The saved arrays of an encoder, and of one with a decoder, also where lengths are 1."""
+    rng = random.Random(31)
+    cases = []
+    for i in range(16):
+        h_n, d, b, s, t, f = (rng.randint(1, 4 if i % 2 else 2) for _ in range(6))
+        one, other = rng.randint(1, 5), rng.randint(1, 5)
+        first, last, flash = (rng.random() < 0.5 for _ in range(3))
+        if rng.random() < 0.4:
+            config = encoder.Config(h_n * d, one, h_n, f, norm_first=first, final_norm=last)
+        else:
+            config = seq2seq.Config(h_n * d, one, other, h_n, f, norm_first=first)
+        lengths = {letter: str(n) for letter, n in (("b", b), ("s", s), ("t", t))}
+        cases.append((config, {**javascript.setting(config), **lengths, "flash": flash}))
+    choices = {"weights": "float16", "gradients": "float16", "master": "none", "moments": "float32"}
+    expression = "given[0].map(setting => core.memory(core.tally(setting), given[1]))"
+    for (config, setting), page in zip(
+        cases, compute(expression, [[each for _, each in cases], choices]), strict=True
+    ):
+        b, s, t = (int(setting[letter]) for letter in "bst")
+        sequence = s if isinstance(config, encoder.Config) else (t, s)
+        found = cost.activations(config, b, sequence, dtype="float16", flash=setting["flash"], chunked=False)
+        assert sum(map(int, [*page.values()][4:])) == found.bytes + found.constants, setting
+    setting = javascript.setting(encoder.Config(6, 3, 2, 5)) | {"b": "2", "s": "7"}
+    whole, some = compute(expression, [[setting, setting | {"recompute": True}], choices])
+    layer = int(whole["saved by the layers"]) // 3
+    assert int(some["saved by one layer, recomputed"]) == layer
+    assert int(some["checkpoints: the layers' inputs"]) == 3 * 2 * 7 * 6 * 2
 
 
 def test_memory_of_frozen_parts(compute):

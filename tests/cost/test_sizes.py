@@ -1,5 +1,8 @@
 """The sizes of networks: what a ``config.json``, options, and symbols may ask for, and what is refused by name."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import sympy
 
@@ -32,6 +35,31 @@ DROPPING = gpt2.Config(7, 6, 6, 2, 3, 5, attention_dropout=0.3)
         ),
         ("chunked: expected False for a stack", lambda: cost.tally(SEQ2SEQ, 2, 3, chunked=True)),
         ("distinct: expected at most 6, the number of tokens", lambda: cost.tally("gpt2", 2, 3, distinct=7)),
+        (
+            "no option of gpt2 is called 'bogus'; there are: flash, chunked, masks, distinct, wanted",
+            lambda: cost.tally("gpt2-124m", 1, 8, bogus=1),
+        ),
+        ("no option of gpt2 is called 'source'; there are", lambda: cost.traffic("gpt2", 1, 8, source=0)),
+        (
+            "no option of llama is called 'mask'; there are: flash, chunked, distinct, wanted",
+            lambda: cost.duration("llama-3-8b", 1, 8, "h100", mask=True),
+        ),
+        (
+            "no option of encoder is called 'masks'; there are: flash, wanted",
+            lambda: cost.tally(ENCODER, 2, 3, masks=True),
+        ),
+        (
+            "no option of seq2seq is called 'sources'; did you mean 'source'",
+            lambda: cost.tally(SEQ2SEQ, 2, 3, sources=4),
+        ),
+        (
+            "no option of gpt2 is called 'tide'; did you mean 'tied'",
+            lambda: cost.symbolic_tally("gpt2", tide=True),
+        ),
+        (
+            "no option of llama is called 'source'; there are",
+            lambda: cost.symbolic_traffic("llama", source=3),
+        ),
     ],
 )
 def test_options_that_do_not_fit_a_network(fault, call):
@@ -55,7 +83,7 @@ def test_what_symbols_lack_is_refused(of_family, family):
             {"flash": True},
             "flash: expected False in symbols, because FlashAttention's tiles depend on the numbers",
         ),
-        ({"chunked": True}, "chunked: expected False in symbols, which have the whole output head; got True"),
+        ({"chunked": "no"}, "chunked: expected True or False; got str"),
         ({"masks": True}, "masks: expected False in symbols, which have no dropout; got True"),
         ({"flash": "no"}, "flash: expected True or False; got str"),
         (
@@ -68,6 +96,19 @@ def test_what_symbols_lack_is_refused(of_family, family):
             of_family(family, **option)
     plain = of_family(family, flash=False, chunked=False, masks=False, wanted=None)
     assert plain.rows == of_family(family).rows
+
+
+@pytest.mark.parametrize("of_family", [cost.symbolic_tally, cost.symbolic_traffic])
+def test_a_chunked_head_in_symbols(of_family):
+    of_config = {cost.symbolic_tally: cost.tally, cost.symbolic_traffic: cost.traffic}[of_family]
+    config = gpt2.Config(7, 6, 6, 2, 3, 5)
+    expected = of_config(config, 2, 4, chunked=True).total()
+    formula = of_family("gpt2", chunked=True).total()
+    numbers = {"b": 2, "s": 4, "h": 6, "n_h": 3, "f": 5, "V": 7, "S": 6, "L": 2}
+    assert formula.subs({letter: numbers[letter.name] for letter in formula.free_symbols}) == expected
+    assert of_config(config, 2, 4).total() != expected
+    with pytest.raises(ValueError, match="chunked: expected False for a stack of layers"):
+        of_family("encoder", chunked=True)
 
 
 def test_symbols_with_numbers_of_layers_have_a_choice_of_gradients():
@@ -110,10 +151,77 @@ def test_a_file_without_classes_has_an_output_head(json):
         cost.from_hugging_face(json | {"architectures": "GPT2LMHeadModel"})
 
 
+MISTRAL = {
+    **{key: value for key, value in LLAMA.items() if key not in ("num_key_value_heads", "head_dim")},
+    "architectures": ["MistralForCausalLM"],
+    "model_type": "mistral",
+    "sliding_window": None,
+}
+
+
+@pytest.mark.parametrize("given", [{}, {"num_key_value_heads": 4}, {"head_dim": 64}], ids=str)
+def test_a_mistral_without_a_sliding_window_is_a_llama(given):
+    """It has the parameters of Hugging Face's network, with its defaults for missing keys."""
+    transformers = pytest.importorskip("transformers")
+    small = {"vocab_size": 90, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8}
+    json = {**MISTRAL, **small, "intermediate_size": 50, **given}
+    config = cost.from_hugging_face(json)
+    theirs = transformers.MistralForCausalLM(transformers.MistralConfig(**json)).state_dict()
+    shapes = llama.parameter_shapes(config)
+    assert {name.removeprefix("model."): tuple(x.shape) for name, x in theirs.items()} == shapes
+    of_object = transformers.MistralConfig(**json).to_dict()
+    assert cost.from_hugging_face(of_object) == config
+
+
+def test_a_sliding_window_is_refused_by_name():
+    missing = {key: value for key, value in MISTRAL.items() if key != "sliding_window"}
+    for json in (MISTRAL | {"sliding_window": 4096}, missing):  # Hugging Face's default is 4096
+        for use in ({}, {"use_sliding_window": False}):  # which a Mistral does not read
+            with pytest.raises(ValueError, match="sliding_window: 4096 is not available; only None"):
+                cost.from_hugging_face(json | use)
+
+
+@pytest.mark.parametrize(
+    "given, hint",
+    [
+        (LLAMA, r"got dict; for a config\.json, pass cost\.from_hugging_face\(config\)"),
+        (Path("config.json"), r"got PosixPath; for a file, pass cost\.from_hugging_face\(json\.loads"),
+        ("config.json", r"no preset is called 'config\.json'.*; for a file, pass cost\.from_hugging_face"),
+        ("models/llama", r"for a file, pass cost\.from_hugging_face"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("function", [cost.tally, cost.activations, cost.published_steps])
+def test_what_has_to_be_read_first(function, given, hint):
+    with pytest.raises((TypeError, LookupError), match=hint):
+        function(given, 1, 8)
+
+
+def test_an_object_of_transformers_has_to_be_read_first():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(**LLAMA)
+    hint = r"got LlamaConfig; pass cost\.from_hugging_face\(config\.to_dict\(\)\)"
+    with pytest.raises(TypeError, match=hint):
+        cost.tally(config, 1, 8)
+    assert cost.from_hugging_face(config.to_dict()) == llama.Config.preset("llama-3-8b")
+
+
 def test_a_rotation_of_a_part_of_each_head_is_not_free():
     """Unlike a scaling of the rotations, which costs nothing."""
     scaled = LLAMA | {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "partial_rotary_factor": 1.0}}
     assert cost.from_hugging_face(scaled).head_width == 128
+    assert cost.from_hugging_face(LLAMA).base == llama.Config.preset("llama-3-8b").base
+    with pytest.raises(ValueError, match="rope_theta: expected a number above 0; got 0"):
+        cost.from_hugging_face(LLAMA | {"rope_parameters": {"rope_theta": 0}})
     for key in ("rope_parameters", "rope_scaling"):
         with pytest.raises(ValueError, match=r"partial_rotary_factor: 0\.5 is not available; only 1\.0"):
             cost.from_hugging_face(LLAMA | {key: {"partial_rotary_factor": 0.5}})
+
+
+@pytest.mark.parametrize("name", ["timeline", "measured_timeline", "measured_activations"])
+def test_without_pytorch_the_extra_is_named(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=rf"{name} needs PyTorch, which comes with backpass\[torch\]"):
+        getattr(cost, name)("gpt2", 1, 8)
+    with pytest.raises(ImportError, match=r"autograd_memory needs PyTorch"):
+        cost.autograd_memory(lambda p: p["w"].sum(), {})

@@ -39,6 +39,13 @@ def test_the_formulas_beside_the_products_of_llama():
     assert tied["torchtitan"] == tied["palm"]
 
 
+def test_a_preset_by_name():
+    config = cost.configuration("qwen3-0.6b")
+    assert cost.published_steps("qwen3-0.6b", 2, 100) == cost.published_steps(config, 2, 100)
+    with pytest.raises(LookupError, match=r"no preset is called 'qwen3-0\.5b'"):
+        cost.published_steps("qwen3-0.5b", 2, 100)
+
+
 def test_a_stack_has_no_tokens():
     with pytest.raises(TypeError, match="config: expected a Config of gpt2 or llama"):
         cost.published_steps(encoder.Config(6, 1, 1, 5), 1, 1)

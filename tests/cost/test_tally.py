@@ -144,7 +144,7 @@ def test_symbols_are_numbers(family, options, config, convention):
 
 
 def test_recomputation_is_the_forward_of_the_layers():
-    plain, again = (cost.tally("llama-3-8b", 1, 64, recompute=how) for how in (None, "layers"))
+    plain, again = (cost.tally("llama-3-8b", 1, 64, recompute=how) for how in (None, 1))
     layers = plain.only(lambda row: row.part == "layer")
     assert again.flops()["recomputation"] == layers.flops()["forward"] > 0
     assert again.model().flops() == plain.flops()
@@ -163,7 +163,7 @@ def test_scores_by_mask():
 
 
 def test_a_choice_of_parts_and_the_csv():
-    found = cost.tally("gpt2", 2, 8, recompute="layers")
+    found = cost.tally("gpt2", 2, 8, recompute=1)
     layers = found.without("embedding", "last norm", "output head")
     assert {row.part for row in layers.rows} == {"layer"}
     by_part = found.by(lambda row: row.part)
@@ -185,8 +185,12 @@ def test_a_choice_of_parts_and_the_csv():
         (r"batch: expected at least 1; got 0", lambda: cost.tally("gpt2", 0, 1)),
         (r"sequence: expected an integer; got float", lambda: cost.tally("gpt2", 1, 2.0)),
         (
-            r"recompute: expected None or 'layers'; got 'all'",
+            r"recompute: expected the number of layers .*; got 'all'",
             lambda: cost.tally("gpt2", 1, 2, recompute="all"),
+        ),
+        (
+            r"recompute: expected names among attention, .*; got 'gelu'",
+            lambda: cost.tally("gpt2", 1, 2, recompute=["gelu"]),
         ),
         (r"a Config of a model .* or the name of a preset; got int", lambda: cost.tally(3, 1, 2)),
         (r"'gpt2-124'.*gpt2-124m", lambda: cost.tally("gpt2-124", 1, 2)),

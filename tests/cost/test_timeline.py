@@ -12,8 +12,11 @@ import torch
 
 from backpass import cost, figures
 from backpass.cost.live import Live
+from backpass.cost.networks import layer_of, model_of
+from backpass.cost.timeline import Timeline
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.training import adamw
+from backpass.training._blocks import BLOCK
 
 NETWORKS = {
     "gpt2": gpt2.Config(600, 70, 24, 5, 3, 40),
@@ -46,6 +49,182 @@ def test_each_moment_is_what_a_step_measures(name, options):
             assert ours == theirs
     assert predicted.peak.total == measured.peak.total
     assert predicted.rise == measured.rise
+
+
+def equal(config, batch, sequence, **options):
+    """The predicted and the measured timeline, whose moments are equal but for the kinds of the update."""
+    predicted = cost.timeline(config, batch, sequence, **options)
+    measured = cost.measured_timeline(config, batch, sequence, **options)
+    assert [m[:2] for m in predicted.moments] == [m[:2] for m in measured.moments]
+    for ours, theirs in zip(predicted.moments, measured.moments, strict=True):
+        assert ours == theirs or (ours.part == "AdamW" and ours.total == theirs.total)
+    return predicted, measured
+
+
+CHOICES = {
+    "last": lambda names: names[-3:],
+    "first": lambda names: names[:2],
+    "second half": lambda names: names[len(names) // 2 :],
+    "every third": lambda names: names[::3],
+    "none": lambda names: [],
+}
+
+
+FROZEN = [(name, choice, {}) for name in NETWORKS for choice in CHOICES]
+FROZEN += [("gpt2", choice, options) for choice in CHOICES for options in OPTIONS[3:]]
+
+
+@pytest.mark.parametrize(("name", "choice", "options"), FROZEN, ids=str)
+def test_frozen_parameters_have_no_gradients_and_no_states(name, choice, options):
+    config = NETWORKS[name]
+    shapes = model_of(config).parameter_shapes(config)
+    wanted = CHOICES[choice]([*shapes])
+    predicted, _ = equal(config, 3, 37, wanted=wanted, clip=True, **options)
+    all_of_them = cost.timeline(config, 3, 37, clip=True, **options)
+    trained, everything = (sum(torch.Size(shapes[n]).numel() for n in some) for some in (wanted, shapes))
+    for kind in ("gradients", "optimiser"):
+        ours, whole = (t.moments[-1].bytes[kind] for t in (predicted, all_of_them))
+        assert ours * everything == whole * trained
+    assert predicted.moments[-1].bytes["parameters"] == all_of_them.moments[-1].bytes["parameters"]
+    assert predicted.peak.total < all_of_them.peak.total
+
+
+RUNS = {
+    "a frozen half": lambda name, i: i is None or i >= 5,
+    "frozen ends": lambda name, i: i is not None and 4 <= i < 8,
+    "biases of all layers": lambda name, i: i is not None and "bias" in name,
+    "biases, then norms": lambda name, i: i is not None and ("bias" if i < 6 else "norm") in name,
+    "the last norm": lambda name, i: i is None and "norm" in name,
+}
+
+
+@pytest.mark.parametrize("choice", RUNS)
+@pytest.mark.parametrize("model", [llama, encoder])
+def test_of_each_run_of_equal_layers_a_few_run(choice, model):
+    config = llama.Config(90, 8, 11, 2, 1, 4, 20, biases=True)
+    config = config if model is llama else encoder.Config(8, 11, 2, 20, final_norm=True)
+    names = model.parameter_shapes(config)
+    layers = {name: int(name.split(".")[1]) if name.startswith("layers.") else None for name in names}
+    wanted = [name for name, i in layers.items() if RUNS[choice](name, i)]
+    assert 0 < len(wanted) < len(names)
+    equal(config, 2, 7, wanted=wanted)
+
+
+@pytest.mark.parametrize("name", sorted({*NETWORKS} - {"one layer"}))
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_most_bytes_that_are_saved(name, options):
+    """A moment has the kinds' bytes at its largest total. Segments of two layers still hold their input then."""
+    found = cost.timeline(NETWORKS[name], 3, 37, recompute=2, **options)
+    most = max(moment.bytes["saved"] for moment in found.moments)
+    assert most == cost.activations(NETWORKS[name], 3, 37, recompute=2, **options).most
+
+
+RATES = [(0.1, 0.0, 0.0), (0.0, 0.0, 0.2), (0.1, 0.3, 0.0), (0.1, 0.3, 0.2)]
+
+
+@pytest.mark.parametrize("rates", RATES, ids=str)
+@pytest.mark.parametrize("options", [{}, {"chunked": False, "dtype": "bfloat16"}], ids=str)
+def test_masks_of_dropout(rates, options):
+    config = gpt2.Config(600, 70, 24, 5, 3, 40, 1e-5, True, *rates)
+    options = {**options, "flash": not rates[1]}
+    predicted, _ = equal(config, 3, 37, dropout=True, **options)
+    kept = [cost.activations(config, 3, 37, dropout=on, **options).bytes for on in (True, False)]
+    masks = 3 * 37 * 24 * (bool(rates[0]) + 2 * 5 * bool(rates[2])) + 5 * 3 * 3 * 37 * 37 * bool(rates[1])
+    assert kept[0] - kept[1] == masks > 0
+    (loss,) = [m for m in predicted.moments if m.part == "loss"]
+    assert loss.bytes["saved"] == kept[0]
+    equal(config, 3, 37, dropout=True, wanted=["h.3.mlp.c_fc.weight", "ln_f.bias"], **options)
+
+
+@pytest.mark.parametrize("recompute", [1, 2, 5, ("attention",), ("feed_forward", "norms")], ids=str)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_recomputation(name, recompute):
+    predicted, _ = equal(NETWORKS[name], 3, 37, recompute=recompute)
+    plain = cost.timeline(NETWORKS[name], 3, 37)
+    again = [moment.part for moment in predicted.moments if moment.phase == "recomputation"]
+    layers = [
+        moment.part
+        for moment in plain.moments
+        if moment.phase == "backward" and layer_of(moment.part)[1] is not None
+    ]
+    stacks = [
+        [part for part in layers if part.startswith(stack)]
+        for stack in {layer_of(part)[0] for part in layers}
+    ]
+    segments = 0 if not isinstance(recompute, int) else sum(-(-len(stack) // recompute) for stack in stacks)
+    assert len(again) == segments and {*again} <= {*layers}
+
+
+def test_dropout_of_a_network_without_it():
+    for function in (cost.timeline, cost.measured_timeline):
+        with pytest.raises(ValueError, match="dropout: expected False; only gpt2 has dropout"):
+            function(NETWORKS["llama"], 3, 37, dropout=True)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_clipping_holds_no_second_set_of_gradients(name, dtype):
+    predicted, _ = equal(NETWORKS[name], 3, 37, dtype=dtype, clip=True)
+    without = cost.timeline(NETWORKS[name], 3, 37, dtype=dtype)
+    clip = predicted.moments[-2]
+    assert clip[:2] == ("update", "clip")
+    assert Timeline(predicted.title, (*predicted.moments[:-2], predicted.moments[-1])) == without
+    gradients = cost.memory_budget(NETWORKS[name], 3, 37, dtype=dtype).shares
+    (whole,) = (share.bytes for share in gradients if share.what == "gradients")
+    assert clip.bytes["gradients"] == whole
+    # The largest parameter has fewer elements than a block, and is scaled as a whole.
+    largest = max(
+        torch.Size(s).numel() for s in model_of(NETWORKS[name]).parameter_shapes(NETWORKS[name]).values()
+    )
+    assert 0 < clip.bytes["working"] <= 3 * 4 * largest + 100
+
+
+@pytest.mark.parametrize("n", [BLOCK + 1, 5 * BLOCK])
+def test_clipping_works_block_by_block(n):
+    config = gpt2.Config(n // 8, 4, 8, 1, 2, 3)
+    clip = cost.timeline(config, 1, 4, clip=True).moments[-2]
+    measured = cost.measured_timeline(config, 1, 4, clip=True).moments[-2]
+    assert measured.total == pytest.approx(clip.total, rel=0.05, abs=2000)
+    assert measured.bytes["working"] < 3 * 4 * BLOCK
+
+
+@pytest.mark.parametrize("function", [cost.timeline, cost.measured_timeline])
+def test_other_choices_are_rejected(function):
+    with pytest.raises(TypeError, match="clip: expected True or False; got float"):
+        function(NETWORKS["llama"], 3, 37, clip=1.0)
+    with pytest.raises(ValueError, match="wanted: expected names of parameters; got 'nrom"):
+        function(NETWORKS["llama"], 3, 37, wanted=["nrom.weight"])
+    with pytest.raises(TypeError, match="wanted: expected a collection of names"):
+        function(NETWORKS["llama"], 3, 37, wanted="norm.weight")
+
+
+OF_50_MEGABYTES = {
+    "frozen": (llama.Config(5000, 256, 10, 8, 2, 32, 704), {"chunked": False}),
+    "dropout": (
+        gpt2.Config(5000, 256, 256, 4, 8, 1024, 1e-5, True, 0.1, 0.1, 0.1),
+        {"flash": False, "dropout": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_50_MEGABYTES)
+def test_at_least_50_megabytes_to_5_percent_with_choices(name):
+    config, options = OF_50_MEGABYTES[name]
+    batch, sequence = (2, 512) if name == "frozen" else (2, 256)
+    if name == "frozen":
+        names = llama.parameter_shapes(config)
+        options = {
+            **options,
+            "wanted": [n for n in names if not n.startswith(("embed", "layers.0", "layers.1."))],
+        }
+    assert cost.activations(config, batch, sequence, **options).bytes > 50e6
+    predicted, measured = (
+        f(config, batch, sequence, **options, clip=True) for f in (cost.timeline, cost.measured_timeline)
+    )
+    assert predicted.peak[:2] == measured.peak[:2]
+    for ours, theirs in zip(predicted.moments, measured.moments, strict=True):
+        assert abs(ours.total - theirs.total) <= 0.05 * theirs.total
+    assert abs(predicted.rise - measured.rise) <= 0.05 * measured.rise
 
 
 def test_at_least_50_megabytes_to_5_percent():

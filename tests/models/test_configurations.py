@@ -97,6 +97,18 @@ REJECTED = [
     ("GPT2", {"n_inner": 0}, "n_inner: expected an integer of at least 1; got 0"),
     ("Llama", {"num_local_experts": 8}, "num_local_experts: 8 is not available"),
     ("Llama", {"quantization_config": {"bits": 4}}, "quantization_config: {'bits': 4} is not available"),
+    ("Llama", {"rope_parameters": None, "rope_theta": 0}, "rope_theta: expected a number above 0; got 0"),
+    (
+        "Qwen3",
+        {"rope_parameters": {"rope_theta": -1e4}},
+        "rope_theta: expected a number above 0; got -10000.0",
+    ),
+    (
+        "Qwen2",
+        {"rope_parameters": {"rope_theta": 0.0}, "rope_theta": 1e4},
+        "rope_theta: expected a number above 0",
+    ),
+    ("Llama", {"rope_parameters": {"rope_theta": "1e4"}}, "rope_theta: expected a number above 0; got '1e4'"),
     ("Qwen3", {"use_sliding_window": True}, "use_sliding_window: True is not available"),
     (
         "Qwen3",
@@ -144,16 +156,38 @@ def test_a_window_is_not_used_by_default(family):
     assert llama.Config.from_hugging_face(asked) == llama.Config.from_hugging_face(file(family))
 
 
+@pytest.mark.parametrize(
+    ("change", "base"),
+    [
+        ({}, 10000.0),
+        ({"rope_theta": None}, 10000.0),
+        ({"rope_theta": 7.0, "rope_parameters": {"rope_theta": None}}, 7.0),
+        ({"rope_theta": 7.0, "rope_parameters": {}}, 7.0),
+        ({"rope_theta": 7.0, "rope_scaling": {"rope_theta": 3.0}}, 3.0),
+    ],
+)
+def test_the_base_of_the_rotations_is_read_and_has_a_default(change, base):
+    lacking = {key: value for key, value in file("Llama").items() if not key.startswith("rope")}
+    assert llama.Config.from_hugging_face(lacking | change).base == base
+
+
 def test_every_fault_of_a_file_is_named_at_once():
     with pytest.raises(ValueError) as raised:
         llama.Config.from_hugging_face(
-            {"model_type": "qwen3", "hidden_size": 8, "hidden_act": "gelu", "attention_bias": True}
+            {
+                "model_type": "qwen3",
+                "hidden_size": 8,
+                "rope_theta": 0,
+                "hidden_act": "gelu",
+                "attention_bias": True,
+            }
         )
     assert [line.strip().partition(":")[0] for line in str(raised.value).splitlines()[1:]] == [
         "vocab_size",
         "num_hidden_layers",
         "num_attention_heads",
         "intermediate_size",
+        "rope_theta",
         "hidden_act",
         "attention_bias",
     ]
@@ -226,6 +260,11 @@ def test_values_of_a_wrong_kind_are_named():
             ValueError,
             "rope_parameters: expected a mapping; got list",
             lambda: llama.Config.from_hugging_face(file("Llama") | {"rope_parameters": [1]}),
+        ),
+        (
+            ValueError,
+            "rope_scaling: expected a mapping; got int",
+            lambda: llama.Config.from_hugging_face(file("Llama") | {"rope_scaling": 0}),
         ),
     ):
         with pytest.raises(error, match=message):

@@ -59,6 +59,24 @@ def test_central_differences(name):
         assert (ahead - behind) / (2 * step) == pytest.approx(slope, abs=1e-7 * size), name
 
 
+@EVERY
+def test_a_scale_of_the_loss_is_a_factor_of_every_gradient(name):
+    module, config, parameters, batch = drawn(name)
+    for options in ({}, {"chunked": False}):
+        expected, got = (
+            module.backward(module.forward(parameters, *batch, config=config, **options)[1], **scale)
+            for scale in ({}, {"scale": 0.125})
+        )
+        for of_name, gradient in expected.items():
+            np.testing.assert_array_equal(got[of_name], 0.125 * gradient)
+    _, saved = module.forward(parameters, *batch, config=config)
+    for wrong in (0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="scale: expected a finite number above 0; got"):
+            module.backward(saved, scale=wrong)
+    with pytest.raises(TypeError, match="scale: expected a real number; got str"):
+        module.backward(saved, scale="2")
+
+
 @pytest.mark.parametrize("name", ["gpt2", "qwen3"])
 def test_the_counting_array_runs_the_same_lines(name):
     module, config, parameters, batch = drawn(name)

@@ -88,15 +88,18 @@ def wanted_sets(parameters):
 
 # Changes that compute the same, each with the proof.
 ONLY_CHECKS = "It only refuses a second run; test_parameters.py has that."
+OF_THE_SCALE = "It only rejects a scale; test_derivatives.py has that."
 AS_MANY = "A layer has as many gradients as parameters."
 THREE_OF_ONE_LENGTH = "The three have one length."
 EQUIVALENT: dict[str, dict[str, str]] = {
     "gpt2": {
+        "check_loss_scale(scale): check_loss_scale(scale) → scale": OF_THE_SCALE,
         "check_unused(parts, len(layers) + 5): check_unused(parts, len(layers) + 5) → parts": ONLY_CHECKS,
         "d |= zip(layer.values(), dw, strict=True): zip(layer.values(), dw, strict=True) → zip(layer.values(), dw)": AS_MANY,
         "d |= zip(layer.values(), dw, strict=True): strict=True → strict=False": AS_MANY,
     },
     "llama": {
+        "check_loss_scale(scale): check_loss_scale(scale) → scale": OF_THE_SCALE,
         "check_unused(parts, len(layers) + 3): check_unused(parts, len(layers) + 3) → parts": ONLY_CHECKS,
         "by_argument = dict(zip(llama_layer.PARAMETERS, dw, strict=True)): zip(llama_layer.PARAMETERS, dw, strict=True) → "
         "zip(llama_layer.PARAMETERS, dw)": AS_MANY,

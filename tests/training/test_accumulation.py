@@ -185,3 +185,29 @@ def test_only_the_sum_and_one_micro_batchs_gradients_are_in_memory():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2.5 * 8 * 8 * size
+
+
+def test_the_gradients_of_one_micro_batch_are_returned_as_they_are():
+    w = np.array([0.1, 0.7])
+    parts = [(2.0, {"w": w * np.nan}, 0), (0.3, {"w": w}, 3), (2.0, {"w": w * np.nan}, 0)]
+    loss, gradients = accumulation.mean(parts, fresh=True)
+    assert loss == pytest.approx(0.3, rel=1e-15, abs=0) and gradients["w"] is w
+    _, gradients = accumulation.mean([*parts, (0.3, {"w": 2 * w}, 1)])
+    np.testing.assert_allclose(gradients["w"], 5 * w / 4, rtol=1e-15)
+    np.testing.assert_array_equal(w, [0.1, 0.7])
+
+
+def test_a_buffer_may_be_refilled_unless_the_parts_are_fresh():
+    buffer = np.zeros(3)
+
+    def parts():
+        for value in (1.0, 2.0, 4.0, 9.0):
+            buffer[:] = value
+            yield 0.0, {"w": buffer}, 1
+
+    _, found = accumulation.mean(parts())
+    assert np.array_equal(found["w"], np.full(3, 4.0))
+    _, alone = accumulation.mean([(0.0, {"w": buffer}, 2)], fresh=True)
+    assert alone["w"] is buffer
+    with pytest.raises(TypeError, match="fresh: expected True or False; got int"):
+        accumulation.mean(parts(), fresh=1)

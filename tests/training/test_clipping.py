@@ -1,6 +1,7 @@
 """Clipping is that of torch.nn.utils.clip_grad_norm_, and names what is not finite."""
 
 import math
+import tracemalloc
 
 import array_api_strict
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from backpass.training import clipping
+from backpass.training._blocks import BLOCK, blocks
 
 SHAPES = {"scalar": (), "one": (1,), "bias": (7,), "matrix": (5, 3), "stack": (2, 1, 3, 2), "empty": (0, 4)}
 
@@ -61,6 +63,126 @@ def test_small_gradients_are_returned_as_they_are():
 def test_arrays_are_not_modified():
     gradients = drawn()
     clipping.clip(gradients, 0.1)
+    for name, d in drawn().items():
+        np.testing.assert_array_equal(gradients[name], d)
+
+
+@pytest.mark.parametrize("max_norm", [1e-7, 0.5, 4.65, 5.0])
+@pytest.mark.parametrize("form", [dict, as_tensors], ids=["numpy", "torch"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_in_place_the_same_bits_are_written_over_the_gradients(max_norm, form, dtype):
+    gradients = form({name: d.astype(dtype) for name, d in drawn().items()})
+    expected, expected_norm = clipping.clip(gradients, max_norm)
+    got, norm = clipping.clip(gradients, max_norm, in_place=True)
+    assert norm == expected_norm and [*got] == [*expected]
+    for name, d in got.items():
+        assert d is gradients[name]
+        np.testing.assert_array_equal(np.asarray(d), np.asarray(expected[name]))
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 5.0])
+def test_in_place_as_torch_is(max_norm):
+    gradients = as_tensors(drawn())
+    weights = {name: torch.nn.Parameter(torch.zeros_like(d)) for name, d in gradients.items()}
+    for name, w in weights.items():
+        w.grad = gradients[name].clone()
+    torch.nn.utils.clip_grad_norm_(weights.values(), max_norm)
+    clipping.clip(gradients, max_norm, in_place=True)
+    for name, w in weights.items():
+        torch.testing.assert_close(gradients[name], w.grad, rtol=1e-14, atol=0)
+
+
+def large(form, seed=0):
+    """Arrays of more elements than a block, with strides of several kinds."""
+    rng = np.random.default_rng(seed)
+    n = 2 * BLOCK + 37
+    found = {
+        "row": rng.standard_normal((1, n)),
+        "transposed": rng.standard_normal((701, 509)).T,
+        "stack": rng.standard_normal((5, 300, 211))[:, :, ::2],
+        "every second": rng.standard_normal(2 * n)[::2],
+        "one index": rng.standard_normal((3, 3 * BLOCK // 2)).T,
+    }
+    return found if form is dict else {name: torch.from_numpy(d) for name, d in found.items()}
+
+
+@pytest.mark.parametrize("form", [dict, as_tensors], ids=["numpy", "torch"])
+def test_large_gradients_of_any_strides(form):
+    gradients, whole = large(form), large(dict)
+    expected_norm = math.sqrt(math.fsum(float(np.sum(d * d)) for d in whole.values()))
+    got, norm = clipping.clip(gradients, 2.0, in_place=True)
+    assert norm == pytest.approx(expected_norm, rel=1e-13, abs=0)
+    for name, d in got.items():
+        assert d is gradients[name]
+        np.testing.assert_array_equal(np.asarray(d), whole[name] * (2.0 / (norm + 1e-6)))
+
+
+@pytest.mark.parametrize("shape", [(), (0, 4), (7,), (BLOCK,), (BLOCK + 1,), (3, BLOCK // 2), (2, 700, 300)])
+def test_blocks_are_all_of_an_array_once(shape):
+    x = np.zeros(shape)
+    parts = [*blocks(x)]
+    for part in parts:
+        part += 1
+        assert part.size <= BLOCK
+    assert (x == 1).all() and len(parts) >= -(-x.size // BLOCK)
+
+
+def test_in_place_needs_memory_for_a_few_blocks_only():
+    gradients = {name: np.full((40, BLOCK // 4), 0.5, np.float32) for name in "abc"}
+    clipping.clip(drawn(), 1.0, in_place=True)  # what is loaded once
+    tracemalloc.start()
+    got, norm = clipping.clip(gradients, 1.0, in_place=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert norm == 0.5 * math.sqrt(30 * BLOCK) and got["a"][3, 2] < 0.5
+    assert peak < 4 * 4 * BLOCK < gradients["a"].nbytes
+
+
+@pytest.mark.parametrize("form", [dict, as_tensors], ids=["numpy", "torch"])
+def test_in_place_memory_that_two_gradients_share_is_scaled_once(form):
+    (tied,) = form({"w": drawn()["matrix"]}).values()
+    (whole,) = form({"w": drawn()["stack"]}).values()
+    shared = {
+        "table": tied,
+        "head": tied,
+        "transposed": tied.T,
+        "last": whole[1:],
+        "all": whole,
+        "first": whole[:1],
+    }
+    before = {name: np.asarray(d).copy() for name, d in shared.items()}
+    expected, _ = clipping.clip(before, 0.5)
+    got, _ = clipping.clip(shared, 0.5, in_place=True)
+    for name, d in got.items():
+        np.testing.assert_array_equal(np.asarray(d), expected[name])
+    # Neighbours in one storage share nothing.
+    (flat,) = form({"w": np.arange(1.0, 9.0)}).values()
+    neighbours = {"a": flat[:3], "b": flat[3:]}
+    got, norm = clipping.clip(neighbours, 1.0, in_place=True)
+    assert got["a"] is neighbours["a"] and got["b"] is neighbours["b"]
+    np.testing.assert_allclose(np.asarray(flat), np.arange(1.0, 9.0) / norm, rtol=1e-6)
+
+
+def test_in_place_elements_that_share_memory_or_cannot_be_written_are_copied():
+    spread = torch.tensor([3.0, 4.0]).expand(5, 2)
+    fixed = np.array([1.0, 2.0])
+    view = fixed[:1]
+    fixed.flags.writeable = False
+    gradients = {"spread": spread.numpy(), "fixed": fixed, "view": view, "number": np.float64(2.0)}
+    before = {name: np.array(d) for name, d in gradients.items()}
+    expected, _ = clipping.clip(before, 0.5)
+    for some in (gradients, {"spread": spread}):
+        got, _ = clipping.clip(some, 0.5 if len(some) > 1 else 1e-3, in_place=True)
+        assert got["spread"] is not some["spread"] and spread[4].tolist() == [3.0, 4.0]
+        for name in some if len(some) > 1 else ():
+            np.testing.assert_array_equal(got[name], expected[name])
+    assert fixed.tolist()[1] == 2.0
+
+
+def test_in_place_nothing_is_modified_before_an_error():
+    gradients = {**drawn(), "last": np.array([math.nan])}
+    with pytest.raises(FloatingPointError):
+        clipping.clip(gradients, 0.1, in_place=True)
     for name, d in drawn().items():
         np.testing.assert_array_equal(gradients[name], d)
 
@@ -164,3 +286,8 @@ def test_is_plain_array_code():
 def test_other_arguments_are_rejected(gradients, max_norm, error, message):
     with pytest.raises(error, match=message):
         clipping.clip(gradients, max_norm)
+
+
+def test_in_place_is_a_bool():
+    with pytest.raises(TypeError, match="in_place: expected True or False; got int"):
+        clipping.clip({}, 1.0, in_place=1)

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from backpass.models import gpt2
+from backpass.models.layers.recomputed import Segment
 from backpass.training import adamw, batches, clipping, schedule, texts
 from backpass.training.run import Options, Run
 
@@ -92,6 +94,20 @@ def test_a_resumed_run_has_the_same_bits(model, like, steps):
     got += curve(second)
     assert got == expected
     assert_same_bits(second, whole)
+
+
+@EVERY_MODEL
+@pytest.mark.parametrize("recompute", [1, 2])
+def test_layers_that_run_again_give_the_same_bits(model, recompute, monkeypatch):
+    """With dropout, too; and the backward does run them again."""
+    plain, again = started(model, "numpy32", steps=3), started(model, "numpy32", steps=3, recompute=recompute)
+    runs = []
+    monkeypatch.setattr(
+        Segment, "run_again", lambda self, run=Segment.run_again: (runs.append(self), run(self))
+    )
+    assert curve(again) == curve(plain)
+    assert_same_bits(again, plain)
+    assert len(runs) == 3 * -(-plain.config.layers // recompute) * plain.options.micro_batches
 
 
 def test_a_state_does_not_change_with_the_run():
@@ -317,3 +333,19 @@ def test_what_does_not_fit():
         Run.start(module, config, TEXT.decode(), options(), like=like)
     with pytest.raises(TypeError, match="like: expected an array; got str"):
         Run.start(module, config, TEXT, options(), like="cpu")
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_step_holds_no_further_set_of_gradients(micro_batches):
+    """With micro-batches, it holds their sum and the gradients of one."""
+    config = gpt2.Config(256, LENGTH, 128, 12, 4, 512)
+    tracemalloc.start()
+    run = Run.start(gpt2, config, TEXT, options(batch=2, micro_batches=micro_batches), like=LIKE["numpy64"])
+    run.step()
+    between, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    run.step()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    of_gradients = sum(w.nbytes for w in run.parameters.values())
+    assert of_gradients < peak - between < (micro_batches + 0.6) * of_gradients

@@ -4,17 +4,26 @@
   const cost = globalThis.backpassCost;
   const core = globalThis.backpassCalculator;
   if (!root || !cost || !core) return;
-  const { WAYS, fixed, grouped, scientific } = core;
+  const { BOUNDS, PASSES, WAYS, fixed, grouped, scientific, significant } = core;
 
+  const FAMILIES = {
+    gpt2: "GPT-2",
+    llama: "Llama, Qwen2, Qwen3",
+    encoder: "encoder, layers alone",
+    seq2seq: "encoder with decoder, layers alone",
+  };
   const FLAGS = {
     tied: "tied: the output head is the table of tokens",
     biases: "biases on queries, keys and values (Qwen2)",
     query_key_norm: "norms of queries and keys (Qwen3)",
+    norm_first: "norms before the blocks, not after the sums",
+    final_norm: "a norm after the last layer",
     flash: "FlashAttention",
+    chunked: "chunked output head: its gradients are computed in the forward",
     recompute: "recompute the layers in the backward",
     frozen: "freeze the embeddings and the first L_f layers",
   };
-  const NUMBERS = ["b", "s", "h", "n_h", "n_kv", "d", "f", "V", "L", "S", "L_f"];
+  const NUMBERS = ["b", "s", "t", "h", "n_h", "n_kv", "d", "f", "V", "L", "L_e", "L_d", "S", "L_f"];
   const RUN = {
     tokens: "tokens of the run",
     peak: "peak of a GPU, TFLOP/s",
@@ -24,13 +33,29 @@
     energyPrice: "price of a kWh",
     hourPrice: "price of a GPU-hour",
   };
+  const DTYPES = ["bfloat16", "float16", "float32"];
   const MEMORY = {
-    weights: ["parameters and saved arrays", ["bfloat16", "float16", "float32"]],
-    gradients: ["gradients", ["bfloat16", "float16", "float32"]],
+    weights: ["parameters and saved arrays", DTYPES],
+    gradients: ["gradients", DTYPES],
     master: ["copy of the trained parameters", ["float32", "none"]],
     moments: ["AdamW's moments", ["float32", "bfloat16"]],
   };
-  const START = { ...cost.presets["llama-3-8b"], b: "1", s: "8192", flash: true, recompute: false, frozen: false, L_f: "0" };
+  // Published formulas, by their names in the package.
+  const RULES = {
+    "6n-all": "6n-all: 6·N·tokens, N all parameters",
+    "6n": "6n: 6·N·tokens, N the matrices of the layers",
+    palm: "palm: (6·N + 12·L·n_h·d·s)·tokens, N all parameters",
+  };
+  const RATES = {
+    products: "matrix products, TFLOP/s",
+    elements: "everything else, TFLOP/s",
+    bandwidth: "memory, TB/s",
+    call: "time of a call that computes almost nothing, µs",
+  };
+  const MACHINE = { dtype: DTYPES[0], ...core.published("h100", DTYPES[0]) };
+  // The convention of most published MFUs, which is that of the time's MFU.
+  const OPENING = "products-whole";
+  const START = { ...cost.presets["llama-3-8b"], b: "1", s: "8192", flash: true, chunked: false, recompute: false, frozen: false, L_f: "0" };
 
   function element(tag, attributes = {}, ...children) {
     const made = document.createElement(tag);
@@ -45,7 +70,7 @@
 
   // Return a text as nodes, in which n_h has a subscript.
   const typeset = (text) =>
-    text.split(/\b(n_h|n_kv|L_f)\b/).map((part, i) => {
+    text.split(/\b(n_h|n_kv|L_f|L_e|L_d)\b/).map((part, i) => {
       if (i % 2 === 0) return part;
       const [letter, below] = part.split("_");
       return element("var", {}, letter, element("sub", {}, below));
@@ -54,7 +79,7 @@
   const select = (id, names, labels = names) =>
     element("select", { id }, names.map((name, i) => element("option", { value: name }, labels[i])));
   const labelled = (label, input, shape = "calculator-field") =>
-    element("div", { class: shape }, element("label", { for: input.id }, label), input);
+    element("div", { class: shape }, element("label", { for: input.id, id: `${input.id}-label` }, label), input);
   const text = (id, more = {}) => element("input", { id, type: "text", autocomplete: "off", spellcheck: "false", ...more });
   const check = (id, label) => {
     const box = element("input", { id, type: "checkbox" });
@@ -67,6 +92,7 @@
   function fieldsOf(which) {
     const id = (name) => `${which}-${name}`;
     const presets = Object.keys(cost.presets);
+    const names = presets.map((name) => [name, ...(cost.aliases[name] ?? [])].join(", "));
     const letters = NUMBERS.map((letter) => {
       const label = element("label", { for: id(letter) }, element("b", {}, typeset(letter)), ` ${core.MEANINGS[letter]}`);
       return element("div", { class: "calculator-field" }, label, text(id(letter), { inputmode: "numeric" }));
@@ -77,7 +103,7 @@
       "section",
       { class: "calculator-setting", id: `calculator-${which}`, "aria-label": `Setting ${which}` },
       element("h3", {}, `Setting ${which}`),
-      labelled("preset", select(id("preset"), ["", ...presets], ["own sizes", ...presets])),
+      labelled("preset", select(id("preset"), ["", ...presets], ["own sizes", ...names])),
       element(
         "details",
         {},
@@ -86,16 +112,22 @@
         read,
         element("p", { id: id("read"), role: "status", class: "calculator-note" }),
       ),
-      labelled("family", select(id("family"), ["gpt2", "llama"], ["GPT-2", "Llama, Qwen2, Qwen3"])),
+      labelled("family", select(id("family"), Object.keys(FAMILIES), Object.values(FAMILIES))),
       element("div", { class: "calculator-letters" }, letters),
       Object.entries(FLAGS).map(([flag, label]) => check(id(flag), label)),
+      element("p", { id: id("note"), role: "status", class: "calculator-note" }),
       element("div", { id: id("faults"), role: "alert", class: "calculator-faults" }),
     );
   }
 
   // State: what the fields say
 
-  const state = { convention: "counted", compare: false, A: { ...START }, B: { ...START }, run: {}, memory: {} };
+  // While the run follows, its peak and its MFU are those of the predicted time. While the memory follows, the dtype of
+  // the parameters is the time's.
+  const state = {
+    convention: OPENING, compare: false, A: { ...START }, B: { ...START }, time: { ...MACHINE },
+    run: {}, runFollows: false, memory: {}, memoryFollows: true,
+  }; // prettier-ignore
 
   const letterRow = (which, name) => at(`${which}-${name}`).parentElement;
 
@@ -108,7 +140,10 @@
       for (const letter of NUMBERS) at(`${which}-${letter}`).value = setting[letter] ?? "";
       for (const flag of Object.keys(FLAGS)) at(`${which}-${flag}`).checked = Boolean(setting[flag]);
     }
+    at("time-machine").value = machineOf(state.time);
+    for (const name of Object.keys(MACHINE)) at(`time-${name}`).value = state.time[name];
     for (const name of Object.keys(RUN)) at(`run-${name}`).value = state.run[name] ?? "";
+    if (state.memoryFollows) state.memory.weights = state.time.dtype;
     for (const [name, [, types]] of Object.entries(MEMORY)) at(`memory-${name}`).value = state.memory[name] ?? types[0];
   }
 
@@ -121,6 +156,7 @@
       for (const letter of NUMBERS) setting[letter] = at(`${which}-${letter}`).value;
       for (const flag of Object.keys(FLAGS)) setting[flag] = at(`${which}-${flag}`).checked;
     }
+    for (const name of Object.keys(MACHINE)) state.time[name] = at(`time-${name}`).value;
     for (const name of Object.keys(RUN)) state.run[name] = at(`run-${name}`).value;
     for (const name of Object.keys(MEMORY)) state.memory[name] = at(`memory-${name}`).value;
   }
@@ -131,12 +167,14 @@
     const settings = state.compare ? { "": state.A, "B.": state.B } : { "": state.A };
     for (const [prefix, setting] of Object.entries(settings)) {
       found[`${prefix}family`] = setting.family;
-      for (const letter of core.lettersOf(setting)) found[prefix + letter] = setting[letter];
-      for (const flag of flagsOf(setting)) if (setting[flag]) found[prefix + flag] = "1";
+      for (const letter of core.lettersOf(setting)) found[prefix + letter] = core.integer(setting[letter]) ?? setting[letter];
+      for (const flag of core.optionsOf(setting)) if (setting[flag]) found[prefix + flag] = "1";
     }
+    for (const [name, value] of Object.entries(state.time)) if (value !== MACHINE[name]) found[`time.${name}`] = value;
     for (const [name, value] of Object.entries(state.run)) if (value) found[`run.${name}`] = value;
+    if (state.runFollows) found["run.follows"] = "1";
     for (const [name, value] of Object.entries(state.memory)) {
-      if (value !== MEMORY[name][1][0]) found[`memory.${name}`] = value;
+      if (name === "weights" ? !state.memoryFollows : value !== MEMORY[name][1][0]) found[`memory.${name}`] = value;
     }
     return core.toHash(found);
   }
@@ -148,40 +186,75 @@
     resting = setTimeout(() => history.replaceState(null, "", address()), 200);
   }
 
+  // Read the settings in the address. What cannot be read keeps the value that the page opens with, and is reported.
   function fromAddress() {
     const found = core.fromHash(location.hash);
-    if (!Object.hasOwn(core.SIZES, found.family)) return;
-    state.convention = Object.hasOwn(cost.conventions, found.convention) ? found.convention : "counted";
-    state.compare = "B.family" in found;
-    for (const [prefix, which] of [["", "A"], ["B.", "B"]]) {
-      if (!Object.hasOwn(core.SIZES, found[`${prefix}family`])) continue;
-      state[which] = { family: found[`${prefix}family`] };
-      for (const letter of NUMBERS) state[which][letter] = found[prefix + letter] ?? (letter === "L_f" ? "0" : "");
-      for (const flag of Object.keys(FLAGS)) state[which][flag] = found[prefix + flag] === "1";
+    if (!Object.keys(found).length) return;
+    const wrong = [];
+    const known = new Set();
+    const given = (name, otherwise) => (known.add(name), found[name] ?? otherwise);
+    const oneOf = (name, values, otherwise) => {
+      const value = given(name, otherwise);
+      if (value === otherwise || values.includes(value)) return value;
+      wrong.push(`${name}: expected ${values.length > 1 ? "one of " : ""}${values.join(", ")}; got '${value}'`);
+      return otherwise;
+    };
+    const isOn = (name) => oneOf(name, ["1"]) === "1";
+    state.convention = oneOf("convention", Object.keys(cost.conventions), OPENING);
+    state.compare = Object.keys(found).some((name) => name.startsWith("B."));
+    for (const [prefix, which] of Object.entries(state.compare ? { "": "A", "B.": "B" } : { "": "A" })) {
+      forget(which);
+      const family = oneOf(`${prefix}family`, Object.keys(core.SIZES));
+      state[which] = family ? { family, L_f: "0" } : { ...START };
+      for (const letter of NUMBERS) state[which][letter] = given(prefix + letter, state[which][letter] ?? "");
+      for (const flag of Object.keys(FLAGS)) state[which][flag] = isOn(prefix + flag) || (!family && Boolean(START[flag]));
     }
-    for (const name of Object.keys(RUN)) state.run[name] = found[`run.${name}`] ?? "";
-    for (const [name, [, types]] of Object.entries(MEMORY)) {
-      state.memory[name] = types.includes(found[`memory.${name}`]) ? found[`memory.${name}`] : types[0];
-    }
+    state.time.dtype = oneOf("time.dtype", DTYPES, MACHINE.dtype);
+    for (const name of Object.keys(RATES)) state.time[name] = given(`time.${name}`, MACHINE[name]);
+    for (const name of Object.keys(RUN)) state.run[name] = given(`run.${name}`, "");
+    state.runFollows = isOn("run.follows");
+    state.memoryFollows = !("memory.weights" in found);
+    for (const [name, [, types]] of Object.entries(MEMORY)) state.memory[name] = oneOf(`memory.${name}`, types, types[0]);
+    const others = Object.keys(found).filter((name) => !known.has(name));
+    if (others.length) wrong.push(`The address has unknown names, which are ignored: ${others.join(", ")}`);
+    at("address-faults").replaceChildren(...wrong.map((fault) => element("p", {}, fault)));
   }
 
-  const flagsOf = (setting) => [...cost.flags[setting.family], "flash", "recompute", "frozen"];
-
   function presetOf(setting) {
-    const same = (preset) => Object.entries(preset).every(([name, value]) => setting[name] === value);
+    const plain = (value) => (typeof value === "string" ? String(core.integer(value) ?? value) : value);
+    const same = (preset) => Object.entries(preset).every(([name, value]) => plain(setting[name]) === value);
     return Object.keys(cost.presets).find((name) => same(cost.presets[name])) ?? "";
+  }
+
+  // Return the machine whose published rates these are; "" for own rates.
+  const machineOf = ({ dtype, ...rates }) =>
+    Object.keys(cost.machines).find((name) => Object.entries(core.published(name, dtype)).every(([rate, value]) => rates[rate] === value)) ?? "";
+
+  // Lower the length of the sequences to the number of learned positions, and say so.
+  function fit(which) {
+    const longest = core.longest(state[which]);
+    if (longest === undefined) return;
+    at(`${which}-note`).textContent = `s was lowered from ${grouped(core.integer(state[which].s))} to S = ${grouped(longest)}, the number of learned positions.`;
+    state[which].s = String(longest);
+  }
+
+  // Remove what was said of a setting before it changed.
+  function forget(which) {
+    for (const name of ["read", "note"]) at(`${which}-${name}`).textContent = "";
+    at(`${which}-read`).classList.remove("calculator-refused");
   }
 
   function paste(which) {
     const status = at(`${which}-read`);
-    status.classList.remove("calculator-refused");
+    forget(which);
     try {
       Object.assign(state[which], core.readConfig(at(`${which}-config`).value));
       status.textContent = "The sizes of this config are in the fields below.";
+      fit(which);
       write();
       update();
     } catch (error) {
-      status.textContent = error.message;
+      status.textContent = `${error.message}\nStill showing ${presetOf(state[which]) || "the sizes in the fields"}.`;
       status.classList.add("calculator-refused");
     }
   }
@@ -222,9 +295,10 @@
       line("total a token, rounded", ({ flops, numbers }) => exactly(BigInt(fixed([flops.total, numbers.b * numbers.s], 0).replaceAll(",", "")))),
       line("N, parameters", (each) => exactly(each.parameters)),
       line("parameters that are trained", (each) => exactly(each.trained)),
-      ...Object.keys(core.rules(settings[0])).map((rule) =>
-        line(typeset(rule), (each) => {
+      ...[...new Set(settings.flatMap((each) => Object.keys(core.rules(each))))].map((rule) =>
+        line(typeset(RULES[rule]), (each) => {
           const said = core.rules(each)[rule];
+          if (said === undefined) return "";
           const cell = exactly(said);
           cell.append(element("span", { class: "calculator-short" }, `${fixed([said, each.flops.model], 4)} of the model's`));
           return cell;
@@ -325,7 +399,12 @@
     });
     const notes = settings
       .filter(({ setting }) => setting.flash)
-      .map(({ which, numbers: { scores, tiles } }) => `${state.compare ? `${which}: ` : ""}FlashAttention computes scores = ${grouped(scores)} in a head; the queries meet tiles = ${grouped(tiles)} in all. `);
+      .map(({ which, setting, numbers: { scores, tiles, key_tiles } }) => {
+        const causal = `FlashAttention computes scores = ${grouped(scores)} in a head under a causal mask; the queries meet tiles = ${grouped(tiles)} in all. `;
+        const whole = `Without a mask, FlashAttention has key_tiles = ${grouped(key_tiles)} tiles across the keys. `;
+        const said = { encoder: whole, seq2seq: causal + whole }[setting.family] ?? causal;
+        return (state.compare ? `${which}: ` : "") + said;
+      });
     if (state.compare) notes.push("Products and formulas are those of the first setting that has the term.");
     const note = element("p", { class: "calculator-note" }, notes);
     return [note, tableOf("Every term", ["", ...headingsOf(settings), "products", "exact formula"], rows)];
@@ -338,8 +417,8 @@
 
   function memory(settings) {
     const found = settings.map((each) => core.memory(each, state.memory));
-    const names = Object.keys(found[0]).filter((name) => found.some((each) => each[name]));
-    const rows = names.map((name) => [name, ...found.map((each) => each[name])]);
+    const names = [...new Set(found.flatMap(Object.keys))].filter((name) => found.some((each) => each[name]));
+    const rows = names.map((name) => [name, ...found.map((each) => each[name] ?? 0n)]);
     rows.push(["total", ...found.map((each) => Object.values(each).reduce((a, b) => a + b))]);
     const notes = ["1 MiB is 2²⁰ bytes, and 1 GiB is 2³⁰ bytes."];
     if (settings.some(({ setting }) => setting.frozen)) {
@@ -356,11 +435,110 @@
     return [table, element("p", { class: "calculator-note" }, notes)];
   }
 
+  // Show what is wrong with the numbers of a form, beside its fields.
+  function refuse(form, labels, faults) {
+    for (const name of Object.keys(labels)) at(`${form}-${name}`).setAttribute("aria-invalid", String(faults.some(([which]) => which === name)));
+    at(`${form}-faults`).replaceChildren(...faults.map(([name, fault]) => element("p", {}, `${labels[name]}: ${fault}`)));
+    return faults.length > 0;
+  }
+
+  const inMilliseconds = (seconds) => (seconds ? significant(1e3 * seconds) : "");
+
+  const inAll = (bounds) => BOUNDS.reduce((all, bound) => all + bounds[bound], 0);
+
+  // Return the table of a setting's passes. Only the bounds that occur have a column.
+  function timeOfPasses(which, found, bounds, longest) {
+    const bar = (of) =>
+      element(
+        "span",
+        { class: "calculator-bar" },
+        bounds.map((bound) => element("span", { class: `calculator-by-${bound}`, style: `width: ${(100 * of[bound]) / longest}%` })),
+      );
+    const cells = (of) => [inAll(of), ...bounds.map((bound) => of[bound])].map(inMilliseconds);
+    const ways = PASSES.filter((way) => found[way]);
+    const rows = ways.map((way) => [way, element("td", { "aria-hidden": "true" }, bar(found[way])), ...cells(found[way])]);
+    const total = Object.fromEntries(BOUNDS.map((bound) => [bound, ways.reduce((all, way) => all + found[way][bound], 0)]));
+    rows.push(["total", "", ...cells(total)]);
+    return tableOf(`${which}Milliseconds of a step, by what bounds the calls`, ["", "", "ms", ...bounds], rows);
+  }
+
+  function timeOfCalls(which, { spans, seconds }) {
+    const rows = spans.map((span) => [
+      [
+        element("span", {}, `${span.repeats > 1n ? `${grouped(span.repeats)} × ` : ""}${groupOf(span)}`),
+        element("span", { class: "calculator-short" }, `${span.way}, bound by ${span.bound}`),
+      ],
+      inMilliseconds(span.total),
+      `${(100 * (span.total / seconds)).toFixed(2)} %`,
+      ...[span.products, span.elements, span.bytes].map(scientific),
+    ]);
+    const headings = ["", "ms in all", "share", "FLOPs of products", "other FLOPs", "bytes"];
+    return tableOf(`${which}Every call: the time of all that are alike, and the work of one`, headings, rows);
+  }
+
+  const ABOVE =
+    "An MFU above 100 % counts FLOPs that do not run, such as masked scores under products-whole, or counts other FLOPs " +
+    "than those of products while their rate is above that of products.";
+
+  function time(settings) {
+    if (refuse("time", RATES, core.rateFaults(state.time))) return [];
+    const times = settings.map((each) => core.time(each, state.time));
+    const passes = times.map(core.passes);
+    const every = passes.flatMap(Object.values);
+    const bounds = BOUNDS.filter((bound) => every.some((of) => of[bound]));
+    const longest = Math.max(...every.map(inAll));
+    const names = settings.map(({ which }) => (state.compare ? `${which}: ` : ""));
+    const line = (name, of) => [name, ...times.map((each) => of(each))];
+    const percent = (share) => `${significant(100 * share)} %`;
+    const summary = [
+      line("seconds a step", (each) => significant(each.seconds)),
+      line("tokens a second", (each) => significant(each.tokensPerSecond)),
+      line("MFU, products-whole: the model's products with all scores", (each) => percent(each.mfu("products-whole"))),
+      line("HFU, products: the products that run", (each) => percent(each.hfu("products"))),
+    ];
+    const own = `MFU, ${state.convention}`;
+    if (state.convention !== "products-whole") summary.push(line(own, (each) => percent(each.mfu(state.convention))));
+    const above = times.some((each) => [state.convention, "products-whole"].some((name) => each.mfu(name) > 1));
+    const legend = element(
+      "p",
+      { class: "calculator-legend" },
+      bounds.map((bound) => element("span", {}, element("span", { class: `calculator-key calculator-by-${bound}` }), ` ${bound}`)),
+    );
+    const open = at("calculator-calls").open;
+    at("calculator-calls-inside").replaceChildren(...(open ? times.map((each, i) => timeOfCalls(names[i], each)) : []));
+    const use = () => {
+      state.runFollows = true;
+      follow(settings);
+      write();
+      update();
+      at("run-mfu").focus();
+    };
+    return [
+      tableOf("Time of a step, and utilisation of the machine", ["", ...settings.map(({ which }) => (state.compare ? which : "predicted"))], summary),
+      legend,
+      ...passes.map((each, i) => timeOfPasses(names[i], each, bounds, longest)),
+      above ? element("p", { class: "calculator-note" }, ABOVE) : "",
+      machineOf(state.time) ? element("p", { class: "calculator-note" }, "Published peaks give a lower bound of the time.") : "",
+      element("button", { type: "button", class: "calculator-button", onclick: use }, `Use ${state.compare ? "A's" : "this"} MFU under ${state.convention} for the whole run`),
+    ];
+  }
+
+  // Give the run the peak and the MFU of the first setting's predicted time; none if its rates cannot be read.
+  function follow([first]) {
+    const known = first && !core.rateFaults(state.time).length;
+    state.run.peak = known ? state.time.products : "";
+    state.run.mfu = known ? String(Number((100 * core.time(first, state.time).mfu(state.convention)).toPrecision(6))) : "";
+  }
+
+  function sayWhatFollows() {
+    at("run-mfu-label").textContent = `MFU under ${state.convention}, %`;
+    at("run-note").textContent = state.runFollows
+      ? `Peak and MFU are from the prediction above${state.compare ? " for A" : ""}, under ${state.convention}, and follow it. Editing either field ends this link.`
+      : "";
+  }
+
   function wholeRun(settings) {
-    const faults = core.runFaults(state.run);
-    for (const name of Object.keys(RUN)) at(`run-${name}`).setAttribute("aria-invalid", String(faults.some(([which]) => which === name)));
-    at("run-faults").replaceChildren(...faults.map(([name, fault]) => element("p", {}, `${RUN[name]}: ${fault}`)));
-    if (faults.length) return "";
+    if (refuse("run", RUN, core.runFaults(state.run))) return "";
     const found = settings.map((each) => core.run(each, each.flops, state.run));
     if (!found[0]) return element("p", { class: "calculator-note" }, "Give the number of tokens; each further number adds a line.");
     const lines = {
@@ -376,7 +554,7 @@
     const rows = Object.entries(lines)
       .filter(([name]) => found[0][name] !== undefined)
       .map(([name, [label, show]]) => [label, ...found.map((each) => show(each[name]))]);
-    return tableOf("The whole run", ["", ...settings.map(({ which }) => (state.compare ? which : "the run"))], rows);
+    return tableOf(`The whole run, ${state.convention}`, ["", ...settings.map(({ which }) => (state.compare ? which : "the run"))], rows);
   }
 
   function save(which, rows) {
@@ -385,8 +563,8 @@
     URL.revokeObjectURL(address);
   }
 
-  const sentence = ({ which, flops, setting }) =>
-    `${state.compare ? `${which}: ` : ""}${scientific(flops.total)} FLOPs a step of ${grouped(BigInt(setting.b))} × ${grouped(BigInt(setting.s))} tokens; ` +
+  const sentence = ({ which, flops, numbers }) =>
+    `${state.compare ? `${which}: ` : ""}${scientific(flops.total)} FLOPs a step of ${grouped(numbers.b)} × ${grouped(numbers.s)} tokens; ` +
     `the backward, with what it recomputes, is ${fixed([flops.backward + flops.recomputation, flops.forward], 4)} × the forward.`;
 
   function update() {
@@ -398,7 +576,7 @@
       const setting = state[which];
       const letters = core.lettersOf(setting);
       for (const letter of NUMBERS) letterRow(which, letter).hidden = !letters.includes(letter);
-      for (const flag of Object.keys(FLAGS)) letterRow(which, flag).hidden = !flagsOf(setting).includes(flag);
+      for (const flag of Object.keys(FLAGS)) letterRow(which, flag).hidden = !core.optionsOf(setting).includes(flag);
       at(`${which}-preset`).value = presetOf(setting);
       const faults = shown.includes(which) ? core.faults(setting) : [];
       for (const letter of NUMBERS) {
@@ -411,6 +589,11 @@
         settings.push({ which, ...found, flops: core.totals(found.rows, state.convention) });
       }
     }
+    if (state.runFollows) {
+      follow(settings);
+      for (const name of ["peak", "mfu"]) at(`run-${name}`).value = state.run[name];
+    }
+    sayWhatFollows();
     toAddress();
     at("calculator-results").hidden = settings.length < shown.length;
     if (settings.length < shown.length) {
@@ -427,6 +610,7 @@
     );
     const open = at("calculator-terms").open;
     at("calculator-terms-inside").replaceChildren(...(open ? terms(settings) : []));
+    at("calculator-time").replaceChildren(...time(settings));
     at("calculator-memory").replaceChildren(...memory(settings));
     at("calculator-run").replaceChildren(wholeRun(settings));
   }
@@ -438,6 +622,7 @@
       "form",
       { onsubmit: (event) => event.preventDefault() },
       labelled("convention", select("convention", Object.keys(cost.conventions), Object.entries(cost.conventions).map((each) => each.join(": "))), "calculator-field calculator-wide"),
+      element("div", { id: "address-faults", role: "alert", class: "calculator-faults" }),
       check("compare", "two settings side by side"),
       element("div", { class: "calculator-settings" }, fieldsOf("A"), fieldsOf("B")),
       element("output", { id: "calculator-says", "aria-live": "polite" }),
@@ -449,11 +634,23 @@
       element("div", { id: "calculator-breakdown" }),
       element("details", { id: "calculator-terms", ontoggle: () => update() }, element("summary", {}, "every term, with its formula"), element("div", { id: "calculator-terms-inside" })),
       element("div", { id: "calculator-save", class: "calculator-buttons" }),
+      element("h3", {}, "Time of a step"),
+      element(
+        "form",
+        { class: "calculator-letters", onsubmit: (event) => event.preventDefault() },
+        labelled("machine", select("time-machine", ["", ...Object.keys(cost.machines)], ["own rates", ...Object.values(cost.machines).map(([name]) => name.split(",")[0])]), "calculator-field calculator-wide"),
+        labelled("dtype", select("time-dtype", DTYPES)),
+        Object.entries(RATES).map(([name, label]) => labelled(label, text(`time-${name}`, { inputmode: "decimal" }))),
+      ),
+      element("div", { id: "time-faults", role: "alert", class: "calculator-faults" }),
+      element("div", { id: "calculator-time" }),
+      element("details", { id: "calculator-calls", ontoggle: () => update() }, element("summary", {}, "every call, with its work and its time"), element("div", { id: "calculator-calls-inside" })),
       element("h3", {}, "Memory of a step"),
       element("form", { class: "calculator-letters", onsubmit: (event) => event.preventDefault() }, Object.entries(MEMORY).map(([name, [label, types]]) => labelled(label, select(`memory-${name}`, types)))),
       element("div", { id: "calculator-memory" }),
       element("h3", {}, "A whole run"),
-      element("form", { class: "calculator-letters", onsubmit: (event) => event.preventDefault() }, Object.entries(RUN).map(([name, label]) => labelled(label, text(`run-${name}`, { inputmode: "decimal" })))),
+      element("form", { class: "calculator-letters", onsubmit: (event) => event.preventDefault() }, Object.entries(RUN).map(([name, label]) => labelled(label, text(`run-${name}`, { inputmode: name === "tokens" ? "text" : "decimal" })))),
+      element("p", { id: "run-note", role: "status", class: "calculator-note" }),
       element("div", { id: "run-faults", role: "alert", class: "calculator-faults" }),
       element("div", { id: "calculator-run" }),
     ),
@@ -463,8 +660,17 @@
     const [which, name] = event.target.id.split("-");
     if (name === "config") return;
     const chosen = name === "preset" && cost.presets[event.target.value];
+    at("address-faults").replaceChildren();
+    if (which === "A" || which === "B") forget(which);
+    if (event.target.id === "memory-weights") state.memoryFollows = false;
+    if (["run-peak", "run-mfu"].includes(event.target.id)) state.runFollows = false;
+    const machine = which === "time" && (name === "machine" ? event.target.value : name === "dtype" && machineOf(state.time));
     read();
-    if (chosen) Object.assign(state[which], chosen);
+    if (machine) Object.assign(state.time, core.published(machine, state.time.dtype));
+    if (chosen) {
+      Object.assign(state[which], chosen);
+      fit(which);
+    }
     if (event.target.id === "compare" && state.compare) state.B = { ...state.A };
     write();
     update();

@@ -1,11 +1,17 @@
 // What the calculators compute, without the page: exact, in BigInts, from the formulas of backpassCost.
 (function () {
   const cost = globalThis.backpassCost;
-  const SIZES = { gpt2: ["h", "n_h", "f", "V", "L", "S"], llama: ["h", "n_h", "n_kv", "d", "f", "V", "L"] };
+  const SIZES = {
+    gpt2: ["h", "n_h", "f", "V", "L", "S"],
+    llama: ["h", "n_h", "n_kv", "d", "f", "V", "L"],
+    encoder: ["h", "n_h", "f", "L"],
+    seq2seq: ["t", "h", "n_h", "f", "L_e", "L_d"],
+  };
   const WAYS = ["forward", "backward", "recomputation"];
   const MEANINGS = {
     b: "batch, sequences a step",
     s: "tokens a sequence",
+    t: "tokens of a source",
     h: "width",
     n_h: "query heads",
     n_kv: "key-value heads",
@@ -13,6 +19,8 @@
     f: "feed-forward width",
     V: "vocabulary",
     L: "layers",
+    L_e: "encoder layers",
+    L_d: "decoder layers",
     S: "learned positions",
     L_f: "frozen layers",
   };
@@ -23,46 +31,74 @@
   }
   globalThis.exact = exact; // the generated formulas call it
 
+  // Numbers in fields
+
+  // Return a text without the commas or spaces that separate its thousands.
+  const together = (text) =>
+    String(text ?? "")
+      .trim()
+      .replace(/^\d{1,3}(?:(?:,\d{3})+|(?:\s\d{3})+)(?!\d)/, (digits) => digits.replace(/[,\s]/g, ""));
+
+  // Return the integer that a text writes, such as 8192 or 8,192; undefined if it is not one.
+  function integer(text) {
+    const digits = together(text);
+    return /^\d+$/.test(digits) ? BigInt(digits) : undefined;
+  }
+
   // Settings
 
-  const lettersOf = (setting) => ["b", "s", ...SIZES[setting.family], ...(setting.frozen ? ["L_f"] : [])];
+  const hasHead = (setting) => SIZES[setting.family].includes("V");
+  const optionsOf = (setting) => [
+    ...cost.flags[setting.family],
+    "flash",
+    ...(hasHead(setting) ? ["chunked", "recompute", "frozen"] : setting.family === "encoder" ? ["recompute"] : []),
+  ];
+  const lettersOf = (setting) => ["b", "s", ...SIZES[setting.family], ...(setting.frozen && hasHead(setting) ? ["L_f"] : [])];
 
   // Say what is impossible, and why; nothing if the setting can be computed.
   function faults(setting) {
     const found = [];
-    if (!SIZES[setting.family]) return [`family: expected ${Object.keys(SIZES).join(" or ")}; got ${setting.family}`];
+    if (!Object.hasOwn(SIZES, setting.family)) return [`family: expected one of ${Object.keys(SIZES).join(", ")}; got ${setting.family}`];
     for (const letter of lettersOf(setting)) {
-      const text = String(setting[letter] ?? "").trim();
+      const number = integer(setting[letter]);
       const least = letter === "L_f" ? 0n : 1n;
-      if (!/^\d+$/.test(text) || BigInt(text) < least) {
-        found.push(`${letter}: expected an integer of at least ${least}; got ${text || "nothing"}`);
+      if (number === undefined || number < least) {
+        found.push(`${letter}: expected an integer of at least ${least}; got ${String(setting[letter] ?? "").trim() || "nothing"}`);
       }
     }
     if (found.length) return found;
     const { b, s, h, n_h, n_kv, d, L, S, L_f } = numbers(setting);
-    if (setting.family === "gpt2") {
+    if (setting.family !== "llama") {
       if (h % n_h) found.push(`n_h: expected a divisor of h = ${h}; got ${n_h}`);
-      if (s > S) found.push(`s: expected at most S = ${S}, the number of learned positions; got ${s}`);
+      if (S && s > S) found.push(`s: expected at most S = ${S}, the number of learned positions; got ${s}`);
     } else {
       if (n_h % n_kv) found.push(`n_kv: expected a divisor of n_h = ${n_h}; got ${n_kv}`);
       if (d % 2n) found.push(`d: expected an even number, because the rotations turn pairs; got ${d}`);
     }
-    if (setting.frozen && L_f > L) found.push(`L_f: expected at most L = ${L}; got ${L_f}`);
+    if (L_f > L) found.push(`L_f: expected at most L = ${L}; got ${L_f}`);
     return found;
   }
 
   const numbers = (setting) =>
-    Object.fromEntries(lettersOf(setting).map((letter) => [letter, BigInt(String(setting[letter]).trim())]));
+    Object.fromEntries(lettersOf(setting).map((letter) => [letter, integer(setting[letter])]));
 
-  // FlashAttention's tiles are square. The mask hides the tiles above the diagonal, which are not computed.
-  function tiles({ b, s, n_h }) {
+  // Return the number of learned positions if the sequence is longer; undefined if it fits.
+  function longest(setting) {
+    const [s, S] = [integer(setting.s), integer(setting.S)];
+    return SIZES[setting.family].includes("S") && s && S && s > S ? S : undefined;
+  }
+
+  // FlashAttention's tiles are square. The causal mask hides the tiles above the diagonal, which are not computed.
+  // Attention to a source, or within it, has no mask.
+  function tiles({ b, s, t, n_h }) {
     const [largest, least, array] = cost.tiles.map(BigInt);
     let tile = largest;
     while (tile > least && b * n_h * tile * tile > array) tile /= 2n;
     const rows = (s + tile - 1n) / tile;
     const last = s - (rows - 1n) * tile;
     const whole = (rows * (rows - 1n)) / 2n; // tiles in the rows before the last
-    return { scores: tile * tile * whole + last * s, tiles: tile * whole + last * rows };
+    const key_tiles = ((t ?? s) + tile - 1n) / tile;
+    return { scores: tile * tile * whole + last * s, tiles: tile * whole + last * rows, key_tiles };
   }
 
   // Tally
@@ -76,18 +112,32 @@
     return (number) => formulas[number]();
   }
 
+  // Say whether a call, or a term of one, takes no part in a setting.
+  const isAbsent = ({ part, stem, way }, { flash, chunked, recompute }) =>
+    stem === (flash ? "attention" : "flash_attention") ||
+    (part === "output head" && (stem === "linear_cross_entropy") !== Boolean(chunked)) ||
+    (way === "recomputation" && !recompute);
+
+  // Return a setting without the options that its family lacks.
+  function withOwnOptions(setting) {
+    const own = optionsOf(setting);
+    const others = ["flash", "chunked", "recompute", "frozen"].filter((option) => !own.includes(option));
+    return { ...setting, ...Object.fromEntries(others.map((option) => [option, false])) };
+  }
+
   // Return the rows of a setting, each with its FLOPs under every convention, and the number of parameters.
-  function tally(setting) {
+  function tally(given) {
+    const setting = withOwnOptions(given);
     const n = { n_kv: 0n, d: 0n, S: 0n, L_f: 0n, ...numbers(setting) };
     Object.assign(n, tiles(n));
     const at = evaluator(n);
-    const training = !setting.frozen ? "all" : n.L_f < n.L ? "some" : "last";
-    const [all, embeddings, layer] = cost.parameters[keyOf(setting)].map(at);
+    const variant = `${keyOf(setting)} ${!setting.frozen ? "all" : n.L_f < n.L ? "some" : "last"}`;
+    const [all, embeddings, layer, matrices] = cost.parameters[keyOf(setting)].map(at);
     const rows = [];
-    for (const number of cost.variants[`${keyOf(setting)} ${training}`]) {
-      const [part, times, call, stem, way, what, needs, again, shape, counts] = cost.rows[number];
-      if (stem === (setting.flash ? "attention" : "flash_attention")) continue;
-      if (way === "recomputation" && !setting.recompute) continue;
+    for (const number of cost.variants[variant]) {
+      const [words, again, times, shape, counts] = cost.rows[number];
+      const [part, call, stem, way, what, needs] = words.map((word) => cost.words[word]);
+      if (isAbsent({ part, stem, way }, setting)) continue;
       const repeats = at(times);
       if (!repeats || !at(counts[0])) continue;
       const flops = {};
@@ -95,7 +145,7 @@
       rows.push({ part, repeats, call, stem, way, what, needs, again, shape: shape.map(at), flops, counts, times });
     }
     const frozen = setting.frozen ? embeddings + n.L_f * layer : 0n;
-    return { setting, numbers: n, rows, parameters: all, embeddings, trained: all - frozen };
+    return { setting, variant, numbers: n, rows, parameters: all, matrices, trained: all - frozen };
   }
 
   // Return the FLOPs of each way, of all of them, and of the model: without what is computed twice.
@@ -110,14 +160,15 @@
     return found;
   }
 
-  // Return what is usually said of a step: 6 FLOPs a parameter and token, and its relatives.
-  function rules({ numbers: n, parameters, embeddings }) {
+  // Return what published formulas say of a step, by their names in cost.published.
+  function rules({ setting, numbers: n, parameters, matrices }) {
+    if (!hasHead(setting)) return {};
     const tokens = n.b * n.s;
     const heads = n.d ? n.n_h * n.d : n.h;
     return {
-      "6·N·tokens": 6n * parameters * tokens,
-      "6·N·tokens, N without the embeddings": 6n * (parameters - embeddings) * tokens,
-      "(6·N + 12·L·n_h·d·s)·tokens": (6n * parameters + 12n * n.L * heads * n.s) * tokens,
+      "6n-all": 6n * parameters * tokens,
+      "6n": 6n * matrices * tokens,
+      palm: (6n * parameters + 12n * n.L * heads * n.s) * tokens,
     };
   }
 
@@ -131,6 +182,86 @@
       lines.at(-1).push(...Object.values(row.flops));
     }
     return lines.map((line) => line.map(cell).join(",") + "\n").join("");
+  }
+
+  // Time: a call takes that of its arithmetic or of its bytes, whichever is longer, plus that of any call
+
+  const BOUNDS = ["products", "elements", "memory", "call"];
+  const PASSES = [...WAYS, "update"];
+  const HALF = ["bfloat16", "float16"];
+
+  // Return the rates of a machine in the units of the fields, as texts.
+  function published(machine, dtype) {
+    const [, [half, single], elements, bandwidth, call] = cost.machines[machine];
+    const products = HALF.includes(dtype) ? half : single;
+    const rates = { products: products / 1e12, elements: elements / 1e12, bandwidth: bandwidth / 1e12, call: call * 1e6 };
+    return Object.fromEntries(Object.entries(rates).map(([name, rate]) => [name, String(rate)]));
+  }
+
+  // Say what of the rates cannot be read. Only the time of a call may be 0.
+  function rateFaults(rates) {
+    const found = [];
+    for (const name of ["products", "elements", "bandwidth", "call"]) {
+      const fault = faultOf(rates[name], { zero: name === "call" });
+      if (fault) found.push([name, fault]);
+    }
+    return found;
+  }
+
+  // Return the seconds of a call, and what bounds it. Each count is rounded to a double before the division.
+  function timeOf(work, { products, elements, bandwidth, call }) {
+    const [multiplying, others] = [Number(work.products) / products, Number(work.elements) / elements];
+    const [arithmetic, moving] = [multiplying + others, Number(work.bytes) / bandwidth];
+    const longest = Math.max(arithmetic, moving);
+    let bound = multiplying >= others ? "products" : "elements";
+    if (moving > arithmetic) bound = "memory";
+    if (longest < call) bound = "call";
+    return { seconds: longest + call, bound };
+  }
+
+  // Return the work and the time of each call, and the step's: sums in the order of the calls, and the utilisations.
+  function time(found, { dtype, ...texts }) {
+    const rate = (name, power) => {
+      const [a, b] = decimal(texts[name]) ?? [0n, 1n];
+      return power < 0 ? Number(a) / Number(b * 10n ** BigInt(-power)) : Number(a * 10n ** BigInt(power)) / Number(b);
+    };
+    const rates = { products: rate("products", 12), elements: rate("elements", 12), bandwidth: rate("bandwidth", 12), call: rate("call", -6) };
+    const at = evaluator(found.numbers);
+    const column = HALF.includes(dtype) ? 0 : 1;
+    const spans = [];
+    const add = (about, repeats, work) => {
+      const { seconds, bound } = timeOf(work, rates);
+      spans.push({ ...about, repeats, ...work, seconds, bound, total: Number(repeats) * seconds });
+    };
+    for (const number of cost.timed[found.variant]) {
+      const [words, times, [products, elements, ...bytes]] = cost.works[number];
+      const [part, call, stem, way] = words.map((word) => cost.words[word]);
+      const repeats = at(times);
+      if (!repeats || isAbsent({ part, stem, way }, found.setting)) continue;
+      add({ part, call, stem, way }, repeats, { products: at(products), elements: at(elements), bytes: at(bytes[column]) });
+    }
+    const [flops, ...widths] = cost.adamw.map(BigInt);
+    const update = { products: 0n, elements: flops * found.trained, bytes: widths[column] * found.trained };
+    add({ part: "optimiser", call: "AdamW", stem: "adamw", way: "update" }, 1n, update);
+    const seconds = spans.reduce((sum, span) => sum + span.total, 0);
+    const could = seconds * rates.products; // FLOPs that the machine could compute in products
+    return {
+      spans,
+      seconds,
+      tokensPerSecond: Number(found.numbers.b * found.numbers.s) / seconds,
+      mfu: (convention) => Number(totals(found.rows, convention).model) / could,
+      hfu: (convention) => Number(totals(found.rows, convention).total) / could,
+    };
+  }
+
+  // Return the seconds of each pass by what bounds its calls.
+  function passes({ spans }) {
+    const found = {};
+    for (const { way, bound, total } of spans) {
+      found[way] ??= Object.fromEntries(BOUNDS.map((name) => [name, 0]));
+      found[way][bound] += total;
+    }
+    return found;
   }
 
   // A Hugging Face config.json
@@ -230,13 +361,18 @@
 
   // Fractions of BigInts, [over, under]
 
-  // Return the fraction that a decimal number writes, such as 0.38 or 1.8e13; undefined if it is not one above 0.
-  function decimal(text) {
-    const parts = /^\s*(\d+)(?:\.(\d+))?(?:[eE]\+?(\d{1,2}))?\s*$/.exec(text);
-    if (!parts) return undefined;
-    const [, whole, places = "", power = "0"] = parts;
-    const over = BigInt(whole + places) * 10n ** BigInt(power);
-    return over ? [over, 10n ** BigInt(places.length)] : undefined;
+  const SUFFIXES = { k: 3, K: 3, M: 6, B: 9, G: 9, T: 12 };
+
+  // Return the fraction that a decimal number writes, such as 0.38, 1,979 or 1.8e13, and with suffixes 15T; undefined if
+  // it is not one above 0.
+  function decimal(text, { suffixes = false } = {}) {
+    const parts = /^(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d{1,2})|\s?([kKMBGT]))?$/.exec(together(text));
+    if (!parts || (parts[4] && !suffixes)) return undefined;
+    const [, whole, places = "", power = "0", suffix] = parts;
+    const tens = (suffix ? SUFFIXES[suffix] : Number(power)) - places.length;
+    const digits = BigInt(whole + places);
+    if (!digits) return undefined;
+    return tens < 0 ? [digits, 10n ** BigInt(-tens)] : [digits * 10n ** BigInt(tens), 1n];
   }
   const times = (...fractions) => fractions.reduce(([a, b], [c, d]) => [a * c, b * d], [1n, 1n]);
   const over = (first, second) => times(first, [second[1], second[0]]);
@@ -250,7 +386,7 @@
     const whole = grouped(digits.slice(0, digits.length - places));
     return places ? `${whole}.${digits.slice(-places)}` : whole;
   };
-  const raised = (number) => String(number).replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
+  const raised = (number) => String(number).replace("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
 
   // Return an integer with four digits, as 1.234 × 10⁹; a shorter one as it is.
   function scientific(number) {
@@ -262,16 +398,31 @@
     return `${digits[0]}.${digits.slice(1)} × 10${raised(power)}`;
   }
 
+  // Return a double with four digits, as 0.01234 or 1.234 × 10⁹.
+  function significant(number) {
+    const [digits, power] = number.toExponential(3).split("e").map(Number);
+    if (!number) return "0";
+    if (power < -3 || power > 5) return `${digits.toFixed(3)} × 10${raised(power)}`;
+    return power < 3 ? number.toFixed(3 - power) : grouped(Number(number.toPrecision(4)));
+  }
+
+  // Say what is wrong with a number in a field; nothing if it can be read.
+  function faultOf(given, { zero = false, most, suffixes = false } = {}) {
+    const isZero = /^\s*0+(\.0*)?\s*$/.test(given);
+    const [a, b] = decimal(given, { suffixes }) ?? [0n, 1n];
+    if ((isZero && zero) || (a && (most === undefined || a <= most * b))) return undefined;
+    const range = `${zero ? "of at least" : "above"} 0${most === undefined ? "" : ` and at most ${most}`}`;
+    return `expected a number ${range}, such as ${suffixes ? "300B or 1.5e13" : "40 or 1.5e3"}; got ${given?.trim() || "nothing"}`;
+  }
+
   // A whole run
 
   // Say what of a run cannot be read; what is not given is left out.
   function runFaults(run) {
     const found = [];
     for (const [name, given] of Object.entries(run)) {
-      if (!given?.trim()) continue;
-      const [a, b] = decimal(given) ?? [0n, 1n];
-      const most = name === "mfu" ? " and at most 100" : "";
-      if (!a || (most && a > 100n * b)) found.push([name, `expected a number above 0${most}, such as 40 or 1.5e3; got ${given}`]);
+      const fault = given?.trim() && faultOf(given, { most: name === "mfu" ? 100n : undefined, suffixes: name === "tokens" });
+      if (fault) found.push([name, fault]);
     }
     return found;
   }
@@ -279,23 +430,23 @@
   // Return steps, FLOPs, and what follows from the rates that are given. MFU is the rate of the model's FLOPs over the
   // peak, so what is computed twice takes no part in the time.
   function run(found, flops, { tokens, peak, mfu, devices, power, energyPrice, hourPrice }) {
-    const asked = decimal(tokens ?? "");
+    const asked = decimal(tokens, { suffixes: true });
     if (!asked) return undefined;
     const perStep = found.numbers.b * found.numbers.s;
     const steps = (rounded([asked[0], asked[1]]) + perStep - 1n) / perStep;
     const result = { steps, total: steps * flops.total, model: steps * flops.model };
-    const rate = decimal(peak ?? "");
-    const part = decimal(mfu ?? "");
+    const rate = decimal(peak);
+    const part = decimal(mfu);
     if (!rate || !part) return result;
     const perSecond = times(rate, [10n ** 12n, 1n], part, [1n, 100n]);
     result.hours = over([result.model, 3600n], perSecond);
-    const many = decimal(devices ?? "");
+    const many = decimal(devices);
     if (many) result.days = over(result.hours, times(many, [24n, 1n]));
-    const watts = decimal(power ?? "");
+    const watts = decimal(power);
     if (watts) result.energy = times(result.hours, watts, [1n, 1000n]);
-    const perUnit = decimal(energyPrice ?? "");
+    const perUnit = decimal(energyPrice);
     if (watts && perUnit) result.energyCost = times(result.energy, perUnit);
-    const perHour = decimal(hourPrice ?? "");
+    const perHour = decimal(hourPrice);
     if (perHour) result.hireCost = times(result.hours, perHour);
     return result;
   }
@@ -305,23 +456,29 @@
   const BYTES = { none: 0n, float32: 4n, bfloat16: 2n, float16: 2n };
 
   // Return the bytes that each part saves for the backward if every parameter is trained. The arrays have
-  // the parameters' dtype, except those that the network keeps in float32. The head scores all tokens at once.
+  // the parameters' dtype, except those that the network keeps in float32.
   function saved({ setting, numbers: n }, weights) {
     const at = evaluator(n);
     const column = weights === "float32" ? 1 : 0;
     const rows = cost.saved[`${keyOf(setting)}${setting.flash ? " flash" : ""}`];
     const of = Object.fromEntries(rows.map(([part, ...formulas]) => [part, at(formulas[column])]));
-    // With one token, one head, or heads of width 1, merging the heads copies nothing: two saved arrays are one.
-    const copies = ![n.s, n.n_h, n.d || n.h / n.n_h].includes(1n);
-    const layer = setting.flash && !copies ? of.layer - of.merged : of.layer;
+    if (setting.family === "seq2seq") {
+      return {
+        "saved by the encoder's layers": n.L_e * of["encoder layer"],
+        "saved by the decoder's layers": n.L_d * of["decoder layer"],
+        "saved once for the layers of the decoder": of.memory,
+        "saved by the last norms": of["last norm"],
+      };
+    }
+    const each = of.layer;
     return {
       "tables of the rotations": of.tables ?? 0n,
-      "saved by the embedding": of.embedding,
-      "saved by the layers": setting.recompute ? 0n : n.L * layer,
+      "saved by the embedding": of.embedding ?? 0n,
+      "saved by the layers": setting.recompute ? 0n : n.L * each,
       "checkpoints: the layers' inputs": setting.recompute ? n.L * of.input : 0n,
-      "saved by one layer, recomputed": setting.recompute ? layer : 0n,
-      "saved by the last norm": of["last norm"],
-      "saved by the output head": of["output head"],
+      "saved by one layer, recomputed": setting.recompute ? each : 0n,
+      "saved by the last norm": of["last norm"] ?? 0n,
+      "saved by the output head": of[setting.chunked ? "chunked head" : "output head"] ?? 0n,
     };
   }
 
@@ -339,7 +496,9 @@
   const fromHash = (hash) => (hash.includes("=") ? Object.fromEntries(new URLSearchParams(hash.slice(1))) : {});
 
   globalThis.backpassCalculator = {
-    MEANINGS, SIZES, WAYS, BYTES, csv, decimal, faults, fixed, fromHash, grouped, lettersOf, memory, over, readConfig,
-    rules, run, runFaults, scientific, tally, tiles, times, toHash, totals,
+    BOUNDS, BYTES, MEANINGS, PASSES, SIZES, WAYS, csv, decimal, faults, fixed, fromHash, grouped, integer, lettersOf, longest,
+    memory, optionsOf, over,
+    passes, published, rateFaults, readConfig, rules, run, runFaults, scientific, significant, tally, tiles, time, times,
+    toHash, totals,
   }; // prettier-ignore
 })();

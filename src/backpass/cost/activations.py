@@ -10,10 +10,11 @@ small lengths tell the letters apart, and the formulas are read from what it sav
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,15 +31,18 @@ from backpass.cost.letters import (
 from backpass.cost.networks import (
     WIDTHS,
     Found,
+    by_storage,
     forward,
-    found,
     inputs_of,
     layer_of,
     model_named,
     model_of,
+    named_parts,
+    storages_in,
 )
 from backpass.cost.sizes import configuration
 from backpass.models import encoder, gpt2, llama, seq2seq
+from backpass.models.layers.recomputed import Recompute, Segment, divided
 from backpass.table import Cell, aligned, page
 from backpass.values import check_one_of
 
@@ -77,17 +81,39 @@ class Row:
 
 @dataclass(frozen=True)
 class Activations:
-    """The storages that the backward of a network needs, each once. Constants are
-    listed, but do not count as activations; parameters are not listed."""
+    """The storages that a network's forward saves for its backward, each once.
+    Constants are listed, but do not count as activations; parameters are not listed."""
 
     title: str
     rows: tuple[Row, ...]
     lengths: Mapping[str, int] | None = None  # by letter; None in symbols
+    # If segments of layers run again, for each of them: the bytes that its layers save
+    # then, and the bytes of all activations that are alive then.
+    segments: tuple[tuple[int, int], ...] = ()
 
     @property
     def bytes(self) -> int | None:
-        """The bytes of all activations; None without lengths."""
+        """The bytes of the activations that are held when the forward ends; None
+        without lengths."""
         return self._sum(constant=False)
+
+    @property
+    def again(self) -> int:
+        """The most bytes that the layers of one segment save in the backward, when they
+        run again; 0 without segments."""
+        return max((own for own, _ in self.segments), default=0)
+
+    @property
+    def most(self) -> int | None:
+        """The most bytes of activations at any moment of the step; None without
+        lengths.
+
+        The forward and the backward of the head may hold the most, or a segment of
+        layers that has run again. What an operation that ``recompute`` names saves
+        while its backward runs does not count.
+        """
+        held = self.bytes
+        return None if held is None else max(held, *(n for _, n in self.segments), 0)
 
     @property
     def constants(self) -> int | None:
@@ -126,7 +152,7 @@ class Activations:
         joined: list[tuple[str, str, tuple[Row, ...], int]] = []
         for part, own in itertools.groupby(self.rows, key=lambda row: row.part):
             rows = tuple(own)
-            if joined and _same(joined[-1][2], rows):
+            if joined and _same(joined[-1][2], rows) and _follows(part, joined[-1][1]):
                 first, _, before, count = joined[-1]
                 joined[-1] = first, part, before, count + 1
             else:
@@ -177,7 +203,13 @@ class Activations:
     def _end(self) -> str:
         if self.bytes is None:
             return f"Total: {in_text(self.formula)} bytes"
-        return f"Total: {self.bytes:,} bytes = {mebibytes(self.bytes)}"
+        held = f"Total: {self.bytes:,} bytes = {mebibytes(self.bytes)}"
+        if not self.segments:
+            return held
+        return (
+            f"{held} when the forward ends; at most {self.most:,} bytes = "
+            f"{mebibytes(self.most or 0)} at any moment"
+        )
 
 
 def activations(
@@ -190,8 +222,10 @@ def activations(
     chunked: bool = True,
     wanted: Collection[str] | None = None,
     dropout: bool = False,
+    recompute: Recompute = None,
 ) -> Activations:
-    """Return the arrays that the backward of this network needs, with their bytes.
+    """Return the arrays that the forward of this network leaves for its backward, with
+    their bytes: what is held when the forward ends.
 
     ``config`` is a configuration of a model, or the name of a preset. ``sequence`` is
     the number of tokens in a sequence; for ``seq2seq`` it may be a pair
@@ -199,26 +233,42 @@ def activations(
     int64. The other options are those of the model's forward; with ``dropout``, GPT-2
     draws masks at its configuration's rates.
 
+    If ``recompute`` is a number of layers, the rows contain the inputs of the segments,
+    but not the arrays that the layers of one segment save when they run again.
+    ``again`` of the result is the bytes of these, and ``most`` is the most bytes that
+    are saved at any moment. ``cost.timeline`` follows them over the step.
+
     Raises LookupError for an unknown preset; TypeError or ValueError for a
     configuration, a length, or an option that is invalid.
     """
     config = configuration(config)
     lengths = lengths_of(config, batch, sequence)
     check_one_of("dtype", dtype, tuple(WIDTHS))
-    options = {"flash": flash, "chunked": chunked, "dropout": dropout}
-    names = wanted if wanted is None or isinstance(wanted, str) else tuple(wanted)
-    few = config if names is not None else _with_few_layers(config)
-    rows = _rows(few, probes_for(config, lengths), dtype, names, **options)
-    general = _rows(few, probes_for(config), dtype, names, **options)
+    options: dict[str, Any] = {"flash": flash, "chunked": chunked, "dropout": dropout}
+    every, _ = divided(recompute, None)
+    options["recompute"] = _hashable(recompute) if every is None else every
+    names = _hashable(wanted)
+    alike = names is None and every is None  # all layers
+    few = _with_few_layers(config) if alike else config
+    probes = probes_for(config, lengths)
+    rows, segments = _run(few, probes, dtype, names, again=True, **options)
+    general, _ = _run(few, probes_for(config), dtype, names, **options)
     symbols = {symbol(letter): length for letter, length in lengths.items()}
     ones = {x: 1 for x, length in symbols.items() if length == 1}
     if [_at(row, ones) for row in rows] == [_at(row, ones) for row in general]:
         rows = general  # their formulas contain every letter
-    values = {row.formula: int(row.formula.subs(symbols)) for row in {*rows}}
+    formulas = {row.formula for row in rows}.union(*(each.own for each in segments))
+    formulas = formulas.union(*(each.alive for each in segments))
+    values = {formula: int(formula.subs(symbols)) for formula in formulas}
     rows = tuple(replace(row, bytes=values[row.formula]) for row in rows)
-    rows = rows if names is not None else tuple(_unfolded(rows, config))
+    rows = tuple(_unfolded(rows, config)) if alike else rows
     at = ", ".join(f"{letter} = {length:,}" for letter, length in lengths.items())
-    return Activations(f"{_name(config)} in {dtype} at {at}", rows, lengths)
+    title = f"{_name(config)} in {dtype} at {at}"
+    sizes = tuple(
+        (_evaluated(each.own, values), _evaluated(each.alive, values))
+        for each in segments
+    )
+    return Activations(title, rows, lengths, sizes)
 
 
 def symbolic_activations(
@@ -248,7 +298,7 @@ def symbolic_activations(
     config = replace(family, **dict.fromkeys(_stacks(family).values(), FEW))
     check_one_of("dtype", dtype, tuple(WIDTHS))
     options = {"flash": flash, "chunked": chunked, "dropout": dropout}
-    rows = _rows(config, probes_for(config), dtype, None, **options)
+    rows, _ = _run(config, probes_for(config), dtype, None, **options)
     title = f"{_name(config)} in {dtype}, in symbols"
     return Activations(title, tuple(_folded(rows, config)))
 
@@ -258,15 +308,25 @@ def mebibytes(count: float) -> str:
     return f"{count / 2**20:,.1f} MiB"
 
 
+class _Segment(NamedTuple):
+    """A segment that has run again: how many storages have each formula."""
+
+    own: Counter[Any]  # of those that its layers save
+    alive: Counter[Any]  # of all that are alive, its own among them
+
+
 @cache
-def _rows(
+def _run(
     config: Any,
     probes: Probes,
     dtype: str,
     wanted: tuple[str, ...] | str | None,
-    **options: bool,
-) -> tuple[Row, ...]:
-    """Run the network at the probes' lengths, and read what its forward saved."""
+    *,
+    again: bool = False,
+    **options: Any,
+) -> tuple[tuple[Row, ...], tuple[_Segment, ...]]:
+    """Run the network at the probes' lengths, and read what its forward saved; with
+    ``again``, then run each segment again."""
     config, lengths = resized(config, probes.lengths), probes.lengths
     # NumPy does not have bfloat16. With float16, the same arrays are in float32.
     stand_in = "float16" if dtype == "bfloat16" else dtype
@@ -277,28 +337,73 @@ def _rows(
     shapes = model_of(config).parameter_shapes(config)
     parameters = {name: array(shape, False) for name, shape in shapes.items()}
     inputs, _ = inputs_of(config, lengths, array)
+    names = {stand_in: dtype}
     with np.errstate(all="ignore"):
         saved = forward(config, parameters, inputs, wanted=wanted, **options)
-    names = {stand_in: dtype}
-    return tuple(
-        _row(x, probes, names.get(x.dtype, x.dtype))
-        for x in found(config, saved, parameters)
-        if x.kind != "parameter"
-    )
+        storages = {
+            key: (_row(x, probes, names.get(x.dtype, x.dtype)), x.kind)
+            for key, x in by_storage(config, saved, parameters).items()
+        }
+        found = _segments(config, saved, storages, probes) if again else ()
+        segments = tuple(found)
+    rows = [row for row, kind in storages.values() if kind != "parameter"]
+    return tuple(sorted(rows, key=lambda row: not row.constant)), segments
+
+
+def _segments(
+    config: Any, saved: Any, storages: Mapping[int, tuple[Row, str]], probes: Probes
+) -> Iterator[_Segment]:
+    """Run each segment again, in the order of the forward. At that moment the parts
+    after the segment are freed, but the loss is not."""
+    parts = [*named_parts(config, saved)]
+    of_loss = storages_in(getattr(saved, "loss", None))
+    by_part: dict[str, Counter[Any]] = {name: Counter() for name, _ in parts}
+    alive: Counter[Any] = Counter()
+    for key, (row, kind) in storages.items():
+        if kind == "saved":
+            (alive if key in of_loss else by_part[row.part])[row.formula] += 1
+    for (name, part), (_, after) in itertools.pairwise([*parts, ("", None)]):
+        alive += by_part[name]
+        if isinstance(part, Segment) and after is not part:  # its last layer
+            part.run_again()
+            found = storages_in(part.parts).items()
+            own = Counter(
+                _formula(size, dtype, probes)
+                for key, (size, dtype) in found
+                if key not in storages
+            )
+            part.parts.clear()
+            yield _Segment(own, alive + own)
+
+
+def _evaluated(counts: Counter[Any], values: Mapping[Any, int]) -> int:
+    """Return the bytes of storages, given how many have each formula."""
+    return sum(n * values[formula] for formula, n in counts.items())
+
+
+def _hashable(names: Any) -> Any:
+    """Return a collection of names as a tuple, and anything else as it is."""
+    collected = isinstance(names, Collection) and not isinstance(names, str)
+    return tuple(names) if collected else names
 
 
 def _row(x: Found, probes: Probes, dtype: str) -> Row:
-    width = np.dtype(x.dtype).itemsize
     return Row(
         x.part,
         x.operation,
         x.array,
         tuple(map(probes.read, x.shape)),
         dtype,
-        width * probes.read(x.bytes // width),
+        _formula(x.bytes, x.dtype, probes),
         others=x.others,
         constant=x.kind == "constant",
     )
+
+
+def _formula(size: int, dtype: str, probes: Probes) -> Any:
+    """Return the bytes of a storage in symbols."""
+    width = np.dtype(dtype).itemsize
+    return width * probes.read(size // width)
 
 
 def _at(row: Row, lengths: Mapping[Any, int]) -> tuple[str, str, Any]:
@@ -365,6 +470,12 @@ def _same(a: tuple[Row, ...], b: tuple[Row, ...]) -> bool:
     if layer_of(a[0].part)[0] != layer_of(b[0].part)[0] or None in map(_number, (a, b)):
         return False
     return _apart(a) == _apart(b)
+
+
+def _follows(part: str, before: str) -> bool:
+    """Return whether the numbers of two layers follow each other."""
+    number, earlier = layer_of(part)[1], layer_of(before)[1]
+    return None not in (number, earlier) and number == earlier + 1  # type: ignore
 
 
 def _apart(rows: Iterable[Row]) -> list[Row]:

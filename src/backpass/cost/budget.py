@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from backpass.cost.activations import activations
 from backpass.cost.letters import lengths_of
 from backpass.cost.networks import WIDTHS, model_of
 from backpass.cost.sizes import configuration
+from backpass.models.layers.recomputed import Recompute
 from backpass.table import aligned, page
 
 _HEADINGS = ("", "dtype", "elements", "bytes", "MiB")
@@ -70,24 +71,33 @@ def memory_budget(
     dtype: str = "float32",
     flash: bool = True,
     chunked: bool = True,
+    wanted: Collection[str] | None = None,
+    dropout: bool = False,
+    recompute: Recompute = None,
 ) -> Budget:
     """Return what a training step with AdamW holds in memory, by use.
 
-    The arguments and the errors are those of ``activations``. Half-precision parameters
-    are a copy of float32 master weights, which AdamW updates. The logits of all tokens
-    are listed, but the sum leaves them out: with ``chunked`` they never exist at once,
-    and without it the saved log-probabilities are among the activations.
+    The arguments and the errors are those of ``activations``; parameters that are not
+    ``wanted`` are frozen, and have neither gradients nor states. Half-precision
+    parameters are a copy of float32 master weights, which AdamW updates. If segments of
+    layers run again, the activations are those that are held when the forward ends, and
+    the arrays that one segment saves in the backward have a share of their own. The
+    logits of all tokens are listed, but the sum leaves them out: with ``chunked`` they
+    never exist at once, and without it the saved log-probabilities are among the
+    activations.
     """
     config = configuration(config)
-    kept = activations(
-        config, batch, sequence, dtype=dtype, flash=flash, chunked=chunked
-    )
-    shares = [*shares_of_parameters(config, dtype)]
+    options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
+    options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
+    kept = activations(config, batch, sequence, **options)
+    shares = [*shares_of_parameters(config, dtype, wanted)]
     for what, constant in (("activations", False), ("tables", True)):
         rows = [row for row in kept.rows if row.constant is constant]
         dtypes = ", ".join(dict.fromkeys(row.dtype for row in rows))
         if rows:
             shares.append(Share(what, dtypes, None, sum(row.bytes for row in rows)))
+    if kept.again:
+        shares.append(Share("one segment, recomputed", "", None, kept.again))
     lengths = lengths_of(config, batch, sequence)
     if "V" in lengths:
         scores = lengths["b"] * lengths["s"] * lengths["V"]
@@ -96,17 +106,26 @@ def memory_budget(
     return Budget(kept.title, tuple(shares))
 
 
-def shares_of_parameters(config: Any, dtype: str) -> Iterator[Share]:
+def shares_of_parameters(
+    config: Any, dtype: str, wanted: Collection[str] | None = None
+) -> Iterator[Share]:
     """Yield the weights, their float32 master weights if they are in half precision,
-    the gradients, and AdamW's states."""
-    count = sum(map(size, model_of(config).parameter_shapes(config).values()))
+    the gradients, and AdamW's states. ``wanted`` names the parameters to train, which
+    alone have more than weights; None is all."""
+    shapes = model_of(config).parameter_shapes(config)
+    count = sum(map(size, shapes.values()))
+    trained = sum(
+        size(shape)
+        for name, shape in shapes.items()
+        if wanted is None or name in wanted
+    )
     wide = _wide(dtype)
     yield Share("weights", dtype, count, count * WIDTHS[dtype])
     if wide != dtype:
-        yield Share("master weights", wide, count, count * WIDTHS[wide])
-    yield Share("gradients", dtype, count, count * WIDTHS[dtype])
-    yield Share("AdamW's means", wide, count, count * WIDTHS[wide])
-    yield Share("AdamW's squares", wide, count, count * WIDTHS[wide])
+        yield Share("master weights", wide, trained, trained * WIDTHS[wide])
+    yield Share("gradients", dtype, trained, trained * WIDTHS[dtype])
+    yield Share("AdamW's means", wide, trained, trained * WIDTHS[wide])
+    yield Share("AdamW's squares", wide, trained, trained * WIDTHS[wide])
 
 
 def _wide(dtype: str) -> str:

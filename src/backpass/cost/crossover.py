@@ -1,4 +1,4 @@
-"""The length beyond which one part of a cost exceeds another, exactly.
+"""The exact length beyond which one part of a cost exceeds another.
 
 Plain attention computes and stores a score for each pair of a query and a key, so its
 cost grows with the square of the sequence's length. The cost of the projections and of
@@ -73,8 +73,10 @@ def attention_crossover(
 
 
 def attention_traffic_crossover(family: str, *ways: str, **options: Any) -> Any:
-    """Return the same for the least bytes that the calls move. ``options`` are those of
-    ``cost.symbolic_traffic``."""
+    """Return the length s of the sequences beyond which plain attention moves more
+    bytes than the rest of a layer, by the least bytes that the calls move. ``options``
+    are those of ``cost.symbolic_traffic``. Raises LookupError for an unknown family or
+    way."""
     layer = symbolic_traffic(family, **options)
     layer = layer.only(lambda row: "layer" in row.part)
     attending = layer.only(lambda row: row.access.stem == ATTENTION)

@@ -1,10 +1,11 @@
 """How long a training step takes: a sum of rooflines, one for each call.
 
 A call takes the time of its arithmetic or of its bytes, whichever is longer, plus a
-constant for any call. The bytes are the least that it moves, as ``traffic`` counts
-them, so a machine's published peaks give a lower bound. ``element_rate`` is the rate of
-all arithmetic that is not a matrix product. If it is measured on operations that
-compute one array after another, as ours do, it includes the time to move these arrays.
+constant. The bytes are the least that the call moves, as ``traffic`` counts them. At a
+machine's published peaks the sum is therefore a lower bound, unless a cache keeps an
+array from one call to the next. ``element_rate`` is the rate of all arithmetic that is
+not a matrix product. If it is measured on operations that compute one array after
+another, as ours do, it includes the time to move these arrays.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from backpass.cost.again import calls_again
 from backpass.cost.networks import WIDTHS
 from backpass.cost.sizes import network
 from backpass.cost.tally import Tally, tally
 from backpass.cost.terms import BACKWARD, FORWARD, RECOMPUTATION, terms_of
 from backpass.cost.traffic import accesses_of, parts_of
 from backpass.models.layers.calls import Call, Part
+from backpass.models.layers.recomputed import Recompute
 from backpass.stems import no_such
 from backpass.table import aligned, page
 from backpass.training._numbers import check_positive, check_rate
@@ -38,18 +41,31 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """The rates of a machine: a FLOP is a multiplication or an addition.
+    """The rates of a machine, for FLOPs and bytes as ``tally`` and ``traffic`` count.
 
-    Raises TypeError or ValueError for a rate that is not a number above 0.
+    ``product_rates`` has the FLOP/s of matrix products, by dtype, such as
+    ``{"bfloat16": 989.4e12}``; ``element_rate`` is the FLOP/s of everything else.
+    ``bandwidth`` is in bytes/s, read and written together. ``call_seconds`` is the time
+    in seconds of a call that computes almost nothing.
+
+    Raises TypeError unless ``product_rates`` is a mapping, ValueError if it is empty;
+    TypeError or ValueError for a rate that is not a number above 0, a ``call_seconds``
+    that is not at least 0 and finite, or an unknown dtype.
     """
 
     name: str
-    product_rates: Mapping[str, float]  # FLOPs a second of products, by dtype
-    element_rate: float  # FLOPs a second of everything else
-    bandwidth: float  # bytes a second, read and written together
-    call_seconds: float = 0.0  # the time of a call that computes almost nothing
+    product_rates: Mapping[str, float]
+    element_rate: float
+    bandwidth: float
+    call_seconds: float = 0.0
 
     def __post_init__(self) -> None:
+        expected = "product_rates: expected a mapping from dtypes to FLOP/s, such as "
+        expected += "{'bfloat16': 989.4e12}"
+        if not isinstance(self.product_rates, Mapping):
+            raise TypeError(f"{expected}; got {type(self.product_rates).__name__}")
+        if not self.product_rates:
+            raise ValueError(f"{expected}; got an empty one")
         for dtype, rate in self.product_rates.items():
             check_one_of("product_rates", dtype, tuple(WIDTHS))
             check_positive(**{f"product_rates[{dtype!r}]": rate})
@@ -57,7 +73,8 @@ class Machine:
         check_rate(call_seconds=self.call_seconds)
 
     def product_rate(self, dtype: str) -> float:
-        """Return the rate of products of that dtype. Raises LookupError."""
+        """Return the FLOPs a second of products of that dtype. Raises LookupError if
+        the machine has no rate for it."""
         if dtype not in self.product_rates:
             raise LookupError(
                 no_such("dtype of this machine", dtype, self.product_rates)
@@ -65,7 +82,8 @@ class Machine:
         return self.product_rates[dtype]
 
     def time(self, work: Work, dtype: str) -> tuple[float, str]:
-        """Return the seconds of a call, and what bounds it."""
+        """Return the seconds of a call, and what bounds it: PRODUCTS, ELEMENTS, MEMORY,
+        or CALL. Raises LookupError for a dtype without a rate."""
         times = {
             PRODUCTS: work.products / self.product_rate(dtype),
             ELEMENTS: work.elements / self.element_rate,
@@ -99,7 +117,7 @@ MACHINES = {
 
 
 class Span(NamedTuple):
-    """The time of a call, forward or backward, in each of ``repeats`` equal parts."""
+    """The time of one call in one way, in each of ``repeats`` equal parts."""
 
     part: str
     repeats: int
@@ -139,7 +157,7 @@ class Duration:
         return found
 
     def share(self, *ways: str) -> float:
-        """Return the share of the step's time in these ways, such as "backward"."""
+        """Return these ways' share of the step's time, such as that of "backward"."""
         return sum(span.total for span in self.spans if span.way in ways) / self.seconds
 
     def mfu(
@@ -150,12 +168,14 @@ class Duration:
 
         ``seconds`` is a measured time; the default is the predicted time. The default
         ``convention`` counts all scores, including those that a causal mask hides, as
-        in Chowdhery et al., "PaLM" (2023). Raises LookupError for an unknown one.
+        in Chowdhery et al., "PaLM" (2023). FlashAttention skips most hidden scores, so
+        on long sequences the result can be above 1 with ``flash``: the FLOPs that count
+        are then more than those that run. Raises LookupError for an unknown convention.
         """
         return self._share(self.tally.model().total(convention), seconds)
 
     def hfu(self, seconds: float | None = None, convention: str = "products") -> float:
-        """Return the hardware FLOPs utilisation: the same for the FLOPs that run.
+        """Return the hardware FLOPs utilisation: the same with the FLOPs that run.
         Recomputed products count. Skipped scores do not, so the result may be lower
         than ``mfu``."""
         return self._share(self.tally.total(convention), seconds)
@@ -175,7 +195,10 @@ class Duration:
 
     @property
     def _title(self) -> str:
-        return f"{self.name}, {self.dtype}, on {self.machine.name}"
+        return (
+            f"{self.name}, {self.dtype}, on {self.machine.name}: "
+            f"{self.seconds:.4g} s a step, MFU {self.mfu():.1%}"
+        )
 
     def _summary(self) -> list[tuple[str, ...]]:
         groups: dict[str, list[Span]] = {}
@@ -207,7 +230,7 @@ def duration(
     machine: Machine | str,
     *,
     dtype: str = "float32",
-    recompute: str | None = None,
+    recompute: Recompute = None,
     update: bool = True,
     **options: Any,
 ) -> Duration:
@@ -215,8 +238,10 @@ def duration(
     ``sequence`` tokens.
 
     ``machine`` is a Machine with measured rates, or the name of one with published
-    peaks: "h100" or "a100". ``update`` says whether to include AdamW's update. The
-    other arguments are those of ``cost.tally`` and ``cost.traffic``.
+    peaks: "h100" or "a100". ``dtype`` is that of parameters and activations, float32 by
+    default as in ``cost.traffic`` and ``cost.activations``; networks usually train in
+    bfloat16, whose products are faster. ``update`` says whether to include AdamW's
+    update. The other arguments are those of ``cost.tally`` and ``cost.traffic``.
 
     Raises LookupError for an unknown name, or for a dtype whose rate the machine lacks;
     TypeError or ValueError for other invalid arguments.
@@ -233,7 +258,10 @@ def duration(
     machine.product_rate(dtype)
     found = tally(config, batch, sequence, recompute=recompute, **options)
     of = network(config, batch, sequence, **options)
-    spans = [*_spans(of.parts, machine, dtype, recompute)]
+    spans = [
+        Span(*about, work, *machine.time(work, dtype))
+        for about, work in works_of(of.parts, dtype, recompute)
+    ]
     if update:
         work = Work(0, FLOPS_OF_ADAMW * of.trained, adamw_width(dtype) * of.trained)
         about = ("optimiser", 1, "AdamW", "adamw", UPDATE)
@@ -241,23 +269,24 @@ def duration(
     return Duration(of.name, machine, dtype, tuple(spans), found)
 
 
-def _spans(
-    parts: Iterable[Part], machine: Machine, dtype: str, recompute: str | None
-) -> Iterator[Span]:
+def works_of(
+    parts: Iterable[Part], dtype: str, recompute: Recompute = None
+) -> Iterator[tuple[tuple[str, Any, str, str, str], Work]]:
+    """Yield the first five fields of a span, and its work, for each call and way.
+    Lengths may be SymPy symbols."""
     for part in parts:
-        again = recompute == "layers" and "layer" in part.name
-        for each in (inner for call in part.calls for inner in parts_of(call)):
-            for way, work in _work(each, dtype).items():
-                time = machine.time(work, dtype)
-                stem = each.operation.__name__.rpartition(".")[2]
-                about = (part.name, part.repeats, each.name, stem)
-                yield Span(*about, way, work, *time)
-                if again and way == FORWARD:
-                    yield Span(*about, RECOMPUTATION, work, *time)
+        again = calls_again(part, recompute)
+        inner = [(whole, each) for whole in part.calls for each in parts_of(whole)]
+        for whole, each in inner:
+            found = _work(each, dtype)
+            if whole in again and FORWARD in found:
+                found[RECOMPUTATION] = found[FORWARD]
+            for way, work in found.items():
+                yield (part.name, part.repeats, each.name, each.stem, way), work
 
 
 def _work(each: Call, dtype: str) -> dict[str, Work]:
-    """Return the work of a call in each way in which it moves any bytes."""
+    """Return the work of a call in each way in which it moves bytes."""
     terms, moved, found = terms_of(each), accesses_of(each, dtype), {}
     for way in (FORWARD, BACKWARD):
         size = sum(access.bytes for access in moved if access.way == way)
@@ -273,8 +302,8 @@ FLOPS_OF_ADAMW = 15  # for one element, with decay
 
 
 def adamw_width(dtype: str) -> int:
-    """Return the least bytes that AdamW reads and writes for one element: the parameter
-    and its two means, in float32 or wider, the gradient, and for half precision the
-    rounded copy."""
+    """Return the least bytes that AdamW reads and writes for one element. It reads and
+    writes the parameter and its two means, in float32 or wider, and reads the gradient.
+    For half precision it also writes the rounded copy."""
     own = WIDTHS[dtype]
     return 6 * max(own, 4) + own + (own if own < 4 else 0)

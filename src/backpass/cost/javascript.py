@@ -5,9 +5,12 @@ are BigInts, and a fraction is one division, which must leave no remainder. A ro
 script is a row of ``symbolic_tally``, with its formula under each convention.
 
 FlashAttention computes whole tiles of the scores. Their number depends on the sizes, so
-its formulas have two more letters, ``scores`` and ``tiles``, which the page computes.
+its formulas have three more letters, which the page computes: under a causal mask, the
+``scores`` in a head and the ``tiles`` that its queries meet; without one, the number of
+tiles across the keys, ``key_tiles``.
 
-The bytes of the arrays that the backward needs are those of ``symbolic_activations``.
+The work of each call is that of ``duration``, and the bytes of the arrays that the
+backward needs are those of ``symbolic_activations``.
 """
 
 from __future__ import annotations
@@ -27,27 +30,39 @@ from sympy.printing.jscode import JavascriptCodePrinter
 from backpass.arrays import size
 from backpass.cost import sizes
 from backpass.cost.activations import EXAMPLES, symbolic_activations
-from backpass.cost.networks import TABLES
-from backpass.cost.tally import CONVENTIONS, Row, symbolic_tally
-from backpass.cost.terms import BACKWARD, RECOMPUTATION, Term, terms_of
+from backpass.cost.activations import Row as Activation
+from backpass.cost.duration import (
+    FLOPS_OF_ADAMW,
+    MACHINES,
+    Machine,
+    adamw_width,
+    works_of,
+)
+from backpass.cost.letters import LAYERS
+from backpass.cost.networks import MODELS, TABLES, model_of
+from backpass.cost.sizes import LETTERS, symbolic_network
+from backpass.cost.tally import CONVENTIONS, rows_of
 from backpass.models import gpt2, llama
-from backpass.models.layers.calls import call
-from backpass.ops import flash_attention
+from backpass.models.layers.calls import Call, Part
+from backpass.ops import attention, flash_attention
 
-FAMILIES = {"gpt2": gpt2, "llama": llama}
-# The fields of a configuration that are sizes, and their letters.
-LETTERS = {
-    name: letter
-    for name, letter in sizes.LETTERS.items()
-    if any(name in model.Config.__dataclass_fields__ for model in FAMILIES.values())
+HEADED = ("gpt2", "llama")  # the families with an output head
+FLAGS = {
+    "gpt2": ("tied",),
+    "llama": ("tied", "biases", "query_key_norm"),
+    "encoder": ("norm_first", "final_norm"),
+    "seq2seq": ("norm_first",),
 }
-FLAGS = {"gpt2": ("tied",), "llama": ("tied", "biases", "query_key_norm")}
 # The letters of the formulas. Of the L layers, the first L_f may be frozen.
 SYMBOLS = {
     name: sympy.Symbol(name, positive=True, integer=True)
-    for name in ("b", "s", *LETTERS.values(), "L_f", "scores", "tiles")
+    for name in (*"bst", *LETTERS.values(), "L_f", "scores", "tiles", "key_tiles")
 }
 
+# The dtypes of the page differ by their width: float16 is as wide as bfloat16.
+DTYPES = ("bfloat16", "float32")
+HEAD, CHUNKED = "output head", "chunked head"
+DECODER, MEMORY = "decoder layer", "memory"
 FROZEN, FIRST, LAYER = "frozen layer", "first trained layer", "layer"
 
 # The parts that save arrays, by their names in the models. The loss is the head's.
@@ -58,18 +73,22 @@ SAVING = {
     "layers.i": LAYER,
     "ln_f": "last norm",
     "norm": "last norm",
-    "lm_head": "output head",
-    "loss": "output head",
+    "lm_head": HEAD,
+    "loss": HEAD,
+    "encoder.layers.i": "encoder layer",
+    "encoder.norm": "last norm",
+    "decoder.layers.i": DECODER,
+    "decoder.norm": "last norm",
     TABLES: TABLES,
 }
-MERGED = "attended.out.x"  # attention's output, merged from the heads
 
 
 def script() -> str:
     """Return the script, which sets ``backpassCost``."""
     formulas = _Formulas()
-    rows: dict[str, int] = {}  # each row in JSON, and its number
-    variants, counts, saved = {}, {}, {}
+    # Each word, row, and work of a call in JSON, and its number.
+    words, rows, works = ({} for _ in range(3))
+    variants, timed, counts, saved = {}, {}, {}, {}
     for family, flags in FLAGS.items():
         for given in itertools.product((False, True), repeat=len(flags)):
             chosen = dict(zip(flags, given, strict=True))
@@ -80,19 +99,18 @@ def script() -> str:
                     [part, *map(formulas.number, each)]
                     for part, *each in _saved(family, chosen, flash)
                 ]
-            for training in ("all", "some", "last"):
-                found = (
-                    json.dumps(_as_data(row, formulas), ensure_ascii=False)
-                    for row in _rows(family, training, chosen)
-                )
-                variants[f"{key} {training}"] = [
-                    rows.setdefault(row, len(rows)) for row in found
-                ]
+            for training in ("all", "some", "last") if family in HEADED else ("all",):
+                found = _parts(family, training, chosen)
+                name = f"{key} {training}"
+                with _tiles_as_symbols():
+                    variants[name] = _numbered(_rows(found, formulas, words), rows)
+                    timed[name] = _numbered(_works(found, formulas, words), works)
     facts = {
         "conventions": {name: each.says for name, each in CONVENTIONS.items()},
         "letters": [*SYMBOLS],
         "flags": FLAGS,
-        "presets": {name: setting(config) for name, config in sizes.presets().items()},
+        "presets": {names[0]: setting(config) for names, config in _presets()},
+        "aliases": {first: others for (first, *others), _ in _presets() if others},
         "accepted": {"gpt2": gpt2.ACCEPTED, "llama": llama.ACCEPTED},
         "heads": sizes.HEADS,
         "tiles": [
@@ -100,8 +118,11 @@ def script() -> str:
             flash_attention.LEAST_TILE,
             flash_attention.LARGEST_ARRAY,
         ],
+        "machines": {name: _rates(each) for name, each in MACHINES.items()},
+        "adamw": [FLOPS_OF_ADAMW, *map(adamw_width, DTYPES)],
         "parameters": counts,
         "variants": variants,
+        "timed": timed,
         "saved": saved,
         "texts": formulas.texts(),
     }
@@ -110,7 +131,9 @@ def script() -> str:
         (
             "globalThis.backpassCost = {",
             *lines,
+            f"words: [\n{_joined(words)}\n],",
             f"rows: [\n{_joined(rows)}\n],",
+            f"works: [\n{_joined(works)}\n],",
             f"formulas: ({', '.join(SYMBOLS)}) => [\n{_joined(formulas.functions())}\n],",
             "};",
         )
@@ -131,6 +154,34 @@ def _key(family: str, flags: dict[str, bool]) -> str:
     return " ".join((family, *(name for name, given in flags.items() if given)))
 
 
+def _numbered(found: Iterable[Any], known: dict[str, int]) -> list[int]:
+    """Return the number of each item, counting those that are not ``known`` on."""
+    return [known.setdefault(_dump(each), len(known)) for each in found]
+
+
+def _rates(machine: Machine) -> list[Any]:
+    """Return the rates of a machine as the page has them: those of products by dtype,
+    of everything else, and of memory, and the seconds of a call."""
+    products = [machine.product_rates[dtype] for dtype in DTYPES]
+    rates = machine.element_rate, machine.bandwidth, machine.call_seconds
+    return [machine.name, products, *rates]
+
+
+def _presets() -> list[tuple[list[str], Any]]:
+    """Return each configuration once, with all its names, ordered by the first word of
+    the first name and by the number of parameters."""
+    known: dict[Any, list[str]] = {}
+    for name, config in sizes.presets().items():
+        known.setdefault(config, []).append(name)
+
+    def place(item: tuple[Any, list[str]]) -> tuple[str, int]:
+        config, (first, *_) = item
+        shapes = model_of(config).parameter_shapes(config)
+        return first.partition("-")[0], sum(map(size, shapes.values()))
+
+    return [(names, config) for config, names in sorted(known.items(), key=place)]
+
+
 def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
@@ -142,7 +193,7 @@ def _joined(lines: Iterable[str]) -> str:
 def setting(config: Any) -> dict[str, Any]:
     """Return the letters and flags of a configuration, as the page has them."""
     family = next(
-        name for name, module in FAMILIES.items() if type(config) is module.Config
+        name for name, module in MODELS.items() if type(config) is module.Config
     )
     sizes = {
         letter: str(getattr(config, name))
@@ -156,39 +207,51 @@ def setting(config: Any) -> dict[str, Any]:
     }
 
 
-def _rows(family: str, training: str, flags: dict[str, bool]) -> Iterator[Row]:
-    """Return the rows with all options: plain attention and FlashAttention, and the
-    recomputation.
+def _parts(family: str, training: str, flags: dict[str, bool]) -> list[Part]:
+    """Return the parts of a network with all options: a call of plain attention is
+    followed by FlashAttention's, and the calls of the whole head by the chunked one's.
 
     ``training`` is "all"; "some" if the embeddings and L_f layers are frozen, but not
     all layers; "last" if all layers are.
     """
     L, L_f = SYMBOLS["L"], SYMBOLS["L_f"]
     options: dict[str, Any] = dict(flags)
-    parts = {L: (LAYER, L)}
+    layers: dict[Any, tuple[str, Any]] = {}
+    if family == "seq2seq":
+        options["source"] = SYMBOLS["t"]
     if training == "some":  # of six layers three are frozen
-        options |= {"layers": 6, "wanted": _trained(family, flags, 6, 3)}
-        parts = {3: (FROZEN, L_f), 1: (FIRST, 1), 2: (LAYER, L - L_f - 1)}
+        options |= {"layers": 6, "wanted": _trained(family, flags, 3, layers=6)}
+        layers = {3: (FROZEN, L_f), 1: (FIRST, 1), 2: (LAYER, L - L_f - 1)}
     elif training == "last":
-        options |= {"layers": 1, "wanted": _trained(family, flags, 1, 1)}
-        parts = {1: (FROZEN, L)}
-    for row in _with_flash(
-        family, symbolic_tally(family, recompute="layers", **options).rows
-    ):
-        part, repeats = parts[row.repeats] if row.part == LAYER else (row.part, 1)
-        # A frozen layer has no backward, so nothing of it is computed again.
-        again = part == FROZEN and row.term.way == RECOMPUTATION
-        if not again and sympy.expand(row.term.flops) != 0:
-            yield Row(part, repeats, row.term)
+        options |= {"layers": 1, "wanted": _trained(family, flags, 1, layers=1)}
+        layers = {1: (FROZEN, L)}
+    parts = symbolic_network(family, **options).parts
+    if family in HEADED:
+        *_, chunked = symbolic_network(family, chunked=True, **options).parts
+        parts[-1] = parts[-1]._replace(calls=(*parts[-1].calls, *chunked.calls))
+    found = []
+    for part in parts:
+        name, repeats = part.name, part.repeats
+        if name == LAYER:
+            name, repeats = layers.get(repeats, (name, repeats))
+        found.append(Part(name, repeats, tuple(_with_flash(part.calls))))
+    return found
+
+
+def _with_flash(calls: Iterable[Call]) -> Iterator[Call]:
+    for each in calls:
+        yield each
+        if each.operation is attention:
+            yield each._replace(operation=flash_attention)
 
 
 def _trained(
-    family: str, flags: dict[str, bool], layers: int, frozen: int
+    family: str, flags: dict[str, bool], frozen: int, layers: int
 ) -> list[str]:
     """Return the names of the parameters that are trained."""
     return [
         name
-        for name in FAMILIES[family].parameter_shapes(_symbolic(family, flags, layers))
+        for name in _shapes(family, flags, layers=layers)
         if not name.startswith(_frozen(family, frozen))
     ]
 
@@ -202,85 +265,93 @@ def _frozen(family: str, layers: int) -> tuple[str, ...]:
     return (*tables, *(f"{layer}{i}." for i in range(layers)))
 
 
-def _symbolic(family: str, flags: dict[str, bool], layers: int) -> SimpleNamespace:
-    """Return a configuration whose sizes are symbols, but for the number of layers."""
+def _shapes(family: str, flags: dict[str, bool], **layers: int) -> dict[str, Any]:
+    """Return the shapes of the parameters. Sizes are symbols, but for the numbers of
+    layers."""
     sizes = {name: SYMBOLS[letter] for name, letter in LETTERS.items()}
-    return SimpleNamespace(**sizes | {"layers": layers}, **flags)
+    config = SimpleNamespace(**sizes | layers, **flags)
+    if family == "seq2seq":
+        of_encoder = {"layers": config.encoder_layers, "final_norm": True}
+        config.encoder_config = SimpleNamespace(**vars(config) | of_encoder)
+    return MODELS[family].parameter_shapes(config)
 
 
-def _parameters(family: str, flags: dict[str, bool]) -> tuple[Any, Any, Any]:
-    """Return the number of all parameters, those of the embeddings, and those of a
-    layer."""
+def _parameters(family: str, flags: dict[str, bool]) -> tuple[Any, Any, Any, Any]:
+    """Return the number of all parameters, those of the embeddings, those of a layer,
+    and those of all layers' matrices."""
+    fields = MODELS[family].Config.__dataclass_fields__
+    stacks = [name for name in LAYERS if name in fields]
 
-    def count(layers: int, of: tuple[str, ...] = ("",)) -> Any:
-        shapes = FAMILIES[family].parameter_shapes(_symbolic(family, flags, layers))
-        sizes = [size(shape) for name, shape in shapes.items() if name.startswith(of)]
+    def count(of: tuple[str, ...] = ("",), axes: int = 1, /, **layers: int) -> Any:
+        shapes = _shapes(family, flags, **dict.fromkeys(stacks, 1) | layers)
+        sizes = [
+            size(shape)
+            for name, shape in shapes.items()
+            if name.startswith(of) and len(shape) >= axes
+        ]
         return sympy.Add(*sizes).replace(sympy.floor, lambda half: half)  # d is even
 
-    layer = count(2) - count(1)
-    return count(1) + (SYMBOLS["L"] - 1) * layer, count(1, _frozen(family, 0)), layer
+    layer = {name: count(**{name: 2}) - count() for name in stacks}
+    others = sum((SYMBOLS[LETTERS[name]] - 1) * layer[name] for name in stacks)
+    embeddings = count(_frozen(family, 0)) if family in HEADED else 0
+    matrices = 0
+    if family in HEADED:
+        matrices = SYMBOLS["L"] * (count(("",), 2, layers=2) - count(("",), 2))
+    return count() + others, embeddings, layer.get("layers", 0), matrices
 
 
 def _saved(
     family: str, flags: dict[str, bool], flash: bool
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield each part with the bytes that it saves in half precision and in float32.
-    One layer is a part.
+    One layer is a part, and so is a chunked head.
 
-    "input" is the input of a layer. "merged" is the input of attention's last
-    projection; it is FlashAttention's output itself if no merge of the heads copies it.
+    "input" is the input of a layer. "memory" is what the first layer of a decoder saves
+    for all.
     """
-    config = replace(EXAMPLES[family], **flags | {"tied": False})  # saves the same
-    kept = symbolic_activations(config, dtype="bfloat16", flash=flash, chunked=False)
+    config = replace(EXAMPLES[family], **flags)
+    if family in HEADED:
+        config = replace(config, tied=False)  # saves the same
     b, s, h = (SYMBOLS[letter] for letter in "bsh")
     half, single = {"input": 2 * b * s * h}, {"input": 4 * b * s * h}
-    for row in kept.rows:
+
+    def add(part: str, row: Activation, sign: int = 1) -> None:
         wider = 2 if row.dtype == "bfloat16" else 1
-        parts = [SAVING[row.part]]
-        if flash and row.array == MERGED:
-            parts.append("merged")
-        for part in parts:
-            half[part] = half.get(part, 0) + row.formula
-            single[part] = single.get(part, 0) + wider * row.formula
+        half[part] = half.get(part, 0) + sign * row.formula
+        single[part] = single.get(part, 0) + sign * wider * row.formula
+
+    for row in _kept(config, flash, chunked=False):
+        if row.part == "decoder.layers.0":
+            add(MEMORY, row)
+            continue
+        part = SAVING[row.part]
+        add(part, row)
+        if part == DECODER:
+            add(MEMORY, row, -1)
+    if family in HEADED:
+        for row in _kept(EXAMPLES[family], flash=False, chunked=True):
+            if SAVING[row.part] == HEAD:
+                add(CHUNKED, row)
     yield from ((part, half[part], single[part]) for part in half)
 
 
-def _with_flash(family: str, rows: Iterable[Row]) -> Iterator[Row]:
-    """Return the rows; those of an attention are followed by FlashAttention's."""
-    for plain, group in itertools.groupby(
-        rows, lambda row: row.term.stem == "attention"
-    ):
-        found = list(group)
-        yield from found
-        if plain:
-            ways = {row.term.way for row in found}
-            terms = _flash_terms(family, BACKWARD in ways)
-            if RECOMPUTATION in ways:
-                terms = [term._replace(way=RECOMPUTATION, again=True) for term in terms]
-            yield from (found[0]._replace(term=term) for term in terms)
-
-
-def _flash_terms(family: str, backward: bool) -> list[Term]:
-    """Return the terms of FlashAttention in a layer, without a backward if it is
-    frozen."""
-    of = SYMBOLS
-    heads = {"g": 1, "n_kv": of["n_h"], "d": of["h"] / of["n_h"]}
-    if family == "llama":
-        heads = {"g": of["n_h"] / of["n_kv"], "n_kv": of["n_kv"], "d": of["d"]}
-    lengths = {"m": of["b"], **heads, "s_q": of["s"], "s_k": of["s"], "d_v": heads["d"]}
-    wanted = ("q", "k", "v") if backward else ()
-    with _tiles_as_symbols():
-        return terms_of(
-            call("attention", flash_attention, wanted, **lengths, causal=True)
-        )
+def _kept(config: Any, flash: bool, chunked: bool) -> tuple[Activation, ...]:
+    options = {"flash": flash, "chunked": chunked}
+    return symbolic_activations(config, dtype="bfloat16", **options).rows
 
 
 @contextmanager
 def _tiles_as_symbols() -> Iterator[None]:
     """Let the counts of FlashAttention's tiles be symbols."""
-    counts = SYMBOLS["s"], SYMBOLS["scores"], SYMBOLS["tiles"]
     of_numbers = flash_attention.tiling_of
-    flash_attention.tiling_of = lambda *_: SimpleNamespace(counts=lambda: counts)  # type: ignore
+
+    def tiling_of(s_q: Any, s_k: Any, heads: Any, causal: bool, *_: Any) -> Any:
+        counts = s_q, SYMBOLS["scores"], SYMBOLS["tiles"]
+        if not causal:
+            counts = s_q, s_q * s_k, s_q * SYMBOLS["key_tiles"]
+        return SimpleNamespace(counts=lambda: counts)
+
+    flash_attention.tiling_of = tiling_of  # type: ignore
     try:
         yield
     finally:
@@ -330,16 +401,36 @@ def _text(formula: sympy.Expr) -> str:
     return text.replace("-", "−").replace("/", " / ")
 
 
-def _as_data(row: Row, formulas: _Formulas) -> list[Any]:
-    """Return a row as the page has it, with the numbers of its formulas: those of its
-    product, and of one part under each convention."""
-    term, product = row.term, row.term.product
-    shape = () if product is None else (product.times, product.m, product.k, product.n)
-    once = row._replace(repeats=1)
-    return [
-        row.part,
-        formulas.number(row.repeats),
-        *(term.call, term.stem, term.way, term.what, term.needs, term.again),
-        [formulas.number(length) for length in shape],
-        [formulas.number(each.of(once)) for each in CONVENTIONS.values()],
-    ]
+def _rows(
+    parts: list[Part], formulas: _Formulas, words: dict[str, int]
+) -> Iterator[list[Any]]:
+    """Yield each row of the tally as the page has it, with the numbers of its words and
+    of its formulas: those of its product, and of one part under each convention."""
+    for row in rows_of(parts, recompute=1):
+        term, product, once = row.term, row.term.product, row._replace(repeats=1)
+        texts = row.part, term.call, term.stem, term.way, term.what, term.needs
+        shape = () if product is None else (product.times, *product[1:4])
+        if sympy.expand(term.flops) != 0:
+            yield [
+                _numbered(texts, words),
+                term.again,
+                formulas.number(row.repeats),
+                [formulas.number(length) for length in shape],
+                [formulas.number(each.of(once)) for each in CONVENTIONS.values()],
+            ]
+
+
+def _works(
+    parts: list[Part], formulas: _Formulas, words: dict[str, int]
+) -> Iterator[list[Any]]:
+    """Yield the work of each call as the page has it, with the numbers of its words and
+    of its formulas: FLOPs of products and of everything else, and bytes in DTYPES."""
+    found = (works_of(parts, dtype, recompute=1) for dtype in DTYPES)
+    for each in zip(*found, strict=True):
+        (part, repeats, *of_call), work = each[0]
+        numbers = work.products, work.elements, *(one.bytes for _, one in each)
+        yield [
+            _numbered((part, *of_call), words),
+            formulas.number(repeats),
+            [formulas.number(number) for number in numbers],
+        ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 from typing import Any
 
 import array_api_compat
@@ -106,6 +107,8 @@ def _parts(value: object) -> Iterable[tuple[object, object]]:
     """
     if isinstance(value, Mapping):
         return value.items()
+    if isinstance(value, partial):
+        return [*enumerate(value.args), *value.keywords.items()]
     if isinstance(value, (tuple, list)):
         return zip(getattr(value, "_fields", range(len(value))), value, strict=True)
     attributes = getattr(value, "__dict__", {})

@@ -6,20 +6,17 @@ import itertools
 import weakref
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from backpass.torch_internals import READ, TorchDispatchMode, storage_id
-
-_READS = (READ, torch.ops.aten.item.default, torch.ops.aten.is_nonzero.default)
+from backpass.torch_internals import Unread, storage_id
 
 
-class Live(TorchDispatchMode):
+class Live(Unread):
     """A mode that follows each storage that an operator allocates until it is freed.
 
     An event is a storage's number and its bytes, negative when it is freed. Memory that
-    an operator allocates and frees internally is not recorded. On the device "meta",
-    where tensors have no values, reading a value returns 0 or False.
+    an operator allocates and frees internally is not recorded. Reading a tensor on the
+    device "meta", which has no values, returns 0 or False.
     """
 
     def __init__(self) -> None:
@@ -31,11 +28,7 @@ class Live(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func in _READS and args[0].is_meta:
-            if args[0].dtype == torch.bool or func is _READS[2]:
-                return False
-            return 0.0 if args[0].is_floating_point() else 0
-        found = func(*args, **(kwargs or {}))
+        found = super().__torch_dispatch__(func, types, args, kwargs)
         self._add_all(found)
         return found
 

@@ -7,6 +7,7 @@ be measured too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from backpass.cost.kept import Kept, Memory
@@ -35,8 +36,10 @@ def measured_activations(
     """Run a network's forward, and list the storages that it keeps alive.
 
     On the device "meta", its tensors take no memory at any lengths. The arguments are
-    those of ``activations``.
+    those of ``activations``. Raises what ``activations`` raises, and ImportError
+    without PyTorch.
     """
+    check_torch("measured_activations")
     from backpass.cost.live import Live
 
     config = configuration(config)
@@ -54,8 +57,9 @@ def autograd_memory(
 
     ``function(parameters)`` computes a loss. It is called with copies that share the
     parameters' memory and require gradients. Storages of parameters are marked, and do
-    not count as activations.
+    not count as activations. Raises ImportError without PyTorch.
     """
+    check_torch("autograd_memory")
     import torch
 
     from backpass.torch_internals import storage_id
@@ -76,6 +80,13 @@ def autograd_memory(
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         function(leaves)
     return Memory(tuple(storages.values()))
+
+
+def check_torch(name: str) -> None:
+    """Raise ImportError if PyTorch, which the function of that name needs, is not
+    installed."""
+    if find_spec("torch") is None:
+        raise ImportError(f"{name} needs PyTorch, which comes with backpass[torch]")
 
 
 def random_arrays(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 from backpass.arrays import Array, is_array
 from backpass.cost.kept import Kept, Memory, _parts, _storage
 from backpass.models import encoder, gpt2, llama, seq2seq
+from backpass.models.layers.recomputed import Recompute
 from backpass.stems import no_such
 
 TABLES = "tables"  # the part of the constants, which all layers share
@@ -76,10 +77,12 @@ def forward(
     chunked: bool,
     wanted: Collection[str] | None,
     dropout: bool = False,
+    recompute: Recompute = None,
 ) -> Any:
     """Run a model's forward, and return what it saved."""
     model = model_of(config)
     options: dict[str, Any] = {"flash": flash, "wanted": wanted}
+    options["recompute"] = recompute
     if model in (gpt2, llama):
         options["chunked"] = chunked
     if dropout:
@@ -150,6 +153,21 @@ def by_storage(
     return storages
 
 
+def arrays_in(saved: Any) -> Iterator[Array]:
+    """Yield each array in what a part of a network saved."""
+    return (array for *_, array in _leaves(saved, "", "", ()))
+
+
+def storages_in(saved: Any) -> dict[int, tuple[int, str]]:
+    """Return the bytes and the dtype of each storage in what a part of a network saved,
+    by its key while it is alive."""
+    found = {}
+    for x in arrays_in(saved):
+        key, size = _identity(x)
+        found[key] = size, str(x.dtype).removeprefix("torch.")
+    return found
+
+
 def network_memory(config: Any, saved: Any, parameters: Mapping[str, Array]) -> Memory:
     """List the storages that ``saved``, which a model's forward returned, keeps alive.
 
@@ -179,8 +197,9 @@ def _leaves(
     if is_array(value):
         yield path, operation, path.rpartition(".")[2] in constants, value
         return
-    module = type(value).__module__
-    if hasattr(value, "_fields") and module.startswith("backpass."):
+    layer = isinstance(value, partial)  # that will run again
+    module = (value.func if layer else type(value)).__module__
+    if (layer or hasattr(value, "_fields")) and module.startswith("backpass."):
         operation = module.rpartition(".")[2]
         constants = _constants(module)
     for name, inner in _parts(value):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Collection, Mapping
 from numbers import Integral
-from types import SimpleNamespace
+from pathlib import PurePath
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from backpass.arrays import size
@@ -12,7 +14,7 @@ from backpass.cost.letters import LAYERS, check_length, lengths_of
 from backpass.cost.networks import model_named, model_of
 from backpass.models import gpt2, llama
 from backpass.models._hugging_face import check_type
-from backpass.models._parameters import chosen
+from backpass.models._parameters import chosen_own
 from backpass.models.layers.calls import Part
 from backpass.stems import no_such
 from backpass.values import check_bool
@@ -43,32 +45,66 @@ def configuration(config: Any) -> Any:
     """Return the configuration of that name, or a configuration unchanged. Raises
     LookupError for an unknown name, TypeError for another type."""
     if not isinstance(config, str):
+        _check_is_read(config)
         model_of(config)
         return config
     known = presets()
     if config not in known:
-        raise LookupError(no_such("preset", config, known))
+        fault = no_such("preset", config, known)
+        is_path = config.endswith(".json") or PurePath(config).name != config
+        raise LookupError(f"{fault}; {_OF_A_FILE}" if is_path else fault)
     return known[config]
+
+
+_OF_A_FILE = "for a file, pass cost.from_hugging_face(json.loads(text)) of its text"
+
+
+def _check_is_read(config: object) -> None:
+    """Raise TypeError for what describes a network of Hugging Face."""
+    if isinstance(config, Mapping):
+        hint = "for a config.json, pass cost.from_hugging_face(config)"
+    elif isinstance(config, PurePath):
+        hint = _OF_A_FILE
+    elif callable(getattr(config, "to_dict", None)):
+        hint = "pass cost.from_hugging_face(config.to_dict())"
+    else:
+        return
+    raise TypeError(
+        "config: expected a Config of a model of backpass.models, or the name of a "
+        f"preset; got {type(config).__name__}; {hint}"
+    )
 
 
 def from_hugging_face(json: Mapping[str, Any]) -> Any:
     """Return the configuration that a ``config.json`` describes.
 
-    The scaling of rotations is ignored, because it does not change the cost. Without
-    ``architectures`` the network has the output head of a language model. Raises
-    TypeError unless ``json`` is a mapping; ValueError for another type, another head,
-    or none, and for what is not supported, naming every fault.
+    A Mistral without a sliding window is a Llama. The scaling of rotations is ignored,
+    because it does not change the cost. Without ``architectures`` the network has the
+    output head of a language model. Raises TypeError unless ``json`` is a mapping;
+    ValueError for another type, another head, or none, and for what is not supported,
+    naming every fault.
     """
-    kind = check_type(json, ("gpt2", "llama", "qwen2", "qwen3"))
+    kind = check_type(json, ("gpt2", "llama", "mistral", "qwen2", "qwen3"))
     _check_head(json.get("architectures"))
     if kind == "gpt2":
         return gpt2.Config.from_hugging_face(json)
-    free = ("rope_scaling", "rope_parameters")
-    kept = {key: value for key, value in json.items() if key not in free}
-    for rotation in (json.get(key) for key in free):
-        if isinstance(rotation, Mapping) and llama.FRACTION in rotation:
-            kept[llama.FRACTION] = rotation[llama.FRACTION]
+    if kind == "mistral":
+        json = _as_llama(json)
+    kept = {key: value for key, value in json.items() if key not in llama.ROTATIONS}
+    for rotation in (json.get(key) for key in reversed(llama.ROTATIONS)):
+        if isinstance(rotation, Mapping):
+            own = (llama.FRACTION, llama.BASE)  # no scaling
+            kept |= {key: rotation[key] for key in own if rotation.get(key) is not None}
     return llama.Config.from_hugging_face(kept, without_dropout=True)
+
+
+def _as_llama(json: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same ``config.json`` of a Mistral as that of a Llama, whose reader
+    refuses a sliding window. Hugging Face's Mistral has its own defaults for keys that
+    are missing, and does not read ``use_sliding_window``."""
+    defaults = {"sliding_window": 4096, "num_key_value_heads": 8}
+    kept = {key: value for key, value in json.items() if key != "use_sliding_window"}
+    return {**defaults, **kept, "model_type": "llama"}
 
 
 def _check_head(architectures: object) -> None:
@@ -107,23 +143,17 @@ def network(
     ``cost.tally``."""
     config = configuration(config)
     model = model_of(config)
+    _check_options(options, model, _options_of(model))
     check_bool(flash=flash, chunked=chunked)
     check_length("sequence", sequence)  # a pair is not one
     if options.get("source") is not None:
         check_length("source", options["source"])
     lengths_of(config, batch, sequence)
-    options |= {"flash": flash, "wanted": wanted}
-    if model in (gpt2, llama):
-        options["chunked"] = chunked
-    elif chunked:
-        raise ValueError(
-            "chunked: expected False for a stack of layers, which has no output head; "
-            "got True"
-        )
+    options |= {"flash": flash, "wanted": wanted, **_of_head(model, chunked)}
     parts = model.calls(config, batch, sequence, **options)
     shapes = model.parameter_shapes(config)
     tied_to = model.TABLE if getattr(config, "tied", False) else None
-    trained = chosen(wanted, {name: name for name in shapes}, tied_to)
+    trained = chosen_own(wanted, shapes, tied_to)
     return Network(
         f"{model.__name__.rpartition('.')[2]}, batch {batch}, sequence {sequence}",
         parts,
@@ -134,10 +164,10 @@ def network(
 
 def symbolic_network(family: str, **options: Any) -> Network:
     """Return the calls of a family of models in SymPy symbols, with plain attention,
-    the whole head, and no dropout. ``options`` are those of the model's ``calls``, and
-    fields of the configuration; ``wanted`` requires numbers of layers among them.
-    Raises LookupError for an unknown family, TypeError or ValueError for options that
-    symbols do not have."""
+    no dropout, and the whole head unless ``chunked``. ``options`` are those of the
+    model's ``calls``, and fields of the configuration; ``wanted`` requires numbers of
+    layers among them. Raises LookupError for an unknown family, TypeError or ValueError
+    for options that symbols do not have."""
     import sympy
 
     model, config = model_named(family), SimpleNamespace(**_FLAGS[family])
@@ -152,6 +182,10 @@ def symbolic_network(family: str, **options: Any) -> Network:
         check_bool(**{name: given})
         if given:
             raise ValueError(f"{name}: expected False in symbols, {why}; got True")
+    chunked = options.pop("chunked", False)
+    check_bool(chunked=chunked)
+    known = [name for name in _options_of(model) if name not in _NUMBERS_ONLY]
+    _check_options(options, model, [*known, *fields])
     if options.get("wanted") is not None:
         for name in (name for name in LAYERS if name in fields):
             if not isinstance(getattr(config, name), Integral):
@@ -162,16 +196,43 @@ def symbolic_network(family: str, **options: Any) -> Network:
     if family == "seq2seq":
         layers = {"layers": config.encoder_layers, "final_norm": True}
         config.encoder_config = SimpleNamespace(**vars(config), **layers)
-    if family in ("gpt2", "llama"):
-        options["chunked"] = False
     b, s = sympy.symbols("b s", positive=True, integer=True)
-    parts = model.calls(config, b, s, flash=False, **options)
+    of_head = _of_head(model, chunked)
+    parts = model.calls(config, b, s, flash=False, **of_head, **options)
     return Network(f"{family}, in symbols", parts, None, None)
+
+
+def _options_of(model: ModuleType) -> list[str]:
+    """Return the names of the options of a model's ``calls``."""
+    parameters = inspect.signature(model.calls).parameters.values()
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+
+
+def _check_options(
+    options: Collection[str], model: ModuleType, known: Collection[str]
+) -> None:
+    """Raise TypeError for an option that is not among those ``known`` of the model."""
+    for name in options:
+        if name not in known:
+            family = model.__name__.rpartition(".")[2]
+            raise TypeError(no_such(f"option of {family}", name, known))
+
+
+def _of_head(model: Any, chunked: bool) -> dict[str, bool]:
+    """Return the option for a model's output head. Raises ValueError for a chunked head
+    of a model without one."""
+    if model in (gpt2, llama):
+        return {"chunked": chunked}
+    if chunked:
+        raise ValueError(
+            "chunked: expected False for a stack of layers, which has no output head; "
+            "got True"
+        )
+    return {}
 
 
 _NUMBERS_ONLY = {
     "flash": "because FlashAttention's tiles depend on the numbers",
-    "chunked": "which have the whole output head",
     "masks": "which have no dropout",
 }
 LETTERS = {

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from backpass.cost import published
+from backpass.cost.sizes import configuration
 from backpass.models import gpt2, llama
 
 # The parameters that N counts: all; the layers' matrices, as in Kaplan et al.; or all
@@ -38,10 +39,12 @@ def published_steps(config: Any, batch: int, sequence: int) -> dict[str, Any]:
     """Return the FLOPs that published formulas give for a step of a GPT-2 or a Llama,
     by the formulas' names in ``cost.published``.
 
-    A formula is applied as printed, even where it assumes another kind of network, such
-    as one whose feed-forward block is 4h wide and has no gate. Raises TypeError for any
-    other configuration.
+    ``config`` is a configuration, or the name of a preset. A formula is applied as
+    printed, even where it assumes another kind of network, such as one whose
+    feed-forward block is 4h wide and has no gate. Raises LookupError for
+    an unknown preset, TypeError for any other configuration.
     """
+    config = configuration(config)
     gated = isinstance(config, llama.Config)
     if not gated and not isinstance(config, gpt2.Config):
         raise TypeError(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from backpass.cost.again import calls_again
 from backpass.cost.sizes import network, symbolic_network
 from backpass.cost.terms import (
     BACKWARD,
@@ -22,6 +23,7 @@ from backpass.cost.terms import (
     terms_of,
 )
 from backpass.models.layers.calls import Part
+from backpass.models.layers.recomputed import Recompute
 from backpass.stems import no_such
 from backpass.table import aligned, page
 
@@ -208,18 +210,19 @@ def tally(
     batch: int,
     sequence: int,
     *,
-    recompute: str | None = None,
+    recompute: Recompute = None,
     **options: Any,
 ) -> Tally:
     """Return the tally of a step of a network on ``batch`` sequences of ``sequence``
     tokens.
 
     ``config`` is a configuration of a model of ``backpass.models``, or the name of a
-    preset. ``recompute`` is None or "layers". With "layers", only a layer's input is
-    saved, and its forward runs again before its backward. ``options`` are those of the
-    model's ``calls``, such as ``wanted``; ``flash`` and ``chunked`` are False by
-    default. With ``chunked`` the gradients of the output head count in the forward,
-    which computes them.
+    preset. ``recompute`` is that of ``gpt2.forward``: an integer k, if k layers at a
+    time save one input and their forward runs again, or a collection of the operations
+    that run again in each layer, among "attention", "feed_forward", and "norms".
+    ``options`` are those of the model's ``calls``, such as ``wanted``; ``flash`` and
+    ``chunked`` are False by default. With ``chunked`` the gradients of the output head
+    count in the forward, which computes them.
 
     Raises LookupError for an unknown preset; TypeError or ValueError for invalid sizes
     or options.
@@ -229,32 +232,27 @@ def tally(
 
 
 def symbolic_tally(
-    family: str, *, recompute: str | None = None, **options: Any
+    family: str, *, recompute: Recompute = None, **options: Any
 ) -> Tally:
-    """Return the tally of a family of models in SymPy symbols, with plain attention and
-    the whole head: b sequences of s tokens, width h, n_h heads of width d, feed-forward
-    width f, vocabulary V, and L layers. ``options`` are those of ``tally``, and fields
-    of the configuration, such as ``tied=True``. Raises LookupError for an unknown
-    family."""
+    """Return the tally of a family of models in SymPy symbols, with plain attention: b
+    sequences of s tokens, width h, n_h heads of width d, feed-forward width f,
+    vocabulary V, and L layers. ``options`` are those of ``tally``, and fields of the
+    configuration, such as ``tied=True``. Raises LookupError for an unknown family."""
     of = symbolic_network(family, **options)
     return Tally(of.name, rows_of(of.parts, recompute), None)
 
 
-def rows_of(parts: Iterable[Part], recompute: str | None = None) -> tuple[Row, ...]:
-    """Return the rows of a network's calls. Raises ValueError for an invalid
-    ``recompute``."""
-    if recompute not in (None, "layers"):
-        raise ValueError(f"recompute: expected None or 'layers'; got {recompute!r}")
+def rows_of(parts: Iterable[Part], recompute: Recompute = None) -> tuple[Row, ...]:
+    """Return the rows of a network's calls. Raises TypeError or ValueError for an
+    invalid ``recompute``."""
     found = []
     for part in parts:
         terms = [term for each in part.calls for term in terms_of(each)]
-        # A layer without a backward does not run again.
-        has_backward = any(term.way == BACKWARD for term in terms)
-        if recompute == "layers" and "layer" in part.name and has_backward:
-            terms += [
-                term._replace(way=RECOMPUTATION, again=True)
-                for term in terms
-                if term.way == FORWARD
-            ]
+        terms += [
+            term._replace(way=RECOMPUTATION, again=True)
+            for each in calls_again(part, recompute)
+            for term in terms_of(each)
+            if term.way == FORWARD
+        ]
         found += [Row(part.name, part.repeats, term) for term in terms]
     return tuple(found)

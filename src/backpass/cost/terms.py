@@ -59,7 +59,7 @@ class Term(NamedTuple):
 
 def terms_of(each: Call) -> list[Term]:
     """Return the terms of a call, forward and backward, that are not 0."""
-    stem = each.operation.__name__.rpartition(".")[2]
+    stem = each.stem
     if stem == "feed_forward":
         parts = calls_of_feed_forward(each)
         return [term for part in parts for term in terms_of(part)]

@@ -3,17 +3,21 @@
     cost.timeline(config, batch=1, sequence=1024)  # predicted, without using the memory
     cost.measured_timeline(config, batch=1, sequence=1024)  # measured on a real step
 
-A step is a forward, a backward, and an update by AdamW. Saved arrays pile up in the
-forward, part by part. In the backward they are freed, and gradients appear. Each part
-also needs working memory while it runs.
+A step is a forward, a backward, and an update by AdamW, before which the gradients may
+be clipped. Saved arrays pile up in the forward, part by part. In the backward they are
+freed, and gradients appear. Each part also needs working memory while it runs. If a
+segment of layers runs again in the backward, that is a moment of its own.
 
 The prediction runs a few layers of the network on PyTorch's device "meta", whose
 tensors have no memory, at the given lengths, and follows the storages. The formulas
-then add the saved arrays and the gradients of the layers that did not run.
+then add the saved arrays and the gradients of the layers that did not run. Of
+successive layers in which the same parameters are frozen, a few run.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -21,9 +25,10 @@ from typing import Any, NamedTuple
 from backpass.arrays import size
 from backpass.cost.activations import FEW, activations, mebibytes
 from backpass.cost.budget import shares_of_parameters
-from backpass.cost.measured import random_arrays
+from backpass.cost.measured import check_torch, random_arrays
 from backpass.cost.networks import (
     WIDTHS,
+    arrays_in,
     by_storage,
     forward,
     layer_of,
@@ -32,18 +37,23 @@ from backpass.cost.networks import (
 )
 from backpass.cost.sizes import configuration
 from backpass.models import seq2seq
+from backpass.models.layers.recomputed import Recompute, Segment, divided
 from backpass.table import aligned, page
-from backpass.training import adamw
+from backpass.training import adamw, clipping
+from backpass.training._blocks import BLOCK
+from backpass.values import check_bool
 
 # "inputs" include the tables that the forward computes from lengths alone.
 KINDS = ("parameters", "optimiser", "inputs", "saved", "gradients", "working")
+_LAYER = re.compile(r"(\D*\.)(\d+)\.(.+)")  # the name of a parameter of a layer
+SHORT = 1e-9  # a norm to which gradients are clipped, shorter than theirs
 
 
 class Moment(NamedTuple):
     """One part of a step, at the instant when most bytes are alive."""
 
-    phase: str  # "forward", "backward", or "update"
-    part: str  # of the model, such as "h.0"
+    phase: str  # "forward", "recomputation", "backward", or "update"
+    part: str  # of the model, such as "h.0"; of the update, "clip" or "AdamW"
     bytes: dict[str, int]  # by kind
 
     @property
@@ -113,23 +123,42 @@ def timeline(
     dtype: str = "float32",
     flash: bool = True,
     chunked: bool = True,
+    wanted: Collection[str] | None = None,
+    dropout: bool = False,
+    recompute: Recompute = None,
+    clip: bool = False,
 ) -> Timeline:
     """Predict the memory over the moments of a training step.
 
-    The arguments are those of ``activations``. Half-precision parameters are a copy of
-    float32 master weights, which count as the optimiser's, like AdamW's two states. In
-    the forward a moment begins when a part's first array is saved, in the backward when
-    the part's arrays are taken. Needs PyTorch. Raises what ``activations`` raises.
+    The arguments are those of ``activations``; parameters that are not ``wanted`` are
+    frozen, and have neither gradients nor states. With ``clip``, the gradients are
+    clipped in place before the update. Half-precision parameters are a copy of float32
+    master weights, which count as the optimiser's, like AdamW's two states. In the
+    forward a moment begins when a part's first array is saved, in the backward when the
+    part's arrays are taken, and in a recomputation when a segment runs again. NumPy
+    draws the masks of dropout, and its memory does not count.
+
+    FlashAttention's tiles are followed one by one. On one sequence of 8,192 tokens that
+    takes about half a minute for the sizes of Llama 3 8B, and minutes for those of 70B.
+    With ``flash=False`` the prediction takes seconds, but is that of plain attention,
+    which saves more.
+
+    Needs PyTorch. Raises what ``activations`` raises, TypeError unless ``clip`` is a
+    bool, and ImportError without PyTorch.
     """
+    check_torch("timeline")
     config = configuration(config)
     options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
+    options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
     kept = activations(config, batch, sequence, **options)
-    folded = getattr(config, "layers", 0) > FEW
-    few = replace(config, layers=FEW) if folded else config
-    moments: Iterable[Moment] = _observed(few, batch, sequence, "meta", **options)
-    if folded:
-        moments = _with_layers(moments, config, kept.by_part(), WIDTHS[dtype])
-    moments = _with_states(moments, config, dtype)
+    check_bool(clip=clip)
+    every, _ = divided(recompute, None)
+    folded = hasattr(config, "layers") and every is None
+    runs = _equal_layers(config, wanted) if folded else []
+    few, options["wanted"] = _with_few_layers(config, wanted, runs)
+    observed = _observed(few, batch, sequence, "meta", **options, clip=clip)
+    moments = _with_layers(observed, runs, kept.by_part(), WIDTHS[dtype])
+    moments = _with_states(moments, config, dtype, wanted)
     return Timeline(f"{kept.title}, predicted", tuple(moments))
 
 
@@ -141,34 +170,56 @@ def measured_timeline(
     dtype: str = "float32",
     flash: bool = True,
     chunked: bool = True,
+    wanted: Collection[str] | None = None,
+    dropout: bool = False,
+    recompute: Recompute = None,
+    clip: bool = False,
     device: str = "cpu",
 ) -> Timeline:
     """Run a training step on random parameters, and return the memory over its moments.
 
     Memory that a PyTorch operator allocates and frees internally is not measured. The
-    arguments are those of ``timeline``.
+    arguments and the errors are those of ``timeline``.
     """
+    check_torch("measured_timeline")
     config = configuration(config)
+    check_bool(clip=clip)
     options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
+    options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
+    options |= {"clip": clip}
     moments = _observed(config, batch, sequence, device, **options)
     name = model_of(config).__name__.rpartition(".")[2]
     return Timeline(f"{name} in {dtype}, measured on {device}", tuple(moments))
 
 
 class _Watched(list):
-    """What the parts saved. ``told`` is called with a part's name just before backward
-    takes what the part saved."""
+    """What the parts saved. ``told`` is called with "backward" and a part's name just
+    before backward takes what the part saved; before it, with "recomputation", if the
+    part has to run again. ``found`` is called with what such a part saved."""
 
     def __init__(
-        self, parts: list[Any], names: Sequence[str], told: Callable[[str], None]
+        self,
+        parts: list[Any],
+        names: Sequence[str],
+        told: Callable[[str, str], None],
+        found: Callable[[Any], None],
     ) -> None:
         super().__init__(parts)
-        self.names, self.told = names, told
+        self.names, self.told, self.found = names, told, found
         parts.clear()  # so that only this list references what the parts saved
 
     def pop(self, *at: Any) -> Any:
-        self.told(self.names[len(self) - 1])
-        return super().pop(*at)
+        name, part = self.names[len(self) - 1], super().pop(*at)
+        if not isinstance(part, Segment):
+            self.told("backward", name)
+            return part
+        if not part.parts:
+            self.told("recomputation", name)
+            part.run_again()
+        self.told("backward", name)
+        own = part.pop()
+        self.found(own)
+        return own
 
 
 def _observed(
@@ -178,19 +229,20 @@ def _observed(
     device: str,
     *,
     dtype: str,
-    flash: bool,
-    chunked: bool,
+    clip: bool,
+    **options: Any,
 ) -> list[Moment]:
-    """Run a step, and return its moments. On the device "meta", the update does not
-    run."""
+    """Run a step, and return its moments. ``options`` are those of the forward. On the
+    device "meta", clipping and the update do not run."""
     from backpass.cost.live import Live
 
     parameters, inputs, given = random_arrays(config, batch, sequence, device, dtype)
-    half = WIDTHS[dtype] < WIDTHS["float32"]
-    trained = parameters
+    half, wanted = WIDTHS[dtype] < WIDTHS["float32"], options["wanted"]
+    chosen = [name for name in parameters if wanted is None or name in wanted]
+    updated = parameters
     if half:
-        trained = {name: w.float() for name, w in parameters.items()}
-    state = adamw.start(trained)
+        updated = {name: parameters[name].float() for name in chosen}
+    state = adamw.start({name: updated[name] for name in chosen})
     live = Live()
     kinds: dict[int, str] = {}  # by the storage's number; the rest is working memory
     marks: list[tuple[int, str, str]] = []  # the first event, the phase, the part
@@ -201,20 +253,23 @@ def _observed(
             kinds.setdefault(live.number(x), kind)
 
     def add_states() -> None:
-        add("optimiser" if half else "parameters", trained.values())
+        add("optimiser" if half else "parameters", updated.values())
         add("optimiser", state["mean"].values())
         add("optimiser", state["square"].values())
 
     def mark(phase: str, part: str) -> None:
         marks.append((len(live.events), phase, part))
 
+    def saved_again(part: Any) -> None:
+        for x in arrays_in(part):
+            kinds.setdefault(live.number(x), "saved")
+
     add("parameters", parameters.values())
     add_states()
     add("inputs", (*inputs, *given))
     start = len(live.events)
     with live:
-        options = {"flash": flash, "chunked": chunked}
-        saved = forward(config, parameters, inputs, wanted=None, **options)
+        saved = forward(config, parameters, inputs, **options)
         created = {
             n: max(at, start) for at, (n, size) in enumerate(live.events) if size > 0
         }
@@ -226,32 +281,38 @@ def _observed(
             if x.kind == "saved":
                 at = created[number]
                 begun[x.part] = min(begun.get(x.part, at), at)
-        marks += [(at, "forward", part) for part, at in begun.items()]
+        marks += sorted((at, "forward", part) for part, at in begun.items())
+        if marks:  # parts before the first that saves an array count as that one
+            marks[0] = (start, *marks[0][1:])
 
-        saved = _watched(config, saved, lambda part: mark("backward", part))
+        saved = _watched(config, saved, mark, saved_again)
         found = model_of(config).backward(*given, saved)
         gradients = found if isinstance(found, dict) else found[-1]
         del found
         of_gradients = {live.number(x) for x in gradients.values()}
+        if clip:
+            mark("update", "clip")
+        if clip and device != "meta":
+            gradients, _ = clipping.clip(gradients, SHORT, in_place=True)
         mark("update", "AdamW")
         if device != "meta":
-            adamw.update(trained, gradients, state, in_place=True)
+            adamw.update(updated, gradients, state, in_place=True)
             add_states()
     marks.sort(key=lambda mark: mark[0])
     return list(_moments(live.events, start, marks, kinds, of_gradients))
 
 
-def _watched(config: Any, saved: Any, told: Callable[[str], None]) -> Any:
-    """Return what a forward saved, in lists that call ``told`` when backward takes a
-    part from them."""
+def _watched(config: Any, saved: Any, *calls: Callable[..., None]) -> Any:
+    """Return what a forward saved, in lists that make the ``calls`` of ``_Watched``
+    when backward takes a part from them."""
     if model_of(config) is not seq2seq:
         names = [name for name, _ in named_parts(config, saved) if name != "loss"]
-        return saved._replace(parts=_Watched(saved.parts, names, told))
+        return saved._replace(parts=_Watched(saved.parts, names, *calls))
     names = [name for name, _ in named_parts(config, saved)]
     of_encoder = names[: len(saved.encoded.parts)]
     encoded = saved.encoded
-    encoded = encoded._replace(parts=_Watched(encoded.parts, of_encoder, told))
-    parts = _Watched(saved.parts, names[len(of_encoder) :], told)
+    encoded = encoded._replace(parts=_Watched(encoded.parts, of_encoder, *calls))
+    parts = _Watched(saved.parts, names[len(of_encoder) :], *calls)
     return saved._replace(encoded=encoded, parts=parts)
 
 
@@ -293,34 +354,102 @@ def _moments(
         yield Moment(phase, part, most)
 
 
-def _with_layers(
-    moments: Iterable[Moment], config: Any, saved: Mapping[str, int], width: int
-) -> Iterator[Moment]:
-    """Yield the moments of all layers, given those of a few. Each layer between the
-    first and the last adds its saved arrays and its gradients."""
-    n, shapes = config.layers, model_of(config).parameter_shapes(config)
-    stack = next(layer_of(part)[0] for part in saved if layer_of(part)[1] == 1)
-    own = saved[f"{stack}1"]
-    names = [name for name in shapes if name.startswith(f"{stack}1.")]
-    trained = width * sum(size(shapes[name]) for name in names)
-    before = {"forward": True, "backward": True}  # whether no inner layer has run
-    for moment in moments:
-        phase, (_, number) = moment.phase, layer_of(moment.part)
-        forwards = phase == "forward"
-        if number == 1:
-            before[phase] = False
-            layers = range(1, n - 1)
-            for i in layers if forwards else reversed(layers):
-                after = 0 if forwards else n - 2 - i
-                yield _plus(moment, f"{stack}{i}", (i - 1) * own, after * trained)
+class _Layers(NamedTuple):
+    """Successive layers that save the same arrays and compute the same gradients."""
+
+    stack: str  # the prefix of their names
+    numbers: range
+    wanted: list[str]  # parameters of each layer, by their names in it
+    elements: int  # of these parameters
+
+    @property
+    def run(self) -> list[int]:
+        """The numbers of the layers that run. With ``FEW``, the second also represents
+        those between itself and the last."""
+        numbers = self.numbers
+        return [*numbers] if len(numbers) <= FEW else [*numbers[: FEW - 1], numbers[-1]]
+
+
+def _equal_layers(config: Any, wanted: Collection[str] | None) -> list[_Layers]:
+    """Return the runs of equal layers of a stack.
+
+    The same parameters are wanted in equal layers. Also, a wanted parameter precedes
+    all of them or none, so that their backward passes a gradient on or does not.
+    """
+    shapes = model_of(config).parameter_shapes(config)
+    own: list[dict[str, int]] = [{} for _ in range(config.layers)]
+    first, stack = config.layers, ""  # the first layer that passes no gradient on
+    for name, shape in shapes.items():
+        place = _LAYER.fullmatch(name)
+        stack = place[1] if place else stack
+        if wanted is not None and name not in wanted:
             continue
-        # The saved arrays of the layers between are alive after the layers' forward
-        # and until their backward; their gradients, from then on.
-        alive = phase != "update" and before.get(phase, False) is not forwards
-        there = not forwards and not before.get(phase, False)
-        part = f"{stack}{n - 1}" if number == FEW - 1 else moment.part
-        more = (n - FEW) * own * alive, (n - FEW) * trained * there
-        yield _plus(moment, part, *more)
+        if place:
+            own[int(place[2])][place[3]] = size(shape)
+        first = min(first, int(place[2]) if place else -1 if not stack else first)
+    found = []
+    for (_, names), group in itertools.groupby(
+        range(config.layers), key=lambda i: (i > first, [*own[i]])
+    ):
+        numbers = [*group]
+        whole = range(numbers[0], numbers[-1] + 1)
+        found.append(_Layers(stack, whole, names, sum(own[numbers[0]].values())))
+    return found
+
+
+def _with_few_layers(
+    config: Any, wanted: Collection[str] | None, runs: Sequence[_Layers]
+) -> tuple[Any, Collection[str] | None]:
+    """Return a network of the layers that run, and its parameters that are wanted."""
+    if not runs:
+        return config, wanted
+    few = replace(config, layers=sum(len(each.run) for each in runs))
+    if wanted is None:
+        return few, None
+    names = [name for name in wanted if not _LAYER.fullmatch(name)]
+    number = itertools.count()
+    for each in runs:
+        for _ in each.run:
+            layer = f"{each.stack}{next(number)}"
+            names += [f"{layer}.{name}" for name in each.wanted]
+    return few, names
+
+
+def _with_layers(
+    moments: Iterable[Moment],
+    runs: Sequence[_Layers],
+    saved_by_part: Mapping[str, int],
+    width: int,
+) -> Iterator[Moment]:
+    """Yield the moments of all layers, given those of the layers that run. Each layer
+    that does not adds its saved arrays and its gradients."""
+    numbers = [i for each in runs for i in each.run]
+    done: set[tuple[str, int]] = set()  # the phase, and a layer that runs for several
+    for moment in moments:
+        phase, (stack, number) = moment.phase, layer_of(moment.part)
+        layer = None if number is None or not runs else numbers[number]
+        forwards, saved, gradients, here = phase == "forward", 0, 0, None
+        for each in runs:
+            second, missing = each.numbers[:2][-1], len(each.numbers) - len(each.run)
+            own = saved_by_part.get(f"{each.stack}{second}", 0), width * each.elements
+            if layer == second and missing:
+                here = [*each.numbers[1:-1]], *own
+                done.add((phase, second))
+                continue
+            # The saved arrays are alive after the layers' forward and until their
+            # backward; the gradients, from then on.
+            over = phase == "update" or (phase, second) in done
+            saved += missing * own[0] * (over is forwards)
+            gradients += missing * own[1] * (over and not forwards)
+        if here is None:
+            part = moment.part if layer is None else f"{stack}{layer}"
+            yield _plus(moment, part, saved, gradients)
+            continue
+        layers, of_layer, trained = here
+        for i in layers if forwards else reversed(layers):
+            earlier, after = i - layers[0], 0 if forwards else layers[-1] - i
+            more = saved + earlier * of_layer, gradients + after * trained
+            yield _plus(moment, f"{stack}{i}", *more)
 
 
 def _plus(moment: Moment, part: str, saved: int, gradients: int) -> Moment:
@@ -331,35 +460,41 @@ def _plus(moment: Moment, part: str, saved: int, gradients: int) -> Moment:
 
 
 def _with_states(
-    moments: Iterable[Moment], config: Any, dtype: str
+    moments: Iterable[Moment], config: Any, dtype: str, wanted: Collection[str] | None
 ) -> Iterator[Moment]:
-    """Yield the moments with all parameters and all states of the optimiser, and the
-    update with its working memory."""
-    bytes_of = {x.what: x.bytes for x in shares_of_parameters(config, dtype)}
+    """Yield the moments with all parameters and all states of the optimiser, and those
+    of the update with its working memory."""
+    bytes_of = {x.what: x.bytes for x in shares_of_parameters(config, dtype, wanted)}
     parameters, _ = bytes_of.pop("weights"), bytes_of.pop("gradients")
     there = {"parameters": parameters, "optimiser": sum(bytes_of.values())}
     for moment in moments:
         own = moment.bytes | there
         if moment.phase == "update":
-            own["working"] = _update_bytes(config, dtype)
+            own["working"] = _update_bytes(moment.part, config, dtype, wanted)
         yield moment._replace(bytes=own)
 
 
-def _update_bytes(config: Any, dtype: str) -> int:
-    """Return the working memory of AdamW's update, which runs parameter by parameter,
-    and a large parameter block by block."""
+def _update_bytes(
+    part: str, config: Any, dtype: str, wanted: Collection[str] | None
+) -> int:
+    """Return the working memory of AdamW's update or of clipping, which run parameter
+    by parameter, and through a large parameter block by block."""
     import torch
 
     from backpass.cost.live import Live
 
-    shapes = model_of(config).parameter_shapes(config).values()
-    most = min(max(map(size, shapes)), 2 * adamw.BLOCK)
+    shapes = model_of(config).parameter_shapes(config)
+    names = shapes if wanted is None else wanted
+    most = min(max((size(shapes[name]) for name in names), default=0), 2 * BLOCK)
     wide = torch.float64 if dtype == "float64" else torch.float32
-    w = {"w": torch.empty(most, dtype=wide, device="meta")}
-    dw = {"w": torch.empty(most, dtype=getattr(torch, dtype), device="meta")}
+    w = {"w": torch.zeros(most, dtype=wide)}
+    dw = {"w": torch.ones(most, dtype=getattr(torch, dtype))}
     state = adamw.start(w)
     with Live() as live:
         for x in (w["w"], dw["w"], state["mean"]["w"], state["square"]["w"]):
             live.add(x, counted=False)
-        adamw.update(w, dw, state, in_place=True)
+        if part == "clip":
+            clipping.clip(dw, SHORT, in_place=True)
+        else:
+            adamw.update(w, dw, state, in_place=True)
     return live.peak

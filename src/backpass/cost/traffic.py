@@ -4,9 +4,10 @@ The sizes come from the operations' SHAPES and from what the operations save. Un
 assumptions, the sum is the least that the calls of a step move.
 
 - A call reads each of its arrays once and writes each of its results once, whatever it
-  computes in between. FlashAttention really reads keys and values again for each tile.
+  computes in between. In fact, FlashAttention reads keys and values again for each
+  tile.
 - Nothing stays in a cache from one call to the next.
-- An array that two calls read is read by both. An array that a call uses twice is read
+- An array that two calls read counts for both. An array that a call uses twice counts
   once.
 - Copies and casts between the calls are left out.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from backpass.cost.again import calls_again
 from backpass.cost.networks import WIDTHS
 from backpass.cost.sizes import network, symbolic_network
 from backpass.cost.tally import table_of, times
@@ -29,6 +31,7 @@ from backpass.cost.terms import (
     calls_of_feed_forward,
 )
 from backpass.models.layers.calls import Call, Part
+from backpass.models.layers.recomputed import Recompute
 from backpass.operation import Operation
 from backpass.shapes import axis_length, parse
 from backpass.stems import no_such
@@ -71,9 +74,9 @@ class Row(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A saved array: an input or the output, or an array with these ``axes`` that the
-    forward computes in order to save it. It is saved if one of the gradients ``needed``
-    is wanted; by default, if any gradient is."""
+    """A saved array: an input, the output, or an array with these ``axes`` that the
+    forward computes in order to save it. It is saved if one of the gradients in
+    ``needed`` is wanted or, by default, if any gradient is wanted."""
 
     array: str
     needed: str = ""
@@ -163,7 +166,7 @@ class _Arrays:
         self.fixed = {*operation.parameters, *operation.constants}
         own, wide = WIDTHS[dtype], max(WIDTHS[dtype], 4)
         self.widths = {OWN: own, WIDE: wide, INTEGERS: 8, BOOLEANS: 1}
-        # ``wanted`` of an operation with one gradient may hold names not its own.
+        # For an operation with one gradient, ``wanted`` may hold other names.
         alone = tuple(spec.name for spec in operation.differentiable)
         self.wanted = each.wanted if operation.takes_wanted else alone
         self.wanted = self.wanted if each.wanted else ()
@@ -319,7 +322,7 @@ def traffic(
     sequence: int,
     *,
     dtype: str = "float32",
-    recompute: str | None = None,
+    recompute: Recompute = None,
     **options: Any,
 ) -> Traffic:
     """Return the least bytes that a step of a network reads and writes, on ``batch``
@@ -337,7 +340,7 @@ def symbolic_traffic(
     family: str,
     *,
     dtype: str = "float32",
-    recompute: str | None = None,
+    recompute: Recompute = None,
     **options: Any,
 ) -> Traffic:
     """Return the same for a family of models, in the SymPy symbols of
@@ -347,22 +350,19 @@ def symbolic_traffic(
 
 
 def rows_of(
-    parts: Iterable[Part], dtype: str = "float32", recompute: str | None = None
+    parts: Iterable[Part], dtype: str = "float32", recompute: Recompute = None
 ) -> tuple[Row, ...]:
-    """Return the rows of a network's calls. Raises ValueError for an invalid ``dtype``
-    or ``recompute``."""
+    """Return the rows of a network's calls. Raises TypeError or ValueError for an
+    invalid ``dtype`` or ``recompute``."""
     check_one_of("dtype", dtype, tuple(WIDTHS))
-    if recompute not in (None, "layers"):
-        raise ValueError(f"recompute: expected None or 'layers'; got {recompute!r}")
     found = []
     for part in parts:
         moved = [access for each in part.calls for access in accesses_of(each, dtype)]
-        has_backward = any(access.way == BACKWARD for access in moved)
-        if recompute == "layers" and "layer" in part.name and has_backward:
-            moved += [
-                access._replace(way=RECOMPUTATION)
-                for access in moved
-                if access.way == FORWARD
-            ]
+        moved += [
+            access._replace(way=RECOMPUTATION)
+            for each in calls_again(part, recompute)
+            for access in accesses_of(each, dtype)
+            if access.way == FORWARD
+        ]
         found += [Row(part.name, part.repeats, access) for access in moved]
     return tuple(found)

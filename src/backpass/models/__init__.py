@@ -27,7 +27,8 @@ gradients of the others are not computed and are absent. ``flash`` and ``chunked
 choose what is saved, not what is computed: by default neither the weights of attention
 nor the scores ``[*, s, V]`` are saved. ``kernels=backpass.kernels`` runs the Triton
 kernels of norms, rotations, flash attention, feed-forward blocks, and the loss, on a
-CUDA device; nothing else changes.
+CUDA device; nothing else changes. ``backward(saved, scale=factor)`` returns the
+gradients of the loss times a factor.
 
 ``encoder`` is a stack of layers with neither tokens nor a loss. Its ``forward`` maps
 rows ``x[*, s, h]`` to ``y[*, s, h]``, and ``backward(dy, saved)`` returns ``dx`` and

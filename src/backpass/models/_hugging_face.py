@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 Json = Mapping[str, Any]
@@ -31,10 +31,12 @@ def check_keys(
     accepted: Accepted,
     *,
     optional: Collection[str] = (),
+    positive: Collection[str] = (),
 ) -> None:
     """Raise ValueError unless ``json`` has a size for every key of ``needed``, a size
-    or nothing for every key of ``optional`` and, for each key of ``accepted``, one of
-    the values there. A missing key has the first of them.
+    or nothing for every key of ``optional``, a number above 0 or nothing for every key
+    of ``positive`` and, for each key of ``accepted``, one of the values there. A
+    missing key has the first of them.
 
     The message names all faults.
     """
@@ -44,6 +46,10 @@ def check_keys(
             faults += [f"{key}: is missing"] if key in needed else []
         elif not _is_size(json[key]):
             faults.append(_SIZE.format(key, json[key]))
+    for key in positive:
+        value = json.get(key)
+        if value is not None and not (_is_number(value, Real) and value > 0):
+            faults.append(f"{key}: expected a number above 0; got {value!r}")
     for key, values in accepted.items():
         value = json.get(key, next(iter(values)))
         if not any(value == known for known in values):
@@ -65,5 +71,8 @@ _SIZE = "{}: expected an integer of at least 1; got {!r}"
 
 
 def _is_size(value: object) -> bool:
-    integer = isinstance(value, Integral) and not isinstance(value, bool)
-    return integer and value >= 1  # type: ignore[operator]
+    return _is_number(value, Integral) and value >= 1  # type: ignore[operator]
+
+
+def _is_number(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

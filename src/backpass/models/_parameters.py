@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from backpass.arrays import Array, is_array, namespace
 from backpass.models.layers.kernel import gradients_of
+from backpass.models.layers.recomputed import Segment
 from backpass.shapes import axis_length, kind, parse
 from backpass.stems import nearest, no_such
 from backpass.wanted import Wanted
@@ -134,6 +135,13 @@ def chosen(
     return frozenset(own[name] for name in wanted)
 
 
+def chosen_own(
+    wanted: Wanted, names: Iterable[str], tied_to: str | None = None
+) -> frozenset[str]:
+    """Return the same where the parameters have the model's own ``names``."""
+    return chosen(wanted, {name: name for name in names}, tied_to)
+
+
 def wanted_in_parts(
     parts: Iterable[Mapping[str, str]], wanted: Collection[str], x: bool
 ) -> list[tuple[str, ...]]:
@@ -164,6 +172,7 @@ def runs(
 def through(part: ModuleType, dy: Array | None, saved: Any) -> tuple[Any, ...]:
     """Return what the backward of a part returns. A gradient that was not wanted in its
     forward is None."""
+    saved = saved.pop() if isinstance(saved, Segment) else saved
     return gradients_of(part, dy, saved, saved.wanted)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from backpass.arrays import Array
@@ -27,6 +28,7 @@ from backpass.models._parameters import (
     check_config,
     check_unused,
     chosen,
+    chosen_own,
     names_in_layer,
     read,
     runs,
@@ -37,6 +39,7 @@ from backpass.models._parameters import (
 from backpass.models.layers import encoder_layer
 from backpass.models.layers.calls import Part, call
 from backpass.models.layers.kernel import implementation
+from backpass.models.layers.recomputed import Recompute, divided, stacked
 from backpass.ops import layer_norm
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 from backpass.values import check_bool, check_eps
@@ -101,13 +104,14 @@ def forward(
     config: Config,
     flash: bool = True,
     kernels: Any = None,
+    recompute: Recompute = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the embedded rows ``x[*, s, h]``.
 
     ``flash`` is an option of ``transformer_attention``. ``kernels`` is
-    ``backpass.kernels``, to run its kernels where there are any. ``wanted`` names the
-    parameters to train.
+    ``backpass.kernels``, to run its kernels where there are any. ``recompute`` is that
+    of ``gpt2.forward``. ``wanted`` names the parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
     them, and for a shape of ``x`` that does not fit; TypeError if ``parameters`` is not
@@ -122,13 +126,19 @@ def forward(
     *of_layers, of_norm = wanted_in_parts([*layers, NORM], wanted, x=True)
     parts: list[Any] = [None] * (len(layers) + c.final_norm)
 
+    every, in_layers = divided(recompute, kernels)
     options: dict[str, Any] = {"heads": c.heads, "norm_first": c.norm_first}
-    options |= {"eps": c.eps, "flash": flash, "kernels": kernels}
-    for i, layer in enumerate(layers):
-        weights = {argument: w[name] for argument, name in layer.items()}
-        x, parts[i] = encoder_layer.forward(
-            x, **weights, **options, wanted=of_layers[i]
+    options |= {"eps": c.eps, "flash": flash, "kernels": in_layers}
+    forwards = [
+        partial(
+            encoder_layer.forward,
+            **{argument: w[name] for argument, name in layer.items()},
+            **options,
+            wanted=of_layers[i],
         )
+        for i, layer in enumerate(layers)
+    ]
+    x, parts[: len(layers)] = stacked(forwards, x, every)
     if c.final_norm:
         scale, shift = w[NORM["w"]], w[NORM["b"]]
         norm = implementation(layer_norm, kernels)
@@ -175,12 +185,11 @@ def calls(
     them, for ``batch`` sequences of ``sequence`` rows. If all gradients are wanted,
     sizes may be symbols."""
     c, h = config, config.width
-    of_layers: list[Names] = []
-    of_norm: Names = ("x", "w", "b")
+    of_parts: list[Names] = [("x", "w", "b")]
     if wanted is not None:
-        names = parameter_shapes(c)
-        own = chosen(wanted, dict(zip(names, names, strict=True)), None)
-        *of_layers, of_norm = wanted_in_parts([*_layers(c), NORM], own, x=True)
+        own = chosen_own(wanted, parameter_shapes(c))
+        of_parts = wanted_in_parts([*_layers(c), NORM], own, x=True)
+    *of_layers, of_norm = of_parts
     sizes = {"m": batch, "s": sequence, "h": h, "f": c.feed_forward, "heads": c.heads}
     options = {"norm_first": c.norm_first, "flash": flash}
     layers = [

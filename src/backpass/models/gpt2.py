@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace
 from backpass.models import _hugging_face
+from backpass.models._calls import token_embedding
 from backpass.models._hugging_face import Accepted
 from backpass.models._parameters import (
     HEAD,
@@ -23,6 +25,7 @@ from backpass.models._parameters import (
     check_config,
     check_unused,
     chosen,
+    chosen_own,
     names_in_layer,
     preset_in,
     read,
@@ -34,12 +37,13 @@ from backpass.models._parameters import (
 from backpass.models.layers import check_no_dropout, gpt2_layer, output_head, seed_of
 from backpass.models.layers.calls import Part, call
 from backpass.models.layers.kernel import implementation
+from backpass.models.layers.recomputed import Recompute, divided, stacked
 from backpass.ops import dropout, embedding, layer_norm, position_embedding
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import (
     check_bool,
-    check_distinct,
     check_eps,
+    check_loss_scale,
     check_natural,
     check_probability,
 )
@@ -171,6 +175,7 @@ def forward(
     chunked: bool = True,
     masks: Sequence[int] | None = None,
     kernels: Any = None,
+    recompute: Recompute = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
@@ -180,7 +185,9 @@ def forward(
     ``masks`` are the integers that determine the masks of dropout, such as a seed, the
     number of the step, and that of the micro-batch: each mask is drawn from them, its
     layer, and its place. None is for evaluation: nothing is dropped. ``kernels`` is
-    ``backpass.kernels``, to run its kernels where there are any. ``wanted`` names the
+    ``backpass.kernels``, to run its kernels where there are any. ``recompute`` chooses
+    what the backward runs again instead of saving it: an integer k, for k layers at a
+    time, or names among "attention", "feed_forward", and "norms". ``wanted`` names the
     parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
@@ -203,19 +210,26 @@ def forward(
     of_positions, *of_layers, of_norm, of_head = _wanted_in_parts(c, wanted)
     parts: list[Any] = [None] * (len(layers) + 5)
     rates, (of_rows, *seeds) = _dropout(c, masks, flash)
+    every, in_layers = divided(recompute, kernels)
 
     options: dict[str, Any] = {"heads": c.heads, "eps": c.eps, **rates}
-    options |= {"flash": flash, "kernels": kernels}
+    options |= {"flash": flash, "kernels": in_layers}
     x, parts[0] = embedding.forward(tokens, w[TABLE])
     x, parts[1] = position_embedding.forward(x, w[POSITIONS], wanted=of_positions)
     x, parts[2] = dropout.forward(
         x, p=c.embedding_dropout, seed=of_rows, training=masks is not None
     )
-    for i, layer in enumerate(layers):
-        weights = {argument: w[name] for argument, name in layer.items()}
-        x, parts[3 + i] = gpt2_layer.forward(
-            x, **weights, **options, seed=seeds[i], wanted=of_layers[i]
+    forwards = [
+        partial(
+            gpt2_layer.forward,
+            **{argument: w[name] for argument, name in layer.items()},
+            **options,
+            seed=seeds[i],
+            wanted=of_layers[i],
         )
+        for i, layer in enumerate(layers)
+    ]
+    x, parts[3:-2] = stacked(forwards, x, every)
     scale, shift = w[NORM["w"]], w[NORM["b"]]
     norm = implementation(layer_norm, kernels)
     x, parts[-2] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
@@ -231,19 +245,25 @@ def forward(
     return loss, Saved(parts, loss, c, given, wanted)
 
 
-def backward(saved: Saved) -> dict[str, Array]:
+def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
     """Return the gradient of the loss with respect to each parameter that was wanted,
     by the name under which it was given. Frees what forward saved.
 
-    Raises TypeError unless ``saved`` is what forward returned second, and ValueError if
-    backward has already run.
+    ``scale`` multiplies the loss, and so every gradient: ``backpass.training.scaling``
+    says when float16 needs it.
+
+    Raises TypeError unless ``saved`` is what forward returned second and ``scale`` a
+    real number; ValueError if backward has already run, or for a ``scale`` that is not
+    above 0 and finite.
     """
     parts, loss, c, given, wanted = check_saved(saved, Saved)
+    check_loss_scale(scale)
     layers = _layers(c)
     check_unused(parts, len(layers) + 5)
     d: dict[str, Any] = {}
 
-    dx, dhead = output_head.backward_once(namespace(loss).ones_like(loss), parts.pop())
+    dloss = namespace(loss).full_like(loss, scale)
+    dx, dhead = output_head.backward_once(dloss, parts.pop())
     dx, d[NORM["w"]], d[NORM["b"]] = through(layer_norm, dx, parts.pop())
     for layer in reversed(layers):
         dx, *dw = through(gpt2_layer, dx, parts.pop())
@@ -321,24 +341,18 @@ def calls(
     ValueError if weights of attention are to be dropped with ``flash``.
     """
     c, h, m = config, config.width, batch * sequence
-    check_distinct(distinct, m, c.vocabulary)
     own = frozenset({TABLE})
-    of_layers: list[Names] = []
-    of_positions: Names = ("x", "w")
-    of_norm: Names = ("x", "w", "b")
-    of_head: Names = ("x", "w")
+    of_parts: list[Names] = [("x", "w"), ("x", "w", "b"), ("x", "w")]
     if wanted is not None:
-        names, tied_to = parameter_shapes(c), TABLE if c.tied else None
-        own = chosen(wanted, dict(zip(names, names, strict=True)), tied_to)
-        of_positions, *of_layers, of_norm, of_head = _wanted_in_parts(c, own)
+        own = chosen_own(wanted, parameter_shapes(c), TABLE if c.tied else None)
+        of_parts = _wanted_in_parts(c, own)
+    of_positions, *of_layers, of_norm, of_head = of_parts
     rates = dict.fromkeys(("attention_dropout", "residual_dropout"), 0.0)
     check_bool(masks=masks)
     if masks:
         rates = {name: getattr(c, name) for name in rates}
         check_no_dropout(flash, attention_dropout=c.attention_dropout)
-    p, of_table = c.embedding_dropout if masks else 0.0, ("w",) if TABLE in own else ()
-    read = {"m": m, "h": h, "distinct": 0 if c.tied else distinct}
-    read |= {"V": c.vocabulary, "tied": c.tied}  # the table's gradient
+    p = c.embedding_dropout if masks else 0.0
     added = {"m": batch, "s": sequence, "r": c.positions - sequence, "h": h}
     sizes = {"m": batch, "s": sequence, "h": h, "f": c.feed_forward, "heads": c.heads}
     layers = [
@@ -350,7 +364,7 @@ def calls(
         for repeats, of_layer in runs(wanted, c.layers, of_layers)
     ]
     embedded = (
-        call("token embedding", embedding, of_table, **read),
+        token_embedding(c, m, distinct, TABLE in own),
         call("position embedding", position_embedding, of_positions, **added),
         call("dropout", dropout, of_positions, m=m * h, p=p),
     )

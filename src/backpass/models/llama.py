@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace
 from backpass.models import _hugging_face
+from backpass.models._calls import token_embedding
 from backpass.models._hugging_face import Accepted
 from backpass.models._parameters import (
     HEAD,
@@ -27,6 +29,7 @@ from backpass.models._parameters import (
     check_config,
     check_unused,
     chosen,
+    chosen_own,
     names_in_layer,
     preset_in,
     read,
@@ -38,9 +41,10 @@ from backpass.models._parameters import (
 from backpass.models.layers import llama_layer, output_head
 from backpass.models.layers.calls import Part, call, quotient
 from backpass.models.layers.kernel import implementation
+from backpass.models.layers.recomputed import Recompute, divided, stacked
 from backpass.ops import embedding, rms_norm, rope
 from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool, check_distinct, check_eps
+from backpass.values import check_bool, check_eps, check_loss_scale
 from backpass.wanted import Wanted
 
 SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
@@ -109,15 +113,19 @@ class Config:
         asks for something that is not supported.
         """
         kind = _hugging_face.check_type(json, ("llama", "qwen2", "qwen3"))
-        rotation = json.get("rope_parameters") or json.get("rope_scaling") or {}
-        if not isinstance(rotation, Mapping):
-            raise ValueError(
-                f"rope_parameters: expected a mapping; got {type(rotation).__name__}"
-            )
+        rotations = {key: json.get(key) for key in ROTATIONS}
+        for key, value in rotations.items():
+            if value is not None and not isinstance(value, Mapping):
+                raise ValueError(
+                    f"{key}: expected a mapping; got {type(value).__name__}"
+                )
+        rotation = next(filter(None, rotations.values()), {})
+        bases = (given.get(BASE) for given in (rotation, json))
         facts = {
             **json,
             "rope_type": rotation.get("rope_type", rotation.get("type", "default")),
             "layer_types": _different(json.get("layer_types")),
+            BASE: next((base for base in bases if base is not None), 10000.0),
         }
         if FRACTION in rotation:
             facts[FRACTION] = rotation[FRACTION]
@@ -125,7 +133,7 @@ class Config:
             facts["sliding_window"] = None  # Qwen2's files give an unused width
         accepted = ACCEPTED if without_dropout else {**ACCEPTED, **DROPOUTS}
         own = ("num_key_value_heads", "head_dim")
-        _hugging_face.check_keys(facts, SIZES, accepted, optional=own)
+        _hugging_face.check_keys(facts, SIZES, accepted, optional=own, positive=(BASE,))
         vocabulary, width, layers, heads, feed_forward = (json[key] for key in SIZES)
         key_heads, head_width = (json.get(key) for key in own)
         if head_width is None and kind == "qwen3":
@@ -146,7 +154,7 @@ class Config:
             head_width,
             feed_forward,
             json.get("rms_norm_eps", 1e-6),
-            rotation.get("rope_theta") or json.get("rope_theta") or 10000.0,
+            facts[BASE],
             json.get("tie_word_embeddings", False),
             biases=kind == "qwen2",
             query_key_norm=kind == "qwen3",
@@ -160,6 +168,8 @@ SIZES = (
     "num_attention_heads",
     "intermediate_size",
 )
+ROTATIONS = ("rope_parameters", "rope_scaling")
+BASE = "rope_theta"  # in a file's rotations or in the file itself
 FRACTION = "partial_rotary_factor"  # of each head, which rotates
 # The accepted values, by key; the first is Hugging Face's default.
 ACCEPTED: Accepted = {
@@ -235,6 +245,7 @@ def forward(
     flash: bool = True,
     chunked: bool = True,
     kernels: Any = None,
+    recompute: Recompute = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
@@ -242,7 +253,7 @@ def forward(
 
     ``flash`` and ``chunked`` are options of ``llama_attention`` and ``output_head``.
     ``kernels`` is ``backpass.kernels``, to run its kernels where there are any.
-    ``wanted`` names the parameters to train.
+    ``recompute`` is that of ``gpt2.forward``. ``wanted`` names the parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
     them, and for shapes that do not fit; TypeError if ``parameters`` is not a mapping,
@@ -258,14 +269,22 @@ def forward(
     *of_layers, of_norm, of_head = _wanted_in_parts(c, wanted)
     parts: list[Any] = [None] * (len(layers) + 3)
 
-    options: dict[str, Any] = {"eps": c.eps, "flash": flash, "kernels": kernels}
+    every, in_layers = divided(recompute, kernels)
+
+    options: dict[str, Any] = {"eps": c.eps, "flash": flash, "kernels": in_layers}
     x, parts[0] = embedding.forward(tokens, w[TABLE])
     cos, sin = rope.tables(x.shape[-2], c.head_width, base=c.base, like=x)
-    for i, layer in enumerate(layers):
-        weights = {argument: w[name] for argument, name in layer.items()}
-        x, parts[1 + i] = llama_layer.forward(
-            x, cos, sin, **weights, **options, wanted=of_layers[i]
+    options |= {"cos": cos, "sin": sin}
+    forwards = [
+        partial(
+            llama_layer.forward,
+            **{argument: w[name] for argument, name in layer.items()},
+            **options,
+            wanted=of_layers[i],
         )
+        for i, layer in enumerate(layers)
+    ]
+    x, parts[1:-2] = stacked(forwards, x, every)
     norm = implementation(rms_norm, kernels)
     x, parts[-2] = norm.forward(x, w[NORM], eps=c.eps, wanted=of_norm)
     loss, parts[-1] = output_head.forward(
@@ -280,19 +299,25 @@ def forward(
     return loss, Saved(parts, loss, c, given, wanted)
 
 
-def backward(saved: Saved) -> dict[str, Array]:
+def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
     """Return the gradient of the loss with respect to each parameter that was wanted,
     by the name under which it was given. Frees what forward saved.
 
-    Raises TypeError unless ``saved`` is what forward returned second, and ValueError if
-    backward has already run.
+    ``scale`` multiplies the loss, and so every gradient: ``backpass.training.scaling``
+    says when float16 needs it.
+
+    Raises TypeError unless ``saved`` is what forward returned second and ``scale`` a
+    real number; ValueError if backward has already run, or for a ``scale`` that is not
+    above 0 and finite.
     """
     parts, loss, c, given, wanted = check_saved(saved, Saved)
+    check_loss_scale(scale)
     layers = _layers(c)
     check_unused(parts, len(layers) + 3)
     d: dict[str, Any] = {}
 
-    dx, dhead = output_head.backward_once(namespace(loss).ones_like(loss), parts.pop())
+    dloss = namespace(loss).full_like(loss, scale)
+    dx, dhead = output_head.backward_once(dloss, parts.pop())
     dx, d[NORM] = through(rms_norm, dx, parts.pop())
     for layer in reversed(layers):
         dx, *dw = through(llama_layer, dx, parts.pop())
@@ -342,15 +367,12 @@ def calls(
     them, for ``batch`` sequences of ``sequence`` tokens. The options are those of
     ``gpt2.calls``."""
     c, h, m, d = config, config.width, batch * sequence, config.head_width
-    check_distinct(distinct, m, c.vocabulary)
     own = frozenset({TABLE})
-    of_layers: list[Names] = []
-    of_norm: Names = ("x", "w")
-    of_head: Names = ("x", "w")
+    of_parts: list[Names] = [("x", "w"), ("x", "w")]
     if wanted is not None:
-        names, tied_to = parameter_shapes(c), TABLE if c.tied else None
-        own = chosen(wanted, dict(zip(names, names, strict=True)), tied_to)
-        *of_layers, of_norm, of_head = _wanted_in_parts(c, own)
+        own = chosen_own(wanted, parameter_shapes(c), TABLE if c.tied else None)
+        of_parts = _wanted_in_parts(c, own)
+    *of_layers, of_norm, of_head = of_parts
     sizes = {"m": batch, "s": sequence, "h": h, "k": quotient(d, 2)}
     sizes |= {"q": c.heads * d, "p": c.key_heads * d, "f": c.feed_forward}
     given = dict.fromkeys(("has_b_q", "has_b_k", "has_b_v"), c.biases)
@@ -363,12 +385,9 @@ def calls(
         )
         for repeats, of_layer in runs(wanted, c.layers, of_layers)
     ]
-    of_table = ("w",) if TABLE in own else ()
-    read = {"m": m, "h": h, "distinct": 0 if c.tied else distinct}
-    read |= {"V": c.vocabulary, "tied": c.tied}  # the table's gradient
     headed = output_head.calls(m, h, c.vocabulary, chunked, of_head)
     return [
-        Part("embedding", 1, (call("token embedding", embedding, of_table, **read),)),
+        Part("embedding", 1, (token_embedding(c, m, distinct, TABLE in own),)),
         *layers,
         Part("last norm", 1, (call("last norm", rms_norm, of_norm, m=m, n=h),)),
         Part("output head", 1, headed),
@@ -407,8 +426,8 @@ def to_hugging_face(config: Config) -> dict[str, Any]:
         "head_dim": c.head_width,
         "intermediate_size": c.feed_forward,
         "rms_norm_eps": c.eps,
-        "rope_theta": c.base,
-        "rope_parameters": {"rope_type": "default", "rope_theta": c.base},
+        BASE: c.base,
+        "rope_parameters": {"rope_type": "default", BASE: c.base},
         "tie_word_embeddings": c.tied,
         "hidden_act": "silu",
         "attention_dropout": 0.0,

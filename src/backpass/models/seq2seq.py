@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from backpass.arrays import Array
@@ -25,6 +26,7 @@ from backpass.models._parameters import (
     check_config,
     check_unused,
     chosen,
+    chosen_own,
     names_in_layer,
     read,
     runs,
@@ -35,6 +37,7 @@ from backpass.models._parameters import (
 from backpass.models.layers import decoder_layer
 from backpass.models.layers.calls import Part, call
 from backpass.models.layers.kernel import implementation
+from backpass.models.layers.recomputed import Recompute, divided, stacked
 from backpass.ops import fork, layer_norm
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 from backpass.values import check_bool, check_eps
@@ -112,6 +115,7 @@ def forward(
     config: Config,
     flash: bool = True,
     kernels: Any = None,
+    recompute: Recompute = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, h]`` for the embedded rows ``source[*, t, h]`` and
@@ -119,8 +123,8 @@ def forward(
     the target up to i.
 
     ``flash`` is an option of ``transformer_attention``. ``kernels`` is
-    ``backpass.kernels``, to run its kernels where there are any. ``wanted`` names the
-    parameters to train.
+    ``backpass.kernels``, to run its kernels where there are any. ``recompute`` is that
+    of ``gpt2.forward``. ``wanted`` names the parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
     them, and for shapes that do not fit; TypeError if ``parameters`` is not a mapping,
@@ -142,17 +146,22 @@ def forward(
         config=c.encoder_config,
         flash=flash,
         kernels=kernels,
+        recompute=recompute,
         wanted=[n.removeprefix(ENCODER) for n in wanted if n.startswith(ENCODER)],
     )
+    every, in_layers = divided(recompute, kernels)
     options: dict[str, Any] = {"heads": c.heads, "norm_first": c.norm_first}
-    options |= {"eps": c.eps, "flash": flash, "kernels": kernels}
-    x = target
-    for i, layer in enumerate(layers):
-        weights = {argument: w[name] for argument, name in layer.items()}
-        of_layer = ("memory", *of_layers[i])
-        x, parts[i] = decoder_layer.forward(
-            x, memory, **weights, **options, wanted=of_layer
+    options |= {"eps": c.eps, "flash": flash, "kernels": in_layers, "memory": memory}
+    forwards = [
+        partial(
+            decoder_layer.forward,
+            **{argument: w[name] for argument, name in layer.items()},
+            **options,
+            wanted=("memory", *of_layers[i]),
         )
+        for i, layer in enumerate(layers)
+    ]
+    x, parts[:-1] = stacked(forwards, target, every)
     scale, shift = w[NORM["w"]], w[NORM["b"]]
     norm = implementation(layer_norm, kernels)
     y, parts[-1] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
@@ -209,13 +218,12 @@ def calls(
     of as many. If all gradients are wanted, sizes may be symbols."""
     c, h, t = config, config.width, sequence if source is None else source
     of_encoder: Wanted = None
-    of_layers: list[Names] = []
-    of_norm: Names = ("x", "w", "b")
+    of_parts: list[Names] = [("x", "w", "b")]
     if wanted is not None:
-        names = parameter_shapes(c)
-        own = chosen(wanted, dict(zip(names, names, strict=True)), None)
+        own = chosen_own(wanted, parameter_shapes(c))
         of_encoder = [n.removeprefix(ENCODER) for n in own if n.startswith(ENCODER)]
-        *of_layers, of_norm = wanted_in_parts([*_layers(c), NORM], own, x=True)
+        of_parts = wanted_in_parts([*_layers(c), NORM], own, x=True)
+    *of_layers, of_norm = of_parts
     encoded = encoder.calls(c.encoder_config, batch, t, flash=flash, wanted=of_encoder)
     sizes = {"m": batch, "s": sequence, "t": t, "h": h, "f": c.feed_forward}
     options = {"heads": c.heads, "norm_first": c.norm_first, "flash": flash}

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from backpass.arrays import Array, as_number, is_array, namespace, widened
 from backpass.training._mappings import Gradients, check_gradients, name_faults
-from backpass.values import check_natural
+from backpass.values import check_bool, check_natural
 
 
 def counted(targets: Array, *, ignore_index: int = -100) -> int:
@@ -26,21 +26,26 @@ def counted(targets: Array, *, ignore_index: int = -100) -> int:
 
 
 def mean(
-    parts: Iterable[tuple[Array, Gradients, int]],
+    parts: Iterable[tuple[Array, Gradients, int]], *, fresh: bool = False
 ) -> tuple[float, dict[str, Array]]:
     """Return the loss of the whole batch and the gradients ``[*]`` of that loss.
 
     Each part is the ``loss[]`` of a micro-batch, its gradients ``[*]``, and how many of
     its targets are counted; the loss is the mean over these. ``parts`` can be a
     generator that runs the model; if it keeps no gradients, only their sum and those of
-    one micro-batch are in memory. A part without counted targets, whose mean does not
+    one micro-batch are in memory. ``fresh`` says that every part has arrays of its own,
+    into which nothing else is written later, as a model's backward returns them. Then
+    the first gradients are not copied, and those of a single micro-batch are returned
+    in the same arrays. A part without counted targets, whose mean does not
     exist, adds nothing. Half-precision gradients are summed, and returned, in float32.
 
     Raises TypeError unless the gradients are mappings to arrays of real floating-point
     numbers and the count is an integer; ValueError if a count is below 0, all are 0, or
     the parts have gradients of different names or shapes.
     """
+    check_bool(fresh=fresh)
     total, loss = 0, 0.0
+    first = 0  # the count of the first micro-batch, while its gradients are alone
     sums: dict[str, Array] | None = None
     for part in parts:
         part_loss, gradients, count = part
@@ -50,16 +55,25 @@ def mean(
             continue
         total += int(count)
         loss += float(part_loss) * int(count)
-        if sums is None:
+        if sums is None and fresh:
+            first = int(count)
+            sums = {name: widened(g) for name, g in gradients.items()}
+        elif sums is None:
             sums = {name: widened(g) * int(count) for name, g in gradients.items()}
         else:
             _check_same(gradients, sums)
             for name, g in gradients.items():
-                sums[name] = sums[name] + widened(g) * int(count)
+                own = sums[name] * first if first else sums[name]
+                own += widened(g) * int(count)
+                sums[name] = own
+            first = 0
         del gradients, part  # before the next micro-batch's are computed
     if sums is None:
         raise ValueError("parts: expected at least one counted target; got none")
-    return loss / total, {name: g / total for name, g in sums.items()}
+    if not first:
+        for name in sums:
+            sums[name] /= total
+    return loss / total, sums
 
 
 def _check_same(gradients: Gradients, first: Gradients) -> None:

@@ -29,17 +29,11 @@ from backpass.arrays import (
     widened,
     zeros,
 )
-from backpass.shapes import Kind, kind
-from backpass.training._mappings import (
-    Gradients,
-    check_arrays,
-    check_gradients,
-    name_faults,
-)
+from backpass.training._blocks import BLOCK
+from backpass.training._entries import check_entries, check_parameters
+from backpass.training._mappings import Gradients
 from backpass.training._numbers import check_positive, check_rate, check_share
 from backpass.values import check_bool
-
-BLOCK = 1 << 17  # elements
 
 
 class State(TypedDict):
@@ -55,7 +49,7 @@ def start(parameters: Mapping[str, Array]) -> State:
 
     Raises TypeError unless ``parameters`` is a mapping to arrays of float32 or float64.
     """
-    _check_parameters(parameters)
+    check_parameters(parameters)
     return {
         "step": 0,
         "mean": {name: zeros(tuple(w.shape), w) for name, w in parameters.items()},
@@ -97,7 +91,7 @@ def update(
     # A NumPy scalar would spread its dtype.
     lr, weight_decay, eps = float(lr), float(weight_decay), float(eps)
     check_bool(in_place=in_place)
-    _check_entries(parameters, gradients, state)
+    check_entries(parameters, gradients, state, "mean", "square")
     decays = _chosen(decayed, state["mean"])
 
     t = state["step"] + 1
@@ -162,61 +156,6 @@ def with_axes(parameters: Mapping[str, Array], at_least: int = 2) -> list[str]:
 def rounded(parameters: Mapping[str, Array], dtype: Any) -> dict[str, Array]:
     """Return the ``parameters[*]``, each rounded to ``dtype``."""
     return {name: namespace(w).astype(w, dtype) for name, w in parameters.items()}
-
-
-def _check_parameters(parameters: object) -> None:
-    check_arrays(
-        "parameters",
-        parameters,
-        "float32 or float64, of which rounded gives the model a shorter copy",
-        lambda xp, dtype: dtype in (xp.float32, xp.float64),
-    )
-
-
-def _check_entries(
-    parameters: Mapping[str, Array], gradients: Gradients, state: State
-) -> None:
-    """Raise TypeError or ValueError unless the three mappings fit each other."""
-    _check_parameters(parameters)
-    if not isinstance(parameters, MutableMapping):
-        raise TypeError(
-            "parameters: expected a mapping whose entries can be replaced, such as a "
-            f"dict; got {type(parameters).__name__}"
-        )
-    check_gradients(gradients)
-    if missing := State.__required_keys__ - {*state}:
-        raise ValueError(
-            f"state: expected what start returned; {', '.join(sorted(missing))} missing"
-        )
-    trained = state["mean"]
-    faults = [
-        f"parameters: {name}: is missing" for name in trained if name not in parameters
-    ]
-    faults += name_faults("gradients", gradients, trained)
-    faults += name_faults("state: square", state["square"], trained)
-    entries = {"gradients": gradients, "state: mean": trained}
-    entries["state: square"] = state["square"]
-    for name in (name for name in trained if name in parameters):
-        expected = _facts(parameters[name])
-        for what, mapping in entries.items():
-            if name not in mapping:
-                continue
-            x = mapping[name]
-            came = _facts(widened(x) if what == "gradients" else x)
-            if came != expected:
-                faults.append(
-                    f"{what}: {name}: expected {_words(*expected)}; got {_words(*came)}"
-                )
-    if faults:
-        raise ValueError("\n    ".join(["update: the entries do not fit:", *faults]))
-
-
-def _facts(x: Array) -> tuple[tuple[int, ...], Kind]:
-    return tuple(x.shape), kind(x)
-
-
-def _words(shape: tuple[int, ...], of: Kind) -> str:
-    return f"shape {list(shape)} of {' '.join(map(str, of))}"
 
 
 def _checked_betas(betas: object) -> tuple[float, float]:

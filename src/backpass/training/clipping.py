@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from array_api_compat import is_torch_array
+
 from backpass.arrays import Array, as_type_of, namespace, size, widened
+from backpass.training._blocks import blocks
 from backpass.training._mappings import Gradients, check_gradients
 from backpass.training._numbers import check_positive
+from backpass.values import check_bool
 
 MARGIN = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to the norm
 
@@ -19,8 +24,8 @@ MARGIN = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to the norm
 def norms(gradients: Gradients) -> dict[str, float]:
     """Return the Euclidean norm of each gradient ``[*]``, by its name.
 
-    Squares neither overflow nor underflow: the elements are divided by the largest
-    first. Half precision is computed in float32.
+    Squares neither overflow nor underflow: the elements are first divided by a power
+    of two near the largest. Half precision is computed in float32.
 
     Raises TypeError unless ``gradients`` is a mapping to arrays of real floating-point
     numbers; FloatingPointError, naming every parameter concerned, if an element is not
@@ -40,7 +45,9 @@ def norms(gradients: Gradients) -> dict[str, float]:
     return found
 
 
-def clip(gradients: Gradients, max_norm: float) -> tuple[dict[str, Array], float]:
+def clip(
+    gradients: Gradients, max_norm: float, *, in_place: bool = False
+) -> tuple[dict[str, Array], float]:
     """Return the gradients ``[*]``, scaled so that their global norm is at most
     ``max_norm``, and the norm before.
 
@@ -49,10 +56,16 @@ def clip(gradients: Gradients, max_norm: float) -> tuple[dict[str, Array], float
     the arrays are returned as they are. The 1e-6 is PyTorch's, so that runs can be
     compared with those of ``torch.nn.utils.clip_grad_norm_``.
 
+    The arrays of ``gradients`` are not modified. With ``in_place`` they may be, so that
+    there is no second set of gradients in memory. The values returned are the same: a
+    gradient is still copied if it shares memory with another one or cannot be written.
+
     Raises what ``norms`` raises, also if the global norm exceeds the range of floats;
-    TypeError or ValueError unless ``max_norm`` is a number above 0.
+    TypeError or ValueError unless ``max_norm`` is a number above 0; TypeError unless
+    ``in_place`` is a bool. Nothing is modified then.
     """
     check_positive(max_norm=max_norm)
+    check_bool(in_place=in_place)
     norm = math.hypot(*norms(gradients).values())
     if math.isinf(norm):
         raise FloatingPointError(
@@ -62,19 +75,72 @@ def clip(gradients: Gradients, max_norm: float) -> tuple[dict[str, Array], float
     factor = max_norm / (norm + MARGIN)
     if factor >= 1:
         return dict(gradients), norm
-    scaled = {name: as_type_of(widened(g) * factor, g) for name, g in gradients.items()}
+    own = _writable(gradients) if in_place else frozenset()
+    # Copies come first, since they may share the memory that is written then.
+    scaled = {n: g if n in own else _scaled(g, factor) for n, g in gradients.items()}
+    for name in own:
+        for block in blocks(scaled[name]):
+            block[...] = _scaled(block, factor)
     return scaled, norm
+
+
+def _scaled(x: Array, factor: float) -> Array:
+    return as_type_of(widened(x) * factor, x)
+
+
+def _writable(gradients: Gradients) -> frozenset[str]:
+    """Return the names of the arrays of NumPy and PyTorch that can be written, and
+    whose elements share no memory with each other or with another such array."""
+    found = {
+        name: x
+        for name, x in gradients.items()
+        if is_torch_array(x) or (isinstance(x, np.ndarray) and x.flags.writeable)
+    }
+    shared: set[str] = set()
+    furthest, whose = 0, ""
+    places = ((*_memory(x), name) for name, x in found.items() if size(x.shape))
+    for start, stop, name in sorted(places):
+        x = found[name]
+        if stop - start < size(x.shape) * x.dtype.itemsize:
+            shared.add(name)
+        if start < furthest:
+            shared |= {name, whose}
+        if stop > furthest:
+            furthest, whose = stop, name
+    return frozenset(found) - shared
+
+
+def _memory(x: Array) -> tuple[int, int]:
+    """Return the addresses at which the memory of ``x[*]`` begins and ends."""
+    if isinstance(x, np.ndarray):
+        return np.lib.array_utils.byte_bounds(x)
+    last = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.dtype.itemsize
 
 
 def _norm(x: Array) -> float:
     """Return the norm of ``x[*]``; NaN or ∞ if an element is."""
-    x = widened(x)
+    if not size(x.shape):
+        return 0.0
     xp = namespace(x)
-    largest = float(xp.max(xp.abs(x))) if size(x.shape) else 0.0
+    tops = [xp.max(xp.abs(widened(block))) for block in blocks(x)]
+    largest = float(xp.max(xp.stack(tops)))
     if largest == 0 or not math.isfinite(largest):
         return largest
-    ratio = x / largest
-    return largest * math.sqrt(float(xp.sum(ratio * ratio)))
+    # A power of two scales exactly. In two factors, neither exceeds float32.
+    exponent = math.frexp(largest)[1]
+    half = -exponent // 2
+    one, other = math.ldexp(1.0, half), math.ldexp(1.0, -exponent - half)
+    sums = [_sum_of_squares(widened(block) * one * other) for block in blocks(x)]
+    root = math.sqrt(float(xp.sum(xp.stack(sums))))
+    try:
+        return math.ldexp(root, exponent)
+    except OverflowError:
+        return math.inf
+
+
+def _sum_of_squares(x: Array) -> Array:
+    return namespace(x).sum(x * x)
 
 
 def _why(x: Array) -> str:

@@ -56,6 +56,7 @@ class Options:
     batch: int = 16  # windows in a step
     length: int = 128  # tokens in a window
     micro_batches: int = 1  # into which a step's windows are divided
+    recompute: int = 0  # layers that run again together in the backward; 0 for none
     lr: float = 1e-3  # the largest learning rate, after the warm-up
     warmup: int = 100  # steps
     clip: float = 1.0  # the largest global norm of the gradients
@@ -67,7 +68,8 @@ class Options:
     def __post_init__(self) -> None:
         sizes = ("steps", "batch", "length", "micro_batches")
         check_count(**{name: getattr(self, name) for name in sizes})
-        check_natural(warmup=self.warmup, seed=self.seed)
+        naturals = ("recompute", "warmup", "seed")
+        check_natural(**{name: getattr(self, name) for name in naturals})
         if self.batch % self.micro_batches:
             raise ValueError(
                 f"micro_batches: expected a divisor of batch = {self.batch}; "
@@ -242,11 +244,11 @@ class Run:
         rate = schedule.rate(step, peak=o.lr, warmup=o.warmup, steps=o.steps)
         parts = self._micro_batches(step)
         loss, gradients = accumulation.mean(
-            self._gradients(step, *part) for part in parts
+            (self._gradients(step, *part) for part in parts), fresh=True
         )
         try:
             norms = clipping.norms(gradients)
-            gradients, norm = clipping.clip(gradients, o.clip)
+            gradients, norm = clipping.clip(gradients, o.clip, in_place=True)
         except FloatingPointError as error:
             raise self._not_finite(
                 parts,
@@ -339,9 +341,11 @@ class Run:
         self, step: int, tokens: Array, targets: Array, options: dict[str, Any]
     ) -> tuple[float, dict[str, Array], int]:
         """Return one micro-batch's loss, gradients, and number of counted targets."""
-        loss, saved = self._forward(tokens, targets, **options)
+        again = self.options.recompute or None
+        loss, saved = self._forward(tokens, targets, recompute=again, **options)
         if not math.isfinite(loss):
             what = f"step {step + 1}: the loss is {loss:.3g}"
+            del saved  # before the forward runs again
             raise self._not_finite([(tokens, targets, options)], what)
         return float(loss), self.model.backward(saved), accumulation.counted(targets)
 

@@ -20,7 +20,8 @@ receive it, with ``turned``.
 formulas are the sums over that list.
 
 ``forward(…, kernels=backpass.kernels)`` runs kernels in the place of the operations
-that have one; ``kernel`` says how.
+that have one; ``kernel`` says how. ``recomputed`` lets layers, or operations in them,
+save their inputs and run again in the backward.
 """
 
 from __future__ import annotations
@@ -29,17 +30,32 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from backpass.arrays import Array, transpose
+from backpass.arrays import Array, is_array, transpose
+from backpass.models.layers import kernel
 from backpass.models.layers.calls import Call, call
 from backpass.models.layers.kernel import implementation
 from backpass.ops import attention, feed_forward, flash_attention, fork, residual
+from backpass.ops.multi_head_attention import split_heads
 from backpass.values import check_natural
 
 
 def attention_operation(flash: bool, kernels: Any = None) -> Any:
     """Return the operation that computes attention, or its kernel. Both operations
     compute the same result; flash attention saves no array of weights."""
-    return implementation(flash_attention, kernels) if flash else attention
+    return implementation(flash_attention if flash else attention, kernels)
+
+
+def without_second_output(attended: Any, rows: Any, d: int) -> Any:
+    """Return what attention saved, without an output of its own. If flash attention and
+    the last projection both saved the output, in heads and as ``rows[*, s, n·d]``, the
+    heads become a view of the rows, so that one array stays in memory."""
+    own = attended.own if isinstance(attended, kernel.Saved) else attended
+    if not is_array(getattr(own, "y", None)) or not is_array(rows):
+        return attended
+    own = own._replace(y=split_heads(rows, rows.shape[-1] // d, d))
+    if isinstance(attended, kernel.Saved):
+        return attended._replace(own=own)
+    return own
 
 
 def check_no_dropout(flash: bool, **rates: float) -> None:

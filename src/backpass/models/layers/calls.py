@@ -25,6 +25,11 @@ class Call(NamedTuple):
     wanted: tuple[str, ...]
     lengths: dict[str, Any]
 
+    @property
+    def stem(self) -> str:
+        """The operation's stem."""
+        return self.operation.__name__.rpartition(".")[2]
+
     def forward_flops(self) -> Any:
         return _evaluated(self.operation.forward_flops, self)
 

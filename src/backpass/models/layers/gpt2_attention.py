@@ -16,6 +16,7 @@ from backpass.models.layers import (
     check_no_dropout,
     check_widths,
     thirds,
+    without_second_output,
 )
 from backpass.models.layers.calls import call, formulas, quotient
 from backpass.models.layers.kernel import gradients_of
@@ -81,6 +82,7 @@ def forward(
     options = {} if flash else {"dropout_p": dropout_p, "seed": seed}
     o, attended = attend.forward(q, k, v, causal=True, **options, wanted=of_heads)
     y, out = linear.forward(merge_heads(o), w_o, b_o, wanted=of_out)
+    attended = without_second_output(attended, out.x, d)
     return y, Saved(qkv, attended, out, heads, flash, wanted)
 
 

@@ -1,8 +1,10 @@
-"""Let a kernel take the place of an operation in a layer.
+"""Let a kernel take the place of an operation in a layer, or let the operation run
+again in the backward.
 
 A layer's ``forward`` asks ``implementation`` for each operation that may have a kernel.
 Its ``backward`` calls ``gradients_of``, which sees from the saved value whether the
-operation or its kernel ran. So only forwards take ``kernels``.
+operation or its kernel ran, and whether it saved its inputs only. So only forwards
+take ``kernels``.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 
 from backpass import wanted as of_operations
 from backpass.arrays import Array
+from backpass.models.layers import recomputed
 from backpass.shapes import kind, parse
 from backpass.wanted import Wanted
 
@@ -58,8 +61,13 @@ class Kernel:
 
 def implementation(operation: ModuleType, kernels: Any) -> Any:
     """Return the operation, or its kernel if ``kernels``, which is ``backpass.kernels``
-    or None, has one. Raises TypeError for anything else, and ImportError if kernels
-    cannot be loaded."""
+    or None, has one. If ``kernels`` is a ``Recomputing`` that names the operation, the
+    result saves its inputs only. Raises TypeError for anything else, and ImportError if
+    kernels cannot be loaded."""
+    if isinstance(kernels, recomputed.Recomputing):
+        found = implementation(operation, kernels.kernels)
+        again = _stem(operation) in kernels.operations
+        return recomputed.Recomputed(found) if again else found
     if kernels is None:
         return operation
     if getattr(kernels, "__name__", None) != "backpass.kernels":
@@ -76,6 +84,7 @@ def gradients_of(
 ) -> tuple[Any, ...]:
     """Return what the backward of a layer's part returns, or of the kernel that ran in
     its place. A gradient that is not wanted is None."""
+    saved = saved.again() if isinstance(saved, recomputed.Saved) else saved
     if not isinstance(saved, Saved):
         return of_operations.gradients_of(part, dy, saved, wanted)
     names = _differentiable(part)

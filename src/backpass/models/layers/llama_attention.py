@@ -18,6 +18,7 @@ from backpass.models.layers import (
     attending,
     attention_operation,
     turned,
+    without_second_output,
 )
 from backpass.models.layers.calls import call, formulas, quotient
 from backpass.models.layers.kernel import gradient_of, gradients_of, implementation
@@ -107,6 +108,7 @@ def forward(
     attend = attention_operation(flash, kernels)
     o, attended = attend.forward(q, k, v, causal=True, wanted=of_heads)
     y, out = linear.forward(merge_heads(o), turned(w_o), wanted=of_out)
+    attended = without_second_output(attended, out.x, d)
     return y, Saved(saved_q, saved_k, saved_v, attended, out, d, flash, wanted)
 
 

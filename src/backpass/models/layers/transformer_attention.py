@@ -18,6 +18,7 @@ from backpass.models.layers import (
     check_widths,
     thirds,
     turned,
+    without_second_output,
 )
 from backpass.models.layers.calls import call, formulas, quotient
 from backpass.models.layers.kernel import gradients_of
@@ -92,6 +93,7 @@ def forward(
     attend = attention_operation(flash, kernels)
     o, attended = attend.forward(q, k, v, causal=causal, wanted=of_heads)
     y, out = linear.forward(merge_heads(o), turned(w_o), b_o, wanted=of_out)
+    attended = without_second_output(attended, out.x, d)
     return y, Saved(of_x, keys, values, attended, out, heads, alone, flash, wanted)
 
 

@@ -1,0 +1,87 @@
+"""Loss scaling: float16 gradients that would underflow, computed larger.
+
+From Micikevicius et al., "Mixed Precision Training" (2018). The loss is multiplied by a
+scale before the backward, and the gradients are divided by it in float32 afterwards::
+
+    state = scaling.start()
+    loss, saved = gpt2.forward(adamw.rounded(parameters, float16), tokens, targets, …)
+    gradients = scaling.unscaled(gpt2.backward(saved, scale=state["scale"]), state)
+    if gradients is not None:
+        adamw.update(parameters, gradients, optimiser)
+
+A gradient that overflowed is not finite. Then ``unscaled`` returns None, the step is
+skipped, and the scale is halved. After 2000 steps in a row without an overflow it is
+doubled. The rule and its defaults are those of ``torch.amp.GradScaler``. For a static
+scale, pass ``growth=1`` and ``backoff=1``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypedDict
+
+from backpass.arrays import Array, namespace, widened
+from backpass.training._mappings import Gradients, check_gradients
+from backpass.training._numbers import check_count, real
+from backpass.values import check_loss_scale
+
+
+class State(TypedDict):
+    """A plain dict: the scale of the next step, and how many steps in a row had finite
+    gradients since the scale changed."""
+
+    scale: float
+    finite: int
+
+
+def start(scale: float = 2.0**16) -> State:
+    """Return the state before the first step. Raises TypeError unless ``scale`` is a
+    real number; ValueError unless it is finite and above 0."""
+    check_loss_scale(scale)
+    return {"scale": float(scale), "finite": 0}
+
+
+def unscaled(
+    gradients: Gradients,
+    state: State,
+    *,
+    growth: float = 2.0,
+    backoff: float = 0.5,
+    interval: int = 2000,
+) -> dict[str, Array] | None:
+    """Return the gradients ``[*]`` divided by the scale, or None if an element is not
+    finite; then update the state.
+
+    Half precision is widened to float32 first: divided in float16, a gradient would
+    underflow after all. If an element is not finite, the scale is multiplied by
+    ``backoff``. After ``interval`` calls in a row with finite gradients it is
+    multiplied by ``growth``, unless it would exceed float32. Clip the gradients after
+    this call, not before it. For several micro-batches, use one scale, add their
+    gradients, and call once.
+
+    Raises TypeError unless ``gradients`` is a mapping to arrays of real floating-point
+    numbers and the options are numbers; ValueError unless growth ≥ 1, 0 < backoff ≤ 1,
+    and ``interval`` ≥ 1. The state is not changed then.
+    """
+    check_gradients(gradients)
+    check_count(interval=interval)
+    if not 1 <= real("growth", growth) < math.inf:
+        raise ValueError(f"growth: expected a finite number ≥ 1; got {growth}")
+    if not 0 < real("backoff", backoff) <= 1:
+        raise ValueError(
+            f"backoff: expected a number above 0, at most 1; got {backoff}"
+        )
+    scale = state["scale"]
+    if not all(_is_finite(gradient) for gradient in gradients.values()):
+        state["scale"], state["finite"] = scale * float(backoff), 0
+        return None
+    state["finite"] += 1
+    if state["finite"] == interval:
+        larger = scale * float(growth)
+        state["scale"], state["finite"] = larger if larger < 2.0**128 else scale, 0
+    return {name: widened(gradient) / scale for name, gradient in gradients.items()}
+
+
+def _is_finite(x: Array) -> bool:
+    xp = namespace(x)
+    return bool(xp.all(xp.isfinite(x)))
