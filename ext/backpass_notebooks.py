@@ -76,7 +76,11 @@ class Page:
         if match["target"]:
             path = match["target"].split("#")[0]
             # A label of a section or of a page has no address in a notebook.
-            return f"[{match['title']}]({Path(path).stem}.ipynb)" if path.endswith(".md") else match["title"]
+            if not path.endswith(".md"):
+                return match["title"]
+            return (
+                f"[{match['title'] or self._title('doc', path.removesuffix('.md'))}]({Path(path).stem}.ipynb)"
+            )
         return match[0]
 
     def _directive(self, match: re.Match, lines: list[str]) -> str:

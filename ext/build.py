@@ -208,6 +208,7 @@ def main() -> int:
     output = book / "_build" / "html"
     if arguments.chapter is not None:
         overrides["nb_execution_excludepatterns"] = [f"{name}.md" for name in names if name not in chosen]
+        overrides["suppress_warnings"] = ["myst.xref_missing"]  # labels in the outputs of the other pages
         output = book / "_build" / "chapter" / "html"
     if not write_pages(book, output, overrides, strict=arguments.chapter is None):
         # Sphinx reads again only what changed, and so would pass over the same warnings next time.

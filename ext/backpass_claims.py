@@ -1,0 +1,32 @@
+"""Ends each chapter with links to the claims of other texts that it settles."""
+
+from __future__ import annotations
+
+from sphinx.application import Sphinx
+
+from backpass.claims.evidence import VERDICTS
+from backpass.claims.ledger import by_page
+
+
+def settled(page: str) -> str:
+    """A box of links to a chapter's claims, by verdict; "" if it has none."""
+    claims = by_page().get(page.removeprefix("chapters/"), ())
+    if not claims:
+        return ""
+    lines = []
+    for verdict in VERDICTS:
+        links = [f"[{claim.name}](#{claim.name.lower()})" for claim in claims if claim.verdict is verdict]
+        if links:
+            lines.append(f"- {verdict.sign} {verdict.words}: {', '.join(links)}")
+    return "\n".join(
+        ["", "", ":::{admonition} Claims of other texts, judged by this page", *lines, ":::", ""]
+    )
+
+
+def add(app: Sphinx, page: str, source: list[str]) -> None:
+    source[0] += settled(page)
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("source-read", add)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

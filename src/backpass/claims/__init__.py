@@ -1,0 +1,1 @@
+"""Claims of texts on backpropagation, each checked by running it."""

@@ -1,0 +1,3 @@
+"""The claims of one text."""
+
+PARTS: tuple[str, ...] = ()

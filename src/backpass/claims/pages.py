@@ -1,0 +1,124 @@
+"""The claims as Markdown, each with its verdict and the check that ran."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+
+from backpass.claims.evidence import VERDICTS, Verdict
+from backpass.claims.ledger import TEXTS, every, text
+from backpass.claims.record import Claim
+
+
+class Markdown(str):
+    """Markdown that a page shows."""
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+def part(stem: str, name: str) -> Markdown:
+    """Run the checks of one part of a text and show its claims.
+
+    Raises RuntimeError that lists every claim whose check does not support its verdict.
+    """
+    claims = text(stem).part(name)
+    faults = []
+    for claim in claims:
+        try:
+            claim.run()
+        except Exception as error:
+            faults.append(f"{claim.name}: {type(error).__name__}: {error}")
+    if faults:
+        raise RuntimeError("\n".join(faults))
+    return Markdown("\n".join(map(shown, claims)))
+
+
+def shown(claim: Claim) -> str:
+    """Return a claim as Markdown: number, place and verdict; what it says and what is
+    right; the chapter with the derivation; the code of its check, folded."""
+    tests = "".join(f" · `tests/{test}`" for test in claim.shown_by)
+    lines = [
+        f'<div class="claim" {_data(claim)}>',
+        "",
+        f"({claim.name.lower()})=",
+        f"**{_link(claim)}** · {claim.where} · **{sign(claim.verdict)}**",
+        "",
+        claim.says,
+        "",
+    ]
+    if claim.truth:
+        lines += [f"**Right:** {claim.truth}", ""]
+    lines += [f"[](../{claim.page}.md){tests}", ""]
+    if claim.code:
+        lines += [
+            "<details><summary>The check</summary>",
+            "",
+            "```python",
+            claim.code,
+            "```",
+            "",
+            "</details>",
+        ]
+    return "\n".join([*lines, "", "</div>", ""])
+
+
+def counts() -> Markdown:
+    """Return a table with the number of claims by text and verdict."""
+    rows = [["text", *(verdict.words for verdict in VERDICTS), "all"]]
+    total: Counter[Verdict] = Counter()
+    for found in TEXTS:
+        count = Counter(claim.verdict for claim in found.claims())
+        total += count
+        rows.append([f"[](../claims/{found.stem}.md)", *_numbers(count)])
+    rows.append(["all", *_numbers(total)])
+    return _table(rows, aligned=":--" + "|--:" * (len(VERDICTS) + 1))
+
+
+def worst(number: int = 10) -> Markdown:
+    """Return a list of the claims that cost a reader most, each with what is right."""
+    claims = sorted(every(), key=lambda claim: -claim.harm)[:number]
+    return Markdown(
+        "\n".join(f"1. {claim.says} ({_link(claim)}) {claim.truth}" for claim in claims)
+    )
+
+
+def every_claim() -> Markdown:
+    """Return a list of all claims, which a script of the site filters."""
+    lines = []
+    for claim in every():
+        lines += [
+            f'<div class="claim" {_data(claim)}>',
+            "",
+            f"{_link(claim)} · {sign(claim.verdict)} · {claim.says}",
+            "",
+            "</div>",
+            "",
+        ]
+    return Markdown("\n".join(lines))
+
+
+def sign(verdict: Verdict) -> str:
+    """Return a verdict as a page shows it."""
+    return f"{verdict.sign} {verdict.words}"
+
+
+def _link(claim: Claim) -> str:
+    return f"[{claim.name}](#{claim.name.lower()})"
+
+
+def _data(claim: Claim) -> str:
+    stem = next(found.name for found in TEXTS if found.letter == claim.name[0])
+    kinds = {"text": stem, "verdict": claim.verdict.words, "topic": claim.topic}
+    return " ".join(
+        f'data-{key}="{html.escape(value)}"' for key, value in kinds.items()
+    )
+
+
+def _numbers(count: Counter[Verdict]) -> list[str]:
+    return [*(str(count[verdict]) for verdict in VERDICTS), str(count.total())]
+
+
+def _table(rows: list[list[str]], aligned: str) -> Markdown:
+    first, *others = (f"| {' | '.join(row)} |" for row in rows)
+    return Markdown("\n".join([first, f"|{aligned}|", *others]))
