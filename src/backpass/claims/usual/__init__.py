@@ -1,3 +1,3 @@
-"""The claims of one text."""
+"""Claims that many texts and tools repeat, each with owners to cite."""
 
-PARTS: tuple[str, ...] = ()
+PARTS = ("rules", "attention", "layers", "memory", "backwards", "updates")

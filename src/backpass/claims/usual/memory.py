@@ -1,0 +1,156 @@
+"""Bytes that are saved for a backward, as formulas give them."""
+
+from __future__ import annotations
+
+from backpass import cost
+from backpass.claims.evidence import CAVEAT, FALSE, Evidence
+from backpass.claims.record import claim
+from backpass.claims.usual.attention import judged
+
+SAVED = (
+    "cost/test_published.py::test_activation_bytes_are_what_autograd_saves_in_half_precision",
+)
+RAN = (
+    "cost/test_published.py::test_the_right_number_is_what_ran_and_the_usual_one_is_not",
+)
+
+
+def layer(b: int, s: int, h: int, n_h: int, wide: int, *, statistics: int = 0) -> int:
+    """Add up the bytes that one layer with dropout saves, array by array: ``wide``
+    bytes an element, masks 1, and ``statistics`` bytes for each row of a norm."""
+    x, scores = b * s * h, b * n_h * s * s
+    norms = 2 * (wide * x + statistics * b * s)
+    attention = (
+        wide * (x + 3 * x + x) + wide * scores + scores + wide * scores
+    )  # softmax, mask, dropped
+    feed_forward = wide * (x + 4 * x + 4 * x)
+    return norms + attention + feed_forward + 2 * x
+
+
+@claim(
+    "Korthikanti et al. (2022), equation 1",
+    CAVEAT,
+    topic="memory",
+    page="cost/memory",
+    harm=2,
+    shown_by=SAVED,
+)
+def U24(it: Evidence) -> None:
+    r"""A layer saves $s\,b\,h\,(34 + 5\,n_h\,s/h)$ bytes for its backward.
+
+    So it is for two-byte elements, dropout after the softmax and after both blocks, and
+    stored scores. The statistics of the norms are left out, which is said there; flash
+    attention, another activation, or float32 need another formula.
+    """
+    b, s, h, n_h = 2, 7, 24, 6
+    formula = s * b * h * 34 + 5 * b * n_h * s * s
+    it.as_printed(layer(b, s, h, n_h, wide=2) == formula)
+    it.elsewhere(layer(b, s, h, n_h, wide=4) == formula)
+    it.elsewhere(layer(b, s, h, n_h, wide=2, statistics=8) == formula)
+
+
+@claim(
+    "LLM-Tools issue 4 and PR 6",
+    FALSE,
+    topic="memory",
+    page="cost/memory",
+    harm=6,
+    shown_by=RAN,
+)
+def U25(it: Evidence) -> None:
+    """In float32, a layer saves 4 times 34sbh + 5bs²n_h.
+
+    The formula is in bytes already, 2 an element, and masks keep one byte:
+    66sbh + 9bs²n_h.
+    """
+    judged(it, "bytes-counted-twice", layer(2, 7, 24, 6, wide=4), h=24)
+
+
+@claim(
+    "FlashAttention issue 899",
+    FALSE,
+    topic="flash",
+    page="cost/memory",
+    harm=1,
+    shown_by=RAN,
+)
+def U26(it: Evidence) -> None:
+    """With flash attention, the block of attention saves 11sbh bytes.
+
+    It also saves the logarithm of each row's sum in float32, 4bsn_h bytes.
+    """
+    b, s, n_h, d = 2, 7, 6, 4
+    x = b * s * n_h * d
+    arrays = [
+        2 * x,
+        3 * 2 * x,
+        2 * x,
+        x,
+        4 * b * s * n_h,
+    ]  # input; q, k, v; output; mask; lse
+    judged(it, "flash-without-statistics", sum(arrays), h=24)
+
+
+@claim(
+    "Megatron-LM issues 464 and 1225",
+    FALSE,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=4,
+    shown_by=RAN,
+)
+def U27(it: Evidence) -> None:
+    """With flash attention, recomputing attention still saves 5bs²n_h bytes a layer.
+
+    There are no stored scores to drop, so only the rows' statistics go: 4bsn_h bytes.
+    """
+    judged(it, "selective-with-flash", 4 * 2 * 7 * 6)
+
+
+@claim(
+    "Rajbhandari et al. (2020), §3.1; most calculators",
+    CAVEAT,
+    topic="memory",
+    page="cost/memory",
+    harm=3,
+)
+def U28(it: Evidence) -> None:
+    """Mixed-precision training with Adam holds 16 bytes a parameter.
+
+    Weights and gradients of two bytes, and float32 weights and two moments. Gradients
+    in float32 make it 18.
+    """
+    budget = cost.memory_budget("gpt2", 1, 1024, dtype="bfloat16")
+    parameters = cost.tally("gpt2", 1, 1024).parameters
+    states = sum(share.bytes for share in budget.shares if share.elements == parameters)
+    it.as_printed(states == 16 * parameters)
+    it.elsewhere(2 + 4 + 4 + 4 + 4 == 16)
+    it.right(2 + 4 + 4 + 4 + 4 == 18)
+
+
+@claim(
+    "Chen et al. (2016), §4.1, as repeated by most texts",
+    CAVEAT,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=4,
+    shown_by=(
+        "cost/test_activations.py::test_the_most_bytes_that_a_step_with_segments_saves",
+    ),
+)
+def U29(it: Evidence) -> None:
+    r"""Saving the input of every $\sqrt L$-th layer minimises memory.
+
+    So it is if a layer saves as much as its input. A layer that saves 34 bytes for each
+    2 of its input needs shorter segments: of 80 layers, each segment one or two.
+    """
+
+    def best(layers: int, of_input: float, of_layer: float) -> int:
+        held = {
+            k: -(-layers // k) * of_input + k * of_layer for k in range(1, layers + 1)
+        }
+        return min(held, key=lambda k: held[k])
+
+    it.as_printed(best(81, 1, 1) == 9 and best(64, 1, 1) == 8)
+    it.elsewhere(best(81, 2, 34) == 9)
+    it.right(best(80, 2, 34) in (1, 2))
