@@ -21,6 +21,7 @@ document.addEventListener("DOMContentLoaded", () => {
   words.type = "search";
   const says = form.appendChild(document.createElement("output"));
 
+  const sections = [...document.querySelectorAll("section section")].filter((each) => each.querySelector(".claim"));
   const texts = claims.map((claim) => claim.textContent.toLowerCase());
   function filter() {
     const wanted = words.value.toLowerCase().split(/\s+/);
@@ -32,11 +33,12 @@ document.addEventListener("DOMContentLoaded", () => {
       claim.hidden = !fits;
       seen += fits;
     });
+    for (const section of sections) section.hidden = !section.querySelector(".claim:not([hidden])");
     says.textContent = `${seen} of ${claims.length} claims`;
   }
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
-  const cell = claims[0].closest(".cell") ?? claims[0];
-  cell.before(form);
+  const first = sections[0] ?? claims[0].closest(".cell");
+  first.before(form);
   filter();
 });

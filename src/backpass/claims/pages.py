@@ -37,29 +37,22 @@ def part(stem: str, name: str) -> Markdown:
 def shown(claim: Claim) -> str:
     """Return a claim as Markdown: number, place and verdict; what it says and what is
     right; the chapter with the derivation; the code of its check, folded."""
-    tests = "".join(f" · `tests/{test}`" for test in claim.shown_by)
     lines = [
         f'<div class="claim" {_data(claim)}>',
         "",
         f"({claim.name.lower()})=",
-        f"**{_link(claim)}** · {claim.where} · **{sign(claim.verdict)}**",
+        f"**{_link(claim)}** · {claim.where} · {_verdict(claim)} · [](../{claim.page}.md)",
         "",
         claim.says,
         "",
     ]
     if claim.truth:
         lines += [f"**Right:** {claim.truth}", ""]
-    lines += [f"[](../{claim.page}.md){tests}", ""]
     if claim.code:
-        lines += [
-            "<details><summary>The check</summary>",
-            "",
-            "```python",
-            claim.code,
-            "```",
-            "",
-            "</details>",
-        ]
+        code = ["```python", claim.code, "```", ""]
+        tests = [f"Tests: {', '.join(f'`{test}`' for test in claim.shown_by)}.", ""]
+        lines += ["<details><summary>The check</summary>", "", *code]
+        lines += [*(tests if claim.shown_by else []), "</details>"]
     return "\n".join([*lines, "", "</div>", ""])
 
 
@@ -90,7 +83,7 @@ def every_claim() -> Markdown:
         lines += [
             f'<div class="claim" {_data(claim)}>',
             "",
-            f"{_link(claim)} · {sign(claim.verdict)} · {claim.says}",
+            f"{_link(claim)} · {_verdict(claim)} · {claim.says}",
             "",
             "</div>",
             "",
@@ -101,6 +94,10 @@ def every_claim() -> Markdown:
 def sign(verdict: Verdict) -> str:
     """Return a verdict as a page shows it."""
     return f"{verdict.sign} {verdict.words}"
+
+
+def _verdict(claim: Claim) -> str:
+    return f'<span class="verdict">{sign(claim.verdict)}</span>'
 
 
 def _link(claim: Claim) -> str:
