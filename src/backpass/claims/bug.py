@@ -164,7 +164,7 @@ def _by_gradcheck(pair: Pair) -> str:
 
 
 def _passes_gradcheck(subject: Any, inputs: Sequence[Any]) -> bool:
-    """Whether ``torch.autograd.gradcheck``, with its own settings, accepts a subject."""
+    """Whether ``torch.autograd.gradcheck`` accepts a subject by its own settings."""
     import numpy as np
     import torch
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 import html
 from collections import Counter
 
-from backpass.claims.bug import KINDS, MISSED, TELLING, USUAL, Bug
-from backpass.claims.bugs import bugs_of, every_bug
 from backpass.claims.evidence import VERDICTS, Verdict
 from backpass.claims.ledger import TEXTS, every, text
 from backpass.claims.record import Claim
-
-TOOLS = ("check", "gradcheck")
-LEVELS = (USUAL, TELLING, MISSED)
 
 
 class Markdown(str):
@@ -70,7 +65,7 @@ def counts() -> Markdown:
         total += count
         rows.append([f"[](../claims/{found.stem}.md)", *_numbers(count)])
     rows.append(["all", *_numbers(total)])
-    return _table(rows, aligned=":--" + "|--:" * (len(VERDICTS) + 1))
+    return table(rows, aligned=":--" + "|--:" * (len(VERDICTS) + 1))
 
 
 def worst(number: int = 10) -> Markdown:
@@ -96,63 +91,6 @@ def every_claim() -> Markdown:
     return Markdown("\n".join(lines))
 
 
-def bugs(kind: str) -> Markdown:
-    """Give the bugs of one kind to ``check`` and to gradcheck, and show what they found.
-
-    Raises RuntimeError that lists every bug whose record is wrong.
-    """
-    lines, faults = [], []
-    for bug in bugs_of(kind):
-        try:
-            found = bug.run(explain=True)
-        except Exception as error:
-            faults.append(f"{bug.name}: {type(error).__name__}: {error}")
-            continue
-        said = f" It says: {found.said}." if found.said else ""
-        lines += [
-            f'<div class="claim" data-verdict="{_caught(bug)}" data-topic="{bug.kind}">',
-            "",
-            f"**{bug.name.replace('_', ' ')}** · [{bug.thread}]({bug.address}) · "
-            f'<span class="verdict">{_caught(bug)}</span>',
-            "",
-            bug.says,
-            "",
-            f"**The tests lacked:** {bug.lacked}",
-            "",
-            f"`check` catches it {bug.check}, gradcheck {bug.gradcheck}.{said}",
-            "",
-            "<details><summary>The bug and its mended twin</summary>",
-            "",
-            "```python",
-            bug.code,
-            "```",
-            "",
-            "</details>",
-            "",
-            "</div>",
-            "",
-        ]
-    if faults:
-        raise RuntimeError("\n".join(faults))
-    return Markdown("\n".join(lines))
-
-
-def bug_counts() -> Markdown:
-    """Return a table of how many bugs each tool catches, by kind."""
-    rows = [
-        ["kind", "bugs", *(f"{tool} {where}" for tool in TOOLS for where in LEVELS)]
-    ]
-    for kind in (*KINDS, "all"):
-        chosen = [bug for bug in every_bug() if kind in (bug.kind, "all")]
-        counts = (
-            sum(getattr(bug, tool) == where for bug in chosen)
-            for tool in TOOLS
-            for where in LEVELS
-        )
-        rows.append([kind, str(len(chosen)), *map(str, counts)])
-    return _table(rows, aligned=":--" + "|--:" * (len(rows[0]) - 1))
-
-
 def sign(verdict: Verdict) -> str:
     """Return a verdict as a page shows it."""
     return f"{verdict.sign} {verdict.words}"
@@ -160,11 +98,6 @@ def sign(verdict: Verdict) -> str:
 
 def _verdict(claim: Claim) -> str:
     return f'<span class="verdict">{sign(claim.verdict)}</span>'
-
-
-def _caught(bug: Bug) -> str:
-    tools = [tool for tool in TOOLS if getattr(bug, tool) != MISSED]
-    return f"caught by {' and '.join(tools)}" if tools else "caught by neither"
 
 
 def _link(claim: Claim) -> str:
@@ -183,6 +116,7 @@ def _numbers(count: Counter[Verdict]) -> list[str]:
     return [*(str(count[verdict]) for verdict in VERDICTS), str(count.total())]
 
 
-def _table(rows: list[list[str]], aligned: str) -> Markdown:
+def table(rows: list[list[str]], aligned: str) -> Markdown:
+    """Return rows, the first of which is the heading, as a table."""
     first, *others = (f"| {' | '.join(row)} |" for row in rows)
     return Markdown("\n".join([first, f"|{aligned}|", *others]))
