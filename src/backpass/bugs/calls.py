@@ -1,4 +1,5 @@
-"""Calls that leave something behind, inputs without a gradient, recurrences: mistakes about what came before."""
+"""Calls that leave something behind, inputs without a gradient, recurrences: mistakes
+about what came before."""
 
 import numpy as np
 import torch
@@ -152,7 +153,9 @@ def dropout():
 
         def backward(self, dy, saved):
             mask, generator, p = saved
-            return dy * ((generator.random(dy.shape) >= p) / (1 - p) if self.redraw else mask)
+            return dy * (
+                (generator.random(dy.shape) >= p) / (1 - p) if self.redraw else mask
+            )
 
     return Dropout(False), Dropout(True)
 
@@ -217,7 +220,9 @@ def convolution_state():
             dline[width:] += dlast[1 : 1 + length]
         return dline[width:], dw, dline[:width]
 
-    return twins(forward, backward, lambda dys, saved: backward(dys, saved, clamped=True))
+    return twins(
+        forward, backward, lambda dys, saved: backward(dys, saved, clamped=True)
+    )
 
 
 @bug(

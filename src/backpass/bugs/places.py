@@ -1,4 +1,5 @@
-"""Gathers, pools, convolutions, means, heads and masks: a gradient that goes to another place, or to too few."""
+"""Gathers, pools, convolutions, means, heads and masks: a gradient that goes to another
+place, or to too few."""
 
 import numpy as np
 import torch
@@ -35,7 +36,11 @@ def gather():
     "PaddlePaddle/Paddle#30604",
     "Rows that a scatter had overwritten passed dy on to what they were before.",
     "dx = dy, and 0 in the overwritten rows",
-    inputs=lambda rng: (rng.standard_normal((5, 3)), np.array([1, 3]), rng.standard_normal((2, 3))),
+    inputs=lambda rng: (
+        rng.standard_normal((5, 3)),
+        np.array([1, 3]),
+        rng.standard_normal((2, 3)),
+    ),
 )
 def scatter():
     def forward(x, index, updates):
@@ -72,7 +77,9 @@ def embedding(row_gradient):
     inputs=lambda rng: (np.array([[1, 0, 2], [0, 3, 1]]), rng.standard_normal((4, 3))),
     keywords={
         "operator": lambda tokens, w: F.embedding(tokens, w, padding_idx=0),
-        "conventions": {"w": "the padding token is not trained: its row's gradient is 0"},
+        "conventions": {
+            "w": "the padding token is not trained: its row's gradient is 0"
+        },
     },
 )
 def padding_row():
@@ -93,7 +100,10 @@ def padding_row():
     "tenstorrent/tt-metal#53386",
     "Repeated tokens were added up in bfloat16, whose running sum stops growing.",
     "dw is accumulated in float32 and rounded once",
-    inputs=lambda rng: (torch.tensor([[1, 0, 2], [0, 2, 1]]), torch.tensor(rng.standard_normal((4, 3)))),
+    inputs=lambda rng: (
+        torch.tensor([[1, 0, 2], [0, 2, 1]]),
+        torch.tensor(rng.standard_normal((4, 3))),
+    ),
     telling=lambda rng: (
         torch.tensor(rng.integers(0, 3, 2000)),
         torch.tensor(rng.standard_normal((3, 4)), dtype=torch.bfloat16),
@@ -110,9 +120,9 @@ def repeated_tokens():
 
         return add
 
-    return embedding(summed(lambda dtype: torch.promote_types(dtype, torch.float32))), embedding(
-        summed(lambda dtype: dtype)
-    )
+    return embedding(
+        summed(lambda dtype: torch.promote_types(dtype, torch.float32))
+    ), embedding(summed(lambda dtype: dtype))
 
 
 @bug(
@@ -129,7 +139,9 @@ def packed_segments():
 
     def forward(x, lengths):
         y = np.zeros((len(lengths), longest, x.shape[-1]), dtype=x.dtype)
-        for part, (start, length) in enumerate(zip(np.cumsum(lengths) - lengths, lengths, strict=True)):
+        for part, (start, length) in enumerate(
+            zip(np.cumsum(lengths) - lengths, lengths, strict=True)
+        ):
             kept = min(length, longest)
             y[part, :kept] = x[start : start + kept]
         return y, (lengths, len(x))
@@ -138,7 +150,9 @@ def packed_segments():
         def backward(dy, saved):
             lengths, rows = saved
             dx = buffer((rows, dy.shape[-1]))
-            for part, (start, length) in enumerate(zip(np.cumsum(lengths) - lengths, lengths, strict=True)):
+            for part, (start, length) in enumerate(
+                zip(np.cumsum(lengths) - lengths, lengths, strict=True)
+            ):
                 kept = min(length, longest)
                 dx[start : start + kept] = dy[part, :kept]
             return dx
@@ -146,7 +160,9 @@ def packed_segments():
         return backward
 
     held_before = 1e3
-    return twins(forward, into(np.zeros), into(lambda shape: np.full(shape, held_before)))
+    return twins(
+        forward, into(np.zeros), into(lambda shape: np.full(shape, held_before))
+    )
 
 
 @bug(
@@ -162,10 +178,14 @@ def average_pool():
     size = 2
 
     def windows(length):
-        return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+        return [
+            slice(start, min(start + size, length)) for start in range(0, length, size)
+        ]
 
     def forward(x):
-        return np.stack([x[:, at].mean(axis=-1) for at in windows(x.shape[-1])], axis=-1), x.shape
+        return np.stack(
+            [x[:, at].mean(axis=-1) for at in windows(x.shape[-1])], axis=-1
+        ), x.shape
 
     def dividing(divisor):
         def backward(dy, shape):
@@ -176,7 +196,9 @@ def average_pool():
 
         return backward
 
-    return twins(forward, dividing(lambda at: at.stop - at.start), dividing(lambda at: size))
+    return twins(
+        forward, dividing(lambda at: at.stop - at.start), dividing(lambda at: size)
+    )
 
 
 @bug(
@@ -202,7 +224,9 @@ def convolution():
 
         return backward
 
-    return twins(forward, dividing(lambda dy: 1), dividing(lambda dy: dy.shape[0] * dy.shape[-1]))
+    return twins(
+        forward, dividing(lambda dy: 1), dividing(lambda dy: dy.shape[0] * dy.shape[-1])
+    )
 
 
 @bug(
@@ -219,7 +243,9 @@ def mean_of_strided_dy():
         return np.broadcast_to(dy[..., None] / shape[-1], shape).copy()
 
     def wrong(dy, shape):
-        strides = dy.itemsize * np.cumprod([1, *dy.shape[:0:-1]])[::-1]  # of a contiguous array of this shape
+        strides = (
+            dy.itemsize * np.cumprod([1, *dy.shape[:0:-1]])[::-1]
+        )  # of a contiguous array of this shape
         return backward(np.lib.stride_tricks.as_strided(dy, dy.shape, strides), shape)
 
     return twins(forward, backward, wrong)
@@ -267,7 +293,8 @@ def bilinear():
 
 
 def attention(q, k, v, allowed=None):
-    """y, the probabilities and the log-sum-exp of the scores of q[..., s, d], k[..., t, d], v[..., t, e]."""
+    """y, the probabilities and the log-sum-exp of the scores of q[..., s, d], k[..., t,
+    d], v[..., t, e]."""
     scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
     if allowed is not None:
         scores = np.where(allowed, scores, -np.inf)
@@ -278,7 +305,11 @@ def attention(q, k, v, allowed=None):
 
 def attention_backward(dy, q, k, v, p, dlse=0):
     dp = dy @ np.swapaxes(v, -1, -2)
-    ds = p * (dp - (dp * p).sum(axis=-1, keepdims=True) + np.asarray(dlse)[..., None]) / np.sqrt(q.shape[-1])
+    ds = (
+        p
+        * (dp - (dp * p).sum(axis=-1, keepdims=True) + np.asarray(dlse)[..., None])
+        / np.sqrt(q.shape[-1])
+    )
     return ds @ k, np.swapaxes(ds, -1, -2) @ q, np.swapaxes(p, -1, -2) @ dy
 
 
@@ -327,7 +358,11 @@ def causal_alignment():
         def backward(dy, saved):
             q, k, v, lse = saved
             scores = q @ k.T / np.sqrt(q.shape[-1])
-            p = np.where(allowed(len(q), len(k), shift(len(q), len(k))), np.exp(scores - lse[:, None]), 0)
+            p = np.where(
+                allowed(len(q), len(k), shift(len(q), len(k))),
+                np.exp(scores - lse[:, None]),
+                0,
+            )
             return attention_backward(dy, q, k, v, p)
 
         return backward
@@ -349,4 +384,6 @@ def gradient_of_logsumexp():
     def backward(dys, saved):
         return attention_backward(dys[0], *saved, dlse=dys[1])
 
-    return twins(forward, backward, lambda dys, saved: attention_backward(dys[0], *saved))
+    return twins(
+        forward, backward, lambda dys, saved: attention_backward(dys[0], *saved)
+    )

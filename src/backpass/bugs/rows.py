@@ -20,7 +20,9 @@ def normalised(x, axis=-1, eps=1e-5):
 
 
 def normalised_backward(dx_hat, x_hat, rstd, axis=-1):
-    along = dx_hat.mean(axis=axis, keepdims=True) + x_hat * (dx_hat * x_hat).mean(axis=axis, keepdims=True)
+    along = dx_hat.mean(axis=axis, keepdims=True) + x_hat * (dx_hat * x_hat).mean(
+        axis=axis, keepdims=True
+    )
     return rstd * (dx_hat - along)
 
 
@@ -76,7 +78,11 @@ def layer_norm_swapped():
 
     def backward(dy, saved):
         x_hat, rstd, w = saved
-        return normalised_backward(dy * w, x_hat, rstd), over_rows(dy * x_hat), over_rows(dy)
+        return (
+            normalised_backward(dy * w, x_hat, rstd),
+            over_rows(dy * x_hat),
+            over_rows(dy),
+        )
 
     def wrong(dy, saved):
         dx, dw, db = backward(dy, saved)
@@ -95,7 +101,10 @@ def group_norm():
     groups = 2
 
     def forward(x, w):
-        require(x.ndim == 3 and x.shape[1] % groups == 0, "x of three axes, its channels in whole groups")
+        require(
+            x.ndim == 3 and x.shape[1] % groups == 0,
+            "x of three axes, its channels in whole groups",
+        )
         x_hat, rstd = normalised(x.reshape(len(x), groups, -1))
         return x_hat.reshape(x.shape) * w[:, None], (x, x_hat, rstd, w)
 
@@ -103,14 +112,20 @@ def group_norm():
         def backward(dy, saved):
             x, x_hat, rstd, w = saved
             n, c, _ = x.shape
-            dx = normalised_backward((dy * w[:, None]).reshape(x_hat.shape), x_hat, rstd).reshape(x.shape)
+            dx = normalised_backward(
+                (dy * w[:, None]).reshape(x_hat.shape), x_hat, rstd
+            ).reshape(x.shape)
             g = group(np.arange(c), c // groups)
             mean = x.reshape(n, groups, -1).mean(axis=-1)[:, g, None]
             return dx, (dy * (x - mean) * rstd[:, g]).sum(axis=(0, 2))
 
         return backward
 
-    return twins(forward, with_group(lambda c, size: c // size), with_group(lambda c, size: c % groups))
+    return twins(
+        forward,
+        with_group(lambda c, size: c // size),
+        with_group(lambda c, size: c % groups),
+    )
 
 
 @bug(
@@ -131,7 +146,9 @@ def batch_norm_in_evaluation():
 
     def wrong(dy, saved):
         x_hat, rstd, w = saved
-        return normalised_backward(dy * w, x_hat, rstd, axis=0), *backward(dy, saved)[1:]
+        return normalised_backward(dy * w, x_hat, rstd, axis=0), *backward(dy, saved)[
+            1:
+        ]
 
     return twins(forward, backward, wrong, CONSTANTS=("mean", "var"))
 
@@ -150,7 +167,9 @@ def batch_norm_of_permuted_dy():
 
     def backward(dy, saved):
         x_hat, rstd, w = saved
-        return normalised_backward(dy * w[:, None], x_hat, rstd, axis=(0, 2)), (dy * x_hat).sum(axis=(0, 2))
+        return normalised_backward(dy * w[:, None], x_hat, rstd, axis=(0, 2)), (
+            dy * x_hat
+        ).sum(axis=(0, 2))
 
     def wrong(dy, saved):
         x_hat, rstd, w = saved
@@ -181,7 +200,9 @@ def rms_norm_without_weight():
             def backward(ctx, dy):
                 x, w, rstd = ctx.saved_tensors
                 x_hat, dx_hat = x * rstd, dy * w
-                dx = rstd * (dx_hat - x_hat * (dx_hat * x_hat).mean(dim=-1, keepdim=True))
+                dx = rstd * (
+                    dx_hat - x_hat * (dx_hat * x_hat).mean(dim=-1, keepdim=True)
+                )
                 return dx, (dy * x_hat).sum(dim=0) if weight_gradient else None
 
         return RMSNorm
@@ -194,7 +215,9 @@ def rms_norm_without_weight():
     "GroupNorm in float16 rounded each part of dw to bfloat16 before adding it up.",
     "the parts keep the buffer's dtype",
     inputs=lambda rng: tuple(map(torch.tensor, normal((3, 4, 5), (4,))(rng))),
-    telling=lambda rng: tuple(torch.tensor(v, dtype=torch.float16) for v in normal((3, 4, 64), (4,))(rng)),
+    telling=lambda rng: tuple(
+        torch.tensor(v, dtype=torch.float16) for v in normal((3, 4, 64), (4,))(rng)
+    ),
     telling_inputs="float16",
     keywords={"operator": lambda x, w: F.group_norm(x, 1, w, eps=1e-5)},
     seen="telling",
@@ -214,7 +237,9 @@ def group_norm_in_float16():
             x_hat, rstd, w = saved
             wide = dy.to(x_hat.dtype)
             dx_hat, rows = (wide * w[:, None]).flatten(1), x_hat.flatten(1)
-            along = dx_hat.mean(dim=-1, keepdim=True) + rows * (dx_hat * rows).mean(dim=-1, keepdim=True)
+            along = dx_hat.mean(dim=-1, keepdim=True) + rows * (dx_hat * rows).mean(
+                dim=-1, keepdim=True
+            )
             dw = torch.zeros_like(w)
             for part in (wide * x_hat).sum(dim=-1):
                 dw = dw + part.to(kept(dy.dtype)).to(dw.dtype)
@@ -291,7 +316,9 @@ def log_softmax():
     "The gradient of logsumexp is exp(x − y): −∞ minus −∞ where every x is −∞.",
     "dx = 0 in a row of −∞",
     inputs=normal((3, 4)),
-    telling=lambda rng: (np.vstack([rng.standard_normal((2, 4)), np.full((1, 4), -np.inf)]),),
+    telling=lambda rng: (
+        np.vstack([rng.standard_normal((2, 4)), np.full((1, 4), -np.inf)]),
+    ),
     telling_inputs="a row of −∞",
     seen="telling",
 )
@@ -378,7 +405,11 @@ def normal_density():
         def backward(dy, saved):
             inverse, d = saved
             dx = -dy * (inverse + inverse.T) @ d / 2
-            return dx, -dx, sign * dy * (inverse @ np.outer(d, d) @ inverse - inverse).T / 2
+            return (
+                dx,
+                -dx,
+                sign * dy * (inverse @ np.outer(d, d) @ inverse - inverse).T / 2,
+            )
 
         return backward
 
@@ -397,7 +428,10 @@ def router_of_one():
         def forward(x):
             p = softmax(x)
             chosen = p.max(axis=-1)
-            return chosen / (chosen if divided else 1), (p, p.argmax(axis=-1)[..., None])
+            return chosen / (chosen if divided else 1), (
+                p,
+                p.argmax(axis=-1)[..., None],
+            )
 
         def backward(dy, saved):
             p, at = saved

@@ -166,7 +166,10 @@ def power_of_a_constant():
     "The exponent's gradient is y·log(x), which is 0·(−∞) at x = 0.",
     "de = dy·y·log(x) where x > 0, else 0",
     inputs=lambda rng: (rng.uniform(0.5, 2, (4, 6)), rng.standard_normal((4, 6))),
-    telling=lambda rng: (np.array([0.0, 0.7, 1.3, 2.0]), np.array([2.0, 3.0, 2.0, 1.0])),
+    telling=lambda rng: (
+        np.array([0.0, 0.7, 1.3, 2.0]),
+        np.array([2.0, 3.0, 2.0, 1.0]),
+    ),
     telling_inputs="a base of 0",
     seen="telling",
 )
@@ -204,7 +207,9 @@ def silu_tail():
 
     def wrong(dy, x):
         e = np.exp(-np.abs(x))
-        e = np.where(e < np.finfo(e.dtype).tiny, 0, e)  # as hardware that knows no subnormal numbers does
+        e = np.where(
+            e < np.finfo(e.dtype).tiny, 0, e
+        )  # as hardware that knows no subnormal numbers does
         return dy * np.where(x < 0, e * (1 + e + x), 1 + e + x * e) / (1 + e) ** 2
 
     return twins(forward, backward, wrong)
@@ -225,11 +230,15 @@ def prelu():
 
     def backward(dy, saved):
         x, w = saved
-        return dy * np.where(x > 0, 1, w[:, None]), np.sum(dy * np.where(x > 0, 0, x), axis=(0, 2))
+        return dy * np.where(x > 0, 1, w[:, None]), np.sum(
+            dy * np.where(x > 0, 0, x), axis=(0, 2)
+        )
 
     def wrong(dy, saved):
         x, w = saved
-        return dy * np.where(x > 0, 1, w), np.sum(dy * np.where(x > 0, 0, x), axis=(0, 1))
+        return dy * np.where(x > 0, 1, w), np.sum(
+            dy * np.where(x > 0, 0, x), axis=(0, 1)
+        )
 
     return twins(forward, backward, wrong)
 
@@ -249,7 +258,11 @@ def swiglu_rows():
         a, b, scale = saved
         s = sigmoid(a)
         dz = dy * scale[:, None]
-        return dz * b * s * (1 + a * (1 - s)), dz * a * s, np.sum(dy * a * s * b, axis=-1)
+        return (
+            dz * b * s * (1 + a * (1 - s)),
+            dz * a * s,
+            np.sum(dy * a * s * b, axis=-1),
+        )
 
     def wrong(dy, saved):
         da, db, dscale = backward(dy, saved)
@@ -261,7 +274,8 @@ def swiglu_rows():
 
 
 def fake_quantised(x, scale, least, most):
-    """What torch.fake_quantize_per_tensor_affine computes and passes on, in any dtype; it takes float32 alone."""
+    """What torch.fake_quantize_per_tensor_affine computes and passes on, in any dtype;
+    it takes float32 alone."""
     q = torch.round(x / scale)
     passed = x * ((q >= least) & (q <= most))
     return (q.clamp(least, most) * scale).detach() + passed - passed.detach()
@@ -274,7 +288,9 @@ def fake_quantised(x, scale, least, most):
     inputs=normal((4, 6)),
     keywords={
         "operator": lambda x: fake_quantised(x, 0.25, -4, 3),
-        "conventions": {"x": "a straight-through estimator: rounding is differentiated as the identity"},
+        "conventions": {
+            "x": "a straight-through estimator: rounding is differentiated as the identity"
+        },
     },
 )
 def straight_through():

@@ -1,8 +1,10 @@
-"""Mistakes in gradients that public projects made, each re-created beside its corrected twin.
+"""Mistakes in gradients that public projects made, each re-created beside its corrected
+twin.
 
-They come from a search of issues and pull requests. Every thread was taken that says exactly what was wrong with the
-gradient of one operation, one thread a mistake; whether `check` sees the mistake played no part. The code is ours: a
-thread gives the mistake, never the lines.
+They come from a search of issues and pull requests. Every thread was taken that says
+exactly what was wrong with the gradient of one operation, one thread a mistake; whether
+`check` sees the mistake played no part. The code is ours: a thread gives the mistake,
+never the lines.
 """
 
 from __future__ import annotations
@@ -18,22 +20,31 @@ BUGS: list[Bug] = []
 
 @dataclass(frozen=True)
 class Bug:
-    """One mistake. ``twins()`` makes a right and a wrong object, fresh ones each time, for what they may remember."""
+    """One mistake. ``twins()`` makes a right and a wrong object, fresh ones each time,
+    for what they may remember."""
 
     name: str
     thread: str  # owner/repository#number
     wrong: str  # what was wrong, in one sentence
     right: str  # the corrected formula
     twins: Callable[[], tuple[object, object]]
-    inputs: Callable[[np.random.Generator], tuple]  # what a careful tester draws: small, float64
-    telling: Callable[[np.random.Generator], tuple] | None = None  # where the usual ones do not show it
+    inputs: Callable[
+        [np.random.Generator], tuple
+    ]  # what a careful tester draws: small, float64
+    telling: Callable[[np.random.Generator], tuple] | None = (
+        None  # where the usual ones do not show it
+    )
     telling_inputs: str = ""  # those inputs in words
     keywords: Mapping[str, object] = field(default_factory=dict)  # of check
-    telling_keywords: Mapping[str, object] = field(default_factory=dict)  # besides, at the telling inputs
+    telling_keywords: Mapping[str, object] = field(
+        default_factory=dict
+    )  # besides, at the telling inputs
     seen: str = "usual"  # the first that shows it: usual, varied, or telling inputs
     says: str = ""  # a part of the report, where a diagnosis names the mistake
     missed: str = ""  # why check shows nothing at any of them
-    alarm: str = ""  # why check fails the right twin, at the level that ``alarmed`` names
+    alarm: str = (
+        ""  # why check fails the right twin, at the level that ``alarmed`` names
+    )
     alarmed: tuple[str, ...] = ()
 
 
@@ -47,17 +58,23 @@ def bug(thread: str, wrong: str, right: str, *, inputs, **facts):
     return register
 
 
-def twins(forward, backward, wrong, **attributes) -> tuple[object, object]:
+def twins(forward, backward, wrong, **attributes):
     """Two objects that share a forward and its attributes, such as CONSTANTS."""
-    return tuple(SimpleNamespace(forward=forward, backward=one, **attributes) for one in (backward, wrong))
+    return tuple(
+        SimpleNamespace(forward=forward, backward=one, **attributes)
+        for one in (backward, wrong)
+    )
 
 
 def require(holds: bool, what: str) -> None:
-    """Refuse inputs that an object is not made for: a forward that takes them by broadcasting owes them a backward."""
+    """Refuse inputs that an object is not made for: a forward that takes them by
+    broadcasting owes them a backward."""
     if not holds:
         raise ValueError(f"expected {what}")
 
 
-def normal(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator], tuple[np.ndarray, ...]]:
+def normal(
+    *shapes: tuple[int, ...],
+) -> Callable[[np.random.Generator], tuple[np.ndarray, ...]]:
     """Draws standard normal inputs of these shapes."""
     return lambda rng: tuple(rng.standard_normal(shape) for shape in shapes)
