@@ -1,3 +1,7 @@
 """The claims of one text."""
 
-PARTS: tuple[str, ...] = ()
+PARTS: tuple[str, ...] = (
+    "program",
+    "forward_code",
+    "backward_code",
+)
