@@ -4,4 +4,7 @@ PARTS: tuple[str, ...] = (
     "program",
     "forward_code",
     "backward_code",
+    "derivatives",
+    "values_and_weights",
+    "normalisations",
 )

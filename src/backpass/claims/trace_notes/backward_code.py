@@ -39,7 +39,7 @@ def ran(member: tuple[str, str], *defects: str, **others: Any) -> dict[str, Any]
 
 def half(member: tuple[str, str], *defects: str) -> dict[str, Any]:
     """Run it up to `B_grad`; return its names."""
-    return run(but(*defects).rpartition("if name[0]")[0], **names(member))
+    return run(but(*defects).rpartition("\nif name[0]")[0], **names(member))
 
 
 def score_gradient(member: tuple[str, str]) -> Any:
