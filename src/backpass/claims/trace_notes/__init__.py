@@ -7,4 +7,7 @@ PARTS: tuple[str, ...] = (
     "derivatives",
     "values_and_weights",
     "normalisations",
+    "properties",
+    "score_gradients",
+    "queries_and_keys",
 )

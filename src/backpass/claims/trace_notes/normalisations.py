@@ -83,9 +83,9 @@ def N95(it: Evidence) -> None:
     $\gamma$ stands for either of the two, which are $\alpha$ and $\beta$ in the rest of
     the text.
     """
-    introduced, used = {"gamma", "beta"}, {"alpha", "beta"}
-    it.clashes(introduced - {"gamma"} != used)
-    it.right(not np.isclose(alpha(X), beta(X)))
+    simplex, sphere = alpha(X) * X, beta(X) * X
+    it.clashes(not same(simplex, sphere))  # one letter for both, and no letter for one
+    it.right(np.isclose(simplex.sum(), 1) and np.isclose(sphere @ sphere, 1))
 
 
 @claim("Norms, the factor", CAVEAT, topic="norms", page="attention/multilinear", harm=2)
