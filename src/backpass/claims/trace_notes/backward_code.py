@@ -88,9 +88,9 @@ def N34(it: Evidence) -> None:
 def N35(it: Evidence) -> None:
     """The row products are named `d`.
 
-    So far `d` was the width of Q, K and V, and `reshape([t, d])` needs it again at the
-    end: a TypeError for the multilinear members. The text's formulas have both meanings
-    too.
+    Up to there `d` is the width of Q, K and V, and `reshape([t, d])` needs it again at
+    the end: a TypeError for the multilinear members. The text's formulas have both
+    meanings too.
     """
     found = run(mended("==", "A", "pow", "Y", "s"), **names(("Linear", "Softmax")))
     it.clashes(np.shape(found["d"]) != np.shape(names(MEMBERS[0])["d"]))
@@ -105,7 +105,7 @@ def N35(it: Evidence) -> None:
     harm=2,
 )
 def N36(it: Evidence) -> None:
-    """The five conditions `if name[…] = '…':` of the backward compare.
+    """The five conditions `if name[…] = '…':` of the backward are comparisons.
 
     `=` has to be `==` here as well: in eight conditions of ten in the whole program.
     """
@@ -175,9 +175,9 @@ def N39(it: Evidence) -> None:
 def N40(it: Evidence) -> None:
     """On the sphere `B_grad = (A_grad - d[:, None]) / s[:, None]`, as on the simplex.
 
-    The weight is missing: `(A_grad - d[:, None] * A) / s`. The shape does not tell, and
-    no error is raised. A right gradient is orthogonal to the row, since the row's
-    length does not matter; this one is not.
+    The weight is missing: `(A_grad - d[:, None] * A) / s`. The shape is right, and no
+    error is raised. A right gradient is orthogonal to the row, since the row's length
+    does not matter; this one is not.
     """
     for scores in SCORES:
         printed, right = (ran((scores, "Sphere"), *w) for w in (["weight"], []))
@@ -330,8 +330,8 @@ def N49(it: Evidence) -> None:
 def N50(it: Evidence) -> None:
     """`_K_grad = _U.T @ Q` holds the gradients of the blocks of K.
 
-    `.T` turns round all three axes, and Q has to be `_Q`: `_U.transpose(0, 2, 1) @ _Q`.
-    As printed the shapes do not fit, unless p is t.
+    `.T` reverses all three axes, and Q has to be `_Q`: `_U.transpose(0, 2, 1) @ _Q`. As
+    printed the shapes do not fit, unless p is t.
     """
     it.as_printed(outcomes(but("_Q")) == {})
     it.right(outcomes(but("_Q")) == {("Multilinear", w): "ValueError" for w in WEIGHTS})
@@ -394,10 +394,11 @@ def N52(it: Evidence) -> None:
 def N53(it: Evidence) -> None:
     r"""The rest of the text derives every equation that the program uses.
 
-    It derives another line for the sphere, norms of rows instead of columns, and
-    factors of width d instead of $d/p$. With its own lines in their place the program
-    is right.
+    It derives another line for the sphere, and norms of rows instead of columns. With
+    the program's lines the simplex and the sphere are wrong; with the derived ones they
+    are right. Softmax's line is the derived one.
     """
-    it.as_printed(outcomes(but("weight", "rows", "Q order", "K order")) == {})
-    it.right(len(outcomes(but("weight", "rows"))) == 4)
+    found = outcomes(but("weight", "rows"))
+    it.as_printed(found == {})
+    it.right({kind for _, kind in found} == {"Simplex", "Sphere"} and len(found) == 4)
     it.right(outcomes(but()) == {})

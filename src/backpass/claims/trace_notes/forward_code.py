@@ -59,7 +59,7 @@ def N14(it: Evidence) -> None:
     r"""The scores of a normal transformer are $QK^\top$.
 
     They are $QK^\top/\sqrt{d}$. Then the gradients of Q and K have the factor
-    $1/\sqrt{d}$ too. The simplex and the sphere ignore a positive factor of the scores.
+    $1/\sqrt{d}$ too.
     """
     member, root = ("Linear", "Softmax"), np.sqrt(6)
     q, k, v = GIVEN.values()
@@ -168,7 +168,7 @@ def N19(it: Evidence) -> None:
     harm=2,
 )
 def N20(it: Evidence) -> None:
-    """`if name[1] = 'Simplex':` and its two alternatives compare.
+    """`if name[1] = 'Simplex':` and its two alternatives are comparisons.
 
     A single `=` in a condition is a SyntaxError; `==` compares. So no line of the
     program runs as printed, for any member.
@@ -194,8 +194,8 @@ def N21(it: Evidence) -> None:
     """The norms start from A: `s = A.sum(…)`, `s = sqrt(A.pow(2).sum(…))`,
     `softmax(A)`.
 
-    A does not exist yet, and B, which does, is not used. `A = B` before the norms mends
-    all three.
+    A does not exist yet, and B, which does, is not used. `A = B` before the norms
+    corrects all three.
     """
     it.as_printed(outcomes(mended("==")) == {})
     it.right(outcomes(mended("==")) == dict.fromkeys(MEMBERS, "NameError"))
@@ -256,10 +256,10 @@ def N23(it: Evidence) -> None:
 def N24(it: Evidence) -> None:
     """Dividing B by its sums puts the weights on the simplex.
 
-    Only if no score is negative and a sum is positive, and no line of the program makes
-    the scores so. Of rows of random scores of either sign, about half have a negative
-    sum; a sum near 0 makes the weights as large as one likes: $(1, 2, -2.99)$ gives
-    $(100, 200, -299)$.
+    Only if the scores of a row have one sign and are not all 0, and no line of the
+    program ensures that. Of rows of random scores of either sign, about half have a
+    negative sum; a sum near 0 makes the weights large: $(1, 2, -2.99)$ gives $(100,
+    200, -299)$.
     """
     sums = (numbers(4000, 6) * numbers(4000, 6, seed=1)).sum(1)
     it.left_out(np.count_nonzero(sums < 0))
@@ -362,7 +362,7 @@ def N29(it: Evidence) -> None:
     "code, norms", INCONSISTENT, topic="attention", page="attention/multilinear", harm=4
 )
 def N30(it: Evidence) -> None:
-    """The three norms normalise the same thing.
+    """The three norms normalise along the same axis.
 
     The simplex and the sphere take `axis=0`, the queries; the softmax of the text is
     taken of each row, over the keys.

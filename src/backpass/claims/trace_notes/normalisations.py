@@ -41,8 +41,8 @@ def N93(it: Evidence) -> None:
     the sphere.
 
     Along the ray through 0. On the sphere that is the nearest point. On the simplex it
-    is not, and a row with negative numbers does not land there at all: the weights of
-    $(2, 1)$ are $(\frac{2}{3}, \frac{1}{3})$, and $(1, 0)$ is nearer.
+    is not, and a row with numbers of both signs does not land there at all. The weights
+    of $(2, 1)$ are $(\frac{2}{3}, \frac{1}{3})$, and $(1, 0)$ is nearer.
     """
     x = np.array([2.0, 1.0])
     turned = [np.array([np.cos(at), np.sin(at)]) for at in np.linspace(0, 7, 400)]
@@ -125,7 +125,7 @@ def N99(it: Evidence) -> None:
     r"""$\alpha$ takes preattention vectors of the positive quadrant to the simplex of
     dimension $t - 1$.
 
-    Without 0, and “orthant” if t is more than 2. The program does not see to the
+    Without 0, and “orthant” if t is more than 2. The program does not ensure the
     condition.
     """
     rows = numbers(50, 7, low=0.0)
@@ -162,14 +162,16 @@ def N101(it: Evidence) -> None:
 
 @claim("Simplex, line 2", TRUE, topic="norms", page="attention/multilinear")
 def N102(it: Evidence) -> None:
-    r"""$= \alpha(x)\,(\dot x - \alpha(x)\,u^\top \dot x\,x)$."""
+    r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(\dot x - \alpha(x)\,u^\top \dot
+    x\,x)$.
+    """
     a = alpha(X)
     it.as_printed(same(a * (DX - a * (U @ DX) * X), change("Simplex")))
 
 
 @claim("Simplex, line 3", TRUE, topic="norms", page="attention/multilinear")
 def N103(it: Evidence) -> None:
-    r"""$= \alpha(x)\,(I - \alpha(x)\,x u^\top)\,\dot x$."""
+    r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(I - \alpha(x)\,x u^\top)\,\dot x$."""
     a = alpha(X)
     it.as_printed(same(a * (np.eye(7) - a * np.outer(X, U)) @ DX, change("Simplex")))
 
@@ -206,7 +208,7 @@ def N105(it: Evidence) -> None:
     page="attention/multilinear",
 )
 def N106(it: Evidence) -> None:
-    r"""$= -\beta(x)^3\,x^\top \dot x$."""
+    r"""$\partial \beta(x)(\dot x) = -\beta(x)^3\,x^\top \dot x$."""
     it.as_printed(np.isclose(-(beta(X) ** 3) * (X @ DX), push(beta, X, DX)))
 
 
@@ -217,7 +219,7 @@ def N106(it: Evidence) -> None:
     page="attention/multilinear",
 )
 def N107(it: Evidence) -> None:
-    r"""$= -\beta(x)^2\,f_\beta(x)^\top \dot x$."""
+    r"""$\partial \beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x$."""
     printed = -(beta(X) ** 2) * (X / np.linalg.norm(X)) @ DX
     it.as_printed(np.isclose(printed, push(beta, X, DX)))
 
@@ -233,7 +235,9 @@ def N108(it: Evidence) -> None:
 
 @claim("Sphere, line 2", TRUE, topic="norms", page="attention/multilinear")
 def N109(it: Evidence) -> None:
-    r"""$= \beta(x)\,(\dot x - \beta(x)\,f_\beta(x)^\top \dot x\,x)$."""
+    r"""$\partial f_\beta(x)(\dot x) = \beta(x)\,(\dot x - \beta(x)\,f_\beta(x)^\top
+    \dot x\,x)$.
+    """
     b, f = beta(X), X / np.linalg.norm(X)
     it.as_printed(same(b * (DX - b * (f @ DX) * X), change("Sphere")))
 
@@ -276,8 +280,9 @@ def N111(it: Evidence) -> None:
 def N112(it: Evidence) -> None:
     r"""$\mathrm{sf}(x) = f_\alpha(\exp(x))$.
 
-    So computed it is not a number for scores above 88.8 in float32 and above 709.8 in
-    float64. The row's maximum is subtracted first, which changes nothing else.
+    Computed in this order it is NaN for a score of 88.8 in float32 and of 709.8 in
+    float64, because the exponential overflows. Subtracting the row's maximum first
+    avoids this and changes nothing else.
     """
     it.as_printed(same(alpha(np.exp(X)) * np.exp(X), softmax(X)))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -298,7 +303,9 @@ def N113(it: Evidence) -> None:
 
 @claim("Softmax, line 2", TRUE, topic="softmax", page="attention/multilinear")
 def N114(it: Evidence) -> None:
-    r"""$= \alpha(\exp(x))\,(I - f_\alpha(\exp(x))\,u^\top)\,D_{\exp(x)}$."""
+    r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,(I -
+    f_\alpha(\exp(x))\,u^\top)\,D_{\exp(x)}$.
+    """
     e = np.exp(X)
     printed = alpha(e) * (np.eye(7) - np.outer(alpha(e) * e, U)) @ np.diag(e)
     it.as_printed(same(printed, jacobian(lambda x: x.softmax(0), X)))
@@ -306,7 +313,8 @@ def N114(it: Evidence) -> None:
 
 @claim("Softmax, line 3", FALSE, topic="softmax", page="attention/multilinear", harm=6)
 def N115(it: Evidence) -> None:
-    r"""$= \alpha(\exp(x))\,D_{\exp(x)} - \mathrm{sf}(x)\,u^\top D_{\exp(x)}$.
+    r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,D_{\exp(x)} -
+    \mathrm{sf}(x)\,u^\top D_{\exp(x)}$.
 
     The second term has lost its factor $\alpha(\exp(x))$, so it is $\sum_k e^{x_k}$
     times too large: 30.2 times for $x = (1, 2, 3)$. The next line has the factor again.
@@ -322,7 +330,8 @@ def N115(it: Evidence) -> None:
 
 @claim("Softmax, line 4", TRUE, topic="softmax", page="operations/softmax")
 def N116(it: Evidence) -> None:
-    r"""$= D_{\mathrm{sf}(x)} - \mathrm{sf}(x)\,\mathrm{sf}(x)^\top$.
+    r"""$\partial\,\mathrm{sf}(x) = D_{\mathrm{sf}(x)} -
+    \mathrm{sf}(x)\,\mathrm{sf}(x)^\top$.
 
     Right, although it does not follow from the line above as printed.
     """

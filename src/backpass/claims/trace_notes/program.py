@@ -255,7 +255,7 @@ def N5(it: Evidence) -> None:
     """The program computes the forward and the backward pass of every member.
 
     As printed it runs for none. With `==` in its conditions it stops at A, for all.
-    Fourteen defects have to be mended; then all six members are right.
+    Fourteen mistakes have to be corrected; then all six members are right.
     """
     it.as_printed(outcomes(PRINTED) == {})
     it.right(outcomes(PRINTED) == dict.fromkeys(MEMBERS, "SyntaxError"))
@@ -301,8 +301,8 @@ def N8(it: Evidence) -> None:
     r"""LinearSphere is hardly worth exploring, because its state is too small.
 
     No experiment is shown. The state can be counted: $d\,d_v$ numbers for the sum of
-    the $k_j v_j^\top$ and $d^2$ for the lengths. LinearSimplex, which was released, has
-    fewer: $d\,d_v + d$.
+    the $k_j v_j^\top$ and $d^2$ for the lengths. LinearSimplex, which is in the first
+    release, has fewer: $d\,d_v + d$.
     """
 
 
@@ -357,7 +357,7 @@ def N11(it: Evidence) -> None:
     """Q, K and V are `[t, d]` arrays.
 
     The lines fit these shapes. A transformer has a batch and several heads, for whose
-    arrays `K.T` turns round all axes.
+    arrays `K.T` reverses all axes.
     """
     it.as_printed(
         outcomes(but()) == {} and all(x.shape == (5, 6) for x in GIVEN.values())

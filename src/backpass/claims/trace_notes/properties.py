@@ -77,7 +77,7 @@ def N119(it: Evidence) -> None:
 def N120(it: Evidence) -> None:
     r"""On the sphere, a multiple of a row has the same weights too.
 
-    A negative multiple has the opposite ones, so it turns the output round:
+    A negative multiple has the opposite ones, so the output changes its sign:
     $f_\beta(rx) = \mathrm{sign}(r)\,f_\beta(x)$.
     """
     for r in (3, 0.2, -2):

@@ -110,7 +110,7 @@ def N150(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial K}(\dot K) = \mathrm{Tr}(\nabla_B l^\top Q \dot
     K^\top) = \mathrm{Tr}(Q^\top \nabla_B l\,\dot K)$.
 
-    The second step transposes and turns at once.
+    The second step combines a transpose with a cyclic shift.
     """
     expected = (DB * push(lambda k: constant(Q[0]) @ k.T, K[0], DK)).sum()
     it.as_printed(np.isclose(np.trace(DB.T @ Q[0] @ DK.T), expected))
@@ -234,7 +234,8 @@ def N157(it: Evidence) -> None:
     page="attention/multilinear",
 )
 def N158(it: Evidence) -> None:
-    r"""$= (\bigodot_{k \ne m} Q_k K_k^\top) \odot (\dot Q_m K_m^\top)$.
+    r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = (\bigodot_{k \ne m} Q_k K_k^\top)
+    \odot (\dot Q_m K_m^\top)$.
 
     Where factors are 0 too: this is the form to compute with.
     """
@@ -253,11 +254,12 @@ def N158(it: Evidence) -> None:
     harm=5,
 )
 def N159(it: Evidence) -> None:
-    r"""$= B \odot (Q_m K_m^\top)^{\odot -1} (\dot Q_m K_m^\top)$.
+    r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = B \odot (Q_m K_m^\top)^{\odot -1}
+    (\dot Q_m K_m^\top)$.
 
-    A $\odot$ is missing before the last bracket. Side by side means a matrix product
-    everywhere else, which is another number here, and is not defined if there are more
-    keys than queries.
+    A $\odot$ is missing before the last bracket. Everywhere else two matrices side by
+    side are a matrix product, which has another value here and is not defined if there
+    are more keys than queries.
     """
     square = slice(0, 5)
     k, f, b = K[:, square], FACTORS[:, :, square], B[:, square]
@@ -296,8 +298,8 @@ def N160(it: Evidence) -> None:
     page="attention/multilinear",
 )
 def N161(it: Evidence) -> None:
-    r"""$= P_m \odot (\dot Q_m K_m^\top)$, where $P_m = B \odot (Q_m K_m^\top)^{\odot
-    -1}$.
+    r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = P_m \odot (\dot Q_m K_m^\top)$,
+    where $P_m = B \odot (Q_m K_m^\top)^{\odot -1}$.
     """
     for m in range(4):
         printed = (B / FACTORS[m]) * (DQ @ K[m].T)
@@ -312,12 +314,13 @@ def N161(it: Evidence) -> None:
     harm=4,
 )
 def N162(it: Evidence) -> None:
-    r"""$P_m = B \odot (Q_m K_m^\top)^{\odot -1}$ is a $t \times t$ matrix.
+    r"""$P_m = B \odot (Q_m K_m^\top)^{\odot -1}$, a $t \times t$ matrix, is the product
+    of the other factors.
 
     In short floating-point types the product underflows before the quotient: in float16
     four factors of 0.01 give $P_m = 0$, and the product of three of them is $10^{-6}$.
     """
-    it.as_printed(all((B / FACTORS[m]).shape == (5, 7) for m in range(4)))
+    it.as_printed(all(same(B / FACTORS[m], P[m]) for m in range(4)))
     small = np.full(4, 0.01, np.float16)
     it.elsewhere(np.isclose(small.prod() / small[0], 1e-6, rtol=0.1, atol=0))
     it.right(np.isclose(small[1:].prod(), 1e-6, rtol=0.1, atol=0))
@@ -362,7 +365,9 @@ def N165(it: Evidence) -> None:
 
 @claim("Multilinear, loss, line 3", TRUE, topic="matmul", page="attention/multilinear")
 def N166(it: Evidence) -> None:
-    r"""$= \mathrm{Tr}((\nabla_B l \odot P_m)^\top \dot Q_m K_m^\top)$."""
+    r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}((\nabla_B l \odot
+    P_m)^\top \dot Q_m K_m^\top)$.
+    """
     for m in range(4):
         expected = (vjp(of_query(m), Q[m], DB) * DQ).sum()
         it.as_printed(np.isclose(np.trace((DB * P[m]).T @ DQ @ K[m].T), expected))
@@ -370,7 +375,9 @@ def N166(it: Evidence) -> None:
 
 @claim("Multilinear, loss, line 4", TRUE, topic="matmul", page="attention/multilinear")
 def N167(it: Evidence) -> None:
-    r"""$= \mathrm{Tr}(K_m^\top (\nabla_B l \odot P_m)^\top \dot Q_m)$."""
+    r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(K_m^\top (\nabla_B l
+    \odot P_m)^\top \dot Q_m)$.
+    """
     for m in range(4):
         expected = (vjp(of_query(m), Q[m], DB) * DQ).sum()
         it.as_printed(np.isclose(np.trace(K[m].T @ (DB * P[m]).T @ DQ), expected))
@@ -412,7 +419,7 @@ def N170(it: Evidence) -> None:
 def N171(it: Evidence) -> None:
     r"""$\nabla_{K_m} l = (\nabla_B l \odot P_m)^\top Q_m$.
 
-    The program has the whole Q for $Q_m$, and turns round all axes.
+    The program has the whole Q for $Q_m$, and reverses all axes.
     """
     for m in range(4):
         expected = vjp(of_key(m), K[m], DB)

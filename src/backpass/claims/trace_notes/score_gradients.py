@@ -33,8 +33,8 @@ def each(line: Callable[[int], Any]) -> Any:
 
 @claim("Simplex, lines 1 and 2", TRUE, topic="norms", page="attention/multilinear")
 def N127(it: Evidence) -> None:
-    r"""$\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial A_i}
-    \frac{\partial A_i}{\partial B_i} = \nabla_{A_i} l^\top \alpha(B_i)\,(I - A_i
+    r"""On the simplex, $\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial
+    A_i} \frac{\partial A_i}{\partial B_i} = \nabla_{A_i} l^\top \alpha(B_i)\,(I - A_i
     u^\top)$.
     """
     printed = each(lambda i: DA[i] * ALPHA[i] @ (np.eye(7) - np.outer(SIMPLEX[i], U)))
@@ -43,14 +43,18 @@ def N127(it: Evidence) -> None:
 
 @claim("Simplex, line 3", TRUE, topic="norms", page="attention/multilinear")
 def N128(it: Evidence) -> None:
-    r"""$= \alpha(B_i)\,(\nabla_{A_i} l^\top - \nabla_{Y_i} l^\top V^\top A_i u^\top)$."""
+    r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
+    l^\top - \nabla_{Y_i} l^\top V^\top A_i u^\top)$.
+    """
     printed = each(lambda i: ALPHA[i] * (DA[i] - DY[i] @ V.T @ np.outer(SIMPLEX[i], U)))
     it.as_printed(same(printed, gradient("Simplex")))
 
 
 @claim("Simplex, line 4", TRUE, topic="norms", page="attention/multilinear")
 def N129(it: Evidence) -> None:
-    r"""$= \alpha(B_i)\,(\nabla_{A_i} l^\top - \nabla_{Y_i} l^\top Y_i u^\top)$."""
+    r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
+    l^\top - \nabla_{Y_i} l^\top Y_i u^\top)$.
+    """
     y = SIMPLEX @ V
     printed = each(lambda i: ALPHA[i] * (DA[i] - DY[i] @ np.outer(y[i], U)))
     it.as_printed(same(printed, gradient("Simplex")))
@@ -58,8 +62,8 @@ def N129(it: Evidence) -> None:
 
 @claim("Simplex, line 5", TRUE, topic="flash", page="attention/multilinear")
 def N130(it: Evidence) -> None:
-    r"""$= \alpha(B_i)\,(\nabla_{A_i} l^\top - d_i u^\top)$ with $d_i = \nabla_{Y_i}
-    l^\top Y_i$.
+    r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
+    l^\top - d_i u^\top)$ with $d_i = \nabla_{Y_i} l^\top Y_i$.
     """
     d = [DY[i] @ (SIMPLEX @ V)[i] for i in range(5)]
     it.as_printed(
@@ -99,7 +103,7 @@ def N132(it: Evidence) -> None:
 def N133(it: Evidence) -> None:
     r"""$d \in \mathbb{R}^T$.
 
-    It has t numbers, one per query. T is the sign of the transpose everywhere else.
+    It has t numbers, one per query. Everywhere else T stands for a transpose.
     """
     d = np.diag(DY @ DY.T)
     it.clashes("T" not in SIZES and "t" in SIZES)  # the sizes that the text names
@@ -132,8 +136,8 @@ def N135(it: Evidence) -> None:
 
 @claim("Sphere, lines 1 and 2", TRUE, topic="norms", page="attention/multilinear")
 def N136(it: Evidence) -> None:
-    r"""$\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top \beta(B_i)\,(I - A_i
-    A_i^\top)$.
+    r"""On the sphere, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top
+    \beta(B_i)\,(I - A_i A_i^\top)$.
     """
     a = SPHERE
     printed = each(lambda i: DA[i] * BETA[i] @ (np.eye(7) - np.outer(a[i], a[i])))
@@ -142,7 +146,9 @@ def N136(it: Evidence) -> None:
 
 @claim("Sphere, line 3", TRUE, topic="norms", page="attention/multilinear")
 def N137(it: Evidence) -> None:
-    r"""$= \beta(B_i)\,(\nabla_{A_i} l^\top - \nabla_{Y_i} l^\top V^\top A_i A_i^\top)$."""
+    r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
+    l^\top - \nabla_{Y_i} l^\top V^\top A_i A_i^\top)$.
+    """
     a = SPHERE
     printed = each(lambda i: BETA[i] * (DA[i] - DY[i] @ V.T @ np.outer(a[i], a[i])))
     it.as_printed(same(printed, gradient("Sphere")))
@@ -150,8 +156,9 @@ def N137(it: Evidence) -> None:
 
 @claim("Sphere, lines 4 and 5", TRUE, topic="norms", page="attention/multilinear")
 def N138(it: Evidence) -> None:
-    r"""$= \beta(B_i)\,(\nabla_{A_i} l^\top - \nabla_{Y_i} l^\top Y_i A_i^\top) =
-    \beta(B_i)\,(\nabla_{A_i} l^\top - d_i A_i^\top)$.
+    r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
+    l^\top - \nabla_{Y_i} l^\top Y_i A_i^\top) = \beta(B_i)\,(\nabla_{A_i} l^\top - d_i
+    A_i^\top)$.
     """
     a, y = SPHERE, SPHERE @ V
     printed = each(lambda i: BETA[i] * (DA[i] - DY[i] @ np.outer(y[i], a[i])))
@@ -196,8 +203,8 @@ def N140(it: Evidence) -> None:
 
 @claim("Softmax, lines 1 and 2", TRUE, topic="softmax", page="operations/softmax")
 def N141(it: Evidence) -> None:
-    r"""$\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top (D_{A_i} - A_i
-    A_i^\top)$.
+    r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top (D_{A_i} -
+    A_i A_i^\top)$.
     """
     a = SOFTMAX
     printed = each(lambda i: DA[i] @ (np.diag(a[i]) - np.outer(a[i], a[i])))
@@ -206,7 +213,9 @@ def N141(it: Evidence) -> None:
 
 @claim("Softmax, line 3", TRUE, topic="softmax", page="operations/softmax")
 def N142(it: Evidence) -> None:
-    r"""$= \nabla_{A_i} l^\top D_{A_i} - \nabla_{Y_i} l^\top V^\top A_i A_i^\top$."""
+    r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top D_{A_i} -
+    \nabla_{Y_i} l^\top V^\top A_i A_i^\top$.
+    """
     a = SOFTMAX
     printed = each(lambda i: DA[i] @ np.diag(a[i]) - DY[i] @ V.T @ np.outer(a[i], a[i]))
     it.as_printed(same(printed, gradient("Softmax")))
@@ -214,8 +223,9 @@ def N142(it: Evidence) -> None:
 
 @claim("Softmax, lines 4 and 5", TRUE, topic="softmax", page="operations/softmax")
 def N143(it: Evidence) -> None:
-    r"""$= (\nabla_{A_i} l \odot A_i)^\top - \nabla_{Y_i} l^\top Y_i A_i^\top =
-    (\nabla_{A_i} l \odot A_i)^\top - d_i A_i^\top$.
+    r"""For softmax, $\frac{\partial l}{\partial B_i} = (\nabla_{A_i} l \odot A_i)^\top
+    - \nabla_{Y_i} l^\top Y_i A_i^\top = (\nabla_{A_i} l \odot A_i)^\top - d_i
+    A_i^\top$.
     """
     a, y = SOFTMAX, SOFTMAX @ V
     printed = each(lambda i: DA[i] * a[i] - DY[i] @ np.outer(y[i], a[i]))
@@ -257,9 +267,9 @@ def N145(it: Evidence) -> None:
 def N146(it: Evidence) -> None:
     """The three results give the backward of a transformer.
 
-    With a mask, softmax's weights of 0 hide themselves. On the simplex and the sphere a
-    score that the mask sets to 0 still has a gradient in these formulas, and the mask
-    has to be applied to it again.
+    With a mask, softmax's formula gives 0 at hidden scores, since their weights are 0.
+    On the simplex and the sphere a score that the mask sets to 0 still has a gradient
+    in these formulas, and the mask has to be applied to it again.
     """
     tri = np.tri(5, 7, 2)
     for b, gamma in ((tri * abs(B), "Simplex"), (tri * B, "Sphere")):

@@ -43,9 +43,9 @@ HEADINGS = (  # of the text, in its order
 def N77(it: Evidence) -> None:
     """The outputs Y, whose gradient is given, are those of the full transformer layer.
 
-    They are what one head hands to the output projection. Projection, residual
-    connections, norms and the feed-forward block lie between Y and the layer's output,
-    so their backward has to run first.
+    They are the input of the output projection. Projection, residual connections, norms
+    and the feed-forward block lie between Y and the layer's output, so their backward
+    has to run first.
     """
     from torch import no_grad
     from torch.nn import TransformerEncoderLayer
