@@ -70,8 +70,8 @@ def N33(it: Evidence) -> None:
 
 @claim("code, row products", TRUE, topic="flash", page="attention/flash")
 def N34(it: Evidence) -> None:
-    r"""`vmap(dot)(Y, Y_grad)` holds one number per query, $d_i = Y_i \cdot \nabla_{Y_i}
-    l$, which is $\sum_j A_{ij} (\nabla_A l)_{ij}$.
+    r"""`vmap(dot)(Y, Y_grad)` holds one number per query, $d_i = Y_i \cdot
+    \nabla_{Y_i} l$, which is $\sum_j A_{ij} (\nabla_A l)_{ij}$.
     """
     for member in MEMBERS:
         found = ran(member)
@@ -118,8 +118,8 @@ def N36(it: Evidence) -> None:
 
 @claim("code, simplex", TRUE, topic="norms", page="attention/multilinear")
 def N37(it: Evidence) -> None:
-    """On the simplex `B_grad` is `A_grad - d[:, None]`, each row divided by the row's
-    sum.
+    """On the simplex `B_grad` is `A_grad - d[:, None]`, each row divided by the
+    row's sum.
     """
     for scores in SCORES:
         found = ran((scores, "Simplex"))

@@ -368,8 +368,8 @@ def N70(it: Evidence) -> None:
 
 @claim("Notation, second case", TRUE, topic="chain rule", page="foundations/chain_rule")
 def N71(it: Evidence) -> None:
-    r"""The gradient is the one matrix with $\langle \nabla f(A), B \rangle = \partial
-    f(A)(B)$ for all B.
+    r"""The gradient is the one matrix with $\langle \nabla f(A), B \rangle =
+    \partial f(A)(B)$ for all B.
     """
     a = numbers(3, 4)
     gradient = gradient_of(lambda z: (z @ z.T).logdet(), a)

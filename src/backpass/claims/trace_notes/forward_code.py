@@ -38,8 +38,8 @@ from backpass.claims.trace_notes.program import (
     "code, linear preattention", TRUE, topic="attention", page="attention/multilinear"
 )
 def N13(it: Evidence) -> None:
-    """`B = Q @ K.T` has one row per query and one column per key: $B_{ij} = Q_i \\cdot
-    K_j$.
+    """`B = Q @ K.T` has one row per query and one column per key: $B_{ij} = Q_i
+    \\cdot K_j$.
     """
     b = forward(("Linear", "Softmax"))["B"]
     q, k = GIVEN["Q"], GIVEN["K"]
@@ -113,7 +113,9 @@ def N16(it: Evidence) -> None:
     "code, scores of each factor", TRUE, topic="attention", page="attention/multilinear"
 )
 def N17(it: Evidence) -> None:
-    """`_QKT = _Q @ _K.transpose(0, 2, 1)` holds the scores of each factor, `[p, t, t]`."""
+    """`_QKT = _Q @ _K.transpose(0, 2, 1)` holds the scores of each factor, `[p, t,
+    t]`.
+    """
     found = forward(("Multilinear", "Softmax"))
     it.as_printed(
         same(found["_QKT"], np.einsum("kia,kja->kij", found["_Q"], found["_K"]))
@@ -146,8 +148,8 @@ def N18(it: Evidence) -> None:
     page="attention/multilinear",
 )
 def N19(it: Evidence) -> None:
-    r"""`B = _B.prod(axis=0)` is $\bigodot_k Q_k K_k^\top$, and the linear scores if p
-    is 1.
+    r"""`B = _B.prod(axis=0)` is $\bigodot_k Q_k K_k^\top$, and the linear scores if
+    p is 1.
     """
     q, k = GIVEN["Q"], GIVEN["K"]
     factors = [q[:, at : at + 2] @ k[:, at : at + 2].T for at in (0, 2, 4)]

@@ -110,8 +110,8 @@ def N97(it: Evidence) -> None:
 
 @claim("Norms, product rule", TRUE, topic="chain rule", page="attention/multilinear")
 def N98(it: Evidence) -> None:
-    r"""$f_\gamma(x) = \gamma(x)\,x$ has the derivative $\partial f_\gamma(x)(\dot x) =
-    \partial \gamma(x)(\dot x)\,x + \gamma(x)\,\dot x$.
+    r"""$f_\gamma(x) = \gamma(x)\,x$ has the derivative $\partial f_\gamma(x)(\dot x)
+    = \partial \gamma(x)(\dot x)\,x + \gamma(x)\,\dot x$.
     """
     for gamma, kind in ((alpha, "Simplex"), (beta, "Sphere")):
         printed = push(gamma, X, DX) * X + gamma(X) * DX
@@ -171,7 +171,9 @@ def N102(it: Evidence) -> None:
 
 @claim("Simplex, line 3", TRUE, topic="norms", page="attention/multilinear")
 def N103(it: Evidence) -> None:
-    r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(I - \alpha(x)\,x u^\top)\,\dot x$."""
+    r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(I - \alpha(x)\,x u^\top)\,\dot
+    x$.
+    """
     a = alpha(X)
     it.as_printed(same(a * (np.eye(7) - a * np.outer(X, U)) @ DX, change("Simplex")))
 
@@ -194,8 +196,8 @@ def N104(it: Evidence) -> None:
     page="attention/multilinear",
 )
 def N105(it: Evidence) -> None:
-    r"""$\partial \beta(x)(\dot x) = -\frac{1}{2} (\sum_i x_i^2)^{-\frac{3}{2}} \sum_i 2
-    x_i \dot x_i$.
+    r"""$\partial \beta(x)(\dot x) = -\frac{1}{2} (\sum_i x_i^2)^{-\frac{3}{2}}
+    \sum_i 2 x_i \dot x_i$.
     """
     printed = -1 / 2 * (X**2).sum() ** (-3 / 2) * (2 * X * DX).sum()
     it.as_printed(np.isclose(printed, push(beta, X, DX)))

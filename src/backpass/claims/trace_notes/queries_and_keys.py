@@ -84,8 +84,8 @@ def N147(it: Evidence) -> None:
 @claim("Linear, Q", TRUE, topic="matmul", page="attention/scaled_dot_product")
 def N148(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q}(\dot Q) = \mathrm{Tr}(\nabla_B l^\top
-    \frac{\partial B}{\partial Q}(\dot Q)) = \mathrm{Tr}(\nabla_B l^\top \dot Q K^\top)
-    = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$.
+    \frac{\partial B}{\partial Q}(\dot Q)) = \mathrm{Tr}(\nabla_B l^\top \dot Q
+    K^\top) = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$.
     """
     change = push(lambda q: q @ constant(K[0]).T, Q[0], DQ)
     expected = (DB * change).sum()
@@ -353,8 +353,8 @@ def N164(it: Evidence) -> None:
 )
 def N165(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(\nabla_B l^\top
-    \frac{\partial B}{\partial Q_m}(\dot Q_m)) = \mathrm{Tr}(\nabla_B l^\top (P_m \odot
-    (\dot Q_m K_m^\top)))$.
+    \frac{\partial B}{\partial Q_m}(\dot Q_m)) = \mathrm{Tr}(\nabla_B l^\top (P_m
+    \odot (\dot Q_m K_m^\top)))$.
     """
     for m in range(4):
         expected = (vjp(of_query(m), Q[m], DB) * DQ).sum()

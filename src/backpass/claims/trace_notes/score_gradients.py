@@ -34,8 +34,8 @@ def each(line: Callable[[int], Any]) -> Any:
 @claim("Simplex, lines 1 and 2", TRUE, topic="norms", page="attention/multilinear")
 def N127(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial
-    A_i} \frac{\partial A_i}{\partial B_i} = \nabla_{A_i} l^\top \alpha(B_i)\,(I - A_i
-    u^\top)$.
+    A_i} \frac{\partial A_i}{\partial B_i} = \nabla_{A_i} l^\top \alpha(B_i)\,(I -
+    A_i u^\top)$.
     """
     printed = each(lambda i: DA[i] * ALPHA[i] @ (np.eye(7) - np.outer(SIMPLEX[i], U)))
     it.as_printed(same(printed, gradient("Simplex")))
@@ -73,7 +73,9 @@ def N130(it: Evidence) -> None:
 
 @claim("Simplex, one row", TRUE, topic="norms", page="attention/multilinear")
 def N131(it: Evidence) -> None:
-    r"""$\nabla_{B_i} l = \alpha(B_i)\,(\nabla_{A_i} l - d_i u)$, for one row by itself."""
+    r"""$\nabla_{B_i} l = \alpha(B_i)\,(\nabla_{A_i} l - d_i u)$, for one row by
+    itself.
+    """
     for i in range(5):
         row = vjp(lambda b: weights(b, "Simplex") @ constant(V), B[i], DY[i])
         d = DY[i] @ (V.T @ SIMPLEX[i])
@@ -112,8 +114,8 @@ def N133(it: Evidence) -> None:
 
 @claim("Simplex, words", TRUE, topic="notation", page="foundations/notation")
 def N134(it: Evidence) -> None:
-    r"""$D_x$, the diagonal matrix of x, scales rows from the left, and $d u^\top$ has a
-    copy of d in each column.
+    r"""$D_x$, the diagonal matrix of x, scales rows from the left, and $d u^\top$
+    has a copy of d in each column.
     """
     d, m = numbers(5, seed=1), numbers(5, 7, seed=1)
     it.as_printed(all(same((np.diag(d) @ m)[i], d[i] * m[i]) for i in range(5)))
@@ -157,8 +159,8 @@ def N137(it: Evidence) -> None:
 @claim("Sphere, lines 4 and 5", TRUE, topic="norms", page="attention/multilinear")
 def N138(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
-    l^\top - \nabla_{Y_i} l^\top Y_i A_i^\top) = \beta(B_i)\,(\nabla_{A_i} l^\top - d_i
-    A_i^\top)$.
+    l^\top - \nabla_{Y_i} l^\top Y_i A_i^\top) = \beta(B_i)\,(\nabla_{A_i} l^\top -
+    d_i A_i^\top)$.
     """
     a, y = SPHERE, SPHERE @ V
     printed = each(lambda i: BETA[i] * (DA[i] - DY[i] @ np.outer(y[i], a[i])))
@@ -203,8 +205,8 @@ def N140(it: Evidence) -> None:
 
 @claim("Softmax, lines 1 and 2", TRUE, topic="softmax", page="operations/softmax")
 def N141(it: Evidence) -> None:
-    r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top (D_{A_i} -
-    A_i A_i^\top)$.
+    r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top (D_{A_i}
+    - A_i A_i^\top)$.
     """
     a = SOFTMAX
     printed = each(lambda i: DA[i] @ (np.diag(a[i]) - np.outer(a[i], a[i])))
@@ -223,9 +225,9 @@ def N142(it: Evidence) -> None:
 
 @claim("Softmax, lines 4 and 5", TRUE, topic="softmax", page="operations/softmax")
 def N143(it: Evidence) -> None:
-    r"""For softmax, $\frac{\partial l}{\partial B_i} = (\nabla_{A_i} l \odot A_i)^\top
-    - \nabla_{Y_i} l^\top Y_i A_i^\top = (\nabla_{A_i} l \odot A_i)^\top - d_i
-    A_i^\top$.
+    r"""For softmax, $\frac{\partial l}{\partial B_i} = (\nabla_{A_i} l \odot
+    A_i)^\top - \nabla_{Y_i} l^\top Y_i A_i^\top = (\nabla_{A_i} l \odot A_i)^\top -
+    d_i A_i^\top$.
     """
     a, y = SOFTMAX, SOFTMAX @ V
     printed = each(lambda i: DA[i] * a[i] - DY[i] @ np.outer(y[i], a[i]))
@@ -236,8 +238,8 @@ def N143(it: Evidence) -> None:
 
 @claim("Softmax, one row", TRUE, topic="softmax", page="operations/softmax")
 def N144(it: Evidence) -> None:
-    r"""$\nabla_{B_i} l = \nabla_{A_i} l \odot A_i - d_i A_i = (\nabla_{A_i} l - d_i u)
-    \odot A_i$.
+    r"""$\nabla_{B_i} l = \nabla_{A_i} l \odot A_i - d_i A_i = (\nabla_{A_i} l - d_i
+    u) \odot A_i$.
     """
     for i in range(5):
         row = vjp(lambda b: b.softmax(0) @ constant(V), B[i], DY[i])

@@ -82,7 +82,9 @@ def N78(it: Evidence) -> None:
     page="foundations/chain_rule",
 )
 def N79(it: Evidence) -> None:
-    r"""$\frac{\partial l}{\partial Y}(\dot Y) = \mathrm{Tr}(\nabla_Y l^\top \dot Y)$."""
+    r"""$\frac{\partial l}{\partial Y}(\dot Y) = \mathrm{Tr}(\nabla_Y l^\top \dot
+    Y)$.
+    """
     y, dot = numbers(5, 6), numbers(5, 6, seed=1)
     gradient = vjp(lambda z: z.flatten().logsumexp(0), y, 1.0)
     change = push(lambda z: z.flatten().logsumexp(0), y, dot)
@@ -271,8 +273,8 @@ def N89(it: Evidence) -> None:
 @claim("Gradients wrt V and A, A", TRUE, topic="matmul", page="operations/linear")
 def N90(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial A_i} = \sum_j \frac{\partial l}{\partial Y_j}
-    \frac{\partial Y_j}{\partial A_i} = \frac{\partial l}{\partial Y_i} \frac{\partial
-    Y_i}{\partial A_i} = \nabla_{Y_i} l^\top V^\top$.
+    \frac{\partial Y_j}{\partial A_i} = \frac{\partial l}{\partial Y_i}
+    \frac{\partial Y_i}{\partial A_i} = \nabla_{Y_i} l^\top V^\top$.
     """
     a, v, dy = numbers(5, 7), numbers(7, 6), numbers(5, 6)
     whole = jacobian(lambda z: z @ constant(v), a)  # y's axes, then a's
