@@ -1,0 +1,343 @@
+"""The simplex, the sphere and softmax, and their Jacobians."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from backpass.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
+from backpass.claims.record import claim
+from backpass.claims.tools import jacobian, numbers, raises, same
+from backpass.claims.trace_notes.derivatives import gradient_of, push
+from backpass.claims.trace_notes.program import softmax, weights
+
+X = numbers(7, low=0.5, high=2.0)
+DX = numbers(7, seed=1)
+U = np.ones(7)
+
+
+def alpha(x: Any) -> Any:
+    """1 over the sum."""
+    return 1 / x.sum()
+
+
+def beta(x: Any) -> Any:
+    """1 over the length."""
+    return 1 / (x**2).sum() ** 0.5
+
+
+def change(kind: str) -> Any:
+    """The change of the weights for a change DX of the row X, by autograd."""
+    return push(partial(weights, kind=kind), X, DX)
+
+
+@claim(
+    "Norms, first sentence", CAVEAT, topic="norms", page="attention/multilinear", harm=2
+)
+def N93(it: Evidence) -> None:
+    r"""The attention vectors are the preattention vectors, projected to the simplex or
+    the sphere.
+
+    Along the ray through 0. On the sphere that is the nearest point. On the simplex it
+    is not, and a row with numbers of both signs does not land there at all. The weights
+    of $(2, 1)$ are $(\frac{2}{3}, \frac{1}{3})$, and $(1, 0)$ is nearer.
+    """
+    x = np.array([2.0, 1.0])
+    turned = [np.array([np.cos(at), np.sin(at)]) for at in np.linspace(0, 7, 400)]
+    on_sphere = np.linalg.norm(x - beta(x) * x)
+    it.as_printed(all(on_sphere <= np.linalg.norm(x - point) for point in turned))
+    it.as_printed(np.isclose((alpha(X) * X).sum(), 1) and (alpha(X) * X > 0).all())
+    here = np.linalg.norm(x - np.array([2 / 3, 1 / 3]))
+    it.elsewhere(here <= np.linalg.norm(x - np.array([1, 0])))
+    signed = X * np.where(np.arange(7) == 3, -1, 1)
+    it.elsewhere((alpha(signed) * signed >= 0).all())
+
+
+@claim("Norms, second sentence", TRUE, topic="softmax", page="operations/softmax")
+def N94(it: Evidence) -> None:
+    """The simplex and the sphere are alike, a row times a number that depends on it,
+    and softmax is built on the simplex.
+    """
+    import torch
+
+    for kind in ("Simplex", "Sphere"):
+        ratio = weights(torch.tensor(X), kind) / torch.tensor(X)
+        it.as_printed(same(ratio, ratio[:1].repeat(7)))
+    it.as_printed(
+        same(weights(torch.tensor(DX).exp(), "Simplex"), torch.tensor(DX).softmax(0))
+    )
+
+
+@claim(
+    "Norms, the factor",
+    INCONSISTENT,
+    topic="notation",
+    page="attention/multilinear",
+    harm=1,
+)
+def N95(it: Evidence) -> None:
+    r"""“$\gamma, \beta: \mathbb{R}^t \to \mathbb{R}$ is a normalization function.”
+
+    $\gamma$ stands for either of the two, which are $\alpha$ and $\beta$ in the rest of
+    the text.
+    """
+    simplex, sphere = alpha(X) * X, beta(X) * X
+    it.clashes(not same(simplex, sphere))  # one letter for both, and no letter for one
+    it.right(np.isclose(simplex.sum(), 1) and np.isclose(sphere @ sphere, 1))
+
+
+@claim("Norms, the factor", CAVEAT, topic="norms", page="attention/multilinear", harm=2)
+def N96(it: Evidence) -> None:
+    r"""$\alpha(x) = (\sum_i x_i)^{-1}$ and $\beta(x) = (\sum_i x_i^2)^{-\frac{1}{2}}$
+    are functions on $\mathbb{R}^t$.
+
+    Not where the sum is 0, and not at 0.
+    """
+    it.as_printed(np.isfinite([alpha(DX), beta(DX)]).all())
+    with np.errstate(divide="ignore"):
+        it.elsewhere(bool(np.isfinite(alpha(np.array([3.0, 1, -4])))))
+        it.elsewhere(bool(np.isfinite(beta(np.zeros(3)))))
+
+
+@claim("Norms, the output", TRUE, topic="matmul", page="attention/multilinear")
+def N97(it: Evidence) -> None:
+    r"""$Y_i = V^\top A_i$: row i of $AV$, as a column."""
+    a, v = numbers(5, 7), numbers(7, 6)
+    it.as_printed(all(same((a @ v)[i], v.T @ a[i]) for i in range(5)))
+
+
+@claim("Norms, product rule", TRUE, topic="chain rule", page="attention/multilinear")
+def N98(it: Evidence) -> None:
+    r"""$f_\gamma(x) = \gamma(x)\,x$ has the derivative $\partial f_\gamma(x)(\dot x)
+    = \partial \gamma(x)(\dot x)\,x + \gamma(x)\,\dot x$.
+    """
+    for gamma, kind in ((alpha, "Simplex"), (beta, "Sphere")):
+        printed = push(gamma, X, DX) * X + gamma(X) * DX
+        it.as_printed(same(printed, change(kind)))
+    product = push(lambda x: x.prod() * x, X, DX)
+    it.as_printed(same((X.prod() / X) @ DX * X + X.prod() * DX, product))
+
+
+@claim("Simplex, the factor", TRUE, topic="norms", page="attention/multilinear")
+def N99(it: Evidence) -> None:
+    r"""$\alpha$ takes preattention vectors of the positive quadrant to the simplex of
+    dimension $t - 1$.
+
+    Without 0, and “orthant” if t is more than 2. The program does not ensure the
+    condition.
+    """
+    rows = numbers(50, 7, low=0.0)
+    found = rows / rows.sum(1)[:, None]
+    it.as_printed((found >= 0).all() and np.allclose(found.sum(1), 1))
+    it.as_printed(np.linalg.matrix_rank(found[1:] - found[0]) == 7 - 1)
+
+
+@claim(
+    "Simplex, derivative of the factor",
+    TRUE,
+    topic="norms",
+    page="attention/multilinear",
+)
+def N100(it: Evidence) -> None:
+    r"""$\partial \alpha(x)(\dot x) = -(\sum_i x_i)^{-2} \sum_i \dot x_i =
+    -\alpha(x)^2\,u^\top \dot x$, where u is all ones.
+    """
+    found = push(alpha, X, DX)
+    it.as_printed(np.isclose(-(X.sum() ** -2) * DX.sum(), found))
+    it.as_printed(np.isclose(-(alpha(X) ** 2) * (U @ DX), found))
+
+
+@claim("Simplex, line 1", TRUE, topic="norms", page="attention/multilinear")
+def N101(it: Evidence) -> None:
+    r"""$\partial f_\alpha(x)(\dot x) = -\alpha(x)^2\,u^\top \dot x\,x + \alpha(x)\,\dot
+    x$.
+
+    Read as $(u^\top \dot x)\,x$.
+    """
+    a = alpha(X)
+    it.as_printed(same(-(a**2) * (U @ DX) * X + a * DX, change("Simplex")))
+
+
+@claim("Simplex, line 2", TRUE, topic="norms", page="attention/multilinear")
+def N102(it: Evidence) -> None:
+    r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(\dot x - \alpha(x)\,u^\top \dot
+    x\,x)$.
+    """
+    a = alpha(X)
+    it.as_printed(same(a * (DX - a * (U @ DX) * X), change("Simplex")))
+
+
+@claim("Simplex, line 3", TRUE, topic="norms", page="attention/multilinear")
+def N103(it: Evidence) -> None:
+    r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(I - \alpha(x)\,x u^\top)\,\dot
+    x$.
+    """
+    a = alpha(X)
+    it.as_printed(same(a * (np.eye(7) - a * np.outer(X, U)) @ DX, change("Simplex")))
+
+
+@claim("Simplex, line 4 and result", TRUE, topic="norms", page="attention/multilinear")
+def N104(it: Evidence) -> None:
+    r"""$\partial f_\alpha(x) = \alpha(x)\,(I - f_\alpha(x)\,u^\top)$.
+
+    Wherever the sum is not 0, with negative numbers too.
+    """
+    for x in (X, DX):
+        printed = alpha(x) * (np.eye(7) - np.outer(alpha(x) * x, U))
+        it.as_printed(same(printed, jacobian(partial(weights, kind="Simplex"), x)))
+
+
+@claim(
+    "Sphere, derivative of the factor, line 1",
+    TRUE,
+    topic="norms",
+    page="attention/multilinear",
+)
+def N105(it: Evidence) -> None:
+    r"""$\partial \beta(x)(\dot x) = -\frac{1}{2} (\sum_i x_i^2)^{-\frac{3}{2}}
+    \sum_i 2 x_i \dot x_i$.
+    """
+    printed = -1 / 2 * (X**2).sum() ** (-3 / 2) * (2 * X * DX).sum()
+    it.as_printed(np.isclose(printed, push(beta, X, DX)))
+
+
+@claim(
+    "Sphere, derivative of the factor, line 2",
+    TRUE,
+    topic="norms",
+    page="attention/multilinear",
+)
+def N106(it: Evidence) -> None:
+    r"""$\partial \beta(x)(\dot x) = -\beta(x)^3\,x^\top \dot x$."""
+    it.as_printed(np.isclose(-(beta(X) ** 3) * (X @ DX), push(beta, X, DX)))
+
+
+@claim(
+    "Sphere, derivative of the factor, line 3",
+    TRUE,
+    topic="norms",
+    page="attention/multilinear",
+)
+def N107(it: Evidence) -> None:
+    r"""$\partial \beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x$."""
+    printed = -(beta(X) ** 2) * (X / np.linalg.norm(X)) @ DX
+    it.as_printed(np.isclose(printed, push(beta, X, DX)))
+
+
+@claim("Sphere, line 1", TRUE, topic="norms", page="attention/multilinear")
+def N108(it: Evidence) -> None:
+    r"""$\partial f_\beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x\,x +
+    \beta(x)\,\dot x$.
+    """
+    b, f = beta(X), X / np.linalg.norm(X)
+    it.as_printed(same(-(b**2) * (f @ DX) * X + b * DX, change("Sphere")))
+
+
+@claim("Sphere, line 2", TRUE, topic="norms", page="attention/multilinear")
+def N109(it: Evidence) -> None:
+    r"""$\partial f_\beta(x)(\dot x) = \beta(x)\,(\dot x - \beta(x)\,f_\beta(x)^\top
+    \dot x\,x)$.
+    """
+    b, f = beta(X), X / np.linalg.norm(X)
+    it.as_printed(same(b * (DX - b * (f @ DX) * X), change("Sphere")))
+
+
+@claim("Sphere, line 3 and result", TRUE, topic="norms", page="attention/multilinear")
+def N110(it: Evidence) -> None:
+    r"""$\partial f_\beta(x) = \beta(x)\,(I - f_\beta(x)\,f_\beta(x)^\top)$.
+
+    Wherever x is not 0. It is symmetric, which the simplex's Jacobian is not.
+    """
+    for x in (X, DX):
+        f = x / np.linalg.norm(x)
+        printed = beta(x) * (np.eye(7) - np.outer(f, f))
+        it.as_printed(same(printed, jacobian(partial(weights, kind="Sphere"), x)))
+    it.right(same(printed, printed.T))
+    simplex = jacobian(partial(weights, kind="Simplex"), X)
+    it.right(not same(simplex, simplex.T))
+
+
+@claim(
+    "Norms, heading, and softmax",
+    INCONSISTENT,
+    topic="notation",
+    page="foundations/chain_rule",
+    harm=1,
+)
+def N111(it: Evidence) -> None:
+    """The simplex and softmax have gradients.
+
+    By the section on notation only functions with numbers as values have gradients, and
+    these have vectors. What the text computes is their Jacobian.
+    """
+    x = numbers(5)
+    it.clashes(raises(RuntimeError, lambda: gradient_of(lambda z: z.softmax(0), x)))
+    it.clashes(raises(RuntimeError, lambda: gradient_of(lambda z: z / z.sum(), x)))
+    it.right(jacobian(lambda z: z.softmax(0), x).shape == (5, 5))
+
+
+@claim("Softmax", CAVEAT, topic="precision", page="operations/softmax", harm=3)
+def N112(it: Evidence) -> None:
+    r"""$\mathrm{sf}(x) = f_\alpha(\exp(x))$.
+
+    Computed in this order it is NaN for a score of 88.8 in float32 and of 709.8 in
+    float64, because the exponential overflows. Subtracting the row's maximum first
+    avoids this and changes nothing else.
+    """
+    it.as_printed(same(alpha(np.exp(X)) * np.exp(X), softmax(X)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for largest, dtype in ((88.8, np.float32), (709.8, np.float64)):
+            for x, report in ((largest - 0.2, it.right), (largest, it.elsewhere)):
+                exp = np.exp(np.array([0, x], dtype))
+                report(np.isfinite(exp / exp.sum()).all())
+    it.right(same(softmax(np.array([1000, 0])), np.array([1.0, 0.0])))
+
+
+@claim("Softmax, line 1", TRUE, topic="chain rule", page="attention/multilinear")
+def N113(it: Evidence) -> None:
+    r"""$\partial\,\mathrm{sf}(x) = \partial f_\alpha(\exp(x))\;\partial \exp(x)$."""
+    outer = jacobian(partial(weights, kind="Simplex"), np.exp(X))
+    inner = jacobian(lambda x: x.exp(), X)
+    it.as_printed(same(outer @ inner, jacobian(lambda x: x.softmax(0), X)))
+
+
+@claim("Softmax, line 2", TRUE, topic="softmax", page="attention/multilinear")
+def N114(it: Evidence) -> None:
+    r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,(I -
+    f_\alpha(\exp(x))\,u^\top)\,D_{\exp(x)}$.
+    """
+    e = np.exp(X)
+    printed = alpha(e) * (np.eye(7) - np.outer(alpha(e) * e, U)) @ np.diag(e)
+    it.as_printed(same(printed, jacobian(lambda x: x.softmax(0), X)))
+
+
+@claim("Softmax, line 3", FALSE, topic="softmax", page="attention/multilinear", harm=6)
+def N115(it: Evidence) -> None:
+    r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,D_{\exp(x)} -
+    \mathrm{sf}(x)\,u^\top D_{\exp(x)}$.
+
+    The second term has lost its factor $\alpha(\exp(x))$, so it is $\sum_k e^{x_k}$
+    times too large: 30.2 times for $x = (1, 2, 3)$. The next line has the factor again.
+    """
+    for x in (X, np.array([1.0, 2.0, 3.0])):
+        e, f, u = np.exp(x), softmax(x), np.ones_like(x)
+        right = jacobian(lambda z: z.softmax(0), x)
+        second = np.outer(f, u) @ np.diag(e)
+        it.as_printed(same(alpha(e) * np.diag(e) - second, right))
+        it.right(same(alpha(e) * np.diag(e) - alpha(e) * second, right))
+    it.right(abs(e.sum() - 30.2) < 0.05)
+
+
+@claim("Softmax, line 4", TRUE, topic="softmax", page="operations/softmax")
+def N116(it: Evidence) -> None:
+    r"""$\partial\,\mathrm{sf}(x) = D_{\mathrm{sf}(x)} -
+    \mathrm{sf}(x)\,\mathrm{sf}(x)^\top$.
+
+    Right, although it does not follow from the line above as printed.
+    """
+    f = softmax(X)
+    it.as_printed(
+        same(np.diag(f) - np.outer(f, f), jacobian(lambda x: x.softmax(0), X))
+    )

@@ -1,0 +1,390 @@
+"""What the text announces, and its program as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from backpass.claims.evidence import (
+    CAVEAT,
+    FALSE,
+    LEFT_OUT,
+    TRUE,
+    UNCHECKABLE,
+    Evidence,
+)
+from backpass.claims.record import claim
+from backpass.claims.tools import numbers, raises, run, same, vjp
+
+# Without its comments, and with the indentation that the scrape lost.
+PRINTED = """\
+if name[0] == 'Linear':
+    B = Q @ K.T
+elif name[0] == 'Multilinear':
+    _Q = Q.reshape([t, p, d//p]).transpose(1, 0, 2)
+    _K = K.reshape([t, p, d//p]).transpose(1, 0, 2)
+    _QKT = _Q @ _K.transpose(0, 2, 1)
+    _B = _QKT
+    B = _B.prod(axis=0)
+if name[1] = 'Simplex':
+    s = A.sum(axis=0, keepdims=True)
+    A = A/s
+elif name[1] = 'Sphere':
+    s = sqrt((A.pow(2)).sum(axis=0, keepdims=True))
+    A = A/s
+elif name[1] = 'Softmax':
+    A = softmax(A)
+V_grad = A.T @ Y_grad
+A_grad = Y_grad @ V.T
+d = vmap(lambda y, y_grad: dot(y, y_grad))(Y, Y_grad)
+if name[1] = 'Simplex':
+    B_grad = (A_grad - d[:, None]) / s[:, None]
+elif name[1] = 'Sphere':
+    B_grad = (A_grad - d[:, None]) / s[:, None]
+elif name[1] = 'Softmax':
+    B_grad = (A_grad - d[:, None]) * A
+if name[0] = 'Linear':
+    Q_grad = B_grad @ K
+    K_grad = B_grad.T @ Q
+elif name[0] = 'Multiinear':
+    _U = (B_grad * B)[None, :] / _KQT
+    _Q_grad = _U @ K
+    _K_grad = _U.T @ Q
+    Q_grad = _Q_grad.reshape([t, d])
+    K_grad = _K_grad.reshape([t, d])
+"""
+# What each defect is called here: as printed, and mended.
+MENDS = {
+    "==": ((" = '", " == '"),),
+    "A": (("prod(axis=0)\n", "prod(axis=0)\nA = B\n"),),
+    "rows": (("axis=0, keepdims", "axis=1, keepdims"),),
+    "pow": (("A.pow(2)", "A**2"),),
+    "Y": (("V_grad = A.T", "Y = A @ V\nV_grad = A.T"),),
+    "weight": (
+        (
+            "'Sphere':\n    B_grad = (A_grad - d[:, None])",
+            "'Sphere':\n    B_grad = (A_grad - d[:, None] * A)",
+        ),
+    ),
+    "s": (("/ s[:, None]", "/ s"),),
+    "branch": (("'Multiinear'", "'Multilinear'"),),
+    "_QKT": (("/ _KQT", "/ _QKT"),),
+    "_K": (("_U @ K", "_U @ _K"),),
+    "_Q": (("_U.T @ Q", "_U.transpose(0, 2, 1) @ _Q"),),
+    "Q order": (("_Q_grad.reshape", "_Q_grad.transpose(1, 0, 2).reshape"),),
+    "K order": (("_K_grad.reshape", "_K_grad.transpose(1, 0, 2).reshape"),),
+    "d": (("d = vmap", "delta = vmap"), ("- d[:, None]", "- delta[:, None]")),
+}
+SCORES = ("Linear", "Multilinear")
+WEIGHTS = ("Simplex", "Sphere", "Softmax")
+MEMBERS = [(scores, weights) for scores in SCORES for weights in WEIGHTS]
+SIZES = {"t": 5, "p": 3, "d": 6}
+GIVEN = {name: numbers(5, 6, seed=at) for at, name in enumerate(("Q", "K", "V"))}
+DY = numbers(5, 6, seed=3)
+
+
+def mended(*defects: str) -> str:
+    """Return the program with the given defects mended."""
+    code = PRINTED
+    for defect in MENDS:  # in this order
+        for printed, right in MENDS[defect] if defect in defects else ():
+            assert printed in code
+            code = code.replace(printed, right)
+    return code
+
+
+def but(*defects: str) -> str:
+    """Return the program with all defects mended but the given ones."""
+    return mended(*(defect for defect in MENDS if defect not in defects))
+
+
+def softmax(x: Any, axis: int | None = -1) -> Any:
+    """Over the last axis unless told otherwise, as JAX has it; over all for None."""
+    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return e / np.sum(e, axis=axis, keepdims=True)
+
+
+def vmap(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Map a function over the first axes of arrays."""
+    return lambda *arrays: np.array(list(map(function, *arrays)))
+
+
+def names(member: tuple[str, str], **others: Any) -> dict[str, Any]:
+    """Return what the program takes as given, and what it never imports."""
+    imported = {
+        "sqrt": np.sqrt,
+        "dot": np.dot,
+        "softmax": softmax,
+        "vmap": vmap,
+    }
+    return SIZES | GIVEN | imported | {"name": member, "Y_grad": DY} | others
+
+
+def weights(b: Any, kind: str) -> Any:
+    """Normalise each row of a torch tensor."""
+    if kind == "Softmax":
+        return b.softmax(-1)
+    return b / (b.sum(-1, True) if kind == "Simplex" else b.norm(dim=-1, keepdim=True))
+
+
+def attention(member: tuple[str, str], q: Any, k: Any, v: Any) -> Any:
+    """The output of a member, of torch tensors."""
+    p = SIZES["p"] if member[0] == "Multilinear" else 1
+    b = 1
+    for qk, kk in zip(q.chunk(p, 1), k.chunk(p, 1), strict=True):
+        b = b * (qk @ kk.T)
+    return weights(b, member[1]) @ v
+
+
+@cache
+def gradients(member: tuple[str, str]) -> Any:
+    """The gradients with respect to Q, K and V, by autograd."""
+    return vjp(lambda *qkv: attention(member, *qkv), list(GIVEN.values()), DY)
+
+
+def outcome(code: str, member: tuple[str, str], **others: Any) -> str:
+    """What a program returns for a member: right, wrong, of the wrong shape, or the
+    name of the exception."""
+    try:
+        found = run(code, **names(member, **others))
+        ours = [found[gradient] for gradient in ("Q_grad", "K_grad", "V_grad")]
+    except (SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
+        return type(error).__name__
+    except KeyError:
+        return "missing"
+    both = list(zip(ours, gradients(member), strict=True))
+    if any(mine.shape != its.shape for mine, its in both):
+        return "wrong shape"
+    return "right" if all(same(*pair) for pair in both) else "wrong"
+
+
+def outcomes(code: str, **others: Any) -> dict[tuple[str, str], str]:
+    """What a program returns for the members that it does not compute rightly."""
+    found = {member: outcome(code, member, **others) for member in MEMBERS}
+    return {member: result for member, result in found.items() if result != "right"}
+
+
+def forward(member: tuple[str, str], *defects: str, **others: Any) -> dict[str, Any]:
+    """Run the forward with all defects mended but the given ones; return its names."""
+    return run(but(*defects).partition("V_grad")[0], **names(member, **others))
+
+
+def same_as_torch(**options: Any) -> bool:
+    """Whether PyTorch's attention is the text's Linear Softmax."""
+    from torch import tensor
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q, k, v = (tensor(GIVEN[name]) for name in "QKV")
+    ours = attention(("Linear", "Softmax"), q, k, v)
+    return same(scaled_dot_product_attention(q, k, v, **options), ours)
+
+
+@claim("title", LEFT_OUT, topic="attention", page="networks/whole_network", harm=4)
+def N1(it: Evidence) -> None:
+    """The text has the forward and the backward pass of a Transformer.
+
+    It has those of the core of one attention head, from Q, K and V to Y. None of the 12
+    parameter arrays of a Transformer's layer has a gradient in it: no projections,
+    norms, feed-forward block or biases; nor are there embeddings, residual connections
+    or a loss.
+    """
+    from torch.nn import TransformerEncoderLayer
+
+    layer = dict(TransformerEncoderLayer(6, 2, device="meta").named_parameters())
+    it.left_out(len(layer))
+    found = set(re.findall(r"(\w+)_grad =", PRINTED))
+    it.right(len(layer) == 12 and found == {"A", "B", "K", "Q", "V", "_K", "_Q"})
+
+
+@claim("opening paragraph", TRUE, topic="notation", page="attention/multilinear")
+def N2(it: Evidence) -> None:
+    """A member's name has two components, for the scores (linear or multilinear) and
+    for the weights (simplex, sphere or softmax), and every pair of them is a member.
+    """
+    conditions = re.findall(r"if name\[(\d)\] =+ '(\w+)'", mended().split("V_grad")[0])
+    it.as_printed(
+        conditions == [*(("0", s) for s in SCORES), *(("1", w) for w in WEIGHTS)]
+    )
+    it.as_printed(outcomes(but()) == {})
+
+
+@claim(
+    "opening paragraph", CAVEAT, topic="attention", page="attention/multilinear", harm=1
+)
+def N3(it: Evidence) -> None:
+    """With p blocks, the preattention is multilinear in the queries.
+
+    It is linear in each block while the others are fixed, which is what the word means.
+    In the queries as a whole it has degree p: doubling them multiplies it by $2^p$.
+    """
+    b = forward(("Multilinear", "Sphere"))["B"]
+    for block in range(3):
+        twice = np.where(np.arange(6) // 2 == block, 2, 1) * GIVEN["Q"]
+        it.as_printed(same(forward(("Multilinear", "Sphere"), Q=twice)["B"], 2 * b))
+    whole = forward(("Multilinear", "Sphere"), Q=2 * GIVEN["Q"])["B"]
+    it.elsewhere(same(whole, 2 * b))
+    it.right(same(whole, 2**3 * b))
+
+
+@claim(
+    "opening paragraph",
+    CAVEAT,
+    topic="attention",
+    page="attention/scaled_dot_product",
+    harm=4,
+)
+def N4(it: Evidence) -> None:
+    r"""The standard transformer is the member LinearSoftmax.
+
+    LinearSoftmax is the attention of one head, without a mask and without the factor
+    $1/\sqrt{d}$ that a standard transformer has.
+    """
+    it.as_printed(same_as_torch(scale=1.0))
+    it.elsewhere(same_as_torch())
+    it.elsewhere(same_as_torch(scale=1.0, is_causal=True))
+
+
+@claim(
+    "opening paragraph", FALSE, topic="debugging", page="attention/multilinear", harm=7
+)
+def N5(it: Evidence) -> None:
+    """The program computes the forward and the backward pass of every member.
+
+    As printed it runs for none. With `==` in its conditions it stops at A, for all.
+    Fourteen mistakes have to be corrected; then all six members are right.
+    """
+    it.as_printed(outcomes(PRINTED) == {})
+    it.right(outcomes(PRINTED) == dict.fromkeys(MEMBERS, "SyntaxError"))
+    it.right(outcomes(mended("==")) == dict.fromkeys(MEMBERS, "NameError"))
+    it.right(outcomes(but()) == {} and len(MENDS) == 14)
+    it.right(all(outcomes(but(defect)) for defect in MENDS))
+
+
+@claim(
+    "comments on the members",
+    UNCHECKABLE,
+    topic="attention",
+    page="attention/multilinear",
+)
+def N6(it: Evidence) -> None:
+    """The first release has LinearSimplex, the next one MultilinearSimplex;
+    MultilinearSphere is to be used in the long run, and MultilinearSoftmax as a
+    baseline.
+
+    These are the authors' plans, and the text names no release.
+    """
+
+
+@claim("comment on LinearSphere", TRUE, topic="positions", page="attention/multilinear")
+def N7(it: Evidence) -> None:
+    """LinearSphere allows rotary embeddings.
+
+    So does softmax. On the simplex a rotation can make a sum of positive scores
+    negative.
+    """
+    q = (1 + 1j) * np.exp(1j * np.arange(11))  # (1, 1), one radian a position
+    b = (q[:, None] * q.conj()).real
+    a, later = (x / np.linalg.norm(x, axis=1)[:, None] for x in (b[:8, :8], b[3:, 3:]))
+    it.as_printed(same(a, later) and (a < 0).any())
+    it.right(same(softmax(b[:8, :8]), softmax(b[3:, 3:])))
+    it.right((b[:8, :8].sum(1) < 0).any())
+
+
+@claim(
+    "comment on LinearSphere", UNCHECKABLE, topic="memory", page="attention/linear_time"
+)
+def N8(it: Evidence) -> None:
+    r"""LinearSphere is hardly worth exploring, because its state is too small.
+
+    No experiment is shown. The state can be counted: $d\,d_v$ numbers for the sum of
+    the $k_j v_j^\top$ and $d^2$ for the lengths. LinearSimplex, which is in the first
+    release, has fewer: $d\,d_v + d$.
+    """
+
+
+@claim(
+    "comment on MultilinearSphere",
+    UNCHECKABLE,
+    topic="attention",
+    page="attention/multilinear",
+)
+def N9(it: Evidence) -> None:
+    """MultilinearSphere behaves very nicely with gating and rotary encoders.
+
+    No experiment is shown, “nicely” is not defined, and no line has a gate.
+    """
+
+
+@claim(
+    "comment on MultilinearSoftmax",
+    CAVEAT,
+    topic="attention",
+    page="attention/linear_time",
+    harm=1,
+)
+def N10(it: Evidence) -> None:
+    r"""With softmax, the state space is already infinite.
+
+    No finite number of features of q and k has $e^{q \cdot k}$ as inner product for all
+    q and k. For a given sequence of t tokens, however, a finite state is enough: its
+    keys and values.
+    """
+    x = np.linspace(-2, 2, 9)
+    ranks = [
+        np.linalg.matrix_rank(np.exp(np.outer(x[:n], x[:n]))) for n in range(1, 10)
+    ]
+    it.as_printed(ranks == list(range(1, 10)))
+    it.right(np.linalg.matrix_rank(np.outer(x, x)) == 1)
+    q, k, v = GIVEN.values()
+    whole = forward(("Linear", "Softmax"))["Y"]
+    state = np.concatenate([k, v], axis=1)  # of 2 t d numbers
+    again = softmax(q @ state[:, :6].T) @ state[:, 6:]
+    it.elsewhere(state.size == 60 and not same(again, whole))
+
+
+@claim(
+    "comment on the arrays",
+    CAVEAT,
+    topic="notation",
+    page="foundations/notation",
+    harm=1,
+)
+def N11(it: Evidence) -> None:
+    """Q, K and V are `[t, d]` arrays.
+
+    The lines fit these shapes. A transformer has a batch and several heads, for whose
+    arrays `K.T` reverses all axes.
+    """
+    it.as_printed(
+        outcomes(but()) == {} and all(x.shape == (5, 6) for x in GIVEN.values())
+    )
+    many = {name: numbers(2, 4, 5, 6, seed=at) for at, name in enumerate("QKV")}
+    it.elsewhere(not raises(ValueError, lambda: forward(("Linear", "Softmax"), **many)))
+
+
+@claim(
+    "code, first lines",
+    LEFT_OUT,
+    topic="debugging",
+    page="attention/multilinear",
+    harm=1,
+)
+def N12(it: Evidence) -> None:
+    """The program is complete but for Q, K and V, and Y_grad in the backward.
+
+    Nothing says what `t`, `p` and `d` are, and p cannot be read off the arrays. Nothing
+    imports `sqrt`, `dot`, `vmap` and `softmax`.
+    """
+    import ast
+
+    found = [node for node in ast.walk(ast.parse(but())) if isinstance(node, ast.Name)]
+    stored = {node.id for node in found if isinstance(node.ctx, ast.Store)}
+    free = (
+        {node.id for node in found} - stored - {"name", *GIVEN, "Y_grad", "y", "y_grad"}
+    )
+    it.left_out(len(free))
+    it.right(free == {"t", "p", "d", "sqrt", "dot", "vmap", "softmax"})

@@ -1,0 +1,444 @@
+"""Gradients with respect to K and Q."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from backpass.claims.evidence import (
+    CAVEAT,
+    FALSE,
+    INCONSISTENT,
+    LEFT_OUT,
+    TRUE,
+    UNCHECKABLE,
+    Evidence,
+)
+from backpass.claims.record import claim
+from backpass.claims.tools import jacobian, numbers, raises, run, same, vjp
+from backpass.claims.trace_notes.derivatives import constant, push
+from backpass.claims.trace_notes.program import (
+    DY,
+    GIVEN,
+    MEMBERS,
+    but,
+    forward,
+    gradients,
+    names,
+    weights,
+)
+
+# Four factors of 5 queries and 7 keys, of width 3, and a gradient of the scores.
+Q, K = numbers(4, 5, 3), numbers(4, 7, 3, seed=1)
+DQ, DK, DB = numbers(5, 3, seed=2), numbers(7, 3, seed=3), numbers(5, 7)
+FACTORS = Q @ K.transpose(0, 2, 1)
+B = FACTORS.prod(0)
+P = [np.delete(FACTORS, m, axis=0).prod(0) for m in range(4)]
+
+
+def product(queries: Any, keys: Any) -> Any:
+    """The scores of factors, as torch tensors."""
+    b: Any = 1
+    for q, k in zip(queries, keys, strict=True):
+        b = b * (q @ k.T)
+    return b
+
+
+def of_query(m: int) -> Callable[[Any], Any]:
+    """The scores as a function of the queries of factor m."""
+    q, k = ([constant(x) for x in y] for y in (Q, K))
+    return lambda x: product([*q[:m], x, *q[m + 1 :]], k)
+
+
+def of_key(m: int) -> Callable[[Any], Any]:
+    """The scores as a function of the keys of factor m."""
+    q, k = ([constant(x) for x in y] for y in (Q, K))
+    return lambda x: product(q, [*k[:m], x, *k[m + 1 :]])
+
+
+@claim(
+    "K and Q, first sentence",
+    TRUE,
+    topic="chain rule",
+    page="attention/scaled_dot_product",
+)
+def N147(it: Evidence) -> None:
+    """The gradient of B is all that is needed for those of Q and K.
+
+    V, A and the norm do not enter again.
+    """
+    v = constant(GIVEN["V"])
+    for member in MEMBERS:
+        norm = partial(weights, kind=member[1])
+        db = vjp(lambda b, n=norm: n(b) @ v, forward(member)["B"], DY)
+        p = 3 if member[0] == "Multilinear" else 1
+        q, k = (np.split(GIVEN[name], p, axis=1) for name in "QK")
+        found = vjp(lambda *qk, p=p: product(qk[:p], qk[p:]), [*q, *k], db)
+        it.as_printed(same(np.concatenate(found[:p], axis=1), gradients(member)[0]))
+        it.as_printed(same(np.concatenate(found[p:], axis=1), gradients(member)[1]))
+
+
+@claim("Linear, Q", TRUE, topic="matmul", page="attention/scaled_dot_product")
+def N148(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial Q}(\dot Q) = \mathrm{Tr}(\nabla_B l^\top
+    \frac{\partial B}{\partial Q}(\dot Q)) = \mathrm{Tr}(\nabla_B l^\top \dot Q
+    K^\top) = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$.
+    """
+    change = push(lambda q: q @ constant(K[0]).T, Q[0], DQ)
+    expected = (DB * change).sum()
+    it.as_printed(np.isclose(np.trace(DB.T @ change), expected))
+    it.as_printed(np.isclose(np.trace(DB.T @ DQ @ K[0].T), expected))
+    it.as_printed(np.isclose(np.trace(K[0].T @ DB.T @ DQ), expected))
+
+
+@claim("Linear, Q, result", TRUE, topic="matmul", page="attention/scaled_dot_product")
+def N149(it: Evidence) -> None:
+    r"""$\nabla_Q l = \nabla_B l\,K$.
+
+    For $B = QK^\top$; with the standard scale, divided by $\sqrt{d}$.
+    """
+    it.as_printed(same(DB @ K[0], vjp(lambda q: q @ constant(K[0]).T, Q[0], DB)))
+    scaled = vjp(lambda q: q @ constant(K[0]).T / 3**0.5, Q[0], DB)
+    it.right(same(DB @ K[0] / np.sqrt(3), scaled))
+
+
+@claim("Linear, K", TRUE, topic="matmul", page="attention/scaled_dot_product")
+def N150(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial K}(\dot K) = \mathrm{Tr}(\nabla_B l^\top Q \dot
+    K^\top) = \mathrm{Tr}(Q^\top \nabla_B l\,\dot K)$.
+
+    The second step combines a transpose with a cyclic shift.
+    """
+    expected = (DB * push(lambda k: constant(Q[0]) @ k.T, K[0], DK)).sum()
+    it.as_printed(np.isclose(np.trace(DB.T @ Q[0] @ DK.T), expected))
+    it.as_printed(np.isclose(np.trace(Q[0].T @ DB @ DK), expected))
+
+
+@claim("Linear, K, result", TRUE, topic="matmul", page="attention/scaled_dot_product")
+def N151(it: Evidence) -> None:
+    r"""$\nabla_K l = \nabla_B l^\top Q$."""
+    it.as_printed(same(DB.T @ Q[0], vjp(lambda k: constant(Q[0]) @ k.T, K[0], DB)))
+
+
+@claim(
+    "Multilinear, shapes",
+    INCONSISTENT,
+    topic="notation",
+    page="foundations/notation",
+    harm=3,
+)
+def N152(it: Evidence) -> None:
+    r"""There are p key and p query matrices, each in $\mathbb{R}^{t \times d}$.
+
+    In the program d is the width of all factors together, and each has $d/p$ columns.
+    The formulas hold for either; `reshape([t, p, d//p])` does not.
+    """
+    found = forward(("Multilinear", "Softmax"))
+    it.clashes(found["_Q"].shape[1:] != GIVEN["Q"].shape)
+    stacked = numbers(5, 3 * 6)  # three of width 6
+    it.clashes(raises(ValueError, lambda: stacked.reshape([5, 3, 6 // 3])))
+    it.right(found["_Q"].shape == (3, 5, 6 // 3))
+
+
+@claim(
+    "Multilinear, note on arrays",
+    UNCHECKABLE,
+    topic="notation",
+    page="attention/multilinear",
+)
+def N153(it: Evidence) -> None:
+    """In a program, all p keys definitely belong in one array of rank 3.
+
+    A preference. The program of the text does so, from one array of rank 2.
+    """
+
+
+@claim(
+    "Multilinear, note on arrays",
+    CAVEAT,
+    topic="notation",
+    page="attention/multilinear",
+    harm=1,
+)
+def N154(it: Evidence) -> None:
+    r"""An elegant gradient of an array of rank 3 needs algebra beyond matrices, traces
+    and Hadamard products.
+
+    A matter of taste. With indices it is one line, $(\nabla_Q l)_{kia} = \sum_j
+    (\nabla_B l)_{ij} P_{kij} K_{kja}$; and the trace argument holds slice by slice.
+    """
+    p = np.stack(P)
+    expected = vjp(lambda q: (q @ constant(K).transpose(1, 2)).prod(0), Q, DB)
+    it.as_printed(
+        expected.ndim == 3 and raises(ValueError, lambda: np.trace(expected.T @ Q))
+    )
+    it.elsewhere(not same(np.einsum("ij,kij,kja->kia", DB, p, K), expected))
+
+
+@claim(
+    "Multilinear, word",
+    INCONSISTENT,
+    topic="notation",
+    page="attention/multilinear",
+    harm=1,
+)
+def N155(it: Evidence) -> None:
+    """B are the “preactivations”.
+
+    Everywhere else they are called preattention. A preactivation is what an activation
+    function is applied to element by element, and softmax and the norms take whole
+    rows.
+    """
+    for kind in ("Simplex", "Sphere", "Softmax"):
+        found = jacobian(partial(weights, kind=kind), B[0])
+        it.clashes(np.count_nonzero(found - np.diag(np.diag(found))) > 0)
+
+
+@claim("Multilinear, B", TRUE, topic="attention", page="attention/multilinear")
+def N156(it: Evidence) -> None:
+    r"""$B = \bigodot_{k=1}^p Q_k K_k^\top$: $B_{ij}$ is the product of the factors'
+    scores.
+    """
+    for i in range(5):
+        for j in range(7):
+            products = [sum(Q[k, i] * K[k, j]) for k in range(4)]
+            it.as_printed(np.isclose(B[i, j], np.prod(products)))
+
+
+@claim(
+    "Multilinear, derivative, line 1",
+    TRUE,
+    topic="attention",
+    page="attention/multilinear",
+)
+def N157(it: Evidence) -> None:
+    r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = (\bigodot_{k \ne m} Q_k K_k^\top)
+    \odot ((Q_m + \dot Q_m) K_m^\top) - B$.
+
+    For changes of any size, because B is linear in $Q_m$ by itself, which the text does
+    not say.
+    """
+    for size in (1, 1000):
+        for m in range(4):
+            printed = P[m] * ((Q[m] + size * DQ) @ K[m].T) - B
+            it.as_printed(same(printed, push(of_query(m), Q[m], size * DQ)))
+
+
+@claim(
+    "Multilinear, derivative, line 2",
+    TRUE,
+    topic="attention",
+    page="attention/multilinear",
+)
+def N158(it: Evidence) -> None:
+    r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = (\bigodot_{k \ne m} Q_k K_k^\top)
+    \odot (\dot Q_m K_m^\top)$.
+
+    Where factors are 0 too: this is the form to compute with.
+    """
+    for m in range(4):
+        printed = P[m] * (DQ @ K[m].T)
+        it.as_printed(same(printed, push(of_query(m), Q[m], DQ)))
+    zero = push(of_query(0), 0 * Q[0], DQ)
+    it.right(same(P[0] * (DQ @ K[0].T), zero))
+
+
+@claim(
+    "Multilinear, derivative, line 3",
+    FALSE,
+    topic="notation",
+    page="attention/multilinear",
+    harm=5,
+)
+def N159(it: Evidence) -> None:
+    r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = B \odot (Q_m K_m^\top)^{\odot -1}
+    (\dot Q_m K_m^\top)$.
+
+    A $\odot$ is missing before the last bracket. Everywhere else two matrices side by
+    side are a matrix product, which has another value here and is not defined if there
+    are more keys than queries.
+    """
+    square = slice(0, 5)
+    k, f, b = K[:, square], FACTORS[:, :, square], B[:, square]
+    right = P[0][:, square] * (DQ @ k[0].T)
+    it.as_printed(same(b * ((1 / f[0]) @ (DQ @ k[0].T)), right))
+    it.right(same(b * (1 / f[0]) * (DQ @ k[0].T), right))
+    it.right(raises(ValueError, lambda: (1 / FACTORS[0]) @ (DQ @ K[0].T)))
+
+
+@claim(
+    "Multilinear, derivative, line 3",
+    CAVEAT,
+    topic="attention",
+    page="attention/multilinear",
+    harm=5,
+)
+def N160(it: Evidence) -> None:
+    r"""$\bigodot_{k \ne m} Q_k K_k^\top = B \odot (Q_m K_m^\top)^{\odot -1}$.
+
+    If no element of $Q_m K_m^\top$ is 0, which the text does not say. The left side is
+    defined without that condition, and so is the derivative.
+    """
+    it.as_printed(all(same(B * (1 / FACTORS[m]), P[m]) for m in range(4)))
+    factors = FACTORS.copy()
+    factors[0, 2, 3] = 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        quotient = factors.prod(0) * (1 / factors[0])
+    it.elsewhere(np.isfinite(quotient).all())
+    it.right(same(factors[1:].prod(0), P[0]))
+
+
+@claim(
+    "Multilinear, derivative, line 4",
+    TRUE,
+    topic="attention",
+    page="attention/multilinear",
+)
+def N161(it: Evidence) -> None:
+    r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = P_m \odot (\dot Q_m K_m^\top)$,
+    where $P_m = B \odot (Q_m K_m^\top)^{\odot -1}$.
+    """
+    for m in range(4):
+        printed = (B / FACTORS[m]) * (DQ @ K[m].T)
+        it.as_printed(same(printed, push(of_query(m), Q[m], DQ)))
+
+
+@claim(
+    "Multilinear, $P_m$",
+    CAVEAT,
+    topic="precision",
+    page="attention/multilinear",
+    harm=4,
+)
+def N162(it: Evidence) -> None:
+    r"""$P_m = B \odot (Q_m K_m^\top)^{\odot -1}$, a $t \times t$ matrix, is the product
+    of the other factors.
+
+    In short floating-point types the product underflows before the quotient: in float16
+    four factors of 0.01 give $P_m = 0$, and the product of three of them is $10^{-6}$.
+    """
+    it.as_printed(all(same(B / FACTORS[m], P[m]) for m in range(4)))
+    small = np.full(4, 0.01, np.float16)
+    it.elsewhere(np.isclose(small.prod() / small[0], 1e-6, rtol=0.1, atol=0))
+    it.right(np.isclose(small[1:].prod(), 1e-6, rtol=0.1, atol=0))
+
+
+@claim(
+    "Multilinear, result on traces", TRUE, topic="notation", page="foundations/notation"
+)
+def N163(it: Evidence) -> None:
+    r"""$\mathrm{Tr}(M^\top N) = u^\top (M \odot N)\,u$.
+
+    If M is not square, the two vectors of ones have different lengths.
+    """
+    m, n = numbers(5, 7), numbers(5, 7, seed=1)
+    it.as_printed(np.isclose(np.trace(m.T @ n), np.ones(5) @ (m * n) @ np.ones(7)))
+
+
+@claim("Multilinear, corollary", TRUE, topic="notation", page="foundations/notation")
+def N164(it: Evidence) -> None:
+    r"""$\mathrm{Tr}(M^\top (N \odot S)) = \mathrm{Tr}((M \odot N)^\top S)$."""
+    m, n, s = (numbers(5, 7, seed=seed) for seed in range(3))
+    it.as_printed(np.isclose(np.trace(m.T @ (n * s)), np.trace((m * n).T @ s)))
+
+
+@claim(
+    "Multilinear, loss, lines 1 and 2",
+    TRUE,
+    topic="chain rule",
+    page="attention/multilinear",
+)
+def N165(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(\nabla_B l^\top
+    \frac{\partial B}{\partial Q_m}(\dot Q_m)) = \mathrm{Tr}(\nabla_B l^\top (P_m
+    \odot (\dot Q_m K_m^\top)))$.
+    """
+    for m in range(4):
+        expected = (vjp(of_query(m), Q[m], DB) * DQ).sum()
+        change = push(of_query(m), Q[m], DQ)
+        it.as_printed(np.isclose(np.trace(DB.T @ change), expected))
+        it.as_printed(np.isclose(np.trace(DB.T @ (P[m] * (DQ @ K[m].T))), expected))
+
+
+@claim("Multilinear, loss, line 3", TRUE, topic="matmul", page="attention/multilinear")
+def N166(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}((\nabla_B l \odot
+    P_m)^\top \dot Q_m K_m^\top)$.
+    """
+    for m in range(4):
+        expected = (vjp(of_query(m), Q[m], DB) * DQ).sum()
+        it.as_printed(np.isclose(np.trace((DB * P[m]).T @ DQ @ K[m].T), expected))
+
+
+@claim("Multilinear, loss, line 4", TRUE, topic="matmul", page="attention/multilinear")
+def N167(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(K_m^\top (\nabla_B l
+    \odot P_m)^\top \dot Q_m)$.
+    """
+    for m in range(4):
+        expected = (vjp(of_query(m), Q[m], DB) * DQ).sum()
+        it.as_printed(np.isclose(np.trace(K[m].T @ (DB * P[m]).T @ DQ), expected))
+
+
+@claim("Multilinear, Q, result", TRUE, topic="attention", page="attention/multilinear")
+def N168(it: Evidence) -> None:
+    r"""$\nabla_{Q_m} l = (\nabla_B l \odot P_m)\,K_m$.
+
+    The program has the whole K for $K_m$.
+    """
+    for m in range(4):
+        expected = vjp(of_query(m), Q[m], DB)
+        it.as_printed(same((DB * B / FACTORS[m]) @ K[m], expected))
+        it.right(same((DB * P[m]) @ K[m], expected))
+
+
+@claim(
+    "Multilinear, K, derivative", TRUE, topic="attention", page="attention/multilinear"
+)
+def N169(it: Evidence) -> None:
+    r"""$\frac{\partial B}{\partial K_m}(\dot K_m) = P_m \odot (Q_m \dot K_m^\top)$."""
+    for m in range(4):
+        change = push(of_key(m), K[m], DK)
+        it.as_printed(same(P[m] * (Q[m] @ DK.T), change))
+
+
+@claim("Multilinear, K, loss", TRUE, topic="matmul", page="attention/multilinear")
+def N170(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial K_m}(\dot K_m) = \mathrm{Tr}(Q_m^\top (\nabla_B l
+    \odot P_m)\,\dot K_m)$.
+    """
+    for m in range(4):
+        expected = (vjp(of_key(m), K[m], DB) * DK).sum()
+        it.as_printed(np.isclose(np.trace(Q[m].T @ (DB * P[m]) @ DK), expected))
+
+
+@claim("Multilinear, K, result", TRUE, topic="attention", page="attention/multilinear")
+def N171(it: Evidence) -> None:
+    r"""$\nabla_{K_m} l = (\nabla_B l \odot P_m)^\top Q_m$.
+
+    The program has the whole Q for $Q_m$, and reverses all axes.
+    """
+    for m in range(4):
+        expected = vjp(of_key(m), K[m], DB)
+        it.as_printed(same((DB * B / FACTORS[m]).T @ Q[m], expected))
+        it.right(same((DB * P[m]).T @ Q[m], expected))
+
+
+@claim("whole text", LEFT_OUT, topic="memory", page="attention/multilinear", harm=1)
+def N172(it: Evidence) -> None:
+    """The text compares its members by the size of their state and by their gradients.
+
+    What a member costs it does not count. A multilinear member's program stores, beside
+    the four arrays of $t^2$ numbers of a linear one, the scores of p factors and as
+    many again in the backward.
+    """
+    stored = {}
+    for kind in ("Linear", "Multilinear"):
+        found = run(but(), **names((kind, "Softmax")))
+        arrays = {id(x): x for x in found.values() if np.shape(x)[-2:] == (5, 5)}
+        stored[kind] = sum(x.size // 25 for x in arrays.values())
+    it.left_out(stored["Multilinear"] - stored["Linear"])
+    it.right(stored == {"Linear": 4, "Multilinear": 4 + 2 * 3})

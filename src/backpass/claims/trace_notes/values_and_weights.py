@@ -1,0 +1,313 @@
+"""Gradients with respect to V and A."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from backpass.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
+from backpass.claims.record import claim
+from backpass.claims.tools import jacobian, numbers, run, same, vjp
+from backpass.claims.trace_notes.derivatives import constant, push
+from backpass.claims.trace_notes.program import (
+    DY,
+    GIVEN,
+    MEMBERS,
+    attention,
+    but,
+    forward,
+    gradients,
+    names,
+    weights,
+)
+
+HEADINGS = (  # of the text, in its order
+    "Transformer Forward and Backward Passes",
+    "Notation",
+    "Gradients wrt V and A",
+    "Preattention Gradients: Simplex, Sphere and Softmax",
+    "Properties of the derivative of Attention wrt Preattention",
+    "Gradients wrt preattention B",
+    "Gradients wrt K and Q",
+)
+
+
+@claim(
+    "Gradients wrt V and A",
+    FALSE,
+    topic="attention",
+    page="networks/encoder_decoder",
+    harm=3,
+)
+def N77(it: Evidence) -> None:
+    """The outputs Y, whose gradient is given, are those of the full transformer layer.
+
+    They are the input of the output projection. Projection, residual connections, norms
+    and the feed-forward block lie between Y and the layer's output, so their backward
+    has to run first.
+    """
+    from torch import no_grad
+    from torch.nn import TransformerEncoderLayer
+
+    layer = TransformerEncoderLayer(6, 1, 12, batch_first=True).double().eval()
+    core, x = layer.self_attn, constant(numbers(1, 5, 6))
+    with no_grad():
+        qkv = (x @ core.in_proj_weight.T + core.in_proj_bias)[0].chunk(3, 1)
+        y = attention(("Linear", "Softmax"), qkv[0] / 6**0.5, *qkv[1:])
+        it.as_printed(same(layer(x)[0], y))
+        it.right(same(core(x, x, x)[0][0], core.out_proj(y)))
+
+
+@claim("Gradients wrt V and A", CAVEAT, topic="flash", page="attention/flash", harm=2)
+def N78(it: Evidence) -> None:
+    r"""The gradients have the form that is useful for FlashAttention.
+
+    One part has: $d_i = Y_i \cdot \nabla_{Y_i} l$ takes the place of a sum over a whole
+    row of weights. The rest has no tiles, and the program stores four arrays of $t^2$
+    numbers, which FlashAttention avoids: B, A and their gradients.
+    """
+    found = run(but(), **names(("Linear", "Softmax")))
+    row = (found["A"] * found["A_grad"]).sum(1)
+    it.as_printed(same((found["Y"] * DY).sum(1), row))
+    squares = {key for key, x in found.items() if np.shape(x) == (5, 5)}
+    it.right(squares == {"A", "B", "A_grad", "B_grad"})
+    it.elsewhere(not squares)
+
+
+@claim(
+    "Gradients wrt V and A, first formula",
+    TRUE,
+    topic="chain rule",
+    page="foundations/chain_rule",
+)
+def N79(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial Y}(\dot Y) = \mathrm{Tr}(\nabla_Y l^\top \dot
+    Y)$.
+    """
+    y, dot = numbers(5, 6), numbers(5, 6, seed=1)
+    gradient = vjp(lambda z: z.flatten().logsumexp(0), y, 1.0)
+    change = push(lambda z: z.flatten().logsumexp(0), y, dot)
+    it.as_printed(np.isclose(np.trace(gradient.T @ dot), change))
+
+
+@claim(
+    "Gradients wrt V and A, V", TRUE, topic="chain rule", page="foundations/chain_rule"
+)
+def N80(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial V}(\dot V) = \frac{\partial l}{\partial
+    Y}(\frac{\partial Y}{\partial V}(\dot V)) = \mathrm{Tr}(\nabla_Y l^\top
+    \frac{\partial Y}{\partial V}(\dot V))$.
+    """
+    a, v, dot = numbers(5, 7), numbers(7, 6), numbers(7, 6, seed=1)
+    y, dy = a @ v, vjp(lambda z: (z @ z.T).logdet(), a @ v, 1.0)
+    change = push(lambda z: constant(a) @ z, v, dot)
+    whole = push(lambda z: (constant(a) @ z @ z.T @ constant(a).T).logdet(), v, dot)
+    it.as_printed(np.isclose(whole, push(lambda z: (z @ z.T).logdet(), y, change)))
+    it.as_printed(np.isclose(whole, np.trace(dy.T @ change)))
+
+
+@claim("Gradients wrt V and A, V", TRUE, topic="matmul", page="operations/linear")
+def N81(it: Evidence) -> None:
+    r"""$Y = AV$ is linear in A and in V, so $\frac{\partial Y}{\partial V}(\dot V) = A
+    \dot V$.
+
+    In each while the other is fixed; doubling both multiplies Y by 4.
+    """
+    a, v, dot = numbers(5, 7), numbers(7, 6), numbers(7, 6, seed=1)
+    it.as_printed(same(push(lambda z: constant(a) @ z, v, dot), a @ dot))
+    it.as_printed(same(a @ (v + 3 * dot), a @ v + 3 * (a @ dot)))
+    b = numbers(5, 7, seed=1)
+    it.as_printed(same((a + 3 * b) @ v, a @ v + 3 * (b @ v)))
+    it.right(same((2 * a) @ (2 * v), 4 * (a @ v)))
+
+
+@claim("Gradients wrt V and A, V", TRUE, topic="matmul", page="operations/linear")
+def N82(it: Evidence) -> None:
+    r"""$\mathrm{Tr}(\nabla_Y l^\top A \dot V) = \langle A^\top \nabla_Y l, \dot V
+    \rangle$.
+    """
+    g, a, dot = numbers(5, 6), numbers(5, 7), numbers(7, 6)
+    it.as_printed(np.isclose(np.trace(g.T @ a @ dot), ((a.T @ g) * dot).sum()))
+
+
+@claim("Gradients wrt V and A, V", TRUE, topic="matmul", page="operations/linear")
+def N83(it: Evidence) -> None:
+    r"""$\nabla_V l = A^\top \nabla_Y l$.
+
+    Also for a number of keys that is not the number of queries.
+    """
+    a, v, dy = numbers(5, 7), numbers(7, 6), numbers(5, 6)
+    it.as_printed(same(a.T @ dy, vjp(lambda z: constant(a) @ z, v, dy)))
+
+
+@claim(
+    "Gradients wrt V and A, A and B", TRUE, topic="softmax", page="operations/softmax"
+)
+def N84(it: Evidence) -> None:
+    r"""The derivative of A with respect to B is sparse: $B_i$ affects $A_i$ only.
+
+    At most $t^3$ of its $t^4$ elements are not 0.
+    """
+    for kind in ("Simplex", "Sphere", "Softmax"):
+        found = jacobian(partial(weights, kind=kind), numbers(5, 5))
+        other = ~np.eye(5, dtype=bool)
+        it.as_printed(not found.transpose(0, 2, 1, 3)[other].any())
+        it.right(np.count_nonzero(found) == 5**3)
+
+
+@claim(
+    "Gradients wrt V and A, A and B",
+    INCONSISTENT,
+    topic="attention",
+    page="attention/multilinear",
+    harm=6,
+)
+def N85(it: Evidence) -> None:
+    """A query's scores affect no other query's weights.
+
+    In the derivations, and with `axis=1`. In the program, which normalises columns,
+    each score affects the weights of all queries for that key.
+    """
+    by_columns = jacobian(lambda b: weights(b.T, "Simplex").T, numbers(5, 5))
+    it.clashes(by_columns[0, :, 1].any())
+    it.clashes(same(forward(("Linear", "Simplex"), "rows")["A"].sum(0), np.ones(5)))
+    it.right(
+        not jacobian(lambda b: weights(b, "Simplex"), numbers(5, 5))[0, :, 1].any()
+    )
+
+
+@claim(
+    "Gradients wrt V and A, A and B",
+    CAVEAT,
+    topic="notation",
+    page="attention/multilinear",
+    harm=2,
+)
+def N86(it: Evidence) -> None:
+    r"""The preattention vector is $B_i = K Q_i$.
+
+    For linear scores, where it is row i of $QK^\top$ as a column. For multilinear ones
+    it is $\bigodot_k K_k Q_{k,i}$, and what follows holds for both.
+    """
+    q, k = GIVEN["Q"], GIVEN["K"]
+    linear, multilinear = (
+        forward((s, "Sphere"))["B"] for s in ("Linear", "Multilinear")
+    )
+    it.as_printed(all(same(linear[i], k @ q[i]) for i in range(5)))
+    it.elsewhere(all(same(multilinear[i], k @ q[i]) for i in range(5)))
+    factors = [k[:, at : at + 2] @ q[3, at : at + 2] for at in (0, 2, 4)]
+    it.right(same(multilinear[3], np.prod(factors, axis=0)))
+
+
+@claim(
+    "Gradients wrt V and A, A and B",
+    CAVEAT,
+    topic="softmax",
+    page="attention/multilinear",
+    harm=3,
+)
+def N87(it: Evidence) -> None:
+    r"""The attention vector is $A_i = \gamma(B_i)\,B_i$, a number times the
+    preattention vector.
+
+    For the simplex and the sphere. Softmax's is $\alpha(e^{B_i})\,e^{B_i}$, which is no
+    multiple of $B_i$.
+    """
+    for kind, report in (
+        ("Simplex", it.as_printed),
+        ("Sphere", it.as_printed),
+        ("Softmax", it.elsewhere),
+    ):
+        found = forward(("Linear", kind))
+        ratio = found["A"] / found["B"]
+        report(same(ratio, np.repeat(ratio[:, :1], 5, axis=1)))
+    exp = np.exp(found["B"])
+    it.right(same(found["A"], exp / exp.sum(1, keepdims=True)))
+
+
+@claim(
+    "Gradients wrt V and A, A and B",
+    INCONSISTENT,
+    topic="notation",
+    page="attention/multilinear",
+    harm=1,
+)
+def N88(it: Evidence) -> None:
+    """The derivatives of $A_i$ with respect to $B_i$ were worked out in the section
+    “Sphere vs Simplex”.
+
+    No section has that name. They are in the next one, on the simplex, the sphere and
+    softmax.
+    """
+    it.clashes(not any(heading.startswith("Sphere vs") for heading in HEADINGS))
+    here, there = (
+        at
+        for at, heading in enumerate(HEADINGS)
+        if "V and A" in heading or "Sphere" in heading
+    )
+    it.clashes(here < there)
+
+
+@claim(
+    "Gradients wrt V and A, A and B",
+    TRUE,
+    topic="chain rule",
+    page="foundations/chain_rule",
+)
+def N89(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial A_i}
+    \frac{\partial A_i}{\partial B_i}$.
+
+    A row times a matrix, without a sum over other rows.
+    """
+    b, da = numbers(5, 7), numbers(5, 7, seed=1)
+    for kind in ("Simplex", "Sphere", "Softmax"):
+        rows = [
+            g @ jacobian(partial(weights, kind=kind), x)
+            for g, x in zip(da, b, strict=True)
+        ]
+        it.as_printed(same(rows, vjp(partial(weights, kind=kind), b, da)))
+
+
+@claim("Gradients wrt V and A, A", TRUE, topic="matmul", page="operations/linear")
+def N90(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial A_i} = \sum_j \frac{\partial l}{\partial Y_j}
+    \frac{\partial Y_j}{\partial A_i} = \frac{\partial l}{\partial Y_i}
+    \frac{\partial Y_i}{\partial A_i} = \nabla_{Y_i} l^\top V^\top$.
+    """
+    a, v, dy = numbers(5, 7), numbers(7, 6), numbers(5, 6)
+    whole = jacobian(lambda z: z @ constant(v), a)  # y's axes, then a's
+    for i in range(5):
+        terms = [dy[j] @ whole[j, :, i] for j in range(5)]
+        it.as_printed(same(sum(terms), dy[i] @ whole[i, :, i]))
+        it.as_printed(same(sum(terms), dy[i] @ v.T))
+
+
+@claim(
+    "Gradients wrt V and A, plan", TRUE, topic="attention", page="attention/multilinear"
+)
+def N91(it: Evidence) -> None:
+    r"""The norm affects $\nabla_Q l$ and $\nabla_K l$, but only through $\nabla_B l$.
+
+    It affects $\nabla_V l$ too, through A.
+    """
+    for member in MEMBERS[:3]:
+        k, v = GIVEN["K"], constant(GIVEN["V"])
+        db = vjp(lambda z, m=member[1], v=v: weights(z, m) @ v, GIVEN["Q"] @ k.T, DY)
+        it.as_printed(same(db @ k, gradients(member)[0]))
+        it.as_printed(same(db.T @ GIVEN["Q"], gradients(member)[1]))
+    for at in range(3):
+        it.right(not same(gradients(MEMBERS[0])[at], gradients(MEMBERS[1])[at]))
+
+
+@claim("Gradients wrt V and A, A", TRUE, topic="matmul", page="operations/linear")
+def N92(it: Evidence) -> None:
+    r"""$\nabla_A l = \nabla_Y l\,V^\top$.
+
+    The text leaves the derivation out: $\mathrm{Tr}(\nabla_Y l^\top \dot A V) =
+    \mathrm{Tr}(V \nabla_Y l^\top \dot A)$.
+    """
+    a, v, dy, dot = numbers(5, 7), numbers(7, 6), numbers(5, 6), numbers(5, 7, seed=1)
+    it.as_printed(same(dy @ v.T, vjp(lambda z: z @ constant(v), a, dy)))
+    it.right(np.isclose(np.trace(dy.T @ dot @ v), np.trace(v @ dy.T @ dot)))
