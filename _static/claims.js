@@ -38,7 +38,7 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
-  const first = sections[0] ?? claims[0].closest(".cell");
+  const first = sections.length > 1 ? sections[0] : claims[0].closest(".cell");
   first.before(form);
   filter();
 });

@@ -69,10 +69,17 @@ def counts() -> Markdown:
 
 
 def worst(number: int = 10) -> Markdown:
-    """Return a list of the claims that cost a reader most, each with what is right."""
-    claims = sorted(every(), key=lambda claim: -claim.harm)[:number]
+    """Return a list of the claims that cost a reader most, at most three of a text, each
+    with what is right."""
+    of_texts = (sorted(found.claims(), key=_harm)[:3] for found in TEXTS)
+    claims = sorted((claim for three in of_texts for claim in three), key=_harm)[
+        :number
+    ]
     return Markdown(
-        "\n".join(f"1. {claim.says} ({_link(claim)}) {claim.truth}" for claim in claims)
+        "\n".join(
+            f"1. {_link(claim)}, {_text(claim)}: {claim.says} **Right:** {claim.truth}"
+            for claim in claims
+        )
     )
 
 
@@ -104,9 +111,16 @@ def _link(claim: Claim) -> str:
     return f"[{claim.name}](#{claim.name.lower()})"
 
 
+def _harm(claim: Claim) -> int:
+    return -claim.harm
+
+
+def _text(claim: Claim) -> str:
+    return next(found.name for found in TEXTS if found.letter == claim.name[0])
+
+
 def _data(claim: Claim) -> str:
-    stem = next(found.name for found in TEXTS if found.letter == claim.name[0])
-    kinds = {"text": stem, "verdict": claim.verdict.words, "topic": claim.topic}
+    kinds = {"text": _text(claim), "verdict": claim.verdict.words, "topic": claim.topic}
     return " ".join(
         f'data-{key}="{html.escape(value)}"' for key, value in kinds.items()
     )
