@@ -92,7 +92,9 @@ def test_reading_times_are_those_of_the_pages():
     short = {"intro", "how_to_read", "api", "api_checks", "bibliography"}
     listed = {(guide.parent / path).resolve() for path, _ in stated}
     missing = [
-        str(p.relative_to(BOOK)) for p in chapters() if p.stem not in short and p.resolve() not in listed
+        str(p.relative_to(BOOK))
+        for p in chapters()
+        if p.stem not in short and p.parent.name != "claims" and p.resolve() not in listed
     ]
     assert not missing, f"add a row to the table of {guide.relative_to(BOOK)} for {', '.join(missing)}"
     for path, minutes in stated:

@@ -69,8 +69,8 @@ def counts() -> Markdown:
 
 
 def worst(number: int = 10) -> Markdown:
-    """Return a list of the claims that cost a reader most, at most three of a text, each
-    with what is right."""
+    """Return a list of the claims that cost a reader most, at most three of a text,
+    each with what is right."""
     of_texts = (sorted(found.claims(), key=_harm)[:3] for found in TEXTS)
     claims = sorted((claim for three in of_texts for claim in three), key=_harm)[
         :number
