@@ -49,9 +49,9 @@ def G52(it: Evidence) -> None:
 
 @claim("FLOPs, first paragraph", TRUE, topic="FLOPs", page="foundations/counting")
 def G53(it: Evidence) -> None:
-    r"""Together that is about $2mnp$.
+    r"""A product of $(m, n)$ and $(n, p)$ costs about $2mnp$ FLOPs.
 
-    Exactly $mp(2n - 1)$: 0.8 % fewer at $n = 64$, and less than 0.1 % at 768.
+    It costs exactly $mp(2n - 1)$: 0.8 % fewer at $n = 64$, and less than 0.1 % at 768.
     """
     exact = cost.formula("matmul", (5, 7), (7, 3)).forward
     it.right(exact == 5 * 3 * (2 * 7 - 1))
@@ -170,7 +170,7 @@ def G61(it: Evidence) -> None:
 
 @claim("table, query@key", TRUE, topic="FLOPs", page="attention/scaled_dot_product")
 def G62(it: Evidence) -> None:
-    r"""Both products cost $4bn_hs^2d$."""
+    r"""Both products of query@key's backward cost $4bn_hs^2d$."""
     products = ran(b * n_h, s, s, d) + ran(b * n_h, d, s, s)
     it.as_printed(ROWS["query@key"].at(**AT) == products)
 
@@ -193,7 +193,7 @@ def G63(it: Evidence) -> None:
 def G64(it: Evidence) -> None:
     """A head is $h/n_h$ wide.
 
-    In GPT-2. Qwen3's heads, for example, have a width of their own.
+    So it is in GPT-2. Qwen3's heads, for example, have a width of their own.
     """
     config = cost.configuration("gpt2")
     it.as_printed(config.width == 64 * config.heads)
@@ -222,9 +222,9 @@ def G65(it: Evidence) -> None:
 
 @claim("table", CAVEAT, topic="attention", page="attention/scaled_dot_product", harm=3)
 def G66(it: Evidence) -> None:
-    r"""Attention's two products cost $8bn_hs^2d$ FLOPs.
+    r"""The backward of attention's two products costs $8bn_hs^2d$ FLOPs.
 
-    If all $s^2$ pairs of a query and a key are computed. GPT-2's mask leaves
+    They do if all $s^2$ pairs of a query and a key are computed. GPT-2's mask leaves
     $s(s + 1)/2$, and kernels that skip the others need about half.
     """
     whole = ROWS["attn@value"].at(**AT) + ROWS["query@key"].at(**AT)

@@ -82,7 +82,8 @@ def G154(it: Evidence) -> None:
 def G155(it: Evidence) -> None:
     r"""The backward of the scale takes $bn_hs^2$ FLOPs.
 
-    If the scores are scaled. Scaling the queries gives the same gradients for $bsh$.
+    It does if the scores are scaled. Scaling the queries gives the same gradients for
+    $bsh$.
     """
     b, n_h, s, d = 2, 3, 5, 4
     scores = cost.count("scale", (b, n_h, s, s), factor=0.5).backward.total

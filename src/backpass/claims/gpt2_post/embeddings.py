@@ -54,7 +54,7 @@ def G162(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial P_{emb}} =
     \frac{\partial L}{\partial Y}$.
 
-    For one sequence. The batch follows below.
+    This is for one sequence. The batch follows.
     """
     x, p, dy = numbers(s, h), numbers(s, h, seed=1), numbers(s, h, seed=2)
     for found in vjp(lambda x, p: x + p, (x, p), dy):
@@ -80,10 +80,10 @@ def G164(it: Evidence) -> None:
     "example, gradient of E", CAVEAT, topic="embeddings", page="networks/gpt2", harm=4
 )
 def G165(it: Evidence) -> None:
-    """All other rows of E receive no gradient.
+    """Rows of the table of tokens that no token used receive no gradient.
 
-    From the lookup. GPT-2's table is also the output head's matrix, which gives every
-    row a gradient.
+    They receive none from the lookup. GPT-2's table is also the output head's matrix,
+    which gives every row a gradient.
     """
     import torch
 
@@ -97,8 +97,8 @@ def G165(it: Evidence) -> None:
 
 @claim("example, gradient of E", TRUE, topic="embeddings", page="operations/embeddings")
 def G166(it: Evidence) -> None:
-    """The displayed matrix: rows 1, 3, and 4 are 0, row 2 is the sum, row 5 the second
-    row, and then come more rows of zeros."""
+    """E's gradient, displayed as a matrix: rows 1, 3, and 4 are 0, row 2 is the sum,
+    row 5 the second row, and then come more rows of zeros."""
     dx = numbers(s, h, seed=1)
     nothing = np.zeros(h)
     shown = [nothing, dx[0] + dx[2], nothing, nothing, dx[1], nothing, nothing]
@@ -107,7 +107,7 @@ def G166(it: Evidence) -> None:
 
 @claim("general X", TRUE, topic="embeddings", page="operations/embeddings")
 def G167(it: Evidence) -> None:
-    """Row k of X is row t_k of E."""
+    """In general row $k$ of X is row $t_k$ of E."""
     t = np.array([6, 0, 3, 3, 1])
     x, _ = embedding.forward(t, E)
     it.as_printed(same(x, np.eye(V)[t] @ E))
@@ -126,7 +126,7 @@ def G168(it: Evidence) -> None:
 def G169(it: Evidence) -> None:
     """Each row of the table of positions is used exactly once in a sequence.
 
-    Each of the first s rows. The others are not used.
+    Each of the first s rows is. The others are not used.
     """
     import torch
 
@@ -143,9 +143,10 @@ def G169(it: Evidence) -> None:
 
 @claim("positions", CAVEAT, topic="positions", page="operations/embeddings", harm=1)
 def G170(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial P_{emb}}$ is $\frac{\partial L}{\partial P}$.
+    r"""The gradient $\frac{\partial L}{\partial P_{emb}}$ is $\frac{\partial
+    L}{\partial P}$.
 
-    If the sequence is as long as the table. It fills the first rows otherwise.
+    It is if the sequence is as long as the table. Otherwise it fills the first rows.
     """
     for length in (V, 5):
         dp_emb = numbers(length, h)
@@ -168,7 +169,7 @@ def G171(it: Evidence) -> None:
 
 @claim("batch", TRUE, topic="FLOPs", page="operations/embeddings")
 def G172(it: Evidence) -> None:
-    r"""That sum takes $(b - 1)sh$ additions."""
+    r"""The sum over the batch takes $(b - 1)sh$ additions."""
     from backpass.interpreters import counting
 
     dy = counting.array(numbers(3, s, h))
@@ -198,7 +199,7 @@ def G174(it: Evidence) -> None:
 
 @claim("batch", FALSE, topic="FLOPs", page="operations/embeddings", harm=3)
 def G175(it: Evidence) -> None:
-    r"""The table's backward is indexing, with $O(h)$ additions.
+    r"""The backward of the table of tokens is indexing, with $O(h)$ additions.
 
     One repetition of a token takes $h$. In all they are $(bs - u)h$ for $u$ different
     tokens, which grows with the batch: $O(bsh)$.
@@ -223,9 +224,9 @@ def G175(it: Evidence) -> None:
 
 @claim("batch", TRUE, topic="FLOPs", page="operations/embeddings")
 def G176(it: Evidence) -> None:
-    r"""This cost is negligible beside the others.
+    r"""The additions in the table of tokens are negligible beside the rest.
 
-    At most $bsh$: for GPT-2 1/(4V) of the output head's products.
+    They are at most $bsh$: 1/(4V) of the output head's products.
     """
     most = GPT2["b"] * GPT2["s"] * GPT2["h"]
     head = ROWS["lm_head"].at(**GPT2)

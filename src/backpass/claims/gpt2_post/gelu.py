@@ -68,8 +68,8 @@ def ran(*names: str) -> list[int]:
     "element-wise operations", TRUE, topic="activations", page="operations/activations"
 )
 def G137(it: Evidence) -> None:
-    """Each input element acts on its output element only, so the gradients are
-    independent.
+    """In an element-wise operation each input element acts on its output element only,
+    so the gradients are independent.
 
     The sum of a residual connection has two inputs; this holds for each.
     """
@@ -100,7 +100,7 @@ def G138(it: Evidence) -> None:
     "definition", INCONSISTENT, topic="notation", page="foundations/notation", harm=1
 )
 def G139(it: Evidence) -> None:
-    """b is 0.044715.
+    """In GELU, b is 0.044715.
 
     In the cost of the same section, $76bsh$, b is the batch size. Both are clear from
     where they stand.
@@ -116,9 +116,9 @@ def G139(it: Evidence) -> None:
     page="operations/activations",
 )
 def G140(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x} = \frac{\partial L}{\partial y}\left[\frac12
-    (1 + \tanh u) + \frac12 x\,\frac{\partial}{\partial x}\tanh u\right]$ with
-    $u = a(x + bx^3)$."""
+    r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
+    y}\left[\frac12 (1 + \tanh u) + \frac12 x\,\frac{\partial}{\partial x}\tanh
+    u\right]$ with $u = a(x + bx^3)$."""
     import torch
 
     slope = vjp(lambda x: torch.tanh(A * (x + B * x**3)), X, np.ones_like(X))
@@ -128,16 +128,16 @@ def G140(it: Evidence) -> None:
 
 @claim("derivative, line 3", TRUE, topic="activations", page="operations/activations")
 def G141(it: Evidence) -> None:
-    r"""$= \frac{\partial L}{\partial y}\left[\frac12(1 + \tanh u) + \frac12 ax
-    (1 + 3bx^2)\,\mathrm{sech}^2 u\right]$."""
+    r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
+    y}\left[\frac12(1 + \tanh u) + \frac12 ax (1 + 3bx^2)\,\mathrm{sech}^2 u\right]$."""
     found = (1 + np.tanh(U)) / 2 + A * X / 2 * (1 + 3 * B * X**2) / np.cosh(U) ** 2
     it.as_printed(same(DY * found, vjp(gelu, X, DY)))
 
 
 @claim("derivative, line 4", TRUE, topic="activations", page="operations/activations")
 def G142(it: Evidence) -> None:
-    r"""$= \frac{\partial L}{\partial y}\left[\frac12(1 + \tanh u) + \frac12 ax
-    (1 + 3bx^2)(1 - \tanh^2 u)\right]$."""
+    r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
+    y}\left[\frac12(1 + \tanh u) + \frac12 ax (1 + 3bx^2)(1 - \tanh^2 u)\right]$."""
     t = np.tanh(U)
     found = (1 + t) / 2 + A * X / 2 * (1 + 3 * B * X**2) * (1 - t**2)
     it.as_printed(same(DY * found, vjp(gelu, X, DY)))
@@ -145,9 +145,10 @@ def G142(it: Evidence) -> None:
 
 @claim("FLOPs", CAVEAT, topic="activations", page="operations/activations", harm=1)
 def G143(it: Evidence) -> None:
-    """The cost is that of PyTorch's `gelu_backward`.
+    """The cost of GELU's backward is that of PyTorch's `gelu_backward`.
 
-    Of its branch for the form with tanh. The default branch has another derivative.
+    It is that of its branch for the form with tanh. The default branch has another
+    derivative.
     """
     import torch
 
@@ -159,7 +160,7 @@ def G143(it: Evidence) -> None:
 
 @claim("FLOPs", TRUE, topic="memory", page="operations/activations")
 def G144(it: Evidence) -> None:
-    r"""The backward needs the upstream gradient and the input, both $(b, s, 4h)$.
+    r"""GELU's backward needs the upstream gradient and the input, both $(b, s, 4h)$.
 
     The forward stores the input.
     """
@@ -170,7 +171,7 @@ def G144(it: Evidence) -> None:
 
 @claim("listing", TRUE, topic="activations", page="operations/activations")
 def G145(it: Evidence) -> None:
-    r"""The listing computes the gradient.
+    r"""The listing of eleven lines computes GELU's gradient.
 
     `a`, `b`, `tanh`, and `incoming_gradient` have to be given. In float16 its first
     line overflows for $|x| \ge 256$ and gives NaN, where the slope is 1.
@@ -188,7 +189,8 @@ def G145(it: Evidence) -> None:
     "listing, FLOPs of lines 1 to 3", TRUE, topic="FLOPs", page="operations/activations"
 )
 def G146(it: Evidence) -> None:
-    """The square takes 1 FLOP, the cube 1, the inner polynomial 3."""
+    """In the listing of GELU the square takes 1 FLOP, the cube 1, the inner polynomial
+    3."""
     it.as_printed(ran("x_sq", "x_cube", "inner") == [1, 1, 3])
 
 
@@ -219,7 +221,7 @@ def G148(it: Evidence) -> None:
 def G149(it: Evidence) -> None:
     r"""`inner_derivative` takes 4 FLOPs.
 
-    As it is written. One of them is `3 * b`, a product of constants that can be
+    It does as it is written. One of them is `3 * b`, a product of constants that can be
     computed once: 3 for each element, so 18 in all and $72bsh$.
     """
     it.as_printed(ran("inner_derivative") == [4])
@@ -244,6 +246,6 @@ def G150(it: Evidence) -> None:
 
 @claim("total", TRUE, topic="FLOPs", page="operations/activations")
 def G151(it: Evidence) -> None:
-    r"""$76bsh$ FLOPs: 19 for each of $4h$ columns."""
+    r"""GELU's backward takes $76bsh$ FLOPs: 19 for each of $4h$ columns."""
     it.as_printed(sum(ran(*LINES)) == 19 == sum(PRINTED.values()))
     it.as_printed(ROWS["gelu"].at(b=2, s=5, h=3) == 19 * 2 * 5 * 4 * 3)

@@ -97,7 +97,7 @@ def G102(it: Evidence) -> None:
     y_i}\hat{x}_i$ and $\frac{\partial L}{\partial \beta_i} = \frac{\partial L}{\partial
     y_i}$.
 
-    For one row. The sums over rows follow below.
+    This is for one row. The sums over rows follow.
     """
     _, dw, db = all_gradients(X, DY)
     it.as_printed(same(DY * X_HAT, dw) and same(DY, db))
@@ -108,7 +108,7 @@ def G103(it: Evidence) -> None:
     r"""$x_i$ acts on $\hat{x}_i$ directly, and through $\mu$ and $\sigma^2$ on all
     other $\hat{x}_j$.
 
-    Through both also on $\hat{x}_i$ itself, as the formulas below have it.
+    It acts through both also on $\hat{x}_i$ itself, as the later formulas have it.
     """
     J = slopes()[0]
     it.as_printed(bool((J != 0).all()))
@@ -142,8 +142,9 @@ def G105(it: Evidence) -> None:
 
 @claim("quotient rule, i, line 2", TRUE, topic="norms", page="operations/layer_norm")
 def G106(it: Evidence) -> None:
-    r"""$= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(1 - \mu' - \frac{x_i - \mu}
-    {2(\sigma^2 + \epsilon)}(\sigma^2)'\right)$."""
+    r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 +
+    \epsilon}}\left(1 - \mu' - \frac{x_i - \mu} {2(\sigma^2 +
+    \epsilon)}(\sigma^2)'\right)$."""
     J, dmean, dvar = slopes()
     line = (1 - dmean - (X - MEAN) / (2 * (VARIANCE + EPS)) * dvar) / ROOT
     it.as_printed(same(line, np.diag(J)))
@@ -151,8 +152,9 @@ def G106(it: Evidence) -> None:
 
 @claim("quotient rule, i, line 3", TRUE, topic="norms", page="operations/layer_norm")
 def G107(it: Evidence) -> None:
-    r"""$= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(1 - \mu' - \frac{\hat{x}_i}
-    {2\sqrt{\sigma^2 + \epsilon}}(\sigma^2)'\right)$."""
+    r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 +
+    \epsilon}}\left(1 - \mu' - \frac{\hat{x}_i} {2\sqrt{\sigma^2 +
+    \epsilon}}(\sigma^2)'\right)$."""
     J, dmean, dvar = slopes()
     it.as_printed(same((1 - dmean - X_HAT / (2 * ROOT) * dvar) / ROOT, np.diag(J)))
 
@@ -172,9 +174,10 @@ def G108(it: Evidence) -> None:
     "quotient rule, j, lines 2 and 3", TRUE, topic="norms", page="operations/layer_norm"
 )
 def G109(it: Evidence) -> None:
-    r"""$= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\mu' - \frac{x_j - \mu}
-    {2(\sigma^2 + \epsilon)}(\sigma^2)'\right) = \frac{1}{\sqrt{\sigma^2 + \epsilon}}
-    \left(-\mu' - \frac{\hat{x}_j}{2\sqrt{\sigma^2 + \epsilon}}(\sigma^2)'\right)$."""
+    r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} =
+    \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\mu' - \frac{x_j - \mu} {2(\sigma^2 +
+    \epsilon)}(\sigma^2)'\right) = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \left(-\mu' -
+    \frac{\hat{x}_j}{2\sqrt{\sigma^2 + \epsilon}}(\sigma^2)'\right)$."""
     J, dmean, dvar = slopes()
     for i in range(N):
         second = (-dmean[i] - (X - MEAN) / (2 * (VARIANCE + EPS)) * dvar[i]) / ROOT
@@ -205,8 +208,8 @@ def G111(it: Evidence) -> None:
 
 @claim("variance, line 3", FALSE, topic="norms", page="operations/layer_norm", harm=6)
 def G112(it: Evidence) -> None:
-    r"""$= \frac1N\left[2(1 - \mu')(x_i - \mu) + 2\sum_{j \ne i} \mu'\,(x_j - \mu)
-    \right]$.
+    r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac1N\left[2(1 - \mu')(x_i - \mu) +
+    2\sum_{j \ne i} \mu'\,(x_j - \mu) \right]$.
 
     The derivative of $x_j - \mu$ is $-\mu'$: the sum needs a minus sign, and the next
     line has it. As printed the line is $1 - 2/N$ times the right value, 0 for two
@@ -223,8 +226,8 @@ def G112(it: Evidence) -> None:
 
 @claim("variance, line 4", TRUE, topic="norms", page="operations/layer_norm")
 def G113(it: Evidence) -> None:
-    r"""$= \frac2N\left[(1 - \frac1N)(x_i - \mu) + \sum_{j \ne i}(-\frac1N)(x_j - \mu)
-    \right]$.
+    r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac2N\left[(1 - \frac1N)(x_i - \mu)
+    + \sum_{j \ne i}(-\frac1N)(x_j - \mu) \right]$.
 
     The line is right and does not follow from the one before it.
     """
@@ -234,7 +237,8 @@ def G113(it: Evidence) -> None:
 
 @claim("variance, line 5", FALSE, topic="norms", page="operations/layer_norm", harm=3)
 def G114(it: Evidence) -> None:
-    r"""$= \frac2N\left[x_i - \mu - \frac1N\sum_j x_j - \mu\right]$.
+    r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac2N\left[x_i - \mu - \frac1N\sum_j
+    x_j - \mu\right]$.
 
     Brackets are missing: $\frac1N\sum_j(x_j - \mu)$, which is 0. Read as it stands the
     line is $\frac2N(x_i - 3\mu)$, right if the mean is 0.
@@ -256,7 +260,7 @@ def G116(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 + \epsilon}}
     \left(1 - \frac1N - \frac{\hat{x}_i^2}{N}\right)$.
 
-    Exact for any ε.
+    It is exact for any ε.
     """
     it.as_printed(same((1 - 1 / N - X_HAT**2 / N) / ROOT, np.diag(slopes()[0])))
 
@@ -288,16 +292,17 @@ def G118(it: Evidence) -> None:
 
 @claim("together, line 2", FALSE, topic="norms", page="operations/layer_norm", harm=6)
 def G119(it: Evidence) -> None:
-    r"""$= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial
-    \hat{x}_i} - \frac1N\frac{\partial L}{\partial \hat{x}_i} - \frac{\hat{x}_i^2}{N}
-    \frac{\partial L}{\partial \hat{x}_i} + \sum_{j \ne i}\left[\frac1N
-    \frac{\partial L}{\partial \hat{x}_j} - \frac{\hat{x}_i\hat{x}_j}{N}
-    \frac{\partial L}{\partial \hat{x}_j}\right]\right)$.
+    r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
+    \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i} -
+    \frac1N\frac{\partial L}{\partial \hat{x}_i} - \frac{\hat{x}_i^2}{N} \frac{\partial
+    L}{\partial \hat{x}_i} + \sum_{j \ne i}\left[\frac1N \frac{\partial L}{\partial
+    \hat{x}_j} - \frac{\hat{x}_i\hat{x}_j}{N} \frac{\partial L}{\partial
+    \hat{x}_j}\right]\right)$.
 
     The sum's first term needs a minus sign; the next line has it. As printed the line
-    is too large by $\frac{2}{N\sqrt{\sigma^2 + \epsilon}}\sum_{j \ne i}
-    \partial L/\partial \hat{x}_j$. A line that is commented out in the LaTeX, and not
-    shown, has the sign right.
+    is too large by $\frac{2}{N\sqrt{\sigma^2 + \epsilon}}\sum_{j \ne i} \partial
+    L/\partial \hat{x}_j$. A line that is commented out in the LaTeX, and not shown, has
+    the sign right.
     """
 
     def line(sign: int) -> Any:
@@ -346,8 +351,9 @@ def G120(it: Evidence) -> None:
 
 @claim("together, line 3", TRUE, topic="norms", page="operations/layer_norm")
 def G121(it: Evidence) -> None:
-    r"""$= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial
-    \hat{x}_i} - \frac1N\sum_j\frac{\partial L}{\partial \hat{x}_j} -
+    r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
+    \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i} -
+    \frac1N\sum_j\frac{\partial L}{\partial \hat{x}_j} -
     \frac{\hat{x}_i}{N}\sum_j\frac{\partial L}{\partial \hat{x}_j}\hat{x}_j\right)$."""
     line = (DX_HAT - DX_HAT.sum() / N - X_HAT / N * (DX_HAT @ X_HAT)) / ROOT
     it.as_printed(same(line, all_gradients(X, DY)[0]))
@@ -355,8 +361,9 @@ def G121(it: Evidence) -> None:
 
 @claim("together, line 4", TRUE, topic="norms", page="operations/layer_norm")
 def G122(it: Evidence) -> None:
-    r"""$= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial y_i}
-    \gamma_i - \frac1N\sum_j\frac{\partial L}{\partial y_j}\gamma_j -
+    r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
+    \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial y_i} \gamma_i -
+    \frac1N\sum_j\frac{\partial L}{\partial y_j}\gamma_j -
     \frac{\hat{x}_i}{N}\sum_j\frac{\partial L}{\partial y_j}\gamma_j\hat{x}_j\right)$.
     """
     sums = sum(DY[j] * W[j] for j in range(N)), sum(DY * W * X_HAT)
@@ -389,8 +396,8 @@ def G124(it: Evidence) -> None:
 
 @claim("tensors", TRUE, topic="norms", page="operations/layer_norm")
 def G125(it: Evidence) -> None:
-    """A $(K, M, N)$ tensor is treated as a $(KM, N)$ matrix, whose rows all share the
-    parameters."""
+    """LayerNorm treats a $(K, M, N)$ tensor as a $(KM, N)$ matrix, whose rows all share
+    the parameters."""
     x, dy = numbers(2, 3, N), numbers(2, 3, N, seed=1)
     whole = all_gradients(x, dy)
     rows = all_gradients(x.reshape(6, N), dy.reshape(6, N))

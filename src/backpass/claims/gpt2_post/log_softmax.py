@@ -38,7 +38,8 @@ def G86(it: Evidence) -> None:
 
 @claim("definition", CAVEAT, topic="precision", page="operations/cross_entropy", harm=4)
 def G87(it: Evidence) -> None:
-    r"""This form is a workaround for numerical stability.
+    r"""Log-softmax as $x_i - \log\sum_j e^{x_j}$ is a workaround for numerical
+    stability.
 
     It avoids the logarithm of a probability that underflowed. As printed it overflows
     itself: (1000, 999) gives $-\infty$ twice. The maximum has to be taken out of the
@@ -86,7 +87,7 @@ def G90(it: Evidence) -> None:
     r"""From softmax, $\frac{\partial z_i}{\partial x_i} = z_i(1 - z_i)$ and
     $\frac{\partial z_j}{\partial x_i} = -z_j z_i$.
 
-    The second for $j \ne i$, as the section on softmax says.
+    The second holds for $j \ne i$, as the section on softmax says.
     """
     import torch
 
@@ -98,9 +99,9 @@ def G90(it: Evidence) -> None:
 
 @claim("derivation, lines 1 and 2", TRUE, topic="loss", page="operations/cross_entropy")
 def G91(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial p_i}\frac{1}{z_i}
-    z_i(1 - z_i) + \sum_{j \ne i} \frac{\partial L}{\partial p_j}\frac{1}{z_j}
-    (-z_j z_i)$."""
+    r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
+    p_i}\frac{1}{z_i} z_i(1 - z_i) + \sum_{j \ne i} \frac{\partial L}{\partial
+    p_j}\frac{1}{z_j} (-z_j z_i)$."""
     found = [
         DP[i] / Z[i] * Z[i] * (1 - Z[i])
         + sum(DP[j] / Z[j] * (-Z[j] * Z[i]) for j in without(i))
@@ -111,26 +112,26 @@ def G91(it: Evidence) -> None:
 
 @claim("derivation, line 3", TRUE, topic="loss", page="operations/cross_entropy")
 def G92(it: Evidence) -> None:
-    r"""$= \frac{\partial L}{\partial p_i}(1 - z_i) - z_i \sum_{j \ne i}
-    \frac{\partial L}{\partial p_j}$."""
+    r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
+    p_i}(1 - z_i) - z_i \sum_{j \ne i} \frac{\partial L}{\partial p_j}$."""
     others = [sum(DP[j] for j in without(i)) for i in range(6)]
     it.as_printed(same(DP * (1 - Z) - Z * others, gradient(X, DP)))
 
 
 @claim("derivation, lines 4 and 5", TRUE, topic="loss", page="operations/cross_entropy")
 def G93(it: Evidence) -> None:
-    r"""$= \frac{\partial L}{\partial p_i} - z_i \sum_j \frac{\partial L}{\partial p_j}
-    = \frac{\partial L}{\partial p_i} - e^{p_i} \sum_j \frac{\partial L}{\partial p_j}$.
-    """
+    r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
+    p_i} - z_i \sum_j \frac{\partial L}{\partial p_j} = \frac{\partial L}{\partial p_i}
+    - e^{p_i} \sum_j \frac{\partial L}{\partial p_j}$."""
     it.as_printed(same(DP - Z * DP.sum(), gradient(X, DP)))
     it.as_printed(same(DP - np.exp(PROBABILITY) * DP.sum(), gradient(X, DP)))
 
 
 @claim("tensors", TRUE, topic="softmax", page="operations/cross_entropy")
 def G94(it: Evidence) -> None:
-    """Matrices and tensors are treated row by row, as with softmax.
+    """Log-softmax treats matrices and tensors row by row, as softmax does.
 
-    Over the last axis.
+    This holds over the last axis.
     """
     x, dp = numbers(2, 3, 6), numbers(2, 3, 6, seed=1)
     rows = [[gradient(x[i, j], dp[i, j]) for j in range(3)] for i in range(2)]
@@ -139,8 +140,8 @@ def G94(it: Evidence) -> None:
 
 @claim("FLOPs, storage", TRUE, topic="memory", page="operations/cross_entropy")
 def G95(it: Evidence) -> None:
-    r"""The backward needs the upstream gradient and the logarithms of the
-    probabilities, both $(b, s, V)$.
+    r"""The backward of log-softmax needs the upstream gradient and the logarithms of
+    the probabilities, both $(b, s, V)$.
 
     The forward stores the second. A fused cross-entropy needs no $(b, s, V)$ gradient
     from above.
@@ -153,8 +154,8 @@ def G95(it: Evidence) -> None:
 
 @claim("FLOPs, steps", TRUE, topic="FLOPs", page="operations/cross_entropy")
 def G96(it: Evidence) -> None:
-    """A row takes $V$ FLOPs for the sum, $V$ exponentials, $V$ products, and $V$
-    differences.
+    """In log-softmax's backward a row takes $V$ FLOPs for the sum, $V$ exponentials,
+    $V$ products, and $V$ differences.
 
     The sum has $V - 1$ additions. An exponential counts as one FLOP, which the text
     does not say.
@@ -166,9 +167,9 @@ def G96(it: Evidence) -> None:
 
 @claim("FLOPs, total", TRUE, topic="FLOPs", page="operations/cross_entropy")
 def G97(it: Evidence) -> None:
-    r"""$4bsV$ FLOPs in total.
+    r"""Log-softmax's backward takes $4bsV$ FLOPs in total.
 
-    Exactly $bs(4V - 1)$. The total for the network does not contain it.
+    It takes exactly $bs(4V - 1)$. The total for the network does not contain it.
     """
     b, s, V = 2, 3, 7
     ran = cost.count("log_softmax", (b, s, V)).backward.total

@@ -27,7 +27,7 @@ def torch_of(*arrays: Any) -> list[Any]:
 def G177(it: Evidence) -> None:
     """`F.cross_entropy(logits, targets)` is `F.nll_loss` of `F.log_softmax`.
 
-    For targets that are classes, without label smoothing.
+    This holds for targets that are classes, without label smoothing.
     """
     from torch.nn import functional as F
 
@@ -40,8 +40,8 @@ def G177(it: Evidence) -> None:
 
 @claim("composition", FALSE, topic="loss", page="operations/cross_entropy", harm=4)
 def G178(it: Evidence) -> None:
-    r"""The first of the two calls is `F.log_softmax(logits)`, for logits of the shape
-    $(b, s, V)$.
+    r"""The first of the loss's two calls is `F.log_softmax(logits)`, for logits of the
+    shape $(b, s, V)$.
 
     Without `dim` it warns and normalises three-dimensional logits over the batch.
     `dim=-1` is needed.
@@ -59,11 +59,11 @@ def G178(it: Evidence) -> None:
 
 @claim("forward", CAVEAT, topic="loss", page="operations/cross_entropy", harm=5)
 def G179(it: Evidence) -> None:
-    r"""The forward takes log-probabilities $(b, s, V)$ and targets $(b, s)$.
+    r"""The loss takes log-probabilities $(b, s, V)$ and targets $(b, s)$.
 
-    As a rule for each position. PyTorch's calls want the classes on the second axis:
-    these shapes raise, and if $s = V$ they run and give another loss. Both have to be
-    reshaped to $(bs, V)$ and $(bs)$.
+    This holds as a rule for each position. PyTorch's calls want the classes on the
+    second axis: these shapes raise, and if $s = V$ they run and give another loss. Both
+    have to be reshaped to $(bs, V)$ and $(bs)$.
     """
     from torch.nn import functional as F
 
@@ -82,7 +82,8 @@ def G179(it: Evidence) -> None:
 
 @claim("forward", FALSE, topic="loss", page="operations/cross_entropy", harm=4)
 def G180(it: Evidence) -> None:
-    """It picks the log-probability of each target and averages these values.
+    """The negative log-likelihood picks the log-probability of each target and averages
+    these values.
 
     The loss is minus the average, as its name and the gradient of the next sentence
     say. Without the sign a step of descent lowers the targets' probabilities.
@@ -99,10 +100,10 @@ def G180(it: Evidence) -> None:
 
 @claim("backward", CAVEAT, topic="loss", page="operations/cross_entropy", harm=2)
 def G181(it: Evidence) -> None:
-    r"""The gradient is 0 but for $-\frac{1}{b \times s}$ at the targets.
+    r"""The likelihood's gradient is 0 but for $-\frac{1}{b \times s}$ at the targets.
 
-    For the mean over all positions. Ignored targets have the gradient 0 and are left
-    out of the divisor.
+    So it is for the mean over all positions. Ignored targets have the gradient 0 and
+    are left out of the divisor.
     """
     from torch.nn import functional as F
 
@@ -118,7 +119,7 @@ def G181(it: Evidence) -> None:
 
 @claim("backward", FALSE, topic="memory", page="operations/cross_entropy", harm=1)
 def G182(it: Evidence) -> None:
-    r"""The backward builds a sparse tensor.
+    r"""The likelihood's backward builds a sparse tensor.
 
     It has few numbers that are not 0, in a dense array of $bsV$ elements.
     """
@@ -135,7 +136,7 @@ def G182(it: Evidence) -> None:
 
 @claim("backward", TRUE, topic="FLOPs", page="operations/cross_entropy")
 def G183(it: Evidence) -> None:
-    """It performs no FLOPs, since it indexes and assigns.
+    """The likelihood's backward performs no FLOPs, since it indexes and assigns.
 
     One division makes the constant, for any number of positions.
     """

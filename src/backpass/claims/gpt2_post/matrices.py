@@ -136,10 +136,11 @@ def G45(it: Evidence) -> None:
     harm=3,
 )
 def G46(it: Evidence) -> None:
-    """The same holds for all of these products; only the sizes differ.
+    """The gradients of the head's product hold for all products of activations with
+    weights; only the sizes differ.
 
-    For the products. In GPT-2 all but the head add a bias, whose gradient is the sum of
-    the rows of the output's gradient.
+    This holds for the products. In GPT-2 all but the head add a bias, whose gradient is
+    the sum of the rows of the output's gradient.
     """
     import torch
 
@@ -221,8 +222,9 @@ def G50(it: Evidence) -> None:
     """Each product has its own slices, so the gradients are stacked and nothing is
     summed over heads or batch.
 
-    Where every query head has its own keys and values, as in GPT-2. With shared heads
-    the gradients of keys and values are sums over the query heads that share them.
+    This holds where every query head has its own keys and values, as in GPT-2. With
+    shared heads the gradients of keys and values are sums over the query heads that
+    share them.
     """
     a, v, dy = numbers(b, 3, s, s), numbers(b, 3, s, 4), numbers(b, 3, s, 4, seed=1)
     stacked = np.einsum("bhij,bhid->bhjd", a, dy)

@@ -39,8 +39,8 @@ def summed(array: Any, axis: int) -> Any:
 
 @claim("storage", TRUE, topic="memory", page="operations/layer_norm")
 def G126(it: Evidence) -> None:
-    r"""The backward has the upstream gradient and the input, $(b, s, h)$, and the means
-    and variances of the rows, $(b, s)$, and γ, $(h,)$.
+    r"""LayerNorm's backward requires the upstream gradient and the input, $(b, s, h)$,
+    and the means and variances of the rows, $(b, s)$, and γ, $(h,)$.
 
     They suffice. PyTorch stores $1/\sqrt{\sigma^2 + \epsilon}$ in place of the
     variance; instead of input and mean, x̂ will do.
@@ -62,7 +62,7 @@ def G126(it: Evidence) -> None:
 
 @claim("storage", FALSE, topic="memory", page="operations/layer_norm", harm=3)
 def G127(it: Evidence) -> None:
-    """The backward requires β.
+    """LayerNorm's backward requires β.
 
     No gradient contains it: with any β all three gradients are the same numbers.
     """
@@ -83,10 +83,10 @@ def G127(it: Evidence) -> None:
 
 @claim("input, step 1", TRUE, topic="FLOPs", page="operations/layer_norm")
 def G128(it: Evidence) -> None:
-    r"""$v_j = \frac{\partial L}{\partial y_j}\gamma_j$ takes $h$ FLOPs a row and
-    $S_1 = \sum_j v_j$ takes $h$.
+    r"""$v_j = \frac{\partial L}{\partial y_j}\gamma_j$ takes $h$ FLOPs a row and $S_1 =
+    \sum_j v_j$ takes $h$.
 
-    The sum has $h - 1$ additions.
+    Exactly, the sum has $h - 1$ additions.
     """
     w, dy = counted(W, DY)
     with counting.tally() as products:
@@ -100,7 +100,7 @@ def G128(it: Evidence) -> None:
 def G129(it: Evidence) -> None:
     r"""$S_2 = \sum_j v_j \hat{x}_j$ takes $2h$ FLOPs a row.
 
-    $2h - 1$, if x̂ is there.
+    It takes $2h - 1$, if x̂ is there.
     """
     dy, x_hat = counted(DY, X_HAT)
     with counting.tally() as ran:
@@ -129,7 +129,8 @@ def G131(it: Evidence) -> None:
     r"""$\frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(v_i - \frac{S_1}{n} - \hat{x}_i
     \frac{S_2}{n}\right)$ takes $4h$ FLOPs a row.
 
-    If the root and the two divisions by $n$ are done once for each row and not counted.
+    It does if the root and the two divisions by $n$ are done once for each row and not
+    counted.
     """
     dy, x_hat, first, second, root = counted(DY, X_HAT, ROOT, ROOT, ROOT)
     with counting.tally() as ran:
@@ -144,7 +145,7 @@ def G131(it: Evidence) -> None:
     "input, step 2", INCONSISTENT, topic="notation", page="foundations/notation", harm=1
 )
 def G132(it: Evidence) -> None:
-    """The formula of step 2 divides by n.
+    """LayerNorm's result is written with sums divided by n.
 
     The derivation has N there, and the counts have h, which is meant. The only n that
     the text defines is the inner length of a product: with that of γ's sum, the number
@@ -166,9 +167,9 @@ def G132(it: Evidence) -> None:
 
 @claim("input, step 3", TRUE, topic="FLOPs", page="operations/layer_norm")
 def G133(it: Evidence) -> None:
-    r"""The input's gradient takes $8bsh$ FLOPs.
+    r"""The gradient of LayerNorm's input takes $8bsh$ FLOPs.
 
-    Given x̂ and the root: the parts sum to it.
+    The parts sum to it, with x̂ and the root given.
     """
     w, dy, x_hat, root = counted(W, DY, X_HAT, ROOT)
     with counting.tally() as ran:
@@ -183,7 +184,7 @@ def G134(it: Evidence) -> None:
     r"""γ's gradient takes $bsh$ FLOPs for the products and $bsh$ for the sum over the
     rows.
 
-    $(bs - 1)h$ additions.
+    The sum has $(bs - 1)h$ additions.
     """
     dy, x_hat = counted(DY, X_HAT)
     with counting.tally() as ran:
@@ -196,7 +197,7 @@ def G134(it: Evidence) -> None:
 def G135(it: Evidence) -> None:
     r"""β's gradient takes $bsh$ FLOPs.
 
-    $(bs - 1)h$ additions.
+    It has $(bs - 1)h$ additions.
     """
     (dy,) = counted(DY)
     with counting.tally() as ran:

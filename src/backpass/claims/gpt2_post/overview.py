@@ -159,7 +159,8 @@ def G7(it: Evidence) -> None:
 
 @claim("architecture", CAVEAT, topic="loss", page="operations/cross_entropy", harm=1)
 def G8(it: Evidence) -> None:
-    """The loss is the cross-entropy between the logits and the true distribution.
+    """The loss is the cross-entropy between the logits and the true distribution of
+    tokens.
 
     The logits go through softmax first. The target is one class for each position, the
     next token, and the usual loss is the mean.
@@ -227,9 +228,9 @@ def G11(it: Evidence) -> None:
     r"""For an input $x$ of $f_i$ and its output $y$, $\partial L/\partial x$ is
     $\partial L/\partial y$ times $\partial y/\partial x$.
 
-    If $f_i$ is the only use of $x$. A value that is used several times has the sum of
-    such products: at residual connections, at queries, keys, and values, and at a
-    shared table.
+    This holds if $f_i$ is the only use of $x$. A value that is used several times has
+    the sum of such products: at residual connections, at queries, keys, and values, and
+    at a shared table.
     """
     import torch
 

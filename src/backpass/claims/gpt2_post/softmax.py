@@ -38,7 +38,7 @@ def without(i: int) -> list[int]:
 
 @claim("definition", TRUE, topic="softmax", page="operations/softmax")
 def G67(it: Evidence) -> None:
-    r"""$z_i = e^{x_i} / \sum_{j=1}^N e^{x_j}$."""
+    r"""Softmax is $z_i = e^{x_i} / \sum_{j=1}^N e^{x_j}$."""
     import torch
 
     it.as_printed(same(Z, torch.softmax(torch.tensor(X), -1)))
@@ -108,17 +108,17 @@ def G72(it: Evidence) -> None:
 
 @claim("together, line 3", TRUE, topic="softmax", page="operations/softmax")
 def G73(it: Evidence) -> None:
-    r"""$= \frac{\partial L}{\partial z_i} z_i - z_i\left(
-    \frac{\partial L}{\partial z_i} z_i + \sum_{j \ne i} \frac{\partial L}{\partial z_j}
-    z_j\right)$."""
+    r"""For softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}
+    z_i - z_i\left( \frac{\partial L}{\partial z_i} z_i + \sum_{j \ne i} \frac{\partial
+    L}{\partial z_j} z_j\right)$."""
     inside = [DZ[i] * Z[i] + sum(DZ[j] * Z[j] for j in without(i)) for i in range(6)]
     it.as_printed(same(DZ * Z - Z * inside, gradient(X, DZ)))
 
 
 @claim("together, result", TRUE, topic="softmax", page="operations/softmax")
 def G74(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_i} = z_i\left(\frac{\partial L}{\partial z_i} -
-    \sum_j \frac{\partial L}{\partial z_j} z_j\right)$."""
+    r"""Softmax's gradient is $\frac{\partial L}{\partial x_i} = z_i\left(\frac{\partial
+    L}{\partial z_i} - \sum_j \frac{\partial L}{\partial z_j} z_j\right)$."""
     it.as_printed(same(Z * (DZ - DZ @ Z), gradient(X, DZ)))
 
 
@@ -132,9 +132,9 @@ def G75(it: Evidence) -> None:
 
 @claim("tensors", CAVEAT, topic="softmax", page="operations/softmax", harm=1)
 def G76(it: Evidence) -> None:
-    """A $(K, M, N)$ tensor can be treated as a $(KM, N)$ matrix.
+    """Softmax treats a $(K, M, N)$ tensor as a $(KM, N)$ matrix.
 
-    If softmax runs over the last axis, as attention's does.
+    This holds if softmax runs over the last axis, as attention's does.
     """
     import torch
 
@@ -169,7 +169,7 @@ def G77(it: Evidence) -> None:
     "FLOPs, storage", INCONSISTENT, topic="attention", page="operations/softmax", harm=4
 )
 def G78(it: Evidence) -> None:
-    """Softmax's output is the attention scores.
+    """The output of attention's softmax is called the attention scores.
 
     The output is the weights. The section on the scale calls the values before softmax
     the scores. With those in the place of $z$ the gradient is wrong.
@@ -181,7 +181,7 @@ def G78(it: Evidence) -> None:
 
 @claim("FLOPs, rows", TRUE, topic="FLOPs", page="operations/softmax")
 def G79(it: Evidence) -> None:
-    r"""There are $b \times n_h \times s$ vectors of $s$ elements."""
+    r"""Attention's softmax has $b \times n_h \times s$ vectors of $s$ elements."""
     import torch
 
     q, k = torch.tensor(numbers(2, 3, 5, 4)), torch.tensor(numbers(2, 3, 5, 4, seed=1))
@@ -191,9 +191,10 @@ def G79(it: Evidence) -> None:
 
 @claim("FLOPs, step 1", TRUE, topic="FLOPs", page="operations/softmax")
 def G80(it: Evidence) -> None:
-    r"""The weighted sum $\sum_j \frac{\partial L}{\partial z_j} z_j$ takes $2s$ FLOPs.
+    r"""In softmax's backward the weighted sum $\sum_j \frac{\partial L}{\partial z_j}
+    z_j$ takes $2s$ FLOPs.
 
-    $2s - 1$, one addition fewer than products.
+    It takes $2s - 1$, one addition fewer than products.
     """
     ran = cost.count("matmul", (1, 7), (7, 1)).forward
     it.as_printed(2 * ran.by_kind["multiply"] == 2 * 7)
@@ -202,16 +203,17 @@ def G80(it: Evidence) -> None:
 
 @claim("FLOPs, steps 2 and 3", TRUE, topic="FLOPs", page="operations/softmax")
 def G81(it: Evidence) -> None:
-    """The difference takes $s$ FLOPs and the product with the outputs $s$."""
+    """In softmax's backward the difference takes $s$ FLOPs and the product with the
+    outputs $s$."""
     kinds = cost.count("softmax", (1, 7)).backward.by_kind
     it.as_printed(kinds["subtract"] == 7 and kinds["multiply"] == 2 * 7)
 
 
 @claim("FLOPs, total", TRUE, topic="FLOPs", page="operations/softmax")
 def G82(it: Evidence) -> None:
-    r"""$4bn_hs^2$ FLOPs in total.
+    r"""Softmax's backward takes $4bn_hs^2$ FLOPs in total.
 
-    Counted exactly, $4s - 1$ a row. Masked elements are among them.
+    Counted exactly, it takes $4s - 1$ a row. Masked elements are among them.
     """
     b, n_h, s = 2, 3, 5
     ran = cost.count("softmax", (b, n_h, s, s)).backward.total
@@ -226,8 +228,9 @@ def G82(it: Evidence) -> None:
 def G83(it: Evidence) -> None:
     r"""Subtracting the maximum prevents overflow and underflow.
 
-    Overflow, and a denominator of 0. Single exponentials still underflow: the softmax
-    of (0, −800) is (1, 0) in float64, and the logarithm of that is $-\infty$.
+    It prevents overflow, and a denominator of 0. Single exponentials still underflow:
+    the softmax of (0, −800) is (1, 0) in float64, and the logarithm of that is
+    $-\infty$.
     """
     with np.errstate(all="ignore"):
         for x in (np.array([800.0, 799.0]), np.array([-800.0, -799.0])):
@@ -241,17 +244,17 @@ def G83(it: Evidence) -> None:
 
 @claim("note on stability", TRUE, topic="softmax", page="operations/softmax")
 def G84(it: Evidence) -> None:
-    r"""$z_i = e^{x_i - \max x} / \sum_j e^{x_j - \max x}$."""
+    r"""Softmax is $z_i = e^{x_i - \max x} / \sum_j e^{x_j - \max x}$."""
     e = np.exp(X - X.max())
     it.as_printed(same(e / e.sum(), Z))
 
 
 @claim("note on stability", TRUE, topic="softmax", page="operations/softmax")
 def G85(it: Evidence) -> None:
-    """The gradient that ignores how the maximum depends on $x$ is right, because the
-    subtraction does not change softmax.
+    """Softmax's gradient may ignore how the subtracted maximum depends on $x$, because
+    the subtraction does not change softmax.
 
-    Also where several elements are the maximum.
+    It may also where several elements are the maximum.
     """
     import torch
 

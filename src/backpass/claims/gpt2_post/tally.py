@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy
 
 from backpass import cost
-from backpass.claims.evidence import CAVEAT, INCONSISTENT, LEFT_OUT, TRUE, Evidence
+from backpass.claims.evidence import CAVEAT, LEFT_OUT, TRUE, Evidence
 from backpass.claims.gpt2_post.overview import GPT2, ROWS, TOTALS
 from backpass.claims.record import claim
 from backpass.cost.published import symbolic, value
@@ -81,7 +81,7 @@ def G185(it: Evidence) -> None:
 
 @claim("layer, line 2", TRUE, topic="FLOPs", page="cost/tally")
 def G186(it: Evidence) -> None:
-    """Its eleven terms are those of the sections, in the order of line 1."""
+    """The eleven terms of a layer are those of the sections, in the order of line 1."""
     terms = TOTALS["layer"].terms
     it.as_printed(len(terms) == len(PARTS) == 11)
     for term, name in zip(terms, PARTS, strict=True):
@@ -90,28 +90,28 @@ def G186(it: Evidence) -> None:
 
 @claim("layer, line 3", TRUE, topic="FLOPs", page="cost/tally")
 def G187(it: Evidence) -> None:
-    r"""$48bsh^2$."""
+    r"""The terms in $bsh^2$ of a layer sum to $48bsh^2$."""
     judged(it, "s*h**2", 48)
 
 
 @claim("layer, line 3", TRUE, topic="FLOPs", page="cost/tally")
 def G188(it: Evidence) -> None:
-    r"""$8bn_hs^2d$.
+    r"""The terms in $bn_hs^2d$ of a layer sum to $8bn_hs^2d$.
 
-    With $n_h d = h$, $8bs^2h$.
+    As $n_h d = h$, they are $8bs^2h$.
     """
     judged(it, "n_h*s**2*d", 8)
 
 
 @claim("layer, line 3", TRUE, topic="FLOPs", page="cost/tally")
 def G189(it: Evidence) -> None:
-    r"""$5bn_hs^2$."""
+    r"""The terms in $bn_hs^2$ of a layer sum to $5bn_hs^2$."""
     judged(it, "n_h*s**2", 5)
 
 
 @claim("layer, line 3", TRUE, topic="FLOPs", page="cost/tally")
 def G190(it: Evidence) -> None:
-    r"""$98bsh$."""
+    r"""The terms in $bsh$ of a layer sum to $98bsh$."""
     judged(it, "s*h", 98)
 
 
@@ -120,8 +120,8 @@ def G191(it: Evidence) -> None:
     r"""The backward of the network is that of its layers, of the last norm, of the
     head, and of the cross-entropy.
 
-    And of the embeddings, which the words exclude. Where the head shares the table of
-    tokens, the two gradients of the table are added, $Vh$ FLOPs.
+    The embeddings' belongs to it too, which the words exclude. Where the head shares
+    the table of tokens, the two gradients of the table are added, $Vh$ FLOPs.
     """
     rows = cost.tally("gpt2", 1, 8).rows
     parts = {row.part for row in rows if row.term.way == "backward"}
@@ -134,11 +134,11 @@ def G191(it: Evidence) -> None:
 @claim("network, line 2", LEFT_OUT, topic="loss", page="cost/tally", harm=6)
 def G192(it: Evidence) -> None:
     r"""$n_{layer}(48bsh^2 + 8bn_hs^2d + 5bn_hs^2 + 98bsh) + 11bsh + 4bshV$ is the sum
-    of line 1.
+    of layers, last norm, head, and cross-entropy.
 
-    The cross-entropy of line 1, $4bsV$ by its own section, is not added: 205,852,672
-    for GPT-2 and a sequence of 1,024 tokens, 0.035 % of the printed 584,985,083,904,
-    and 24 times the last norm that is kept.
+    The cross-entropy, $4bsV$ by its own section, is not added: 205,852,672 for GPT-2
+    and a sequence of 1,024 tokens, 0.035 % of the printed 584,985,083,904, and 24 times
+    the last norm that is kept.
     """
     total = TOTALS["network"]
     summed = sum(symbolic(term) for term in total.terms)
@@ -153,7 +153,7 @@ def G192(it: Evidence) -> None:
 
 @claim("network, line 2", CAVEAT, topic="FLOPs", page="cost/tally", harm=3)
 def G193(it: Evidence) -> None:
-    """That is the total of the FLOPs of the network's backward.
+    """The text's final formula is the total of the FLOPs of the network's backward.
 
     At 1,024 tokens it is within 0.1 % of what runs in a GPT-2 that computes all scores.
     For one token it is a third too high, because a product counts 2mnp where a weight's
@@ -173,20 +173,18 @@ def G193(it: Evidence) -> None:
     it.right(step.total("products-triangle") < 0.95 * step.total("products"))
 
 
-@claim("network", INCONSISTENT, topic="FLOPs", page="foundations/counting", harm=1)
+@claim("network", CAVEAT, topic="FLOPs", page="foundations/counting", harm=1)
 def G194(it: Evidence) -> None:
-    r"""A product counts $2mnp$ as its FLOPs.
+    r"""Products enter the totals as $2mnp$ FLOPs.
 
-    The text derives $mp(2n - 1)$ and writes $2mnp$ with a sign for "about", then as an
-    equality in the table and in the totals, beside terms that are smaller than the
-    difference: that of the head alone exceeds the last norm's $11bsh$.
+    That is rounded up from $mp(2n - 1)$. The totals keep terms that are smaller than
+    the rounding: for GPT-2 at 1,024 tokens that of the head's products is larger than
+    the last norm's $11bsh$.
     """
-    exact = cost.tally("gpt2", 1, 1024).only(lambda row: row.part == "output head")
-    products = exact.only(lambda row: row.term.what != "elements")
-    ran = products.flops()["backward"]
-    printed = ROWS["lm_head"].at(**GPT2)
-    it.clashes(printed != ran)
-    it.right(printed - ran > value(TOTALS["layer_norm"].printed, **GPT2))
+    head = cost.tally("gpt2", 1, 1024).only(lambda row: row.term.call == "output head")
+    printed, ran = ROWS["lm_head"].at(**GPT2), head.flops()["backward"]
+    it.as_printed(100 * (printed - ran) < printed)
+    it.elsewhere(printed - ran < value(TOTALS["layer_norm"].printed, **GPT2))
 
 
 @claim("the whole tally", LEFT_OUT, topic="time", page="cost/time", harm=3)

@@ -44,7 +44,7 @@ def W17(it: Evidence) -> None:
 def W18(it: Evidence) -> None:
     """The forward costs 2 × 1024 × 1600 × 1600 = 5,242,880,000 FLOPs.
 
-    With each sum of 1600 terms counted as 1599 additions, 5,241,241,600.
+    With each sum of 1600 terms counted as 1599 additions, it is 5,241,241,600.
     """
     it.as_printed(FIGURES["forward"].exact == 5_242_880_000 == 2 * 1024 * 1600 * 1600)
     it.right(
@@ -90,7 +90,7 @@ def W22(it: Evidence) -> None:
 def W23(it: Evidence) -> None:
     """Both gradients cost 10,485,760,000 FLOPs, twice the forward.
 
-    With additions counted one by one, 921,600 fewer than twice the forward.
+    With additions counted one by one, they are 921,600 fewer than twice the forward.
     """
     both = FIGURES["dx"].exact + FIGURES["dw"].exact
     it.as_printed(both == 10_485_760_000 == 2 * FIGURES["forward"].exact)

@@ -173,7 +173,7 @@ def W10(it: Evidence) -> None:
 def W11(it: Evidence) -> None:
     r"""The gradient of X costs $2\,m\,p\,n$.
 
-    Exactly $m\,n\,(2p - 1)$.
+    It is exactly $m\,n\,(2p - 1)$.
     """
     m, n, p = 5, 7, 3
     dx = product_flops(matmul, (m, n), (n, p), frozen=(1,))[1]
@@ -194,7 +194,7 @@ def W12(it: Evidence) -> None:
 def W13(it: Evidence) -> None:
     r"""The gradient of W costs $2\,n\,m\,p$.
 
-    Exactly $n\,p\,(2m - 1)$, which is half of it for one row.
+    It is exactly $n\,p\,(2m - 1)$, half as much for one row.
     """
     m, n, p = 5, 7, 3
     dw = product_flops(matmul, (m, n), (n, p), frozen=(0,))[1]

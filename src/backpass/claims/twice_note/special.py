@@ -115,7 +115,7 @@ def W36(it: Evidence) -> None:
 def W37(it: Evidence) -> None:
     """SiLU's backward can cost more than its forward.
 
-    10 operations an element to 6: less than twice as many.
+    It takes 10 operations an element, the forward 6: less than twice as many.
     """
     counted = cost.count("silu", (5, 7))
     it.as_printed(counted.backward.total > counted.forward.total)
@@ -132,8 +132,8 @@ def W37(it: Evidence) -> None:
 def W38(it: Evidence) -> None:
     """The scores are `Q @ K.T`.
 
-    For matrices. With a batch and heads, `K.T` reverses all axes and the product
-    raises; `K.mT` is right.
+    This holds for matrices. With a batch and heads, `K.T` reverses all axes and the
+    product raises; `K.mT` is right.
     """
     import torch
 
@@ -212,8 +212,8 @@ def W41(it: Evidence) -> None:
 def W42(it: Evidence) -> None:
     """The forward of LayerNorm is relatively cheap.
 
-    7 operations an element and 3 a row; a product from 1600 to 1600 columns costs
-    3199.
+    It takes 7 operations an element and 3 a row; for each element a product from 1600
+    to 1600 columns costs 3199.
     """
     norm = cost.formula("layer_norm", (1024, 1600), (1600,), (1600,)).forward
     product = cost.formula("matmul", (1024, 1600), (1600, 1600)).forward
@@ -249,8 +249,8 @@ def W43(it: Evidence) -> None:
 def W44(it: Evidence) -> None:
     """The backward of LayerNorm can be expensive.
 
-    Beside its own forward: 11 operations an element for 7, or 13 if x̂ is recomputed.
-    That is less than twice, and 0.04 % of GPT-2's backward at 1,024 tokens.
+    It is dearer than its own forward: 11 operations an element for 7, or 13 if x̂ is
+    recomputed. That is less than twice, and 0.04 % of GPT-2's backward at 1,024 tokens.
     """
     norm = cost.formula("layer_norm", (1024, 768), (768,), (768,))
     it.right(norm.forward == 1024 * (7 * 768 + 3))

@@ -66,9 +66,9 @@ def W53(it: Evidence) -> None:
 def W54(it: Evidence) -> None:
     """The factor 2 is very reliable for estimating the FLOPs of training transformers.
 
-    For model FLOPs of full training: within 0.2 % for GPT-2 and Llama 3 8B. For what
-    the hardware runs it is up to a half too low: at 131,072 tokens with flash attention
-    and recomputed layers the ratio of Llama 3 8B is 3.33.
+    It is for model FLOPs of full training: within 0.2 % for GPT-2 and Llama 3 8B. For
+    what the hardware runs it is up to a half too low: at 131,072 tokens with flash
+    attention and recomputed layers the ratio of Llama 3 8B is 3.33.
     """
     for model, s in (("gpt2", 1024), ("llama-3-8b", 8192)):
         it.as_printed(100 * abs(cost.tally(model, 1, s).ratio() / 2 - 1) < 0.2)
