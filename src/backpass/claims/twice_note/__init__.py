@@ -1,3 +1,3 @@
-"""The claims of one text."""
+"""The claims of the 2× note: one linear layer, and remarks on the other operations."""
 
-PARTS: tuple[str, ...] = ()
+PARTS = ("product", "example", "transformers", "special", "deviations", "summary")

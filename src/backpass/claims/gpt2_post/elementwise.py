@@ -1,0 +1,166 @@
+"""The scale of attention, and residual connections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backpass import cost
+from backpass.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
+from backpass.claims.gpt2_post.overview import ROWS
+from backpass.claims.record import claim
+from backpass.claims.tools import jacobian, numbers, same, vjp
+
+
+def block(x: Any) -> Any:
+    """Return F(x): a small block with a matrix and a nonlinearity."""
+    import torch
+
+    return torch.tanh(x @ x.new_tensor(numbers(5, 5)))
+
+
+@claim(
+    "scale, purpose",
+    CAVEAT,
+    topic="attention",
+    page="attention/scaled_dot_product",
+    harm=1,
+)
+def G152(it: Evidence) -> None:
+    r"""Scores are divided by $\sqrt{d}$ so that they do not grow too large.
+
+    Divided by it, the product of two vectors of independent elements with variance 1
+    has the variance 1 for every $d$. It bounds nothing: with longer vectors the scores
+    grow.
+    """
+    q, k = numbers(4000, 128), numbers(4000, 128, seed=1)
+    for d in (16, 128):
+        scores = (q[:, :d] * k[:, :d]).sum(-1)
+        it.as_printed(0.9 < (scores / np.sqrt(d)).var() < 1.1 < scores.var() / 10)
+    longer = (8 * q * k).sum(-1) / np.sqrt(128)
+    it.elsewhere(longer.var() < 10)
+
+
+@claim(
+    "scale, purpose",
+    CAVEAT,
+    topic="attention",
+    page="attention/scaled_dot_product",
+    harm=2,
+)
+def G153(it: Evidence) -> None:
+    """The scale avoids overly sharp outputs of softmax, which keeps gradients stable
+    and ensures smooth updates.
+
+    For random queries and keys it avoids them. For long ones softmax is as sharp as
+    before, so nothing is ensured. The text measures no gradient.
+    """
+    d = 128
+    q, k = numbers(200, d), numbers(200, d, seed=1)
+
+    def largest_weight(scores: Any) -> float:
+        e = np.exp(scores - scores.max(-1, keepdims=True))
+        return float((e / e.sum(-1, keepdims=True)).max(-1).mean())
+
+    plain, scaled = largest_weight(q @ k.T), largest_weight(q @ k.T / np.sqrt(d))
+    it.as_printed(scaled < 0.1 < 0.8 < plain)
+    it.elsewhere(largest_weight(12 * q @ k.T / np.sqrt(d)) < 0.5)
+
+
+@claim("scale, formulas", TRUE, topic="attention", page="attention/scaled_dot_product")
+def G154(it: Evidence) -> None:
+    r"""$y = x/\sqrt{d}$ and $\frac{\partial L}{\partial x} =
+    \frac{\partial L}{\partial y}\frac{1}{\sqrt{d}}$."""
+    x, dy = numbers(5, 6), numbers(5, 6, seed=1)
+    it.as_printed(same(dy / np.sqrt(7), vjp(lambda x: x / 7**0.5, x, dy)))
+
+
+@claim(
+    "scale, FLOPs", CAVEAT, topic="FLOPs", page="attention/scaled_dot_product", harm=1
+)
+def G155(it: Evidence) -> None:
+    r"""The backward of the scale takes $bn_hs^2$ FLOPs.
+
+    It does if the scores are scaled. Scaling the queries gives the same gradients for
+    $bsh$.
+    """
+    b, n_h, s, d = 2, 3, 5, 4
+    scores = cost.count("scale", (b, n_h, s, s), factor=0.5).backward.total
+    queries = cost.count("scale", (b, n_h, s, d), factor=0.5).backward.total
+    it.as_printed(ROWS["scaling"].at(b=b, n_h=n_h, s=s) == scores)
+    it.elsewhere(ROWS["scaling"].at(b=b, n_h=n_h, s=s) == queries)
+    it.right(queries == b * s * (n_h * d))
+    q, k, dy = numbers(s, d), numbers(s, d, seed=1), numbers(s, s)
+    late = vjp(lambda q, k: (q @ k.mT) / 2, (q, k), dy)
+    early = vjp(lambda q, k: (q / 2) @ k.mT, (q, k), dy)
+    it.right(all(same(a, c) for a, c in zip(late, early, strict=True)))
+
+
+@claim("residual, formula", TRUE, topic="residual", page="operations/residual_stream")
+def G156(it: Evidence) -> None:
+    """A residual connection adds a module's input to its output: y = x + F(x)."""
+    import torch
+
+    layer = torch.nn.TransformerEncoderLayer(4, 2, 8, 0.0, norm_first=True).double()
+    x = torch.tensor(numbers(3, 1, 4))
+    with torch.no_grad():
+        n = layer.norm1(x)
+        y = x + layer.self_attn(n, n, n)[0]
+        y = y + layer.linear2(torch.relu(layer.linear1(layer.norm2(y))))
+        it.as_printed(same(y, layer(x)))
+
+
+@claim(
+    "residual, gradient of x",
+    FALSE,
+    topic="residual",
+    page="operations/residual_stream",
+    harm=8,
+)
+def G157(it: Evidence) -> None:
+    r"""For $y = x + F(x)$, $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
+    y}$.
+
+    $x$ is also the input of $F$: $\frac{\partial L}{\partial x} =
+    \frac{\partial L}{\partial y} + \frac{\partial L}{\partial y}
+    \frac{\partial F}{\partial x}$. The printed line is the share of the addition alone.
+    With it, no block passes any gradient on: nothing that a block computes reaches the
+    layers before it.
+    """
+    x, dy = numbers(3, 5), numbers(3, 5, seed=1)
+    expected = vjp(lambda x: x + block(x), x, dy)
+    it.as_printed(same(dy, expected))
+    it.right(same(dy + vjp(block, x, dy), expected))
+    it.right(same(dy, vjp(lambda x, f: x + f, (x, numbers(3, 5)), dy)[0]))  # apart
+
+
+@claim(
+    "residual, gradient of F(x)",
+    TRUE,
+    topic="residual",
+    page="operations/residual_stream",
+)
+def G158(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial F(x)} = \frac{\partial L}{\partial y}$."""
+    x, f, dy = numbers(3, 5), numbers(3, 5, seed=2), numbers(3, 5, seed=1)
+    it.as_printed(same(dy, vjp(lambda x, f: x + f, (x, f), dy)[1]))
+
+
+@claim(
+    "residual, FLOPs", FALSE, topic="FLOPs", page="operations/residual_stream", harm=5
+)
+def G159(it: Evidence) -> None:
+    r"""The backward of a residual connection has no arithmetic, because the gradient is
+    assigned to both inputs.
+
+    Assigning has none. Where $x$ was used twice the two gradients are added: $bsh$ for
+    each connection, $2bsh$ a layer.
+    """
+    rows = cost.tally("gpt2", 2, 100).only(lambda row: row.part == "layer")
+    residual = rows.only(lambda row: row.term.stem in ("residual", "fork"))
+    ran = residual.flops()["backward"]
+    it.as_printed(ROWS["residual"].at() == ran)
+    it.right(ran == 12 * 2 * (2 * 100 * 768))
+    slopes = jacobian(lambda x: x + block(x), numbers(5)) - np.eye(5)
+    it.right(bool((slopes != 0).all()))  # something is there to be added

@@ -1,0 +1,211 @@
+"""Why the rule applies to a transformer's layers."""
+
+from __future__ import annotations
+
+from operator import matmul
+from typing import Any
+
+from backpass import cost
+from backpass.claims.evidence import CAVEAT, FALSE, LEFT_OUT, TRUE, Evidence
+from backpass.claims.record import claim
+from backpass.claims.tools import numbers, same, vjp
+from backpass.claims.twice_note.product import product_flops
+
+
+def attend(q: Any, k: Any, v: Any) -> Any:
+    """Return attention of one head, with its two products."""
+    return (q @ k.mT / k.shape[-1] ** 0.5).softmax(-1) @ v
+
+
+def with_products(model: str, part: str) -> dict[str, int]:
+    """Return how many forward products the calls of a part of a model have."""
+    rows = cost.tally(model, 1, 8, flash=False).rows
+    found: dict[str, int] = {}
+    for row in rows:
+        if row.part == part and row.term.product and row.term.way == "forward":
+            found[row.term.call] = found.get(row.term.call, 0) + 1
+    return found
+
+
+@claim("attention layers", CAVEAT, topic="flash", page="attention/flash", harm=4)
+def W24(it: Evidence) -> None:
+    """The factor 2 applies to attention layers.
+
+    It does if the weights are saved. Flash attention computes the scores again: five
+    backward products for two, and 2.35 for all products of Llama 3 8B at 131,072
+    tokens.
+    """
+    forward, backward = product_flops(attend, (6, 5), (6, 5), (6, 5))
+    it.as_printed(backward == 2 * forward)
+    flash = cost.tally("llama-3-8b", 1, 131_072, flash=True)
+    it.elsewhere(flash.ratio("products") == 2)
+    it.right(round(flash.ratio("products"), 2) == 2.35)
+    attention = flash.only(lambda row: row.term.call == "attention")
+    it.right(attention.ratio("products") == 5 / 2)
+
+
+@claim("attention layers, forward", TRUE, topic="attention", page="attention/heads")
+def W25(it: Evidence) -> None:
+    """The forward has the projections to Q, K, and V, attention itself, and the
+    output projection.
+
+    These are all its products. Left aside are the mask, the scale, and rotations.
+    """
+    block = {"query", "key", "value", "attention", "output"}
+    calls = with_products("llama-3-8b", "layer")
+    named = {call.split()[0] for call in calls} & block
+    it.as_printed(named == block)
+    it.right(len(calls) == len(block) + 3)  # and the three of the feed-forward block
+
+
+@claim(
+    "attention layers, backward",
+    LEFT_OUT,
+    topic="attention",
+    page="attention/heads",
+    harm=2,
+)
+def W26(it: Evidence) -> None:
+    r"""The backward computes the weights' gradients, the gradients of each
+    projection's input, and those through attention.
+
+    Q, K, and V have one input, so its three gradients are added: two additions an
+    element.
+    """
+    x, w = numbers(6, 5), [numbers(5, 4, seed=i) for i in range(3)]
+    dy = numbers(6, 4, seed=3)
+    gradients = vjp(attend, [x @ each for each in w], dy)
+    parts = [g @ each.T for g, each in zip(gradients, w, strict=True)]
+    dx = vjp(lambda x, *w: attend(*(x @ each for each in w)), [x, *w], dy)[0]
+    it.left_out((len(parts) - 1) * x.size)
+    it.right(same(sum(parts), dx) and not any(same(part, dx) for part in parts))
+
+
+@claim(
+    "attention layers, with the closing section's reason",
+    FALSE,
+    topic="attention",
+    page="attention/scaled_dot_product",
+    harm=3,
+)
+def W27(it: Evidence) -> None:
+    """One gradient of an input and one of a weight make the 2 for attention too.
+
+    Attention's own two products have no weight. Their factor is 2 because both factors
+    are activations: it stays 2 where all weights are frozen and that of a projection
+    is 1.
+    """
+    frozen_projection = product_flops(matmul, (6, 5), (5, 4), frozen=(1,))
+    it.right(frozen_projection[0] == frozen_projection[1])
+    forward, backward = product_flops(attend, (6, 5), (6, 5), (6, 5))
+    it.as_printed(
+        backward == forward
+    )  # without weights, only the inputs' would be left
+    it.right(backward == 2 * forward)
+
+
+@claim(
+    "feed-forward layers, forward",
+    TRUE,
+    topic="feed-forward",
+    page="operations/feed_forward",
+)
+def W28(it: Evidence) -> None:
+    """The forward has the three projections W1, W3, and W2, and activations.
+
+    That is a gated block, as in Llama. GPT-2, whose largest model has the width 1600
+    of the example, has two matrices.
+    """
+    llama = with_products("llama-3-8b", "layer")
+    attention = {"query", "key", "value", "attention", "output"}
+    matrices = [call for call in llama if call.split()[0] not in attention]
+    it.as_printed(len(matrices) == 3)
+    it.right(cost.configuration("gpt2-xl").width == 1600)
+    gpt2 = [call for call in with_products("gpt2", "layer") if "attention" not in call]
+    it.right({"up projection", "down projection"} <= {*gpt2} and len(gpt2) == 4)
+
+
+@claim(
+    "feed-forward layers, backward",
+    LEFT_OUT,
+    topic="feed-forward",
+    page="operations/feed_forward",
+    harm=1,
+)
+def W29(it: Evidence) -> None:
+    r"""The backward computes the gradients of W1, W3, and W2, those of each
+    projection's input, and those through SwiGLU.
+
+    W1 and W3 have one input, so its two gradients are added.
+    """
+    import torch
+
+    x, w1, w3, dy = numbers(6, 5), numbers(5, 4), numbers(5, 4, seed=1), numbers(6, 4)
+
+    def gate(u: Any, v: Any) -> Any:
+        return torch.nn.functional.silu(u) * v
+
+    du, dv = vjp(gate, (x @ w1, x @ w3), dy)
+    dx = vjp(lambda x, a, b: gate(x @ a, x @ b), (x, w1, w3), dy)[0]
+    it.left_out(x.size)
+    it.right(same(du @ w1.T + dv @ w3.T, dx) and not same(du @ w1.T, dx))
+
+
+@claim("heading on linear layers", CAVEAT, topic="FLOPs", page="cost/ratio", harm=2)
+def W30(it: Evidence) -> None:
+    """Each linear layer doubles the cost.
+
+    Its backward is double its forward; forward and backward together are three times
+    the forward.
+    """
+    forward, backward = product_flops(matmul, (5, 7), (7, 3))
+    it.as_printed(backward == 2 * forward)
+    it.elsewhere(forward + backward == 2 * forward)
+    it.right(forward + backward == 3 * forward)
+
+
+@claim("below that heading", CAVEAT, topic="FLOPs", page="cost/ratio", harm=5)
+def W31(it: Evidence) -> None:
+    """Every `Y = X @ W` of the forward becomes two products in the backward.
+
+    It becomes one if W is frozen or X needs no gradient, and none below the lowest
+    trained weight. If the layer is recomputed, its product also runs again.
+    """
+
+    def chain(x: Any, a: Any, b: Any, c: Any) -> Any:
+        return x @ a @ b @ c
+
+    shapes = (5, 5), (5, 5), (5, 5), (5, 5)
+    forward, backward = product_flops(chain, *shapes)
+    it.as_printed(forward == 3 * 250 and backward == 6 * 250)
+    for frozen, products in {(0,): 5, (0, 2): 4, (0, 1): 3, (0, 1, 2): 1}.items():
+        ran = product_flops(chain, *shapes, frozen=frozen)[1]
+        it.elsewhere(ran == 6 * 250)
+        it.right(ran == products * 250)
+
+
+@claim("the two products' purposes", TRUE, topic="matmul", page="operations/linear")
+def W32(it: Evidence) -> None:
+    """The gradient of X is for the flow of the gradient, that of W for the update.
+
+    If the first is not computed, layers below receive nothing and W's is unchanged; if
+    the second is not, W's is missing and the layers below are unchanged.
+    """
+    import torch
+
+    x, dy = torch.tensor(numbers(5, 4)), torch.tensor(numbers(5, 3))
+
+    def gradients(cut_x: bool, cut_w: bool) -> list[Any]:
+        below = torch.tensor(numbers(4, 7), requires_grad=True)
+        w = torch.tensor(numbers(7, 3), requires_grad=True)
+        hidden = (x @ below).detach() if cut_x else x @ below
+        y = hidden @ (w.detach() if cut_w else w)
+        return list(torch.autograd.grad(y, [below, w], dy, allow_unused=True))
+
+    full, no_x, no_w = (
+        gradients(False, False),
+        gradients(True, False),
+        gradients(False, True),
+    )
+    it.as_printed(no_x[0] is None and torch.equal(no_x[1], full[1]))
+    it.as_printed(no_w[1] is None and torch.equal(no_w[0], full[0]))
