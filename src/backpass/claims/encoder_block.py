@@ -151,6 +151,7 @@ def feed_forward_backward(
     Z_: Any, v: Any, times: Any = matmul, summed: Any = sum_of_rows
 ) -> dict[str, Any]:
     """Return the gradients of all rows, with the sums over rows."""
+    H_: Any
     U_ = times(Z_, flip(v.W_2))
     if isinstance(U_, np.ndarray):
         H_ = np.where(v.H > 0, U_, 0)

@@ -3,4 +3,6 @@
 PARTS = (
     "opening",
     "mathematics",
+    "sequences",
+    "components",
 )

@@ -263,7 +263,7 @@ def T25(it: Evidence) -> None:
     logits, y = numbers(5, 4), np.eye(4)[[0, 3, 1, 1, 2]]
     by_text = -sum(y[i] @ np.log(softmax(logits[i])) for i in range(5))
 
-    def framework(**options: str) -> Any:
+    def framework(**options: Any) -> Any:
         return torch.nn.functional.cross_entropy(
             torch.tensor(logits), torch.tensor(y), **options
         )
