@@ -254,3 +254,29 @@ SIZES = ((1, 3), (5, 3), (4, 7), (6, 5))  # tokens and width
 def at_all_sizes(holds: Callable[[int, int], bool]) -> bool:
     """Whether a statement on n tokens and width d holds at every size tried."""
     return all(holds(n, d) for n, d in SIZES)
+
+
+def chained_backward(x: Any, dy: Any, *, residual: bool) -> Any:
+    """Return the gradient of the input of ``block(x, block_weights(), pre=True)``, by
+    the printed lines of its layers one after another, with or without the gradients
+    that pass by each sub-layer."""
+    w = {name: t.numpy() for name, t in block_weights().items()}
+
+    def normed(name: str, X: Any) -> Pair:
+        return traced(
+            lambda X, gamma, beta: norm(X, gamma, beta, 1e-5),
+            X=X,
+            gamma=w[f"gamma_{name}"],
+            beta=w[f"beta_{name}"],
+        )
+
+    first = normed("1", x)[0]
+    attended = traced(attention, X=first.Z, **{name: w[name] for name in WEIGHTS})[0]
+    middle = x + attended.Z
+    second = normed("2", middle)[0]
+    biased = {name: w[name] for name in ("W_1", "b_1", "W_2", "b_2")}
+    fed = traced(feed_forward, X=second.Z, **biased)[0]
+    by_fed = norm_backward(feed_forward_backward(dy, fed)["X"], second)["X"]
+    dm = by_fed + dy if residual else by_fed
+    by_attended = norm_backward(attention_backward(dm, attended)["X"], first)["X"]
+    return by_attended + dm if residual else by_attended

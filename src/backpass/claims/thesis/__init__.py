@@ -5,4 +5,9 @@ PARTS = (
     "mathematics",
     "sequences",
     "components",
+    "training",
+    "forward",
+    "attention",
+    "scores",
+    "feed_forward",
 )

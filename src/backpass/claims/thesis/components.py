@@ -244,19 +244,9 @@ def T61(it: Evidence) -> None:
 
     x, gamma, beta = numbers(5, 7), numbers(7, seed=1), numbers(7, seed=2)
     found = [gamma * (row - row.mean()) / np.sqrt(row.var() + 0.3) + beta for row in x]
-    library = torch.nn.functional.layer_norm
-    it.as_printed(
-        same(
-            found,
-            library(
-                *map(torch.tensor, (x,)),
-                (7,),
-                torch.tensor(gamma),
-                torch.tensor(beta),
-                0.3,
-            ),
-        )
-    )
+    given = [torch.tensor(a) for a in (x, gamma, beta)]
+    expected = torch.nn.functional.layer_norm(given[0], (7,), given[1], given[2], 0.3)
+    it.as_printed(same(found, expected))
 
 
 @claim("§2.2.3, variance", CAVEAT, topic="norms", page="operations/layer_norm", harm=1)
