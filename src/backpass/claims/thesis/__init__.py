@@ -10,4 +10,6 @@ PARTS = (
     "attention",
     "scores",
     "feed_forward",
+    "norm",
+    "whole",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from backpass.claims import encoder_block as its
@@ -36,7 +38,7 @@ def T101(it: Evidence) -> None:
     By the text's rule. Exactly it is $4nd^2 - nd - d^2$.
     """
 
-    def ran(n: int, d: int, times: object) -> int:
+    def ran(n: int, d: int, times: Any) -> int:
         y, z_, w = numbers(n, d), numbers(n, d, seed=1), numbers(d, d)
         return steps(times, y.T, z_) + steps(times, z_, w.T)
 
@@ -84,7 +86,7 @@ def T104(it: Evidence) -> None:
     By the text's rule. Exactly it is $4n^2d - n^2 - nd$.
     """
 
-    def ran(n: int, d: int, times: object) -> int:
+    def ran(n: int, d: int, times: Any) -> int:
         a, y_, v = numbers(n, n), numbers(n, d, seed=1), numbers(n, d, seed=2)
         return steps(times, y_, v.T) + steps(times, a.T, y_)
 
@@ -159,7 +161,8 @@ def T108(it: Evidence) -> None:
     page="operations/softmax",
 )
 def T109(it: Evidence) -> None:
-    r"""$\bar S_{i,j} = \bar A_{i,j}A_{i,j} - A_{i,j}\sum_{k=1}^n \bar A_{i,k}A_{i,k}$."""
+    r"""$\bar S_{i,j} = \bar A_{i,j}A_{i,j} - A_{i,j}\sum_{k=1}^n
+    \bar A_{i,k}A_{i,k}$."""
     values, gradients = its.attention_run()
     a, a_ = values.A, gradients.A
     dots = [sum(a_[i, k] * a[i, k] for k in range(5)) for i in range(5)]
@@ -241,9 +244,9 @@ def T113(it: Evidence) -> None:
     it.as_printed(same(rows, gradients.S))
 
 
-def one_form(a: object, a_: object) -> object:
-    """Return the box's second form for a row: a product, a dot product, a difference."""
-    return a * (a_ - product(a, its.flip(a_)))  # type: ignore[operator]
+def one_form(a: Any, a_: Any) -> Any:
+    """Return the box's second form for a row."""
+    return a * (a_ - product(a, its.flip(a_)))
 
 
 @claim(

@@ -18,7 +18,7 @@ from backpass.claims.tools import jacobian, numbers, same, vjp
     LEFT_OUT,
     topic="residual",
     page="operations/residual_stream",
-    harm=7,
+    harm=8,
 )
 def T80(it: Evidence) -> None:
     """The block has residual connections at various points.
