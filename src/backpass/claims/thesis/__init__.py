@@ -12,4 +12,7 @@ PARTS = (
     "feed_forward",
     "norm",
     "whole",
+    "discussion",
+    "methods",
+    "conclusions",
 )
