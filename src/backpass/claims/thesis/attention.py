@@ -144,8 +144,8 @@ def T107(it: Evidence) -> None:
 def T108(it: Evidence) -> None:
     r"""The sum is simplified by separating the term $k = j$.
 
-    What is separated is $\delta$. The sum that remains has all $k$, also $k = j$; with
-    that term taken out of it, the next line is wrong.
+    The next line separates the term with $\delta$. Its sum has all $k$, including $k =
+    j$; without that term it is wrong.
     """
     values, gradients = its.attention_run()
     a, a_ = values.A, gradients.A
@@ -197,10 +197,10 @@ def T110(it: Evidence) -> None:
 def T111(it: Evidence) -> None:
     r"""$\bar S_{i,:} = A_{i,:} \odot \bar A_{i,:} - A_{i,:}(A_{i,:}^\top\bar A_{i,:})$.
 
-    With the rows as columns, as the text says at the start of the step. With rows of
-    shape $1 \times n$, the shape that the feed-forward layer gives a row, the bracket
-    is an $n \times n$ matrix, and the line gives a row of wrong numbers without an
-    error.
+    The line is right if the rows are read as columns, as the text says at the start of
+    the step. With rows of shape $1 \times n$, the shape that the feed-forward layer
+    gives a row, the bracket is an $n \times n$ matrix, and the line gives a row of
+    wrong numbers without an error.
     """
     values, gradients = its.attention_run()
     a, a_ = values.A[1][:, None], gradients.A[1][:, None]
@@ -222,11 +222,11 @@ def T111(it: Evidence) -> None:
     harm=2,
 )
 def T112(it: Evidence) -> None:
-    r"""It equals $A_{i,:} \odot \big(\bar A_{i,:} - (A_{i,:}^\top\bar A_{i,:})
-    \mathbf 1\big)$ with the vector $\mathbf 1$ of $n$ ones.
+    r"""It equals $A_{i,:} \odot \big(\bar A_{i,:} - (A_{i,:}^\top\bar A_{i,:}) \mathbf
+    1\big)$ with the vector $\mathbf 1$ of $n$ ones.
 
-    With the rows as columns, so that the bracket is a number; not with rows of shape $1
-    \times n$.
+    The line is right if the rows are read as columns, so that the bracket is a number.
+    It is wrong for rows of shape $1 \times n$.
     """
     values, gradients = its.attention_run()
     a, a_, ones = values.A[1][:, None], gradients.A[1][:, None], np.ones((5, 1))
@@ -260,9 +260,9 @@ def T114(it: Evidence) -> None:
     r"""A row takes $n + 2n + n = 4n$: a product of elements, a dot product, and a
     difference.
 
-    For the second form, with the dot product counted $2n$; exactly $4n - 1$. The first
-    form as it stands also multiplies $A_{i,:}$ by the number, and takes $5n - 1$ unless
-    the products are shared with the dot product.
+    This fits the second form, with the dot product counted $2n$; exactly it takes $4n -
+    1$. The first form as it stands also multiplies $A_{i,:}$ by the number, and takes
+    $5n - 1$ unless the products are shared with the dot product.
     """
     for n in (3, 6, 11):
         a, a_ = numbers(1, n), numbers(1, n, seed=1)
@@ -279,8 +279,8 @@ def T114(it: Evidence) -> None:
 def T115(it: Evidence) -> None:
     r"""All rows take $4n^2$.
 
-    By the text's rule and for one head. Exactly it is $4n^2 - n$, and $h$ heads take
-    $h$ times that.
+    This holds by the text's rule, for one head. Exactly it is $4n^2 - n$, and $h$ heads
+    take $h$ times that.
     """
     from backpass import cost
 

@@ -87,8 +87,8 @@ def T53(it: Evidence) -> None:
 def T54(it: Evidence) -> None:
     """The feed-forward network is applied to each row of attention's output.
 
-    To each row, yes. Its input is the norm of attention's output plus the residual, not
-    attention's output.
+    It does act on each row by itself. Its input is the norm of the sum of attention's
+    output and the residual, not attention's output.
     """
     import torch
 
@@ -138,8 +138,8 @@ def T55(it: Evidence) -> None:
 def T56(it: Evidence) -> None:
     r"""$d_{ff}$ is typically larger than $d$, often $4d$.
 
-    For the original and for GPT-2. Networks with a gate take other widths: Llama 2 has
-    11,008 for 4,096, which is 2.69.
+    This holds for the original and for GPT-2. Networks with a gate have other widths:
+    Llama 2 has 11,008 for 4,096, which is 2.69.
     """
     known = cost.presets()
     it.as_printed(
@@ -167,7 +167,8 @@ def T56(it: Evidence) -> None:
 def T57(it: Evidence) -> None:
     """The feed-forward network adds a non-linear transformation to the model.
 
-    It does; attention is not linear in its input either, and neither is LayerNorm.
+    The network does so, but it is not the only non-linear part: attention and LayerNorm
+    are not linear in their input either.
     """
     import torch
 
@@ -205,8 +206,8 @@ def T58(it: Evidence) -> None:
 def T59(it: Evidence) -> None:
     """A recent study shows how important the feed-forward network is.
 
-    Its abstract says so. It is a preprint on networks with a decoder alone, and the
-    text counts an encoder.
+    The abstract of the study says so. Its networks have a decoder alone, and the text
+    counts an encoder.
     """
 
 
@@ -253,8 +254,8 @@ def T61(it: Evidence) -> None:
 def T62(it: Evidence) -> None:
     r"""$\mu$ and $\sigma^2$ are the mean and the variance of the elements of $x$.
 
-    The variance is the one divided by $d$, as the later section writes it. PyTorch's
-    `var` divides by $d - 1$ unless told otherwise.
+    The variance is the mean square of the deviations, divided by $d$, as the later
+    section writes it. PyTorch's `var` divides by $d - 1$ unless told otherwise.
     """
     import torch
 

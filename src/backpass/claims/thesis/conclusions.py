@@ -24,8 +24,9 @@ from backpass.claims.thesis.discussion import growth, share
 def T224(it: Evidence) -> None:
     """A closed form was derived for the backward through a Transformer network.
 
-    Through one block, as the recapitulation says. GPT-2's twelve blocks take 73 % of
-    the products of its backward at 1,024 tokens; the output head takes the rest.
+    It was derived for one block, as the recapitulation says. GPT-2's twelve blocks take
+    73 % of the products of its backward at 1,024 tokens; the output head takes the
+    rest.
     """
     rows = cost.tally("gpt2", 1, 1_024).rows
     products = [
@@ -95,7 +96,7 @@ def T228(it: Evidence) -> None:
     """Future Transformers will likely improve on this with sparse approximations,
     better formulations, and hardware.
 
-    A forecast.
+    This is a forecast.
     """
 
 
@@ -103,9 +104,9 @@ def T228(it: Evidence) -> None:
 def T229(it: Evidence) -> None:
     r"""The costs are determined precisely.
 
-    In the leading terms. The coefficient of $nd$ is 22 as printed, 24 with the norms'
-    cost of the discussion or of the section's text, 33 with all that the text's own
-    rule would count, and 21 in what runs, which also has $-12d^2$.
+    The leading terms are precise. The coefficient of $nd$ is 22 as printed, 24 with the
+    norms' cost of the discussion or of the section's text, 33 with all that the text's
+    own rule would count, and 21 in the steps that run, which also have $-12d^2$.
     """
     n, d = 6, 5
     squares = 48 * n * d**2 + 8 * n**2 * d + 4 * n**2
@@ -161,8 +162,8 @@ def T231(it: Evidence) -> None:
 def T232(it: Evidence) -> None:
     """Adam appeared at ICLR 2017.
 
-    At ICLR 2015; 2017 is the year of the preprint's last version. No computation shows
-    it.
+    It appeared at ICLR 2015; the preprint's last version is of 2017. No computation
+    shows it.
     """
 
 

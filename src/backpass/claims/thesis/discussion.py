@@ -38,7 +38,7 @@ def growth(n: int, d: int) -> tuple[float, float]:
 def T189(it: Evidence) -> None:
     r"""The feed-forward layer has the largest part in $d^2$, $32nd^2$.
 
-    Two thirds of $48nd^2$, at $d_{ff} = 4d$.
+    It is two thirds of $48nd^2$, at $d_{ff} = 4d$.
     """
 
     def second_difference(run: Any, backward: Any) -> int:
@@ -85,7 +85,7 @@ def T191(it: Evidence) -> None:
     r"""Attention is more sensitive to the sequence length because of the terms $16nd^2
     + 8n^2d$.
 
-    Because of $8n^2d$, and of $4n^2$, which is left out here. $16nd^2$ is linear in
+    The reason is $8n^2d$, with $4n^2$, which is left out here. $16nd^2$ is linear in
     $n$, as the feed-forward layer's $32nd^2$ is.
     """
     n, d = 6, 3
@@ -108,7 +108,7 @@ def T191(it: Evidence) -> None:
 def T192(it: Evidence) -> None:
     r"""The $n^2d$ term becomes the main bottleneck for long contexts.
 
-    Long means $n > 6d$, by the text's own total, and no length is named. At $d =
+    By the text's own total, long means $n > 6d$; the text names no length. At $d =
     4{,}096$ that is 24,576 tokens; at $n = d$ the term is a seventh.
     """
     it.as_printed(share(10**6, 512) > 0.9)
@@ -160,8 +160,8 @@ def norms_of_gpt2() -> tuple[float, float]:
 def T194(it: Evidence) -> None:
     r"""The norms' operations are negligible beside the quadratic terms.
 
-    In FLOPs: 0.04 % of a step of GPT-2. Their predicted share of the time is 4.3 %,
-    more than a hundred times as much, because a norm waits for memory.
+    They are in FLOPs, with 0.04 % of a step of GPT-2. Their share of its predicted time
+    on an H100 is 4.3 %, more than a hundred times as much.
     """
     of_flops, of_time = norms_of_gpt2()
     it.as_printed(of_flops < 1e-3)
@@ -174,11 +174,11 @@ def T194(it: Evidence) -> None:
     "§4.2.1, why norms are not optimised", FALSE, topic="time", page="cost/time", harm=7
 )
 def T195(it: Evidence) -> None:
-    r"""That they are negligible explains why normalisation is not a target for
-    optimisation.
+    r"""Their small cost explains why normalisation is not a target for optimisation.
 
-    It is one: RMSNorm and fused norms exist for its time. FLOPs do not explain the time
-    of a norm: all of a norm's predicted time is spent on reading and writing.
+    It is a target: RMSNorm and fused norms were made to save its time. FLOPs do not
+    explain that time, because the predicted time of every norm of GPT-2 is that of
+    reading and writing.
     """
     spans = cost.duration("gpt2", 8, 1_024, "h100", dtype="bfloat16").spans
     norms = [span for span in spans if span.stem == "layer_norm"]
@@ -193,8 +193,8 @@ def T195(it: Evidence) -> None:
 def T196(it: Evidence) -> None:
     r"""Increasing $d$ results in a quadratic penalty through $nd^2$.
 
-    Where $n$ is below $6d$. For far longer sequences the total grows in proportion to
-    $d$.
+    The penalty is close to quadratic for $n$ far below $6d$. For far longer sequences
+    the total grows in proportion to $d$.
     """
     it.as_printed(growth(512, 4_096)[1] > 3.9)
     it.elsewhere(growth(10**6, 64)[1] > 3)
@@ -206,8 +206,8 @@ def T197(it: Evidence) -> None:
     r"""The quadratic penalty makes the feed-forward layer particularly heavy where $d$
     is large.
 
-    Beside the scores. Beside attention's own projections, which have the same penalty,
-    it costs twice as much at any width.
+    It becomes heavier in relation to the scores. Attention's own projections have the
+    same penalty, and the layer costs twice as much as they do at any width.
     """
 
     def beside(d: int, *, scores: bool) -> float:
@@ -247,9 +247,9 @@ def T199(it: Evidence) -> None:
     r"""The $n^2d$ cost is the limiting factor for very long sequences, which are
     thousands of tokens.
 
-    By the text's total it is 14 % at 4,096 tokens and $d = 4{,}096$, and 25 % at 8,192.
-    With such widths it takes tens of thousands of tokens. Memory, if the weights are
-    stored, is another matter.
+    At $d = 4{,}096$ the term is 14 % of the text's total for 4,096 tokens and 25 % for
+    8,192, and it reaches half at about 25,000. Memory is another matter if the weights
+    are stored.
     """
     it.as_printed(share(4_096, 4_096) > 0.5)
     it.as_printed(share(8_192, 4_096) > 0.5)
@@ -262,7 +262,7 @@ def T199(it: Evidence) -> None:
 def T200(it: Evidence) -> None:
     """The trade-off has motivated research into more efficient attention.
 
-    There is such research, and none of it is cited here.
+    There is such research; the text cites none of it here.
     """
 
 
@@ -301,5 +301,5 @@ def T203(it: Evidence) -> None:
     """Balancing n, d, and the cost is one of the most difficult tasks in the design of
     Transformers.
 
-    An opinion.
+    This is an opinion.
     """

@@ -91,7 +91,7 @@ def T137(it: Evidence) -> None:
 def T138(it: Evidence) -> None:
     r"""$\overline{\underline b_2} = \bar Z_i \in \mathbb R^{1 \times d}$.
 
-    For one row. For all it is the sum over the rows, $\sum_i \bar Z_i$.
+    This is right for one row. For all rows it is the sum $\sum_i \bar Z_i$.
     """
     judged(it, "b_2", lambda v, g, i: g.Z[i])
 
@@ -106,9 +106,9 @@ def T138(it: Evidence) -> None:
 def T139(it: Evidence) -> None:
     r"""For one row, $2d_{ff}d + 2d_{ff}d = 4d_{ff}d$ operations are needed.
 
-    By the text's rule. For the one row that is printed, the outer product has no sum:
-    $d_{ff}d$ products and nothing else. $2d_{ff}d$ is right as a row's share of a sum
-    over rows, which the lines do not have.
+    This follows the text's rule. For the one row that is printed, the outer product has
+    no sum: it takes $d_{ff}d$ multiplications. $2d_{ff}d$ is a row's share of a product
+    with a sum over rows, which the lines do not have.
     """
     d, f = 3, 7
     u, z_, w = numbers(1, f), numbers(1, d), numbers(f, d)
@@ -145,8 +145,8 @@ def T140(it: Evidence) -> None:
 def T141(it: Evidence) -> None:
     r"""$\bar H_{ij} = \mathbf 1_{(H_i)_j > 0}\,\bar U_{ij}$ for $j = 1, \dots, d_{ff}$.
 
-    At 0 ReLU has no derivative, and 0 is a choice, which PyTorch shares. Differences
-    from both sides give 1/2 there.
+    ReLU has no derivative at 0. The line chooses 0 there, as PyTorch does; a difference
+    across 0 gives 1/2.
     """
     values, gradients = its.feed_forward_run()
     it.as_printed(same((values.H > 0) * gradients.U, gradients.H))
@@ -162,7 +162,7 @@ def T141(it: Evidence) -> None:
 def T142(it: Evidence) -> None:
     r"""ReLU's backward takes comparisons and no arithmetic.
 
-    As a selection. The line as printed is a product with a mask: $nd_{ff}$
+    A selection takes none. The line as printed is a product with a mask: $nd_{ff}$
     multiplications, $4nd$ at $d_{ff} = 4d$. In time it is not free either: three arrays
     of $nd_{ff}$ elements are read or written.
     """
@@ -186,8 +186,8 @@ def T142(it: Evidence) -> None:
 def T143(it: Evidence) -> None:
     r"""$\overline W_1 = X_i^\top\bar H_i \in \mathbb R^{d \times d_{ff}}$.
 
-    Again the share of one row: $\overline W_1 = \sum_i X_i^\top\bar H_i = X^\top\bar
-    H$.
+    This is again the share of one row: $\overline W_1 = \sum_i X_i^\top\bar H_i =
+    X^\top\bar H$.
     """
     judged(it, "W_1", lambda v, g, i: np.outer(v.X[i], g.H[i]))
 
@@ -202,8 +202,8 @@ def T143(it: Evidence) -> None:
 def T144(it: Evidence) -> None:
     r"""$\bar X_i = \bar H_iW_1^\top \in \mathbb R^{1 \times d}$.
 
-    Through the layer. With the residual connection the gradient that passes by has to
-    be added.
+    This is the gradient through the layer alone. With the residual connection, the
+    gradient that passes by has to be added.
     """
     values, gradients = its.feed_forward_run()
     rows = [gradients.H[i] @ values.W_1.T for i in range(5)]
@@ -228,7 +228,7 @@ def T144(it: Evidence) -> None:
 def T145(it: Evidence) -> None:
     r"""$\overline{\underline b_1} = \bar H_i \in \mathbb R^{1 \times d_{ff}}$.
 
-    For one row. For all it is $\sum_i \bar H_i$.
+    This is right for one row. For all rows it is $\sum_i \bar H_i$.
     """
     judged(it, "b_1", lambda v, g, i: g.H[i])
 
@@ -243,7 +243,7 @@ def T145(it: Evidence) -> None:
 def T146(it: Evidence) -> None:
     r"""For one row, $2dd_{ff} + 2dd_{ff} = 4dd_{ff}$.
 
-    By the text's rule, which counts $2dd_{ff}$ for an outer product of $dd_{ff}$
+    The text's rule counts $2dd_{ff}$ for an outer product, which takes $dd_{ff}$
     multiplications.
     """
     d, f = 3, 7
@@ -279,8 +279,8 @@ def T147(it: Evidence) -> None:
     r"""$4dd_{ff}$ for the output projection, 0 for the activation, and $4dd_{ff}$ for
     the first projection are $8dd_{ff}$ a row.
 
-    By the text's rule. What runs for the one row that is printed is $6dd_{ff} - d -
-    d_{ff}$.
+    This follows the text's rule. The printed lines, run for one row, take $6dd_{ff} - d
+    - d_{ff}$.
     """
     d, f = 3, 7
     it.as_printed(without_biases(1, d, f) == 8 * d * f)
@@ -319,7 +319,7 @@ def T148(it: Evidence) -> None:
 def T149(it: Evidence) -> None:
     r"""At $d_{ff} = 4d$ the total is $32nd^2$.
 
-    Without the biases' $5nd$, by the text's rule.
+    This follows the text's rule, without the $5nd$ of the biases.
     """
     for n, d in its.SIZES:
         it.as_printed(without_biases(n, d, 4 * d) == 32 * n * d**2)

@@ -39,8 +39,8 @@ def T80(it: Evidence) -> None:
 def T81(it: Evidence) -> None:
     """The block is the basis of many newer networks.
 
-    Of their structure. Their parts differ, and so do their counts: Llama's gate makes
-    three matrices of the feed-forward layer's two, and RMSNorm has no shift.
+    The structure is the same; parts and counts differ. Llama's feed-forward layer has
+    three matrices, because of its gate, and its norms have no shift.
     """
     from backpass.models import gpt2, llama
 
@@ -82,8 +82,8 @@ def T83(it: Evidence) -> None:
 def T84(it: Evidence) -> None:
     """This is the single-head attention of the original transformer.
 
-    The original has eight heads, which is another function of the same weights. One
-    head is a row of its ablation.
+    The original has eight heads, which compute another function from the same weights.
+    One head occurs in its ablation.
     """
     import torch
 
@@ -116,8 +116,8 @@ def T84(it: Evidence) -> None:
 def T85(it: Evidence) -> None:
     r"""$n$ is the sequence length, and it is the number of tokens in a pass.
 
-    For one sequence only. A pass over $b$ sequences costs $b$ times the text's total;
-    with $bn$ for $n$, the term in $n^2d$ is $b$ times too large.
+    The two are equal for one sequence only. A pass over $b$ sequences costs $b$ times
+    the text's total; with $bn$ for $n$, the term in $n^2d$ is $b$ times too large.
     """
     b, n, d = 4, 5, 3
     by_length = b * its.printed("block", s=n, h=d)
@@ -265,8 +265,9 @@ def T98(it: Evidence) -> None:
     r"""The operations needed to multiply matrices of sizes $m \times n$ and $n \times
     p$ are $2mnp$.
 
-    If each sum starts at 0. A sum of $n$ terms needs $n - 1$ additions: $mp(2n - 1)$.
-    For the outer product of one row, where $n = 1$, the rule counts twice what runs.
+    This holds if each sum starts at 0. A sum of $n$ terms needs $n - 1$ additions,
+    which makes $mp(2n - 1)$. For the outer product of one row, where $n = 1$, the rule
+    counts twice what runs.
     """
     for m, n, p in ((4, 3, 5), (2, 7, 1), (6, 1, 3)):
         a, b = numbers(m, n), numbers(n, p, seed=1)

@@ -44,8 +44,8 @@ def T13(it: Evidence) -> None:
 def T14(it: Evidence) -> None:
     r"""$\mathrm{softmax}(\mathbf z)_i = e^{z_i} / \sum_{j=1}^n e^{z_j}$.
 
-    Right for real numbers. In float32 $e^{z}$ overflows at $z = 89$, and the printed
-    line returns NaN; the maximum has to be subtracted first.
+    The formula is right for real numbers. In float32 $e^{z}$ overflows at $z = 89$, and
+    the printed line returns NaN; the maximum has to be subtracted first.
     """
     import torch
 
@@ -121,9 +121,9 @@ def chained(*factors: Any) -> Any:
 def T18(it: Evidence) -> None:
     """The chain rule significantly reduces the computation that training needs.
 
-    The chain rule is an identity and sets no order. Evaluated from the input's side it
-    costs as many passes as there are inputs; what saves work is to begin at the loss
-    and to share what has been computed.
+    The chain rule is an identity and sets no order. Evaluated from the input's side, it
+    costs as many passes as there are inputs. Work is saved by the order, which begins
+    at the loss, and by sharing what has been computed.
     """
     d = 6
     last, second, first = numbers(1, d), numbers(d, d, seed=1), numbers(d, d, seed=2)
@@ -200,8 +200,8 @@ def T22(it: Evidence) -> None:
     """The sum over the paths makes backpropagation much more efficient than naive
     approaches.
 
-    Backpropagation is: one pass for all parameters, against two evaluations for each
-    with differences. The sum alone does not make it so, because forward-mode
+    Backpropagation needs one pass for all parameters, and differences need two
+    evaluations for each parameter. The sum is not the reason: forward-mode
     differentiation uses the same sum and needs a pass for each input.
     """
     d = 6
@@ -254,9 +254,9 @@ def T24(it: Evidence) -> None:
 def T25(it: Evidence) -> None:
     r"""$\mathcal L = -\sum_{i=1}^N \sum_{j=1}^C y_{ij} \log \hat y_{ij}$.
 
-    This is the sum over $N$ examples, neither $N$ nor $C$ is defined, and $N$ is later
-    the number of blocks. Training code averages, by default: the loss and every
-    gradient are smaller by the factor $N$.
+    The formula is the sum over $N$ examples. Neither $N$ nor $C$ is defined, and $N$ is
+    later the number of blocks. Training code averages by default, which makes the loss
+    and every gradient smaller by the factor $N$.
     """
     import torch
 
@@ -284,8 +284,8 @@ def T26(it: Evidence) -> None:
     r"""The formula is the cross-entropy between the true distribution $y$ and the
     predicted distribution $\hat y$.
 
-    For one example. For $N$ examples it is a sum of $N$ cross-entropies; it grows when
-    an example is repeated, and a cross-entropy of two distributions does not.
+    This holds for one example. For $N$ examples the formula is a sum of $N$
+    cross-entropies, which grows when an example is repeated.
     """
     y, predicted = np.array([[0.0, 1, 0]]), softmax(numbers(3))[None]
     entropy = -np.log(predicted[0, 1])
@@ -298,8 +298,8 @@ def T26(it: Evidence) -> None:
 def T27(it: Evidence) -> None:
     """Gradient descent changes the parameters so that the loss falls.
 
-    For a small enough rate. For a quadratic of curvature c a rate above 2/c raises the
-    loss.
+    This holds for a small enough rate. On a quadratic of curvature c, a rate above 2/c
+    raises the loss.
     """
 
     def after(rate: float, curvature: float = 3.0, theta: float = 1.5) -> float:
@@ -350,7 +350,7 @@ def T29(it: Evidence) -> None:
     time.
 
     With one difference of losses for each parameter, a gradient of GPT-2 would take
-    forty million times as long as forward and backward together.
+    forty million times the FLOPs of forward and backward together.
     """
     found = cost.tally("gpt2", 1, 1_024)
     ways = {

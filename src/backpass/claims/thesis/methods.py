@@ -76,8 +76,8 @@ def T205(it: Evidence) -> None:
 def T206(it: Evidence) -> None:
     r"""Attention's quadratic nature is still a fundamental limitation.
 
-    For the arithmetic of softmax attention. Its memory is linear in $n$ with flash
-    attention, and linear attention is linear in both.
+    It is one for the arithmetic of softmax attention. With flash attention its memory
+    is linear in $n$, and linear attention is linear in both.
     """
 
     def saved(op: str, n: int) -> int:
@@ -95,7 +95,7 @@ def T206(it: Evidence) -> None:
 def T207(it: Evidence) -> None:
     r"""Feed-forward layers scale as $O(nd^2)$.
 
-    With $d_{ff}$ in proportion to $d$; in general as $O(ndd_{ff})$.
+    This holds for $d_{ff}$ in proportion to $d$; in general it is $O(ndd_{ff})$.
     """
 
     def ran(n: int, d: int, f: int) -> int:
@@ -111,8 +111,8 @@ def T207(it: Evidence) -> None:
 def T208(it: Evidence) -> None:
     r"""Low-rank factors of the weights reduce the cost to $O(ndr)$ with $r \ll d$.
 
-    For matrices that are replaced by two factors. A matrix of $d$ rows and $4d$ columns
-    becomes cheaper for $r < 0.8d$ only.
+    This holds for matrices that are replaced by two factors. A matrix of $d$ rows and
+    $4d$ columns becomes cheaper for $r < 0.8d$ only.
     """
     n, d = 3, 10
     whole = steps(product, numbers(n, d), numbers(d, 4 * d))
@@ -136,9 +136,9 @@ def T208(it: Evidence) -> None:
 def T209(it: Evidence) -> None:
     r"""LoRA is such a decomposition: it reduces the layer's cost to $O(ndr)$.
 
-    It keeps the weight, frozen, and adds two factors beside it, so the forward costs
-    more. What it saves is the weight's gradient and the optimiser's state: at $n = 8$,
-    $d = 16$, and $r = 1$ three quarters of the products remain, where $r/d$ would be a
+    LoRA keeps the frozen weight and adds two factors beside it, so the forward costs
+    more. It saves the weight's gradient and the optimiser's state: at $n = 8$, $d =
+    16$, and $r = 1$ three quarters of the products remain, where $r/d$ would be a
     sixteenth.
     """
     n, d, r = 8, 16, 1
@@ -161,7 +161,7 @@ def T209(it: Evidence) -> None:
 def T210(it: Evidence) -> None:
     r"""A smaller intermediate dimension $d_{int}$ lowers the cost.
 
-    In proportion to it.
+    The cost falls in proportion to it.
     """
     at = [
         its.counted(
@@ -228,8 +228,9 @@ def T213(it: Evidence) -> None:
 def T214(it: Evidence) -> None:
     r"""All three methods keep or even raise the network's capacity.
 
-    Experts do. Two factors of width $r$ make a matrix of rank at most $r$, so they
-    cannot represent most matrices that they replace; a narrower layer has fewer units.
+    Experts raise it. Two factors of width $r$ make a matrix of rank at most $r$, so
+    they cannot represent most matrices that they replace; a narrower layer has fewer
+    units.
     """
     weight = numbers(6, 24)
     factors = numbers(6, 2) @ numbers(2, 24, seed=1)
@@ -255,7 +256,7 @@ def T215(it: Evidence) -> None:
 def T216(it: Evidence) -> None:
     """In practice most models have several heads.
 
-    So has every network whose configuration this package knows.
+    Every network whose configuration this package knows has several heads.
     """
     it.as_printed(all(config.heads > 1 for config in cost.presets().values()))
 
@@ -279,8 +280,9 @@ def attention_of_heads(n: int, d: int, heads: int) -> int:
 def T217(it: Evidence) -> None:
     r"""One head and several share the asymptotic cost $O(n^2d)$.
 
-    They share it, as $O(nd^2 + n^2d)$: the projections are not $O(n^2d)$ for $n$ below
-    $d$. The products are the same. The softmax is not: $4hn^2$ in place of $4n^2$.
+    Both have the order $O(nd^2 + n^2d)$; the projections' part is not $O(n^2d)$ where
+    $n$ is small beside $d$. The products cost the same. The softmax takes $4hn^2$ in
+    place of $4n^2$.
     """
     n, d = 5, 8
     one, four = (attention_of_heads(n, d, h) for h in (1, 4))
@@ -294,14 +296,17 @@ def T217(it: Evidence) -> None:
 def T218(it: Evidence) -> None:
     """Multi-head attention divides the embedding dimension across its heads.
 
-    In the original and in Llama 2. A head's width can be a setting of its own: Qwen3's
-    smallest network has 16 heads of width 128 for a width of 1,024.
+    The original and Llama 2 do so. A head's width can be a setting of its own: the
+    Qwen3 network of 0.6 billion parameters has 16 heads of width 128 for a width of
+    1,024.
     """
     known = cost.presets()
     llama, qwen = known["llama-2-7b"], known["qwen3-0.6b"]
     it.as_printed(llama.heads * llama.head_width == llama.width)
     it.elsewhere(qwen.heads * qwen.head_width == qwen.width)
     it.right((qwen.heads, qwen.head_width, qwen.width) == (16, 128, 1_024))
+    parameters = cost.tally("qwen3-0.6b", 1, 1).parameters
+    it.right(round(parameters / 1e9, 1) == 0.6)
 
 
 @claim(
@@ -311,7 +316,7 @@ def T219(it: Evidence) -> None:
     """The parallelism of several heads increases the stability of training.
 
     The text's own reference gives another cause: for as many attended positions, a
-    network with several heads needs fewer layers. That takes trained networks to test.
+    network with several heads needs fewer layers. A test would need trained networks.
     """
 
 
@@ -366,9 +371,9 @@ def T222(it: Evidence) -> None:
 def T223(it: Evidence) -> None:
     r"""The cost remains quadratic in $n$, and the benefits justify several heads.
 
-    With one head it is quadratic too, so the order says nothing for or against several.
-    What they do add is not mentioned: $h$ matrices of $n^2$ weights to store, and
-    $4n^2$ operations for the softmax of each.
+    With one head the cost is quadratic too, so the order says nothing for or against
+    several heads. The text does not mention what they add: $h$ matrices of $n^2$
+    weights to store, and $4n^2$ operations for the softmax of each.
     """
     n, d, heads = 5, 8, 4
     it.left_out(attention_of_heads(n, d, heads) - attention_of_heads(n, d, 1))

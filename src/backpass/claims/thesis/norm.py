@@ -69,8 +69,8 @@ def T152(it: Evidence) -> None:
 def T153(it: Evidence) -> None:
     r"""$Y_{ij} = (X_{ij} - \mu_i)/\sigma_i$.
 
-    For $\sigma_i > 0$, which the text does not say. With $\varepsilon = 0$ a row of
-    equal elements is 0/0.
+    This needs $\sigma_i > 0$, which the text does not say. With $\varepsilon = 0$, a
+    row of equal elements gives 0/0.
     """
 
     def normalised(x: Any) -> Any:
@@ -104,9 +104,10 @@ def T154(it: Evidence) -> None:
 def T155(it: Evidence) -> None:
     r"""$X$ is a layer's input, $Y$ what comes before its last step, and $Z$ its output.
 
-    In each layer anew: the block's input, attention's, the feed-forward layer's, and
-    the norm's are all $X$, and $Y$ is attention's output in one section and the
-    normalised row in another. The printed gradients cannot be chained as they stand.
+    The letters are used again in each layer. The inputs of the block, of the
+    feed-forward layer, and of the norm are all $X$, and $Y$ is attention's output in
+    one section and the normalised row in another. The printed gradients cannot be
+    chained as they stand.
     """
     attention, norm = its.attention_run(5, 4)[0], its.norm_run(5, 4)[0]
     it.right(same(attention.X, norm.X))
@@ -150,9 +151,10 @@ def T158(it: Evidence) -> None:
 def T159(it: Evidence) -> None:
     r"""The overbar of a parameter is the loss's derivative.
 
-    For $\underline\gamma$ and $\underline\beta$, which are sums over the rows. The
-    feed-forward layer's $\overline W_1$, $\overline W_2$, $\overline{\underline b_1}$,
-    and $\overline{\underline b_2}$ have the same overbar and are one row's share.
+    It is for $\underline\gamma$ and $\underline\beta$, whose gradients are sums over
+    the rows. The feed-forward layer's $\overline W_1$, $\overline W_2$,
+    $\overline{\underline b_1}$, and $\overline{\underline b_2}$ have the same overbar
+    and mean one row's share.
     """
     of_norm, of_layer = its.norm_run()[1], its.feed_forward_run()[1]
     beta_is_whole = same(sum(of_norm.Z), of_norm.beta)
@@ -180,8 +182,8 @@ def of_parameters(n: int, d: int, summed: Any) -> int:
 def T160(it: Evidence) -> None:
     r"""For one row, the gradients of the parameters and of $Y$ take $3d$ operations.
 
-    By the text's rule $4d$: two products and two sums over the rows. Exactly $4nd - 2d$
-    for $n$ rows, and $2d$ for one row alone.
+    By the text's rule they take $4d$: two products and two sums over the rows. Exactly
+    it is $4nd - 2d$ for $n$ rows, and $2d$ for one row alone.
     """
     for n, d in its.SIZES:
         ran = of_parameters(n, d, its.total)
@@ -249,8 +251,8 @@ def T165(it: Evidence) -> None:
     r"""The derivative of $\sigma_i^2$ is $\frac2d(x_{ik} - \mu_i)$, step by step.
 
     The value is right. The step leaves out that $\mu_i$ depends on $x_{ik}$ too, and
-    does not say why it may: that part is a sum of deviations, which is 0. From any
-    other constant in place of the mean the step would be wrong.
+    does not say why it may: that part is a multiple of the sum of deviations, which is
+    0. With the row's maximum in place of the mean, the same step is wrong.
     """
     it.as_printed(
         same(2 / 6 * (ROW - MU), jacobian(lambda t: t.var(correction=0), ROW))
@@ -332,8 +334,8 @@ def input_steps(n: int, d: int) -> int:
 def T171(it: Evidence) -> None:
     r"""The step takes $7d$ operations a row.
 
-    Exactly so, with $Y$ and $\sigma$ saved: each mean is $d - 1$ additions and a
-    division.
+    The count is exact if $Y$ and $\sigma$ are saved. Each mean takes $d - 1$ additions
+    and a division.
     """
     it.as_printed(
         at_all_sizes(lambda n, d: input_steps(n, d) == n * printed("norm_x", h=d))
@@ -441,8 +443,8 @@ def T176(it: Evidence) -> None:
 def T177(it: Evidence) -> None:
     r"""The cost of the input is $n$ times the cost of a token.
 
-    For the gradient of the input. The parameters' gradients are sums over tokens, which
-    one token does not have: $n$ times its $2d$ is not $4nd - 2d$.
+    This holds for the gradient of the input. The parameters' gradients are sums over
+    tokens, which one token does not have: $n$ times its $2d$ is not $4nd - 2d$.
     """
     n, d = 5, 4
     it.as_printed(input_steps(n, d) == n * input_steps(1, d))

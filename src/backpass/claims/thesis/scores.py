@@ -60,8 +60,9 @@ def scores(s_: Any, q: Any, k: Any, times: Any) -> Any:
 def T119(it: Evidence) -> None:
     r"""The operations needed are $2n^2d + 2n^2d + 2nd = 4n^2d + 2nd$.
 
-    For the lines as they stand. The second scaling is not needed: scaling $\bar S$ once
-    takes $n^2$, which is less for $n < 2d$, and a saved $Q/\sqrt d$ needs $nd$ in all.
+    The lines as they stand take that many. The second scaling is not needed: scaling
+    $\bar S$ once takes $n^2$, which is less for $n < 2d$, and a saved $Q/\sqrt d$ needs
+    $nd$ in all.
     """
 
     def ran(n: int, d: int, way: Any) -> int:
@@ -132,8 +133,9 @@ def T124(it: Evidence) -> None:
     r"""The gradient of the input is $\bar X = \bar QW^{Q\top} + \bar KW^{K\top} + \bar
     VW^{V\top} \in \mathbb R^{n \times d}$.
 
-    Through attention alone. The input of a block with a residual connection has a
-    fourth path; without a norm between, $\bar Z$ itself has to be added.
+    This is the gradient through attention alone. The input of a block with a residual
+    connection has a fourth path; without a norm in between, $\bar Z$ itself has to be
+    added.
     """
     values, gradients = its.attention_run()
     printed_line = its.attention_backward(gradients.Z, values)["X"]

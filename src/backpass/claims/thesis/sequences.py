@@ -47,8 +47,8 @@ def reaches(function: Any, x: Any) -> Any:
 def T31(it: Evidence) -> None:
     """A token is mapped to a vector, its embedding.
 
-    It is a row of a trained table: the product of a one-hot vector with the table. That
-    it captures the meaning is no statement that can be tested here.
+    The vector is a row of a trained table: the product of a one-hot vector with the
+    table. Whether it captures the token's meaning cannot be tested here.
     """
     import torch
 
@@ -112,8 +112,8 @@ def T35(it: Evidence) -> None:
     """For recurrent networks it was hard to retain information from the beginning of a
     sequence to its end.
 
-    With a recurrent matrix that shrinks, the gradient vanishes with the distance. It is
-    a tendency of some matrices: an orthogonal one keeps the gradient's length.
+    With a recurrent matrix that shrinks vectors, the gradient vanishes with the
+    distance. An orthogonal matrix preserves the gradient's length.
     """
     turn = np.linalg.qr(numbers(6, 6))[0]
 
@@ -177,8 +177,8 @@ def T38(it: Evidence) -> None:
     """Self-attention lets every token directly consider and affect every other one; it
     connects any pair of positions.
 
-    In an encoder. In a decoder's masked self-attention a token sees itself and earlier
-    tokens only, and training on the next token needs that mask.
+    This holds in an encoder. In a decoder's masked self-attention a token sees itself
+    and earlier tokens only, and training on the next token needs that mask.
     """
     x = numbers(5, 3)
     it.as_printed(bool(reaches(attended, x).all()))
@@ -195,8 +195,8 @@ def T38(it: Evidence) -> None:
 def T39(it: Evidence) -> None:
     """All positions can be processed at the same time.
 
-    In training, where all inputs are known. In generation an input is a former output,
-    and one pass over all positions does not give it.
+    This holds in training, where all inputs are known. In generation each input is an
+    earlier output, so one pass over all positions is not enough.
     """
     import torch
 
@@ -246,8 +246,8 @@ def T40(it: Evidence) -> None:
 def T41(it: Evidence) -> None:
     """The architecture scales well with data.
 
-    With the number of sequences: twice as many cost twice as much. With their length it
-    does not: the text's own total has a term in the square of the length.
+    Twice as many sequences cost twice as much. Twice the length costs more than that:
+    the text's own total has a term in the square of the length.
     """
 
     def block(n: int, d: int) -> Any:
@@ -364,7 +364,8 @@ def T47(it: Evidence) -> None:
     """Each layer contains self-attention, a position-wise feed-forward network,
     residual connections, and layer normalisations.
 
-    So it is in PyTorch's layer, which is the original's, and dropout besides.
+    PyTorch's layer, which follows the original, has these parts in this order, and
+    dropout.
     """
     import torch
 

@@ -69,8 +69,9 @@ def T181(it: Evidence) -> None:
 def T182(it: Evidence) -> None:
     r"""The feed-forward layer takes $32nd^2$.
 
-    At $d_{ff} = 4d$, which is said neither here nor where the total is repeated. In
-    general its products take $8ndd_{ff}$: $24nd^2$ at three times the width.
+    This holds at $d_{ff} = 4d$, which is said neither here nor where the total is
+    repeated. In general its products take $8ndd_{ff}$: $24nd^2$ at three times the
+    width.
     """
     n, d = 5, 3
 
@@ -146,10 +147,10 @@ def T186(it: Evidence) -> None:
 def T187(it: Evidence) -> None:
     r"""The closed form is the number of operations that a block's backward requires.
 
-    What runs, with the biases, the residual sums, and all sums over rows, is $48nd^2 -
-    12d^2 + 8n^2d + 3n^2 + 21nd - 9d - n$. The rule $2mnp$ counts too much and the parts
-    left out too little; at $n = d = 512$ the printed total is 0.05 % too high, at one
-    token 33 %.
+    With the biases, the residual sums, and all sums over rows, the backward runs with
+    $48nd^2 - 12d^2 + 8n^2d + 3n^2 + 21nd - 9d - n$ steps. The rule $2mnp$ makes the
+    total too high, and the parts left out make it too low. At $n = d = 512$ the printed
+    total is 0.05 % too high, and at one token of that width 33 %.
     """
 
     def exact(n: int, d: int) -> int:
