@@ -33,9 +33,9 @@ def T100(it: Evidence) -> None:
 
 @claim("§3.1.1, output projection, cost", TRUE, topic="FLOPs", page="attention/heads")
 def T101(it: Evidence) -> None:
-    r"""$2nd^2 + 2nd^2 = 4nd^2$.
+    r"""The two gradients of $Z = YW^O$ take $2nd^2 + 2nd^2 = 4nd^2$.
 
-    By the text's rule. Exactly it is $4nd^2 - nd - d^2$.
+    They do by the text's rule. Exactly it is $4nd^2 - nd - d^2$.
     """
 
     def ran(n: int, d: int, times: Any) -> int:
@@ -81,9 +81,9 @@ def T103(it: Evidence) -> None:
     page="attention/scaled_dot_product",
 )
 def T104(it: Evidence) -> None:
-    r"""$2n^2d + 2n^2d = 4n^2d$.
+    r"""The two gradients of $Y = AV$ take $2n^2d + 2n^2d = 4n^2d$.
 
-    By the text's rule. Exactly it is $4n^2d - n^2 - nd$.
+    They do by the text's rule. Exactly it is $4n^2d - n^2 - nd$.
     """
 
     def ran(n: int, d: int, times: Any) -> int:
@@ -179,7 +179,8 @@ def T109(it: Evidence) -> None:
     page="operations/softmax",
 )
 def T110(it: Evidence) -> None:
-    r"""It equals $A_{i,j}\big(\bar A_{i,j} - \sum_{k=1}^n \bar A_{i,k}A_{i,k}\big)$."""
+    r"""$\bar S_{i,j} = A_{i,j}\big(\bar A_{i,j} - \sum_{k=1}^n \bar
+    A_{i,k}A_{i,k}\big)$."""
     values, gradients = its.attention_run()
     a, a_ = values.A, gradients.A
     dots = [sum(a_[i, k] * a[i, k] for k in range(5)) for i in range(5)]
@@ -222,8 +223,8 @@ def T111(it: Evidence) -> None:
     harm=2,
 )
 def T112(it: Evidence) -> None:
-    r"""It equals $A_{i,:} \odot \big(\bar A_{i,:} - (A_{i,:}^\top\bar A_{i,:}) \mathbf
-    1\big)$ with the vector $\mathbf 1$ of $n$ ones.
+    r"""$\bar S_{i,:} = A_{i,:} \odot \big(\bar A_{i,:} - (A_{i,:}^\top\bar A_{i,:})
+    \mathbf 1\big)$ with the vector $\mathbf 1$ of $n$ ones.
 
     The line is right if the rows are read as columns, so that the bracket is a number.
     It is wrong for rows of shape $1 \times n$.
@@ -237,7 +238,8 @@ def T112(it: Evidence) -> None:
 
 @claim("§3.1.1, softmax, all rows", TRUE, topic="softmax", page="operations/softmax")
 def T113(it: Evidence) -> None:
-    r"""Applied to each row, this gives $\bar S \in \mathbb R^{n \times n}$."""
+    r"""The formula of a row, applied to each row, gives $\bar S \in \mathbb R^{n \times
+    n}$."""
     values, gradients = its.attention_run()
     a, a_ = values.A, gradients.A
     rows = [a[i] * (a_[i] - (a[i] @ a_[i]) * np.ones(5)) for i in range(5)]
@@ -257,8 +259,8 @@ def one_form(a: Any, a_: Any) -> Any:
     harm=2,
 )
 def T114(it: Evidence) -> None:
-    r"""A row takes $n + 2n + n = 4n$: a product of elements, a dot product, and a
-    difference.
+    r"""A row of softmax's backward takes $n + 2n + n = 4n$: a product of elements, a
+    dot product, and a difference.
 
     This fits the second form, with the dot product counted $2n$; exactly it takes $4n -
     1$. The first form as it stands also multiplies $A_{i,:}$ by the number, and takes
@@ -277,7 +279,7 @@ def T114(it: Evidence) -> None:
     "§3.1.1, softmax, cost of all rows", TRUE, topic="FLOPs", page="operations/softmax"
 )
 def T115(it: Evidence) -> None:
-    r"""All rows take $4n^2$.
+    r"""All rows of softmax's backward take $4n^2$.
 
     This holds by the text's rule, for one head. Exactly it is $4n^2 - n$, and $h$ heads
     take $h$ times that.

@@ -93,8 +93,8 @@ def T227(it: Evidence) -> None:
 
 @claim("§5, future", UNCHECKABLE, topic="attention", page="attention/linear_time")
 def T228(it: Evidence) -> None:
-    """Future Transformers will likely improve on this with sparse approximations,
-    better formulations, and hardware.
+    """Future Transformers will likely improve on attention's quadratic cost with sparse
+    approximations, better formulations, and hardware.
 
     This is a forecast.
     """

@@ -104,7 +104,8 @@ def T138(it: Evidence) -> None:
     harm=2,
 )
 def T139(it: Evidence) -> None:
-    r"""For one row, $2d_{ff}d + 2d_{ff}d = 4d_{ff}d$ operations are needed.
+    r"""For one row, the gradients of $W_2$ and $U_i$ need $2d_{ff}d + 2d_{ff}d =
+    4d_{ff}d$ operations.
 
     This follows the text's rule. For the one row that is printed, the outer product has
     no sum: it takes $d_{ff}d$ multiplications. $2d_{ff}d$ is a row's share of a product
@@ -241,7 +242,8 @@ def T145(it: Evidence) -> None:
     harm=2,
 )
 def T146(it: Evidence) -> None:
-    r"""For one row, $2dd_{ff} + 2dd_{ff} = 4dd_{ff}$.
+    r"""For one row, the gradients of $W_1$ and $X_i$ need $2dd_{ff} + 2dd_{ff} =
+    4dd_{ff}$ operations.
 
     The text's rule counts $2dd_{ff}$ for an outer product, which takes $dd_{ff}$
     multiplications.
@@ -296,7 +298,7 @@ def T147(it: Evidence) -> None:
     harm=3,
 )
 def T148(it: Evidence) -> None:
-    r"""So for the whole input the operations are $8ndd_{ff}$.
+    r"""For the whole input the backward of the feed-forward layer takes $8ndd_{ff}$.
 
     The biases' sums over the rows are left out. The rule counts too much for the
     products, so the total is close: exactly, with the biases, $8ndd_{ff} - 2dd_{ff} - d
@@ -317,7 +319,7 @@ def T148(it: Evidence) -> None:
     page="operations/feed_forward",
 )
 def T149(it: Evidence) -> None:
-    r"""At $d_{ff} = 4d$ the total is $32nd^2$.
+    r"""At $d_{ff} = 4d$ the backward of the feed-forward layer takes $32nd^2$.
 
     This follows the text's rule, without the $5nd$ of the biases.
     """

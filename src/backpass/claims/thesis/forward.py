@@ -220,7 +220,8 @@ def T93(it: Evidence) -> None:
 
 @claim("§3.1.1, product, second sum", TRUE, topic="matmul", page="operations/linear")
 def T94(it: Evidence) -> None:
-    r"""The sum is $\sum_{j=1}^p \bar Z_{aj}W_{bj} = (\bar ZW^T)_{ab}$."""
+    r"""$\sum_{i,j} \bar Z_{ij}\,\delta_{ia}W_{bj} = \sum_{j=1}^p \bar Z_{aj}W_{bj} =
+    (\bar ZW^T)_{ab}$."""
     first = np.einsum("ij,ia,bj->ab", Z_, np.eye(4), W)
     second = [
         [sum(Z_[a, j] * W[b, j] for j in range(5)) for b in range(3)] for a in range(4)

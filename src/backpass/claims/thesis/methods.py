@@ -59,8 +59,8 @@ def T204(it: Evidence) -> None:
     page="attention/linear_time",
 )
 def T205(it: Evidence) -> None:
-    """Such methods are proven empirically, and they often cost expressivity and
-    stability.
+    """Methods for attention below the quadratic cost are proven empirically, and they
+    often cost expressivity and stability.
 
     No method and no measurement is cited.
     """
@@ -181,7 +181,8 @@ def T210(it: Evidence) -> None:
     harm=5,
 )
 def T211(it: Evidence) -> None:
-    """The reference proposes such bottlenecks for feed-forward layers.
+    """Bhojanapalli et al. propose bottlenecks of a smaller width for feed-forward
+    layers.
 
     By its title and abstract it is on attention: heads that are narrower than the
     sequence is long are a bottleneck that limits the network, and the remedy is wider
@@ -217,7 +218,7 @@ def T212(it: Evidence) -> None:
     harm=3,
 )
 def T213(it: Evidence) -> None:
-    """The reference shows it for feed-forward layers.
+    """SwitchHead shows experts in feed-forward layers.
 
     By its title and abstract it puts experts into attention's projections of values and
     outputs; experts in feed-forward layers can be combined with it.
@@ -343,8 +344,8 @@ def T220(it: Evidence) -> None:
     harm=3,
 )
 def T221(it: Evidence) -> None:
-    """Deep networks with one head achieve comparable expressivity, and they are harder
-    to train without careful initialisation.
+    """By Liu et al., deep networks with one head achieve comparable expressivity, and
+    they are harder to train without careful initialisation.
 
     The second half is what the reference says. Of the first its abstract says more:
     once training is stabilised, the deeper network with one head is consistently

@@ -292,8 +292,8 @@ def T167(it: Evidence) -> None:
     "§3.1.3, Jacobian, second form", TRUE, topic="norms", page="operations/layer_norm"
 )
 def T168(it: Evidence) -> None:
-    r"""It equals $\frac1{\sigma_i}\big(\delta_{jk} - \frac1d - \frac1dY_{ij}Y_{ik}
-    \big)$."""
+    r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\big(\delta_{jk} -
+    \frac1d - \frac1dY_{ij}Y_{ik} \big)$."""
     y = (ROW - MU) / SIGMA
     found = (np.eye(6) - 1 / 6 - np.outer(y, y) / 6) / SIGMA
     it.as_printed(same(found, jacobian(normalised, ROW)))
@@ -332,7 +332,7 @@ def input_steps(n: int, d: int) -> int:
 
 @claim("§3.1.3, input, cost", TRUE, topic="FLOPs", page="operations/layer_norm")
 def T171(it: Evidence) -> None:
-    r"""The step takes $7d$ operations a row.
+    r"""The gradient of a norm's input takes $7d$ operations a row.
 
     The count is exact if $Y$ and $\sigma$ are saved. Each mean takes $d - 1$ additions
     and a division.
@@ -376,7 +376,8 @@ def T172(it: Evidence) -> None:
     harm=5,
 )
 def T173(it: Evidence) -> None:
-    r"""The gradients of the parameters and of the normalised input take $2d$.
+    r"""The gradients of a norm's parameters and of the normalised input take $2d$ a
+    row.
 
     For the same step the text above has $3d$. Right is $4d$: the $2d$ have neither of
     the two sums over rows that the section prints.
@@ -389,7 +390,7 @@ def T173(it: Evidence) -> None:
 
 @claim("§3.1.3, summary, input", TRUE, topic="FLOPs", page="operations/layer_norm")
 def T174(it: Evidence) -> None:
-    r"""The gradient of the input takes $7d$."""
+    r"""In the summary, the gradient of a norm's input takes $7d$ a row."""
     for n, d in its.SIZES:
         it.as_printed(input_steps(n, d) == n * 7 * d)
 
@@ -402,7 +403,7 @@ def T174(it: Evidence) -> None:
     harm=4,
 )
 def T175(it: Evidence) -> None:
-    r"""The total is $9d$ a token.
+    r"""The backward of a norm takes $9d$ a token.
 
     $2d + 7d$ is $9d$; with the $3d$ of the text it would be $10d$, and with both sums
     it is $11d$.
@@ -421,7 +422,7 @@ def T175(it: Evidence) -> None:
     harm=4,
 )
 def T176(it: Evidence) -> None:
-    r"""For $X \in \mathbb R^{n \times d}$ the operations are $9nd$.
+    r"""For $X \in \mathbb R^{n \times d}$ the backward of a norm takes $9nd$.
 
     Exactly $11nd - 2d$, so $9nd$ is 18 % too low.
     """
@@ -441,7 +442,7 @@ def T176(it: Evidence) -> None:
     harm=1,
 )
 def T177(it: Evidence) -> None:
-    r"""The cost of the input is $n$ times the cost of a token.
+    r"""The cost of a norm's backward is $n$ times its cost for a token.
 
     This holds for the gradient of the input. The parameters' gradients are sums over
     tokens, which one token does not have: $n$ times its $2d$ is not $4nd - 2d$.

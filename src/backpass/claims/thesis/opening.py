@@ -94,18 +94,19 @@ def softmax_row(a: Any, a_: Any) -> Any:
     harm=2,
 )
 def T4(it: Evidence) -> None:
-    """The first transformer cost only about $670 to train in 2017.
+    """The first transformer cost only about 670 dollars to train in 2017.
 
     This is an estimate of rented compute from the report that is cited. The report's
-    edition of 2024 had $930 for the same model, so the figure depends on the edition.
+    edition of 2024 has 930 dollars for the same model, so the figure depends on the
+    edition.
     """
 
 
 @claim("§1.1, cost of GPT-4", UNCHECKABLE, topic="training", page="cost/time", harm=2)
 def T5(it: Evidence) -> None:
-    """Training GPT-4 cost over $78 million.
+    """Training GPT-4 cost over 78 million dollars.
 
-    $78.4 million is the estimate of rented compute in the report's edition of 2024, and
+    78.4 million is the estimate of rented compute in the report's edition of 2024, and
     the text cites that of 2025. Staff and earlier runs are not in it.
     """
 
@@ -127,8 +128,8 @@ def T6(it: Evidence) -> None:
     harm=3,
 )
 def T7(it: Evidence) -> None:
-    """Training cost $670 in 2017 and $78 million for GPT-4, and it grew 2 to 3 times a
-    year.
+    """Training cost 670 dollars in 2017 and 78 million for GPT-4, and the cost grew 2
+    to 3 times a year.
 
     Between 2017 and 2023, the year of GPT-4, the two figures differ by a factor of 6.99
     a year. The first transformer was not among the largest runs, so the pair does not

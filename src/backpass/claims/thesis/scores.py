@@ -58,7 +58,7 @@ def scores(s_: Any, q: Any, k: Any, times: Any) -> Any:
     harm=1,
 )
 def T119(it: Evidence) -> None:
-    r"""The operations needed are $2n^2d + 2n^2d + 2nd = 4n^2d + 2nd$.
+    r"""The gradients of queries and keys take $2n^2d + 2n^2d + 2nd = 4n^2d + 2nd$.
 
     The lines as they stand take that many. The second scaling is not needed: scaling
     $\bar S$ once takes $n^2$, which is less for $n < 2d$, and a saved $Q/\sqrt d$ needs
@@ -130,8 +130,8 @@ def T123(it: Evidence) -> None:
     harm=7,
 )
 def T124(it: Evidence) -> None:
-    r"""The gradient of the input is $\bar X = \bar QW^{Q\top} + \bar KW^{K\top} + \bar
-    VW^{V\top} \in \mathbb R^{n \times d}$.
+    r"""The gradient of attention's input is $\bar X = \bar QW^{Q\top} + \bar KW^{K\top}
+    + \bar VW^{V\top} \in \mathbb R^{n \times d}$.
 
     This is the gradient through attention alone. The input of a block with a residual
     connection has a fourth path; without a norm in between, $\bar Z$ itself has to be
@@ -152,10 +152,11 @@ def T124(it: Evidence) -> None:
 
 @claim("§3.1.1, projections, cost", TRUE, topic="FLOPs", page="attention/heads")
 def T125(it: Evidence) -> None:
-    r"""$3 \cdot 2nd^2 + 3 \cdot 2nd^2 + 2nd = 12nd^2 + 2nd$.
+    r"""The gradients of the three projections take $3 \cdot 2nd^2 + 3 \cdot 2nd^2 + 2nd
+    = 12nd^2 + 2nd$.
 
-    By the text's rule. Exactly it is $12nd^2 - 3d^2 - nd$. Written as one product with
-    the three matrices side by side, the rule itself gives $2nd$ less.
+    They do by the text's rule. Exactly it is $12nd^2 - 3d^2 - nd$. Written as one
+    product with the three matrices side by side, the rule itself gives $2nd$ less.
     """
 
     def ran(n: int, d: int, times: Any) -> int:
@@ -186,7 +187,7 @@ def T125(it: Evidence) -> None:
     harm=3,
 )
 def T126(it: Evidence) -> None:
-    r"""The list has the operations of the backward through the attention block.
+    r"""The summary lists the operations of the backward through the attention block.
 
     Where the block's input forks into attention and the residual connection, two
     gradients meet: $nd$ additions more.
@@ -200,7 +201,7 @@ def T126(it: Evidence) -> None:
     "§3.1.1, summary, output projection", TRUE, topic="FLOPs", page="attention/heads"
 )
 def T127(it: Evidence) -> None:
-    r"""Output projection: $4nd^2$."""
+    r"""The backward of attention's output projection takes $4nd^2$."""
     for n, d in its.SIZES:
         y, w = numbers(n, d), numbers(d, d)
         it.as_printed(steps(product, y.T, y) + steps(product, y, w) == 4 * n * d**2)
@@ -213,7 +214,7 @@ def T127(it: Evidence) -> None:
     page="attention/scaled_dot_product",
 )
 def T128(it: Evidence) -> None:
-    r"""Attention outputs: $4n^2d$."""
+    r"""The backward of $Y = AV$ takes $4n^2d$."""
     for n, d in its.SIZES:
         a, y = numbers(n, n), numbers(n, d)
         it.as_printed(steps(product, y, y.T) + steps(product, a, y) == 4 * n**2 * d)
@@ -221,7 +222,7 @@ def T128(it: Evidence) -> None:
 
 @claim("§3.1.1, summary, softmax", TRUE, topic="FLOPs", page="operations/softmax")
 def T129(it: Evidence) -> None:
-    r"""Attention weights: $4n^2$."""
+    r"""The backward of the softmax takes $4n^2$."""
 
     def all_rows(a: Any, a_: Any) -> Any:
         return a * (a_ - its.times_each_row(a, a_, product))
@@ -234,7 +235,7 @@ def T129(it: Evidence) -> None:
     "§3.1.1, summary, scores", TRUE, topic="FLOPs", page="attention/scaled_dot_product"
 )
 def T130(it: Evidence) -> None:
-    r"""Scaled dot product: $4n^2d + 2nd$."""
+    r"""The backward of the scores takes $4n^2d + 2nd$."""
     for n, d in its.SIZES:
         q = numbers(n, d)
         ran = steps(lambda s, q, k: scores(s, q, k, product), numbers(n, n), q, q)
@@ -243,7 +244,7 @@ def T130(it: Evidence) -> None:
 
 @claim("§3.1.1, summary, projections", TRUE, topic="FLOPs", page="attention/heads")
 def T131(it: Evidence) -> None:
-    r"""Projections and the input's gradient: $12nd^2 + 2nd$."""
+    r"""The backward of the three projections takes $12nd^2 + 2nd$."""
     for n, d in its.SIZES:
         x, w = numbers(n, d), numbers(d, d)
         paths = 3 * (steps(product, x.T, x) + steps(product, x, w))
@@ -253,7 +254,7 @@ def T131(it: Evidence) -> None:
 
 @claim("§3.1.1, summary, total", TRUE, topic="FLOPs", page="attention/heads")
 def T132(it: Evidence) -> None:
-    r"""The total is $16nd^2 + 8n^2d + 4n^2 + 4nd$.
+    r"""The backward of the attention block takes $16nd^2 + 8n^2d + 4n^2 + 4nd$ in all.
 
     The rows add up, and the printed lines run with that many steps, by the text's rule.
     Exactly it is $16nd^2 - 4d^2 + 8n^2d - 3nd + 3n^2 - n$.

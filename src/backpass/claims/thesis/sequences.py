@@ -266,8 +266,8 @@ def T41(it: Evidence) -> None:
     page="networks/whole_network",
 )
 def T42(it: Evidence) -> None:
-    """These advantages are the reason why Transformers replaced recurrent networks and
-    are today the main architecture for language.
+    """Parallel training and direct connections are the reason why Transformers replaced
+    recurrent networks and are today the main architecture for language.
 
     A statement about history; no experiment here can show the reason.
     """

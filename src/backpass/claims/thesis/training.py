@@ -198,7 +198,8 @@ def T73(it: Evidence) -> None:
 
 @claim("§2.3.3, first sentence", TRUE, topic="FLOPs", page="cost/ratio")
 def T74(it: Evidence) -> None:
-    """Even so, backpropagation is a significant part of training's computation.
+    """Even with the chain rule, backpropagation is a significant part of training's
+    computation.
 
     Of the products of forward and backward it has two thirds, at any size.
     """

@@ -99,7 +99,7 @@ def T183(it: Evidence) -> None:
 
 @claim("§3.2, sum of the rows", TRUE, topic="FLOPs", page="cost/tally")
 def T184(it: Evidence) -> None:
-    r"""The rows add up to $48nd^2 + 8n^2d + 4n^2 + 22nd$."""
+    r"""The costs of the parts add up to $48nd^2 + 8n^2d + 4n^2 + 22nd$."""
     for n, d in ((1, 1), (5, 3), (2, 9), (7, 4)):
         rows = printed("attention", s=n, h=d) + printed(
             "feed_forward", s=n, h=d, f=4 * d
