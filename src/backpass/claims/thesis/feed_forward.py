@@ -1,0 +1,330 @@
+"""§3.1.2: the feed-forward layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backpass.claims import encoder_block as its
+from backpass.claims.encoder_block import printed, product, steps
+from backpass.claims.evidence import CAVEAT, FALSE, LEFT_OUT, TRUE, Evidence
+from backpass.claims.record import claim
+from backpass.claims.tools import numbers, same, vjp
+
+
+@claim("§3.1.2, forward, H", TRUE, topic="feed-forward", page="operations/feed_forward")
+def T133(it: Evidence) -> None:
+    r"""$H_i = X_iW_1 + \underline b_1 \in \mathbb R^{1 \times d_{ff}}$, row by row."""
+    values, _ = its.feed_forward_run(5, 3, 7)
+    rows = [values.X[i] @ values.W_1 + values.b_1 for i in range(5)]
+    it.as_printed(same(rows, values.H) and values.H[:1].shape == (1, 7))
+
+
+@claim("§3.1.2, forward, U", TRUE, topic="activations", page="operations/activations")
+def T134(it: Evidence) -> None:
+    r"""$U_i = \max(0, H_i)$, element by element."""
+    values, _ = its.feed_forward_run()
+    each = [[max(0.0, h) for h in row] for row in values.H]
+    it.as_printed(same(each, values.U) and bool((values.U == 0).any()))
+
+
+@claim("§3.1.2, forward, Z", TRUE, topic="feed-forward", page="operations/feed_forward")
+def T135(it: Evidence) -> None:
+    r"""$Z_i = U_iW_2 + \underline b_2 \in \mathbb R^{1 \times d}$."""
+    values, _ = its.feed_forward_run(5, 3, 7)
+    rows = [values.U[i] @ values.W_2 + values.b_2 for i in range(5)]
+    it.as_printed(same(rows, values.Z) and values.Z[:1].shape == (1, 3))
+
+
+def judged(it: Evidence, name: str, of_row: Any) -> None:
+    """Judge a printed gradient of a parameter, which has the index of one row: as it is
+    printed, for the loss of five rows, and summed over the rows; and for one row."""
+    values, gradients = its.feed_forward_run()
+    expected = getattr(gradients, name)
+    rows = [of_row(values, gradients, i).reshape(expected.shape) for i in range(5)]
+    for row in rows:
+        it.as_printed(same(row, expected, 1e-3))
+    it.right(same(sum(rows), expected))
+    one, of_one = its.feed_forward_run(1)
+    it.right(
+        same(of_row(one, of_one, 0).reshape(expected.shape), getattr(of_one, name))
+    )
+
+
+@claim(
+    "§3.1.2, output projection, weight",
+    FALSE,
+    topic="feed-forward",
+    page="operations/feed_forward",
+    harm=8,
+)
+def T136(it: Evidence) -> None:
+    r"""$\overline W_2 = U_i^\top\bar Z_i \in \mathbb R^{d_{ff} \times d}$.
+
+    This is the share of row $i$. The overbar was defined as the loss's derivative, and
+    the loss has all rows: $\overline W_2 = \sum_i U_i^\top\bar Z_i = U^\top\bar Z$. The
+    sum is written nowhere, and the shape does not show that it is missing.
+    """
+    judged(it, "W_2", lambda v, g, i: np.outer(v.U[i], g.Z[i]))
+
+
+@claim(
+    "§3.1.2, output projection, input",
+    TRUE,
+    topic="feed-forward",
+    page="operations/feed_forward",
+)
+def T137(it: Evidence) -> None:
+    r"""$\bar U_i = \bar Z_iW_2^\top \in \mathbb R^{1 \times d_{ff}}$."""
+    values, gradients = its.feed_forward_run()
+    it.as_printed(same([gradients.Z[i] @ values.W_2.T for i in range(5)], gradients.U))
+
+
+@claim(
+    "§3.1.2, output projection, bias",
+    FALSE,
+    topic="feed-forward",
+    page="operations/linear",
+    harm=8,
+)
+def T138(it: Evidence) -> None:
+    r"""$\overline{\underline b_2} = \bar Z_i \in \mathbb R^{1 \times d}$.
+
+    This is right for one row. For all rows it is the sum $\sum_i \bar Z_i$.
+    """
+    judged(it, "b_2", lambda v, g, i: g.Z[i])
+
+
+@claim(
+    "§3.1.2, output projection, cost",
+    CAVEAT,
+    topic="FLOPs",
+    page="operations/feed_forward",
+    harm=2,
+)
+def T139(it: Evidence) -> None:
+    r"""For one row, the gradients of $W_2$ and $U_i$ need $2d_{ff}d + 2d_{ff}d =
+    4d_{ff}d$ operations.
+
+    This follows the text's rule. For the one row that is printed, the outer product has
+    no sum: it takes $d_{ff}d$ multiplications. $2d_{ff}d$ is a row's share of a product
+    with a sum over rows, which the lines do not have.
+    """
+    d, f = 3, 7
+    u, z_, w = numbers(1, f), numbers(1, d), numbers(f, d)
+    by_rule = steps(product, u.T, z_) + steps(product, z_, w.T)
+    it.as_printed(by_rule == printed("ffl_out", h=d, f=f))
+    it.elsewhere(steps(its.matmul, u.T, z_) == 2 * f * d)
+    it.right(steps(its.matmul, u.T, z_) == f * d)
+    rows = numbers(9, f), numbers(9, d)
+    it.right(steps(product, rows[0].T, rows[1]) == 9 * 2 * f * d)
+
+
+@claim(
+    "§3.1.2, biases, cost", LEFT_OUT, topic="FLOPs", page="operations/linear", harm=4
+)
+def T140(it: Evidence) -> None:
+    r"""The gradients of $\underline b_1$ and $\underline b_2$ take no operation.
+
+    For $n$ rows they are sums. By the text's rule they take $n(d + d_{ff})$, which is
+    $5nd$ at $d_{ff} = 4d$: more than the $4nd$ that it counts for all of attention.
+    """
+    n, d = 5, 3
+    sums = steps(its.total, numbers(n, d)) + steps(its.total, numbers(n, 4 * d))
+    it.left_out(sums)
+    it.right(sums == 5 * n * d > 4 * n * d)
+    exact = steps(its.sum_of_rows, numbers(n, d)) + steps(
+        its.sum_of_rows, numbers(n, 4 * d)
+    )
+    it.right(exact == 5 * (n - 1) * d)
+
+
+@claim(
+    "§3.1.2, ReLU", CAVEAT, topic="activations", page="operations/activations", harm=1
+)
+def T141(it: Evidence) -> None:
+    r"""$\bar H_{ij} = \mathbf 1_{(H_i)_j > 0}\,\bar U_{ij}$ for $j = 1, \dots, d_{ff}$.
+
+    ReLU has no derivative at 0. The line chooses 0 there, as PyTorch does; a difference
+    across 0 gives 1/2.
+    """
+    values, gradients = its.feed_forward_run()
+    it.as_printed(same((values.H > 0) * gradients.U, gradients.H))
+    relu = lambda t: t.relu()  # noqa: E731
+    it.as_printed(same(vjp(relu, np.zeros(1), np.ones(1)), np.zeros(1)))
+    at_zero = (max(0, 1e-3) - max(0, -1e-3)) / 2e-3
+    it.elsewhere(same(at_zero, 0.0))
+
+
+@claim(
+    "§3.1.2, ReLU, cost", CAVEAT, topic="FLOPs", page="operations/activations", harm=1
+)
+def T142(it: Evidence) -> None:
+    r"""ReLU's backward takes comparisons and no arithmetic.
+
+    A selection takes none. The line as printed is a product with a mask: $nd_{ff}$
+    multiplications, $4nd$ at $d_{ff} = 4d$. In time it is not free either: three arrays
+    of $nd_{ff}$ elements are read or written.
+    """
+    from backpass.interpreters.counting import xp
+
+    n, f = 5, 12
+    h, u_ = numbers(n, f), numbers(n, f, seed=1)
+    it.as_printed(steps(lambda h, u: xp.where(h > 0, u, xp.zeros_like(u)), h, u_) == 0)
+    mask = (h > 0).astype(float)
+    it.elsewhere(steps(lambda mask, u: mask * u, mask, u_) == 0)
+    it.right(steps(lambda mask, u: mask * u, mask, u_) == n * f)
+
+
+@claim(
+    "§3.1.2, first projection, weight",
+    FALSE,
+    topic="feed-forward",
+    page="operations/feed_forward",
+    harm=8,
+)
+def T143(it: Evidence) -> None:
+    r"""$\overline W_1 = X_i^\top\bar H_i \in \mathbb R^{d \times d_{ff}}$.
+
+    This is again the share of one row: $\overline W_1 = \sum_i X_i^\top\bar H_i =
+    X^\top\bar H$.
+    """
+    judged(it, "W_1", lambda v, g, i: np.outer(v.X[i], g.H[i]))
+
+
+@claim(
+    "§3.1.2, first projection, input",
+    CAVEAT,
+    topic="residual",
+    page="operations/residual_stream",
+    harm=6,
+)
+def T144(it: Evidence) -> None:
+    r"""$\bar X_i = \bar H_iW_1^\top \in \mathbb R^{1 \times d}$.
+
+    This is the gradient through the layer alone. With the residual connection, the
+    gradient that passes by has to be added.
+    """
+    values, gradients = its.feed_forward_run()
+    rows = [gradients.H[i] @ values.W_1.T for i in range(5)]
+    it.as_printed(same(rows, gradients.X))
+    w = [getattr(values, name) for name in ("W_1", "b_1", "W_2", "b_2")]
+
+    def with_residual(x: Any) -> Any:
+        return x + its.feed_forward(x, *(x.new_tensor(a) for a in w))["Z"]
+
+    of_block = vjp(with_residual, values.X, gradients.Z)
+    it.elsewhere(same(rows, of_block, 1e-3))
+    it.right(same(rows + gradients.Z, of_block))
+
+
+@claim(
+    "§3.1.2, first projection, bias",
+    FALSE,
+    topic="feed-forward",
+    page="operations/linear",
+    harm=8,
+)
+def T145(it: Evidence) -> None:
+    r"""$\overline{\underline b_1} = \bar H_i \in \mathbb R^{1 \times d_{ff}}$.
+
+    This is right for one row. For all rows it is $\sum_i \bar H_i$.
+    """
+    judged(it, "b_1", lambda v, g, i: g.H[i])
+
+
+@claim(
+    "§3.1.2, first projection, cost",
+    CAVEAT,
+    topic="FLOPs",
+    page="operations/feed_forward",
+    harm=2,
+)
+def T146(it: Evidence) -> None:
+    r"""For one row, the gradients of $W_1$ and $X_i$ need $2dd_{ff} + 2dd_{ff} =
+    4dd_{ff}$ operations.
+
+    The text's rule counts $2dd_{ff}$ for an outer product, which takes $dd_{ff}$
+    multiplications.
+    """
+    d, f = 3, 7
+    x, h_, w = numbers(1, d), numbers(1, f), numbers(d, f)
+    by_rule = steps(product, x.T, h_) + steps(product, h_, w.T)
+    it.as_printed(by_rule == printed("ffl_in", h=d, f=f))
+    it.elsewhere(steps(its.matmul, x.T, h_) == 2 * d * f)
+    it.right(steps(its.matmul, x.T, h_) == d * f)
+
+
+def without_biases(n: int, d: int, f: int) -> int:
+    """Return the steps of the layer's backward by the text's rule, for n rows together
+    and without the biases' sums."""
+
+    def products(x: Any, u: Any, w_1: Any, w_2: Any, z_: Any) -> None:
+        u_ = product(z_, its.flip(w_2))
+        product(its.flip(u), z_)
+        product(its.flip(x), u_)
+        product(u_, its.flip(w_1))
+
+    return steps(
+        products,
+        numbers(n, d),
+        numbers(n, f),
+        numbers(d, f),
+        numbers(f, d),
+        numbers(n, d),
+    )
+
+
+@claim("§3.1.2, summary, one row", TRUE, topic="FLOPs", page="operations/feed_forward")
+def T147(it: Evidence) -> None:
+    r"""$4dd_{ff}$ for the output projection, 0 for the activation, and $4dd_{ff}$ for
+    the first projection are $8dd_{ff}$ a row.
+
+    This follows the text's rule. The printed lines, run for one row, take $6dd_{ff} - d
+    - d_{ff}$.
+    """
+    d, f = 3, 7
+    it.as_printed(without_biases(1, d, f) == 8 * d * f)
+    run = its.feed_forward_run(1, d, f)
+    it.right(its.counted(run, its.feed_forward_backward) == 6 * d * f - d - f)
+
+
+@claim(
+    "§3.1.2, summary, all rows",
+    LEFT_OUT,
+    topic="FLOPs",
+    page="operations/feed_forward",
+    harm=3,
+)
+def T148(it: Evidence) -> None:
+    r"""For the whole input the backward of the feed-forward layer takes $8ndd_{ff}$.
+
+    The biases' sums over the rows are left out. The rule counts too much for the
+    products, so the total is close: exactly, with the biases, $8ndd_{ff} - 2dd_{ff} - d
+    - d_{ff}$.
+    """
+    n, d, f = 5, 3, 7
+    run = its.feed_forward_run(n, d, f)
+    whole = its.counted(run, its.feed_forward_backward, **its.ALL_BY_RULE)
+    it.left_out(whole - printed("feed_forward", s=n, h=d, f=f))
+    exact = its.counted(run, its.feed_forward_backward)
+    it.right(exact == 8 * n * d * f - 2 * d * f - d - f)
+
+
+@claim(
+    "§3.1.2, at four times the width",
+    TRUE,
+    topic="FLOPs",
+    page="operations/feed_forward",
+)
+def T149(it: Evidence) -> None:
+    r"""At $d_{ff} = 4d$ the backward of the feed-forward layer takes $32nd^2$.
+
+    This follows the text's rule, without the $5nd$ of the biases.
+    """
+    for n, d in its.SIZES:
+        it.as_printed(without_biases(n, d, 4 * d) == 32 * n * d**2)
+        run = its.feed_forward_run(n, d, 4 * d)
+        whole = its.counted(run, its.feed_forward_backward, **its.ALL_BY_RULE)
+        it.right(whole == 32 * n * d**2 + 5 * n * d)

@@ -1,0 +1,376 @@
+"""§2.1: the element-wise product, the softmax, the chain rule, and the loss."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+
+import numpy as np
+
+from backpass import cost
+from backpass.claims import encoder_block as its
+from backpass.claims.evidence import CAVEAT, FALSE, TRUE, UNCHECKABLE, Evidence
+from backpass.claims.record import claim
+from backpass.claims.tools import jacobian, numbers, same, vjp
+
+
+def softmax(z: Any) -> Any:
+    """Return the softmax of a vector as the text prints it."""
+    return np.exp(z) / sum(np.exp(z[j]) for j in range(len(z)))
+
+
+@claim(
+    "§2.1.1, element-wise product", TRUE, topic="notation", page="foundations/notation"
+)
+def T12(it: Evidence) -> None:
+    r"""$(\mathbf a \odot \mathbf b)_{i,j} = a_{i,j}\,b_{i,j}$ for two $n \times m$
+    matrices."""
+    import torch
+
+    a, b = numbers(3, 5), numbers(3, 5, seed=1)
+    each = [[a[i, j] * b[i, j] for j in range(5)] for i in range(3)]
+    it.as_printed(same(torch.mul(torch.tensor(a), torch.tensor(b)), each))
+
+
+@claim("§2.1.1, Kronecker delta", TRUE, topic="notation", page="foundations/notation")
+def T13(it: Evidence) -> None:
+    r"""$\delta_{ij}$ is 1 if $i = j$ and otherwise 0, and the derivations of the
+    backward use it often: it is the derivative of $x_i$ with respect to $x_j$."""
+    delta = [[1 if i == j else 0 for j in range(4)] for i in range(4)]
+    it.as_printed(same(jacobian(lambda x: x, numbers(4)), delta))
+
+
+@claim("§2.1.2, definition", CAVEAT, topic="softmax", page="operations/softmax", harm=3)
+def T14(it: Evidence) -> None:
+    r"""$\mathrm{softmax}(\mathbf z)_i = e^{z_i} / \sum_{j=1}^n e^{z_j}$.
+
+    The formula is right for real numbers. In float32 $e^{z}$ overflows at $z = 89$, and
+    the printed line returns NaN; the maximum has to be subtracted first.
+    """
+    import torch
+
+    z = numbers(7)
+    it.as_printed(same(softmax(z), torch.tensor(z).softmax(0)))
+    large = np.array([89, 0], np.float32)
+    with np.errstate(all="ignore"):
+        it.elsewhere(bool(np.isfinite(softmax(large)).all()))
+    it.right(bool(np.isfinite(softmax(large - large.max())).all()))
+
+
+@claim("§2.1.2, weights", FALSE, topic="softmax", page="operations/softmax", harm=4)
+def T15(it: Evidence) -> None:
+    r"""Softmax uses the values as weights, and therefore its outputs are positive and
+    sum to 1.
+
+    The weights are the exponentials $e^{z_i}$. With the values themselves, $z_i / \sum
+    z_j$ is another vector, and negative where $z_i$ is.
+    """
+    z = np.array([-1.0, 2.0, 0.5])
+    of_values = z / z.sum()
+    it.as_printed(same(of_values, softmax(z)))
+    it.as_printed(bool((of_values > 0).all()))
+    it.right(same(np.exp(z) / np.exp(z).sum(), softmax(z)))
+
+
+@claim(
+    "§2.1.2, distribution", CAVEAT, topic="softmax", page="operations/softmax", harm=1
+)
+def T16(it: Evidence) -> None:
+    """The outputs have the same size as the input, are all positive, and sum to 1.
+
+    In floating point a far smaller value has the output 0, and so has a masked score of
+    minus infinity.
+    """
+    import torch
+
+    y = softmax(numbers(9))
+    it.as_printed(y.shape == (9,) and bool((y > 0).all()) and same(y.sum(), 1.0))
+    far = torch.tensor([0.0, -800.0], dtype=torch.float64).softmax(0)
+    it.elsewhere(bool((far > 0).all()))
+
+
+@claim("§2.1.2, derivative", TRUE, topic="softmax", page="operations/softmax")
+def T17(it: Evidence) -> None:
+    r"""$\partial\,\mathrm{softmax}(\mathbf z)_i / \partial z_j =
+    \mathrm{softmax}(\mathbf z)_i(\delta_{ij} - \mathrm{softmax}(\mathbf z)_j)$.
+
+    It is called the gradient; it is an entry of the Jacobian, which is symmetric.
+    """
+    z = numbers(6)
+    y = softmax(z)
+    found = [[y[i] * ((i == j) - y[j]) for j in range(6)] for i in range(6)]
+    it.as_printed(same(found, jacobian(lambda t: t.softmax(0), z)))
+    it.right(same(found, np.transpose(found)))
+
+
+def chained(*factors: Any) -> Any:
+    """Return the product of matrices, from left to right."""
+    first, *others = factors
+    for other in others:
+        first = first @ other
+    return first
+
+
+@claim(
+    "§2.1.3, first sentence",
+    FALSE,
+    topic="chain rule",
+    page="foundations/chain_rule",
+    harm=5,
+)
+def T18(it: Evidence) -> None:
+    """The chain rule significantly reduces the computation that training needs.
+
+    The chain rule is an identity and sets no order. Evaluated from the input's side, it
+    costs as many passes as there are inputs. Work is saved by the order, which begins
+    at the loss, and by sharing what has been computed.
+    """
+    d = 6
+    last, second, first = numbers(1, d), numbers(d, d, seed=1), numbers(d, d, seed=2)
+    from_loss = its.steps(chained, last, second, first)
+    from_input = its.steps(lambda c, b, a: c @ (b @ a), last, second, first)
+    it.as_printed(from_input <= from_loss)
+    it.right(from_loss == 2 * d * (2 * d - 1))
+    it.right(from_input > 3 * from_loss)
+
+
+@claim(
+    "§2.1.3, one variable",
+    CAVEAT,
+    topic="chain rule",
+    page="foundations/chain_rule",
+    harm=1,
+)
+def T19(it: Evidence) -> None:
+    r"""For $y = f(g(x))$, $\frac{dy}{dx} = \frac{df}{dg}\cdot\frac{dg}{dx}$.
+
+    Here the text does not say that $df/dg$ is taken at $g(x)$, as it does for several
+    variables, and that both derivatives have to exist.
+    """
+    x = numbers(5)
+    dy = vjp(lambda t: (t**2).sin(), x, np.ones(5))
+    it.as_printed(same(np.cos(x**2) * 2 * x, dy))
+    it.elsewhere(same(np.cos(x) * 2 * x, dy))
+
+
+@claim(
+    "§2.1.3, several variables", TRUE, topic="chain rule", page="foundations/chain_rule"
+)
+def T20(it: Evidence) -> None:
+    r"""For $g: \mathbb R^n \to \mathbb R^m$ and $f: \mathbb R^m \to \mathbb R$, the
+    derivative $\partial y / \partial x_j$ is $\sum_{i=1}^m \frac{\partial f}{\partial
+    u_i}\big|_{u = g(x)} \frac{\partial g_i}{\partial x_j}(x)$."""
+    x, w, a = numbers(4), numbers(3, 4, seed=1), numbers(3, seed=2)
+
+    def g(t: Any) -> Any:
+        return (t.new_tensor(w) @ t).tanh()
+
+    df = 2 * a * np.tanh(w @ x)  # of f(u) = Σ a_i u_i²
+    found = [sum(df[i] * jacobian(g, x)[i, j] for i in range(3)) for j in range(4)]
+    it.as_printed(same(found, vjp(lambda t: t.new_tensor(a) @ g(t) ** 2, x, 1.0)))
+
+
+@claim(
+    "§2.1.3, kinks", CAVEAT, topic="chain rule", page="operations/activations", harm=1
+)
+def T21(it: Evidence) -> None:
+    """The chain rule as printed holds for the functions of the text.
+
+    ReLU, of the feed-forward layer, has no derivative at 0. With a value chosen there
+    the rule can be wrong: max(0, x) − max(0, −x) is x, and autograd's derivative at 0
+    is 0.
+    """
+
+    def twice(t: Any) -> Any:
+        return t.relu() - (-t).relu()
+
+    x = numbers(5)
+    it.as_printed(same(vjp(twice, x, np.ones(5)), np.ones(5)))
+    it.elsewhere(same(vjp(twice, np.zeros(1), np.ones(1)), np.ones(1)))
+
+
+@claim(
+    "§2.1.3, last sentence",
+    CAVEAT,
+    topic="chain rule",
+    page="foundations/chain_rule",
+    harm=3,
+)
+def T22(it: Evidence) -> None:
+    """The sum over the paths makes backpropagation much more efficient than naive
+    approaches.
+
+    Backpropagation needs one pass for all parameters, and differences need two
+    evaluations for each parameter. The sum is not the reason: forward-mode
+    differentiation uses the same sum and needs a pass for each input.
+    """
+    d = 6
+    layers = [numbers(d, d, seed=i) for i in range(4)]
+    forward = its.steps(lambda x, *w: chained(*w, x), numbers(d, 1), *layers)
+    backward = its.steps(lambda y, *w: chained(y, *w), numbers(1, d), *layers)
+    it.as_printed(3 * backward < 2 * d * forward)
+    tangents = d * forward  # a pass for each input, by the same chain rule
+    it.elsewhere(tangents < 3 * backward)
+
+
+@claim(
+    "§2.1.4, what a loss measures",
+    FALSE,
+    topic="loss",
+    page="operations/cross_entropy",
+    harm=4,
+)
+def T23(it: Evidence) -> None:
+    """The loss measures the correlation, or the lack of it, between predictions and
+    targets.
+
+    It measures a discrepancy. The predictions (0.34, 0.33, 0.33) have the correlation 1
+    with the target (1, 0, 0), as the perfect prediction has, and a cross-entropy of
+    1.08.
+    """
+    target, weak = np.array([1.0, 0, 0]), np.array([0.34, 0.33, 0.33])
+    perfectly_correlated = same(np.corrcoef(target, weak)[0, 1], 1.0)
+    it.as_printed(perfectly_correlated and same(-log(weak[0]), 0.0))
+    it.right(perfectly_correlated and round(-log(weak[0]), 2) == 1.08)
+
+
+@claim(
+    "§2.1.4, primary loss", UNCHECKABLE, topic="loss", page="operations/cross_entropy"
+)
+def T24(it: Evidence) -> None:
+    """For language models, cross-entropy is the loss that is primarily used.
+
+    This is a statement on what others use. The networks of this book use it too.
+    """
+
+
+@claim(
+    "§2.1.4, cross-entropy",
+    CAVEAT,
+    topic="loss",
+    page="operations/cross_entropy",
+    harm=3,
+)
+def T25(it: Evidence) -> None:
+    r"""$\mathcal L = -\sum_{i=1}^N \sum_{j=1}^C y_{ij} \log \hat y_{ij}$.
+
+    The formula is the sum over $N$ examples. Neither $N$ nor $C$ is defined, and $N$ is
+    later the number of blocks. Training code averages by default, which makes the loss
+    and every gradient smaller by the factor $N$.
+    """
+    import torch
+
+    logits, y = numbers(5, 4), np.eye(4)[[0, 3, 1, 1, 2]]
+    by_text = -sum(y[i] @ np.log(softmax(logits[i])) for i in range(5))
+
+    def framework(**options: Any) -> Any:
+        return torch.nn.functional.cross_entropy(
+            torch.tensor(logits), torch.tensor(y), **options
+        )
+
+    it.as_printed(same(by_text, framework(reduction="sum")))
+    it.elsewhere(same(by_text, framework()))
+    it.right(same(by_text / 5, framework()))
+
+
+@claim(
+    "§2.1.4, below the cross-entropy",
+    CAVEAT,
+    topic="loss",
+    page="operations/cross_entropy",
+    harm=1,
+)
+def T26(it: Evidence) -> None:
+    r"""The formula is the cross-entropy between the true distribution $y$ and the
+    predicted distribution $\hat y$.
+
+    This holds for one example. For $N$ examples the formula is a sum of $N$
+    cross-entropies, which grows when an example is repeated.
+    """
+    y, predicted = np.array([[0.0, 1, 0]]), softmax(numbers(3))[None]
+    entropy = -np.log(predicted[0, 1])
+    it.as_printed(same(-(y * np.log(predicted)).sum(), entropy))
+    twice = -np.log(np.repeat(predicted, 2, 0)) * np.repeat(y, 2, 0)
+    it.elsewhere(same(twice.sum(), entropy))
+
+
+@claim("§2.1.4, aim", CAVEAT, topic="training", page="numerics/optimiser", harm=1)
+def T27(it: Evidence) -> None:
+    """Gradient descent changes the parameters so that the loss falls.
+
+    This holds for a small enough rate. On a quadratic of curvature c, a rate above 2/c
+    raises the loss.
+    """
+
+    def after(rate: float, curvature: float = 3.0, theta: float = 1.5) -> float:
+        theta -= rate * curvature * theta
+        return curvature * theta**2 / 2
+
+    it.as_printed(after(0.1) < after(0))
+    it.elsewhere(after(2.1 / 3) < after(0))
+    it.right(after(1.9 / 3) < after(0))
+
+
+@claim(
+    "§2.1.4, gradient descent in words",
+    CAVEAT,
+    topic="optimiser",
+    page="numerics/optimiser",
+    harm=1,
+)
+def T28(it: Evidence) -> None:
+    r"""The method updates parameters with some function, typically $\underline\theta_t
+    - \eta\nabla\mathcal L(\underline\theta_t)$.
+
+    Transformers typically take Adam, as the section on training says, whose first step
+    does not depend on the length of the gradient. $\eta$ is not defined.
+    """
+    import torch
+
+    def moved(optimiser: Any, scale: float) -> Any:
+        theta = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+        theta.grad = scale * torch.tensor([0.5, 4.0], dtype=torch.float64)
+        before = theta.detach().clone()
+        optimiser([theta], lr=0.1).step()
+        return (before - theta.detach()).numpy()
+
+    sgd, adam = torch.optim.SGD, torch.optim.Adam
+    it.as_printed(same(moved(sgd, 3.0), 0.1 * 3 * np.array([0.5, 4.0])))
+    it.elsewhere(same(moved(adam, 3.0), 3 * moved(adam, 1.0), 1e-3))
+
+
+@claim(
+    "§2.1.4, an efficient gradient",
+    TRUE,
+    topic="chain rule",
+    page="foundations/chain_rule",
+)
+def T29(it: Evidence) -> None:
+    """An efficient way to compute the gradient is necessary to train in a reasonable
+    time.
+
+    With one difference of losses for each parameter, a gradient of GPT-2 would take
+    forty million times the FLOPs of forward and backward together.
+    """
+    found = cost.tally("gpt2", 1, 1_024)
+    ways = {
+        way: sum(r.flops for r in found.rows if r.term.way == way)
+        for way in ("forward", "backward")
+    }
+    by_differences = found.parameters * ways["forward"]
+    it.as_printed(by_differences > 40e6 * (ways["forward"] + ways["backward"]))
+
+
+@claim("§2.1.4, overbar", TRUE, topic="notation", page="foundations/notation")
+def T30(it: Evidence) -> None:
+    r"""$\bar X = \partial\mathcal L / \partial X$ for an intermediate variable or for
+    parameters.
+
+    The layout is not stated. Every line on the attention block fits a gradient with the
+    shape of $X$, whose entries are $\partial\mathcal L / \partial X_{ij}$.
+    """
+    values, gradients = its.attention_run()
+    found = its.attention_backward(gradients.Z, values)
+    for name, gradient in found.items():
+        it.as_printed(same(gradient, getattr(gradients, name)))
+        it.right(gradient.shape == getattr(values, name).shape)

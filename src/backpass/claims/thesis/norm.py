@@ -1,0 +1,479 @@
+"""§3.1.3: the normalisation layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backpass import cost
+from backpass.claims import encoder_block as its
+from backpass.claims.encoder_block import at_all_sizes, printed, steps
+from backpass.claims.evidence import (
+    CAVEAT,
+    FALSE,
+    INCONSISTENT,
+    LEFT_OUT,
+    TRUE,
+    Evidence,
+)
+from backpass.claims.record import claim
+from backpass.claims.tools import jacobian, numbers, same, vjp
+from backpass.interpreters import counting
+
+xp: Any = counting.xp
+
+
+@claim("§3.1.3, shapes", TRUE, topic="norms", page="operations/layer_norm")
+def T150(it: Evidence) -> None:
+    r"""$\underline\gamma, \underline\beta \in \mathbb R^d$, and a row is normalised
+    over its $d$ features."""
+    values, gradients = its.norm_run(5, 4)
+    it.as_printed(gradients.gamma.shape == gradients.beta.shape == (4,))
+    it.as_printed(same(values.Y.mean(1) + 1, np.ones(5)))
+    it.as_printed(same((values.Y**2).mean(1), np.ones(5)))
+
+
+@claim("§3.1.3, forward, mean", TRUE, topic="norms", page="operations/layer_norm")
+def T151(it: Evidence) -> None:
+    r"""$\mu_i = \frac1d\sum_{j=1}^d X_{ij}$."""
+    values, _ = its.norm_run(5, 4)
+    mu = [sum(values.X[i, j] for j in range(4)) / 4 for i in range(5)]
+    it.as_printed(same(values.Y * values.sigma + np.array(mu)[:, None], values.X))
+
+
+@claim("§3.1.3, forward, variance", TRUE, topic="norms", page="operations/layer_norm")
+def T152(it: Evidence) -> None:
+    r"""$\sigma_i^2 = \frac1d\sum_{j=1}^d (X_{ij} - \mu_i)^2$, $\sigma_i =
+    \sqrt{\sigma_i^2}$."""
+    import torch
+
+    x = numbers(5, 4)
+    sigma = [
+        (sum((x[i, j] - x[i].mean()) ** 2 for j in range(4)) / 4) ** 0.5
+        for i in range(5)
+    ]
+    expected = torch.nn.functional.layer_norm(torch.tensor(x), (4,), eps=0.0)
+    it.as_printed(
+        same((x - x.mean(1, keepdims=True)) / np.array(sigma)[:, None], expected)
+    )
+
+
+@claim(
+    "§3.1.3, forward, normalised row",
+    CAVEAT,
+    topic="norms",
+    page="operations/layer_norm",
+    harm=1,
+)
+def T153(it: Evidence) -> None:
+    r"""$Y_{ij} = (X_{ij} - \mu_i)/\sigma_i$.
+
+    This needs $\sigma_i > 0$, which the text does not say. With $\varepsilon = 0$, a
+    row of equal elements gives 0/0.
+    """
+
+    def normalised(x: Any) -> Any:
+        return (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+
+    values, _ = its.norm_run()
+    it.as_printed(same(normalised(values.X), values.Y))
+    with np.errstate(all="ignore"):
+        it.elsewhere(bool(np.isfinite(normalised(np.full((1, 4), 3.0))).all()))
+
+
+@claim("§3.1.3, forward, output", TRUE, topic="norms", page="operations/layer_norm")
+def T154(it: Evidence) -> None:
+    r"""$Z_i = \underline\gamma \odot Y_i + \underline\beta$."""
+    import torch
+
+    values, _ = its.norm_run(5, 4)
+    given = [torch.tensor(a) for a in (values.X, values.gamma, values.beta)]
+    library = torch.nn.functional.layer_norm(given[0], (4,), given[1], given[2], 0.0)
+    rows = [values.gamma * values.Y[i] + values.beta for i in range(5)]
+    it.as_printed(same(rows, library))
+
+
+@claim(
+    "Chapter 3, letters",
+    INCONSISTENT,
+    topic="notation",
+    page="foundations/notation",
+    harm=2,
+)
+def T155(it: Evidence) -> None:
+    r"""$X$ is a layer's input, $Y$ what comes before its last step, and $Z$ its output.
+
+    The letters are used again in each layer. The inputs of the block, of the
+    feed-forward layer, and of the norm are all $X$, and $Y$ is attention's output in
+    one section and the normalised row in another. The printed gradients cannot be
+    chained as they stand.
+    """
+    attention, norm = its.attention_run(5, 4)[0], its.norm_run(5, 4)[0]
+    it.right(same(attention.X, norm.X))
+    it.clashes(not same(attention.Y, norm.Y, 1e-3))
+    it.clashes(not same(attention.Z, norm.Z, 1e-3))
+
+
+@claim("§3.1.3, γ", TRUE, topic="norms", page="operations/layer_norm")
+def T156(it: Evidence) -> None:
+    r"""$\bar\gamma_j = \sum_i \bar Z_{ij}Y_{ij}$."""
+    values, gradients = its.norm_run(5, 4)
+    found = [
+        sum(gradients.Z[i, j] * values.Y[i, j] for i in range(5)) for j in range(4)
+    ]
+    it.as_printed(same(found, gradients.gamma))
+
+
+@claim("§3.1.3, β", TRUE, topic="norms", page="operations/layer_norm")
+def T157(it: Evidence) -> None:
+    r"""$\bar\beta_j = \sum_i \bar Z_{ij}$."""
+    _, gradients = its.norm_run(5, 4)
+    found = [sum(gradients.Z[i, j] for i in range(5)) for j in range(4)]
+    it.as_printed(same(found, gradients.beta))
+
+
+@claim("§3.1.3, Y", TRUE, topic="norms", page="operations/layer_norm")
+def T158(it: Evidence) -> None:
+    r"""$\bar Y_{ij} = \bar Z_{ij}\gamma_j$."""
+    values, gradients = its.norm_run(5, 4)
+    found = [[gradients.Z[i, j] * values.gamma[j] for j in range(4)] for i in range(5)]
+    it.as_printed(same(found, gradients.Y))
+
+
+@claim(
+    "§3.1.3 and §3.1.2, parameters",
+    INCONSISTENT,
+    topic="notation",
+    page="foundations/notation",
+    harm=5,
+)
+def T159(it: Evidence) -> None:
+    r"""The overbar of a parameter is the loss's derivative.
+
+    It is for $\underline\gamma$ and $\underline\beta$, whose gradients are sums over
+    the rows. The feed-forward layer's $\overline W_1$, $\overline W_2$,
+    $\overline{\underline b_1}$, and $\overline{\underline b_2}$ have the same overbar
+    and mean one row's share.
+    """
+    of_norm, of_layer = its.norm_run()[1], its.feed_forward_run()[1]
+    beta_is_whole = same(sum(of_norm.Z), of_norm.beta)
+    bias_is_whole = same(of_layer.Z[0], of_layer.b_2, 1e-3)
+    it.clashes(beta_is_whole is not bias_is_whole)
+    it.right(same(sum(of_layer.Z), of_layer.b_2))
+
+
+def of_parameters(n: int, d: int, summed: Any) -> int:
+    """Return the steps of the gradients of γ, β, and Y for n rows."""
+
+    def ran(z_: Any, y: Any, gamma: Any) -> Any:
+        return summed(z_ * y), summed(z_), z_ * gamma
+
+    return steps(ran, numbers(n, d), numbers(n, d, seed=1), numbers(d))
+
+
+@claim(
+    "§3.1.3, parameters, cost in the text",
+    FALSE,
+    topic="FLOPs",
+    page="operations/layer_norm",
+    harm=4,
+)
+def T160(it: Evidence) -> None:
+    r"""For one row, the gradients of the parameters and of $Y$ take $3d$ operations.
+
+    By the text's rule they take $4d$: two products and two sums over the rows. Exactly
+    it is $4nd - 2d$ for $n$ rows, and $2d$ for one row alone.
+    """
+    for n, d in its.SIZES:
+        ran = of_parameters(n, d, its.total)
+        it.as_printed(ran == n * printed("norm_w", h=d))
+        it.right(ran == 4 * n * d)
+        it.right(of_parameters(n, d, its.sum_of_rows) == 4 * n * d - 2 * d)
+
+
+def normalised(t: Any) -> Any:
+    """Return a normalised row."""
+    return (t - t.mean()) / t.var(correction=0).sqrt()
+
+
+ROW = numbers(6)
+MU, SIGMA = ROW.mean(), ROW.std()
+
+
+@claim("§3.1.3, quotient rule", TRUE, topic="norms", page="operations/layer_norm")
+def T161(it: Evidence) -> None:
+    r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\frac{\partial(X_{ij}
+    - \mu_i)}{\partial X_{ik}} - \frac{X_{ij} - \mu_i}{\sigma_i^2}\frac{\partial
+    \sigma_i}{\partial X_{ik}}$."""
+    of_centred = jacobian(lambda t: t - t.mean(), ROW)
+    of_sigma = jacobian(lambda t: t.var(correction=0).sqrt(), ROW)
+    found = of_centred / SIGMA - np.outer(ROW - MU, of_sigma) / SIGMA**2
+    it.as_printed(same(found, jacobian(normalised, ROW)))
+
+
+@claim("§3.1.3, mean's derivative", TRUE, topic="norms", page="operations/layer_norm")
+def T162(it: Evidence) -> None:
+    r"""$\partial\mu_i/\partial X_{ik} = \frac1d$."""
+    it.as_printed(same(jacobian(lambda t: t.mean(), ROW), np.full(6, 1 / 6)))
+
+
+@claim(
+    "§3.1.3, difference's derivative", TRUE, topic="norms", page="operations/layer_norm"
+)
+def T163(it: Evidence) -> None:
+    r"""$\partial(X_{ij} - \mu_i)/\partial X_{ik} = \delta_{jk} - \frac1d$."""
+    it.as_printed(same(jacobian(lambda t: t - t.mean(), ROW), np.eye(6) - 1 / 6))
+
+
+@claim(
+    "§3.1.3, deviation's derivative, first step",
+    TRUE,
+    topic="norms",
+    page="operations/layer_norm",
+)
+def T164(it: Evidence) -> None:
+    r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac1{2\sqrt{\sigma_i^2}}\cdot
+    \frac{\partial\sigma_i^2}{\partial x_{ik}}$."""
+    of_variance = jacobian(lambda t: t.var(correction=0), ROW)
+    of_sigma = jacobian(lambda t: t.var(correction=0).sqrt(), ROW)
+    it.as_printed(same(of_variance / (2 * SIGMA), of_sigma))
+
+
+@claim(
+    "§3.1.3, deviation's derivative, second step",
+    CAVEAT,
+    topic="norms",
+    page="operations/layer_norm",
+    harm=1,
+)
+def T165(it: Evidence) -> None:
+    r"""The derivative of $\sigma_i^2$ is $\frac2d(x_{ik} - \mu_i)$, step by step.
+
+    The value is right. The step leaves out that $\mu_i$ depends on $x_{ik}$ too, and
+    does not say why it may: that part is a multiple of the sum of deviations, which is
+    0. With the row's maximum in place of the mean, the same step is wrong.
+    """
+    it.as_printed(
+        same(2 / 6 * (ROW - MU), jacobian(lambda t: t.var(correction=0), ROW))
+    )
+
+    def around(t: Any) -> Any:  # another function of the row in place of its mean
+        return ((t - t.max()) ** 2).mean()
+
+    it.elsewhere(same(2 / 6 * (ROW - ROW.max()), jacobian(around, ROW)))
+    it.right(same((ROW - MU).sum() + 1, 1.0))
+
+
+@claim(
+    "§3.1.3, deviation's derivative, result",
+    TRUE,
+    topic="norms",
+    page="operations/layer_norm",
+)
+def T166(it: Evidence) -> None:
+    r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac{x_{ik} -
+    \mu_i}{d\,\sigma_i}$."""
+    of_sigma = jacobian(lambda t: t.var(correction=0).sqrt(), ROW)
+    it.as_printed(same((ROW - MU) / (6 * SIGMA), of_sigma))
+
+
+@claim(
+    "§3.1.3, Jacobian, first form", TRUE, topic="norms", page="operations/layer_norm"
+)
+def T167(it: Evidence) -> None:
+    r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\Big(\delta_{jk} -
+    \frac1d - \frac{(X_{ij} - \mu_i)(X_{ik} - \mu_i)}{d\,\sigma_i^2}\Big)$."""
+    outer = np.outer(ROW - MU, ROW - MU) / (6 * SIGMA**2)
+    it.as_printed(same((np.eye(6) - 1 / 6 - outer) / SIGMA, jacobian(normalised, ROW)))
+
+
+@claim(
+    "§3.1.3, Jacobian, second form", TRUE, topic="norms", page="operations/layer_norm"
+)
+def T168(it: Evidence) -> None:
+    r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\big(\delta_{jk} -
+    \frac1d - \frac1dY_{ij}Y_{ik} \big)$."""
+    y = (ROW - MU) / SIGMA
+    found = (np.eye(6) - 1 / 6 - np.outer(y, y) / 6) / SIGMA
+    it.as_printed(same(found, jacobian(normalised, ROW)))
+
+
+@claim("§3.1.3, input, sum", TRUE, topic="norms", page="operations/layer_norm")
+def T169(it: Evidence) -> None:
+    r"""$\bar X_{ik} = \sum_{j=1}^d \bar Y_{ij}\frac{\partial Y_{ij}}{\partial
+    X_{ik}}$."""
+    y_ = numbers(6, seed=1)
+    found = y_ @ jacobian(normalised, ROW)
+    it.as_printed(same(found, vjp(normalised, ROW, y_)))
+
+
+@claim("§3.1.3, input, result", TRUE, topic="norms", page="operations/layer_norm")
+def T170(it: Evidence) -> None:
+    r"""$\bar X_{ik} = \frac1{\sigma_i}\big(\bar Y_{ik} - \mathrm{mean}(\bar Y_i) -
+    Y_{ik}\,\mathrm{mean}(\bar Y_i \odot Y_i)\big)$."""
+    values, gradients = its.norm_run()
+    y, y_ = values.Y, gradients.Y
+    means = y_.mean(1, keepdims=True), (y_ * y).mean(1, keepdims=True)
+    it.as_printed(same((y_ - means[0] - y * means[1]) / values.sigma, gradients.X))
+
+
+def of_input(y_: Any, y: Any, sigma: Any) -> Any:
+    """Return the printed gradient of the input, each mean computed once a row."""
+    d = y.shape[1]
+    means = [xp.sum(a, axis=1, keepdims=True) / d for a in (y_, y_ * y)]
+    return (y_ - means[0] - y * means[1]) / sigma
+
+
+def input_steps(n: int, d: int) -> int:
+    """Return the steps of the printed gradient of n rows."""
+    return steps(of_input, numbers(n, d), numbers(n, d, seed=1), numbers(n, 1, low=1))
+
+
+@claim("§3.1.3, input, cost", TRUE, topic="FLOPs", page="operations/layer_norm")
+def T171(it: Evidence) -> None:
+    r"""The gradient of a norm's input takes $7d$ operations a row.
+
+    The count is exact if $Y$ and $\sigma$ are saved. Each mean takes $d - 1$ additions
+    and a division.
+    """
+    it.as_printed(
+        at_all_sizes(lambda n, d: input_steps(n, d) == n * printed("norm_x", h=d))
+    )
+
+
+@claim(
+    "§3.1.3, input, condition",
+    CAVEAT,
+    topic="FLOPs",
+    page="operations/layer_norm",
+    harm=1,
+)
+def T172(it: Evidence) -> None:
+    r"""The count assumes that the mean is computed once and reused.
+
+    There are two means, and both have to be. With one of them computed anew for each
+    element, a row takes more than $2d^2$. $Y$ and $\sigma_i$ have to be saved as well.
+    """
+    n, d = 3, 9
+
+    def second_anew(y_: Any, y: Any, sigma: Any) -> Any:
+        mean = xp.sum(y_, axis=1, keepdims=True) / d
+        dots = [xp.sum(y_ * y, axis=1, keepdims=True) / d for _ in range(d)]
+        return (y_ - mean - y * xp.concat(dots, axis=1)) / sigma
+
+    it.as_printed(input_steps(n, d) == 7 * n * d)
+    one_reused = steps(second_anew, numbers(n, d), numbers(n, d), numbers(n, 1, low=1))
+    it.elsewhere(one_reused == 7 * n * d)
+    it.right(one_reused > n * 2 * d**2)
+
+
+@claim(
+    "§3.1.3, summary, parameters",
+    INCONSISTENT,
+    topic="FLOPs",
+    page="operations/layer_norm",
+    harm=5,
+)
+def T173(it: Evidence) -> None:
+    r"""The gradients of a norm's parameters and of the normalised input take $2d$ a
+    row.
+
+    For the same step the text above has $3d$. Right is $4d$: the $2d$ have neither of
+    the two sums over rows that the section prints.
+    """
+    n, d = 5, 4
+    it.clashes(printed("norm_w", h=d) != printed("norm_w_summary", h=d))
+    it.right(of_parameters(n, d, its.total) == 4 * n * d)
+    it.right(of_parameters(n, d, lambda x: x) == n * printed("norm_w_summary", h=d))
+
+
+@claim("§3.1.3, summary, input", TRUE, topic="FLOPs", page="operations/layer_norm")
+def T174(it: Evidence) -> None:
+    r"""In the summary, the gradient of a norm's input takes $7d$ a row."""
+    for n, d in its.SIZES:
+        it.as_printed(input_steps(n, d) == n * 7 * d)
+
+
+@claim(
+    "§3.1.3, summary, a token",
+    FALSE,
+    topic="FLOPs",
+    page="operations/layer_norm",
+    harm=4,
+)
+def T175(it: Evidence) -> None:
+    r"""The backward of a norm takes $9d$ a token.
+
+    $2d + 7d$ is $9d$; with the $3d$ of the text it would be $10d$, and with both sums
+    it is $11d$.
+    """
+    n, d = 5, 4
+    whole = its.counted(its.norm_run(n, d), its.norm_backward, summed=its.total)
+    it.as_printed(whole == n * 9 * d)
+    it.right(of_parameters(n, d, its.total) + input_steps(n, d) == n * 11 * d)
+
+
+@claim(
+    "§3.1.3, summary, all rows",
+    FALSE,
+    topic="FLOPs",
+    page="operations/layer_norm",
+    harm=4,
+)
+def T176(it: Evidence) -> None:
+    r"""For $X \in \mathbb R^{n \times d}$ the backward of a norm takes $9nd$.
+
+    Exactly $11nd - 2d$, so $9nd$ is 18 % too low.
+    """
+    for n, d in its.SIZES:
+        exact = cost.count("layer_norm", (n, d), (d,), (d,)).backward.total
+        ran = its.counted(its.norm_run(n, d), its.norm_backward)
+        it.as_printed(ran == printed("norm", s=n, h=d))
+        it.right(ran == 11 * n * d - 2 * d <= exact)
+    it.right(round(100 * (1 - 9 / 11)) == 18)
+
+
+@claim(
+    "§3.1.3, summary, token by token",
+    CAVEAT,
+    topic="FLOPs",
+    page="operations/layer_norm",
+    harm=1,
+)
+def T177(it: Evidence) -> None:
+    r"""The cost of a norm's backward is $n$ times its cost for a token.
+
+    This holds for the gradient of the input. The parameters' gradients are sums over
+    tokens, which one token does not have: $n$ times its $2d$ is not $4nd - 2d$.
+    """
+    n, d = 5, 4
+    it.as_printed(input_steps(n, d) == n * input_steps(1, d))
+    one, all_rows = (of_parameters(k, d, its.sum_of_rows) for k in (1, n))
+    it.elsewhere(all_rows == n * one)
+    it.right(one == 2 * d and all_rows == 4 * n * d - 2 * d)
+
+
+@claim(
+    "Chapter 3, what has to be at hand",
+    LEFT_OUT,
+    topic="memory",
+    page="cost/memory",
+    harm=3,
+)
+def T178(it: Evidence) -> None:
+    r"""The backward has $A$, $Q$, $K$, $V$, $U$, $Y$, and $\sigma$ at hand.
+
+    They have to be stored in the forward, and the text counts no memory. With $d_{ff} =
+    4d$ the printed lines read $n^2 + 12nd + 2n$ elements besides the parameters, so the
+    memory is quadratic in $n$ as well.
+    """
+    n, d = 5, 4
+    of_attention = vars(its.attention_run(n, d)[0])
+    of_layer, of_norm = its.feed_forward_run(n, d, 4 * d)[0], its.norm_run(n, d)[0]
+    read = [of_attention[name] for name in ("X", "Q", "K", "V", "A", "Y")]
+    read += [of_layer.X, of_layer.U]  # the sign of H is that of U
+    norms = 2 * of_norm.sigma.size + 2 * of_norm.Y.size
+    elements = sum(a.size for a in read) + norms
+    it.left_out(elements)
+    it.right(elements == n**2 + 12 * n * d + 2 * n)
