@@ -1,3 +1,3 @@
-"""The claims of one text."""
+"""The claims of the gradient-flow post."""
 
-PARTS: tuple[str, ...] = ()
+PARTS: tuple[str, ...] = ("setting",)
