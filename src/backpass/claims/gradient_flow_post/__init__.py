@@ -1,3 +1,3 @@
 """The claims of the gradient-flow post."""
 
-PARTS: tuple[str, ...] = ("setting", "rms", "heads", "softmax")
+PARTS: tuple[str, ...] = ("setting", "rms", "heads", "softmax", "queries", "swiglu")
