@@ -245,8 +245,8 @@ def F93(it: Evidence) -> None:
 def F94(it: Evidence) -> None:
     """The table has the shapes of Jacobians and gradients.
 
-    It has gradients only: every shape is that of the array itself. The smallest
-    Jacobian of these arrays, of O with respect to Q, is 67,108,864 square.
+    It has gradients only: every shape is that of the array itself. The Jacobian
+    of O with respect to Q would have 67,108,864 rows and as many columns.
     """
     listed = (64 * 8192**2, 64 * 8192 * 128, 8 * 8192 * 128, 8192**2, 8192 * 1024)
     arrays = {array.numel() for array in gradients().values()}
