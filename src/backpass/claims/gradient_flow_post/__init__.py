@@ -9,4 +9,5 @@ PARTS: tuple[str, ...] = (
     "swiglu",
     "paths",
     "ratios",
+    "stream",
 )

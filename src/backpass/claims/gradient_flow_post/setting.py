@@ -106,8 +106,17 @@ def block(x: Any) -> Any:
     return gated(norm(x, w[5]), *w[6:])
 
 
-@claim("Introduction", TRUE, topic="training", page="networks/llama")
+@claim("List of the series", UNCHECKABLE, topic="training", page="cost/calculator")
 def F1(it: Evidence) -> None:
+    """DeepSeek V3 trained its 671B parameters for the cost of a dense model of 70B.
+
+    The title of another post. The cost rests on how many parameters a token uses and on
+    other people's hours and prices.
+    """
+
+
+@claim("Introduction", TRUE, topic="training", page="networks/llama")
+def F2(it: Evidence) -> None:
     """Training computes the gradient of the loss with respect to every parameter of a
     model, and a 70B model has billions of them."""
     count = sum(np.prod(shape) for shape in llama.parameter_shapes(LLAMA).values())
@@ -117,7 +126,7 @@ def F1(it: Evidence) -> None:
 
 
 @claim("Introduction", CAVEAT, topic="memory", page="cost/memory", harm=2)
-def F2(it: Evidence) -> None:
+def F3(it: Evidence) -> None:
     """Checkpointing and mixed precision determine whether a 70B model can be trained on
     given hardware.
 
@@ -136,7 +145,7 @@ def F2(it: Evidence) -> None:
 @claim(
     "Introduction, promise", LEFT_OUT, topic="notation", page="networks/llama", harm=2
 )
-def F3(it: Evidence) -> None:
+def F4(it: Evidence) -> None:
     """Every gradient's shape is explicit.
 
     The layer's nine parameters have their shapes. The token table, the last norm's
@@ -154,7 +163,7 @@ def F3(it: Evidence) -> None:
 
 
 @claim("Introduction, promise", LEFT_OUT, topic="memory", page="cost/memory", harm=4)
-def F4(it: Evidence) -> None:
+def F5(it: Evidence) -> None:
     """Every memory cost is quantified.
 
     The text never counts the logits (1.96 GiB in two bytes at 8,192 tokens), the
@@ -170,7 +179,7 @@ def F4(it: Evidence) -> None:
 
 
 @claim("§1.1, both formulas", TRUE, topic="residual", page="operations/residual_stream")
-def F5(it: Evidence) -> None:
+def F6(it: Evidence) -> None:
     r"""A pre-norm layer is $h_\text{mid} = x + \text{Attn}(\text{RMSNorm}(x))$, then
     $h_\text{out} = h_\text{mid} + \text{FFN}(\text{RMSNorm}(h_\text{mid}))$.
 
@@ -203,7 +212,7 @@ def F5(it: Evidence) -> None:
 
 
 @claim("§1.1, sizes", TRUE, topic="notation", page="networks/llama")
-def F6(it: Evidence) -> None:
+def F7(it: Evidence) -> None:
     r"""The input is $x \in \mathbb{R}^{B \times S \times d}$, and $d = 8192$ for Llama
     3 70B."""
     shapes = llama.parameter_shapes(LLAMA)
@@ -213,7 +222,7 @@ def F6(it: Evidence) -> None:
 
 
 @claim("§1.1, sizes", UNCHECKABLE, topic="training", page="networks/llama")
-def F7(it: Evidence) -> None:
+def F8(it: Evidence) -> None:
     """Llama 3 70B was trained on sequences of up to 8192 tokens.
 
     Nothing that runs here can show it. The published report
@@ -228,7 +237,7 @@ def F7(it: Evidence) -> None:
     topic="chain rule",
     page="foundations/chain_rule",
 )
-def F8(it: Evidence) -> None:
+def F9(it: Evidence) -> None:
     r"""The loss is a scalar, and $\partial L/\partial h_\text{out}$ has the shape of
     $h_\text{out}$, $B \times S \times d$."""
     import torch
@@ -240,7 +249,7 @@ def F8(it: Evidence) -> None:
 
 
 @claim("§1.1, list", TRUE, topic="chain rule", page="networks/llama")
-def F9(it: Evidence) -> None:
+def F10(it: Evidence) -> None:
     r"""A layer's backward computes ten gradients: of its input, four attention
     matrices, three feed-forward matrices, and two scales $\gamma_1$, $\gamma_2$."""
     in_layer = [n for n in llama.parameter_shapes(LLAMA) if n.startswith("layers.3.")]
@@ -251,7 +260,7 @@ def F9(it: Evidence) -> None:
 
 
 @claim("§1.1, list, item 3", TRUE, topic="feed-forward", page="operations/feed_forward")
-def F10(it: Evidence) -> None:
+def F11(it: Evidence) -> None:
     """SwiGLU has three matrices."""
     wider = dataclasses.replace(LLAMA, feed_forward=LLAMA.feed_forward + 1)
     more = cost.tally(wider, 1, 8).parameters - cost.tally(LLAMA, 1, 8).parameters
@@ -265,7 +274,7 @@ def F10(it: Evidence) -> None:
     page="operations/residual_stream",
     harm=2,
 )
-def F11(it: Evidence) -> None:
+def F12(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial h_\text{mid}} = \frac{\partial L}{\partial
     h_\text{out}} \cdot (I + J)$ with $J$ the Jacobian of
     $\text{FFN}(\text{RMSNorm}(h_\text{mid}))$.
@@ -283,7 +292,7 @@ def F11(it: Evidence) -> None:
 
 
 @claim("§1.2, prose", TRUE, topic="residual", page="operations/residual_stream")
-def F12(it: Evidence) -> None:
+def F13(it: Evidence) -> None:
     """The gradient flows through a residual connection unchanged, plus a term from the
     feed-forward path."""
     x, g = numbers(2, 3, 7), numbers(2, 3, 7, seed=1)
@@ -291,7 +300,7 @@ def F12(it: Evidence) -> None:
 
 
 @claim("§1.2, prose", FALSE, topic="residual", page="numerics/gradient_flow", harm=6)
-def F13(it: Evidence) -> None:
+def F14(it: Evidence) -> None:
     """Residual connections prevent vanishing gradients, because the identity path
     preserves the gradient's magnitude whatever the Jacobian of the block is.
 
@@ -311,7 +320,7 @@ def F13(it: Evidence) -> None:
 
 
 @claim("§1.2, prose", TRUE, topic="chain rule", page="foundations/chain_rule")
-def F14(it: Evidence) -> None:
+def F15(it: Evidence) -> None:
     """Autograd frameworks do not form the whole Jacobian; they compute vector-Jacobian
     products."""
     import torch
@@ -337,7 +346,7 @@ def F14(it: Evidence) -> None:
 
 
 @claim("§1.2, code", TRUE, topic="residual", page="operations/residual_stream")
-def F15(it: Evidence) -> None:
+def F16(it: Evidence) -> None:
     """The residual's backward copies the incoming gradient, passes it through block and
     norm, and adds the result to the copy:
     `grad_h_mid = grad_h_out.clone()`, then
