@@ -45,7 +45,7 @@ def descend(
     variance ``scale``² for a normalised row."""
     draw = np.random.default_rng([seed, blocks])
     x, g = draw.normal(size=(2, 8, 128))
-    kept = []
+    kept: list[Any] = []
     for _ in range(blocks):
         up, down = (
             draw.normal(size=(2, 128, 128)) * np.sqrt([2 / 128, 1 / 128])[:, None, None]
@@ -223,7 +223,7 @@ def F143(it: Evidence) -> None:
     for size in (0.2, 5.0):
         values = np.linalg.svd(jacobian(of_layer_norm, size * X))[1]
         it.right(same(values[:5], np.full(5, 1 / np.std(size * X))))
-        it.right((values[0] > 1) is np.bool_(size < 1))
+        it.right(bool(values[0] > 1) is (size < 1))
 
 
 @claim("§2.1, L layers", CAVEAT, topic="norms", page="numerics/gradient_flow", harm=4)

@@ -132,10 +132,10 @@ def F87(it: Evidence) -> None:
 )
 def F88(it: Evidence) -> None:
     """`grad_K_expanded.reshape(B, n_kv, n_h // n_kv, S, d_k).sum(dim=2)` is the
-    gradient of K, of the shape [B, 8, S, d_k].
+    gradient of K, of the shape [B, 8, S, $d_k$].
 
     This holds where the heads of a group stand side by side, as in Llama. Where query
-    head h reads head h mod n_kv, it adds the wrong heads.
+    head h reads head h mod $n_{kv}$, it adds the wrong heads.
     """
     import torch
 
@@ -277,7 +277,7 @@ def F98(it: Evidence) -> None:
 @claim("§1.4, table, dL/dQ", TRUE, topic="memory", page="attention/grouped_query")
 def F99(it: Evidence) -> None:
     """dL/dQ has the shape [1, 64, 8192, 128], takes 128 MiB, and is needed for the
-    gradient of W_Q.
+    gradient of $W_Q$.
 
     The gradient of the input needs it too.
     """
@@ -356,7 +356,9 @@ def F106(it: Evidence) -> None:
     it.as_printed(
         same(sum(x[b, i][:, None] * g[b, i] for b in range(3) for i in range(5)), found)
     )
-    total = {dtype: np.array(1, dtype) for dtype in (np.float16, np.float32)}
+    total: dict[Any, Any] = {
+        dtype: np.array(1, dtype) for dtype in (np.float16, np.float32)
+    }
     for dtype in total:
         for _ in range(3000):
             total[dtype] = total[dtype] + dtype(1e-4)

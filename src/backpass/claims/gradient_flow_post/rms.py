@@ -297,8 +297,8 @@ def F32(it: Evidence) -> None:
 def F33(it: Evidence) -> None:
     """The backward needs the input x, saved from the forward.
 
-    It needs x̂ and rms, from whatever is at hand. The output serves too, if no scale is
-    0: then x itself is not needed.
+    It needs x̂ and rms, however they are obtained. If no scale is 0, the output serves
+    too, and x itself is not needed.
     """
     import torch
 

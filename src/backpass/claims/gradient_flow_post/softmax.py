@@ -133,7 +133,7 @@ def F73(it: Evidence) -> None:
     "§1.4, softmax's listing, line 1", TRUE, topic="softmax", page="operations/softmax"
 )
 def F74(it: Evidence) -> None:
-    """`dot = (grad_a * a).sum(dim=-1, keepdim=True)` has the shape [B, n_h, S, 1]."""
+    """`dot = (grad_a * a).sum(dim=-1, keepdim=True)` has the shape [B, $n_h$, S, 1]."""
     _, a = weights_of()
     grad_a, a = tensors(G, a)
     dot = run(LINES, grad_a=grad_a, a=a)["dot"].numpy()
@@ -144,8 +144,8 @@ def F74(it: Evidence) -> None:
     "§1.4, softmax's listing, line 2", TRUE, topic="softmax", page="operations/softmax"
 )
 def F75(it: Evidence) -> None:
-    """`grad_p = a * (grad_a - dot)` is the gradient of the scores, of shape [B, n_h, S,
-    S].
+    """`grad_p = a * (grad_a - dot)` is the gradient of the scores, of shape [B, $n_h$,
+    S, S].
 
     It is 0 at masked entries, and right for rows of which one weight is 1.
     """

@@ -236,7 +236,7 @@ def F119(it: Evidence) -> None:
     "§1.5, listing, line 1", TRUE, topic="feed-forward", page="operations/feed_forward"
 )
 def F120(it: Evidence) -> None:
-    """`grad_h = grad_out @ W2.T` is the gradient of h, [B, S, d_ff]."""
+    """`grad_h = grad_out @ W2.T` is the gradient of h, [B, S, $d_{ff}$]."""
     it.as_printed(same(ran()["grad_h"], expected()["h"]))
 
 
@@ -286,7 +286,7 @@ def F123(it: Evidence) -> None:
 )
 def F124(it: Evidence) -> None:
     """`grad_W2 = (silu_g1 * g3).reshape(-1, d_ff).T @ grad_out.reshape(-1, d)` is the
-    gradient of W2, [d_ff, d].
+    gradient of W2, [$d_{ff}$, d].
 
     It computes h a second time, one product an element, in place of saving it.
     """
@@ -301,7 +301,7 @@ def F124(it: Evidence) -> None:
 )
 def F125(it: Evidence) -> None:
     """`grad_W1 = x_norm.reshape(-1, d).T @ grad_g1.reshape(-1, d_ff)`, and `grad_W3`
-    with `grad_g3`, are the gradients of W1 and W3, [d, d_ff]."""
+    with `grad_g3`, are the gradients of W1 and W3, [d, $d_{ff}$]."""
     it.as_printed(same(ran()["grad_W1"], expected()["W1"]))
     it.as_printed(same(ran()["grad_W3"], expected()["W3"]))
 
