@@ -255,7 +255,8 @@ def F57(it: Evidence) -> None:
     """A is stored in FP16, two bytes an element.
 
     So it is if softmax's result is cast. The text's own list of precisions has softmax
-    in FP32, and PyTorch's autocast on a GPU leaves its result so: 16 GiB a layer.
+    in FP32, and PyTorch's documentation of autocast has it among the operations that
+    return FP32: 16 GiB a layer.
     """
     import torch
 

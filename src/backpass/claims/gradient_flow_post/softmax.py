@@ -228,7 +228,7 @@ def F78(it: Evidence) -> None:
 
 @claim("§1.4, box", TRUE, topic="flash", page="attention/flash")
 def F79(it: Evidence) -> None:
-    """The backward goes through tiles of Q, K, and V, and accumulates their gradients."""
+    """The backward goes through tiles of Q, K, and V and accumulates gradients."""
     q, k, v = (numbers(2, 3, 9, 4, seed=i) for i in range(3))
     dy = numbers(2, 3, 9, 4, seed=3)
 

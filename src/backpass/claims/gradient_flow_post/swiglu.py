@@ -97,7 +97,7 @@ def expected() -> dict[str, Any]:
 
 @claim("§1.5, formula", TRUE, topic="feed-forward", page="operations/feed_forward")
 def F109(it: Evidence) -> None:
-    r"""$\text{FFN}(x) = (\text{SiLU}(x W_1) \odot (x W_3)) W_2$ is the block of Llama."""
+    r"""$\text{FFN}(x) = (\text{SiLU}(x W_1) \odot (x W_3)) W_2$ is Llama's block."""
     y, _ = feed_forward.forward(X, W3, W2, w_gate=W1, activation="swiglu")
     it.as_printed(same(gated(*tensors(X, W1, W3, W2)).numpy(), y))
 
