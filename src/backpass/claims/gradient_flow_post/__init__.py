@@ -1,3 +1,13 @@
-"""The claims of one text."""
+"""The claims of the gradient-flow post."""
 
-PARTS: tuple[str, ...] = ()
+PARTS: tuple[str, ...] = (
+    "setting",
+    "rms",
+    "heads",
+    "softmax",
+    "queries",
+    "swiglu",
+    "paths",
+    "ratios",
+    "stream",
+)
