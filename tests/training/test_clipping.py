@@ -288,6 +288,20 @@ def test_other_arguments_are_rejected(gradients, max_norm, error, message):
         clipping.clip(gradients, max_norm)
 
 
+def test_norms_that_are_known_are_not_computed_again(monkeypatch):
+    gradients = drawn()
+    expected, norm = clipping.clip(gradients, 0.5)
+    known = clipping.norms(gradients)
+    monkeypatch.setattr(clipping, "norms", None)
+    got, got_norm = clipping.clip(gradients, 0.5, of_each=known)
+    assert got_norm == norm
+    for name, d in got.items():
+        np.testing.assert_array_equal(d, expected[name])
+    del known["bias"]
+    with pytest.raises(ValueError, match="of_each: bias: is missing"):
+        clipping.clip(gradients, 0.5, of_each=known)
+
+
 def test_in_place_is_a_bool():
     with pytest.raises(TypeError, match="in_place: expected True or False; got int"):
         clipping.clip({}, 1.0, in_place=1)

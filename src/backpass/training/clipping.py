@@ -8,13 +8,14 @@ of the step does not change.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from array_api_compat import is_torch_array
 
 from backpass.arrays import Array, as_type_of, namespace, size, widened
 from backpass.training._blocks import blocks
-from backpass.training._mappings import Gradients, check_gradients
+from backpass.training._mappings import Gradients, check_gradients, name_faults
 from backpass.training._numbers import check_positive
 from backpass.values import check_bool
 
@@ -46,7 +47,11 @@ def norms(gradients: Gradients) -> dict[str, float]:
 
 
 def clip(
-    gradients: Gradients, max_norm: float, *, in_place: bool = False
+    gradients: Gradients,
+    max_norm: float,
+    *,
+    in_place: bool = False,
+    of_each: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, Array], float]:
     """Return the gradients ``[*]``, scaled so that their global norm is at most
     ``max_norm``, and the norm before.
@@ -59,14 +64,19 @@ def clip(
     The arrays of ``gradients`` are not modified. With ``in_place`` they may be, so that
     there is no second set of gradients in memory. The values returned are the same: a
     gradient is still copied if it shares memory with another one or cannot be written.
+    ``of_each`` is what ``norms(gradients)`` returned, if it has been called already.
 
     Raises what ``norms`` raises, also if the global norm exceeds the range of floats;
     TypeError or ValueError unless ``max_norm`` is a number above 0; TypeError unless
-    ``in_place`` is a bool. Nothing is modified then.
+    ``in_place`` is a bool; ValueError unless ``of_each`` has the names of the
+    gradients. Nothing is modified then.
     """
     check_positive(max_norm=max_norm)
     check_bool(in_place=in_place)
-    norm = math.hypot(*norms(gradients).values())
+    of_each = norms(gradients) if of_each is None else of_each
+    if faults := name_faults("of_each", of_each, gradients):
+        raise ValueError("\n    ".join(["clip: the norms do not fit:", *faults]))
+    norm = math.hypot(*of_each.values())
     if math.isinf(norm):
         raise FloatingPointError(
             "gradients: each norm is finite, but the norm of all together exceeds the "
