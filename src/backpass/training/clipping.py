@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
-from array_api_compat import is_torch_array
-
 from backpass.arrays import Array, as_type_of, namespace, size, widened
 from backpass.training._blocks import blocks
 from backpass.training._mappings import Gradients, check_gradients, name_faults
+from backpass.training._memory import writable
 from backpass.training._numbers import check_positive
 from backpass.values import check_bool
 
 MARGIN = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to the norm
+LEAST_FACTOR = 2.0**-126  # float32 loses the last bits of smaller numbers
 
 
 def norms(gradients: Gradients) -> dict[str, float]:
@@ -82,50 +81,32 @@ def clip(
             "gradients: each norm is finite, but the norm of all together exceeds the "
             "range of floats"
         )
-    factor = max_norm / (norm + MARGIN)
-    if factor >= 1:
+    if max_norm / (norm + MARGIN) >= 1:
         return dict(gradients), norm
-    own = _writable(gradients) if in_place else frozenset()
+    factors = _factors(max_norm, norm + MARGIN)
+    own = writable(gradients) if in_place else frozenset()
     # Copies come first, since they may share the memory that is written then.
-    scaled = {n: g if n in own else _scaled(g, factor) for n, g in gradients.items()}
+    scaled = {n: g if n in own else _scaled(g, factors) for n, g in gradients.items()}
     for name in own:
         for block in blocks(scaled[name]):
-            block[...] = _scaled(block, factor)
+            block[...] = _scaled(block, factors)
     return scaled, norm
 
 
-def _scaled(x: Array, factor: float) -> Array:
-    return as_type_of(widened(x) * factor, x)
+def _factors(above: float, below: float) -> list[float]:
+    """Return numbers, of which float32 keeps all bits, whose product is above/below."""
+    if above / below >= LEAST_FACTOR:
+        return [above / below]
+    (a, i), (b, j) = math.frexp(above), math.frexp(below)
+    half = (i - j) // 2
+    return [math.ldexp(1.0, half), math.ldexp(a / b, i - j - half)]
 
 
-def _writable(gradients: Gradients) -> frozenset[str]:
-    """Return the names of the arrays of NumPy and PyTorch that can be written, and
-    whose elements share no memory with each other or with another such array."""
-    found = {
-        name: x
-        for name, x in gradients.items()
-        if is_torch_array(x) or (isinstance(x, np.ndarray) and x.flags.writeable)
-    }
-    shared: set[str] = set()
-    furthest, whose = 0, ""
-    places = ((*_memory(x), name) for name, x in found.items() if size(x.shape))
-    for start, stop, name in sorted(places):
-        x = found[name]
-        if stop - start < size(x.shape) * x.dtype.itemsize:
-            shared.add(name)
-        if start < furthest:
-            shared |= {name, whose}
-        if stop > furthest:
-            furthest, whose = stop, name
-    return frozenset(found) - shared
-
-
-def _memory(x: Array) -> tuple[int, int]:
-    """Return the addresses at which the memory of ``x[*]`` begins and ends."""
-    if isinstance(x, np.ndarray):
-        return np.lib.array_utils.byte_bounds(x)
-    last = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
-    return x.data_ptr(), x.data_ptr() + (last + 1) * x.dtype.itemsize
+def _scaled(x: Array, factors: list[float]) -> Array:
+    y = widened(x)
+    for factor in factors:
+        y = y * factor
+    return as_type_of(y, x)
 
 
 def _norm(x: Array) -> float:
