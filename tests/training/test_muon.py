@@ -97,6 +97,20 @@ def test_extreme_gradients(scale):
         np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("options", [FIRST, FIRST | {"adjust_lr_fn": "match_rms_adamw"}], ids=str)
+@pytest.mark.parametrize("form", [dict, as_tensors], ids=["numpy", "torch"])
+def test_a_matrix_without_elements_leaves_the_others_as_they_are(options, form):
+    parameters, gradients = drawn(steps=2)
+    empty = {"no columns": np.ones((3, 0)), "no rows": np.ones((0, 4)), "neither": np.ones((0, 0))}
+    expected, _ = by_ours(form(parameters), map(form, gradients), **options)
+    got, state = by_ours(form(parameters | empty), [form(step | empty) for step in gradients], **options)
+    for name, w in expected.items():
+        np.testing.assert_array_equal(np.asarray(got[name]), np.asarray(w))
+    for name, w in empty.items():
+        assert tuple(got[name].shape) == tuple(state["mean"][name].shape) == w.shape
+    assert state["step"] == 2
+
+
 @pytest.mark.parametrize("shape", [*SHAPES.values(), (40, 30)], ids=str)
 @pytest.mark.parametrize("steps", [1, 5])
 def test_the_polynomial_acts_on_the_singular_values_alone(shape, steps):
@@ -229,7 +243,7 @@ def observed(scope):
         scope["update"](each, {name: form(d) for name, d in tiny.items()}, scope["start"](each), **options)
         found += [float(np.asarray(w, np.float64).sum()) for w in each.values()]
         found += [str(w.dtype) for w in each.values()]
-    found.append(scope["orthogonalised"](gradients[0]["wide"]))
+    found += [scope["orthogonalised"](gradients[0]["wide"]), scope["_adjustment"]((3, 0), "original")]
     counts = [
         scope[name](*shape) for name in ("orthogonalised_flops", "update_flops") for shape in SHAPES.values()
     ]
@@ -245,7 +259,9 @@ def equal(got, expected):
 # Each computes the same: the arguments of min and max commute, the formula is symmetric in both sizes, a square
 # matrix may be transposed or not, and equal numbers or an array that is broadcast may stand for each other.
 EQUIVALENT = {
-    "return math.sqrt(max(1, rows / columns)) | max(1, rows / columns) → max(rows / columns, 1)",
+    "return math.sqrt(max(1, rows / max(columns, 1))) | "
+    "max(1, rows / max(columns, 1)) → max(rows / max(columns, 1), 1)",
+    "return math.sqrt(max(1, rows / max(columns, 1))) | max(columns, 1) → max(1, columns)",
     "return 0.2 * math.sqrt(max(rows, columns)) | max(rows, columns) → max(columns, rows)",
     "r, s = (min(m, n), max(m, n)) | max(m, n) → max(n, m)",
     "r, s = (min(m, n), max(m, n)) | min(m, n) → min(n, m)",
