@@ -308,7 +308,7 @@ def test_to_find_what_is_not_finite_needs_no_more_memory_than_a_step(recompute, 
         monkeypatch.setattr(gpt2, "backward", overflowing)
         words = "All arrays of the forward are finite"
     found = peak(pytest.raises(FloatingPointError, match=words))
-    assert found <= of_step
+    assert found < 1.01 * of_step  # the error itself has a few hundred bytes
 
 
 def test_parameters_are_looked_at_before_the_forward_runs_again(monkeypatch):
