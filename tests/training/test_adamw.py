@@ -1,14 +1,20 @@
 """AdamW makes the steps of torch.optim.AdamW, and rejects what does not fit."""
 
+import sys
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 
-import array_api_strict
 import numpy as np
 import pytest
 import torch
 
 from backpass.training import adamw
 from backpass.training._blocks import BLOCK
+
+sys.path.insert(0, str(Path(__file__).parent))
+import optimisers
+from optimisers import as_strict, as_tensors
 
 SHAPES = {"scalar": (), "one": (1,), "bias": (7,), "matrix": (5, 3), "stack": (2, 1, 3, 2), "empty": (0, 4)}
 FIRST = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
@@ -22,24 +28,11 @@ OPTIONS = [
     FIRST | {"weight_decay": 0.0},
     FIRST | {"lr": 3.0, "weight_decay": 0.5},  # 1 − lr·decay < 0
 ]
-
-
-def drawn(steps, seed=0, scale=1.0):
-    """Parameters, and the gradients of each step."""
-    rng = np.random.default_rng(seed)
-    parameters = {name: rng.standard_normal(shape) for name, shape in SHAPES.items()}
-    gradients = [
-        {name: scale * rng.standard_normal(shape) for name, shape in SHAPES.items()} for _ in range(steps)
-    ]
-    return parameters, gradients
+drawn, by_ours = partial(optimisers.drawn, SHAPES), partial(optimisers.stepped, adamw)
 
 
 def cast(arrays, dtype):
     return {name: np.asarray(array, dtype=dtype) for name, array in arrays.items()}
-
-
-def as_tensors(arrays):
-    return {name: torch.tensor(np.asarray(array)) for name, array in arrays.items()}
 
 
 def by_torch(parameters, gradients, decayed=None, weight_decay=1e-2, **options):
@@ -56,14 +49,6 @@ def by_torch(parameters, gradients, decayed=None, weight_decay=1e-2, **options):
         optimiser.step()
     state = {name: optimiser.state[w] for name, w in weights.items()}
     return {name: w.detach().numpy() for name, w in weights.items()}, state
-
-
-def by_ours(parameters, gradients, **options):
-    parameters = dict(parameters)
-    state = adamw.start(parameters)
-    for step in gradients:
-        adamw.update(parameters, step, state, **options)
-    return parameters, state
 
 
 def assert_equal(got, expected, tolerance, scales=None):
@@ -201,11 +186,7 @@ def test_half_precision_beside_master_weights():
 def test_is_plain_array_code():
     parameters, gradients = drawn(steps=2)
     expected, _ = by_ours(parameters, gradients, **FIRST)
-
-    def strict(arrays):
-        return {name: array_api_strict.asarray(array) for name, array in arrays.items()}
-
-    got, _ = by_ours(strict(parameters), map(strict, gradients), **FIRST)
+    got, _ = by_ours(as_strict(parameters), map(as_strict, gradients), **FIRST)
     assert_equal({name: np.asarray(w) for name, w in got.items()}, expected, 0.0)
 
 

@@ -1,6 +1,9 @@
 """Muon makes the steps of torch.optim.Muon, orthogonalises, and costs what its formulas say."""
 
-import array_api_strict
+import sys
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,10 @@ import torch
 from backpass.interpreters import counting
 from backpass.training import muon
 from backpass.verify.mutation import compiled, mutants
+
+sys.path.insert(0, str(Path(__file__).parent))
+import optimisers
+from optimisers import as_strict, as_tensors
 
 SHAPES = {"square": (5, 5), "wide": (3, 7), "tall": (9, 4), "row": (1, 6), "column": (6, 1), "number": (1, 1)}
 FIRST = {"lr": 0.02, "weight_decay": 0.3, "momentum": 0.9}
@@ -22,20 +29,7 @@ OPTIONS = [
     FIRST | {"adjust_lr_fn": "match_rms_adamw"},
     FIRST | {"eps": 30.0},
 ]
-
-
-def drawn(steps, seed=0, scale=1.0):
-    """Parameters, and the gradients of each step."""
-    rng = np.random.default_rng(seed)
-    parameters = {name: rng.standard_normal(shape) for name, shape in SHAPES.items()}
-    gradients = [
-        {name: scale * rng.standard_normal(shape) for name, shape in SHAPES.items()} for _ in range(steps)
-    ]
-    return parameters, gradients
-
-
-def as_tensors(arrays):
-    return {name: torch.tensor(array) for name, array in arrays.items()}
+drawn, by_ours = partial(optimisers.drawn, SHAPES), partial(optimisers.stepped, muon)
 
 
 def by_torch(parameters, gradients, **options):
@@ -48,14 +42,6 @@ def by_torch(parameters, gradients, **options):
         optimiser.step()
     buffers = {name: optimiser.state[w]["momentum_buffer"].numpy() for name, w in weights.items()}
     return {name: w.detach().numpy() for name, w in weights.items()}, buffers
-
-
-def by_ours(parameters, gradients, **options):
-    parameters = dict(parameters)
-    state = muon.start(parameters)
-    for step in gradients:
-        muon.update(parameters, step, state, **options)
-    return parameters, state
 
 
 @pytest.fixture
@@ -147,11 +133,7 @@ def test_the_flops_are_counted(shape, steps):
 def test_is_plain_array_code_in_the_parameters_dtype():
     parameters, gradients = drawn(steps=2)
     expected, _ = by_ours(parameters, gradients, **FIRST)
-
-    def strict(arrays):
-        return {name: array_api_strict.asarray(array) for name, array in arrays.items()}
-
-    got, _ = by_ours(strict(parameters), map(strict, gradients), **FIRST)
+    got, _ = by_ours(as_strict(parameters), map(as_strict, gradients), **FIRST)
     for name in SHAPES:
         np.testing.assert_allclose(np.asarray(got[name]), expected[name], rtol=1e-14)
 

@@ -21,16 +21,9 @@ from typing import Any, TypedDict
 
 from array_api_compat import is_numpy_array, is_torch_array
 
-from backpass.arrays import (
-    Array,
-    as_type_of,
-    namespace,
-    size,
-    widened,
-    zeros,
-)
+from backpass.arrays import Array, as_type_of, namespace, size, widened
 from backpass.training._blocks import BLOCK
-from backpass.training._entries import check_entries, check_parameters
+from backpass.training._entries import check_entries, check_parameters, zeros_for
 from backpass.training._mappings import Gradients
 from backpass.training._memory import check_writable
 from backpass.training._numbers import check_positive, check_rate, check_share
@@ -51,11 +44,8 @@ def start(parameters: Mapping[str, Array]) -> State:
     Raises TypeError unless ``parameters`` is a mapping to arrays of float32 or float64.
     """
     check_parameters(parameters)
-    return {
-        "step": 0,
-        "mean": {name: zeros(tuple(w.shape), w) for name, w in parameters.items()},
-        "square": {name: zeros(tuple(w.shape), w) for name, w in parameters.items()},
-    }
+    mean, square = zeros_for(parameters), zeros_for(parameters)
+    return {"step": 0, "mean": mean, "square": square}
 
 
 def update(
