@@ -144,7 +144,7 @@ def _adjustment(shape: tuple[int, ...], how: str) -> float:
     """Return the factor of the rate for a matrix of that shape."""
     rows, columns = shape
     if how == "original":
-        return math.sqrt(max(1, rows / max(columns, 1)))  # of no columns, any is right
+        return math.sqrt(max(1, rows / max(columns, 1)))  # without columns, any does
     return 0.2 * math.sqrt(max(rows, columns))
 
 
