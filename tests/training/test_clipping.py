@@ -333,6 +333,15 @@ def test_norms_that_are_known_are_not_computed_again(monkeypatch):
         clipping.clip(gradients, 0.5, of_each=known)
 
 
+def test_the_dtype_of_the_limit_does_not_matter():
+    """As a float16, the norm of 5e5 would be ∞, and the factor 0."""
+    gradients = {"w": np.array([3e5, 4e5], np.float32)}
+    expected, _ = clipping.clip(gradients, 1.0)
+    for limit in (np.float16(1), np.float32(1), 1):
+        got, _ = clipping.clip(gradients, limit)
+        np.testing.assert_array_equal(got["w"], expected["w"])
+
+
 def test_in_place_is_a_bool():
     with pytest.raises(TypeError, match="in_place: expected True or False; got int"):
         clipping.clip({}, 1.0, in_place=1)

@@ -2,7 +2,7 @@
 
 From Pascanu, Mikolov & Bengio, "On the Difficulty of Training Recurrent Neural
 Networks" (2013). All gradients are multiplied by the same number, so that the direction
-of the step does not change.
+of the whole gradient does not change.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def clip(
     of_each: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, Array], float]:
     """Return the gradients ``[*]``, scaled so that their global norm is at most
-    ``max_norm``, and the norm before.
+    ``max_norm``, up to the rounding of their dtype, and the norm before.
 
     The global norm is that of one vector with the elements of all gradients. Each
     gradient is multiplied by max_norm/(norm + 1e-6) if this is less than 1; otherwise
@@ -72,6 +72,7 @@ def clip(
     """
     check_positive(max_norm=max_norm)
     check_bool(in_place=in_place)
+    max_norm = float(max_norm)  # NumPy would round the norm to a scalar's dtype
     of_each = norms(gradients) if of_each is None else of_each
     if faults := name_faults("of_each", of_each, gradients):
         raise ValueError("\n    ".join(["clip: the norms do not fit:", *faults]))
