@@ -32,7 +32,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 WORKERS = int(os.environ.get("WORKERS", 2))
 CELL_TIMEOUT = 600  # seconds
-CELLS_DEPEND_ON = ("src/**/*.py", "benchmarks/results/*.json", "constraints.txt")
+CELLS_DEPEND_ON = ("src/**/*.py", "assets/text.txt", "benchmarks/results/*.json", "constraints.txt")
 PAGES_DEPEND_ON = (*CELLS_DEPEND_ON, "ext/*.py")
 
 

@@ -17,9 +17,12 @@ ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swiglu")  # of a feed-forward block
 
 
 def check_natural(**numbers: object) -> None:
-    """Raise TypeError or ValueError unless each number is an integer of at least 0."""
+    """Raise TypeError or ValueError unless each number is an integer of at least 0.
+
+    A bool is not accepted, though Python counts it among the integers.
+    """
     for name, value in numbers.items():
-        if not isinstance(value, Integral):
+        if not isinstance(value, Integral) or isinstance(value, bool):
             raise TypeError(f"{name}: expected an integer; got {type(value).__name__}")
         if value < 0:
             raise ValueError(f"{name}: expected an integer of at least 0; got {value}")

@@ -225,6 +225,11 @@ CHANGES = {
         {"model_type": "qwen3", "sliding_window": 4096},
         {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True},
         {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": None},
+        {"model_type": "mistral"},
+        {"model_type": "mistral", "sliding_window": None},
+        {"model_type": "mistral", "sliding_window": None, "num_key_value_heads": None},
+        {"model_type": "mistral", "sliding_window": 4096, "use_sliding_window": False},
+        {"model_type": "mistral", "sliding_window": None, "use_sliding_window": True, "head_dim": 64},
     ],
 }
 

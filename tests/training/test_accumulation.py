@@ -128,6 +128,22 @@ def test_half_precision_is_summed_in_float32(dtype):
         assert gradients["w"].tolist() == [part] * 3
 
 
+@pytest.mark.parametrize("form", [np.asarray, torch.asarray], ids=["numpy", "torch"])
+@pytest.mark.parametrize("counts", [(3, 5, 2), (1, 900, 7), (1, 1, 1)], ids=str)
+@pytest.mark.filterwarnings("error")
+def test_finite_gradients_have_a_finite_mean(form, counts):
+    """Neither a gradient times its count, nor the sum, nor the difference of two gradients has to be finite."""
+    largest = np.finfo(np.float32).max
+    rows = largest * np.array([[1, 1, 1, 0.9, -1, 0], [1, -1, -1, 1, 1, 0], [1, 1, -0.3, -1, 1, 1e-45]])
+    expected = (rows / largest * np.array(counts)[:, None]).sum(0) / sum(counts)
+    for fresh in (False, True):
+        parts = [(1e308, {"w": form(row.astype(np.float32))}, n) for row, n in zip(rows, counts, strict=True)]
+        loss, gradients = accumulation.mean(parts, fresh=fresh)
+        got = np.asarray(gradients["w"]).astype(np.float64) / largest
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+        assert loss == 1e308
+
+
 def test_counted():
     targets = np.array([[1, -100, 3], [-100, -100, 0]])
     for array in (targets, torch.from_numpy(targets), array_api_strict.asarray(targets)):

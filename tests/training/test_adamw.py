@@ -1,13 +1,20 @@
 """AdamW makes the steps of torch.optim.AdamW, and rejects what does not fit."""
 
+import sys
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 
-import array_api_strict
 import numpy as np
 import pytest
 import torch
 
 from backpass.training import adamw
+from backpass.training._blocks import BLOCK
+
+sys.path.insert(0, str(Path(__file__).parent))
+import optimisers
+from optimisers import as_strict, as_tensors
 
 SHAPES = {"scalar": (), "one": (1,), "bias": (7,), "matrix": (5, 3), "stack": (2, 1, 3, 2), "empty": (0, 4)}
 FIRST = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
@@ -21,24 +28,11 @@ OPTIONS = [
     FIRST | {"weight_decay": 0.0},
     FIRST | {"lr": 3.0, "weight_decay": 0.5},  # 1 − lr·decay < 0
 ]
-
-
-def drawn(steps, seed=0, scale=1.0):
-    """Parameters, and the gradients of each step."""
-    rng = np.random.default_rng(seed)
-    parameters = {name: rng.standard_normal(shape) for name, shape in SHAPES.items()}
-    gradients = [
-        {name: scale * rng.standard_normal(shape) for name, shape in SHAPES.items()} for _ in range(steps)
-    ]
-    return parameters, gradients
+drawn, by_ours = partial(optimisers.drawn, SHAPES), partial(optimisers.stepped, adamw)
 
 
 def cast(arrays, dtype):
     return {name: np.asarray(array, dtype=dtype) for name, array in arrays.items()}
-
-
-def as_tensors(arrays):
-    return {name: torch.tensor(np.asarray(array)) for name, array in arrays.items()}
 
 
 def by_torch(parameters, gradients, decayed=None, weight_decay=1e-2, **options):
@@ -55,14 +49,6 @@ def by_torch(parameters, gradients, decayed=None, weight_decay=1e-2, **options):
         optimiser.step()
     state = {name: optimiser.state[w] for name, w in weights.items()}
     return {name: w.detach().numpy() for name, w in weights.items()}, state
-
-
-def by_ours(parameters, gradients, **options):
-    parameters = dict(parameters)
-    state = adamw.start(parameters)
-    for step in gradients:
-        adamw.update(parameters, step, state, **options)
-    return parameters, state
 
 
 def assert_equal(got, expected, tolerance, scales=None):
@@ -200,11 +186,7 @@ def test_half_precision_beside_master_weights():
 def test_is_plain_array_code():
     parameters, gradients = drawn(steps=2)
     expected, _ = by_ours(parameters, gradients, **FIRST)
-
-    def strict(arrays):
-        return {name: array_api_strict.asarray(array) for name, array in arrays.items()}
-
-    got, _ = by_ours(strict(parameters), map(strict, gradients), **FIRST)
+    got, _ = by_ours(as_strict(parameters), map(as_strict, gradients), **FIRST)
     assert_equal({name: np.asarray(w) for name, w in got.items()}, expected, 0.0)
 
 
@@ -348,6 +330,50 @@ def test_in_place_the_same_numbers_are_written_over_the_parameters(monkeypatch):
     for name, w in expected.items():
         np.testing.assert_array_equal(parameters[name], w)
     assert parameters["w"] is not drawn[0] and np.shares_memory(parameters["w"], given["w"])
+
+
+@pytest.mark.parametrize("form", [np.asarray, torch.asarray], ids=["numpy", "torch"])
+@pytest.mark.parametrize("rows", [3, BLOCK])
+def test_in_place_parameters_that_share_memory_are_rejected(form, rows):
+    """Written over block by block, one array with two names would be updated twice."""
+    w, alone = form(np.ones((rows, 2))), form(np.ones(3))
+    steps = ((rows, 2), (2, 2))  # in elements: the second of a row is the first of the next
+    line = form(np.ones(2 * rows + 1))
+    if form is np.asarray:
+        gapped = np.lib.stride_tricks.as_strided(line, steps[0], (16, 16))
+    else:
+        gapped = line.as_strided(*steps)
+    for names, parameters in {
+        "first, second": {"first": w, "alone": alone, "second": w},
+        "table, turned": {"table": w, "turned": w.T},
+        "part, whole": {"alone": alone, "part": w[1:], "whole": w},
+        "gapped": {"gapped": gapped, "alone": alone},
+    }.items():
+        state = adamw.start(parameters)
+        gradients = {name: form(np.ones(tuple(x.shape))) for name, x in parameters.items()}
+        message = f"in_place: expected parameters that can be written .* overlap; got {names}$"
+        with pytest.raises(ValueError, match=message):
+            adamw.update(parameters, gradients, state, in_place=True)
+        assert state["step"] == 0 and (w == 1).all() and (line == 1).all() and (alone == 1).all()
+    # One that is not trained keeps its value.
+    parameters = {"trained": w, "fixed": w[1:], "alone": alone}
+    state = adamw.start({"trained": w})
+    with pytest.raises(ValueError, match="overlap; got trained"):
+        adamw.update(parameters, {"trained": form(np.ones((rows, 2)))}, state, in_place=True)
+    state = adamw.start({"alone": alone})
+    adamw.update(parameters, {"alone": form(np.ones(3))}, state, in_place=True)
+    assert parameters["fixed"] is not w and (w == 1).all() and (parameters["alone"] < 1).all()
+
+
+def test_in_place_a_parameter_that_is_read_only_is_rejected_before_anything_is_replaced():
+    parameters = {"w": np.ones(3), "fixed": np.ones(BLOCK + 1)}
+    parameters["fixed"].flags.writeable = False
+    state, gradients = adamw.start(parameters), {"w": np.ones(3), "fixed": np.ones(BLOCK + 1)}
+    with pytest.raises(ValueError, match=r"in_place: expected parameters that can be written .* got fixed"):
+        adamw.update(parameters, gradients, state, in_place=True)
+    assert state["step"] == 0 and (parameters["w"] == 1).all()
+    adamw.update(parameters, gradients, state)
+    assert state["step"] == 1 and (parameters["fixed"] < 1).all()
 
 
 def test_what_autograd_records_is_refused():

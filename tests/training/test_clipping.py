@@ -179,6 +179,25 @@ def test_in_place_elements_that_share_memory_or_cannot_be_written_are_copied():
     assert fixed.tolist()[1] == 2.0
 
 
+@pytest.mark.parametrize("form", [np.asarray, torch.asarray], ids=["numpy", "torch"])
+def test_in_place_elements_that_share_memory_between_gaps_are_copied(form):
+    """There are fewer elements than their memory has room for, and yet some share it."""
+    line = form(np.arange(1.0, 2 * BLOCK + 6))
+    if form is np.asarray:
+        gapped = np.lib.stride_tricks.as_strided(line, (BLOCK + 1, 2), (16, 16))
+    else:
+        gapped = line.as_strided((BLOCK + 1, 2), (2, 2))
+    expected, _ = clipping.clip({"w": np.asarray(gapped).copy()}, 0.5)
+    got, _ = clipping.clip({"w": gapped}, 0.5, in_place=True)
+    np.testing.assert_array_equal(np.asarray(got["w"]), expected["w"])
+    assert line[2] == 3.0
+
+
+def test_in_place_gaps_alone_do_not_matter():
+    gradients = {"w": np.ones((5, 6))[:, ::2].T[::-1]}
+    assert clipping.clip(gradients, 0.5, in_place=True)[0]["w"] is gradients["w"]
+
+
 def test_in_place_nothing_is_modified_before_an_error():
     gradients = {**drawn(), "last": np.array([math.nan])}
     with pytest.raises(FloatingPointError):
@@ -226,6 +245,18 @@ def test_short_floats_of_large_size(dtype, scale, tolerance):
     for name, d in got.items():
         assert d.dtype == dtype
         torch.testing.assert_close(d.double(), expected[name], rtol=tolerance, atol=1e-7)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("float32", 6e37), ("float64", 4e306)])
+@pytest.mark.parametrize("form", [dict, as_tensors], ids=["numpy", "torch"])
+def test_the_factor_does_not_underflow(dtype, scale, form):
+    """It is about 1e-44 in float32, where 1.4e-45 is the smallest number, and 1e-313 in float64."""
+    gradients = {name: d.astype(dtype) for name, d in drawn(scale).items()}
+    for in_place in (False, True):
+        got, norm = clipping.clip(form({n: d.copy() for n, d in gradients.items()}), 1e-6, in_place=in_place)
+        for name, d in got.items():
+            expected = gradients[name] / np.asarray(norm).astype(dtype) * np.asarray(1e-6, dtype)
+            np.testing.assert_allclose(np.asarray(d), expected, rtol=4 * np.finfo(dtype).eps)
 
 
 def test_the_factor_is_not_rounded_to_half_precision():
@@ -286,6 +317,29 @@ def test_is_plain_array_code():
 def test_other_arguments_are_rejected(gradients, max_norm, error, message):
     with pytest.raises(error, match=message):
         clipping.clip(gradients, max_norm)
+
+
+def test_norms_that_are_known_are_not_computed_again(monkeypatch):
+    gradients = drawn()
+    expected, norm = clipping.clip(gradients, 0.5)
+    known = clipping.norms(gradients)
+    monkeypatch.setattr(clipping, "norms", None)
+    got, got_norm = clipping.clip(gradients, 0.5, of_each=known)
+    assert got_norm == norm
+    for name, d in got.items():
+        np.testing.assert_array_equal(d, expected[name])
+    del known["bias"]
+    with pytest.raises(ValueError, match="of_each: bias: is missing"):
+        clipping.clip(gradients, 0.5, of_each=known)
+
+
+def test_the_dtype_of_the_limit_does_not_matter():
+    """As a float16, the norm of 5e5 would be ∞, and the factor 0."""
+    gradients = {"w": np.array([3e5, 4e5], np.float32)}
+    expected, _ = clipping.clip(gradients, 1.0)
+    for limit in (np.float16(1), np.float32(1), 1):
+        got, _ = clipping.clip(gradients, limit)
+        np.testing.assert_array_equal(got["w"], expected["w"])
 
 
 def test_in_place_is_a_bool():

@@ -86,6 +86,7 @@ class TestFormat:
             ((9, 3), "exponent: expected from 2 to 8 bits; got 9"),
             ((4, 24), "mantissa: expected from 1 to 23 bits; got 24"),
             ((4, 0), "mantissa: expected an integer of at least 1; got 0"),
+            ((8, 3, False), r"infinite: expected True with 8 exponent bits, .* exceed float32; got False"),
         ],
     )
     def test_bits_out_of_range(self, bits, message):
@@ -152,15 +153,27 @@ class TestRounded:
     @by_name(ALL)
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_stochastic_rounding_goes_to_a_neighbour(self, format, dtype):
-        """Up exactly if the share of the gap that an element has covered exceeds the noise, in exact arithmetic."""
+        """Further from 0 exactly if the share of the gap that it has covered exceeds the noise, in exact arithmetic."""
         x, rng = drawn(format, dtype)[::7], np.random.default_rng(2)
         noise = rng.random(x.shape).astype(dtype)
         noise[:50] = 0.0
         for each, u, got in zip(x, noise, rounded(x, format, noise=noise), strict=True):
             gap = Fraction(format.gap(float(abs(each))))
-            whole = math.floor(Fraction(float(each)) / gap)
-            up = Fraction(float(each)) / gap - whole > Fraction(float(u))
-            assert got == (whole + up) * gap or abs((whole + up) * gap) > format.largest
+            steps = abs(Fraction(float(each))) / gap
+            whole = math.floor(steps)
+            size = (whole + (steps - whole > Fraction(float(u)))) * gap
+            assert abs(got) == size or size > format.largest
+            assert np.signbit(got) == np.signbit(each)
+
+    def test_stochastic_rounding_of_shares_that_1_minus_them_rounds(self):
+        """The share of −0.25 − 3·2⁻⁵⁴ is counted from 0, not from −1, because 0.75 − 3·2⁻⁵⁴ is not a number of float64."""
+        share = 0.25 + 3 * 2.0**-54
+        noise = np.array([share, math.nextafter(share, 0), math.nextafter(share, 1), 0.0])
+        x = E2M1.smallest * np.array([share, share, share, 0.0])
+        for sign in (1, -1):
+            got = rounded(sign * x, E2M1, noise=noise)
+            np.testing.assert_array_equal(got, sign * E2M1.smallest * np.array([0, 1, 0, 0]))
+            np.testing.assert_array_equal(np.signbit(got), np.full(4, sign < 0))
 
     def test_stochastic_rounding_is_unbiased(self):
         """The mean over noise that is spread evenly is the number, to the noise's spacing."""
@@ -298,7 +311,7 @@ EQUIVALENT = {
     "the truth of a condition stays": [
         "top = -(field == 2 ** format.exponent - 1)",
         "top = 2 * (field == 2 ** format.exponent - 1)",
-        "xp.where(xp.isfinite(steps), steps, 0.0) → xp.where(xp.isfinite(steps), steps, -0.0)",
+        "xp.where(xp.isfinite(sizes), sizes, 0.0) → xp.where(xp.isfinite(sizes), sizes, -0.0)",
     ],
     "NaN and ∞ stay what they are": [
         "→ return 2 * (math.nan if fraction else sign * math.inf)",
@@ -322,13 +335,14 @@ EQUIVALENT = {
     "noise equals the covered share with probability 0": [
         "finite - xp.floor(finite) > noise → finite - xp.floor(finite) >= noise"
     ],
-    "finite together with the steps, or only where they are": [
-        "xp.isfinite(steps) → steps",
-        "xp.isfinite(steps) → xp.isfinite(x)",
-        "xp.isfinite(steps) → xp.isfinite(at)",
-        "xp.isfinite(steps) → xp.isfinite(gap)",
-        "finite - xp.floor(finite) → steps - xp.floor(finite)",
-        "xp.floor(finite) → xp.floor(steps)",
+    "finite together with the sizes; and NaN, which ∞ − ∞ is, exceeds no noise": [
+        "xp.isfinite(sizes) → sizes",
+        *(f"xp.isfinite(sizes) → xp.isfinite({name})" for name in ("x", "at", "gap", "steps")),
+        "finite - xp.floor(finite) → sizes - xp.floor(finite)",
+        "xp.floor(finite) → xp.floor(sizes)",
+    ],
+    "x and its steps have one sign": [
+        "x.dtype), x) → xp.copysign(xp.floor(sizes) + xp.astype(further, x.dtype), steps)"
     ],
     "the sign of a scale cancels, because rounding is symmetric": [
         "→ scale = -_entries(_table([2.0 ** exponent for exponent in exponents], x), at)",
@@ -336,8 +350,8 @@ EQUIVALENT = {
         "2.0 ** exponent → -2.0 ** exponent",
     ],
     "only the dtype, or the shape that reshape infers": [
-        "xp.astype(up, x.dtype) → up",
-        *(f"x.dtype → {name}.dtype" for name in ("at", "gap", "steps", "finite", "up")),
+        "xp.astype(further, x.dtype) → further",
+        *(f"x.dtype → {name}.dtype" for name in ("at", "gap", "steps", "sizes", "finite", "further")),
         "_table(limits, x) → limits",
         "xp.reshape(x, (-1,)) → x",
         "xp.reshape(at, (-1,)) → at",

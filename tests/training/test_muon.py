@@ -1,6 +1,9 @@
 """Muon makes the steps of torch.optim.Muon, orthogonalises, and costs what its formulas say."""
 
-import array_api_strict
+import sys
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,10 @@ import torch
 from backpass.interpreters import counting
 from backpass.training import muon
 from backpass.verify.mutation import compiled, mutants
+
+sys.path.insert(0, str(Path(__file__).parent))
+import optimisers
+from optimisers import as_strict, as_tensors
 
 SHAPES = {"square": (5, 5), "wide": (3, 7), "tall": (9, 4), "row": (1, 6), "column": (6, 1), "number": (1, 1)}
 FIRST = {"lr": 0.02, "weight_decay": 0.3, "momentum": 0.9}
@@ -22,20 +29,7 @@ OPTIONS = [
     FIRST | {"adjust_lr_fn": "match_rms_adamw"},
     FIRST | {"eps": 30.0},
 ]
-
-
-def drawn(steps, seed=0, scale=1.0):
-    """Parameters, and the gradients of each step."""
-    rng = np.random.default_rng(seed)
-    parameters = {name: rng.standard_normal(shape) for name, shape in SHAPES.items()}
-    gradients = [
-        {name: scale * rng.standard_normal(shape) for name, shape in SHAPES.items()} for _ in range(steps)
-    ]
-    return parameters, gradients
-
-
-def as_tensors(arrays):
-    return {name: torch.tensor(array) for name, array in arrays.items()}
+drawn, by_ours = partial(optimisers.drawn, SHAPES), partial(optimisers.stepped, muon)
 
 
 def by_torch(parameters, gradients, **options):
@@ -48,14 +42,6 @@ def by_torch(parameters, gradients, **options):
         optimiser.step()
     buffers = {name: optimiser.state[w]["momentum_buffer"].numpy() for name, w in weights.items()}
     return {name: w.detach().numpy() for name, w in weights.items()}, buffers
-
-
-def by_ours(parameters, gradients, **options):
-    parameters = dict(parameters)
-    state = muon.start(parameters)
-    for step in gradients:
-        muon.update(parameters, step, state, **options)
-    return parameters, state
 
 
 @pytest.fixture
@@ -97,6 +83,20 @@ def test_extreme_gradients(scale):
         np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("options", [FIRST, FIRST | {"adjust_lr_fn": "match_rms_adamw"}], ids=str)
+@pytest.mark.parametrize("form", [dict, as_tensors], ids=["numpy", "torch"])
+def test_a_matrix_without_elements_leaves_the_others_as_they_are(options, form):
+    parameters, gradients = drawn(steps=2)
+    empty = {"no columns": np.ones((3, 0)), "no rows": np.ones((0, 4)), "neither": np.ones((0, 0))}
+    expected, _ = by_ours(form(parameters), map(form, gradients), **options)
+    got, state = by_ours(form(parameters | empty), [form(step | empty) for step in gradients], **options)
+    for name, w in expected.items():
+        np.testing.assert_array_equal(np.asarray(got[name]), np.asarray(w))
+    for name, w in empty.items():
+        assert tuple(got[name].shape) == tuple(state["mean"][name].shape) == w.shape
+    assert state["step"] == 2
+
+
 @pytest.mark.parametrize("shape", [*SHAPES.values(), (40, 30)], ids=str)
 @pytest.mark.parametrize("steps", [1, 5])
 def test_the_polynomial_acts_on_the_singular_values_alone(shape, steps):
@@ -133,11 +133,7 @@ def test_the_flops_are_counted(shape, steps):
 def test_is_plain_array_code_in_the_parameters_dtype():
     parameters, gradients = drawn(steps=2)
     expected, _ = by_ours(parameters, gradients, **FIRST)
-
-    def strict(arrays):
-        return {name: array_api_strict.asarray(array) for name, array in arrays.items()}
-
-    got, _ = by_ours(strict(parameters), map(strict, gradients), **FIRST)
+    got, _ = by_ours(as_strict(parameters), map(as_strict, gradients), **FIRST)
     for name in SHAPES:
         np.testing.assert_allclose(np.asarray(got[name]), expected[name], rtol=1e-14)
 
@@ -229,7 +225,7 @@ def observed(scope):
         scope["update"](each, {name: form(d) for name, d in tiny.items()}, scope["start"](each), **options)
         found += [float(np.asarray(w, np.float64).sum()) for w in each.values()]
         found += [str(w.dtype) for w in each.values()]
-    found.append(scope["orthogonalised"](gradients[0]["wide"]))
+    found += [scope["orthogonalised"](gradients[0]["wide"]), scope["_adjustment"]((3, 0), "original")]
     counts = [
         scope[name](*shape) for name in ("orthogonalised_flops", "update_flops") for shape in SHAPES.values()
     ]
@@ -245,7 +241,9 @@ def equal(got, expected):
 # Each computes the same: the arguments of min and max commute, the formula is symmetric in both sizes, a square
 # matrix may be transposed or not, and equal numbers or an array that is broadcast may stand for each other.
 EQUIVALENT = {
-    "return math.sqrt(max(1, rows / columns)) | max(1, rows / columns) → max(rows / columns, 1)",
+    "return math.sqrt(max(1, rows / max(columns, 1))) | "
+    "max(1, rows / max(columns, 1)) → max(rows / max(columns, 1), 1)",
+    "return math.sqrt(max(1, rows / max(columns, 1))) | max(columns, 1) → max(1, columns)",
     "return 0.2 * math.sqrt(max(rows, columns)) | max(rows, columns) → max(columns, rows)",
     "r, s = (min(m, n), max(m, n)) | max(m, n) → max(n, m)",
     "r, s = (min(m, n), max(m, n)) | min(m, n) → min(n, m)",

@@ -1,5 +1,6 @@
 """A run: its records, resumption, micro-batches, the held-out loss, and numbers that are not finite."""
 
+import contextlib
 import math
 import sys
 import tracemalloc
@@ -205,9 +206,9 @@ def test_the_held_out_loss_is_that_of_windows_of_the_held_out_text(model):
 # Numbers that are not finite
 
 
-def planted(model, name, value, like="numpy32", everywhere=False):
+def planted(model, name, value, like="numpy32", everywhere=False, **changed):
     """A run after three steps, one of whose parameters has one element replaced, or all."""
-    run = started(model, like)
+    run = started(model, like, **changed)
     curve(run, 3)
     parameter = np.asarray(run.parameters[name]).copy()
     parameter.flat[slice(None) if everywhere else 5] = value
@@ -242,9 +243,11 @@ def test_a_parameter_that_is_not_finite_is_named(value, like):
         ("llama", "layers.2.self_attn.v_proj.weight", "layers.2"),
     ],
 )
-@pytest.mark.parametrize("like", ["numpy32", "torch32"])
-def test_the_layer_that_overflows_is_named(model, name, part, like):
-    run = planted(model, name, 3e38, like, everywhere=True)
+@pytest.mark.parametrize(
+    ("like", "recompute"), [("numpy32", 0), ("torch32", 0), ("numpy32", 1), ("numpy32", 2)]
+)
+def test_the_layer_that_overflows_is_named(model, name, part, like, recompute):
+    run = planted(model, name, 3e38, like, everywhere=True, recompute=recompute)
     message = said(run)
     assert message.startswith("step 4: the loss is ")
     assert f"; the first part with such numbers is {part} (" in message
@@ -275,6 +278,47 @@ def test_a_gradient_that_is_not_finite_is_named(monkeypatch):
     assert "All arrays of the forward are finite" in message
 
 
+@pytest.mark.parametrize("recompute", [0, 1, 2])
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_to_find_what_is_not_finite_needs_no_more_memory_than_a_step(recompute, where, monkeypatch):
+    """All layers are searched: the overflow is in the last part, or in the backward."""
+    config, right = gpt2.Config(256, 64, 24, 6, 2, 96), gpt2.backward
+    changed = {"batch": 4, "length": 64, "micro_batches": 2, "recompute": recompute}
+    run = Run.start(gpt2, config, TEXT * 4, options(**changed), like=LIKE["numpy32"])
+
+    def overflowing(saved):
+        gradients = right(saved)
+        gradients["h.1.ln_2.bias"] *= math.inf
+        return gradients
+
+    def peak(context):
+        tracemalloc.start()
+        with np.errstate(all="ignore"), context:
+            run.step()
+        _, found = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return found
+
+    run.step()  # what is loaded once
+    of_step = peak(contextlib.nullcontext())
+    if where == "forward":
+        run.parameters["ln_f.weight"][:] = 3e38
+        words = r"the first part with such numbers is lm_head \("
+    else:
+        monkeypatch.setattr(gpt2, "backward", overflowing)
+        words = "All arrays of the forward are finite"
+    found = peak(pytest.raises(FloatingPointError, match=words))
+    assert found < 1.01 * of_step  # the error itself has a few hundred bytes
+
+
+def test_parameters_are_looked_at_before_the_forward_runs_again(monkeypatch):
+    run = planted("gpt2", "h.1.mlp.c_fc.weight", math.nan)
+    right, calls = gpt2.forward, []
+    monkeypatch.setattr(gpt2, "forward", lambda *a, **o: (calls.append(a), right(*a, **o))[1])
+    said(run)
+    assert len(calls) == 1
+
+
 def test_a_held_out_loss_that_is_not_finite_is_refused():
     run = planted("gpt2", "h.1.mlp.c_fc.weight", math.nan)
     expected = r"after step 3, the held-out loss is nan; in the parameter h\.1\.mlp\.c_fc\.weight, 1 of 240"
@@ -298,6 +342,7 @@ def test_a_held_out_loss_that_is_not_finite_is_refused():
         ({"beta_2": 1.0}, "beta_2: expected a number of at least 0 and below 1"),
         ({"weight_decay": -0.1}, "weight_decay: expected a finite number"),
         ({"seed": -1}, "seed: expected an integer of at least 0"),
+        ({"recompute": -1}, "recompute: expected an integer of at least 0"),
     ],
 )
 def test_options_out_of_range(changed, words):
@@ -305,9 +350,17 @@ def test_options_out_of_range(changed, words):
         options(**changed)
 
 
-def test_options_of_another_type():
-    with pytest.raises(TypeError, match="steps: expected an integer; got float"):
-        Options(steps=10.0)
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"steps": 10.0}, "steps: expected an integer; got float"),
+        ({"batch": True}, "batch: expected an integer; got bool"),
+        ({"recompute": True}, "recompute: expected an integer; got bool"),
+    ],
+)
+def test_options_of_another_type(changed, words):
+    with pytest.raises(TypeError, match=words):
+        options(**changed)
 
 
 def test_a_short_run_needs_a_shorter_warm_up_than_the_default():

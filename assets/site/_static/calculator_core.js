@@ -277,7 +277,13 @@
     },
   };
   const OPTIONAL = { gpt2: ["n_inner"], llama: ["num_key_value_heads", "head_dim"] };
-  const TYPES = { gpt2: "gpt2", llama: "llama", qwen2: "llama", qwen3: "llama" };
+  const TYPES = { gpt2: "gpt2", llama: "llama", qwen2: "llama", qwen3: "llama", mistral: "llama" };
+
+  // Return the config.json of a Mistral as that of a Llama. The defaults are those of Hugging Face, which does not read
+  // use_sliding_window.
+  function asLlama({ use_sliding_window: _, ...kept }) {
+    return { sliding_window: 4096, num_key_value_heads: 8, ...kept, model_type: "llama" };
+  }
 
   // Return the model's part of a setting. What costs nothing, such as a scaling of the rotations, is ignored. Throws an
   // Error that names every fault.
@@ -291,7 +297,7 @@
     if (json === null || typeof json !== "object" || Array.isArray(json)) {
       throw new Error("expected the object of a config.json: { … }");
     }
-    const type = json.model_type;
+    let type = json.model_type;
     const family = typeof type === "string" && Object.hasOwn(TYPES, type) ? TYPES[type] : undefined;
     if (!family) {
       throw new Error(`model_type: expected ${Object.keys(TYPES).join(", ")}; got ${type ?? "nothing"}`);
@@ -305,6 +311,10 @@
       const ends = cost.heads.join(" or ");
       const why = "which have the output head that is counted";
       throw new Error(`architectures: expected names that end in ${ends}, ${why}; got ${JSON.stringify(name)}`);
+    }
+    if (type === "mistral") {
+      json = asLlama(json);
+      type = json.model_type;
     }
     const facts = { ...json, rope_type: "default" };
     if (family === "llama") {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from backpass.arrays import Array, widened
+from backpass.arrays import Array, widened, zeros
 from backpass.shapes import Kind, kind
 from backpass.training._mappings import (
     Gradients,
@@ -24,6 +24,11 @@ def check_parameters(parameters: object) -> None:
         "float32 or float64, of which rounded gives the model a shorter copy",
         lambda xp, dtype: dtype in (xp.float32, xp.float64),
     )
+
+
+def zeros_for(parameters: Mapping[str, Array]) -> dict[str, Array]:
+    """Return a mean before the first step: zeros for each parameter ``[*]``."""
+    return {name: zeros(tuple(w.shape), w) for name, w in parameters.items()}
 
 
 def check_entries(

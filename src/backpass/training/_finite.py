@@ -6,31 +6,56 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from backpass.arrays import Array, is_array, namespace, size
+from backpass.models.layers.recomputed import Segment
+from backpass.training._blocks import blocks
 
 
-def what_is_not_finite(
-    parameters: Mapping[str, Array], names: Sequence[str], parts: Sequence[Any]
-) -> str | None:
-    """Return in words which parameter has an element that is not finite, or else the
-    first part of a model, in the order of the forward, that saved such an element; None
-    if all are finite.
-
-    ``names`` are those of the ``parts``, of which each is what the part saved.
-    """
+def fault_in_arrays(parameters: Mapping[str, Array]) -> str | None:
+    """Return in words which of the ``parameters[*]`` has an element that is not finite;
+    None if all are finite."""
     for name, parameter in parameters.items():
         if count := _not_finite(parameter):
             return f"in the parameter {name}, {_of(count, parameter)} are not finite"
-    for i, (name, saved) in enumerate(zip(names, parts, strict=True)):
-        for place, array in _arrays(saved):
-            if count := _not_finite(array):
-                # A part saves what it computes in the order in which it computes it.
-                first = place == next(_arrays(saved))[0]
-                source = f", computed from the output of {names[i - 1]}" if i else ""
-                where = f" ({place}{source if first else ''})" if place else ""
-                return (
-                    f"the first part with such numbers is {name}{where}: "
-                    f"{_of(count, array)} are not finite"
-                )
+    return None
+
+
+def fault_in_parts(names: Sequence[str], parts: Sequence[Any]) -> str | None:
+    """Return in words the first part of a model, in the order of the forward, that
+    saved an element that is not finite; None if all are finite.
+
+    ``names`` are those of the ``parts``, of which each is what the part saved. Layers
+    that save their input only run again, one segment at a time.
+    """
+    each = _run_again(parts)
+    for i, name in enumerate(names):
+        # What a part saved is freed before the next segment runs.
+        if fault := _fault(next(each)):
+            place, first, words = fault
+            # A part saves what it computes in the order in which it computes it.
+            source = f", computed from the output of {names[i - 1]}" if i else ""
+            where = f" ({place}{source if first else ''})" if place else ""
+            return f"the first part with such numbers is {name}{where}: {words}"
+    return None
+
+
+def _run_again(parts: Sequence[Any]) -> Iterator[Any]:
+    """Yield what each part saved."""
+    for saved in parts:
+        if not isinstance(saved, Segment):
+            yield saved
+            continue
+        if not saved.parts:
+            saved.run_again()
+            saved.parts.reverse()  # so that the first layer's is popped first
+        yield saved.parts.pop()
+
+
+def _fault(saved: Any) -> tuple[str, bool, str] | None:
+    """Return the place of the first array with an element that is not finite, whether
+    it is the first array of all, and how many elements are not finite."""
+    for i, (place, array) in enumerate(_arrays(saved)):
+        if count := _not_finite(array):
+            return place, not i, f"{_of(count, array)} are not finite"
     return None
 
 
@@ -49,7 +74,8 @@ def _arrays(saved: Any, place: str = "") -> Iterator[tuple[str, Array]]:
 
 def _not_finite(x: Array) -> int:
     """Return how many elements are not finite."""
-    return int(namespace(x).sum(~namespace(x).isfinite(x)))
+    xp = namespace(x)
+    return sum(int(xp.sum(~xp.isfinite(block))) for block in blocks(x))
 
 
 def _of(count: int, x: Array) -> str:

@@ -7,9 +7,10 @@ from numbers import Integral, Real
 
 
 def check_count(**numbers: object) -> None:
-    """Raise TypeError or ValueError unless each number is an integer of at least 1."""
+    """Raise TypeError or ValueError unless each number is an integer of at least 1, and
+    not a bool."""
     for name, value in numbers.items():
-        if not isinstance(value, Integral):
+        if not isinstance(value, Integral) or isinstance(value, bool):
             raise TypeError(f"{name}: expected an integer; got {type(value).__name__}")
         if value < 1:
             raise ValueError(f"{name}: expected an integer of at least 1; got {value}")

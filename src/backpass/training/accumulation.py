@@ -10,6 +10,7 @@ target in a short micro-batch would count more than one in a long one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from backpass.arrays import Array, as_number, is_array, namespace, widened
 from backpass.training._mappings import Gradients, check_gradients, name_faults
@@ -32,12 +33,12 @@ def mean(
 
     Each part is the ``loss[]`` of a micro-batch, its gradients ``[*]``, and how many of
     its targets are counted; the loss is the mean over these. ``parts`` can be a
-    generator that runs the model; if it keeps no gradients, only their sum and those of
-    one micro-batch are in memory. ``fresh`` says that every part has arrays of its own,
-    into which nothing else is written later, as a model's backward returns them. Then
-    the first gradients are not copied, and those of a single micro-batch are returned
-    in the same arrays. A part without counted targets, whose mean does not
-    exist, adds nothing. Half-precision gradients are summed, and returned, in float32.
+    generator that runs the model; if it keeps no gradients, only their mean and those
+    of one micro-batch are in memory. ``fresh`` says that every part has arrays of its
+    own, into which nothing else is written later, as a model's backward returns them.
+    Then those of a single micro-batch are not copied but returned. A part without
+    counted targets, whose mean does not exist, adds nothing. Half-precision gradients
+    are averaged, and returned, in float32. The mean of finite gradients is finite.
 
     Raises TypeError unless the gradients are mappings to arrays of real floating-point
     numbers and the count is an integer; ValueError if a count is below 0, all are 0, or
@@ -45,8 +46,7 @@ def mean(
     """
     check_bool(fresh=fresh)
     total, loss = 0, 0.0
-    first = 0  # the count of the first micro-batch, while its gradients are alone
-    sums: dict[str, Array] | None = None
+    means: dict[str, Array] | None = None
     for part in parts:
         part_loss, gradients, count = part
         check_natural(count=as_number(count))
@@ -54,26 +54,35 @@ def mean(
         if count == 0:
             continue
         total += int(count)
-        loss += float(part_loss) * int(count)
-        if sums is None and fresh:
-            first = int(count)
-            sums = {name: widened(g) for name, g in gradients.items()}
-        elif sums is None:
-            sums = {name: widened(g) * int(count) for name, g in gradients.items()}
+        share = int(count) / total  # of the targets so far
+        if means is None:
+            loss = float(part_loss)
+            means = {name: widened(g) for name, g in gradients.items()}
+            if not fresh:
+                means = {
+                    n: namespace(g).asarray(g, copy=True) for n, g in means.items()
+                }
         else:
-            _check_same(gradients, sums)
+            _check_same(gradients, means)
+            loss = _between(loss, float(part_loss), share)
             for name, g in gradients.items():
-                own = sums[name] * first if first else sums[name]
-                own += widened(g) * int(count)
-                sums[name] = own
-            first = 0
+                means[name] = _between(means[name], widened(g), share)
         del gradients, part  # before the next micro-batch's are computed
-    if sums is None:
+    if means is None:
         raise ValueError("parts: expected at least one counted target; got none")
-    if not first:
-        for name in sums:
-            sums[name] /= total
-    return loss / total, sums
+    return loss, means
+
+
+def _between(a: Any, b: Any, share: float) -> Any:
+    """Return (1 − share)·a + share·b, computed so that nothing overflows on the way,
+    and equal numbers stay as they are."""
+    if share > 0.5:
+        a, b, share = b, a, 1 - share
+    step = b / 2  # half of b − a, which could overflow
+    step -= a / 2
+    step *= 2 * share
+    step += a
+    return step
 
 
 def _check_same(gradients: Gradients, first: Gradients) -> None:

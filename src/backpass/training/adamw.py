@@ -21,17 +21,11 @@ from typing import Any, TypedDict
 
 from array_api_compat import is_numpy_array, is_torch_array
 
-from backpass.arrays import (
-    Array,
-    as_type_of,
-    namespace,
-    size,
-    widened,
-    zeros,
-)
+from backpass.arrays import Array, as_type_of, namespace, size, widened
 from backpass.training._blocks import BLOCK
-from backpass.training._entries import check_entries, check_parameters
+from backpass.training._entries import check_entries, check_parameters, zeros_for
 from backpass.training._mappings import Gradients
+from backpass.training._memory import check_writable
 from backpass.training._numbers import check_positive, check_rate, check_share
 from backpass.values import check_bool
 
@@ -50,11 +44,8 @@ def start(parameters: Mapping[str, Array]) -> State:
     Raises TypeError unless ``parameters`` is a mapping to arrays of float32 or float64.
     """
     check_parameters(parameters)
-    return {
-        "step": 0,
-        "mean": {name: zeros(tuple(w.shape), w) for name, w in parameters.items()},
-        "square": {name: zeros(tuple(w.shape), w) for name, w in parameters.items()},
-    }
+    mean, square = zeros_for(parameters), zeros_for(parameters)
+    return {"step": 0, "mean": mean, "square": square}
 
 
 def update(
@@ -82,8 +73,9 @@ def update(
 
     Raises TypeError unless the parameters are arrays of float32 or float64, the
     gradients real floating-point arrays, and the options numbers; ValueError, naming
-    every fault, for names, shapes, libraries, devices, or dtypes that do not fit, and
-    for an option out of range. Nothing is replaced then.
+    every fault, for names, shapes, libraries, devices, or dtypes that do not fit; for
+    an option out of range; and with ``in_place`` for a parameter that cannot be written
+    or whose memory overlaps with that of another one. Nothing is replaced then.
     """
     betas = _checked_betas(betas)
     check_rate(lr=lr, weight_decay=weight_decay)
@@ -93,6 +85,8 @@ def update(
     check_bool(in_place=in_place)
     check_entries(parameters, gradients, state, "mean", "square")
     decays = _chosen(decayed, state["mean"])
+    if in_place:
+        check_writable(parameters, state["mean"])
 
     t = state["step"] + 1
     for name in state["mean"]:

@@ -2,23 +2,23 @@
 
 From Pascanu, Mikolov & Bengio, "On the Difficulty of Training Recurrent Neural
 Networks" (2013). All gradients are multiplied by the same number, so that the direction
-of the step does not change.
+of the whole gradient does not change.
 """
 
 from __future__ import annotations
 
 import math
-
-import numpy as np
-from array_api_compat import is_torch_array
+from collections.abc import Mapping
 
 from backpass.arrays import Array, as_type_of, namespace, size, widened
 from backpass.training._blocks import blocks
-from backpass.training._mappings import Gradients, check_gradients
+from backpass.training._mappings import Gradients, check_gradients, name_faults
+from backpass.training._memory import writable
 from backpass.training._numbers import check_positive
 from backpass.values import check_bool
 
 MARGIN = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to the norm
+LEAST_FACTOR = 2.0**-126  # float32 loses the last bits of smaller numbers
 
 
 def norms(gradients: Gradients) -> dict[str, float]:
@@ -46,10 +46,14 @@ def norms(gradients: Gradients) -> dict[str, float]:
 
 
 def clip(
-    gradients: Gradients, max_norm: float, *, in_place: bool = False
+    gradients: Gradients,
+    max_norm: float,
+    *,
+    in_place: bool = False,
+    of_each: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, Array], float]:
     """Return the gradients ``[*]``, scaled so that their global norm is at most
-    ``max_norm``, and the norm before.
+    ``max_norm``, up to the rounding of their dtype, and the norm before.
 
     The global norm is that of one vector with the elements of all gradients. Each
     gradient is multiplied by max_norm/(norm + 1e-6) if this is less than 1; otherwise
@@ -59,63 +63,51 @@ def clip(
     The arrays of ``gradients`` are not modified. With ``in_place`` they may be, so that
     there is no second set of gradients in memory. The values returned are the same: a
     gradient is still copied if it shares memory with another one or cannot be written.
+    ``of_each`` is what ``norms(gradients)`` returned, if it has been called already.
 
     Raises what ``norms`` raises, also if the global norm exceeds the range of floats;
     TypeError or ValueError unless ``max_norm`` is a number above 0; TypeError unless
-    ``in_place`` is a bool. Nothing is modified then.
+    ``in_place`` is a bool; ValueError unless ``of_each`` has the names of the
+    gradients. Nothing is modified then.
     """
     check_positive(max_norm=max_norm)
     check_bool(in_place=in_place)
-    norm = math.hypot(*norms(gradients).values())
+    max_norm = float(max_norm)  # NumPy would round the norm to a scalar's dtype
+    of_each = norms(gradients) if of_each is None else of_each
+    if faults := name_faults("of_each", of_each, gradients):
+        raise ValueError("\n    ".join(["clip: the norms do not fit:", *faults]))
+    norm = math.hypot(*of_each.values())
     if math.isinf(norm):
         raise FloatingPointError(
             "gradients: each norm is finite, but the norm of all together exceeds the "
             "range of floats"
         )
-    factor = max_norm / (norm + MARGIN)
-    if factor >= 1:
+    if max_norm / (norm + MARGIN) >= 1:
         return dict(gradients), norm
-    own = _writable(gradients) if in_place else frozenset()
+    factors = _factors(max_norm, norm + MARGIN)
+    own = writable(gradients) if in_place else frozenset()
     # Copies come first, since they may share the memory that is written then.
-    scaled = {n: g if n in own else _scaled(g, factor) for n, g in gradients.items()}
+    scaled = {n: g if n in own else _scaled(g, factors) for n, g in gradients.items()}
     for name in own:
         for block in blocks(scaled[name]):
-            block[...] = _scaled(block, factor)
+            block[...] = _scaled(block, factors)
     return scaled, norm
 
 
-def _scaled(x: Array, factor: float) -> Array:
-    return as_type_of(widened(x) * factor, x)
+def _factors(above: float, below: float) -> list[float]:
+    """Return numbers, of which float32 keeps all bits, whose product is above/below."""
+    if above / below >= LEAST_FACTOR:
+        return [above / below]
+    (a, i), (b, j) = math.frexp(above), math.frexp(below)
+    half = (i - j) // 2
+    return [math.ldexp(1.0, half), math.ldexp(a / b, i - j - half)]
 
 
-def _writable(gradients: Gradients) -> frozenset[str]:
-    """Return the names of the arrays of NumPy and PyTorch that can be written, and
-    whose elements share no memory with each other or with another such array."""
-    found = {
-        name: x
-        for name, x in gradients.items()
-        if is_torch_array(x) or (isinstance(x, np.ndarray) and x.flags.writeable)
-    }
-    shared: set[str] = set()
-    furthest, whose = 0, ""
-    places = ((*_memory(x), name) for name, x in found.items() if size(x.shape))
-    for start, stop, name in sorted(places):
-        x = found[name]
-        if stop - start < size(x.shape) * x.dtype.itemsize:
-            shared.add(name)
-        if start < furthest:
-            shared |= {name, whose}
-        if stop > furthest:
-            furthest, whose = stop, name
-    return frozenset(found) - shared
-
-
-def _memory(x: Array) -> tuple[int, int]:
-    """Return the addresses at which the memory of ``x[*]`` begins and ends."""
-    if isinstance(x, np.ndarray):
-        return np.lib.array_utils.byte_bounds(x)
-    last = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
-    return x.data_ptr(), x.data_ptr() + (last + 1) * x.dtype.itemsize
+def _scaled(x: Array, factors: list[float]) -> Array:
+    y = widened(x)
+    for factor in factors:
+        y = y * factor
+    return as_type_of(y, x)
 
 
 def _norm(x: Array) -> float:

@@ -31,7 +31,8 @@ class Format:
     ``infinite`` it means numbers too, and only the code of all ones is NaN.
 
     Raises TypeError unless the bits are integers and ``infinite`` is a bool; ValueError
-    for fewer than 2 exponent bits or 1 mantissa bit, or more than float32 has.
+    for fewer than 2 exponent bits or 1 mantissa bit, or more than float32 has, and for
+    8 exponent bits without ``infinite``, whose largest numbers float32 does not have.
     """
 
     name: str
@@ -48,6 +49,11 @@ class Format:
                 raise ValueError(
                     f"{what}: expected from {least} to {most} bits; got {bits}"
                 )
+        if self.exponent == 8 and not self.infinite:
+            raise ValueError(
+                "infinite: expected True with 8 exponent bits, since numbers of 2**128 "
+                "exceed float32; got False"
+            )
 
     @property
     def bits(self) -> int:
@@ -140,9 +146,9 @@ def rounded(
 
     ``noise[*]`` are random numbers, uniform from 0 to 1 and below 1, of x's shape and
     dtype. With them rounding is stochastic: an element goes to either neighbour, to the
-    upper one with the share of the gap that it has covered as its probability, so that
-    its mean is the element itself (Gupta et al., "Deep Learning with Limited Numerical
-    Precision", 2015).
+    one further from 0 with the share of the gap that it has covered as its probability,
+    so that its mean is the element itself (Gupta et al., "Deep Learning with Limited
+    Numerical Precision", 2015). The sign stays, also that of 0.
 
     A number beyond the largest becomes ∞, or NaN in a format without ∞; with
     ``saturate`` it becomes the largest.
@@ -157,7 +163,7 @@ def rounded(
     at = _count_reached(xp.abs(x), [2.0**e for e in exponents])
     gaps = [2.0 ** (e - format.mantissa) for e in (format.lowest, *exponents)]
     gap = _entries(_table(gaps, x), at)
-    steps = x / gap  # exact, because gaps are powers of two
+    steps = x / gap  # exact, or beyond the largest, because gaps are powers of two
     if noise is None:
         steps = xp.round(steps)  # half to even
     else:
@@ -167,9 +173,11 @@ def rounded(
                 f"noise: expected shape {list(x.shape)} of {x.dtype}, as x has; got "
                 f"shape {list(noise.shape)} of {noise.dtype}"
             )
-        finite = xp.where(xp.isfinite(steps), steps, 0.0)  # ∞ − ∞ would be NaN
-        up = finite - xp.floor(finite) > noise  # the difference is exact
-        steps = xp.floor(steps) + xp.astype(up, x.dtype)
+        sizes = xp.abs(steps)
+        finite = xp.where(xp.isfinite(sizes), sizes, 0.0)  # ∞ − ∞ would warn
+        # The difference is exact; for steps between −1 and 0 it would be rounded.
+        further = finite - xp.floor(finite) > noise
+        steps = xp.copysign(xp.floor(sizes) + xp.astype(further, x.dtype), x)
     return _bounded(steps * gap, format, saturate)
 
 

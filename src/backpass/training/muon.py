@@ -16,8 +16,8 @@ import math
 from collections.abc import Mapping, MutableMapping
 from typing import TypedDict
 
-from backpass.arrays import Array, as_type_of, namespace, transpose, widened, zeros
-from backpass.training._entries import check_entries, check_parameters
+from backpass.arrays import Array, as_type_of, namespace, transpose, widened
+from backpass.training._entries import check_entries, check_parameters, zeros_for
 from backpass.training._mappings import Gradients
 from backpass.training._numbers import (
     check_count,
@@ -52,10 +52,7 @@ def start(parameters: Mapping[str, Array]) -> State:
     ]
     if faults:
         raise ValueError("\n    ".join(["start: Muon updates matrices only:", *faults]))
-    return {
-        "step": 0,
-        "mean": {name: zeros(tuple(w.shape), w) for name, w in parameters.items()},
-    }
+    return {"step": 0, "mean": zeros_for(parameters)}
 
 
 def update(
@@ -147,7 +144,7 @@ def _adjustment(shape: tuple[int, ...], how: str) -> float:
     """Return the factor of the rate for a matrix of that shape."""
     rows, columns = shape
     if how == "original":
-        return math.sqrt(max(1, rows / columns))
+        return math.sqrt(max(1, rows / max(columns, 1)))  # without columns, any does
     return 0.2 * math.sqrt(max(rows, columns))
 
 

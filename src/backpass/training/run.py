@@ -32,7 +32,7 @@ from backpass.training import (
     schedule,
     texts,
 )
-from backpass.training._finite import what_is_not_finite
+from backpass.training._finite import fault_in_arrays, fault_in_parts
 from backpass.training._numbers import (
     check_count,
     check_positive,
@@ -248,8 +248,12 @@ class Run:
         )
         try:
             norms = clipping.norms(gradients)
-            gradients, norm = clipping.clip(gradients, o.clip, in_place=True)
+            gradients, norm = clipping.clip(
+                gradients, o.clip, in_place=True, of_each=norms
+            )
         except FloatingPointError as error:
+            # The gradients are freed, which the frames of the traceback hold too.
+            gradients, error.__traceback__ = {}, None
             raise self._not_finite(
                 parts,
                 f"step {step + 1}: {error}",
@@ -334,6 +338,7 @@ class Run:
             targets,
             config=self.config,
             kernels=self.kernels,
+            recompute=self.options.recompute or None,
             **options,
         )
 
@@ -341,8 +346,7 @@ class Run:
         self, step: int, tokens: Array, targets: Array, options: dict[str, Any]
     ) -> tuple[float, dict[str, Array], int]:
         """Return one micro-batch's loss, gradients, and number of counted targets."""
-        again = self.options.recompute or None
-        loss, saved = self._forward(tokens, targets, recompute=again, **options)
+        loss, saved = self._forward(tokens, targets, **options)
         if not math.isfinite(loss):
             what = f"step {step + 1}: the loss is {loss:.3g}"
             del saved  # before the forward runs again
@@ -352,15 +356,19 @@ class Run:
     def _not_finite(
         self, parts: list[MicroBatch], what: str, otherwise: str = ""
     ) -> FloatingPointError:
-        """Return the error for micro-batches, whose forward is run again to find where
-        the first number that is not finite arose; ``otherwise`` is added if all arrays
-        of the forward are finite."""
-        for tokens, targets, options in parts:
-            _, saved = self._forward(tokens, targets, **options)
-            where = what_is_not_finite(self.parameters, self._parts, saved.parts)
-            if where:
-                return FloatingPointError(f"{what}; {where}")
-        return FloatingPointError(what + otherwise)
+        """Return the error, which says where the first number that is not finite arose:
+        in the parameters, or in the forward of the micro-batches, which is run again.
+        ``otherwise`` is added if all these are finite."""
+        where = fault_in_arrays(self.parameters)
+        for part in parts:
+            where = where or self._fault_in_forward(*part)
+        return FloatingPointError(f"{what}; {where}" if where else what + otherwise)
+
+    def _fault_in_forward(
+        self, tokens: Array, targets: Array, options: dict[str, Any]
+    ) -> str | None:
+        _, saved = self._forward(tokens, targets, **options)
+        return fault_in_parts(self._parts, saved.parts)
 
     def _by_part(self, norms: Mapping[str, float]) -> dict[str, float]:
         """Return the norm of the gradients of each part that has parameters."""

@@ -11,8 +11,10 @@ scale before the backward, and the gradients are divided by it in float32 afterw
 
 A gradient that overflowed is not finite. Then ``unscaled`` returns None, the step is
 skipped, and the scale is halved. After 2000 steps in a row without an overflow it is
-doubled. The rule and its defaults are those of ``torch.amp.GradScaler``. For a static
-scale, pass ``growth=1`` and ``backoff=1``.
+doubled. The rule and its defaults are those of ``torch.amp.GradScaler``, with two
+differences: the quotients must be finite too, not only the gradients that are divided,
+and the scale has a lower limit. For a static scale, pass ``growth=1`` and
+``backoff=1``.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ from __future__ import annotations
 import math
 from typing import TypedDict
 
+import numpy as np
+
 from backpass.arrays import Array, namespace, widened
 from backpass.training._mappings import Gradients, check_gradients
 from backpass.training._numbers import check_count, real
 from backpass.values import check_loss_scale
+
+LEAST, LIMIT = 2.0**-126, 2.0**128  # float32 keeps all bits of a scale between these
 
 
 class State(TypedDict):
@@ -49,15 +55,15 @@ def unscaled(
     backoff: float = 0.5,
     interval: int = 2000,
 ) -> dict[str, Array] | None:
-    """Return the gradients ``[*]`` divided by the scale, or None if an element is not
+    """Return the gradients ``[*]`` divided by the scale, or None if a quotient is not
     finite; then update the state.
 
     Half precision is widened to float32 first: divided in float16, a gradient would
-    underflow after all. If an element is not finite, the scale is multiplied by
-    ``backoff``. After ``interval`` calls in a row with finite gradients it is
-    multiplied by ``growth``, unless it would exceed float32. Clip the gradients after
-    this call, not before it. For several micro-batches, use one scale, add their
-    gradients, and call once.
+    underflow after all. If a quotient is not finite, the scale is multiplied by
+    ``backoff``, unless it would fall below 2⁻¹²⁶. After ``interval`` calls in a row
+    with finite quotients it is multiplied by ``growth``, unless it would exceed
+    float32. Clip the gradients after this call, not before it. For several
+    micro-batches, use one scale, add their gradients, and call once.
 
     Raises TypeError unless ``gradients`` is a mapping to arrays of real floating-point
     numbers and the options are numbers; ValueError unless growth ≥ 1, 0 < backoff ≤ 1,
@@ -72,14 +78,19 @@ def unscaled(
             f"backoff: expected a number above 0, at most 1; got {backoff}"
         )
     scale = state["scale"]
-    if not all(_is_finite(gradient) for gradient in gradients.values()):
-        state["scale"], state["finite"] = scale * float(backoff), 0
+    with np.errstate(all="ignore"):  # the quotients are tested instead
+        found = {
+            name: widened(gradient) / scale for name, gradient in gradients.items()
+        }
+    if not all(_is_finite(quotient) for quotient in found.values()):
+        smaller = scale * float(backoff)
+        state["scale"], state["finite"] = smaller if smaller >= LEAST else scale, 0
         return None
     state["finite"] += 1
     if state["finite"] == interval:
         larger = scale * float(growth)
-        state["scale"], state["finite"] = larger if larger < 2.0**128 else scale, 0
-    return {name: widened(gradient) / scale for name, gradient in gradients.items()}
+        state["scale"], state["finite"] = larger if larger < LIMIT else scale, 0
+    return found
 
 
 def _is_finite(x: Array) -> bool:

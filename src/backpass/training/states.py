@@ -33,7 +33,7 @@ import numpy as np
 
 from backpass.arrays import Array
 from backpass.models import gpt2, llama
-from backpass.training._finite import what_is_not_finite
+from backpass.training._finite import fault_in_arrays
 from backpass.training.run import Options, State
 
 MODELS = {"gpt2": gpt2, "llama": llama}  # by the names of the commands
@@ -63,7 +63,7 @@ def save(folder: str | Path, state: State) -> Path:
         state.optimiser["mean"],
         state.optimiser["square"],
     ):
-        if where := what_is_not_finite(what, (), ()):
+        if where := fault_in_arrays(what):
             raise FloatingPointError(f"after step {state.step}, {where}: not stored")
     folder = Path(folder)
     final = folder / f"step-{state.step:06d}"
