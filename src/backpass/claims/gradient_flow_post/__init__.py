@@ -1,3 +1,11 @@
 """The claims of one text."""
 
-PARTS: tuple[str, ...] = ()
+PARTS: tuple[str, ...] = (
+    "precision_hierarchy",
+    "small_updates",
+    "loss_scaling",
+    "saved_activations",
+    "checkpoint_code",
+    "checkpoint_memory",
+    "checkpoint_work",
+)
