@@ -8,4 +8,10 @@ PARTS: tuple[str, ...] = (
     "checkpoint_code",
     "checkpoint_memory",
     "checkpoint_work",
+    "selective",
+    "clipping",
+    "layer_code",
+    "layer_feed_forward",
+    "layer_attention",
+    "layer_flops",
 )
