@@ -14,4 +14,6 @@ PARTS: tuple[str, ...] = (
     "layer_feed_forward",
     "layer_attention",
     "layer_flops",
+    "training_step",
+    "challenges",
 )
