@@ -405,7 +405,7 @@ def F1058(it: Evidence) -> None:
     """FP8 needs loss scaling.
 
     It needs scaling, and one factor for the loss is not enough: gradients that FP16
-    holds with a factor span more than E4M3's whole range. FP8 training scales each
+    holds can span more than E4M3's whole range. FP8 training scales each
     tensor or block.
     """
     values = all_numbers("float8_e4m3fn")

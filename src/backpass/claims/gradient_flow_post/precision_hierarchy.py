@@ -288,7 +288,7 @@ def F1017(it: Evidence) -> None:
 
 
 @claim(
-    "§3.1, after the list, eight devices",
+    "§3.1, after the list, eight devices (implied)",
     FALSE,
     topic="parallel",
     page="cost/memory",

@@ -230,7 +230,7 @@ def F1074(it: Evidence) -> None:
     harm=3,
 )
 def F1075(it: Evidence) -> None:
-    """80 layers with flash attention take 161 GB; two pages on, 157.5 GB.
+    """80 layers with flash attention take 161 GB; in `§4.3`, 157.5 GB.
 
     2,016 MiB a layer are 157.5 GiB or 169.1 GB. 161 is neither: MiB over 1,000.
     """

@@ -6,9 +6,15 @@ from typing import Any
 
 from backpass import cost
 from backpass.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
+from backpass.claims.gradient_flow_post.checkpoint_code import (
+    DEPTH,
+    FORWARD,
+    Stack,
+    tensors,
+)
 from backpass.claims.gradient_flow_post.saved_activations import mib, pinned, saved
 from backpass.claims.record import claim
-from backpass.claims.tools import numbers, same
+from backpass.claims.tools import numbers, run, same
 from backpass.ops import attention, flash_attention
 
 
@@ -42,10 +48,17 @@ def F1132(it: Evidence) -> None:
     In `§4.2` a checkpoint is what is saved. Such activations should be dropped and
     recomputed: saving them by the rule frees no byte.
     """
-    freed_by_saving = 0  # what §4.2's `checkpoints[i] = h` frees of h
-    freed_by_recomputing = saved()["attended.q.projected.x"]
-    it.clashes(freed_by_saving != freed_by_recomputing)
-    it.right(freed_by_recomputing > 0)
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    _, held = run(FORWARD)["checkpoint_forward"](Stack(), tensors()[0], 1)
+    x = torch.tensor(numbers(5, 6)).requires_grad_()
+    silu = torch.nn.functional.silu  # cheap to recompute
+    recomputed = pinned(
+        lambda x: checkpoint(silu, x, use_reentrant=False), x, parameters=(x,)
+    )
+    it.clashes(len(held) > len(recomputed))
+    it.right(len(held) == DEPTH and recomputed == [])
 
 
 @claim(
