@@ -182,13 +182,15 @@ def F1029(it: Evidence) -> None:
 
     FP32 takes the step, and makes it twice as long: the update exceeds $2^{-25}$, half
     the gap below 1, so the weight becomes $1 - 2^{-24} \approx 0.99999994$. After
-    10,000 such steps it is 0.9994, where 0.9997 is right.
+    10,000 such steps it is 0.9994, where 0.9997 is right. Upwards from 1 the same
+    update would be lost.
     """
     it.as_printed(stepped("float32") == 1)
     it.right(stepped("float32") == 1 - 2**-24 and UPDATE > 2**-25)
     it.right(round(stepped("float32"), 8) == 0.99999994)
     it.right(round(stepped("float32", steps=10_000), 4) == 0.9994)
     it.right(round(1 - 10_000 * UPDATE, 4) == 0.9997)
+    it.right(stepped("float32", -UPDATE, 1000) == 1)
 
 
 @claim("§3.2, rule", FALSE, topic="precision", page="numerics/precision", harm=5)
