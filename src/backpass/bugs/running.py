@@ -87,6 +87,29 @@ def gradcheck(bug: Bug) -> str:
     return next((level for level, both in found if both == (True, False)), "never")
 
 
+@cache
+def diagnosis(bug: Bug) -> tuple[tuple[str, str], ...]:
+    """Return what `check` says of the wrong twin where it first sees the mistake: for
+    each quantity that the first of its methods finds wrong, what and where."""
+    if not seen(bug):
+        return ()
+    found = checked(bug, bug.twins()[1], seen(bug), explain=True)
+    rows = found.failed or found.having("could not run") or found.having("vacuous")
+    first = [row for row in rows if row.method == rows[0].method]
+    return tuple((f"{row.method}, {row.quantity}", row.reason) for row in first)
+
+
+def faults(bug: Bug) -> list[str]:
+    """Return what a bug's record says of `check` and gradcheck that they do not do."""
+    said = {"seen": "" if bug.missed else bug.seen, "gradcheck": bug.gradcheck}
+    found = {"seen": seen(bug), "gradcheck": gradcheck(bug)}
+    return [
+        f"{bug.name}: {key}: the record says {said[key]!r}; found {found[key]!r}"
+        for key in said
+        if said[key] != found[key]
+    ]
+
+
 def _caught(bug: Bug, level: str) -> bool:
     right, wrong = bug.twins()
     return not checked(bug, wrong, level).passed and checked(bug, right, level).passed
