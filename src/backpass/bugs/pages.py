@@ -14,11 +14,28 @@ from backpass.markdown import Markdown, code, division, escaped, folded, table
 COLUMNS = (*LEVELS, "never")
 
 
+def summary() -> Markdown:
+    """Return how many bugs each tool catches, in three sentences."""
+    bugs = every()
+    check = Counter(bug.seen for bug in bugs if not bug.missed)
+    gradcheck = Counter(bug.gradcheck for bug in bugs if bug.gradcheck != "never")
+    both = Counter(map(caught_by, bugs))
+    return Markdown(
+        f"`check` catches {check.total()} of {len(bugs)} bugs: {check['usual']} at the "
+        f"usual inputs, {check['varied']} more with `vary=True`, and "
+        f"{check['telling']} only at the telling inputs. `gradcheck` catches "
+        f"{gradcheck.total()}: {gradcheck['usual']} at the usual inputs and "
+        f"{gradcheck['telling']} at the telling ones. {both['check alone']} bugs are "
+        f"caught by `check` alone, {both['gradcheck alone']} by `gradcheck` alone, and "
+        f"{both['neither']} by neither."
+    )
+
+
 def counts() -> Markdown:
     """Return a table with the number of bugs by kind, and by the first inputs at which
     each tool catches them."""
-    check = [f"`check`: {level}" for level in COLUMNS]
-    gradcheck = [f"`gradcheck`: {level}" for level in COLUMNS if level != "varied"]
+    check = [f"check: {level}" for level in COLUMNS]
+    gradcheck = [f"gradcheck: {level}" for level in COLUMNS if level != "varied"]
     rows = [["kind", "bugs", *check, *gradcheck]]
     rows += [
         [f"[{kind}](#{_label('bugs', kind)})", *_numbers(bugs)]
@@ -63,7 +80,7 @@ def telling() -> Markdown:
         "\n".join(
             f"- {escaped(bug.telling_inputs)}: {_link(bug)}"
             for bug in every()
-            if seen(bug) == "telling"
+            if bug.seen == "telling" and not bug.missed
         )
     )
 
@@ -82,9 +99,8 @@ def shown(bug: Bug) -> list[str]:
         "",
         _caught(bug),
     ]
-    if found := diagnosis(bug):
-        lines += ["", "What `check` says:", ""]
-        lines += [f"- {escaped(where)}: {_said(what)}" for where, what in found]
+    if said := _said(bug):
+        lines += ["", "What `check` says:", "", *said]
     if bug.alarmed:
         lines += ["", f"`check` fails the corrected twin, too: {escaped(bug.alarm)}."]
     lines += ["", *folded(f"The twins, in {_file(bug)}", code(source(bug)))]
@@ -119,11 +135,17 @@ def source(bug: Bug) -> str:
 
 
 def _caught(bug: Bug) -> str:
-    if not bug.missed and bug.seen == bug.gradcheck:
-        return f"`check` and `gradcheck` catch it {_where(bug, bug.seen)}."
+    given = [
+        f"`{name}`" for name in ("operator", "conventions") if name in bug.keywords
+    ]
+    told = f" `check` is given {' and '.join(given)}." if given else ""
     if bug.missed:
-        return f"`check` does not see it: {escaped(bug.missed)}. {_gradcheck(bug)}"
-    return f"`check` catches it {_where(bug, bug.seen)}. {_gradcheck(bug)}"
+        check = f"`check` does not see it: {escaped(bug.missed)}."
+    elif bug.seen == bug.gradcheck:
+        return f"`check` and `gradcheck` catch it {_where(bug, bug.seen)}.{told}"
+    else:
+        check = f"`check` catches it {_where(bug, bug.seen)}."
+    return f"{check}{told} {_gradcheck(bug)}"
 
 
 def _gradcheck(bug: Bug) -> str:
@@ -149,9 +171,16 @@ def _where(bug: Bug, level: str) -> str:
     }[level]
 
 
-def _said(what: str) -> str:
-    """Return a diagnosis without the advice on how to search on."""
-    return escaped(what.partition("; diagnose(")[0])
+def _said(bug: Bug) -> list[str]:
+    """Return a bug's diagnosis as a list, without the advice on how to search on. A
+    quantity about which nothing is known but where it differs is listed only if it is
+    the first."""
+    found = diagnosis(bug)
+    named = [one for one in found[1:] if "no simple relation" not in one[1]]
+    return [
+        f"- {escaped(where)}: {escaped(what.partition('; diagnose(')[0])}"
+        for where, what in (*found[:1], *named)
+    ]
 
 
 def _file(bug: Bug) -> str:

@@ -59,7 +59,7 @@ def accepted(bug: Bug, op: object, level: str) -> bool:
     constants = known.get("constants", ())
     found = subject(op, len(inputs), {} if _is_function(op) else options, (), constants)
     for at in found.differentiable(inputs):
-        tensors[at] = tensors[at].detach().double().clone().requires_grad_()
+        tensors[at] = tensors[at].detach().double().requires_grad_()
     function = op.apply if _is_function(op) else _function(op, options, arrays).apply  # type: ignore[attr-defined]
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
