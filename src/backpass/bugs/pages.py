@@ -35,7 +35,7 @@ def counts() -> Markdown:
     """Return a table with the number of bugs by kind, and by the first inputs at which
     each tool catches them."""
     check = [f"check: {level}" for level in COLUMNS]
-    gradcheck = [f"gradcheck: {level}" for level in COLUMNS if level != "varied"]
+    gradcheck = [f"grad&shy;check: {level}" for level in COLUMNS if level != "varied"]
     rows = [["kind", "bugs", *check, *gradcheck]]
     rows += [
         [f"[{kind}](#{_label('bugs', kind)})", *_numbers(bugs)]
