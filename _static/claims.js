@@ -1,4 +1,5 @@
-// Above a list of claims: choose which to see. Without a script all are shown.
+// Above a list of claims, or of bugs: choose which to see. Each data attribute is a choice, data-caught-by that of
+// "caught by". Without a script all are shown.
 document.addEventListener("DOMContentLoaded", () => {
   const claims = [...document.querySelectorAll(".claim")];
   if (claims.length < 2) return;
@@ -6,12 +7,12 @@ document.addEventListener("DOMContentLoaded", () => {
   const form = document.createElement("form");
   form.className = "claims-filter";
   const chosen = {};
-  for (const key of ["text", "verdict", "topic"]) {
+  for (const key of Object.keys(claims[0].dataset)) {
     const values = [...new Set(claims.map((claim) => claim.dataset[key]))];
     if (values.length < 2) continue;
-    if (key === "topic") values.sort();
+    if (key === "topic" || key === "caughtBy") values.sort();
     const label = form.appendChild(document.createElement("label"));
-    label.append(`${key} `);
+    label.append(`${key.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`)} `);
     chosen[key] = label.appendChild(document.createElement("select"));
     chosen[key].append(new Option("all", ""), ...values.map((value) => new Option(value, value)));
   }
@@ -21,7 +22,9 @@ document.addEventListener("DOMContentLoaded", () => {
   words.type = "search";
   const says = form.appendChild(document.createElement("output"));
 
-  const sections = [...document.querySelectorAll("section section")].filter((each) => each.querySelector(".claim"));
+  const holding = (selector) => [...document.querySelectorAll(selector)].filter((each) => each.querySelector(".claim"));
+  const sections = holding("section section");
+  const groups = [...sections, ...holding(".claims-group")];
   const texts = claims.map((claim) => claim.textContent.toLowerCase());
   function filter() {
     const wanted = words.value.toLowerCase().split(/\s+/);
@@ -33,8 +36,8 @@ document.addEventListener("DOMContentLoaded", () => {
       claim.hidden = !fits;
       seen += fits;
     });
-    for (const section of sections) section.hidden = !section.querySelector(".claim:not([hidden])");
-    says.textContent = `${seen} of ${claims.length} claims`;
+    for (const group of groups) group.hidden = !group.querySelector(".claim:not([hidden])");
+    says.textContent = `${seen} of ${claims.length} shown`;
   }
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());

@@ -109,6 +109,8 @@ class Page:
             return f"![{options.get('alt', '')}]({self._data(argument)})\n\n{self.plain(body)}".rstrip()
         if name == "table":
             return f"**{argument}**\n\n{self.plain(body)}"
+        if name == "rubric":
+            return f"**{argument}**"
         if name == "literalinclude":
             return f"```{options.get('language', 'python')}\n{self._source(argument, options)}\n```"
         if name == "bibliography":

@@ -157,6 +157,10 @@ A term
 Inside, {eq}`an-equation`.
 :::
 
+```{rubric} A heading
+:heading-level: 3
+```
+
 ```text
 {eq}`untouched`
 ```
@@ -240,5 +244,6 @@ def check_plain_markdown(book: Path) -> None:
     assert "$$\na = b \\tag{1}\n$$" in text
     assert "- A term: What it means." in text
     assert "> **Tip**\n>\n> Inside, (1)." in text
+    assert "\n**A heading**\n" in text
     assert "```text\n{eq}`untouched`\n```" in text
     assert "comment" not in text and "(a-label)=" not in text

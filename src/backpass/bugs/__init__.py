@@ -5,20 +5,50 @@ They come from a search of issues and pull requests. Every thread was taken that
 exactly what was wrong with the gradient of one operation, one thread a mistake; whether
 `check` sees the mistake played no part. The code is ours: a thread gives the mistake,
 never the lines.
+
+A module of this package holds bugs under ``@bug(…)``; ``every()`` lists those of all
+modules. ``running`` gives the twins to `check` and to PyTorch's ``gradcheck``, and
+``pages`` shows them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from types import SimpleNamespace
 
 import numpy as np
 
-BUGS: list[Bug] = []
+# A mistake that any operation could have has the mechanism as its kind, another one
+# its operation.
+KINDS = (
+    "norms",
+    "softmax and losses",
+    "attention",
+    "positions",
+    "embeddings",
+    "activations and powers",
+    "products and convolutions",
+    "means, pooling, and indexing",
+    "recurrences",
+    "experts",
+    "quantisation",
+    "low precision",
+    "strides",
+    "in-place writes",
+    "races",
+    "frozen inputs",
+    "state between calls",
+    "recomputation",
+    "parallel training",
+    "accumulation and optimisers",
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bug:
     """One mistake. ``twins()`` makes a right and a wrong object, fresh ones each time,
     for what they may remember."""
@@ -31,6 +61,7 @@ class Bug:
     inputs: Callable[
         [np.random.Generator], tuple
     ]  # what a careful tester draws: small, float64
+    kind: str = ""  # one of KINDS
     telling: Callable[[np.random.Generator], tuple] | None = (
         None  # where the usual ones do not show it
     )
@@ -40,6 +71,7 @@ class Bug:
         default_factory=dict
     )  # besides, at the telling inputs
     seen: str = "usual"  # the first that shows it: usual, varied, or telling inputs
+    gradcheck: str = "usual"  # where gradcheck shows it: usual, telling, or never
     says: str = ""  # a part of the report, where a diagnosis names the mistake
     missed: str = ""  # why check shows nothing at any of them
     alarm: str = (
@@ -49,13 +81,22 @@ class Bug:
 
 
 def bug(thread: str, wrong: str, right: str, *, inputs, **facts):
-    """Register the twins that the decorated function makes."""
+    """Return the decorated function, which makes the twins, as a Bug."""
+    return lambda twins: Bug(
+        twins.__name__, thread, wrong, right, twins, inputs, **facts
+    )
 
-    def register(twins):
-        BUGS.append(Bug(twins.__name__, thread, wrong, right, twins, inputs, **facts))
-        return twins
 
-    return register
+@cache
+def every() -> tuple[Bug, ...]:
+    """Return the bugs of all modules of this package, by module and in its order."""
+    modules = sorted(f"{__name__}.{found.name}" for found in iter_modules(__path__))
+    return tuple(
+        thing
+        for name in modules
+        for thing in vars(import_module(name)).values()
+        if isinstance(thing, Bug) and thing.twins.__module__ == name
+    )
 
 
 def twins(forward, backward, wrong, **attributes):

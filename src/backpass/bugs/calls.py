@@ -11,6 +11,7 @@ from . import bug, normal, require, twins
     "karpathy/micrograd#102",
     "Only the leaves' gradients were cleared: a second backward added to what the first had left in between.",
     "every gradient starts from 0 in each backward",
+    kind="state between calls",
     inputs=normal((3, 4), (4, 2)),
 )
 def second_backward():
@@ -34,6 +35,7 @@ def second_backward():
     "TrenTorch/TrenTorch#182",
     "A value used twice passed on the gradient of its first use only.",
     "the gradient of a value is the sum over its uses",
+    kind="accumulation and optimisers",
     inputs=normal((4, 6)),
 )
 def value_used_twice():
@@ -51,6 +53,7 @@ def value_used_twice():
     "itskonrad/miniMNIST-c#7",
     "The input's gradient was added up twice, the second time from weights that the step had just changed.",
     "dx = dy·wᵀ, once, before any step",
+    kind="in-place writes",
     inputs=normal((3, 4), (4, 2)),
     says="w was modified in place",
 )
@@ -76,7 +79,9 @@ def step_within_backward():
     "hpcaitech/Elixir#12",
     "What the backward needs was saved in a block of memory that the next forward used again.",
     "each forward saves memory of its own",
+    kind="state between calls",
     inputs=normal((4, 6)),
+    gradcheck="never",
 )
 def reused_workspace():
     class Square:
@@ -100,7 +105,9 @@ def reused_workspace():
     "axonn-ai/axonn#68",
     "A gradient was assigned only where its input requires one, and returned in any case.",
     "None where no gradient is required",
+    kind="frozen inputs",
     inputs=lambda rng: tuple(map(torch.tensor, normal((3, 4), (2, 4))(rng))),
+    gradcheck="never",
 )
 def frozen_weight():
     class Right(torch.autograd.Function):
@@ -139,6 +146,7 @@ def frozen_weight():
     "deeplearning4j/deeplearning4j#9946",
     "Dropout's backward drew a mask of its own.",
     "dx = dy·mask/(1 − p) with the forward's mask",
+    kind="recomputation",
     inputs=normal((4, 6)),
 )
 def dropout():
@@ -164,6 +172,7 @@ def dropout():
     "open-lm-engine/accelerated-model-architectures#445",
     "A recurrence returned its last state and ignored that output's gradient.",
     "the reverse recurrence starts from the last state's gradient",
+    kind="recurrences",
     inputs=normal((5, 3), (3, 3), (3,)),
 )
 def last_state():
@@ -193,10 +202,12 @@ def last_state():
     "fla-org/flash-linear-attention#1140",
     "A causal convolution's last state was traced back to the wrong tokens where the sequence is shorter than the kernel.",
     "token t receives slot t + W − T of the last state's gradient; a slot that survives goes back to the first state",
+    kind="recurrences",
     inputs=normal((6,), (4,), (4,)),
     telling=normal((2,), (4,), (4,)),
     telling_inputs="fewer tokens than the kernel is wide",
     seen="varied",
+    gradcheck="telling",
 )
 def convolution_state():
     def forward(x, w, state):
@@ -229,6 +240,7 @@ def convolution_state():
     "fangwei123456/spikingjelly#715",
     "The first membrane potential's gradient was made from the input's, which is already divided by τ.",
     "dv₀ = dh₀·∂h₀/∂v₀",
+    kind="recurrences",
     inputs=normal((4, 3), (3,)),
 )
 def first_potential():

@@ -15,6 +15,7 @@ def sigmoid(x):
     "RubixML/ML#427",
     "The derivative of SELU's negative branch was taken from the output as scale·(y + α).",
     "dx = dy·(y + scale·α) where x ≤ 0",
+    kind="activations and powers",
     inputs=normal((4, 6)),
 )
 def selu():
@@ -37,11 +38,13 @@ def selu():
     "pytorch/pytorch#49272",
     "ELU's gradient was told from the sign of the output, which is not that of the input where α is negative.",
     "dx = dy·(1 if x > 0 else α·eˣ)",
+    kind="activations and powers",
     inputs=normal((4, 6)),
     telling=normal((4, 6)),
     telling_inputs="a negative α",
     telling_keywords={"alpha": -2.0},
     seen="telling",
+    gradcheck="telling",
 )
 def elu_of_negative_alpha():
     def forward(x, alpha=1.0):
@@ -63,10 +66,12 @@ def elu_of_negative_alpha():
     "tinygrad/tinygrad#17852",
     "The exponential was taken of the whole input and masked afterwards, so a large x gave ∞·0.",
     "dx = dy·(1 if x > 0 else exp(min(x, 0)))",
+    kind="activations and powers",
     inputs=normal((4, 6)),
     telling=lambda rng: (np.array([-2.0, 0.5, 800.0, 3.0]),),
     telling_inputs="x above log of the largest number: 710 in float64, 89 in float32",
     seen="telling",
+    gradcheck="telling",
 )
 def elu_of_large_inputs():
     def forward(x):
@@ -86,10 +91,12 @@ def elu_of_large_inputs():
     "pytorch/pytorch#51408",
     "Hard sigmoid's slope of 1/6 was returned outside (−3, 3) as well.",
     "dx = dy/6 where |x| < 3, else 0",
+    kind="activations and powers",
     inputs=normal((4, 6)),
     telling=lambda rng: (5 * rng.standard_normal((4, 6)),),
     telling_inputs="inputs beyond ±3",
     seen="varied",
+    gradcheck="telling",
 )
 def hardsigmoid():
     def forward(x):
@@ -102,8 +109,10 @@ def hardsigmoid():
     "BobMcDear/attorch#13",
     "Smooth L1 compared the signed difference with its threshold, forwards and backwards alike.",
     "quadratic where |x − t| < 1",
+    kind="softmax and losses",
     inputs=normal((4, 6), (4, 6)),
     keywords={"operator": lambda x, t: F.smooth_l1_loss(x, t, reduction="none")},
+    gradcheck="never",
 )
 def smooth_l1():
     def made(size):
@@ -124,6 +133,7 @@ def smooth_l1():
     "tenstorrent/tt-metal#55534",
     "The gradient of xⁿ was replaced by +∞ wherever x ≤ 0.",
     "dx = dy·n·xⁿ⁻¹",
+    kind="activations and powers",
     inputs=normal((4, 6)),
 )
 def power_of_negative_base():
@@ -144,6 +154,7 @@ def power_of_negative_base():
     "tenstorrent/tt-metal#52144",
     "The backward of bˣ differentiated xᵇ.",
     "dx = dy·log(b)·bˣ",
+    kind="activations and powers",
     inputs=normal((4, 6)),
 )
 def power_of_a_constant():
@@ -165,6 +176,7 @@ def power_of_a_constant():
     "tensorflow/tfjs#346",
     "The exponent's gradient is y·log(x), which is 0·(−∞) at x = 0.",
     "de = dy·y·log(x) where x > 0, else 0",
+    kind="activations and powers",
     inputs=lambda rng: (rng.uniform(0.5, 2, (4, 6)), rng.standard_normal((4, 6))),
     telling=lambda rng: (
         np.array([0.0, 0.7, 1.3, 2.0]),
@@ -172,6 +184,7 @@ def power_of_a_constant():
     ),
     telling_inputs="a base of 0",
     seen="telling",
+    gradcheck="telling",
 )
 def power_of_zero():
     def forward(x, e):
@@ -193,10 +206,12 @@ def power_of_zero():
     "jax-ml/jax#40828",
     "SiLU's gradient formed eˣ·(1 + eˣ + x), which is flushed to 0 where eˣ is subnormal though the product is not.",
     "dx = dy·σ(x)·(1 + x·(1 − σ(x))), its small factor last",
+    kind="activations and powers",
     inputs=normal((4, 6)),
     telling=lambda rng: (np.array([-709.0, -1.0, 0.5]),),
     telling_inputs="x = −709 in float64",
     missed="an error of 1e-305 beside gradients of size 1: errors are measured by the largest element",
+    gradcheck="never",
 )
 def silu_tail():
     def forward(x):
@@ -219,6 +234,7 @@ def silu_tail():
     "flagos-ai/FlagGems#4992",
     "PReLU's backward took the weight along the last axis, the forward along the channels.",
     "w is indexed by axis 1 of x; dw sums over every other axis",
+    kind="activations and powers",
     inputs=normal((2, 3, 5), (3,)),
     telling=normal((2, 4, 4), (4,)),
     telling_inputs="as many positions as channels: with others the backward raised",
@@ -247,6 +263,7 @@ def prelu():
     "ByteDance-Seed/Triton-distributed#180",
     "SwiGLU's backward advanced its inputs' pointers by the row and not its outputs', so every row was stored in row 0.",
     "row r of da and db is stored in row r",
+    kind="activations and powers",
     inputs=normal((3, 4), (3, 4), (3,)),
 )
 def swiglu_rows():
@@ -285,6 +302,7 @@ def fake_quantised(x, scale, least, most):
     "microsoft/nni#3160",
     "A quantiser's straight-through gradient was passed on where the input had been clipped, too.",
     "dx = dy where x/scale lies within the range, else 0",
+    kind="quantisation",
     inputs=normal((4, 6)),
     keywords={
         "operator": lambda x: fake_quantised(x, 0.25, -4, 3),
@@ -292,6 +310,7 @@ def fake_quantised(x, scale, least, most):
             "x": "a straight-through estimator: rounding is differentiated as the identity"
         },
     },
+    gradcheck="never",
 )
 def straight_through():
     def forward(x, scale=0.25):

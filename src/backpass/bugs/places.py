@@ -13,6 +13,7 @@ from .rows import softmax
     "ooples/AiDotNet.Tensors#894",
     "The backward of a gather gathered again; it has to scatter and add.",
     "dx[i_k] += dy[k]",
+    kind="means, pooling, and indexing",
     inputs=lambda rng: (rng.standard_normal((4, 3)), np.array([2, 0, 2, 3, 1])),
 )
 def gather():
@@ -36,6 +37,7 @@ def gather():
     "PaddlePaddle/Paddle#30604",
     "Rows that a scatter had overwritten passed dy on to what they were before.",
     "dx = dy, and 0 in the overwritten rows",
+    kind="means, pooling, and indexing",
     inputs=lambda rng: (
         rng.standard_normal((5, 3)),
         np.array([1, 3]),
@@ -74,6 +76,7 @@ def embedding(row_gradient):
     "pytorch/pytorch#26302",
     "The row of the padding token received a gradient.",
     "dw = 0 in row padding_idx",
+    kind="embeddings",
     inputs=lambda rng: (np.array([[1, 0, 2], [0, 3, 1]]), rng.standard_normal((4, 3))),
     keywords={
         "operator": lambda tokens, w: F.embedding(tokens, w, padding_idx=0),
@@ -81,6 +84,7 @@ def embedding(row_gradient):
             "w": "the padding token is not trained: its row's gradient is 0"
         },
     },
+    gradcheck="never",
 )
 def padding_row():
     def added(dy, tokens, rows):
@@ -100,6 +104,7 @@ def padding_row():
     "tenstorrent/tt-metal#53386",
     "Repeated tokens were added up in bfloat16, whose running sum stops growing.",
     "dw is accumulated in float32 and rounded once",
+    kind="low precision",
     inputs=lambda rng: (
         torch.tensor([[1, 0, 2], [0, 2, 1]]),
         torch.tensor(rng.standard_normal((4, 3))),
@@ -111,6 +116,7 @@ def padding_row():
     telling_inputs="bfloat16, 2000 tokens of three kinds",
     keywords={"operator": F.embedding},
     missed="PyTorch's own gradient adds up in bfloat16 on a CPU: twice its error allows as much",
+    gradcheck="never",
 )
 def repeated_tokens():
     def summed(running):
@@ -129,10 +135,12 @@ def repeated_tokens():
     "pytorch/FBGEMM#5754",
     "The gradient's buffer was not cleared, and rows beyond the longest segment allowed are never written.",
     "dx = 0 in the rows that the forward cut off",
+    kind="means, pooling, and indexing",
     inputs=lambda rng: (rng.standard_normal((6, 3)), np.array([2, 3, 1])),
     telling=lambda rng: (rng.standard_normal((7, 3)), np.array([2, 4, 1])),
     telling_inputs="a segment longer than the maximum",
     seen="varied",
+    gradcheck="telling",
 )
 def packed_segments():
     longest = 3
@@ -169,10 +177,12 @@ def packed_segments():
     "tracel-ai/burn#5604",
     "Average pooling divided an overhanging last window by the kernel's size in the backward only.",
     "dx = dy over the number of elements in the window",
+    kind="means, pooling, and indexing",
     inputs=normal((2, 6)),
     telling=normal((2, 5)),
     telling_inputs="a length that is no multiple of the stride",
     seen="varied",
+    gradcheck="telling",
 )
 def average_pool():
     size = 2
@@ -205,6 +215,7 @@ def average_pool():
     "sebgao/cTensor#3",
     "A convolution's weight gradient was divided by the number of windows.",
     "dw = Σ dy·x over the batch and the windows",
+    kind="products and convolutions",
     inputs=normal((2, 3, 6), (4, 3, 3)),
 )
 def convolution():
@@ -233,7 +244,9 @@ def convolution():
     "torch/nn#345",
     "The backward of a mean read dy in the order of its memory, whatever its strides.",
     "dx = dy/n, by index",
+    kind="strides",
     inputs=normal((2, 3, 4)),
+    gradcheck="never",
 )
 def mean_of_strided_dy():
     def forward(x):
@@ -255,6 +268,7 @@ def mean_of_strided_dy():
     "facebookresearch/shumai#74",
     "The backward of a mean over one axis repeated dy over every axis.",
     "dx = dy/n, repeated along the axis of the mean",
+    kind="means, pooling, and indexing",
     inputs=normal((2, 3)),
 )
 def mean_over_one_axis():
@@ -271,6 +285,7 @@ def mean_over_one_axis():
     "torch/nn#657",
     "A bilinear layer's input gradients were not weighted by dy.",
     "da_i = Σ dy_o·w_oij·b_j",
+    kind="products and convolutions",
     inputs=normal((4, 2), (4, 3), (5, 2, 3)),
 )
 def bilinear():
@@ -317,6 +332,7 @@ def attention_backward(dy, q, k, v, p, dlse=0):
     "marin-community/levanter#449",
     "Keys and values shared by a group of query heads got a gradient for each head.",
     "dk and dv sum over the group",
+    kind="attention",
     inputs=normal((2, 3, 4, 5), (2, 4, 5), (2, 4, 5)),
 )
 def grouped_queries():
@@ -340,10 +356,12 @@ def grouped_queries():
     "xlite-dev/ffpa-attn#300",
     "A causal backward aligned its mask with the first key, the forward with the last.",
     "query i sees key j where i + t − s ≥ j",
+    kind="attention",
     inputs=normal((4, 3), (4, 3), (4, 3)),
     telling=normal((3, 3), (5, 3), (5, 3)),
     telling_inputs="fewer queries than keys",
     seen="varied",
+    gradcheck="telling",
 )
 def causal_alignment():
     def allowed(s, t, shift):
@@ -374,6 +392,7 @@ def causal_alignment():
     "ByteDance-Seed/VeOmni#1021",
     "Attention returned its log-sum-exp as a second output and dropped that output's gradient.",
     "ds = p·(dp − Σ dp·p + dlse)",
+    kind="attention",
     inputs=normal((4, 3), (5, 3), (5, 2)),
 )
 def gradient_of_logsumexp():

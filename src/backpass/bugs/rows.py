@@ -35,6 +35,7 @@ def over_rows(terms):
     "microsoft/DeepSpeed#692",
     "LayerNorm recovered x̂ from y with γ and β of another column: of the thread's row within its tile.",
     "x̂ = (y − β_j)/γ_j in column j",
+    kind="norms",
     inputs=normal((4, 8), (8,), (8,)),
 )
 def invertible_layer_norm():
@@ -69,6 +70,7 @@ def invertible_layer_norm():
     "Oneflow-Inc/oneflow#6149",
     "LayerNorm returned the gradients of γ and β in each other's place.",
     "dγ = Σ dy·x̂, dβ = Σ dy",
+    kind="norms",
     inputs=normal((4, 6), (6,), (6,)),
 )
 def layer_norm_swapped():
@@ -95,6 +97,7 @@ def layer_norm_swapped():
     "tenstorrent/tt-metal#56202",
     "GroupNorm's γ read mean and rstd of group c mod G; channel c belongs to group c // (C/G).",
     "dγ_c = Σ dy·(x − mean_g)·rstd_g with g = c // (C/G)",
+    kind="norms",
     inputs=normal((2, 4, 5), (4,)),
 )
 def group_norm():
@@ -132,6 +135,7 @@ def group_norm():
     "pytorch/xla#3361",
     "BatchNorm in evaluation mode went backwards as in training, through the batch's mean and variance.",
     "dx = dy·w/√(running variance + ε)",
+    kind="norms",
     inputs=lambda rng: (*normal((6, 3), (3,), (3,), (3,))(rng), rng.uniform(0.5, 2, 3)),
 )
 def batch_norm_in_evaluation():
@@ -157,7 +161,9 @@ def batch_norm_in_evaluation():
     "pytorch/pytorch#64100",
     "BatchNorm's backward read x in the memory order of dy where dy lies channels-last and x does not.",
     "each array is read by its own strides",
+    kind="strides",
     inputs=normal((2, 3, 4), (3,)),
+    gradcheck="never",
 )
 def batch_norm_of_permuted_dy():
     def forward(x, w):
@@ -185,6 +191,7 @@ def batch_norm_of_permuted_dy():
     "unslothai/unsloth#4533",
     "RMSNorm's Function returned None for its weight, which then was never trained.",
     "dw = Σ dy·x/rms over the rows",
+    kind="norms",
     inputs=lambda rng: tuple(map(torch.tensor, normal((4, 6), (6,))(rng))),
 )
 def rms_norm_without_weight():
@@ -214,6 +221,7 @@ def rms_norm_without_weight():
     "linkedin/Liger-Kernel#1253",
     "GroupNorm in float16 rounded each part of dw to bfloat16 before adding it up.",
     "the parts keep the buffer's dtype",
+    kind="low precision",
     inputs=lambda rng: tuple(map(torch.tensor, normal((3, 4, 5), (4,))(rng))),
     telling=lambda rng: tuple(
         torch.tensor(v, dtype=torch.float16) for v in normal((3, 4, 64), (4,))(rng)
@@ -221,6 +229,7 @@ def rms_norm_without_weight():
     telling_inputs="float16",
     keywords={"operator": lambda x, w: F.group_norm(x, 1, w, eps=1e-5)},
     seen="telling",
+    gradcheck="never",
 )
 def group_norm_in_float16():
     def group_norm(kept):
@@ -256,8 +265,10 @@ def group_norm_in_float16():
     "NVIDIA/apex#1430",
     "A fused softmax wrote its gradient over the dy it was given.",
     "dx = scale·y·(dy − Σ dy·y), in memory of its own",
+    kind="in-place writes",
     inputs=normal((4, 6)),
     says="dy was modified in place",
+    gradcheck="never",
 )
 def softmax_over_dy():
     scale = 0.5
@@ -280,6 +291,7 @@ def softmax_over_dy():
     "deeplearning4j/libnd4j#440",
     "Softmax's derivative was y·(1 − y), the diagonal of its Jacobian.",
     "dx = y·(dy − Σ dy·y)",
+    kind="softmax and losses",
     inputs=normal((4, 6)),
 )
 def softmax_diagonal():
@@ -297,6 +309,7 @@ def softmax_diagonal():
     "mlpack/mlpack#2360",
     "LogSoftmax's backward added the gradient to the probabilities.",
     "dx = dy − exp(y)·Σ dy",
+    kind="softmax and losses",
     inputs=normal((4, 6)),
 )
 def log_softmax():
@@ -315,12 +328,14 @@ def log_softmax():
     "pytorch/pytorch#31829",
     "The gradient of logsumexp is exp(x − y): −∞ minus −∞ where every x is −∞.",
     "dx = 0 in a row of −∞",
+    kind="softmax and losses",
     inputs=normal((3, 4)),
     telling=lambda rng: (
         np.vstack([rng.standard_normal((2, 4)), np.full((1, 4), -np.inf)]),
     ),
     telling_inputs="a row of −∞",
     seen="telling",
+    gradcheck="never",
 )
 def logsumexp():
     def forward(x):
@@ -345,6 +360,7 @@ def logsumexp():
     "PaddlePaddle/Paddle#28622",
     "Rows whose label is ignored had loss 0 and the gradient of any other row.",
     "dx = 0 in an ignored row",
+    kind="softmax and losses",
     inputs=lambda rng: (rng.standard_normal((6, 5)), np.array([0, 1, 2, 1, 3, 4])),
 )
 def ignored_rows():
@@ -372,6 +388,7 @@ def ignored_rows():
     "mlpack/mlpack#1365",
     "The gradient of the Kullback–Leibler divergence was summed over the elements.",
     "dx = dy·(log x − log t + 1), element by element",
+    kind="softmax and losses",
     inputs=lambda rng: (rng.uniform(0.2, 1, (3, 4)), rng.uniform(0.2, 1, (3, 4))),
 )
 def divergence():
@@ -392,6 +409,7 @@ def divergence():
     "HIPS/autograd#412",
     "The normal density's gradient with respect to the covariance had the wrong sign.",
     "dΣ = dy·½(Σ⁻¹(x − μ)(x − μ)ᵀΣ⁻¹ − Σ⁻¹)ᵀ",
+    kind="softmax and losses",
     inputs=lambda rng: (*normal((3,), (3,))(rng), np.cov(rng.standard_normal((3, 9)))),
 )
 def normal_density():
@@ -420,8 +438,10 @@ def normal_density():
     "jingyaogong/minimind#858",
     "A router's weights were divided by their sum after the choice, which for one expert makes them 1 and their gradient 0.",
     "one chosen weight is not divided by itself",
+    kind="experts",
     inputs=normal((4, 6)),
     says="vacuous",
+    gradcheck="never",
 )
 def router_of_one():
     def routed(divided):

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections import Counter
 
 from backpass.claims.evidence import VERDICTS, Verdict
 from backpass.claims.ledger import TEXTS, every, text
 from backpass.claims.record import Claim
-
-
-class Markdown(str):
-    """Markdown that a page shows."""
-
-    def _repr_markdown_(self) -> str:
-        return str(self)
+from backpass.markdown import Markdown, code, division, folded, table
 
 
 def part(stem: str, name: str) -> Markdown:
@@ -38,22 +31,18 @@ def shown(claim: Claim) -> str:
     """Return a claim as Markdown: number, place and verdict; what it says and what is
     right; the chapter with the derivation; the code of its check, folded."""
     lines = [
-        f'<div class="claim" {_data(claim)}>',
-        "",
         f"({claim.name.lower()})=",
         f"**{_link(claim)}** · {claim.where} · {_verdict(claim)} · [](../{claim.page}.md)",
         "",
         claim.says,
-        "",
     ]
     if claim.truth:
-        lines += [f"**Right:** {claim.truth}", ""]
+        lines += ["", f"**Right:** {claim.truth}"]
     if claim.code:
-        code = ["```python", claim.code, "```", ""]
-        tests = [f"Tests: {', '.join(f'`{test}`' for test in claim.shown_by)}.", ""]
-        lines += ["<details><summary>The check</summary>", "", *code]
-        lines += [*(tests if claim.shown_by else []), "</details>"]
-    return "\n".join([*lines, "", "</div>", ""])
+        tests = ", ".join(f"`{test}`" for test in claim.shown_by)
+        more = ["", f"Tests: {tests}."] if tests else []
+        lines += ["", *folded("The check", [*code(claim.code), *more])]
+    return "\n".join(_framed(claim, lines))
 
 
 def counts() -> Markdown:
@@ -87,14 +76,8 @@ def every_claim() -> Markdown:
     """Return a list of all claims, which a script of the site filters."""
     lines = []
     for claim in every():
-        lines += [
-            f'<div class="claim" {_data(claim)}>',
-            "",
-            f"{_link(claim)} · {_verdict(claim)} · {claim.says}",
-            "",
-            "</div>",
-            "",
-        ]
+        line = f"{_link(claim)} · {_verdict(claim)} · {claim.says}"
+        lines += _framed(claim, [line])
     return Markdown("\n".join(lines))
 
 
@@ -119,18 +102,10 @@ def _text(claim: Claim) -> str:
     return next(found.name for found in TEXTS if found.letter == claim.name[0])
 
 
-def _data(claim: Claim) -> str:
+def _framed(claim: Claim, lines: list[str]) -> list[str]:
     kinds = {"text": _text(claim), "verdict": claim.verdict.words, "topic": claim.topic}
-    return " ".join(
-        f'data-{key}="{html.escape(value)}"' for key, value in kinds.items()
-    )
+    return division(lines, "claim", **kinds)
 
 
 def _numbers(count: Counter[Verdict]) -> list[str]:
     return [*(str(count[verdict]) for verdict in VERDICTS), str(count.total())]
-
-
-def table(rows: list[list[str]], aligned: str) -> Markdown:
-    """Return rows, the first of which is the heading, as a table."""
-    first, *others = (f"| {' | '.join(row)} |" for row in rows)
-    return Markdown("\n".join([first, f"|{aligned}|", *others]))
