@@ -239,7 +239,7 @@ def rotated(x, theta):
 
 @bug(
     "huggingface/candle#3612",
-    "A fused rotary embedding was registered without a backward: what stands before it received no gradient, and no error was raised.",
+    "A fused rotary embedding was registered without a backward: the parameters before it received no gradient, and no error was raised.",
     "dx = R(−θ)dy",
     kind="positions",
     inputs=normal((3, 4)),
@@ -290,7 +290,7 @@ def rope_pairs():
 
 @bug(
     "NVIDIA/Megatron-LM#7103",
-    "The last, incomplete block of heads rotated rows beyond it in place: the next token's first heads, which so were rotated twice.",
+    "The last, incomplete block of heads also rotated the rows after it in place: the next token's first heads were rotated twice.",
     "only heads below H are rotated",
     kind="positions",
     inputs=tensors((3, 3, 4)),
