@@ -1,10 +1,10 @@
 """Mistakes in gradients that public projects made, each re-created beside its corrected
 twin.
 
-They come from a search of issues and pull requests. Every thread was taken that says
-exactly what was wrong with the gradient of one operation, one thread a mistake; whether
-`check` sees the mistake played no part. The code is ours: a thread gives the mistake,
-never the lines.
+They come from searches of issues and pull requests. Each thread says exactly what was
+wrong with a gradient, one thread a mistake; doubtful threads, and most of those that
+repeat a mistake, were left out. Whether `check` sees a mistake played no part. The code
+is ours: a thread gives the mistake, never the lines.
 
 A module of this package holds bugs under ``@bug(…)``; ``every()`` lists those of all
 modules. ``running`` gives the twins to `check` and to PyTorch's ``gradcheck``, and

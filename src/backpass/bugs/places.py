@@ -122,7 +122,11 @@ def repeated_tokens():
     def summed(running):
         def add(dy, tokens, rows):
             dw = torch.zeros(rows, dy.shape[-1], dtype=running(dy.dtype))
-            return dw.index_add_(0, tokens, dy.to(dw.dtype)).to(dy.dtype)
+            if dw.dtype != torch.bfloat16:
+                return dw.index_add_(0, tokens, dy.to(dw.dtype)).to(dy.dtype)
+            for token, row in zip(tokens.tolist(), dy, strict=True):
+                dw[token] += row  # index_add_ would round less often
+            return dw
 
         return add
 
