@@ -51,7 +51,7 @@ def score_gradient(member: tuple[str, str]) -> Any:
 
 
 @claim("code, `V_grad`", TRUE, topic="matmul", page="operations/linear")
-def N32(it: Evidence) -> None:
+def N33(it: Evidence) -> None:
     """For `Y_grad` of shape `[t, d]`, `V_grad = A.T @ Y_grad`, whatever the weights
     are.
     """
@@ -60,7 +60,7 @@ def N32(it: Evidence) -> None:
 
 
 @claim("code, `A_grad`", TRUE, topic="matmul", page="operations/linear")
-def N33(it: Evidence) -> None:
+def N34(it: Evidence) -> None:
     """`A_grad = Y_grad @ V.T`."""
     import torch
 
@@ -69,13 +69,18 @@ def N33(it: Evidence) -> None:
 
 
 @claim("code, row products", TRUE, topic="flash", page="attention/flash")
-def N34(it: Evidence) -> None:
-    r"""`vmap(dot)(Y, Y_grad)` holds one number per query, $d_i = Y_i \cdot
-    \nabla_{Y_i} l$, which is $\sum_j A_{ij} (\nabla_A l)_{ij}$.
+def N35(it: Evidence) -> None:
+    r"""`vmap(lambda y, y_grad: dot(y, y_grad))(Y, Y_grad)` holds one number per query,
+    $d_i = Y_i \cdot \nabla_{Y_i} l$.
+
+    It is equal to $\sum_j A_{ij} (\nabla_A l)_{ij}$.
     """
     for member in MEMBERS:
         found = ran(member)
-        it.as_printed(same(found["delta"], (found["A"] * found["A_grad"]).sum(1)))
+        it.as_printed(
+            same(found["delta"], [y @ g for y, g in zip(found["Y"], DY, strict=True)])
+        )
+        it.right(same(found["delta"], (found["A"] * found["A_grad"]).sum(1)))
 
 
 @claim(
@@ -85,12 +90,12 @@ def N34(it: Evidence) -> None:
     page="attention/multilinear",
     harm=3,
 )
-def N35(it: Evidence) -> None:
+def N36(it: Evidence) -> None:
     """The row products are named `d`.
 
-    Up to there `d` is the width of Q, K and V, and `reshape([t, d])` needs it again at
-    the end: a TypeError for the multilinear members. The text's formulas have both
-    meanings too.
+    Before that line `d` is the width of Q, K and V, and `reshape([t, d])` needs the
+    width again at the end. There the multilinear members raise a TypeError. The text's
+    formulas use d in both meanings too.
     """
     found = run(mended("==", "A", "pow", "Y", "s"), **names(("Linear", "Softmax")))
     it.clashes(np.shape(found["d"]) != np.shape(names(MEMBERS[0])["d"]))
@@ -104,10 +109,11 @@ def N35(it: Evidence) -> None:
     page="attention/multilinear",
     harm=2,
 )
-def N36(it: Evidence) -> None:
+def N37(it: Evidence) -> None:
     """The five conditions `if name[…] = '…':` of the backward are comparisons.
 
-    `=` has to be `==` here as well: in eight conditions of ten in the whole program.
+    `=` has to be `==` here as well. This mistake occurs in eight of the program's ten
+    conditions.
     """
     backward = PRINTED[PRINTED.index("V_grad") :]
     it.as_printed(not raises(SyntaxError, lambda: compile(backward, "", "exec")))
@@ -117,7 +123,7 @@ def N36(it: Evidence) -> None:
 
 
 @claim("code, simplex", TRUE, topic="norms", page="attention/multilinear")
-def N37(it: Evidence) -> None:
+def N38(it: Evidence) -> None:
     """On the simplex `B_grad` is `A_grad - d[:, None]`, each row divided by the
     row's sum.
     """
@@ -135,11 +141,11 @@ def N37(it: Evidence) -> None:
     page="attention/multilinear",
     harm=4,
 )
-def N38(it: Evidence) -> None:
+def N39(it: Evidence) -> None:
     """`(A_grad - d[:, None]) / s[:, None]` divides each row by its sum.
 
-    `s` has that axis already, from `keepdims=True`; with one more, `B_grad` has three
-    axes. `/ s` is right.
+    `s` already has that axis, from `keepdims=True`. With one more axis, `B_grad` has
+    three. `/ s` is right.
     """
     member = ("Linear", "Simplex")
     it.as_printed(half(member, "s", "rows")["B_grad"].shape == (5, 5))
@@ -155,11 +161,11 @@ def N38(it: Evidence) -> None:
     page="attention/multilinear",
     harm=5,
 )
-def N39(it: Evidence) -> None:
-    """The backward of the simplex is that of its forward.
+def N40(it: Evidence) -> None:
+    """The simplex's backward matches its forward.
 
-    The forward divides columns by their sums. The gradient of that would need one
-    number per key, not one per query.
+    The forward divides columns by their sums. The gradient of that division needs one
+    number per key, but the backward has one per query.
     """
     import torch
 
@@ -172,12 +178,12 @@ def N39(it: Evidence) -> None:
 
 
 @claim("code, sphere", FALSE, topic="norms", page="attention/multilinear", harm=9)
-def N40(it: Evidence) -> None:
+def N41(it: Evidence) -> None:
     """On the sphere `B_grad = (A_grad - d[:, None]) / s[:, None]`, as on the simplex.
 
-    The weight is missing: `(A_grad - d[:, None] * A) / s`. The shape is right, and no
-    error is raised. A right gradient is orthogonal to the row, since the row's length
-    does not matter; this one is not.
+    The factor A is missing: `(A_grad - d[:, None] * A) / s` is right. The shape is
+    right, and no error is raised. The true gradient of a row is orthogonal to the row,
+    since the row's length does not matter; the printed one is not.
     """
     for scores in SCORES:
         printed, right = (ran((scores, "Sphere"), *w) for w in (["weight"], []))
@@ -195,7 +201,7 @@ def N40(it: Evidence) -> None:
     page="attention/multilinear",
     harm=6,
 )
-def N41(it: Evidence) -> None:
+def N42(it: Evidence) -> None:
     r"""The sphere's line of the program is the one that the text derives.
 
     The text derives $D_{\beta(B)}(\nabla_A l - D_d A)$, and the program has $d\,u^\top$
@@ -215,7 +221,7 @@ def N41(it: Evidence) -> None:
     page="attention/multilinear",
     harm=4,
 )
-def N42(it: Evidence) -> None:
+def N43(it: Evidence) -> None:
     """On the sphere `/ s[:, None]` divides each row by its length.
 
     As on the simplex, the result has three axes. `/ s` is right.
@@ -227,7 +233,7 @@ def N42(it: Evidence) -> None:
 
 
 @claim("code, softmax", TRUE, topic="softmax", page="operations/softmax")
-def N43(it: Evidence) -> None:
+def N44(it: Evidence) -> None:
     """For softmax `B_grad = (A_grad - d[:, None]) * A`."""
     for scores in SCORES:
         member = (scores, "Softmax")
@@ -235,7 +241,7 @@ def N43(it: Evidence) -> None:
 
 
 @claim("code, `Q_grad`, linear", TRUE, topic="matmul", page="operations/linear")
-def N44(it: Evidence) -> None:
+def N45(it: Evidence) -> None:
     """For linear scores `Q_grad = B_grad @ K`."""
     for kind in WEIGHTS:
         member = ("Linear", kind)
@@ -243,7 +249,7 @@ def N44(it: Evidence) -> None:
 
 
 @claim("code, `K_grad`, linear", TRUE, topic="matmul", page="operations/linear")
-def N45(it: Evidence) -> None:
+def N46(it: Evidence) -> None:
     """For linear scores `K_grad = B_grad.T @ Q`."""
     for kind in WEIGHTS:
         member = ("Linear", kind)
@@ -257,11 +263,12 @@ def N45(it: Evidence) -> None:
     page="attention/multilinear",
     harm=4,
 )
-def N46(it: Evidence) -> None:
+def N47(it: Evidence) -> None:
     """The branch for multilinear scores is taken for `Multilinear`.
 
-    It waits for `Multiinear`, which is no member. So `Q_grad` and `K_grad` are never
-    assigned, and the program itself raises no error.
+    Its condition compares with `Multiinear`, which is not the name of any member. For
+    multilinear members `Q_grad` and `K_grad` are therefore never assigned. The program
+    itself raises no error.
     """
     it.as_printed(outcomes(but("branch")) == {})
     it.right(
@@ -271,10 +278,10 @@ def N46(it: Evidence) -> None:
 
 
 @claim("code, `_U`", FALSE, topic="debugging", page="attention/multilinear", harm=2)
-def N47(it: Evidence) -> None:
+def N48(it: Evidence) -> None:
     """`_U` is divided by `_KQT`.
 
-    There is no `_KQT`; the forward's name is `_QKT`.
+    No line assigns `_KQT`; the forward calls the array `_QKT`.
     """
     it.as_printed(outcomes(but("_QKT")) == {})
     it.right(
@@ -284,14 +291,14 @@ def N47(it: Evidence) -> None:
 
 
 @claim("code, `_U`", CAVEAT, topic="precision", page="attention/multilinear", harm=6)
-def N48(it: Evidence) -> None:
-    r"""`(B_grad * B)[None, :] / _QKT` is $\nabla_B l$ times the product of the other
-    factors.
+def N49(it: Evidence) -> None:
+    r"""`(B_grad * B)[None, :] / _QKT` (with the name corrected) is $\nabla_B l$ times
+    the product of the other factors.
 
     Where a factor is 0, because its blocks of a query and a key are orthogonal, the
-    quotient is 0/0, and it spoils that query's and that key's gradients. The product of
-    the other factors is finite. Small factors underflow before that: four of 0.01 are 0
-    in float16.
+    quotient is 0/0, and the gradients of that query and that key become NaN. The
+    product of the other factors is finite. Small factors underflow too: in float16 the
+    product of four factors of 0.01 is 0.
     """
     member = ("Multilinear", "Sphere")
     found = ran(member)
@@ -303,6 +310,8 @@ def N48(it: Evidence) -> None:
         zero = ran(member, Q=q, K=k)
     it.right(zero["_QKT"][0, 0, 1] == 0)
     it.elsewhere(np.isfinite(zero["Q_grad"][0]).all())
+    it.elsewhere(np.isfinite(zero["K_grad"][1]).all())
+    it.right(np.isfinite(zero["Q_grad"][1:]).all())
     small = np.full(4, 0.01, np.float16)
     it.elsewhere(small.prod() / small[0] > 0)
     it.right(small[1:].prod() > 0)
@@ -311,11 +320,11 @@ def N48(it: Evidence) -> None:
 @claim(
     "code, `_Q_grad`", FALSE, topic="attention", page="attention/multilinear", harm=4
 )
-def N49(it: Evidence) -> None:
+def N50(it: Evidence) -> None:
     """`_Q_grad = _U @ K` holds the gradients of the blocks of Q.
 
-    K has to be `_K`, the blocks. With the whole K the product has p times too many
-    numbers, and cannot be reshaped.
+    K has to be `_K`, the blocks. With the whole K the product has p times as many
+    numbers as Q, so it cannot be reshaped.
     """
     it.as_printed(outcomes(but("_K")) == {})
     it.right(outcomes(but("_K")) == {("Multilinear", w): "ValueError" for w in WEIGHTS})
@@ -327,17 +336,23 @@ def N49(it: Evidence) -> None:
 @claim(
     "code, `_K_grad`", FALSE, topic="attention", page="attention/multilinear", harm=4
 )
-def N50(it: Evidence) -> None:
+def N51(it: Evidence) -> None:
     """`_K_grad = _U.T @ Q` holds the gradients of the blocks of K.
 
-    `.T` reverses all three axes, and Q has to be `_Q`: `_U.transpose(0, 2, 1) @ _Q`. As
-    printed the shapes do not fit, unless p is t.
+    `.T` reverses all three axes, and Q has to be `_Q`: `_U.transpose(0, 2, 1) @ _Q` is
+    right. As printed the product is not defined unless p equals t, and then the reshape
+    on the last line fails.
     """
     it.as_printed(outcomes(but("_Q")) == {})
     it.right(outcomes(but("_Q")) == {("Multilinear", w): "ValueError" for w in WEIGHTS})
     u = ran(("Multilinear", "Softmax"))["_U"]
     it.right(u.T.shape == (5, 5, 3) and u.transpose(0, 2, 1).shape == (3, 5, 5))
-    it.right((numbers(5, 5, 5).T @ GIVEN["Q"]).shape == (5, 5, 6))
+    three = {"t": 3, "Y_grad": DY[:3]} | {key: x[:3] for key, x in GIVEN.items()}
+    given = names(("Multilinear", "Softmax"), **three)  # p = 3 too
+    product, _, reshape = but("_Q").rpartition("    K_grad")
+    square = run(product, **given)
+    it.right(square["_K_grad"].shape == (3, 3, 6))
+    it.right(raises(ValueError, lambda: run("K_grad" + reshape, **square)))
 
 
 @claim(
@@ -347,18 +362,25 @@ def N50(it: Evidence) -> None:
     page="attention/multilinear",
     harm=9,
 )
-def N51(it: Evidence) -> None:
+def N52(it: Evidence) -> None:
     """`_Q_grad.reshape([t, d])` puts the blocks' gradients back into their columns.
 
-    The forward exchanged the first two axes, so they have to be exchanged back before:
-    `_Q_grad.transpose(1, 0, 2).reshape([t, d])`. As printed the shape is right, no
-    error is raised, and positions and blocks are mixed, unless p is 1.
+    The forward exchanged the first two axes, so they have to be exchanged back first:
+    `_Q_grad.transpose(1, 0, 2).reshape([t, d])`. As printed the shape is right and no
+    error is raised, but positions and blocks are mixed, unless p or t is 1.
     """
     it.as_printed(outcomes(but("Q order")) == {})
     it.right(outcomes(but("Q order")) == {("Multilinear", w): "wrong" for w in WEIGHTS})
     it.right(outcome(but(), ("Multilinear", "Softmax")) == "right")
     one = {
         d: ran(("Multilinear", "Sphere"), *d, p=1)["Q_grad"] for d in ((), ("Q order",))
+    }
+    it.right(same(*one.values()))
+    row = {"t": 1, "Y_grad": DY[:1], "Q": GIVEN["Q"][:1]}
+    row |= {"K": GIVEN["K"][:1], "V": GIVEN["V"][:1]}
+    one = {
+        d: ran(("Multilinear", "Sphere"), *d, **row)["Q_grad"]
+        for d in ((), ("Q order",))
     }
     it.right(same(*one.values()))
 
@@ -370,18 +392,19 @@ def N51(it: Evidence) -> None:
     page="attention/multilinear",
     harm=9,
 )
-def N52(it: Evidence) -> None:
+def N53(it: Evidence) -> None:
     """`_K_grad.reshape([t, d])` puts the blocks' gradients back into their columns.
 
-    The axes have to be exchanged first, as for Q; otherwise the gradient has the right
-    shape and wrong numbers.
+    The axes have to be exchanged first, as for Q. As printed the gradient has the right
+    shape, but its numbers are in the wrong places, unless p or t is 1.
     """
     it.as_printed(outcomes(but("K order")) == {})
     it.right(outcomes(but("K order")) == {("Multilinear", w): "wrong" for w in WEIGHTS})
-    blocks = ran(("Multilinear", "Softmax"))["_K_grad"]
-    it.right(
-        same(np.concatenate(blocks, axis=1), gradients(("Multilinear", "Softmax"))[1])
-    )
+    member = ("Multilinear", "Softmax")
+    blocks = ran(member)["_K_grad"]
+    it.right(same(np.concatenate(blocks, axis=1), gradients(member)[1]))
+    printed = ran(member, "K order")["K_grad"]
+    it.right(same(np.sort(printed.ravel()), np.sort(blocks.ravel())))
 
 
 @claim(
@@ -391,14 +414,17 @@ def N52(it: Evidence) -> None:
     page="attention/multilinear",
     harm=3,
 )
-def N53(it: Evidence) -> None:
+def N54(it: Evidence) -> None:
     r"""The rest of the text derives every equation that the program uses.
 
-    It derives another line for the sphere, and norms of rows instead of columns. With
-    the program's lines the simplex and the sphere are wrong; with the derived ones they
-    are right. Softmax's line is the derived one.
+    The derivation gives a different line for the sphere and normalises rows, not
+    columns. With the program's lines the simplex and the sphere are wrong; with the
+    derived lines they are right. The derivation of `A_grad` is skipped on purpose; the
+    text derives only its rows, $V \nabla_{Y_i} l$.
     """
     found = outcomes(but("weight", "rows"))
     it.as_printed(found == {})
     it.right({kind for _, kind in found} == {"Simplex", "Sphere"} and len(found) == 4)
+    rows = [GIVEN["V"] @ DY[i] for i in range(5)]
+    it.right(same(rows, ran(MEMBERS[0])["A_grad"]))
     it.right(outcomes(but()) == {})

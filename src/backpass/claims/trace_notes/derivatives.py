@@ -10,7 +10,8 @@ import numpy as np
 
 from backpass.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, raises, same, vjp
+from backpass.claims.tools import jacobian, numbers, raises, run, same, vjp
+from backpass.claims.trace_notes.program import DY, but, gradients, names
 
 
 def push(function: Callable[[Any], Any], x: Any, change: Any) -> Any:
@@ -22,7 +23,8 @@ def push(function: Callable[[Any], Any], x: Any, change: Any) -> Any:
 
 
 def gradient_of(function: Callable[[Any], Any], x: Any) -> Any:
-    """Return the gradient, by autograd in float64, which refuses vectors as values."""
+    """Return the gradient, by autograd in float64. A value that is a vector raises a
+    RuntimeError, which stands here for the definition: only scalars have gradients."""
     import torch
 
     given = torch.tensor(np.asarray(x, np.float64), requires_grad=True)
@@ -43,13 +45,13 @@ def constant(x: Any) -> Any:
     page="foundations/chain_rule",
     harm=1,
 )
-def N54(it: Evidence) -> None:
+def N55(it: Evidence) -> None:
     r"""A function $f: \mathbb{R}^n \to \mathbb{R}^m$ has a derivative $\partial f:
     \mathbb{R}^n \to \mathrm{Lin}(\mathbb{R}^n, \mathbb{R}^m)$, which maps a point to
     the linear map that approximates the change of f near it.
 
-    If f is differentiable; the text says so only later. The absolute value and ReLU are
-    not at 0, nor is the length of a vector.
+    It has one if it is differentiable; the text adds this condition only later. The
+    absolute value, ReLU, and the length of a vector are not differentiable at 0.
     """
     x, v = numbers(7), numbers(7, seed=1)
     for h in (1e-5, 1e-6):
@@ -62,11 +64,11 @@ def N54(it: Evidence) -> None:
 @claim(
     "Notation, first formula", TRUE, topic="chain rule", page="foundations/chain_rule"
 )
-def N55(it: Evidence) -> None:
+def N56(it: Evidence) -> None:
     r"""$f(x + v) \simeq f(x) + \partial f(x)(v)$.
 
-    For small v: the error falls faster than the length of v. For softmax it falls with
-    the square.
+    As v becomes small, the error falls faster than the length of v. For softmax it
+    falls with the square of the length.
     """
     x, v = numbers(6), numbers(6, seed=1)
     a = np.exp(x) / np.exp(x).sum()
@@ -78,7 +80,7 @@ def N55(it: Evidence) -> None:
 
 
 @claim("Notation, Jacobian", TRUE, topic="notation", page="foundations/chain_rule")
-def N56(it: Evidence) -> None:
+def N57(it: Evidence) -> None:
     r"""$\partial f(x)$ is the Jacobian of f at x, with m rows and n columns."""
     m, x, v = numbers(3, 5), numbers(5), numbers(5, seed=1)
     h = 1e-6
@@ -88,11 +90,11 @@ def N56(it: Evidence) -> None:
 
 
 @claim("Notation, the dot", TRUE, topic="notation", page="foundations/notation")
-def N57(it: Evidence) -> None:
+def N58(it: Evidence) -> None:
     r"""A change $\dot x$ has the shape of x. From $\partial f(x)(\dot x)$ for any $\dot
     x$ the Jacobian is easily read off.
 
-    The change $e_i$ gives column i.
+    The change $e_i$ gives its column i.
     """
     x = numbers(5)
     columns = [push(lambda z: z.softmax(0), x, e) for e in np.eye(5)]
@@ -103,13 +105,13 @@ def N57(it: Evidence) -> None:
 @claim(
     "Notation, second formula", TRUE, topic="chain rule", page="foundations/chain_rule"
 )
-def N58(it: Evidence) -> None:
+def N59(it: Evidence) -> None:
     r"""$\partial f(x)(\dot x) = \sum_{i=1}^n \frac{\partial f(x)}{\partial x_i} \dot
     x_i$.
 
-    Where f is differentiable. That the partial derivatives exist is not enough: $x^2
-    y/(x^2 + y^2)$ has both at 0, and both are 0, but along $(1, 1)$ it rises by
-    $\frac{1}{2}$ per step.
+    The formula holds where f is differentiable. The existence of the partial
+    derivatives is not enough: $x^2 y/(x^2 + y^2)$ has both partial derivatives 0 at 0,
+    but its derivative along $(1, 1)$ is ½.
     """
     x, v, h = numbers(4), numbers(4, seed=1), 1e-6
 
@@ -135,11 +137,12 @@ def N58(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=1,
 )
-def N59(it: Evidence) -> None:
+def N60(it: Evidence) -> None:
     r"""Only functions $\mathbb{R}^n \to \mathbb{R}$ have gradients.
 
-    The values have to be numbers. The inputs need not be: the next paragraph of the
-    text takes any space with an inner product, such as matrices.
+    The values have to be scalars. The inputs need not be vectors: the next paragraph of
+    the text takes any space with an inner product, such as matrices. In the check,
+    PyTorch's refusal to differentiate a vector stands for the definition.
     """
     v, w = numbers(3), numbers(4)
     it.as_printed(raises(RuntimeError, lambda: gradient_of(lambda z: z.sin(), v)))
@@ -155,13 +158,13 @@ def N59(it: Evidence) -> None:
     topic="chain rule",
     page="foundations/chain_rule",
 )
-def N60(it: Evidence) -> None:
+def N61(it: Evidence) -> None:
     r"""In a space with an inner product, $\nabla f(x)$ is the unique vector with
     $\langle \nabla f(x), \dot x \rangle = \partial f(x)(\dot x)$.
 
-    For all $\dot x$, which the text adds further on; one $\dot x$ does not determine
-    it. It depends on the inner product: with $v^\top W w$ it is $W^{-1} \partial
-    f(x)^\top$.
+    The equation has to hold for all $\dot x$, which the text adds further on; one $\dot
+    x$ does not determine the gradient. The gradient depends on the inner product: with
+    $v^\top W w$ it is $W^{-1} \partial f(x)^\top$.
     """
     x, changes = numbers(5), numbers(5, 5, seed=1)  # five independent ones
     root = numbers(5, 5, seed=2)
@@ -181,24 +184,29 @@ def N60(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=1,
 )
-def N61(it: Evidence) -> None:
+def N62(it: Evidence) -> None:
     r"""Such a vector always exists, by the theorem of Riesz.
 
-    In finite dimension, which is all that the text needs. Not in every space with an
-    inner product: for polynomials with $\int_0^1 p q$, the vector that gives $p(0)$ has
-    length $n + 1$ among those up to degree n, so none gives it for all polynomials.
+    It exists in finite dimension, which is all that the text needs. A space of infinite
+    dimension has to be complete, and the derivative bounded. The space of polynomials
+    with $\int_0^1 p q$ is not complete: no polynomial represents the bounded map $p
+    \mapsto \int_0^{1/2} p$. Among the polynomials up to degree n one does. Its squared
+    length rises with $n = 1, 3, 5, 7$ and stays below ½. If a polynomial represented
+    the map on the whole space, the length would stop rising at its degree.
     """
     from sympy import Matrix, Rational
 
     squares = []
-    for n in range(1, 6):
+    for n in (1, 3, 5, 7):
         gram = Matrix(n + 1, n + 1, lambda i, j: Rational(1, i + j + 1))
-        at_0 = Matrix([1, *[0] * n])
-        riesz = gram.LUsolve(at_0)
-        it.as_printed(gram * riesz == at_0)
+        half = Matrix([Rational(1, 2 ** (i + 1) * (i + 1)) for i in range(n + 1)])
+        riesz = gram.LUsolve(half)
+        it.as_printed(gram * riesz == half)
         squares.append((riesz.T * gram * riesz)[0])
-    it.right(squares == [(n + 1) ** 2 for n in range(1, 6)])
-    it.elsewhere(bool(max(squares) <= 9))  # bounded by the second one
+        it.right(bool(squares[-1] < Rational(1, 2)))
+    for lower, higher in pairwise(squares):
+        it.elsewhere(bool(lower == higher))
+        it.right(bool(lower < higher))
 
 
 @claim(
@@ -207,7 +215,7 @@ def N61(it: Evidence) -> None:
     topic="chain rule",
     page="foundations/chain_rule",
 )
-def N62(it: Evidence) -> None:
+def N63(it: Evidence) -> None:
     """A gradient has the type of the input, so the two can be added."""
     for shape in ((5,), (3, 4)):
         found = gradient_of(lambda z: z.flatten().logsumexp(0), numbers(*shape))
@@ -221,11 +229,11 @@ def N62(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=2,
 )
-def N63(it: Evidence) -> None:
+def N64(it: Evidence) -> None:
     """Deep learning changes the input along the direction of the gradient.
 
-    Along it, but the other way: the loss falls against the gradient. Most optimisers
-    leave that direction too; Adam's first step divides each component by its own size.
+    Gradient descent moves against the gradient. Most optimisers do not follow its
+    direction either: Adam's first step divides each component by its own size.
     """
     x = numbers(6)
     gradient = gradient_of(lambda z: (z**4).sum(), x)
@@ -243,7 +251,7 @@ def N63(it: Evidence) -> None:
     topic="notation",
     page="foundations/chain_rule",
 )
-def N64(it: Evidence) -> None:
+def N65(it: Evidence) -> None:
     """Matrices could be flattened into vectors instead, with the same gradient."""
     a = numbers(3, 4)
     whole = gradient_of(lambda z: (z @ z.T).det(), a)
@@ -252,7 +260,7 @@ def N64(it: Evidence) -> None:
 
 
 @claim("Notation, first case", TRUE, topic="notation", page="foundations/chain_rule")
-def N65(it: Evidence) -> None:
+def N66(it: Evidence) -> None:
     r"""For $f: \mathbb{R}^n \to \mathbb{R}$ the derivative is a $1 \times n$ matrix,
     and $\partial f(x)(v) = \partial f(x)\,v$.
 
@@ -271,19 +279,22 @@ def N65(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=1,
 )
-def N66(it: Evidence) -> None:
+def N67(it: Evidence) -> None:
     """Gradients with respect to vectors are probably the most common in deep learning.
 
-    By the number of parameter arrays: 8 of the 12 of a Transformer's layer are vectors.
-    By their elements, nearly all belong to matrices.
+    Counted by parameter arrays, yes: 8 of the 12 arrays of a Transformer layer with
+    biases are vectors. Without biases 2 of 6 are. Counted by elements, nearly all
+    belong to matrices.
     """
     from torch.nn import TransformerEncoderLayer
 
-    layer = TransformerEncoderLayer(64, 4, dim_feedforward=256, device="meta")
-    arrays = list(layer.parameters())
-    vectors = [a.numel() for a in arrays if a.ndim == 1]
-    it.as_printed(len(vectors) == 8 and len(arrays) == 12)
-    it.elsewhere(sum(vectors) > sum(a.numel() for a in arrays) / 50)
+    for bias, report in ((True, it.as_printed), (False, it.elsewhere)):
+        layer = TransformerEncoderLayer(64, 4, 256, bias=bias, device="meta")
+        arrays = list(layer.parameters())
+        vectors = [a.numel() for a in arrays if a.ndim == 1]
+        report(len(vectors) > len(arrays) / 2)
+        it.right((len(vectors), len(arrays)) == ((8, 12) if bias else (2, 6)))
+        it.elsewhere(sum(vectors) > sum(a.numel() for a in arrays) / 50)
 
 
 @claim(
@@ -293,12 +304,13 @@ def N66(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=4,
 )
-def N67(it: Evidence) -> None:
+def N68(it: Evidence) -> None:
     r"""$\langle \nabla f(x), v \rangle = \nabla f(x)^\top v = \partial f(x)(v) =
     f(x)\,v$.
 
-    The last member has lost its $\partial$: it is $\partial f(x)\,v$. $f(x)\,v$ is a
-    number times a vector, and the others are numbers; for $n = 1$ they differ in value.
+    The last expression lacks its $\partial$: it has to be $\partial f(x)\,v$. $f(x)\,v$
+    is a number times a vector, but the other expressions are numbers. For $n = 1$ all
+    are numbers, and the last one has another value.
     """
     x, v = numbers(5), numbers(5, seed=1)
     gradient = gradient_of(lambda z: (z**2).sum(), x)
@@ -313,7 +325,7 @@ def N67(it: Evidence) -> None:
     topic="chain rule",
     page="foundations/chain_rule",
 )
-def N68(it: Evidence) -> None:
+def N69(it: Evidence) -> None:
     r"""For $\langle v, w \rangle = v^\top w$, $\nabla f(x) = \partial f(x)^\top$, a
     vector of n numbers.
     """
@@ -323,11 +335,11 @@ def N68(it: Evidence) -> None:
 
 
 @claim("Notation, second case", TRUE, topic="notation", page="foundations/chain_rule")
-def N69(it: Evidence) -> None:
+def N70(it: Evidence) -> None:
     r"""$\langle A, B \rangle = \mathrm{Tr}(A^\top B)$ is an inner product of $n \times
     m$ matrices, and it is $\sum_{ij} A_{ij} B_{ij}$.
 
-    The two are equal, not only equivalent.
+    The two expressions are equal, not only equivalent.
     """
     a, b, c = (numbers(3, 5, seed=seed) for seed in range(3))
     inner = np.trace(a.T @ b)
@@ -340,6 +352,24 @@ def N69(it: Evidence) -> None:
     )
 
 
+@claim("Notation, second case", TRUE, topic="matmul", page="foundations/chain_rule")
+def N71(it: Evidence) -> None:
+    r"""The trace has useful algebraic properties, which the text uses later: it is
+    cyclic, $\mathrm{Tr}(ABC) = \mathrm{Tr}(CAB)$.
+
+    The text uses this in its example and in the gradients of Q and K. Exchanging two of
+    three factors is not allowed.
+    """
+    a, b, c = numbers(3, 4), numbers(4, 5), numbers(5, 3)
+    it.as_printed(np.isclose(np.trace(a @ b @ c), np.trace(c @ a @ b)))
+    db, dq, k = numbers(5, 7), numbers(5, 3), numbers(7, 3)
+    moved = np.trace(k.T @ db.T @ dq)  # as in the gradient of Q
+    change = push(lambda q: q @ constant(k).T, numbers(5, 3), dq)
+    it.as_printed(np.isclose(moved, (db * change).sum()))
+    m = numbers(3, 3, 3)
+    it.right(not np.isclose(np.trace(m[0] @ m[1] @ m[2]), np.trace(m[1] @ m[0] @ m[2])))
+
+
 @claim(
     "Notation, second case",
     CAVEAT,
@@ -347,7 +377,7 @@ def N69(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=2,
 )
-def N70(it: Evidence) -> None:
+def N72(it: Evidence) -> None:
     r"""For matrices, $\partial f(A)$ is only a linear function, so there is no clear
     sense in which the gradient is the derivative transposed.
 
@@ -367,7 +397,7 @@ def N70(it: Evidence) -> None:
 
 
 @claim("Notation, second case", TRUE, topic="chain rule", page="foundations/chain_rule")
-def N71(it: Evidence) -> None:
+def N73(it: Evidence) -> None:
     r"""The gradient is the one matrix with $\langle \nabla f(A), B \rangle =
     \partial f(A)(B)$ for all B.
     """
@@ -379,7 +409,7 @@ def N71(it: Evidence) -> None:
 
 
 @claim("Notation, example", TRUE, topic="matmul", page="foundations/chain_rule")
-def N72(it: Evidence) -> None:
+def N74(it: Evidence) -> None:
     r"""$v^\top B w = \mathrm{Tr}(v^\top B w) = \mathrm{Tr}(w v^\top B)$."""
     v, b, w = numbers(3), numbers(3, 4), numbers(4)
     it.as_printed(np.isclose(v @ b @ w, np.trace(v[None] @ b @ w[:, None])))
@@ -387,7 +417,7 @@ def N72(it: Evidence) -> None:
 
 
 @claim("Notation, example", TRUE, topic="matmul", page="foundations/chain_rule")
-def N73(it: Evidence) -> None:
+def N75(it: Evidence) -> None:
     r"""If $\partial f(A)(B) = v^\top B w$ for all B, then $\nabla f(A) = v w^\top$."""
     v, a, w = numbers(3), numbers(3, 4), numbers(4)
     found = gradient_of(lambda z: constant(v) @ z @ constant(w), a)
@@ -401,16 +431,23 @@ def N73(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=1,
 )
-def N74(it: Evidence) -> None:
-    """In practice gradients are all that is computed.
+def N76(it: Evidence) -> None:
+    r"""In practice gradients are all that is computed.
 
-    In the backward of this text. Libraries also compute derivatives along a direction
-    without any gradient, which Hessian-vector products and forward mode use.
+    The results of the program are gradients. Its $d_i =
+    \nabla_{Y_i} l^\top Y_i$ is not one: it is the derivative of the loss along $Y_i$.
     """
-    x, v, dy = numbers(5), numbers(5, seed=1), numbers(5, seed=2)
-    j = np.diag(np.cos(x))
-    it.as_printed(same(vjp(lambda z: z.sin(), x, dy), j.T @ dy))
-    it.elsewhere(not same(push(lambda z: z.sin(), x, v), j @ v))
+    member = ("Linear", "Softmax")
+    found = run(but(), **names(member))
+    ours = [found[f"{name}_grad"] for name in "QKV"]
+    it.as_printed(all(map(same, ours, gradients(member))))
+    y = found["Y"]
+    along = [
+        push(lambda z: (z * constant(DY)).sum(), y, y * np.eye(5)[:, [i]])
+        for i in range(5)
+    ]
+    it.right(same(found["delta"], along))
+    it.elsewhere(found["delta"].shape in {found[name].shape for name in "QKVAB"})
 
 
 @claim(
@@ -419,8 +456,8 @@ def N74(it: Evidence) -> None:
     topic="chain rule",
     page="foundations/chain_rule",
 )
-def N75(it: Evidence) -> None:
-    """A derivative needs neither an inner product nor numbers as values.
+def N77(it: Evidence) -> None:
+    """A derivative needs neither an inner product nor scalar values.
 
     The gradient changes with the inner product; the derivative does not.
     """
@@ -442,12 +479,13 @@ def N75(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=4,
 )
-def N76(it: Evidence) -> None:
+def N78(it: Evidence) -> None:
     r"""The chain rule does not exist in any clear way for gradients.
 
-    The inner function has none, if its values are vectors. The gradient of the
-    composition has a clear rule, $\nabla (l \circ g)(x) = \partial g(x)^* \, \nabla
-    l(g(x))$, which is backpropagation and which the text uses from here on.
+    An inner function whose values are vectors has no gradient; in the check, PyTorch's
+    refusal stands for the definition. The gradient of the composition, however, has a
+    clear rule, $\nabla (l \circ g)(x) = \partial g(x)^* \, \nabla l(g(x))$. This is
+    backpropagation, which the text uses from here on.
     """
     x, dy = numbers(5), numbers(5, seed=1)
     it.as_printed(raises(RuntimeError, lambda: gradient_of(lambda z: z.softmax(0), x)))

@@ -16,6 +16,7 @@ from backpass.claims.evidence import (
 )
 from backpass.claims.record import claim
 from backpass.claims.tools import numbers, raises, same, vjp
+from backpass.claims.trace_notes.derivatives import constant
 from backpass.claims.trace_notes.program import (
     DY,
     GIVEN,
@@ -31,13 +32,14 @@ from backpass.claims.trace_notes.program import (
     outcomes,
     same_as_torch,
     softmax,
+    weights,
 )
 
 
 @claim(
     "code, linear preattention", TRUE, topic="attention", page="attention/multilinear"
 )
-def N13(it: Evidence) -> None:
+def N15(it: Evidence) -> None:
     """`B = Q @ K.T` has one row per query and one column per key: $B_{ij} = Q_i
     \\cdot K_j$.
     """
@@ -55,10 +57,10 @@ def N13(it: Evidence) -> None:
     page="attention/scaled_dot_product",
     harm=4,
 )
-def N14(it: Evidence) -> None:
+def N16(it: Evidence) -> None:
     r"""The scores of a normal transformer are $QK^\top$.
 
-    They are $QK^\top/\sqrt{d}$. Then the gradients of Q and K have the factor
+    They are $QK^\top/\sqrt{d}$. The gradients of Q and K therefore have the factor
     $1/\sqrt{d}$ too.
     """
     member, root = ("Linear", "Softmax"), np.sqrt(6)
@@ -76,28 +78,30 @@ def N14(it: Evidence) -> None:
 @claim(
     "code, forward", LEFT_OUT, topic="attention", page="attention/multilinear", harm=4
 )
-def N15(it: Evidence) -> None:
-    """The forward is that of a transformer with a state, which reads from left to
-    right.
+def N17(it: Evidence) -> None:
+    """The forward computes B and then A from it. The text, which speaks of a state and
+    so of reading from left to right, leaves the causal mask out.
 
-    No line hides the later keys from a query. Softmax needs scores of $-\\infty$ there,
-    the simplex and the sphere scores of 0.
+    The mask sets the scores of later keys, to $-\\infty$ for softmax and to 0 for the
+    simplex and the sphere. Their weights are then 0.
     """
-    found = forward(("Linear", "Softmax"))
-    it.left_out(np.count_nonzero(np.triu(found["A"], 1)))
-    masked = np.where(np.tri(5) > 0, found["B"], -np.inf)
-    it.right(not np.triu(softmax(masked), 1).any())
-    zeros = np.tri(5) * abs(found["B"])
-    it.right(not np.triu(zeros / zeros.sum(1, keepdims=True), 1).any())
+    tri = np.tri(5)
+    for kind in WEIGHTS:
+        found = forward(("Linear", kind))
+        it.left_out(np.count_nonzero(np.triu(found["A"], 1)))
+        b = found["B"]
+        masked = np.where(tri > 0, b, -np.inf) if kind == "Softmax" else tri * b
+        a = weights(constant(masked), kind).numpy()
+        it.right(np.count_nonzero(a) == 15 and not np.triu(a, 1).any())
 
 
 @claim("code, blocks", CAVEAT, topic="notation", page="attention/multilinear", harm=2)
-def N16(it: Evidence) -> None:
+def N18(it: Evidence) -> None:
     """`Q.reshape([t, p, d//p]).transpose(1, 0, 2)` cuts the columns of Q into p blocks,
     `[p, t, d/p]`.
 
-    Only if p divides d, since `d//p` rounds down, and for arrays of NumPy: a tensor of
-    PyTorch takes two axes in `transpose`.
+    The line works only if p divides d, since `d//p` rounds down, and not for PyTorch,
+    whose `transpose` takes two axes.
     """
     import torch
 
@@ -112,7 +116,7 @@ def N16(it: Evidence) -> None:
 @claim(
     "code, scores of each factor", TRUE, topic="attention", page="attention/multilinear"
 )
-def N17(it: Evidence) -> None:
+def N19(it: Evidence) -> None:
     """`_QKT = _Q @ _K.transpose(0, 2, 1)` holds the scores of each factor, `[p, t,
     t]`.
     """
@@ -129,11 +133,11 @@ def N17(it: Evidence) -> None:
     page="attention/multilinear",
     harm=3,
 )
-def N18(it: Evidence) -> None:
+def N20(it: Evidence) -> None:
     r"""`_B = _QKT` is a sum along axis 0, with broadcasting.
 
     It is another name for the same array, and the next line takes the product along
-    axis 0. The sum would be $QK^\top$ once more, the linear scores.
+    axis 0. A sum would give $QK^\top$ again, the linear scores.
     """
     found = forward(("Multilinear", "Softmax"))
     it.as_printed(found["_B"].shape == (5, 5))
@@ -147,7 +151,7 @@ def N18(it: Evidence) -> None:
     topic="attention",
     page="attention/multilinear",
 )
-def N19(it: Evidence) -> None:
+def N21(it: Evidence) -> None:
     r"""`B = _B.prod(axis=0)` is $\bigodot_k Q_k K_k^\top$, and the linear scores if
     p is 1.
     """
@@ -169,11 +173,11 @@ def N19(it: Evidence) -> None:
     page="attention/multilinear",
     harm=2,
 )
-def N20(it: Evidence) -> None:
+def N22(it: Evidence) -> None:
     """`if name[1] = 'Simplex':` and its two alternatives are comparisons.
 
-    A single `=` in a condition is a SyntaxError; `==` compares. So no line of the
-    program runs as printed, for any member.
+    A single `=` in a condition is a SyntaxError; `==` compares. As printed, therefore,
+    no line of the program runs.
     """
     lines = PRINTED.split("V_grad")[0]
     it.as_printed(not raises(SyntaxError, lambda: compile(lines, "", "exec")))
@@ -192,11 +196,11 @@ def N20(it: Evidence) -> None:
     page="attention/multilinear",
     harm=4,
 )
-def N21(it: Evidence) -> None:
-    """The norms start from A: `s = A.sum(…)`, `s = sqrt(A.pow(2).sum(…))`,
-    `softmax(A)`.
+def N23(it: Evidence) -> None:
+    """The norms start from A: `s = A.sum(...)`, `s = sqrt((A.pow(2)).sum(...))`,
+    `A = softmax(A)`.
 
-    A does not exist yet, and B, which does, is not used. `A = B` before the norms
+    A does not exist yet, and the scores B are not used. `A = B` before the norms
     corrects all three.
     """
     it.as_printed(outcomes(mended("==")) == {})
@@ -212,12 +216,12 @@ def N21(it: Evidence) -> None:
     page="attention/multilinear",
     harm=8,
 )
-def N22(it: Evidence) -> None:
+def N24(it: Evidence) -> None:
     """The simplex divides by `s = A.sum(axis=0, keepdims=True)`, so each query's
     weights sum to 1.
 
-    That axis sums over the queries: the weights of each key sum to 1. A row of B
-    belongs to a query, so the axis is 1. Nothing raises an error.
+    A sum along that axis runs over the queries, so the weights of each key sum to 1. A
+    row of B belongs to a query, so the axis has to be 1. No error is raised.
     """
     member = ("Linear", "Simplex")
     a = forward(member, "rows", Q=abs(GIVEN["Q"]), K=abs(GIVEN["K"]))["A"]
@@ -228,40 +232,15 @@ def N22(it: Evidence) -> None:
 
 
 @claim(
-    "code, simplex, axis",
-    FALSE,
-    topic="attention",
-    page="attention/multilinear",
-    harm=6,
-)
-def N23(it: Evidence) -> None:
-    """In the simplex as the code has it, a query's output does not depend on other
-    queries.
-
-    With `axis=0` it does, in every position; in a causal model a query would see later
-    ones. With `axis=1` it does not.
-    """
-    moved = (
-        GIVEN["Q"] + np.eye(5, 6)[[4] * 5] * np.eye(5)[:, [4]]
-    )  # the last query only
-    for defects, report in ((["rows"], it.as_printed), ([], it.right)):
-        here, there = (
-            forward(("Linear", "Simplex"), *defects, Q=q)["A"]
-            for q in (GIVEN["Q"], moved)
-        )
-        report(same(here[:4], there[:4]))
-
-
-@claim(
     "code, simplex", LEFT_OUT, topic="attention", page="attention/multilinear", harm=6
 )
-def N24(it: Evidence) -> None:
+def N25(it: Evidence) -> None:
     """Dividing B by its sums puts the weights on the simplex.
 
-    Only if the scores of a row have one sign and are not all 0, and no line of the
-    program ensures that. Of rows of random scores of either sign, about half have a
-    negative sum; a sum near 0 makes the weights large: $(1, 2, -2.99)$ gives $(100,
-    200, -299)$.
+    It does so only if the scores of a row have one sign and are not all 0, which the
+    program does not ensure. About half of all rows of random scores, drawn with either
+    sign, have a negative sum. A sum near 0 makes the weights large: $(1, 2, -2.99)$
+    gives $(100, 200, -299)$.
     """
     sums = (numbers(4000, 6) * numbers(4000, 6, seed=1)).sum(1)
     it.left_out(np.count_nonzero(sums < 0))
@@ -271,11 +250,11 @@ def N24(it: Evidence) -> None:
 
 
 @claim("code, `A = A/s`", TRUE, topic="attention", page="attention/multilinear")
-def N25(it: Evidence) -> None:
+def N26(it: Evidence) -> None:
     """With `keepdims=True`, `A / s` divides along the axis that was summed.
 
-    Without it, a square A with sums of its rows would be divided column by column, and
-    no error would be raised.
+    Without it, the sums of the rows of a square A would divide its columns, and no
+    error would be raised.
     """
     a = abs(GIVEN["Q"] @ GIVEN["K"].T)
     for axis in (0, 1):
@@ -286,11 +265,12 @@ def N25(it: Evidence) -> None:
 @claim(
     "code, sphere, axis", FALSE, topic="attention", page="attention/multilinear", harm=8
 )
-def N26(it: Evidence) -> None:
+def N27(it: Evidence) -> None:
     """The sphere divides by `s = sqrt((A.pow(2)).sum(axis=0, keepdims=True))`, so each
     query's weights have length 1.
 
-    The columns have length 1; rows need `axis=1`. Nothing raises an error.
+    The columns have length 1. For rows of length 1 the axis has to be 1. No error is
+    raised.
     """
     member = ("Linear", "Sphere")
     a = forward(member, "rows")["A"]
@@ -307,19 +287,19 @@ def N26(it: Evidence) -> None:
     page="attention/multilinear",
     harm=2,
 )
-def N27(it: Evidence) -> None:
-    """One library runs `A.pow(2)`, `transpose(1, 0, 2)` and `softmax(A)`.
+def N28(it: Evidence) -> None:
+    """NumPy or PyTorch runs both `A.pow(2)` and `transpose(1, 0, 2)`.
 
-    NumPy's arrays have no `pow`. PyTorch's tensors have it, but their `transpose` takes
-    two axes and their `softmax` wants an axis. `A**2` runs in both.
+    NumPy's arrays do not have the method `pow`, and PyTorch's `transpose` takes two
+    axes. `A**2` runs in both.
     """
     import torch
 
     it.as_printed(outcome(but("pow"), ("Multilinear", "Sphere")) == "right")
     it.right(outcomes(but("pow")) == {(s, "Sphere"): "AttributeError" for s in SCORES})
-    tensor: Any = torch.ones(5, 3, 2)
+    tensor: Any = torch.tensor(numbers(5, 3, 2))
     it.right(raises(TypeError, lambda: tensor.transpose(1, 0, 2)))
-    it.right(raises(TypeError, lambda: tensor.softmax()))
+    it.right(same(tensor**2, tensor.pow(2)) and same(tensor**2, tensor.numpy() ** 2))
 
 
 @claim(
@@ -329,10 +309,11 @@ def N27(it: Evidence) -> None:
     page="attention/multilinear",
     harm=1,
 )
-def N28(it: Evidence) -> None:
+def N29(it: Evidence) -> None:
     """Dividing a row by its length puts it on the sphere.
 
-    Not a row of zeros, such as that of a query that is orthogonal to all keys.
+    A row of zeros, such as that of a query that is orthogonal to all keys, cannot be
+    put there: the division gives NaN.
     """
     it.as_printed(
         same(np.linalg.norm(forward(("Linear", "Sphere"))["A"], axis=1), np.ones(5))
@@ -343,38 +324,54 @@ def N28(it: Evidence) -> None:
 
 
 @claim("code, softmax", CAVEAT, topic="softmax", page="attention/multilinear", harm=4)
-def N29(it: Evidence) -> None:
+def N30(it: Evidence) -> None:
     """`A = softmax(A)` normalises each row.
 
-    It does if the last axis is the default, as in JAX. SciPy's default is the whole
-    matrix, and nothing raises an error; PyTorch demands an axis. `softmax(A, axis=-1)`
-    is safe.
+    It does if the axis defaults to the last one, as in JAX. SciPy's default is the
+    whole matrix, and no error is raised. Without `dim`, PyTorch's `functional.softmax`
+    warns and takes axis 1 of a matrix, and the method `Tensor.softmax` raises an error.
+    `softmax(A, axis=-1)` is safe.
     """
+    import warnings
+
     import torch
 
-    it.as_printed(outcomes(but()) == {})
-    overall = {"softmax": lambda x: softmax(x, axis=None)}
+    def over(axis: int | None, scores: str) -> str:
+        return outcome(
+            but(), (scores, "Softmax"), softmax=lambda x: softmax(x, axis=axis)
+        )
+
     for scores in SCORES:
-        it.elsewhere(outcome(but(), (scores, "Softmax"), **overall) == "right")
-    tensor: Any = torch.ones(5, 5)
-    it.elsewhere(not raises(TypeError, lambda: tensor.softmax()))
+        it.as_printed(over(-1, scores) == over(1, scores) == "right")
+        it.elsewhere(over(0, scores) == "right")
+        it.elsewhere(over(None, scores) == "right")
+    tensor: Any = torch.tensor(numbers(5, 5))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        it.right(same(torch.nn.functional.softmax(tensor), tensor.softmax(1)))
+    it.right(any("dim" in str(warning.message) for warning in caught))
+    it.right(raises(TypeError, lambda: tensor.softmax()))
 
 
 @claim(
     "code, norms", INCONSISTENT, topic="attention", page="attention/multilinear", harm=4
 )
-def N30(it: Evidence) -> None:
+def N31(it: Evidence) -> None:
     """The three norms normalise along the same axis.
 
-    The simplex and the sphere take `axis=0`, the queries; the softmax of the text is
-    taken of each row, over the keys.
+    The simplex and the sphere sum along `axis=0`, over the queries. Softmax's own
+    backward line, `(A_grad - d[:, None]) * A`, is the gradient of a softmax over the
+    keys, not over the queries.
     """
-    found = {kind: forward(("Linear", kind), "rows")["A"] for kind in WEIGHTS}
-    it.clashes(
-        same(found["Simplex"].sum(0), np.ones(5))
-        and same(found["Softmax"].sum(1), np.ones(5))
-    )
-    it.right(not same(found["Softmax"].sum(0), np.ones(5)))
+    b, v = GIVEN["Q"] @ GIVEN["K"].T, constant(GIVEN["V"])
+    for kind, power in (("Simplex", 1), ("Sphere", 2)):
+        a = forward(("Linear", kind), "rows")["A"]
+        it.clashes(same((a**power).sum(0), np.ones(5)))  # over the queries
+    for axis in (0, 1):
+        a = softmax(b, axis=axis)
+        printed = (DY @ GIVEN["V"].T - (DY * (a @ GIVEN["V"])).sum(1)[:, None]) * a
+        agrees = same(printed, vjp(lambda x, at=axis: x.softmax(at) @ v, b, DY))
+        it.right(agrees == (axis == 1))  # over the keys
 
 
 @claim(
@@ -384,13 +381,21 @@ def N30(it: Evidence) -> None:
     page="attention/multilinear",
     harm=3,
 )
-def N31(it: Evidence) -> None:
-    """The forward pass ends with A.
+def N32(it: Evidence) -> None:
+    """The forward pass ends with A. The text leaves out the line for the output.
 
-    It ends with the output, $Y = AV$, which no line computes, and which the backward
-    uses.
+    The output is $Y = AV$. The program does not compute it, but its backward uses it.
     """
+    import ast
+
+    fore, _, back = but("Y").partition("V_grad")
+    read = {
+        n.id for n in ast.walk(ast.parse("V_grad" + back)) if isinstance(n, ast.Name)
+    }
+    stored = {n.id for n in ast.walk(ast.parse(fore)) if isinstance(n, ast.Name)}
+    missing = read & {"A", "B", "Y", "s"} - stored
+    it.left_out(len(missing))
+    it.right(missing == {"Y"})
     it.right("Y" not in forward(("Linear", "Softmax"), "Y"))
-    it.left_out("Y = A @ V")
     it.right(outcomes(but("Y")) == dict.fromkeys(MEMBERS, "NameError"))
     it.right(outcomes(but()) == {})

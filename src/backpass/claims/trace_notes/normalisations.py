@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from backpass.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
 from backpass.claims.record import claim
 from backpass.claims.tools import jacobian, numbers, raises, same
-from backpass.claims.trace_notes.derivatives import gradient_of, push
+from backpass.claims.trace_notes.derivatives import constant, gradient_of, push
 from backpass.claims.trace_notes.program import softmax, weights
 
 X = numbers(7, low=0.5, high=2.0)
@@ -36,13 +37,14 @@ def change(kind: str) -> Any:
 @claim(
     "Norms, first sentence", CAVEAT, topic="norms", page="attention/multilinear", harm=2
 )
-def N93(it: Evidence) -> None:
+def N97(it: Evidence) -> None:
     r"""The attention vectors are the preattention vectors, projected to the simplex or
     the sphere.
 
-    Along the ray through 0. On the sphere that is the nearest point. On the simplex it
-    is not, and a row with numbers of both signs does not land there at all. The weights
-    of $(2, 1)$ are $(\frac{2}{3}, \frac{1}{3})$, and $(1, 0)$ is nearer.
+    They are projected along the ray through 0. On the sphere this gives the nearest
+    point. On the simplex it does not: the weights of $(2, 1)$ are $(\frac{2}{3},
+    \frac{1}{3})$, but $(1, 0)$ is nearer. A row with numbers of both signs does not
+    reach the simplex at all.
     """
     x = np.array([2.0, 1.0])
     turned = [np.array([np.cos(at), np.sin(at)]) for at in np.linspace(0, 7, 400)]
@@ -56,7 +58,7 @@ def N93(it: Evidence) -> None:
 
 
 @claim("Norms, second sentence", TRUE, topic="softmax", page="operations/softmax")
-def N94(it: Evidence) -> None:
+def N98(it: Evidence) -> None:
     """The simplex and the sphere are alike, a row times a number that depends on it,
     and softmax is built on the simplex.
     """
@@ -77,23 +79,30 @@ def N94(it: Evidence) -> None:
     page="attention/multilinear",
     harm=1,
 )
-def N95(it: Evidence) -> None:
+def N99(it: Evidence) -> None:
     r"""“$\gamma, \beta: \mathbb{R}^t \to \mathbb{R}$ is a normalization function.”
 
-    $\gamma$ stands for either of the two, which are $\alpha$ and $\beta$ in the rest of
-    the text.
+    The sentence introduces $\gamma$ and $\beta$. The two factors are called $\alpha$
+    and $\beta$ in the rest of the text, and $\gamma$ stands for either of them.
     """
-    simplex, sphere = alpha(X) * X, beta(X) * X
-    it.clashes(not same(simplex, sphere))  # one letter for both, and no letter for one
-    it.right(np.isclose(simplex.sum(), 1) and np.isclose(sphere @ sphere, 1))
+    introduced = r"\gamma, \beta: \R^t \to \R"
+    used = r"""\alpha(x) = \left(\sum_i x_i \right)^{-1}
+        \beta(x) = \left(\sum_i x_i^2 \right)^{-\frac{1}{2}}"""
+    letters = [
+        set(re.findall(r"alpha|beta|gamma", line)) for line in (introduced, used)
+    ]
+    it.clashes(letters[0] != letters[1])
+    it.right(letters[0] | letters[1] == {"alpha", "beta", "gamma"})
+    for gamma, kind in ((alpha, "Simplex"), (beta, "Sphere")):
+        it.right(same(gamma(X) * X, weights(constant(X), kind)))
 
 
 @claim("Norms, the factor", CAVEAT, topic="norms", page="attention/multilinear", harm=2)
-def N96(it: Evidence) -> None:
+def N100(it: Evidence) -> None:
     r"""$\alpha(x) = (\sum_i x_i)^{-1}$ and $\beta(x) = (\sum_i x_i^2)^{-\frac{1}{2}}$
     are functions on $\mathbb{R}^t$.
 
-    Not where the sum is 0, and not at 0.
+    $\alpha$ is not defined where the sum is 0, and $\beta$ is not defined at 0.
     """
     it.as_printed(np.isfinite([alpha(DX), beta(DX)]).all())
     with np.errstate(divide="ignore"):
@@ -102,14 +111,14 @@ def N96(it: Evidence) -> None:
 
 
 @claim("Norms, the output", TRUE, topic="matmul", page="attention/multilinear")
-def N97(it: Evidence) -> None:
-    r"""$Y_i = V^\top A_i$: row i of $AV$, as a column."""
+def N101(it: Evidence) -> None:
+    r"""$Y_i = V^\top A_i$, row i of $AV$ written as a column."""
     a, v = numbers(5, 7), numbers(7, 6)
     it.as_printed(all(same((a @ v)[i], v.T @ a[i]) for i in range(5)))
 
 
 @claim("Norms, product rule", TRUE, topic="chain rule", page="attention/multilinear")
-def N98(it: Evidence) -> None:
+def N102(it: Evidence) -> None:
     r"""$f_\gamma(x) = \gamma(x)\,x$ has the derivative $\partial f_\gamma(x)(\dot x)
     = \partial \gamma(x)(\dot x)\,x + \gamma(x)\,\dot x$.
     """
@@ -121,12 +130,12 @@ def N98(it: Evidence) -> None:
 
 
 @claim("Simplex, the factor", TRUE, topic="norms", page="attention/multilinear")
-def N99(it: Evidence) -> None:
+def N103(it: Evidence) -> None:
     r"""$\alpha$ takes preattention vectors of the positive quadrant to the simplex of
     dimension $t - 1$.
 
-    Without 0, and “orthant” if t is more than 2. The program does not ensure the
-    condition.
+    The row of zeros is excluded. For $t > 2$ the word is “orthant”. The program does
+    not ensure that the scores are positive.
     """
     rows = numbers(50, 7, low=0.0)
     found = rows / rows.sum(1)[:, None]
@@ -140,7 +149,7 @@ def N99(it: Evidence) -> None:
     topic="norms",
     page="attention/multilinear",
 )
-def N100(it: Evidence) -> None:
+def N104(it: Evidence) -> None:
     r"""$\partial \alpha(x)(\dot x) = -(\sum_i x_i)^{-2} \sum_i \dot x_i =
     -\alpha(x)^2\,u^\top \dot x$, where u is all ones.
     """
@@ -150,18 +159,18 @@ def N100(it: Evidence) -> None:
 
 
 @claim("Simplex, line 1", TRUE, topic="norms", page="attention/multilinear")
-def N101(it: Evidence) -> None:
+def N105(it: Evidence) -> None:
     r"""$\partial f_\alpha(x)(\dot x) = -\alpha(x)^2\,u^\top \dot x\,x + \alpha(x)\,\dot
     x$.
 
-    Read as $(u^\top \dot x)\,x$.
+    The first term means $(u^\top \dot x)\,x$.
     """
     a = alpha(X)
     it.as_printed(same(-(a**2) * (U @ DX) * X + a * DX, change("Simplex")))
 
 
 @claim("Simplex, line 2", TRUE, topic="norms", page="attention/multilinear")
-def N102(it: Evidence) -> None:
+def N106(it: Evidence) -> None:
     r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(\dot x - \alpha(x)\,u^\top \dot
     x\,x)$.
     """
@@ -170,7 +179,7 @@ def N102(it: Evidence) -> None:
 
 
 @claim("Simplex, line 3", TRUE, topic="norms", page="attention/multilinear")
-def N103(it: Evidence) -> None:
+def N107(it: Evidence) -> None:
     r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(I - \alpha(x)\,x u^\top)\,\dot
     x$.
     """
@@ -179,10 +188,10 @@ def N103(it: Evidence) -> None:
 
 
 @claim("Simplex, line 4 and result", TRUE, topic="norms", page="attention/multilinear")
-def N104(it: Evidence) -> None:
+def N108(it: Evidence) -> None:
     r"""$\partial f_\alpha(x) = \alpha(x)\,(I - f_\alpha(x)\,u^\top)$.
 
-    Wherever the sum is not 0, with negative numbers too.
+    The formula holds wherever the sum is not 0, for negative numbers too.
     """
     for x in (X, DX):
         printed = alpha(x) * (np.eye(7) - np.outer(alpha(x) * x, U))
@@ -195,7 +204,7 @@ def N104(it: Evidence) -> None:
     topic="norms",
     page="attention/multilinear",
 )
-def N105(it: Evidence) -> None:
+def N109(it: Evidence) -> None:
     r"""$\partial \beta(x)(\dot x) = -\frac{1}{2} (\sum_i x_i^2)^{-\frac{3}{2}}
     \sum_i 2 x_i \dot x_i$.
     """
@@ -209,7 +218,7 @@ def N105(it: Evidence) -> None:
     topic="norms",
     page="attention/multilinear",
 )
-def N106(it: Evidence) -> None:
+def N110(it: Evidence) -> None:
     r"""$\partial \beta(x)(\dot x) = -\beta(x)^3\,x^\top \dot x$."""
     it.as_printed(np.isclose(-(beta(X) ** 3) * (X @ DX), push(beta, X, DX)))
 
@@ -220,14 +229,14 @@ def N106(it: Evidence) -> None:
     topic="norms",
     page="attention/multilinear",
 )
-def N107(it: Evidence) -> None:
+def N111(it: Evidence) -> None:
     r"""$\partial \beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x$."""
     printed = -(beta(X) ** 2) * (X / np.linalg.norm(X)) @ DX
     it.as_printed(np.isclose(printed, push(beta, X, DX)))
 
 
 @claim("Sphere, line 1", TRUE, topic="norms", page="attention/multilinear")
-def N108(it: Evidence) -> None:
+def N112(it: Evidence) -> None:
     r"""$\partial f_\beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x\,x +
     \beta(x)\,\dot x$.
     """
@@ -236,7 +245,7 @@ def N108(it: Evidence) -> None:
 
 
 @claim("Sphere, line 2", TRUE, topic="norms", page="attention/multilinear")
-def N109(it: Evidence) -> None:
+def N113(it: Evidence) -> None:
     r"""$\partial f_\beta(x)(\dot x) = \beta(x)\,(\dot x - \beta(x)\,f_\beta(x)^\top
     \dot x\,x)$.
     """
@@ -245,10 +254,11 @@ def N109(it: Evidence) -> None:
 
 
 @claim("Sphere, line 3 and result", TRUE, topic="norms", page="attention/multilinear")
-def N110(it: Evidence) -> None:
+def N114(it: Evidence) -> None:
     r"""$\partial f_\beta(x) = \beta(x)\,(I - f_\beta(x)\,f_\beta(x)^\top)$.
 
-    Wherever x is not 0. It is symmetric, which the simplex's Jacobian is not.
+    The formula holds wherever x is not 0. This Jacobian is symmetric; the simplex's is
+    not.
     """
     for x in (X, DX):
         f = x / np.linalg.norm(x)
@@ -266,11 +276,12 @@ def N110(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=1,
 )
-def N111(it: Evidence) -> None:
+def N115(it: Evidence) -> None:
     """The simplex and softmax have gradients.
 
-    By the section on notation only functions with numbers as values have gradients, and
-    these have vectors. What the text computes is their Jacobian.
+    By the section on notation only functions with scalar values have gradients, and the
+    values of these are vectors. The text computes their Jacobians. In the check,
+    PyTorch's refusal to differentiate a vector stands for the definition.
     """
     x = numbers(5)
     it.clashes(raises(RuntimeError, lambda: gradient_of(lambda z: z.softmax(0), x)))
@@ -279,12 +290,12 @@ def N111(it: Evidence) -> None:
 
 
 @claim("Softmax", CAVEAT, topic="precision", page="operations/softmax", harm=3)
-def N112(it: Evidence) -> None:
+def N116(it: Evidence) -> None:
     r"""$\mathrm{sf}(x) = f_\alpha(\exp(x))$.
 
-    Computed in this order it is NaN for a score of 88.8 in float32 and of 709.8 in
+    Computed in this order it gives NaN for a score of 88.8 in float32 and of 709.8 in
     float64, because the exponential overflows. Subtracting the row's maximum first
-    avoids this and changes nothing else.
+    avoids this and does not change the result.
     """
     it.as_printed(same(alpha(np.exp(X)) * np.exp(X), softmax(X)))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -296,7 +307,7 @@ def N112(it: Evidence) -> None:
 
 
 @claim("Softmax, line 1", TRUE, topic="chain rule", page="attention/multilinear")
-def N113(it: Evidence) -> None:
+def N117(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = \partial f_\alpha(\exp(x))\;\partial \exp(x)$."""
     outer = jacobian(partial(weights, kind="Simplex"), np.exp(X))
     inner = jacobian(lambda x: x.exp(), X)
@@ -304,7 +315,7 @@ def N113(it: Evidence) -> None:
 
 
 @claim("Softmax, line 2", TRUE, topic="softmax", page="attention/multilinear")
-def N114(it: Evidence) -> None:
+def N118(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,(I -
     f_\alpha(\exp(x))\,u^\top)\,D_{\exp(x)}$.
     """
@@ -314,12 +325,12 @@ def N114(it: Evidence) -> None:
 
 
 @claim("Softmax, line 3", FALSE, topic="softmax", page="attention/multilinear", harm=6)
-def N115(it: Evidence) -> None:
+def N119(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,D_{\exp(x)} -
     \mathrm{sf}(x)\,u^\top D_{\exp(x)}$.
 
-    The second term has lost its factor $\alpha(\exp(x))$, so it is $\sum_k e^{x_k}$
-    times too large: 30.2 times for $x = (1, 2, 3)$. The next line has the factor again.
+    The second term lacks its factor $\alpha(\exp(x))$, so it is $\sum_k e^{x_k}$ times
+    the right one: 30.2 times for $x = (1, 2, 3)$. The next line has the factor again.
     """
     for x in (X, np.array([1.0, 2.0, 3.0])):
         e, f, u = np.exp(x), softmax(x), np.ones_like(x)
@@ -331,11 +342,11 @@ def N115(it: Evidence) -> None:
 
 
 @claim("Softmax, line 4", TRUE, topic="softmax", page="operations/softmax")
-def N116(it: Evidence) -> None:
+def N120(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = D_{\mathrm{sf}(x)} -
     \mathrm{sf}(x)\,\mathrm{sf}(x)^\top$.
 
-    Right, although it does not follow from the line above as printed.
+    The line is right, although it does not follow from the previous line as printed.
     """
     f = softmax(X)
     it.as_printed(

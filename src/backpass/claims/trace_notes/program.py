@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from backpass.claims.evidence import (
     CAVEAT,
     FALSE,
+    INCONSISTENT,
     LEFT_OUT,
     TRUE,
     UNCHECKABLE,
@@ -20,7 +21,7 @@ from backpass.claims.evidence import (
 from backpass.claims.record import claim
 from backpass.claims.tools import numbers, raises, run, same, vjp
 
-# Without its comments, and with the indentation that the scrape lost.
+# Without its comments, and with the indentation that the copy at hand lost.
 PRINTED = """\
 if name[0] == 'Linear':
     B = Q @ K.T
@@ -163,7 +164,7 @@ def outcome(code: str, member: tuple[str, str], **others: Any) -> str:
 
 
 def outcomes(code: str, **others: Any) -> dict[tuple[str, str], str]:
-    """What a program returns for the members that it does not compute rightly."""
+    """What a program returns for the members that it does not compute correctly."""
     found = {member: outcome(code, member, **others) for member in MEMBERS}
     return {member: result for member, result in found.items() if result != "right"}
 
@@ -187,10 +188,10 @@ def same_as_torch(**options: Any) -> bool:
 def N1(it: Evidence) -> None:
     """The text has the forward and the backward pass of a Transformer.
 
-    It has those of the core of one attention head, from Q, K and V to Y. None of the 12
-    parameter arrays of a Transformer's layer has a gradient in it: no projections,
-    norms, feed-forward block or biases; nor are there embeddings, residual connections
-    or a loss.
+    It gives only the core of one head, from Q, K and V to Y. It has no gradient for any
+    of the 12 parameter arrays of a Transformer layer, which belong to the projections,
+    the norms and the feed-forward block. Embeddings, residual connections and the loss
+    are missing too.
     """
     from torch.nn import TransformerEncoderLayer
 
@@ -218,8 +219,9 @@ def N2(it: Evidence) -> None:
 def N3(it: Evidence) -> None:
     """With p blocks, the preattention is multilinear in the queries.
 
-    It is linear in each block while the others are fixed, which is what the word means.
-    In the queries as a whole it has degree p: doubling them multiplies it by $2^p$.
+    It is linear in each block while the other blocks are fixed; that is the meaning of
+    the word. In all queries together it has degree p: doubling them multiplies the
+    preattention by $2^p$.
     """
     b = forward(("Multilinear", "Sphere"))["B"]
     for block in range(3):
@@ -254,8 +256,9 @@ def N4(it: Evidence) -> None:
 def N5(it: Evidence) -> None:
     """The program computes the forward and the backward pass of every member.
 
-    As printed it runs for none. With `==` in its conditions it stops at A, for all.
-    Fourteen mistakes have to be corrected; then all six members are right.
+    As printed it runs for no member. With `==` in its conditions, every member raises a
+    NameError at A. Run with NumPy, fourteen mistakes have to be corrected; then all six
+    members are right.
     """
     it.as_printed(outcomes(PRINTED) == {})
     it.right(outcomes(PRINTED) == dict.fromkeys(MEMBERS, "SyntaxError"))
@@ -272,10 +275,10 @@ def N5(it: Evidence) -> None:
 )
 def N6(it: Evidence) -> None:
     """The first release has LinearSimplex, the next one MultilinearSimplex;
-    MultilinearSphere is to be used in the long run, and MultilinearSoftmax as a
-    baseline.
+    MultilinearSphere is to be used in the long run, and MultilinearSoftmax is probably
+    wanted as a baseline.
 
-    These are the authors' plans, and the text names no release.
+    These are the authors' plans. The text does not name a release.
     """
 
 
@@ -283,8 +286,8 @@ def N6(it: Evidence) -> None:
 def N7(it: Evidence) -> None:
     """LinearSphere allows rotary embeddings.
 
-    So does softmax. On the simplex a rotation can make a sum of positive scores
-    negative.
+    Softmax allows them too. On the simplex it is unsafe: a rotation can make the sum of
+    a row of positive scores negative.
     """
     q = (1 + 1j) * np.exp(1j * np.arange(11))  # (1, 1), one radian a position
     b = (q[:, None] * q.conj()).real
@@ -295,15 +298,31 @@ def N7(it: Evidence) -> None:
 
 
 @claim(
-    "comment on LinearSphere", UNCHECKABLE, topic="memory", page="attention/linear_time"
+    "comment on LinearSphere",
+    INCONSISTENT,
+    topic="memory",
+    page="attention/linear_time",
+    harm=2,
 )
 def N8(it: Evidence) -> None:
     r"""LinearSphere is hardly worth exploring, because its state is too small.
 
-    No experiment is shown. The state can be counted: $d\,d_v$ numbers for the sum of
-    the $k_j v_j^\top$ and $d^2$ for the lengths. LinearSimplex, which is in the first
-    release, has fewer: $d\,d_v + d$.
+    LinearSimplex, which is in the first release, has a smaller state. Both need the
+    $d\,d_v$ numbers of $K^\top V$. The simplex also needs the sum of the keys, d
+    numbers, and the sphere $K^\top K$, which has $d^2$ elements; it is symmetric, so
+    $d(d + 1)/2$ are enough.
     """
+    q, k, v = (abs(x) for x in (GIVEN["Q"], numbers(50, 6), numbers(50, 4)))
+    kv, sums, squares = k.T @ v, k.sum(0), k.T @ k
+    lengths = np.sqrt(np.einsum("id,de,ie->i", q, squares, q))
+    for divisor, kind in ((q @ sums, "Simplex"), (lengths, "Sphere")):
+        whole = forward(("Linear", kind), Q=q, K=k, V=v)
+        it.right(same(whole["s"][:, 0], divisor))
+        it.right(same(q @ kv / divisor[:, None], whole["A"] @ v))
+    half = np.triu(squares)
+    it.right(same(half + np.triu(half, 1).T, squares))
+    it.right(np.count_nonzero(half) == 6 * 7 / 2)
+    it.clashes(kv.size + sums.size < kv.size + np.count_nonzero(half))
 
 
 @claim(
@@ -313,10 +332,36 @@ def N8(it: Evidence) -> None:
     page="attention/multilinear",
 )
 def N9(it: Evidence) -> None:
-    """MultilinearSphere behaves very nicely with gating and rotary encoders.
+    """MultilinearSphere behaves very nicely with gating.
 
-    No experiment is shown, “nicely” is not defined, and no line has a gate.
+    The text shows no experiment and does not define “nicely”; its program has no gate.
     """
+
+
+@claim(
+    "comment on MultilinearSphere",
+    TRUE,
+    topic="positions",
+    page="attention/multilinear",
+)
+def N10(it: Evidence) -> None:
+    r"""MultilinearSphere also works with rotary encoders.
+
+    If each block has width 2 and is rotated by its own angle per position, each factor
+    of $B_{ij}$ depends on the positions only through $i - j$. So do the product and the
+    weights.
+    """
+    q, k = (numbers(3, 8, seed=at) + 1j * numbers(3, 8, seed=at + 2) for at in range(2))
+
+    def rotated(first: int) -> Any:
+        turn = np.exp(1j * np.outer([1.0, 0.3, 0.05], first + np.arange(8)))
+        b = ((q * turn)[:, :, None] * (k * turn)[:, None].conj()).real.prod(0)
+        return b / np.linalg.norm(b, axis=1, keepdims=True)
+
+    it.as_printed(same(rotated(0), rotated(3)))
+    still = (q[:, :, None] * k[:, None].conj()).real.prod(0)
+    unturned = still / np.linalg.norm(still, axis=1, keepdims=True)
+    it.right(not same(rotated(0), unturned))
 
 
 @claim(
@@ -326,44 +371,79 @@ def N9(it: Evidence) -> None:
     page="attention/linear_time",
     harm=1,
 )
-def N10(it: Evidence) -> None:
+def N11(it: Evidence) -> None:
     r"""With softmax, the state space is already infinite.
 
-    No finite number of features of q and k has $e^{q \cdot k}$ as inner product for all
-    q and k. For a given sequence of t tokens, however, a finite state is enough: its
-    keys and values.
+    No finite number of features of q and k has $e^{q \cdot k}$ as its inner product for
+    all q and k. For a given sequence of t tokens, however, a finite state is enough:
+    the keys and values of its tokens.
     """
+    from torch import tensor
+    from torch.nn.functional import scaled_dot_product_attention
+
     x = np.linspace(-2, 2, 9)
     ranks = [
         np.linalg.matrix_rank(np.exp(np.outer(x[:n], x[:n]))) for n in range(1, 10)
     ]
     it.as_printed(ranks == list(range(1, 10)))
     it.right(np.linalg.matrix_rank(np.outer(x, x)) == 1)
-    q, k, v = GIVEN.values()
-    whole = forward(("Linear", "Softmax"))["Y"]
-    state = np.concatenate([k, v], axis=1)  # of 2 t d numbers
-    again = softmax(q @ state[:, :6].T) @ state[:, 6:]
-    it.elsewhere(state.size == 60 and not same(again, whole))
+    q, k, v = (tensor(x) for x in GIVEN.values())
+    whole = scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+    state, outputs = np.empty((0, 2, 6)), []
+    for query, *both in zip(*GIVEN.values(), strict=True):  # token by token
+        state = np.concatenate([state, [both]])
+        outputs.append(softmax(state[:, 0] @ query) @ state[:, 1])
+    it.right(state.size == 2 * 5 * 6)
+    it.elsewhere(not same(outputs, whole))
 
 
 @claim(
-    "comment on the arrays",
+    "comment on MultilinearSoftmax",
     CAVEAT,
-    topic="notation",
-    page="foundations/notation",
+    topic="attention",
+    page="attention/linear_time",
     harm=1,
 )
-def N11(it: Evidence) -> None:
-    """Q, K and V are `[t, d]` arrays.
+def N12(it: Evidence) -> None:
+    r"""The multilinear trick enlarges a finite state.
 
-    The lines fit these shapes. A transformer has a batch and several heads, for whose
-    arrays `K.T` reverses all axes.
+    For each column of the values, the state has $(d/p)^p$ numbers instead of d. That is
+    not more for $d = 4$ and $p = 2$, and it is 1 number for $p = d$.
     """
-    it.as_printed(
-        outcomes(but()) == {} and all(x.shape == (5, 6) for x in GIVEN.values())
-    )
-    many = {name: numbers(2, 4, 5, 6, seed=at) for at, name in enumerate("QKV")}
-    it.elsewhere(not raises(ValueError, lambda: forward(("Linear", "Softmax"), **many)))
+
+    def state(d: int, p: int) -> int:  # numbers of each key that the scores need
+        q, k = numbers(60, d), numbers(60, d, seed=1)
+        b = forward(("Multilinear", "Sphere"), Q=q, K=k, V=k, t=60, p=p, d=d)["B"]
+        return int(np.linalg.matrix_rank(b))
+
+    for d, p in ((6, 2), (6, 3), (8, 2), (8, 4)):
+        it.as_printed(state(d, p) == (d // p) ** p > state(d, 1) == d)
+    for d, p in ((4, 2), (6, 6)):
+        it.elsewhere(state(d, p) > state(d, 1))
+    it.right(state(4, 2) == 4 and state(6, 6) == 1)
+
+
+@claim("comment on the arrays", TRUE, topic="notation", page="foundations/notation")
+def N13(it: Evidence) -> None:
+    """Q, K and V are assumed to be `[t, d]` arrays.
+
+    The program runs with these shapes. The linear members also run with another number
+    of keys and another width of the values; the multilinear ones need t keys.
+    """
+    it.as_printed({x.shape for x in GIVEN.values()} == {(5, 6)})
+    it.as_printed(outcomes(but()) == {})
+    q, others = GIVEN["Q"], {"K": numbers(7, 6), "V": numbers(7, 4)}
+    dy = numbers(5, 4)
+    for scores, kind in MEMBERS:
+        given = names((scores, kind), **others, Y_grad=dy)
+        if scores == "Multilinear":
+            it.right(raises(ValueError, partial(run, but(), **given)))
+            continue
+        found = run(but(), **given)
+        function = partial(attention, (scores, kind))
+        expected = vjp(function, [q, *others.values()], dy)
+        ours = [found[gradient] for gradient in ("Q_grad", "K_grad", "V_grad")]
+        it.right(all(map(same, ours, expected)))
 
 
 @claim(
@@ -373,11 +453,11 @@ def N11(it: Evidence) -> None:
     page="attention/multilinear",
     harm=1,
 )
-def N12(it: Evidence) -> None:
-    """The program is complete but for Q, K and V, and Y_grad in the backward.
+def N14(it: Evidence) -> None:
+    """The program needs no more than Q, K and V, and `Y_grad` for the backward.
 
-    Nothing says what `t`, `p` and `d` are, and p cannot be read off the arrays. Nothing
-    imports `sqrt`, `dot`, `vmap` and `softmax`.
+    It does not set `t`, `p` and `d`, and p cannot be read off the arrays. It does not
+    import `sqrt`, `dot`, `vmap` and `softmax`.
     """
     import ast
 

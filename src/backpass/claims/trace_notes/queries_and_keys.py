@@ -65,10 +65,10 @@ def of_key(m: int) -> Callable[[Any], Any]:
     topic="chain rule",
     page="attention/scaled_dot_product",
 )
-def N147(it: Evidence) -> None:
+def N152(it: Evidence) -> None:
     """The gradient of B is all that is needed for those of Q and K.
 
-    V, A and the norm do not enter again.
+    V, A and the norm are not needed again.
     """
     v = constant(GIVEN["V"])
     for member in MEMBERS:
@@ -82,7 +82,7 @@ def N147(it: Evidence) -> None:
 
 
 @claim("Linear, Q", TRUE, topic="matmul", page="attention/scaled_dot_product")
-def N148(it: Evidence) -> None:
+def N153(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q}(\dot Q) = \mathrm{Tr}(\nabla_B l^\top
     \frac{\partial B}{\partial Q}(\dot Q)) = \mathrm{Tr}(\nabla_B l^\top \dot Q
     K^\top) = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$.
@@ -95,10 +95,10 @@ def N148(it: Evidence) -> None:
 
 
 @claim("Linear, Q, result", TRUE, topic="matmul", page="attention/scaled_dot_product")
-def N149(it: Evidence) -> None:
+def N154(it: Evidence) -> None:
     r"""$\nabla_Q l = \nabla_B l\,K$.
 
-    For $B = QK^\top$; with the standard scale, divided by $\sqrt{d}$.
+    This holds for $B = QK^\top$. With the standard scale, it is divided by $\sqrt{d}$.
     """
     it.as_printed(same(DB @ K[0], vjp(lambda q: q @ constant(K[0]).T, Q[0], DB)))
     scaled = vjp(lambda q: q @ constant(K[0]).T / 3**0.5, Q[0], DB)
@@ -106,7 +106,7 @@ def N149(it: Evidence) -> None:
 
 
 @claim("Linear, K", TRUE, topic="matmul", page="attention/scaled_dot_product")
-def N150(it: Evidence) -> None:
+def N155(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial K}(\dot K) = \mathrm{Tr}(\nabla_B l^\top Q \dot
     K^\top) = \mathrm{Tr}(Q^\top \nabla_B l\,\dot K)$.
 
@@ -118,7 +118,7 @@ def N150(it: Evidence) -> None:
 
 
 @claim("Linear, K, result", TRUE, topic="matmul", page="attention/scaled_dot_product")
-def N151(it: Evidence) -> None:
+def N156(it: Evidence) -> None:
     r"""$\nabla_K l = \nabla_B l^\top Q$."""
     it.as_printed(same(DB.T @ Q[0], vjp(lambda k: constant(Q[0]) @ k.T, K[0], DB)))
 
@@ -130,11 +130,11 @@ def N151(it: Evidence) -> None:
     page="foundations/notation",
     harm=3,
 )
-def N152(it: Evidence) -> None:
+def N157(it: Evidence) -> None:
     r"""There are p key and p query matrices, each in $\mathbb{R}^{t \times d}$.
 
     In the program d is the width of all factors together, and each has $d/p$ columns.
-    The formulas hold for either; `reshape([t, p, d//p])` does not.
+    The formulas hold for either width; `reshape([t, p, d//p])` works only for $d/p$.
     """
     found = forward(("Multilinear", "Softmax"))
     it.clashes(found["_Q"].shape[1:] != GIVEN["Q"].shape)
@@ -149,10 +149,10 @@ def N152(it: Evidence) -> None:
     topic="notation",
     page="attention/multilinear",
 )
-def N153(it: Evidence) -> None:
+def N158(it: Evidence) -> None:
     """In a program, all p keys definitely belong in one array of rank 3.
 
-    A preference. The program of the text does so, from one array of rank 2.
+    This is a preference. The text's program makes such an array from one of rank 2.
     """
 
 
@@ -163,19 +163,20 @@ def N153(it: Evidence) -> None:
     page="attention/multilinear",
     harm=1,
 )
-def N154(it: Evidence) -> None:
+def N159(it: Evidence) -> None:
     r"""An elegant gradient of an array of rank 3 needs algebra beyond matrices, traces
     and Hadamard products.
 
-    A matter of taste. With indices it is one line, $(\nabla_Q l)_{kia} = \sum_j
-    (\nabla_B l)_{ij} P_{kij} K_{kja}$; and the trace argument holds slice by slice.
+    The trace of such an array is not a number, so the text's argument does not apply to
+    it directly. Whether an argument is elegant is a matter of taste, but more algebra
+    is not needed: with indices the gradient is one line, $(\nabla_Q l)_{kia} = \sum_j
+    (\nabla_B l)_{ij} P_{kij} K_{kja}$, and the trace argument holds slice by slice.
     """
     p = np.stack(P)
     expected = vjp(lambda q: (q @ constant(K).transpose(1, 2)).prod(0), Q, DB)
-    it.as_printed(
-        expected.ndim == 3 and raises(ValueError, lambda: np.trace(expected.T @ Q))
-    )
+    it.as_printed(np.ndim(np.trace(expected)) == 1)
     it.elsewhere(not same(np.einsum("ij,kij,kja->kia", DB, p, K), expected))
+    it.elsewhere(not same([(DB * x) @ k for x, k in zip(P, K, strict=True)], expected))
 
 
 @claim(
@@ -185,22 +186,31 @@ def N154(it: Evidence) -> None:
     page="attention/multilinear",
     harm=1,
 )
-def N155(it: Evidence) -> None:
-    """B are the “preactivations”.
+def N160(it: Evidence) -> None:
+    r"""$B = \bigodot_k Q_k K_k^\top$ are the preactivations.
 
-    Everywhere else they are called preattention. A preactivation is what an activation
-    function is applied to element by element, and softmax and the norms take whole
-    rows.
+    The same B is called preattention everywhere else. A preactivation is the input of
+    an activation function, which acts element by element; softmax and the norms act on
+    whole rows.
     """
+    pairs = zip(*(np.split(GIVEN[name], 3, axis=1) for name in "QK"), strict=True)
+    activations = np.prod([q @ k.T for q, k in pairs], axis=0)
+    it.clashes(same(activations, forward(("Multilinear", "Softmax"))["B"]))
+
+    def by_elements(function: Callable[[Any], Any]) -> bool:
+        found = jacobian(function, B[0])
+        return not np.count_nonzero(found - np.diag(np.diag(found)))
+
+    it.right(by_elements(lambda x: x.relu()) and by_elements(lambda x: x.tanh()))
     for kind in ("Simplex", "Sphere", "Softmax"):
-        found = jacobian(partial(weights, kind=kind), B[0])
-        it.clashes(np.count_nonzero(found - np.diag(np.diag(found))) > 0)
+        it.right(not by_elements(partial(weights, kind=kind)))
 
 
 @claim("Multilinear, B", TRUE, topic="attention", page="attention/multilinear")
-def N156(it: Evidence) -> None:
-    r"""$B = \bigodot_{k=1}^p Q_k K_k^\top$: $B_{ij}$ is the product of the factors'
-    scores.
+def N161(it: Evidence) -> None:
+    r"""$B = \bigodot_{k=1}^p Q_k K_k^\top$.
+
+    $B_{ij}$ is the product of the factors' scores.
     """
     for i in range(5):
         for j in range(7):
@@ -214,12 +224,12 @@ def N156(it: Evidence) -> None:
     topic="attention",
     page="attention/multilinear",
 )
-def N157(it: Evidence) -> None:
+def N162(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = (\bigodot_{k \ne m} Q_k K_k^\top)
     \odot ((Q_m + \dot Q_m) K_m^\top) - B$.
 
-    For changes of any size, because B is linear in $Q_m$ by itself, which the text does
-    not say.
+    This holds for changes of any size, because B is linear in $Q_m$ while the other
+    factors are fixed. The text does not say so.
     """
     for size in (1, 1000):
         for m in range(4):
@@ -233,11 +243,11 @@ def N157(it: Evidence) -> None:
     topic="attention",
     page="attention/multilinear",
 )
-def N158(it: Evidence) -> None:
+def N163(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = (\bigodot_{k \ne m} Q_k K_k^\top)
     \odot (\dot Q_m K_m^\top)$.
 
-    Where factors are 0 too: this is the form to compute with.
+    This form also holds where factors are 0, so use it in code.
     """
     for m in range(4):
         printed = P[m] * (DQ @ K[m].T)
@@ -253,13 +263,13 @@ def N158(it: Evidence) -> None:
     page="attention/multilinear",
     harm=5,
 )
-def N159(it: Evidence) -> None:
+def N164(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = B \odot (Q_m K_m^\top)^{\odot -1}
     (\dot Q_m K_m^\top)$.
 
-    A $\odot$ is missing before the last bracket. Everywhere else two matrices side by
-    side are a matrix product, which has another value here and is not defined if there
-    are more keys than queries.
+    A $\odot$ is missing before the last parenthesis. Everywhere else, two matrices side
+    by side are a matrix product. Here that product has another value, and it is not
+    defined if there are more keys than queries.
     """
     square = slice(0, 5)
     k, f, b = K[:, square], FACTORS[:, :, square], B[:, square]
@@ -276,11 +286,11 @@ def N159(it: Evidence) -> None:
     page="attention/multilinear",
     harm=5,
 )
-def N160(it: Evidence) -> None:
+def N165(it: Evidence) -> None:
     r"""$\bigodot_{k \ne m} Q_k K_k^\top = B \odot (Q_m K_m^\top)^{\odot -1}$.
 
-    If no element of $Q_m K_m^\top$ is 0, which the text does not say. The left side is
-    defined without that condition, and so is the derivative.
+    This holds if no element of $Q_m K_m^\top$ is 0, a condition that the text does not
+    state. The left side and the derivative are defined without it.
     """
     it.as_printed(all(same(B * (1 / FACTORS[m]), P[m]) for m in range(4)))
     factors = FACTORS.copy()
@@ -293,17 +303,27 @@ def N160(it: Evidence) -> None:
 
 @claim(
     "Multilinear, derivative, line 4",
-    TRUE,
+    CAVEAT,
     topic="attention",
     page="attention/multilinear",
+    harm=4,
 )
-def N161(it: Evidence) -> None:
+def N166(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = P_m \odot (\dot Q_m K_m^\top)$,
     where $P_m = B \odot (Q_m K_m^\top)^{\odot -1}$.
+
+    As on the previous line, no element of $Q_m K_m^\top$ may be 0. With the product of
+    the other factors as $P_m$, the line holds without this condition.
     """
     for m in range(4):
         printed = (B / FACTORS[m]) * (DQ @ K[m].T)
         it.as_printed(same(printed, push(of_query(m), Q[m], DQ)))
+    zero = Q[0] * (np.arange(5) != 2)[:, None]  # a query of zeros
+    factor, change = zero @ K[0].T, DQ @ K[0].T
+    with np.errstate(invalid="ignore"):
+        quotient = factor * P[0] / factor
+    it.elsewhere(same(quotient * change, push(of_query(0), zero, DQ)))
+    it.right(same(P[0] * change, push(of_query(0), zero, DQ)))
 
 
 @claim(
@@ -313,7 +333,7 @@ def N161(it: Evidence) -> None:
     page="attention/multilinear",
     harm=4,
 )
-def N162(it: Evidence) -> None:
+def N167(it: Evidence) -> None:
     r"""$P_m = B \odot (Q_m K_m^\top)^{\odot -1}$, a $t \times t$ matrix, is the product
     of the other factors.
 
@@ -329,7 +349,7 @@ def N162(it: Evidence) -> None:
 @claim(
     "Multilinear, result on traces", TRUE, topic="notation", page="foundations/notation"
 )
-def N163(it: Evidence) -> None:
+def N168(it: Evidence) -> None:
     r"""$\mathrm{Tr}(M^\top N) = u^\top (M \odot N)\,u$.
 
     If M is not square, the two vectors of ones have different lengths.
@@ -339,7 +359,7 @@ def N163(it: Evidence) -> None:
 
 
 @claim("Multilinear, corollary", TRUE, topic="notation", page="foundations/notation")
-def N164(it: Evidence) -> None:
+def N169(it: Evidence) -> None:
     r"""$\mathrm{Tr}(M^\top (N \odot S)) = \mathrm{Tr}((M \odot N)^\top S)$."""
     m, n, s = (numbers(5, 7, seed=seed) for seed in range(3))
     it.as_printed(np.isclose(np.trace(m.T @ (n * s)), np.trace((m * n).T @ s)))
@@ -351,7 +371,7 @@ def N164(it: Evidence) -> None:
     topic="chain rule",
     page="attention/multilinear",
 )
-def N165(it: Evidence) -> None:
+def N170(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(\nabla_B l^\top
     \frac{\partial B}{\partial Q_m}(\dot Q_m)) = \mathrm{Tr}(\nabla_B l^\top (P_m
     \odot (\dot Q_m K_m^\top)))$.
@@ -364,7 +384,7 @@ def N165(it: Evidence) -> None:
 
 
 @claim("Multilinear, loss, line 3", TRUE, topic="matmul", page="attention/multilinear")
-def N166(it: Evidence) -> None:
+def N171(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}((\nabla_B l \odot
     P_m)^\top \dot Q_m K_m^\top)$.
     """
@@ -374,7 +394,7 @@ def N166(it: Evidence) -> None:
 
 
 @claim("Multilinear, loss, line 4", TRUE, topic="matmul", page="attention/multilinear")
-def N167(it: Evidence) -> None:
+def N172(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(K_m^\top (\nabla_B l
     \odot P_m)^\top \dot Q_m)$.
     """
@@ -384,10 +404,10 @@ def N167(it: Evidence) -> None:
 
 
 @claim("Multilinear, Q, result", TRUE, topic="attention", page="attention/multilinear")
-def N168(it: Evidence) -> None:
+def N173(it: Evidence) -> None:
     r"""$\nabla_{Q_m} l = (\nabla_B l \odot P_m)\,K_m$.
 
-    The program has the whole K for $K_m$.
+    The program uses the whole K in place of $K_m$.
     """
     for m in range(4):
         expected = vjp(of_query(m), Q[m], DB)
@@ -398,7 +418,7 @@ def N168(it: Evidence) -> None:
 @claim(
     "Multilinear, K, derivative", TRUE, topic="attention", page="attention/multilinear"
 )
-def N169(it: Evidence) -> None:
+def N174(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial K_m}(\dot K_m) = P_m \odot (Q_m \dot K_m^\top)$."""
     for m in range(4):
         change = push(of_key(m), K[m], DK)
@@ -406,7 +426,7 @@ def N169(it: Evidence) -> None:
 
 
 @claim("Multilinear, K, loss", TRUE, topic="matmul", page="attention/multilinear")
-def N170(it: Evidence) -> None:
+def N175(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial K_m}(\dot K_m) = \mathrm{Tr}(Q_m^\top (\nabla_B l
     \odot P_m)\,\dot K_m)$.
     """
@@ -416,10 +436,10 @@ def N170(it: Evidence) -> None:
 
 
 @claim("Multilinear, K, result", TRUE, topic="attention", page="attention/multilinear")
-def N171(it: Evidence) -> None:
+def N176(it: Evidence) -> None:
     r"""$\nabla_{K_m} l = (\nabla_B l \odot P_m)^\top Q_m$.
 
-    The program has the whole Q for $Q_m$, and reverses all axes.
+    The program uses the whole Q in place of $Q_m$, and it reverses all axes.
     """
     for m in range(4):
         expected = vjp(of_key(m), K[m], DB)
@@ -428,12 +448,12 @@ def N171(it: Evidence) -> None:
 
 
 @claim("whole text", LEFT_OUT, topic="memory", page="attention/multilinear", harm=1)
-def N172(it: Evidence) -> None:
+def N177(it: Evidence) -> None:
     """The text compares its members by the size of their state and by their gradients.
 
-    What a member costs it does not count. A multilinear member's program stores, beside
-    the four arrays of $t^2$ numbers of a linear one, the scores of p factors and as
-    many again in the backward.
+    The text does not count what a member costs. A linear member's program stores four
+    arrays of $t^2$ numbers. A multilinear member's program also stores the scores of p
+    factors, and as many numbers again in the backward.
     """
     stored = {}
     for kind in ("Linear", "Multilinear"):

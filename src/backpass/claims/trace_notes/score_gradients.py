@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from backpass.claims.evidence import CAVEAT, INCONSISTENT, LEFT_OUT, TRUE, Evidence
+from backpass.claims.evidence import INCONSISTENT, LEFT_OUT, TRUE, Evidence
 from backpass.claims.record import claim
 from backpass.claims.tools import numbers, same, vjp
 from backpass.claims.trace_notes.derivatives import constant
-from backpass.claims.trace_notes.program import SIZES, softmax, weights
+from backpass.claims.trace_notes.normalisations import alpha
+from backpass.claims.trace_notes.program import but, softmax, weights
 from backpass.claims.trace_notes.values_and_weights import HEADINGS
 
 B, V, DY = numbers(5, 7), numbers(7, 6), numbers(5, 6)
@@ -32,7 +34,7 @@ def each(line: Callable[[int], Any]) -> Any:
 
 
 @claim("Simplex, lines 1 and 2", TRUE, topic="norms", page="attention/multilinear")
-def N127(it: Evidence) -> None:
+def N131(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial
     A_i} \frac{\partial A_i}{\partial B_i} = \nabla_{A_i} l^\top \alpha(B_i)\,(I -
     A_i u^\top)$.
@@ -42,7 +44,7 @@ def N127(it: Evidence) -> None:
 
 
 @claim("Simplex, line 3", TRUE, topic="norms", page="attention/multilinear")
-def N128(it: Evidence) -> None:
+def N132(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top V^\top A_i u^\top)$.
     """
@@ -51,7 +53,7 @@ def N128(it: Evidence) -> None:
 
 
 @claim("Simplex, line 4", TRUE, topic="norms", page="attention/multilinear")
-def N129(it: Evidence) -> None:
+def N133(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top Y_i u^\top)$.
     """
@@ -61,7 +63,7 @@ def N129(it: Evidence) -> None:
 
 
 @claim("Simplex, line 5", TRUE, topic="flash", page="attention/multilinear")
-def N130(it: Evidence) -> None:
+def N134(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
     l^\top - d_i u^\top)$ with $d_i = \nabla_{Y_i} l^\top Y_i$.
     """
@@ -72,7 +74,7 @@ def N130(it: Evidence) -> None:
 
 
 @claim("Simplex, one row", TRUE, topic="norms", page="attention/multilinear")
-def N131(it: Evidence) -> None:
+def N135(it: Evidence) -> None:
     r"""$\nabla_{B_i} l = \alpha(B_i)\,(\nabla_{A_i} l - d_i u)$, for one row by
     itself.
     """
@@ -83,7 +85,7 @@ def N131(it: Evidence) -> None:
 
 
 @claim("Simplex, result", TRUE, topic="norms", page="attention/multilinear")
-def N132(it: Evidence) -> None:
+def N136(it: Evidence) -> None:
     r"""$\nabla_B l = D_{\alpha(B)}\,(\nabla_A l - d u^\top)$.
 
     The gradient of a row is orthogonal to the row, since multiples have the same
@@ -102,18 +104,47 @@ def N132(it: Evidence) -> None:
     page="foundations/notation",
     harm=1,
 )
-def N133(it: Evidence) -> None:
+def N137(it: Evidence) -> None:
     r"""$d \in \mathbb{R}^T$.
 
-    It has t numbers, one per query. Everywhere else T stands for a transpose.
+    It has t numbers, one per query. Everywhere else T stands for a transpose: in the
+    program, `t` is a size and `.T` an attribute of arrays.
     """
-    d = np.diag(DY @ DY.T)
-    it.clashes("T" not in SIZES and "t" in SIZES)  # the sizes that the text names
-    it.right(d.shape == ALPHA.shape)
+    nodes = list(ast.walk(ast.parse(but())))
+    sizes = {node.id for node in nodes if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    it.clashes("T" not in sizes and "T" in attributes)
+    d = np.diag(DY @ (SIMPLEX @ V).T)
+    it.right("t" in sizes and d.shape == (len(B),))
+
+
+@claim(
+    "Simplex, words",
+    INCONSISTENT,
+    topic="notation",
+    page="foundations/notation",
+    harm=1,
+)
+def N138(it: Evidence) -> None:
+    r"""Notation is defined before it is used.
+
+    $D_{\exp(x)}$ stands in the Jacobian of softmax, but D is defined only here.
+    $\gamma$ and $\odot$ are used one section before their definitions. $\alpha(x)$ was
+    defined as one number, but $\alpha(B)$ is a vector.
+    """
+    uses = {  # the sections of the first use and of the definition
+        r"\gamma": (HEADINGS[2], HEADINGS[3]),
+        "D": (HEADINGS[3], HEADINGS[5]),
+        r"\odot": (HEADINGS[5], HEADINGS[6]),
+    }
+    for used, defined in uses.values():
+        it.clashes(HEADINGS.index(used) < HEADINGS.index(defined))
+    it.clashes(np.shape(alpha(B)) != ALPHA.shape)  # by the definition, and here
+    it.right(same(ALPHA, [alpha(row) for row in B]))
 
 
 @claim("Simplex, words", TRUE, topic="notation", page="foundations/notation")
-def N134(it: Evidence) -> None:
+def N139(it: Evidence) -> None:
     r"""$D_x$, the diagonal matrix of x, scales rows from the left, and $d u^\top$
     has a copy of d in each column.
     """
@@ -122,22 +153,24 @@ def N134(it: Evidence) -> None:
     it.as_printed(all(same(np.outer(d, U)[:, j], d) for j in range(7)))
 
 
-@claim("Simplex, words", CAVEAT, topic="notation", page="foundations/notation", harm=1)
-def N135(it: Evidence) -> None:
+@claim("Simplex, words", TRUE, topic="notation", page="foundations/notation")
+def N140(it: Evidence) -> None:
     r"""The result uses two different types of broadcasting.
 
-    One in a product and one in a difference. In code both are the same, a column of
-    numbers per row: `(dA - d[:, None]) * alpha[:, None]`.
+    The diagonal matrix scales each row, and $d u^\top$ subtracts one number from each
+    row. In code both are columns: `(dA - d[:, None]) * alpha[:, None]`.
     """
     d = (DY * (SIMPLEX @ V)).sum(1)
-    it.as_printed(same(np.diag(ALPHA) @ (DA - np.outer(d, U)), gradient("Simplex")))
-    columns = d[:, None], ALPHA[:, None]
-    it.right(same((DA - columns[0]) * columns[1], gradient("Simplex")))
-    it.elsewhere(columns[0].shape != columns[1].shape)
+    left = DA - np.outer(d, U)
+    scaled = np.diag(ALPHA) @ left
+    it.as_printed(same(left - left[:, :1], DA - DA[:, :1]))  # differences in a row stay
+    it.as_printed(same(scaled / scaled[:, :1], left / left[:, :1]))  # ratios stay
+    it.as_printed(not same(left / left[:, :1], DA / DA[:, :1]))
+    it.right(same((DA - d[:, None]) * ALPHA[:, None], gradient("Simplex")))
 
 
 @claim("Sphere, lines 1 and 2", TRUE, topic="norms", page="attention/multilinear")
-def N136(it: Evidence) -> None:
+def N141(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top
     \beta(B_i)\,(I - A_i A_i^\top)$.
     """
@@ -147,7 +180,7 @@ def N136(it: Evidence) -> None:
 
 
 @claim("Sphere, line 3", TRUE, topic="norms", page="attention/multilinear")
-def N137(it: Evidence) -> None:
+def N142(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top V^\top A_i A_i^\top)$.
     """
@@ -157,7 +190,7 @@ def N137(it: Evidence) -> None:
 
 
 @claim("Sphere, lines 4 and 5", TRUE, topic="norms", page="attention/multilinear")
-def N138(it: Evidence) -> None:
+def N143(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top Y_i A_i^\top) = \beta(B_i)\,(\nabla_{A_i} l^\top -
     d_i A_i^\top)$.
@@ -172,10 +205,10 @@ def N138(it: Evidence) -> None:
 
 
 @claim("Sphere, result", TRUE, topic="norms", page="attention/multilinear")
-def N139(it: Evidence) -> None:
+def N144(it: Evidence) -> None:
     r"""$\nabla_B l = D_{\beta(B)}\,(\nabla_A l - D_d A)$.
 
-    The program has another line, without A.
+    The program's line is different: it lacks A.
     """
     d = (DY * (SPHERE @ V)).sum(1)
     it.as_printed(same(np.diag(BETA) @ (DA - np.diag(d) @ SPHERE), gradient("Sphere")))
@@ -189,22 +222,21 @@ def N139(it: Evidence) -> None:
     page="attention/multilinear",
     harm=0,
 )
-def N140(it: Evidence) -> None:
+def N145(it: Evidence) -> None:
     """Now the gradients of K and Q are computed, for linear and multilinear scores.
 
-    First comes softmax's gradient of B. Those of K and Q have a section of their own,
-    the next.
+    Softmax's gradient of B comes next. The gradients of K and Q follow in the next
+    section.
     """
-    at = [
-        HEADINGS.index(h)
-        for h in ("Gradients wrt preattention B", "Gradients wrt K and Q")
-    ]
-    it.clashes(at[1] - at[0] == 1)
-    it.right(HEADINGS[-1].endswith("K and Q"))
+    a = SOFTMAX
+    row = DA[0] @ (np.diag(a[0]) - np.outer(a[0], a[0]))  # the lines that come next
+    it.clashes(same(row, gradient("Softmax")[0]))
+    at = HEADINGS.index("Gradients wrt preattention B")
+    it.right(HEADINGS[at + 1] == "Gradients wrt K and Q")
 
 
 @claim("Softmax, lines 1 and 2", TRUE, topic="softmax", page="operations/softmax")
-def N141(it: Evidence) -> None:
+def N146(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top (D_{A_i}
     - A_i A_i^\top)$.
     """
@@ -214,7 +246,7 @@ def N141(it: Evidence) -> None:
 
 
 @claim("Softmax, line 3", TRUE, topic="softmax", page="operations/softmax")
-def N142(it: Evidence) -> None:
+def N147(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top D_{A_i} -
     \nabla_{Y_i} l^\top V^\top A_i A_i^\top$.
     """
@@ -224,7 +256,7 @@ def N142(it: Evidence) -> None:
 
 
 @claim("Softmax, lines 4 and 5", TRUE, topic="softmax", page="operations/softmax")
-def N143(it: Evidence) -> None:
+def N148(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = (\nabla_{A_i} l \odot
     A_i)^\top - \nabla_{Y_i} l^\top Y_i A_i^\top = (\nabla_{A_i} l \odot A_i)^\top -
     d_i A_i^\top$.
@@ -237,7 +269,7 @@ def N143(it: Evidence) -> None:
 
 
 @claim("Softmax, one row", TRUE, topic="softmax", page="operations/softmax")
-def N144(it: Evidence) -> None:
+def N149(it: Evidence) -> None:
     r"""$\nabla_{B_i} l = \nabla_{A_i} l \odot A_i - d_i A_i = (\nabla_{A_i} l - d_i
     u) \odot A_i$.
     """
@@ -248,7 +280,7 @@ def N144(it: Evidence) -> None:
 
 
 @claim("Softmax, result", TRUE, topic="softmax", page="operations/softmax")
-def N145(it: Evidence) -> None:
+def N150(it: Evidence) -> None:
     r"""$\nabla_B l = (\nabla_A l - d u^\top) \odot A$.
 
     Its rows sum to 0, since a shift of a row changes nothing.
@@ -266,12 +298,13 @@ def N145(it: Evidence) -> None:
     page="attention/multilinear",
     harm=4,
 )
-def N146(it: Evidence) -> None:
-    """The three results give the backward of a transformer.
+def N151(it: Evidence) -> None:
+    """The three results are the gradients of B. The text leaves the causal mask out
+    here too.
 
     With a mask, softmax's formula gives 0 at hidden scores, since their weights are 0.
-    On the simplex and the sphere a score that the mask sets to 0 still has a gradient
-    in these formulas, and the mask has to be applied to it again.
+    On the simplex and the sphere, the formulas give a gradient for a score that the
+    mask has set to 0, so the mask has to be applied to the gradient too.
     """
     tri = np.tri(5, 7, 2)
     for b, gamma in ((tri * abs(B), "Simplex"), (tri * B, "Sphere")):

@@ -9,11 +9,12 @@ import numpy as np
 from backpass.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
 from backpass.claims.record import claim
 from backpass.claims.tools import jacobian, numbers, run, same, vjp
-from backpass.claims.trace_notes.derivatives import constant, push
+from backpass.claims.trace_notes.derivatives import constant, gradient_of, push
 from backpass.claims.trace_notes.program import (
     DY,
     GIVEN,
     MEMBERS,
+    WEIGHTS,
     attention,
     but,
     forward,
@@ -34,18 +35,38 @@ HEADINGS = (  # of the text, in its order
 
 
 @claim(
+    "Gradients wrt V and A, letters",
+    INCONSISTENT,
+    topic="notation",
+    page="foundations/notation",
+    harm=1,
+)
+def N79(it: Evidence) -> None:
+    r"""V is a vector space of matrices, A a point of it, and B any change of A.
+
+    From this section on V are the values, A the weights, and B the scores, and B
+    determines A.
+    """
+    v, w, a, b = numbers(5), numbers(5, seed=1), numbers(5, 5), numbers(5, 5, seed=1)
+    gradient = gradient_of(lambda z: constant(v) @ z @ constant(w), a)
+    it.right(np.isclose(np.trace(gradient.T @ b), v @ b @ w))  # for any A and B
+    for kind in WEIGHTS:
+        it.clashes(not same(a, weights(constant(b), kind)))
+
+
+@claim(
     "Gradients wrt V and A",
     FALSE,
     topic="attention",
     page="networks/encoder_decoder",
     harm=3,
 )
-def N77(it: Evidence) -> None:
+def N80(it: Evidence) -> None:
     """The outputs Y, whose gradient is given, are those of the full transformer layer.
 
-    They are the input of the output projection. Projection, residual connections, norms
-    and the feed-forward block lie between Y and the layer's output, so their backward
-    has to run first.
+    They are the input of the output projection. The projection, the residual
+    connections, the norms and the feed-forward block lie between Y and the layer's
+    output, so their backward has to run first.
     """
     from torch import no_grad
     from torch.nn import TransformerEncoderLayer
@@ -60,12 +81,12 @@ def N77(it: Evidence) -> None:
 
 
 @claim("Gradients wrt V and A", CAVEAT, topic="flash", page="attention/flash", harm=2)
-def N78(it: Evidence) -> None:
+def N81(it: Evidence) -> None:
     r"""The gradients have the form that is useful for FlashAttention.
 
-    One part has: $d_i = Y_i \cdot \nabla_{Y_i} l$ takes the place of a sum over a whole
-    row of weights. The rest has no tiles, and the program stores four arrays of $t^2$
-    numbers, which FlashAttention avoids: B, A and their gradients.
+    One part does: $d_i = Y_i \cdot \nabla_{Y_i} l$ replaces a sum over a row of
+    weights. The remaining formulas are not tiled, and the program stores four arrays of
+    $t^2$ numbers, which FlashAttention avoids: B, A and their gradients.
     """
     found = run(but(), **names(("Linear", "Softmax")))
     row = (found["A"] * found["A_grad"]).sum(1)
@@ -81,7 +102,7 @@ def N78(it: Evidence) -> None:
     topic="chain rule",
     page="foundations/chain_rule",
 )
-def N79(it: Evidence) -> None:
+def N82(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Y}(\dot Y) = \mathrm{Tr}(\nabla_Y l^\top \dot
     Y)$.
     """
@@ -94,7 +115,7 @@ def N79(it: Evidence) -> None:
 @claim(
     "Gradients wrt V and A, V", TRUE, topic="chain rule", page="foundations/chain_rule"
 )
-def N80(it: Evidence) -> None:
+def N83(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial V}(\dot V) = \frac{\partial l}{\partial
     Y}(\frac{\partial Y}{\partial V}(\dot V)) = \mathrm{Tr}(\nabla_Y l^\top
     \frac{\partial Y}{\partial V}(\dot V))$.
@@ -108,11 +129,11 @@ def N80(it: Evidence) -> None:
 
 
 @claim("Gradients wrt V and A, V", TRUE, topic="matmul", page="operations/linear")
-def N81(it: Evidence) -> None:
+def N84(it: Evidence) -> None:
     r"""$Y = AV$ is linear in A and in V, so $\frac{\partial Y}{\partial V}(\dot V) = A
     \dot V$.
 
-    In each while the other is fixed; doubling both multiplies Y by 4.
+    It is linear in each while the other is fixed. Doubling both multiplies Y by 4.
     """
     a, v, dot = numbers(5, 7), numbers(7, 6), numbers(7, 6, seed=1)
     it.as_printed(same(push(lambda z: constant(a) @ z, v, dot), a @ dot))
@@ -123,7 +144,7 @@ def N81(it: Evidence) -> None:
 
 
 @claim("Gradients wrt V and A, V", TRUE, topic="matmul", page="operations/linear")
-def N82(it: Evidence) -> None:
+def N85(it: Evidence) -> None:
     r"""$\mathrm{Tr}(\nabla_Y l^\top A \dot V) = \langle A^\top \nabla_Y l, \dot V
     \rangle$.
     """
@@ -132,22 +153,53 @@ def N82(it: Evidence) -> None:
 
 
 @claim("Gradients wrt V and A, V", TRUE, topic="matmul", page="operations/linear")
-def N83(it: Evidence) -> None:
+def N86(it: Evidence) -> None:
     r"""$\nabla_V l = A^\top \nabla_Y l$.
 
-    Also for a number of keys that is not the number of queries.
+    This also holds if the numbers of keys and queries differ.
     """
     a, v, dy = numbers(5, 7), numbers(7, 6), numbers(5, 6)
     it.as_printed(same(a.T @ dy, vjp(lambda z: constant(a) @ z, v, dy)))
 
 
 @claim(
+    "Gradients wrt V and A, A and B",
+    CAVEAT,
+    topic="notation",
+    page="attention/multilinear",
+    harm=1,
+)
+def N87(it: Evidence) -> None:
+    r"""For an elegant derivation of the gradient of B, another technique is needed, row
+    by row.
+
+    It works, but it is not needed. The changes of whole matrices take one line each:
+    $\dot A = D_\alpha (\dot B - D_{\dot B u} A)$ on the simplex, $\dot A = D_\beta
+    (\dot B - D_{(A \odot \dot B) u} A)$ on the sphere, and $\dot A = A \odot \dot B -
+    D_{(A \odot \dot B) u} A$ for softmax.
+    """
+    b, dot, da = (numbers(5, 7, seed=seed) for seed in range(3))
+    u, diagonal = np.ones(7), np.diag
+    lengths = np.linalg.norm(b, axis=1)
+    whole = {
+        "Simplex": lambda a: diagonal(1 / b.sum(1)) @ (dot - diagonal(dot @ u) @ a),
+        "Sphere": lambda a: diagonal(1 / lengths) @ (dot - diagonal(a * dot @ u) @ a),
+        "Softmax": lambda a: a * dot - diagonal(a * dot @ u) @ a,
+    }
+    for kind, line in whole.items():
+        norm = partial(weights, kind=kind)
+        rows = [vjp(norm, x, g) for x, g in zip(b, da, strict=True)]
+        it.as_printed(same(rows, vjp(norm, b, da)))
+        it.elsewhere(not same(line(norm(constant(b)).numpy()), push(norm, b, dot)))
+
+
+@claim(
     "Gradients wrt V and A, A and B", TRUE, topic="softmax", page="operations/softmax"
 )
-def N84(it: Evidence) -> None:
+def N88(it: Evidence) -> None:
     r"""The derivative of A with respect to B is sparse: $B_i$ affects $A_i$ only.
 
-    At most $t^3$ of its $t^4$ elements are not 0.
+    At most $t^3$ of its $t^4$ elements differ from 0.
     """
     for kind in ("Simplex", "Sphere", "Softmax"):
         found = jacobian(partial(weights, kind=kind), numbers(5, 5))
@@ -163,11 +215,11 @@ def N84(it: Evidence) -> None:
     page="attention/multilinear",
     harm=6,
 )
-def N85(it: Evidence) -> None:
+def N89(it: Evidence) -> None:
     """A query's scores affect no other query's weights.
 
-    In the derivations, and with `axis=1`. In the program, which normalises columns,
-    each score affects the weights of all queries for that key.
+    This holds in the derivations, which normalise rows. In the program, which
+    normalises columns, each score affects the weights of all queries for that key.
     """
     by_columns = jacobian(lambda b: weights(b.T, "Simplex").T, numbers(5, 5))
     it.clashes(by_columns[0, :, 1].any())
@@ -184,11 +236,12 @@ def N85(it: Evidence) -> None:
     page="attention/multilinear",
     harm=2,
 )
-def N86(it: Evidence) -> None:
+def N90(it: Evidence) -> None:
     r"""The preattention vector is $B_i = K Q_i$.
 
-    For linear scores, where it is row i of $QK^\top$ as a column. For multilinear ones
-    it is $\bigodot_k K_k Q_{k,i}$, and what follows holds for both.
+    This is so for linear scores, where it is row i of $QK^\top$, written as a column.
+    For multilinear scores it is $\bigodot_k K_k Q_{k,i}$. The following derivation
+    holds for both.
     """
     q, k = GIVEN["Q"], GIVEN["K"]
     linear, multilinear = (
@@ -207,12 +260,12 @@ def N86(it: Evidence) -> None:
     page="attention/multilinear",
     harm=3,
 )
-def N87(it: Evidence) -> None:
+def N91(it: Evidence) -> None:
     r"""The attention vector is $A_i = \gamma(B_i)\,B_i$, a number times the
     preattention vector.
 
-    For the simplex and the sphere. Softmax's is $\alpha(e^{B_i})\,e^{B_i}$, which is no
-    multiple of $B_i$.
+    This holds for the simplex and the sphere. Softmax's attention vector is
+    $\alpha(e^{B_i})\,e^{B_i}$, which is not a multiple of $B_i$.
     """
     for kind, report in (
         ("Simplex", it.as_printed),
@@ -233,12 +286,12 @@ def N87(it: Evidence) -> None:
     page="attention/multilinear",
     harm=1,
 )
-def N88(it: Evidence) -> None:
+def N92(it: Evidence) -> None:
     """The derivatives of $A_i$ with respect to $B_i$ were worked out in the section
     “Sphere vs Simplex”.
 
-    No section has that name. They are in the next one, on the simplex, the sphere and
-    softmax.
+    No section has that name. The derivatives are in the next section, on the simplex,
+    the sphere and softmax.
     """
     it.clashes(not any(heading.startswith("Sphere vs") for heading in HEADINGS))
     here, there = (
@@ -255,11 +308,11 @@ def N88(it: Evidence) -> None:
     topic="chain rule",
     page="foundations/chain_rule",
 )
-def N89(it: Evidence) -> None:
+def N93(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial A_i}
     \frac{\partial A_i}{\partial B_i}$.
 
-    A row times a matrix, without a sum over other rows.
+    It is a row times a matrix. No sum over other rows is needed.
     """
     b, da = numbers(5, 7), numbers(5, 7, seed=1)
     for kind in ("Simplex", "Sphere", "Softmax"):
@@ -271,7 +324,7 @@ def N89(it: Evidence) -> None:
 
 
 @claim("Gradients wrt V and A, A", TRUE, topic="matmul", page="operations/linear")
-def N90(it: Evidence) -> None:
+def N94(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial A_i} = \sum_j \frac{\partial l}{\partial Y_j}
     \frac{\partial Y_j}{\partial A_i} = \frac{\partial l}{\partial Y_i}
     \frac{\partial Y_i}{\partial A_i} = \nabla_{Y_i} l^\top V^\top$.
@@ -287,7 +340,7 @@ def N90(it: Evidence) -> None:
 @claim(
     "Gradients wrt V and A, plan", TRUE, topic="attention", page="attention/multilinear"
 )
-def N91(it: Evidence) -> None:
+def N95(it: Evidence) -> None:
     r"""The norm affects $\nabla_Q l$ and $\nabla_K l$, but only through $\nabla_B l$.
 
     It affects $\nabla_V l$ too, through A.
@@ -302,7 +355,7 @@ def N91(it: Evidence) -> None:
 
 
 @claim("Gradients wrt V and A, A", TRUE, topic="matmul", page="operations/linear")
-def N92(it: Evidence) -> None:
+def N96(it: Evidence) -> None:
     r"""$\nabla_A l = \nabla_Y l\,V^\top$.
 
     The text leaves the derivation out: $\mathrm{Tr}(\nabla_Y l^\top \dot A V) =
