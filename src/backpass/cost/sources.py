@@ -904,7 +904,7 @@ STATEMENTS = (
         THESIS,
         "1.1",
         "Training cost 670 dollars for the first transformer and 78 million for GPT-4.",
-        "These are prices from a report that it cites. They do not count operations.",
+        "Neither price is a count of operations, and neither is checked here.",
     ),
     Statement(
         THESIS,
@@ -932,7 +932,8 @@ STATEMENTS = (
         THESIS,
         "4.2.3",
         "Matrices of rank r reduce the feed-forward layer to O(s·h·r).",
-        "This holds for each matrix that is replaced by two factors of width r.",
+        "This holds for each matrix that is replaced by two factors of width r. LoRA, the "
+        "method that it cites, replaces none: it freezes the matrix and adds two factors.",
     ),
     Statement(
         TRACE_NOTES,
