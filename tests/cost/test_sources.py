@@ -378,6 +378,12 @@ def test_the_completed_ends_are_ours_but_for_what_is_named_here():
         position_embedding.backward_flops(b, s, h) + V * h,  # the positions, and the tied table's sum
     ]
     assert same(left, sum(differences))
+    for source in (GPT2_POST, GRADIENT_FLOW):  # the scatter is a bound, reached by no batch
+        scatter = next(term for term in completed(source).added if term.name == "token scatter")
+        exact = embedding.backward_flops(b * s, h, distinct)
+        assert same(exact, (b * s - distinct) * h) and same(
+            symbolic(scatter.expression) - exact, distinct * h
+        )
     left, distinct = outside_of(GRADIENT_FLOW, norm=rms_norm)
     assert same(left, head + h + distinct * h + (9 - 8) * b * s * h + b * s - 1)
     forward = sympy.expand(completed(GRADIENT_FLOW, "forward").symbolic()).coeff(L, 0)

@@ -1034,7 +1034,8 @@ COMPLETED = (
     Completed(
         GPT2_POST,
         "backward",
-        "The backward of GPT-2. A product counts 2mnp, a sum of n counts n, work per row is free.",
+        "The backward of GPT-2. A product counts 2mnp, a sum of n counts n except over the batch "
+        "of positions, work per row is free.",
         "L*(48*b*s*h**2 + 8*b*n_h*s**2*d + 5*b*n_h*s**2 + 98*b*s*h) + 11*b*s*h + 4*b*s*h*V",
         (
             Added("biases", "Sums over the rows, 3h + h + 4h + h wide.", "9*L*b*s*h"),
@@ -1049,10 +1050,14 @@ COMPLETED = (
                 "2*(2*L + 1)*b*s*h",
             ),
             Added("loss", "The post's own count of log-softmax.", "4*b*s*V"),
-            Added("token scatter", "One addition per element.", "b*s*h"),
+            Added(
+                "token scatter",
+                "At most an addition per element: none where a token occurs first.",
+                "b*s*h",
+            ),
             Added(
                 "positions",
-                "The post's own count, which its total leaves out.",
+                "The post's own count, b - 1 for a sum of b, which its total leaves out.",
                 "(b - 1)*s*h",
             ),
             Added("tied weight", "The table's two gradients meet.", "V*h"),
@@ -1161,7 +1166,11 @@ COMPLETED = (
                 "Exponential and division of each logit, a difference per row.",
                 "2*b*s*V + b*s",
             ),
-            Added("token scatter", "One addition per element.", "b*s*h"),
+            Added(
+                "token scatter",
+                "At most an addition per element: none where a token occurs first.",
+                "b*s*h",
+            ),
         ),
     ),
 )
