@@ -200,6 +200,8 @@ def test_which_figures_are_off():
         ("4.1", "80 layers without flash attention"): "-1",
         ("4.3, chart", "a checkpoint every 20"): "2",
         ("4.3, chart", "a checkpoint every 5"): "2",
+        ("4.4, table", "saving of a checkpoint every 20"): "-2",
+        ("4.4, table", "saving of a checkpoint every 5"): "-1",
     }
     assert off == {("6.1, table", name): error for name, error in table.items()} | memory
 
@@ -319,16 +321,33 @@ def test_what_statements_say_follows_from_rows_figures_and_counts():
     printed, right = both(GRADIENT_FLOW, "1.3, box")
     assert same(printed, row(GRADIENT_FLOW, "rms_norm"))
     norms = next(term for term in completed(GRADIENT_FLOW).added if term.name == "norms")
-    assert same(symbolic(norms.expression), (2 * L + 1) * right)
+    assert same(
+        symbolic(norms.expression), (2 * L + 1) * (right - b * s * h)
+    )  # section 6 divides a row's sum by d
     ours = rms_norm.backward_flops(b * s, h)
-    assert same(right - ours, b * s * h + b * s + h)  # x̂, a division, and a sum's first terms
+    assert same(right - ours, 2 * b * s * h + b * s + h)  # x̂, that division, and a sum's first terms
 
     printed, right = both(GRADIENT_FLOW, "4.1")
     states = sum(int(number(name).printed) for name in ("master weights", "first moment", "second moment"))
     weights, masters, gradients = (int(number(n).printed) for n in ("weights", "master weights", "gradients"))
-    activations = int(number("80 layers with flash attention").printed)
+    kept = number("80 layers with flash attention")
+    activations, unit = int(kept.printed), sources.UNITS[kept.unit]
     assert printed == activations + states + weights + masters == 1421
-    assert right == activations + states + weights + gradients == activations + total(GRADIENT_FLOW, "states")
+    in_gb = kept.exact * unit / 10**9
+    assert states + weights + gradients == total(GRADIENT_FLOW, "states")
+    assert right == in_gb + states + weights + gradients
+    assert (round(in_gb), round(right)) == (169, 1289)
+
+    at = {symbolic(a): n for a, n in sources.LLAMA_70B.items()}
+    printed, right = both(GRADIENT_FLOW, "4.3")
+    assert same(printed, symbolic(number("a checkpoint each layer").expression))
+    assert same(printed - right, symbolic(number("normalised input").expression))
+    assert [int(each.subs(at)) / 2**20 for each in (printed, right)] == [12_256, 12_128]
+    for every, name, saved, chart in ((20, "every 20", "74.7", 42), (5, "every 5", "92.5", 14)):
+        saving = number(f"saving of a checkpoint {name}")
+        assert f"{100 * float(1 - Fraction(every * 2016 + 80 // every * 128, 161_280)):.1f}" == saved
+        assert f"{float(saving.exact):.1f}" == saved
+        assert round(100 * (1 - chart / 157.5)) == int(saving.printed)
 
     printed, right = both(GRADIENT_FLOW, "4.1, table")
     assert printed == total(GRADIENT_FLOW, "activations_flash") * 2**20
@@ -337,7 +356,12 @@ def test_what_statements_say_follows_from_rows_figures_and_counts():
 
     printed, right = both(GRADIENT_FLOW, "6.1, below the table")
     assert printed == total(GRADIENT_FLOW, "step") * 10**12
-    assert right == 3 * symbolic(number("forward of 80 layers").printed) * 10**12
+    layers = right.subs(at)
+    head = next(term for term in completed(GRADIENT_FLOW, "forward").added if term.name == "head")
+    with_head = layers + 3 * symbolic(head.expression).subs({**at, V: 128_256})
+    assert [round(each / 10**12) for each in (layers, with_head)] == [3892, 3944]
+    products = [n for n in NUMBERS if n.place == "6.1, table" and n.name.endswith(", forward")]
+    assert len(products) == 9 and layers == 3 * 80 * sum(n.exact for n in products) * 10**9
 
     printed, right = both(GRADIENT_FLOW, "4.5")
     assert right.subs({symbolic(a): n for a, n in sources.LLAMA_70B.items()}) == sum(

@@ -730,6 +730,7 @@ NUMBERS = (
         "GB of 1000 MiB",
         f"{_SAVED_FLASH}*L",
     ),
+    # With checkpoints, one input is counted twice: see STATEMENTS.
     _size("4.3", "no checkpoints", "161280", "MiB", f"{_SAVED_FLASH}*L"),
     _size("4.3", "no checkpoints, in GB", "157.5", "GiB", f"{_SAVED_FLASH}*L"),
     _size(
@@ -804,21 +805,23 @@ NUMBERS = (
         GRADIENT_FLOW,
         "4.4, table",
         "saving of a checkpoint every 20",
-        "Of the printed figures.",
+        "From the printed rows; 73 follows from the chart's 42.",
         "73",
         "%",
-        "1 - 420/Integer(1575)",
-        _NOTHING,
+        f"1 - (20*{_SAVED_FLASH} + L*2*b*s*h/20)/({_SAVED_FLASH}*L)",
+        LLAMA_70B,
+        "-2",
     ),
     Number(
         GRADIENT_FLOW,
         "4.4, table",
         "saving of a checkpoint every 5",
-        "Of the printed figures.",
+        "From the printed rows; 91 follows from the chart's 14.",
         "91",
         "%",
-        "1 - 140/Integer(1575)",
-        _NOTHING,
+        f"1 - (5*{_SAVED_FLASH} + L*2*b*s*h/5)/({_SAVED_FLASH}*L)",
+        LLAMA_70B,
+        "-1",
     ),
     Number(
         GRADIENT_FLOW,
@@ -945,18 +948,19 @@ STATEMENTS = (
         GRADIENT_FLOW,
         "1.3, box",
         "The backward of a norm is five element-wise operations.",
-        "The listing of section 6 runs nine per element and one per row.",
+        "The listing above it runs ten per element and one per row, without the line that it "
+        "overwrites; that of section 6 runs nine and one.",
         "5*b*s*h",
-        "9*b*s*h + b*s",
+        "10*b*s*h + b*s",
     ),
     Statement(
         GRADIENT_FLOW,
         "4.1",
         "Activations, 840 GB of optimiser states, and 420 GB of weights need over 1,400 GB.",
         "The 840 GB contain the master weights, which the 420 GB count again; "
-        "the gradients' 140 GB are left out.",
+        "the gradients' 140 GB are left out. The 161 are thousands of MiB, and 169 GB.",
         "161 + 840 + 420",
-        "161 + 1120",
+        "80*2016*2**20/10**9 + 1120",
     ),
     Statement(
         GRADIENT_FLOW,
@@ -966,6 +970,15 @@ STATEMENTS = (
         "gradients need, and attention's statistics.",
         "2016*2**20",
         "2016*2**20 + 2*b*s*h + 4*b*n_h*s",
+    ),
+    Statement(
+        GRADIENT_FLOW,
+        "4.3",
+        "With a checkpoint each layer, the peak is one layer's arrays and all checkpoints.",
+        "The layer's arrays contain its input, which is one of the checkpoints. So do those of "
+        "a segment of k layers.",
+        "2016*2**20 + L*2*b*s*h",
+        "2016*2**20 + (L - 1)*2*b*s*h",
     ),
     Statement(
         GRADIENT_FLOW,
@@ -1009,9 +1022,10 @@ STATEMENTS = (
         GRADIENT_FLOW,
         "6.1, below the table",
         "The utilisation by model FLOPs uses a step whose FLOPs include recomputation.",
-        "Model FLOPs leave out recomputation: they are three times the forward.",
+        "Model FLOPs leave out recomputation: they are three times the forward's products, "
+        "3,892 TFLOPs for the layers and 3,944 with the output head.",
         "4044*10**12",
-        "3900*10**12",
+        "3*L*(2*b*s*h*(2*n_h + 2*n_kv)*d + 4*b*n_h*s**2*d + 6*b*s*h*f)",
     ),
     Statement(
         TWICE_NOTE,
