@@ -21,7 +21,16 @@ from backpass.cost.sources import (
     TOTALS,
 )
 from backpass.models.layers import encoder_layer, gpt2_layer, llama_layer
-from backpass.ops import cross_entropy, embedding, layer_norm, linear, position_embedding, rms_norm
+from backpass.ops import (
+    cross_entropy,
+    embedding,
+    layer_norm,
+    linear,
+    position_embedding,
+    rms_norm,
+    silu,
+    softmax,
+)
 
 b, s, h, n_h, n_kv, d, f, V, L, k = (
     symbolic(letter) for letter in ("b", "s", "h", "n_h", "n_kv", "d", "f", "V", "L", "k")
@@ -369,6 +378,13 @@ def test_what_statements_say_follows_from_rows_figures_and_counts():
     )
     assert same(right, 2 * printed)
 
+    printed, right = both(GPT2_POST, "Residual connections")
+    assert printed == row(GPT2_POST, "residual")
+    forks = next(term for term in completed(GPT2_POST).added if term.name == "residual sums")
+    assert same(symbolic(forks.expression), L * right)
+    rows = {name: row(GPT2_POST, name).free_symbols for name in ("softmax", "log_softmax", "input")}
+    assert {name for name, letters in rows.items() if h in letters} == {"input"}
+
     assert both(GRADIENT_FLOW, "4.4")[0] == row(GRADIENT_FLOW, "checkpointing")
     assert both(GRADIENT_FLOW, "4.4, table") == both(GRADIENT_FLOW, "4.4")
     assert both(GRADIENT_FLOW, "4.2, first listing")[1] == both(GRADIENT_FLOW, "4.4")[1]
@@ -431,3 +447,28 @@ def test_the_twice_note():
     forward = row(sources.TWICE_NOTE, "forward")
     assert same(row(sources.TWICE_NOTE, "dx") + row(sources.TWICE_NOTE, "dw"), 2 * forward)
     assert forward.subs({m: 1024, n: 1600, p: 1600}) == 5242880000
+
+
+def test_the_twice_notes_exceptions():
+    said = {s.place: s for s in STATEMENTS if s.source == sources.TWICE_NOTE}
+    x, dy = np.random.default_rng(0).normal(size=(2, 7))
+    y, saved = silu.forward(x)
+    sigma = 1 / (1 + np.exp(-x))
+    slope = silu.backward(dy, saved) / dy
+    assert np.allclose(slope, y * (1 - sigma) + sigma, rtol=1e-13)
+    assert np.abs(slope - (y * (1 - y) + sigma)).min() > 1e-3
+    assert silu.forward_flops(1) < silu.backward_flops(1) < 2 * silu.forward_flops(1)
+
+    of_softmax = softmax.backward_flops(1, s)
+    assert same(of_softmax, symbolic(said["Special cases, 2"].right))
+    assert same(of_softmax, softmax.forward_flops(1, s))
+    elements = b * s * h
+    forward, backward = (
+        sympy.expand(count(b * s, h)).coeff(elements)
+        for count in (layer_norm.forward_flops, layer_norm.backward_flops)
+    )
+    assert forward < backward < 2 * forward
+
+    m, n, p = (symbolic(letter) for letter in "mnp")
+    frozen = linear.backward_flops(m, n, p, has_b=False, wanted=("x",))
+    assert same(frozen, m * n * (2 * p - 1))  # one product and not two

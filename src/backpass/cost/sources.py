@@ -904,6 +904,21 @@ STATEMENTS = (
         "Its own tally leaves out the forward, so a ratio does not follow from it.",
     ),
     Statement(
+        GPT2_POST,
+        "Classes of operations",
+        "Softmax, log-softmax, and LayerNorm reduce over the hidden dimension.",
+        "LayerNorm does. Attention's softmax reduces over the keys, and log-softmax over the "
+        "vocabulary, as the post's own rows have it.",
+    ),
+    Statement(
+        GPT2_POST,
+        "Residual connections",
+        "The backward of a residual connection has no arithmetic.",
+        "Where a block's input is used twice, two gradients are added: twice in a layer.",
+        "0",
+        "2*b*s*h",
+    ),
+    Statement(
         THESIS,
         "1.1",
         "Training cost 670 dollars for the first transformer and 78 million for GPT-4.",
@@ -1034,6 +1049,41 @@ STATEMENTS = (
         "This holds for the products; the exact count differs by the first terms of the sums.",
         "4*m*n*p",
         "4*m*n*p",
+    ),
+    Statement(
+        TWICE_NOTE,
+        "Special cases, 1",
+        "SiLU's slope at x is y(1 − y) + σ, for y = SiLU(x), and its backward can cost more than "
+        "its forward.",
+        "The slope is y(1 − σ) + σ. Its backward costs less than twice its forward.",
+    ),
+    Statement(
+        TWICE_NOTE,
+        "Special cases, 2",
+        "The gradient of softmax is particularly expensive.",
+        "It takes as many FLOPs as softmax itself.",
+        right="4*s - 1",
+    ),
+    Statement(
+        TWICE_NOTE,
+        "Special cases, 3",
+        "LayerNorm's backward can be expensive, because it computes mean and variance.",
+        "It costs less than twice its forward, which computes both.",
+    ),
+    Statement(
+        TWICE_NOTE,
+        "Why not exactly 2×",
+        "Activations, stability, memory access, and fusion make the ratio slightly more or "
+        "less than 2.",
+        "Memory access changes the time and not the FLOPs. Layers that are recomputed and "
+        "weights that are frozen change the ratio more, and are not listed.",
+    ),
+    Statement(
+        TWICE_NOTE,
+        "Summary, scope",
+        "The factor 2 applies universally to networks with linear layers.",
+        "It applies where every layer is trained and none is recomputed. A frozen layer has one "
+        "product in the backward, or none.",
     ),
     Statement(
         TWICE_NOTE,
