@@ -21,7 +21,16 @@ from backpass.cost.sources import (
     TOTALS,
 )
 from backpass.models.layers import encoder_layer, gpt2_layer, llama_layer
-from backpass.ops import cross_entropy, embedding, layer_norm, linear, position_embedding, rms_norm
+from backpass.ops import (
+    cross_entropy,
+    embedding,
+    layer_norm,
+    linear,
+    position_embedding,
+    rms_norm,
+    silu,
+    softmax,
+)
 
 b, s, h, n_h, n_kv, d, f, V, L, k = (
     symbolic(letter) for letter in ("b", "s", "h", "n_h", "n_kv", "d", "f", "V", "L", "k")
@@ -200,6 +209,8 @@ def test_which_figures_are_off():
         ("4.1", "80 layers without flash attention"): "-1",
         ("4.3, chart", "a checkpoint every 20"): "2",
         ("4.3, chart", "a checkpoint every 5"): "2",
+        ("4.4, table", "saving of a checkpoint every 20"): "-2",
+        ("4.4, table", "saving of a checkpoint every 5"): "-1",
     }
     assert off == {("6.1, table", name): error for name, error in table.items()} | memory
 
@@ -319,16 +330,33 @@ def test_what_statements_say_follows_from_rows_figures_and_counts():
     printed, right = both(GRADIENT_FLOW, "1.3, box")
     assert same(printed, row(GRADIENT_FLOW, "rms_norm"))
     norms = next(term for term in completed(GRADIENT_FLOW).added if term.name == "norms")
-    assert same(symbolic(norms.expression), (2 * L + 1) * right)
+    assert same(
+        symbolic(norms.expression), (2 * L + 1) * (right - b * s * h)
+    )  # section 6 divides a row's sum by d
     ours = rms_norm.backward_flops(b * s, h)
-    assert same(right - ours, b * s * h + b * s + h)  # x̂, a division, and a sum's first terms
+    assert same(right - ours, 2 * b * s * h + b * s + h)  # x̂, that division, and a sum's first terms
 
     printed, right = both(GRADIENT_FLOW, "4.1")
     states = sum(int(number(name).printed) for name in ("master weights", "first moment", "second moment"))
     weights, masters, gradients = (int(number(n).printed) for n in ("weights", "master weights", "gradients"))
-    activations = int(number("80 layers with flash attention").printed)
+    kept = number("80 layers with flash attention")
+    activations, unit = int(kept.printed), sources.UNITS[kept.unit]
     assert printed == activations + states + weights + masters == 1421
-    assert right == activations + states + weights + gradients == activations + total(GRADIENT_FLOW, "states")
+    in_gb = kept.exact * unit / 10**9
+    assert states + weights + gradients == total(GRADIENT_FLOW, "states")
+    assert right == in_gb + states + weights + gradients
+    assert (round(in_gb), round(right)) == (169, 1289)
+
+    at = {symbolic(a): n for a, n in sources.LLAMA_70B.items()}
+    printed, right = both(GRADIENT_FLOW, "4.3")
+    assert same(printed, symbolic(number("a checkpoint each layer").expression))
+    assert same(printed - right, symbolic(number("normalised input").expression))
+    assert [int(each.subs(at)) / 2**20 for each in (printed, right)] == [12_256, 12_128]
+    for every, name, saved, chart in ((20, "every 20", "74.7", 42), (5, "every 5", "92.5", 14)):
+        saving = number(f"saving of a checkpoint {name}")
+        assert f"{100 * float(1 - Fraction(every * 2016 + 80 // every * 128, 161_280)):.1f}" == saved
+        assert f"{float(saving.exact):.1f}" == saved
+        assert round(100 * (1 - chart / 157.5)) == int(saving.printed)
 
     printed, right = both(GRADIENT_FLOW, "4.1, table")
     assert printed == total(GRADIENT_FLOW, "activations_flash") * 2**20
@@ -337,13 +365,25 @@ def test_what_statements_say_follows_from_rows_figures_and_counts():
 
     printed, right = both(GRADIENT_FLOW, "6.1, below the table")
     assert printed == total(GRADIENT_FLOW, "step") * 10**12
-    assert right == 3 * symbolic(number("forward of 80 layers").printed) * 10**12
+    layers = right.subs(at)
+    head = next(term for term in completed(GRADIENT_FLOW, "forward").added if term.name == "head")
+    with_head = layers + 3 * symbolic(head.expression).subs({**at, V: 128_256})
+    assert [round(each / 10**12) for each in (layers, with_head)] == [3892, 3944]
+    products = [n for n in NUMBERS if n.place == "6.1, table" and n.name.endswith(", forward")]
+    assert len(products) == 9 and layers == 3 * 80 * sum(n.exact for n in products) * 10**9
 
     printed, right = both(GRADIENT_FLOW, "4.5")
     assert right.subs({symbolic(a): n for a, n in sources.LLAMA_70B.items()}) == sum(
         number(f"{name}, forward").exact * 10**9 for name in ("W1", "W3")
     )
     assert same(right, 2 * printed)
+
+    printed, right = both(GPT2_POST, "Residual connections")
+    assert printed == row(GPT2_POST, "residual")
+    forks = next(term for term in completed(GPT2_POST).added if term.name == "residual sums")
+    assert same(symbolic(forks.expression), L * right)
+    rows = {name: row(GPT2_POST, name).free_symbols for name in ("softmax", "log_softmax", "input")}
+    assert {name for name, letters in rows.items() if h in letters} == {"input"}
 
     assert both(GRADIENT_FLOW, "4.4")[0] == row(GRADIENT_FLOW, "checkpointing")
     assert both(GRADIENT_FLOW, "4.4, table") == both(GRADIENT_FLOW, "4.4")
@@ -378,6 +418,12 @@ def test_the_completed_ends_are_ours_but_for_what_is_named_here():
         position_embedding.backward_flops(b, s, h) + V * h,  # the positions, and the tied table's sum
     ]
     assert same(left, sum(differences))
+    for source in (GPT2_POST, GRADIENT_FLOW):  # the scatter is a bound, reached by no batch
+        scatter = next(term for term in completed(source).added if term.name == "token scatter")
+        exact = embedding.backward_flops(b * s, h, distinct)
+        assert same(exact, (b * s - distinct) * h) and same(
+            symbolic(scatter.expression) - exact, distinct * h
+        )
     left, distinct = outside_of(GRADIENT_FLOW, norm=rms_norm)
     assert same(left, head + h + distinct * h + (9 - 8) * b * s * h + b * s - 1)
     forward = sympy.expand(completed(GRADIENT_FLOW, "forward").symbolic()).coeff(L, 0)
@@ -401,3 +447,28 @@ def test_the_twice_note():
     forward = row(sources.TWICE_NOTE, "forward")
     assert same(row(sources.TWICE_NOTE, "dx") + row(sources.TWICE_NOTE, "dw"), 2 * forward)
     assert forward.subs({m: 1024, n: 1600, p: 1600}) == 5242880000
+
+
+def test_the_twice_notes_exceptions():
+    said = {s.place: s for s in STATEMENTS if s.source == sources.TWICE_NOTE}
+    x, dy = np.random.default_rng(0).normal(size=(2, 7))
+    y, saved = silu.forward(x)
+    sigma = 1 / (1 + np.exp(-x))
+    slope = silu.backward(dy, saved) / dy
+    assert np.allclose(slope, y * (1 - sigma) + sigma, rtol=1e-13)
+    assert np.abs(slope - (y * (1 - y) + sigma)).min() > 1e-3
+    assert silu.forward_flops(1) < silu.backward_flops(1) < 2 * silu.forward_flops(1)
+
+    of_softmax = softmax.backward_flops(1, s)
+    assert same(of_softmax, symbolic(said["Special cases, 2"].right))
+    assert same(of_softmax, softmax.forward_flops(1, s))
+    elements = b * s * h
+    forward, backward = (
+        sympy.expand(count(b * s, h)).coeff(elements)
+        for count in (layer_norm.forward_flops, layer_norm.backward_flops)
+    )
+    assert forward < backward < 2 * forward
+
+    m, n, p = (symbolic(letter) for letter in "mnp")
+    frozen = linear.backward_flops(m, n, p, has_b=False, wanted=("x",))
+    assert same(frozen, m * n * (2 * p - 1))  # one product and not two

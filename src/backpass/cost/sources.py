@@ -730,6 +730,7 @@ NUMBERS = (
         "GB of 1000 MiB",
         f"{_SAVED_FLASH}*L",
     ),
+    # With checkpoints, one input is counted twice: see STATEMENTS.
     _size("4.3", "no checkpoints", "161280", "MiB", f"{_SAVED_FLASH}*L"),
     _size("4.3", "no checkpoints, in GB", "157.5", "GiB", f"{_SAVED_FLASH}*L"),
     _size(
@@ -804,21 +805,23 @@ NUMBERS = (
         GRADIENT_FLOW,
         "4.4, table",
         "saving of a checkpoint every 20",
-        "Of the printed figures.",
+        "From the printed rows; 73 follows from the chart's 42.",
         "73",
         "%",
-        "1 - 420/Integer(1575)",
-        _NOTHING,
+        f"1 - (20*{_SAVED_FLASH} + L*2*b*s*h/20)/({_SAVED_FLASH}*L)",
+        LLAMA_70B,
+        "-2",
     ),
     Number(
         GRADIENT_FLOW,
         "4.4, table",
         "saving of a checkpoint every 5",
-        "Of the printed figures.",
+        "From the printed rows; 91 follows from the chart's 14.",
         "91",
         "%",
-        "1 - 140/Integer(1575)",
-        _NOTHING,
+        f"1 - (5*{_SAVED_FLASH} + L*2*b*s*h/5)/({_SAVED_FLASH}*L)",
+        LLAMA_70B,
+        "-1",
     ),
     Number(
         GRADIENT_FLOW,
@@ -901,10 +904,25 @@ STATEMENTS = (
         "Its own tally leaves out the forward, so a ratio does not follow from it.",
     ),
     Statement(
+        GPT2_POST,
+        "Classes of operations",
+        "Softmax, log-softmax, and LayerNorm reduce over the hidden dimension.",
+        "LayerNorm does. Attention's softmax reduces over the keys, and log-softmax over the "
+        "vocabulary, as the post's own rows have it.",
+    ),
+    Statement(
+        GPT2_POST,
+        "Residual connections",
+        "The backward of a residual connection has no arithmetic.",
+        "Where a block's input is used twice, two gradients are added: twice in a layer.",
+        "0",
+        "2*b*s*h",
+    ),
+    Statement(
         THESIS,
         "1.1",
         "Training cost 670 dollars for the first transformer and 78 million for GPT-4.",
-        "These are prices from a report that it cites. They do not count operations.",
+        "Neither price is a count of operations, and neither is checked here.",
     ),
     Statement(
         THESIS,
@@ -932,7 +950,8 @@ STATEMENTS = (
         THESIS,
         "4.2.3",
         "Matrices of rank r reduce the feed-forward layer to O(s·h·r).",
-        "This holds for each matrix that is replaced by two factors of width r.",
+        "This holds for each matrix that is replaced by two factors of width r. LoRA, the "
+        "method that it cites, replaces none: it freezes the matrix and adds two factors.",
     ),
     Statement(
         TRACE_NOTES,
@@ -944,18 +963,19 @@ STATEMENTS = (
         GRADIENT_FLOW,
         "1.3, box",
         "The backward of a norm is five element-wise operations.",
-        "The listing of section 6 runs nine per element and one per row.",
+        "The listing above it runs ten per element and one per row, without the line that it "
+        "overwrites; that of section 6 runs nine and one.",
         "5*b*s*h",
-        "9*b*s*h + b*s",
+        "10*b*s*h + b*s",
     ),
     Statement(
         GRADIENT_FLOW,
         "4.1",
         "Activations, 840 GB of optimiser states, and 420 GB of weights need over 1,400 GB.",
         "The 840 GB contain the master weights, which the 420 GB count again; "
-        "the gradients' 140 GB are left out.",
+        "the gradients' 140 GB are left out. The 161 are thousands of MiB, and 169 GB.",
         "161 + 840 + 420",
-        "161 + 1120",
+        "80*2016*2**20/10**9 + 1120",
     ),
     Statement(
         GRADIENT_FLOW,
@@ -965,6 +985,15 @@ STATEMENTS = (
         "gradients need, and attention's statistics.",
         "2016*2**20",
         "2016*2**20 + 2*b*s*h + 4*b*n_h*s",
+    ),
+    Statement(
+        GRADIENT_FLOW,
+        "4.3",
+        "With a checkpoint each layer, the peak is one layer's arrays and all checkpoints.",
+        "The layer's arrays contain its input, which is one of the checkpoints. So do those of "
+        "a segment of k layers.",
+        "2016*2**20 + L*2*b*s*h",
+        "2016*2**20 + (L - 1)*2*b*s*h",
     ),
     Statement(
         GRADIENT_FLOW,
@@ -1008,9 +1037,10 @@ STATEMENTS = (
         GRADIENT_FLOW,
         "6.1, below the table",
         "The utilisation by model FLOPs uses a step whose FLOPs include recomputation.",
-        "Model FLOPs leave out recomputation: they are three times the forward.",
+        "Model FLOPs leave out recomputation: they are three times the forward's products, "
+        "3,892 TFLOPs for the layers and 3,944 with the output head.",
         "4044*10**12",
-        "3900*10**12",
+        "3*L*(2*b*s*h*(2*n_h + 2*n_kv)*d + 4*b*n_h*s**2*d + 6*b*s*h*f)",
     ),
     Statement(
         TWICE_NOTE,
@@ -1019,6 +1049,41 @@ STATEMENTS = (
         "This holds for the products; the exact count differs by the first terms of the sums.",
         "4*m*n*p",
         "4*m*n*p",
+    ),
+    Statement(
+        TWICE_NOTE,
+        "Special cases, 1",
+        "SiLU's slope at x is y(1 − y) + σ, for y = SiLU(x), and its backward can cost more than "
+        "its forward.",
+        "The slope is y(1 − σ) + σ. Its backward costs less than twice its forward.",
+    ),
+    Statement(
+        TWICE_NOTE,
+        "Special cases, 2",
+        "The gradient of softmax is particularly expensive.",
+        "It takes as many FLOPs as softmax itself.",
+        right="4*s - 1",
+    ),
+    Statement(
+        TWICE_NOTE,
+        "Special cases, 3",
+        "LayerNorm's backward can be expensive, because it computes mean and variance.",
+        "It costs less than twice its forward, which computes both.",
+    ),
+    Statement(
+        TWICE_NOTE,
+        "Why not exactly 2×",
+        "Activations, stability, memory access, and fusion make the ratio slightly more or "
+        "less than 2.",
+        "Memory access changes the time and not the FLOPs. Layers that are recomputed and "
+        "weights that are frozen change the ratio more, and are not listed.",
+    ),
+    Statement(
+        TWICE_NOTE,
+        "Summary, scope",
+        "The factor 2 applies universally to networks with linear layers.",
+        "It applies where every layer is trained and none is recomputed. A frozen layer has one "
+        "product in the backward, or none.",
     ),
     Statement(
         TWICE_NOTE,
@@ -1033,7 +1098,8 @@ COMPLETED = (
     Completed(
         GPT2_POST,
         "backward",
-        "The backward of GPT-2. A product counts 2mnp, a sum of n counts n, work per row is free.",
+        "The backward of GPT-2. A product counts 2mnp, a sum of n counts n except over the batch "
+        "of positions, work per row is free.",
         "L*(48*b*s*h**2 + 8*b*n_h*s**2*d + 5*b*n_h*s**2 + 98*b*s*h) + 11*b*s*h + 4*b*s*h*V",
         (
             Added("biases", "Sums over the rows, 3h + h + 4h + h wide.", "9*L*b*s*h"),
@@ -1048,10 +1114,14 @@ COMPLETED = (
                 "2*(2*L + 1)*b*s*h",
             ),
             Added("loss", "The post's own count of log-softmax.", "4*b*s*V"),
-            Added("token scatter", "One addition per element.", "b*s*h"),
+            Added(
+                "token scatter",
+                "At most an addition per element: none where a token occurs first.",
+                "b*s*h",
+            ),
             Added(
                 "positions",
-                "The post's own count, which its total leaves out.",
+                "The post's own count, b - 1 for a sum of b, which its total leaves out.",
                 "(b - 1)*s*h",
             ),
             Added("tied weight", "The table's two gradients meet.", "V*h"),
@@ -1160,7 +1230,11 @@ COMPLETED = (
                 "Exponential and division of each logit, a difference per row.",
                 "2*b*s*V + b*s",
             ),
-            Added("token scatter", "One addition per element.", "b*s*h"),
+            Added(
+                "token scatter",
+                "At most an addition per element: none where a token occurs first.",
+                "b*s*h",
+            ),
         ),
     ),
 )
