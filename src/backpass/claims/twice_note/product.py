@@ -41,7 +41,7 @@ def W1(it: Evidence) -> None:
 
     This holds for matrix products if every gradient is wanted and nothing is
     recomputed. With every operation of GPT-2 counted at 1,024 tokens the ratio is
-    1.9969, and 2.73 in products if all layers are recomputed.
+    1.9969; in products it is 2.73 if all layers are recomputed.
     """
     step = cost.tally("gpt2", 1, 1024)
     it.as_printed(step.ratio("products") == 2)
@@ -57,8 +57,8 @@ def W2(it: Evidence) -> None:
     """The ratio is about 2 because of the chain rule and of how the gradients of matrix
     operations are computed.
 
-    Each factor of a product whose gradient is wanted adds one product of the same size:
-    with one of the two factors frozen, the ratio is 1.
+    Each factor of a product whose gradient is wanted adds one product of the same size.
+    With one of the two factors frozen, the ratio is 1.
     """
     shapes = (5, 7), (7, 3)
     forward, backward = product_flops(matmul, *shapes)
@@ -80,7 +80,7 @@ def W4(it: Evidence) -> None:
     """X has `batch_size` rows, so a linear layer's forward costs `2 × batch_size × d_in
     × d_out`.
 
-    In a transformer every token is a row. The batch size has to be multiplied by the
+    In a transformer every token is a row, so the batch size has to be multiplied by the
     length of the sequences.
     """
     b, s, d_in, d_out = 2, 5, 7, 3
@@ -124,8 +124,8 @@ def W6(it: Evidence) -> None:
 def W7(it: Evidence) -> None:
     """The backward receives `dL/dY` and needs two gradients, that of X and that of W.
 
-    The first trained layer needs no gradient of its input, and a frozen layer none of
-    its weight. With a bias there is a third.
+    The first trained layer does not need its input's gradient, and a frozen layer does
+    not need its weight's. A bias has a third gradient.
     """
     import torch
 
