@@ -82,7 +82,7 @@ def G2(it: Evidence) -> None:
 def G3(it: Evidence) -> None:
     """The text explains the factor 2.
 
-    It counts no forward and forms no ratio. Its printed total is 2.0058 times the
+    The text counts no forward and forms no ratio. Its printed total is 2.0058 times the
     forward's products for GPT-2 at 1,024 tokens; with a forward counted in the same way
     the ratio is below 2.
     """
@@ -133,8 +133,8 @@ def G5(it: Evidence) -> None:
 
 @claim("architecture", TRUE, topic="residual", page="networks/gpt2")
 def G6(it: Evidence) -> None:
-    """In each layer a norm stands before attention and before the feed-forward block,
-    and a residual connection after each."""
+    """In each layer a norm precedes attention and the feed-forward block, and a
+    residual connection follows each."""
     calls = first_calls("layer")
     at = [
         calls.index(name)

@@ -60,10 +60,10 @@ def G190(it: Evidence) -> None:
     """A layer is its two norms, the four projections, query@key, softmax, scaling,
     attn@value, and GELU.
 
-    Without dropout, the biases, $9bsh$, the sums of two gradients at the residual
-    connections, $2bsh$, and x̂ in both norms, $4bsh$, are missing: $113bsh$ in place of
-    $98bsh$. GPT-2 is trained with dropout, which adds $2bn_hs^2 + 2bsh$. At 1,024
-    tokens all of them are 0.1 % of $48bsh^2$.
+    Without dropout, three terms are missing: $9bsh$ for the biases, $2bsh$ for the sums
+    of two gradients at the residual connections, and $4bsh$ for x̂ in both norms. The
+    layer has $113bsh$ instead of $98bsh$. GPT-2 is trained with dropout, which adds
+    $2bn_hs^2 + 2bsh$. At 1,024 tokens all of this is 0.1 % of $48bsh^2$.
     """
     b, s = 2, 100
     layer = cost.tally("gpt2", b, s).only(lambda row: row.part == "layer")

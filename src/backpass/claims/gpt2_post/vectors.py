@@ -88,7 +88,7 @@ def G28(it: Evidence) -> None:
 
 @claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
 def G29(it: Evidence) -> None:
-    r"""The first column of $W$ enters $z_1$ only."""
+    r"""The first column of $W$ enters only $z_1$."""
     dz_dw = jacobian(lambda w: matmul(w.new_tensor(X), w), W)[0]  # [P, N, P]
     it.as_printed(same(dz_dw[0, :, 0], X[0]) and not dz_dw[1:, :, 0].any())
 

@@ -137,7 +137,7 @@ def W38(it: Evidence) -> None:
     """The scores are `Q @ K.T`.
 
     This holds for matrices. With a batch and heads, `K.T` reverses all axes and the
-    product raises; `K.mT` is right.
+    product raises an error; `K.mT` is right.
     """
     import torch
 
@@ -160,7 +160,7 @@ def W39(it: Evidence) -> None:
     r"""Attention is the softmax of the scores, times V.
 
     Transformers scale the scores by $1/\sqrt{d}$, which is also a factor of the
-    gradients of Q and K; decoders mask them too.
+    gradients of Q and K. Decoders also mask the scores.
     """
     import torch
 

@@ -67,11 +67,11 @@ def W25(it: Evidence) -> None:
     harm=2,
 )
 def W26(it: Evidence) -> None:
-    r"""The backward computes the weights' gradients, the gradients of each
-    projection's input, and those through attention.
+    """The backward computes the weights' gradients, the gradients of each projection's
+    input, and those through attention.
 
-    Q, K, and V have one input, so its three gradients are added: two additions an
-    element.
+    Q, K, and V are computed from the same input, so its three gradients are added, with
+    two additions an element.
     """
     x, w = numbers(6, 5), [numbers(5, 4, seed=i) for i in range(3)]
     dy = numbers(6, 4, seed=3)
@@ -89,7 +89,7 @@ def W26(it: Evidence) -> None:
 
 
 @claim(
-    "attention layers, with the closing section's reason",
+    "attention layers, by the closing section's reason",
     LEFT_OUT,
     topic="attention",
     page="attention/scaled_dot_product",
@@ -149,10 +149,10 @@ def W28(it: Evidence) -> None:
     harm=1,
 )
 def W29(it: Evidence) -> None:
-    r"""The backward computes the gradients of W1, W3, and W2, those of each
+    """The backward computes the gradients of W1, W3, and W2, those of each
     projection's input, and those through SwiGLU.
 
-    W1 and W3 have one input, so its two gradients are added.
+    W1 and W3 have the same input, so its two gradients are added.
     """
     import torch
 
