@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
+from backpass.claims.evidence import CAVEAT, INCONSISTENT, TRUE, Evidence
 from backpass.claims.gpt2_post.overview import GPT2, ROWS
 from backpass.claims.record import claim
 from backpass.claims.tools import numbers, same, vjp
@@ -26,22 +26,22 @@ def lookup(tokens: Any, dx: Any) -> Any:
 
 
 @claim("shapes", TRUE, topic="embeddings", page="operations/embeddings")
-def G160(it: Evidence) -> None:
+def G164(it: Evidence) -> None:
     r"""$s$ tokens become $X \in \mathbb{R}^{s \times h}$ by a table
     $E \in \mathbb{R}^{V \times h}$, and $Y = X + P_{emb}$.
 
-    Tokens are counted from 1, in programs from 0.
+    The text counts tokens from 1; programs count them from 0.
     """
     x, _ = embedding.forward(T, E)
     it.as_printed(x.shape == (s, h) and (x + numbers(s, h)).shape == (s, h))
 
 
 @claim("shapes", CAVEAT, topic="positions", page="operations/embeddings", harm=2)
-def G161(it: Evidence) -> None:
+def G165(it: Evidence) -> None:
     r"""The table of positions is $P \in \mathbb{R}^{s \times h}$.
 
-    It has as many rows as the longest sequence, 1,024 in GPT-2. For shorter ones the
-    rows after the first $s$ are not used.
+    It has as many rows as the longest sequence, 1,024 in GPT-2. A shorter sequence uses
+    only the first $s$.
     """
     rows, h = gpt2.parameter_shapes(cost.configuration("gpt2"))["wpe.weight"]
     it.as_printed((GPT2["s"], GPT2["h"]) == (rows, h))
@@ -49,12 +49,25 @@ def G161(it: Evidence) -> None:
     it.right(rows == 1024)
 
 
+@claim("shapes", INCONSISTENT, topic="notation", page="foundations/notation")
+def G166(it: Evidence) -> None:
+    r"""$P$ is the table of positions.
+
+    In the section on products, $P$ is the width of the output. There it is a number,
+    here a matrix.
+    """
+    x, w = numbers(1, 7), numbers(7, 3)
+    width = (x @ w).shape[-1]  # z is 1 × P
+    table = gpt2.parameter_shapes(cost.configuration("gpt2"))["wpe.weight"]
+    it.clashes(np.ndim(width) != len(table))
+
+
 @claim("gradients of the sum", TRUE, topic="embeddings", page="operations/embeddings")
-def G162(it: Evidence) -> None:
+def G167(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial P_{emb}} =
     \frac{\partial L}{\partial Y}$.
 
-    This is for one sequence. The batch follows.
+    This is for one sequence; the batch follows later in the text.
     """
     x, p, dy = numbers(s, h), numbers(s, h, seed=1), numbers(s, h, seed=2)
     for found in vjp(lambda x, p: x + p, (x, p), dy):
@@ -62,15 +75,16 @@ def G162(it: Evidence) -> None:
 
 
 @claim("example, X", TRUE, topic="embeddings", page="operations/embeddings")
-def G163(it: Evidence) -> None:
+def G168(it: Evidence) -> None:
     """For the tokens 2, 5, 2, X has the rows 2, 5, and 2 of E."""
     x, _ = embedding.forward(T, E)
     it.as_printed(same(x, np.stack([E[1], E[4], E[1]])))
 
 
 @claim("example, gradient of E", TRUE, topic="embeddings", page="operations/embeddings")
-def G164(it: Evidence) -> None:
-    """Row 2 of E's gradient is the sum of rows 1 and 3 of X's, and row 5 is row 2."""
+def G169(it: Evidence) -> None:
+    """Row 2 of E's gradient is the sum of rows 1 and 3 of X's, and row 5 is
+    row 2 of X's."""
     dx = numbers(s, h, seed=1)
     de = lookup(T, dx)
     it.as_printed(same(de[1], dx[0] + dx[2]) and same(de[4], dx[1]))
@@ -79,11 +93,11 @@ def G164(it: Evidence) -> None:
 @claim(
     "example, gradient of E", CAVEAT, topic="embeddings", page="networks/gpt2", harm=4
 )
-def G165(it: Evidence) -> None:
+def G170(it: Evidence) -> None:
     """Rows of the table of tokens that no token used receive no gradient.
 
-    They receive none from the lookup. GPT-2's table is also the output head's matrix,
-    which gives every row a gradient.
+    They receive none from the lookup alone. GPT-2's table is also the output head's
+    matrix, which gives every row a gradient.
     """
     import torch
 
@@ -96,9 +110,9 @@ def G165(it: Evidence) -> None:
 
 
 @claim("example, gradient of E", TRUE, topic="embeddings", page="operations/embeddings")
-def G166(it: Evidence) -> None:
-    """E's gradient, displayed as a matrix: rows 1, 3, and 4 are 0, row 2 is the sum,
-    row 5 the second row, and then come more rows of zeros."""
+def G171(it: Evidence) -> None:
+    """E's gradient as a displayed matrix: rows 1, 3, and 4 are 0, row 2 is the sum, row
+    5 is row 2 of X's gradient, and further rows of zeros follow."""
     dx = numbers(s, h, seed=1)
     nothing = np.zeros(h)
     shown = [nothing, dx[0] + dx[2], nothing, nothing, dx[1], nothing, nothing]
@@ -106,7 +120,7 @@ def G166(it: Evidence) -> None:
 
 
 @claim("general X", TRUE, topic="embeddings", page="operations/embeddings")
-def G167(it: Evidence) -> None:
+def G172(it: Evidence) -> None:
     """In general row $k$ of X is row $t_k$ of E."""
     t = np.array([6, 0, 3, 3, 1])
     x, _ = embedding.forward(t, E)
@@ -114,7 +128,7 @@ def G167(it: Evidence) -> None:
 
 
 @claim("general gradient", TRUE, topic="embeddings", page="operations/embeddings")
-def G168(it: Evidence) -> None:
+def G173(it: Evidence) -> None:
     r"""Row $i$ of E's gradient is $\sum_{t_j = i} \mathrm{row}_j(\partial L/\partial
     X)$."""
     t, dx = np.array([6, 0, 3, 3, 1]), numbers(5, h)
@@ -123,10 +137,10 @@ def G168(it: Evidence) -> None:
 
 
 @claim("positions", CAVEAT, topic="positions", page="operations/embeddings", harm=2)
-def G169(it: Evidence) -> None:
+def G174(it: Evidence) -> None:
     """Each row of the table of positions is used exactly once in a sequence.
 
-    Each of the first s rows is. The others are not used.
+    Each of the first $s$ rows is; the others are not used.
     """
     import torch
 
@@ -142,11 +156,12 @@ def G169(it: Evidence) -> None:
 
 
 @claim("positions", CAVEAT, topic="positions", page="operations/embeddings", harm=1)
-def G170(it: Evidence) -> None:
+def G175(it: Evidence) -> None:
     r"""The gradient $\frac{\partial L}{\partial P_{emb}}$ is $\frac{\partial
     L}{\partial P}$.
 
-    It is if the sequence is as long as the table. Otherwise it fills the first rows.
+    This holds if the sequence is as long as the table. Otherwise it fills the first
+    rows.
     """
     for length in (V, 5):
         dp_emb = numbers(length, h)
@@ -159,7 +174,7 @@ def G170(it: Evidence) -> None:
 
 
 @claim("batch", TRUE, topic="positions", page="operations/embeddings")
-def G171(it: Evidence) -> None:
+def G176(it: Evidence) -> None:
     r"""For a batch, X is $(b, s, h)$ and $P_{emb}$ stays $(s, h)$; it is broadcast, so
     its gradient is the sum over the batch."""
     x, p, dy = numbers(b, s, h), numbers(s, h), numbers(b, s, h, seed=1)
@@ -168,7 +183,7 @@ def G171(it: Evidence) -> None:
 
 
 @claim("batch", TRUE, topic="FLOPs", page="operations/embeddings")
-def G172(it: Evidence) -> None:
+def G177(it: Evidence) -> None:
     r"""The sum over the batch takes $(b - 1)sh$ additions."""
     from backpass.interpreters import counting
 
@@ -179,7 +194,7 @@ def G172(it: Evidence) -> None:
 
 
 @claim("batch", INCONSISTENT, topic="FLOPs", page="foundations/counting", harm=1)
-def G173(it: Evidence) -> None:
+def G178(it: Evidence) -> None:
     r"""A sum of $b$ terms takes $b - 1$ additions.
 
     Everywhere else in the text a sum of $n$ terms takes $n$, such as β's over the rows.
@@ -190,19 +205,19 @@ def G173(it: Evidence) -> None:
 
 
 @claim("batch", TRUE, topic="embeddings", page="operations/embeddings")
-def G174(it: Evidence) -> None:
+def G179(it: Evidence) -> None:
     """The table of tokens collects the gradients of all occurrences in the batch."""
     t, dx = np.array([[6, 0, 3], [3, 3, 1]]), numbers(b, s, h)
     rows = np.stack([dx[t == i].sum(0) for i in range(V)])
     it.as_printed(same(rows, lookup(t, dx)))
 
 
-@claim("batch", FALSE, topic="FLOPs", page="operations/embeddings", harm=3)
-def G175(it: Evidence) -> None:
-    r"""The backward of the table of tokens is indexing, with $O(h)$ additions.
+@claim("batch", CAVEAT, topic="FLOPs", page="operations/embeddings", harm=3)
+def G180(it: Evidence) -> None:
+    """The backward of the table of tokens is indexing, with $O(h)$ additions.
 
-    One repetition of a token takes $h$. In all they are $(bs - u)h$ for $u$ different
-    tokens, which grows with the batch: $O(bsh)$.
+    One repetition of a token takes $h$ additions, which is $O(h)$. In all they are
+    $(bs - u)h$ for $u$ different tokens, which grows with the batch: $O(bsh)$.
     """
 
     def additions(tokens: int) -> int:
@@ -217,16 +232,17 @@ def G175(it: Evidence) -> None:
             seen.add(token)
         return total
 
-    it.right(additions(6) == by_hand(6) == h and additions(500) == by_hand(500))
-    it.as_printed(by_hand(500) <= 2 * by_hand(50))  # no growth with the tokens
+    it.as_printed(additions(6) == by_hand(6) == h)  # one repetition
+    it.right(additions(500) == by_hand(500))
+    it.elsewhere(by_hand(500) <= 2 * by_hand(50))  # no growth with the tokens
     it.right(by_hand(500) == (500 - 5) * h)
 
 
 @claim("batch", TRUE, topic="FLOPs", page="operations/embeddings")
-def G176(it: Evidence) -> None:
-    r"""The additions in the table of tokens are negligible beside the rest.
+def G181(it: Evidence) -> None:
+    """The additions in the table of tokens are negligible beside the rest.
 
-    They are at most $bsh$: 1/(4V) of the output head's products.
+    They are at most $bsh$, 1/(4V) of the output head's products.
     """
     most = GPT2["b"] * GPT2["s"] * GPT2["h"]
     head = ROWS["lm_head"].at(**GPT2)

@@ -52,7 +52,7 @@ def slopes() -> tuple[Any, Any, Any]:
 
 
 @claim("definition", TRUE, topic="norms", page="operations/layer_norm")
-def G99(it: Evidence) -> None:
+def G103(it: Evidence) -> None:
     r"""$y_i = \gamma_i \hat{x}_i + \beta_i$ with $\hat{x}_i = (x_i - \mu)/
     \sqrt{\sigma^2 + \epsilon}$."""
     import torch
@@ -63,10 +63,10 @@ def G99(it: Evidence) -> None:
 
 
 @claim("definition", TRUE, topic="norms", page="operations/layer_norm")
-def G100(it: Evidence) -> None:
+def G104(it: Evidence) -> None:
     r"""$\mu = \frac1N\sum_j x_j$ and $\sigma^2 = \frac1N\sum_j (x_j - \mu)^2$.
 
-    The variance divides by $N$, not $N - 1$, as PyTorch's LayerNorm does.
+    The variance divides by $N$, not by $N - 1$, as in PyTorch's LayerNorm.
     """
     mean = sum(X) / N
     variance = sum((x - mean) ** 2 for x in X) / N
@@ -83,32 +83,44 @@ def _tensor(x: Any) -> Any:
 
 
 @claim("parameters", TRUE, topic="norms", page="operations/layer_norm")
-def G101(it: Evidence) -> None:
+def G105(it: Evidence) -> None:
     r"""$y_i$ depends on $\hat{x}_i$, $\gamma_i$, and $\beta_i$ only, so $\frac{\partial
     L}{\partial \hat{x}_i} = \frac{\partial L}{\partial y_i}\gamma_i$."""
-    w = _tensor(W)
-    J = jacobian(lambda x_hat: w * x_hat + 1, X_HAT)
-    it.as_printed(same(J, np.diag(W)) and same(DY @ J, DY * W))
+    import torch
+
+    def norm(x: Any, w: Any = W, b: Any = B) -> Any:
+        x, w, b = map(torch.as_tensor, (x, w, b))
+        return torch.nn.functional.layer_norm(x, (N,), w, b, EPS).numpy()
+
+    first = np.arange(N) < 1
+    for moved in (norm(X, w=W + first), norm(X, b=B + first)):
+        it.as_printed(
+            same((moved - norm(X))[1:], np.zeros(N - 1)) and not same(moved, norm(X))
+        )
+    swapped = X[[1, 0, *range(2, N)]]  # mean and variance stay: two x̂ are exchanged
+    x_hat = X_HAT[[1, 0, *range(2, N)]]
+    it.as_printed(same(norm(swapped) - norm(X), W * (x_hat - X_HAT)))
+    it.as_printed(same(all_gradients(X, DY)[0], vjp(normalised, X, DX_HAT)))
 
 
 @claim("parameters", TRUE, topic="norms", page="operations/layer_norm")
-def G102(it: Evidence) -> None:
+def G106(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial \gamma_i} = \frac{\partial L}{\partial
     y_i}\hat{x}_i$ and $\frac{\partial L}{\partial \beta_i} = \frac{\partial L}{\partial
     y_i}$.
 
-    This is for one row. The sums over rows follow.
+    This is for one row; the sums over rows follow later in the text.
     """
     _, dw, db = all_gradients(X, DY)
     it.as_printed(same(DY * X_HAT, dw) and same(DY, db))
 
 
 @claim("indirect effects", CAVEAT, topic="norms", page="operations/layer_norm", harm=1)
-def G103(it: Evidence) -> None:
+def G107(it: Evidence) -> None:
     r"""$x_i$ acts on $\hat{x}_i$ directly, and through $\mu$ and $\sigma^2$ on all
     other $\hat{x}_j$.
 
-    It acts through both also on $\hat{x}_i$ itself, as the later formulas have it.
+    Through both it also acts on $\hat{x}_i$ itself, as the later formulas show.
     """
     J = slopes()[0]
     it.as_printed(bool((J != 0).all()))
@@ -118,7 +130,7 @@ def G103(it: Evidence) -> None:
 
 
 @claim("chain rule", TRUE, topic="chain rule", page="operations/layer_norm")
-def G104(it: Evidence) -> None:
+def G108(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial \hat{x}_i}
     \frac{\partial \hat{x}_i}{\partial x_i} + \sum_{j \ne i}
     \frac{\partial L}{\partial \hat{x}_j}\frac{\partial \hat{x}_j}{\partial x_i}$."""
@@ -131,7 +143,7 @@ def G104(it: Evidence) -> None:
 
 
 @claim("quotient rule, i, line 1", TRUE, topic="norms", page="operations/layer_norm")
-def G105(it: Evidence) -> None:
+def G109(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{(1 - \mu')\sqrt{\sigma^2 +
     \epsilon} - (x_i - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}(\sigma^2)'}
     {(\sqrt{\sigma^2 + \epsilon})^2}$, a prime being $\partial/\partial x_i$."""
@@ -141,7 +153,7 @@ def G105(it: Evidence) -> None:
 
 
 @claim("quotient rule, i, line 2", TRUE, topic="norms", page="operations/layer_norm")
-def G106(it: Evidence) -> None:
+def G110(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 +
     \epsilon}}\left(1 - \mu' - \frac{x_i - \mu} {2(\sigma^2 +
     \epsilon)}(\sigma^2)'\right)$."""
@@ -151,7 +163,7 @@ def G106(it: Evidence) -> None:
 
 
 @claim("quotient rule, i, line 3", TRUE, topic="norms", page="operations/layer_norm")
-def G107(it: Evidence) -> None:
+def G111(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 +
     \epsilon}}\left(1 - \mu' - \frac{\hat{x}_i} {2\sqrt{\sigma^2 +
     \epsilon}}(\sigma^2)'\right)$."""
@@ -160,7 +172,7 @@ def G107(it: Evidence) -> None:
 
 
 @claim("quotient rule, j, line 1", TRUE, topic="norms", page="operations/layer_norm")
-def G108(it: Evidence) -> None:
+def G112(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} = \frac{-\mu'
     \sqrt{\sigma^2 + \epsilon} - (x_j - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}
     (\sigma^2)'}{(\sqrt{\sigma^2 + \epsilon})^2}$."""
@@ -173,7 +185,7 @@ def G108(it: Evidence) -> None:
 @claim(
     "quotient rule, j, lines 2 and 3", TRUE, topic="norms", page="operations/layer_norm"
 )
-def G109(it: Evidence) -> None:
+def G113(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\mu' - \frac{x_j - \mu} {2(\sigma^2 +
     \epsilon)}(\sigma^2)'\right) = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \left(-\mu' -
@@ -187,13 +199,13 @@ def G109(it: Evidence) -> None:
 
 
 @claim("mean", TRUE, topic="norms", page="operations/layer_norm")
-def G110(it: Evidence) -> None:
+def G114(it: Evidence) -> None:
     r"""$\frac{\partial \mu}{\partial x_i} = \frac1N$."""
     it.as_printed(same(slopes()[1], np.full(N, 1 / N)))
 
 
 @claim("variance, lines 1 and 2", TRUE, topic="norms", page="operations/layer_norm")
-def G111(it: Evidence) -> None:
+def G115(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac1N \partial_i \sum_j
     (x_j - \mu)^2 = \frac1N \partial_i \left[(x_i - \mu)^2 + \sum_{j \ne i}
     (x_j - \mu)^2\right]$."""
@@ -207,7 +219,7 @@ def G111(it: Evidence) -> None:
 
 
 @claim("variance, line 3", FALSE, topic="norms", page="operations/layer_norm", harm=6)
-def G112(it: Evidence) -> None:
+def G116(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac1N\left[2(1 - \mu')(x_i - \mu) +
     2\sum_{j \ne i} \mu'\,(x_j - \mu) \right]$.
 
@@ -225,23 +237,23 @@ def G112(it: Evidence) -> None:
 
 
 @claim("variance, line 4", TRUE, topic="norms", page="operations/layer_norm")
-def G113(it: Evidence) -> None:
+def G117(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac2N\left[(1 - \frac1N)(x_i - \mu)
     + \sum_{j \ne i}(-\frac1N)(x_j - \mu) \right]$.
 
-    The line is right and does not follow from the one before it.
+    The line is right, but does not follow from the one before it.
     """
     others = np.array([sum(-(X[j] - MEAN) / N for j in without(i)) for i in range(N)])
     it.as_printed(same(2 / N * ((1 - 1 / N) * (X - MEAN) + others), slopes()[2]))
 
 
 @claim("variance, line 5", FALSE, topic="norms", page="operations/layer_norm", harm=3)
-def G114(it: Evidence) -> None:
+def G118(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac2N\left[x_i - \mu - \frac1N\sum_j
     x_j - \mu\right]$.
 
-    Brackets are missing: $\frac1N\sum_j(x_j - \mu)$, which is 0. Read as it stands the
-    line is $\frac2N(x_i - 3\mu)$, right if the mean is 0.
+    Brackets are missing: $\frac1N\sum_j(x_j - \mu)$, which is 0. Read literally, the
+    line is $\frac2N(x_i - 3\mu)$, which is right only if the mean is 0.
     """
     printed = 2 / N * (X - MEAN - X.sum() / N - MEAN)
     it.as_printed(same(printed, slopes()[2]))
@@ -250,13 +262,13 @@ def G114(it: Evidence) -> None:
 
 
 @claim("variance, line 6", TRUE, topic="norms", page="operations/layer_norm")
-def G115(it: Evidence) -> None:
+def G119(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac{2(x_i - \mu)}{N}$."""
     it.as_printed(same(2 * (X - MEAN) / N, slopes()[2]))
 
 
 @claim("inserted, i", TRUE, topic="norms", page="operations/layer_norm")
-def G116(it: Evidence) -> None:
+def G120(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 + \epsilon}}
     \left(1 - \frac1N - \frac{\hat{x}_i^2}{N}\right)$.
 
@@ -266,7 +278,7 @@ def G116(it: Evidence) -> None:
 
 
 @claim("inserted, j", TRUE, topic="norms", page="operations/layer_norm")
-def G117(it: Evidence) -> None:
+def G121(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\frac1N - \frac{\hat{x}_j \hat{x}_i}{N}
     \right)$."""
@@ -276,7 +288,7 @@ def G117(it: Evidence) -> None:
 
 
 @claim("together, line 1", TRUE, topic="norms", page="operations/layer_norm")
-def G118(it: Evidence) -> None:
+def G122(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial \hat{x}_i}
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(1 - \frac1N - \frac{\hat{x}_i^2}{N}\right)
     + \sum_{j \ne i}\frac{\partial L}{\partial \hat{x}_j}
@@ -291,7 +303,7 @@ def G118(it: Evidence) -> None:
 
 
 @claim("together, line 2", FALSE, topic="norms", page="operations/layer_norm", harm=6)
-def G119(it: Evidence) -> None:
+def G123(it: Evidence) -> None:
     r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i} -
     \frac1N\frac{\partial L}{\partial \hat{x}_i} - \frac{\hat{x}_i^2}{N} \frac{\partial
@@ -330,27 +342,28 @@ def G119(it: Evidence) -> None:
 @claim(
     "together, line 2", FALSE, topic="notation", page="operations/layer_norm", harm=1
 )
-def G120(it: Evidence) -> None:
+def G124(it: Evidence) -> None:
     r"""The sum over $j \ne i$ has two terms, printed without brackets: $\sum_{j \ne i}
     \frac1N \bar{x}_j - \frac{\hat{x}_i\hat{x}_j}{N}\bar{x}_j$, with $\bar{x}$ for the
     gradient of $\hat{x}$.
 
-    A sum ends at the next sign, which leaves an index $j$ without a value in the second
-    term. Brackets round both are meant.
+    A sum extends to the next sign, so the second term stands outside, with an index $j$
+    that has no value: each $j$ gives another result. Brackets round both are meant.
     """
-    import sympy
-
-    i, j, n = sympy.symbols("i j n", integer=True)
-    g, x = sympy.IndexedBase("g"), sympy.IndexedBase("x")
-    first, second = g[j] / n, x[i] * x[j] / n * g[j]
-    printed = sympy.Sum(first, (j, 0, n)) - second
-    bracketed = sympy.Sum(first - second, (j, 0, n))
-    it.as_printed(j not in printed.free_symbols)
-    it.right(j not in bracketed.free_symbols)
+    i, dx = 2, all_gradients(X, DY)[0]
+    own = (1 - 1 / N - X_HAT[i] ** 2 / N) * DX_HAT[i]
+    first, second = (
+        -DX_HAT / N,
+        X_HAT[i] * X_HAT / N * DX_HAT,
+    )  # the first's sign mended
+    literal = [(own + first[without(i)].sum() - second[j]) / ROOT for j in range(N)]
+    it.as_printed(any(same(value, dx[i]) for value in literal))
+    it.right(len(set(literal)) == N)
+    it.right(same((own + (first - second)[without(i)].sum()) / ROOT, dx[i]))
 
 
 @claim("together, line 3", TRUE, topic="norms", page="operations/layer_norm")
-def G121(it: Evidence) -> None:
+def G125(it: Evidence) -> None:
     r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i} -
     \frac1N\sum_j\frac{\partial L}{\partial \hat{x}_j} -
@@ -360,7 +373,7 @@ def G121(it: Evidence) -> None:
 
 
 @claim("together, line 4", TRUE, topic="norms", page="operations/layer_norm")
-def G122(it: Evidence) -> None:
+def G126(it: Evidence) -> None:
     r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial y_i} \gamma_i -
     \frac1N\sum_j\frac{\partial L}{\partial y_j}\gamma_j -
@@ -372,7 +385,7 @@ def G122(it: Evidence) -> None:
 
 
 @claim("matrices", TRUE, topic="norms", page="operations/layer_norm")
-def G123(it: Evidence) -> None:
+def G127(it: Evidence) -> None:
     """Rows are normalised one by one, so their gradients are independent; unlike
     softmax, LayerNorm has parameters, which all rows share."""
     x, dy = numbers(5, N), numbers(5, N, seed=1)
@@ -383,7 +396,7 @@ def G123(it: Evidence) -> None:
 
 
 @claim("matrices", TRUE, topic="norms", page="operations/layer_norm")
-def G124(it: Evidence) -> None:
+def G128(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial \gamma_i} = \sum_{r=1}^M
     \frac{\partial L}{\partial y_{ri}}\hat{x}_{ri}$ and
     $\frac{\partial L}{\partial \beta_i} = \sum_{r=1}^M
@@ -395,7 +408,7 @@ def G124(it: Evidence) -> None:
 
 
 @claim("tensors", TRUE, topic="norms", page="operations/layer_norm")
-def G125(it: Evidence) -> None:
+def G129(it: Evidence) -> None:
     """LayerNorm treats a $(K, M, N)$ tensor as a $(KM, N)$ matrix, whose rows all share
     the parameters."""
     x, dy = numbers(2, 3, N), numbers(2, 3, N, seed=1)

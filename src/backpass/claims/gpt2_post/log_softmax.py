@@ -26,7 +26,7 @@ def gradient(x: Any, dp: Any) -> Any:
 
 
 @claim("definition", TRUE, topic="softmax", page="operations/cross_entropy")
-def G86(it: Evidence) -> None:
+def G90(it: Evidence) -> None:
     r"""$\mathrm{logSoftmax}(x)_i = x_i - \log\sum_j e^{x_j}$, which is
     $\log(\mathrm{softmax}(x)_i)$."""
     import torch
@@ -37,13 +37,13 @@ def G86(it: Evidence) -> None:
 
 
 @claim("definition", CAVEAT, topic="precision", page="operations/cross_entropy", harm=4)
-def G87(it: Evidence) -> None:
+def G91(it: Evidence) -> None:
     r"""Log-softmax as $x_i - \log\sum_j e^{x_j}$ is a workaround for numerical
     stability.
 
-    It avoids the logarithm of a probability that underflowed. As printed it overflows
-    itself: (1000, 999) gives $-\infty$ twice. The maximum has to be taken out of the
-    sum.
+    It avoids the logarithm of a probability that underflowed. As printed, it overflows
+    itself: for (1000, 999) both results are $-\infty$. The maximum has to be subtracted
+    first.
     """
     with np.errstate(all="ignore"):
         low, high = np.array([0.0, -800.0]), np.array([1000.0, 999.0])
@@ -56,7 +56,7 @@ def G87(it: Evidence) -> None:
 
 
 @claim("chain rule", TRUE, topic="chain rule", page="operations/cross_entropy")
-def G88(it: Evidence) -> None:
+def G92(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial p_i}
     \frac{\partial p_i}{\partial x_i} + \sum_{j \ne i} \frac{\partial L}{\partial p_j}
     \frac{\partial p_j}{\partial x_i}$."""
@@ -70,7 +70,7 @@ def G88(it: Evidence) -> None:
 
 
 @claim("through softmax", TRUE, topic="chain rule", page="operations/cross_entropy")
-def G89(it: Evidence) -> None:
+def G93(it: Evidence) -> None:
     r"""$\frac{\partial p_i}{\partial x_i} = \frac{\partial p_i}{\partial z_i}
     \frac{\partial z_i}{\partial x_i}$ with $\frac{\partial p_i}{\partial z_i} =
     \frac{1}{z_i}$."""
@@ -83,7 +83,7 @@ def G89(it: Evidence) -> None:
 
 
 @claim("through softmax", TRUE, topic="softmax", page="operations/softmax")
-def G90(it: Evidence) -> None:
+def G94(it: Evidence) -> None:
     r"""From softmax, $\frac{\partial z_i}{\partial x_i} = z_i(1 - z_i)$ and
     $\frac{\partial z_j}{\partial x_i} = -z_j z_i$.
 
@@ -98,7 +98,7 @@ def G90(it: Evidence) -> None:
 
 
 @claim("derivation, lines 1 and 2", TRUE, topic="loss", page="operations/cross_entropy")
-def G91(it: Evidence) -> None:
+def G95(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
     p_i}\frac{1}{z_i} z_i(1 - z_i) + \sum_{j \ne i} \frac{\partial L}{\partial
     p_j}\frac{1}{z_j} (-z_j z_i)$."""
@@ -111,7 +111,7 @@ def G91(it: Evidence) -> None:
 
 
 @claim("derivation, line 3", TRUE, topic="loss", page="operations/cross_entropy")
-def G92(it: Evidence) -> None:
+def G96(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
     p_i}(1 - z_i) - z_i \sum_{j \ne i} \frac{\partial L}{\partial p_j}$."""
     others = [sum(DP[j] for j in without(i)) for i in range(6)]
@@ -119,7 +119,7 @@ def G92(it: Evidence) -> None:
 
 
 @claim("derivation, lines 4 and 5", TRUE, topic="loss", page="operations/cross_entropy")
-def G93(it: Evidence) -> None:
+def G97(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
     p_i} - z_i \sum_j \frac{\partial L}{\partial p_j} = \frac{\partial L}{\partial p_i}
     - e^{p_i} \sum_j \frac{\partial L}{\partial p_j}$."""
@@ -128,7 +128,7 @@ def G93(it: Evidence) -> None:
 
 
 @claim("tensors", TRUE, topic="softmax", page="operations/cross_entropy")
-def G94(it: Evidence) -> None:
+def G98(it: Evidence) -> None:
     """Log-softmax treats matrices and tensors row by row, as softmax does.
 
     This holds over the last axis.
@@ -139,12 +139,12 @@ def G94(it: Evidence) -> None:
 
 
 @claim("FLOPs, storage", TRUE, topic="memory", page="operations/cross_entropy")
-def G95(it: Evidence) -> None:
+def G99(it: Evidence) -> None:
     r"""The backward of log-softmax needs the upstream gradient and the logarithms of
     the probabilities, both $(b, s, V)$.
 
-    The forward stores the second. A fused cross-entropy needs no $(b, s, V)$ gradient
-    from above.
+    The forward stores the second. A fused cross-entropy has no upstream gradient of
+    this shape.
     """
     import torch
 
@@ -153,12 +153,12 @@ def G95(it: Evidence) -> None:
 
 
 @claim("FLOPs, steps", TRUE, topic="FLOPs", page="operations/cross_entropy")
-def G96(it: Evidence) -> None:
+def G100(it: Evidence) -> None:
     """In log-softmax's backward a row takes $V$ FLOPs for the sum, $V$ exponentials,
     $V$ products, and $V$ differences.
 
-    The sum has $V - 1$ additions. An exponential counts as one FLOP, which the text
-    does not say.
+    The sum has $V - 1$ additions. An exponential counts as one FLOP, a convention that
+    the text does not state.
     """
     kinds = cost.count("log_softmax", (1, 7)).backward.by_kind
     it.as_printed(kinds["exp"] == kinds["multiply"] == kinds["subtract"] == 7)
@@ -166,10 +166,10 @@ def G96(it: Evidence) -> None:
 
 
 @claim("FLOPs, total", TRUE, topic="FLOPs", page="operations/cross_entropy")
-def G97(it: Evidence) -> None:
+def G101(it: Evidence) -> None:
     r"""Log-softmax's backward takes $4bsV$ FLOPs in total.
 
-    It takes exactly $bs(4V - 1)$. The total for the network does not contain it.
+    It takes exactly $bs(4V - 1)$. The network's total leaves it out.
     """
     b, s, V = 2, 3, 7
     ran = cost.count("log_softmax", (b, s, V)).backward.total
@@ -178,12 +178,12 @@ def G97(it: Evidence) -> None:
 
 
 @claim("FLOPs, total", LEFT_OUT, topic="loss", page="operations/cross_entropy", harm=2)
-def G98(it: Evidence) -> None:
+def G102(it: Evidence) -> None:
     r"""Log-softmax in a loss needs the sum of $V$ upstream gradients.
 
-    With the likelihood's gradient of the last section that sum is the constant
-    $-1/(bs)$, and the whole is $(\mathrm{softmax} - \text{one-hot})/(bs)$, which the
-    text never reaches: 2V + 1 operations a row in place of 4V.
+    With the likelihood's gradient of the last section, that sum is the constant
+    $-1/(bs)$, and the whole gradient is $(\mathrm{softmax} - \text{one-hot})/(bs)$. The
+    text never reaches this form, which takes 2V + 1 operations a row instead of 4V.
     """
     import torch
 

@@ -24,10 +24,10 @@ def torch_of(*arrays: Any) -> list[Any]:
 
 
 @claim("composition", CAVEAT, topic="loss", page="operations/cross_entropy", harm=2)
-def G177(it: Evidence) -> None:
+def G182(it: Evidence) -> None:
     """`F.cross_entropy(logits, targets)` is `F.nll_loss` of `F.log_softmax`.
 
-    This holds for targets that are classes, without label smoothing.
+    This holds for class targets without label smoothing.
     """
     from torch.nn import functional as F
 
@@ -39,11 +39,11 @@ def G177(it: Evidence) -> None:
 
 
 @claim("composition", FALSE, topic="loss", page="operations/cross_entropy", harm=4)
-def G178(it: Evidence) -> None:
-    r"""The first of the loss's two calls is `F.log_softmax(logits)`, for logits of the
+def G183(it: Evidence) -> None:
+    """The first of the loss's two calls is `F.log_softmax(logits)`, for logits of the
     shape $(b, s, V)$.
 
-    Without `dim` it warns and normalises three-dimensional logits over the batch.
+    Without `dim`, it warns and normalises three-dimensional logits over the batch.
     `dim=-1` is needed.
     """
     from torch.nn import functional as F
@@ -58,12 +58,12 @@ def G178(it: Evidence) -> None:
 
 
 @claim("forward", CAVEAT, topic="loss", page="operations/cross_entropy", harm=5)
-def G179(it: Evidence) -> None:
-    r"""The loss takes log-probabilities $(b, s, V)$ and targets $(b, s)$.
+def G184(it: Evidence) -> None:
+    """The loss takes log-probabilities $(b, s, V)$ and targets $(b, s)$.
 
-    This holds as a rule for each position. PyTorch's calls want the classes on the
-    second axis: these shapes raise, and if $s = V$ they run and give another loss. Both
-    have to be reshaped to $(bs, V)$ and $(bs)$.
+    As a rule for each position this holds. PyTorch's calls expect the classes on the
+    second axis: with these shapes they raise an error, or, if $s = V$, run and return
+    another loss. Both arrays have to be reshaped, to $(bs, V)$ and $(bs)$.
     """
     from torch.nn import functional as F
 
@@ -81,7 +81,7 @@ def G179(it: Evidence) -> None:
 
 
 @claim("forward", FALSE, topic="loss", page="operations/cross_entropy", harm=4)
-def G180(it: Evidence) -> None:
+def G185(it: Evidence) -> None:
     """The negative log-likelihood picks the log-probability of each target and averages
     these values.
 
@@ -99,10 +99,11 @@ def G180(it: Evidence) -> None:
 
 
 @claim("backward", CAVEAT, topic="loss", page="operations/cross_entropy", harm=2)
-def G181(it: Evidence) -> None:
-    r"""The likelihood's gradient is 0 but for $-\frac{1}{b \times s}$ at the targets.
+def G186(it: Evidence) -> None:
+    r"""The likelihood's gradient is 0 except at the targets, where it is
+    $-\frac{1}{b \times s}$.
 
-    So it is for the mean over all positions. Ignored targets have the gradient 0 and
+    This holds for the mean over all positions. Ignored targets have the gradient 0 and
     are left out of the divisor.
     """
     from torch.nn import functional as F
@@ -117,11 +118,12 @@ def G181(it: Evidence) -> None:
     it.right(same(printed * M / (M - 1) * (np.arange(M) != 1)[:, None], found))
 
 
-@claim("backward", FALSE, topic="memory", page="operations/cross_entropy", harm=1)
-def G182(it: Evidence) -> None:
-    r"""The likelihood's backward builds a sparse tensor.
+@claim("backward", CAVEAT, topic="memory", page="operations/cross_entropy", harm=1)
+def G187(it: Evidence) -> None:
+    """The likelihood's backward builds a sparse tensor.
 
-    It has few numbers that are not 0, in a dense array of $bsV$ elements.
+    Few of its elements are nonzero, but it is stored as a dense array of $bsV$
+    elements.
     """
     import torch
 
@@ -129,16 +131,16 @@ def G182(it: Evidence) -> None:
     x.requires_grad_()
     torch.nn.functional.nll_loss(x, t).backward()
     assert x.grad is not None
-    it.as_printed(x.grad.is_sparse)
+    it.as_printed(int((x.grad != 0).sum()) == M)
+    it.elsewhere(x.grad.is_sparse)
     it.right(x.grad.untyped_storage().nbytes() == 8 * M * V)
-    it.right(int((x.grad != 0).sum()) == M)
 
 
 @claim("backward", TRUE, topic="FLOPs", page="operations/cross_entropy")
-def G183(it: Evidence) -> None:
+def G188(it: Evidence) -> None:
     """The likelihood's backward performs no FLOPs, since it indexes and assigns.
 
-    One division makes the constant, for any number of positions.
+    Computing the constant takes one division, however many positions there are.
     """
     from backpass import cost
 

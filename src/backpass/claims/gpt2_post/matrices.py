@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass.claims.evidence import CAVEAT, LEFT_OUT, TRUE, Evidence
-from backpass.claims.gpt2_post.overview import first_calls
+from backpass.claims.evidence import CAVEAT, INCONSISTENT, LEFT_OUT, TRUE, Evidence
 from backpass.claims.record import claim
 from backpass.claims.tools import jacobian, numbers, raises, same, vjp
 from backpass.models import gpt2
@@ -20,20 +19,20 @@ b, s, h, V = 2, 5, 4, 7  # a batch of sequences, and an output head
 
 
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
-def G33(it: Evidence) -> None:
+def G34(it: Evidence) -> None:
     r"""In $Z = XW$, $X$ is $M \times N$, $W$ is $N \times P$, and $Z$ is
     $M \times P$."""
     it.as_printed((X @ W).shape == (M, P))
 
 
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
-def G34(it: Evidence) -> None:
-    r"""It is $M$ products of a row of $X$ with $W$, which make the rows of $Z$."""
+def G35(it: Evidence) -> None:
+    r"""It is $M$ products of a row of $X$ with $W$, which give the rows of $Z$."""
     it.as_printed(same(np.vstack([X[i : i + 1] @ W for i in range(M)]), X @ W))
 
 
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
-def G35(it: Evidence) -> None:
+def G36(it: Evidence) -> None:
     r"""Row $i$ of $\partial L/\partial X$ is row $i$ of $\partial L/\partial Z$ times
     $W^\top$."""
     dx = vjp(matmul, (X, W), DZ)[0]
@@ -42,21 +41,40 @@ def G35(it: Evidence) -> None:
 
 
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
-def G36(it: Evidence) -> None:
+def G37(it: Evidence) -> None:
     """The rows' gradients are independent, so they can be stacked."""
     dz_dx = jacobian(lambda x: x @ x.new_tensor(W), X)  # [M, P, M, N]
     others = [dz_dx[i, :, k] for i in range(M) for k in range(M) if i != k]
     it.as_printed(not np.any(others) and bool(dz_dx[0, :, 0].all()))
 
 
+@claim("stacking the rows", INCONSISTENT, topic="notation", page="foundations/notation")
+def G38(it: Evidence) -> None:
+    r"""The rows are those with `i \in {1, …, M}`.
+
+    Bare braces only group in LaTeX, so the page shows $i \in 1, …, M$. The section on
+    embeddings prints its set with `\lbrace` and `\rbrace`, which are shown.
+    """
+    from matplotlib.mathtext import MathTextParser
+
+    def shown(formula: str) -> str:
+        glyphs = MathTextParser("path").parse(f"${formula}$").glyphs
+        return "".join(chr(glyph[2]) for glyph in glyphs)
+
+    rows = shown(r"i \in {1, \ldots, M}")
+    tokens = shown(r"t_i \in \lbrace1, \ldots, V\rbrace")
+    it.clashes(("{" in rows) != ("{" in tokens))
+    it.right(rows == "i∈1,…,M" and tokens == "ti∈{1,…,V}")
+
+
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
-def G37(it: Evidence) -> None:
+def G39(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Z} W^\top$."""
     it.as_printed(same(DZ @ W.T, vjp(matmul, (X, W), DZ)[0]))
 
 
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
-def G38(it: Evidence) -> None:
+def G40(it: Evidence) -> None:
     r"""Row $i$ of $X$ contributes $\mathrm{row}_i(X)^\top\,
     \mathrm{row}_i(\partial L/\partial Z)$ to $\partial L/\partial W$."""
     for i in range(M):
@@ -66,7 +84,7 @@ def G38(it: Evidence) -> None:
 
 
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
-def G39(it: Evidence) -> None:
+def G41(it: Evidence) -> None:
     """Each weight takes part in $M$ such computations, one for each row of $Z$, so its
     gradient is the sum of the contributions."""
     dz_dw = jacobian(lambda w: w.new_tensor(X) @ w, W)  # [M, P, N, P]
@@ -77,41 +95,54 @@ def G39(it: Evidence) -> None:
 
 
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
-def G40(it: Evidence) -> None:
+def G42(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W} = X^\top \frac{\partial L}{\partial Z}$."""
     it.as_printed(same(X.T @ DZ, vjp(matmul, (X, W), DZ)[1]))
 
 
 @claim("weights times activations", TRUE, topic="matmul", page="operations/linear")
-def G41(it: Evidence) -> None:
-    """A three-dimensional activation meets a matrix in the projections to queries,
-    keys, and values, after attention, in both of the feed-forward block, and in the
-    output head."""
-    rows = cost.tally("gpt2", 1, 8).rows
-    with_weights = {row.term.call for row in rows if row.term.stem == "linear"}
-    others = set(first_calls("layer")) - with_weights
-    it.as_printed(len(with_weights) == 5 and "attention" in others)
-    it.as_printed({"up projection", "down projection", "output head"} < with_weights)
+def G43(it: Evidence) -> None:
+    """A three-dimensional activation is multiplied by a matrix in the projections to
+    queries, keys, and values, in the projection after attention, in both projections of
+    the feed-forward block, and in the output head.
+    """
+    from unittest.mock import patch
+
+    from backpass.ops import linear
+
+    config = gpt2.Config(V, positions=s, width=12, layers=1, heads=3, feed_forward=48)
+    parameters = {n: numbers(*k) for n, k in gpt2.parameter_shapes(config).items()}
+    tokens = np.arange(b * s).reshape(b, s) % V
+    with patch.object(linear, "forward", wraps=linear.forward) as called:
+        gpt2.forward(
+            parameters, tokens, tokens, config=config, flash=False, chunked=False
+        )
+    shapes = [(call.args[0].shape, call.args[1].shape) for call in called.mock_calls]
+    widths = [(12, 36), (12, 12), (12, 48), (48, 12), (12, V)]  # 36 for all three
+    it.as_printed(shapes == [((b, s, inner), (inner, to)) for inner, to in widths])
 
 
 @claim("weights times activations", TRUE, topic="matmul", page="operations/linear")
-def G42(it: Evidence) -> None:
-    """Each is a series of matrix products, one for each slice of the activation."""
+def G44(it: Evidence) -> None:
+    """Each of these operations is a series of matrix products, one for each
+    two-dimensional slice of the activation."""
     x, w = numbers(b, s, h), numbers(h, V)
     it.as_printed(same(np.stack([x[i] @ w for i in range(b)]), x @ w))
 
 
 @claim("weights times activations", TRUE, topic="matmul", page="operations/output_head")
-def G43(it: Evidence) -> None:
+def G45(it: Evidence) -> None:
     r"""The head multiplies $X \in \mathbb{R}^{b \times s \times h}$ by
     $W \in \mathbb{R}^{h \times V}$, in $b$ products, into
     $Z \in \mathbb{R}^{b \times s \times V}$."""
     x, w = numbers(b, s, h), numbers(h, V)
-    it.as_printed((x @ w).shape == (b, s, V))
+    slices = [x[i] @ w for i in range(b)]
+    z = np.einsum("bsh,hV->bsV", x, w)
+    it.as_printed(z.shape == (b, s, V) and same(np.stack(slices), z))
 
 
 @claim("weights times activations", TRUE, topic="matmul", page="operations/linear")
-def G44(it: Evidence) -> None:
+def G46(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X_i} = \frac{\partial L}{\partial Z_i} W^\top$ for
     each slice; stacked they have the shape $(b, s, h)$."""
     x, w, dz = numbers(b, s, h), numbers(h, V), numbers(b, s, V)
@@ -120,7 +151,7 @@ def G44(it: Evidence) -> None:
 
 
 @claim("weights times activations", TRUE, topic="matmul", page="operations/linear")
-def G45(it: Evidence) -> None:
+def G47(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W} = \sum_{i=1}^b X_i^\top
     \frac{\partial L}{\partial Z_i}$."""
     x, w, dz = numbers(b, s, h), numbers(h, V), numbers(b, s, V)
@@ -135,12 +166,12 @@ def G45(it: Evidence) -> None:
     page="operations/linear",
     harm=3,
 )
-def G46(it: Evidence) -> None:
+def G48(it: Evidence) -> None:
     """The gradients of the head's product hold for all products of activations with
     weights; only the sizes differ.
 
-    This holds for the products. In GPT-2 all but the head add a bias, whose gradient is
-    the sum of the rows of the output's gradient.
+    This holds for the products. In GPT-2 all of them but the head are followed by a
+    bias, whose gradient is the sum of the rows of the output's gradient.
     """
     import torch
 
@@ -160,11 +191,13 @@ def G46(it: Evidence) -> None:
     page="networks/gpt2",
     harm=4,
 )
-def G47(it: Evidence) -> None:
+def G49(it: Evidence) -> None:
     """The head's matrix has a gradient of its own.
 
-    In GPT-2 it is the table of tokens: its gradient is the head's plus the lookup's,
-    $Vh$ more additions, 38,597,376 in the smallest model.
+    In GPT-2 the matrix is also the table of tokens, and its gradient is the sum of the
+    head's and the lookup's. If both are formed as whole arrays, the sum takes $Vh$
+    additions, 38,597,376 in the smallest model; scattering the rows into the head's
+    gradient takes at most $bsh$.
     """
     import torch
 
@@ -176,6 +209,11 @@ def G47(it: Evidence) -> None:
     lookup = torch.zeros(V, h).double().index_add(0, t, dz @ table @ hidden.T)
     it.left_out(float((both - head).abs().max().detach()))
     it.right(same((head + lookup).detach(), both))
+    scattered, additions = head.clone(), 0
+    for token, row in zip(t, dz @ table @ hidden.T, strict=True):
+        scattered[token] += row
+        additions += len(row)
+    it.right(same(scattered.detach(), both) and additions == len(t) * h)
     config = cost.configuration("gpt2")
     it.right(config.tied and config.vocabulary * config.width == 38_597_376)
 
@@ -187,11 +225,11 @@ def G47(it: Evidence) -> None:
     page="attention/scaled_dot_product",
     harm=2,
 )
-def G48(it: Evidence) -> None:
+def G50(it: Evidence) -> None:
     """Products of activations occur in attention: query @ key and attn @ value.
 
-    The first needs the key transposed. As written the shapes fit only if the sequence
-    is as long as a head is wide, and the result is another one.
+    The first needs the key transposed. As written, the shapes agree only if $s = d$,
+    and then the product is wrong.
     """
     q, k, v = (numbers(b, 3, s, 4, seed=i) for i in range(3))
     scores = np.einsum("bhid,bhjd->bhij", q, k)
@@ -203,7 +241,7 @@ def G48(it: Evidence) -> None:
 
 
 @claim("activations times activations", TRUE, topic="attention", page="attention/heads")
-def G49(it: Evidence) -> None:
+def G51(it: Evidence) -> None:
     r"""attn @ value is $b \times n_h$ independent products of an $s \times s$ and an
     $s \times d$ matrix."""
     a, v = numbers(b, 3, s, s), numbers(b, 3, s, 4)
@@ -218,13 +256,13 @@ def G49(it: Evidence) -> None:
     page="attention/grouped_query",
     harm=2,
 )
-def G50(it: Evidence) -> None:
+def G52(it: Evidence) -> None:
     """Each product has its own slices, so the gradients are stacked and nothing is
     summed over heads or batch.
 
-    This holds where every query head has its own keys and values, as in GPT-2. With
-    shared heads the gradients of keys and values are sums over the query heads that
-    share them.
+    This holds where every query head has its own keys and values, as in GPT-2. If heads
+    share them, the gradients of keys and values are sums over the query heads that use
+    them.
     """
     a, v, dy = numbers(b, 3, s, s), numbers(b, 3, s, 4), numbers(b, 3, s, 4, seed=1)
     stacked = np.einsum("bhij,bhid->bhjd", a, dy)
@@ -241,7 +279,7 @@ def G50(it: Evidence) -> None:
     page="attention/scaled_dot_product",
     harm=3,
 )
-def G51(it: Evidence) -> None:
+def G53(it: Evidence) -> None:
     r"""The section derives the gradients of attention's two products.
 
     It gives no formula. With scores $S = QK^\top$ and output $O = AV$:
@@ -256,6 +294,6 @@ def G51(it: Evidence) -> None:
 
     expected = [*vjp(matmul, (a, v), do), *vjp(scores, (q, k), ds)]
     formulas = [do @ v.T, a.T @ do, ds @ k, ds.T @ q]
-    it.left_out(len(formulas))
+    it.left_out(sum(gradient.size for gradient in expected))
     for formula, gradient in zip(formulas, expected, strict=True):
         it.right(same(formula, gradient))

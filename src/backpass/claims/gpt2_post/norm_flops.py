@@ -38,12 +38,13 @@ def summed(array: Any, axis: int) -> Any:
 
 
 @claim("storage", TRUE, topic="memory", page="operations/layer_norm")
-def G126(it: Evidence) -> None:
+def G130(it: Evidence) -> None:
     r"""LayerNorm's backward requires the upstream gradient and the input, $(b, s, h)$,
     and the means and variances of the rows, $(b, s)$, and γ, $(h,)$.
 
     They suffice. PyTorch stores $1/\sqrt{\sigma^2 + \epsilon}$ in place of the
-    variance; instead of input and mean, x̂ will do.
+    variance; instead of the input and the mean,
+    x̂ is enough.
     """
     import torch
 
@@ -61,10 +62,11 @@ def G126(it: Evidence) -> None:
 
 
 @claim("storage", FALSE, topic="memory", page="operations/layer_norm", harm=3)
-def G127(it: Evidence) -> None:
+def G131(it: Evidence) -> None:
     """LayerNorm's backward requires β.
 
     No gradient contains it: with any β all three gradients are the same numbers.
+    PyTorch's autograd stores β nevertheless.
     """
     import torch
 
@@ -79,14 +81,17 @@ def G127(it: Evidence) -> None:
     equal = [np.array_equal(a, b) for a, b in zip(one, other, strict=True)]
     it.as_printed(not all(equal))
     it.right(all(equal))
+    w, b = (torch.tensor(W, requires_grad=True) for _ in range(2))
+    y = torch.nn.functional.layer_norm(torch.tensor(X), (H,), w, b)
+    it.right(torch.equal(y.grad_fn._saved_bias, b))  # type: ignore[union-attr]
 
 
 @claim("input, step 1", TRUE, topic="FLOPs", page="operations/layer_norm")
-def G128(it: Evidence) -> None:
+def G132(it: Evidence) -> None:
     r"""$v_j = \frac{\partial L}{\partial y_j}\gamma_j$ takes $h$ FLOPs a row and $S_1 =
     \sum_j v_j$ takes $h$.
 
-    Exactly, the sum has $h - 1$ additions.
+    The sum has exactly $h - 1$ additions.
     """
     w, dy = counted(W, DY)
     with counting.tally() as products:
@@ -97,10 +102,10 @@ def G128(it: Evidence) -> None:
 
 
 @claim("input, step 1", TRUE, topic="FLOPs", page="operations/layer_norm")
-def G129(it: Evidence) -> None:
+def G133(it: Evidence) -> None:
     r"""$S_2 = \sum_j v_j \hat{x}_j$ takes $2h$ FLOPs a row.
 
-    It takes $2h - 1$, if x̂ is there.
+    It takes $2h - 1$, if x̂ is stored.
     """
     dy, x_hat = counted(DY, X_HAT)
     with counting.tally() as ran:
@@ -109,12 +114,12 @@ def G129(it: Evidence) -> None:
 
 
 @claim("input", LEFT_OUT, topic="FLOPs", page="operations/layer_norm", harm=5)
-def G130(it: Evidence) -> None:
-    r"""$S_2$, the result, and γ's gradient use x̂.
+def G134(it: Evidence) -> None:
+    """$S_2$, the result, and γ's gradient use x̂.
 
-    x̂ is not among the tensors that the text stores. From input, mean, and variance it
-    takes $2h$ FLOPs a row and three for the root: $13bsh$ for a LayerNorm in place of
-    $11bsh$.
+    x̂ is not among the tensors that the text stores. Computing it from the input, the
+    mean, and the variance takes $2h$ FLOPs a row, and 3 for the inverse root: $13bsh$
+    for a LayerNorm instead of $11bsh$.
     """
     x, mean, variance = counted(X, X.mean(-1, keepdims=True), X.var(-1, keepdims=True))
     with counting.tally() as rebuilt:
@@ -125,12 +130,12 @@ def G130(it: Evidence) -> None:
 
 
 @claim("input, step 2", TRUE, topic="FLOPs", page="operations/layer_norm")
-def G131(it: Evidence) -> None:
+def G135(it: Evidence) -> None:
     r"""$\frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(v_i - \frac{S_1}{n} - \hat{x}_i
     \frac{S_2}{n}\right)$ takes $4h$ FLOPs a row.
 
-    It does if the root and the two divisions by $n$ are done once for each row and not
-    counted.
+    This holds if the root and the two divisions by $n$ are computed once for each row
+    and not counted.
     """
     dy, x_hat, first, second, root = counted(DY, X_HAT, ROOT, ROOT, ROOT)
     with counting.tally() as ran:
@@ -144,12 +149,12 @@ def G131(it: Evidence) -> None:
 @claim(
     "input, step 2", INCONSISTENT, topic="notation", page="foundations/notation", harm=1
 )
-def G132(it: Evidence) -> None:
+def G136(it: Evidence) -> None:
     """LayerNorm's result is written with sums divided by n.
 
-    The derivation has N there, and the counts have h, which is meant. The only n that
-    the text defines is the inner length of a product: with that of γ's sum, the number
-    of rows, the result is wrong.
+    The width is meant: N in the derivation, h in the counts. Elsewhere in the text n is
+    the number of composed functions and the inner length of a product; with the first,
+    or with the number of rows in γ's sum, the result is wrong.
     """
     import torch
 
@@ -161,15 +166,17 @@ def G132(it: Evidence) -> None:
 
     norm = torch.nn.functional.layer_norm
     expected = vjp(lambda x: norm(x, (H,), torch.tensor(W), None, 0.1), X, DY)
-    it.clashes(not same(dx(R), expected))
+    functions = 12
+    for n in (functions, R):
+        it.clashes(not same(dx(n), expected))
     it.right(same(dx(H), expected))
 
 
 @claim("input, step 3", TRUE, topic="FLOPs", page="operations/layer_norm")
-def G133(it: Evidence) -> None:
-    r"""The gradient of LayerNorm's input takes $8bsh$ FLOPs.
+def G137(it: Evidence) -> None:
+    """The gradient of LayerNorm's input takes $8bsh$ FLOPs.
 
-    The parts sum to it, with x̂ and the root given.
+    The parts sum to it, if x̂ and the root are given.
     """
     w, dy, x_hat, root = counted(W, DY, X_HAT, ROOT)
     with counting.tally() as ran:
@@ -180,7 +187,7 @@ def G133(it: Evidence) -> None:
 
 
 @claim("scale", TRUE, topic="FLOPs", page="operations/layer_norm")
-def G134(it: Evidence) -> None:
+def G138(it: Evidence) -> None:
     r"""γ's gradient takes $bsh$ FLOPs for the products and $bsh$ for the sum over the
     rows.
 
@@ -194,7 +201,7 @@ def G134(it: Evidence) -> None:
 
 
 @claim("bias", TRUE, topic="FLOPs", page="operations/layer_norm")
-def G135(it: Evidence) -> None:
+def G139(it: Evidence) -> None:
     r"""β's gradient takes $bsh$ FLOPs.
 
     It has $(bs - 1)h$ additions.
@@ -206,11 +213,11 @@ def G135(it: Evidence) -> None:
 
 
 @claim("total", CAVEAT, topic="FLOPs", page="operations/layer_norm", harm=3)
-def G136(it: Evidence) -> None:
-    r"""LayerNorm's backward costs $11bsh$ FLOPs.
+def G140(it: Evidence) -> None:
+    """LayerNorm's backward costs $11bsh$ FLOPs.
 
-    The rows sum to it, and it is what a backward costs that stores x̂, with the two
-    sums over rows rounded up. From the tensors that the text lists it is $13bsh$.
+    The rows sum to it. It is the cost if the forward stores x̂, with the two sums over
+    rows rounded up. From the tensors that the text lists, the backward costs $13bsh$.
     """
     printed = value(TOTALS["layer_norm"].printed, b=1, s=R, h=H)
     it.as_printed(

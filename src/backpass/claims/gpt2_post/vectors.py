@@ -15,32 +15,33 @@ X, W, DZ = numbers(1, N), numbers(N, P), numbers(1, P, seed=1)
 
 
 @claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
-def G20(it: Evidence) -> None:
+def G21(it: Evidence) -> None:
     r"""In $z = xW$, $x$ is $1 \times N$, $W$ is $N \times P$ with rows
     $(w_{r1}, \dots, w_{rP})$, and $z$ is $1 \times P$."""
-    it.as_printed((X @ W).shape == (1, P) and X.shape == (1, N))
+    it.as_printed(X.shape == (1, N) and (X @ W).shape == (1, P))
+    it.as_printed(same(sum(X[0, r] * W[r] for r in range(N)), (X @ W)[0]))
 
 
 @claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
-def G21(it: Evidence) -> None:
+def G22(it: Evidence) -> None:
     r"""$z_i = \sum_{r=1}^N x_r w_{ri}$, the dot product of $x$ with column $i$."""
     z = [sum(X[0, r] * W[r, i] for r in range(N)) for i in range(P)]
     it.as_printed(same(z, (X @ W)[0]))
 
 
 @claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
-def G22(it: Evidence) -> None:
+def G23(it: Evidence) -> None:
     r"""$x_1$ enters each $z_k$ as $x_1 w_{1k}$."""
     moved = X + np.eye(1, N)  # x_1 + 1
     it.as_printed(same(moved @ W - X @ W, W[:1]))
 
 
 @claim("gradient of the row", TRUE, topic="chain rule", page="foundations/chain_rule")
-def G23(it: Evidence) -> None:
+def G24(it: Evidence) -> None:
     """All paths from $x_1$ through $z$ to $L$ have to be summed, because $x_1$ enters
     every element of $z$.
 
-    The text's own rule at the beginning has no sum.
+    The rule at the beginning of the text has no sum.
     """
     import torch
 
@@ -54,7 +55,7 @@ def G23(it: Evidence) -> None:
 
 
 @claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
-def G24(it: Evidence) -> None:
+def G25(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_1} = \sum_k \frac{\partial L}{\partial z_k}
     \frac{\partial z_k}{\partial x_1} = \sum_k \frac{\partial L}{\partial z_k} w_{1k}$.
     """
@@ -63,7 +64,7 @@ def G24(it: Evidence) -> None:
 
 
 @claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
-def G25(it: Evidence) -> None:
+def G26(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i}$ is the row $\partial L/\partial z$ times the
     column $(w_{i1}, \dots, w_{iP})$."""
     dots = [(DZ @ W[i, :, None]).item() for i in range(N)]
@@ -71,7 +72,7 @@ def G25(it: Evidence) -> None:
 
 
 @claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
-def G26(it: Evidence) -> None:
+def G27(it: Evidence) -> None:
     r"""Stacked, the gradients are $\partial L/\partial z$ times a matrix with the rows
     $(w_{11}, w_{21}, \dots, w_{N1})$ to $(w_{1P}, \dots, w_{NP})$."""
     stacked = np.array([[W[r, k] for r in range(N)] for k in range(P)])
@@ -80,20 +81,20 @@ def G26(it: Evidence) -> None:
 
 
 @claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
-def G27(it: Evidence) -> None:
+def G28(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x} = \frac{\partial L}{\partial z} W^\top$."""
     it.as_printed(same(DZ @ W.T, vjp(matmul, (X, W), DZ)[0]))
 
 
 @claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
-def G28(it: Evidence) -> None:
-    r"""The first column of $W$ enters $z_1$ only."""
+def G29(it: Evidence) -> None:
+    r"""The first column of $W$ enters only $z_1$."""
     dz_dw = jacobian(lambda w: matmul(w.new_tensor(X), w), W)[0]  # [P, N, P]
     it.as_printed(same(dz_dw[0, :, 0], X[0]) and not dz_dw[1:, :, 0].any())
 
 
 @claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
-def G29(it: Evidence) -> None:
+def G30(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial w_{j1}} = \frac{\partial L}{\partial z_1}
     \frac{\partial z_1}{\partial w_{j1}} = \frac{\partial L}{\partial z_1} x_j$."""
     dw = vjp(matmul, (X, W), DZ)[1]
@@ -101,16 +102,16 @@ def G29(it: Evidence) -> None:
 
 
 @claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
-def G30(it: Evidence) -> None:
+def G31(it: Evidence) -> None:
     r"""The first column of $\partial L/\partial W$ is the column of inputs times the
-    number $\partial L/\partial z_1$, and so for all columns."""
+    number $\partial L/\partial z_1$, and likewise for every column."""
     dw = vjp(matmul, (X, W), DZ)[1]
     for i in range(P):
         it.as_printed(same(X.T * DZ[0, i], dw[:, i : i + 1]))
 
 
 @claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
-def G31(it: Evidence) -> None:
+def G32(it: Evidence) -> None:
     r"""The columns together are the outer product of $x$ and $\partial L/\partial z$,
     with $x_j\,\partial L/\partial z_k$ in row $j$ and column $k$."""
     dw = vjp(matmul, (X, W), DZ)[1]
@@ -118,6 +119,6 @@ def G31(it: Evidence) -> None:
 
 
 @claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
-def G32(it: Evidence) -> None:
+def G33(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W} = x^\top \frac{\partial L}{\partial z}$."""
     it.as_printed(same(X.T @ DZ, vjp(matmul, (X, W), DZ)[1]))

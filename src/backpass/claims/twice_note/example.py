@@ -2,12 +2,52 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from backpass.claims.evidence import FALSE, TRUE, Evidence
 from backpass.claims.record import claim
 from backpass.claims.tools import numbers, raises, same, vjp
 from backpass.cost import sources
 
 FIGURES = {n.name: n for n in sources.NUMBERS if n.source == sources.TWICE_NOTE}
+
+
+LISTINGS = (
+    """# Y = X @ W
+X: [1024, 1600]  # batch_size=1024, d_in=1600
+W: [1600, 1600]  # d_in=1600, d_out=1600
+Y: [1024, 1600]
+
+Forward FLOPs = 2 × 1024 × 1600 × 1600 = 5,242,880,000
+""",
+    """# Gradient w.r.t. input: dL/dX = dL/dY @ W.T
+dL/dY: [1024, 1600]
+W.T:   [1600, 1600]
+dL/dX: [1024, 1600]
+FLOPs_dX = 2 × 1024 × 1600 × 1600 = 5,242,880,000
+
+# Gradient w.r.t. weight: dL/dW = X.T @ dL/dY
+X.T:   [1600, 1024]
+dL/dY: [1024, 1600]
+dL/dW: [1600, 1600]
+FLOPs_dW = 2 × 1600 × 1024 × 1600 = 5,242,880,000
+
+Total Backward = 5,242,880,000 + 5,242,880,000 = 10,485,760,000
+                = 2 × Forward FLOPs ✓
+""",
+)
+
+
+def counted(rows: int, inner: int, columns: int) -> int:
+    """Return PyTorch's count of a product's FLOPs, on arrays without data."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    left = torch.empty(rows, inner, device="meta")
+    right = torch.empty(inner, columns, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        left @ right
+    return int(counter.get_total_flops())
 
 
 def additions(m: int, n: int, p: int) -> int:
@@ -19,13 +59,15 @@ def additions(m: int, n: int, p: int) -> int:
 def W16(it: Evidence) -> None:
     """The listings are Python.
 
-    They are notes of shapes and sums under that label: neither compiles. The
-    arithmetic in them does.
+    They list shapes and sums and do not compile as Python. Their arithmetic is right.
     """
-    listing = "X: [1024, 1600]\nForward FLOPs = 2 × 1024 × 1600 × 1600"
-    it.as_printed(not raises(SyntaxError, lambda: compile(listing, "", "exec")))
-    arithmetic = listing.rpartition("= ")[2].replace("×", "*")
-    it.right(eval(arithmetic) == int(FIGURES["forward"].printed))
+    for listing in LISTINGS:
+        compiles = partial(compile, listing, "", "exec")
+        it.as_printed(not raises(SyntaxError, compiles))
+        for line in listing.replace(",", "").replace("×", "*").splitlines():
+            if line.count("=") == 2 and "#" not in line:
+                _, expression, result = line.split("=")
+                it.right(eval(expression.strip()) == int(result))
 
 
 @claim("forward, shapes", TRUE, topic="matmul", page="operations/linear")
@@ -44,9 +86,11 @@ def W17(it: Evidence) -> None:
 def W18(it: Evidence) -> None:
     """The forward costs 2 × 1024 × 1600 × 1600 = 5,242,880,000 FLOPs.
 
-    With each sum of 1600 terms counted as 1599 additions, it is 5,241,241,600.
+    With each sum of 1600 terms counted as 1599 additions, it costs 5,241,241,600.
     """
-    it.as_printed(FIGURES["forward"].exact == 5_242_880_000 == 2 * 1024 * 1600 * 1600)
+    it.as_printed(2 * 1024 * 1600 * 1600 == int(FIGURES["forward"].printed))
+    it.as_printed(counted(1024, 1600, 1600) == int(FIGURES["forward"].printed))
+    it.right(int(FIGURES["forward"].printed) == 5_242_880_000)
     it.right(
         additions(1024, 1600, 1600) == 5_241_241_600 == 1024 * 1600 * (1600 + 1599)
     )
@@ -68,7 +112,8 @@ def W19(it: Evidence) -> None:
 @claim("backward, gradient of X", TRUE, topic="FLOPs", page="operations/linear")
 def W20(it: Evidence) -> None:
     """The gradient of X costs 5,242,880,000 FLOPs."""
-    it.as_printed(FIGURES["dx"].exact == 5_242_880_000)
+    it.as_printed(counted(1024, 1600, 1600) == int(FIGURES["dx"].printed))
+    it.right(int(FIGURES["dx"].printed) == 5_242_880_000)
 
 
 @claim("backward, gradient of W", TRUE, topic="matmul", page="operations/linear")
@@ -83,16 +128,20 @@ def W21(it: Evidence) -> None:
 @claim("backward, gradient of W", TRUE, topic="FLOPs", page="operations/linear")
 def W22(it: Evidence) -> None:
     """The gradient of W costs 2 × 1600 × 1024 × 1600 = 5,242,880,000 FLOPs."""
-    it.as_printed(FIGURES["dw"].exact == 5_242_880_000 == 2 * 1600 * 1024 * 1600)
+    it.as_printed(2 * 1600 * 1024 * 1600 == int(FIGURES["dw"].printed))
+    it.as_printed(counted(1600, 1024, 1600) == int(FIGURES["dw"].printed))
+    it.right(int(FIGURES["dw"].printed) == 5_242_880_000)
 
 
 @claim("backward, total", TRUE, topic="FLOPs", page="operations/linear")
 def W23(it: Evidence) -> None:
     """Both gradients cost 10,485,760,000 FLOPs, twice the forward.
 
-    With additions counted one by one, they are 921,600 fewer than twice the forward.
+    With every addition counted, they cost 921,600 FLOPs less than two forwards.
     """
-    both = FIGURES["dx"].exact + FIGURES["dw"].exact
-    it.as_printed(both == 10_485_760_000 == 2 * FIGURES["forward"].exact)
+    both = counted(1024, 1600, 1600) + counted(1600, 1024, 1600)
+    it.as_printed(both == int(FIGURES["both"].printed))
+    it.as_printed(both == 2 * int(FIGURES["forward"].printed))
+    it.right(int(FIGURES["both"].printed) == 10_485_760_000)
     backward = additions(1024, 1600, 1600) + additions(1600, 1024, 1600)
     it.right(2 * additions(1024, 1600, 1600) - backward == 921_600)

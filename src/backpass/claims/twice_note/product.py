@@ -41,7 +41,7 @@ def W1(it: Evidence) -> None:
 
     This holds for matrix products if every gradient is wanted and nothing is
     recomputed. With every operation of GPT-2 counted at 1,024 tokens the ratio is
-    1.9969, and 2.73 in products if all layers are recomputed.
+    1.9969; in products it is 2.73 if all layers are recomputed.
     """
     step = cost.tally("gpt2", 1, 1024)
     it.as_printed(step.ratio("products") == 2)
@@ -54,11 +54,11 @@ def W1(it: Evidence) -> None:
 
 @claim("answer", TRUE, topic="FLOPs", page="cost/ratio")
 def W2(it: Evidence) -> None:
-    """The ratio is about 2 because of the chain rule and of how the gradients of matrix
-    operations are computed.
+    """The ratio is about 2 because of the chain rule and the way the gradients of
+    matrix operations are computed.
 
-    Each factor of a product whose gradient is wanted adds one product of the same size:
-    with one of the two factors frozen, the ratio is 1.
+    Each factor of a product whose gradient is wanted adds one product of the same size.
+    With one of the two factors frozen, the ratio is 1.
     """
     shapes = (5, 7), (7, 3)
     forward, backward = product_flops(matmul, *shapes)
@@ -80,7 +80,7 @@ def W4(it: Evidence) -> None:
     """X has `batch_size` rows, so a linear layer's forward costs `2 × batch_size × d_in
     × d_out`.
 
-    In a transformer every token is a row. The batch size has to be multiplied by the
+    In a transformer every token is a row, so the batch size has to be multiplied by the
     length of the sequences.
     """
     b, s, d_in, d_out = 2, 5, 7, 3
@@ -93,8 +93,8 @@ def W4(it: Evidence) -> None:
 
 @claim("forward, FLOPs", TRUE, topic="FLOPs", page="foundations/counting")
 def W5(it: Evidence) -> None:
-    r"""The product costs $2\,m\,n\,p$ FLOPs, $m$ being the rows, $n$ the input's width,
-    and $p$ the output's.
+    r"""The product costs $2\,m\,n\,p$ FLOPs, with $m$ rows, input width $n$, and
+    output width $p$.
 
     A sum of $n$ terms has $n - 1$ additions, so $m\,p\,(2n - 1)$ operations run.
     """
@@ -124,8 +124,8 @@ def W6(it: Evidence) -> None:
 def W7(it: Evidence) -> None:
     """The backward receives `dL/dY` and needs two gradients, that of X and that of W.
 
-    The first trained layer needs no gradient of its input, and a frozen layer none of
-    its weight. With a bias there is a third.
+    The first trained layer does not need its input's gradient, and a frozen layer does
+    not need its weight's. With a bias there is a third gradient.
     """
     import torch
 
@@ -173,7 +173,7 @@ def W10(it: Evidence) -> None:
 def W11(it: Evidence) -> None:
     r"""The gradient of X costs $2\,m\,p\,n$.
 
-    It is exactly $m\,n\,(2p - 1)$.
+    The exact count is $m\,n\,(2p - 1)$.
     """
     m, n, p = 5, 7, 3
     dx = product_flops(matmul, (m, n), (n, p), frozen=(1,))[1]
@@ -194,7 +194,7 @@ def W12(it: Evidence) -> None:
 def W13(it: Evidence) -> None:
     r"""The gradient of W costs $2\,n\,m\,p$.
 
-    It is exactly $n\,p\,(2m - 1)$, half as much for one row.
+    The exact count is $n\,p\,(2m - 1)$, which is half as much for one row.
     """
     m, n, p = 5, 7, 3
     dw = product_flops(matmul, (m, n), (n, p), frozen=(0,))[1]

@@ -28,8 +28,9 @@ def silu_slope(x: np.ndarray) -> np.ndarray:
 def W33(it: Evidence) -> None:
     """Activation functions, softmax, and LayerNorm are exceptions to the factor 2.
 
-    All of them are below 2, so they lower a network's ratio: 5/3 for SiLU, 13/7 for
-    SwiGLU, 1 for softmax. Recomputation raises it above 2.
+    Only GELU with erf has a ratio above 2, 11/5. SiLU's is 5/3, SwiGLU's 13/7, GELU's
+    with tanh 15/8, and softmax's 1, so in GPT-2 they lower the network's ratio.
+    Recomputation raises it above 2.
     """
     inputs: dict[str, list[tuple[int, ...]]] = {
         "silu": [(5, 7)],
@@ -40,6 +41,8 @@ def W33(it: Evidence) -> None:
     found = {stem: cost.count(stem, *shapes).ratio for stem, shapes in inputs.items()}
     it.as_printed(2 not in found.values())
     it.right(max(found.values()) < 2 and found["softmax"] == 1)
+    it.right(cost.count("gelu", (5, 7)).ratio == 11 / 5)
+    it.right(cost.count("gelu", (5, 7), approximate="tanh").ratio == 15 / 8)
     it.right(found["silu"] == 5 / 3 and found["swiglu"] == 13 / 7)
     it.right(cost.tally("gpt2", 1, 1024).ratio() < 2)
     it.right(cost.tally("gpt2", 1, 1024, recompute=1).ratio() > 2)
@@ -54,8 +57,8 @@ def W33(it: Evidence) -> None:
 def W34(it: Evidence) -> None:
     """Some activation functions cost arithmetic.
 
-    SiLU and GELU have exponentials or their like; ReLU only compares. In GPT-2's
-    backward at 1,024 tokens, GELU's share is 0.1 %.
+    SiLU and GELU compute exponentials or similar functions; ReLU only compares. GELU's
+    share of GPT-2's backward at 1,024 tokens is 0.1 %.
     """
     counts = {stem: cost.count(stem, (5, 7)) for stem in ("silu", "gelu", "relu")}
     it.as_printed(
@@ -91,8 +94,9 @@ def W35(it: Evidence) -> None:
 def W36(it: Evidence) -> None:
     r"""$\mathrm{SiLU}'(x) = \mathrm{SiLU}(x)\,(1 - \mathrm{SiLU}(x)) + \sigma(x)$.
 
-    The bracket has to be $1 - \sigma(x)$. As printed the slope is right at 0 and at 1
-    only; at $x = 2$ it is −0.461 for 1.091, and it falls like $-x^2$.
+    The bracket has to be $1 - \sigma(x)$. As printed, the slope is right only at 0 and
+    at 1; at $x = 2$ it is −0.461 instead of 1.091, and it falls like $-x^2$ for large
+    $x$.
     """
     x = np.concatenate([numbers(50), [0.0, 1.0, 2.0, 30.0]])
     y, s = x * sigmoid(x), sigmoid(x)
@@ -115,7 +119,7 @@ def W36(it: Evidence) -> None:
 def W37(it: Evidence) -> None:
     """SiLU's backward can cost more than its forward.
 
-    It takes 10 operations an element, the forward 6: less than twice as many.
+    It takes 10 operations an element and the forward 6, so less than twice as many.
     """
     counted = cost.count("silu", (5, 7))
     it.as_printed(counted.backward.total > counted.forward.total)
@@ -133,7 +137,7 @@ def W38(it: Evidence) -> None:
     """The scores are `Q @ K.T`.
 
     This holds for matrices. With a batch and heads, `K.T` reverses all axes and the
-    product raises; `K.mT` is right.
+    product raises an error; `K.mT` is right.
     """
     import torch
 
@@ -156,7 +160,7 @@ def W39(it: Evidence) -> None:
     r"""Attention is the softmax of the scores, times V.
 
     Transformers scale the scores by $1/\sqrt{d}$, which is also a factor of the
-    gradients of Q and K; decoders mask them too.
+    gradients of Q and K. Decoders also mask the scores.
     """
     import torch
 
@@ -178,7 +182,8 @@ def W39(it: Evidence) -> None:
 def W40(it: Evidence) -> None:
     """Gradients flow through the scores, the softmax, and the product with V.
 
-    Four products: two for the weights and V, two for Q and K.
+    The backward has four products: two for the gradients of the attention weights and
+    V, and two for those of Q and K.
     """
     q, k, v, dy = (numbers(5, 4, seed=i) for i in range(4))
     dq, dk, dv = vjp(attend, (q, k, v), dy)
@@ -193,10 +198,10 @@ def W40(it: Evidence) -> None:
 
 @claim("2, listing, line 3", FALSE, topic="softmax", page="operations/softmax", harm=5)
 def W41(it: Evidence) -> None:
-    r"""The gradient of softmax is particularly expensive.
+    """The gradient of softmax is particularly expensive.
 
-    It costs $4s - 1$ FLOPs a row, as many as softmax itself and fewer than an
-    activation function. Beside attention's backward products its share is about
+    It costs $4s - 1$ FLOPs a row, as many as softmax itself and fewer per element than
+    SiLU's backward. Relative to attention's backward products, its share is about
     $1/(2d)$: 0.78 % at $d = 64$. Unfused, it is slow because of the bytes it moves.
     """
     s, d = 1024, 64
@@ -212,8 +217,8 @@ def W41(it: Evidence) -> None:
 def W42(it: Evidence) -> None:
     """The forward of LayerNorm is relatively cheap.
 
-    It takes 7 operations an element and 3 a row; for each element a product from 1600
-    to 1600 columns costs 3199.
+    It takes 7 operations an element and 3 a row; a product from 1600 to 1600 columns
+    takes 3199 an element.
     """
     norm = cost.formula("layer_norm", (1024, 1600), (1600,), (1600,)).forward
     product = cost.formula("matmul", (1024, 1600), (1600, 1600)).forward
@@ -227,8 +232,8 @@ def W42(it: Evidence) -> None:
 def W43(it: Evidence) -> None:
     """The backward of LayerNorm involves computations of mean and variance.
 
-    It computes two means of each row, of the gradient and of the gradient times x̂.
-    The mean and the variance of the input come from the forward.
+    It computes two means of each row, of the gradient and of the gradient times x̂. The
+    mean and the variance of the input are saved by the forward.
     """
     import torch
 
@@ -249,8 +254,9 @@ def W43(it: Evidence) -> None:
 def W44(it: Evidence) -> None:
     """The backward of LayerNorm can be expensive.
 
-    It is dearer than its own forward: 11 operations an element for 7, or 13 if x̂ is
-    recomputed. That is less than twice, and 0.04 % of GPT-2's backward at 1,024 tokens.
+    It costs more than its forward: 11 operations an element against 7, or 13 if x̂ is
+    recomputed. That is less than twice as much, and LayerNorm takes 0.04 % of GPT-2's
+    backward at 1,024 tokens.
     """
     norm = cost.formula("layer_norm", (1024, 768), (768,), (768,))
     it.right(norm.forward == 1024 * (7 * 768 + 3))
