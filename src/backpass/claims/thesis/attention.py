@@ -35,7 +35,7 @@ def T100(it: Evidence) -> None:
 def T101(it: Evidence) -> None:
     r"""The two gradients of $Z = YW^O$ take $2nd^2 + 2nd^2 = 4nd^2$.
 
-    They do by the text's rule. Exactly it is $4nd^2 - nd - d^2$.
+    By the text's rule they do. The exact count is $4nd^2 - nd - d^2$.
     """
 
     def ran(n: int, d: int, times: Any) -> int:
@@ -83,7 +83,7 @@ def T103(it: Evidence) -> None:
 def T104(it: Evidence) -> None:
     r"""The two gradients of $Y = AV$ take $2n^2d + 2n^2d = 4n^2d$.
 
-    They do by the text's rule. Exactly it is $4n^2d - n^2 - nd$.
+    By the text's rule they do. The exact count is $4n^2d - n^2 - nd$.
     """
 
     def ran(n: int, d: int, times: Any) -> int:
@@ -161,8 +161,8 @@ def T108(it: Evidence) -> None:
     page="operations/softmax",
 )
 def T109(it: Evidence) -> None:
-    r"""$\bar S_{i,j} = \bar A_{i,j}A_{i,j} - A_{i,j}\sum_{k=1}^n
-    \bar A_{i,k}A_{i,k}$."""
+    r"""$\bar S_{i,j} = \bar A_{i,j}A_{i,j} - A_{i,j}\sum_{k=1}^n \bar
+    A_{i,k}A_{i,k}$."""
     values, gradients = its.attention_run()
     a, a_ = values.A, gradients.A
     dots = [sum(a_[i, k] * a[i, k] for k in range(5)) for i in range(5)]
@@ -200,7 +200,7 @@ def T111(it: Evidence) -> None:
 
     The line is right if the rows are read as columns, as the text says at the start of
     the step. With rows of shape $1 \times n$, the shape that the feed-forward layer
-    gives a row, the bracket is an $n \times n$ matrix, and the line gives a row of
+    gives a row, the bracket is an $n \times n$ matrix, and the line returns a row of
     wrong numbers without an error.
     """
     values, gradients = its.attention_run()
@@ -227,13 +227,16 @@ def T112(it: Evidence) -> None:
     \mathbf 1\big)$ with the vector $\mathbf 1$ of $n$ ones.
 
     The line is right if the rows are read as columns, so that the bracket is a number.
-    It is wrong for rows of shape $1 \times n$.
+    For rows of shape $1 \times n$ the bracket is an $n \times n$ matrix, and NumPy
+    returns an $n \times n$ array without an error.
     """
     values, gradients = its.attention_run()
     a, a_, ones = values.A[1][:, None], gradients.A[1][:, None], np.ones((5, 1))
     it.as_printed(same((a * (a_ - (a.T @ a_) * ones))[:, 0], gradients.S[1]))
-    rows = a.T * (a_.T - ((a @ a_.T) @ ones).T)
-    it.elsewhere(same(rows[0], gradients.S[1], 1e-3))
+    row, row_ = a.T, a_.T
+    found = row * (row_ - (row.T @ row_) @ ones)
+    it.elsewhere(same(found, gradients.S[1:2]))
+    it.right(found.shape == (5, 5))
 
 
 @claim("§3.1.1, softmax, all rows", TRUE, topic="softmax", page="operations/softmax")
@@ -262,9 +265,9 @@ def T114(it: Evidence) -> None:
     r"""A row of softmax's backward takes $n + 2n + n = 4n$: a product of elements, a
     dot product, and a difference.
 
-    This fits the second form, with the dot product counted $2n$; exactly it takes $4n -
-    1$. The first form as it stands also multiplies $A_{i,:}$ by the number, and takes
-    $5n - 1$ unless the products are shared with the dot product.
+    This fits the second form, with the dot product counted $2n$; exactly, it takes $4n
+    - 1$. The first form as it stands also multiplies $A_{i,:}$ by the dot product, and
+    takes $5n - 1$ unless the dot product reuses the elementwise products.
     """
     for n in (3, 6, 11):
         a, a_ = numbers(1, n), numbers(1, n, seed=1)
@@ -281,8 +284,8 @@ def T114(it: Evidence) -> None:
 def T115(it: Evidence) -> None:
     r"""All rows of softmax's backward take $4n^2$.
 
-    This holds by the text's rule, for one head. Exactly it is $4n^2 - n$, and $h$ heads
-    take $h$ times that.
+    This holds by the text's rule, for one head. The exact count is $4n^2 - n$, and $h$
+    heads take $h$ times as many.
     """
     from backpass import cost
 

@@ -62,9 +62,10 @@ def judged(it: Evidence, name: str, of_row: Any) -> None:
 def T136(it: Evidence) -> None:
     r"""$\overline W_2 = U_i^\top\bar Z_i \in \mathbb R^{d_{ff} \times d}$.
 
-    This is the share of row $i$. The overbar was defined as the loss's derivative, and
-    the loss has all rows: $\overline W_2 = \sum_i U_i^\top\bar Z_i = U^\top\bar Z$. The
-    sum is written nowhere, and the shape does not show that it is missing.
+    The section works on one row, and for one row the line is right. The overbar was
+    defined as the derivative of the whole loss, which has all rows: $\overline W_2 =
+    \sum_i U_i^\top\bar Z_i = U^\top\bar Z$. The sum is written nowhere, and the shape
+    does not show that it is missing.
     """
     judged(it, "W_2", lambda v, g, i: np.outer(v.U[i], g.Z[i]))
 
@@ -91,7 +92,8 @@ def T137(it: Evidence) -> None:
 def T138(it: Evidence) -> None:
     r"""$\overline{\underline b_2} = \bar Z_i \in \mathbb R^{1 \times d}$.
 
-    This is right for one row. For all rows it is the sum $\sum_i \bar Z_i$.
+    The section works on one row, and for one row the line is right. For the whole loss,
+    as the overbar is defined, it is the sum $\sum_i \bar Z_i$.
     """
     judged(it, "b_2", lambda v, g, i: g.Z[i])
 
@@ -109,7 +111,7 @@ def T139(it: Evidence) -> None:
 
     This follows the text's rule. For the one row that is printed, the outer product has
     no sum: it takes $d_{ff}d$ multiplications. $2d_{ff}d$ is a row's share of a product
-    with a sum over rows, which the lines do not have.
+    that sums over rows, which these lines do not.
     """
     d, f = 3, 7
     u, z_, w = numbers(1, f), numbers(1, d), numbers(f, d)
@@ -128,7 +130,7 @@ def T140(it: Evidence) -> None:
     r"""The gradients of $\underline b_1$ and $\underline b_2$ take no operation.
 
     For $n$ rows they are sums. By the text's rule they take $n(d + d_{ff})$, which is
-    $5nd$ at $d_{ff} = 4d$: more than the $4nd$ that it counts for all of attention.
+    $5nd$ at $d_{ff} = 4d$: more than the $4nd$ term of the attention block's count.
     """
     n, d = 5, 3
     sums = steps(its.total, numbers(n, d)) + steps(its.total, numbers(n, 4 * d))
@@ -163,7 +165,7 @@ def T141(it: Evidence) -> None:
 def T142(it: Evidence) -> None:
     r"""ReLU's backward takes comparisons and no arithmetic.
 
-    A selection takes none. The line as printed is a product with a mask: $nd_{ff}$
+    A selection takes none. The line as printed multiplies by a mask: $nd_{ff}$
     multiplications, $4nd$ at $d_{ff} = 4d$. In time it is not free either: three arrays
     of $nd_{ff}$ elements are read or written.
     """
@@ -187,8 +189,9 @@ def T142(it: Evidence) -> None:
 def T143(it: Evidence) -> None:
     r"""$\overline W_1 = X_i^\top\bar H_i \in \mathbb R^{d \times d_{ff}}$.
 
-    This is again the share of one row: $\overline W_1 = \sum_i X_i^\top\bar H_i =
-    X^\top\bar H$.
+    The section works on one row, and for one row the line is right. For the whole loss,
+    as the overbar is defined, it is the sum over the rows: $\overline W_1 = \sum_i
+    X_i^\top\bar H_i = X^\top\bar H$.
     """
     judged(it, "W_1", lambda v, g, i: np.outer(v.X[i], g.H[i]))
 
@@ -203,8 +206,8 @@ def T143(it: Evidence) -> None:
 def T144(it: Evidence) -> None:
     r"""$\bar X_i = \bar H_iW_1^\top \in \mathbb R^{1 \times d}$.
 
-    This is the gradient through the layer alone. With the residual connection, the
-    gradient that passes by has to be added.
+    This is the gradient through the layer only. With the residual connection, the
+    gradient along that connection has to be added.
     """
     values, gradients = its.feed_forward_run()
     rows = [gradients.H[i] @ values.W_1.T for i in range(5)]
@@ -229,7 +232,8 @@ def T144(it: Evidence) -> None:
 def T145(it: Evidence) -> None:
     r"""$\overline{\underline b_1} = \bar H_i \in \mathbb R^{1 \times d_{ff}}$.
 
-    This is right for one row. For all rows it is $\sum_i \bar H_i$.
+    The section works on one row, and for one row the line is right. For the whole loss,
+    as the overbar is defined, it is the sum $\sum_i \bar H_i$.
     """
     judged(it, "b_1", lambda v, g, i: g.H[i])
 
@@ -276,18 +280,26 @@ def without_biases(n: int, d: int, f: int) -> int:
     )
 
 
-@claim("§3.1.2, summary, one row", TRUE, topic="FLOPs", page="operations/feed_forward")
+@claim(
+    "§3.1.2, summary, one row",
+    CAVEAT,
+    topic="FLOPs",
+    page="operations/feed_forward",
+    harm=2,
+)
 def T147(it: Evidence) -> None:
     r"""$4dd_{ff}$ for the output projection, 0 for the activation, and $4dd_{ff}$ for
     the first projection are $8dd_{ff}$ a row.
 
     This follows the text's rule. The printed lines, run for one row, take $6dd_{ff} - d
-    - d_{ff}$.
+    - d_{ff}$, because an outer product has no sum.
     """
     d, f = 3, 7
     it.as_printed(without_biases(1, d, f) == 8 * d * f)
     run = its.feed_forward_run(1, d, f)
-    it.right(its.counted(run, its.feed_forward_backward) == 6 * d * f - d - f)
+    exact = its.counted(run, its.feed_forward_backward)
+    it.elsewhere(exact == 8 * d * f)
+    it.right(exact == 6 * d * f - d - f)
 
 
 @claim(
@@ -300,14 +312,16 @@ def T147(it: Evidence) -> None:
 def T148(it: Evidence) -> None:
     r"""For the whole input the backward of the feed-forward layer takes $8ndd_{ff}$.
 
-    The biases' sums over the rows are left out. The rule counts too much for the
-    products, so the total is close: exactly, with the biases, $8ndd_{ff} - 2dd_{ff} - d
-    - d_{ff}$.
+    The biases' sums over the rows are left out: $n(d + d_{ff})$ by the text's rule. The
+    rule counts too much for the products, so the total is close: exactly, with the
+    biases, it is $8ndd_{ff} - 2dd_{ff} - d - d_{ff}$.
     """
     n, d, f = 5, 3, 7
     run = its.feed_forward_run(n, d, f)
     whole = its.counted(run, its.feed_forward_backward, **its.ALL_BY_RULE)
-    it.left_out(whole - printed("feed_forward", s=n, h=d, f=f))
+    missing = whole - printed("feed_forward", s=n, h=d, f=f)
+    it.left_out(missing)
+    it.right(missing == n * (d + f))
     exact = its.counted(run, its.feed_forward_backward)
     it.right(exact == 8 * n * d * f - 2 * d * f - d - f)
 

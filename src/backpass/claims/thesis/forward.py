@@ -23,9 +23,9 @@ from backpass.claims.tools import jacobian, numbers, same, vjp
 def T80(it: Evidence) -> None:
     """The block has residual connections at various points.
 
-    They have no gradient and no count in the whole chapter. The printed lines, one
-    layer after another, then give a wrong gradient for everything before a sub-layer:
-    the gradient that passes by has to be added.
+    The whole chapter has neither their gradient nor their count. Chained layer after
+    layer, the printed lines then give a wrong gradient for everything before a
+    sub-layer: the gradient along the residual connection has to be added.
     """
     x, dy = numbers(5, 4), numbers(5, 4, seed=8)
     right = vjp(lambda t: its.block(t, its.block_weights(), pre=True), x, dy)
@@ -82,8 +82,8 @@ def T83(it: Evidence) -> None:
 def T84(it: Evidence) -> None:
     """This is the single-head attention of the original transformer.
 
-    The original has eight heads, which compute another function from the same weights.
-    One head occurs in its ablation.
+    The original has eight heads, which compute a different function from the same
+    weights. Its ablation includes one head.
     """
     import torch
 
@@ -106,24 +106,26 @@ def T84(it: Evidence) -> None:
     it.elsewhere(same(found, library(8), 1e-3))
 
 
-@claim(
-    "§3.1.1, what n is",
-    INCONSISTENT,
-    topic="FLOPs",
-    page="foundations/counting",
-    harm=6,
-)
+@claim("§3.1.1, what n is", CAVEAT, topic="FLOPs", page="foundations/counting", harm=4)
 def T85(it: Evidence) -> None:
-    r"""$n$ is the sequence length, and it is the number of tokens in a pass.
+    r"""$n$ is the sequence length, the number of tokens in a pass.
 
-    The two are equal for one sequence only. A pass over $b$ sequences costs $b$ times
-    the text's total; with $bn$ for $n$, the term in $n^2d$ is $b$ times too large.
+    The two numbers are equal for a pass over one sequence. A pass over $b$ sequences
+    costs $b$ times the text's total; with $bn$ for $n$, the terms in $n^2$ come out $b$
+    times too large.
     """
-    b, n, d = 4, 5, 3
-    by_length = b * its.printed("block", s=n, h=d)
-    by_tokens = its.printed("block", s=b * n, h=d)
-    it.clashes(by_length != by_tokens)
-    it.right(by_tokens - by_length == (b - 1) * b * (8 * n**2 * d + 4 * n**2))
+    n, d = 5, 3
+
+    def by_tokens(b: int) -> Any:
+        return its.printed("block", s=b * n, h=d)
+
+    def by_length(b: int) -> Any:
+        return b * its.printed("block", s=n, h=d)
+
+    it.as_printed(by_tokens(1) == by_length(1))
+    it.elsewhere(by_tokens(4) == by_length(4))
+    excess = 4 * 3 * (8 * n**2 * d + 4 * n**2)
+    it.right(by_tokens(4) - by_length(4) == excess)
 
 
 @claim("§3.1.1, forward, projections", TRUE, topic="attention", page="attention/heads")
@@ -176,12 +178,12 @@ def T90(it: Evidence) -> None:
 
     The shapes fit. But $n$ has just been fixed as the number of tokens, and here it is
     the inner length: in $Q = XW^Q$ the lemma's $n$ is $d$, and the tokens are its $m$.
+    With the number of tokens for $n$, $2mnp$ is wrong for $Q$.
     """
     values, _ = its.attention_run(5, 3)
-    n = values.X.shape[0]
-    m_of_lemma, n_of_lemma = values.X.shape
-    it.clashes(n_of_lemma != n)
-    it.right(m_of_lemma == n and n_of_lemma == values.W_Q.shape[0])
+    ran = its.steps(its.product, values.X, values.W_Q)
+    it.clashes(ran != its.printed("product", m=5, n=5, p=3))
+    it.right(ran == its.printed("product", m=5, n=3, p=3))
 
 
 X, W = numbers(4, 3), numbers(3, 5, seed=1)

@@ -12,6 +12,7 @@ from backpass.claims import encoder_block as its
 from backpass.claims.evidence import CAVEAT, FALSE, TRUE, UNCHECKABLE, Evidence
 from backpass.claims.record import claim
 from backpass.claims.tools import jacobian, numbers, same, vjp
+from backpass.interpreters import counting
 
 
 def softmax(z: Any) -> Any:
@@ -63,7 +64,7 @@ def T15(it: Evidence) -> None:
     sum to 1.
 
     The weights are the exponentials $e^{z_i}$. With the values themselves, $z_i / \sum
-    z_j$ is another vector, and negative where $z_i$ is.
+    z_j$ is a different vector. Here it is negative where $z_i$ is.
     """
     z = np.array([-1.0, 2.0, 0.5])
     of_values = z / z.sum()
@@ -76,10 +77,10 @@ def T15(it: Evidence) -> None:
     "§2.1.2, distribution", CAVEAT, topic="softmax", page="operations/softmax", harm=1
 )
 def T16(it: Evidence) -> None:
-    """The outputs have the same size as the input, are all positive, and sum to 1.
+    r"""The outputs have the same size as the input, are all positive, and sum to 1.
 
-    In floating point a far smaller value has the output 0, and so has a masked score of
-    minus infinity.
+    In floating point the output underflows to 0 for a value far below the maximum, and
+    is 0 for a score masked with $-\infty$.
     """
     import torch
 
@@ -87,6 +88,8 @@ def T16(it: Evidence) -> None:
     it.as_printed(y.shape == (9,) and bool((y > 0).all()) and same(y.sum(), 1.0))
     far = torch.tensor([0.0, -800.0], dtype=torch.float64).softmax(0)
     it.elsewhere(bool((far > 0).all()))
+    masked = torch.tensor([0.0, -float("inf")]).softmax(0)
+    it.elsewhere(bool((masked > 0).all()))
 
 
 @claim("§2.1.2, derivative", TRUE, topic="softmax", page="operations/softmax")
@@ -94,7 +97,7 @@ def T17(it: Evidence) -> None:
     r"""$\partial\,\mathrm{softmax}(\mathbf z)_i / \partial z_j =
     \mathrm{softmax}(\mathbf z)_i(\delta_{ij} - \mathrm{softmax}(\mathbf z)_j)$.
 
-    It is called the gradient; it is an entry of the Jacobian, which is symmetric.
+    The text calls it the gradient; it is an entry of the Jacobian, which is symmetric.
     """
     z = numbers(6)
     y = softmax(z)
@@ -113,25 +116,29 @@ def chained(*factors: Any) -> Any:
 
 @claim(
     "§2.1.3, first sentence",
-    FALSE,
+    CAVEAT,
     topic="chain rule",
     page="foundations/chain_rule",
-    harm=5,
+    harm=3,
 )
 def T18(it: Evidence) -> None:
     """The chain rule significantly reduces the computation that training needs.
 
-    The chain rule is an identity and sets no order. Evaluated from the input's side, it
-    costs as many passes as there are inputs. Work is saved by the order, which begins
-    at the loss, and by sharing what has been computed.
+    Evaluated from the loss, it needs far fewer operations than differences of losses.
+    The rule itself is an identity and sets no order: evaluated from the input, the same
+    product of Jacobians costs more than three times as much. The order and the reuse of
+    intermediate results save the work.
     """
     d = 6
     last, second, first = numbers(1, d), numbers(d, d, seed=1), numbers(d, d, seed=2)
     from_loss = its.steps(chained, last, second, first)
     from_input = its.steps(lambda c, b, a: c @ (b @ a), last, second, first)
-    it.as_printed(from_input <= from_loss)
+    forward = its.steps(
+        lambda c, b, a, x: c @ (b @ (a @ x)), last, second, first, numbers(d, 1)
+    )
+    it.as_printed(from_loss < 2 * d * forward)  # two evaluations for each input
+    it.elsewhere(from_input < 3 * from_loss)
     it.right(from_loss == 2 * d * (2 * d - 1))
-    it.right(from_input > 3 * from_loss)
 
 
 @claim(
@@ -144,8 +151,8 @@ def T18(it: Evidence) -> None:
 def T19(it: Evidence) -> None:
     r"""For $y = f(g(x))$, $\frac{dy}{dx} = \frac{df}{dg}\cdot\frac{dg}{dx}$.
 
-    Here the text does not say that $df/dg$ is taken at $g(x)$, as it does for several
-    variables, and that both derivatives have to exist.
+    Here, unlike for several variables, the text does not say that $df/dg$ is taken at
+    $g(x)$, and that both derivatives have to exist.
     """
     x = numbers(5)
     dy = vjp(lambda t: (t**2).sin(), x, np.ones(5))
@@ -189,6 +196,37 @@ def T21(it: Evidence) -> None:
     it.elsewhere(same(vjp(twice, np.zeros(1), np.ones(1)), np.ones(1)))
 
 
+def states(x: Any, *layers: Any) -> list[Any]:
+    """Return a column and what each matrix, one after another, makes of it."""
+    found = [x]
+    for w in layers:
+        found.append(w @ found[-1])
+    return found
+
+
+def reverse(row: Any, x: Any, *layers: Any) -> list[Any]:
+    """Return the gradient of ``row @ (… @ x)`` with respect to each matrix, from the
+    loss's side."""
+    before, found = states(x, *layers), []
+    for i in reversed(range(len(layers))):
+        found.append(its.flip(row) * its.flip(before[i]))
+        row = row @ layers[i]
+    return found[::-1]
+
+
+def forward_mode(row: Any, x: Any, *layers: Any) -> list[Any]:
+    """Return the same gradients, with a pass from each element of a matrix on."""
+    before, found = states(x, *layers), []
+    for i, w in enumerate(layers):
+        for j in range(w.shape[0]):
+            unit = np.eye(w.shape[0])[:, j : j + 1]
+            column = unit if isinstance(w, np.ndarray) else counting.array(unit)
+            for k in range(w.shape[1]):
+                tangent = column * before[i][k : k + 1, :]
+                found.append(row @ states(tangent, *layers[i + 1 :])[-1])
+    return found
+
+
 @claim(
     "§2.1.3, last sentence",
     CAVEAT,
@@ -200,17 +238,23 @@ def T22(it: Evidence) -> None:
     """The sum over the paths makes backpropagation much more efficient than naive
     approaches.
 
-    Backpropagation needs one pass for all parameters, and differences need two
-    evaluations for each parameter. The sum is not the reason: forward-mode
-    differentiation uses the same sum and needs a pass for each input.
+    One backward gives the gradients of all parameters, and central differences need two
+    evaluations of the loss for each parameter. The sum is not the reason: forward-mode
+    differentiation uses the same sum and needs a pass for each parameter.
     """
     d = 6
-    layers = [numbers(d, d, seed=i) for i in range(4)]
-    forward = its.steps(lambda x, *w: chained(*w, x), numbers(d, 1), *layers)
-    backward = its.steps(lambda y, *w: chained(y, *w), numbers(1, d), *layers)
-    it.as_printed(3 * backward < 2 * d * forward)
-    tangents = d * forward  # a pass for each input, by the same chain rule
+    column, row = numbers(d, 1), numbers(1, d, seed=9)  # the input, the last layer
+    layers = [numbers(d, d, seed=i) for i in range(3)]
+    one_evaluation = its.steps(
+        lambda y, x, *w: y @ states(x, *w)[-1], row, column, *layers
+    )
+    backward = its.steps(reverse, row, column, *layers)
+    differences = 2 * len(layers) * d**2 * one_evaluation
+    it.as_printed(20 * backward < differences)
+    tangents = its.steps(forward_mode, row, column, *layers)
     it.elsewhere(tangents < 3 * backward)
+    found, again = reverse(row, column, *layers), forward_mode(row, column, *layers)
+    it.right(same(np.concatenate(found).ravel(), np.ravel(again)))
 
 
 @claim(
@@ -224,9 +268,8 @@ def T23(it: Evidence) -> None:
     """The loss measures the correlation, or the lack of it, between predictions and
     targets.
 
-    It measures a discrepancy. The predictions (0.34, 0.33, 0.33) have the correlation 1
-    with the target (1, 0, 0), as the perfect prediction has, and a cross-entropy of
-    1.08.
+    It measures a discrepancy. The predictions (0.34, 0.33, 0.33) have correlation 1
+    with the target (1, 0, 0), like the perfect prediction, but a cross-entropy of 1.08.
     """
     target, weak = np.array([1.0, 0, 0]), np.array([0.34, 0.33, 0.33])
     perfectly_correlated = same(np.corrcoef(target, weak)[0, 1], 1.0)
@@ -240,7 +283,7 @@ def T23(it: Evidence) -> None:
 def T24(it: Evidence) -> None:
     """For language models, cross-entropy is the loss that is primarily used.
 
-    This is a statement on what others use. The networks of this book use it too.
+    This is a statement about what others use. The networks of this book use it too.
     """
 
 
@@ -322,8 +365,9 @@ def T28(it: Evidence) -> None:
     r"""The method updates parameters with some function, typically $\underline\theta_t
     - \eta\nabla\mathcal L(\underline\theta_t)$.
 
-    Transformers typically take Adam, as the section on training says, whose first step
-    does not depend on the length of the gradient. $\eta$ is not defined.
+    Transformers are typically trained with Adam, as the section on training says. The
+    size of Adam's first step does not depend on the size of the gradient. $\eta$ is not
+    defined.
     """
     import torch
 
@@ -349,8 +393,9 @@ def T29(it: Evidence) -> None:
     """An efficient way to compute the gradient is necessary to train in a reasonable
     time.
 
-    With one difference of losses for each parameter, a gradient of GPT-2 would take
-    forty million times the FLOPs of forward and backward together.
+    With one-sided differences, one evaluation of the loss for each parameter, a
+    gradient of GPT-2 would take forty million times the FLOPs of forward and backward
+    together.
     """
     found = cost.tally("gpt2", 1, 1_024)
     ways = {
