@@ -21,7 +21,7 @@ from backpass.claims.tools import numbers, same
 
 
 @claim("§2.2.3, projections", TRUE, topic="attention", page="attention/heads")
-def T51(it: Evidence) -> None:
+def T55(it: Evidence) -> None:
     r"""$Q = XW^Q$, $K = XW^K$, $V = XW^V$ with $X \in \mathbb R^{n \times d}$ and
     learned matrices $W \in \mathbb R^{d \times d}$."""
     values, gradients = its.attention_run(5, 3)
@@ -42,7 +42,7 @@ def T51(it: Evidence) -> None:
     page="attention/scaled_dot_product",
     harm=3,
 )
-def T52(it: Evidence) -> None:
+def T56(it: Evidence) -> None:
     r"""$Y = \mathrm{softmax}(QK^T/\sqrt d)\,V$ with $d$ the model's width.
 
     The divisor is the square root of a head's width, which is $\sqrt d$ for one head;
@@ -65,7 +65,7 @@ def T52(it: Evidence) -> None:
     page="attention/heads",
     harm=2,
 )
-def T53(it: Evidence) -> None:
+def T57(it: Evidence) -> None:
     r"""The learned matrices of self-attention are $W^Q$, $W^K$, and $W^V$, and $Y$ is
     its output.
 
@@ -91,7 +91,7 @@ def T53(it: Evidence) -> None:
     page="networks/encoder_decoder",
     harm=2,
 )
-def T54(it: Evidence) -> None:
+def T58(it: Evidence) -> None:
     """The feed-forward network is applied to each row of attention's output.
 
     It acts on each row by itself. Its input is the norm of the sum of attention's
@@ -118,7 +118,7 @@ def T54(it: Evidence) -> None:
     topic="feed-forward",
     page="operations/feed_forward",
 )
-def T55(it: Evidence) -> None:
+def T59(it: Evidence) -> None:
     r"""$\mathrm{FFN}(\underline x) = \max(0, \underline xW_1 + \underline b_1)W_2 +
     \underline b_2$ with $W_1 \in \mathbb R^{d \times d_{ff}}$, $W_2 \in \mathbb
     R^{d_{ff} \times d}$, $\underline b_1 \in \mathbb R^{d_{ff}}$, $\underline b_2 \in
@@ -142,7 +142,7 @@ def T55(it: Evidence) -> None:
     page="operations/feed_forward",
     harm=1,
 )
-def T56(it: Evidence) -> None:
+def T60(it: Evidence) -> None:
     r"""$d_{ff}$ is typically larger than $d$, often $4d$.
 
     This holds for the original and for GPT-2. Networks with a gate have other widths:
@@ -170,7 +170,7 @@ def T56(it: Evidence) -> None:
     topic="feed-forward",
     page="operations/feed_forward",
 )
-def T57(it: Evidence) -> None:
+def T61(it: Evidence) -> None:
     """The feed-forward network adds a non-linear transformation to the model.
 
     It is not the only one: attention is not linear in its input either.
@@ -193,7 +193,7 @@ def T57(it: Evidence) -> None:
     topic="feed-forward",
     page="operations/feed_forward",
 )
-def T58(it: Evidence) -> None:
+def T62(it: Evidence) -> None:
     """Self-attention mixes positions, and the feed-forward network processes each
     position by itself."""
     weights = [its.block_weights(3)[k] for k in ("W_1", "b_1", "W_2", "b_2")]
@@ -208,7 +208,7 @@ def T58(it: Evidence) -> None:
     topic="feed-forward",
     page="operations/feed_forward",
 )
-def T59(it: Evidence) -> None:
+def T63(it: Evidence) -> None:
     """A recent study shows how important the feed-forward network is.
 
     The study's abstract says so. Its networks have only a decoder's stack; the text
@@ -223,7 +223,7 @@ def T59(it: Evidence) -> None:
     page="networks/encoder_decoder",
     harm=5,
 )
-def T60(it: Evidence) -> None:
+def T64(it: Evidence) -> None:
     """The norm is applied to each row before each sub-layer.
 
     The text says three times that it studies the original block, which applies the norm
@@ -243,7 +243,7 @@ def T60(it: Evidence) -> None:
 
 
 @claim("§2.2.3, LayerNorm", TRUE, topic="norms", page="operations/layer_norm")
-def T61(it: Evidence) -> None:
+def T65(it: Evidence) -> None:
     r"""$\mathrm{LayerNorm}(\underline x) = \underline\gamma \odot \frac{\underline x -
     \underline\mu}{\sqrt{\sigma^2 + \epsilon}} + \underline\beta$, for each row."""
     import torch
@@ -262,7 +262,7 @@ def T61(it: Evidence) -> None:
     page="foundations/notation",
     harm=1,
 )
-def T9005(it: Evidence) -> None:
+def T66(it: Evidence) -> None:
     r"""LayerNorm subtracts $\underline\mu$, a vector by its underline.
 
     The sentence below it and the later section have the number $\mu$; subtracting
@@ -277,7 +277,7 @@ def T9005(it: Evidence) -> None:
 
 
 @claim("§2.2.3, variance", CAVEAT, topic="norms", page="operations/layer_norm", harm=1)
-def T62(it: Evidence) -> None:
+def T67(it: Evidence) -> None:
     r"""$\mu$ and $\sigma^2$ are the mean and the variance of the elements of $x$.
 
     The variance is the mean square of the deviations, divided by $d$, as the later
@@ -293,7 +293,7 @@ def T62(it: Evidence) -> None:
 
 
 @claim("§2.2.3, ε = 0", CAVEAT, topic="norms", page="operations/layer_norm", harm=2)
-def T63(it: Evidence) -> None:
+def T68(it: Evidence) -> None:
     r"""The analysis assumes $\varepsilon = 0$ for simplicity.
 
     A row of equal elements is then divided by 0, and nothing becomes simpler: with
@@ -317,7 +317,7 @@ def T63(it: Evidence) -> None:
 @claim(
     "§2.2.3, why to normalise", UNCHECKABLE, topic="norms", page="operations/layer_norm"
 )
-def T64(it: Evidence) -> None:
+def T69(it: Evidence) -> None:
     r"""LayerNorm stabilises training by normalising the inputs of the next component.
 
     The text gives neither a measurement nor a source. With $\gamma$ and $\beta$, the

@@ -18,7 +18,7 @@ from backpass.claims.thesis.discussion import growth, share
 
 
 @claim("§5, what was derived", INCONSISTENT, topic="FLOPs", page="cost/tally", harm=4)
-def T224(it: Evidence) -> None:
+def T233(it: Evidence) -> None:
     """A closed form was derived for the backward through a Transformer network.
 
     It was derived for one block, as the recapitulation says. GPT-2's twelve blocks take
@@ -38,7 +38,7 @@ def T224(it: Evidence) -> None:
 @claim(
     "§5, what is expensive in what", CAVEAT, topic="FLOPs", page="cost/tally", harm=3
 )
-def T225(it: Evidence) -> None:
+def T234(it: Evidence) -> None:
     r"""The feed-forward layer scales as $nd^2$, and attention as $n^2d$.
 
     Attention also has a third of the term in $nd^2$, through its projections: doubling
@@ -55,7 +55,7 @@ def T225(it: Evidence) -> None:
 
 
 @claim("§5, where and why", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=3)
-def T226(it: Evidence) -> None:
+def T235(it: Evidence) -> None:
     r"""The analysis shows where efforts are most effective.
 
     It never says at which $n$ the two costs are equal. By its own total, attention
@@ -73,7 +73,7 @@ def T226(it: Evidence) -> None:
 
 
 @claim("§5, most restrictive factor", CAVEAT, topic="FLOPs", page="cost/tally", harm=5)
-def T227(it: Evidence) -> None:
+def T236(it: Evidence) -> None:
     r"""Attention's quadratic dependence on the length remains the most restrictive
     factor.
 
@@ -97,7 +97,7 @@ def T227(it: Evidence) -> None:
     page="cost/tally",
     harm=3,
 )
-def T9011(it: Evidence) -> None:
+def T237(it: Evidence) -> None:
     r"""What limits training is memory, the $n^2d$ term, the feed-forward layers, and
     the quadratic dependence on the length, each in a different section.
 
@@ -117,7 +117,7 @@ def T9011(it: Evidence) -> None:
 
 
 @claim("§5, future", UNCHECKABLE, topic="attention", page="attention/linear_time")
-def T228(it: Evidence) -> None:
+def T238(it: Evidence) -> None:
     """Future Transformers will likely improve on attention's quadratic cost with sparse
     approximations, better formulations, and hardware.
 
@@ -126,7 +126,7 @@ def T228(it: Evidence) -> None:
 
 
 @claim("§5, precision", FALSE, topic="FLOPs", page="cost/tally", harm=4)
-def T229(it: Evidence) -> None:
+def T239(it: Evidence) -> None:
     r"""The costs are determined precisely.
 
     The leading terms are precise. The coefficient of $nd$ is 22 as printed and 24 with
@@ -155,7 +155,7 @@ def T229(it: Evidence) -> None:
     topic="notation",
     page="reference/bibliography",
 )
-def T230(it: Evidence) -> None:
+def T240(it: Evidence) -> None:
     """Authors, titles, and arXiv numbers of six works.
 
     They agree with the listings. What the text takes from the first, the fifth, and the
@@ -170,7 +170,7 @@ def T230(it: Evidence) -> None:
     page="reference/bibliography",
     harm=2,
 )
-def T231(it: Evidence) -> None:
+def T241(it: Evidence) -> None:
     """SwitchHead is by Csordás, Irie, and Schmidhuber.
 
     The listing has four authors; the text leaves out the second, Piotr Piękos. No
@@ -185,7 +185,7 @@ def T231(it: Evidence) -> None:
     page="reference/bibliography",
     harm=1,
 )
-def T232(it: Evidence) -> None:
+def T242(it: Evidence) -> None:
     """Adam appeared at ICLR 2017.
 
     It appeared at ICLR 2015; the preprint's last version is from 2017. No computation
@@ -194,7 +194,7 @@ def T232(it: Evidence) -> None:
 
 
 @claim("Reference [8]", UNCHECKABLE, topic="training", page="reference/bibliography")
-def T233(it: Evidence) -> None:
+def T243(it: Evidence) -> None:
     """The AI Index of 2025 is arXiv:2504.07139, and it has the two costs of training.
 
     The report exists. Which figures it prints could not be looked up. The 2024 edition

@@ -38,7 +38,7 @@ def growth(n: int, d: int) -> tuple[float, float]:
 
 
 @claim("§4.2.1, feed-forward layer", TRUE, topic="FLOPs", page="cost/tally")
-def T189(it: Evidence) -> None:
+def T195(it: Evidence) -> None:
     r"""The feed-forward layer has the largest part in $d^2$, $32nd^2$.
 
     It is two thirds of $48nd^2$, at $d_{ff} = 4d$.
@@ -57,7 +57,7 @@ def T189(it: Evidence) -> None:
 
 
 @claim("§4.2.1, literature", CAVEAT, topic="FLOPs", page="cost/tally", harm=2)
-def T190(it: Evidence) -> None:
+def T196(it: Evidence) -> None:
     r"""As embeddings grow, feed-forward layers are often the dominant part.
 
     The text gives no source. By the text's own totals the layer costs more than
@@ -85,7 +85,7 @@ def T190(it: Evidence) -> None:
     page="cost/tally",
     harm=3,
 )
-def T191(it: Evidence) -> None:
+def T197(it: Evidence) -> None:
     r"""Attention is more sensitive to the sequence length because of the terms $16nd^2
     + 8n^2d$.
 
@@ -109,7 +109,7 @@ def T191(it: Evidence) -> None:
 
 
 @claim("§4.2.1, bottleneck", CAVEAT, topic="FLOPs", page="cost/tally", harm=5)
-def T192(it: Evidence) -> None:
+def T198(it: Evidence) -> None:
     r"""The $n^2d$ term becomes the main bottleneck for long contexts.
 
     By the text's own total, long means $n > 6d$; the text names no length. At $d =
@@ -133,7 +133,7 @@ def T192(it: Evidence) -> None:
     page="operations/layer_norm",
     harm=5,
 )
-def T193(it: Evidence) -> None:
+def T199(it: Evidence) -> None:
     r"""The normalisation layers require only $20nd$ operations.
 
     The total has $18nd$ for the same two layers. $20nd$ fits the $3d$ of the text. The
@@ -155,7 +155,7 @@ def T193(it: Evidence) -> None:
     page="cost/tally",
     harm=3,
 )
-def T9008(it: Evidence) -> None:
+def T200(it: Evidence) -> None:
     r"""The norms' $20nd$ are negligible compared to the quadratic terms.
 
     They are beside $48nd^2 + 8n^2d$. The total's third quadratic term, $4n^2$, is
@@ -187,7 +187,7 @@ def norms_of_gpt2() -> tuple[float, float]:
 @claim(
     "§4.2.1 and §5, norms, negligible", CAVEAT, topic="time", page="cost/time", harm=4
 )
-def T194(it: Evidence) -> None:
+def T201(it: Evidence) -> None:
     r"""The norms' operations are negligible beside the quadratic terms.
 
     In FLOPs they are negligible: 0.04 % of a step of GPT-2. Their share of its
@@ -203,7 +203,7 @@ def T194(it: Evidence) -> None:
 @claim(
     "§4.2.1, why norms are not optimised", FALSE, topic="time", page="cost/time", harm=7
 )
-def T195(it: Evidence) -> None:
+def T202(it: Evidence) -> None:
     r"""Their small cost explains why normalisation is not a target for optimisation.
 
     It is a target: RMSNorm and fused norms were made to save time. FLOPs do not explain
@@ -225,7 +225,7 @@ def T195(it: Evidence) -> None:
     topic="training",
     page="cost/tally",
 )
-def T9009(it: Evidence) -> None:
+def T203(it: Evidence) -> None:
     """Increasing d improves the representational capacity.
 
     A wider block has more parameters. The text gives neither a measure of capacity nor
@@ -234,7 +234,7 @@ def T9009(it: Evidence) -> None:
 
 
 @claim("§4.2.2, width", CAVEAT, topic="FLOPs", page="cost/tally", harm=2)
-def T196(it: Evidence) -> None:
+def T204(it: Evidence) -> None:
     r"""Increasing $d$ results in a quadratic penalty through $nd^2$.
 
     The cost is close to quadratic for $n$ far below $6d$. For much longer sequences the
@@ -246,7 +246,7 @@ def T196(it: Evidence) -> None:
 
 
 @claim("§4.2.2, wide networks", CAVEAT, topic="feed-forward", page="cost/tally", harm=1)
-def T197(it: Evidence) -> None:
+def T205(it: Evidence) -> None:
     r"""The quadratic penalty makes the feed-forward layer particularly heavy where $d$
     is large.
 
@@ -276,7 +276,7 @@ def T197(it: Evidence) -> None:
     page="networks/whole_network",
     harm=1,
 )
-def T9010(it: Evidence) -> None:
+def T206(it: Evidence) -> None:
     """The usable context is the number of tokens that can be processed in one forward
     pass.
 
@@ -295,7 +295,7 @@ def T9010(it: Evidence) -> None:
 
 
 @claim("§4.2.2, which grows faster", CAVEAT, topic="FLOPs", page="cost/tally", harm=5)
-def T198(it: Evidence) -> None:
+def T207(it: Evidence) -> None:
     r"""Increasing $n$ expands the usable context, but the quadratic $n^2d$ cost of
     attention grows much faster.
 
@@ -319,7 +319,7 @@ def T198(it: Evidence) -> None:
 
 
 @claim("§4.2.2, thousands of tokens", CAVEAT, topic="FLOPs", page="cost/tally", harm=4)
-def T199(it: Evidence) -> None:
+def T208(it: Evidence) -> None:
     r"""The $n^2d$ cost is the limiting factor for very long sequences, which are
     thousands of tokens.
 
@@ -335,7 +335,7 @@ def T199(it: Evidence) -> None:
 
 
 @claim("§4.2.2, research", UNCHECKABLE, topic="attention", page="attention/linear_time")
-def T200(it: Evidence) -> None:
+def T209(it: Evidence) -> None:
     """The trade-off has motivated research into more efficient attention.
 
     There is such research; the text cites none of it here.
@@ -349,7 +349,7 @@ def T200(it: Evidence) -> None:
     page="networks/training",
     harm=2,
 )
-def T201(it: Evidence) -> None:
+def T210(it: Evidence) -> None:
     """A large context without a sufficiently large embedding dimension can lead to
     underfitting.
 
@@ -365,7 +365,7 @@ def T201(it: Evidence) -> None:
     page="networks/training",
     harm=3,
 )
-def T202(it: Evidence) -> None:
+def T211(it: Evidence) -> None:
     """A very large embedding dimension with a small context may lead to overfitting.
 
     The text gives neither a source nor an experiment. Overfitting depends on parameters
@@ -374,7 +374,7 @@ def T202(it: Evidence) -> None:
 
 
 @claim("§4.2.2, balance", UNCHECKABLE, topic="training", page="cost/tally")
-def T203(it: Evidence) -> None:
+def T212(it: Evidence) -> None:
     """Balancing n, d, and the cost is one of the most difficult tasks in the design of
     Transformers.
 

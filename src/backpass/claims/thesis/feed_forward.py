@@ -14,7 +14,7 @@ from backpass.claims.tools import numbers, same, vjp
 
 
 @claim("§3.1.2, forward, H", TRUE, topic="feed-forward", page="operations/feed_forward")
-def T133(it: Evidence) -> None:
+def T138(it: Evidence) -> None:
     r"""$H_i = X_iW_1 + \underline b_1 \in \mathbb R^{1 \times d_{ff}}$, row by row."""
     values, _ = its.feed_forward_run(5, 3, 7)
     rows = [values.X[i] @ values.W_1 + values.b_1 for i in range(5)]
@@ -22,7 +22,7 @@ def T133(it: Evidence) -> None:
 
 
 @claim("§3.1.2, forward, U", TRUE, topic="activations", page="operations/activations")
-def T134(it: Evidence) -> None:
+def T139(it: Evidence) -> None:
     r"""$U_i = \max(0, H_i)$, element by element."""
     values, _ = its.feed_forward_run()
     each = [[max(0.0, h) for h in row] for row in values.H]
@@ -30,7 +30,7 @@ def T134(it: Evidence) -> None:
 
 
 @claim("§3.1.2, forward, Z", TRUE, topic="feed-forward", page="operations/feed_forward")
-def T135(it: Evidence) -> None:
+def T140(it: Evidence) -> None:
     r"""$Z_i = U_iW_2 + \underline b_2 \in \mathbb R^{1 \times d}$."""
     values, _ = its.feed_forward_run(5, 3, 7)
     rows = [values.U[i] @ values.W_2 + values.b_2 for i in range(5)]
@@ -59,7 +59,7 @@ def judged(it: Evidence, name: str, of_row: Any) -> None:
     page="operations/feed_forward",
     harm=8,
 )
-def T136(it: Evidence) -> None:
+def T141(it: Evidence) -> None:
     r"""$\overline W_2 = U_i^\top\bar Z_i \in \mathbb R^{d_{ff} \times d}$.
 
     The section works on one row, and for one row the line is right. The overbar was
@@ -76,7 +76,7 @@ def T136(it: Evidence) -> None:
     topic="feed-forward",
     page="operations/feed_forward",
 )
-def T137(it: Evidence) -> None:
+def T142(it: Evidence) -> None:
     r"""$\bar U_i = \bar Z_iW_2^\top \in \mathbb R^{1 \times d_{ff}}$."""
     values, gradients = its.feed_forward_run()
     it.as_printed(same([gradients.Z[i] @ values.W_2.T for i in range(5)], gradients.U))
@@ -89,7 +89,7 @@ def T137(it: Evidence) -> None:
     page="operations/linear",
     harm=8,
 )
-def T138(it: Evidence) -> None:
+def T143(it: Evidence) -> None:
     r"""$\overline{\underline b_2} = \bar Z_i \in \mathbb R^{1 \times d}$.
 
     The section works on one row, and for one row the line is right. For the whole loss,
@@ -105,7 +105,7 @@ def T138(it: Evidence) -> None:
     page="operations/feed_forward",
     harm=2,
 )
-def T139(it: Evidence) -> None:
+def T144(it: Evidence) -> None:
     r"""For one row, the gradients of $W_2$ and $U_i$ need $2d_{ff}d + 2d_{ff}d =
     4d_{ff}d$ operations.
 
@@ -126,7 +126,7 @@ def T139(it: Evidence) -> None:
 @claim(
     "§3.1.2, biases, cost", LEFT_OUT, topic="FLOPs", page="operations/linear", harm=4
 )
-def T140(it: Evidence) -> None:
+def T145(it: Evidence) -> None:
     r"""The gradients of $\underline b_1$ and $\underline b_2$ take no operation.
 
     For $n$ rows they are sums. By the text's rule they take $n(d + d_{ff})$, which is
@@ -145,7 +145,7 @@ def T140(it: Evidence) -> None:
 @claim(
     "§3.1.2, ReLU", CAVEAT, topic="activations", page="operations/activations", harm=1
 )
-def T141(it: Evidence) -> None:
+def T146(it: Evidence) -> None:
     r"""$\bar H_{ij} = \mathbf 1_{(H_i)_j > 0}\,\bar U_{ij}$ for $j = 1, \dots, d_{ff}$.
 
     ReLU has no derivative at 0. The line chooses 0 there, as PyTorch does; a difference
@@ -162,7 +162,7 @@ def T141(it: Evidence) -> None:
 @claim(
     "§3.1.2, ReLU, cost", CAVEAT, topic="FLOPs", page="operations/activations", harm=1
 )
-def T142(it: Evidence) -> None:
+def T147(it: Evidence) -> None:
     r"""ReLU's backward takes comparisons and no arithmetic.
 
     A selection takes none. The line as printed multiplies by a mask: $nd_{ff}$
@@ -186,7 +186,7 @@ def T142(it: Evidence) -> None:
     page="operations/feed_forward",
     harm=8,
 )
-def T143(it: Evidence) -> None:
+def T148(it: Evidence) -> None:
     r"""$\overline W_1 = X_i^\top\bar H_i \in \mathbb R^{d \times d_{ff}}$.
 
     The section works on one row, and for one row the line is right. For the whole loss,
@@ -203,7 +203,7 @@ def T143(it: Evidence) -> None:
     page="operations/residual_stream",
     harm=6,
 )
-def T144(it: Evidence) -> None:
+def T149(it: Evidence) -> None:
     r"""$\bar X_i = \bar H_iW_1^\top \in \mathbb R^{1 \times d}$.
 
     This is the gradient through the layer only. With the residual connection, the
@@ -229,7 +229,7 @@ def T144(it: Evidence) -> None:
     page="operations/linear",
     harm=8,
 )
-def T145(it: Evidence) -> None:
+def T150(it: Evidence) -> None:
     r"""$\overline{\underline b_1} = \bar H_i \in \mathbb R^{1 \times d_{ff}}$.
 
     The section works on one row, and for one row the line is right. For the whole loss,
@@ -245,7 +245,7 @@ def T145(it: Evidence) -> None:
     page="operations/feed_forward",
     harm=2,
 )
-def T146(it: Evidence) -> None:
+def T151(it: Evidence) -> None:
     r"""For one row, the gradients of $W_1$ and $X_i$ need $2dd_{ff} + 2dd_{ff} =
     4dd_{ff}$ operations.
 
@@ -287,7 +287,7 @@ def without_biases(n: int, d: int, f: int) -> int:
     page="operations/feed_forward",
     harm=2,
 )
-def T147(it: Evidence) -> None:
+def T152(it: Evidence) -> None:
     r"""$4dd_{ff}$ for the output projection, 0 for the activation, and $4dd_{ff}$ for
     the first projection are $8dd_{ff}$ a row.
 
@@ -309,7 +309,7 @@ def T147(it: Evidence) -> None:
     page="operations/feed_forward",
     harm=3,
 )
-def T148(it: Evidence) -> None:
+def T153(it: Evidence) -> None:
     r"""For the whole input the backward of the feed-forward layer takes $8ndd_{ff}$.
 
     The biases' sums over the rows are left out: $n(d + d_{ff})$ by the text's rule. The
@@ -332,7 +332,7 @@ def T148(it: Evidence) -> None:
     topic="FLOPs",
     page="operations/feed_forward",
 )
-def T149(it: Evidence) -> None:
+def T154(it: Evidence) -> None:
     r"""At $d_{ff} = 4d$ the backward of the feed-forward layer takes $32nd^2$.
 
     This follows the text's rule, without the $5nd$ of the biases.

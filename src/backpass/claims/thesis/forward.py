@@ -20,7 +20,7 @@ from backpass.claims.tools import jacobian, numbers, same, vjp
     page="operations/residual_stream",
     harm=8,
 )
-def T80(it: Evidence) -> None:
+def T86(it: Evidence) -> None:
     """The block has residual connections at various points.
 
     The whole chapter has neither their gradient nor their count. Chained layer after
@@ -36,7 +36,7 @@ def T80(it: Evidence) -> None:
 
 
 @claim("§3.1, newer networks", CAVEAT, topic="FLOPs", page="networks/llama", harm=1)
-def T81(it: Evidence) -> None:
+def T87(it: Evidence) -> None:
     """The block is the basis of many newer networks.
 
     The structure is the same; parts and counts differ. Llama's feed-forward layer has
@@ -52,7 +52,7 @@ def T81(it: Evidence) -> None:
 
 
 @claim("§3.1, plan", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=6)
-def T82(it: Evidence) -> None:
+def T88(it: Evidence) -> None:
     r"""The components are analysed one by one, and their sum is the overall cost of
     training.
 
@@ -67,7 +67,7 @@ def T82(it: Evidence) -> None:
 
 
 @claim("§3.1.1, parameters", TRUE, topic="attention", page="attention/heads")
-def T83(it: Evidence) -> None:
+def T89(it: Evidence) -> None:
     r"""The parameters of attention are $W^Q, W^K, W^V, W^O \in \mathbb R^{d \times d}$,
     for $X \in \mathbb R^{n \times d}$."""
     import torch
@@ -79,7 +79,7 @@ def T83(it: Evidence) -> None:
 
 
 @claim("§3.1.1, one head", CAVEAT, topic="attention", page="attention/heads", harm=1)
-def T84(it: Evidence) -> None:
+def T90(it: Evidence) -> None:
     """This is the single-head attention of the original transformer.
 
     The original has eight heads, which compute a different function from the same
@@ -107,7 +107,7 @@ def T84(it: Evidence) -> None:
 
 
 @claim("§3.1.1, what n is", CAVEAT, topic="FLOPs", page="foundations/counting", harm=4)
-def T85(it: Evidence) -> None:
+def T91(it: Evidence) -> None:
     r"""$n$ is the sequence length, the number of tokens in a pass.
 
     The two numbers are equal for a pass over one sequence. A pass over $b$ sequences
@@ -129,7 +129,7 @@ def T85(it: Evidence) -> None:
 
 
 @claim("§3.1.1, forward, projections", TRUE, topic="attention", page="attention/heads")
-def T86(it: Evidence) -> None:
+def T92(it: Evidence) -> None:
     r"""$Q$, $K$, and $V$ are in $\mathbb R^{n \times d}$."""
     values, _ = its.attention_run(5, 3)
     it.as_printed(values.Q.shape == values.K.shape == values.V.shape == (5, 3))
@@ -141,7 +141,7 @@ def T86(it: Evidence) -> None:
     topic="attention",
     page="attention/scaled_dot_product",
 )
-def T87(it: Evidence) -> None:
+def T93(it: Evidence) -> None:
     r"""$S = \frac{1}{\sqrt d}QK^\top \in \mathbb R^{n \times n}$."""
     values, _ = its.attention_run(5, 3)
     each = [[values.Q[i] @ values.K[j] / 3**0.5 for j in range(5)] for i in range(5)]
@@ -149,7 +149,7 @@ def T87(it: Evidence) -> None:
 
 
 @claim("§3.1.1, forward, weights", TRUE, topic="softmax", page="operations/softmax")
-def T88(it: Evidence) -> None:
+def T94(it: Evidence) -> None:
     r"""$A_{i,:} = \mathrm{softmax}(S_{i,:})$, row by row, $A \in \mathbb R^{n \times
     n}$."""
     values, _ = its.attention_run(5, 3)
@@ -158,7 +158,7 @@ def T88(it: Evidence) -> None:
 
 
 @claim("§3.1.1, forward, output", TRUE, topic="attention", page="attention/heads")
-def T89(it: Evidence) -> None:
+def T95(it: Evidence) -> None:
     r"""$Y = AV$ and $Z = YW^O$, both in $\mathbb R^{n \times d}$."""
     values, _ = its.attention_run(5, 3)
     it.as_printed(same(np.einsum("ij,jk->ik", values.A, values.V), values.Y))
@@ -172,7 +172,7 @@ def T89(it: Evidence) -> None:
     page="foundations/notation",
     harm=2,
 )
-def T90(it: Evidence) -> None:
+def T96(it: Evidence) -> None:
     r"""$Z = XW$ with $X \in \mathbb R^{m \times n}$, $W \in \mathbb R^{n \times p}$,
     and $Z \in \mathbb R^{m \times p}$.
 
@@ -191,7 +191,7 @@ Z_ = numbers(4, 5, seed=2)
 
 
 @claim("§3.1.1, product, element", TRUE, topic="matmul", page="operations/linear")
-def T91(it: Evidence) -> None:
+def T97(it: Evidence) -> None:
     r"""$Z_{ij} = \sum_{k=1}^n X_{ik}W_{kj}$."""
     import torch
 
@@ -207,21 +207,21 @@ def T91(it: Evidence) -> None:
     topic="matmul",
     page="operations/linear",
 )
-def T92(it: Evidence) -> None:
+def T98(it: Evidence) -> None:
     r"""$\partial Z_{ij} / \partial X_{ab} = \delta_{ia}W_{bj}$."""
     found = np.einsum("ia,bj->ijab", np.eye(4), W)
     it.as_printed(same(found, jacobian(lambda x: x @ x.new_tensor(W), X)))
 
 
 @claim("§3.1.1, product, first sum", TRUE, topic="matmul", page="operations/linear")
-def T93(it: Evidence) -> None:
+def T99(it: Evidence) -> None:
     r"""$\bar X_{ab} = \sum_{i,j} \bar Z_{ij}\,\delta_{ia}W_{bj}$."""
     found = np.einsum("ij,ia,bj->ab", Z_, np.eye(4), W)
     it.as_printed(same(found, vjp(lambda x: x @ x.new_tensor(W), X, Z_)))
 
 
 @claim("§3.1.1, product, second sum", TRUE, topic="matmul", page="operations/linear")
-def T94(it: Evidence) -> None:
+def T100(it: Evidence) -> None:
     r"""$\sum_{i,j} \bar Z_{ij}\,\delta_{ia}W_{bj} = \sum_{j=1}^p \bar Z_{aj}W_{bj} =
     (\bar ZW^T)_{ab}$."""
     first = np.einsum("ij,ia,bj->ab", Z_, np.eye(4), W)
@@ -232,13 +232,13 @@ def T94(it: Evidence) -> None:
 
 
 @claim("§3.1.1, product, input", TRUE, topic="matmul", page="operations/linear")
-def T95(it: Evidence) -> None:
+def T101(it: Evidence) -> None:
     r"""$\bar X = \bar ZW^T$."""
     it.as_printed(same(Z_ @ W.T, vjp(lambda x: x @ x.new_tensor(W), X, Z_)))
 
 
 @claim("§3.1.1, product, weight", TRUE, topic="matmul", page="operations/linear")
-def T96(it: Evidence) -> None:
+def T102(it: Evidence) -> None:
     r"""“Similarly”, $\bar W = X^T\bar Z$.
 
     It is not derived; $\partial Z_{ij}/\partial W_{ab} = X_{ia}\,\delta_{jb}$ gives it.
@@ -249,7 +249,7 @@ def T96(it: Evidence) -> None:
 
 
 @claim("§3.1.1, order", TRUE, topic="chain rule", page="attention/scaled_dot_product")
-def T97(it: Evidence) -> None:
+def T103(it: Evidence) -> None:
     """The gradients are computed in reverse order, with the chain rule and the two
     formulas of a product, each from those before it."""
     values, gradients = its.attention_run()
@@ -264,7 +264,7 @@ def T97(it: Evidence) -> None:
     page="foundations/counting",
     harm=3,
 )
-def T98(it: Evidence) -> None:
+def T104(it: Evidence) -> None:
     r"""The operations needed to multiply matrices of sizes $m \times n$ and $n \times
     p$ are $2mnp$.
 

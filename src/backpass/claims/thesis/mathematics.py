@@ -23,7 +23,7 @@ def softmax(z: Any) -> Any:
 @claim(
     "§2.1.1, element-wise product", TRUE, topic="notation", page="foundations/notation"
 )
-def T12(it: Evidence) -> None:
+def T15(it: Evidence) -> None:
     r"""$(\mathbf a \odot \mathbf b)_{i,j} = a_{i,j}\,b_{i,j}$ for two $n \times m$
     matrices."""
     import torch
@@ -34,7 +34,7 @@ def T12(it: Evidence) -> None:
 
 
 @claim("§2.1.1, Kronecker delta", TRUE, topic="notation", page="foundations/notation")
-def T13(it: Evidence) -> None:
+def T16(it: Evidence) -> None:
     r"""$\delta_{ij}$ is 1 if $i = j$ and otherwise 0, and the derivations of the
     backward use it often: it is the derivative of $x_i$ with respect to $x_j$."""
     delta = [[1 if i == j else 0 for j in range(4)] for i in range(4)]
@@ -42,7 +42,7 @@ def T13(it: Evidence) -> None:
 
 
 @claim("§2.1.2, definition", CAVEAT, topic="softmax", page="operations/softmax", harm=3)
-def T14(it: Evidence) -> None:
+def T17(it: Evidence) -> None:
     r"""$\mathrm{softmax}(\mathbf z)_i = e^{z_i} / \sum_{j=1}^n e^{z_j}$.
 
     The formula is right for real numbers. In float32 $e^{z}$ overflows at $z = 89$, and
@@ -59,7 +59,7 @@ def T14(it: Evidence) -> None:
 
 
 @claim("§2.1.2, weights", FALSE, topic="softmax", page="operations/softmax", harm=4)
-def T15(it: Evidence) -> None:
+def T18(it: Evidence) -> None:
     r"""Softmax uses the values as weights, and therefore its outputs are positive and
     sum to 1.
 
@@ -76,7 +76,7 @@ def T15(it: Evidence) -> None:
 @claim(
     "§2.1.2, distribution", CAVEAT, topic="softmax", page="operations/softmax", harm=1
 )
-def T16(it: Evidence) -> None:
+def T19(it: Evidence) -> None:
     r"""The outputs have the same size as the input, are all positive, and sum to 1.
 
     In floating point the output underflows to 0 for a value far below the maximum, and
@@ -93,7 +93,7 @@ def T16(it: Evidence) -> None:
 
 
 @claim("§2.1.2, derivative", TRUE, topic="softmax", page="operations/softmax")
-def T17(it: Evidence) -> None:
+def T20(it: Evidence) -> None:
     r"""$\partial\,\mathrm{softmax}(\mathbf z)_i / \partial z_j =
     \mathrm{softmax}(\mathbf z)_i(\delta_{ij} - \mathrm{softmax}(\mathbf z)_j)$.
 
@@ -121,7 +121,7 @@ def chained(*factors: Any) -> Any:
     page="foundations/chain_rule",
     harm=3,
 )
-def T18(it: Evidence) -> None:
+def T21(it: Evidence) -> None:
     """The chain rule significantly reduces the computation that training needs.
 
     Evaluated from the loss, it needs far fewer operations than differences of losses.
@@ -148,7 +148,7 @@ def T18(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=1,
 )
-def T19(it: Evidence) -> None:
+def T22(it: Evidence) -> None:
     r"""For $y = f(g(x))$, $\frac{dy}{dx} = \frac{df}{dg}\cdot\frac{dg}{dx}$.
 
     Here, unlike for several variables, the text does not say that $df/dg$ is taken at
@@ -163,7 +163,7 @@ def T19(it: Evidence) -> None:
 @claim(
     "§2.1.3, several variables", TRUE, topic="chain rule", page="foundations/chain_rule"
 )
-def T20(it: Evidence) -> None:
+def T23(it: Evidence) -> None:
     r"""For $g: \mathbb R^n \to \mathbb R^m$ and $f: \mathbb R^m \to \mathbb R$, the
     derivative $\partial y / \partial x_j$ is $\sum_{i=1}^m \frac{\partial f}{\partial
     u_i}\big|_{u = g(x)} \frac{\partial g_i}{\partial x_j}(x)$."""
@@ -180,7 +180,7 @@ def T20(it: Evidence) -> None:
 @claim(
     "§2.1.3, kinks", CAVEAT, topic="chain rule", page="operations/activations", harm=1
 )
-def T21(it: Evidence) -> None:
+def T24(it: Evidence) -> None:
     """The chain rule as printed holds for the functions of the text.
 
     ReLU, of the feed-forward layer, has no derivative at 0. With a value chosen there
@@ -234,7 +234,7 @@ def forward_mode(row: Any, x: Any, *layers: Any) -> list[Any]:
     page="foundations/chain_rule",
     harm=3,
 )
-def T22(it: Evidence) -> None:
+def T25(it: Evidence) -> None:
     """The sum over the paths makes backpropagation much more efficient than naive
     approaches.
 
@@ -264,7 +264,7 @@ def T22(it: Evidence) -> None:
     page="operations/cross_entropy",
     harm=4,
 )
-def T23(it: Evidence) -> None:
+def T26(it: Evidence) -> None:
     """The loss measures the correlation, or the lack of it, between predictions and
     targets.
 
@@ -280,7 +280,7 @@ def T23(it: Evidence) -> None:
 @claim(
     "§2.1.4, primary loss", UNCHECKABLE, topic="loss", page="operations/cross_entropy"
 )
-def T24(it: Evidence) -> None:
+def T27(it: Evidence) -> None:
     """For language models, cross-entropy is the loss that is primarily used.
 
     This is a statement about what others use. The networks of this book use it too.
@@ -294,7 +294,7 @@ def T24(it: Evidence) -> None:
     page="operations/cross_entropy",
     harm=3,
 )
-def T25(it: Evidence) -> None:
+def T28(it: Evidence) -> None:
     r"""$\mathcal L = -\sum_{i=1}^N \sum_{j=1}^C y_{ij} \log \hat y_{ij}$.
 
     The formula is the sum over $N$ examples. Neither $N$ nor $C$ is defined, and $N$ is
@@ -323,7 +323,7 @@ def T25(it: Evidence) -> None:
     page="operations/cross_entropy",
     harm=1,
 )
-def T26(it: Evidence) -> None:
+def T29(it: Evidence) -> None:
     r"""The formula is the cross-entropy between the true distribution $y$ and the
     predicted distribution $\hat y$.
 
@@ -338,7 +338,7 @@ def T26(it: Evidence) -> None:
 
 
 @claim("§2.1.4, aim", CAVEAT, topic="training", page="numerics/optimiser", harm=1)
-def T27(it: Evidence) -> None:
+def T30(it: Evidence) -> None:
     """Gradient descent changes the parameters so that the loss falls.
 
     This holds for a small enough rate. On a quadratic of curvature c, a rate above 2/c
@@ -361,7 +361,7 @@ def T27(it: Evidence) -> None:
     page="numerics/optimiser",
     harm=1,
 )
-def T28(it: Evidence) -> None:
+def T31(it: Evidence) -> None:
     r"""The method updates parameters with some function, typically $\underline\theta_t
     - \eta\nabla\mathcal L(\underline\theta_t)$.
 
@@ -389,7 +389,7 @@ def T28(it: Evidence) -> None:
     topic="chain rule",
     page="foundations/chain_rule",
 )
-def T29(it: Evidence) -> None:
+def T32(it: Evidence) -> None:
     """An efficient way to compute the gradient is necessary to train in a reasonable
     time.
 
@@ -407,7 +407,7 @@ def T29(it: Evidence) -> None:
 
 
 @claim("§2.1.4, overbar", TRUE, topic="notation", page="foundations/notation")
-def T30(it: Evidence) -> None:
+def T33(it: Evidence) -> None:
     r"""$\bar X = \partial\mathcal L / \partial X$ for an intermediate variable or for
     parameters.
 

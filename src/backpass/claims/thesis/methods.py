@@ -41,7 +41,7 @@ def flash(s: int) -> int:
     page="attention/flash",
     harm=3,
 )
-def T204(it: Evidence) -> None:
+def T213(it: Evidence) -> None:
     r"""Methods for attention aim at a cost below the quadratic one, because of the
     $n^2d$ term.
 
@@ -59,7 +59,7 @@ def T204(it: Evidence) -> None:
     topic="attention",
     page="attention/linear_time",
 )
-def T205(it: Evidence) -> None:
+def T214(it: Evidence) -> None:
     """Methods for attention below the quadratic cost are proven empirically, and they
     often cost expressivity and stability.
 
@@ -74,7 +74,7 @@ def T205(it: Evidence) -> None:
     page="attention/linear_time",
     harm=2,
 )
-def T206(it: Evidence) -> None:
+def T215(it: Evidence) -> None:
     r"""Attention's quadratic nature is still a fundamental limitation.
 
     It is one for the arithmetic of softmax attention. With flash attention its memory
@@ -93,7 +93,7 @@ def T206(it: Evidence) -> None:
 @claim(
     "§4.2.3, feed-forward layers", TRUE, topic="FLOPs", page="operations/feed_forward"
 )
-def T207(it: Evidence) -> None:
+def T216(it: Evidence) -> None:
     r"""Feed-forward layers scale as $O(nd^2)$.
 
     This holds for $d_{ff}$ in proportion to $d$; in general it is $O(ndd_{ff})$.
@@ -107,7 +107,7 @@ def T207(it: Evidence) -> None:
 
 
 @claim("§4.2.3, low rank, cost", TRUE, topic="feed-forward", page="cost/ratio")
-def T208(it: Evidence) -> None:
+def T217(it: Evidence) -> None:
     r"""Low-rank factors of the weights reduce the cost to $O(ndr)$ with $r \ll d$.
 
     This is for matrices that are replaced by two factors. With $d$ rows and $4d$
@@ -131,7 +131,7 @@ def T208(it: Evidence) -> None:
     page="cost/ratio",
     harm=6,
 )
-def T209(it: Evidence) -> None:
+def T218(it: Evidence) -> None:
     r"""LoRA is such a decomposition: it reduces the layer's cost to $O(ndr)$.
 
     LoRA keeps the frozen weight and adds two factors beside it, so the forward costs
@@ -156,7 +156,7 @@ def T209(it: Evidence) -> None:
 
 
 @claim("§4.2.3, bottleneck", TRUE, topic="feed-forward", page="operations/feed_forward")
-def T210(it: Evidence) -> None:
+def T219(it: Evidence) -> None:
     r"""A smaller intermediate dimension $d_{int}$ lowers the cost.
 
     The layer's cost falls linearly with it.
@@ -178,7 +178,7 @@ def T210(it: Evidence) -> None:
     page="attention/heads",
     harm=5,
 )
-def T211(it: Evidence) -> None:
+def T220(it: Evidence) -> None:
     """Bhojanapalli et al. propose bottlenecks of a smaller width for feed-forward
     layers.
 
@@ -196,7 +196,7 @@ def T211(it: Evidence) -> None:
 
 
 @claim("§4.2.3, experts", TRUE, topic="feed-forward", page="operations/feed_forward")
-def T212(it: Evidence) -> None:
+def T221(it: Evidence) -> None:
     """In a mixture of experts only a few experts are active for a token.
 
     The other experts have no gradient from that token.
@@ -222,7 +222,7 @@ def T212(it: Evidence) -> None:
     page="attention/heads",
     harm=3,
 )
-def T213(it: Evidence) -> None:
+def T222(it: Evidence) -> None:
     """The three methods for feed-forward layers enable the construction of larger and
     more efficient transformers, as SwitchHead shows.
 
@@ -233,7 +233,7 @@ def T213(it: Evidence) -> None:
 
 
 @claim("§4.2.3, capacity", FALSE, topic="feed-forward", page="cost/ratio", harm=4)
-def T214(it: Evidence) -> None:
+def T223(it: Evidence) -> None:
     r"""All three methods keep or even raise the network's capacity.
 
     Experts raise it. Two factors of width $r$ make a matrix of rank at most $r$, so
@@ -249,7 +249,7 @@ def T214(it: Evidence) -> None:
 
 
 @claim("§4.2.3, memory bandwidth", TRUE, topic="time", page="cost/time")
-def T215(it: Evidence) -> None:
+def T224(it: Evidence) -> None:
     """In real systems memory bandwidth can become as important as arithmetic.
 
     In the predicted time of a step of GPT-2 on an H100, calls bound by memory take more
@@ -261,7 +261,7 @@ def T215(it: Evidence) -> None:
 
 
 @claim("§4.2.4, practice", TRUE, topic="attention", page="attention/heads")
-def T216(it: Evidence) -> None:
+def T225(it: Evidence) -> None:
     """In practice most models have several heads.
 
     Every network whose configuration this package knows has several heads.
@@ -285,7 +285,7 @@ def attention_of_heads(n: int, d: int, heads: int) -> int:
 
 
 @claim("§4.2.4, equal order", CAVEAT, topic="attention", page="attention/heads", harm=3)
-def T217(it: Evidence) -> None:
+def T226(it: Evidence) -> None:
     r"""One head and several share the asymptotic cost $O(n^2d)$.
 
     Both have the order $O(nd^2 + n^2d)$; the projections' part is not $O(n^2d)$ if $n$
@@ -301,7 +301,7 @@ def T217(it: Evidence) -> None:
 
 
 @claim("§4.2.4, division", CAVEAT, topic="attention", page="attention/heads", harm=1)
-def T218(it: Evidence) -> None:
+def T227(it: Evidence) -> None:
     """Multi-head attention divides the embedding dimension across its heads.
 
     In the original and in Llama 2 it does. A head's width can be a setting of its own:
@@ -320,7 +320,7 @@ def T218(it: Evidence) -> None:
 @claim(
     "§4.2.4, stability", UNCHECKABLE, topic="attention", page="attention/heads", harm=4
 )
-def T219(it: Evidence) -> None:
+def T228(it: Evidence) -> None:
     """The parallelism of several heads increases the stability of training.
 
     The text's own reference gives another cause: for as many attended positions, a
@@ -335,7 +335,7 @@ def T219(it: Evidence) -> None:
     page="attention/heads",
     harm=1,
 )
-def T220(it: Evidence) -> None:
+def T229(it: Evidence) -> None:
     """Several heads improve the ability to capture diverse relationships.
 
     The text's own reference says that layers of one head attend to several positions
@@ -350,7 +350,7 @@ def T220(it: Evidence) -> None:
     page="attention/heads",
     harm=3,
 )
-def T221(it: Evidence) -> None:
+def T230(it: Evidence) -> None:
     """By Liu et al., deep networks with one head achieve comparable expressivity, and
     they are harder to train without careful initialisation.
 
@@ -367,17 +367,17 @@ def T221(it: Evidence) -> None:
     page="attention/heads",
     harm=1,
 )
-def T222(it: Evidence) -> None:
+def T231(it: Evidence) -> None:
     """Several heads perform better in in-context learning, and modern networks prefer
     them.
 
     The text gives no source for the first half. The second is true of every network in
-    this package (T216).
+    this package (T225).
     """
 
 
 @claim("§4.2.4, conclusion", LEFT_OUT, topic="memory", page="attention/heads", harm=4)
-def T223(it: Evidence) -> None:
+def T232(it: Evidence) -> None:
     r"""The cost remains quadratic in $n$, and the benefits justify several heads.
 
     With one head the cost is quadratic too, so the order says nothing for or against

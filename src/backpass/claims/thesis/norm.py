@@ -12,7 +12,6 @@ from backpass.claims.evidence import (
     CAVEAT,
     FALSE,
     INCONSISTENT,
-    LEFT_OUT,
     TRUE,
     Evidence,
 )
@@ -24,7 +23,7 @@ xp: Any = counting.xp
 
 
 @claim("§3.1.3, shapes", TRUE, topic="norms", page="operations/layer_norm")
-def T150(it: Evidence) -> None:
+def T155(it: Evidence) -> None:
     r"""$\underline\gamma, \underline\beta \in \mathbb R^d$, and a row is normalised
     over its $d$ features."""
     values, gradients = its.norm_run(5, 4)
@@ -34,7 +33,7 @@ def T150(it: Evidence) -> None:
 
 
 @claim("§3.1.3, forward, mean", TRUE, topic="norms", page="operations/layer_norm")
-def T151(it: Evidence) -> None:
+def T156(it: Evidence) -> None:
     r"""$\mu_i = \frac1d\sum_{j=1}^d X_{ij}$."""
     values, _ = its.norm_run(5, 4)
     mu = [sum(values.X[i, j] for j in range(4)) / 4 for i in range(5)]
@@ -42,7 +41,7 @@ def T151(it: Evidence) -> None:
 
 
 @claim("§3.1.3, forward, variance", TRUE, topic="norms", page="operations/layer_norm")
-def T152(it: Evidence) -> None:
+def T157(it: Evidence) -> None:
     r"""$\sigma_i^2 = \frac1d\sum_{j=1}^d (X_{ij} - \mu_i)^2$, $\sigma_i =
     \sqrt{\sigma_i^2}$."""
     import torch
@@ -65,7 +64,7 @@ def T152(it: Evidence) -> None:
     page="operations/layer_norm",
     harm=1,
 )
-def T153(it: Evidence) -> None:
+def T158(it: Evidence) -> None:
     r"""$Y_{ij} = (X_{ij} - \mu_i)/\sigma_i$.
 
     This needs $\sigma_i > 0$, which the text does not say. With $\varepsilon = 0$, a
@@ -82,7 +81,7 @@ def T153(it: Evidence) -> None:
 
 
 @claim("§3.1.3, forward, output", TRUE, topic="norms", page="operations/layer_norm")
-def T154(it: Evidence) -> None:
+def T159(it: Evidence) -> None:
     r"""$Z_i = \underline\gamma \odot Y_i + \underline\beta$."""
     import torch
 
@@ -100,7 +99,7 @@ def T154(it: Evidence) -> None:
     page="foundations/notation",
     harm=2,
 )
-def T155(it: Evidence) -> None:
+def T160(it: Evidence) -> None:
     r"""$X$ is a layer's input, $Y$ the array before its last step, and $Z$ its output.
 
     The letters are reused in each layer. In one block with the norm first, attention's
@@ -119,7 +118,7 @@ def T155(it: Evidence) -> None:
 
 
 @claim("§3.1.3, γ", TRUE, topic="norms", page="operations/layer_norm")
-def T156(it: Evidence) -> None:
+def T161(it: Evidence) -> None:
     r"""$\bar\gamma_j = \sum_i \bar Z_{ij}Y_{ij}$."""
     values, gradients = its.norm_run(5, 4)
     found = [
@@ -129,7 +128,7 @@ def T156(it: Evidence) -> None:
 
 
 @claim("§3.1.3, β", TRUE, topic="norms", page="operations/layer_norm")
-def T157(it: Evidence) -> None:
+def T162(it: Evidence) -> None:
     r"""$\bar\beta_j = \sum_i \bar Z_{ij}$."""
     _, gradients = its.norm_run(5, 4)
     found = [sum(gradients.Z[i, j] for i in range(5)) for j in range(4)]
@@ -137,7 +136,7 @@ def T157(it: Evidence) -> None:
 
 
 @claim("§3.1.3, Y", TRUE, topic="norms", page="operations/layer_norm")
-def T158(it: Evidence) -> None:
+def T163(it: Evidence) -> None:
     r"""$\bar Y_{ij} = \bar Z_{ij}\gamma_j$."""
     values, gradients = its.norm_run(5, 4)
     found = [[gradients.Z[i, j] * values.gamma[j] for j in range(4)] for i in range(5)]
@@ -151,7 +150,7 @@ def T158(it: Evidence) -> None:
     page="foundations/notation",
     harm=5,
 )
-def T159(it: Evidence) -> None:
+def T164(it: Evidence) -> None:
     r"""The overbar of a parameter is the loss's derivative.
 
     It is for $\underline\gamma$ and $\underline\beta$, whose gradients are sums over
@@ -182,7 +181,7 @@ def of_parameters(n: int, d: int, summed: Any) -> int:
     page="operations/layer_norm",
     harm=4,
 )
-def T160(it: Evidence) -> None:
+def T165(it: Evidence) -> None:
     r"""For one row, the gradients of the parameters and of $Y$ take $3d$ operations.
 
     By the text's rule they take $4d$: two products and two sums over the rows. The
@@ -206,7 +205,7 @@ MU, SIGMA = ROW.mean(), ROW.std()
 
 
 @claim("§3.1.3, quotient rule", TRUE, topic="norms", page="operations/layer_norm")
-def T161(it: Evidence) -> None:
+def T166(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\frac{\partial(X_{ij}
     - \mu_i)}{\partial X_{ik}} - \frac{X_{ij} - \mu_i}{\sigma_i^2}\frac{\partial
     \sigma_i}{\partial X_{ik}}$."""
@@ -217,7 +216,7 @@ def T161(it: Evidence) -> None:
 
 
 @claim("§3.1.3, mean's derivative", TRUE, topic="norms", page="operations/layer_norm")
-def T162(it: Evidence) -> None:
+def T167(it: Evidence) -> None:
     r"""$\partial\mu_i/\partial X_{ik} = \frac1d$."""
     it.as_printed(same(jacobian(lambda t: t.mean(), ROW), np.full(6, 1 / 6)))
 
@@ -225,7 +224,7 @@ def T162(it: Evidence) -> None:
 @claim(
     "§3.1.3, difference's derivative", TRUE, topic="norms", page="operations/layer_norm"
 )
-def T163(it: Evidence) -> None:
+def T168(it: Evidence) -> None:
     r"""$\partial(X_{ij} - \mu_i)/\partial X_{ik} = \delta_{jk} - \frac1d$."""
     it.as_printed(same(jacobian(lambda t: t - t.mean(), ROW), np.eye(6) - 1 / 6))
 
@@ -236,7 +235,7 @@ def T163(it: Evidence) -> None:
     topic="norms",
     page="operations/layer_norm",
 )
-def T164(it: Evidence) -> None:
+def T169(it: Evidence) -> None:
     r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac1{2\sqrt{\sigma_i^2}}\cdot
     \frac{\partial\sigma_i^2}{\partial x_{ik}}$."""
     of_variance = jacobian(lambda t: t.var(correction=0), ROW)
@@ -250,7 +249,7 @@ def T164(it: Evidence) -> None:
     topic="norms",
     page="operations/layer_norm",
 )
-def T165(it: Evidence) -> None:
+def T170(it: Evidence) -> None:
     r"""The derivative of $\sigma_i^2$ is $\frac2d(x_{ik} - \mu_i)$.
 
     The step does not say why it may ignore that $\mu_i$ depends on $x_{ik}$ too: that
@@ -267,7 +266,7 @@ def T165(it: Evidence) -> None:
     topic="norms",
     page="operations/layer_norm",
 )
-def T166(it: Evidence) -> None:
+def T171(it: Evidence) -> None:
     r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac{x_{ik} -
     \mu_i}{d\,\sigma_i}$."""
     of_sigma = jacobian(lambda t: t.var(correction=0).sqrt(), ROW)
@@ -277,7 +276,7 @@ def T166(it: Evidence) -> None:
 @claim(
     "§3.1.3, Jacobian, first form", TRUE, topic="norms", page="operations/layer_norm"
 )
-def T167(it: Evidence) -> None:
+def T172(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\Big(\delta_{jk} -
     \frac1d - \frac{(X_{ij} - \mu_i)(X_{ik} - \mu_i)}{d\,\sigma_i^2}\Big)$."""
     outer = np.outer(ROW - MU, ROW - MU) / (6 * SIGMA**2)
@@ -287,7 +286,7 @@ def T167(it: Evidence) -> None:
 @claim(
     "§3.1.3, Jacobian, second form", TRUE, topic="norms", page="operations/layer_norm"
 )
-def T168(it: Evidence) -> None:
+def T173(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\big(\delta_{jk} -
     \frac1d - \frac1dY_{ij}Y_{ik} \big)$."""
     y = (ROW - MU) / SIGMA
@@ -296,7 +295,7 @@ def T168(it: Evidence) -> None:
 
 
 @claim("§3.1.3, input, sum", TRUE, topic="norms", page="operations/layer_norm")
-def T169(it: Evidence) -> None:
+def T174(it: Evidence) -> None:
     r"""$\bar X_{ik} = \sum_{j=1}^d \bar Y_{ij}\frac{\partial Y_{ij}}{\partial
     X_{ik}}$."""
     y_, step = numbers(6, seed=1), 1e-20
@@ -311,7 +310,7 @@ def T169(it: Evidence) -> None:
 
 
 @claim("§3.1.3, input, result", TRUE, topic="norms", page="operations/layer_norm")
-def T170(it: Evidence) -> None:
+def T175(it: Evidence) -> None:
     r"""$\bar X_{ik} = \frac1{\sigma_i}\big(\bar Y_{ik} - \mathrm{mean}(\bar Y_i) -
     Y_{ik}\,\mathrm{mean}(\bar Y_i \odot Y_i)\big)$."""
     values, gradients = its.norm_run()
@@ -333,7 +332,7 @@ def input_steps(n: int, d: int) -> int:
 
 
 @claim("§3.1.3, input, cost", TRUE, topic="FLOPs", page="operations/layer_norm")
-def T171(it: Evidence) -> None:
+def T176(it: Evidence) -> None:
     r"""The gradient of a norm's input takes $7d$ operations a row.
 
     By the exact count it does, if $Y$ and $\sigma$ are saved. Each mean takes $d - 1$
@@ -351,7 +350,7 @@ def T171(it: Evidence) -> None:
     page="operations/layer_norm",
     harm=1,
 )
-def T172(it: Evidence) -> None:
+def T177(it: Evidence) -> None:
     r"""The count assumes that the mean is computed once and reused.
 
     There are two means, and both have to be reused. With one of them recomputed for
@@ -378,7 +377,7 @@ def T172(it: Evidence) -> None:
     page="foundations/counting",
     harm=4,
 )
-def T9007(it: Evidence) -> None:
+def T178(it: Evidence) -> None:
     r"""A sum of $n$ terms counts $n$, as in $2mnp$ and in the softmax's $2n$, and the
     gradient of a norm's input takes $7d$ a row.
 
@@ -410,7 +409,7 @@ def T9007(it: Evidence) -> None:
     page="operations/layer_norm",
     harm=5,
 )
-def T173(it: Evidence) -> None:
+def T179(it: Evidence) -> None:
     r"""The gradients of a norm's parameters and of the normalised input take $2d$ a
     row.
 
@@ -424,7 +423,7 @@ def T173(it: Evidence) -> None:
 
 
 @claim("§3.1.3, summary, input", TRUE, topic="FLOPs", page="operations/layer_norm")
-def T174(it: Evidence) -> None:
+def T180(it: Evidence) -> None:
     r"""In the summary, the gradient of a norm's input takes $7d$ a row."""
     for n, d in its.SIZES:
         it.as_printed(input_steps(n, d) == n * 7 * d)
@@ -437,7 +436,7 @@ def T174(it: Evidence) -> None:
     page="operations/layer_norm",
     harm=4,
 )
-def T175(it: Evidence) -> None:
+def T181(it: Evidence) -> None:
     r"""The backward of a norm takes $9d$ a token.
 
     $2d + 7d$ is $9d$. With the $3d$ of the text it would be $10d$, and with both sums
@@ -458,7 +457,7 @@ def T175(it: Evidence) -> None:
     page="operations/layer_norm",
     harm=4,
 )
-def T176(it: Evidence) -> None:
+def T182(it: Evidence) -> None:
     r"""For $X \in \mathbb R^{n \times d}$ the backward of a norm takes $9nd$.
 
     It is exactly $11nd - 2d$, so $9nd$ is right for one token and 18 % too low for
@@ -480,7 +479,7 @@ def T176(it: Evidence) -> None:
     page="operations/layer_norm",
     harm=1,
 )
-def T177(it: Evidence) -> None:
+def T183(it: Evidence) -> None:
     r"""The cost of a norm's backward is $n$ times its cost for a token.
 
     This holds for the gradient of the input. The parameters' gradients are sums over
@@ -491,28 +490,3 @@ def T177(it: Evidence) -> None:
     one, all_rows = (of_parameters(k, d, its.sum_of_rows) for k in (1, n))
     it.elsewhere(all_rows == n * one)
     it.right(one == 2 * d and all_rows == 4 * n * d - 2 * d)
-
-
-@claim(
-    "Chapter 3, what has to be at hand",
-    LEFT_OUT,
-    topic="memory",
-    page="cost/memory",
-    harm=3,
-)
-def T178(it: Evidence) -> None:
-    r"""The backward has $A$, $Q$, $K$, $V$, $U$, $Y$, and $\sigma$ at hand.
-
-    They have to be saved in the forward, and the text counts no memory. With the sign
-    of $H$ taken from $U$, the printed lines read $n^2 + 12nd + 2n$ elements besides the
-    parameters, at $d_{ff} = 4d$. So the memory is quadratic in $n$ as well.
-    """
-    n, d = 5, 4
-    of_attention = vars(its.attention_run(n, d)[0])
-    of_layer, of_norm = its.feed_forward_run(n, d, 4 * d)[0], its.norm_run(n, d)[0]
-    read = [of_attention[name] for name in ("X", "Q", "K", "V", "A", "Y")]
-    read += [of_layer.X, of_layer.U]  # the sign of H is that of U
-    norms = 2 * of_norm.sigma.size + 2 * of_norm.Y.size
-    elements = sum(a.size for a in read) + norms
-    it.left_out(elements)
-    it.right(elements == n**2 + 12 * n * d + 2 * n)

@@ -85,7 +85,7 @@ def T2(it: Evidence) -> None:
 
 
 @claim("Abstract, time complexity", CAVEAT, topic="time", page="cost/time", harm=2)
-def T9001(it: Evidence) -> None:
+def T3(it: Evidence) -> None:
     r"""The time complexity of each component follows from its number of arithmetic
     operations.
 
@@ -119,7 +119,7 @@ def T9001(it: Evidence) -> None:
     page="attention/heads",
     harm=4,
 )
-def T3(it: Evidence) -> None:
+def T4(it: Evidence) -> None:
     r"""The text includes a comparison with the multi-head version.
 
     The discussion compares them in two paragraphs and counts nothing. By the text's
@@ -140,7 +140,7 @@ def T3(it: Evidence) -> None:
     topic="training",
     page="networks/whole_network",
 )
-def T9002(it: Evidence) -> None:
+def T5(it: Evidence) -> None:
     """Transformers work well for language, vision, and the extraction of features.
 
     The text gives neither a measurement nor a source, and the rest of it is about
@@ -160,7 +160,7 @@ def softmax_row(a: Any, a_: Any) -> Any:
     page="cost/time",
     harm=2,
 )
-def T4(it: Evidence) -> None:
+def T6(it: Evidence) -> None:
     """The first transformer cost only about 670 dollars to train in 2017.
 
     This is an estimate of the cost of rented compute, from the cited report. The
@@ -170,7 +170,7 @@ def T4(it: Evidence) -> None:
 
 
 @claim("§1.1, cost of GPT-4", UNCHECKABLE, topic="training", page="cost/time", harm=2)
-def T5(it: Evidence) -> None:
+def T7(it: Evidence) -> None:
     """Training GPT-4 cost over 78 million dollars.
 
     78.4 million is the estimate of the cost of rented compute in the report's edition
@@ -179,7 +179,7 @@ def T5(it: Evidence) -> None:
 
 
 @claim("§1.1, growth of costs", UNCHECKABLE, topic="training", page="cost/time", harm=1)
-def T6(it: Evidence) -> None:
+def T8(it: Evidence) -> None:
     """Training costs have grown 2 to 3 times a year for the past eight years.
 
     No source is given. Cottier et al. (2024), arXiv:2405.21015, estimate 2.4 times a
@@ -190,7 +190,7 @@ def T6(it: Evidence) -> None:
 @claim(
     "§1.1, two costs and the growth", CAVEAT, topic="training", page="cost/time", harm=2
 )
-def T7(it: Evidence) -> None:
+def T9(it: Evidence) -> None:
     """The cost of training grew from 670 dollars in 2017 to 78 million for GPT-4, at 2
     to 3 times a year.
 
@@ -205,7 +205,7 @@ def T7(it: Evidence) -> None:
 
 
 @claim("§1.1, forecast", UNCHECKABLE, topic="training", page="cost/time", harm=1)
-def T8(it: Evidence) -> None:
+def T10(it: Evidence) -> None:
     """By 2027 the largest models could cost over a billion dollars just to train.
 
     No source is given. Cottier et al. (2024) say so on the condition that the trend
@@ -214,7 +214,7 @@ def T8(it: Evidence) -> None:
 
 
 @claim("§1.1, environment", UNCHECKABLE, topic="training", page="cost/time")
-def T9(it: Evidence) -> None:
+def T11(it: Evidence) -> None:
     """Training is very expensive, and its massive power consumption puts massive
     amounts of CO2 into the environment.
 
@@ -229,7 +229,7 @@ def T9(it: Evidence) -> None:
     page="networks/encoder_decoder",
     harm=4,
 )
-def T10(it: Evidence) -> None:
+def T12(it: Evidence) -> None:
     """The backward is counted for the block as Vaswani et al. introduced it.
 
     That block applies the norm after each residual sum. The overview of the components
@@ -246,7 +246,7 @@ def T10(it: Evidence) -> None:
 
 
 @claim("§1.3, chapter 3", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=4)
-def T11(it: Evidence) -> None:
+def T13(it: Evidence) -> None:
     """Chapter 3 derives a closed form of the arithmetic that is needed in training.
 
     It derives a closed form of the backward of one block for one sequence. It leaves
@@ -263,7 +263,7 @@ def T11(it: Evidence) -> None:
 
 
 @claim("§1.3, chapter 5", UNCHECKABLE, topic="FLOPs", page="cost/tally")
-def T9003(it: Evidence) -> None:
+def T14(it: Evidence) -> None:
     """Chapter 5 summarises findings and suggestions.
 
     It names efficient variants of attention and sparse approximations, without a

@@ -17,7 +17,7 @@ from backpass.claims.tools import numbers, same, vjp
     topic="attention",
     page="attention/scaled_dot_product",
 )
-def T116(it: Evidence) -> None:
+def T122(it: Evidence) -> None:
     r"""$\bar Q = \frac{1}{\sqrt d}\bar SK \in \mathbb R^{n \times d}$."""
     values, gradients = its.attention_run(5, 3)
     it.as_printed(same(gradients.S @ values.K / 3**0.5, gradients.Q))
@@ -29,7 +29,7 @@ def T116(it: Evidence) -> None:
     topic="attention",
     page="attention/scaled_dot_product",
 )
-def T117(it: Evidence) -> None:
+def T123(it: Evidence) -> None:
     r"""$\bar K = \big(\frac{1}{\sqrt d}Q^\top\bar S\big)^\top$."""
     values, gradients = its.attention_run(5, 3)
     it.as_printed(same((values.Q.T @ gradients.S / 3**0.5).T, gradients.K))
@@ -38,7 +38,7 @@ def T117(it: Evidence) -> None:
 @claim(
     "§3.1.1, scores, keys", TRUE, topic="attention", page="attention/scaled_dot_product"
 )
-def T118(it: Evidence) -> None:
+def T124(it: Evidence) -> None:
     r"""$\bar K = \frac{1}{\sqrt d}\bar S^\top Q \in \mathbb R^{n \times d}$."""
     values, gradients = its.attention_run(5, 3)
     it.as_printed(same(gradients.S.T @ values.Q / 3**0.5, gradients.K))
@@ -56,7 +56,7 @@ def scores(s_: Any, q: Any, k: Any, times: Any) -> Any:
     page="attention/scaled_dot_product",
     harm=1,
 )
-def T119(it: Evidence) -> None:
+def T125(it: Evidence) -> None:
     r"""The gradients of queries and keys take $2n^2d + 2n^2d + 2nd = 4n^2d + 2nd$.
 
     The lines as they stand take that many. The second scaling is not needed. Scaling
@@ -96,19 +96,19 @@ def projection(name: str) -> Any:
 
 
 @claim("§3.1.1, projections, W^Q", TRUE, topic="attention", page="attention/heads")
-def T120(it: Evidence) -> None:
+def T126(it: Evidence) -> None:
     r"""$\bar W^Q = X^\top\bar Q \in \mathbb R^{d \times d}$."""
     it.as_printed(projection("Q"))
 
 
 @claim("§3.1.1, projections, W^K", TRUE, topic="attention", page="attention/heads")
-def T121(it: Evidence) -> None:
+def T127(it: Evidence) -> None:
     r"""$\bar W^K = X^\top\bar K \in \mathbb R^{d \times d}$."""
     it.as_printed(projection("K"))
 
 
 @claim("§3.1.1, projections, W^V", TRUE, topic="attention", page="attention/heads")
-def T122(it: Evidence) -> None:
+def T128(it: Evidence) -> None:
     r"""$\bar W^V = X^\top\bar V \in \mathbb R^{d \times d}$."""
     it.as_printed(projection("V"))
 
@@ -116,7 +116,7 @@ def T122(it: Evidence) -> None:
 @claim(
     "§3.1.1, projections, three paths", TRUE, topic="chain rule", page="attention/heads"
 )
-def T123(it: Evidence) -> None:
+def T129(it: Evidence) -> None:
     """The gradient of attention's input has a contribution from each of the three
     projections; leaving out any one of them gives a wrong gradient."""
     values, gradients = its.attention_run()
@@ -133,7 +133,7 @@ def T123(it: Evidence) -> None:
     page="operations/residual_stream",
     harm=7,
 )
-def T124(it: Evidence) -> None:
+def T130(it: Evidence) -> None:
     r"""The gradient of attention's input is $\bar X = \bar QW^{Q\top} + \bar KW^{K\top}
     + \bar VW^{V\top} \in \mathbb R^{n \times d}$.
 
@@ -155,7 +155,7 @@ def T124(it: Evidence) -> None:
 
 
 @claim("§3.1.1, projections, cost", TRUE, topic="FLOPs", page="attention/heads")
-def T125(it: Evidence) -> None:
+def T131(it: Evidence) -> None:
     r"""The gradients of the three projections take $3 \cdot 2nd^2 + 3 \cdot 2nd^2 + 2nd
     = 12nd^2 + 2nd$.
 
@@ -186,7 +186,7 @@ def T125(it: Evidence) -> None:
 @claim(
     "§3.1.1, summary, output projection", TRUE, topic="FLOPs", page="attention/heads"
 )
-def T127(it: Evidence) -> None:
+def T132(it: Evidence) -> None:
     r"""The backward of attention's output projection takes $4nd^2$."""
     for n, d in its.SIZES:
         y, w = numbers(n, d), numbers(d, d)
@@ -199,7 +199,7 @@ def T127(it: Evidence) -> None:
     topic="FLOPs",
     page="attention/scaled_dot_product",
 )
-def T128(it: Evidence) -> None:
+def T133(it: Evidence) -> None:
     r"""The backward of $Y = AV$ takes $4n^2d$."""
     for n, d in its.SIZES:
         a, y = numbers(n, n), numbers(n, d)
@@ -207,7 +207,7 @@ def T128(it: Evidence) -> None:
 
 
 @claim("§3.1.1, summary, softmax", TRUE, topic="FLOPs", page="operations/softmax")
-def T129(it: Evidence) -> None:
+def T134(it: Evidence) -> None:
     r"""The backward of the softmax takes $4n^2$."""
 
     def all_rows(a: Any, a_: Any) -> Any:
@@ -220,7 +220,7 @@ def T129(it: Evidence) -> None:
 @claim(
     "§3.1.1, summary, scores", TRUE, topic="FLOPs", page="attention/scaled_dot_product"
 )
-def T130(it: Evidence) -> None:
+def T135(it: Evidence) -> None:
     r"""The backward of the scores takes $4n^2d + 2nd$."""
     for n, d in its.SIZES:
         q = numbers(n, d)
@@ -229,7 +229,7 @@ def T130(it: Evidence) -> None:
 
 
 @claim("§3.1.1, summary, projections", TRUE, topic="FLOPs", page="attention/heads")
-def T131(it: Evidence) -> None:
+def T136(it: Evidence) -> None:
     r"""The backward of the three projections takes $12nd^2 + 2nd$."""
     for n, d in its.SIZES:
         x, w = numbers(n, d), numbers(d, d)
@@ -239,7 +239,7 @@ def T131(it: Evidence) -> None:
 
 
 @claim("§3.1.1, summary, total", TRUE, topic="FLOPs", page="attention/heads")
-def T132(it: Evidence) -> None:
+def T137(it: Evidence) -> None:
     r"""The backward of the attention block takes $16nd^2 + 8n^2d + 4n^2 + 4nd$ in all.
 
     The rows add up, and the printed lines run with that many steps, by the text's rule.

@@ -45,7 +45,7 @@ def reaches(function: Any, x: Any) -> Any:
 
 
 @claim("§2.2.1, embeddings", TRUE, topic="embeddings", page="operations/embeddings")
-def T31(it: Evidence) -> None:
+def T34(it: Evidence) -> None:
     """A token is mapped to a vector, its embedding.
 
     The vector is a row of a trained table: the product of a one-hot vector with the
@@ -59,7 +59,7 @@ def T31(it: Evidence) -> None:
 
 
 @claim("§2.2.1, lengths", TRUE, topic="attention", page="attention/scaled_dot_product")
-def T32(it: Evidence) -> None:
+def T35(it: Evidence) -> None:
     """Sequences vary in length, and one architecture with the same parameters has to
     take all of them, near and far dependencies included."""
     import torch
@@ -73,7 +73,7 @@ def T32(it: Evidence) -> None:
 @claim(
     "§2.2.1, data sets", UNCHECKABLE, topic="training", page="networks/training", harm=1
 )
-def T33(it: Evidence) -> None:
+def T36(it: Evidence) -> None:
     """Data sets contain millions or billions of tokens.
 
     This is low for the models that the text names: the paper on GPT-3 that it cites
@@ -88,7 +88,7 @@ def T33(it: Evidence) -> None:
     page="networks/whole_network",
     harm=1,
 )
-def T9004(it: Evidence) -> None:
+def T37(it: Evidence) -> None:
     """Far dependencies, varying lengths, and large data sets motivated first recurrent
     networks and then Transformers.
 
@@ -104,7 +104,7 @@ def T9004(it: Evidence) -> None:
     page="networks/whole_network",
     harm=1,
 )
-def T34(it: Evidence) -> None:
+def T38(it: Evidence) -> None:
     """Recurrent networks process a sequence step by step, which made training hard to
     parallelise for large data sets.
 
@@ -125,7 +125,7 @@ def T34(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=1,
 )
-def T35(it: Evidence) -> None:
+def T39(it: Evidence) -> None:
     """For recurrent networks it was hard to retain information from the beginning of a
     sequence to its end.
 
@@ -151,7 +151,7 @@ def T35(it: Evidence) -> None:
     topic="attention",
     page="attention/scaled_dot_product",
 )
-def T36(it: Evidence) -> None:
+def T40(it: Evidence) -> None:
     """Attention helped recurrent networks to focus on parts of the input, and their
     core stayed sequential.
 
@@ -182,7 +182,7 @@ def T36(it: Evidence) -> None:
     topic="attention",
     page="attention/scaled_dot_product",
 )
-def T37(it: Evidence) -> None:
+def T41(it: Evidence) -> None:
     """The Transformer has self-attention in place of recurrence.
 
     Without positional encodings, attention is blind to order: permuted rows give the
@@ -201,7 +201,7 @@ def T37(it: Evidence) -> None:
     page="attention/scaled_dot_product",
     harm=3,
 )
-def T38(it: Evidence) -> None:
+def T42(it: Evidence) -> None:
     """Self-attention lets every token directly consider and affect every other one; it
     connects any pair of positions.
 
@@ -220,7 +220,7 @@ def T38(it: Evidence) -> None:
     page="networks/encoder_decoder",
     harm=1,
 )
-def T39(it: Evidence) -> None:
+def T43(it: Evidence) -> None:
     """All positions can be processed at the same time.
 
     This holds in training, where all inputs are known. In generation each input is an
@@ -246,7 +246,7 @@ def T39(it: Evidence) -> None:
     page="attention/scaled_dot_product",
     harm=1,
 )
-def T40(it: Evidence) -> None:
+def T44(it: Evidence) -> None:
     """Long-range dependencies are handled better because distant tokens are connected
     directly.
 
@@ -265,7 +265,7 @@ def T40(it: Evidence) -> None:
 
 
 @claim("§2.2.1, scaling", TRUE, topic="attention", page="attention/scaled_dot_product")
-def T41(it: Evidence) -> None:
+def T45(it: Evidence) -> None:
     """The architecture scales well with data.
 
     Twice as many sequences cost twice as much. Longer sequences are another matter:
@@ -287,7 +287,7 @@ def T41(it: Evidence) -> None:
     topic="training",
     page="networks/whole_network",
 )
-def T42(it: Evidence) -> None:
+def T46(it: Evidence) -> None:
     """Parallel training and direct connections are the reason why Transformers replaced
     recurrent networks and are today the main architecture for language.
 
@@ -302,7 +302,7 @@ def T42(it: Evidence) -> None:
     page="networks/encoder_decoder",
     harm=1,
 )
-def T43(it: Evidence) -> None:
+def T47(it: Evidence) -> None:
     """The transformer follows an encoder-decoder architecture.
 
     The original does. GPT-3, which the text names as an example, has only a decoder's
@@ -332,7 +332,7 @@ def T43(it: Evidence) -> None:
 
 
 @claim("§2.2.2, N blocks", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=1)
-def T44(it: Evidence) -> None:
+def T48(it: Evidence) -> None:
     """The block is repeated N times, each on the output of the one before.
 
     N is in no count, and the text says so: it analyses a single block. The backward of
@@ -369,7 +369,7 @@ def crossed(
 @claim(
     "§2.2.2, decoder", LEFT_OUT, topic="FLOPs", page="networks/encoder_decoder", harm=5
 )
-def T45(it: Evidence) -> None:
+def T49(it: Evidence) -> None:
     r"""Only the encoder is analysed, because the analysis of the decoder is similar.
 
     A decoder's block has a third sub-layer, attention over the encoder's output. It has
@@ -391,7 +391,7 @@ def T45(it: Evidence) -> None:
     page="operations/embeddings",
     harm=1,
 )
-def T46(it: Evidence) -> None:
+def T50(it: Evidence) -> None:
     r"""Inputs become embeddings of dimension $d$, to which positional encodings are
     added.
 
@@ -421,7 +421,7 @@ def framework_layer(heads: int = 1, d: int = 4, f: int = 8) -> Any:
     topic="residual",
     page="networks/encoder_decoder",
 )
-def T47(it: Evidence) -> None:
+def T51(it: Evidence) -> None:
     """Each layer contains self-attention, a position-wise feed-forward network,
     residual connections, and layer normalisations.
 
@@ -443,7 +443,7 @@ def T47(it: Evidence) -> None:
     page="networks/encoder_decoder",
     harm=2,
 )
-def T48(it: Evidence) -> None:
+def T52(it: Evidence) -> None:
     r"""A layer contains the parts that the text lists, as in the original.
 
     The original drops elements of each sub-layer's output. The backward of each dropout
@@ -456,7 +456,7 @@ def T48(it: Evidence) -> None:
 
 
 @claim("§2.2.2, parameters", TRUE, topic="training", page="networks/encoder_decoder")
-def T49(it: Evidence) -> None:
+def T53(it: Evidence) -> None:
     """Blocks have the same structure and do not share parameters."""
     import torch
 
@@ -470,7 +470,7 @@ def T49(it: Evidence) -> None:
 
 
 @claim("§2.2.2, cost of each layer", TRUE, topic="FLOPs", page="cost/tally")
-def T50(it: Evidence) -> None:
+def T54(it: Evidence) -> None:
     """Computations and costs are the same for each layer."""
     x, found = numbers(5, 3), []
     for layer in range(3):

@@ -32,7 +32,7 @@ from backpass.cost.duration import FLOPS_OF_ADAMW
     page="networks/training",
     harm=1,
 )
-def T65(it: Evidence) -> None:
+def T70(it: Evidence) -> None:
     """Transformers are trained with supervised learning on large text data.
 
     This is a matter of terms. The targets of a language model are its own inputs, one
@@ -48,7 +48,7 @@ def T65(it: Evidence) -> None:
     page="operations/embeddings",
     harm=1,
 )
-def T66(it: Evidence) -> None:
+def T71(it: Evidence) -> None:
     """Data preparation turns text into discrete units and then into vectors.
 
     Data preparation gives integers. The vectors are rows of a table inside the network.
@@ -68,7 +68,7 @@ def T66(it: Evidence) -> None:
     page="networks/whole_network",
     harm=6,
 )
-def T67(it: Evidence) -> None:
+def T72(it: Evidence) -> None:
     """The training objective is to predict the next token from the tokens before it.
 
     The block that is analysed has no mask, so position i sees token i + 1, which is its
@@ -82,7 +82,7 @@ def T67(it: Evidence) -> None:
 
 
 @claim("§2.3.1, optimiser", TRUE, topic="optimiser", page="numerics/optimiser")
-def T68(it: Evidence) -> None:
+def T73(it: Evidence) -> None:
     r"""Adam is a variant of gradient descent, used with a variable learning rate.
 
     Without its moments, and with a large $\varepsilon$, Adam is gradient descent. With
@@ -113,7 +113,7 @@ def T68(it: Evidence) -> None:
 @claim(
     "§2.3.1, learning rate", UNCHECKABLE, topic="optimiser", page="numerics/optimiser"
 )
-def T9006(it: Evidence) -> None:
+def T74(it: Evidence) -> None:
     """Scheduling the learning rate ensures stable training.
 
     The text gives neither a measurement nor a source. A schedule ensures nothing by
@@ -122,7 +122,7 @@ def T9006(it: Evidence) -> None:
 
 
 @claim("§2.3.1, GPT-3", CAVEAT, topic="parallel", page="cost/memory", harm=1)
-def T69(it: Evidence) -> None:
+def T75(it: Evidence) -> None:
     """GPT-3 requires training on hundreds or thousands of GPUs.
 
     The cited paper says that V100 GPUs were used, but not how many. The number depends
@@ -147,7 +147,7 @@ def T69(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=1,
 )
-def T70(it: Evidence) -> None:
+def T76(it: Evidence) -> None:
     """A training iteration has three consecutive phases: a forward, a backward, and an
     update.
 
@@ -178,7 +178,7 @@ def T70(it: Evidence) -> None:
 @claim(
     "§2.3.2, forward", LEFT_OUT, topic="FLOPs", page="operations/output_head", harm=6
 )
-def T71(it: Evidence) -> None:
+def T77(it: Evidence) -> None:
     r"""The forward produces predictions of the next token and the loss.
 
     The block's output has $d$ columns. An output head maps them to $V$ columns, and its
@@ -195,7 +195,7 @@ def T71(it: Evidence) -> None:
 
 
 @claim("§2.3.2, backward", TRUE, topic="chain rule", page="networks/encoder_decoder")
-def T72(it: Evidence) -> None:
+def T78(it: Evidence) -> None:
     """The backward applies the chain rule from the loss back through each layer.
 
     The printed lines of feed-forward layer, norm, and attention, applied one after the
@@ -207,7 +207,7 @@ def T72(it: Evidence) -> None:
 
 
 @claim("§2.3.2, update", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=4)
-def T73(it: Evidence) -> None:
+def T79(it: Evidence) -> None:
     r"""The update keeps additional state and is still negligible beside the gradient's
     computation.
 
@@ -229,7 +229,7 @@ def T73(it: Evidence) -> None:
 
 
 @claim("§2.3.3, first sentence", TRUE, topic="FLOPs", page="cost/ratio")
-def T74(it: Evidence) -> None:
+def T80(it: Evidence) -> None:
     """Even with the chain rule, backpropagation is a significant part of training's
     computation.
 
@@ -243,7 +243,7 @@ def T74(it: Evidence) -> None:
 
 
 @claim("§2.3.3, share of time", UNCHECKABLE, topic="time", page="cost/time", harm=3)
-def T75(it: Evidence) -> None:
+def T81(it: Evidence) -> None:
     """Studies show that backpropagation takes 60 to 70 % of the training time of large
     models.
 
@@ -259,7 +259,7 @@ def T75(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=6,
 )
-def T76(it: Evidence) -> None:
+def T82(it: Evidence) -> None:
     r"""By design, all intermediate activations must be stored in the forward to compute
     gradients.
 
@@ -296,7 +296,7 @@ def T76(it: Evidence) -> None:
 
 
 @claim("§2.3.3, growth of memory", CAVEAT, topic="memory", page="cost/memory", harm=2)
-def T77(it: Evidence) -> None:
+def T83(it: Evidence) -> None:
     r"""Memory use scales with sequence length and batch size.
 
     Memory is proportional to the batch. If the weights $A$ are stored, the length
@@ -315,7 +315,7 @@ def T77(it: Evidence) -> None:
 @claim(
     "§2.3.3, limiting factor", UNCHECKABLE, topic="memory", page="cost/memory", harm=1
 )
-def T78(it: Evidence) -> None:
+def T84(it: Evidence) -> None:
     """For large transformers memory often becomes the limiting factor.
 
     The text gives no source. It depends on recomputation, on sharding, and on the
@@ -324,7 +324,7 @@ def T78(it: Evidence) -> None:
 
 
 @claim("§2.3.3, small improvements", CAVEAT, topic="time", page="cost/time", harm=2)
-def T79(it: Evidence) -> None:
+def T85(it: Evidence) -> None:
     """At billions of parameters even small improvements of the backward lead to big
     reductions of training time.
 

@@ -1,4 +1,4 @@
-"""§3.2 and §4.1: the total, and what it is the total of."""
+"""What the backward needs, §3.2, and §4.1: the total, and what it is the total of."""
 
 from __future__ import annotations
 
@@ -11,8 +11,33 @@ from backpass.claims.tools import numbers, same, vjp
 from backpass.cost import sources
 
 
+@claim(
+    "Chapter 3, what has to be at hand",
+    LEFT_OUT,
+    topic="memory",
+    page="cost/memory",
+    harm=3,
+)
+def T184(it: Evidence) -> None:
+    r"""The backward has $A$, $Q$, $K$, $V$, $U$, $Y$, and $\sigma$ at hand.
+
+    They have to be saved in the forward, and the text counts no memory. With the sign
+    of $H$ taken from $U$, the printed lines read $n^2 + 12nd + 2n$ elements besides the
+    parameters, at $d_{ff} = 4d$. So the memory is quadratic in $n$ as well.
+    """
+    n, d = 5, 4
+    of_attention = vars(its.attention_run(n, d)[0])
+    of_layer, of_norm = its.feed_forward_run(n, d, 4 * d)[0], its.norm_run(n, d)[0]
+    read = [of_attention[name] for name in ("X", "Q", "K", "V", "A", "Y")]
+    read += [of_layer.X, of_layer.U]  # the sign of H is that of U
+    norms = 2 * of_norm.sigma.size + 2 * of_norm.Y.size
+    elements = sum(a.size for a in read) + norms
+    it.left_out(elements)
+    it.right(elements == n**2 + 12 * n * d + 2 * n)
+
+
 @claim("§3.2, heading", FALSE, topic="FLOPs", page="cost/tally", harm=6)
-def T179(it: Evidence) -> None:
+def T185(it: Evidence) -> None:
     r"""What is totalled is the cost of training.
 
     It is the backward of one block for one sequence. With the forward's products alone,
@@ -35,7 +60,7 @@ def T179(it: Evidence) -> None:
     page="operations/residual_stream",
     harm=5,
 )
-def T180(it: Evidence) -> None:
+def T186(it: Evidence) -> None:
     r"""The block consists of an attention layer, a feed-forward layer, and two
     normalisation layers.
 
@@ -55,7 +80,7 @@ def T180(it: Evidence) -> None:
 
 
 @claim("§3.2, attention row", TRUE, topic="FLOPs", page="attention/heads")
-def T181(it: Evidence) -> None:
+def T187(it: Evidence) -> None:
     r"""The attention block takes $16nd^2 + 8n^2d + 4n^2 + 4nd$."""
     for n, d in its.SIZES:
         ran = its.counted(
@@ -71,7 +96,7 @@ def T181(it: Evidence) -> None:
     page="operations/feed_forward",
     harm=2,
 )
-def T182(it: Evidence) -> None:
+def T188(it: Evidence) -> None:
     r"""The feed-forward layer takes $32nd^2$.
 
     This holds at $d_{ff} = 4d$. Neither this line nor the repeated total says so. In
@@ -90,7 +115,7 @@ def T182(it: Evidence) -> None:
 
 
 @claim("§3.2, norms row", FALSE, topic="FLOPs", page="operations/layer_norm", harm=5)
-def T183(it: Evidence) -> None:
+def T189(it: Evidence) -> None:
     r"""The normalisation layers take $2 \cdot 9nd = 18nd$.
 
     The doubling is right, but $9nd$ is not: the two norms take $22nd - 4d$.
@@ -103,7 +128,7 @@ def T183(it: Evidence) -> None:
 
 
 @claim("§3.2, sum of the rows", TRUE, topic="FLOPs", page="cost/tally")
-def T184(it: Evidence) -> None:
+def T190(it: Evidence) -> None:
     r"""The costs of the parts add up to $48nd^2 + 8n^2d + 4n^2 + 22nd$."""
     for n, d in ((1, 1), (5, 3), (2, 9), (7, 4)):
         rows = printed("attention", s=n, h=d) + printed(
@@ -114,7 +139,7 @@ def T184(it: Evidence) -> None:
 
 
 @claim("§3.2, total", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=4)
-def T185(it: Evidence) -> None:
+def T191(it: Evidence) -> None:
     r"""$48nd^2 + 8n^2d + 4n^2 + 22nd$ is the total number of operations of the backward
     through the entire block.
 
@@ -132,7 +157,7 @@ def T185(it: Evidence) -> None:
 
 
 @claim("§3.2 and §5, order", TRUE, topic="FLOPs", page="foundations/counting")
-def T186(it: Evidence) -> None:
+def T192(it: Evidence) -> None:
     r"""$48nd^2 + 8n^2d + 4n^2 + 22nd \in O(nd^2 + n^2d)$.
 
     For every $n$ and $d$ tried, from 1 to 10,000, it is at least 8 and at most 48 times
@@ -152,7 +177,7 @@ def T186(it: Evidence) -> None:
     page="foundations/counting",
     harm=2,
 )
-def T187(it: Evidence) -> None:
+def T193(it: Evidence) -> None:
     r"""The closed form is the number of operations that a block's backward requires.
 
     With the biases, the residual sums, and all sums over rows, the backward runs with
@@ -176,7 +201,7 @@ def T187(it: Evidence) -> None:
 
 
 @claim("§4.1, what is quadratic", CAVEAT, topic="FLOPs", page="cost/tally", harm=4)
-def T188(it: Evidence) -> None:
+def T194(it: Evidence) -> None:
     r"""The cost is quadratic in $d$ for the feed-forward layer, and quadratic in $n$
     for the attention block.
 
