@@ -21,9 +21,9 @@ from backpass.claims.thesis.discussion import growth, share
 def T233(it: Evidence) -> None:
     """A closed form was derived for the backward through a Transformer network.
 
-    It was derived for one block, as the recapitulation says. GPT-2's twelve blocks take
-    73 % of the products of its backward at 1,024 tokens; the output head takes the
-    rest.
+    It was derived for one block, as the recap of the results says. GPT-2's twelve
+    blocks take 73 % of the products of its backward at 1,024 tokens; the output head
+    takes the rest.
     """
     rows = cost.tally("gpt2", 1, 1_024).rows
     products = [
@@ -103,7 +103,7 @@ def T237(it: Evidence) -> None:
 
     Each can be the largest, but not all at once, and the text names the condition only
     for the length. By its own total the feed-forward layer is larger than the $n^2d$
-    term for $n < 4d$. It counts no memory.
+    term for $n < 4d$. The text counts no memory.
     """
 
     def largest(n: int, d: int) -> str:

@@ -305,10 +305,10 @@ def T207(it: Evidence) -> None:
     length cost more.
     """
 
-    def term(n: int, d: int) -> int:
-        return round(share(n, d) * float(printed("block", s=n, h=d)))
+    def term(n: int) -> int:  # one of four products in n²d
+        return its.steps(its.product, numbers(n, 3), numbers(3, n))
 
-    it.as_printed(term(2_048, 768) == 4 * term(1_024, 768))
+    it.as_printed(term(8) == 4 * term(4) > 2 * term(4))
     by_length, by_width = growth(1_024, 768)
     it.elsewhere(by_length >= 4)
     it.elsewhere(by_length > by_width)

@@ -56,8 +56,8 @@ def T88(it: Evidence) -> None:
     r"""The components are analysed one by one, and their sum is the overall cost of
     training.
 
-    What is summed is the backward of one block. Of a step of GPT-2 at 1,024 tokens the
-    backward of the twelve blocks is 49 %.
+    The sum is the backward of one block. In a step of GPT-2 at 1,024 tokens, the
+    backward of all twelve blocks takes 49 % of the FLOPs.
     """
     rows = cost.tally("gpt2", 1, 1_024).rows
     counted = sum(r.flops for r in rows if r.repeats == 12 and r.term.way == "backward")

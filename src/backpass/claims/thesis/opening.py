@@ -89,9 +89,10 @@ def T3(it: Evidence) -> None:
     r"""The time complexity of each component follows from its number of arithmetic
     operations.
 
-    This holds for the growth with a length. It does not hold for the time itself: in
-    the predicted step of GPT-2 on an H100, calls bound by memory take more than half of
-    the time with 14 % of the FLOPs. The discussion says itself that bandwidth matters.
+    This holds for how the time of the products grows: twice the batch takes about twice
+    the time. It does not hold for the time itself. In the predicted step of GPT-2 on an
+    H100, calls bound by memory take more than half of the time with 14 % of the FLOPs.
+    The discussion says itself that bandwidth matters.
     """
 
     def spans(batch: int) -> Any:
@@ -247,7 +248,7 @@ def T12(it: Evidence) -> None:
 
 @claim("§1.3, chapter 3", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=4)
 def T13(it: Evidence) -> None:
-    """Chapter 3 derives a closed form of the arithmetic that is needed in training.
+    """Chapter 3 derives a closed form for the number of operations in training.
 
     It derives a closed form of the backward of one block for one sequence. It leaves
     out the forward, the output head, and the loss. For GPT-2 at 1,024 tokens, the

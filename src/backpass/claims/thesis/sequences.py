@@ -250,8 +250,8 @@ def T44(it: Evidence) -> None:
     """Long-range dependencies are handled better because distant tokens are connected
     directly.
 
-    The path has one step at any distance. Its factor is a weight, which for scores near
-    0 is about 1/n, so a direct path can be a weak one.
+    The path has one step at any distance. But it multiplies by an attention weight,
+    which for scores near 0 is about $1/n$, so a direct path can be weak.
     """
 
     def far(n: int, scale: float) -> float:

@@ -299,9 +299,9 @@ def T82(it: Evidence) -> None:
 def T83(it: Evidence) -> None:
     r"""Memory use scales with sequence length and batch size.
 
-    Memory is proportional to the batch. If the weights $A$ are stored, the length
-    enters in the square: twice the length takes more than twice the memory, and close
-    to four times for long sequences.
+    Memory is proportional to the batch. If the weights $A$ are stored, the memory has a
+    term in the square of the length: twice the length takes more than twice the memory,
+    and close to four times for long sequences.
     """
 
     def stored(b: int, n: int) -> int:
@@ -318,8 +318,8 @@ def T83(it: Evidence) -> None:
 def T84(it: Evidence) -> None:
     """For large transformers memory often becomes the limiting factor.
 
-    The text gives no source. It depends on recomputation, on sharding, and on the
-    machine, and the text counts no bytes.
+    The text gives no source and counts no bytes. Whether memory limits training depends
+    on recomputation, on sharding, and on the machine.
     """
 
 

@@ -19,10 +19,10 @@ from backpass.cost import sources
     harm=3,
 )
 def T184(it: Evidence) -> None:
-    r"""The backward has $A$, $Q$, $K$, $V$, $U$, $Y$, and $\sigma$ at hand.
+    r"""The backward can read $A$, $Q$, $K$, $V$, $U$, $Y$, and $\sigma$ at no cost.
 
-    They have to be saved in the forward, and the text counts no memory. With the sign
-    of $H$ taken from $U$, the printed lines read $n^2 + 12nd + 2n$ elements besides the
+    The forward has to save them, and the text counts no memory. With the sign of $H$
+    taken from $U$, the printed lines read $n^2 + 12nd + 2n$ elements besides the
     parameters, at $d_{ff} = 4d$. So the memory is quadratic in $n$ as well.
     """
     n, d = 5, 4
@@ -38,7 +38,7 @@ def T184(it: Evidence) -> None:
 
 @claim("§3.2, heading", FALSE, topic="FLOPs", page="cost/tally", harm=6)
 def T185(it: Evidence) -> None:
-    r"""What is totalled is the cost of training.
+    r"""The total is the total cost of training.
 
     It is the backward of one block for one sequence. With the forward's products alone,
     training the block takes $72nd^2 + 12n^2d$ in its leading terms. The total also
@@ -180,10 +180,10 @@ def T192(it: Evidence) -> None:
 def T193(it: Evidence) -> None:
     r"""The closed form is the number of operations that a block's backward requires.
 
-    With the biases, the residual sums, and all sums over rows, the backward runs with
+    With the biases, the residual sums, and all sums over rows, the backward runs in
     $48nd^2 - 12d^2 + 8n^2d + 3n^2 + 21nd - 9d - n$ steps. The rule $2mnp$ makes the
     total too high, and the parts left out make it too low. At $n = d = 512$ the printed
-    total is 0.05 % too high, and at one token of that width 33 %.
+    total is 0.05 % too high; for one token of that width it is 33 % too high.
     """
 
     def exact(n: int, d: int) -> int:
