@@ -141,7 +141,9 @@ def T199(it: Evidence) -> None:
     """
     n, d = 5, 4
     discussed = printed("norms_discussed", s=n, h=d)
-    it.clashes(discussed != 2 * printed("norm", s=n, h=d))
+    totalled = 2 * printed("norm", s=n, h=d)
+    it.clashes(discussed != totalled)
+    it.right((discussed, totalled) == (20 * n * d, 18 * n * d))
     it.right(discussed == 2 * n * (printed("norm_w", h=d) + printed("norm_x", h=d)))
     it.right(
         2 * its.counted(its.norm_run(n, d), its.norm_backward) == 22 * n * d - 4 * d

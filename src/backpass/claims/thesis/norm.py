@@ -418,6 +418,7 @@ def T179(it: Evidence) -> None:
     """
     n, d = 5, 4
     it.clashes(printed("norm_w", h=d) != printed("norm_w_summary", h=d))
+    it.right((printed("norm_w", h=d), printed("norm_w_summary", h=d)) == (3 * d, 2 * d))
     it.right(of_parameters(n, d, its.total) == 4 * n * d)
     it.right(of_parameters(n, d, lambda x: x) == n * printed("norm_w_summary", h=d))
 

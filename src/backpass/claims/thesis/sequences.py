@@ -156,7 +156,7 @@ def T40(it: Evidence) -> None:
     core stayed sequential.
 
     Where the recurrence forgets, attention's output still depends on the first input.
-    Each state still depends on all earlier inputs, through the states between.
+    Each state still depends on all earlier inputs, through the states between them.
     """
     w = 0.1 * np.linalg.qr(numbers(3, 3))[0]
 
@@ -372,10 +372,11 @@ def crossed(
 def T49(it: Evidence) -> None:
     r"""Only the encoder is analysed, because the analysis of the decoder is similar.
 
-    A decoder's block has a third sub-layer, attention over the encoder's output. It has
-    two inputs, so the sum of their gradients has one addition of $nd$ and not two. By
-    the text's rule, at equal lengths, it adds $16nd^2 + 8n^2d + 4n^2 + 3nd$, with a
-    third norm and a third residual connection.
+    A decoder's block has a third sub-layer, attention over the encoder's output. Its
+    queries come from the decoder and its keys and values from the encoder, so only two
+    of the three gradients of its inputs are added: $nd$ additions instead of $2nd$. By
+    the text's rule, at equal lengths, the sub-layer adds $16nd^2 + 8n^2d + 4n^2 + 3nd$.
+    A third norm and a third residual connection come on top.
     """
     for n, d in its.SIZES:
         rows, weights, w = numbers(n, d), numbers(n, n), numbers(d, d)
