@@ -191,7 +191,8 @@ ALL_BY_RULE = {"times": product, "summed": total}
 
 def block_steps(n: int, d: int, f: int, *, by_rule: bool) -> int:
     """Return the steps of the backward of a block with its residual sums and biases,
-    exactly or by the text's rule that a sum of n terms counts n."""
+    exactly or by the text's rule that a sum of n terms counts n, with the norm's means
+    counted as the text counts them: a sum of d terms as d − 1."""
     of_attention = BY_RULE if by_rule else {}
     of_rest = ALL_BY_RULE if by_rule else {}
     of_norm = {"summed": total} if by_rule else {}

@@ -16,7 +16,7 @@ from backpass.claims.tools import jacobian, numbers, same
 @claim(
     "§3.1.1, output projection, weight", TRUE, topic="attention", page="attention/heads"
 )
-def T99(it: Evidence) -> None:
+def T105(it: Evidence) -> None:
     r"""$\overline{W^O} = Y^\top\bar Z \in \mathbb R^{d \times d}$."""
     values, gradients = its.attention_run()
     it.as_printed(same(values.Y.T @ gradients.Z, gradients.W_O))
@@ -25,17 +25,17 @@ def T99(it: Evidence) -> None:
 @claim(
     "§3.1.1, output projection, input", TRUE, topic="attention", page="attention/heads"
 )
-def T100(it: Evidence) -> None:
+def T106(it: Evidence) -> None:
     r"""$\bar Y = \bar ZW^{O\top} \in \mathbb R^{n \times d}$."""
     values, gradients = its.attention_run()
     it.as_printed(same(gradients.Z @ values.W_O.T, gradients.Y))
 
 
 @claim("§3.1.1, output projection, cost", TRUE, topic="FLOPs", page="attention/heads")
-def T101(it: Evidence) -> None:
+def T107(it: Evidence) -> None:
     r"""The two gradients of $Z = YW^O$ take $2nd^2 + 2nd^2 = 4nd^2$.
 
-    They do by the text's rule. Exactly it is $4nd^2 - nd - d^2$.
+    By the text's rule they do. The exact count is $4nd^2 - nd - d^2$.
     """
 
     def ran(n: int, d: int, times: Any) -> int:
@@ -56,7 +56,7 @@ def T101(it: Evidence) -> None:
     topic="attention",
     page="attention/scaled_dot_product",
 )
-def T102(it: Evidence) -> None:
+def T108(it: Evidence) -> None:
     r"""$\bar A = \bar YV^\top \in \mathbb R^{n \times n}$."""
     values, gradients = its.attention_run()
     it.as_printed(same(gradients.Y @ values.V.T, gradients.A))
@@ -68,7 +68,7 @@ def T102(it: Evidence) -> None:
     topic="attention",
     page="attention/scaled_dot_product",
 )
-def T103(it: Evidence) -> None:
+def T109(it: Evidence) -> None:
     r"""$\bar V = A^\top\bar Y \in \mathbb R^{n \times d}$."""
     values, gradients = its.attention_run()
     it.as_printed(same(values.A.T @ gradients.Y, gradients.V))
@@ -80,10 +80,10 @@ def T103(it: Evidence) -> None:
     topic="FLOPs",
     page="attention/scaled_dot_product",
 )
-def T104(it: Evidence) -> None:
+def T110(it: Evidence) -> None:
     r"""The two gradients of $Y = AV$ take $2n^2d + 2n^2d = 4n^2d$.
 
-    They do by the text's rule. Exactly it is $4n^2d - n^2 - nd$.
+    By the text's rule they do. The exact count is $4n^2d - n^2 - nd$.
     """
 
     def ran(n: int, d: int, times: Any) -> int:
@@ -99,7 +99,7 @@ def T104(it: Evidence) -> None:
 
 
 @claim("§3.1.1, softmax, shapes", TRUE, topic="softmax", page="operations/softmax")
-def T105(it: Evidence) -> None:
+def T111(it: Evidence) -> None:
     r"""For one row, $S_{i,:}$, $A_{i,:}$, and $\bar A_{i,:}$ are in $\mathbb R^n$, and
     $A_{i,k}$ is the $k$-th element of the softmax of $S_{i,:}$."""
     values, gradients = its.attention_run(5, 3)
@@ -109,7 +109,7 @@ def T105(it: Evidence) -> None:
 
 
 @claim("§3.1.1, softmax, derivative", TRUE, topic="softmax", page="operations/softmax")
-def T106(it: Evidence) -> None:
+def T112(it: Evidence) -> None:
     r"""$\partial A_{i,k} / \partial S_{i,j} = A_{i,k}(\delta_{kj} - A_{i,j})$."""
     values, _ = its.attention_run()
     a = values.A[1]
@@ -118,7 +118,7 @@ def T106(it: Evidence) -> None:
 
 
 @claim("§3.1.1, softmax, chain rule", TRUE, topic="softmax", page="operations/softmax")
-def T107(it: Evidence) -> None:
+def T113(it: Evidence) -> None:
     r"""$\bar S_{i,j} = \sum_{k=1}^n \bar A_{i,k}\,\partial A_{i,k}/\partial S_{i,j} =
     \sum_{k=1}^n \bar A_{i,k}A_{i,k}(\delta_{kj} - A_{i,j})$."""
     values, gradients = its.attention_run()
@@ -141,7 +141,7 @@ def T107(it: Evidence) -> None:
     page="operations/softmax",
     harm=2,
 )
-def T108(it: Evidence) -> None:
+def T114(it: Evidence) -> None:
     r"""The sum is simplified by separating the term $k = j$.
 
     The next line separates the term with $\delta$. Its sum has all $k$, including $k =
@@ -160,9 +160,9 @@ def T108(it: Evidence) -> None:
     topic="softmax",
     page="operations/softmax",
 )
-def T109(it: Evidence) -> None:
-    r"""$\bar S_{i,j} = \bar A_{i,j}A_{i,j} - A_{i,j}\sum_{k=1}^n
-    \bar A_{i,k}A_{i,k}$."""
+def T115(it: Evidence) -> None:
+    r"""$\bar S_{i,j} = \bar A_{i,j}A_{i,j} - A_{i,j}\sum_{k=1}^n \bar
+    A_{i,k}A_{i,k}$."""
     values, gradients = its.attention_run()
     a, a_ = values.A, gradients.A
     dots = [sum(a_[i, k] * a[i, k] for k in range(5)) for i in range(5)]
@@ -178,7 +178,7 @@ def T109(it: Evidence) -> None:
     topic="softmax",
     page="operations/softmax",
 )
-def T110(it: Evidence) -> None:
+def T116(it: Evidence) -> None:
     r"""$\bar S_{i,j} = A_{i,j}\big(\bar A_{i,j} - \sum_{k=1}^n \bar
     A_{i,k}A_{i,k}\big)$."""
     values, gradients = its.attention_run()
@@ -195,12 +195,12 @@ def T110(it: Evidence) -> None:
     page="operations/softmax",
     harm=4,
 )
-def T111(it: Evidence) -> None:
+def T117(it: Evidence) -> None:
     r"""$\bar S_{i,:} = A_{i,:} \odot \bar A_{i,:} - A_{i,:}(A_{i,:}^\top\bar A_{i,:})$.
 
     The line is right if the rows are read as columns, as the text says at the start of
     the step. With rows of shape $1 \times n$, the shape that the feed-forward layer
-    gives a row, the bracket is an $n \times n$ matrix, and the line gives a row of
+    gives a row, the bracket is an $n \times n$ matrix, and the line returns a row of
     wrong numbers without an error.
     """
     values, gradients = its.attention_run()
@@ -222,22 +222,25 @@ def T111(it: Evidence) -> None:
     page="operations/softmax",
     harm=2,
 )
-def T112(it: Evidence) -> None:
+def T118(it: Evidence) -> None:
     r"""$\bar S_{i,:} = A_{i,:} \odot \big(\bar A_{i,:} - (A_{i,:}^\top\bar A_{i,:})
     \mathbf 1\big)$ with the vector $\mathbf 1$ of $n$ ones.
 
     The line is right if the rows are read as columns, so that the bracket is a number.
-    It is wrong for rows of shape $1 \times n$.
+    For rows of shape $1 \times n$ the bracket is an $n \times n$ matrix, and NumPy
+    returns an $n \times n$ array without an error.
     """
     values, gradients = its.attention_run()
     a, a_, ones = values.A[1][:, None], gradients.A[1][:, None], np.ones((5, 1))
     it.as_printed(same((a * (a_ - (a.T @ a_) * ones))[:, 0], gradients.S[1]))
-    rows = a.T * (a_.T - ((a @ a_.T) @ ones).T)
-    it.elsewhere(same(rows[0], gradients.S[1], 1e-3))
+    row, row_ = a.T, a_.T
+    found = row * (row_ - (row.T @ row_) @ ones)
+    it.elsewhere(same(found, gradients.S[1:2]))
+    it.right(found.shape == (5, 5))
 
 
 @claim("§3.1.1, softmax, all rows", TRUE, topic="softmax", page="operations/softmax")
-def T113(it: Evidence) -> None:
+def T119(it: Evidence) -> None:
     r"""The formula of a row, applied to each row, gives $\bar S \in \mathbb R^{n \times
     n}$."""
     values, gradients = its.attention_run()
@@ -258,13 +261,13 @@ def one_form(a: Any, a_: Any) -> Any:
     page="operations/softmax",
     harm=2,
 )
-def T114(it: Evidence) -> None:
+def T120(it: Evidence) -> None:
     r"""A row of softmax's backward takes $n + 2n + n = 4n$: a product of elements, a
     dot product, and a difference.
 
-    This fits the second form, with the dot product counted $2n$; exactly it takes $4n -
-    1$. The first form as it stands also multiplies $A_{i,:}$ by the number, and takes
-    $5n - 1$ unless the products are shared with the dot product.
+    This fits the second form, with the dot product counted $2n$; exactly, it takes $4n
+    - 1$. The first form as it stands also multiplies $A_{i,:}$ by the dot product, and
+    takes $5n - 1$ unless the dot product reuses the elementwise products.
     """
     for n in (3, 6, 11):
         a, a_ = numbers(1, n), numbers(1, n, seed=1)
@@ -278,11 +281,11 @@ def T114(it: Evidence) -> None:
 @claim(
     "§3.1.1, softmax, cost of all rows", TRUE, topic="FLOPs", page="operations/softmax"
 )
-def T115(it: Evidence) -> None:
+def T121(it: Evidence) -> None:
     r"""All rows of softmax's backward take $4n^2$.
 
-    This holds by the text's rule, for one head. Exactly it is $4n^2 - n$, and $h$ heads
-    take $h$ times that.
+    This holds by the text's rule, for one head. The exact count is $4n^2 - n$, and $h$
+    heads take $h$ times as many.
     """
     from backpass import cost
 

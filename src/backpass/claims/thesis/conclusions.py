@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
-
 from backpass import cost
 from backpass.claims import encoder_block as its
 from backpass.claims.encoder_block import printed
@@ -21,12 +18,12 @@ from backpass.claims.thesis.discussion import growth, share
 
 
 @claim("§5, what was derived", INCONSISTENT, topic="FLOPs", page="cost/tally", harm=4)
-def T224(it: Evidence) -> None:
+def T233(it: Evidence) -> None:
     """A closed form was derived for the backward through a Transformer network.
 
-    It was derived for one block, as the recapitulation says. GPT-2's twelve blocks take
-    73 % of the products of its backward at 1,024 tokens; the output head takes the
-    rest.
+    It was derived for one block, as the recap of the results says. GPT-2's twelve
+    blocks take 73 % of the products of its backward at 1,024 tokens; the output head
+    takes the rest.
     """
     rows = cost.tally("gpt2", 1, 1_024).rows
     products = [
@@ -41,11 +38,12 @@ def T224(it: Evidence) -> None:
 @claim(
     "§5, what is expensive in what", CAVEAT, topic="FLOPs", page="cost/tally", harm=3
 )
-def T225(it: Evidence) -> None:
+def T234(it: Evidence) -> None:
     r"""The feed-forward layer scales as $nd^2$, and attention as $n^2d$.
 
-    Attention also has a third of all $nd^2$, which its projections take: doubling the
-    width of a short sequence's block makes attention almost four times as expensive.
+    Attention also has a third of the term in $nd^2$, through its projections: doubling
+    the width of a short sequence's block makes attention almost four times as
+    expensive.
     """
 
     def attention(n: int, d: int) -> float:
@@ -57,42 +55,69 @@ def T225(it: Evidence) -> None:
 
 
 @claim("§5, where and why", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=3)
-def T226(it: Evidence) -> None:
+def T235(it: Evidence) -> None:
     r"""The analysis shows where efforts are most effective.
 
-    It never compares $n$ with $d$. From its own total: attention costs as much as the
-    feed-forward layer at about $n = 2d$, and the term in $n^2d$ as much as all the rest
-    at about $n = 6d$.
+    It never says at which $n$ the two costs are equal. By its own total, attention
+    costs as much as the feed-forward layer at about $n = 2d$, and the term in $n^2d$ as
+    much as all the rest at about $n = 6d$.
     """
     d = 512
-    lengths = range(1, 8 * d)
-
-    def first(holds: Callable[[int], bool]) -> int:
-        return lengths[bisect_left(lengths, True, key=holds)]
-
-    equal = first(lambda n: printed("attention", s=n, h=d) >= 32 * n * d**2)
-    half = first(lambda n: share(n, d) >= 1 / 2)
-    it.left_out(equal)
-    it.left_out(half)
-    it.right(abs(equal - 2 * d) < 5 and abs(half - 6 * d) < 10)
+    lengths = range(64, 8 * d, 64)
+    dearer = [printed("attention", s=n, h=d) > 32 * n * d**2 for n in lengths]
+    it.left_out(dearer.count(True))  # lengths at which attention costs more
+    it.left_out(dearer.count(False))  # and the feed-forward layer
+    it.right(abs(lengths[dearer.index(True)] - 2 * d) <= 64)
+    half = [share(n, d) > 1 / 2 for n in lengths]
+    it.right(abs(lengths[half.index(True)] - 6 * d) <= 64)
 
 
-@claim("§5, most restrictive factor", FALSE, topic="FLOPs", page="cost/tally", harm=6)
-def T227(it: Evidence) -> None:
+@claim("§5, most restrictive factor", CAVEAT, topic="FLOPs", page="cost/tally", harm=5)
+def T236(it: Evidence) -> None:
     r"""Attention's quadratic dependence on the length remains the most restrictive
     factor.
 
-    By the text's own total $8n^2d$ is the smaller part for every $n$ below $6d$, and
-    the text calls the feed-forward layer the heaviest. For GPT-2's width of 768 and
-    1,024 tokens it is 18 %.
+    For very long sequences it is: 73 % of the text's total for 8,192 tokens at $d =
+    512$. For every $n$ below $6d$, $8n^2d$ is less than half of it: 18 % for 1,024
+    tokens at GPT-2's width of 768.
     """
+    it.as_printed(share(8_192, 512) > 1 / 2)
+    by_length, by_width = growth(8_192, 512)
+    it.as_printed(by_length > by_width)
     for n, d in ((1_024, 768), (4_096, 4_096), (8_192, 8_192)):
-        it.as_printed(share(n, d) > 1 / 2 and growth(n, d)[0] > growth(n, d)[1])
-    it.right(round(100 * share(1_024, 768)) == 18)
+        it.elsewhere(share(n, d) > 1 / 2)
+    it.right([round(100 * share(*s)) for s in ((8_192, 512), (1_024, 768))] == [73, 18])
+    it.right(all(share(n, d) < 1 / 2 for d in (3, 8) for n in range(1, 6 * d)))
+
+
+@claim(
+    "§2.3.3, §4.2, and §5, limiting factors",
+    INCONSISTENT,
+    topic="FLOPs",
+    page="cost/tally",
+    harm=3,
+)
+def T237(it: Evidence) -> None:
+    r"""What limits training is memory, the $n^2d$ term, the feed-forward layers, and
+    the quadratic dependence on the length, each in a different section.
+
+    Each can be the largest, but not all at once, and the text names the condition only
+    for the length. By its own total the feed-forward layer is larger than the $n^2d$
+    term for $n < 4d$. The text counts no memory.
+    """
+
+    def largest(n: int, d: int) -> str:
+        parts = {"feed-forward": printed("feed_forward", s=n, h=d, f=4 * d)}
+        parts["n²d"] = 8 * n**2 * d
+        return max(parts, key=lambda name: parts[name])
+
+    it.clashes(largest(1_024, 768) != largest(8_192, 768))
+    for n in range(1, 60):
+        it.right(n == 4 * 5 or (largest(n, 5) == "feed-forward") == (n < 4 * 5))
 
 
 @claim("§5, future", UNCHECKABLE, topic="attention", page="attention/linear_time")
-def T228(it: Evidence) -> None:
+def T238(it: Evidence) -> None:
     """Future Transformers will likely improve on attention's quadratic cost with sparse
     approximations, better formulations, and hardware.
 
@@ -101,12 +126,13 @@ def T228(it: Evidence) -> None:
 
 
 @claim("§5, precision", FALSE, topic="FLOPs", page="cost/tally", harm=4)
-def T229(it: Evidence) -> None:
+def T239(it: Evidence) -> None:
     r"""The costs are determined precisely.
 
-    The leading terms are precise. The coefficient of $nd$ is 22 as printed, 24 with the
-    norms' cost of the discussion or of the section's text, 33 with all that the text's
-    own rule would count, and 21 in the steps that run, which also have $-12d^2$.
+    The leading terms are precise. The coefficient of $nd$ is 22 as printed and 24 with
+    the norms' cost of the discussion or of the section's text. It is 33 with all that
+    the text's own rule would count, with the norm's means counted as the text counts
+    them. In the steps that run it is 21, and they also have $-12d^2$.
     """
     n, d = 6, 5
     squares = 48 * n * d**2 + 8 * n**2 * d + 4 * n**2
@@ -129,7 +155,7 @@ def T229(it: Evidence) -> None:
     topic="notation",
     page="reference/bibliography",
 )
-def T230(it: Evidence) -> None:
+def T240(it: Evidence) -> None:
     """Authors, titles, and arXiv numbers of six works.
 
     They agree with the listings. What the text takes from the first, the fifth, and the
@@ -144,11 +170,11 @@ def T230(it: Evidence) -> None:
     page="reference/bibliography",
     harm=2,
 )
-def T231(it: Evidence) -> None:
+def T241(it: Evidence) -> None:
     """SwitchHead is by Csordás, Irie, and Schmidhuber.
 
-    The listing has four authors: the second, Piotr Piękos, is left out. No computation
-    shows it.
+    The listing has four authors; the text leaves out the second, Piotr Piękos. No
+    computation shows it.
     """
 
 
@@ -159,18 +185,18 @@ def T231(it: Evidence) -> None:
     page="reference/bibliography",
     harm=1,
 )
-def T232(it: Evidence) -> None:
+def T242(it: Evidence) -> None:
     """Adam appeared at ICLR 2017.
 
-    It appeared at ICLR 2015; the preprint's last version is of 2017. No computation
+    It appeared at ICLR 2015; the preprint's last version is from 2017. No computation
     shows it.
     """
 
 
 @claim("Reference [8]", UNCHECKABLE, topic="training", page="reference/bibliography")
-def T233(it: Evidence) -> None:
+def T243(it: Evidence) -> None:
     """The AI Index of 2025 is arXiv:2504.07139, and it has the two costs of training.
 
-    The report exists. Which figures it prints could not be looked up; that of
-    the first Transformer in its edition of 2024 is another one.
+    The report exists. Which figures it prints could not be looked up. The 2024 edition
+    gives a different figure for the first Transformer.
     """

@@ -12,6 +12,7 @@ from backpass.claims import encoder_block as its
 from backpass.claims.evidence import CAVEAT, FALSE, TRUE, UNCHECKABLE, Evidence
 from backpass.claims.record import claim
 from backpass.claims.tools import jacobian, numbers, same, vjp
+from backpass.interpreters import counting
 
 
 def softmax(z: Any) -> Any:
@@ -22,7 +23,7 @@ def softmax(z: Any) -> Any:
 @claim(
     "§2.1.1, element-wise product", TRUE, topic="notation", page="foundations/notation"
 )
-def T12(it: Evidence) -> None:
+def T15(it: Evidence) -> None:
     r"""$(\mathbf a \odot \mathbf b)_{i,j} = a_{i,j}\,b_{i,j}$ for two $n \times m$
     matrices."""
     import torch
@@ -33,7 +34,7 @@ def T12(it: Evidence) -> None:
 
 
 @claim("§2.1.1, Kronecker delta", TRUE, topic="notation", page="foundations/notation")
-def T13(it: Evidence) -> None:
+def T16(it: Evidence) -> None:
     r"""$\delta_{ij}$ is 1 if $i = j$ and otherwise 0, and the derivations of the
     backward use it often: it is the derivative of $x_i$ with respect to $x_j$."""
     delta = [[1 if i == j else 0 for j in range(4)] for i in range(4)]
@@ -41,7 +42,7 @@ def T13(it: Evidence) -> None:
 
 
 @claim("§2.1.2, definition", CAVEAT, topic="softmax", page="operations/softmax", harm=3)
-def T14(it: Evidence) -> None:
+def T17(it: Evidence) -> None:
     r"""$\mathrm{softmax}(\mathbf z)_i = e^{z_i} / \sum_{j=1}^n e^{z_j}$.
 
     The formula is right for real numbers. In float32 $e^{z}$ overflows at $z = 89$, and
@@ -58,12 +59,12 @@ def T14(it: Evidence) -> None:
 
 
 @claim("§2.1.2, weights", FALSE, topic="softmax", page="operations/softmax", harm=4)
-def T15(it: Evidence) -> None:
+def T18(it: Evidence) -> None:
     r"""Softmax uses the values as weights, and therefore its outputs are positive and
     sum to 1.
 
     The weights are the exponentials $e^{z_i}$. With the values themselves, $z_i / \sum
-    z_j$ is another vector, and negative where $z_i$ is.
+    z_j$ is a different vector. Here it is negative where $z_i$ is.
     """
     z = np.array([-1.0, 2.0, 0.5])
     of_values = z / z.sum()
@@ -75,11 +76,11 @@ def T15(it: Evidence) -> None:
 @claim(
     "§2.1.2, distribution", CAVEAT, topic="softmax", page="operations/softmax", harm=1
 )
-def T16(it: Evidence) -> None:
-    """The outputs have the same size as the input, are all positive, and sum to 1.
+def T19(it: Evidence) -> None:
+    r"""The outputs have the same size as the input, are all positive, and sum to 1.
 
-    In floating point a far smaller value has the output 0, and so has a masked score of
-    minus infinity.
+    In floating point the output underflows to 0 for a value far below the maximum, and
+    is 0 for a score masked with $-\infty$.
     """
     import torch
 
@@ -87,14 +88,16 @@ def T16(it: Evidence) -> None:
     it.as_printed(y.shape == (9,) and bool((y > 0).all()) and same(y.sum(), 1.0))
     far = torch.tensor([0.0, -800.0], dtype=torch.float64).softmax(0)
     it.elsewhere(bool((far > 0).all()))
+    masked = torch.tensor([0.0, -float("inf")]).softmax(0)
+    it.elsewhere(bool((masked > 0).all()))
 
 
 @claim("§2.1.2, derivative", TRUE, topic="softmax", page="operations/softmax")
-def T17(it: Evidence) -> None:
+def T20(it: Evidence) -> None:
     r"""$\partial\,\mathrm{softmax}(\mathbf z)_i / \partial z_j =
     \mathrm{softmax}(\mathbf z)_i(\delta_{ij} - \mathrm{softmax}(\mathbf z)_j)$.
 
-    It is called the gradient; it is an entry of the Jacobian, which is symmetric.
+    The text calls it the gradient; it is an entry of the Jacobian, which is symmetric.
     """
     z = numbers(6)
     y = softmax(z)
@@ -113,25 +116,29 @@ def chained(*factors: Any) -> Any:
 
 @claim(
     "§2.1.3, first sentence",
-    FALSE,
+    CAVEAT,
     topic="chain rule",
     page="foundations/chain_rule",
-    harm=5,
+    harm=3,
 )
-def T18(it: Evidence) -> None:
+def T21(it: Evidence) -> None:
     """The chain rule significantly reduces the computation that training needs.
 
-    The chain rule is an identity and sets no order. Evaluated from the input's side, it
-    costs as many passes as there are inputs. Work is saved by the order, which begins
-    at the loss, and by sharing what has been computed.
+    Evaluated from the loss, it needs far fewer operations than differences of losses.
+    The rule itself is an identity and sets no order: evaluated from the input, the same
+    product of Jacobians costs more than three times as much. The order and the reuse of
+    intermediate results save the work.
     """
     d = 6
     last, second, first = numbers(1, d), numbers(d, d, seed=1), numbers(d, d, seed=2)
     from_loss = its.steps(chained, last, second, first)
     from_input = its.steps(lambda c, b, a: c @ (b @ a), last, second, first)
-    it.as_printed(from_input <= from_loss)
+    forward = its.steps(
+        lambda c, b, a, x: c @ (b @ (a @ x)), last, second, first, numbers(d, 1)
+    )
+    it.as_printed(from_loss < 2 * d * forward)  # two evaluations for each input
+    it.elsewhere(from_input < 3 * from_loss)
     it.right(from_loss == 2 * d * (2 * d - 1))
-    it.right(from_input > 3 * from_loss)
 
 
 @claim(
@@ -141,11 +148,11 @@ def T18(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=1,
 )
-def T19(it: Evidence) -> None:
+def T22(it: Evidence) -> None:
     r"""For $y = f(g(x))$, $\frac{dy}{dx} = \frac{df}{dg}\cdot\frac{dg}{dx}$.
 
-    Here the text does not say that $df/dg$ is taken at $g(x)$, as it does for several
-    variables, and that both derivatives have to exist.
+    Here, unlike for several variables, the text does not say that $df/dg$ is taken at
+    $g(x)$, and that both derivatives have to exist.
     """
     x = numbers(5)
     dy = vjp(lambda t: (t**2).sin(), x, np.ones(5))
@@ -156,7 +163,7 @@ def T19(it: Evidence) -> None:
 @claim(
     "§2.1.3, several variables", TRUE, topic="chain rule", page="foundations/chain_rule"
 )
-def T20(it: Evidence) -> None:
+def T23(it: Evidence) -> None:
     r"""For $g: \mathbb R^n \to \mathbb R^m$ and $f: \mathbb R^m \to \mathbb R$, the
     derivative $\partial y / \partial x_j$ is $\sum_{i=1}^m \frac{\partial f}{\partial
     u_i}\big|_{u = g(x)} \frac{\partial g_i}{\partial x_j}(x)$."""
@@ -173,7 +180,7 @@ def T20(it: Evidence) -> None:
 @claim(
     "§2.1.3, kinks", CAVEAT, topic="chain rule", page="operations/activations", harm=1
 )
-def T21(it: Evidence) -> None:
+def T24(it: Evidence) -> None:
     """The chain rule as printed holds for the functions of the text.
 
     ReLU, of the feed-forward layer, has no derivative at 0. With a value chosen there
@@ -189,6 +196,37 @@ def T21(it: Evidence) -> None:
     it.elsewhere(same(vjp(twice, np.zeros(1), np.ones(1)), np.ones(1)))
 
 
+def states(x: Any, *layers: Any) -> list[Any]:
+    """Return a column and what each matrix, one after another, makes of it."""
+    found = [x]
+    for w in layers:
+        found.append(w @ found[-1])
+    return found
+
+
+def reverse(row: Any, x: Any, *layers: Any) -> list[Any]:
+    """Return the gradient of ``row @ (… @ x)`` with respect to each matrix, from the
+    loss's side."""
+    before, found = states(x, *layers), []
+    for i in reversed(range(len(layers))):
+        found.append(its.flip(row) * its.flip(before[i]))
+        row = row @ layers[i]
+    return found[::-1]
+
+
+def forward_mode(row: Any, x: Any, *layers: Any) -> list[Any]:
+    """Return the same gradients, with a pass from each element of a matrix on."""
+    before, found = states(x, *layers), []
+    for i, w in enumerate(layers):
+        for j in range(w.shape[0]):
+            unit = np.eye(w.shape[0])[:, j : j + 1]
+            column = unit if isinstance(w, np.ndarray) else counting.array(unit)
+            for k in range(w.shape[1]):
+                tangent = column * before[i][k : k + 1, :]
+                found.append(row @ states(tangent, *layers[i + 1 :])[-1])
+    return found
+
+
 @claim(
     "§2.1.3, last sentence",
     CAVEAT,
@@ -196,21 +234,27 @@ def T21(it: Evidence) -> None:
     page="foundations/chain_rule",
     harm=3,
 )
-def T22(it: Evidence) -> None:
+def T25(it: Evidence) -> None:
     """The sum over the paths makes backpropagation much more efficient than naive
     approaches.
 
-    Backpropagation needs one pass for all parameters, and differences need two
-    evaluations for each parameter. The sum is not the reason: forward-mode
-    differentiation uses the same sum and needs a pass for each input.
+    One backward gives the gradients of all parameters, and central differences need two
+    evaluations of the loss for each parameter. The sum is not the reason: forward-mode
+    differentiation uses the same sum and needs a pass for each parameter.
     """
     d = 6
-    layers = [numbers(d, d, seed=i) for i in range(4)]
-    forward = its.steps(lambda x, *w: chained(*w, x), numbers(d, 1), *layers)
-    backward = its.steps(lambda y, *w: chained(y, *w), numbers(1, d), *layers)
-    it.as_printed(3 * backward < 2 * d * forward)
-    tangents = d * forward  # a pass for each input, by the same chain rule
+    column, row = numbers(d, 1), numbers(1, d, seed=9)  # the input, the last layer
+    layers = [numbers(d, d, seed=i) for i in range(3)]
+    one_evaluation = its.steps(
+        lambda y, x, *w: y @ states(x, *w)[-1], row, column, *layers
+    )
+    backward = its.steps(reverse, row, column, *layers)
+    differences = 2 * len(layers) * d**2 * one_evaluation
+    it.as_printed(20 * backward < differences)
+    tangents = its.steps(forward_mode, row, column, *layers)
     it.elsewhere(tangents < 3 * backward)
+    found, again = reverse(row, column, *layers), forward_mode(row, column, *layers)
+    it.right(same(np.concatenate(found).ravel(), np.ravel(again)))
 
 
 @claim(
@@ -220,13 +264,12 @@ def T22(it: Evidence) -> None:
     page="operations/cross_entropy",
     harm=4,
 )
-def T23(it: Evidence) -> None:
+def T26(it: Evidence) -> None:
     """The loss measures the correlation, or the lack of it, between predictions and
     targets.
 
-    It measures a discrepancy. The predictions (0.34, 0.33, 0.33) have the correlation 1
-    with the target (1, 0, 0), as the perfect prediction has, and a cross-entropy of
-    1.08.
+    It measures a discrepancy. The predictions (0.34, 0.33, 0.33) have correlation 1
+    with the target (1, 0, 0), like the perfect prediction, but a cross-entropy of 1.08.
     """
     target, weak = np.array([1.0, 0, 0]), np.array([0.34, 0.33, 0.33])
     perfectly_correlated = same(np.corrcoef(target, weak)[0, 1], 1.0)
@@ -237,10 +280,10 @@ def T23(it: Evidence) -> None:
 @claim(
     "§2.1.4, primary loss", UNCHECKABLE, topic="loss", page="operations/cross_entropy"
 )
-def T24(it: Evidence) -> None:
+def T27(it: Evidence) -> None:
     """For language models, cross-entropy is the loss that is primarily used.
 
-    This is a statement on what others use. The networks of this book use it too.
+    This is a statement about what others use. The networks of this book use it too.
     """
 
 
@@ -251,7 +294,7 @@ def T24(it: Evidence) -> None:
     page="operations/cross_entropy",
     harm=3,
 )
-def T25(it: Evidence) -> None:
+def T28(it: Evidence) -> None:
     r"""$\mathcal L = -\sum_{i=1}^N \sum_{j=1}^C y_{ij} \log \hat y_{ij}$.
 
     The formula is the sum over $N$ examples. Neither $N$ nor $C$ is defined, and $N$ is
@@ -280,7 +323,7 @@ def T25(it: Evidence) -> None:
     page="operations/cross_entropy",
     harm=1,
 )
-def T26(it: Evidence) -> None:
+def T29(it: Evidence) -> None:
     r"""The formula is the cross-entropy between the true distribution $y$ and the
     predicted distribution $\hat y$.
 
@@ -295,7 +338,7 @@ def T26(it: Evidence) -> None:
 
 
 @claim("§2.1.4, aim", CAVEAT, topic="training", page="numerics/optimiser", harm=1)
-def T27(it: Evidence) -> None:
+def T30(it: Evidence) -> None:
     """Gradient descent changes the parameters so that the loss falls.
 
     This holds for a small enough rate. On a quadratic of curvature c, a rate above 2/c
@@ -318,12 +361,13 @@ def T27(it: Evidence) -> None:
     page="numerics/optimiser",
     harm=1,
 )
-def T28(it: Evidence) -> None:
+def T31(it: Evidence) -> None:
     r"""The method updates parameters with some function, typically $\underline\theta_t
     - \eta\nabla\mathcal L(\underline\theta_t)$.
 
-    Transformers typically take Adam, as the section on training says, whose first step
-    does not depend on the length of the gradient. $\eta$ is not defined.
+    Transformers are typically trained with Adam, as the section on training says. The
+    size of Adam's first step does not depend on the size of the gradient. $\eta$ is not
+    defined.
     """
     import torch
 
@@ -345,12 +389,13 @@ def T28(it: Evidence) -> None:
     topic="chain rule",
     page="foundations/chain_rule",
 )
-def T29(it: Evidence) -> None:
+def T32(it: Evidence) -> None:
     """An efficient way to compute the gradient is necessary to train in a reasonable
     time.
 
-    With one difference of losses for each parameter, a gradient of GPT-2 would take
-    forty million times the FLOPs of forward and backward together.
+    With one-sided differences, one evaluation of the loss for each parameter, a
+    gradient of GPT-2 would take forty million times the FLOPs of forward and backward
+    together.
     """
     found = cost.tally("gpt2", 1, 1_024)
     ways = {
@@ -362,7 +407,7 @@ def T29(it: Evidence) -> None:
 
 
 @claim("§2.1.4, overbar", TRUE, topic="notation", page="foundations/notation")
-def T30(it: Evidence) -> None:
+def T33(it: Evidence) -> None:
     r"""$\bar X = \partial\mathcal L / \partial X$ for an intermediate variable or for
     parameters.
 
