@@ -160,6 +160,27 @@ def by_inputs() -> set[int]:
     }
 
 
+@cache
+def order_of_work(k: int) -> tuple[list[int], list[tuple[str, int]]]:
+    """Run segments of k layers of a small network with PyTorch's checkpoints. Return
+    how often each layer ran, and the backward's events in order."""
+    import torch
+    from torch.utils.checkpoint import checkpoint_sequential
+
+    stack, events = Stack(), []
+    for i, layer in enumerate(stack.layers):
+        layer.register_forward_pre_hook(lambda *_, i=i: events.append(("again", i)))
+        layer.register_full_backward_hook(
+            lambda *_, i=i: events.append(("backward", i))
+        )
+    x, dy = tensors()
+    net: Any = torch.nn.Sequential(*stack.layers)
+    y = checkpoint_sequential(net, DEPTH // k, x.requires_grad_(), use_reentrant=True)
+    events.clear()
+    y.backward(dy)
+    return [stack.runs.count(i) for i in range(DEPTH)], events
+
+
 @claim("§4.2, idea", TRUE, topic="recomputation", page="numerics/recomputation")
 def F260(it: Evidence) -> None:
     """Save activations only every k layers, and recompute the others from there when

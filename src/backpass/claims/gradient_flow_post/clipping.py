@@ -91,26 +91,35 @@ def F320(it: Evidence) -> None:
 
 @claim("§5.1, warm-up", CAVEAT, topic="clipping", page="numerics/clipping", harm=2)
 def F321(it: Evidence) -> None:
-    """Warm-up of the learning rate is a cause: early in training, random weights have
-    large gradients.
+    """Warm-up of the learning rate is a cause: early in training, random weights give
+    gradients of high variance.
 
-    Gradients are larger before training than after it. Warm-up is the remedy and not
-    the cause: the gradient at given weights does not depend on the learning rate.
+    The gradients of single examples vary more at random weights than at fitted ones.
+    Warm-up is the remedy and not the cause: the gradient at given weights does not
+    depend on the learning rate.
     """
-    x, y = numbers(40, 5), numbers(40, seed=1)
+    x, y = numbers(400, 5), numbers(400, 5) @ numbers(5, seed=1)
+    y = y + 0.1 * numbers(400, seed=2)
 
-    def gradients(rate: float, steps: int) -> list[float]:
-        w, found = 3 * numbers(5, seed=2), []
-        for _ in range(steps):
-            g = 2 * x.T @ (x @ w - y) / 40
-            found.append(float(np.linalg.norm(g)))
-            w = w - rate * g
-        return found
+    def variance(w: Any) -> float:
+        each = 2 * x * (x @ w - y)[:, None]  # a row for each example
+        return float(each.var(0).sum())
 
-    found = gradients(0.1, 50)
-    it.as_printed(found[0] > 10 * found[-1])
-    it.elsewhere(gradients(0.001, 1) != gradients(0.1, 1))  # warm-up, and without
-    it.right(gradients(0.001, 50)[-1] > found[-1])  # it does not shrink them either
+    at_random = [variance(3 * numbers(5, seed=seed)) for seed in (3, 4, 5)]
+    fitted = variance(np.linalg.lstsq(x, y, rcond=None)[0])
+    it.as_printed(min(at_random) > 10 * fitted)
+
+    def first_gradient(rate: float) -> Any:
+        import torch
+
+        p = torch.nn.Parameter(torch.tensor(3 * numbers(5, seed=3)))
+        stepper = torch.optim.SGD([p], lr=rate)
+        (torch.tensor(x) @ p - torch.tensor(y)).square().mean().backward()
+        stepper.step()
+        assert p.grad is not None
+        return p.grad.numpy()
+
+    it.elsewhere(not same(first_gradient(0.001), first_gradient(0.1)))
 
 
 @claim(
@@ -282,28 +291,33 @@ def F330(it: Evidence) -> None:
 
 
 @claim(
-    "§5.2, code, two loops", FALSE, topic="clipping", page="numerics/clipping", harm=9
+    "§5.2, code, two loops", CAVEAT, topic="clipping", page="numerics/clipping", harm=6
 )
 def F331(it: Evidence) -> None:
-    """`clip_grad_norm_(model.parameters())` clips the gradients.
+    """The listing clips the gradients of the parameters that it is given.
 
-    `model.parameters()` is a generator, which the first loop exhausts. The second loop
-    is empty: the norm is returned and nothing is clipped, without an error. The
-    parameters have to be a list first.
+    It does if they come in a list. `model.parameters()` is a generator, which the first
+    loop exhausts. The second loop is empty: the norm is returned and nothing is
+    clipped, without an error. The text never calls its listing so; its training step
+    calls PyTorch's function, which handles a generator.
     """
     import torch
 
-    model = torch.nn.Module()
-    for i, p in enumerate(parameters()):
-        model.register_parameter(f"p{i}", p)
-    before = norm(list(model.parameters()))
-    found = printed(model.parameters())
-    it.as_printed(norm(list(model.parameters())) <= 1)
-    it.right(
-        norm(list(model.parameters())) == before > 1 and abs(found / before - 1) < 1e-6
-    )
-    printed(list(model.parameters()))
-    it.right(norm(list(model.parameters())) <= 1)
+    def model() -> Any:
+        found = torch.nn.Module()
+        for i, p in enumerate(parameters()):
+            found.register_parameter(f"p{i}", p)
+        return found
+
+    as_list, generator, pytorch = (model() for _ in range(3))
+    before = norm(list(generator.parameters()))
+    printed(list(as_list.parameters()))
+    it.as_printed(norm(list(as_list.parameters())) <= 1 < before)
+    printed(generator.parameters())
+    it.elsewhere(norm(list(generator.parameters())) <= 1)
+    it.right(norm(list(generator.parameters())) == before)
+    torch.nn.utils.clip_grad_norm_(pytorch.parameters(), max_norm=1.0)
+    it.right(norm(list(pytorch.parameters())) <= 1)
 
 
 @claim("§5.2, code, result", TRUE, topic="clipping", page="numerics/clipping")
@@ -426,19 +440,12 @@ def F341(it: Evidence) -> None:
         it.as_printed(abs(size / norm(given) / size - 1) < 1e-6)
 
 
-@claim("§5.3, late", CAVEAT, topic="clipping", page="numerics/clipping", harm=1)
+@claim("§5.3, late", UNCHECKABLE, topic="clipping", page="numerics/clipping")
 def F342(it: Evidence) -> None:
     """Late in training the norm is 0.1 to 0.5, and clipping at 1.0 is rare.
 
-    With such norms it never happens.
+    The text names no run. With norms of 0.1 to 0.5, clipping at 1.0 never happens.
     """
-    clipped = []
-    for size in np.linspace(0.1, 0.5, 9):
-        given = [_scaled(p, size / norm(parameters(1.0))) for p in parameters(1.0)]
-        printed(given, 1.0)
-        clipped.append(abs(norm(given) - size) > 1e-9)
-    it.as_printed(sum(clipped) / len(clipped) < 0.2)
-    it.elsewhere(any(clipped))
 
 
 @claim("§5.3, diagnosis", UNCHECKABLE, topic="clipping", page="numerics/clipping")

@@ -48,6 +48,21 @@ def tensors(*arrays: Any) -> list[Any]:
     return [torch.tensor(array) for array in arrays]
 
 
+def saved_weights(of_softmax: str) -> list[int]:
+    """Return the bytes an element of the arrays of weights that autograd saves where
+    softmax runs in that format and its result multiplies FP16 values."""
+    import torch
+
+    p, v = (array.half().requires_grad_() for array in tensors(numbers(5, 5), V[0, 0]))
+    kept: dict[int, Any] = {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.setdefault(x.data_ptr(), x), lambda x: x
+    ):
+        torch.softmax(p, -1, dtype=getattr(torch, of_softmax)).half() @ v
+    found = [x.element_size() for x in kept.values() if x.shape == p.shape]
+    return sorted(found, reverse=True)
+
+
 def at_full_size() -> dict[str, Any]:
     """Return the arrays of an attention of Llama 3 70B at 8,192 tokens, split into
     heads, without their elements."""
@@ -254,19 +269,15 @@ def F56(it: Evidence) -> None:
 def F57(it: Evidence) -> None:
     """A is stored in FP16, two bytes an element.
 
-    So it is if softmax's result is cast. The text's own list of precisions has softmax
-    in FP32, and PyTorch's documentation of autocast has it among the operations that
-    return FP32: 16 GiB a layer.
+    This holds if softmax runs in FP16. The text's own list of precisions has softmax in
+    FP32. Autograd then saves its FP32 result, and beside it the 16-bit copy that
+    multiplies the values: 16 + 8 GiB a layer.
     """
-    import torch
-
-    p = tensors(numbers(2, 5, 5))[0].half()
-    cast = torch.softmax(p, -1, dtype=torch.float32).half()
-    kept = torch.softmax(p, -1, dtype=torch.float32)
     elements = 64 * 8192**2
-    it.as_printed(elements * cast.element_size() == 8 * GIB)
-    it.elsewhere(elements * kept.element_size() == 8 * GIB)
-    it.right(elements * kept.element_size() == 16 * GIB)
+    bytes_each = {name: saved_weights(name) for name in ("float16", "float32")}
+    it.as_printed(elements * sum(bytes_each["float16"]) == 8 * GIB)
+    it.elsewhere(elements * sum(bytes_each["float32"]) == 8 * GIB)
+    it.right([elements * b for b in bytes_each["float32"]] == [16 * GIB, 8 * GIB])
 
 
 @claim("§1.4, FlashAttention", TRUE, topic="flash", page="attention/flash")

@@ -138,8 +138,9 @@ def F139(it: Evidence) -> None:
     """The identity guarantees that the gradient passes with magnitude 1, whatever the
     sublayer's Jacobian is.
 
-    One term of the sum does. The sum can be 0, and in random pre-norm stacks it grows:
-    about as the square root of the number of blocks, to more than 5 times at 80.
+    One term of the sum does. The sum can be 0, and in random pre-norm stacks that keep
+    variances it grows: about as the square root of the number of blocks, to more than 5
+    times at 80.
     """
     g, halves = numbers(7, seed=5), []
     for slope in (-1.0, 1.0):

@@ -16,6 +16,7 @@ from backpass.claims.evidence import (
     TRUE,
     Evidence,
 )
+from backpass.claims.gradient_flow_post.heads import saved_weights
 from backpass.claims.record import claim
 from backpass.claims.tools import numbers
 from backpass.cost import sources
@@ -106,12 +107,13 @@ def F182(it: Evidence) -> None:
     """The softmax intermediate takes 4 bytes an element; elsewhere the weights of
     attention count 2 bytes, 8 GiB a layer.
 
-    A framework that keeps the FP32 result holds 16 GiB a layer.
+    If softmax runs in FP32 and its result is cast, autograd saves both: 16 + 8 GiB a
+    layer.
     """
     elements = 64 * 8192**2
     row = next(n for n in sources.NUMBERS if n.name == "weights of attention")
     it.clashes(4 * elements != int(row.printed) * GIB)
-    it.right(4 * elements == 16 * GIB and 2 * elements == 8 * GIB)
+    it.right([b * elements for b in saved_weights("float32")] == [16 * GIB, 8 * GIB])
 
 
 @claim("§3.1, list, loss", TRUE, topic="loss", page="operations/cross_entropy")
@@ -289,20 +291,21 @@ def F196(it: Evidence) -> None:
 
 @claim(
     "§3.1, after the list, eight devices (implied)",
-    FALSE,
+    LEFT_OUT,
     topic="parallel",
     page="cost/memory",
-    harm=7,
+    harm=3,
 )
 def F197(it: Evidence) -> None:
     """With ZeRO-3 or FSDP over 8 devices of 80 GB, 640 GB together, the training
     states of a 70B model fit.
 
-    Sharding divides the bytes and does not remove any: 1,120 GB on 8 devices are 140 GB
-    each. Before any activation it takes 14 devices, or memory of the host.
+    The text does not count the devices that sharding needs. It divides the bytes and
+    does not remove any: 1,120 GB on 8 devices are 140 GB each. Before any activation it
+    takes 14 devices, or memory of the host.
     """
     states = sum(gigabytes(N, d) for d in ["float32"] * 3 + ["float16"] * 2)
-    it.as_printed(states <= 8 * 80)
+    it.left_out(max(states - 8 * 80, 0))
     it.right(8 * 80 == 640 and states / 8 == 140 and states == 1120)
     it.right(min(n for n in range(1, 99) if states / n <= 80) == 14)
 

@@ -166,19 +166,21 @@ def F168(it: Evidence) -> None:
     """
 
 
-@claim("§2.3, in practice", FALSE, topic="norms", page="numerics/gradient_flow", harm=4)
+@claim("§2.3, in practice", FALSE, topic="norms", page="numerics/gradient_flow", harm=2)
 def F169(it: Evidence) -> None:
     """The gradient varies much less from layer to layer in pre-norm than in post-norm.
 
-    Before the first step it varies more, in 80 random blocks: the standard
-    deviation of its logarithm is above 0.35 in pre-norm and below 0.35 in post-norm.
+    Not in general. Before the first step, pre-norm's varies more in 80 random
+    feed-forward blocks; in 160 such blocks post-norm's can vary more.
     """
 
-    def spread(order: str) -> list[float]:
-        return [float(np.log(descend(order, 80, seed)[0]).std()) for seed in SEEDS]
+    def spread(order: str, blocks: int) -> list[float]:
+        each = [descend(order, blocks, seed)[0] for seed in SEEDS]
+        return [float(np.log(lengths).std()) for lengths in each]
 
-    it.as_printed(max(spread("pre")) < min(spread("post")))
-    it.right(min(spread("pre")) > 0.35 > max(spread("post")))
+    it.as_printed(max(spread("pre", 80)) < min(spread("post", 80)))
+    it.right(min(spread("pre", 80)) > max(spread("post", 80)))
+    it.right(max(spread("post", 160)) > max(spread("pre", 160)))
 
 
 @claim(
@@ -244,21 +246,17 @@ def F172(it: Evidence) -> None:
 
 @claim(
     "§2.3, table, post-norm, 80 layers",
-    FALSE,
+    UNCHECKABLE,
     topic="norms",
     page="numerics/gradient_flow",
-    harm=5,
 )
 def F173(it: Evidence) -> None:
     """At initialisation, the stream's gradient in a post-norm network of 80 layers is
     137 times smaller at the first layer than at the last.
 
-    In random post-norm stacks of 160 feed-forward blocks, two for each layer, it is at
-    most 20 times smaller, in each of three draws and for blocks of three sizes.
+    No variance, mask, loss, or seed is given. Random post-norm stacks without attention
+    stay below 20; with attention some draws exceed 100 and most do not.
     """
-    found = [v for scale in (0.3, 1.0, 3.0) for v in at_bottom("post", 160, scale)]
-    it.as_printed(any(1 / value >= 137 for value in found))
-    it.right(all(1 / value < 20 for value in found))
 
 
 @claim(

@@ -322,8 +322,9 @@ def F419(it: Evidence) -> None:
 def F420(it: Evidence) -> None:
     """If all gradients are zero, look for `requires_grad=False` or `.detach()`.
 
-    These give no gradient at all: `.grad` is None, or the backward raises an error.
-    Zeros come from dead units, saturation, masks, weights of zero, or underflow.
+    With PyTorch's defaults these give no gradient at all: `.grad` is None, or the
+    backward raises an error. Zeros come from dead units, saturation, masks, weights of
+    zero, or underflow.
     """
     import torch
 
@@ -377,23 +378,24 @@ def F421(it: Evidence) -> None:
 
 @claim(
     "§7, debugging, equal values",
-    FALSE,
+    CAVEAT,
     topic="debugging",
     page="networks/training",
-    harm=4,
+    harm=1,
 )
 def F422(it: Evidence) -> None:
     """If all gradients have one value, look for parameters that are aliases through
     weight sharing or broadcasting.
 
-    A shared weight has one gradient, the sum over its uses, whose elements differ as
-    ever. Equal rows come from equal weights at the start.
+    Two names of one shared weight have one gradient. Its elements differ as ever: it is
+    the sum over the weight's uses. If the rows of a gradient are equal, look for equal
+    weights at the start.
     """
     import torch
 
     x = torch.tensor(numbers(5, 4)).float()
 
-    def gradient(constant: bool, shared: bool) -> Any:
+    def gradients(constant: bool, shared: bool) -> tuple[Any, Any]:
         torch.manual_seed(1)
         a, b = (torch.nn.Linear(4, 4, bias=False) for _ in range(2))
         if constant:
@@ -402,14 +404,15 @@ def F422(it: Evidence) -> None:
         if shared:
             b.weight = a.weight
         b(torch.tanh(a(x))).square().mean().backward()
-        return a.weight.grad
+        return a.weight.grad, b.weight.grad
 
     def equal_rows(g: Any) -> bool:
         return bool((g - g[0]).abs().max() < 1e-6)
 
-    it.as_printed(equal_rows(gradient(constant=False, shared=True)))
-    it.right(not equal_rows(gradient(constant=False, shared=True)))
-    it.right(equal_rows(gradient(constant=True, shared=False)))
+    it.as_printed(torch.equal(*gradients(constant=False, shared=True)))
+    it.right(not torch.equal(*gradients(constant=False, shared=False)))
+    it.elsewhere(equal_rows(gradients(constant=False, shared=True)[0]))
+    it.right(equal_rows(gradients(constant=True, shared=False)[0]))
 
 
 @claim(
