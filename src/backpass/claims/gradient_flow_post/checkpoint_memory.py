@@ -8,6 +8,7 @@ from math import ceil
 from backpass import cost
 from backpass.claims.evidence import CAVEAT, FALSE, LEFT_OUT, TRUE, Evidence
 from backpass.claims.gradient_flow_post.checkpoint_code import DEPTH, order_of_work
+from backpass.claims.gradient_flow_post.layer_code import SIZES, listing
 from backpass.claims.gradient_flow_post.saved_activations import FLASH, GIB, MIB
 from backpass.claims.record import claim
 
@@ -99,14 +100,22 @@ def F275(it: Evidence) -> None:
 def F276(it: Evidence) -> None:
     """12.0 GB is the peak of activation memory.
 
-    The scores of the output head alone take 3.91 GiB in FP32, and their gradient as
-    much; they are alive with all checkpoints. A layer's backward holds gradients beside
-    what it saved: three arrays of [S, d_ff] at once are 1.31 GiB.
+    The probabilities of the output head alone take 3.91 GiB in FP32; they are alive
+    with all checkpoints. A layer's backward holds gradients beside what it saved: the
+    text's listing of it makes four arrays of [S, d_ff], 1.75 GiB.
     """
-    scores = 4 * 8192 * 128_256 / GIB
-    it.left_out(scores)
-    it.left_out(3 * 2 * 8192 * 28_672 / GIB)
-    it.right(round(scores, 2) == 3.91 and round(3 * 2 * 8192 * 28_672 / GIB, 2) == 1.31)
+    kept = cost.activations("llama-3-70b", 1, 8192, dtype="bfloat16", recompute=1)
+    head = sum(row.bytes or 0 for row in kept.rows if row.array == "loss.p")
+    it.left_out(head)
+    of_rows = (SIZES["B"], SIZES["S"], SIZES["d_ff"])
+    wide = [
+        name
+        for name, array in listing().items()
+        if name.startswith("grad_") and array.shape == of_rows
+    ]
+    it.left_out(len(wide) * 2 * 8192 * 28_672)
+    it.right(round(head / GIB, 2) == 3.91)
+    it.right(len(wide) * 2 * 8192 * 28_672 / GIB == 1.75)
     it.right(round(most(1) * MIB / GIB, 1) == 12.0)
 
 

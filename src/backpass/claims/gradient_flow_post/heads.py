@@ -285,23 +285,24 @@ def F58(it: Evidence) -> None:
     """FlashAttention never stores A.
 
     It forms one tile of A at a time. The check lists what autograd saves of PyTorch's
-    fused kernel: nothing grows with S².
+    fused kernel: the largest array doubles with S, where A would grow fourfold.
     """
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    kept: list[int] = []
-    q = torch.randn(1, 2, 300, 4, requires_grad=True)
-
-    def pack(t: Any) -> Any:
-        kept.append(t.numel())
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        with torch.nn.attention.sdpa_kernel(
-            torch.nn.attention.SDPBackend.FLASH_ATTENTION
+    def largest(s: int) -> int:
+        kept: list[int] = []
+        q, k, v = (torch.randn(1, 2, s, 4, requires_grad=True) for _ in range(3))
+        with (
+            torch.autograd.graph.saved_tensors_hooks(
+                lambda t: (kept.append(t.numel()), t)[1], lambda t: t
+            ),
+            sdpa_kernel(SDPBackend.FLASH_ATTENTION),
         ):
-            torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
-    it.as_printed(0 < max(kept) <= q.numel() < 300 * 300)
+            torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return max(kept)
+
+    it.as_printed(largest(600) == 2 * largest(300) > 0)
 
 
 @claim("§1.4, FlashAttention", UNCHECKABLE, topic="flash", page="attention/flash")

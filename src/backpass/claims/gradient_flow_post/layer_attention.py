@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from typing import Any
 
@@ -14,6 +15,7 @@ from backpass.claims.evidence import (
     Evidence,
 )
 from backpass.claims.gradient_flow_post.layer_code import (
+    CODE,
     MENDED,
     RETURNED,
     SIZES,
@@ -145,8 +147,13 @@ def F369(it: Evidence) -> None:
     weights, _ = attended(q, k, eye)  # values that pick out the weights
     again = (weights * (dy @ v.repeat_interleave(2, dim=1).mT)).sum(-1)
     it.right(same((dy * y).sum(-1).numpy(), again.numpy()))
+    given = re.search(r"= flash_attn_backward\((.*?)\)", CODE, re.DOTALL)
+    assert given
+    names = [name.strip() for name in given[1].split(",")]
+    it.right(names == ["grad_attn_out", "Q", "K", "V", "attn_lse"])
     _, kept = flash_attention.forward(*(numbers(1, 2, 5, 4, seed=i) for i in range(3)))
-    it.clashes({"q", "k", "v", "y", "lse"} <= set(kept._fields))
+    it.right({"q", "k", "v", "y", "lse"} <= set(kept._fields))
+    it.clashes("y" in kept._fields and "attn_out" not in names)
 
 
 @claim(

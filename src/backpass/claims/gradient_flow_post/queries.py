@@ -118,9 +118,24 @@ def F86(it: Evidence) -> None:
 @claim("§1.4, groups", TRUE, topic="attention", page="attention/grouped_query")
 def F87(it: Evidence) -> None:
     """With 64 query heads and 8 heads of keys, each serves 8 query heads."""
-    it.as_printed(LLAMA.heads / LLAMA.key_heads == 8)
-    served = [head // (64 // 8) for head in range(64)]
-    it.as_printed(all(served.count(kv) == 8 for kv in range(8)))
+    import torch
+
+    it.as_printed((LLAMA.heads, LLAMA.key_heads) == (64, 8))
+    q, k, v = tensors(*(numbers(1, n, 5, 4, seed=n) for n in (64, 8, 9)))
+    k, v = (a[:, :8].requires_grad_() for a in (k, v))
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    reached = [
+        [
+            kv
+            for kv in range(8)
+            if torch.autograd.grad(y[0, head, 4, 1], k, retain_graph=True)[0][
+                0, kv
+            ].any()
+        ]
+        for head in range(64)
+    ]
+    it.as_printed(all(len(heads) == 1 for heads in reached))
+    it.as_printed(all(reached.count([kv]) == 8 for kv in range(8)))
 
 
 @claim(

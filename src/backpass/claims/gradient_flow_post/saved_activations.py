@@ -244,19 +244,30 @@ def F254(it: Evidence) -> None:
 def F255(it: Evidence) -> None:
     """80 layers' activations are those of the model.
 
-    The scores of the output head take 3.91 GiB in FP32, and their gradient as much
-    again, unless they are computed in chunks; the last norm 256 MiB with its output.
+    The probabilities of the output head take 3.91 GiB in FP32, and the gradient of its
+    scores as much again, unless they are computed in chunks; the last norm's input and
+    output take 256 MiB.
     """
+    import torch
+
     kept = cost.activations(
         "llama-3-70b", 1, 8192, dtype="bfloat16", flash=True, chunked=False
     )
-    others = [row.bytes for row in kept.rows if not row.part.startswith("layers.")]
-    it.left_out(sum(others))
-    scores = 4 * 8192 * 128_256
-    it.right(round(scores / GIB, 2) == 3.91 and sum(others) > scores / 2)
-    norm = cost.activations("llama-3-70b", 1, 8192, dtype="bfloat16")
-    x_hat = next(r.bytes for r in norm.rows if (r.part, r.array) == ("norm", "x_hat"))
-    it.right(2 * x_hat == 256 * MIB)
+    others = {
+        (row.part, row.array): row.bytes
+        for row in kept.rows
+        if not row.part.startswith("layers.")
+    }
+    it.left_out(sum(size or 0 for size in others.values()))
+    it.right(round((others["lm_head", "loss.p"] or 0) / GIB, 2) == 3.91)
+    it.right(
+        (others["norm", "x_hat"] or 0) + (others["lm_head", "scores.x"] or 0)
+        == 256 * MIB
+    )
+    scores = torch.tensor(numbers(5, 7)).float().requires_grad_()
+    torch.nn.functional.cross_entropy(scores, torch.arange(5)).backward()
+    assert scores.grad is not None
+    it.right(scores.grad.nbytes == scores.nbytes == 4 * 5 * 7)
 
 
 @claim(

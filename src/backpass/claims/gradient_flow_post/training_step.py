@@ -307,11 +307,13 @@ def F418(it: Evidence) -> None:
 def F419(it: Evidence) -> None:
     """Training repeats this step millions of times.
 
-    Sequences are counted in millions. Steps are fewer: LLaMA's 1.4 · 10¹² tokens, 4
-    million a step, are 350,000.
+    With the text's own step of one sequence of 8,192 tokens, LLaMA's 1.4 · 10¹² tokens
+    would take 171 million steps. A large model is not trained so: LLaMA takes 4 million
+    tokens a step, and 350,000 steps.
     """
     tokens, of_step = 1.4e12, 4e6
-    it.as_printed(tokens / 2048 > 1e6)
+    it.as_printed(tokens / 8192 > 1e6)
+    it.right(round(tokens / 8192 / 1e6) == 171)
     it.elsewhere(tokens / of_step > 1e6)
     it.right(tokens / of_step == 350_000 and tokens / 1e12 == 1.4)
 
