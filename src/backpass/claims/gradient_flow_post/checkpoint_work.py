@@ -214,7 +214,7 @@ def F296(it: Evidence) -> None:
 def F297(it: Evidence) -> None:
     """With k = 5 the overhead is 6.7 % of a step.
 
-    33 %; 31 % if the last segment does not run again.
+    It is 33 % of a step, or 31 % if the last segment does not run again.
     """
     it.as_printed(round(100 * share_of_step(5), 1) == 6.7)
     it.right(round(100 * share_of_step(5)) == 33)
@@ -299,8 +299,8 @@ def F301(it: Evidence) -> None:
 def F302(it: Evidence) -> None:
     """With a checkpoint every 20 layers about 5 % more compute, 5 % more time.
 
-    A third more compute. By the text's own rule, 5 % of a forward would be 1.7 % of a
-    step.
+    It adds a third of a step's compute. By the text's own rule, 5 % of a forward would
+    be 1.7 % of a step.
     """
     it.as_printed(round(100 * share_of_step(20)) == 5)
     it.right(round(share_of_step(20), 4) == round(1 / 3, 4))
@@ -329,7 +329,7 @@ def F303(it: Evidence) -> None:
 def F304(it: Evidence) -> None:
     """With a checkpoint every ten layers about 10 % more compute, 3 to 4 % more time.
 
-    A third more compute.
+    It adds a third of a step's compute.
     """
     it.as_printed(round(100 * share_of_step(10)) == 10)
     it.right(round(share_of_step(10), 4) == round(1 / 3, 4))
@@ -345,7 +345,8 @@ def F304(it: Evidence) -> None:
 def F305(it: Evidence) -> None:
     """With a checkpoint every 5 layers 14 GB, 91 % less.
 
-    11.8 GiB, 92.5 % less: both better than with a checkpoint every layer.
+    The text's own sum gives 11.8 GiB, which is 92.5 % less. Both are better than with a
+    checkpoint every layer.
     """
     saving = {k: 100 * (1 - most(k) / (LAYERS * FLASH)) for k in (1, 5)}
     it.as_printed(round(gib(most(5))) == 14 and round(saving[5]) == 91)
@@ -363,7 +364,7 @@ def F305(it: Evidence) -> None:
 def F306(it: Evidence) -> None:
     """With a checkpoint every 5 layers about 20 % more compute, 7 % more time.
 
-    A third more compute.
+    It adds a third of a step's compute.
     """
     it.as_printed(round(100 * share_of_step(5)) == 20)
     it.right(round(share_of_step(5), 4) == round(1 / 3, 4))

@@ -129,8 +129,7 @@ def F322(it: Evidence) -> None:
     large gradients.
 
     The Jacobian tends to 0 there; its norm is never above 1/2, which two equal weights
-    have. Saturated softmax makes gradients vanish. Large ones come from the large
-    queries and keys beside it.
+    have. Saturated softmax makes gradients vanish.
     """
 
     def size(a: Any) -> float:
@@ -156,7 +155,8 @@ def F323(it: Evidence) -> None:
     large gradient.
 
     The loss has no bound. Its gradient by the scores has one: the softmax minus
-    one-hot, at most $\sqrt 2$ a token. A spike comes from the Jacobians behind it.
+    one-hot, at most $\sqrt 2$ a token. A larger gradient comes from the Jacobians of
+    the layers below.
     """
     import torch
 
@@ -169,6 +169,15 @@ def F323(it: Evidence) -> None:
     it.as_printed(loss_and_gradient(50)[0] > 9 * loss_and_gradient(5)[0])
     it.elsewhere(loss_and_gradient(50)[1] > 1.5 * loss_and_gradient(5)[1])
     it.right(loss_and_gradient(500)[1] <= np.sqrt(2) + 1e-12)
+
+    def of_weights(size: float) -> float:  # of a layer below, whose input has this size
+        x, w = torch.tensor(size * numbers(1, 3)), numbers(3, 4, seed=1)
+        target = torch.tensor([int((x.numpy() @ w).argmin())])
+        loss = torch.nn.functional.cross_entropy
+        g = vjp(lambda w: loss(x @ w, target), w, np.array(1.0))
+        return float(np.linalg.norm(g))
+
+    it.right(of_weights(1000) > 50 * of_weights(10) > 100 * np.sqrt(2))
 
 
 @claim(
@@ -392,8 +401,8 @@ def F337(it: Evidence) -> None:
     """Steps stay where the loss is about quadratic; longer ones leave where the linear
     approximation holds.
 
-    These are two regions. On a quadratic the linear prediction of a step can be wrong
-    by as much as it predicts.
+    A quadratic region is larger than a linear one. On a quadratic the linear prediction
+    of a step can be wrong by as much as it predicts.
     """
     curvature, w, step = 2.0, 1.0, -1.0
 

@@ -291,16 +291,16 @@ def F58(it: Evidence) -> None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def largest(s: int) -> int:
-        kept: list[int] = []
+        kept: dict[int, Any] = {}
         q, k, v = (torch.randn(1, 2, s, 4, requires_grad=True) for _ in range(3))
         with (
             torch.autograd.graph.saved_tensors_hooks(
-                lambda t: (kept.append(t.numel()), t)[1], lambda t: t
+                lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t
             ),
             sdpa_kernel(SDPBackend.FLASH_ATTENTION),
         ):
             torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return max(kept)
+        return max(t.numel() for t in kept.values())
 
     it.as_printed(largest(600) == 2 * largest(300) > 0)
 

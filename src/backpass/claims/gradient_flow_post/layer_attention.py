@@ -113,9 +113,8 @@ def F367(it: Evidence) -> None:
 def F368(it: Evidence) -> None:
     """`grad_attn_out_flat.reshape(B, n_h, S, d_k)` divides it among the heads.
 
-    It has to be `.reshape(B, S, n_h, d_k).transpose(1, 2)`. Without it everything
-    behind is wrong: the gradients of queries, keys, values, three weights, the norm,
-    and x.
+    It has to be `.reshape(B, S, n_h, d_k).transpose(1, 2)`. Without it every later
+    gradient is wrong: those of queries, keys, values, three weights, the norm, and x.
     """
     it.as_printed(right("attn_out", listing()))
     it.right(right("attn_out", listing(("grad_attn_out",))))
@@ -314,8 +313,8 @@ def F378(it: Evidence) -> None:
 
 @claim("§6, phase 2, norm's weight", TRUE, topic="norms", page="operations/rms_norm")
 def F379(it: Evidence) -> None:
-    """`(grad_x_norm_attn * x_hat_a).sum(dim=(0, 1))` is, from a right gradient, that of
-    the norm's weight."""
+    """`(grad_x_norm_attn * x_hat_a).sum(dim=(0, 1))` is the gradient of the norm's
+    weight, if `grad_x_norm_attn` is right."""
     it.as_printed(right("gamma_attn", listing(EVERY)))
 
 

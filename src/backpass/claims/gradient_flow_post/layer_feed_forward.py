@@ -62,7 +62,8 @@ def F355(it: Evidence) -> None:
 
 @claim("§6, phase 1, SiLU", TRUE, topic="activations", page="operations/activations")
 def F356(it: Evidence) -> None:
-    r"""With $\sigma (1 + g_1 (1 - \sigma))$ the gradient goes on to $g_1$."""
+    r"""With $\sigma (1 + g_1 (1 - \sigma))$ as SiLU's derivative, `grad_g1` is the
+    gradient of $g_1$."""
     it.as_printed(right("g1", listing()))
 
 

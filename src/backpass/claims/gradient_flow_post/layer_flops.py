@@ -340,7 +340,7 @@ def F404(it: Evidence) -> None:
 
 @claim("§6.1, utilisation", FALSE, topic="time", page="cost/time", harm=4)
 def F405(it: Evidence) -> None:
-    """The model FLOPs that a utilisation of model FLOPs divides are 4,044 TFLOPs.
+    """The FLOPs that count at 50 % MFU are 4,044 TFLOPs.
 
     They leave out recomputation by definition: three times the forward, 3,892 TFLOPs
     for the layers and 3,944 with the head.

@@ -313,7 +313,7 @@ def F229(it: Evidence) -> None:
 def F230(it: Evidence) -> None:
     """BF16 is preferred where the hardware has it: A100, H100, and TPUs.
 
-    They have it, by their makers' data sheets; what is preferred is a matter of usage.
+    Their data sheets list BF16; what is preferred is a matter of usage.
     """
 
 

@@ -131,8 +131,8 @@ def F149(it: Evidence) -> None:
 def F150(it: Evidence) -> None:
     """With 80 layers the gradient is attenuated 11 times.
 
-    So it is for a factor of 0.97. The text's own range of factors, 0.95 to 0.99, gives
-    61 to 2.2 times, and a layer has two norms.
+    This holds if the factor is 0.97. The text's own range of factors, 0.95 to 0.99,
+    gives 61 to 2.2 times, and a layer has two norms.
     """
     it.as_printed(round(1 / 0.97**80) == 11)
     it.elsewhere(all(round(1 / factor**80) == 11 for factor in (0.95, 0.99)))
@@ -186,8 +186,8 @@ def F153(it: Evidence) -> None:
     """The chart shows the gradient's magnitude at layer 0 relative to the last layer.
 
     Its post-norm bars are powers of the assumed 0.97, and its pre-norm bars are powers
-    of one factor too. No gradient has gone into them: in random post-norm blocks more
-    than five times as much arrives at 128.
+    of one factor too. They are not measurements: in 128 random post-norm blocks the
+    gradient at the bottom is more than five times the bar.
     """
     post = {32: 0.38, 80: 0.088, 128: 0.019}
     pre = {32: 0.98, 80: 0.95, 128: 0.92}

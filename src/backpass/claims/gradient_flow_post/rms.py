@@ -315,7 +315,8 @@ def F33(it: Evidence) -> None:
 def F34(it: Evidence) -> None:
     """An input takes 128 MB, those of all layers 20,480 MB or 20 GB.
 
-    These are MiB and GiB. In powers of ten they are 134 MB, and 21.5 GB in place of 20.
+    This holds if the units are MiB and GiB. In powers of ten they are 134 MB, and 21.5
+    GB in place of 20.
     """
     one = 8192 * 8192 * 2
     it.as_printed(one == 128 * MIB and 160 * one == 20_480 * MIB == 20 * GIB)
@@ -360,7 +361,7 @@ def F37(it: Evidence) -> None:
 def F38(it: Evidence) -> None:
     """The 20 GB are a cost of RMSNorm alone.
 
-    So they are if every layer saves its arrays. The inputs are the residual stream: a
+    This holds if every layer saves its arrays. The inputs are the residual stream: a
     checkpoint at each layer holds its 80 inputs anyway, 10 GiB, whether the layer has a
     norm or not.
     """

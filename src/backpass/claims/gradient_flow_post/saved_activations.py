@@ -173,7 +173,8 @@ def F250(it: Evidence) -> None:
     output.
 
     Plain autograd saves a fourth one, the product of the last two, for the gradient of
-    $W_2$: 448 MiB. A block that saves three has that one in place of SiLU's output.
+    $W_2$: 448 MiB. A block that saves three arrays saves this product and recomputes
+    SiLU's output.
     """
     import torch
 

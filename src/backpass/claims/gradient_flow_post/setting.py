@@ -305,7 +305,7 @@ def F14(it: Evidence) -> None:
     preserves the gradient's magnitude whatever the Jacobian of the block is.
 
     One term of the sum keeps its length; the sum can have any length. With a block's
-    Jacobian of −I it is 0, and with −0.9 I it falls by 10⁸⁰ in 80 blocks.
+    Jacobian of −I it is 0, and with −0.9 I it falls by a factor of 10⁸⁰ in 80 blocks.
     """
 
     def through(slope: float, blocks: int) -> float:

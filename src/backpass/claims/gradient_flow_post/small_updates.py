@@ -59,7 +59,7 @@ def trained(
 def F199(it: Evidence) -> None:
     """The example of the lost update shows why gradients have to be FP32.
 
-    It shows why weights have to be fine. With FP32 weights, the update survives though
+    It shows why the weights need FP32. With FP32 weights, the update survives though
     the gradient comes in FP16; with FP16 weights, an FP32 gradient does not help.
     """
     half = float(np.float16(GRADIENT))
@@ -86,8 +86,9 @@ def F200(it: Evidence) -> None:
 def F201(it: Evidence) -> None:
     r"""The update of this weight is $\eta g$.
 
-    So it is under SGD. The text trains with Adam, whose first step is $\eta$ whatever
-    the gradient: 10,000 times as large here, and large enough for an FP16 weight.
+    This holds if the optimiser is SGD. The text trains with Adam, whose first step is
+    $\eta$ whatever the gradient: 10,000 times as large here, and large enough for an
+    FP16 weight.
     """
     it.as_printed(abs((1 - trained("SGD", dtype="float64")) / UPDATE - 1) < 1e-6)
     adam = 1 - trained("Adam", dtype="float64")

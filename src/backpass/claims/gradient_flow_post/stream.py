@@ -161,8 +161,8 @@ def F168(it: Evidence) -> None:
     """The direct path is the reason for that.
 
     The report of {cite:t}`xiong2020layer` gives another reason: at the start, gradients
-    near the output are large in post-norm. Which of the two causes it takes training to
-    find out.
+    near the output are large in post-norm. Only training can show which of the two is
+    the cause.
     """
 
 
@@ -268,7 +268,7 @@ def F173(it: Evidence) -> None:
 def F174(it: Evidence) -> None:
     """0.0039 over 0.0011 is 3.5.
 
-    As a division.
+    This is right as a division.
     """
     it.as_printed(round(0.0039 / 0.0011, 1) == 3.5)
 
@@ -282,7 +282,7 @@ def F174(it: Evidence) -> None:
 def F175(it: Evidence) -> None:
     """0.0040 over 0.0036 is 1.1.
 
-    As a division. Of a factor that grows with depth, the table has the same value at
+    This is right as a division. The factor should grow with depth; the table has 1.1 at
     both depths.
     """
     it.as_printed(round(0.0040 / 0.0036, 1) == round(0.0042 / 0.0038, 1) == 1.1)

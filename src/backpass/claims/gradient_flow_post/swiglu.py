@@ -183,8 +183,8 @@ def F117(it: Evidence) -> None:
     L}{\partial \text{out}}$.
 
     All factors have to be flattened to B·S rows, as the listing does. With the axis of
-    the batch that the text gives them, the products have it too. What was x in the
-    formula of the block is $x_\text{norm}$ here.
+    the batch that the text gives them, the products have it too. The block's formula
+    calls this array x.
     """
     e, h = expected(), silu(tensors(X @ W1)[0]).numpy() * (X @ W3)
     for x, g, name in ((X, e["g1"], "W1"), (X, e["g3"], "W3"), (h, G, "W2")):

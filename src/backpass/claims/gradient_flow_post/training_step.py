@@ -130,8 +130,8 @@ def F409(it: Evidence) -> None:
 def F410(it: Evidence) -> None:
     """Gradients are computed in BF16 and accumulated in FP32.
 
-    So it is with FP32 parameters: each `.grad` is FP32. With the 16-bit working copy
-    that `§3` counts, `.grad` is 16-bit too, and so is what adds up in it.
+    This holds if the parameters are FP32: each `.grad` is FP32 then. With the 16-bit
+    working copy that `§3` counts, `.grad` is 16-bit too, and so is what adds up in it.
     """
     import torch
 
@@ -359,8 +359,9 @@ def F421(it: Evidence) -> None:
     """If gradients are NaN, look for a division by zero in a norm, or the logarithm of
     zero in the loss.
 
-    Both can be the cause. The logarithm's own value is infinite; a NaN comes behind it,
-    from 0 times infinity. A row of a softmax with every key hidden is another source.
+    Both can be the cause. The logarithm's own value is infinite; the NaN arises in the
+    backward, from 0 times infinity. A row of a softmax with every key hidden is another
+    source.
     """
     import torch
 
