@@ -41,7 +41,7 @@ def gib(mib: float) -> float:
 
 
 @claim("§4.3, units", CAVEAT, topic="memory", page="cost/memory", harm=2)
-def F272(it: Evidence) -> None:
+def F274(it: Evidence) -> None:
     """Without checkpoints the activations take 157.5 GB; with one every layer 12.0,
     with one every ten 20.7.
 
@@ -54,7 +54,7 @@ def F272(it: Evidence) -> None:
 
 
 @claim("§4.3, no checkpoints", TRUE, topic="memory", page="cost/memory")
-def F273(it: Evidence) -> None:
+def F275(it: Evidence) -> None:
     """80 layers of 2,016 MiB are 161,280 MiB."""
     it.as_printed(LAYERS * FLASH == 161_280 and FLASH == 2016)
 
@@ -65,7 +65,7 @@ def F273(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F274(it: Evidence) -> None:
+def F276(it: Evidence) -> None:
     """With a checkpoint every layer, only the layer's input is saved: 128 MiB a
     layer."""
     it.as_printed(checkpoints(layers=2, every=1) == [128 * MIB, 128 * MIB])
@@ -78,7 +78,7 @@ def F274(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=3,
 )
-def F275(it: Evidence) -> None:
+def F277(it: Evidence) -> None:
     """The peak is one whole layer and 80 checkpoints: 2,016 + 80 · 128 = 12,256 MiB.
 
     The layer's 2,016 contain its input, which is one of the 80 checkpoints: 12,128 MiB,
@@ -97,7 +97,7 @@ def F275(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=6,
 )
-def F276(it: Evidence) -> None:
+def F278(it: Evidence) -> None:
     """12.0 GB is the peak of activation memory.
 
     The probabilities of the output head alone take 3.91 GiB in FP32, unless they are
@@ -128,7 +128,7 @@ def F276(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F277(it: Evidence) -> None:
+def F279(it: Evidence) -> None:
     """From 157.5 to 12.0 the memory falls by 92 %."""
     it.as_printed(round(100 * (1 - most(1) / (LAYERS * FLASH))) == 92)
     it.as_printed(round(100 * (1 - 12.0 / 157.5)) == 92)
@@ -140,7 +140,7 @@ def F277(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F278(it: Evidence) -> None:
+def F280(it: Evidence) -> None:
     """A checkpoint every ten layers are 8, together 1,024 MiB."""
     size = checkpoints(layers=2, every=2)
     it.as_printed(len(range(0, LAYERS, 10)) == 8 and size == [128 * MIB])
@@ -154,7 +154,7 @@ def F278(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=1,
 )
-def F279(it: Evidence) -> None:
+def F281(it: Evidence) -> None:
     """The peak is ten layers and 8 checkpoints: 10 · 2,016 + 1,024 = 21,184 MiB.
 
     One input is counted twice again: 21,056 MiB.
@@ -167,7 +167,7 @@ def F279(it: Evidence) -> None:
 @claim(
     "§4.3, every 10, saving", TRUE, topic="recomputation", page="numerics/recomputation"
 )
-def F280(it: Evidence) -> None:
+def F282(it: Evidence) -> None:
     """With a checkpoint every ten layers the memory falls by 87 %."""
     it.as_printed(round(100 * (1 - most(10) / (LAYERS * FLASH))) == 87)
 
@@ -179,7 +179,7 @@ def F280(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=7,
 )
-def F281(it: Evidence) -> None:
+def F283(it: Evidence) -> None:
     """A checkpoint every ten layers costs less recomputation than one every layer.
 
     Every layer runs again once in both cases. Longer segments save memory of
@@ -206,7 +206,7 @@ def F281(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F282(it: Evidence) -> None:
+def F284(it: Evidence) -> None:
     """Without checkpoints: 157 GiB, cut off."""
     it.as_printed(LAYERS * FLASH // 1024 == 157)
 
@@ -218,7 +218,7 @@ def F282(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=3,
 )
-def F283(it: Evidence) -> None:
+def F285(it: Evidence) -> None:
     """With a checkpoint every 20 layers: 42 GB.
 
     The text's own sum gives 40,832 MiB, which is 39.88 GiB or 42.8 GB. So 42 is GB with
@@ -233,7 +233,7 @@ def F283(it: Evidence) -> None:
 @claim(
     "§4.3, chart, every 10", TRUE, topic="recomputation", page="numerics/recomputation"
 )
-def F284(it: Evidence) -> None:
+def F286(it: Evidence) -> None:
     """With a checkpoint every ten layers: 21 GiB."""
     it.as_printed(round(gib(most(10))) == 21)
 
@@ -245,7 +245,7 @@ def F284(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=5,
 )
-def F285(it: Evidence) -> None:
+def F287(it: Evidence) -> None:
     """With a checkpoint every 5 layers: 14 GB.
 
     The text's own sum gives 11.84 GiB. This is less than with a checkpoint every layer,
@@ -261,7 +261,7 @@ def F285(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F286(it: Evidence) -> None:
+def F288(it: Evidence) -> None:
     """With a checkpoint every layer: 12 GiB."""
     it.as_printed(round(gib(most(1))) == 12)
 
@@ -273,7 +273,7 @@ def F286(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=7,
 )
-def F287(it: Evidence) -> None:
+def F289(it: Evidence) -> None:
     """The more often a checkpoint is saved, the less memory is needed.
 
     Checkpoints take memory too. With these sizes the least is at one every 2 layers,

@@ -40,7 +40,7 @@ def share_of_step(k: int) -> float:
     page="numerics/recomputation",
     harm=6,
 )
-def F288(it: Evidence) -> None:
+def F290(it: Evidence) -> None:
     """The cost of recomputation depends on how often a checkpoint is saved.
 
     The memory does. The work is one forward of the layers for every k (less the last
@@ -57,7 +57,7 @@ def F288(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F289(it: Evidence) -> None:
+def F291(it: Evidence) -> None:
     """With a checkpoint every layer, each layer's forward is computed twice, and the
     forward's work doubles."""
     step = layers(1)
@@ -67,7 +67,7 @@ def F289(it: Evidence) -> None:
 
 
 @claim("§4.4, backward", TRUE, topic="FLOPs", page="cost/ratio")
-def F290(it: Evidence) -> None:
+def F292(it: Evidence) -> None:
     """A backward costs about twice its forward, since it computes the gradients of the
     data and of the weights."""
     step = cost.tally("llama-3-70b", 1, 8192)
@@ -85,7 +85,7 @@ def F290(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F291(it: Evidence) -> None:
+def F293(it: Evidence) -> None:
     """With a checkpoint every layer, a step costs 4 forwards in place of 3: 33 %
     more."""
     it.as_printed(round(100 * share_of_step(1)) == 33)
@@ -102,7 +102,7 @@ def F291(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=3,
 )
-def F292(it: Evidence) -> None:
+def F294(it: Evidence) -> None:
     """A checkpoint every layer is the most aggressive choice.
 
     It is the most frequent one. It does not save the most memory, which k = 2 does. Nor
@@ -124,7 +124,7 @@ def F292(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F293(it: Evidence) -> None:
+def F295(it: Evidence) -> None:
     """With a checkpoint every k layers, each layer's forward is recomputed once.
 
     If the last segment is kept, as PyTorch's `checkpoint_sequential` does, its k layers
@@ -146,7 +146,7 @@ def F293(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=5,
 )
-def F294(it: Evidence) -> None:
+def F296(it: Evidence) -> None:
     """The recomputation of a segment overlaps with the backward of later segments.
 
     Autograd runs one after the other: all of a segment, then its backward, then the
@@ -169,7 +169,7 @@ def F294(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=8,
 )
-def F295(it: Evidence) -> None:
+def F297(it: Evidence) -> None:
     r"""The overhead is $\frac{L}{k L} = \frac{1}{k}$ of a forward.
 
     It is one forward for every k: each layer runs again once, as the same sentence
@@ -193,7 +193,7 @@ def F295(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=7,
 )
-def F296(it: Evidence) -> None:
+def F298(it: Evidence) -> None:
     """With k = 10 the overhead is 10 % of a forward, 3.3 % of a step.
 
     It is one forward, 33 % of a step; 29 % if the last segment is kept and does not run
@@ -211,7 +211,7 @@ def F296(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=7,
 )
-def F297(it: Evidence) -> None:
+def F299(it: Evidence) -> None:
     """With k = 5 the overhead is 6.7 % of a step.
 
     It is 33 % of a step, or 31 % if the last segment does not run again.
@@ -228,7 +228,7 @@ def F297(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=6,
 )
-def F298(it: Evidence) -> None:
+def F300(it: Evidence) -> None:
     """The column of the compute overhead has one measure: 5, 10, 20, and 33 % with a
     checkpoint every 20, 10, 5, and 1 layers.
 
@@ -251,7 +251,7 @@ def F298(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=4,
 )
-def F299(it: Evidence) -> None:
+def F301(it: Evidence) -> None:
     """The time grows with the overhead: 5, 3 to 4, 7, and 11 % with a checkpoint every
     20, 10, 5, and 1 layers.
 
@@ -264,7 +264,7 @@ def F299(it: Evidence) -> None:
 
 
 @claim("§4.4, table, none", TRUE, topic="recomputation", page="numerics/recomputation")
-def F300(it: Evidence) -> None:
+def F302(it: Evidence) -> None:
     """Without checkpoints 157.5 GiB, and no overhead."""
     it.as_printed(round(LAYERS * FLASH / 1024, 1) == 157.5)
     it.as_printed(layers()["recomputation"] == 0)
@@ -277,7 +277,7 @@ def F300(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=3,
 )
-def F301(it: Evidence) -> None:
+def F303(it: Evidence) -> None:
     """With a checkpoint every 20 layers 42 GB, 73 % less.
 
     The text's own sum gives 40,832 MiB, which is 39.9 GiB or 42.8 GB: 42 is GB with its
@@ -296,7 +296,7 @@ def F301(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=7,
 )
-def F302(it: Evidence) -> None:
+def F304(it: Evidence) -> None:
     """With a checkpoint every 20 layers about 5 % more compute, 5 % more time.
 
     It adds a third of a step's compute. By the text's own rule, 5 % of a forward would
@@ -313,7 +313,7 @@ def F302(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F303(it: Evidence) -> None:
+def F305(it: Evidence) -> None:
     """With a checkpoint every ten layers 21 GiB, 87 % less."""
     saving = 100 * (1 - most(10) / (LAYERS * FLASH))
     it.as_printed(round(gib(most(10))) == 21 and round(saving) == 87)
@@ -326,7 +326,7 @@ def F303(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=7,
 )
-def F304(it: Evidence) -> None:
+def F306(it: Evidence) -> None:
     """With a checkpoint every ten layers about 10 % more compute, 3 to 4 % more time.
 
     It adds a third of a step's compute.
@@ -342,7 +342,7 @@ def F304(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=5,
 )
-def F305(it: Evidence) -> None:
+def F307(it: Evidence) -> None:
     """With a checkpoint every 5 layers 14 GB, 91 % less.
 
     The text's own sum gives 11.8 GiB, which is 92.5 % less. Both are better than with a
@@ -361,7 +361,7 @@ def F305(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=7,
 )
-def F306(it: Evidence) -> None:
+def F308(it: Evidence) -> None:
     """With a checkpoint every 5 layers about 20 % more compute, 7 % more time.
 
     It adds a third of a step's compute.
@@ -376,7 +376,7 @@ def F306(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F307(it: Evidence) -> None:
+def F309(it: Evidence) -> None:
     """With a checkpoint every layer 12 GiB, 92 % less, and 33 % more compute."""
     saving = 100 * (1 - most(1) / (LAYERS * FLASH))
     it.as_printed(round(gib(most(1))) == 12 and round(saving) == 92)
@@ -390,7 +390,7 @@ def F307(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=6,
 )
-def F308(it: Evidence) -> None:
+def F310(it: Evidence) -> None:
     """With a checkpoint every layer, a step takes 11 % longer.
 
     Products set the time of such a step, and there are 33 % more of them: by an H100's
@@ -413,7 +413,7 @@ def F308(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=5,
 )
-def F309(it: Evidence) -> None:
+def F311(it: Evidence) -> None:
     """The time grows less than the compute, because recomputation overlaps with the
     backward.
 
@@ -432,7 +432,7 @@ def F309(it: Evidence) -> None:
 
 
 @claim("§4.4, table, note on FLOPs", TRUE, topic="flash", page="numerics/recomputation")
-def F310(it: Evidence) -> None:
+def F312(it: Evidence) -> None:
     """33 % holds with flash attention too, whose backward has one product more."""
     more = layers()["forward"]
     scores = LAYERS * 2 * 64 * 8192**2 * 128

@@ -79,8 +79,30 @@ def softmax(scores: Any) -> Any:
     return e / e.sum()
 
 
+@claim(
+    "§5.1, mixed precision", FALSE, topic="precision", page="numerics/precision", harm=2
+)
+def F322(it: Evidence) -> None:
+    """Gradient norms can spike even with mixed precision, so it is a protection.
+
+    FP16 adds a risk, which FP32 does not have: overflow. A gradient of 70,000 is above
+    its largest number, 65,504, and the norm becomes infinite.
+    """
+    import torch
+
+    def length(dtype: Any) -> float:
+        p = torch.nn.Parameter(torch.ones(3, dtype=dtype))
+        (700 * p).backward(torch.full((3,), 100.0, dtype=dtype))
+        return printed([p])
+
+    it.as_printed(bool(np.isfinite(length(torch.float16))))
+    it.right(length(torch.float16) == np.inf)
+    it.right(abs(length(torch.float32) / (70_000 * np.sqrt(3)) - 1) < 1e-6)
+    it.right(float(np.finfo(np.float16).max) == 65_504)
+
+
 @claim("§5.1, data", UNCHECKABLE, topic="clipping", page="numerics/clipping")
-def F320(it: Evidence) -> None:
+def F323(it: Evidence) -> None:
     """Batches with unusually long sequences or rare tokens make the norm jump.
 
     An observation without a run to compare with. Where sequences are packed to one
@@ -89,7 +111,7 @@ def F320(it: Evidence) -> None:
 
 
 @claim("§5.1, warm-up", CAVEAT, topic="clipping", page="numerics/clipping", harm=2)
-def F321(it: Evidence) -> None:
+def F324(it: Evidence) -> None:
     """Warm-up of the learning rate is a cause: early in training, random weights give
     gradients of high variance.
 
@@ -124,7 +146,7 @@ def F321(it: Evidence) -> None:
 @claim(
     "§5.1, sharp attention", FALSE, topic="softmax", page="operations/softmax", harm=8
 )
-def F322(it: Evidence) -> None:
+def F325(it: Evidence) -> None:
     """When the weights of attention become nearly one-hot, softmax's Jacobian produces
     large gradients.
 
@@ -150,7 +172,7 @@ def F322(it: Evidence) -> None:
     page="operations/cross_entropy",
     harm=4,
 )
-def F323(it: Evidence) -> None:
+def F326(it: Evidence) -> None:
     r"""Sequences that the model finds very improbable have a large $-\log p$, and so a
     large gradient.
 
@@ -183,7 +205,7 @@ def F323(it: Evidence) -> None:
 @claim(
     "§5.1, consequence", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=3
 )
-def F324(it: Evidence) -> None:
+def F327(it: Evidence) -> None:
     r"""One large gradient can move the weights so far that the model does not recover.
 
     Under SGD. Adam bounds the step of a weight: after zeros, by
@@ -199,7 +221,7 @@ def F324(it: Evidence) -> None:
 
 
 @claim("§5.2, norm", TRUE, topic="clipping", page="numerics/clipping")
-def F325(it: Evidence) -> None:
+def F328(it: Evidence) -> None:
     """The norm that is clipped is that of one vector with all parameters' gradients,
     the root of the sum of all squares."""
     import torch
@@ -212,7 +234,7 @@ def F325(it: Evidence) -> None:
 
 
 @claim("§5.2, rule", TRUE, topic="clipping", page="numerics/clipping")
-def F326(it: Evidence) -> None:
+def F329(it: Evidence) -> None:
     """If the norm exceeds max_norm, all gradients are multiplied by max_norm over the
     norm; otherwise they stay."""
     import torch
@@ -228,7 +250,7 @@ def F326(it: Evidence) -> None:
 
 
 @claim("§5.2, code, norm", CAVEAT, topic="clipping", page="numerics/clipping", harm=2)
-def F327(it: Evidence) -> None:
+def F330(it: Evidence) -> None:
     """`p.grad.data.float().pow(2).sum().item()`, summed over the parameters, is the
     square of the norm.
 
@@ -246,7 +268,7 @@ def F327(it: Evidence) -> None:
 @claim(
     "§5.2, code, sharded", CAVEAT, topic="parallel", page="numerics/clipping", harm=4
 )
-def F328(it: Evidence) -> None:
+def F331(it: Evidence) -> None:
     """The function clips the norm of all parameters.
 
     Of those it is given. Where each device has a share of them, which the text requires
@@ -264,7 +286,7 @@ def F328(it: Evidence) -> None:
 
 
 @claim("§5.2, code, coefficient", TRUE, topic="clipping", page="numerics/clipping")
-def F329(it: Evidence) -> None:
+def F332(it: Evidence) -> None:
     """`max_norm / (total_norm + 1e-6)`, applied if it is below 1, is what PyTorch
     does."""
     import torch
@@ -280,7 +302,7 @@ def F329(it: Evidence) -> None:
 @claim(
     "§5.2, code, not finite", CAVEAT, topic="clipping", page="numerics/clipping", harm=3
 )
-def F330(it: Evidence) -> None:
+def F333(it: Evidence) -> None:
     """After the call, the norm is at most max_norm.
 
     Not with a gradient that is not finite. A NaN makes the comparison false, and
@@ -303,7 +325,7 @@ def F330(it: Evidence) -> None:
 @claim(
     "§5.2, code, two loops", CAVEAT, topic="clipping", page="numerics/clipping", harm=6
 )
-def F331(it: Evidence) -> None:
+def F334(it: Evidence) -> None:
     """The listing clips the gradients of the parameters that it is given.
 
     It does if they come in a list. `model.parameters()` is a generator, which the first
@@ -331,13 +353,13 @@ def F331(it: Evidence) -> None:
 
 
 @claim("§5.2, code, result", TRUE, topic="clipping", page="numerics/clipping")
-def F332(it: Evidence) -> None:
+def F335(it: Evidence) -> None:
     """The function returns the norm before clipping."""
     it.as_printed(abs(printed(parameters()) / norm(parameters()) - 1) < 1e-6)
 
 
 @claim("§5.2, GPT-3 and Llama", UNCHECKABLE, topic="clipping", page="numerics/clipping")
-def F333(it: Evidence) -> None:
+def F336(it: Evidence) -> None:
     """GPT-3 and Llama clipped at 1.0.
 
     Their papers say so: Brown et al. (2020), appendix B; Touvron et al. (2023), section
@@ -346,7 +368,7 @@ def F333(it: Evidence) -> None:
 
 
 @claim("§5.2, Chinchilla", UNCHECKABLE, topic="clipping", page="numerics/clipping")
-def F334(it: Evidence) -> None:
+def F337(it: Evidence) -> None:
     """Chinchilla clipped at 1.0.
 
     Its paper gives no value. It refers to Gopher's, which was 1 for most sizes and a
@@ -355,7 +377,7 @@ def F334(it: Evidence) -> None:
 
 
 @claim("§5.2, meaning", CAVEAT, topic="clipping", page="numerics/clipping", harm=1)
-def F335(it: Evidence) -> None:
+def F338(it: Evidence) -> None:
     """A norm above 1 is scaled down to exactly 1.
 
     By the formula. The code adds `1e-6` to the norm, so the result is a little less.
@@ -376,7 +398,7 @@ def _scaled(p: Any, factor: float) -> Any:
 
 
 @claim("§5.2, box, Adam", FALSE, topic="optimiser", page="numerics/optimiser", harm=7)
-def F336(it: Evidence) -> None:
+def F339(it: Evidence) -> None:
     """With Adam, a gradient of norm 1 produces updates that are small enough for a
     quadratic loss surface.
 
@@ -397,7 +419,7 @@ def F336(it: Evidence) -> None:
     page="numerics/clipping",
     harm=1,
 )
-def F337(it: Evidence) -> None:
+def F340(it: Evidence) -> None:
     """Steps stay where the loss is about quadratic; longer ones leave where the linear
     approximation holds.
 
@@ -415,7 +437,7 @@ def F337(it: Evidence) -> None:
 
 
 @claim("§5.2, box, experience", UNCHECKABLE, topic="clipping", page="numerics/clipping")
-def F338(it: Evidence) -> None:
+def F341(it: Evidence) -> None:
     """1.0 is the standard, an empirical value that works from 1B to over 500B
     parameters; some use 0.5 or 2.0.
 
@@ -424,7 +446,7 @@ def F338(it: Evidence) -> None:
 
 
 @claim("§5.3, early", UNCHECKABLE, topic="clipping", page="numerics/clipping")
-def F339(it: Evidence) -> None:
+def F342(it: Evidence) -> None:
     """In the first thousand steps of a 70B model, the norm is 5 to 50, and most steps
     are clipped.
 
@@ -433,7 +455,7 @@ def F339(it: Evidence) -> None:
 
 
 @claim("§5.3, after warm-up", UNCHECKABLE, topic="clipping", page="numerics/clipping")
-def F340(it: Evidence) -> None:
+def F343(it: Evidence) -> None:
     """Then the norm is 0.3 to 1.5, and 10 to 30 % of the steps are clipped.
 
     No run is named.
@@ -441,7 +463,7 @@ def F340(it: Evidence) -> None:
 
 
 @claim("§5.3, spikes", TRUE, topic="clipping", page="numerics/clipping")
-def F341(it: Evidence) -> None:
+def F344(it: Evidence) -> None:
     """Norms of 100 to 1000 are divided by 100 to 1000."""
     for size in (100.0, 1000.0):
         given = parameters(1.0)
@@ -450,8 +472,16 @@ def F341(it: Evidence) -> None:
         it.as_printed(abs(size / norm(given) / size - 1) < 1e-6)
 
 
+@claim("§5.3, spikes, size", UNCHECKABLE, topic="clipping", page="numerics/clipping")
+def F345(it: Evidence) -> None:
+    """During loss spikes the norm can briefly reach 100 to 1000.
+
+    No run is named.
+    """
+
+
 @claim("§5.3, late", UNCHECKABLE, topic="clipping", page="numerics/clipping")
-def F342(it: Evidence) -> None:
+def F346(it: Evidence) -> None:
     """Late in training the norm is 0.1 to 0.5, and clipping at 1.0 is rare.
 
     The text names no run. With norms of 0.1 to 0.5, clipping at 1.0 never happens.
@@ -459,7 +489,7 @@ def F342(it: Evidence) -> None:
 
 
 @claim("§5.3, diagnosis", UNCHECKABLE, topic="clipping", page="numerics/clipping")
-def F343(it: Evidence) -> None:
+def F347(it: Evidence) -> None:
     """A norm that keeps rising while the loss does not announces instability.
 
     A rule of experience, without a run to compare with.

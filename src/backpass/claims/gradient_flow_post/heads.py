@@ -82,7 +82,7 @@ def at_full_size() -> dict[str, Any]:
 
 
 @claim("§1.4, formulas", CAVEAT, topic="attention", page="attention/heads", harm=3)
-def F42(it: Evidence) -> None:
+def F43(it: Evidence) -> None:
     r"""$Q = x W_Q$, $K = x W_K$, $V = x W_V$.
 
     Here x is the norm's output and not the layer's input, which the formulas of the
@@ -103,7 +103,7 @@ def F42(it: Evidence) -> None:
 
 
 @claim("§1.4, formulas", LEFT_OUT, topic="positions", page="operations/rope", harm=7)
-def F43(it: Evidence) -> None:
+def F44(it: Evidence) -> None:
     """The formulas are those of the attention of Llama 3 70B, whose backward they give.
 
     Llama rotates queries and keys by their positions before the scores. The backward
@@ -132,7 +132,7 @@ def F43(it: Evidence) -> None:
 
 
 @claim("§1.4, formulas", TRUE, topic="attention", page="attention/scaled_dot_product")
-def F44(it: Evidence) -> None:
+def F45(it: Evidence) -> None:
     r"""$A = \text{softmax}(Q K^\top / \sqrt{d_k} + M)$ with the causal mask M, and $O =
     A V$, for as many keys' heads as queries' heads."""
     import torch
@@ -146,7 +146,7 @@ def F44(it: Evidence) -> None:
 @claim(
     "§1.4, shapes", CAVEAT, topic="attention", page="attention/grouped_query", harm=1
 )
-def F45(it: Evidence) -> None:
+def F46(it: Evidence) -> None:
     r"""$Q K^\top$ and $A V$ for Q of the shape [B, 64, S, 128] and K and V of [B, 8, S,
     128].
 
@@ -160,13 +160,13 @@ def F45(it: Evidence) -> None:
 
 
 @claim("§1.4, sizes", TRUE, topic="attention", page="attention/grouped_query")
-def F46(it: Evidence) -> None:
+def F47(it: Evidence) -> None:
     """Llama 3 70B has 64 query heads and 8 heads of keys and values."""
     it.as_printed((LLAMA.heads, LLAMA.key_heads) == (64, 8))
 
 
 @claim("§1.4, shapes, W_Q", TRUE, topic="attention", page="attention/heads")
-def F47(it: Evidence) -> None:
+def F48(it: Evidence) -> None:
     r"""$W_Q$ has the shape $[d, n_h d_k] = [8192, 8192]$, as $64 \cdot 128 = 8192$."""
     it.as_printed(SHAPES["layers.0.self_attn.q_proj.weight"] == (64 * 128, 8192))
     it.as_printed(64 * 128 == 8192)
@@ -175,7 +175,7 @@ def F47(it: Evidence) -> None:
 @claim(
     "§1.4, shapes, W_K and W_V", TRUE, topic="attention", page="attention/grouped_query"
 )
-def F48(it: Evidence) -> None:
+def F49(it: Evidence) -> None:
     r"""$W_K$ and $W_V$ have the shape $[d, n_{kv} d_k] = [8192, 1024]$, as $8 \cdot 128
     = 1024$."""
     for name in "kv":
@@ -184,19 +184,19 @@ def F48(it: Evidence) -> None:
 
 
 @claim("§1.4, shapes, W_O", TRUE, topic="attention", page="attention/heads")
-def F49(it: Evidence) -> None:
+def F50(it: Evidence) -> None:
     """$W_O$ has the shape [$n_h d_k$, d] = [8192, 8192]."""
     it.as_printed(SHAPES["layers.0.self_attn.o_proj.weight"] == (8192, 64 * 128))
 
 
 @claim("§1.4, shapes, Q", TRUE, topic="attention", page="attention/heads")
-def F50(it: Evidence) -> None:
+def F51(it: Evidence) -> None:
     """Q has the shape [B, 64, S, 128]."""
     it.as_printed(tuple(at_full_size()["Q"].shape) == (1, 64, 8192, 128))
 
 
 @claim("§1.4, shapes, K and V", TRUE, topic="attention", page="attention/grouped_query")
-def F51(it: Evidence) -> None:
+def F52(it: Evidence) -> None:
     """K and V have the shape [B, 8, S, 128]."""
     arrays = at_full_size()
     it.as_printed(tuple(arrays["K"].shape) == (1, 8, 8192, 128))
@@ -204,7 +204,7 @@ def F51(it: Evidence) -> None:
 
 
 @claim("§1.4, shapes, A", TRUE, topic="attention", page="attention/grouped_query")
-def F52(it: Evidence) -> None:
+def F53(it: Evidence) -> None:
     """A has the shape [B, 64, S, S]: one map for each query head."""
     it.as_printed(tuple(at_full_size()["A"].shape) == (1, 64, 8192, 8192))
 
@@ -216,7 +216,7 @@ def F52(it: Evidence) -> None:
     page="attention/heads",
     harm=5,
 )
-def F53(it: Evidence) -> None:
+def F54(it: Evidence) -> None:
     r"""O has the shape $[B, n_h, S, d_k]$, and out = O $W_O$ with $W_O$ of $[n_h d_k,
     d]$.
 
@@ -235,7 +235,7 @@ def F53(it: Evidence) -> None:
 
 
 @claim("§1.4, units", CAVEAT, topic="memory", page="cost/memory", harm=1)
-def F54(it: Evidence) -> None:
+def F55(it: Evidence) -> None:
     """A takes 8 GB in a layer and 640 GB in 80.
 
     These are GiB. In powers of ten they are 8.6 GB and 687 GB.
@@ -247,7 +247,7 @@ def F54(it: Evidence) -> None:
 
 
 @claim("§1.4, bytes of A", TRUE, topic="memory", page="attention/scaled_dot_product")
-def F55(it: Evidence) -> None:
+def F56(it: Evidence) -> None:
     r"""At S = 8192, A takes $B \times 64 \times 8192 \times 8192 \times 2 = B \times 8$
     GiB in FP16.
 
@@ -260,13 +260,13 @@ def F55(it: Evidence) -> None:
 
 
 @claim("§1.4, bytes of A", TRUE, topic="memory", page="attention/scaled_dot_product")
-def F56(it: Evidence) -> None:
+def F57(it: Evidence) -> None:
     """Across 80 layers A takes 640 GiB."""
     it.as_printed(LLAMA.layers * at_full_size()["A"].nbytes == 640 * GIB)
 
 
 @claim("§1.4, bytes of A", CAVEAT, topic="precision", page="numerics/precision", harm=3)
-def F57(it: Evidence) -> None:
+def F58(it: Evidence) -> None:
     """A is stored in FP16, two bytes an element.
 
     This holds if softmax runs in FP16. The text's own list of precisions has softmax in
@@ -281,7 +281,7 @@ def F57(it: Evidence) -> None:
 
 
 @claim("§1.4, FlashAttention", TRUE, topic="flash", page="attention/flash")
-def F58(it: Evidence) -> None:
+def F59(it: Evidence) -> None:
     """FlashAttention never stores A.
 
     It forms one tile of A at a time. The check lists what autograd saves of PyTorch's
@@ -306,7 +306,7 @@ def F58(it: Evidence) -> None:
 
 
 @claim("§1.4, FlashAttention", UNCHECKABLE, topic="flash", page="attention/flash")
-def F59(it: Evidence) -> None:
+def F60(it: Evidence) -> None:
     """The memory of A is why FlashAttention exists.
 
     A motive cannot be computed. The paper {cite:p}`dao2022flashattention` names traffic
@@ -315,7 +315,7 @@ def F59(it: Evidence) -> None:
 
 
 @claim("§1.4, through W_O", TRUE, topic="matmul", page="operations/linear")
-def F60(it: Evidence) -> None:
+def F61(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial O} = \frac{\partial L}{\partial \text{out}} W_O^\top
     \in \mathbb{R}^{B \times S \times (n_h d_k)}$, for the heads merged."""
     o, g = numbers(2, 5, 12), numbers(2, 5, 7, seed=1)
@@ -324,7 +324,7 @@ def F60(it: Evidence) -> None:
 
 
 @claim("§1.4, through W_O", CAVEAT, topic="matmul", page="operations/linear", harm=2)
-def F61(it: Evidence) -> None:
+def F62(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_O} = O^\top \frac{\partial L}{\partial \text{out}}
     \in \mathbb{R}^{(n_h d_k) \times d}$.
 
@@ -340,7 +340,7 @@ def F61(it: Evidence) -> None:
 
 
 @claim("§1.4, through W_O", CAVEAT, topic="attention", page="attention/heads", harm=4)
-def F62(it: Evidence) -> None:
+def F63(it: Evidence) -> None:
     r"""A reshape of $\partial L/\partial O$ gives the gradient of each head, $B \times
     S \times d_k$.
 
@@ -362,7 +362,7 @@ def F62(it: Evidence) -> None:
 @claim(
     "§1.4, through A V", TRUE, topic="attention", page="attention/scaled_dot_product"
 )
-def F63(it: Evidence) -> None:
+def F64(it: Evidence) -> None:
     r"""For one head, $\frac{\partial L}{\partial A} = \frac{\partial L}{\partial O}
     V^\top \in \mathbb{R}^{B \times S \times S}$."""
     a, v, g = numbers(2, 5, 5), V[:, 0], numbers(2, 5, 4, seed=5)
@@ -373,7 +373,7 @@ def F63(it: Evidence) -> None:
 @claim(
     "§1.4, through A V", TRUE, topic="attention", page="attention/scaled_dot_product"
 )
-def F64(it: Evidence) -> None:
+def F65(it: Evidence) -> None:
     r"""For one head, $\frac{\partial L}{\partial V} = A^\top \frac{\partial L}{\partial
     O} \in \mathbb{R}^{B \times S \times d_k}$."""
     a, v, g = numbers(2, 5, 5), V[:, 0], numbers(2, 5, 4, seed=5)
@@ -382,7 +382,7 @@ def F64(it: Evidence) -> None:
 
 
 @claim("§1.4, through A V", TRUE, topic="chain rule", page="foundations/chain_rule")
-def F65(it: Evidence) -> None:
+def F66(it: Evidence) -> None:
     r"""The Jacobian $\partial O/\partial A$ of a head is $(B S d_k) \times (B S S)$ and
     is never formed.
 
@@ -397,7 +397,7 @@ def F65(it: Evidence) -> None:
 @claim(
     "§1.4, through A V", TRUE, topic="attention", page="attention/scaled_dot_product"
 )
-def F66(it: Evidence) -> None:
+def F67(it: Evidence) -> None:
     r"""As a batched product over all heads, `grad_A = grad_O` $\cdot\, V^\top$."""
     a, g = numbers(2, 3, 5, 5), numbers(2, 3, 5, 4, seed=5)
     expected = vjp(lambda a: a @ tensors(V)[0], a, g)

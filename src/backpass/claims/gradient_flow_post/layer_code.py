@@ -273,7 +273,7 @@ FEED_FORWARD = {"W_1", "W_2", "W_3", "gamma_ffn"}
 
 
 @claim("§6, promise", FALSE, topic="attention", page="attention/heads", harm=9)
-def F344(it: Evidence) -> None:
+def F348(it: Evidence) -> None:
     """The listing is the complete backward of a layer with grouped attention and
     SwiGLU.
 
@@ -294,7 +294,7 @@ def F344(it: Evidence) -> None:
 @claim(
     "§6, promise, rotation", LEFT_OUT, topic="positions", page="operations/rope", harm=7
 )
-def F345(it: Evidence) -> None:
+def F349(it: Evidence) -> None:
     """The listing is the backward of a layer of Llama 3.
 
     Llama rotates queries and keys. The gradients of both have to be rotated back before
@@ -314,7 +314,7 @@ def F345(it: Evidence) -> None:
 
 
 @claim("§6, arguments, names", FALSE, topic="notation", page="networks/llama", harm=1)
-def F346(it: Evidence) -> None:
+def F350(it: Evidence) -> None:
     """The function is given all it needs.
 
     `B`, `S`, `d`, `d_ff`, `n_h`, `n_kv`, and `d_k` are used and nowhere defined. The
@@ -338,7 +338,7 @@ def F346(it: Evidence) -> None:
     page="cost/memory",
     harm=4,
 )
-def F347(it: Evidence) -> None:
+def F351(it: Evidence) -> None:
     """The saved arguments are those of the table in `§4.1`.
 
     Besides them the function takes the second norm's output, the logarithms of the
@@ -365,7 +365,7 @@ def F347(it: Evidence) -> None:
 @claim(
     "§6, arguments, norms", CAVEAT, topic="norms", page="operations/rms_norm", harm=2
 )
-def F348(it: Evidence) -> None:
+def F352(it: Evidence) -> None:
     """The norms' outputs are saved beside their inputs and statistics.
 
     The listing takes them so. They need not be saved: each is its input over the
@@ -380,7 +380,7 @@ def F348(it: Evidence) -> None:
 
 
 @claim("§6, arguments, shapes", TRUE, topic="attention", page="attention/heads")
-def F349(it: Evidence) -> None:
+def F353(it: Evidence) -> None:
     """Queries and attention's output are [B, n_h, S, d_k], keys and values
     [B, n_kv, S, d_k], the logarithms of sums [B, n_h, S], and the norms' statistics
     [B, S, 1]."""
@@ -398,7 +398,7 @@ def F349(it: Evidence) -> None:
     topic="residual",
     page="operations/residual_stream",
 )
-def F350(it: Evidence) -> None:
+def F354(it: Evidence) -> None:
     """The input of the feed-forward block is x plus attention's output, [B, S, d]: what
     the second norm's weight needs."""
     found = listing()

@@ -66,7 +66,7 @@ def added(size: float, dtype: str, count: int = 10_000) -> float:
 
 
 @claim("§3.1, list, forward", TRUE, topic="precision", page="numerics/precision")
-def F180(it: Evidence) -> None:
+def F182(it: Evidence) -> None:
     """In mixed precision the products of the forward are FP16 or BF16, 2 bytes an
     element."""
     import torch
@@ -76,7 +76,7 @@ def F180(it: Evidence) -> None:
 
 
 @claim("§3.1, list, scores", CAVEAT, topic="softmax", page="operations/softmax", harm=3)
-def F181(it: Evidence) -> None:
+def F183(it: Evidence) -> None:
     """Attention's scores go to FP32 for the softmax, which avoids overflow.
 
     FP32 moves the overflow from scores of 12 to scores of 89. What avoids it is
@@ -103,7 +103,7 @@ def F181(it: Evidence) -> None:
     page="cost/memory",
     harm=3,
 )
-def F182(it: Evidence) -> None:
+def F184(it: Evidence) -> None:
     """The softmax intermediate takes 4 bytes an element; elsewhere the weights of
     attention count 2 bytes, 8 GiB a layer.
 
@@ -117,7 +117,7 @@ def F182(it: Evidence) -> None:
 
 
 @claim("§3.1, list, loss", TRUE, topic="loss", page="operations/cross_entropy")
-def F183(it: Evidence) -> None:
+def F185(it: Evidence) -> None:
     """Cross-entropy is computed in FP32, because it is sensitive to rounding.
 
     The loss of a probable token is small: its probability rounds to 1 in BF16, and the
@@ -138,7 +138,7 @@ def F183(it: Evidence) -> None:
 
 
 @claim("§3.1, list, gradients", TRUE, topic="precision", page="numerics/precision")
-def F184(it: Evidence) -> None:
+def F186(it: Evidence) -> None:
     """Most gradients are computed in FP16 or BF16."""
     import torch
 
@@ -152,7 +152,7 @@ def F184(it: Evidence) -> None:
     page="numerics/averaging",
     harm=2,
 )
-def F185(it: Evidence) -> None:
+def F187(it: Evidence) -> None:
     """Gradients are accumulated in FP32, because they are small and need precision.
 
     FP32 is needed, but not because they are small: a running sum of BF16 numbers stops
@@ -166,7 +166,7 @@ def F185(it: Evidence) -> None:
 
 
 @claim("§3.1, list, master weights", TRUE, topic="precision", page="numerics/precision")
-def F186(it: Evidence) -> None:
+def F188(it: Evidence) -> None:
     """Master weights are FP32, because an update is tiny relative to its weight."""
     import torch
 
@@ -178,7 +178,7 @@ def F186(it: Evidence) -> None:
 
 
 @claim("§3.1, list, Adam", TRUE, topic="optimiser", page="numerics/optimiser")
-def F187(it: Evidence) -> None:
+def F189(it: Evidence) -> None:
     """Adam has two FP32 states a parameter, 4 + 4 bytes."""
     import torch
 
@@ -197,7 +197,7 @@ def F187(it: Evidence) -> None:
     page="cost/memory",
     harm=5,
 )
-def F188(it: Evidence) -> None:
+def F190(it: Evidence) -> None:
     """Gradients are accumulated in FP32, 4 bytes; the list of bytes has gradients of 2
     bytes only, 140 GB.
 
@@ -208,32 +208,32 @@ def F188(it: Evidence) -> None:
 
 
 @claim("§3.1, bytes, row 1", TRUE, topic="memory", page="cost/memory")
-def F189(it: Evidence) -> None:
+def F191(it: Evidence) -> None:
     """FP32 master weights of 70B parameters take 280 GB (decimal)."""
     it.as_printed(gigabytes(N, "float32") == printed("master weights") == 280)
 
 
 @claim("§3.1, bytes, rows 2 and 3", TRUE, topic="memory", page="cost/memory")
-def F190(it: Evidence) -> None:
+def F192(it: Evidence) -> None:
     """Adam's mean and its mean square take 280 GB each."""
     it.as_printed(gigabytes(N, "float32") == printed("first moment") == 280)
     it.as_printed(gigabytes(N, "float32") == printed("second moment") == 280)
 
 
 @claim("§3.1, bytes, row 4", TRUE, topic="memory", page="cost/memory")
-def F191(it: Evidence) -> None:
+def F193(it: Evidence) -> None:
     """The working copy of the weights in FP16 takes 140 GB."""
     it.as_printed(gigabytes(N, "float16") == printed("weights") == 140)
 
 
 @claim("§3.1, bytes, row 5", TRUE, topic="memory", page="cost/memory")
-def F192(it: Evidence) -> None:
+def F194(it: Evidence) -> None:
     """Gradients in FP16 take 140 GB."""
     it.as_printed(gigabytes(N, "float16") == printed("gradients") == 140)
 
 
 @claim("§3.1, bytes, total", CAVEAT, topic="memory", page="cost/memory", harm=1)
-def F193(it: Evidence) -> None:
+def F195(it: Evidence) -> None:
     """Without activations, training a 70B model takes 1,120 GB: 16 bytes a parameter.
 
     The rows add up for exactly 70 · 10⁹ parameters. Llama 3 70B has 70.55 · 10⁹, and
@@ -254,7 +254,7 @@ def F193(it: Evidence) -> None:
     page="cost/memory",
     harm=5,
 )
-def F194(it: Evidence) -> None:
+def F196(it: Evidence) -> None:
     """The 1,120 GB hold everything of the list above but activations.
 
     They lack the FP32 gradients in which the list accumulates: 1,260 GB if these
@@ -272,7 +272,7 @@ def F194(it: Evidence) -> None:
     page="cost/memory",
     harm=3,
 )
-def F195(it: Evidence) -> None:
+def F197(it: Evidence) -> None:
     """GB has one meaning in the text.
 
     It has three: 10⁹ bytes for the states here, 1,000 MiB for activations in `§4.1`,
@@ -287,7 +287,7 @@ def F195(it: Evidence) -> None:
 
 
 @claim("§3.1, after the list", TRUE, topic="parallel", page="cost/memory")
-def F196(it: Evidence) -> None:
+def F198(it: Evidence) -> None:
     """The states of a 70B model need several accelerators: one H100 has 80 GB."""
     states = ["float32"] * 3 + ["float16"] * 2
     it.as_printed(ceil(sum(gigabytes(N, dtype) for dtype in states) / 80) > 1)
@@ -300,7 +300,7 @@ def F196(it: Evidence) -> None:
     page="cost/memory",
     harm=3,
 )
-def F197(it: Evidence) -> None:
+def F199(it: Evidence) -> None:
     """With ZeRO-3 or FSDP over 8 devices of 80 GB, 640 GB together, the training
     states of a 70B model fit.
 
@@ -321,7 +321,7 @@ def F197(it: Evidence) -> None:
     page="cost/memory",
     harm=3,
 )
-def F198(it: Evidence) -> None:
+def F200(it: Evidence) -> None:
     """Even with the model divided among devices, it takes ZeRO-3 or FSDP to divide the
     optimiser's states.
 

@@ -19,7 +19,7 @@ from backpass.claims.tools import jacobian, numbers, same, vjp
 
 
 @claim("§2.2, pre-norm", FALSE, topic="residual", page="numerics/gradient_flow", harm=5)
-def F145(it: Evidence) -> None:
+def F147(it: Evidence) -> None:
     r"""For pre-norm, $\|\nabla_{x_0} L\| \sim \|\nabla_{x_L} L\| \cdot (1 + O(1/L))^L
     \approx \|\nabla_{x_L} L\| \cdot e$.
 
@@ -46,7 +46,7 @@ def F145(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=5,
 )
-def F146(it: Evidence) -> None:
+def F148(it: Evidence) -> None:
     """The gradient at layer 0 of a pre-norm network of 80 layers is e times that at the
     last.
 
@@ -59,7 +59,7 @@ def F146(it: Evidence) -> None:
 
 
 @claim("§2.2, post-norm", FALSE, topic="norms", page="numerics/gradient_flow", harm=5)
-def F147(it: Evidence) -> None:
+def F149(it: Evidence) -> None:
     r"""For post-norm, $\|\nabla_{x_0} L\| \sim \|\nabla_{x_L} L\| \prod_l \lambda_l$,
     with $\lambda_l$ the spectral norm of the l-th norm's Jacobian.
 
@@ -81,7 +81,7 @@ def F147(it: Evidence) -> None:
 
 
 @claim("§2.2, post-norm", CAVEAT, topic="norms", page="numerics/gradient_flow", harm=4)
-def F148(it: Evidence) -> None:
+def F150(it: Evidence) -> None:
     """The spectral norm of a norm's Jacobian is typically 0.95 to 0.99.
 
     It is 1/σ of the row. That lies in this range if the sublayer adds 2 to 11 % of the
@@ -108,7 +108,7 @@ def F148(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=1,
 )
-def F149(it: Evidence) -> None:
+def F151(it: Evidence) -> None:
     r"""$0.97^{80} \approx 0.088$.
 
     It is 0.0874, or 0.087.
@@ -128,7 +128,7 @@ def F149(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=2,
 )
-def F150(it: Evidence) -> None:
+def F152(it: Evidence) -> None:
     """With 80 layers the gradient is attenuated 11 times.
 
     This holds if the factor is 0.97. The text's own range of factors, 0.95 to 0.99,
@@ -147,7 +147,7 @@ def F150(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=1,
 )
-def F151(it: Evidence) -> None:
+def F153(it: Evidence) -> None:
     r"""$0.97^{128} \approx 0.019$.
 
     It is 0.0203, or 0.020.
@@ -167,7 +167,7 @@ def F151(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=1,
 )
-def F152(it: Evidence) -> None:
+def F154(it: Evidence) -> None:
     """With 128 layers the gradient is attenuated 50 times.
 
     1 over the power is 49.3, for a factor of 0.97. From the printed 0.019 it would be
@@ -182,7 +182,7 @@ def F152(it: Evidence) -> None:
 @claim(
     "§2.2, chart, title", FALSE, topic="norms", page="numerics/gradient_flow", harm=4
 )
-def F153(it: Evidence) -> None:
+def F155(it: Evidence) -> None:
     """The chart shows the gradient's magnitude at layer 0 relative to the last layer.
 
     Its post-norm bars are powers of the assumed 0.97, and its pre-norm bars are powers
@@ -199,7 +199,7 @@ def F153(it: Evidence) -> None:
 
 
 @claim("§2.2, chart", FALSE, topic="residual", page="numerics/gradient_flow", harm=5)
-def F154(it: Evidence) -> None:
+def F156(it: Evidence) -> None:
     """In pre-norm networks the gradient at layer 0 is smaller than at the last layer,
     and falls with the number of layers.
 
@@ -219,7 +219,7 @@ def F154(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=3,
 )
-def F155(it: Evidence) -> None:
+def F157(it: Evidence) -> None:
     """Pre-norm, 32 layers: 0.98.
 
     The formula above has 2.7 for every depth. The text gives no origin for the bar, and
@@ -236,7 +236,7 @@ def F155(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=4,
 )
-def F156(it: Evidence) -> None:
+def F158(it: Evidence) -> None:
     """Pre-norm, 80 layers: 0.95.
 
     The table of the next section has 0.0042 and 0.0038 for it, so 1.11.
@@ -252,7 +252,7 @@ def F156(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=4,
 )
-def F157(it: Evidence) -> None:
+def F159(it: Evidence) -> None:
     """Pre-norm, 128 layers: 0.92.
 
     The table has 0.0040 and 0.0036 for it, so 1.11. In random stacks that keep
@@ -270,7 +270,7 @@ def F157(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=3,
 )
-def F158(it: Evidence) -> None:
+def F160(it: Evidence) -> None:
     """Post-norm, 32 layers: 0.38.
 
     That is 0.97 to the power of 32. The table has 0.0011 and 0.0039 for it, so 0.28.
@@ -286,7 +286,7 @@ def F158(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=5,
 )
-def F159(it: Evidence) -> None:
+def F161(it: Evidence) -> None:
     """Post-norm, 80 layers: 0.088.
 
     The table has 0.00003 and 0.0041 for it, so 0.0073, a twelfth.
@@ -303,7 +303,7 @@ def F159(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=2,
 )
-def F160(it: Evidence) -> None:
+def F162(it: Evidence) -> None:
     """Post-norm, 128 layers: 0.019, the 128th power of 0.97.
 
     The power is 0.020.

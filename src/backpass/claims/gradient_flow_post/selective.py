@@ -41,7 +41,7 @@ def forward(call: str) -> int:
     page="numerics/recomputation",
     harm=2,
 )
-def F311(it: Evidence) -> None:
+def F313(it: Evidence) -> None:
     """Checkpoint the activations that are expensive to store and cheap to recompute.
 
     In `§4.2` a checkpoint is what is saved. Such activations should be dropped and
@@ -74,7 +74,7 @@ def F311(it: Evidence) -> None:
 @claim(
     "§4.5, norms", CAVEAT, topic="recomputation", page="numerics/recomputation", harm=2
 )
-def F312(it: Evidence) -> None:
+def F314(it: Evidence) -> None:
     """RMSNorm's output should always be recomputed, because it takes a few element-wise
     steps.
 
@@ -109,7 +109,7 @@ def F312(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=1,
 )
-def F313(it: Evidence) -> None:
+def F315(it: Evidence) -> None:
     """Dropout masks cost nothing to recompute: reseed.
 
     They cost no bytes. Every random number is drawn again. (Llama 3 has no dropout.)
@@ -150,7 +150,7 @@ def F313(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=5,
 )
-def F314(it: Evidence) -> None:
+def F316(it: Evidence) -> None:
     """The inputs of the projections to Q, K, and V should always be saved, because
     recomputing them takes another matrix product.
 
@@ -171,7 +171,7 @@ def F314(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=4,
 )
-def F315(it: Evidence) -> None:
+def F317(it: Evidence) -> None:
     """RMSNorm's outputs are always recomputed; the projections' inputs are always
     saved.
 
@@ -198,7 +198,7 @@ def F315(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=2,
 )
-def F316(it: Evidence) -> None:
+def F318(it: Evidence) -> None:
     """Recomputing Q, K, and V means one more matrix product.
 
     One if their weights lie in one matrix. Three with the text's $W_Q$, $W_K$, and
@@ -237,7 +237,7 @@ def F316(it: Evidence) -> None:
 @claim(
     "§4.5, gate", FALSE, topic="recomputation", page="numerics/recomputation", harm=4
 )
-def F317(it: Evidence) -> None:
+def F319(it: Evidence) -> None:
     """Recomputing the feed-forward block's gate activations takes one matrix product.
 
     The activations of the text's table are $g_1$ and $g_3$: two products, 47 % of a
@@ -256,7 +256,7 @@ def F317(it: Evidence) -> None:
 
 
 @claim("§4.5, flash attention, saved", TRUE, topic="flash", page="attention/flash")
-def F318(it: Evidence) -> None:
+def F320(it: Evidence) -> None:
     """Flash attention saves Q, K, V, its output, and the logarithm of each row's sum,
     and recomputes the weights."""
     arrays = {
@@ -275,7 +275,7 @@ def F318(it: Evidence) -> None:
 
 
 @claim("§4.5, flash attention, cost", TRUE, topic="flash", page="attention/flash")
-def F319(it: Evidence) -> None:
+def F321(it: Evidence) -> None:
     """This removes the memory that grows with S², for one more product of queries and
     keys."""
     at = {"m": 1, "g": 1, "n_kv": 1, "s_q": 4096, "s_k": 4096, "d": 1024, "d_v": 1024}

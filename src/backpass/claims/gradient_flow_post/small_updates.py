@@ -56,7 +56,7 @@ def trained(
 
 
 @claim("§3.2, heading", FALSE, topic="precision", page="numerics/precision", harm=3)
-def F199(it: Evidence) -> None:
+def F201(it: Evidence) -> None:
     """The example of the lost update shows why gradients have to be FP32.
 
     It shows why the weights need FP32. With FP32 weights, the update survives though
@@ -72,7 +72,7 @@ def F199(it: Evidence) -> None:
 
 
 @claim("§3.2, example", TRUE, topic="precision", page="numerics/precision")
-def F200(it: Evidence) -> None:
+def F202(it: Evidence) -> None:
     r"""$W = 1$, $g = 10^{-4}$, and $\eta = 3 \cdot 10^{-4}$ give the update
     $\eta g = 0.00000003$ and $W = 0.99999997$."""
     update = Fraction(3, 10**4) * Fraction(1, 10**4)
@@ -83,7 +83,7 @@ def F200(it: Evidence) -> None:
 @claim(
     "§3.2, example, rule", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=5
 )
-def F201(it: Evidence) -> None:
+def F203(it: Evidence) -> None:
     r"""The update of this weight is $\eta g$.
 
     This holds if the optimiser is SGD. The text trains with Adam, whose first step is
@@ -100,7 +100,7 @@ def F201(it: Evidence) -> None:
 @claim(
     "§3.2, FP16, spacing", CAVEAT, topic="precision", page="numerics/precision", harm=4
 )
-def F202(it: Evidence) -> None:
+def F204(it: Evidence) -> None:
     r"""In FP16 the smallest difference from 1.0 is $2^{-10} \approx 0.000977$.
 
     That is the gap above 1. Below 1, where this update goes, it is $2^{-11}$.
@@ -114,7 +114,7 @@ def F202(it: Evidence) -> None:
 @claim(
     "§3.2, FP16, ratio", CAVEAT, topic="precision", page="numerics/precision", harm=1
 )
-def F203(it: Evidence) -> None:
+def F205(it: Evidence) -> None:
     """The update is 32,000 times smaller than FP16's precision at 1.
 
     It is 32,552 times smaller than the gap above. What decides is half the gap below,
@@ -129,7 +129,7 @@ def F203(it: Evidence) -> None:
 @claim(
     "§3.2, FP16, result", CAVEAT, topic="precision", page="numerics/precision", harm=1
 )
-def F204(it: Evidence) -> None:
+def F206(it: Evidence) -> None:
     """In FP16 the update is rounded to zero, and the weight never changes.
 
     The weight never changes, because the difference is rounded to 1. The update itself
@@ -143,7 +143,7 @@ def F204(it: Evidence) -> None:
 @claim(
     "§3.2, BF16, spacing", CAVEAT, topic="precision", page="numerics/precision", harm=2
 )
-def F205(it: Evidence) -> None:
+def F207(it: Evidence) -> None:
     r"""In BF16 the smallest difference from 1 is $2^{-7} \approx 0.0078$.
 
     Above 1; below it is $2^{-8} \approx 0.0039$.
@@ -157,7 +157,7 @@ def F205(it: Evidence) -> None:
 @claim(
     "§3.2, BF16, result", CAVEAT, topic="precision", page="numerics/precision", harm=1
 )
-def F206(it: Evidence) -> None:
+def F208(it: Evidence) -> None:
     """BF16's gap is 260,000 times the update, which is lost.
 
     It is lost, and the gap above 1 is 260,417 times the update. What decides is half
@@ -174,7 +174,7 @@ def F206(it: Evidence) -> None:
 @claim(
     "§3.2, FP32, spacing", CAVEAT, topic="precision", page="numerics/precision", harm=3
 )
-def F207(it: Evidence) -> None:
+def F209(it: Evidence) -> None:
     r"""In FP32 the smallest difference from 1 is $2^{-23}$, `1.19e-7`.
 
     Above 1; below it is $2^{-24}$, `5.96e-8`.
@@ -188,7 +188,7 @@ def F207(it: Evidence) -> None:
 @claim(
     "§3.2, FP32, result", FALSE, topic="precision", page="numerics/precision", harm=8
 )
-def F208(it: Evidence) -> None:
+def F210(it: Evidence) -> None:
     r"""An update of $3 \cdot 10^{-8}$ is below FP32's gap, so FP32 loses it in a step.
 
     FP32 takes the step, and makes it twice as long: the update exceeds $2^{-25}$, half
@@ -205,7 +205,7 @@ def F208(it: Evidence) -> None:
 
 
 @claim("§3.2, rule", FALSE, topic="precision", page="numerics/precision", harm=5)
-def F209(it: Evidence) -> None:
+def F211(it: Evidence) -> None:
     """An update below the gap of a format at the weight is lost.
 
     It is lost if it is below half the gap on the side to which it goes (at half
@@ -223,7 +223,7 @@ def F209(it: Evidence) -> None:
 @claim(
     "§3.2, momentum, sum", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=3
 )
-def F210(it: Evidence) -> None:
+def F212(it: Evidence) -> None:
     """Adam's momentum accumulates gradients over many steps.
 
     It accumulates about the last ten, as an average: their share of it is 65 %. Under a
@@ -253,7 +253,7 @@ def F210(it: Evidence) -> None:
     page="numerics/optimiser",
     harm=8,
 )
-def F211(it: Evidence) -> None:
+def F213(it: Evidence) -> None:
     """What rounding takes from the weight is preserved in Adam's FP32 momentum.
 
     No state of Adam holds it. With BF16 weights and FP32 moments, steps of a
@@ -284,7 +284,7 @@ def F211(it: Evidence) -> None:
     page="numerics/precision",
     harm=4,
 )
-def F212(it: Evidence) -> None:
+def F214(it: Evidence) -> None:
     """Weights that are updated must be FP32.
 
     Their sum with the updates must not lose anything. BF16 weights do that too with
@@ -312,7 +312,7 @@ def F212(it: Evidence) -> None:
     page="numerics/optimiser",
     harm=3,
 )
-def F213(it: Evidence) -> None:
+def F215(it: Evidence) -> None:
     r"""Adam's states must be FP32.
 
     The argument is about the weights' sum and does not reach the states. With moments
@@ -352,7 +352,7 @@ def F213(it: Evidence) -> None:
     page="numerics/precision",
     harm=2,
 )
-def F214(it: Evidence) -> None:
+def F216(it: Evidence) -> None:
     """Updates that are too small for 16 bits accumulate, in FP32, to a meaningful
     change over thousands of steps.
 

@@ -42,7 +42,7 @@ def after(h: Any, number: int) -> Any:
 
 
 @claim("§2.3, name", UNCHECKABLE, topic="residual", page="operations/residual_stream")
-def F161(it: Evidence) -> None:
+def F163(it: Evidence) -> None:
     """Anthropic researchers call this the residual stream.
 
     A name cannot be computed. It is in “A Mathematical Framework for Transformer
@@ -51,7 +51,7 @@ def F161(it: Evidence) -> None:
 
 
 @claim("§2.3, sum", CAVEAT, topic="residual", page="operations/residual_stream", harm=2)
-def F162(it: Evidence) -> None:
+def F164(it: Evidence) -> None:
     r"""$h_L = h_0 + \sum_{l=1}^{L} f_l(\text{Norm}(h_{l-1}))$.
 
     This holds if l counts sublayers, 160 for a network of 80 layers. In the rest of the
@@ -66,7 +66,7 @@ def F162(it: Evidence) -> None:
 
 
 @claim("§2.3, gradient", TRUE, topic="residual", page="operations/residual_stream")
-def F163(it: Evidence) -> None:
+def F165(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial h_0} = \frac{\partial L}{\partial h_L} + \sum_l
     \frac{\partial L}{\partial h_L} \cdot \frac{\partial
     f_l(\text{Norm}(h_{l-1}))}{\partial h_0}$.
@@ -89,7 +89,7 @@ def F163(it: Evidence) -> None:
 
 
 @claim("§2.3, gradient", TRUE, topic="residual", page="operations/residual_stream")
-def F164(it: Evidence) -> None:
+def F166(it: Evidence) -> None:
     """The first term goes from the output of the stream to its input without
     attenuation or transformation.
 
@@ -109,7 +109,7 @@ def F164(it: Evidence) -> None:
 @claim(
     "§2.3, gradient", UNCHECKABLE, topic="residual", page="operations/residual_stream"
 )
-def F165(it: Evidence) -> None:
+def F167(it: Evidence) -> None:
     """The sum holds the useful information of each layer's transformation.
 
     “Useful” is not defined. The first term is information too: in a network whose
@@ -120,7 +120,7 @@ def F165(it: Evidence) -> None:
 @claim(
     "§2.3, early layers", FALSE, topic="residual", page="numerics/gradient_flow", harm=6
 )
-def F166(it: Evidence) -> None:
+def F168(it: Evidence) -> None:
     """Even if some layers have vanishing or noisy gradients, the direct path ensures
     that early layers always receive a meaningful signal.
 
@@ -144,7 +144,7 @@ def F166(it: Evidence) -> None:
 @claim(
     "§2.3, in practice", UNCHECKABLE, topic="training", page="numerics/gradient_flow"
 )
-def F167(it: Evidence) -> None:
+def F169(it: Evidence) -> None:
     """Pre-norm models train stably with learning rates at which post-norm models
     diverge.
 
@@ -157,7 +157,7 @@ def F167(it: Evidence) -> None:
 @claim(
     "§2.3, in practice", UNCHECKABLE, topic="training", page="numerics/gradient_flow"
 )
-def F168(it: Evidence) -> None:
+def F170(it: Evidence) -> None:
     """The direct path is the reason for that.
 
     The report of {cite:t}`xiong2020layer` gives another reason: at the start, gradients
@@ -167,7 +167,7 @@ def F168(it: Evidence) -> None:
 
 
 @claim("§2.3, in practice", FALSE, topic="norms", page="numerics/gradient_flow", harm=2)
-def F169(it: Evidence) -> None:
+def F171(it: Evidence) -> None:
     """The gradient varies much less from layer to layer in pre-norm than in post-norm.
 
     Not in general. Before the first step, pre-norm's varies more in 80 random
@@ -190,7 +190,7 @@ def F169(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=2,
 )
-def F170(it: Evidence) -> None:
+def F172(it: Evidence) -> None:
     """The column has the ratio of the gradient's norms at the first and at the last
     layer.
 
@@ -218,7 +218,7 @@ def F170(it: Evidence) -> None:
     topic="norms",
     page="numerics/gradient_flow",
 )
-def F171(it: Evidence) -> None:
+def F173(it: Evidence) -> None:
     """0.0042 over 0.0038 is 1.1.
 
     As a division. The two norms cannot be checked.
@@ -233,7 +233,7 @@ def F171(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=2,
 )
-def F172(it: Evidence) -> None:
+def F174(it: Evidence) -> None:
     """0.0041 over 0.00003 is 137.
 
     As a division. A norm of one digit supports anything from 117 to 164.
@@ -250,7 +250,7 @@ def F172(it: Evidence) -> None:
     topic="norms",
     page="numerics/gradient_flow",
 )
-def F173(it: Evidence) -> None:
+def F175(it: Evidence) -> None:
     """At initialisation, the stream's gradient in a post-norm network of 80 layers is
     137 times smaller at the first layer than at the last.
 
@@ -265,7 +265,7 @@ def F173(it: Evidence) -> None:
     topic="norms",
     page="numerics/gradient_flow",
 )
-def F174(it: Evidence) -> None:
+def F176(it: Evidence) -> None:
     """0.0039 over 0.0011 is 3.5.
 
     This is right as a division.
@@ -279,7 +279,7 @@ def F174(it: Evidence) -> None:
     topic="norms",
     page="numerics/gradient_flow",
 )
-def F175(it: Evidence) -> None:
+def F177(it: Evidence) -> None:
     """0.0040 over 0.0036 is 1.1.
 
     This is right as a division. The factor should grow with depth; the table has 1.1 at
@@ -296,7 +296,7 @@ def F175(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=5,
 )
-def F176(it: Evidence) -> None:
+def F178(it: Evidence) -> None:
     """Chart and table are about the same attenuation of post-norm.
 
     The chart has 11 times at 80 layers and 2.6 at 32; the table has 137 and 3.5. One
@@ -317,7 +317,7 @@ def F176(it: Evidence) -> None:
     topic="training",
     page="numerics/gradient_flow",
 )
-def F177(it: Evidence) -> None:
+def F179(it: Evidence) -> None:
     """The four networks train stably, diverge at a high rate, train stably but slower,
     and train stably.
 
@@ -333,7 +333,7 @@ def F177(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=5,
 )
-def F178(it: Evidence) -> None:
+def F180(it: Evidence) -> None:
     """The norms were measured at initialisation, with Gaussian weights, at width 4096
     and 2048 tokens.
 
@@ -343,7 +343,7 @@ def F178(it: Evidence) -> None:
 
 
 @claim("§2.3, table, note", FALSE, topic="norms", page="numerics/gradient_flow", harm=3)
-def F179(it: Evidence) -> None:
+def F181(it: Evidence) -> None:
     """“Random Gaussian weights at initialisation” says enough to know the ratios.
 
     Their variance decides. In 128 random pre-norm blocks the gradient grows more than 8

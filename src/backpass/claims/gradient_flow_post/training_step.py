@@ -84,7 +84,7 @@ def run_step(dtype: str = "float32", layers: int = 3) -> dict[str, Any]:
 
 
 @claim("§7, code, forward", TRUE, topic="precision", page="numerics/precision")
-def F408(it: Evidence) -> None:
+def F412(it: Evidence) -> None:
     """The scores are BF16, and autocast computes the loss in FP32."""
     import torch
 
@@ -99,7 +99,7 @@ def F408(it: Evidence) -> None:
 @claim(
     "§7, code, labels", CAVEAT, topic="loss", page="operations/cross_entropy", harm=3
 )
-def F409(it: Evidence) -> None:
+def F413(it: Evidence) -> None:
     """`cross_entropy(logits.view(-1, V), labels.view(-1))` is the loss of the next
     token.
 
@@ -127,7 +127,7 @@ def F409(it: Evidence) -> None:
     page="numerics/precision",
     harm=3,
 )
-def F410(it: Evidence) -> None:
+def F414(it: Evidence) -> None:
     """Gradients are computed in BF16 and accumulated in FP32.
 
     This holds if the parameters are FP32: each `.grad` is FP32 then. With the 16-bit
@@ -147,7 +147,7 @@ def F410(it: Evidence) -> None:
     page="operations/cross_entropy",
     harm=7,
 )
-def F411(it: Evidence) -> None:
+def F415(it: Evidence) -> None:
     """`loss.backward()` starts from softmax(logits) − one_hot(labels).
 
     The loss is a mean, so the difference is divided by the number of labels (of those
@@ -176,14 +176,14 @@ def F411(it: Evidence) -> None:
     topic="chain rule",
     page="networks/training",
 )
-def F412(it: Evidence) -> None:
+def F416(it: Evidence) -> None:
     """The backward goes through the output head, then the layers from the last to the
     first, then the token table."""
     it.as_printed(run_step(layers=4)["order"] == [5, 4, 3, 2, 1, 0])
 
 
 @claim("§7, code, last norm", LEFT_OUT, topic="norms", page="networks/llama", harm=3)
-def F413(it: Evidence) -> None:
+def F417(it: Evidence) -> None:
     """Output head, layers 79 to 0, and token table are all parts of the network.
 
     Between the head and layer 79 there is a norm, with a weight of its own.
@@ -198,7 +198,7 @@ def F413(it: Evidence) -> None:
 
 
 @claim("§7, code, clipping", TRUE, topic="clipping", page="numerics/clipping")
-def F414(it: Evidence) -> None:
+def F418(it: Evidence) -> None:
     """PyTorch's `clip_grad_norm_(model.parameters(), max_norm=1.0)`, after the backward
     and before the optimiser's step, clips FP32 gradients; a generator does not matter
     to it."""
@@ -222,7 +222,7 @@ def F414(it: Evidence) -> None:
     page="cost/memory",
     harm=4,
 )
-def F415(it: Evidence) -> None:
+def F419(it: Evidence) -> None:
     """The optimiser updates FP32 weights with FP32 gradients; the list of bytes has
     gradients of 2 bytes.
 
@@ -241,7 +241,7 @@ def F415(it: Evidence) -> None:
 
 
 @claim("§7, code, order of the calls", TRUE, topic="training", page="networks/training")
-def F416(it: Evidence) -> None:
+def F420(it: Evidence) -> None:
     """Clip, step, clear the gradients, and then step the schedule, is a right order."""
     import torch
 
@@ -260,7 +260,7 @@ def F416(it: Evidence) -> None:
 @claim(
     "§7, after the code, operations", CAVEAT, topic="FLOPs", page="cost/tally", harm=1
 )
-def F417(it: Evidence) -> None:
+def F421(it: Evidence) -> None:
     """Gradients pass through billions of multiply-adds.
 
     In all, 2 · 10¹⁵ a step: millions of billions.
@@ -278,7 +278,7 @@ def F417(it: Evidence) -> None:
     page="numerics/optimiser",
     harm=1,
 )
-def F418(it: Evidence) -> None:
+def F422(it: Evidence) -> None:
     """Each parameter's gradient tells the optimiser in which direction to move it.
 
     SGD moves it against the gradient. Adam moves it against the average of gradients,
@@ -304,7 +304,7 @@ def F418(it: Evidence) -> None:
     page="networks/training",
     harm=1,
 )
-def F419(it: Evidence) -> None:
+def F423(it: Evidence) -> None:
     """Training repeats this step millions of times.
 
     With the text's own step of one sequence of 8,192 tokens, LLaMA's 1.4 · 10¹² tokens
@@ -321,7 +321,7 @@ def F419(it: Evidence) -> None:
 @claim(
     "§7, debugging, zeros", FALSE, topic="debugging", page="networks/training", harm=5
 )
-def F420(it: Evidence) -> None:
+def F424(it: Evidence) -> None:
     """If all gradients are zero, look for `requires_grad=False` or `.detach()`.
 
     With PyTorch's defaults these give no gradient at all: `.grad` is None, or the
@@ -355,7 +355,7 @@ def F420(it: Evidence) -> None:
 @claim(
     "§7, debugging, NaN", CAVEAT, topic="debugging", page="networks/training", harm=1
 )
-def F421(it: Evidence) -> None:
+def F425(it: Evidence) -> None:
     """If gradients are NaN, look for a division by zero in a norm, or the logarithm of
     zero in the loss.
 
@@ -386,7 +386,7 @@ def F421(it: Evidence) -> None:
     page="networks/training",
     harm=1,
 )
-def F422(it: Evidence) -> None:
+def F426(it: Evidence) -> None:
     """If all gradients have one value, look for parameters that are aliases through
     weight sharing or broadcasting.
 
@@ -425,7 +425,7 @@ def F422(it: Evidence) -> None:
     page="networks/training",
     harm=1,
 )
-def F423(it: Evidence) -> None:
+def F427(it: Evidence) -> None:
     """If the gradient's norm explodes, look at the learning rate, the loss scale, and
     the data.
 
