@@ -221,7 +221,7 @@ def F172(it: Evidence) -> None:
 def F173(it: Evidence) -> None:
     """0.0042 over 0.0038 is 1.1.
 
-    As a division. The two norms cannot be checked.
+    This is right as a division. The two norms cannot be checked.
     """
     it.as_printed(round(0.0042 / 0.0038, 1) == 1.1)
 
@@ -236,7 +236,7 @@ def F173(it: Evidence) -> None:
 def F174(it: Evidence) -> None:
     """0.0041 over 0.00003 is 137.
 
-    As a division. A norm of one digit supports anything from 117 to 164.
+    This is right as a division. A norm of one digit supports anything from 117 to 164.
     """
     it.as_printed(round(0.0041 / 0.00003) == 137)
     ends = [round(0.0041 / first) for first in (0.000035, 0.000025)]
@@ -249,6 +249,12 @@ def F174(it: Evidence) -> None:
     UNCHECKABLE,
     topic="norms",
     page="numerics/gradient_flow",
+    shown_by=(
+        "claims/test_post_norm.py::"
+        "test_without_attention_the_gradient_shrinks_less_than_twenty_times",
+        "claims/test_post_norm.py::"
+        "test_with_attention_some_draws_shrink_it_more_than_a_hundred_times",
+    ),
 )
 def F175(it: Evidence) -> None:
     """At initialisation, the stream's gradient in a post-norm network of 80 layers is
