@@ -15,7 +15,7 @@ from backpass.claims.tools import jacobian, numbers, same
 @claim(
     "challenges, introduction", TRUE, topic="notation", page="foundations/verification"
 )
-def F424(it: Evidence) -> None:
+def F428(it: Evidence) -> None:
     """Some of the eight statements hold, and some are wrong."""
     forward, backward = layer()
     holds = {
@@ -28,7 +28,7 @@ def F424(it: Evidence) -> None:
 
 
 @claim("challenge 1, formula", TRUE, topic="norms", page="operations/rms_norm")
-def F425(it: Evidence) -> None:
+def F429(it: Evidence) -> None:
     r"""RMSNorm's Jacobian is $\frac{1}{\text{rms}} \operatorname{diag}(\gamma) \left(I
     - \frac{x x^\top}{d \, \text{rms}^2}\right)$."""
     x, w, eps = numbers(7), numbers(7, seed=1), 0.3
@@ -46,7 +46,7 @@ def F425(it: Evidence) -> None:
 @claim(
     "challenge 1, dimensions and rank", TRUE, topic="norms", page="operations/rms_norm"
 )
-def F426(it: Evidence) -> None:
+def F430(it: Evidence) -> None:
     r"""The formula is consistent in dimensions, and $x x^\top$ is a correction of rank
     1."""
 
@@ -63,7 +63,7 @@ def F426(it: Evidence) -> None:
 
 
 @claim("challenge 2", TRUE, topic="attention", page="attention/grouped_query")
-def F427(it: Evidence) -> None:
+def F431(it: Evidence) -> None:
     """With 64 query heads and 8 key-value heads, 8 gradients are summed for each key
     head."""
     import torch
@@ -79,7 +79,7 @@ def F427(it: Evidence) -> None:
 
 
 @claim("challenge 3", TRUE, topic="softmax", page="operations/softmax")
-def F428(it: Evidence) -> None:
+def F432(it: Evidence) -> None:
     r"""Softmax's $a_i (\bar a_i - \sum_j a_j \bar a_j)$ follows from
     $\partial a_i / \partial p_j = a_i (\delta_{ij} - a_j)$."""
     import sympy
@@ -100,7 +100,7 @@ def F428(it: Evidence) -> None:
 
 
 @claim("challenge 4", FALSE, topic="feed-forward", page="cost/memory", harm=3)
-def F429(it: Evidence) -> None:
+def F433(it: Evidence) -> None:
     """SwiGLU's three arrays take 1.33 GB a layer, and 106 GB in 80 layers.
 
     1.41 GB or 1.3125 GiB a layer, 112.7 GB or 105 GiB in all. No unit gives the printed
@@ -120,7 +120,7 @@ def F429(it: Evidence) -> None:
 @claim(
     "challenge 5", CAVEAT, topic="recomputation", page="numerics/recomputation", harm=1
 )
-def F430(it: Evidence) -> None:
+def F434(it: Evidence) -> None:
     """80 checkpoints of 128 MB are 10.0 GB, and with a layer's 2,016 MB the sum is 12.0
     GB.
 
@@ -138,7 +138,7 @@ def F430(it: Evidence) -> None:
 
 
 @claim("challenge 6", FALSE, topic="FLOPs", page="cost/ratio", harm=3)
-def F431(it: Evidence) -> None:
+def F435(it: Evidence) -> None:
     """The backward has exactly twice the FLOPs of the forward.
 
     With the scores that flash attention recomputes it has 2.068 times as many.
@@ -154,7 +154,7 @@ def F431(it: Evidence) -> None:
 @claim(
     "challenge 6, table's ratio", INCONSISTENT, topic="FLOPs", page="cost/ratio", harm=3
 )
-def F432(it: Evidence) -> None:
+def F436(it: Evidence) -> None:
     """The ratio follows from the table.
 
     Its totals give 2.11 and its rows 2.068, since one total is not the sum of its rows.
@@ -165,7 +165,7 @@ def F432(it: Evidence) -> None:
 
 
 @claim("challenge 7", FALSE, topic="norms", page="numerics/gradient_flow", harm=1)
-def F433(it: Evidence) -> None:
+def F437(it: Evidence) -> None:
     r"""$0.97^{80} \approx 0.088$.
 
     0.08745, which rounds to 0.087.
@@ -185,7 +185,7 @@ def F433(it: Evidence) -> None:
     page="numerics/precision",
     harm=3,
 )
-def F434(it: Evidence) -> None:
+def F438(it: Evidence) -> None:
     r"""FP16's smallest difference from 1.0 is $2^{-10} \approx 0.000977$.
 
     Above 1. The number before 1 is half as far away, $2^{-11} \approx 0.000488$.
@@ -204,7 +204,7 @@ def F434(it: Evidence) -> None:
     topic="precision",
     page="numerics/precision",
 )
-def F435(it: Evidence) -> None:
+def F439(it: Evidence) -> None:
     r"""FP16 has 10 bits of mantissa, and its unit in the last place at 1 is
     $2^{-10}$."""
     it.as_printed(bits("float16") == (5, 10))

@@ -160,8 +160,29 @@ def by_inputs() -> set[int]:
     }
 
 
+@cache
+def order_of_work(k: int) -> tuple[list[int], list[tuple[str, int]]]:
+    """Run segments of k layers of a small network with PyTorch's checkpoints. Return
+    how often each layer ran, and the backward's events in order."""
+    import torch
+    from torch.utils.checkpoint import checkpoint_sequential
+
+    stack, events = Stack(), []
+    for i, layer in enumerate(stack.layers):
+        layer.register_forward_pre_hook(lambda *_, i=i: events.append(("again", i)))
+        layer.register_full_backward_hook(
+            lambda *_, i=i: events.append(("backward", i))
+        )
+    x, dy = tensors()
+    net: Any = torch.nn.Sequential(*stack.layers)
+    y = checkpoint_sequential(net, DEPTH // k, x.requires_grad_(), use_reentrant=True)
+    events.clear()
+    y.backward(dy)
+    return [stack.runs.count(i) for i in range(DEPTH)], events
+
+
 @claim("§4.2, idea", TRUE, topic="recomputation", page="numerics/recomputation")
-def F260(it: Evidence) -> None:
+def F262(it: Evidence) -> None:
     """Save activations only every k layers, and recompute the others from there when
     the backward needs them: the gradients are the same."""
     import torch
@@ -184,7 +205,7 @@ def F260(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=1,
 )
-def F261(it: Evidence) -> None:
+def F263(it: Evidence) -> None:
     """A layer is recomputed from the nearest checkpoint.
 
     From the nearest one at or before it. A later one is of no use, since the forward
@@ -204,7 +225,7 @@ def F261(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=7,
 )
-def F262(it: Evidence) -> None:
+def F264(it: Evidence) -> None:
     """`checkpoint_forward` keeps the checkpoints only.
 
     It runs the layers under autograd, so its output holds a graph with every array that
@@ -233,7 +254,7 @@ def F262(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F263(it: Evidence) -> None:
+def F265(it: Evidence) -> None:
     """`checkpoints[i]` is a copy of the input of layer i, for every i that k divides:
     8 of them for 80 layers and k = 10."""
     x, _ = tensors()
@@ -252,7 +273,7 @@ def F263(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F264(it: Evidence) -> None:
+def F266(it: Evidence) -> None:
     """`(i // checkpoint_every) * checkpoint_every` is the last checkpoint at or before
     layer i."""
     for k in (1, 3, 7):
@@ -268,7 +289,7 @@ def F264(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F265(it: Evidence) -> None:
+def F267(it: Evidence) -> None:
     """The inner loop recomputes the output of layer i, with a graph for the layers from
     the checkpoint to i."""
     stack = Stack()
@@ -293,7 +314,7 @@ def F265(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=9,
 )
-def F266(it: Evidence) -> None:
+def F268(it: Evidence) -> None:
     """`checkpoint_backward` returns the gradient of the input, and leaves the
     parameters' gradients in them, for any k.
 
@@ -314,7 +335,7 @@ def F266(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=7,
 )
-def F267(it: Evidence) -> None:
+def F269(it: Evidence) -> None:
     """`checkpoints[ckpt_idx].grad` is the gradient from the call of `backward` just
     before it.
 
@@ -343,7 +364,7 @@ def F267(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=7,
 )
-def F268(it: Evidence) -> None:
+def F270(it: Evidence) -> None:
     """The backward runs each layer once more.
 
     It starts from the checkpoint for every layer: k(k + 1)/2 runs in a segment of k.
@@ -363,7 +384,7 @@ def F268(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=3,
 )
-def F269(it: Evidence) -> None:
+def F271(it: Evidence) -> None:
     """The recomputed activations are those of the forward.
 
     Unless a layer draws random numbers: the listing does not keep the generator's
@@ -402,7 +423,7 @@ def F269(it: Evidence) -> None:
     page="numerics/recomputation",
     harm=1,
 )
-def F270(it: Evidence) -> None:
+def F272(it: Evidence) -> None:
     """PyTorch's `checkpoint` does this automatically.
 
     It recomputes whatever function it is given. The listing gives it one layer at a
@@ -422,7 +443,7 @@ def F270(it: Evidence) -> None:
     topic="recomputation",
     page="numerics/recomputation",
 )
-def F271(it: Evidence) -> None:
+def F273(it: Evidence) -> None:
     """`checkpoint(layer, x, use_reentrant=False)` saves no array inside the layer, runs
     it again in the backward, and gives the same gradients."""
     dx, stack, saved = by_pytorch()

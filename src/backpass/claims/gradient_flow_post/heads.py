@@ -48,6 +48,21 @@ def tensors(*arrays: Any) -> list[Any]:
     return [torch.tensor(array) for array in arrays]
 
 
+def saved_weights(of_softmax: str) -> list[int]:
+    """Return the bytes an element of the arrays of weights that autograd saves where
+    softmax runs in that format and its result multiplies FP16 values."""
+    import torch
+
+    p, v = (array.half().requires_grad_() for array in tensors(numbers(5, 5), V[0, 0]))
+    kept: dict[int, Any] = {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.setdefault(x.data_ptr(), x), lambda x: x
+    ):
+        torch.softmax(p, -1, dtype=getattr(torch, of_softmax)).half() @ v
+    found = [x.element_size() for x in kept.values() if x.shape == p.shape]
+    return sorted(found, reverse=True)
+
+
 def at_full_size() -> dict[str, Any]:
     """Return the arrays of an attention of Llama 3 70B at 8,192 tokens, split into
     heads, without their elements."""
@@ -67,7 +82,7 @@ def at_full_size() -> dict[str, Any]:
 
 
 @claim("§1.4, formulas", CAVEAT, topic="attention", page="attention/heads", harm=3)
-def F42(it: Evidence) -> None:
+def F43(it: Evidence) -> None:
     r"""$Q = x W_Q$, $K = x W_K$, $V = x W_V$.
 
     Here x is the norm's output and not the layer's input, which the formulas of the
@@ -88,7 +103,7 @@ def F42(it: Evidence) -> None:
 
 
 @claim("§1.4, formulas", LEFT_OUT, topic="positions", page="operations/rope", harm=7)
-def F43(it: Evidence) -> None:
+def F44(it: Evidence) -> None:
     """The formulas are those of the attention of Llama 3 70B, whose backward they give.
 
     Llama rotates queries and keys by their positions before the scores. The backward
@@ -117,7 +132,7 @@ def F43(it: Evidence) -> None:
 
 
 @claim("§1.4, formulas", TRUE, topic="attention", page="attention/scaled_dot_product")
-def F44(it: Evidence) -> None:
+def F45(it: Evidence) -> None:
     r"""$A = \text{softmax}(Q K^\top / \sqrt{d_k} + M)$ with the causal mask M, and $O =
     A V$, for as many keys' heads as queries' heads."""
     import torch
@@ -131,7 +146,7 @@ def F44(it: Evidence) -> None:
 @claim(
     "§1.4, shapes", CAVEAT, topic="attention", page="attention/grouped_query", harm=1
 )
-def F45(it: Evidence) -> None:
+def F46(it: Evidence) -> None:
     r"""$Q K^\top$ and $A V$ for Q of the shape [B, 64, S, 128] and K and V of [B, 8, S,
     128].
 
@@ -145,13 +160,13 @@ def F45(it: Evidence) -> None:
 
 
 @claim("§1.4, sizes", TRUE, topic="attention", page="attention/grouped_query")
-def F46(it: Evidence) -> None:
+def F47(it: Evidence) -> None:
     """Llama 3 70B has 64 query heads and 8 heads of keys and values."""
     it.as_printed((LLAMA.heads, LLAMA.key_heads) == (64, 8))
 
 
 @claim("§1.4, shapes, W_Q", TRUE, topic="attention", page="attention/heads")
-def F47(it: Evidence) -> None:
+def F48(it: Evidence) -> None:
     r"""$W_Q$ has the shape $[d, n_h d_k] = [8192, 8192]$, as $64 \cdot 128 = 8192$."""
     it.as_printed(SHAPES["layers.0.self_attn.q_proj.weight"] == (64 * 128, 8192))
     it.as_printed(64 * 128 == 8192)
@@ -160,7 +175,7 @@ def F47(it: Evidence) -> None:
 @claim(
     "§1.4, shapes, W_K and W_V", TRUE, topic="attention", page="attention/grouped_query"
 )
-def F48(it: Evidence) -> None:
+def F49(it: Evidence) -> None:
     r"""$W_K$ and $W_V$ have the shape $[d, n_{kv} d_k] = [8192, 1024]$, as $8 \cdot 128
     = 1024$."""
     for name in "kv":
@@ -169,19 +184,19 @@ def F48(it: Evidence) -> None:
 
 
 @claim("§1.4, shapes, W_O", TRUE, topic="attention", page="attention/heads")
-def F49(it: Evidence) -> None:
+def F50(it: Evidence) -> None:
     """$W_O$ has the shape [$n_h d_k$, d] = [8192, 8192]."""
     it.as_printed(SHAPES["layers.0.self_attn.o_proj.weight"] == (8192, 64 * 128))
 
 
 @claim("§1.4, shapes, Q", TRUE, topic="attention", page="attention/heads")
-def F50(it: Evidence) -> None:
+def F51(it: Evidence) -> None:
     """Q has the shape [B, 64, S, 128]."""
     it.as_printed(tuple(at_full_size()["Q"].shape) == (1, 64, 8192, 128))
 
 
 @claim("§1.4, shapes, K and V", TRUE, topic="attention", page="attention/grouped_query")
-def F51(it: Evidence) -> None:
+def F52(it: Evidence) -> None:
     """K and V have the shape [B, 8, S, 128]."""
     arrays = at_full_size()
     it.as_printed(tuple(arrays["K"].shape) == (1, 8, 8192, 128))
@@ -189,7 +204,7 @@ def F51(it: Evidence) -> None:
 
 
 @claim("§1.4, shapes, A", TRUE, topic="attention", page="attention/grouped_query")
-def F52(it: Evidence) -> None:
+def F53(it: Evidence) -> None:
     """A has the shape [B, 64, S, S]: one map for each query head."""
     it.as_printed(tuple(at_full_size()["A"].shape) == (1, 64, 8192, 8192))
 
@@ -201,7 +216,7 @@ def F52(it: Evidence) -> None:
     page="attention/heads",
     harm=5,
 )
-def F53(it: Evidence) -> None:
+def F54(it: Evidence) -> None:
     r"""O has the shape $[B, n_h, S, d_k]$, and out = O $W_O$ with $W_O$ of $[n_h d_k,
     d]$.
 
@@ -220,7 +235,7 @@ def F53(it: Evidence) -> None:
 
 
 @claim("§1.4, units", CAVEAT, topic="memory", page="cost/memory", harm=1)
-def F54(it: Evidence) -> None:
+def F55(it: Evidence) -> None:
     """A takes 8 GB in a layer and 640 GB in 80.
 
     These are GiB. In powers of ten they are 8.6 GB and 687 GB.
@@ -232,7 +247,7 @@ def F54(it: Evidence) -> None:
 
 
 @claim("§1.4, bytes of A", TRUE, topic="memory", page="attention/scaled_dot_product")
-def F55(it: Evidence) -> None:
+def F56(it: Evidence) -> None:
     r"""At S = 8192, A takes $B \times 64 \times 8192 \times 8192 \times 2 = B \times 8$
     GiB in FP16.
 
@@ -245,56 +260,53 @@ def F55(it: Evidence) -> None:
 
 
 @claim("§1.4, bytes of A", TRUE, topic="memory", page="attention/scaled_dot_product")
-def F56(it: Evidence) -> None:
+def F57(it: Evidence) -> None:
     """Across 80 layers A takes 640 GiB."""
     it.as_printed(LLAMA.layers * at_full_size()["A"].nbytes == 640 * GIB)
 
 
 @claim("§1.4, bytes of A", CAVEAT, topic="precision", page="numerics/precision", harm=3)
-def F57(it: Evidence) -> None:
+def F58(it: Evidence) -> None:
     """A is stored in FP16, two bytes an element.
 
-    So it is if softmax's result is cast. The text's own list of precisions has softmax
-    in FP32, and PyTorch's documentation of autocast has it among the operations that
-    return FP32: 16 GiB a layer.
+    This holds if softmax runs in FP16. The text's own list of precisions has softmax in
+    FP32. Autograd then saves its FP32 result, and beside it the 16-bit copy that
+    multiplies the values: 16 + 8 GiB a layer.
     """
-    import torch
-
-    p = tensors(numbers(2, 5, 5))[0].half()
-    cast = torch.softmax(p, -1, dtype=torch.float32).half()
-    kept = torch.softmax(p, -1, dtype=torch.float32)
     elements = 64 * 8192**2
-    it.as_printed(elements * cast.element_size() == 8 * GIB)
-    it.elsewhere(elements * kept.element_size() == 8 * GIB)
-    it.right(elements * kept.element_size() == 16 * GIB)
+    bytes_each = {name: saved_weights(name) for name in ("float16", "float32")}
+    it.as_printed(elements * sum(bytes_each["float16"]) == 8 * GIB)
+    it.elsewhere(elements * sum(bytes_each["float32"]) == 8 * GIB)
+    it.right([elements * b for b in bytes_each["float32"]] == [16 * GIB, 8 * GIB])
 
 
 @claim("§1.4, FlashAttention", TRUE, topic="flash", page="attention/flash")
-def F58(it: Evidence) -> None:
+def F59(it: Evidence) -> None:
     """FlashAttention never stores A.
 
     It forms one tile of A at a time. The check lists what autograd saves of PyTorch's
-    fused kernel: nothing grows with S².
+    fused kernel: the largest array doubles with S, where A would grow fourfold.
     """
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    kept: list[int] = []
-    q = torch.randn(1, 2, 300, 4, requires_grad=True)
-
-    def pack(t: Any) -> Any:
-        kept.append(t.numel())
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        with torch.nn.attention.sdpa_kernel(
-            torch.nn.attention.SDPBackend.FLASH_ATTENTION
+    def largest(s: int) -> int:
+        kept: dict[int, Any] = {}
+        q, k, v = (torch.randn(1, 2, s, 4, requires_grad=True) for _ in range(3))
+        with (
+            torch.autograd.graph.saved_tensors_hooks(
+                lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t
+            ),
+            sdpa_kernel(SDPBackend.FLASH_ATTENTION),
         ):
-            torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
-    it.as_printed(0 < max(kept) <= q.numel() < 300 * 300)
+            torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return max(t.numel() for t in kept.values())
+
+    it.as_printed(largest(600) == 2 * largest(300) > 0)
 
 
 @claim("§1.4, FlashAttention", UNCHECKABLE, topic="flash", page="attention/flash")
-def F59(it: Evidence) -> None:
+def F60(it: Evidence) -> None:
     """The memory of A is why FlashAttention exists.
 
     A motive cannot be computed. The paper {cite:p}`dao2022flashattention` names traffic
@@ -303,7 +315,7 @@ def F59(it: Evidence) -> None:
 
 
 @claim("§1.4, through W_O", TRUE, topic="matmul", page="operations/linear")
-def F60(it: Evidence) -> None:
+def F61(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial O} = \frac{\partial L}{\partial \text{out}} W_O^\top
     \in \mathbb{R}^{B \times S \times (n_h d_k)}$, for the heads merged."""
     o, g = numbers(2, 5, 12), numbers(2, 5, 7, seed=1)
@@ -312,7 +324,7 @@ def F60(it: Evidence) -> None:
 
 
 @claim("§1.4, through W_O", CAVEAT, topic="matmul", page="operations/linear", harm=2)
-def F61(it: Evidence) -> None:
+def F62(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_O} = O^\top \frac{\partial L}{\partial \text{out}}
     \in \mathbb{R}^{(n_h d_k) \times d}$.
 
@@ -328,7 +340,7 @@ def F61(it: Evidence) -> None:
 
 
 @claim("§1.4, through W_O", CAVEAT, topic="attention", page="attention/heads", harm=4)
-def F62(it: Evidence) -> None:
+def F63(it: Evidence) -> None:
     r"""A reshape of $\partial L/\partial O$ gives the gradient of each head, $B \times
     S \times d_k$.
 
@@ -350,7 +362,7 @@ def F62(it: Evidence) -> None:
 @claim(
     "§1.4, through A V", TRUE, topic="attention", page="attention/scaled_dot_product"
 )
-def F63(it: Evidence) -> None:
+def F64(it: Evidence) -> None:
     r"""For one head, $\frac{\partial L}{\partial A} = \frac{\partial L}{\partial O}
     V^\top \in \mathbb{R}^{B \times S \times S}$."""
     a, v, g = numbers(2, 5, 5), V[:, 0], numbers(2, 5, 4, seed=5)
@@ -361,7 +373,7 @@ def F63(it: Evidence) -> None:
 @claim(
     "§1.4, through A V", TRUE, topic="attention", page="attention/scaled_dot_product"
 )
-def F64(it: Evidence) -> None:
+def F65(it: Evidence) -> None:
     r"""For one head, $\frac{\partial L}{\partial V} = A^\top \frac{\partial L}{\partial
     O} \in \mathbb{R}^{B \times S \times d_k}$."""
     a, v, g = numbers(2, 5, 5), V[:, 0], numbers(2, 5, 4, seed=5)
@@ -370,7 +382,7 @@ def F64(it: Evidence) -> None:
 
 
 @claim("§1.4, through A V", TRUE, topic="chain rule", page="foundations/chain_rule")
-def F65(it: Evidence) -> None:
+def F66(it: Evidence) -> None:
     r"""The Jacobian $\partial O/\partial A$ of a head is $(B S d_k) \times (B S S)$ and
     is never formed.
 
@@ -385,7 +397,7 @@ def F65(it: Evidence) -> None:
 @claim(
     "§1.4, through A V", TRUE, topic="attention", page="attention/scaled_dot_product"
 )
-def F66(it: Evidence) -> None:
+def F67(it: Evidence) -> None:
     r"""As a batched product over all heads, `grad_A = grad_O` $\cdot\, V^\top$."""
     a, g = numbers(2, 3, 5, 5), numbers(2, 3, 5, 4, seed=5)
     expected = vjp(lambda a: a @ tensors(V)[0], a, g)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from typing import Any
 
@@ -14,6 +15,7 @@ from backpass.claims.evidence import (
     Evidence,
 )
 from backpass.claims.gradient_flow_post.layer_code import (
+    CODE,
     MENDED,
     RETURNED,
     SIZES,
@@ -40,7 +42,7 @@ def flat(name: str) -> Any:
 
 
 @claim("§6, phase 2, start", TRUE, topic="residual", page="operations/residual_stream")
-def F363(it: Evidence) -> None:
+def F367(it: Evidence) -> None:
     """The gradient of h_mid goes to attention's block and, as a copy, along the
     residual connection."""
     found = listing()
@@ -52,7 +54,7 @@ def F363(it: Evidence) -> None:
 
 
 @claim("§6, phase 2, comment on heads", TRUE, topic="attention", page="attention/heads")
-def F364(it: Evidence) -> None:
+def F368(it: Evidence) -> None:
     """The block's output is the heads, concatenated token by token, times $W_O$."""
     import torch
 
@@ -68,7 +70,7 @@ def F364(it: Evidence) -> None:
     page="attention/heads",
     harm=9,
 )
-def F365(it: Evidence) -> None:
+def F369(it: Evidence) -> None:
     """`attn_out.reshape(B, S, n_h * d_k)` concatenates the heads.
 
     The array is [B, n_h, S, d_k]. A reshape keeps the order in memory, so its rows mix
@@ -83,7 +85,7 @@ def F365(it: Evidence) -> None:
 @claim(
     "§6, phase 2, `grad_W_O`", CAVEAT, topic="attention", page="attention/heads", harm=4
 )
-def F366(it: Evidence) -> None:
+def F370(it: Evidence) -> None:
     """The gradient of $W_O$ is the flattened output of attention, transposed, times
     the gradient of the block.
 
@@ -96,7 +98,7 @@ def F366(it: Evidence) -> None:
 @claim(
     "§6, phase 2, `grad_attn_out_flat`", TRUE, topic="matmul", page="operations/linear"
 )
-def F367(it: Evidence) -> None:
+def F371(it: Evidence) -> None:
     """`grad_attn_block @ W_O.T` is the gradient of the concatenated heads."""
     it.as_printed(same(listing()["grad_attn_out_flat"].numpy(), flat("attn_out")))
 
@@ -108,12 +110,11 @@ def F367(it: Evidence) -> None:
     page="attention/heads",
     harm=9,
 )
-def F368(it: Evidence) -> None:
+def F372(it: Evidence) -> None:
     """`grad_attn_out_flat.reshape(B, n_h, S, d_k)` divides it among the heads.
 
-    It has to be `.reshape(B, S, n_h, d_k).transpose(1, 2)`. Without it everything
-    behind is wrong: the gradients of queries, keys, values, three weights, the norm,
-    and x.
+    It has to be `.reshape(B, S, n_h, d_k).transpose(1, 2)`. Without it every later
+    gradient is wrong: those of queries, keys, values, three weights, the norm, and x.
     """
     it.as_printed(right("attn_out", listing()))
     it.right(right("attn_out", listing(("grad_attn_out",))))
@@ -129,7 +130,7 @@ def F368(it: Evidence) -> None:
     page="attention/flash",
     harm=4,
 )
-def F369(it: Evidence) -> None:
+def F373(it: Evidence) -> None:
     """Flash attention's backward is called with the gradient, Q, K, V, and the
     logarithms of sums; in `§4.5` it saves its output as well.
 
@@ -145,8 +146,13 @@ def F369(it: Evidence) -> None:
     weights, _ = attended(q, k, eye)  # values that pick out the weights
     again = (weights * (dy @ v.repeat_interleave(2, dim=1).mT)).sum(-1)
     it.right(same((dy * y).sum(-1).numpy(), again.numpy()))
+    given = re.search(r"= flash_attn_backward\((.*?)\)", CODE, re.DOTALL)
+    assert given
+    names = [name.strip() for name in given[1].split(",")]
+    it.right(names == ["grad_attn_out", "Q", "K", "V", "attn_lse"])
     _, kept = flash_attention.forward(*(numbers(1, 2, 5, 4, seed=i) for i in range(3)))
-    it.clashes({"q", "k", "v", "y", "lse"} <= set(kept._fields))
+    it.right({"q", "k", "v", "y", "lse"} <= set(kept._fields))
+    it.clashes("y" in kept._fields and "attn_out" not in names)
 
 
 @claim(
@@ -156,7 +162,7 @@ def F369(it: Evidence) -> None:
     page="attention/flash",
     harm=2,
 )
-def F370(it: Evidence) -> None:
+def F374(it: Evidence) -> None:
     """The backward of flash attention is called with all that it needs.
 
     It is told neither that keys after a query are hidden nor by what the scores are
@@ -174,7 +180,7 @@ def F370(it: Evidence) -> None:
 @claim(
     "§6, phase 2, flash attention, memory", TRUE, topic="flash", page="attention/flash"
 )
-def F371(it: Evidence) -> None:
+def F375(it: Evidence) -> None:
     """The backward of flash attention takes memory that grows with S, not with S²."""
 
     def peak(s: int) -> int:
@@ -196,7 +202,7 @@ def F371(it: Evidence) -> None:
     topic="attention",
     page="attention/grouped_query",
 )
-def F372(it: Evidence) -> None:
+def F376(it: Evidence) -> None:
     """It returns the gradient of Q as [B, n_h, S, d_k], and those of K and V, summed
     over the query heads that share them, as [B, n_kv, S, d_k]."""
     found = listing(EVERY)
@@ -213,7 +219,7 @@ def F372(it: Evidence) -> None:
     page="attention/heads",
     harm=9,
 )
-def F373(it: Evidence) -> None:
+def F377(it: Evidence) -> None:
     """`grad_Q.reshape(B, S, n_h * d_k)` is the gradient of the projection's output.
 
     The exchange of heads and tokens is missing: `grad_Q.transpose(1, 2)` first. The
@@ -232,7 +238,7 @@ def F373(it: Evidence) -> None:
     page="attention/heads",
     harm=9,
 )
-def F374(it: Evidence) -> None:
+def F378(it: Evidence) -> None:
     """`grad_K.reshape(B, S, n_kv * d_k)` is the gradient of the projection's output.
 
     The exchange of heads and tokens is missing here too; the gradient of $W_K$ is
@@ -251,7 +257,7 @@ def F374(it: Evidence) -> None:
     page="attention/heads",
     harm=9,
 )
-def F375(it: Evidence) -> None:
+def F379(it: Evidence) -> None:
     """`grad_V.reshape(B, S, n_kv * d_k)` is the gradient of the projection's output.
 
     The exchange of heads and tokens is missing here too; the gradient of $W_V$ is
@@ -270,7 +276,7 @@ def F375(it: Evidence) -> None:
     page="operations/linear",
     harm=4,
 )
-def F376(it: Evidence) -> None:
+def F380(it: Evidence) -> None:
     """The gradients of the three weights are the norm's output, transposed, times the
     flattened gradients.
 
@@ -288,7 +294,7 @@ def F376(it: Evidence) -> None:
     page="attention/heads",
     harm=4,
 )
-def F377(it: Evidence) -> None:
+def F381(it: Evidence) -> None:
     """The gradient of the norm's output is the sum of three products, with the
     transposes of $W_Q$, $W_K$, and $W_V$.
 
@@ -299,21 +305,21 @@ def F377(it: Evidence) -> None:
 
 
 @claim("§6, phase 2, norm", TRUE, topic="norms", page="operations/rms_norm")
-def F378(it: Evidence) -> None:
+def F382(it: Evidence) -> None:
     """From a right gradient of its output, the lines of the norm give its input's."""
     along = layer()["grad_x"] - layer()["grad_h_mid"]
     it.as_printed(same(listing(EVERY)["grad_x_from_attn"].numpy(), along.numpy()))
 
 
 @claim("§6, phase 2, norm's weight", TRUE, topic="norms", page="operations/rms_norm")
-def F379(it: Evidence) -> None:
-    """`(grad_x_norm_attn * x_hat_a).sum(dim=(0, 1))` is, from a right gradient, that of
-    the norm's weight."""
+def F383(it: Evidence) -> None:
+    """`(grad_x_norm_attn * x_hat_a).sum(dim=(0, 1))` is the gradient of the norm's
+    weight, if `grad_x_norm_attn` is right."""
     it.as_printed(right("gamma_attn", listing(EVERY)))
 
 
 @claim("§6, phase 2, sum", TRUE, topic="residual", page="operations/residual_stream")
-def F380(it: Evidence) -> None:
+def F384(it: Evidence) -> None:
     """The block's gradient is added to the one along the residual connection."""
     it.as_printed(right("x", listing(EVERY)))
     alone = listing(EVERY)["grad_x_from_attn"].numpy()
@@ -321,7 +327,7 @@ def F380(it: Evidence) -> None:
 
 
 @claim("§6, result, shapes", TRUE, topic="notation", page="networks/llama")
-def F381(it: Evidence) -> None:
+def F385(it: Evidence) -> None:
     """Each returned gradient has the shape of its weight, and that of x is
     [B, S, d]."""
     found = listing()

@@ -86,27 +86,27 @@ def row(it: Evidence, name: str, forward: int, backward: int) -> None:
 
 
 @claim("§6.1, rule", TRUE, topic="FLOPs", page="cost/ratio")
-def F382(it: Evidence) -> None:
+def F386(it: Evidence) -> None:
     """A backward has about twice the FLOPs of its forward."""
     forward, backward = layer()
     it.as_printed(1.9 < backward / forward < 2.1)
 
 
 @claim("§6.1, reason", TRUE, topic="matmul", page="cost/ratio")
-def F383(it: Evidence) -> None:
+def F387(it: Evidence) -> None:
     r"""Each product $Y = X W$ has two in the backward, $\bar Y W^\top$ and
     $X^\top \bar Y$, each as large as the first."""
     it.as_printed(all(counted(name)[1] == 2 * counted(name)[0] for name in PRODUCTS))
 
 
 @claim("§6.1, table, Q", TRUE, topic="FLOPs", page="cost/tally")
-def F384(it: Evidence) -> None:
+def F388(it: Evidence) -> None:
     """The projection to Q: 1,100 and 2,200 GFLOPs, rounded to hundreds."""
     row(it, "Q", 1100, 2200)
 
 
 @claim("§6.1, table, K", FALSE, topic="FLOPs", page="cost/tally", harm=1)
-def F385(it: Evidence) -> None:
+def F389(it: Evidence) -> None:
     """The projection to K: 138 and 275 GFLOPs.
 
     137.4, which rounds to 137, and 274.9.
@@ -118,7 +118,7 @@ def F385(it: Evidence) -> None:
 
 
 @claim("§6.1, table, V", FALSE, topic="FLOPs", page="cost/tally", harm=1)
-def F386(it: Evidence) -> None:
+def F390(it: Evidence) -> None:
     """The projection to V: 138 and 275 GFLOPs.
 
     As for K: 137.4 and 274.9.
@@ -128,7 +128,7 @@ def F386(it: Evidence) -> None:
 
 
 @claim("§6.1, table, scores", CAVEAT, topic="attention", page="attention/flash", harm=3)
-def F387(it: Evidence) -> None:
+def F391(it: Evidence) -> None:
     """The scores: 1,100 GFLOPs, and 2,200 in the backward with 1,100 more for
     recomputing them, 2 to 3 times as many.
 
@@ -145,7 +145,7 @@ def F387(it: Evidence) -> None:
 
 
 @claim("§6.1, table, A·V", CAVEAT, topic="attention", page="attention/flash", harm=2)
-def F388(it: Evidence) -> None:
+def F392(it: Evidence) -> None:
     """Weights times values: 1,100 and 2,200 GFLOPs.
 
     With all pairs of tokens; half with the causal mask.
@@ -156,13 +156,13 @@ def F388(it: Evidence) -> None:
 
 
 @claim("§6.1, table, O", TRUE, topic="FLOPs", page="cost/tally")
-def F389(it: Evidence) -> None:
+def F393(it: Evidence) -> None:
     """The output projection: 1,100 and 2,200 GFLOPs, rounded to hundreds."""
     row(it, "O", 1100, 2200)
 
 
 @claim("§6.1, table, W1", FALSE, topic="feed-forward", page="cost/tally", harm=3)
-def F390(it: Evidence) -> None:
+def F394(it: Evidence) -> None:
     """$W_1$: 3,858 and 7,717 GFLOPs, twice as many.
 
     3,848 and 7,697. Twice the printed 3,858 would be 7,716.
@@ -173,7 +173,7 @@ def F390(it: Evidence) -> None:
 
 
 @claim("§6.1, table, W3", FALSE, topic="feed-forward", page="cost/tally", harm=3)
-def F391(it: Evidence) -> None:
+def F395(it: Evidence) -> None:
     """$W_3$: 3,858 and 7,717 GFLOPs.
 
     3,848 and 7,697.
@@ -183,7 +183,7 @@ def F391(it: Evidence) -> None:
 
 
 @claim("§6.1, table, W2", FALSE, topic="feed-forward", page="cost/tally", harm=3)
-def F392(it: Evidence) -> None:
+def F396(it: Evidence) -> None:
     """$W_2$: 3,858 and 7,717 GFLOPs.
 
     3,848 and 7,697.
@@ -193,7 +193,7 @@ def F392(it: Evidence) -> None:
 
 
 @claim("§6.1, table, total, forward", CAVEAT, topic="FLOPs", page="cost/tally", harm=1)
-def F393(it: Evidence) -> None:
+def F397(it: Evidence) -> None:
     """A layer's forward has 16,250 GFLOPs.
 
     The printed rows sum to that. The products themselves have 16,218.
@@ -204,7 +204,7 @@ def F393(it: Evidence) -> None:
 
 
 @claim("§6.1, table, total, backward", FALSE, topic="FLOPs", page="cost/tally", harm=6)
-def F394(it: Evidence) -> None:
+def F398(it: Evidence) -> None:
     """A layer's backward has 34,301 GFLOPs.
 
     The printed rows sum to 33,601 with the recomputed scores and to 32,501 without.
@@ -216,7 +216,7 @@ def F394(it: Evidence) -> None:
 
 
 @claim("§6.1, table, ratio", CAVEAT, topic="FLOPs", page="cost/ratio", harm=1)
-def F395(it: Evidence) -> None:
+def F399(it: Evidence) -> None:
     """Backward over forward is 2.1.
 
     2.068 from the products; 2.11 from the printed totals, of which one is wrong. With
@@ -233,7 +233,7 @@ def F395(it: Evidence) -> None:
 
 
 @claim("§6.1, table, what it omits", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=1)
-def F396(it: Evidence) -> None:
+def F400(it: Evidence) -> None:
     """The table's rows are a layer's FLOPs.
 
     They are its products. Norms, rotations, the softmax, SwiGLU, and the sums are left
@@ -246,7 +246,7 @@ def F396(it: Evidence) -> None:
 
 
 @claim("§6.1, note, rule", TRUE, topic="FLOPs", page="foundations/counting")
-def F397(it: Evidence) -> None:
+def F401(it: Evidence) -> None:
     """A product of [M, K] and [K, N] has 2MNK FLOPs."""
     for name in ("K", "W1", "W2"):
         (m, k), (_, n) = PRODUCTS[name]
@@ -261,7 +261,7 @@ def F397(it: Evidence) -> None:
 
 
 @claim("§6.1, note, recomputation", TRUE, topic="flash", page="attention/flash")
-def F398(it: Evidence) -> None:
+def F402(it: Evidence) -> None:
     """Recomputing the scores adds about 1,100 GFLOPs to the backward, with all pairs of
     tokens."""
     at: dict[str, Any] = {"m": 1, "g": 8, "n_kv": 8, "d": 128, "d_v": 128}
@@ -274,7 +274,7 @@ def F398(it: Evidence) -> None:
 
 
 @claim("§6.1, 80 layers, forward", CAVEAT, topic="FLOPs", page="cost/tally", harm=1)
-def F399(it: Evidence) -> None:
+def F403(it: Evidence) -> None:
     """80 layers have 1,300 TFLOPs in the forward.
 
     80 times the printed layer; the products have 1,297.
@@ -285,7 +285,7 @@ def F399(it: Evidence) -> None:
 
 
 @claim("§6.1, 80 layers, backward", FALSE, topic="FLOPs", page="cost/tally", harm=5)
-def F400(it: Evidence) -> None:
+def F404(it: Evidence) -> None:
     """80 layers have 2,744 TFLOPs in the backward.
 
     That is 80 times the wrong total. By the table's own rows it is 2,688, by the
@@ -298,7 +298,7 @@ def F400(it: Evidence) -> None:
 
 
 @claim("§6.1, step", FALSE, topic="FLOPs", page="cost/tally", harm=5)
-def F401(it: Evidence) -> None:
+def F405(it: Evidence) -> None:
     """A step has 4,044 TFLOPs.
 
     The layers' products have 3,980.
@@ -308,7 +308,7 @@ def F401(it: Evidence) -> None:
 
 
 @claim("§6.1, step, what it omits", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=4)
-def F402(it: Evidence) -> None:
+def F406(it: Evidence) -> None:
     """A full training step is the forward and the backward of 80 layers.
 
     The output head has 51.6 TFLOPs more. And with the text's own checkpoints the
@@ -321,14 +321,14 @@ def F402(it: Evidence) -> None:
 
 
 @claim("§6.1, throughput", TRUE, topic="time", page="cost/time")
-def F403(it: Evidence) -> None:
+def F407(it: Evidence) -> None:
     """Eight H100 at half of their 989 TFLOP/s compute 3,956 TFLOP/s."""
     rate = cost.MACHINES["h100"].product_rate("bfloat16") / TERA
     it.as_printed(int(rate) == PEAK == 989 and 8 * PEAK * 0.5 == 3956)
 
 
 @claim("§6.1, throughput, word", FALSE, topic="time", page="cost/time", harm=3)
-def F404(it: Evidence) -> None:
+def F408(it: Evidence) -> None:
     """3,956 TFLOP/s is the peak throughput.
 
     The peak is 7,912. 3,956 is what is reached at a utilisation of a half.
@@ -339,8 +339,8 @@ def F404(it: Evidence) -> None:
 
 
 @claim("§6.1, utilisation", FALSE, topic="time", page="cost/time", harm=4)
-def F405(it: Evidence) -> None:
-    """The model FLOPs that a utilisation of model FLOPs divides are 4,044 TFLOPs.
+def F409(it: Evidence) -> None:
+    """The FLOPs that count at 50 % MFU are 4,044 TFLOPs.
 
     They leave out recomputation by definition: three times the forward, 3,892 TFLOPs
     for the layers and 3,944 with the head.
@@ -351,7 +351,7 @@ def F405(it: Evidence) -> None:
 
 
 @claim("§6.1, time", CAVEAT, topic="time", page="cost/time", harm=3)
-def F406(it: Evidence) -> None:
+def F410(it: Evidence) -> None:
     """At a utilisation of a half, a step takes 1.02 s.
 
     4,044 over 3,956 is 1.02. With the model's FLOPs, head included, it is 0.997 s; with
@@ -371,7 +371,7 @@ def F406(it: Evidence) -> None:
     page="cost/memory",
     harm=6,
 )
-def F407(it: Evidence) -> None:
+def F411(it: Evidence) -> None:
     """The step runs on 8 H100.
 
     Their 640 GB do not hold the 1,120 GB of states that `§3.1` counts, before any

@@ -73,14 +73,14 @@ def model(gradient: Any, dtype: str = "float32") -> Any:
 
 
 @claim("§3.3, FP16's range", TRUE, topic="precision", page="numerics/precision")
-def F215(it: Evidence) -> None:
+def F217(it: Evidence) -> None:
     """FP16's smallest normal number is `6.1e-5`, its smallest subnormal one `6e-8`."""
     it.as_printed(f"{smallest_normal('float16'):.1e}" == "6.1e-05")
     it.as_printed(f"{all_numbers('float16')[0]:.0e}" == "6e-08")
 
 
 @claim("§3.3, underflow", CAVEAT, topic="precision", page="numerics/precision", harm=1)
-def F216(it: Evidence) -> None:
+def F218(it: Evidence) -> None:
     """FP16 gradients below these limits underflow to zero.
 
     Below half the smallest subnormal number they do. Between it and the smallest normal
@@ -97,7 +97,7 @@ def F216(it: Evidence) -> None:
     topic="precision",
     page="numerics/precision",
 )
-def F217(it: Evidence) -> None:
+def F219(it: Evidence) -> None:
     """Many gradients in deep layers are smaller than that.
 
     It depends on the network, the loss, and the batch. Micikevicius et al. (2018) show
@@ -106,7 +106,7 @@ def F217(it: Evidence) -> None:
 
 
 @claim("§3.3, loss scaling", TRUE, topic="precision", page="numerics/precision")
-def F218(it: Evidence) -> None:
+def F220(it: Evidence) -> None:
     """Multiplying the loss by 1024 or 4096 before the backward, and dividing the
     gradients by it after, leaves the gradients as they are."""
     import torch
@@ -130,7 +130,7 @@ def F218(it: Evidence) -> None:
     page="numerics/precision",
     harm=2,
 )
-def F219(it: Evidence) -> None:
+def F221(it: Evidence) -> None:
     """A fixed factor of 1024 solves the underflow.
 
     It moves both ends: gradients below `2.9e-11` still vanish, and those above 64
@@ -150,7 +150,7 @@ def F219(it: Evidence) -> None:
 @claim(
     "§3.3, code, autocast", CAVEAT, topic="precision", page="numerics/precision", harm=1
 )
-def F220(it: Evidence) -> None:
+def F222(it: Evidence) -> None:
     """FP16 autocast is `torch.cuda.amp.autocast(dtype=torch.float16)`.
 
     It works and is deprecated: `torch.autocast("cuda", dtype=torch.float16)`.
@@ -165,7 +165,7 @@ def F220(it: Evidence) -> None:
 
 
 @claim("§3.3, code, loss", TRUE, topic="loss", page="operations/cross_entropy")
-def F221(it: Evidence) -> None:
+def F223(it: Evidence) -> None:
     """Inside autocast, the loss is computed in FP32."""
     import torch
 
@@ -185,7 +185,7 @@ def F221(it: Evidence) -> None:
     page="operations/cross_entropy",
     harm=2,
 )
-def F222(it: Evidence) -> None:
+def F224(it: Evidence) -> None:
     """`cross_entropy(logits, labels)` takes the model's output and the labels.
 
     PyTorch's wants the classes on the second axis. Scores [B, S, V] with labels [B, S]
@@ -204,7 +204,7 @@ def F222(it: Evidence) -> None:
 
 
 @claim("§3.3, code, backward", TRUE, topic="precision", page="numerics/precision")
-def F223(it: Evidence) -> None:
+def F225(it: Evidence) -> None:
     """After `scaled_loss.backward()` the gradients are 1024 times larger, and fewer
     underflow."""
     gradients = 1e-8 * numbers(4001)
@@ -220,7 +220,7 @@ def F223(it: Evidence) -> None:
     page="numerics/precision",
     harm=4,
 )
-def F224(it: Evidence) -> None:
+def F226(it: Evidence) -> None:
     """`param.grad.data /= loss_scale` gives the gradients back.
 
     If they are FP32, as under autocast. FP16 gradients, which the text's list of bytes
@@ -234,7 +234,7 @@ def F224(it: Evidence) -> None:
 
 
 @claim("§3.3, code, overflow, rule", TRUE, topic="precision", page="numerics/precision")
-def F225(it: Evidence) -> None:
+def F227(it: Evidence) -> None:
     """After an overflow, skip the step and halve the scale; after 2000 steps without
     one, double it."""
     import torch
@@ -252,7 +252,7 @@ def F225(it: Evidence) -> None:
     page="numerics/precision",
     harm=5,
 )
-def F226(it: Evidence) -> None:
+def F228(it: Evidence) -> None:
     """The listing unscales, checks for overflow, and steps.
 
     The check is a comment. As printed, a gradient that overflowed goes to the
@@ -272,7 +272,7 @@ def F226(it: Evidence) -> None:
 
 
 @claim("§3.3, BF16's range", TRUE, topic="precision", page="numerics/precision")
-def F227(it: Evidence) -> None:
+def F229(it: Evidence) -> None:
     r"""BF16 has FP32's range, $\pm 3.4 \cdot 10^{38}$."""
     it.as_printed(round(all_numbers("bfloat16")[-1] / 1e38, 1) == 3.4)
     it.as_printed(round(float(np.finfo(np.float32).max) / 1e38, 1) == 3.4)
@@ -280,7 +280,7 @@ def F227(it: Evidence) -> None:
 
 
 @claim("§3.3, BF16 without scaling", TRUE, topic="precision", page="numerics/precision")
-def F228(it: Evidence) -> None:
+def F230(it: Evidence) -> None:
     """BF16 largely makes loss scaling needless."""
     import torch
 
@@ -296,7 +296,7 @@ def F228(it: Evidence) -> None:
     page="numerics/precision",
     harm=1,
 )
-def F229(it: Evidence) -> None:
+def F231(it: Evidence) -> None:
     """BF16 has 8 bits of mantissa; in the table below it has 7.
 
     7 are stored. With the leading one there are 8, and then FP16 has 11 and FP32 24.
@@ -310,15 +310,15 @@ def F229(it: Evidence) -> None:
 @claim(
     "§3.3, BF16's hardware", UNCHECKABLE, topic="precision", page="numerics/precision"
 )
-def F230(it: Evidence) -> None:
+def F232(it: Evidence) -> None:
     """BF16 is preferred where the hardware has it: A100, H100, and TPUs.
 
-    They have it, by their makers' data sheets; what is preferred is a matter of usage.
+    Their data sheets list BF16; what is preferred is a matter of usage.
     """
 
 
 @claim("§3.3, table, FP32", TRUE, topic="precision", page="numerics/precision")
-def F231(it: Evidence) -> None:
+def F233(it: Evidence) -> None:
     """FP32: 8 and 23 bits, from `1e-38` to `3.4e38`, a gap of `1.19e-7` at 1, and no
     loss scaling."""
     info = np.finfo(np.float32)
@@ -328,7 +328,7 @@ def F231(it: Evidence) -> None:
 
 
 @claim("§3.3, table, BF16", TRUE, topic="precision", page="numerics/precision")
-def F232(it: Evidence) -> None:
+def F234(it: Evidence) -> None:
     """BF16: 8 and 7 bits, from `1e-38` to `3.4e38`, a gap of `7.8e-3` at 1, and usually
     no loss scaling."""
     it.as_printed(bits("bfloat16") == (8, 7))
@@ -338,7 +338,7 @@ def F232(it: Evidence) -> None:
 
 
 @claim("§3.3, table, FP16", TRUE, topic="precision", page="numerics/precision")
-def F233(it: Evidence) -> None:
+def F235(it: Evidence) -> None:
     """FP16: 5 and 10 bits, from `6.1e-5` to 65504, a gap of `9.8e-4` at 1, and loss
     scaling."""
     it.as_printed(bits("float16") == (5, 10))
@@ -353,7 +353,7 @@ def F233(it: Evidence) -> None:
     topic="precision",
     page="numerics/precision",
 )
-def F234(it: Evidence) -> None:
+def F236(it: Evidence) -> None:
     """FP8 (E4M3) has 4 exponent bits and 3 mantissa bits, and goes to 448."""
     it.as_printed(bits("float8_e4m3fn") == (4, 3))
     it.as_printed(all_numbers("float8_e4m3fn")[-1] == 448)
@@ -366,7 +366,7 @@ def F234(it: Evidence) -> None:
     page="numerics/precision",
     harm=4,
 )
-def F235(it: Evidence) -> None:
+def F237(it: Evidence) -> None:
     """E4M3's range begins at `1.95e-3`, in a column that gives the smallest normal
     number of the other formats.
 
@@ -383,7 +383,7 @@ def F235(it: Evidence) -> None:
 @claim(
     "§3.3, table, FP8, gap", FALSE, topic="precision", page="numerics/precision", harm=5
 )
-def F236(it: Evidence) -> None:
+def F238(it: Evidence) -> None:
     """E4M3's precision at 1 is `6.25e-2`.
 
     The other rows give the gap above 1, which is 0.125 here. 0.0625 is the gap below.
@@ -401,7 +401,7 @@ def F236(it: Evidence) -> None:
     page="numerics/precision",
     harm=2,
 )
-def F237(it: Evidence) -> None:
+def F239(it: Evidence) -> None:
     """FP8 needs loss scaling.
 
     It needs scaling, and one factor for the loss is not enough: gradients that FP16
@@ -422,7 +422,7 @@ def F237(it: Evidence) -> None:
 
 
 @claim("§3.3, table, note", UNCHECKABLE, topic="precision", page="numerics/precision")
-def F238(it: Evidence) -> None:
+def F240(it: Evidence) -> None:
     """BF16 is the default for training language models, because of FP32's range.
 
     A statement on usage.

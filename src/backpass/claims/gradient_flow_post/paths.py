@@ -93,7 +93,7 @@ def encoder(*, norm_first: bool) -> tuple[Any, Any, Any, Any]:
 
 
 @claim("§2.1, formulas", TRUE, topic="norms", page="numerics/gradient_flow")
-def F136(it: Evidence) -> None:
+def F138(it: Evidence) -> None:
     r"""Post-norm, the original transformer's order, is $h_\text{out} = \text{Norm}(x +
     \text{Sublayer}(x))$."""
     layer, x, attend, feed = encoder(norm_first=False)
@@ -104,7 +104,7 @@ def F136(it: Evidence) -> None:
 
 
 @claim("§2.1, formulas", TRUE, topic="norms", page="numerics/gradient_flow")
-def F137(it: Evidence) -> None:
+def F139(it: Evidence) -> None:
     r"""Pre-norm is $h_\text{out} = x + \text{Sublayer}(\text{Norm}(x))$."""
     layer, x, attend, feed = encoder(norm_first=True)
     h = x + attend(layer.norm1(x))
@@ -119,7 +119,7 @@ def F137(it: Evidence) -> None:
     topic="residual",
     page="operations/residual_stream",
 )
-def F138(it: Evidence) -> None:
+def F140(it: Evidence) -> None:
     r"""$\frac{\partial h_\text{out}}{\partial x} = I + \frac{\partial
     \text{Sublayer}(\text{Norm}(x))}{\partial x}$."""
     inner = jacobian(lambda x: block(of_layer_norm(x)), X)
@@ -134,12 +134,13 @@ def F138(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=7,
 )
-def F139(it: Evidence) -> None:
+def F141(it: Evidence) -> None:
     """The identity guarantees that the gradient passes with magnitude 1, whatever the
     sublayer's Jacobian is.
 
-    One term of the sum does. The sum can be 0, and in random pre-norm stacks it grows:
-    about as the square root of the number of blocks, to more than 5 times at 80.
+    One term of the sum does. The sum can be 0, and in random pre-norm stacks that keep
+    variances it grows: about as the square root of the number of blocks, to more than 5
+    times at 80.
     """
     g, halves = numbers(7, seed=5), []
     for slope in (-1.0, 1.0):
@@ -161,7 +162,7 @@ def F139(it: Evidence) -> None:
     page="operations/residual_stream",
     harm=2,
 )
-def F140(it: Evidence) -> None:
+def F142(it: Evidence) -> None:
     """Over L layers, the gradient from the last layer to the input always has a part
     that is the product of L identities, which is the identity.
 
@@ -180,7 +181,7 @@ def F140(it: Evidence) -> None:
 
 
 @claim("§2.1, post-norm's Jacobian", TRUE, topic="norms", page="numerics/gradient_flow")
-def F141(it: Evidence) -> None:
+def F143(it: Evidence) -> None:
     r"""$\frac{\partial h_\text{out}}{\partial x} = \frac{\partial \text{Norm}}{\partial
     (\cdot)} \cdot \left( I + \frac{\partial \text{Sublayer}(x)}{\partial x} \right)$.
     """
@@ -190,7 +191,7 @@ def F141(it: Evidence) -> None:
 
 
 @claim("§2.1, post-norm's Jacobian", TRUE, topic="norms", page="numerics/gradient_flow")
-def F142(it: Evidence) -> None:
+def F144(it: Evidence) -> None:
     """The norm's Jacobian multiplies the whole sum, the identity included."""
     still = jacobian(lambda x: of_layer_norm(x + 0 * block(x)), X)
     it.as_printed(same(still, jacobian(of_layer_norm, X)))
@@ -204,7 +205,7 @@ def F142(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=5,
 )
-def F143(it: Evidence) -> None:
+def F145(it: Evidence) -> None:
     """The norm's Jacobian has eigenvalues below 1, because it projects out the part
     along the mean.
 
@@ -227,7 +228,7 @@ def F143(it: Evidence) -> None:
 
 
 @claim("§2.1, L layers", CAVEAT, topic="norms", page="numerics/gradient_flow", harm=4)
-def F144(it: Evidence) -> None:
+def F146(it: Evidence) -> None:
     """After L layers the product of L norms' Jacobians can attenuate the gradient
     strongly, though each attenuates it little.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from backpass.claims.gradient_flow_post.setting import (
 )
 from backpass.claims.record import claim
 from backpass.claims.tools import numbers, raises, run, same, vjp
+from backpass.ops import attention as whole
+from backpass.ops import flash_attention
 
 DP = numbers(2, 3, 5, 5, seed=6)
 GROUPED = numbers(2, 1, 5, 4, seed=7)  # one head of keys for three of queries
@@ -69,7 +72,7 @@ def projections(x_norm: Any) -> tuple[Any, ...]:
     page="attention/grouped_query",
     harm=2,
 )
-def F84(it: Evidence) -> None:
+def F85(it: Evidence) -> None:
     r"""With $P = Q K^\top / \sqrt{d_k}$, $\frac{\partial L}{\partial Q} =
     \frac{1}{\sqrt{d_k}} \frac{\partial L}{\partial P} K \in \mathbb{R}^{B \times n_h
     \times S \times d_k}$.
@@ -91,7 +94,7 @@ def F84(it: Evidence) -> None:
     page="attention/grouped_query",
     harm=3,
 )
-def F85(it: Evidence) -> None:
+def F86(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial K} = \frac{1}{\sqrt{d_k}} \frac{\partial L}{\partial
     P}^\top Q \in \mathbb{R}^{B \times n_{kv} \times S \times d_k}$.
 
@@ -107,7 +110,7 @@ def F85(it: Evidence) -> None:
 
 
 @claim("§1.4, groups", TRUE, topic="attention", page="attention/grouped_query")
-def F86(it: Evidence) -> None:
+def F87(it: Evidence) -> None:
     """With grouped heads, the gradient of K is a sum over the query heads that share
     it."""
     found = vjp(lambda k: scores(tensors(Q)[0], k, mask=False), GROUPED, DP)
@@ -116,11 +119,26 @@ def F86(it: Evidence) -> None:
 
 
 @claim("§1.4, groups", TRUE, topic="attention", page="attention/grouped_query")
-def F87(it: Evidence) -> None:
+def F88(it: Evidence) -> None:
     """With 64 query heads and 8 heads of keys, each serves 8 query heads."""
-    it.as_printed(LLAMA.heads / LLAMA.key_heads == 8)
-    served = [head // (64 // 8) for head in range(64)]
-    it.as_printed(all(served.count(kv) == 8 for kv in range(8)))
+    import torch
+
+    it.as_printed((LLAMA.heads, LLAMA.key_heads) == (64, 8))
+    q, k, v = tensors(*(numbers(1, n, 5, 4, seed=n) for n in (64, 8, 9)))
+    k, v = (a[:, :8].requires_grad_() for a in (k, v))
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    reached = [
+        [
+            kv
+            for kv in range(8)
+            if torch.autograd.grad(y[0, head, 4, 1], k, retain_graph=True)[0][
+                0, kv
+            ].any()
+        ]
+        for head in range(64)
+    ]
+    it.as_printed(all(len(heads) == 1 for heads in reached))
+    it.as_printed(all(reached.count([kv]) == 8 for kv in range(8)))
 
 
 @claim(
@@ -130,7 +148,7 @@ def F87(it: Evidence) -> None:
     page="attention/grouped_query",
     harm=3,
 )
-def F88(it: Evidence) -> None:
+def F89(it: Evidence) -> None:
     """`grad_K_expanded.reshape(B, n_kv, n_h // n_kv, S, d_k).sum(dim=2)` is the
     gradient of K, of the shape [B, 8, S, $d_k$].
 
@@ -150,7 +168,7 @@ def F88(it: Evidence) -> None:
 @claim(
     "§1.4, groups", LEFT_OUT, topic="attention", page="attention/grouped_query", harm=5
 )
-def F89(it: Evidence) -> None:
+def F90(it: Evidence) -> None:
     r"""The gradient of K needs a sum over the heads of its group; for V none is named,
     in the formula $A^\top \frac{\partial L}{\partial O}$, in the code, or in the table.
 
@@ -165,7 +183,7 @@ def F89(it: Evidence) -> None:
 
 
 @claim("§1.4, weights", TRUE, topic="matmul", page="attention/heads")
-def F90(it: Evidence) -> None:
+def F91(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_Q} = x_\text{norm}^\top \frac{\partial L}{\partial
     Q_\text{flat}} \in \mathbb{R}^{d \times (n_h d_k)}$.
 
@@ -178,7 +196,7 @@ def F90(it: Evidence) -> None:
 
 
 @claim("§1.4, weights", TRUE, topic="matmul", page="attention/grouped_query")
-def F91(it: Evidence) -> None:
+def F92(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_K} = x_\text{norm}^\top \frac{\partial L}{\partial
     K_\text{flat}} \in \mathbb{R}^{d \times (n_{kv} d_k)}$.
 
@@ -191,7 +209,7 @@ def F91(it: Evidence) -> None:
 
 
 @claim("§1.4, weights", TRUE, topic="matmul", page="attention/grouped_query")
-def F92(it: Evidence) -> None:
+def F93(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_V} = x_\text{norm}^\top \frac{\partial L}{\partial
     V_\text{flat}} \in \mathbb{R}^{d \times (n_{kv} d_k)}$."""
     x = numbers(2, 5, 7)
@@ -201,7 +219,7 @@ def F92(it: Evidence) -> None:
 
 
 @claim("§1.4, weights", CAVEAT, topic="attention", page="attention/heads", harm=4)
-def F93(it: Evidence) -> None:
+def F94(it: Evidence) -> None:
     r"""$Q_\text{flat}$ is the flattened Q.
 
     Its rows are positions, and each holds the heads side by side. Flattening the shape
@@ -217,7 +235,7 @@ def F93(it: Evidence) -> None:
 
 
 @claim("§1.4, weights", TRUE, topic="matmul", page="operations/linear")
-def F94(it: Evidence) -> None:
+def F95(it: Evidence) -> None:
     r"""$x_\text{norm}$ is flattened to $(B S) \times d$, and each weight's gradient is
     a matrix product $(BS, d)^\top \times (BS, \text{columns})$."""
     x, g = numbers(2, 5, 7), numbers(2, 5, 11, seed=1)
@@ -226,7 +244,7 @@ def F94(it: Evidence) -> None:
 
 
 @claim("§1.4, the end", LEFT_OUT, topic="attention", page="attention/heads", harm=3)
-def F95(it: Evidence) -> None:
+def F96(it: Evidence) -> None:
     r"""The derivation of attention ends with the gradients of the weights.
 
     The gradient of the block's input is missing, without which nothing reaches the
@@ -242,7 +260,7 @@ def F95(it: Evidence) -> None:
 @claim(
     "§1.4, table, title", FALSE, topic="notation", page="foundations/chain_rule", harm=1
 )
-def F96(it: Evidence) -> None:
+def F97(it: Evidence) -> None:
     """The table has the shapes of Jacobians and gradients.
 
     It has gradients only: every shape is that of the array itself. The Jacobian
@@ -256,7 +274,7 @@ def F96(it: Evidence) -> None:
 
 
 @claim("§1.4, table, units", CAVEAT, topic="memory", page="cost/memory", harm=1)
-def F97(it: Evidence) -> None:
+def F98(it: Evidence) -> None:
     """The table's sizes are 8 GB, 128 MB, and 16 MB.
 
     All are GiB and MiB. In powers of ten they are 8.6 GB, 134 MB, and 17 MB.
@@ -268,14 +286,39 @@ def F97(it: Evidence) -> None:
 
 
 @claim("§1.4, table, dL/dA", TRUE, topic="memory", page="attention/scaled_dot_product")
-def F98(it: Evidence) -> None:
+def F99(it: Evidence) -> None:
     """dL/dA has the shape [1, 64, 8192, 8192] and takes 8 GiB."""
     a = gradients()["dL/dA"]
     it.as_printed(tuple(a.shape) == (1, 64, 8192, 8192) and a.nbytes == 8 * GIB)
 
 
+@claim("§1.4, table, dL/dA, note", TRUE, topic="flash", page="attention/flash")
+def F100(it: Evidence) -> None:
+    """FlashAttention eliminates dL/dA.
+
+    The check notes the most memory that a backward allocates. For twice the length,
+    FlashAttention's doubles, and that of attention with the whole array of weights
+    grows fourfold.
+    """
+
+    def most(op: Any, s: int, **options: int) -> int:
+        q, k, v, dy = (numbers(1, 1, s, 8, seed=i) for i in range(4))
+        _, kept = op.forward(q, k, v, **options)
+        tracemalloc.start()
+        op.backward(dy, kept)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return peak
+
+    growth = most(flash_attention, 1024, tile=64) / most(flash_attention, 512, tile=64)
+    it.as_printed(growth < 2.5)
+    it.as_printed(most(flash_attention, 1024, tile=64) < 1024 * 1024 * 8)
+    it.right(most(whole, 1024) > 3.5 * most(whole, 512))
+    it.right(most(whole, 1024) > 1024 * 1024 * 8)
+
+
 @claim("§1.4, table, dL/dQ", TRUE, topic="memory", page="attention/grouped_query")
-def F99(it: Evidence) -> None:
+def F101(it: Evidence) -> None:
     """dL/dQ has the shape [1, 64, 8192, 128], takes 128 MiB, and is needed for the
     gradient of $W_Q$.
 
@@ -286,7 +329,7 @@ def F99(it: Evidence) -> None:
 
 
 @claim("§1.4, table, dL/dK", TRUE, topic="memory", page="attention/grouped_query")
-def F100(it: Evidence) -> None:
+def F102(it: Evidence) -> None:
     """dL/dK has the shape [1, 8, 8192, 128] and takes 16 MiB, summed over groups."""
     k = gradients()["dL/dK"]
     it.as_printed(tuple(k.shape) == (1, 8, 8192, 128) and k.nbytes == 16 * MIB)
@@ -295,7 +338,7 @@ def F100(it: Evidence) -> None:
 @claim(
     "§1.4, table, dL/dV", CAVEAT, topic="memory", page="attention/grouped_query", harm=3
 )
-def F101(it: Evidence) -> None:
+def F103(it: Evidence) -> None:
     r"""dL/dV has the shape [1, 8, 8192, 128], takes 16 MiB, and comes from $A^\top
     \frac{\partial L}{\partial O}$.
 
@@ -310,28 +353,28 @@ def F101(it: Evidence) -> None:
 
 
 @claim("§1.4, table, dL/dW_Q", TRUE, topic="memory", page="cost/memory")
-def F102(it: Evidence) -> None:
+def F104(it: Evidence) -> None:
     """dL/dW_Q has the shape [8192, 8192] and takes 128 MiB in FP16."""
     w = gradients()["dL/dW_Q"]
     it.as_printed(tuple(w.shape) == (8192, 8192) and w.nbytes == 128 * MIB)
 
 
 @claim("§1.4, table, dL/dW_K", TRUE, topic="memory", page="cost/memory")
-def F103(it: Evidence) -> None:
+def F105(it: Evidence) -> None:
     """dL/dW_K has the shape [8192, 1024] and takes 16 MiB in FP16."""
     w = gradients()["dL/dW_K"]
     it.as_printed(tuple(w.shape) == (8192, 1024) and w.nbytes == 16 * MIB)
 
 
 @claim("§1.4, table, dL/dW_V", TRUE, topic="memory", page="cost/memory")
-def F104(it: Evidence) -> None:
+def F106(it: Evidence) -> None:
     """dL/dW_V has the shape [8192, 1024] and takes 16 MiB in FP16."""
     w = gradients()["dL/dW_V"]
     it.as_printed(tuple(w.shape) == (8192, 1024) and w.nbytes == 16 * MIB)
 
 
 @claim("§1.4, table, dL/dW_O", TRUE, topic="memory", page="cost/memory")
-def F105(it: Evidence) -> None:
+def F107(it: Evidence) -> None:
     """dL/dW_O has the shape [8192, 8192] and takes 128 MiB in FP16."""
     w = gradients()["dL/dW_O"]
     it.as_printed(tuple(w.shape) == (8192, 8192) and w.nbytes == 128 * MIB)
@@ -344,7 +387,7 @@ def F105(it: Evidence) -> None:
     page="numerics/precision",
     harm=2,
 )
-def F106(it: Evidence) -> None:
+def F108(it: Evidence) -> None:
     """The weights' gradients are accumulated across the batch, in FP16 sizes.
 
     They are sums over sequences and positions. A running sum in FP16 loses the small
@@ -369,7 +412,7 @@ def F106(it: Evidence) -> None:
 @claim(
     "§1.4, table", LEFT_OUT, topic="memory", page="attention/scaled_dot_product", harm=3
 )
-def F107(it: Evidence) -> None:
+def F109(it: Evidence) -> None:
     """The table lists the gradients of attention's backward.
 
     Without FlashAttention the gradient of the scores is another 8 GiB. The gradients of
@@ -386,7 +429,7 @@ def F107(it: Evidence) -> None:
 
 
 @claim("§1.4, table, note", TRUE, topic="flash", page="attention/flash")
-def F108(it: Evidence) -> None:
+def F110(it: Evidence) -> None:
     """FlashAttention eliminates the storage of the 8 GiB of A."""
     it.as_printed(of_a_layer(flash=False)["attended.attended.a"] == 8 * GIB)
     it.as_printed(max(of_a_layer().values()) < GIB)

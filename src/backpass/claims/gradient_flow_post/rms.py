@@ -75,7 +75,7 @@ def full_size(code: str, **names: Any) -> list[str]:
 
 
 @claim("§1.3, definition", TRUE, topic="norms", page="operations/rms_norm")
-def F17(it: Evidence) -> None:
+def F18(it: Evidence) -> None:
     r"""RMSNorm is $\hat{x}_i = \frac{x_i}{\text{rms}(x)} \gamma_i$."""
     import torch
 
@@ -85,7 +85,7 @@ def F17(it: Evidence) -> None:
 
 
 @claim("§1.3, definition", TRUE, topic="norms", page="operations/rms_norm")
-def F18(it: Evidence) -> None:
+def F19(it: Evidence) -> None:
     r"""$\epsilon$ stands below the root: $\text{rms}(x) = \sqrt{\frac{1}{d}
     \sum_j x_j^2 + \epsilon}$."""
     import torch
@@ -96,7 +96,7 @@ def F18(it: Evidence) -> None:
 
 
 @claim("§1.3, entries of the Jacobian", TRUE, topic="norms", page="operations/rms_norm")
-def F19(it: Evidence) -> None:
+def F20(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_j} = \frac{\gamma_i}{\text{rms}} \left(
     \delta_{ij} - \frac{x_i x_j}{d\,\text{rms}^2} \right)$.
 
@@ -115,7 +115,7 @@ def F19(it: Evidence) -> None:
 
 
 @claim("§1.3, matrix form", TRUE, topic="norms", page="operations/rms_norm")
-def F20(it: Evidence) -> None:
+def F21(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}}{\partial x} = \frac{1}{\text{rms}} \text{diag}(\gamma)
     \left( I - \frac{x x^\top}{d\,\text{rms}^2} \right)$.
 
@@ -135,7 +135,7 @@ def F20(it: Evidence) -> None:
 
 
 @claim("§1.3, size of the Jacobian", TRUE, topic="norms", page="operations/rms_norm")
-def F21(it: Evidence) -> None:
+def F22(it: Evidence) -> None:
     r"""For a vector of Llama 3 70B the Jacobian is $8192 \times 8192$.
 
     There is one for each position; between positions all entries are 0.
@@ -147,7 +147,7 @@ def F21(it: Evidence) -> None:
 
 
 @claim("§1.3, size of the Jacobian", TRUE, topic="norms", page="operations/rms_norm")
-def F22(it: Evidence) -> None:
+def F23(it: Evidence) -> None:
     """The backward never forms the Jacobian: the listing's largest arrays have the
     shape of x."""
     names = ran(6)
@@ -155,7 +155,7 @@ def F22(it: Evidence) -> None:
 
 
 @claim("§1.3, listing", FALSE, topic="norms", page="operations/rms_norm", harm=2)
-def F23(it: Evidence) -> None:
+def F24(it: Evidence) -> None:
     """The listing runs.
 
     `d` is neither an argument nor defined: `NameError`. With `d = x.shape[-1]` it runs.
@@ -169,7 +169,7 @@ def F23(it: Evidence) -> None:
 
 
 @claim("§1.3, listing, comment", TRUE, topic="norms", page="operations/rms_norm")
-def F24(it: Evidence) -> None:
+def F25(it: Evidence) -> None:
     """`rms_val` has the shape [B, S, 1]: one number for each position."""
     import torch
 
@@ -186,7 +186,7 @@ def F24(it: Evidence) -> None:
     page="operations/rms_norm",
     harm=3,
 )
-def F25(it: Evidence) -> None:
+def F26(it: Evidence) -> None:
     r"""$\hat{x}$ of the formula and `x_hat` of the listing are one thing.
 
     The formula's contains $\gamma$ and the listing's does not. With the formula's,
@@ -201,7 +201,7 @@ def F25(it: Evidence) -> None:
 
 
 @claim("§1.3, listing, line 1", TRUE, topic="norms", page="operations/rms_norm")
-def F26(it: Evidence) -> None:
+def F27(it: Evidence) -> None:
     """`x_hat = x / rms_val` is the normalised input without its scale."""
     import torch
 
@@ -209,7 +209,7 @@ def F26(it: Evidence) -> None:
 
 
 @claim("§1.3, listing, line 2", TRUE, topic="norms", page="operations/rms_norm")
-def F27(it: Evidence) -> None:
+def F28(it: Evidence) -> None:
     """`grad_gamma = (grad_output * x_hat).sum(dim=(0, 1))` is the scale's gradient, of
     shape [d]."""
     import torch
@@ -219,7 +219,7 @@ def F27(it: Evidence) -> None:
 
 
 @claim("§1.3, listing, line 3", TRUE, topic="norms", page="operations/rms_norm")
-def F28(it: Evidence) -> None:
+def F29(it: Evidence) -> None:
     """`dx_hat = grad_output * gamma` is the gradient of the listing's `x_hat`."""
     import torch
 
@@ -232,7 +232,7 @@ def F28(it: Evidence) -> None:
 @claim(
     "§1.3, listing, line 4", FALSE, topic="norms", page="operations/rms_norm", harm=3
 )
-def F29(it: Evidence) -> None:
+def F30(it: Evidence) -> None:
     """`d_rms = -(dx_hat * x_hat).sum(dim=-1, keepdim=True)` is the gradient with
     respect to `rms_val`, as its name says.
 
@@ -248,7 +248,7 @@ def F29(it: Evidence) -> None:
 
 
 @claim("§1.3, listing, line 5", TRUE, topic="norms", page="operations/rms_norm")
-def F30(it: Evidence) -> None:
+def F31(it: Evidence) -> None:
     """`grad_x = dx_hat / rms_val + d_rms * x / (d * rms_val**2)` is the input's
     gradient."""
     import torch
@@ -264,7 +264,7 @@ def F30(it: Evidence) -> None:
     page="operations/rms_norm",
     harm=1,
 )
-def F31(it: Evidence) -> None:
+def F32(it: Evidence) -> None:
     """That line is simplified; the fused line after it gives what kernels compute.
 
     Nothing is simplified: both lines are the same exact gradient, and the second
@@ -275,7 +275,7 @@ def F31(it: Evidence) -> None:
 
 
 @claim("§1.3, listing, line 6", TRUE, topic="norms", page="operations/rms_norm")
-def F32(it: Evidence) -> None:
+def F33(it: Evidence) -> None:
     r"""The fused line, $\frac{1}{\text{rms}} \left( \bar{\hat{x}} - \frac{1}{d} \hat{x}
     \sum_j \bar{\hat{x}}_j \hat{x}_j \right)$, is the input's gradient."""
     import torch
@@ -294,7 +294,7 @@ def F32(it: Evidence) -> None:
 @claim(
     "§1.3, what is saved", CAVEAT, topic="memory", page="operations/rms_norm", harm=1
 )
-def F33(it: Evidence) -> None:
+def F34(it: Evidence) -> None:
     """The backward needs the input x, saved from the forward.
 
     It needs x̂ and rms, however they are obtained. If no scale is 0, the output serves
@@ -312,10 +312,11 @@ def F33(it: Evidence) -> None:
 
 
 @claim("§1.3, units", CAVEAT, topic="memory", page="cost/memory", harm=1)
-def F34(it: Evidence) -> None:
+def F35(it: Evidence) -> None:
     """An input takes 128 MB, those of all layers 20,480 MB or 20 GB.
 
-    These are MiB and GiB. In powers of ten they are 134 MB, and 21.5 GB in place of 20.
+    This holds if the units are MiB and GiB. In powers of ten they are 134 MB, and 21.5
+    GB in place of 20.
     """
     one = 8192 * 8192 * 2
     it.as_printed(one == 128 * MIB and 160 * one == 20_480 * MIB == 20 * GIB)
@@ -324,14 +325,14 @@ def F34(it: Evidence) -> None:
 
 
 @claim("§1.3, memory of one norm", TRUE, topic="memory", page="cost/memory")
-def F35(it: Evidence) -> None:
+def F36(it: Evidence) -> None:
     r"""One RMSNorm's input takes $1 \times 8192 \times 8192 \times 2 = 128$ MiB."""
     x_hat = of_a_layer()["norm_1.x_hat"]
     it.as_printed(1 * 8192 * 8192 * 2 == x_hat == 128 * MIB)
 
 
 @claim("§1.3, memory of all norms", TRUE, topic="memory", page="cost/memory")
-def F36(it: Evidence) -> None:
+def F37(it: Evidence) -> None:
     r"""Two in each of 80 layers take $128 \times 2 \times 80 = 20{,}480$ MiB, which are
     20 GiB."""
     saved = of_a_layer()
@@ -342,7 +343,7 @@ def F36(it: Evidence) -> None:
 @claim(
     "§1.3, memory of all norms", LEFT_OUT, topic="memory", page="cost/memory", harm=1
 )
-def F37(it: Evidence) -> None:
+def F38(it: Evidence) -> None:
     """These 20 GB are what the RMSNorms of Llama 3 70B save.
 
     The norm before the output head is left out: a 161st input of 128 MiB. So are
@@ -357,10 +358,10 @@ def F37(it: Evidence) -> None:
 
 
 @claim("§1.3, memory of all norms", CAVEAT, topic="memory", page="cost/memory", harm=2)
-def F38(it: Evidence) -> None:
+def F39(it: Evidence) -> None:
     """The 20 GB are a cost of RMSNorm alone.
 
-    So they are if every layer saves its arrays. The inputs are the residual stream: a
+    This holds if every layer saves its arrays. The inputs are the residual stream: a
     checkpoint at each layer holds its 80 inputs anyway, 10 GiB, whether the layer has a
     norm or not.
     """
@@ -407,7 +408,7 @@ def _kept(function: Any) -> list[Any]:
 @claim(
     "§1.3, box, operations", CAVEAT, topic="norms", page="operations/rms_norm", harm=2
 )
-def F39(it: Evidence) -> None:
+def F40(it: Evidence) -> None:
     """RMSNorm's backward is 5 element-wise operations on tensors of x's shape.
 
     The fused line has five, and a sum. The rest of the listing has three more and a
@@ -424,7 +425,7 @@ def F39(it: Evidence) -> None:
 
 
 @claim("§1.3, box, FLOPs", TRUE, topic="FLOPs", page="cost/tally")
-def F40(it: Evidence) -> None:
+def F41(it: Evidence) -> None:
     """The FLOPs of RMSNorm's backward are negligible compared to the matrix products.
 
     Their time is less negligible: it is that of moving the arrays.
@@ -436,27 +437,37 @@ def F40(it: Evidence) -> None:
 
 @claim(
     "§1.3, box, recomputation",
-    FALSE,
+    CAVEAT,
     topic="recomputation",
     page="numerics/recomputation",
-    harm=5,
+    harm=2,
 )
-def F41(it: Evidence) -> None:
+def F42(it: Evidence) -> None:
     """The memory for x, 20 GB, is a reason why checkpointing recomputes normalisation
     layers.
 
-    Recomputing a norm needs its input, which stays. What it can free is the norm's
-    output.
+    If only the norm is recomputed, its input stays. A checkpoint around a whole layer
+    frees the second norm's input and keeps the first's: 10 of the 20 GiB.
     """
     import torch
 
-    w = torch.tensor(numbers(7, 9), requires_grad=True)
-    plain = _kept(lambda x: norm(x, None) @ w)
-    again = _kept(lambda x: _checkpoint(lambda x: norm(x, None) @ w, x))
-    y = norm(torch.tensor(X), None).numpy().reshape(-1, 7)
+    w = [torch.tensor(numbers(7, 7, seed=i), requires_grad=True) for i in (3, 4)]
+
+    def middle(x: Any) -> Any:
+        return x + norm(x, None) @ w[0]
+
+    def whole(x: Any) -> Any:
+        h = middle(x)
+        return h + norm(h, None) @ w[1]
 
     def has(kept: list[Any], array: Any) -> bool:
         return any(same(k.reshape(-1), array.reshape(-1)) for k in kept)
 
-    it.as_printed(has(plain, X) and not has(again, X))
-    it.right(has(plain, X) and has(again, X) and has(plain, y) and not has(again, y))
+    h = middle(torch.tensor(X)).detach().numpy()
+    plain, again = _kept(whole), _kept(lambda x: _checkpoint(whole, x))
+    it.as_printed(has(plain, X) and has(plain, h) and not has(again, h))
+    alone = _kept(lambda x: _checkpoint(lambda x: norm(x, None) @ w[0], x))
+    it.elsewhere(not has(alone, X))
+    it.right(has(again, X))
+    it.right(80 * of_a_layer()["norm_1.x_hat"] == 10 * GIB)
+    it.right(80 * of_a_layer()["norm_2.x_hat"] == 10 * GIB)

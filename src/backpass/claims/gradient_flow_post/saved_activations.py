@@ -54,7 +54,7 @@ def pinned(
 
 
 @claim("§4.1, table, units", CAVEAT, topic="memory", page="cost/memory", harm=2)
-def F239(it: Evidence) -> None:
+def F241(it: Evidence) -> None:
     """The sizes of the table are in MB.
 
     They are exact in MiB: 128 of them are 134.2 MB, and the sum of 2,016 is 2,114 MB.
@@ -67,19 +67,19 @@ def F239(it: Evidence) -> None:
 
 
 @claim("§4.1, table, row 1", TRUE, topic="memory", page="cost/memory")
-def F240(it: Evidence) -> None:
+def F242(it: Evidence) -> None:
     """The input of the first norm takes 128 MiB."""
     it.as_printed(mib("norm_1.x_hat") == ROWS[0] == 128)
 
 
 @claim("§4.1, table, row 2", TRUE, topic="memory", page="cost/memory")
-def F241(it: Evidence) -> None:
+def F243(it: Evidence) -> None:
     """The norm's output, for the gradients of attention's weights, takes 128 MiB."""
     it.as_printed(mib("attended.q.projected.x") == ROWS[1] == 128)
 
 
 @claim("§4.1, table, row 3", TRUE, topic="memory", page="cost/memory")
-def F242(it: Evidence) -> None:
+def F244(it: Evidence) -> None:
     """Queries, keys, and values, of 8192, 1024, and 1024 numbers a token, take
     160 MiB."""
     found = [saved()[f"attended.attended.{each}"] for each in "qkv"]
@@ -88,32 +88,32 @@ def F242(it: Evidence) -> None:
 
 
 @claim("§4.1, table, row 4", TRUE, topic="attention", page="cost/memory")
-def F243(it: Evidence) -> None:
+def F245(it: Evidence) -> None:
     """Without flash attention, the weights of attention take 8,192 MiB."""
     it.as_printed(mib("attended.attended.a", flash=False) == ROWS[3] == 8192)
     it.as_printed("attended.attended.a" not in saved())
 
 
 @claim("§4.1, table, row 5", TRUE, topic="memory", page="cost/memory")
-def F244(it: Evidence) -> None:
+def F246(it: Evidence) -> None:
     """Attention's output, for the gradient of $W_O$, takes 128 MiB."""
     it.as_printed(mib("attended.attended.y") == ROWS[4] == 128)
 
 
 @claim("§4.1, table, row 6", TRUE, topic="memory", page="cost/memory")
-def F245(it: Evidence) -> None:
+def F247(it: Evidence) -> None:
     """The input of the second norm takes 128 MiB."""
     it.as_printed(mib("norm_2.x_hat") == ROWS[5] == 128)
 
 
 @claim("§4.1, table, row 7", TRUE, topic="feed-forward", page="cost/memory")
-def F246(it: Evidence) -> None:
+def F248(it: Evidence) -> None:
     """$g_1$ and $g_3$ together take 896 MiB."""
     it.as_printed(mib("fed.activated.g", "fed.activated.u") == ROWS[6] == 896)
 
 
 @claim("§4.1, table, row 8, size", TRUE, topic="feed-forward", page="cost/memory")
-def F247(it: Evidence) -> None:
+def F249(it: Evidence) -> None:
     """SiLU's output has as many elements as $g_1$: 448 MiB."""
     it.as_printed(mib("fed.activated.g") == ROWS[7] == 448)
 
@@ -125,7 +125,7 @@ def F247(it: Evidence) -> None:
     page="operations/activations",
     harm=2,
 )
-def F248(it: Evidence) -> None:
+def F250(it: Evidence) -> None:
     """SiLU's output is saved for the backward.
 
     Autograd saves it. It need not be saved: it follows from $g_1$ element by element,
@@ -146,7 +146,7 @@ def F248(it: Evidence) -> None:
 @claim(
     "§4.1, table, what it omits", LEFT_OUT, topic="memory", page="cost/memory", harm=6
 )
-def F249(it: Evidence) -> None:
+def F251(it: Evidence) -> None:
     """The table lists what a layer saves.
 
     It lacks the second norm's output, 128 MiB, which the gradients of $W_1$ and $W_3$
@@ -168,12 +168,13 @@ def F249(it: Evidence) -> None:
     page="cost/memory",
     harm=4,
 )
-def F250(it: Evidence) -> None:
+def F252(it: Evidence) -> None:
     """The feed-forward block saves three arrays of [S, d_ff]: $g_1$, $g_3$, and SiLU's
     output.
 
     Plain autograd saves a fourth one, the product of the last two, for the gradient of
-    $W_2$: 448 MiB. A block that saves three has that one in place of SiLU's output.
+    $W_2$: 448 MiB. A block that saves three arrays saves this product and recomputes
+    SiLU's output.
     """
     import torch
 
@@ -193,7 +194,7 @@ def F250(it: Evidence) -> None:
 
 
 @claim("§4.1, sum without flash attention", TRUE, topic="memory", page="cost/memory")
-def F251(it: Evidence) -> None:
+def F253(it: Evidence) -> None:
     """The rows sum to 10,208 MiB a layer without flash attention."""
     it.as_printed(sum(ROWS) == 10_208)
 
@@ -205,7 +206,7 @@ def F251(it: Evidence) -> None:
     page="cost/memory",
     harm=3,
 )
-def F252(it: Evidence) -> None:
+def F254(it: Evidence) -> None:
     """80 layers without flash attention take 816 GB.
 
     10,208 MiB a layer are 797.5 GiB or 856.3 GB. 816 is MiB over 1,000, cut off.
@@ -217,7 +218,7 @@ def F252(it: Evidence) -> None:
 
 
 @claim("§4.1, sum with flash attention", TRUE, topic="memory", page="cost/memory")
-def F253(it: Evidence) -> None:
+def F255(it: Evidence) -> None:
     """Without the weights of attention the rows sum to 2,016 MiB."""
     it.as_printed(sum(ROWS) - ROWS[3] == 2016)
 
@@ -229,7 +230,7 @@ def F253(it: Evidence) -> None:
     page="cost/memory",
     harm=3,
 )
-def F254(it: Evidence) -> None:
+def F256(it: Evidence) -> None:
     """80 layers with flash attention take 161 GB; in `§4.3`, 157.5 GB.
 
     2,016 MiB a layer are 157.5 GiB or 169.1 GB. 161 is neither: MiB over 1,000.
@@ -241,22 +242,33 @@ def F254(it: Evidence) -> None:
 
 
 @claim("§4.1, what the sums omit", LEFT_OUT, topic="memory", page="cost/memory", harm=5)
-def F255(it: Evidence) -> None:
+def F257(it: Evidence) -> None:
     """80 layers' activations are those of the model.
 
-    The scores of the output head take 3.91 GiB in FP32, and their gradient as much
-    again, unless they are computed in chunks; the last norm 256 MiB with its output.
+    The probabilities of the output head take 3.91 GiB in FP32, and the gradient of its
+    scores as much again, unless they are computed in chunks; the last norm's input and
+    output take 256 MiB.
     """
+    import torch
+
     kept = cost.activations(
         "llama-3-70b", 1, 8192, dtype="bfloat16", flash=True, chunked=False
     )
-    others = [row.bytes for row in kept.rows if not row.part.startswith("layers.")]
-    it.left_out(sum(others))
-    scores = 4 * 8192 * 128_256
-    it.right(round(scores / GIB, 2) == 3.91 and sum(others) > scores / 2)
-    norm = cost.activations("llama-3-70b", 1, 8192, dtype="bfloat16")
-    x_hat = next(r.bytes for r in norm.rows if (r.part, r.array) == ("norm", "x_hat"))
-    it.right(2 * x_hat == 256 * MIB)
+    others = {
+        (row.part, row.array): row.bytes
+        for row in kept.rows
+        if not row.part.startswith("layers.")
+    }
+    it.left_out(sum(size or 0 for size in others.values()))
+    it.right(round((others["lm_head", "loss.p"] or 0) / GIB, 2) == 3.91)
+    it.right(
+        (others["norm", "x_hat"] or 0) + (others["lm_head", "scores.x"] or 0)
+        == 256 * MIB
+    )
+    scores = torch.tensor(numbers(5, 7)).float().requires_grad_()
+    torch.nn.functional.cross_entropy(scores, torch.arange(5)).backward()
+    assert scores.grad is not None
+    it.right(scores.grad.nbytes == scores.nbytes == 4 * 5 * 7)
 
 
 @claim(
@@ -266,7 +278,7 @@ def F255(it: Evidence) -> None:
     page="cost/memory",
     harm=6,
 )
-def F256(it: Evidence) -> None:
+def F258(it: Evidence) -> None:
     """The optimiser's states take 840 GB.
 
     In `§3.1` they are two arrays of 280 GB, 560 GB together. The 840 contain the master
@@ -278,7 +290,7 @@ def F256(it: Evidence) -> None:
 
 
 @claim("§4.1, whole memory", FALSE, topic="memory", page="cost/memory", harm=7)
-def F257(it: Evidence) -> None:
+def F259(it: Evidence) -> None:
     """With 161 GB of activations, 840 GB of optimiser states, 140 GB of weights, and
     280 GB of master weights, training needs over 1,400 GB.
 
@@ -299,7 +311,7 @@ def F257(it: Evidence) -> None:
     page="cost/memory",
     harm=4,
 )
-def F258(it: Evidence) -> None:
+def F260(it: Evidence) -> None:
     """Activations, optimiser states, and weights are all that has to fit.
 
     The gradients are missing, 140 GB in the text's own list.
@@ -311,7 +323,7 @@ def F258(it: Evidence) -> None:
 
 
 @claim("§4.1, one node", CAVEAT, topic="parallel", page="cost/memory", harm=3)
-def F259(it: Evidence) -> None:
+def F261(it: Evidence) -> None:
     """This does not fit in any node.
 
     Not in eight devices of 80 or 141 GB. Eight of 192 GB have 1,536 GB, more than even

@@ -45,7 +45,7 @@ def weights_of() -> tuple[Any, Any]:
 
 
 @claim("§1.4, softmax", UNCHECKABLE, topic="softmax", page="operations/softmax")
-def F67(it: Evidence) -> None:
+def F68(it: Evidence) -> None:
     """Softmax is the most mathematically involved step.
 
     An opinion. Its Jacobian has the form of RMSNorm's: a diagonal less a matrix of rank
@@ -60,7 +60,7 @@ def F67(it: Evidence) -> None:
     page="attention/scaled_dot_product",
     harm=2,
 )
-def F68(it: Evidence) -> None:
+def F69(it: Evidence) -> None:
     r"""Softmax is applied to the rows of $P = Q K^\top / \sqrt{d_k}$.
 
     The formula for A has the mask inside, $P + M$. Without it every token sees later
@@ -76,7 +76,7 @@ def F68(it: Evidence) -> None:
 
 
 @claim("§1.4, softmax", TRUE, topic="softmax", page="operations/softmax")
-def F69(it: Evidence) -> None:
+def F70(it: Evidence) -> None:
     r"""$A_{ij} = \frac{\exp(P_{ij})}{\sum_k \exp(P_{ik})}$.
 
     A program subtracts the row's maximum first: evaluated as written, the formula
@@ -89,7 +89,7 @@ def F69(it: Evidence) -> None:
 
 
 @claim("§1.4, softmax's Jacobian", TRUE, topic="softmax", page="operations/softmax")
-def F70(it: Evidence) -> None:
+def F71(it: Evidence) -> None:
     r"""$\frac{\partial a_i}{\partial p_j} = a_i (\delta_{ij} - a_j)$ for a row $a =
     \text{softmax}(p)$."""
     import sympy
@@ -103,7 +103,7 @@ def F70(it: Evidence) -> None:
 
 
 @claim("§1.4, softmax's Jacobian", TRUE, topic="softmax", page="operations/softmax")
-def F71(it: Evidence) -> None:
+def F72(it: Evidence) -> None:
     r"""In matrix form it is $\text{diag}(a) - a a^\top$."""
     for p in (numbers(7), 30 * numbers(7), np.array([0.0, -np.inf, 2.0])):
         a = softmax(tensors(p)[0]).numpy()
@@ -111,7 +111,7 @@ def F71(it: Evidence) -> None:
 
 
 @claim("§1.4, softmax's Jacobian", TRUE, topic="softmax", page="operations/softmax")
-def F72(it: Evidence) -> None:
+def F73(it: Evidence) -> None:
     """It is an S × S matrix for each row, head, and sequence of the batch."""
     J = jacobian(softmax, numbers(2, 3, 4, 4)).reshape(24, 4, 24, 4)
     blocks = np.abs(J).max((1, 3)) > 0
@@ -119,7 +119,7 @@ def F72(it: Evidence) -> None:
 
 
 @claim("§1.4, softmax's gradient", TRUE, topic="softmax", page="operations/softmax")
-def F73(it: Evidence) -> None:
+def F74(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial p_i} = a_i \left( \frac{\partial L}{\partial a_i} -
     \sum_j a_j \frac{\partial L}{\partial a_j} \right)$."""
     for p in (numbers(7), 30 * numbers(7)):
@@ -132,7 +132,7 @@ def F73(it: Evidence) -> None:
 @claim(
     "§1.4, softmax's listing, line 1", TRUE, topic="softmax", page="operations/softmax"
 )
-def F74(it: Evidence) -> None:
+def F75(it: Evidence) -> None:
     """`dot = (grad_a * a).sum(dim=-1, keepdim=True)` has the shape [B, $n_h$, S, 1]."""
     _, a = weights_of()
     grad_a, a = tensors(G, a)
@@ -143,7 +143,7 @@ def F74(it: Evidence) -> None:
 @claim(
     "§1.4, softmax's listing, line 2", TRUE, topic="softmax", page="operations/softmax"
 )
-def F75(it: Evidence) -> None:
+def F76(it: Evidence) -> None:
     """`grad_p = a * (grad_a - dot)` is the gradient of the scores, of shape [B, $n_h$,
     S, S].
 
@@ -165,7 +165,7 @@ def F75(it: Evidence) -> None:
     page="attention/flash",
     harm=1,
 )
-def F76(it: Evidence) -> None:
+def F77(it: Evidence) -> None:
     """This requires saving A from the forward.
 
     It requires A in the backward. One number for each row, the logarithm of its sum of
@@ -189,7 +189,7 @@ def F76(it: Evidence) -> None:
     page="attention/scaled_dot_product",
     harm=2,
 )
-def F77(it: Evidence) -> None:
+def F78(it: Evidence) -> None:
     """A is the single largest activation in the network.
 
     At 8,192 tokens it is: 8 GiB, against 1.96 GiB of logits. Below 2,004 tokens the
@@ -212,7 +212,7 @@ def F77(it: Evidence) -> None:
 
 
 @claim("§1.4, box", CAVEAT, topic="flash", page="attention/flash", harm=2)
-def F78(it: Evidence) -> None:
+def F79(it: Evidence) -> None:
     """FlashAttention computes A again from Q and K in the backward, block by block.
 
     From Q, K, and the logarithm of each row's sum, which it saves. A block of Q and one
@@ -227,7 +227,7 @@ def F78(it: Evidence) -> None:
 
 
 @claim("§1.4, box", TRUE, topic="flash", page="attention/flash")
-def F79(it: Evidence) -> None:
+def F80(it: Evidence) -> None:
     """The backward goes through tiles of Q, K, and V and accumulates gradients."""
     q, k, v = (numbers(2, 3, 9, 4, seed=i) for i in range(3))
     dy = numbers(2, 3, 9, 4, seed=3)
@@ -242,7 +242,7 @@ def F79(it: Evidence) -> None:
 
 
 @claim("§1.4, box", FALSE, topic="flash", page="attention/flash", harm=4)
-def F80(it: Evidence) -> None:
+def F81(it: Evidence) -> None:
     r"""The backward computes the local softmax of each tile again.
 
     A softmax over a tile is not the tile of the softmax. Each tile is $\exp(P -
@@ -257,7 +257,7 @@ def F80(it: Evidence) -> None:
 
 
 @claim("§1.4, box", TRUE, topic="flash", page="attention/flash")
-def F81(it: Evidence) -> None:
+def F82(it: Evidence) -> None:
     r"""The price is one more matrix product, $Q K^\top$.
 
     The backward has five products in place of four.
@@ -272,7 +272,7 @@ def F81(it: Evidence) -> None:
 
 
 @claim("§1.4, box", TRUE, topic="flash", page="attention/flash")
-def F82(it: Evidence) -> None:
+def F83(it: Evidence) -> None:
     r"""It eliminates the $O(B\,n_h S^2)$ memory of A."""
 
     def of_attention(s: int, *, flash: bool) -> int:
@@ -290,7 +290,7 @@ def F82(it: Evidence) -> None:
 
 
 @claim("§1.4, box", CAVEAT, topic="flash", page="attention/flash", harm=1)
-def F83(it: Evidence) -> None:
+def F84(it: Evidence) -> None:
     """For S = 8192 this saves 8 GB in a layer.
 
     A takes 8 GiB. The logarithms of the rows' sums, 2 MiB in FP32, have to be

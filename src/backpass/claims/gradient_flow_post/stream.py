@@ -42,7 +42,7 @@ def after(h: Any, number: int) -> Any:
 
 
 @claim("§2.3, name", UNCHECKABLE, topic="residual", page="operations/residual_stream")
-def F161(it: Evidence) -> None:
+def F163(it: Evidence) -> None:
     """Anthropic researchers call this the residual stream.
 
     A name cannot be computed. It is in “A Mathematical Framework for Transformer
@@ -51,7 +51,7 @@ def F161(it: Evidence) -> None:
 
 
 @claim("§2.3, sum", CAVEAT, topic="residual", page="operations/residual_stream", harm=2)
-def F162(it: Evidence) -> None:
+def F164(it: Evidence) -> None:
     r"""$h_L = h_0 + \sum_{l=1}^{L} f_l(\text{Norm}(h_{l-1}))$.
 
     This holds if l counts sublayers, 160 for a network of 80 layers. In the rest of the
@@ -66,7 +66,7 @@ def F162(it: Evidence) -> None:
 
 
 @claim("§2.3, gradient", TRUE, topic="residual", page="operations/residual_stream")
-def F163(it: Evidence) -> None:
+def F165(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial h_0} = \frac{\partial L}{\partial h_L} + \sum_l
     \frac{\partial L}{\partial h_L} \cdot \frac{\partial
     f_l(\text{Norm}(h_{l-1}))}{\partial h_0}$.
@@ -89,7 +89,7 @@ def F163(it: Evidence) -> None:
 
 
 @claim("§2.3, gradient", TRUE, topic="residual", page="operations/residual_stream")
-def F164(it: Evidence) -> None:
+def F166(it: Evidence) -> None:
     """The first term goes from the output of the stream to its input without
     attenuation or transformation.
 
@@ -109,7 +109,7 @@ def F164(it: Evidence) -> None:
 @claim(
     "§2.3, gradient", UNCHECKABLE, topic="residual", page="operations/residual_stream"
 )
-def F165(it: Evidence) -> None:
+def F167(it: Evidence) -> None:
     """The sum holds the useful information of each layer's transformation.
 
     “Useful” is not defined. The first term is information too: in a network whose
@@ -120,7 +120,7 @@ def F165(it: Evidence) -> None:
 @claim(
     "§2.3, early layers", FALSE, topic="residual", page="numerics/gradient_flow", harm=6
 )
-def F166(it: Evidence) -> None:
+def F168(it: Evidence) -> None:
     """Even if some layers have vanishing or noisy gradients, the direct path ensures
     that early layers always receive a meaningful signal.
 
@@ -144,7 +144,7 @@ def F166(it: Evidence) -> None:
 @claim(
     "§2.3, in practice", UNCHECKABLE, topic="training", page="numerics/gradient_flow"
 )
-def F167(it: Evidence) -> None:
+def F169(it: Evidence) -> None:
     """Pre-norm models train stably with learning rates at which post-norm models
     diverge.
 
@@ -157,28 +157,30 @@ def F167(it: Evidence) -> None:
 @claim(
     "§2.3, in practice", UNCHECKABLE, topic="training", page="numerics/gradient_flow"
 )
-def F168(it: Evidence) -> None:
+def F170(it: Evidence) -> None:
     """The direct path is the reason for that.
 
     The report of {cite:t}`xiong2020layer` gives another reason: at the start, gradients
-    near the output are large in post-norm. Which of the two causes it takes training to
-    find out.
+    near the output are large in post-norm. Only training can show which of the two is
+    the cause.
     """
 
 
-@claim("§2.3, in practice", FALSE, topic="norms", page="numerics/gradient_flow", harm=4)
-def F169(it: Evidence) -> None:
+@claim("§2.3, in practice", FALSE, topic="norms", page="numerics/gradient_flow", harm=2)
+def F171(it: Evidence) -> None:
     """The gradient varies much less from layer to layer in pre-norm than in post-norm.
 
-    Before the first step it varies more, in 80 random blocks: the standard
-    deviation of its logarithm is above 0.35 in pre-norm and below 0.35 in post-norm.
+    Not in general. Before the first step, pre-norm's varies more in 80 random
+    feed-forward blocks; in 160 such blocks post-norm's can vary more.
     """
 
-    def spread(order: str) -> list[float]:
-        return [float(np.log(descend(order, 80, seed)[0]).std()) for seed in SEEDS]
+    def spread(order: str, blocks: int) -> list[float]:
+        each = [descend(order, blocks, seed)[0] for seed in SEEDS]
+        return [float(np.log(lengths).std()) for lengths in each]
 
-    it.as_printed(max(spread("pre")) < min(spread("post")))
-    it.right(min(spread("pre")) > 0.35 > max(spread("post")))
+    it.as_printed(max(spread("pre", 80)) < min(spread("post", 80)))
+    it.right(min(spread("pre", 80)) > max(spread("post", 80)))
+    it.right(max(spread("post", 160)) > max(spread("pre", 160)))
 
 
 @claim(
@@ -188,7 +190,7 @@ def F169(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=2,
 )
-def F170(it: Evidence) -> None:
+def F172(it: Evidence) -> None:
     """The column has the ratio of the gradient's norms at the first and at the last
     layer.
 
@@ -216,10 +218,10 @@ def F170(it: Evidence) -> None:
     topic="norms",
     page="numerics/gradient_flow",
 )
-def F171(it: Evidence) -> None:
+def F173(it: Evidence) -> None:
     """0.0042 over 0.0038 is 1.1.
 
-    As a division. The two norms cannot be checked.
+    This is right as a division. The two norms cannot be checked.
     """
     it.as_printed(round(0.0042 / 0.0038, 1) == 1.1)
 
@@ -231,10 +233,10 @@ def F171(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=2,
 )
-def F172(it: Evidence) -> None:
+def F174(it: Evidence) -> None:
     """0.0041 over 0.00003 is 137.
 
-    As a division. A norm of one digit supports anything from 117 to 164.
+    This is right as a division. A norm of one digit supports anything from 117 to 164.
     """
     it.as_printed(round(0.0041 / 0.00003) == 137)
     ends = [round(0.0041 / first) for first in (0.000035, 0.000025)]
@@ -244,21 +246,23 @@ def F172(it: Evidence) -> None:
 
 @claim(
     "§2.3, table, post-norm, 80 layers",
-    FALSE,
+    UNCHECKABLE,
     topic="norms",
     page="numerics/gradient_flow",
-    harm=5,
+    shown_by=(
+        "claims/test_post_norm.py::"
+        "test_without_attention_the_gradient_shrinks_less_than_twenty_times",
+        "claims/test_post_norm.py::"
+        "test_with_attention_some_draws_shrink_it_more_than_a_hundred_times",
+    ),
 )
-def F173(it: Evidence) -> None:
+def F175(it: Evidence) -> None:
     """At initialisation, the stream's gradient in a post-norm network of 80 layers is
     137 times smaller at the first layer than at the last.
 
-    In random post-norm stacks of 160 feed-forward blocks, two for each layer, it is at
-    most 20 times smaller, in each of three draws and for blocks of three sizes.
+    No variance, mask, loss, or seed is given. Random post-norm stacks without attention
+    stay below 20; with attention some draws exceed 100 and most do not.
     """
-    found = [v for scale in (0.3, 1.0, 3.0) for v in at_bottom("post", 160, scale)]
-    it.as_printed(any(1 / value >= 137 for value in found))
-    it.right(all(1 / value < 20 for value in found))
 
 
 @claim(
@@ -267,10 +271,10 @@ def F173(it: Evidence) -> None:
     topic="norms",
     page="numerics/gradient_flow",
 )
-def F174(it: Evidence) -> None:
+def F176(it: Evidence) -> None:
     """0.0039 over 0.0011 is 3.5.
 
-    As a division.
+    This is right as a division.
     """
     it.as_printed(round(0.0039 / 0.0011, 1) == 3.5)
 
@@ -281,10 +285,10 @@ def F174(it: Evidence) -> None:
     topic="norms",
     page="numerics/gradient_flow",
 )
-def F175(it: Evidence) -> None:
+def F177(it: Evidence) -> None:
     """0.0040 over 0.0036 is 1.1.
 
-    As a division. Of a factor that grows with depth, the table has the same value at
+    This is right as a division. The factor should grow with depth; the table has 1.1 at
     both depths.
     """
     it.as_printed(round(0.0040 / 0.0036, 1) == round(0.0042 / 0.0038, 1) == 1.1)
@@ -298,7 +302,7 @@ def F175(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=5,
 )
-def F176(it: Evidence) -> None:
+def F178(it: Evidence) -> None:
     """Chart and table are about the same attenuation of post-norm.
 
     The chart has 11 times at 80 layers and 2.6 at 32; the table has 137 and 3.5. One
@@ -319,7 +323,7 @@ def F176(it: Evidence) -> None:
     topic="training",
     page="numerics/gradient_flow",
 )
-def F177(it: Evidence) -> None:
+def F179(it: Evidence) -> None:
     """The four networks train stably, diverge at a high rate, train stably but slower,
     and train stably.
 
@@ -335,7 +339,7 @@ def F177(it: Evidence) -> None:
     page="numerics/gradient_flow",
     harm=5,
 )
-def F178(it: Evidence) -> None:
+def F180(it: Evidence) -> None:
     """The norms were measured at initialisation, with Gaussian weights, at width 4096
     and 2048 tokens.
 
@@ -345,7 +349,7 @@ def F178(it: Evidence) -> None:
 
 
 @claim("§2.3, table, note", FALSE, topic="norms", page="numerics/gradient_flow", harm=3)
-def F179(it: Evidence) -> None:
+def F181(it: Evidence) -> None:
     """“Random Gaussian weights at initialisation” says enough to know the ratios.
 
     Their variance decides. In 128 random pre-norm blocks the gradient grows more than 8

@@ -96,14 +96,14 @@ def expected() -> dict[str, Any]:
 
 
 @claim("§1.5, formula", TRUE, topic="feed-forward", page="operations/feed_forward")
-def F109(it: Evidence) -> None:
+def F111(it: Evidence) -> None:
     r"""$\text{FFN}(x) = (\text{SiLU}(x W_1) \odot (x W_3)) W_2$ is Llama's block."""
     y, _ = feed_forward.forward(X, W3, W2, w_gate=W1, activation="swiglu")
     it.as_printed(same(gated(*tensors(X, W1, W3, W2)).numpy(), y))
 
 
 @claim("§1.5, sizes", TRUE, topic="feed-forward", page="operations/feed_forward")
-def F110(it: Evidence) -> None:
+def F112(it: Evidence) -> None:
     r"""$W_1$ and $W_3$ are $d \times d_{ff}$ and $W_2$ is $d_{ff} \times d$, with
     $d_{ff} = 28672$ for Llama 3 70B."""
     it.as_printed(LLAMA.feed_forward == 28672)
@@ -116,7 +116,7 @@ def F110(it: Evidence) -> None:
 
 
 @claim("§1.5, names", TRUE, topic="feed-forward", page="operations/feed_forward")
-def F111(it: Evidence) -> None:
+def F113(it: Evidence) -> None:
     r"""With $g_1 = x W_1$, $g_3 = x W_3$, $s = g_1 \cdot \sigma(g_1)$ element by
     element, and $h = s \odot g_3$, the block is $h W_2$."""
     g1, g3 = X @ W1, X @ W3
@@ -125,7 +125,7 @@ def F111(it: Evidence) -> None:
 
 
 @claim("§1.5, through W_2", TRUE, topic="feed-forward", page="operations/feed_forward")
-def F112(it: Evidence) -> None:
+def F114(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial h} = \frac{\partial L}{\partial \text{out}} W_2^\top
     \in \mathbb{R}^{B \times S \times d_{ff}}$."""
     it.as_printed(same(G @ W2.T, expected()["h"]))
@@ -138,7 +138,7 @@ def F112(it: Evidence) -> None:
     topic="feed-forward",
     page="operations/feed_forward",
 )
-def F113(it: Evidence) -> None:
+def F115(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial s} = \frac{\partial L}{\partial h} \odot g_3$."""
     it.as_printed(same(expected()["h"] * (X @ W3), expected()["s"]))
 
@@ -149,14 +149,14 @@ def F113(it: Evidence) -> None:
     topic="feed-forward",
     page="operations/feed_forward",
 )
-def F114(it: Evidence) -> None:
+def F116(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial g_3} = \frac{\partial L}{\partial h} \odot s$."""
     s = silu(tensors(X @ W1)[0]).numpy()
     it.as_printed(same(expected()["h"] * s, expected()["g3"]))
 
 
 @claim("§1.5, through SiLU", TRUE, topic="activations", page="operations/activations")
-def F115(it: Evidence) -> None:
+def F117(it: Evidence) -> None:
     r"""$\text{SiLU}'(x) = \sigma(x)(1 + x(1 - \sigma(x)))$."""
     import sympy
 
@@ -168,7 +168,7 @@ def F115(it: Evidence) -> None:
 
 
 @claim("§1.5, through SiLU", TRUE, topic="activations", page="operations/activations")
-def F116(it: Evidence) -> None:
+def F118(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial g_1} = \frac{\partial L}{\partial s} \odot
     \text{SiLU}'(g_1)$."""
     g1 = X @ W1
@@ -176,15 +176,15 @@ def F116(it: Evidence) -> None:
 
 
 @claim("§1.5, weights", CAVEAT, topic="matmul", page="operations/feed_forward", harm=1)
-def F117(it: Evidence) -> None:
+def F119(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_1} = x_\text{norm}^\top \frac{\partial L}{\partial
     g_1}$, $\frac{\partial L}{\partial W_3} = x_\text{norm}^\top \frac{\partial
     L}{\partial g_3}$, $\frac{\partial L}{\partial W_2} = h^\top \frac{\partial
     L}{\partial \text{out}}$.
 
     All factors have to be flattened to B·S rows, as the listing does. With the axis of
-    the batch that the text gives them, the products have it too. What was x in the
-    formula of the block is $x_\text{norm}$ here.
+    the batch that the text gives them, the products have it too. The block's formula
+    calls $x_\text{norm}$ x.
     """
     e, h = expected(), silu(tensors(X @ W1)[0]).numpy() * (X @ W3)
     for x, g, name in ((X, e["g1"], "W1"), (X, e["g3"], "W3"), (h, G, "W2")):
@@ -200,7 +200,7 @@ def F117(it: Evidence) -> None:
     page="operations/feed_forward",
     harm=1,
 )
-def F118(it: Evidence) -> None:
+def F120(it: Evidence) -> None:
     r"""The formulas are the backward of the block.
 
     The gradient of its input, $\bar{g}_1 W_1^\top + \bar{g}_3 W_3^\top$, stands in the
@@ -214,7 +214,7 @@ def F118(it: Evidence) -> None:
 @claim(
     "§1.5, listing", FALSE, topic="feed-forward", page="operations/feed_forward", harm=2
 )
-def F119(it: Evidence) -> None:
+def F121(it: Evidence) -> None:
     """The listing runs.
 
     `d` and `d_ff` are neither arguments nor defined: `NameError`. With
@@ -235,7 +235,7 @@ def F119(it: Evidence) -> None:
 @claim(
     "§1.5, listing, line 1", TRUE, topic="feed-forward", page="operations/feed_forward"
 )
-def F120(it: Evidence) -> None:
+def F122(it: Evidence) -> None:
     """`grad_h = grad_out @ W2.T` is the gradient of h, [B, S, $d_{ff}$]."""
     it.as_printed(same(ran()["grad_h"], expected()["h"]))
 
@@ -246,7 +246,7 @@ def F120(it: Evidence) -> None:
     topic="feed-forward",
     page="operations/feed_forward",
 )
-def F121(it: Evidence) -> None:
+def F123(it: Evidence) -> None:
     """`grad_silu = grad_h * g3` and `grad_g3 = grad_h * silu_g1` are the gradients of s
     and of g3."""
     it.as_printed(same(ran()["grad_silu"], expected()["s"]))
@@ -259,7 +259,7 @@ def F121(it: Evidence) -> None:
     topic="activations",
     page="operations/activations",
 )
-def F122(it: Evidence) -> None:
+def F124(it: Evidence) -> None:
     """`silu_deriv = sig_g1 * (1 + g1 * (1 - sig_g1))` is SiLU's derivative.
 
     It is finite for the largest and the smallest inputs too.
@@ -276,7 +276,7 @@ def F122(it: Evidence) -> None:
 @claim(
     "§1.5, listing, line 6", TRUE, topic="activations", page="operations/feed_forward"
 )
-def F123(it: Evidence) -> None:
+def F125(it: Evidence) -> None:
     """`grad_g1 = grad_silu * silu_deriv` is the gradient of g1."""
     it.as_printed(same(ran()["grad_g1"], expected()["g1"]))
 
@@ -284,7 +284,7 @@ def F123(it: Evidence) -> None:
 @claim(
     "§1.5, listing, line 7", TRUE, topic="feed-forward", page="operations/feed_forward"
 )
-def F124(it: Evidence) -> None:
+def F126(it: Evidence) -> None:
     """`grad_W2 = (silu_g1 * g3).reshape(-1, d_ff).T @ grad_out.reshape(-1, d)` is the
     gradient of W2, [$d_{ff}$, d].
 
@@ -299,7 +299,7 @@ def F124(it: Evidence) -> None:
     topic="feed-forward",
     page="operations/feed_forward",
 )
-def F125(it: Evidence) -> None:
+def F127(it: Evidence) -> None:
     """`grad_W1 = x_norm.reshape(-1, d).T @ grad_g1.reshape(-1, d_ff)`, and `grad_W3`
     with `grad_g3`, are the gradients of W1 and W3, [d, $d_{ff}$]."""
     it.as_printed(same(ran()["grad_W1"], expected()["W1"]))
@@ -309,14 +309,14 @@ def F125(it: Evidence) -> None:
 @claim(
     "§1.5, listing, line 10", TRUE, topic="feed-forward", page="operations/feed_forward"
 )
-def F126(it: Evidence) -> None:
+def F128(it: Evidence) -> None:
     """`grad_x_norm = grad_g1 @ W1.T + grad_g3 @ W3.T` is the gradient of the input, [B,
     S, d]."""
     it.as_printed(same(ran()["grad_x_norm"], expected()["x"]))
 
 
 @claim("§1.5, listing, comments", TRUE, topic="FLOPs", page="cost/ratio")
-def F127(it: Evidence) -> None:
+def F129(it: Evidence) -> None:
     """The backward has six matrix products: one for h, three for weights, two for the
     input.
 
@@ -337,7 +337,7 @@ def F127(it: Evidence) -> None:
 
 
 @claim("§1.5, box", CAVEAT, topic="memory", page="operations/activations", harm=4)
-def F128(it: Evidence) -> None:
+def F130(it: Evidence) -> None:
     r"""SwiGLU's backward requires g1, g3, and SiLU(g1), saved from the forward.
 
     The listing takes all three. The third is an element-wise function of the first:
@@ -354,7 +354,7 @@ def F128(it: Evidence) -> None:
 
 
 @claim("§1.5, box", LEFT_OUT, topic="memory", page="cost/memory", harm=4)
-def F129(it: Evidence) -> None:
+def F131(it: Evidence) -> None:
     """These three are what the block saves.
 
     The listing's own comment adds the normalised input, 128 MiB a layer and 10 GiB in
@@ -386,7 +386,7 @@ def F129(it: Evidence) -> None:
 
 
 @claim("§1.5, box", TRUE, topic="memory", page="cost/memory")
-def F130(it: Evidence) -> None:
+def F132(it: Evidence) -> None:
     """Each of the three has the shape [B, S, 28672]."""
     saved = of_a_layer()
     it.as_printed(
@@ -396,7 +396,7 @@ def F130(it: Evidence) -> None:
 
 
 @claim("§1.5, box", FALSE, topic="memory", page="cost/memory", harm=3)
-def F131(it: Evidence) -> None:
+def F133(it: Evidence) -> None:
     r"""$3 \times 8192 \times 28672 \times 2$ bytes are 1.33 GB, for each layer.
 
     They are 1.41 GB, or 1.3125 GiB.
@@ -407,7 +407,7 @@ def F131(it: Evidence) -> None:
 
 
 @claim("§1.5, box", FALSE, topic="memory", page="cost/memory", harm=3)
-def F132(it: Evidence) -> None:
+def F134(it: Evidence) -> None:
     """Across 80 layers they are 106 GB.
 
     They are 113 GB, or 105 GiB.
@@ -423,7 +423,7 @@ def F132(it: Evidence) -> None:
     page="cost/memory",
     harm=2,
 )
-def F133(it: Evidence) -> None:
+def F135(it: Evidence) -> None:
     """The three arrays take 1.33 GB here, and 896 + 448 MB in the table of activations.
 
     The table's 1,344 is right in MiB. 1.33 GB is neither 1,344 MiB nor 1,344 MB.
@@ -434,7 +434,7 @@ def F133(it: Evidence) -> None:
 
 
 @claim("§1.5, box", CAVEAT, topic="memory", page="cost/memory", harm=1)
-def F134(it: Evidence) -> None:
+def F136(it: Evidence) -> None:
     """These arrays are often the dominant memory of activations.
 
     With FlashAttention they are two thirds of the text's table, 1,344 of 2,016 MiB.
@@ -448,7 +448,7 @@ def F134(it: Evidence) -> None:
 
 
 @claim("§1.5, box", FALSE, topic="memory", page="cost/memory", harm=3)
-def F135(it: Evidence) -> None:
+def F137(it: Evidence) -> None:
     """They exceed even the attention matrix, when FlashAttention is used.
 
     With FlashAttention there is no such matrix in memory. Without it the matrix is six

@@ -84,7 +84,7 @@ def run_step(dtype: str = "float32", layers: int = 3) -> dict[str, Any]:
 
 
 @claim("§7, code, forward", TRUE, topic="precision", page="numerics/precision")
-def F408(it: Evidence) -> None:
+def F412(it: Evidence) -> None:
     """The scores are BF16, and autocast computes the loss in FP32."""
     import torch
 
@@ -99,7 +99,7 @@ def F408(it: Evidence) -> None:
 @claim(
     "§7, code, labels", CAVEAT, topic="loss", page="operations/cross_entropy", harm=3
 )
-def F409(it: Evidence) -> None:
+def F413(it: Evidence) -> None:
     """`cross_entropy(logits.view(-1, V), labels.view(-1))` is the loss of the next
     token.
 
@@ -127,11 +127,11 @@ def F409(it: Evidence) -> None:
     page="numerics/precision",
     harm=3,
 )
-def F410(it: Evidence) -> None:
+def F414(it: Evidence) -> None:
     """Gradients are computed in BF16 and accumulated in FP32.
 
-    So it is with FP32 parameters: each `.grad` is FP32. With the 16-bit working copy
-    that `§3` counts, `.grad` is 16-bit too, and so is what adds up in it.
+    This holds if the parameters are FP32: each `.grad` is FP32 then. With the 16-bit
+    working copy that `§3` counts, `.grad` is 16-bit too, and so is what adds up in it.
     """
     import torch
 
@@ -147,7 +147,7 @@ def F410(it: Evidence) -> None:
     page="operations/cross_entropy",
     harm=7,
 )
-def F411(it: Evidence) -> None:
+def F415(it: Evidence) -> None:
     """`loss.backward()` starts from softmax(logits) − one_hot(labels).
 
     The loss is a mean, so the difference is divided by the number of labels (of those
@@ -176,14 +176,14 @@ def F411(it: Evidence) -> None:
     topic="chain rule",
     page="networks/training",
 )
-def F412(it: Evidence) -> None:
+def F416(it: Evidence) -> None:
     """The backward goes through the output head, then the layers from the last to the
     first, then the token table."""
     it.as_printed(run_step(layers=4)["order"] == [5, 4, 3, 2, 1, 0])
 
 
 @claim("§7, code, last norm", LEFT_OUT, topic="norms", page="networks/llama", harm=3)
-def F413(it: Evidence) -> None:
+def F417(it: Evidence) -> None:
     """Output head, layers 79 to 0, and token table are all parts of the network.
 
     Between the head and layer 79 there is a norm, with a weight of its own.
@@ -198,7 +198,7 @@ def F413(it: Evidence) -> None:
 
 
 @claim("§7, code, clipping", TRUE, topic="clipping", page="numerics/clipping")
-def F414(it: Evidence) -> None:
+def F418(it: Evidence) -> None:
     """PyTorch's `clip_grad_norm_(model.parameters(), max_norm=1.0)`, after the backward
     and before the optimiser's step, clips FP32 gradients; a generator does not matter
     to it."""
@@ -222,7 +222,7 @@ def F414(it: Evidence) -> None:
     page="cost/memory",
     harm=4,
 )
-def F415(it: Evidence) -> None:
+def F419(it: Evidence) -> None:
     """The optimiser updates FP32 weights with FP32 gradients; the list of bytes has
     gradients of 2 bytes.
 
@@ -241,7 +241,7 @@ def F415(it: Evidence) -> None:
 
 
 @claim("§7, code, order of the calls", TRUE, topic="training", page="networks/training")
-def F416(it: Evidence) -> None:
+def F420(it: Evidence) -> None:
     """Clip, step, clear the gradients, and then step the schedule, is a right order."""
     import torch
 
@@ -260,7 +260,7 @@ def F416(it: Evidence) -> None:
 @claim(
     "§7, after the code, operations", CAVEAT, topic="FLOPs", page="cost/tally", harm=1
 )
-def F417(it: Evidence) -> None:
+def F421(it: Evidence) -> None:
     """Gradients pass through billions of multiply-adds.
 
     In all, 2 · 10¹⁵ a step: millions of billions.
@@ -278,7 +278,7 @@ def F417(it: Evidence) -> None:
     page="numerics/optimiser",
     harm=1,
 )
-def F418(it: Evidence) -> None:
+def F422(it: Evidence) -> None:
     """Each parameter's gradient tells the optimiser in which direction to move it.
 
     SGD moves it against the gradient. Adam moves it against the average of gradients,
@@ -304,14 +304,16 @@ def F418(it: Evidence) -> None:
     page="networks/training",
     harm=1,
 )
-def F419(it: Evidence) -> None:
+def F423(it: Evidence) -> None:
     """Training repeats this step millions of times.
 
-    Sequences are counted in millions. Steps are fewer: LLaMA's 1.4 · 10¹² tokens, 4
-    million a step, are 350,000.
+    With the text's own step of one sequence of 8,192 tokens, LLaMA's 1.4 · 10¹² tokens
+    would take 171 million steps. A large model is not trained so: LLaMA takes 4 million
+    tokens a step, and 350,000 steps.
     """
     tokens, of_step = 1.4e12, 4e6
-    it.as_printed(tokens / 2048 > 1e6)
+    it.as_printed(tokens / 8192 > 1e6)
+    it.right(round(tokens / 8192 / 1e6) == 171)
     it.elsewhere(tokens / of_step > 1e6)
     it.right(tokens / of_step == 350_000 and tokens / 1e12 == 1.4)
 
@@ -319,11 +321,12 @@ def F419(it: Evidence) -> None:
 @claim(
     "§7, debugging, zeros", FALSE, topic="debugging", page="networks/training", harm=5
 )
-def F420(it: Evidence) -> None:
+def F424(it: Evidence) -> None:
     """If all gradients are zero, look for `requires_grad=False` or `.detach()`.
 
-    These give no gradient at all: `.grad` is None, or the backward raises an error.
-    Zeros come from dead units, saturation, masks, weights of zero, or underflow.
+    With PyTorch's defaults these give no gradient at all: `.grad` is None, or the
+    backward raises an error. Zeros come from dead units, saturation, masks, weights of
+    zero, or underflow.
     """
     import torch
 
@@ -352,12 +355,13 @@ def F420(it: Evidence) -> None:
 @claim(
     "§7, debugging, NaN", CAVEAT, topic="debugging", page="networks/training", harm=1
 )
-def F421(it: Evidence) -> None:
+def F425(it: Evidence) -> None:
     """If gradients are NaN, look for a division by zero in a norm, or the logarithm of
     zero in the loss.
 
-    Both can be the cause. The logarithm's own value is infinite; a NaN comes behind it,
-    from 0 times infinity. A row of a softmax with every key hidden is another source.
+    Both can be the cause. The logarithm's own value is infinite; the NaN arises in the
+    backward, from 0 times infinity. A row of a softmax with every key hidden is another
+    source.
     """
     import torch
 
@@ -377,23 +381,24 @@ def F421(it: Evidence) -> None:
 
 @claim(
     "§7, debugging, equal values",
-    FALSE,
+    CAVEAT,
     topic="debugging",
     page="networks/training",
-    harm=4,
+    harm=1,
 )
-def F422(it: Evidence) -> None:
+def F426(it: Evidence) -> None:
     """If all gradients have one value, look for parameters that are aliases through
     weight sharing or broadcasting.
 
-    A shared weight has one gradient, the sum over its uses, whose elements differ as
-    ever. Equal rows come from equal weights at the start.
+    Two names of one shared weight have one gradient. Its elements differ as ever: it is
+    the sum over the weight's uses. If the rows of a gradient are equal, look for equal
+    weights at the start.
     """
     import torch
 
     x = torch.tensor(numbers(5, 4)).float()
 
-    def gradient(constant: bool, shared: bool) -> Any:
+    def gradients(constant: bool, shared: bool) -> tuple[Any, Any]:
         torch.manual_seed(1)
         a, b = (torch.nn.Linear(4, 4, bias=False) for _ in range(2))
         if constant:
@@ -402,14 +407,15 @@ def F422(it: Evidence) -> None:
         if shared:
             b.weight = a.weight
         b(torch.tanh(a(x))).square().mean().backward()
-        return a.weight.grad
+        return a.weight.grad, b.weight.grad
 
     def equal_rows(g: Any) -> bool:
         return bool((g - g[0]).abs().max() < 1e-6)
 
-    it.as_printed(equal_rows(gradient(constant=False, shared=True)))
-    it.right(not equal_rows(gradient(constant=False, shared=True)))
-    it.right(equal_rows(gradient(constant=True, shared=False)))
+    it.as_printed(torch.equal(*gradients(constant=False, shared=True)))
+    it.right(not torch.equal(*gradients(constant=False, shared=False)))
+    it.elsewhere(equal_rows(gradients(constant=False, shared=True)[0]))
+    it.right(equal_rows(gradients(constant=True, shared=False)[0]))
 
 
 @claim(
@@ -419,7 +425,7 @@ def F422(it: Evidence) -> None:
     page="networks/training",
     harm=1,
 )
-def F423(it: Evidence) -> None:
+def F427(it: Evidence) -> None:
     """If the gradient's norm explodes, look at the learning rate, the loss scale, and
     the data.
 
