@@ -74,8 +74,10 @@ def update(
     the parameter's shape; half precision is widened first. Parameters that are not in
     the state keep their values. The options are those of ``torch.optim.Muon``, with its
     defaults. ``adjust_lr_fn`` multiplies the rate, but not the decay, of a matrix of
-    ``m`` rows and ``n`` columns: "original" by √max(1, m/n), which means the rows to be
-    outputs as in ``torch.nn.Linear``, "match_rms_adamw" by 0.2 √max(m, n).
+    ``m`` rows and ``n`` columns: "original" by √max(1, m/n), "match_rms_adamw" by
+    0.2 √max(m, n). "original" assumes [outputs, inputs] as in ``torch.nn.Linear`` and
+    ``models.llama``. ``models.gpt2`` stores [inputs, outputs]: transpose its weights
+    and gradients for "original", or use "match_rms_adamw", which is symmetric.
 
     Raises TypeError unless the parameters are arrays of float32 or float64, the
     gradients real floating-point arrays, and the options of their types; ValueError,
