@@ -119,8 +119,12 @@ def test_a_config_file(capsys, tmp_path):
         (["gpt2", "--convention", "6N"], "no convention is called '6N'"),
         (["--config", "absent.json"], "absent.json"),
         (["gpt2", "--recompute", "gelu"], "--recompute: recompute: expected names among attention, feed_"),
-        (["--recompute", "gpt2"], "expected names among attention, feed_forward, norms; got 'gpt2'"),
-        (["gpt2", "--recompute", "0"], "expected a segment of at least 1 layer; got 0"),
+        (["--recompute", "gpt2"], "--recompute: put the preset before --recompute: backpass cost gpt2 --rec"),
+        (
+            ["gpt2", "--recompute", "0"],
+            "--recompute: expected an integer of at least 1, the layers in a segm",
+        ),
+        (["gpt2", "--recompute", "-1"], "or names of operations; got -1"),
     ],
 )
 def test_faults_exit_with_2_and_one_line(capsys, argv, message):

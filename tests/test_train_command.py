@@ -339,7 +339,7 @@ def test_a_model_whose_probabilities_are_not_finite(train, tmp_path, capsys):
         (["--dropout", "0.1", "--model", "llama"], "--dropout: a llama has none; expected --model gpt2"),
         (["--every", "0"], "--every: expected 1 or more; got 0"),
         (["--length", "100"], "TEXT: expected at least 1010 bytes"),
-        (["--device", "abacus"], "--device abacus: "),
+        (["--device", "abacus"], "--device abacus: expected numpy, cpu, or cuda"),
         (["--device", "meta"], "--device meta: expected a device whose tensors hold numbers"),
         (["--device", ""], "--device '': "),
         (["--model", "gpt3"], "argument --model: invalid choice: 'gpt3'"),
@@ -434,3 +434,9 @@ def test_the_signal_is_left_alone_outside_the_main_thread(train):
     thread.start()
     thread.join()
     assert results == [0]
+
+
+def test_the_help_says_that_recompute_takes_a_number(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    assert "--recompute N a number: run N layers at a time" in " ".join(capsys.readouterr().out.split())

@@ -101,12 +101,34 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
 
 def _recompute(text: str) -> Recompute:
     """Return the number of layers, or the names, for argparse."""
-    chosen = int(text) if text.isdecimal() else text.split(",")
+    chosen: Recompute
+    try:
+        chosen = int(text)
+    except ValueError:
+        chosen = text.split(",")
+    if isinstance(chosen, int) and chosen < 1:
+        raise argparse.ArgumentTypeError(
+            "expected an integer of at least 1, the layers in a segment, or names of "
+            f"operations; got {text}"
+        )
+    if _is_network(text):
+        raise argparse.ArgumentTypeError(
+            f"put the preset before --recompute: backpass cost {text} --recompute"
+        )
     try:
         divided(chosen, None)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return chosen
+
+
+def _is_network(name: str) -> bool:
+    """Return whether ``configuration`` has a network of this name."""
+    try:
+        cost.configuration(name)
+    except LookupError:
+        return False
+    return True
 
 
 def _network(arguments: argparse.Namespace) -> tuple[str, Any]:

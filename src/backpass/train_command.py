@@ -55,7 +55,7 @@ TUNED = {  # the options of a run, and what they are
     "batch": "windows of text in a step (default 16)",
     "length": "bytes in a window (default 128)",
     "micro_batches": "divide a step's windows into N parts, to save memory (default 1)",
-    "recompute": "run N layers at a time again in the backward, to save memory (default 0)",
+    "recompute": "a number: run N layers at a time again in the backward, to save memory (default 0)",
     "lr": "the largest learning rate, after the warm-up (default 1e-3)",
     "warmup": "steps in which the rate rises (default: a tenth of all)",
     "clip": "the largest global norm of the gradients (default 1.0)",
@@ -346,6 +346,10 @@ def _array(device: str | None, dtype: str) -> Any:
         import torch
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if there and not _is_device(device):
+        raise InvalidCommand(
+            f"--device {device or repr(device)}: expected numpy, cpu, or cuda"
+        )
     if reason := unusable(device, None):
         raise InvalidCommand(
             reason if there else f"{reason}; without it, numpy is available"
@@ -353,6 +357,17 @@ def _array(device: str | None, dtype: str) -> Any:
     import torch
 
     return torch.zeros(1, dtype=getattr(torch, dtype), device=device)
+
+
+def _is_device(name: str | None) -> bool:
+    """Return whether PyTorch has devices of this name."""
+    import torch
+
+    try:
+        torch.device(name)  # type: ignore[arg-type]
+    except RuntimeError:
+        return False
+    return True
 
 
 def _kernels(like: Any) -> ModuleType | None:

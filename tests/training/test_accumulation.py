@@ -174,6 +174,23 @@ ONE = {"w": np.ones(2)}
         ([(1.0, ONE, -1)], ValueError, "count: expected an integer of at least 0; got -1"),
         ([(1.0, ONE, 0.5)], TypeError, "count: expected an integer; got float"),
         ([(1.0, [1], 1)], TypeError, "gradients: expected a mapping from names to arrays; got list"),
+        ([(1.0, ONE)], TypeError, r"parts: expected \(loss, gradients, count\); got a tuple of 2"),
+        ([ONE], TypeError, r"parts: expected \(loss, gradients, count\); got dict"),
+        (
+            [(1.0, ONE, np.ones(3, int))],
+            TypeError,
+            r"count: .* counted\(targets\) returns; got an array of shape",
+        ),
+        (
+            [(1.0, ONE, 1), (1.0, {"w": np.ones(2, np.float32)}, 1)],
+            ValueError,
+            "w: expected numpy cpu float64; got numpy cpu float32",
+        ),
+        (
+            [(1.0, ONE, 1), (1.0, {"w": array_api_strict.ones(2)}, 1)],
+            ValueError,
+            "w: expected numpy cpu float64; got array_api_strict",
+        ),
         ([(1.0, ONE, 1), (1.0, {"v": np.ones(2)}, 1)], ValueError, "(?s)w: is missing.*v: is not expected"),
         (
             [(1.0, ONE, 1), (1.0, {"w": np.ones((1, 2))}, 1)],

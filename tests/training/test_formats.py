@@ -100,6 +100,9 @@ class TestFormat:
             Format("odd", 4, 3, 1)
         with pytest.raises(TypeError, match="code: expected an integer; got float"):
             decoded(1.0, E4M3)
+        with pytest.raises(TypeError, match="code: expected an integer; got bool"):
+            decoded(True, E4M3)
+        assert decoded(np.uint8(200), E4M3) == decoded(200, E4M3)
         for code in (-1, 256):
             with pytest.raises(ValueError, match=f"8 bits, an integer from 0 to 255; got {code}"):
                 decoded(code, E4M3)
@@ -208,11 +211,19 @@ class TestRounded:
             rounded(np.ones(3, np.float16), E4M3)
         with pytest.raises(TypeError, match="noise: expected an array; got float"):
             rounded(np.ones(3), E4M3, noise=0.5)
-        message = r"noise: expected shape \[3\] of float64, as x has; got shape \[2\] of float64"
+        message = r"noise: expected shape \[3\] of numpy cpu float64, as x has; got shape \[2\] of numpy cpu float64"
         with pytest.raises(ValueError, match=message):
             rounded(np.ones(3), E4M3, noise=np.ones(2))
         with pytest.raises(ValueError, match="as x has; got shape"):
             rounded(np.ones(3), E4M3, noise=np.ones(3, np.float32))
+        with pytest.raises(ValueError, match=r"of numpy cpu float64, as x has; got shape \[3\] of torch cpu"):
+            rounded(np.ones(3), E4M3, noise=torch.ones(3, dtype=torch.float64) / 2)
+        for value in (-0.1, 1.0, math.nan):
+            with pytest.raises(ValueError, match="noise: expected numbers of at least 0 and below 1"):
+                rounded(np.ones(3), E4M3, noise=np.array([0.0, 0.5, value]))
+        for function in (rounded, scaled, lambda x, format: decoded(1, format)):
+            with pytest.raises(TypeError, match=r"format: expected a Format such as formats\.E4M3; got str"):
+                function(np.ones(3), "E4M3")
         with pytest.raises(TypeError, match="saturate: expected True or False; got int"):
             rounded(np.ones(3), E4M3, saturate=1)
 
@@ -284,6 +295,12 @@ class TestScaled:
             scaled(np.ones((4, 9)), E4M3, block=4)
         with pytest.raises(ValueError, match="axis: expected one of 2 axes; got 2"):
             scaled(np.ones((4, 9)), E4M3, block=3, axis=2)
+        with pytest.raises(ValueError, match="axis: expected one of 2 axes; got 2"):
+            scaled(np.ones((4, 9)), E4M3, axis=2)
+        with pytest.raises(TypeError, match="axis: expected an integer; got float"):
+            scaled(np.ones((4, 9)), E4M3, block=3, axis=1.0)
+        with pytest.raises(ValueError, match="axis: expected an axis of x to divide; x has none"):
+            scaled(np.ones(()), E4M3, block=1)
         with pytest.raises(ValueError, match="block: expected an integer of at least 1; got 0"):
             scaled(np.ones(4), E4M3, block=0)
         with pytest.raises(TypeError, match="fits: expected True or False"):
@@ -392,7 +409,9 @@ def results(module):
             found += [module["scaled"](blocks.reshape(-1, 2).T, format, block=2, axis=0, fits=fits)]
             found += [module["scaled"](np.array([-7.3, 1.1, 0.013]), format, fits=fits)]
         found += [module["scaled"](np.zeros((0, 4)), format)]
-    codes = [module["decoded"](code, format) for format in (E4M3, E5M2) for code in range(256)]
+    codes = [
+        module["decoded"](code, format) for format in (E4M3, E5M2) for code in (*range(256), np.uint8(200))
+    ]
     return [*found, np.array(codes)]
 
 

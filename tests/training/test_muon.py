@@ -1,6 +1,7 @@
 """Muon makes the steps of torch.optim.Muon, orthogonalises, and costs what its formulas say."""
 
 import sys
+import textwrap
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from backpass.interpreters import counting
-from backpass.training import muon
+from backpass.training import adamw, muon
 from backpass.verify.mutation import compiled, mutants
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -172,6 +173,22 @@ def test_other_parameters_are_rejected():
         muon.start({"w": np.ones((2, 3), np.int64)})
 
 
+@pytest.mark.parametrize("form", [np.asarray, torch.asarray], ids=["numpy", "torch"])
+def test_the_example_of_the_docstring(form):
+    rng = np.random.default_rng(3)
+    shapes = {"wte.weight": (7, 4), "h.0.mlp.c_fc.weight": (4, 9), "h.0.mlp.c_fc.bias": (9,)}
+    parameters, d = (
+        {name: form(rng.standard_normal(shape)) for name, shape in shapes.items()} for _ in range(2)
+    )
+    before = dict(parameters)
+    example = muon.__doc__.partition("::\n")[2]
+    found = {"muon": muon, "adamw": adamw, "parameters": parameters, "d": d}
+    exec(textwrap.dedent(example), found)
+    assert [*found["of_inner"]["mean"]] == ["h.0.mlp.c_fc.weight"]
+    assert {*found["of_rest"]["mean"]} == {*shapes} - {"h.0.mlp.c_fc.weight"}
+    assert all(bool((parameters[name] != w).any()) for name, w in before.items())
+
+
 def test_entries_that_do_not_fit_are_rejected():
     parameters = {"a": np.ones((2, 3)), "b": np.ones((2, 2))}
     state = muon.start(parameters)
@@ -183,7 +200,26 @@ def test_entries_that_do_not_fit_are_rejected():
     ]
     with pytest.raises(ValueError, match="state: expected what start returned; mean missing"):
         muon.update(parameters, parameters, {"step": 0})
+    with pytest.raises(
+        ValueError, match="state: expected what start returned; another optimiser's has square"
+    ):
+        muon.update(parameters, parameters, adamw.start(parameters))
     assert state["step"] == 0 and not state["mean"]["a"].any()
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "error", "message"),
+    [
+        ([[1.0]], {}, TypeError, "x: expected an array; got list"),
+        (np.ones(3), {}, ValueError, r"x: expected a matrix; got shape \[3\]"),
+        (np.ones((2, 3)), {"steps": -1}, ValueError, "steps: expected an integer of at least 0; got -1"),
+        (np.ones((2, 3)), {"steps": 1.5}, TypeError, "steps: expected an integer; got float"),
+        (np.ones((2, 3)), {"eps": 0.0}, ValueError, "eps: expected a number above 0; got 0.0"),
+    ],
+)
+def test_only_matrices_are_orthogonalised(x, options, error, message):
+    with pytest.raises(error, match=message):
+        muon.orthogonalised(x, **options)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,11 @@ def check_entries(
         raise ValueError(
             f"state: expected what start returned; {', '.join(sorted(missing))} missing"
         )
+    if extra := {*state} - {"step", *means}:
+        raise ValueError(
+            "state: expected what start returned; another optimiser's has "
+            f"{', '.join(sorted(map(str, extra)))}"
+        )
     trained, *others = (state[mean] for mean in means)
     faults = [
         f"parameters: {name}: is missing" for name in trained if name not in parameters

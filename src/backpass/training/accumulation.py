@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from backpass.arrays import Array, as_number, is_array, namespace, widened
+from backpass.shapes import kind
 from backpass.training._mappings import Gradients, check_gradients, name_faults
 from backpass.values import check_bool, check_natural
 
@@ -41,16 +42,15 @@ def mean(
     are averaged, and returned, in float32. The mean of finite gradients is finite.
 
     Raises TypeError unless the gradients are mappings to arrays of real floating-point
-    numbers and the count is an integer; ValueError if a count is below 0, all are 0, or
-    the parts have gradients of different names or shapes.
+    numbers, each part is a tuple of three, and its count an integer; ValueError if a
+    count is below 0, all are 0, or the parts have gradients of different names, shapes,
+    libraries, devices, or dtypes, where half precision counts as float32.
     """
     check_bool(fresh=fresh)
     total, loss = 0, 0.0
     means: dict[str, Array] | None = None
     for part in parts:
-        part_loss, gradients, count = part
-        check_natural(count=as_number(count))
-        check_gradients(gradients)
+        part_loss, gradients, count = _checked(part)
         if count == 0:
             continue
         total += int(count)
@@ -73,6 +73,25 @@ def mean(
     return loss, means
 
 
+def _checked(part: Any) -> tuple[Any, Gradients, int]:
+    """Return the loss, the gradients, and the count of a part. Raises TypeError or
+    ValueError for another one."""
+    if not isinstance(part, tuple | list) or len(part) != 3:
+        came = type(part).__name__
+        if isinstance(part, tuple | list):
+            came = f"a {came} of {len(part)}"
+        raise TypeError(f"parts: expected (loss, gradients, count); got {came}")
+    loss, gradients, count = part
+    if is_array(count) and count.shape:
+        raise TypeError(
+            "count: expected an integer, such as counted(targets) returns; "
+            f"got an array of shape {list(count.shape)}"
+        )
+    check_natural(count=as_number(count))
+    check_gradients(gradients)
+    return loss, gradients, int(count)
+
+
 def _between(a: Any, b: Any, share: float) -> Any:
     """Return (1 − share)·a + share·b, computed so that nothing overflows on the way,
     and equal numbers stay as they are."""
@@ -86,13 +105,23 @@ def _between(a: Any, b: Any, share: float) -> Any:
 
 
 def _check_same(gradients: Gradients, first: Gradients) -> None:
-    """Raise ValueError unless both have the same names and shapes."""
+    """Raise ValueError unless both have the same names, shapes, and kinds."""
     faults = name_faults("gradients", gradients, first)
     faults += [
         f"gradients: {name}: expected shape {list(first[name].shape)}; "
         f"got shape {list(gradient.shape)}"
         for name, gradient in gradients.items()
         if name in first and first[name].shape != gradient.shape
+    ]
+    kinds = {
+        name: [" ".join(map(str, kind(x))) for x in (first[name], widened(gradient))]
+        for name, gradient in gradients.items()
+        if name in first
+    }
+    faults += [
+        f"gradients: {name}: expected {expected}; got {came}"
+        for name, (expected, came) in kinds.items()
+        if expected != came
     ]
     if faults:
         raise ValueError(

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from backpass.arrays import Array, is_array, namespace, size
+from backpass.shapes import kind
 from backpass.training._numbers import check_count
 from backpass.values import check_bool
 
@@ -28,7 +30,9 @@ class Format:
     """The bits of a binary format beside its sign, and whether it has infinities.
 
     The exponent field of all ones means ∞ or NaN, as IEEE 754 has it. Without
-    ``infinite`` it means numbers too, and only the code of all ones is NaN.
+    ``infinite`` it means numbers too, and only the code of all ones is NaN. So every
+    format has a NaN: the FP4 and FP6 of the OCP specification, which have none and
+    whose largest numbers are 6 and 28 (or 7.5), are not available.
 
     Raises TypeError unless the bits are integers and ``infinite`` is a bool; ValueError
     for fewer than 2 exponent bits or 1 mantissa bit, or more than float32 has, and for
@@ -114,16 +118,18 @@ E4M3 = Format("FP8 E4M3", 4, 3, infinite=False)
 def decoded(code: int, format: Format) -> float:
     """Return the number that the bits of ``code`` mean: sign, exponent field, mantissa.
 
-    Raises TypeError unless ``code`` is an integer; ValueError if it has more bits than
-    the format.
+    Raises TypeError unless ``code`` is an integer and ``format`` a Format; ValueError
+    if ``code`` has more bits than the format.
     """
-    if not isinstance(code, int):
+    _check_format(format)
+    if not isinstance(code, Integral) or isinstance(code, bool):
         raise TypeError(f"code: expected an integer; got {type(code).__name__}")
     if not 0 <= code < 2**format.bits:
         raise ValueError(
             f"code: expected {format.bits} bits, an integer from 0 to "
             f"{2**format.bits - 1}; got {code}"
         )
+    code = int(code)  # a NumPy integer of 8 bits would overflow
     fraction = code % 2**format.mantissa
     field = code >> format.mantissa & 2**format.exponent - 1
     sign = -1.0 if code >> format.bits - 1 else 1.0
@@ -153,10 +159,12 @@ def rounded(
     A number beyond the largest becomes ∞, or NaN in a format without ∞; with
     ``saturate`` it becomes the largest.
 
-    Raises TypeError unless ``x`` is an array of float32 or float64 and ``noise`` one of
-    its kind; ValueError if their shapes differ.
+    Raises TypeError unless ``x`` and ``noise`` are arrays of float32 or float64 and
+    ``format`` is a Format; ValueError if the shape, library, device, or dtype of
+    ``noise`` is not x's, or an element of it is below 0, 1 or more, or NaN.
     """
     xp = _check_wide("x", x)
+    _check_format(format)
     check_bool(saturate=saturate)
     # All numbers below the second power of two have one gap, subnormal ones too.
     exponents = range(format.lowest + 1, format.highest + 1)
@@ -167,12 +175,7 @@ def rounded(
     if noise is None:
         steps = xp.round(steps)  # half to even
     else:
-        _check_wide("noise", noise)
-        if noise.shape != x.shape or noise.dtype != x.dtype:
-            raise ValueError(
-                f"noise: expected shape {list(x.shape)} of {x.dtype}, as x has; got "
-                f"shape {list(noise.shape)} of {noise.dtype}"
-            )
+        _check_noise(noise, x)
         sizes = xp.abs(steps)
         finite = xp.where(xp.isfinite(sizes), sizes, 0.0)  # ∞ − ∞ would warn
         # The difference is exact; for steps between −1 and 0 it would be rounded.
@@ -201,17 +204,20 @@ def scaled(
     is 2⁻¹²⁷, and elements are expected below 2¹²⁷. A block with an element that is not
     finite becomes NaN.
 
-    Raises TypeError unless ``x`` is an array of float32 or float64; ValueError unless
-    ``axis`` exists and ``block`` divides its length.
+    Raises TypeError unless ``x`` is an array of float32 or float64, ``format`` a
+    Format, and ``axis`` an integer; ValueError unless ``axis`` exists and ``block``
+    divides its length.
     """
     xp = _check_wide("x", x)
+    _check_format(format)
+    _check_axis(axis, x)
     check_bool(fits=fits)
     if block is None:
         largest = xp.max(xp.abs(x)) if size(x.shape) else x
         return _under_scale(x, largest, format, fits)
     check_count(block=block)
-    if not -len(x.shape) <= axis < len(x.shape):
-        raise ValueError(f"axis: expected one of {len(x.shape)} axes; got {axis}")
+    if not x.shape:
+        raise ValueError("axis: expected an axis of x to divide; x has none")
     if x.shape[axis] % block:
         raise ValueError(
             f"block: expected a divisor of {x.shape[axis]}, the length of axis {axis}; "
@@ -263,6 +269,38 @@ def _entries(table: Array, at: Array) -> Array:
 
 def _table(numbers: list[float], like: Array) -> Array:
     return namespace(like).asarray(numbers, dtype=like.dtype, device=like.device)
+
+
+def _check_format(format: object) -> None:
+    """Raise TypeError unless ``format`` is a Format."""
+    if not isinstance(format, Format):
+        raise TypeError(
+            "format: expected a Format such as formats.E4M3; "
+            f"got {type(format).__name__}"
+        )
+
+
+def _check_axis(axis: object, x: Array) -> None:
+    """Raise TypeError or ValueError unless ``axis`` is an axis of ``x``, or the last
+    one of a number ``[]``."""
+    if not isinstance(axis, Integral) or isinstance(axis, bool):
+        raise TypeError(f"axis: expected an integer; got {type(axis).__name__}")
+    count = len(x.shape)
+    if not -max(count, 1) <= int(axis) < max(count, 1):
+        raise ValueError(f"axis: expected one of {count} axes; got {axis}")
+
+
+def _check_noise(noise: Any, x: Array) -> None:
+    """Raise TypeError or ValueError unless ``noise`` fits ``x``, from 0 to below 1."""
+    xp = _check_wide("noise", noise)
+    if noise.shape != x.shape or kind(noise) != kind(x):
+        expected, came = (" ".join(map(str, kind(each))) for each in (x, noise))
+        raise ValueError(
+            f"noise: expected shape {list(x.shape)} of {expected}, as x has; got "
+            f"shape {list(noise.shape)} of {came}"
+        )
+    if not xp.all((noise >= 0) & (noise < 1)):
+        raise ValueError("noise: expected numbers of at least 0 and below 1")
 
 
 def _check_wide(name: str, x: Any) -> Any:

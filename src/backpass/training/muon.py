@@ -7,7 +7,16 @@ singular vectors of that mean, and singular values near 1: a polynomial, applied
 times, brings them there by matrix products alone.
 
 Only matrices are updated. Tables of embeddings, output heads, biases, and the weights
-of norms are left to ``adamw``: start each of the two with its own parameters.
+of norms are left to ``adamw``: start each of the two with its own parameters::
+
+    inner = [n for n, w in parameters.items() if n.startswith("h.") and w.ndim == 2]
+    rest = [name for name in parameters if name not in inner]
+    of_inner = muon.start({name: parameters[name] for name in inner})
+    of_rest = adamw.start({name: parameters[name] for name in rest})
+    # in each step, with the gradients d of all parameters
+    rule = {"adjust_lr_fn": "match_rms_adamw"}
+    muon.update(parameters, {n: d[n] for n in inner}, of_inner, lr=1e-3, **rule)
+    adamw.update(parameters, {n: d[n] for n in rest}, of_rest, lr=1e-3)
 """
 
 from __future__ import annotations
@@ -16,7 +25,14 @@ import math
 from collections.abc import Mapping, MutableMapping
 from typing import TypedDict
 
-from backpass.arrays import Array, as_type_of, namespace, transpose, widened
+from backpass.arrays import (
+    Array,
+    as_type_of,
+    is_array,
+    namespace,
+    transpose,
+    widened,
+)
 from backpass.training._entries import check_entries, check_parameters, zeros_for
 from backpass.training._mappings import Gradients
 from backpass.training._numbers import (
@@ -25,7 +41,7 @@ from backpass.training._numbers import (
     check_rate,
     check_share,
 )
-from backpass.values import check_bool, check_one_of
+from backpass.values import check_bool, check_natural, check_one_of
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of σ, σ³, and σ⁵, by Jordan et al.
 ADJUSTMENTS = ("original", "match_rms_adamw")
@@ -74,8 +90,10 @@ def update(
     the parameter's shape; half precision is widened first. Parameters that are not in
     the state keep their values. The options are those of ``torch.optim.Muon``, with its
     defaults. ``adjust_lr_fn`` multiplies the rate, but not the decay, of a matrix of
-    ``m`` rows and ``n`` columns: "original" by √max(1, m/n), which means the rows to be
-    outputs as in ``torch.nn.Linear``, "match_rms_adamw" by 0.2 √max(m, n).
+    ``m`` rows and ``n`` columns: "original" by √max(1, m/n), "match_rms_adamw" by
+    0.2 √max(m, n). "original" assumes [outputs, inputs] as in ``torch.nn.Linear`` and
+    ``models.llama``. ``models.gpt2`` stores [inputs, outputs]: transpose its weights
+    and gradients for "original", or use "match_rms_adamw", which is symmetric.
 
     Raises TypeError unless the parameters are arrays of float32 or float64, the
     gradients real floating-point arrays, and the options of their types; ValueError,
@@ -125,7 +143,13 @@ def orthogonalised(x: Array, *, steps: int = 5, eps: float = 1e-7) -> Array:
     ``steps`` times. It does not converge to 1: after 5 steps, every singular value that
     began above 0.002 is between 0.68 and 1.21; one that began below 0.0014 is below
     0.68. A norm whose square overflows gives zeros.
+
+    Raises TypeError unless ``x`` is an array, ``steps`` an integer, and ``eps`` a
+    number; ValueError unless ``x`` has two axes, ``steps`` ≥ 0, and ``eps`` > 0.
     """
+    check_matrix(x)
+    check_natural(steps=steps)
+    check_positive(eps=eps)
     a, b, c = COEFFICIENTS
     xp = namespace(x)
     rows, columns = x.shape
@@ -138,6 +162,14 @@ def orthogonalised(x: Array, *, steps: int = 5, eps: float = 1e-7) -> Array:
         square = y @ transpose(y)
         y = a * y + (b * square + c * (square @ square)) @ y
     return transpose(y) if rows > columns else y
+
+
+def check_matrix(x: object) -> None:
+    """Raise TypeError unless ``x`` is an array, ValueError unless it is ``[m, n]``."""
+    if not is_array(x):
+        raise TypeError(f"x: expected an array; got {type(x).__name__}")
+    if len(x.shape) != 2:
+        raise ValueError(f"x: expected a matrix; got shape {list(x.shape)}")
 
 
 def _adjustment(shape: tuple[int, ...], how: str) -> float:

@@ -20,6 +20,7 @@ and the scale has a lower limit. For a static scale, pass ``growth=1`` and
 from __future__ import annotations
 
 import math
+from collections.abc import MutableMapping
 from typing import TypedDict
 
 import numpy as np
@@ -27,7 +28,7 @@ import numpy as np
 from backpass.arrays import Array, namespace, widened
 from backpass.training._mappings import Gradients, check_gradients
 from backpass.training._numbers import check_count, real
-from backpass.values import check_loss_scale
+from backpass.values import check_loss_scale, check_natural
 
 LEAST, LIMIT = 2.0**-126, 2.0**128  # float32 keeps all bits of a scale between these
 
@@ -42,8 +43,8 @@ class State(TypedDict):
 
 def start(scale: float = 2.0**16) -> State:
     """Return the state before the first step. Raises TypeError unless ``scale`` is a
-    real number; ValueError unless it is finite and above 0."""
-    check_loss_scale(scale)
+    real number; ValueError unless it is at least 2⁻¹²⁶ and below 2¹²⁸."""
+    check_scale(scale)
     return {"scale": float(scale), "finite": 0}
 
 
@@ -66,9 +67,11 @@ def unscaled(
     micro-batches, use one scale, add their gradients, and call once.
 
     Raises TypeError unless ``gradients`` is a mapping to arrays of real floating-point
-    numbers and the options are numbers; ValueError unless growth ≥ 1, 0 < backoff ≤ 1,
-    and ``interval`` ≥ 1. The state is not changed then.
+    numbers, the options are numbers, and ``state`` is a mapping like that of ``start``;
+    ValueError unless growth ≥ 1, 0 < backoff ≤ 1, and ``interval`` ≥ 1, and for a state
+    whose names or numbers are not those of ``start``. The state is not changed then.
     """
+    check_state(state)
     check_gradients(gradients)
     check_count(interval=interval)
     if not 1 <= real("growth", growth) < math.inf:
@@ -91,6 +94,31 @@ def unscaled(
         larger = scale * float(growth)
         state["scale"], state["finite"] = larger if larger < LIMIT else scale, 0
     return found
+
+
+def check_scale(scale: object) -> None:
+    """Raise TypeError or ValueError unless ``start`` accepts the scale."""
+    check_loss_scale(scale)
+    if not LEAST <= float(scale) < LIMIT:  # type: ignore[arg-type]
+        raise ValueError(
+            "scale: expected at least 2**-126 and less than 2**128, the normal numbers "
+            f"of float32; got {scale}"
+        )
+
+
+def check_state(state: object) -> None:
+    """Raise TypeError or ValueError unless ``state`` is one of loss scaling."""
+    if not isinstance(state, MutableMapping):
+        raise TypeError(
+            f"state: expected what start returned; got {type(state).__name__}"
+        )
+    if {*state} != {"scale", "finite"}:
+        raise ValueError(
+            "state: expected what start returned, scale and finite; got "
+            f"{', '.join(map(str, state)) or 'nothing'}"
+        )
+    check_scale(state["scale"])
+    check_natural(finite=state["finite"])
 
 
 def _is_finite(x: Array) -> bool:
