@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import posixpath
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -164,8 +165,8 @@ class Page:
 
     def _title(self, role: str, target: str) -> str:
         if role == "doc":
-            page = str((Path("/") / self.name).parent / target).lstrip("/")
-            return self.env.titles[str(Path(page))].astext()
+            page = posixpath.normpath(posixpath.join("/", posixpath.dirname(self.name), target)).lstrip("/")
+            return self.env.titles[page].astext()
         for kind in ("exercise", "figure", "table"):
             if (number := self.number(kind, target)) != kind.capitalize():
                 return number

@@ -10,9 +10,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
+from backpass_notebooks import Page
 from build import main
 
 from .conftest import BOOK
@@ -247,3 +249,13 @@ def check_plain_markdown(book: Path) -> None:
     assert "\n**A heading**\n" in text
     assert "```text\n{eq}`untouched`\n```" in text
     assert "comment" not in text and "(a-label)=" not in text
+
+
+@pytest.mark.parametrize("target", ["../cost/tally.md", "../claims/../cost/tally.md"])
+def test_a_link_without_a_text_has_the_title_of_its_page(target):
+    titles = {"chapters/cost/tally": SimpleNamespace(astext=lambda: "The tally")}
+    page = Page(SimpleNamespace(titles=titles, get_domain=lambda name: None), "chapters/claims/usual")
+    assert (
+        page.plain(f"See []({target}) and [it]({target}).")
+        == "See [The tally](tally.ipynb) and [it](tally.ipynb)."
+    )
