@@ -124,7 +124,8 @@ def G161(it: Evidence) -> None:
     $x$ is also the input of $F$: $\frac{\partial L}{\partial x} =
     \frac{\partial L}{\partial y} + \frac{\partial L}{\partial y}
     \frac{\partial F}{\partial x}$. The printed line is the share of the addition alone.
-    With it, the gradient that flows back through $F$ never reaches the earlier layers.
+    With the printed line, the gradient that flows back through $F$ never reaches the
+    earlier layers.
     """
     x, dy = numbers(3, 5), numbers(3, 5, seed=1)
     expected = vjp(lambda x: x + block(x), x, dy)

@@ -1,3 +1,4 @@
-"""Claims that many texts and tools repeat, each with owners to cite."""
+"""Claims that recur in texts and tools, each with its source where one can be
+cited."""
 
 PARTS = ("rules", "attention", "layers", "memory", "backwards", "updates")

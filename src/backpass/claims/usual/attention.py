@@ -39,7 +39,7 @@ def judged(it: Evidence, name: str, ran: int, **lengths: int) -> None:
 
 
 @claim(
-    "torchtitan PR 280; nanoGPT issue 456; MaxText issue 1972",
+    "the convention of torchtitan PR 280, questioned in MaxText issue 1972 and nanoGPT issue 456",
     FALSE,
     topic="attention",
     page="attention/scaled_dot_product",
@@ -47,11 +47,11 @@ def judged(it: Evidence, name: str, ran: int, **lengths: int) -> None:
     shown_by=RAN,
 )
 def U7(it: Evidence) -> None:
-    r"""Causal attention costs $12\,b\,s^2\,n_h\,d\,L$ FLOPs a step.
+    r"""Causal attention executes $12\,b\,s^2\,n_h\,d\,L$ FLOPs a step.
 
-    The factor 12 counts all pairs. A mask leaves $s(s + 1)/2$ of them:
-    $6\,b\,s(s + 1)\,n_h\,d\,L$, which is what a kernel that skips the others runs. A
-    utilisation that is computed with 12 can exceed 1.
+    The factor 12 counts all pairs, by a stated convention. A causal mask leaves $s(s +
+    1)/2$, so a kernel that skips the others executes $6\,b\,s(s + 1)\,n_h\,d\,L$ FLOPs.
+    A utilisation computed with 12 can exceed 1.
     """
     judged(it, "causal-whole", step(pairs(7)))
 
@@ -65,10 +65,11 @@ def U7(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U8(it: Evidence) -> None:
-    """A causal mask halves the FLOPs of attention's products.
+    r"""A causal mask leaves half of the pairs of a query and a key.
 
     The diagonal stays whole, so the share is (s + 1)/(2s): half in the limit, 4/7 at 7
-    tokens. Tiled kernels also compute the hidden half of each tile on the diagonal.
+    tokens. Tiled kernels also compute the hidden half of each tile on the diagonal. The
+    thread says “approximately half”.
     """
     it.as_printed(abs(pairs(500) / 500**2 - 1 / 2) < 1e-2)
     it.elsewhere(2 * pairs(7) == 7**2)
@@ -76,7 +77,7 @@ def U8(it: Evidence) -> None:
 
 
 @claim(
-    "OLMo-core issue 475; vLLM PR 55624",
+    "OLMo-core, issue 475; vLLM before PR 55624",
     FALSE,
     topic="attention",
     page="attention/scaled_dot_product",
@@ -84,7 +85,7 @@ def U8(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U9(it: Evidence) -> None:
-    """Attention over a sliding window costs what causal attention costs.
+    r"""Attention over a sliding window costs what causal attention costs.
 
     A query has at most w keys: w(w + 1)/2 + (s − w)w pairs.
     """
@@ -92,7 +93,7 @@ def U9(it: Evidence) -> None:
 
 
 @claim(
-    "Megatron-LM PR 3280; mended in Megatron-Bridge PR 3947",
+    "Megatron-LM PR 3280; corrected in Megatron-Bridge PR 3947",
     FALSE,
     topic="attention",
     page="attention/scaled_dot_product",
@@ -100,7 +101,7 @@ def U9(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U10(it: Evidence) -> None:
-    """A causal window of w keys costs w/2 keys a query, as a causal mask over s keys
+    r"""A causal window of w keys costs w/2 keys a query, as a causal mask over s keys
     costs s/2.
 
     Every query after the first w − 1 has all w keys.
@@ -109,7 +110,7 @@ def U10(it: Evidence) -> None:
 
 
 @claim(
-    "torchtitan PR 4366",
+    "torchtitan's flux before PR 4366",
     FALSE,
     topic="attention",
     page="attention/scaled_dot_product",
@@ -117,7 +118,7 @@ def U10(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U11(it: Evidence) -> None:
-    """Attention without a mask costs 6 FLOPs for each query, key, and element of a
+    r"""Attention without a mask costs 6 FLOPs for each query, key, and element of a
     head.
 
     There are two products, the scores and the output, of 6 FLOPs each.
@@ -126,7 +127,7 @@ def U11(it: Evidence) -> None:
 
 
 @claim(
-    "xFormers PR 1404",
+    "xFormers' profiler, reported in PR 1404",
     FALSE,
     topic="attention",
     page="attention/grouped_query",
@@ -134,10 +135,10 @@ def U11(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U12(it: Evidence) -> None:
-    """Sharing keys and values among query heads reduces the FLOPs of attention's
-    products.
+    r"""The products of grouped attention run once per key-value head.
 
-    Every query head has its own products. Sharing saves memory, and two projections.
+    Every query head has its own products. Sharing saves memory, and makes two
+    projections narrower.
     """
     judged(it, "grouped-scores", step(7 * 7, products=2))
 
@@ -167,7 +168,7 @@ def U13(it: Evidence) -> None:
 
 
 @claim(
-    "torchtitan issue 1920; NeMo RL PR 2736",
+    "torchtitan, issue 1920; NeMo RL before PR 2736",
     CAVEAT,
     topic="attention",
     page="attention/heads",
@@ -175,10 +176,10 @@ def U13(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U14(it: Evidence) -> None:
-    """The heads together are as wide as the model, so attention costs 12bs²hL.
+    r"""The heads together are as wide as the model, so attention costs 12bs²hL.
 
-    The width of a head is a setting of its own. Where n_h·d differs from h, as in
-    Qwen3 and Gemma, the formula is wrong by that factor.
+    The width of a head is a setting of its own. Where n_h·d differs from h, as in Qwen3
+    and Gemma, the formula is wrong by the factor n_h·d/h.
     """
     it.as_printed(both("head-width", h=24).usual == step(7 * 7))
     it.elsewhere(both("head-width").usual == step(7 * 7))
@@ -193,10 +194,10 @@ def U14(it: Evidence) -> None:
     harm=1,
 )
 def U15(it: Evidence) -> None:
-    """FlashAttention's backward costs 2.5 times its forward.
+    r"""FlashAttention's backward costs 2.5 times its forward.
 
-    In products: five against two. With the softmax counted, at d = 64 and 1,024
-    tokens, it is 2.4866.
+    This is right for matrix products: five against two. With the softmax counted, the
+    ratio is 2.4866 at d = 64 and 1,024 tokens.
     """
     products = {
         "forward": ["q kᵀ", "a v"],
@@ -218,7 +219,8 @@ def U15(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U16(it: Evidence) -> None:
-    """The backward of flash attention costs twice its forward, as other operations do.
+    r"""The backward of flash attention costs twice its forward, as the profiler assumes
+    of any operation.
 
     It recomputes the scores: five products, against two in the forward.
     """
@@ -236,8 +238,8 @@ def U16(it: Evidence) -> None:
     ),
 )
 def U17(it: Evidence) -> None:
-    """The forward of `scaled_dot_product_attention` has as many FLOPs as a counter of
-    operators reports: 0.
+    r"""On a CPU, the forward of `scaled_dot_product_attention` has the FLOPs that
+    PyTorch's `FlopCounterMode` reports: 0.
 
     Both products run inside one operator, for which the counter has no formula on a
     CPU.

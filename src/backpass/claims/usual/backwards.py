@@ -11,17 +11,18 @@ from backpass.ops import attention, cross_entropy, rope
 
 
 @claim(
-    "most framework interfaces",
+    "a common reading of framework interfaces that save x",
     FALSE,
     topic="norms",
     page="operations/layer_norm",
     harm=1,
 )
 def U30(it: Evidence) -> None:
-    """LayerNorm's backward needs the mean and the variance of each row.
+    r"""Every backward of LayerNorm needs the mean and the variance of each row.
 
-    It needs x̂ and 1/σ; or the output, the weight, the bias, and 1/σ, if no weight is
-    0. No formula has the mean once x̂ is known.
+    It needs x̂ and 1/σ. A backward that saves x uses the mean to rebuild x̂; one that
+    saves x̂ does not need it. If no weight is 0, x̂ also follows from the output, the
+    weight, and the bias.
     """
     import torch
 
@@ -55,11 +56,18 @@ def U30(it: Evidence) -> None:
     it.as_printed(not same(backward((y - b) / w), expected, 1e-8))
 
 
-@claim("lectures and posts", FALSE, topic="softmax", page="operations/softmax", harm=2)
+@claim(
+    "heard in lectures; no source cited",
+    FALSE,
+    topic="softmax",
+    page="operations/softmax",
+    harm=2,
+)
 def U31(it: Evidence) -> None:
-    """Softmax's backward needs the scores.
+    r"""Softmax's backward needs the scores.
 
-    It needs its output only: scores that differ by a constant have one gradient.
+    It needs only its output. Adding a constant to a row of scores changes neither the
+    output nor the gradient.
     """
     import torch
 
@@ -71,9 +79,15 @@ def U31(it: Evidence) -> None:
     it.as_printed(not same(found, vjp(lambda x: torch.softmax(x, -1), x + 5, dy)))
 
 
-@claim("every stable softmax", TRUE, topic="softmax", page="operations/softmax")
+@claim(
+    "stable implementations of softmax",
+    TRUE,
+    topic="softmax",
+    page="operations/softmax",
+)
 def U32(it: Evidence) -> None:
-    """The gradient of a softmax may ignore the maximum that its forward subtracts."""
+    r"""The gradient of softmax is unchanged if the maximum that the forward subtracts
+    is treated as a constant."""
     import torch
 
     x, dy = numbers(4, 6), numbers(4, 6, seed=1)
@@ -97,11 +111,11 @@ def U32(it: Evidence) -> None:
     harm=4,
 )
 def U33(it: Evidence) -> None:
-    """Sharp attention, with weights near 0 and 1, produces large gradients of the
-    scores.
+    r"""Sharp attention, with weights near 0 and 1, produces large gradients of the
+    row's scores.
 
-    The Jacobian's entries are a(1 − a) and −a·a′: they vanish as the weights become
-    sharp, and are largest where two weights are a half.
+    The Jacobian's entries are a(1 − a) and −a·a′. They approach 0 as one weight
+    approaches 1; the Jacobian's norm is 1/2 when two weights are 1/2 each.
     """
 
     def largest(sharpness: float) -> float:
@@ -122,11 +136,11 @@ def U33(it: Evidence) -> None:
     "nearly every text", CAVEAT, topic="loss", page="operations/cross_entropy", harm=5
 )
 def U34(it: Evidence) -> None:
-    """The gradient of cross-entropy with respect to the scores is softmax minus
+    r"""The gradient of cross-entropy with respect to the scores is softmax minus
     one-hot.
 
-    So it is for the sum over targets. The usual mean divides by the number of counted
-    targets, and rows whose target is ignored have the gradient 0.
+    This is right for a sum over targets. A mean divides by the number of counted
+    targets, and a row with an ignored target has gradient 0.
     """
     x, t = numbers(5, 7), np.array([3, 0, 6, 2, 2])
     e = np.exp(x)

@@ -21,7 +21,7 @@ def layers(h: int, passes: int, s_passes: int | None = None) -> int:
 
 
 @claim(
-    "Megatron-Bridge PR 3947; open-instruct PR 1096; vllm-fit issue 20",
+    "Megatron-Bridge before PR 3947, for gates other than SwiGLU; open-instruct before PR 1096",
     FALSE,
     topic="feed-forward",
     page="operations/feed_forward",
@@ -29,7 +29,7 @@ def layers(h: int, passes: int, s_passes: int | None = None) -> int:
     shown_by=RAN,
 )
 def U18(it: Evidence) -> None:
-    """A feed-forward block has two matrices: 12bshf FLOPs a layer and step.
+    r"""Every feed-forward block has two matrices: 12bshf FLOPs per layer and step.
 
     A gated block has three: 18bshf.
     """
@@ -39,10 +39,15 @@ def U18(it: Evidence) -> None:
 
 
 @claim(
-    "torchtitan PR 4300", FALSE, topic="FLOPs", page="cost/ratio", harm=6, shown_by=RAN
+    "torchtitan's Hugging Face backend, discussed in PR 4300",
+    FALSE,
+    topic="FLOPs",
+    page="cost/ratio",
+    harm=6,
+    shown_by=RAN,
 )
 def U19(it: Evidence) -> None:
-    """A mixture of experts costs 6 FLOPs for each parameter and token.
+    r"""A mixture of experts costs 6 FLOPs for each parameter, active or not, and token.
 
     A token uses n_a of its n_e experts, so only their parameters count.
     """
@@ -53,7 +58,7 @@ def U19(it: Evidence) -> None:
 
 
 @claim(
-    "Narayanan et al. (2021), after equation 2; Megatron-DeepSpeed PR 283",
+    "Megatron-DeepSpeed PR 283; BigCode's Megatron-LM PR 33",
     FALSE,
     topic="recomputation",
     page="numerics/recomputation",
@@ -61,12 +66,12 @@ def U19(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U20(it: Evidence) -> None:
-    r"""For a gated block 4h wide, the published formula for a step with recomputed
-    layers, $96\,b\,s\,L\,h^2\,(1 + s/6h + V/16Lh)$, has $4 \cdot 32$ in place of its $4
-    \cdot 24 = 96$.
+    r"""For a gated block 4h wide, replacing $4 \cdot 24$ by $4 \cdot 32$ in the formula
+    of Narayanan et al., $96\,b\,s\,L\,h^2\,(1 + s/6h + V/16Lh)$, gives the FLOPs of a
+    step with recomputed layers.
 
-    The brackets were divided by 24, so the factor also multiplies attention and the
-    head by 4/3, which do not grow.
+    The terms in brackets were divided by 24, so the new factor also multiplies
+    attention and the head by 4/3. Their cost does not change.
     """
     gated = 4 * L * 2 * b * s * 4 * h * h  # the third matrix, in four passes
     ran = layers(h, passes=4) + gated + 6 * b * s * h * 30
@@ -83,9 +88,11 @@ def U20(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U21(it: Evidence) -> None:
-    """Without recomputation, the factor 4 in that formula becomes 3.
+    r"""Without recomputation, the $96 = 24 \cdot 4$ in the formula of Narayanan et al.
+    becomes $72 = 24 \cdot 3$.
 
-    The head was not recomputed, so it keeps 6bshV FLOPs; the factor 3 leaves 4.5bshV.
+    The head's term did not include recomputation, so it stays 6bshV; the factor 3
+    leaves 4.5bshV.
     """
     judged(
         it, "head-without-recomputation", layers(h, passes=3) + 6 * b * s * h * 30, V=30
@@ -102,17 +109,17 @@ def U21(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U22(it: Evidence) -> None:
-    """Recomputing attention's products takes attention's term from 12bs²h to 24bs²h a
+    r"""Recomputing attention's products takes attention's term from 12bs²h to 24bs²h a
     layer.
 
-    It adds one forward of these products: 16bs²h.
+    It adds one forward, 4bs²h, so the term becomes 16bs²h.
     """
     ran = layers(h, passes=3, s_passes=4) + 6 * b * s * h * 30
     judged(it, "selective-recomputation", ran, V=30)
 
 
 @claim(
-    "NeMo Automodel PR 786; texts on LoRA",
+    "the estimate in NeMo Automodel PR 786",
     FALSE,
     topic="FLOPs",
     page="cost/ratio",
@@ -120,10 +127,10 @@ def U22(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U23(it: Evidence) -> None:
-    """With frozen matrices a step costs two thirds of a full one.
+    r"""With frozen matrices a step costs two thirds of a full one.
 
-    Only products with weights lose their second backward product. Attention's products
-    have none, and keep both.
+    Only products with weights lose one of their two backward products. Attention's two
+    products have no weights and keep both.
     """
     widths = [n_h * d, n_kv * d, n_kv * d, n_h * d]
     frozen = sum(4 * b * s * h * width for width in widths)

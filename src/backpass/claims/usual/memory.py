@@ -38,9 +38,9 @@ def layer(b: int, s: int, h: int, n_h: int, wide: int, *, statistics: int = 0) -
 def U24(it: Evidence) -> None:
     r"""A layer saves $s\,b\,h\,(34 + 5\,n_h\,s/h)$ bytes for its backward.
 
-    So it is for two-byte elements, dropout after the softmax and after both blocks, and
-    stored scores. The statistics of the norms are left out, which is said there; flash
-    attention, another activation, or float32 need another formula.
+    This is right for two-byte elements, dropout after the softmax and both blocks, and
+    stored scores. It omits the norms' statistics, as the paper says. Flash attention,
+    another activation, or float32 need another formula.
     """
     b, s, h, n_h = 2, 7, 24, 6
     formula = s * b * h * 34 + 5 * b * n_h * s * s
@@ -58,16 +58,16 @@ def U24(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U25(it: Evidence) -> None:
-    """In float32, a layer saves 4 times 34sbh + 5bs²n_h.
+    r"""In float32, a layer saves 4(34sbh + 5bs²n_h) bytes.
 
-    The formula is in bytes already, 2 an element, and masks keep one byte:
-    66sbh + 9bs²n_h.
+    The formula already counts bytes, two per element. Masks still take one byte: 66sbh
+    + 9bs²n_h.
     """
     judged(it, "bytes-counted-twice", layer(2, 7, 24, 6, wide=4), h=24)
 
 
 @claim(
-    "FlashAttention issue 899",
+    "a first estimate in FlashAttention issue 899, corrected in the thread",
     FALSE,
     topic="flash",
     page="cost/memory",
@@ -75,9 +75,10 @@ def U25(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U26(it: Evidence) -> None:
-    """With flash attention, the block of attention saves 11sbh bytes.
+    r"""With flash attention, the block of attention saves 11sbh bytes.
 
-    It also saves the logarithm of each row's sum in float32, 4bsn_h bytes.
+    It also saves the log-sum-exp of each row in float32: 4bsn_h bytes. The thread ends
+    with that term.
     """
     b, s, n_h, d = 2, 7, 6, 4
     x = b * s * n_h * d
@@ -92,7 +93,7 @@ def U26(it: Evidence) -> None:
 
 
 @claim(
-    "Megatron-LM issues 464 and 1225",
+    "expected in Megatron-LM issue 1225; corrected in issue 464",
     FALSE,
     topic="recomputation",
     page="numerics/recomputation",
@@ -100,9 +101,11 @@ def U26(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U27(it: Evidence) -> None:
-    """With flash attention, recomputing attention still saves 5bs²n_h bytes a layer.
+    r"""With flash attention, recomputing attention still reduces memory by 5bs²n_h
+    bytes per layer.
 
-    There are no stored scores to drop, so only the rows' statistics go: 4bsn_h bytes.
+    Flash attention does not store the scores, so recomputation removes only the rows'
+    statistics: 4bsn_h bytes.
     """
     judged(it, "selective-with-flash", 4 * 2 * 7 * 6)
 
@@ -115,10 +118,10 @@ def U27(it: Evidence) -> None:
     harm=3,
 )
 def U28(it: Evidence) -> None:
-    """Mixed-precision training with Adam holds 16 bytes a parameter.
+    r"""Mixed-precision training with Adam holds 16 bytes a parameter.
 
-    Weights and gradients of two bytes, and float32 weights and two moments. Gradients
-    in float32 make it 18.
+    The 16 bytes are two-byte weights and gradients, float32 weights, and two float32
+    moments. With float32 gradients there are 18.
     """
     budget = cost.memory_budget("gpt2", 1, 1024, dtype="bfloat16")
     parameters = cost.tally("gpt2", 1, 1024).parameters
@@ -141,8 +144,8 @@ def U28(it: Evidence) -> None:
 def U29(it: Evidence) -> None:
     r"""Saving the input of every $\sqrt L$-th layer minimises memory.
 
-    So it is if a layer saves as much as its input. A layer that saves 34 bytes for each
-    2 of its input needs shorter segments: of 80 layers, each segment one or two.
+    It is right if a layer saves as much as its input. If a layer saves 34 bytes for
+    each 2 of its input, the best segments are shorter: two layers, for 80 layers.
     """
 
     def best(layers: int, of_input: float, of_layer: float) -> int:
@@ -153,4 +156,4 @@ def U29(it: Evidence) -> None:
 
     it.as_printed(best(81, 1, 1) == 9 and best(64, 1, 1) == 8)
     it.elsewhere(best(81, 2, 34) == 9)
-    it.right(best(80, 2, 34) in (1, 2))
+    it.right(best(80, 2, 34) == 2)

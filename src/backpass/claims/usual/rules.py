@@ -16,7 +16,7 @@ RAN = (
 
 
 @claim(
-    "Kaplan et al. (2020), §2.1, and most texts since",
+    "many texts, after the “approximately twice” of Kaplan et al. (2020), §2.1",
     CAVEAT,
     topic="FLOPs",
     page="cost/ratio",
@@ -24,12 +24,11 @@ RAN = (
     shown_by=COUNTED,
 )
 def U1(it: Evidence) -> None:
-    """A backward costs twice its forward.
+    r"""A backward costs exactly twice its forward.
 
-    A matrix product has two backward products of its size if both gradients are
-    wanted. The ratio is 1 where only one is wanted. With every operation counted, it is
-    1.9969 for GPT-2 at 1,024 tokens; with attention that recomputes its scores, more
-    than 2.
+    A matrix product has two backward products of its size if both gradients are wanted.
+    The ratio is 1 where only one is wanted. With every operation counted, it is 1.9969
+    for GPT-2 at 1,024 tokens; with attention that recomputes its scores, more than 2.
     """
     step = cost.tally("gpt2", 1, 1024)
     ran, products = step.flops("counted"), step.flops("products")
@@ -54,9 +53,11 @@ def U2(it: Evidence) -> None:
     r"""A training step costs $6N$ FLOPs a token, $N$ being the parameters without the
     tables of tokens and positions.
 
-    Attention's two products and the output head have no place in that $N$. For GPT-2 at
-    1,024 tokens, $6N$ is 59.6 % of the products that run. It tends to all of them as
-    the width grows at a fixed length and vocabulary.
+    Attention's two products and the output head are not part of that $N$. For GPT-2 at
+    1,024 tokens, $6N$ is 59.6 % of the FLOPs of matrix products, with every pair of
+    query and key counted. It tends to all of them as the width grows at a fixed length
+    and vocabulary. The paper says that it leaves out the term that depends on the
+    context.
     """
     config = cost.configuration("gpt2")
     h, tables = config.width, (config.vocabulary + config.positions) * config.width
@@ -85,9 +86,9 @@ def U2(it: Evidence) -> None:
 def U3(it: Evidence) -> None:
     r"""$6N + 12\,L\,n_h\,d\,s$ FLOPs a token count a step of a decoder.
 
-    It counts attention's two products over all $s$ keys, although a causal mask leaves
-    $(s + 1)/2$ on average, and it counts 6 FLOPs for each element of the norms, which
-    multiply no matrix.
+    The formula counts attention's two products over all $s$ keys, although a causal
+    mask leaves $(s + 1)/2$ on average, and it counts 6 FLOPs for each norm parameter,
+    although norms are not matrix products.
     """
     config = cost.configuration("gpt2")
     step = cost.tally("gpt2", 1, 1024)
@@ -100,7 +101,7 @@ def U3(it: Evidence) -> None:
 
 
 @claim(
-    "nanoGPT, `transformer_sizing.ipynb`",
+    "the 6N rule, read literally",
     FALSE,
     topic="FLOPs",
     page="cost/tally",
@@ -108,11 +109,11 @@ def U3(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U4(it: Evidence) -> None:
-    """Every parameter of a network costs 6 FLOPs a token.
+    r"""Every parameter of a GPT-2 costs 6 FLOPs per token.
 
     A row of the position table is added once, and a norm's weight multiplies one
     element: neither is part of a matrix product. The token table costs products only as
-    the output head.
+    the output head. nanoGPT's `transformer_sizing.ipynb` leaves the positions out.
     """
     step = cost.tally("gpt2", 1, 1024)
     attention = step.only(lambda row: row.term.call == "attention")
@@ -130,9 +131,10 @@ def U4(it: Evidence) -> None:
     shown_by=RAN,
 )
 def U5(it: Evidence) -> None:
-    """Looking a token up costs a product with one-hot rows: 2sVh FLOPs.
+    r"""Looking up tokens costs a product with one-hot rows: 2sVh FLOPs.
 
     The lookup copies rows, at 0 FLOPs; its backward adds rows, at most bsh FLOPs.
+    Counting the lookup as a product is a convention of that appendix.
     """
     step = cost.tally("gpt2", 1, 1024)
     lookup = step.only(lambda row: row.term.call == "token embedding").flops("counted")
@@ -148,10 +150,11 @@ def U5(it: Evidence) -> None:
     harm=2,
 )
 def U6(it: Evidence) -> None:
-    """Recomputing all layers costs a third more.
+    r"""Recomputing all layers costs a third more.
 
     It costs one forward of the layers. The output head does not run again: for GPT-2 at
-    1,024 tokens a step has 24.3 % more products.
+    1,024 tokens a step has 24.3 % more FLOPs of matrix products, with every pair of
+    query and key counted.
     """
     ran = cost.tally("gpt2", 1, 1024, recompute=1).flops("products")
     layers = cost.tally("gpt2", 1, 1024).only(lambda row: row.part == "layer")

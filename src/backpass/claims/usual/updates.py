@@ -23,10 +23,10 @@ def updated(
 
 @claim("texts on Adam", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=2)
 def U38(it: Evidence) -> None:
-    """Adam's step does not depend on the scale of the gradient.
+    r"""Adam's step does not depend on the scale of the gradient.
 
-    So it is while the gradient's elements are large beside ε, by default 1e-8, and with
-    one scale in all steps.
+    This is right while the gradient's elements are large compared with ε (1e-8 by
+    default) and the scale is the same in every step.
     """
     g = numbers(5)
     it.as_printed(same(updated(g, 3), updated(1000 * g, 3), 1e-6))
@@ -49,17 +49,18 @@ def U39(it: Evidence) -> None:
 
 
 @claim(
-    "documentation of `clip_grad_norm_`",
+    "a common reading of `clip_grad_norm_`",
     CAVEAT,
     topic="clipping",
     page="numerics/clipping",
     harm=1,
 )
 def U40(it: Evidence) -> None:
-    """A gradient that is clipped has exactly the norm max_norm.
+    r"""A gradient that is clipped has exactly the norm max_norm.
 
-    PyTorch divides by the norm plus 1e-6, so the norm becomes a little smaller; far
-    smaller where max_norm is small beside that.
+    PyTorch multiplies by max_norm/(norm + 1e-6), so the result is slightly below
+    max_norm. It is far below only if the gradient's norm is itself not large compared
+    with 1e-6.
     """
     import torch
 
@@ -103,17 +104,17 @@ def U41(it: Evidence) -> None:
 
 
 @claim(
-    "most optimisers called Adam",
+    "optimisers called Adam that implement decay as an L2 term",
     FALSE,
     topic="optimiser",
     page="numerics/optimiser",
     harm=3,
 )
 def U42(it: Evidence) -> None:
-    """Weight decay is the same as an L2 term in the loss.
+    r"""Weight decay is the same as an L2 term in the loss.
 
-    Under SGD it is. Adam divides the L2 term's gradient by its size, as any gradient;
-    decoupled decay it does not divide.
+    They are the same under SGD. Under Adam, the L2 term's gradient is divided by a
+    running size of the gradient; decoupled decay is not.
     """
     w, g, decay = numbers(5, seed=9), numbers(5), 0.1
     as_loss = updated(g + decay * w, 3, weight_decay=0.0)
@@ -131,10 +132,12 @@ def U42(it: Evidence) -> None:
     harm=2,
 )
 def U43(it: Evidence) -> None:
-    """BF16 does not need loss scaling, because it has the exponents of float32.
+    r"""BF16 does not need loss scaling, because it has the exponents of float32.
 
-    Its smallest positive number is 2⁻¹³³, about 1e-40, against 6e-8 in FP16. Its 8
-    significant bits remain: an update below 1/256 of a weight is lost in either way.
+    Its smallest positive number is 2⁻¹³³, about 1e-40, against 6e-8 in FP16. It has 8
+    significant bits, with or without loss scaling. If the weights are stored in BF16
+    and rounded to nearest, an update smaller than 1/512 of its weight is lost, and one
+    below 1/256 often is.
     """
     import torch
 
@@ -144,3 +147,7 @@ def U43(it: Evidence) -> None:
     it.right(float(torch.tensor(2.0**-24).to(torch.float16)) > 5e-8)
     one = torch.tensor(1.0, dtype=torch.bfloat16)
     it.elsewhere(bool(one + 0.9 * one / 256 > one))
+    weights = torch.arange(128, 256, dtype=torch.float64) / 128
+    for update in (0.99 / 512 * weights, -0.99 / 512 * weights):
+        lost = (weights + update).to(torch.bfloat16) == weights.to(torch.bfloat16)
+        it.right(bool(lost.all()))
