@@ -45,7 +45,7 @@ TEXTS = (
     Text("N", "trace_notes", "the trace-form notes", "notes2024traceform"),
     Text("F", "gradient_flow_post", "the gradient-flow post", "post2024gradientflow"),
     Text("W", "twice_note", "the 2× note", "note2024twice"),
-    Text("U", "usual", "usual claims", ""),
+    Text("U", "usual", "claims that recur", ""),
 )
 
 

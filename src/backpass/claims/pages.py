@@ -47,12 +47,12 @@ def shown(claim: Claim) -> str:
 
 def counts() -> Markdown:
     """Return a table with the number of claims by text and verdict."""
-    rows = [["text", *(verdict.words for verdict in VERDICTS), "all"]]
+    rows = [["text", *(verdict.key.replace("-", " ") for verdict in VERDICTS), "all"]]
     total: Counter[Verdict] = Counter()
     for found in TEXTS:
         count = Counter(claim.verdict for claim in found.claims())
         total += count
-        rows.append([f"[](../claims/{found.stem}.md)", *_numbers(count)])
+        rows.append([f"[{found.name}](../claims/{found.stem}.md)", *_numbers(count)])
     rows.append(["all", *_numbers(total)])
     return table(rows, aligned=":--" + "|--:" * (len(VERDICTS) + 1))
 

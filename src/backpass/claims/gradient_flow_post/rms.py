@@ -437,17 +437,18 @@ def F41(it: Evidence) -> None:
 
 @claim(
     "§1.3, box, recomputation",
-    CAVEAT,
+    FALSE,
     topic="recomputation",
     page="numerics/recomputation",
-    harm=2,
+    harm=4,
 )
 def F42(it: Evidence) -> None:
     """The memory for x, 20 GB, is a reason why checkpointing recomputes normalisation
     layers.
 
-    If only the norm is recomputed, its input stays. A checkpoint around a whole layer
-    frees the second norm's input and keeps the first's: 10 of the 20 GiB.
+    Recomputing a norm does not free its input: it starts from it. A checkpoint around a
+    whole layer frees inputs: the second norm's goes and the first's stays, 10 of the 20
+    GiB.
     """
     import torch
 
@@ -465,9 +466,9 @@ def F42(it: Evidence) -> None:
 
     h = middle(torch.tensor(X)).detach().numpy()
     plain, again = _kept(whole), _kept(lambda x: _checkpoint(whole, x))
-    it.as_printed(has(plain, X) and has(plain, h) and not has(again, h))
-    alone = _kept(lambda x: _checkpoint(lambda x: norm(x, None) @ w[0], x))
-    it.elsewhere(not has(alone, X))
-    it.right(has(again, X))
+    alone = _kept(lambda x: x + _checkpoint(lambda x: norm(x, None) @ w[0], x))
+    it.as_printed(has(plain, X) and not has(alone, X))
+    it.right(has(alone, X) and has(again, X))
+    it.right(has(plain, h) and not has(again, h))
     it.right(80 * of_a_layer()["norm_1.x_hat"] == 10 * GIB)
     it.right(80 * of_a_layer()["norm_2.x_hat"] == 10 * GIB)

@@ -217,7 +217,7 @@ def T221(it: Evidence) -> None:
 
 @claim(
     "§4.2.3, reference [3]",
-    UNCHECKABLE,
+    INCONSISTENT,
     topic="feed-forward",
     page="attention/heads",
     harm=3,
@@ -226,10 +226,14 @@ def T222(it: Evidence) -> None:
     """The three methods for feed-forward layers enable the construction of larger and
     more efficient transformers, as SwitchHead shows.
 
-    By its title and abstract SwitchHead puts experts into attention's projections of
-    values and outputs. Experts in feed-forward layers can be combined with it, but they
-    are not its subject.
+    The text's own list of references gives the title, and the title says attention. By
+    its abstract, SwitchHead puts experts into attention's projections of values and
+    outputs. Experts in feed-forward layers can be combined with it, but they are not
+    its subject.
     """
+    title = "SwitchHead: Accelerating Transformers with Mixture-of-Experts Attention"
+    words = set(title.lower().replace("-", " ").replace(":", "").split())
+    it.clashes("attention" in words and not {"feed", "forward", "ffl"} & words)
 
 
 @claim("§4.2.3, capacity", FALSE, topic="feed-forward", page="cost/ratio", harm=4)
