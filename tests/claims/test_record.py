@@ -83,6 +83,22 @@ def test_a_claim_is_read_from_its_function():
     assert F1.unchecked_figures() == ["0.5"]
 
 
+def test_a_formula_may_be_broken_before_a_minus():
+    @claim("§1", TRUE, topic="loss", page="operations/softmax")
+    def F1(it):
+        """One.
+
+        Two takes $4n
+        - 1$ steps.
+
+        - an item
+        - another
+        """
+        it.as_printed(True)
+
+    assert F1.truth == "Two takes $4n - 1$ steps.\n\n- an item\n- another"
+
+
 @pytest.mark.parametrize("verdict", [v for v in VERDICTS if v is not TRUE and v is not UNCHECKABLE])
 def test_a_claim_with_another_verdict_fails(verdict):
     a_claim().run()

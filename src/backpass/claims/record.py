@@ -137,6 +137,14 @@ def figures(text: str) -> list[str]:
     return _FIGURE.findall(text)
 
 
+def _in_one_line(paragraph: str) -> str:
+    """Join the lines of a paragraph, so that none begins as an item of a list does: a
+    formula may go on with a minus. Lists, tables, and blocks keep their lines."""
+    if paragraph.lstrip().startswith(("- ", "1. ", "|", "```", "$$")):
+        return paragraph
+    return " ".join(paragraph.split())
+
+
 def claim(
     where: str,
     verdict: Verdict,
@@ -150,7 +158,9 @@ def claim(
 
     def made(check: Check) -> Claim:
         name = check.__name__
-        says, _, truth = inspect.cleandoc(check.__doc__ or "").partition("\n\n")
+        text = inspect.cleandoc(check.__doc__ or "")
+        says, *truths = map(_in_one_line, text.split("\n\n"))
+        truth = "\n\n".join(truths)
 
         def refuse(what: str, expected: object, got: object) -> None:
             raise ValueError(f"{name}: {what}: expected {expected}; got {got!r}")
@@ -174,7 +184,7 @@ def claim(
             topic,
             page,
             harm,
-            " ".join(says.split()),
+            says,
             truth,
             shown_by,
             check,

@@ -58,7 +58,8 @@ def ran(lines: int) -> dict[str, Any]:
 def full_size(code: str, **names: Any) -> list[str]:
     """Run code; return the operations whose result is as large as x, and the sums."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from backpass.torch_internals import TorchDispatchMode
 
     seen = []
 

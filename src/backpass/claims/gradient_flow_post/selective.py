@@ -115,8 +115,9 @@ def F315(it: Evidence) -> None:
     They cost no bytes. Every random number is drawn again. (Llama 3 has no dropout.)
     """
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.checkpoint import checkpoint
+
+    from backpass.torch_internals import TorchDispatchMode
 
     class Draws(TorchDispatchMode):
         count = 0
@@ -205,7 +206,8 @@ def F318(it: Evidence) -> None:
     $W_V$: 8.5 % of a layer's forward, to free 160 MiB.
     """
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from backpass.torch_internals import TorchDispatchMode
 
     x = torch.tensor(numbers(5, 6))
     parts = [torch.tensor(numbers(6, n)) for n in (6, 2, 2)]

@@ -334,7 +334,8 @@ def F16(it: Evidence) -> None:
     """Autograd frameworks do not form the whole Jacobian; they compute vector-Jacobian
     products."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from backpass.torch_internals import TorchDispatchMode
 
     largest = 0
 
