@@ -1,5 +1,5 @@
 """Strides, in-place writes, races, frozen inputs, state between calls, recomputation:
-formulas that are right, and numbers that are no longer there."""
+formulas that are right, and values that were overwritten."""
 
 import numpy as np
 import torch
@@ -582,7 +582,7 @@ def noise_saved_too_early():
 
 @bug(
     "pytorch/pytorch#197887",
-    "A compiled x·w saved a view of x without its version counter: changing x in place before the backward was no longer refused.",
+    "A compiled x·w saved a view of x without its version counter: changing x in place before the backward no longer raised an error.",
     "autograd saves x, and refuses a backward after x has changed",
     kind="in-place writes",
     inputs=tensors((3, 4), (4, 2)),

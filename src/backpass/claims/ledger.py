@@ -26,7 +26,7 @@ class Text:
         return tuple(import_module(f"backpass.claims.{self.stem}").PARTS)
 
     def part(self, name: str) -> list[Claim]:
-        """Return the claims of one part. Raises ValueError if there is no such part."""
+        """Return the claims of one part. Raises ValueError for an unknown part."""
         if name not in self.parts:
             raise ValueError(
                 f"part: expected one of {', '.join(self.parts)}; got {name!r}"

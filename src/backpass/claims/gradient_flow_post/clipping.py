@@ -271,9 +271,9 @@ def F330(it: Evidence) -> None:
 def F331(it: Evidence) -> None:
     """The function clips the norm of all parameters.
 
-    Of those it is given. Where each device has a share of them, which the text requires
-    for 70B parameters, the squares have to be added over devices first; otherwise every
-    device clips its own share.
+    It clips the norm of the parameters that it receives. If each device holds a share
+    of them, which the text requires for 70B parameters, the squares have to be added
+    over all devices first; otherwise every device clips its own share.
     """
     given = parameters()
     printed(given)

@@ -165,8 +165,8 @@ def F373(it: Evidence) -> None:
 def F374(it: Evidence) -> None:
     """The backward of flash attention is called with all that it needs.
 
-    It is told neither that keys after a query are hidden nor by what the scores are
-    divided. With another choice of either, every gradient of attention changes.
+    The call passes neither the causal mask nor the scale of the scores. With another
+    choice of either, every gradient of attention changes.
     """
     every = tuple(MENDED)
     for options in ({"causal": False}, {"scale": 6**0.5}):

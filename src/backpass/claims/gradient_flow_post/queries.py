@@ -415,9 +415,9 @@ def F108(it: Evidence) -> None:
 def F109(it: Evidence) -> None:
     """The table lists the gradients of attention's backward.
 
-    Without FlashAttention the gradient of the scores is another 8 GiB. The gradients of
-    O and of the normalised input take 128 MiB each, and so do those of K and V before
-    their sums over the groups.
+    Without FlashAttention, the gradient of the scores takes a further 8 GiB. The
+    gradients of O and of the normalised input take 128 MiB each, and so do those of K
+    and V before their sums over the groups.
     """
     arrays = at_full_size()
     scores, o = arrays["A"].nbytes, arrays["O"].nbytes

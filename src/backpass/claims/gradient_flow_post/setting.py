@@ -182,9 +182,9 @@ def F5(it: Evidence) -> None:
     "Introduction, promise", UNCHECKABLE, topic="notation", page="foundations/notation"
 )
 def F6(it: Evidence) -> None:
-    """There is no hand-waving.
+    """The text does not wave its hands.
 
-    What counts as that is a judgement, which no computation settles.
+    Whether an argument is hand-waving is a judgement, which no computation settles.
     """
 
 

@@ -103,7 +103,8 @@ def F203(it: Evidence) -> None:
 def F204(it: Evidence) -> None:
     r"""In FP16 the smallest difference from 1.0 is $2^{-10} \approx 0.000977$.
 
-    That is the gap above 1. Below 1, where this update goes, it is $2^{-11}$.
+    The printed value is the gap above 1. The gap below 1, where this update goes, is
+    $2^{-11}$.
     """
     below, above = gaps("float16")
     it.as_printed(above == 2**-10 and round(above, 6) == 0.000977)

@@ -193,7 +193,7 @@ def F78(it: Evidence) -> None:
     """A is the single largest activation in the network.
 
     At 8,192 tokens it is: 8 GiB, against 1.96 GiB of logits. Below 2,004 tokens the
-    logits are larger. With FlashAttention A is no activation.
+    logits are larger. With FlashAttention, A is not stored.
     """
 
     def of_a(s: int) -> int:

@@ -451,7 +451,7 @@ def F136(it: Evidence) -> None:
 def F137(it: Evidence) -> None:
     """They exceed even the attention matrix, when FlashAttention is used.
 
-    With FlashAttention there is no such matrix in memory. Without it the matrix is six
+    FlashAttention does not store the attention matrix. Without it, the matrix is six
     times as large at 8,192 tokens; the three arrays exceed it below 1,344 tokens.
     """
     a = {

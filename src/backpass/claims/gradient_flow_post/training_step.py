@@ -360,8 +360,8 @@ def F425(it: Evidence) -> None:
     zero in the loss.
 
     Both can be the cause. The logarithm's own value is infinite; the NaN arises in the
-    backward, from 0 times infinity. A row of a softmax with every key hidden is another
-    source.
+    backward, from 0 times infinity. A softmax over a row whose keys are all
+    masked is a third source.
     """
     import torch
 
