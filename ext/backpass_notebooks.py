@@ -98,7 +98,8 @@ class Page:
             title = argument if name == "admonition" else name.capitalize()
             return quote(f"**{title}**\n\n{self.plain(body)}")
         if name in ("exercise", "exercise-start"):
-            return quote(f"**{self.number('exercise', options['label'])}**\n\n{self.plain(body)}".strip())
+            heading = self.number("exercise", options["label"]) + (f" ({argument})" if argument else "")
+            return quote(f"**{heading}**\n\n{self.plain(body)}".strip())
         if name in ("solution", "solution-start", "solution-end", "exercise-end"):
             if name.endswith("end") or not self.env.config.solutions:
                 return ""

@@ -1,5 +1,7 @@
 """A record is drawn as it was measured, and said in words."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -81,3 +83,44 @@ def test_norms_at_the_same_height_have_names_that_do_not_overlap():
 def test_norms_need_a_record():
     with pytest.raises(ValueError, match="records: expected at least one"):
         figures.of_norms([])
+
+
+def steps() -> dict:
+    return {f"{at}": (figures.new()[0], f"Step {at}.") for at in range(3)}
+
+
+def test_a_slider_shows_one_step_at_a_time_and_the_first_one_in_print():
+    shown = figures.steps_to_html(steps(), "Time $t$", "Three steps.", first=1)
+    assert shown.count('role="img"') == 3
+    assert re.findall(r'data-value="(\d)"( hidden)?', shown) == [
+        ("0", " hidden"),
+        ("1", ""),
+        ("2", " hidden"),
+    ]
+    assert '<p class="steps-control" hidden>' in shown and 'max="2" step="1" value="1"' in shown
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"steps": dict([*steps().items()][:1])},
+        {"first": 3},
+        {"first": -1},
+        {"label": ""},
+        {"caption": " "},
+    ],
+)
+def test_a_slider_without_steps_or_words_is_refused(changed):
+    with pytest.raises(ValueError, match="expected"):
+        figures.steps_to_html(**{"steps": steps(), "label": "Time", "caption": "Three steps."} | changed)
+
+
+def test_a_diagram_has_the_size_that_fits_and_the_same_unit_both_ways():
+    figure, axes = figures.diagram(10, 5)
+    assert tuple(figure.get_size_inches()) == (4.8, 2.4)
+    figures.box(axes, (1, 1), 2, 1, "x", colour=0)
+    figures.grid(axes, (5, 1), 2, 3, 0.5, filled=[(0, 2)])
+    figures.arrow(axes, (3, 1.5), (5, 1.5), "dx", backward=True)
+    corners = {tuple(round(v, 9) for v in patch.get_xy()) for patch in axes.patches if patch.get_alpha()}
+    assert corners == {(1, 1), (6.0, 1.5)}  # row 0 is at the top
+    assert axes.get_aspect() == 1

@@ -6,6 +6,7 @@ a table; see the page ``reference/check_your_own``.
 """
 
 from backpass.verify.all_operations import Overview, check_all
+from backpass.verify.attempt import Attempt, attempt
 from backpass.verify.checking import METHODS, check
 from backpass.verify.diagnosis import Diagnosis, diagnose
 from backpass.verify.drawing import cases, draw
@@ -14,12 +15,14 @@ from backpass.verify.survivors import Survey, mutate
 
 __all__ = [
     "METHODS",
+    "Attempt",
     "Diagnosis",
     "Overview",
     "Report",
     "Row",
     "Survey",
     "VerificationError",
+    "attempt",
     "cases",
     "check",
     "check_all",

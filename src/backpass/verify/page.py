@@ -20,16 +20,17 @@ WHOLE = ("", "all")  # the quantity of a row that is about all quantities
 _LEFT = "text-align: left; vertical-align: top; white-space: nowrap"
 
 
-def report_html(report: Report) -> str:
-    """Return the report as HTML."""
+def report_html(report: Report, shown: bool | None = None) -> str:
+    """Return the report as HTML. ``shown`` is whether its table is open: by default, if
+    a check did not pass."""
     mark = "✓" if report.passed else "✗"
-    shown = "" if report.passed else " open"
+    opened = " open" if (not report.passed if shown is None else shown) else ""
     found = "".join(
         f"<li><strong>{html.escape(where)}</strong>: {html.escape(what)}</li>"
         for _, where, what in report.remarks()
     )
     return (
-        f'<details class="backpass-report"{shown}><summary>{mark} '
+        f'<details class="backpass-report"{opened}><summary>{mark} '
         f"<strong>{html.escape(report.name)}</strong>: {html.escape(summary(report))}</summary>"
         + _table(report)
         + (f'<ul class="backpass-findings">{found}</ul>' if found else "")

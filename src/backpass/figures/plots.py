@@ -1,26 +1,8 @@
-"""Draw figures for light and dark pages, readable without colour and by screen readers.
-
-    fig, ax = figures.new()
-    ax.loglog(steps, errors, label="central differences")
-    ax.legend()
-    figures.show(
-        fig,
-        alt="Error against step size: falls to 1e-10 at a step of 1e-5, then rises.",
-        caption="A difference is best at a step near the cube root of $\\epsilon$.",
-    )
-
-Everything black takes the colour of the surrounding text, and the background is
-transparent. Successive lines differ in colour, marker and dash, so that no reader has
-to tell them apart by colour.
-"""
+"""Create plots in the book's style, and draw what the package measured."""
 
 from __future__ import annotations
 
-import hashlib
-import html
-import io
 import math
-import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -176,74 +158,4 @@ def of_norms(records: Any) -> tuple[Figure, Any, str]:
         axes,
         "The norm of the gradient of each part against the step, logarithmic. "
         f"{'; '.join(words)}.",
-    )
-
-
-def show(figure: Figure, alt: str, caption: str) -> None:
-    """Display the figure in a notebook or on a page, where figures are numbered.
-
-    ``alt`` describes the figure for readers who cannot see it. ``caption`` is printed
-    below it and says what to look for, with mathematics between dollar signs. Raises
-    ValueError if either is empty.
-    """
-    from IPython.display import HTML, display
-
-    display(HTML(to_html(figure, alt, caption)))
-
-
-def to_html(figure: Figure, alt: str, caption: str) -> str:
-    """Return the figure as inline SVG with its caption.
-
-    The same figure gives the same characters each time. Raises TypeError if ``figure``
-    is not a Matplotlib figure, and ValueError if ``alt`` or ``caption`` is empty.
-    """
-    import matplotlib
-
-    if not hasattr(figure, "savefig"):
-        raise TypeError(
-            f"figure: expected a Matplotlib figure; got {type(figure).__name__}"
-        )
-    for name, words in (("alt", alt), ("caption", caption)):
-        if not isinstance(words, str) or not words.strip():
-            raise ValueError(
-                f"{name}: expected a sentence that says what the figure shows; "
-                f"got {words!r}"
-            )
-    for axes in figure.axes:
-        if legend := axes.get_legend():
-            legend.get_frame().set(facecolor="none", edgecolor="none")
-
-    drawing = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "backpass", "svg.fonttype": "path"}):
-        figure.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
-    svg = drawing.getvalue()
-
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = svg.replace("#000000", "currentColor")
-
-    # Several drawings share a page: keep only the ids that are referred to, and give
-    # those of each drawing their own prefix.
-    prefix = hashlib.sha256(svg.encode()).hexdigest()[:8]
-    referred = set(re.findall(r"#([\w.-]+)(?=[\")])", svg))
-    svg = re.sub(
-        r' id="([^"]+)"',
-        lambda match: f' id="f{prefix}-{match[1]}"' if match[1] in referred else "",
-        svg,
-    )
-    svg = re.sub(r'(url\(|href=")#([\w.-]+)', rf"\1#f{prefix}-\2", svg)
-
-    width = figure.get_size_inches()[0]
-    attributes = (
-        f'<svg role="img" aria-label="{html.escape(alt)}" fill="currentColor" '
-        f'style="display: block; width: 100%; min-width: {0.7 * width:.2f}in; '
-        f'max-width: {width:.2f}in; height: auto; margin: auto"'
-    )
-    svg = re.sub(r'<svg( height="[^"]*"| width="[^"]*")*', "<svg", svg)
-    svg = re.sub(r' (height|width)="[\d.]+pt"', "", svg, count=2)
-    shown = re.sub(r"\$([^$]+)\$", r"\\(\1\\)", html.escape(caption, quote=False))
-    return (
-        '<figure class="backpass-figure" style="margin: 0">'
-        f'<div class="figure" style="overflow-x: auto">{svg.replace("<svg", attributes, 1)}</div>'
-        f'<figcaption class="tex2jax_process mathjax_process">{shown}</figcaption></figure>'
     )
