@@ -37,13 +37,3 @@
       });
   });
 })();
-
-// A line of the text is shown beside each result of a search: of the article, not of what stands around it.
-document.addEventListener("DOMContentLoaded", function () {
-  if (typeof Search === "undefined") return;
-  const textOf = Search.htmlToText;
-  Search.htmlToText = function (page, anchor) {
-    const article = new DOMParser().parseFromString(page, "text/html").querySelector("article");
-    return textOf(article ? `<div role="main">${article.innerHTML}</div>` : page, anchor);
-  };
-});

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import os
 import posixpath
 import re
 from collections.abc import Callable
@@ -23,6 +24,10 @@ from sphinx.errors import ExtensionError
 
 BOXES = ("admonition", "attention", "caution", "hint", "important", "note", "seealso", "tip", "warning")
 ORIGIN = "*A chapter of the book Backpass. It runs wherever the package `backpass` is installed.*"
+INSTALL = """try:
+    import backpass
+except ImportError:
+    %pip install --quiet "backpass[book] @ git+{repository}@{commit}\""""
 FENCE = re.compile(r"(?P<fence>`{3,}|:{3,}|~{3,})(?:\{(?P<name>[\w:-]+)\})?[ ]*(?P<argument>.*)")
 OPTION = re.compile(r":(?P<name>[\w-]+):[ ]*(?P<value>.*)")
 DEFINITION = re.compile(r"^(?P<term>\S.*)\n:[ ]+(?P<meaning>.*)$", re.MULTILINE)
@@ -109,6 +114,10 @@ class Page:
             return f"<details><summary>{heading}</summary>\n\n{self.plain(body)}\n\n</details>"
         if name in ("figure", "image"):
             return f"![{options.get('alt', '')}]({self._data(argument)})\n\n{self.plain(body)}".rstrip()
+        if name == "grid":
+            return self.plain(body)
+        if name == "grid-item-card":
+            return f"**{argument}.** {self.plain(body)}\n"
         if name == "table":
             return f"**{argument}**\n\n{self.plain(body)}"
         if name == "rubric":
@@ -222,9 +231,14 @@ def apart(cells: Cells) -> tuple[Cells, Cells]:
 
 
 def convert(
-    notebook: nbformat.NotebookNode, plain: Callable[[str], str], title: str, solutions: bool
+    notebook: nbformat.NotebookNode,
+    plain: Callable[[str], str],
+    title: str,
+    solutions: bool,
+    install: str = "",
 ) -> nbformat.NotebookNode:
-    """The notebook with plain Markdown in its cells and in their outputs."""
+    """The notebook with plain Markdown in its cells and in their outputs, and with a first cell that installs the
+    package, if it is given."""
     cells, solved = apart(notebook.cells)
     if solutions and solved:
         cells += [nbformat.v4.new_markdown_cell("## Solutions"), *solved]
@@ -238,7 +252,10 @@ def convert(
             data = output.get("data", {})
             if "text/markdown" in data:
                 data["text/markdown"] = plain(data["text/markdown"])
-    notebook.cells = [nbformat.v4.new_markdown_cell(ORIGIN), *(cell for cell in cells if cell.source)]
+    first = [nbformat.v4.new_markdown_cell(ORIGIN)]
+    if install:
+        first.append(nbformat.v4.new_code_cell(install))
+    notebook.cells = [*first, *(cell for cell in cells if cell.source)]
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "title": title}
     return notebook
 
@@ -255,12 +272,14 @@ def write(app: Sphinx, failure: Exception | None) -> None:
     if failure or app.builder.format != "html" or app.config.nb_execution_excludepatterns:
         return
     cache = get_cache(app.config.nb_execution_cache_path)
+    repository, commit = app.config.repository, os.environ.get("GITHUB_SHA", "main")
+    install = INSTALL.format(repository=repository, commit=commit) if repository else ""
     for name, metadata in app.env.metadata.items():
         if "backpass_notebook" not in metadata:
             continue
         _, notebook = cache.merge_match_into_notebook(read_notebook(Path(app.env.doc2path(name))))
         title = app.env.titles[name].astext()
-        notebook = convert(notebook, Page(app.env, name).plain, title, app.config.solutions)
+        notebook = convert(notebook, Page(app.env, name).plain, title, app.config.solutions, install)
         for folder in (app.outdir.parent / "notebooks", app.outdir / "_notebooks"):
             folder.mkdir(exist_ok=True)
             nbformat.write(notebook, folder / metadata["backpass_notebook"])

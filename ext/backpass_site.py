@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import urlsplit
+import re
+from collections.abc import Iterator
+from urllib.parse import quote, urlsplit
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.errors import ConfigError
 from sphinx_exercise.nodes import solution_node
 
 
 def set_address(app: Sphinx, config: Config) -> None:
-    """Take the address the site will have from SITE_URL, which only the 404 page and previews need."""
+    """Take the address the site will have from SITE_URL, which only the 404 page and previews need, and the address of
+    a repository on GitHub from REPOSITORY_URL."""
     site_url = os.environ.get("SITE_URL", "").rstrip("/")
     if site_url:
         config.html_baseurl = config.ogp_site_url = f"{site_url}/"
+        config.ogp_image = f"{site_url}/_static/page.png"
         config.notfound_urls_prefix = f"{urlsplit(site_url).path}/"
+    repository = os.environ.get("REPOSITORY_URL", "").rstrip("/")
+    if repository and not re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", repository):
+        raise ConfigError(
+            f"REPOSITORY_URL: expected an address such as https://github.com/owner/name; got {repository!r}"
+        )
+    config.repository = repository
 
 
 def drop_solutions(app: Sphinx, doctree: nodes.document) -> None:
@@ -37,21 +48,49 @@ def mend_citations(app: Sphinx, page: str, template: str, context: dict, doctree
 
 
 def add_buttons(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
-    """Offer the page's notebook, where it has one, beside printing."""
+    """Offer the page's notebook, where it has one, beside printing; and where a repository is known, to run it and to
+    mend the page."""
     if doctree is None:
         return
-    notebook = app.env.metadata.get(page, {}).get("backpass_notebook")
-    if notebook:
+
+    def button(text: str, url: str, icon: str, tooltip: str) -> None:
         context["header_buttons"].append(
             {
                 "type": "link",
-                "url": context["pathto"](f"_notebooks/{notebook}", resource=True),
-                "icon": "fas fa-download",
-                "text": "Notebook",
-                "tooltip": "Download this page as an executed Jupyter notebook",
-                "label": "notebook",
+                "url": url,
+                "icon": f"fas fa-{icon}",
+                "text": text,
+                "tooltip": tooltip,
+                "label": "notebook" if text == "Notebook" else "repository",
             }
         )
+
+    notebook = app.env.metadata.get(page, {}).get("backpass_notebook")
+    if notebook:
+        url = context["pathto"](f"_notebooks/{notebook}", resource=True)
+        button("Notebook", url, "download", "Download this page as an executed Jupyter notebook")
+    for text, url, icon, tooltip in repository_links(app.config.repository, page, notebook):
+        button(text, url, icon, tooltip)
+
+
+def repository_links(repository: str, page: str, notebook: str | None) -> Iterator[tuple[str, str, str, str]]:
+    """The text, address, icon and tooltip of each link from a page to its repository; none without one."""
+    if not repository:
+        return
+    where = repository.removeprefix("https://github.com/")
+    if notebook:
+        colab = f"https://colab.research.google.com/github/{where}/blob/notebooks/{notebook}"
+        yield "Colab", colab, "up-right-from-square", "Run this page's notebook on Google Colab"
+        binder = f"https://mybinder.org/v2/gh/{where}/notebooks?urlpath=lab/tree/{notebook}"
+        yield "Binder", binder, "up-right-from-square", "Run this page's notebook on Binder"
+    yield "Edit", f"{repository}/edit/main/{page}.md", "pen", "Suggest a change of this page"
+    title = quote(f"{page}: ")
+    yield (
+        "Issue",
+        f"{repository}/issues/new?title={title}",
+        "circle-exclamation",
+        "Say what is wrong on this page",
+    )
 
 
 def setup(app: Sphinx) -> dict:
@@ -60,6 +99,7 @@ def setup(app: Sphinx) -> dict:
     # Its value is a hash of src/ and ext/: when they change, every page is read again.
     app.add_config_value("sources_fingerprint", "", "env")
     app.add_config_value("solutions", True, "env")
+    app.add_config_value("repository", "", "env")  # an address on GitHub, "" if none is known
     app.set_html_assets_policy("always")  # mathematics may be in the outputs of cells alone
     app.connect("config-inited", set_address)
     app.connect("doctree-read", drop_solutions, priority=100)  # before anything takes note of them

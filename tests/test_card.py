@@ -4,6 +4,7 @@ import sympy
 
 from backpass import cost, ops
 from backpass.card import card
+from backpass.cost.shorter import shorter, to_latex
 from backpass.derivation import Derivation, docstring
 
 
@@ -26,7 +27,8 @@ def test_formulas_bytes_and_flops_are_of_the_same_form_of_an_operation():
     """feed_forward's formulas have a gate, and so have its three matrices' FLOPs and its three arrays of width f."""
     (block,) = card("feed_forward").entries
     assert any("gate" in formula for formula in block.formulas)
-    assert block.flops == cost.latex("feed_forward", activation="swiglu") != cost.latex("feed_forward")
+    gated = [to_latex(shorter(f)) for f in cost.symbolic_formula("feed_forward", activation="swiglu")]
+    assert [*block.flops] == gated != [to_latex(shorter(f)) for f in cost.symbolic_formula("feed_forward")]
     assert block.bytes == "12 f m + 4 h m"
 
 
@@ -45,6 +47,16 @@ def test_links_lead_from_the_page_to_the_operations():
     page = card("softmax", root="../..")._repr_html_()
     assert 'href="../../chapters/operations/softmax.html"' in page
     assert r"\bar{x}_i" in page
+
+
+def test_each_formula_scrolls_by_itself_and_long_ones_are_factored():
+    """The widest formula of a table of all decides how far a reader must scroll."""
+    (heads,) = card("multi_head_attention").entries
+    longest = cost.latex("multi_head_attention").backward
+    assert len(heads.flops.backward) < 0.6 * len(longest)
+    page = card("softmax")._repr_html_()
+    assert page.count('<div class="formula">') == page.count("math notranslate")
+    assert "overflow-x" not in page
 
 
 def test_targets_take_the_bytes_of_their_integers():

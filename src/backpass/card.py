@@ -16,16 +16,24 @@ import numpy as np
 
 from backpass import cost, ops
 from backpass.cost import Flops
+from backpass.cost.shorter import shorter, to_latex
 from backpass.derivation.docstring import formulas
 from backpass.network_map import page_of
 from backpass.shapes import is_product, letters_of, parse
-from backpass.table import scrolling
 from backpass.verify.drawing import draw, options_for
 
 # The lengths of the leading axis and of the letters in the forward that is run.
 LEADING = 2
 PRIMES = (3, 5, 7, 11, 13, 17, 19)
 FLOAT32 = 4
+BYTES = r"\;\text{bytes}"
+_HEADINGS = (
+    "operation",
+    "computes",
+    "saves",
+    "FLOPs, forward",
+    "FLOPs, backward",
+)
 
 
 @dataclass(frozen=True)
@@ -58,40 +66,32 @@ class Card:
         )
 
     def _repr_html_(self) -> str:
-        body = "".join(self._rows(entry) for entry in self.entries)
-        return scrolling(
-            f'<table style="font-size: .85em">{body}</table>',
-            "Every backward on one card",
+        headings = "".join(f'<th scope="col">{name}</th>' for name in _HEADINGS)
+        body = "".join(self._row(entry) for entry in self.entries)
+        return (
+            '<table class="backpass-card" aria-label="Every backward on one card">'
+            f"<thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table>"
         )
 
-    def _rows(self, entry: Entry) -> str:
-        """Return the operation's name and, below it, what it computes, saves and costs.
-
-        The rows are no wider than the longest formula.
-        """
+    def _row(self, entry: Entry) -> str:
+        """Return the operation's name, and what it computes, saves and costs. Each
+        formula scrolls by itself."""
         name = (
             f'<a href="{self.root}/{page_of(entry.stem)}"><code>{entry.stem}</code></a>'
         )
         saved = [f"<code>{html.escape(array)}</code>" for array in entry.saved] or [
             "nothing"
         ]
-        forward, backward = map(_mathematics, entry.flops)
-        rows = {
-            "computes": "<br>".join(map(_mathematics, entry.formulas)),
-            "saves": f"{', '.join(saved)}: {_mathematics(entry.bytes)} bytes",
-            "FLOPs": f"{forward} forward<br>{backward} backward",
-        }
-        left = "text-align: left; border: 0; padding-block: .15rem"
-        head = f'<tr><th scope="rowgroup" colspan="2" style="text-align: left; padding-top: 1rem">{name}</th></tr>'
-        return (
-            f"<tbody>{head}"
-            + "".join(
-                f'<tr><th scope="row" style="{left}; font-weight: 400">{label}</th>'
-                f'<td class="tex2jax_process" style="{left}; white-space: nowrap">{cell}</td></tr>'
-                for label, cell in rows.items()
-            )
-            + "</tbody>"
+        cells = (
+            "".join(map(_mathematics, entry.formulas)),
+            f"{'<br>'.join(saved)}{_mathematics(entry.bytes + BYTES)}",
+            *map(_mathematics, entry.flops),
         )
+        shown = "".join(
+            f'<td data-heading="{heading}">{cell}</td>'
+            for heading, cell in zip(_HEADINGS[1:], cells, strict=True)
+        )
+        return f'<tr><th scope="row">{name}</th>{shown}</tr>'
 
 
 def card(*stems: str, root: str = ".") -> Card:
@@ -121,11 +121,14 @@ def _entry(stem: str) -> Entry:
             for array, names in zip(kept, axes, strict=True)
         ),
         bytes=_bytes(axes, [array.dtype for array in kept]),
-        flops=cost.latex(
-            module,
-            **{
-                name: value for name, value in options.items() if isinstance(value, str)
-            },
+        flops=Flops(
+            *(
+                to_latex(shorter(formula))
+                for formula in cost.symbolic_formula(
+                    module,
+                    **{n: v for n, v in options.items() if isinstance(v, str)},
+                )
+            )
         ),
     )
 
@@ -183,5 +186,6 @@ def _bytes(axes: list[tuple[str, ...]], dtypes: list[str]) -> str:
 
 def _mathematics(latex: str) -> str:
     return (
-        rf'<span class="math notranslate nohighlight">\({html.escape(latex)}\)</span>'
+        '<div class="formula"><span class="math notranslate nohighlight '
+        rf'tex2jax_process">\({html.escape(latex)}\)</span></div>'
     )

@@ -19,6 +19,7 @@ _WORDS = (
     "note",
     "tip",
     "important",
+    "grid",
     "warning",
 )  # directives that hold prose
 

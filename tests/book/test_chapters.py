@@ -89,7 +89,7 @@ def test_reading_times_are_those_of_the_pages():
     """At 200 words a minute, code at half: no page is more than four minutes off what the table says."""
     guide = BOOK / "chapters" / "foundations" / "how_to_read.md"
     stated = re.findall(r"^\| \[[^\]]+\]\(([\w./]+\.md)\) \| (\d+) \|", guide.read_text(), re.MULTILINE)
-    short = {"intro", "how_to_read", "api", "api_checks", "bibliography"}
+    short = {"intro", "how_to_read", "api", "api_checks", "bibliography", "card", "proofs"}
     listed = {(guide.parent / path).resolve() for path, _ in stated}
     missing = [
         str(p.relative_to(BOOK))
@@ -101,3 +101,46 @@ def test_reading_times_are_those_of_the_pages():
         page = (guide.parent / path).resolve()
         words = len(prose(page).split()) + sum(len(cell.split()) for cell in code_cells(page)) / 2
         assert abs(words / 200 - int(minutes)) <= 4, f"{page.stem}: {words / 200:.0f} minutes"
+
+
+TAUGHT = [
+    pytest.param(page, id=str(page.relative_to(BOOK)))
+    for page in chapters()
+    if page.parent.name in ("foundations", "operations", "attention", "networks", "cost", "numerics")
+    and page.stem not in ("how_to_read", "calculator")
+]
+EXERCISE = re.compile(
+    r"^(`{3,})\{exercise-start\}[ ]*(?P<title>.*?)\n(?P<body>.*?)^\1\{exercise-end\}",
+    re.DOTALL | re.MULTILINE,
+)
+KINDS = ("Derive", "Debug", "Write", "Count", "Measure", "Explain")
+
+
+@pytest.mark.parametrize("page", TAUGHT)
+def test_a_chapter_has_exercises_of_three_levels_to_work_in(page):
+    exercises = list(EXERCISE.finditer(page.read_text()))
+    assert page.read_text().count("{exercise") == 2 * len(exercises), "an exercise without a place to work in"
+    titles = [exercise["title"] for exercise in exercises]
+    read = [re.fullmatch(rf"({'|'.join(KINDS)}), level ([123]): \S.*", title) for title in titles]
+    assert None not in read, f"expected 'KIND, level N: …'; got {titles}"
+    assert {"Derive", "Debug"} <= {match[1] for match in read}
+    levels = [match[2] for match in read]
+    assert set(levels) == set("123") and levels == sorted(levels)
+    assert all("{code-cell}" in exercise["body"] for exercise in exercises)
+
+
+# A listing is long if it fills a third of a laptop's screen.
+LONG = 25
+
+
+@pytest.mark.parametrize("page", TAUGHT)
+def test_a_picture_comes_before_the_first_long_listing(page):
+    shows = r"figures\.show|\bshow\(|show_steps|svg|_repr_html_|NetworkMap\(\s*root"
+    for cell in read_notebook(page).cells:
+        if cell.cell_type != "code":
+            continue
+        if re.search(shows, cell.source):
+            return
+        folded = {"hide-input", "remove-input", "hide-cell"} & set(cell.metadata.get("tags", ()))
+        assert folded or cell.source.count("\n") < LONG, f"a listing before any picture: {cell.source[:80]!r}"
+    pytest.fail("no picture")

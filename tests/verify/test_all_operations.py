@@ -58,7 +58,7 @@ def test_inputs_that_repeat_can_be_left_out():
 def test_the_page_shows_the_same_words():
     found = check_all("scale")
     page = found._repr_html_()
-    assert '<th scope="row"><code>scale</code></th>' in page
+    assert '<a href="./chapters/foundations/chain_rule.html"><code>scale</code></a></th>' in page
     assert all(cell in page for cell in found.table()[1][1:])
 
 

@@ -26,6 +26,7 @@ class Overview:
     """The reports of each operation."""
 
     reports: dict[str, tuple[Report, ...]]
+    root: str = "."  # the path to the site's root, for links
 
     @property
     def passed(self) -> bool:
@@ -94,22 +95,29 @@ class Overview:
         headings, *lines = self.table()
         rows = [
             [
-                Cell(f"<code>{stem}</code>"),
+                Cell(f'<a href="{self.root}/chapters/{ops.page(stem)}.html"><code>{stem}</code></a>'),
                 *(Cell(cell, 'style="white-space: nowrap"') for cell in cells),
             ]
             for stem, *cells in lines
         ]
-        return tables.page(headings, rows, label="Operations by checks")
+        return (
+            '<div class="backpass-overview">'
+            f"{tables.page(headings, rows, label='Operations by checks')}</div>"
+        )
 
 
-def check_all(*stems: str, seed: int = 0, repeats: bool = True) -> Overview:
+def check_all(
+    *stems: str, seed: int = 0, repeats: bool = True, root: str = "."
+) -> Overview:
     """Check the named operations, or all, each at inputs of several shapes.
 
+    ``root`` is the path from the page that shows the table to the site's root.
     Without ``repeats``, inputs are left out if their symbols and dtype are those of
     earlier ones. Failures are in the table; they raise no exception.
     """
     return Overview(
-        {stem: tuple(_checked(stem, seed, repeats)) for stem in stems or ops.STEMS}
+        {stem: tuple(_checked(stem, seed, repeats)) for stem in stems or ops.STEMS},
+        root,
     )
 
 
