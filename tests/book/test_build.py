@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
-from backpass_notebooks import Page
+from backpass_notebooks import INSTALL, Page
 from build import main
 
 from .conftest import BOOK
@@ -38,7 +38,8 @@ def book(tmp_path) -> Path:
     """A book without chapters, with this book's configuration and nothing else of it."""
     for name in ("_config.yml", "references.bib"):
         shutil.copy(BOOK / name, tmp_path)
-    (tmp_path / "ext").symlink_to(BOOK / "ext")
+    for name in ("ext", "_templates"):
+        (tmp_path / name).symlink_to(BOOK / name)
     (tmp_path / "assets").mkdir()
     for name in ("logo.svg", "favicon.svg"):
         shutil.copy(BOOK / "assets" / name, tmp_path / "assets")
@@ -259,3 +260,44 @@ def test_a_link_without_a_text_has_the_title_of_its_page(target):
         page.plain(f"See []({target}) and [it]({target}).")
         == "See [The tally](tally.ipynb) and [it](tally.ipynb)."
     )
+
+
+DOORS = """::::{grid} 1 2 2 2
+:::{grid-item-card} Learn
+Begin with [the page](door.md).
+:::
+::::"""
+REPOSITORY = "https://github.com/owner/name"
+
+
+def test_a_known_repository_adds_links_and_a_first_cell_that_installs(book):
+    """And no address of any repository without one."""
+    add_page(book, "door", "1 + 1", DOORS)
+    assert build(book, REPOSITORY_URL="https://example.org/name").returncode == 1
+
+    result = build(book, REPOSITORY_URL=REPOSITORY, GITHUB_SHA="0123abc", SITE_URL="https://book.example/b")
+    assert result.returncode == 0, result.stderr
+    for address in (
+        "https://colab.research.google.com/github/owner/name/blob/notebooks/door.ipynb",
+        "https://mybinder.org/v2/gh/owner/name/notebooks?urlpath=lab/tree/door.ipynb",
+        f"{REPOSITORY}/edit/main/door.md",
+        f"{REPOSITORY}/issues/new?title=door%3A%20",
+    ):
+        assert f'href="{address}"' in page(book, "door").replace("&amp;", "&")
+    assert '<meta property="og:image" content="https://book.example/b/_static/page.png"' in page(book, "door")
+    first = next(
+        c for c in nbformat.reads(notebook(book, "door"), as_version=4).cells if c.cell_type == "code"
+    )
+    assert f'%pip install --quiet "backpass[book] @ git+{REPOSITORY}@0123abc"' in first.source
+    assert "**Learn.** Begin with" in notebook(book, "door")
+
+    assert build(book).returncode == 0
+    for text in (page(book, "door"), notebook(book, "door")):
+        assert "github" not in text and "pip install" not in text
+
+
+def test_the_first_cell_does_nothing_where_the_package_is_installed():
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    cell = INSTALL.format(repository=REPOSITORY, commit="main")
+    exec(TransformerManager().transform_cell(cell), {})  # get_ipython is not there to be called
