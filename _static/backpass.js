@@ -1,7 +1,7 @@
 // What is wider than the page scrolls in a box of its own, and what scrolls can be reached from the keyboard.
 (function () {
   const boxes =
-    ".bd-article div.math, .bd-article span.math.wide, .bd-article pre, .bd-article .figure, " +
+    ".bd-article div.math, .bd-article .formula, .bd-article span.math.wide, .bd-article pre, .bd-article .figure, " +
     ".bd-article .cell_output .output, .bd-article .pst-scrollable-table-container, .bd-article .scroll";
 
   function update() {
@@ -11,7 +11,7 @@
       formula.closest("span.math").classList.toggle("wide", Boolean(wide));
     }
     // A formula has a copy for screen readers, which is out of sight and may be wider.
-    for (const box of document.querySelectorAll(".derivation-right, div.math, pre")) {
+    for (const box of document.querySelectorAll(".derivation-right, div.math, .formula, pre")) {
       const formula = box.querySelector("mjx-math");
       const width = formula ? formula.getBoundingClientRect().width : box.scrollWidth;
       box.classList.toggle("scrolls", width > box.clientWidth + 1);

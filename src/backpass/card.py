@@ -31,8 +31,7 @@ _HEADINGS = (
     "operation",
     "computes",
     "saves",
-    "FLOPs, forward",
-    "FLOPs, backward",
+    "FLOPs",
 )
 
 
@@ -85,7 +84,10 @@ class Card:
         cells = (
             "".join(map(_mathematics, entry.formulas)),
             f"{'<br>'.join(saved)}{_mathematics(entry.bytes + BYTES)}",
-            *map(_mathematics, entry.flops),
+            "".join(
+                f'<span class="pass">{name}</span>{_mathematics(formula)}'
+                for name, formula in zip(Flops._fields, entry.flops, strict=True)
+            ),
         )
         shown = "".join(
             f'<td data-heading="{heading}">{cell}</td>'

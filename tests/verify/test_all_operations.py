@@ -6,6 +6,7 @@ import pytest
 from backpass import ops
 from backpass.ops import softmax
 from backpass.verify import all_operations, check_all
+from backpass.verify.comparison import DECLARED_ZERO
 
 
 @pytest.mark.parametrize("stem", ops.STEMS)
@@ -67,3 +68,14 @@ def test_the_largest_error_is_shown():
     headings, line = found.table()
     errors = [row.error for row in found.rows("softmax", "complex_step")]
     assert line[headings.index("complex step")] == f"✓ {np.max(errors):.1e}"
+
+
+def test_a_declared_zero_has_no_relative_error_to_show():
+    """In half precision its reference is rounding, and so is the gradient."""
+    found = check_all("multi_head_attention")
+    rounding = [row for row in found.rows("multi_head_attention", "precision") if row.note == DECLARED_ZERO]
+    assert max(row.error for row in rounding) > 0.5
+    headings, line = found.table()
+    shown = float(line[headings.index("low precision")].removeprefix("✓ "))
+    others = [row.error for row in found.rows("multi_head_attention", "precision") if row not in rounding]
+    assert shown == pytest.approx(max(others), rel=0.05)

@@ -13,6 +13,7 @@ from backpass import table as tables
 from backpass.table import Cell
 from backpass.verify.case import Case
 from backpass.verify.checking import METHODS, check
+from backpass.verify.comparison import DECLARED_ZERO
 from backpass.verify.drawing import cases
 from backpass.verify.methods import symbolic
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, VACUOUS, Report, Row
@@ -95,7 +96,9 @@ class Overview:
         headings, *lines = self.table()
         rows = [
             [
-                Cell(f'<a href="{self.root}/chapters/{ops.page(stem)}.html"><code>{stem}</code></a>'),
+                Cell(
+                    f'<a href="{self.root}/chapters/{ops.page(stem)}.html"><code>{stem}</code></a>'
+                ),
                 *(Cell(cell, 'style="white-space: nowrap"') for cell in cells),
             ]
             for stem, *cells in lines
@@ -192,7 +195,11 @@ def _cell(rows: Sequence[Row]) -> str:
             if row.verdict == verdict:
                 return f"{row.mark} {word}"
     errors = [
-        row.error for row in rows if row.verdict != NOT_RUN and row.error is not None
+        row.error
+        for row in rows
+        if row.verdict != NOT_RUN
+        and row.error is not None
+        and row.note != DECLARED_ZERO  # rounding, relative to rounding
     ]
     if not errors:
         return "✓" if any(row.verdict != NOT_RUN for row in rows) else "–"

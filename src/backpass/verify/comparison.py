@@ -16,6 +16,7 @@ from backpass.verify.magnitude import farthest, largest
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 from backpass.verify.variants import variants
 
+DECLARED_ZERO = "the gradient is declared zero"
 CLOSE = (
     1e-6  # a less accurate reference cannot tell a variant of backward from rounding
 )
@@ -175,7 +176,7 @@ class _Judge:
                 return self.verdict(
                     FAILED, np.inf, f"declared zero, but {what} has {worst:.2g}"
                 )
-        return self.verdict(PASSED, 0.0, note="the gradient is declared zero")
+        return self.verdict(PASSED, 0.0, note=DECLARED_ZERO)
 
     def why_zero(self, most: float) -> str:
         if self.quantity != "y" and not self.case.dy.any():
