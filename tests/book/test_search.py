@@ -60,7 +60,7 @@ def results(page, root: str, query: str) -> list[tuple[str, str]]:
     page.goto("about:blank")
     page.goto(f"{root}/search.html?q={query}")
     page.wait_for_selector("#search-results ul.search li a")
-    page.wait_for_function("() => !document.querySelector('#search-results h2 span').textContent")
+    page.wait_for_function("() => document.querySelector('#search-results .search-summary').textContent")
     return page.evaluate(
         "() => [...document.querySelectorAll('#search-results ul.search > li')]"
         ".map(e => [e.querySelector('a').getAttribute('href'), e.innerText])"

@@ -11,7 +11,9 @@
 
   const plain = (text) => text.toLowerCase().replace(/[^\p{Letter}\p{Number}]+/gu, " ").trim();
 
-  // Words that are spelt together or apart, in the singular or the plural, are the same here.
+  // What is spelt together or apart, in the singular or the plural, is the same here.
+  const joined = (text) => plain(text).replaceAll(" ", "");
+  const unnumbered = (title) => title.replace(/^[\d.]+ /, ""); // the title of a chapter without its number
   const stemmer = new Stemmer();
   const stems = (text) => plain(text).split(" ").filter((word) => word && !stopwords.includes(word)).map((w) => stemmer.stemWord(w));
   const has = (text, wanted) => {
@@ -21,10 +23,10 @@
 
   // How well a page answers the query, by its title, its own words, and its headings.
   function relevance(doc, query, wanted, headings) {
-    const title = Search._index.titles[Search._index.docnames.indexOf(doc)];
+    const title = unnumbered(Search._index.titles[Search._index.docnames.indexOf(doc)]);
     const phrases = PAGE_WORDS[doc] || [];
     let score = (PART.find(([part]) => part.test(doc)) || [null, 0])[1];
-    if ([title, ...phrases].some((phrase) => plain(phrase) === plain(query))) score += OF_PHRASE;
+    if ([title, ...phrases].some((phrase) => joined(phrase) === joined(query))) score += OF_PHRASE;
     else if (phrases.some((phrase) => has(phrase, wanted))) score += OF_WORDS;
     if (has(title, wanted)) score += OF_TITLE;
     else if ((headings.get(doc) || []).some((heading) => has(heading, wanted))) score += OF_HEADING;
@@ -44,14 +46,15 @@
     }
     const scores = new Map(index.docnames.map((doc) => [doc, relevance(doc, query, wanted, headings)]));
     const titleOf = (doc) => index.titles[index.docnames.indexOf(doc)];
+    const isPage = (doc, title) => [titleOf(doc), `${titleOf(doc)} > ${unnumbered(titleOf(doc))}`].includes(title);
 
     // Each page once, whatever it was found by, then its sections and the package's functions.
     const pages = new Map(), parts = [];
     for (const item of found.call(Search, query, ...rest)) {
       const [doc, title, anchor, description, score, file] = item;
-      if (title === titleOf(doc)) {
+      if (isPage(doc, title)) {
         const best = Math.max(score, (pages.get(doc) || item)[4]);
-        pages.set(doc, [doc, title, "", description, best, file]);
+        pages.set(doc, [doc, titleOf(doc), "", description, best, file]);
       } else parts.push(item);
     }
     for (const doc of Object.keys(PAGE_WORDS)) {
@@ -71,7 +74,8 @@
   };
 
   // The line of text beside a result is of the article, without formulas, code, and what can be folded.
-  const NO_TEXT = ".math, .derivation, .derivation-line, pre, details, table, svg, .bp-strip, .headerlink, .section-number, script, style";
+  const NO_TEXT =
+    "h1, .math, .derivation, .derivation-line, pre, details, table, svg, .bp-strip, .headerlink, .section-number, script, style";
   const textOf = Search.htmlToText;
   Search.htmlToText = function (page, anchor) {
     const parsed = new DOMParser().parseFromString(page, "text/html");
