@@ -49,7 +49,7 @@ def G165(it: Evidence) -> None:
     it.right(rows == 1024)
 
 
-@claim("shapes", INCONSISTENT, topic="notation", page="foundations/notation")
+@claim("shapes", INCONSISTENT, topic="notation", page="reference/letters")
 def G166(it: Evidence) -> None:
     r"""$P$ is the table of positions.
 

@@ -95,9 +95,7 @@ def G142(it: Evidence) -> None:
     it.right(0.0004 < np.abs(printed - exact).max() < 0.0005)
 
 
-@claim(
-    "definition", INCONSISTENT, topic="notation", page="foundations/notation", harm=1
-)
+@claim("definition", INCONSISTENT, topic="notation", page="reference/letters", harm=1)
 def G143(it: Evidence) -> None:
     """In GELU, b is 0.044715.
 

@@ -147,7 +147,7 @@ def G135(it: Evidence) -> None:
 
 
 @claim(
-    "input, step 2", INCONSISTENT, topic="notation", page="foundations/notation", harm=1
+    "input, step 2", INCONSISTENT, topic="notation", page="reference/letters", harm=1
 )
 def G136(it: Evidence) -> None:
     """LayerNorm's result is written with sums divided by n.

@@ -259,7 +259,7 @@ def T65(it: Evidence) -> None:
     "Chapters 2 and 3, marks of vectors",
     INCONSISTENT,
     topic="notation",
-    page="foundations/notation",
+    page="reference/letters",
     harm=1,
 )
 def T66(it: Evidence) -> None:

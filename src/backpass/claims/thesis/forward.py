@@ -169,7 +169,7 @@ def T95(it: Evidence) -> None:
     "§3.1.1, product, letters",
     INCONSISTENT,
     topic="notation",
-    page="foundations/notation",
+    page="reference/letters",
     harm=2,
 )
 def T96(it: Evidence) -> None:

@@ -96,7 +96,7 @@ def T159(it: Evidence) -> None:
     "Chapter 3, letters",
     INCONSISTENT,
     topic="notation",
-    page="foundations/notation",
+    page="reference/letters",
     harm=2,
 )
 def T160(it: Evidence) -> None:

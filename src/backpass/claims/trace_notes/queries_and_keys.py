@@ -127,7 +127,7 @@ def N156(it: Evidence) -> None:
     "Multilinear, shapes",
     INCONSISTENT,
     topic="notation",
-    page="foundations/notation",
+    page="reference/letters",
     harm=3,
 )
 def N157(it: Evidence) -> None:

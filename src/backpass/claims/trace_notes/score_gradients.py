@@ -101,7 +101,7 @@ def N136(it: Evidence) -> None:
     "Simplex, words",
     INCONSISTENT,
     topic="notation",
-    page="foundations/notation",
+    page="reference/letters",
     harm=1,
 )
 def N137(it: Evidence) -> None:

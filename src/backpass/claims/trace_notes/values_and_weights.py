@@ -38,7 +38,7 @@ HEADINGS = (  # of the text, in its order
     "Gradients wrt V and A, letters",
     INCONSISTENT,
     topic="notation",
-    page="foundations/notation",
+    page="reference/letters",
     harm=1,
 )
 def N79(it: Evidence) -> None:
