@@ -132,7 +132,7 @@ def _drawing(figure: Figure, alt: str) -> str:
     width = figure.get_size_inches()[0]
     attributes = (
         f'<svg role="img" aria-label="{html.escape(alt)}" fill="currentColor" '
-        f'style="display: block; width: 100%; min-width: {0.7 * width:.2f}in; '
+        f'style="display: block; width: 100%; min-width: {0.65 * width:.2f}in; '
         f'max-width: {width:.2f}in; height: auto; margin: auto"'
     )
     svg = re.sub(r'<svg( height="[^"]*"| width="[^"]*")*', "<svg", svg)
