@@ -63,7 +63,7 @@ def G55(it: Evidence) -> None:
     it.right(round(off[64], 1) == 0.8 and off[768] < 0.1)
 
 
-@claim("FLOPs, note", TRUE, topic="FLOPs", page="operations/linear")
+@claim("FLOPs, note", TRUE, topic="FLOPs", page="operations/linear_cost")
 def G56(it: Evidence) -> None:
     r"""The weight's gradient is one larger product of reshaped arrays, in place of $b$
     products and their sum.
@@ -78,7 +78,11 @@ def G56(it: Evidence) -> None:
 
 
 @claim(
-    "table, required tensors", CAVEAT, topic="memory", page="operations/linear", harm=2
+    "table, required tensors",
+    CAVEAT,
+    topic="memory",
+    page="operations/linear_cost",
+    harm=2,
 )
 def G57(it: Evidence) -> None:
     """The backward of each product requires the upstream gradient and both factors.
@@ -243,7 +247,7 @@ def G68(it: Evidence) -> None:
     it.right(qwen.width != qwen.heads * qwen.head_width)
 
 
-@claim("table", LEFT_OUT, topic="FLOPs", page="operations/linear", harm=5)
+@claim("table", LEFT_OUT, topic="FLOPs", page="operations/linear_cost", harm=5)
 def G69(it: Evidence) -> None:
     """The table has the whole backward of the layers that multiply by a weight.
 

@@ -124,7 +124,11 @@ def T144(it: Evidence) -> None:
 
 
 @claim(
-    "§3.1.2, biases, cost", LEFT_OUT, topic="FLOPs", page="operations/linear", harm=4
+    "§3.1.2, biases, cost",
+    LEFT_OUT,
+    topic="FLOPs",
+    page="operations/linear_cost",
+    harm=4,
 )
 def T145(it: Evidence) -> None:
     r"""The gradients of $\underline b_1$ and $\underline b_2$ take no operation.

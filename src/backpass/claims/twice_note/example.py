@@ -55,7 +55,7 @@ def additions(m: int, n: int, p: int) -> int:
     return m * n * p + m * p * (n - 1)
 
 
-@claim("both listings", FALSE, topic="notation", page="operations/linear", harm=1)
+@claim("both listings", FALSE, topic="notation", page="operations/linear_cost", harm=1)
 def W16(it: Evidence) -> None:
     """The listings are Python.
 
@@ -70,7 +70,7 @@ def W16(it: Evidence) -> None:
                 it.right(eval(expression.strip()) == int(result))
 
 
-@claim("forward, shapes", TRUE, topic="matmul", page="operations/linear")
+@claim("forward, shapes", TRUE, topic="matmul", page="operations/linear_cost")
 def W17(it: Evidence) -> None:
     """`[1024, 1600]` times `[1600, 1600]` is `[1024, 1600]`."""
     import torch
@@ -82,7 +82,7 @@ def W17(it: Evidence) -> None:
     it.as_printed((x @ w).shape == (1024, 1600))
 
 
-@claim("forward, FLOPs", TRUE, topic="FLOPs", page="operations/linear")
+@claim("forward, FLOPs", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W18(it: Evidence) -> None:
     """The forward costs 2 × 1024 × 1600 × 1600 = 5,242,880,000 FLOPs.
 
@@ -96,7 +96,7 @@ def W18(it: Evidence) -> None:
     )
 
 
-@claim("backward, gradient of X", TRUE, topic="matmul", page="operations/linear")
+@claim("backward, gradient of X", TRUE, topic="matmul", page="operations/linear_cost")
 def W19(it: Evidence) -> None:
     """`[1024, 1600]` times the transpose of `[1600, 1600]` is `[1024, 1600]`.
 
@@ -109,14 +109,14 @@ def W19(it: Evidence) -> None:
     it.right((dy @ w).shape == x.shape and not same(dy @ w, dx))
 
 
-@claim("backward, gradient of X", TRUE, topic="FLOPs", page="operations/linear")
+@claim("backward, gradient of X", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W20(it: Evidence) -> None:
     """The gradient of X costs 5,242,880,000 FLOPs."""
     it.as_printed(counted(1024, 1600, 1600) == int(FIGURES["dx"].printed))
     it.right(int(FIGURES["dx"].printed) == 5_242_880_000)
 
 
-@claim("backward, gradient of W", TRUE, topic="matmul", page="operations/linear")
+@claim("backward, gradient of W", TRUE, topic="matmul", page="operations/linear_cost")
 def W21(it: Evidence) -> None:
     """`[1600, 1024]` times `[1024, 1600]` is `[1600, 1600]`."""
     import torch
@@ -125,7 +125,7 @@ def W21(it: Evidence) -> None:
     it.as_printed((x.T @ dy).shape == (1600, 1600))
 
 
-@claim("backward, gradient of W", TRUE, topic="FLOPs", page="operations/linear")
+@claim("backward, gradient of W", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W22(it: Evidence) -> None:
     """The gradient of W costs 2 × 1600 × 1024 × 1600 = 5,242,880,000 FLOPs."""
     it.as_printed(2 * 1600 * 1024 * 1600 == int(FIGURES["dw"].printed))
@@ -133,7 +133,7 @@ def W22(it: Evidence) -> None:
     it.right(int(FIGURES["dw"].printed) == 5_242_880_000)
 
 
-@claim("backward, total", TRUE, topic="FLOPs", page="operations/linear")
+@claim("backward, total", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W23(it: Evidence) -> None:
     """Both gradients cost 10,485,760,000 FLOPs, twice the forward.
 

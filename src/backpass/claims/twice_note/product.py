@@ -75,7 +75,9 @@ def W3(it: Evidence) -> None:
     it.as_printed((numbers(5, 7) @ numbers(7, 3)).shape == (5, 3))
 
 
-@claim("forward, first axis", CAVEAT, topic="FLOPs", page="operations/linear", harm=3)
+@claim(
+    "forward, first axis", CAVEAT, topic="FLOPs", page="operations/linear_cost", harm=3
+)
 def W4(it: Evidence) -> None:
     """X has `batch_size` rows, so a linear layer's forward costs `2 × batch_size × d_in
     × d_out`.
@@ -105,7 +107,7 @@ def W5(it: Evidence) -> None:
     it.right(ran == m * p * (2 * n - 1))
 
 
-@claim("forward", LEFT_OUT, topic="FLOPs", page="operations/linear", harm=1)
+@claim("forward", LEFT_OUT, topic="FLOPs", page="operations/linear_cost", harm=1)
 def W6(it: Evidence) -> None:
     r"""A linear layer is `Y = X @ W`.
 
@@ -169,7 +171,7 @@ def W10(it: Evidence) -> None:
     it.as_printed(w.T.shape == (3, 7) and (dy @ w.T).shape == x.shape)
 
 
-@claim("computing dL/dX, FLOPs", TRUE, topic="FLOPs", page="operations/linear")
+@claim("computing dL/dX, FLOPs", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W11(it: Evidence) -> None:
     r"""The gradient of X costs $2\,m\,p\,n$.
 
@@ -190,7 +192,7 @@ def W12(it: Evidence) -> None:
     it.as_printed(x.T.shape == (7, 5) and (x.T @ dy).shape == w.shape)
 
 
-@claim("computing dL/dW, FLOPs", TRUE, topic="FLOPs", page="operations/linear")
+@claim("computing dL/dW, FLOPs", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W13(it: Evidence) -> None:
     r"""The gradient of W costs $2\,n\,m\,p$.
 
@@ -204,7 +206,9 @@ def W13(it: Evidence) -> None:
         it.right(ran == n * p * (2 * m - 1))
 
 
-@claim("total backward, lines 2 and 3", TRUE, topic="FLOPs", page="operations/linear")
+@claim(
+    "total backward, lines 2 and 3", TRUE, topic="FLOPs", page="operations/linear_cost"
+)
 def W14(it: Evidence) -> None:
     r"""The two gradients together cost $4\,m\,n\,p$."""
     m, n, p = 5, 7, 3
