@@ -27,3 +27,17 @@ def test_a_wrong_answer_raises_nothing_and_says_which_gradient_is_wrong():
     assert repr(answer).startswith("✗ Not yet. dx (") and "\n" not in repr(answer)
     shown = answer._repr_html_()
     assert "✗ Not yet. dx" in shown and "<details" in shown and " open" not in shown.split("<summary>")[0]
+
+
+class Constant:
+    def forward(x):
+        return 0 * x, None
+
+    def backward(dy, saved):
+        return 0 * dy
+
+
+def test_an_answer_of_which_nothing_is_shown_is_not_called_right_and_says_so():
+    """A forward yet to be written returns zeros, and so has a gradient of zero: vacuous."""
+    answer = attempt(Constant, X)
+    assert not answer.right and "vacuous" in repr(answer)

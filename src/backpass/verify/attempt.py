@@ -29,7 +29,7 @@ class Attempt:
         wrong = "; ".join(
             f"{where}: {what}" for _, where, what in self.report.remarks()
         )
-        return f"✗ Not yet. {wrong}"
+        return f"✗ Not yet. {wrong or self.report.summary}"
 
     def __repr__(self) -> str:
         return self.verdict
