@@ -248,6 +248,35 @@ def test_a_derivation_can_be_stepped_through(browser, address):
     assert numbers == [f"({n})" for n in range(1, len(numbers) + 1)]
 
 
+SHOWN_STEPS = """() => [...document.querySelectorAll('.backpass-steps')].map(
+  figure => [...figure.querySelectorAll('.step')].filter(e => e.checkVisibility()).map(e => e.dataset.value)
+)"""
+
+
+def test_a_figure_that_moves_moves_from_the_keyboard_and_stands_still_in_print(visit, address):
+    page = visit.page
+    visit.open(f"{address}/chapters/operations/softmax.html")
+    before = page.evaluate(SHOWN_STEPS)[0]
+    slider = page.locator(".backpass-steps input").first
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    after = page.evaluate(SHOWN_STEPS)[0]
+    assert len(before) == len(after) == 1 and before != after
+    assert page.locator(".backpass-steps output").first.inner_text() == after[0]
+    assert slider.get_attribute("aria-valuetext") == after[0]
+    page.emulate_media(media="print")
+    assert not slider.is_visible() and page.evaluate(SHOWN_STEPS)[0] == after
+
+
+def test_a_figure_that_moves_stands_still_without_script(browser, address):
+    page = browser.new_context(java_script_enabled=False).new_page()
+    page.goto(f"{address}/chapters/operations/softmax.html")
+    figure = page.locator(".backpass-steps").first
+    assert figure.locator(".step:not([hidden])").count() == 1
+    assert not figure.locator("input").is_visible()
+    page.context.close()
+
+
 # Not 404: a server sends it from any address, so its links start at the server's root.
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "404"])
 def test_opens_from_disk(visit, site, name):
