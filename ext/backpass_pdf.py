@@ -83,6 +83,8 @@ def sources(
     index, maths, texts = Index(*operations_and_methods()), Formulas(), {}
     (folder / "pictures").mkdir()
     for name in names:
+        if name == contents[0].chapters[0]:  # its title is the book's
+            articles[name].select_one("h1").string = "Introduction"
         writer = Writer(name, labels, maths, index)
         texts[name] = writer.chapter(articles[name])
         for picture, svg in writer.pictures.items():
@@ -169,7 +171,7 @@ def make(book: Path, kept: Path | None, say: Callable[[str], None]) -> Path:
         say("typesetting")
         compiler = typst.Compiler(input=main, root=folder, ignore_system_fonts=True)
         try:
-            pdf, warnings = compiler.compile_with_warnings(format="pdf", timestamp=of.timestamp or None)
+            pdf, warnings = compiler.compile_with_warnings(format="pdf", timestamp=of.timestamp or None, pdf_tags=False)
         except typst.TypstError as error:
             found = maths.converted(pypandoc.get_pandoc_path())
             raise PaperError(explained(error, maths, found)) from None

@@ -73,6 +73,8 @@ def article(text: str, name: str) -> Tag:
     found = BeautifulSoup(text, "html.parser").select_one("article.bd-article")
     if found is None:
         raise PaperError(f"{name}: the page has no article")
+    for link in found.select("nav.bp-networks span + span"):
+        link.insert_before(" · ")
     for sheet in found.select("style"):
         for drawing in sheet.find_next_siblings("svg"):
             drawing.insert(0, f"<style>{sheet.get_text()}</style>")
@@ -160,7 +162,6 @@ def _move_solutions(found: Tag) -> None:
         number = exercise.select_one(".caption-number").get_text().strip()
         title = solution.select_one(".admonition-title")
         title.string = f"Solution of {number}"
-        title["class"] = ["paper-solves"]
         title["data-exercise"] = exercise["id"]
         exercise["data-solution"] = solution["id"]
         section.append(solution.extract())

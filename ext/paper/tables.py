@@ -25,6 +25,9 @@ def table(node: Tag, cell: Callable[[Tag], str], caption: str) -> str:
     """The table in typst, with the cells as `cell` writes them."""
     rows = [row.find_all(["td", "th"], recursive=False) for row in node.find_all("tr")]
     rows = [row for row in rows if row]
+    groups = node.find_all("tbody")
+    if len(groups) > 1 and not node.find("thead"):  # the card: a group is a table that stays on one page
+        return "\n".join(f"#block(breakable: false)[{table(group, cell, '')}]" for group in groups)
     count = max(sum(int(each.get("colspan", 1)) for each in row) for row in rows)
     heads = len([row for row in rows if row[0].find_parent("thead")])
     simple = [row for row in rows if len(row) == count]
@@ -40,7 +43,7 @@ def table(node: Tag, cell: Callable[[Tag], str], caption: str) -> str:
 
 def shown(node: Tag) -> str:
     """The text of a cell, with about as many letters for a formula as it is wide."""
-    text = LATEX.sub(lambda match: NAME.sub("x", COMMAND.sub("", match[1])).replace(" ", "\u00a0"), node.get_text("\n"))
+    text = LATEX.sub(lambda match: NAME.sub("x", COMMAND.sub("", match[1])).replace("+", " ").replace("=", " "), node.get_text("\n"))
     return text.strip()
 
 

@@ -18,7 +18,14 @@ STRESSED = frozenset(
     "hides last layer longer must normal one our output outputs parts products’ requires same scale smaller sum "
     "summed time turned values model’s".split()
 )
+# What opens a sentence or names one of the texts that the book judges; the names of wrong backwards.
+NO_TERM = re.compile(r"[Tt]he |[Oo]urs?\b|\w*[a-z][A-Z]\w*[a-z][A-Z]|([A-Z][a-z]+){2,}$")
 ARTICLE = re.compile(r"^(A|An|The) ")
+# Titles that a reader would not look up.
+SENTENCE = re.compile(
+    r"(What|Where|Which|Why|When|Who|How|Whether|With|Without|From|Through|To|In|On|By|If|Is|Once|Two|Three|Four|Five|Six|Ten"
+    r"|Several|Many|Every|Each|One|More|Your|Side|Beside)\b|.*[?]"
+)
 
 
 @dataclass
@@ -58,7 +65,8 @@ class Index:
 
     def term(self, words: str, page: str) -> str | None:
         """The label for words in italics or in bold, if they are a term."""
-        words = words.strip(" .,:;")
+        if words.endswith((".", ":")) or NO_TERM.match(words):
+            return None  # it opens a paragraph, or names a text
         if not WORDS.fullmatch(words) or words.lower() in STRESSED or len(words) < 4:
             return None
         return self._first(words if words[1:] != words[1:].lower() else words.lower(), page)
@@ -90,7 +98,7 @@ class Index:
         """All entries by letter. A title is one if it is short and no other section has it."""
         times = Counter(title for title, _ in self.titles)
         for title, name in self.titles:
-            if times[title] == 1 and len(title.split()) <= MOST and "?" not in title:
+            if times[title] == 1 and len(title.split()) <= MOST and not SENTENCE.match(title):
                 term = ARTICLE.sub(lambda match: "", title)
                 self._entry(term[0].upper() + term[1:] if term else title).main.append(name)
         merged: dict[tuple[str, bool], Entry] = {}

@@ -44,11 +44,9 @@ def string(text: str) -> str:
     return f'"{inside}"'
 
 
-def breakable(code: str) -> str:
-    """Code in which a long name may break after its dots, slashes and underscores."""
-    return " ".join(
-        BREAKS.sub("\u200b", word) if len(word) > LONG else word for word in re.split(" ", code)
-    )
+def breakable(code: str, long: int = LONG) -> str:
+    """Code in which a name with more letters may break after its dots, slashes and underscores."""
+    return " ".join(BREAKS.sub("\u200b", word) if len(word) > long else word for word in code.split(" "))
 
 
 def drawing(attributes: dict[str, str], inside: str) -> str:
@@ -425,7 +423,8 @@ class Writer:
     def _inline_code(self, node: Tag) -> str:
         words = re.sub(r"\s+", " ", node.get_text())
         entry = self._indexed("code", node)
-        return f"{entry}#raw({string(breakable(words))});"
+        longest = 9 if self.within("table") else LONG
+        return f"{entry}#raw({string(breakable(words, longest))});"
 
     _inline_kbd = _inline_code
 
@@ -445,6 +444,7 @@ class Writer:
         if name not in self.labels:
             return here + inside  # an index that the site has
         prose = not self.within("claim", "table", "nav", "admonition-claims-of-other-texts-judged-by-this-page")
+        prose = prose and node.find_parent("span", class_="bibtex-citation") is None
         function = "see" if prose and page != self.page else "to"
         return f"{here}#{function}({string(name)})[{inside}];"
 
