@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paper import PaperError
-from paper.pages import Part, article, page, parts
+from paper.pages import Part, page, parts
 from paper.terms import Index
 from paper.writer import Formulas, Writer, anchors_of, string
 
@@ -69,26 +69,25 @@ def operations_and_methods() -> tuple[list[str], list[str]]:
     return list(ops.STEMS), [method.NAME for method in METHODS.values() if " " in method.NAME]
 
 
-def sources(
-    site: Path, contents: list[Part], folder: Path, pandoc: str, say: Callable[[str], None]
-) -> tuple[Index, Formulas]:
-    """Write each chapter's typst, its drawings, and what the index found into the folder."""
+def write_sources(book: Path, folder: Path, pandoc: str, say: Callable[[str], None]) -> dict[str, str]:
+    """Write typst's sources of the whole book into the folder; return the LaTeX of each formula by its typst."""
+    site, contents = book / "_build" / "html", parts(book)
     names = [name for part in contents for name in part.chapters]
     articles, labels = {}, set()
     for at, name in enumerate(names, start=1):
         say(f"[{at}/{len(names)}] {name}")
         articles[name] = page(site, name)
         labels.update(anchors_of(name, articles[name]))
+    articles[names[0]].select_one("h1").string = "Introduction"  # its title is the book's
 
     index, maths, texts = Index(*operations_and_methods()), Formulas(), {}
-    (folder / "pictures").mkdir()
+    pictures = folder / "pictures"
+    pictures.mkdir()
     for name in names:
-        if name == contents[0].chapters[0]:  # its title is the book's
-            articles[name].select_one("h1").string = "Introduction"
         writer = Writer(name, labels, maths, index)
         texts[name] = writer.chapter(articles[name])
         for picture, svg in writer.pictures.items():
-            (folder / "pictures" / picture).write_text(svg, encoding="utf-8")
+            (pictures / picture).write_text(svg, encoding="utf-8")
 
     say(f"{len(maths.numbers)} formulas")
     found = maths.converted(pandoc)
@@ -96,7 +95,14 @@ def sources(
         path = folder / f"{name}.typ"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'#import "/book.typ": *\n\n{Formulas.placed(text, found)}\n', encoding="utf-8")
-    return index, maths
+
+    shutil.copy(Path(__file__).parent / "paper" / "book.typ", folder)
+    shutil.copy(book / "assets" / "logo.svg", pictures)
+    (folder / "main.typ").write_text(main_file(contents, index, edition(book)), encoding="utf-8")
+    return {
+        typst: f"{latex}, first in {maths.first[latex]}"
+        for latex, typst in zip(maths.numbers, found, strict=True)
+    }
 
 
 def main_file(contents: list[Part], index: Index, of: Edition) -> str:
@@ -113,22 +119,41 @@ def main_file(contents: list[Part], index: Index, of: Edition) -> str:
         lines += [f'#include "/{name}.typ"' for name in part.chapters]
     rows = []
     for entry in index.sorted():
-        main, places = ("".join(f"{string(name)}, " for name in names) for names in (entry.main, entry.places))
+        main, places = (
+            "".join(f"{string(name)}, " for name in names) for names in (entry.main, entry.places)
+        )
         rows.append(f"  ({string(entry.term)}, {str(entry.is_code).lower()}, ({main}), ({places})),")
     lines += ["#index((", *rows, "))"]
     return "\n".join(lines) + "\n"
 
 
-def explained(error: object, maths: Formulas, found: list[str]) -> str:
+def explained(error: object, formulas: dict[str, str]) -> str:
     """Typst's message, with the LaTeX of the formula that it points at."""
     said = getattr(error, "diagnostic", None) or str(error)
     lines = re.findall(r"^\s*\d+ │ (.*)$", said, re.MULTILINE)
-    latex = [
-        tex
-        for tex, typst in zip(maths.numbers, found, strict=True)
+    meant = [
+        latex
+        for typst, latex in formulas.items()
         if any(f"${typst}$" in line or f"$display({typst})$" in line for line in lines)
     ]
-    return said.strip() + "".join(f"\n  the formula {tex}, first in {maths.first[tex]}" for tex in latex[:5])
+    return said.strip() + "".join(f"\n  the formula {latex}" for latex in meant[:5])
+
+
+def typeset(folder: Path, formulas: dict[str, str], timestamp: int = 0) -> bytes:
+    """The PDF of the sources in the folder. Raises PaperError for each warning too."""
+    import typst
+
+    compiler = typst.Compiler(input=folder / "main.typ", root=folder, ignore_system_fonts=True)
+    try:
+        # The site is the accessible form of the book; tags would make the file three times as large.
+        pdf, warnings = compiler.compile_with_warnings(
+            format="pdf", timestamp=timestamp or None, pdf_tags=False
+        )
+    except typst.TypstError as error:
+        raise PaperError(explained(error, formulas)) from None
+    if warnings:
+        raise PaperError("\n".join(explained(each, formulas) for each in warnings))
+    return pdf
 
 
 @contextlib.contextmanager
@@ -157,26 +182,17 @@ def make(book: Path, kept: Path | None, say: Callable[[str], None]) -> Path:
     """Write the PDF and offer it on the site; return where it is. Raises PaperError."""
     try:
         import pypandoc
-        import typst
+        import typst  # noqa: F401  (before minutes of work, not after)
     except ImportError as error:
-        raise PaperError(f"{error.name} is missing; `make pdf` installs it, as does pip install '.[pdf]'") from None
+        raise PaperError(
+            f"{error.name} is missing; `make pdf` installs it, as does pip install '.[pdf]'"
+        ) from None
 
-    site, contents, of = book / "_build" / "html", parts(book), edition(book)
     with working_folder(kept) as folder:
-        index, maths = sources(site, contents, folder, pypandoc.get_pandoc_path(), say)
-        shutil.copy(Path(__file__).parent / "paper" / "book.typ", folder)
-        shutil.copy(book / "assets" / "logo.svg", folder / "pictures")
-        main = folder / "main.typ"
-        main.write_text(main_file(contents, index, of), encoding="utf-8")
+        formulas = write_sources(book, folder, pypandoc.get_pandoc_path(), say)
         say("typesetting")
-        compiler = typst.Compiler(input=main, root=folder, ignore_system_fonts=True)
-        try:
-            pdf, warnings = compiler.compile_with_warnings(format="pdf", timestamp=of.timestamp or None, pdf_tags=False)
-        except typst.TypstError as error:
-            found = maths.converted(pypandoc.get_pandoc_path())
-            raise PaperError(explained(error, maths, found)) from None
-        if warnings:
-            raise PaperError("\n".join(getattr(each, "diagnostic", str(each)) for each in warnings))
+        pdf = typeset(folder, formulas, edition(book).timestamp)
+    site = book / "_build" / "html"
     written = site / NAME
     unfinished = written.with_suffix(".unfinished")
     try:

@@ -21,7 +21,9 @@ RENAMED = {"dot.circle": "dot.o", "times.circle": "times.o", "plus.circle": "plu
 RENAMED["parallel"] = "bar.v.double"  # a norm's bars are no relation
 # A name in upright letters is an operator; typst sets a string with the spaces around it.
 NAME = re.compile(r"\\mathrm\s*\{(?P<name>[a-zA-Z]{2,})\}")
-STRING = re.compile(r'(?P<font>(?:upright|bold|italic|cal|bb|frak|mono|sans|serif)\(|delim: )?(?P<string>"[^"]*")')
+STRING = re.compile(
+    r'(?P<font>(?:upright|bold|italic|cal|bb|frak|mono|sans|serif)\(|delim: )?(?P<string>"[^"]*")'
+)
 COULD_NOT = re.compile(r"Could not convert TeX math (?P<latex>.*?), rendering as TeX", re.DOTALL)
 
 

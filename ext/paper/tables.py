@@ -18,6 +18,7 @@ LETTER = 0.53  # the mean width of a letter, in its size
 NUMBER = re.compile(r"[−\-+~≈<>≤≥]?\s*[\d.,]+(e[+\-−]?\d+)?\s*(%|×|[a-zA-Z]{1,3})?")
 LATEX = re.compile(r"\\\((.+?)\\\)", re.DOTALL)
 COMMAND = re.compile(r"\\(left|right|displaystyle|bar|hat|frac|,)|[{}_^]")
+TIMES = re.compile(r" × (?=[\d.,]|[a-zA-Z]\b)")  # lengths stay together
 NAME = re.compile(r"\\[a-zA-Z]+")
 
 
@@ -43,14 +44,18 @@ def table(node: Tag, cell: Callable[[Tag], str], caption: str) -> str:
 
 def shown(node: Tag) -> str:
     """The text of a cell, with about as many letters for a formula as it is wide."""
-    text = LATEX.sub(lambda match: NAME.sub("x", COMMAND.sub("", match[1])).replace("+", " ").replace("=", " "), node.get_text("\n"))
-    return text.strip()
+    text = LATEX.sub(
+        lambda match: NAME.sub("x", COMMAND.sub("", match[1])).replace("+", " ").replace("=", " "),
+        node.get_text("\n"),
+    )
+    return TIMES.sub("\u00a0×\u00a0", text.strip())
 
 
 def fitting(columns: list[list[str]]) -> float:
     """The largest size at which the longest words of the columns stand side by side."""
     longest = [
-        max((len(word) for text in column for word in re.split(r"[ \n\t\-–—]", text)), default=0) for column in columns
+        max((len(word) for text in column for word in re.split(r"[ \n\t\-–—]", text)), default=0)
+        for column in columns
     ]
     room = WIDTH - GAP * len(columns)
     return next((size for size in SIZES if sum(longest) * LETTER * size <= room), SIZES[-1])

@@ -78,7 +78,9 @@ class Index:
     def method(self, words: str, page: str) -> tuple[int, str] | None:
         """Where in the words a method of checking is named for the first time on the page, and its label."""
         for match in self.methods.finditer(words) if self.methods else ():
-            if name := self._first(match[0].lower().replace("pytorch", "PyTorch").replace("triton", "Triton"), page):
+            if name := self._first(
+                match[0].lower().replace("pytorch", "PyTorch").replace("triton", "Triton"), page
+            ):
                 return match.start(), name
         return None
 

@@ -218,7 +218,9 @@ class Writer:
         for item in node.find_all("li", recursive=False):
             self.pending += [item["id"]] if "id" in item.attrs else []
             items.append(f"[{self.anchors()}{self.blocks(item)}]")
-        tight = all(len(item.find_all("p", recursive=False)) < 2 for item in node.find_all("li", recursive=False))
+        tight = all(
+            len(item.find_all("p", recursive=False)) < 2 for item in node.find_all("li", recursive=False)
+        )
         return f"{before}#{function}(tight: {str(tight).lower()}, {', '.join(items)})"
 
     def _tag_dl(self, node: Tag) -> str:
@@ -270,7 +272,9 @@ class Writer:
             if "derivation-line" not in row["class"]:
                 rows.append(f"(whole: [{self._maths_in(row)}])")
                 continue
-            left, right, reason = (row.select_one(f".derivation-{name}") for name in ("left", "right", "reason"))
+            left, right, reason = (
+                row.select_one(f".derivation-{name}") for name in ("left", "right", "reason")
+            )
             number = row.select_one(".derivation-number").get_text().strip()
             anchor = f"#anchor({string(label(self.page, row['id']))});"
             begins = str("derivation-begins" in row["class"]).lower()
@@ -348,7 +352,9 @@ class Writer:
 
     def _text(self, node: NavigableString) -> str:
         pieces = [str(node)]
-        if node.find_parent(class_="tex2jax_process") and not node.find_parent("section", class_="tex2jax_process"):
+        if node.find_parent(class_="tex2jax_process") and not node.find_parent(
+            "section", class_="tex2jax_process"
+        ):
             pieces = MATHS.split(str(node))
         return "".join(
             self.maths.mark(piece, "i", self.page) if at % 2 else self._prose(piece, node)
@@ -357,6 +363,8 @@ class Writer:
 
     def _prose(self, piece: str, node: NavigableString) -> str:
         words = re.sub(r"\s+", " ", piece)
+        if self.within("table"):
+            words = tables.TIMES.sub("\u00a0×\u00a0", words)
         if self._is_prose(node) and (found := self.index.method(words, self.page)):
             at, name = found
             return f"{escaped(words[:at])}#anchor({string(name)});{escaped(words[at:])}"
@@ -443,7 +451,9 @@ class Writer:
             name = page  # the place was left out
         if name not in self.labels:
             return here + inside  # an index that the site has
-        prose = not self.within("claim", "table", "nav", "admonition-claims-of-other-texts-judged-by-this-page")
+        prose = not self.within(
+            "claim", "table", "nav", "admonition-claims-of-other-texts-judged-by-this-page"
+        )
         prose = prose and node.find_parent("span", class_="bibtex-citation") is None
         function = "see" if prose and page != self.page else "to"
         return f"{here}#{function}({string(name)})[{inside}];"
