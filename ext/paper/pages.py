@@ -27,6 +27,7 @@ NOT_PRINTED = (
     "details.hide > .cell_input",  # the folded source of a figure or of a derivation
     "div.tag_hide-output details.hide",
     "div.tag_hide-cell details.hide",
+    ".backpass-attempt > details",  # the line above it says the same
     "nav.bp-strip > p:last-child",  # the link to the whole map
 )
 OPERATION = re.compile(r"\boperation=[\"'](\w+)[\"']")
@@ -141,12 +142,12 @@ def _unfold(details: Tag) -> None:
         for child in folded:
             if "backpass-findings" not in (child.get("class") or ()):
                 child.decompose()
-        summary.name, summary["class"] = "p", "paper-verdict"
+        summary.name, summary["class"] = "p", ["paper-verdict"]
     elif all("highlight" in " ".join(child.get("class") or ()) for child in folded):
         details.decompose()
         return
     else:
-        summary.name, summary["class"] = "p", "rubric"
+        summary.name, summary["class"] = "p", ["rubric"]
     details.unwrap()
 
 

@@ -10,21 +10,25 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-WORDS = re.compile(r"[A-Za-z][\w’'‑-]*( [\w’'‑-]+){0,3}")
+WORDS = re.compile(r"[A-Za-z][\w'‑-]*( [\w’'‑-]+){0,3}")
 MOST = 5  # words of a title in the index
-# Words in italics that stress and do not introduce.
+# Words in italics or in bold that stress and do not introduce, or that are labels of a figure or of a column.
 STRESSED = frozenset(
-    "activations’ added all always averaged because before beside both every exactly expected factor first forward "
-    "hides last layer longer must normal one our output outputs parts products’ requires same scale smaller sum "
-    "summed time turned values model’s".split()
+    "activations' added all always averaged because before beside both compiled error every exactly expected exploding "
+    "factor first forward gradients hides identical last layer long longer math memory mixed model model's must normal "
+    "one our output outputs padded parts pieces plans products products' projected queries query rate requires same "
+    "scale scaled scores settled smaller solution spread static student stuck sum summed telling tied ties time "
+    "tokens turned twice unchanged usual values varied weights wrong zero".split()
 )
 # What opens a sentence or names one of the texts that the book judges; the names of wrong backwards.
-NO_TERM = re.compile(r"[Tt]he |[Oo]urs?\b|\w*[a-z][A-Z]\w*[a-z][A-Z]|([A-Z][a-z]+){2,}$")
+NO_TERM = re.compile(
+    r"[Tt]he |plans |read it |quantise |compute |many |in pre-norm|[Oo]urs?\b|\w*[a-z][A-Z]\w*[a-z][A-Z]|([A-Z][a-z]+){2,}$"
+)
 ARTICLE = re.compile(r"^(A|An|The) ")
 # Titles that a reader would not look up.
 SENTENCE = re.compile(
-    r"(What|Where|Which|Why|When|Who|How|Whether|With|Without|From|Through|To|In|On|By|If|Is|Once|Two|Three|Four|Five|Six|Ten"
-    r"|Several|Many|Every|Each|One|More|Your|Side|Beside)\b|.*[?]"
+    r"(What|Where|Which|Why|When|Who|How|Whether|With|Without|From|Through|To|In|On|By|If|Is|Two|Three|Four|Five|Six|Ten"
+    r"|Other|Nothing|Running|Mistake|Measured|Once|Several|Many|Every|Each|One|More|Your|Side|Beside)\b|.*[?]"
 )
 
 
@@ -65,6 +69,7 @@ class Index:
 
     def term(self, words: str, page: str) -> str | None:
         """The label for words in italics or in bold, if they are a term."""
+        words = words.replace("’", "'")
         if words.endswith((".", ":")) or NO_TERM.match(words):
             return None  # it opens a paragraph, or names a text
         if not WORDS.fullmatch(words) or words.lower() in STRESSED or len(words) < 4:
