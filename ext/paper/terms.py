@@ -22,7 +22,7 @@ STRESSED = frozenset(
 )
 # What opens a sentence or names one of the texts that the book judges; the names of wrong backwards.
 NO_TERM = re.compile(
-    r"[Tt]he |plans |read it |quantise |compute |many |in pre-norm|[Oo]urs?\b|\w*[a-z][A-Z]\w*[a-z][A-Z]|([A-Z][a-z]+){2,}$"
+    r"([Tt]he|an?|in) |plans |read it |quantise |compute |many |[Oo]urs?\b|\w*[a-z][A-Z]\w*[a-z][A-Z]|([A-Z][a-z]+){2,}$"
 )
 ARTICLE = re.compile(r"^(A|An|The) ")
 # Titles that a reader would not look up.

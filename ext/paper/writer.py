@@ -24,6 +24,7 @@ ENUMERATION = re.compile(r"(?<![^\s])(\d+)\.(?=\s|$)")
 MATHS = re.compile(r"\\\((.+?)\\\)", re.DOTALL)
 MARK = re.compile("\x00([ids])(\\d+)\x00")
 LONG = 24  # letters of code without a space, after which a line may break inside
+UNBROKEN = re.compile(r"\S{90}(?=\S)")  # about as many letters of code as fit a line
 BREAKS = re.compile(r"(?<=[_./,(=:|\[])(?=[^\s_./,(=:|\[)\]])")
 INCHES = re.compile(r"max-width:\s*(?P<in>[\d.]+)in")
 REMS = re.compile(r"max-width:\s*(?P<in>[\d.]+)rem")
@@ -247,7 +248,7 @@ class Writer:
         return self._code(node, "output")
 
     def _code(self, node: Tag, kind: str, language: str = "") -> str:
-        text = node.get_text().strip("\n")
+        text = UNBROKEN.sub("\\g<0>\u200b", node.get_text().strip("\n"))
         return f"{self.anchors()}#{kind}({string(text)}{f', {string(language)}' if language else ''})"
 
     def _class_highlight(self, node: Tag) -> str:

@@ -174,7 +174,8 @@ def test_a_slider_shows_its_first_step_and_says_what_it_changes():
 
 def test_choices_show_the_one_that_is_chosen():
     labels = "".join(
-        f'<label><input type="radio"{" checked" if at == 1 else ""}> choice {"abc"[at]}</label>' for at in range(3)
+        f'<label><input type="radio"{" checked" if at == 1 else ""}> choice {"abc"[at]}</label>'
+        for at in range(3)
     )
     shown = "".join(f"<div><p>shown {at}</p></div>" for at in range(3))
     text = typst_of(f"<div><fieldset><legend>Which</legend>{labels}</fieldset>{shown}</div>")
