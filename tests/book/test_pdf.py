@@ -382,6 +382,42 @@ def test_a_formula_that_typst_rejects_is_named_with_its_chapter(small, tmp_path,
         backpass_pdf.typeset(folder, formulas)
 
 
+def pages_between_margins(folder) -> int:
+    """How many pages there are, after making sure that each has white margins."""
+    import typst
+    from PIL import Image
+
+    compiler = typst.Compiler(input=folder / "main.typ", root=folder, ignore_system_fonts=True)
+    pages = compiler.compile(format="png", ppi=36)
+    for number, png in enumerate(pages, start=1):
+        grey = np.asarray(Image.open(io.BytesIO(png)).convert("L"))
+        height, width = grey.shape
+        edge = round(56 / 595 * width)
+        assert grey[:, :edge].min() > 200 and grey[:, -edge:].min() > 200, f"page {number}"
+        assert grey[-round(28 / 842 * height) :].min() > 200, f"page {number}"
+    return len(pages)
+
+
+@pytest.mark.parametrize("terms", [4, 7, 20])
+def test_what_is_too_wide_for_a_line_stays_between_the_margins(small, tmp_path, pandoc, terms):
+    term = r"\sum_j \bar{y}_j \frac{\partial y_j}{\partial x_i}"
+    line = (
+        '<div class="derivation-line derivation-begins" id="d-{at}"><div class="derivation-left">{left}</div>'
+        '<div class="derivation-body"><div class="derivation-right">{right}</div>'
+        '<div class="derivation-reason">a reason</div></div><a class="derivation-number">({at})</a></div>'
+    )
+    right, left = rf"\(\displaystyle {{}} = {' + '.join([term] * terms)}\)", rf"\(\displaystyle {term * 4}\)"
+    rows = line.format(at=1, left=r"\(a\)", right=right) + line.format(at=2, left=left, right=r"\(= 0\)")
+    code = f'<div class="highlight-python"><div class="highlight"><pre>x = "{"abc_" * 30 * terms}"</pre></div></div>'
+    folder = small(
+        f'<div class="derivation tex2jax_process"><div class="derivation-lines">{rows}</div></div>'
+        f"{code}{table(12, '12,345,678')}"
+    )
+    formulas = write_sources(tmp_path, folder, pandoc, lambda words: None)
+    backpass_pdf.typeset(folder, formulas)
+    assert pages_between_margins(folder) > 3
+
+
 def test_a_warning_of_typst_is_an_error(small, tmp_path, pandoc):
     folder = small("<p>a</p>")
     formulas = write_sources(tmp_path, folder, pandoc, lambda words: None)
@@ -467,23 +503,10 @@ def test_every_character_is_in_the_fonts(sources):
 
 
 def test_the_book_is_set_without_a_warning_and_nothing_runs_into_the_margins(sources):
-    import typst
-    from PIL import Image
-
     pdf = backpass_pdf.typeset(sources.folder, sources.formulas)
     assert pdf.startswith(b"%PDF") and backpass_pdf.pages_in(pdf) > 400
 
-    compiler = typst.Compiler(
-        input=sources.folder / "main.typ", root=sources.folder, ignore_system_fonts=True
-    )
-    pages = compiler.compile(format="png", ppi=36)
-    assert len(pages) == backpass_pdf.pages_in(pdf)
-    for number, png in enumerate(pages, start=1):
-        grey = np.asarray(Image.open(io.BytesIO(png)).convert("L"))
-        height, width = grey.shape
-        edge = round(56 / 595 * width)
-        assert grey[:, :edge].min() > 200 and grey[:, -edge:].min() > 200, f"page {number}"
-        assert grey[-round(28 / 842 * height) :].min() > 200, f"page {number}"
+    assert pages_between_margins(sources.folder) == backpass_pdf.pages_in(pdf)
 
 
 def test_the_page_that_offers_the_pdf_has_a_place_for_it(site):
