@@ -74,8 +74,8 @@ def article(text: str, name: str) -> Tag:
     found = BeautifulSoup(text, "html.parser").select_one("article.bd-article")
     if found is None:
         raise PaperError(f"{name}: the page has no article")
-    for link in found.select("nav.bp-networks span + span"):
-        link.insert_before(" · ")
+    for at, link in enumerate(found.select("nav.bp-networks span + span")):
+        link.insert_before(" · " if at else " ")
     for sheet in found.select("style"):
         for drawing in sheet.find_next_siblings("svg"):
             drawing.insert(0, f"<style>{sheet.get_text()}</style>")
