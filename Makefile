@@ -1,7 +1,7 @@
 # Two commands matter: `make book` and `make test`. Both set up .venv themselves.
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check telling serve chapter notebooks lab lint format bench clean
+.PHONY: help book pdf test check telling serve chapter notebooks lab lint format bench clean
 
 PYTHON ?= python3
 PORT   ?= 8000
@@ -47,6 +47,13 @@ chapter: $(READY) ## build one chapter quickly, for authors: make chapter NAME=s
 
 notebooks: book ## write every chapter, executed, as a notebook to _build/notebooks
 	@ls _build/notebooks/*.ipynb
+
+pdf: book .venv/.pdf ## write the book as one PDF to _build/html/backpass.pdf, to which the page "How to read" then links
+	@$(BIN)/python ext/backpass_pdf.py
+
+.venv/.pdf: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[pdf]'
+	@touch $@
 
 lab: .venv/.lab ## open the chapters in JupyterLab
 	@$(BIN)/jupyter lab chapters
