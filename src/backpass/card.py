@@ -30,8 +30,7 @@ BYTES = r"\;\text{bytes}"
 _HEADINGS = (
     "operation",
     "computes",
-    "saves",
-    "FLOPs",
+    "saves, and FLOPs",
 )
 
 
@@ -81,13 +80,13 @@ class Card:
         saved = [f"<code>{html.escape(array)}</code>" for array in entry.saved] or [
             "nothing"
         ]
+        flops = "".join(
+            f'<span class="pass">FLOPs, {name}</span>{_mathematics(formula)}'
+            for name, formula in zip(Flops._fields, entry.flops, strict=True)
+        )
         cells = (
             "".join(map(_mathematics, entry.formulas)),
-            f"{'<br>'.join(saved)}{_mathematics(entry.bytes + BYTES)}",
-            "".join(
-                f'<span class="pass">{name}</span>{_mathematics(formula)}'
-                for name, formula in zip(Flops._fields, entry.flops, strict=True)
-            ),
+            f"{', '.join(saved)}{_mathematics(entry.bytes + BYTES)}{flops}",
         )
         shown = "".join(
             f'<td data-heading="{heading}">{cell}</td>'

@@ -28,6 +28,9 @@
     let score = (PART.find(([part]) => part.test(doc)) || [null, 0])[1];
     if ([title, ...phrases].some((phrase) => joined(phrase) === joined(query))) score += OF_PHRASE;
     else if (phrases.some((phrase) => has(phrase, wanted))) score += OF_WORDS;
+    // Of several words, those of the page's own count, whatever the others are.
+    const own = new Set(stems([title, ...phrases].join(" ")));
+    score += (OF_TITLE * wanted.filter((word) => own.has(word)).length) / Math.max(wanted.length, 1);
     if (has(title, wanted)) score += OF_TITLE;
     else if ((headings.get(doc) || []).some((heading) => has(heading, wanted))) score += OF_HEADING;
     return score;
@@ -75,14 +78,23 @@
 
   // The line of text beside a result is of the article, without formulas, code, and what can be folded.
   const NO_TEXT =
-    "h1, .math, .derivation, .derivation-line, pre, details, table, svg, .bp-strip, .headerlink, .section-number, script, style";
+    "h1, .derivation, .derivation-line, pre, details, table, svg, .bp-strip, .headerlink, .section-number, script, style";
   const textOf = Search.htmlToText;
   Search.htmlToText = function (page, anchor) {
     const parsed = new DOMParser().parseFromString(page, "text/html");
     const article = parsed.querySelector("article");
     if (!article) return textOf(page, anchor);
+    article.querySelectorAll(".math").forEach((element) => element.replaceWith("…"));
     article.querySelectorAll(NO_TEXT).forEach((element) => element.remove());
     const text = textOf(`<div role="main">${article.innerHTML}</div>`, anchor);
     return text.replace(/\s+/g, " ").replace(/ ([.,;:])/g, "$1");
+  };
+
+  // Whole words only.
+  const summary = Search.makeSearchSummary;
+  Search.makeSearchSummary = function (...given) {
+    const shown = summary.apply(Search, given);
+    if (shown) shown.textContent = shown.textContent.replace(/^\.\.\.\S* /, "… ").replace(/ \S*\.\.\.$/, " …");
+    return shown;
   };
 })();

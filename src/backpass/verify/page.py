@@ -8,6 +8,7 @@ and why, is written once below the table for all cells that share it.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,11 @@ def summary(report: Report) -> str:
     ]
     if not report.passed or not shares:
         return report.summary
-    return f"{report.summary}; the largest error is {max(shares):.2g} of its tolerance"
+    largest = max(shares)
+    shown = (
+        f"{math.floor(100 * largest) / 100:g}" if largest > 0.1 else f"{largest:.2g}"
+    )
+    return f"{report.summary}; the largest error is {shown} of its tolerance"
 
 
 def _table(report: Report) -> str:
