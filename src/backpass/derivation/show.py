@@ -135,13 +135,25 @@ def _unnumbered(line: Line) -> str:
         words = _words(line.reason)
     else:
         assert line.right is not None
-        words = f'<span class="derivation-word">{line.kind}</span> {_maths(line.right.text)}'
+        declared = ", ".join(map(_maths, _declarations(line.right.text)))
+        words = f'<span class="derivation-word">{line.kind}</span> {declared}'
         words += (
             f' <span class="derivation-reason">{_words(line.reason)}</span>'
             if line.reason
             else ""
         )
     return f'<div class="derivation-{line.kind}" style="grid-column:1/-1">{words}</div>'
+
+
+def _declarations(latex: str) -> list[str]:
+    """Split ``x, y \\in A, z \\in B`` after each set, where a line may break."""
+    pieces: list[str] = []
+    for piece in latex.split(", "):
+        if pieces and r"\in" not in pieces[-1]:
+            pieces[-1] += f", {piece}"
+        else:
+            pieces.append(piece)
+    return pieces
 
 
 def _maths(latex: str) -> str:
