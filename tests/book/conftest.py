@@ -76,3 +76,51 @@ def browser():
             pytest.skip(reason)
         yield browser
         browser.close()
+
+
+# Until MathJax has typeset the page, and the boxes that scroll know it.
+TYPESET = "() => !window.MathJax || (MathJax.startup?.promise && MathJax.startup.promise.then(() => true))"
+
+WIDE = {"width": 1280, "height": 900}
+
+
+class Visit:
+    """A window, with what the page in it asked for and what it complained of."""
+
+    def __init__(self, browser):
+        self.page = browser.new_context(viewport=WIDE, color_scheme="light").new_page()
+        self.complaints, self.requests = [], []
+        self.page.on("console", self.note_message)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("requestfailed", lambda request: self.complaints.append(f"failed: {request.url}"))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def note_message(self, message) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.text} ({message.location['url']})")
+
+    def open(self, url: str) -> None:
+        self.page.goto(url, wait_until="load")
+        self.page.evaluate(TYPESET)
+
+    def leave(self) -> None:
+        """Forget the page and what it stored, if one was opened."""
+        self.page.evaluate("() => { try { localStorage.clear(); sessionStorage.clear(); } catch {} }")
+        self.page.goto("about:blank")
+        self.complaints.clear()
+        self.requests.clear()
+
+
+@pytest.fixture(scope="session")
+def window(browser) -> Visit:
+    """One for all pages: a new one would compile every script again, which takes as long as showing a page."""
+    return Visit(browser)
+
+
+@pytest.fixture
+def visit(window) -> Visit:
+    """The window as a new one would be."""
+    window.page.set_viewport_size(WIDE)
+    window.page.emulate_media(media="null", color_scheme="light")
+    yield window
+    window.leave()

@@ -232,7 +232,7 @@ def test_a_book_is_written_and_follows_what_changes(book):
     write_page(book, "other", "1", "::::{grid}\n:::{grid-item}\nText.\n:::\n::::")
     result = build(book)
     assert result.returncode == 1
-    assert "other: directive 'grid' has no plain form in a notebook" in result.stderr
+    assert "other: directive 'grid-item' has no plain form in a notebook" in result.stderr
 
 
 def check_plain_markdown(book: Path) -> None:

@@ -16,7 +16,8 @@ from backpass.cost import javascript
 from backpass.cost.networks import MODELS
 from backpass.models import encoder, gpt2, llama, seq2seq
 
-from .test_site import NEXT_FRAME, WIDE, Visit, serious, turn
+from .conftest import WIDE, Visit
+from .test_site import NEXT_FRAME, found_by_axe, turn
 
 PAGE = "chapters/cost/calculator.html"
 RULE = "6n-all: 6·N·tokens, N all parameters"
@@ -517,8 +518,6 @@ def test_the_page_opens_with_the_convention_of_mfu(page, site):
 
 
 def test_everything_open_is_accessible_and_fits_a_phone(browser, address):
-    from axe_playwright_python.sync_playwright import Axe
-
     visit = Visit(browser)
     visit.open(f"{address}/{PAGE}")  # axe reads style sheets, which a page from disk may not
     page = visit.page
@@ -531,12 +530,12 @@ def test_everything_open_is_accessible_and_fits_a_phone(browser, address):
     page.evaluate(FEW_ROWS)
     assert visit.complaints == []
     turn(page, "light")
-    assert serious(Axe().run(page, context="#calculator").response) == []
+    assert found_by_axe(page, context="#calculator") == []
     turn(page, "dark")
-    assert serious(Axe().run(page, context="#calculator").response) == []
+    assert found_by_axe(page, context="#calculator") == []
     page.fill("#time-bandwidth", "0")
     page.fill("#A-n_kv", "5")
-    assert serious(Axe().run(page, context="#calculator").response) == []  # with a refusal
+    assert found_by_axe(page, context="#calculator") == []  # with a refusal
     page.set_viewport_size(PHONE)
     page.evaluate(NEXT_FRAME)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

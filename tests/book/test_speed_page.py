@@ -37,11 +37,11 @@ def test_the_title_names_the_cpu_until_the_kernels_are_timed_on_a_gpu():
 def test_the_first_sentence_names_the_kernels_that_were_timed_on_a_gpu():
     _, opening = title_and_opening()
     first, rest = re.split(r"(?<=\.) ", opening, maxsplit=1)
-    said = "Of this book's Triton kernels, only attention's has been timed on a GPU."
+    said = "Attention's is the only one of this book's Triton kernels that has been timed on a GPU."
     assert timed_on_a_gpu("attention_speed") and not timed_on_a_gpu("operations"), f"no longer true: {said}"
     assert first == said
     assert rest.startswith(
-        "Every time outside [the section on attention](kernels-measured-attention) is a CPU's."
+        "Every time outside [the section on attention](kernels-measured-attention) was measured on a CPU,"
     )
     on_gpu = {
         name for name in names_read() if any(records.load(name, d).on_gpu for d in records.devices(name))

@@ -103,7 +103,9 @@ def test_text_is_aligned_for_a_terminal():
 
 
 def test_a_line_of_declarations_may_break_after_each_set():
-    shown = derive("given x, y \\in \\mathbb{R}^n, c \\in \\mathbb{R}\nc \\, (x + y) = c x + c y", name="sets")
+    shown = derive(
+        "given x, y \\in \\mathbb{R}^n, c \\in \\mathbb{R}\nc \\, (x + y) = c x + c y", name="sets"
+    )
     (given,) = Cells(shown._repr_html_()).texts("derivation-given")
     x_and_y, c = r"x, y \in \mathbb{R}^n", r"c \in \mathbb{R}"
     assert given == rf"given \(\displaystyle {x_and_y}\), \(\displaystyle {c}\)"
