@@ -13,7 +13,8 @@
 
   // What is spelt together or apart, in the singular or the plural, is the same here.
   const joined = (text) => plain(text).replaceAll(" ", "");
-  const unnumbered = (title) => title.replace(/^[\d.]+ /, ""); // the title of a chapter without its number
+  // The title of a chapter without its number, which the index has in a tag of its own.
+  const unnumbered = (title) => title.replace(/<[^>]*>/g, "").replace(/^[\d.]+ /, "");
   const stemmer = new Stemmer();
   const stems = (text) => plain(text).split(" ").filter((word) => word && !stopwords.includes(word)).map((w) => stemmer.stemWord(w));
   const has = (text, wanted) => {
@@ -49,7 +50,7 @@
     }
     const scores = new Map(index.docnames.map((doc) => [doc, relevance(doc, query, wanted, headings)]));
     const titleOf = (doc) => index.titles[index.docnames.indexOf(doc)];
-    const isPage = (doc, title) => [titleOf(doc), `${titleOf(doc)} > ${unnumbered(titleOf(doc))}`].includes(title);
+    const isPage = (doc, title) => unnumbered(title.split(" > ").at(-1)) === unnumbered(titleOf(doc));
 
     // Each page once, whatever it was found by, then its sections and the package's functions.
     const pages = new Map(), parts = [];
