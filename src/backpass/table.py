@@ -42,13 +42,15 @@ def page(
     caption: str | Cell = "",
     label: str = "",
 ) -> str:
-    """Return the rows as HTML, in a region that scrolls sideways.
+    """Return the rows as HTML, in a group that scrolls sideways.
 
-    A row's first cell is its heading. Strings are escaped. ``label`` names the region
-    to screen readers; by default it is the caption.
+    A row's first cell is its heading. An empty heading is a plain cell. Strings are
+    escaped. ``label`` names the group to screen readers; by default it is the caption.
     """
     title = _tag("caption", caption) if caption else ""
-    head = "".join(_tag("th", heading, ' scope="col"') for heading in headings)
+    head = "".join(
+        _tag("th", heading, ' scope="col"') if heading else "<td></td>" for heading in headings
+    )
     body = "".join(f"<tr>{_row(*row)}</tr>" for row in rows)
     return scrolling(
         f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
@@ -57,12 +59,13 @@ def page(
 
 
 def scrolling(inside: str, label: str) -> str:
-    """Return HTML in a region that scrolls sideways on a narrow page, by keyboard too.
+    """Return HTML in a group that scrolls sideways on a narrow page, by keyboard too.
 
-    ``label`` names the region to screen readers.
+    ``label`` names the group to screen readers. A group may share its name with another
+    on the page; a region is a landmark, which may not.
     """
     return (
-        f'<div class="backpass-scroll" role="region" tabindex="0" aria-label="{html.escape(label)}"'
+        f'<div class="backpass-scroll" role="group" tabindex="0" aria-label="{html.escape(label)}"'
         f' style="overflow-x: auto; max-width: 100%">{inside}</div>'
     )
 

@@ -54,7 +54,7 @@ CLIPPED = """() => [...document.querySelectorAll('mjx-container, svg[role=img], 
 }).map(e => e.outerHTML.slice(0, 120))"""
 
 # Scrolls, with no shade that says so.
-UNMARKED = """() => [...document.querySelectorAll('.figure, .backpass-scroll')].filter(
+UNMARKED = """() => [...document.querySelectorAll('.figure, .backpass-scroll, div.math')].filter(
   e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).backgroundImage === 'none'
 ).map(e => e.outerHTML.slice(0, 120))"""
 

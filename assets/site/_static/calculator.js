@@ -261,10 +261,10 @@
 
   // Results
 
-  const scroll = (label, table) => element("div", { class: "calculator-scroll", role: "region", tabindex: 0, "aria-label": label }, table);
+  const scroll = (label, table) => element("div", { class: "calculator-scroll", role: "group", tabindex: 0, "aria-label": label }, table);
 
   function tableOf(caption, headings, rows) {
-    const head = element("tr", {}, headings.map((heading) => element("th", { scope: "col" }, heading)));
+    const head = element("tr", {}, headings.map((heading) => (heading ? element("th", { scope: "col" }, heading) : element("td"))));
     const body = rows.map(([first, ...cells]) =>
       element(
         "tr",
