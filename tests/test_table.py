@@ -26,7 +26,10 @@ def test_a_page_gets_headings_a_caption_and_a_group_that_scrolls():
     root = ElementTree.fromstring(table.page(ROWS[0], ROWS[1:], caption="Saved & kept"))
     assert root.attrib["role"] == "group" and root.attrib["tabindex"] == "0"
     assert root.attrib["aria-label"] == root.findtext(".//caption") == "Saved & kept"
-    assert [(cell.tag, cell.text) for cell in root.find("./table/thead/tr")] == [("td", None), ("th", "bytes")]
+    assert [(cell.tag, cell.text) for cell in root.find("./table/thead/tr")] == [
+        ("td", None),
+        ("th", "bytes"),
+    ]
     first = root.findall("./table/tbody/tr")[0]
     assert [(cell.tag, cell.text) for cell in first] == [("th", "weights & bias"), ("td", "1,024")]
     assert first[0].attrib["scope"] == "row"

@@ -49,7 +49,8 @@ def page(
     """
     title = _tag("caption", caption) if caption else ""
     head = "".join(
-        _tag("th", heading, ' scope="col"') if heading else "<td></td>" for heading in headings
+        _tag("th", heading, ' scope="col"') if heading else "<td></td>"
+        for heading in headings
     )
     body = "".join(f"<tr>{_row(*row)}</tr>" for row in rows)
     return scrolling(

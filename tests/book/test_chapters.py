@@ -106,7 +106,8 @@ def test_reading_times_are_those_of_the_pages():
 TAUGHT = [
     pytest.param(page, id=str(page.relative_to(BOOK)))
     for page in chapters()
-    if page.parent.name in ("foundations", "operations", "attention", "networks", "cost", "numerics")
+    if page.parent.name
+    in ("foundations", "operations", "attention", "networks", "cost", "numerics", "parallel")
     and page.stem not in ("how_to_read", "calculator")
 ]
 EXERCISE = re.compile(

@@ -51,6 +51,7 @@ QUERIES = {
     "vanishing gradients": "numerics/gradient_flow",
     "gpt2": "networks/gpt2",
     "gradcheck": "foundations/verification",
+    "all-reduce": "parallel/collectives",
     "cheat sheet": "reference/card",
 }
 

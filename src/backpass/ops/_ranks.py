@@ -1,0 +1,26 @@
+"""What the collectives with a root share."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+from backpass.arrays import Array, namespace, zeros
+
+
+def check_root(root: object, ranks: int) -> int:
+    """Return the root as an int. Raises ValueError if it is not one of the ranks."""
+    if (
+        not isinstance(root, Integral)
+        or isinstance(root, bool)
+        or not 0 <= root < ranks
+    ):
+        raise ValueError(f"root: expected a rank from 0 to {ranks - 1}; got {root!r}")
+    return int(root)
+
+
+def placed(value: Array, root: int, ranks: int) -> Array:
+    """Return ``value[1, *]`` as the root's part, and 0 as that of every other rank."""
+    before, after = (
+        zeros((count, *value.shape[1:]), value) for count in (root, ranks - 1 - root)
+    )
+    return namespace(value).concat([before, value, after], axis=0)
