@@ -9,13 +9,10 @@ from backpass.arrays import Array, namespace, zeros
 
 def check_root(root: object, ranks: int) -> int:
     """Return the root as an int. Raises ValueError if it is not one of the ranks."""
-    if (
-        not isinstance(root, Integral)
-        or isinstance(root, bool)
-        or not 0 <= root < ranks
-    ):
-        raise ValueError(f"root: expected a rank from 0 to {ranks - 1}; got {root!r}")
-    return int(root)
+    if isinstance(root, Integral) and not isinstance(root, bool):
+        if 0 <= int(root) < ranks:
+            return int(root)
+    raise ValueError(f"root: expected a rank from 0 to {ranks - 1}; got {root!r}")
 
 
 def placed(value: Array, root: int, ranks: int) -> Array:
