@@ -1,0 +1,22 @@
+"""Run one function on several ranks: as threads of this process, or as processes.
+
+A scheme is written once, for one rank, as a function ``scheme(group, *arguments)``. The
+``group`` knows the rank and the number of ranks, and its collectives exchange arrays
+with the others. ``on_threads`` runs the ranks as threads and computes each collective
+by the operation of that name in ``backpass.ops``, on the arrays of all ranks, so NumPy
+arrays, complex numbers, symbols and counting arrays pass through. ``on_processes`` runs
+them as processes that exchange arrays by PyTorch's collectives.
+"""
+
+from backpass.parallel.group import Group, RankError
+from backpass.parallel.processes import TorchGroup, on_processes
+from backpass.parallel.threads import LocalGroup, on_threads
+
+__all__ = [
+    "Group",
+    "LocalGroup",
+    "RankError",
+    "TorchGroup",
+    "on_processes",
+    "on_threads",
+]

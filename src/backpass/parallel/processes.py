@@ -1,0 +1,218 @@
+"""Ranks as processes that exchange arrays by PyTorch's collectives."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import tempfile
+import time
+import traceback
+import warnings
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
+
+import array_api_compat
+
+from backpass.arrays import Array
+from backpass.parallel.group import RankError, Scheme, check_ranks
+
+_GRACE = 0.3  # seconds for the ranks that fail because one has failed
+
+
+class TorchGroup:
+    """A ``Group`` of the processes of a process group of PyTorch, by default of all.
+
+    ``torch.distributed`` has to be initialised, by ``on_processes`` or by the caller,
+    for example under torchrun. Arrays are tensors, or NumPy arrays that become tensors
+    on the way.
+    """
+
+    def __init__(self, process_group: Any = None) -> None:
+        from torch import distributed
+
+        self._dist, self._group = distributed, process_group
+        self.rank = distributed.get_rank(process_group)
+        self.size = distributed.get_world_size(process_group)
+
+    def all_reduce(self, x: Array) -> Array:
+        y = _sent(x).clone()
+        self._dist.all_reduce(y, group=self._group)
+        return _as(y, x)
+
+    def all_gather(self, x: Array) -> Array:
+        sent = _sent(x)
+        y = sent.new_empty((self.size, *sent.shape))
+        self._dist.all_gather(list(y.unbind()), sent, group=self._group)
+        return _as(y, x)
+
+    def reduce_scatter(self, x: Array) -> Array:
+        self._check_parts(x)
+        sent = _sent(x)
+        y = sent.new_empty(sent.shape[1:])
+        self._dist.reduce_scatter(y, list(sent.unbind()), group=self._group)
+        return _as(y, x)
+
+    def all_to_all(self, x: Array) -> Array:
+        self._check_parts(x)
+        sent = _sent(x)
+        y = sent.new_empty(sent.shape)
+        self._dist.all_to_all_single(y, sent, group=self._group)
+        return _as(y, x)
+
+    def broadcast(self, x: Array, *, root: int = 0) -> Array:
+        y = _sent(x).clone()
+        self._dist.broadcast(y, group=self._group, group_src=root)
+        return _as(y, x)
+
+    def reduce(self, x: Array, *, root: int = 0) -> Array:
+        y = _sent(x).clone()
+        self._dist.reduce(y, group=self._group, group_dst=root)
+        return _as(y if self.rank == root else y.zero_(), x)
+
+    def shift(self, x: Array, *, places: int = 1) -> Array:
+        if places % self.size == 0:
+            return x
+        sent = _sent(x)
+        y = sent.new_empty(sent.shape)
+        dist, to = self._dist, (self.rank + places) % self.size
+        come = (self.rank - places) % self.size
+        pair = [
+            dist.P2POp(dist.isend, sent, group=self._group, group_peer=to),
+            dist.P2POp(dist.irecv, y, group=self._group, group_peer=come),
+        ]
+        for request in dist.batch_isend_irecv(pair):
+            request.wait()
+        return _as(y, x)
+
+    def _check_parts(self, x: Array) -> None:
+        if not x.ndim or x.shape[0] != self.size:
+            raise ValueError(
+                f"x: expected one part for each of the {self.size} ranks along its "
+                f"first axis; got shape {list(x.shape)}"
+            )
+
+
+def _sent(x: Array) -> Any:
+    """Return ``x`` as a contiguous tensor, to send."""
+    import torch
+
+    return torch.as_tensor(x).contiguous()
+
+
+def _as(y: Any, like: Array) -> Array:
+    """Return a tensor as an array of the library of ``like``."""
+    return y if array_api_compat.is_torch_array(like) else y.numpy()
+
+
+def on_processes(
+    scheme: Scheme, ranks: int, *arguments: Any, timeout: float = 60
+) -> list[Any]:
+    """Run ``scheme(group, *arguments)`` on every rank, a process of its own, and return
+    the results by rank.
+
+    The processes are forked, so the scheme may be defined in a notebook, and they
+    exchange arrays by gloo. ``timeout`` is how many seconds all of it may take. Raises
+    RankError, with the rank's traceback, for the first rank that failed or ended
+    without an answer, or if the time is over; the other ranks are killed. Raises
+    RuntimeError where processes cannot be forked.
+    """
+    check_ranks(ranks)
+    if "fork" not in multiprocessing.get_all_start_methods():
+        raise RuntimeError("ranks are forked, which this platform cannot do")
+
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        answers, processes = [], []
+        for rank in range(ranks):
+            here, there = context.Pipe(duplex=False)
+            given = scheme, rank, ranks, arguments, f"{folder}/store", there, timeout
+            process = context.Process(target=_rank, args=given, daemon=True)
+            with warnings.catch_warnings():
+                # Python warns of a fork beside threads. The processes never return to
+                # what those threads were doing.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            there.close()
+            answers.append(here)
+            processes.append(process)
+        try:
+            return _collected(answers, time.monotonic() + timeout, timeout)
+        finally:
+            for process in processes:
+                process.kill()  # it has answered, or it is too late
+                process.join()
+            for answer in answers:
+                answer.close()
+
+
+class _Failure(NamedTuple):
+    """How a rank failed. Sorted, the one that the others followed comes first."""
+
+    answered: bool  # a process that died did not; others may then miss it
+    when: float
+    rank: int
+    message: str
+
+
+def _collected(answers: list[Connection], deadline: float, timeout: float) -> list[Any]:
+    """Return what the ranks answer, in the order of the ranks."""
+    results: dict[int, Any] = {}
+    failures: list[_Failure] = []
+    while len(results) + len(failures) < len(answers):
+        silent = {*range(len(answers))} - {*results} - {f.rank for f in failures}
+        patience = _GRACE if failures else max(0.0, deadline - time.monotonic())
+        ready = wait([answers[rank] for rank in silent], patience)
+        for rank in [rank for rank in silent if answers[rank] in ready]:
+            try:
+                failed, when, result = pickle.loads(answers[rank].recv_bytes())
+            except EOFError:
+                message = "the process ended without an answer"
+                failures.append(_Failure(False, 0.0, rank, message))
+                continue
+            if failed:
+                failures.append(_Failure(True, when, rank, f"failed with\n{result}"))
+            else:
+                results[rank] = result
+        if not ready:
+            break
+    if failures:
+        first = min(failures)
+        raise RankError(first.rank, first.message)
+    if silent := {*range(len(answers))} - {*results}:
+        raise RankError(min(silent), f"no answer within {timeout} s")
+    return [results[rank] for rank in range(len(answers))]
+
+
+def _rank(
+    scheme: Scheme,
+    rank: int,
+    ranks: int,
+    arguments: tuple,
+    store: str,
+    answer: Connection,
+    timeout: float,
+) -> None:
+    """What the process of one rank does."""
+    import torch
+    from torch import distributed
+
+    try:
+        torch.set_num_threads(1)
+        distributed.init_process_group(
+            "gloo",
+            store=distributed.FileStore(store, ranks),
+            rank=rank,
+            world_size=ranks,
+            timeout=timedelta(seconds=timeout),
+        )
+        result = scheme(TorchGroup(), *arguments)
+        distributed.barrier()  # or a rank that ends early breaks another's exchange
+        answer.send_bytes(pickle.dumps((False, 0.0, result)))
+    except BaseException:
+        failure = True, time.monotonic(), traceback.format_exc()
+        answer.send_bytes(pickle.dumps(failure))
+    finally:
+        answer.close()
+        os._exit(0)  # without the exit handlers of the process that was copied

@@ -1,0 +1,165 @@
+"""One scheme, on threads and on processes: the same results, and errors that name the rank."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from backpass.interpreters import counting
+from backpass.parallel import RankError, on_processes, on_threads
+
+RUNS = [on_threads, on_processes]
+RANKS = 3
+
+
+@pytest.fixture(params=RUNS, ids=[run.__name__ for run in RUNS])
+def run(request):
+    if request.param is on_processes:
+        pytest.importorskip("torch.distributed")
+    return request.param
+
+
+def everything(group, seed):
+    """Each collective, on arrays of the rank's own."""
+    rng = np.random.default_rng([seed, group.rank])
+    x, parts = rng.normal(size=(2, 5)), rng.normal(size=(group.size, 4))
+    last = group.size - 1
+    return [
+        group.all_reduce(x),
+        group.all_gather(x),
+        group.reduce_scatter(parts),
+        group.all_to_all(parts),
+        group.broadcast(x),
+        group.broadcast(x, root=last),
+        group.reduce(x),
+        group.reduce(x, root=last),
+        *(group.shift(x, places=places) for places in (1, -1, 2, 0, group.size + 1)),
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_threads_and_processes_agree(ranks):
+    pytest.importorskip("torch.distributed")
+    by_thread, by_process = (run(everything, ranks, 7) for run in RUNS)
+    for a, b in zip(by_thread, by_process, strict=True):
+        for one, other in zip(a, b, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-14, atol=1e-14)
+
+
+def test_the_collectives_are_what_their_names_say(run):
+    def scheme(group):
+        x = np.array([10.0**group.rank])
+        parts = 10.0**group.rank * np.arange(1.0, group.size + 1)
+        return [
+            group.all_reduce(x).item(),
+            group.all_gather(x).ravel().tolist(),
+            group.reduce_scatter(parts).item(),
+            group.all_to_all(parts).tolist(),
+            group.broadcast(x, root=1).item(),
+            group.reduce(x, root=2).item(),
+            group.shift(x).item(),
+        ]
+
+    assert run(scheme, RANKS) == [
+        [111, [1, 10, 100], 111 * part, [part, 10 * part, 100 * part], 10, 111 * (rank == 2), before]
+        for rank, (part, before) in enumerate([(1, 100), (2, 1), (3, 10)])
+    ]
+
+
+def test_inputs_are_not_modified(run):
+    def scheme(group):
+        x = np.full((group.size, 2), float(group.rank))
+        before = x.copy()
+        for collective in (
+            "all_reduce",
+            "all_gather",
+            "reduce_scatter",
+            "all_to_all",
+            "broadcast",
+            "reduce",
+            "shift",
+        ):
+            getattr(group, collective)(x)
+        return np.array_equal(x, before)
+
+    assert run(scheme, RANKS) == [True] * RANKS
+
+
+def test_the_arithmetic_of_all_ranks_is_counted():
+    with counting.tally() as t:
+        on_threads(lambda group: group.all_reduce(counting.array(np.ones(5))) * 2.0, 4)
+    assert t.total == 5 * 3 + 4 * 5
+
+
+def test_complex_numbers_pass():
+    (y, *_) = on_threads(lambda group: group.all_reduce(np.array([1 + 2j])), 3)
+    assert y == 3 + 6j
+
+
+def test_a_rank_that_fails_is_named_at_once(run):
+    def scheme(group, x):
+        if group.rank == 1:
+            raise ArithmeticError("the second rank cannot")
+        return group.all_reduce(x)
+
+    start = time.monotonic()
+    with pytest.raises(RankError, match=r"(?s)^rank 1: .*ArithmeticError: the second rank cannot") as caught:
+        run(scheme, RANKS, np.ones(2))
+    assert caught.value.rank == 1 and time.monotonic() - start < 20
+
+
+def test_ranks_that_call_different_collectives_are_told_so():
+    def scheme(group, x):
+        return group.all_reduce(x) if group.rank < 2 else group.all_gather(x)
+
+    with pytest.raises(
+        RankError, match=r"the same collective.*rank 0 called all_reduce\(x\[2\].*rank 2 all_gather\(x\[2\]"
+    ):
+        on_threads(scheme, RANKS, np.ones(2))
+
+
+@pytest.mark.parametrize("bad", [np.ones(3), np.ones(2, dtype=np.float32)], ids=["shape", "dtype"])
+def test_arrays_that_differ_are_refused(bad):
+    with pytest.raises(RankError, match="an array of the same shape and kind; rank 0 called"):
+        on_threads(lambda group: group.all_reduce(bad if group.rank == 1 else np.ones(2)), RANKS)
+
+
+def test_a_collective_that_not_all_ranks_call_does_not_hang():
+    with pytest.raises(RankError, match="called all_reduce, which not every rank did"):
+        on_threads(lambda group: group.rank and group.all_reduce(np.ones(2)), RANKS)
+
+
+def test_a_killed_process_is_named():
+    pytest.importorskip("torch.distributed")
+
+    def scheme(group):
+        if group.rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return group.all_reduce(np.ones(3))
+
+    start = time.monotonic()
+    with pytest.raises(RankError, match=r"^rank 2: the process ended without an answer"):
+        on_processes(scheme, RANKS)
+    assert time.monotonic() - start < 20
+
+
+def test_a_process_that_hangs_is_ended():
+    pytest.importorskip("torch.distributed")
+    with pytest.raises(RankError, match="no answer within 3 s"):
+        on_processes(lambda group: time.sleep(100) if group.rank == 1 else group.rank, RANKS, timeout=3)
+
+
+@pytest.mark.parametrize("collective", ["reduce_scatter", "all_to_all"])
+def test_parts_that_are_not_the_ranks_are_refused(run, collective):
+    with pytest.raises(RankError, match=r"(?s)ValueError"):
+        run(lambda group: getattr(group, collective)(np.ones((RANKS + 1, 2))), RANKS)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)], ids=str
+)
+def test_a_number_of_ranks_that_makes_no_sense_is_refused(run, ranks, error):
+    with pytest.raises(error, match="ranks: expected an integer"):
+        run(everything, ranks, 0)
