@@ -1,6 +1,7 @@
 """One scheme, on threads and on processes: the same results, and errors that name the rank."""
 
 import os
+import pickle
 import signal
 import time
 
@@ -87,6 +88,51 @@ def test_inputs_are_not_modified(run):
     assert run(scheme, RANKS) == [True] * RANKS
 
 
+def test_any_array_of_numpy_can_be_sent(run):
+    def scheme(group):
+        x = np.arange(6.0)[::-2]  # strides below 0
+        read_only = np.broadcast_to(np.arange(3.0), (3, 3))
+        same = group.shift(x, places=group.size)
+        moved = same + 1  # what was received is no part of x
+        return group.all_reduce(x), group.all_reduce(read_only), group.all_reduce(x[0]), moved - x
+
+    for summed, wide, scalar, apart in run(scheme, 2):
+        np.testing.assert_array_equal(summed, [10, 6, 2])
+        np.testing.assert_array_equal(wide, 3 * [[0, 2, 4]])
+        assert scalar == 10 and np.all(apart == 1)
+
+
+def test_a_tensor_that_requires_a_gradient_is_not_sent_in_silence():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(RankError, match="requires no gradient, because autograd does not reach"):
+        on_processes(lambda group: group.all_reduce(torch.ones(2, requires_grad=True)), 2)
+
+
+def test_symbols_pass():
+    from backpass.interpreters import symbolic
+
+    x = symbolic.array("x", (2,))
+    (y, _) = on_threads(lambda group: group.all_reduce(x), 2)
+    assert np.all(y.to_numpy() == 2 * x.to_numpy())
+
+
+@pytest.mark.parametrize("root", [-1, 2, 1.0, True], ids=str)
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_a_root_that_is_no_rank_is_refused(run, collective, root):
+    with pytest.raises(RankError, match="root: expected a rank from 0 to 1; got"):
+        run(lambda group: getattr(group, collective)(np.ones(2), root=root), 2)
+
+
+def test_places_that_are_no_integer_are_refused(run):
+    with pytest.raises(RankError, match="places: expected an integer; got float"):
+        run(lambda group: group.shift(np.ones(2), places=2.0), 2)
+
+
+def test_the_error_can_be_sent_to_another_process():
+    error = pickle.loads(pickle.dumps(RankError(1, "no memory")))
+    assert (error.rank, str(error)) == (1, "rank 1: no memory")
+
+
 def test_the_arithmetic_of_all_ranks_is_counted():
     with counting.tally() as t:
         on_threads(lambda group: group.all_reduce(counting.array(np.ones(5))) * 2.0, 4)
@@ -147,7 +193,7 @@ def test_a_killed_process_is_named():
 
 def test_a_process_that_hangs_is_ended():
     pytest.importorskip("torch.distributed")
-    with pytest.raises(RankError, match="no answer within 3 s"):
+    with pytest.raises(RankError, match="no answer within 3 s; ranks without an answer: 0, 1, 2"):
         on_processes(lambda group: time.sleep(100) if group.rank == 1 else group.rank, RANKS, timeout=3)
 
 

@@ -1,4 +1,4 @@
-"""What the collectives with a root share."""
+"""What some collectives share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ def check_root(root: object, ranks: int) -> int:
         if 0 <= int(root) < ranks:
             return int(root)
     raise ValueError(f"root: expected a rank from 0 to {ranks - 1}; got {root!r}")
+
+
+def check_places(places: object) -> int:
+    """Return the places as an int. Raises TypeError if they are no integer."""
+    if not isinstance(places, Integral) or isinstance(places, bool):
+        raise TypeError(f"places: expected an integer; got {type(places).__name__}")
+    return int(places)
 
 
 def placed(value: Array, root: int, ranks: int) -> Array:

@@ -35,7 +35,8 @@ def forward(x: Array) -> tuple[Array, Saved]:
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """Return ``dx[r, *]`` from ``dy[r, *]``."""
+    """Return ``dx[r, *]`` from ``dy[r, *]``. In a library with views it is a view and
+    must not be written to."""
     check_cotangent(dy, *check_saved(saved, Saved))
 
     # In the forward pass every rank's x was added to every rank's y; so now every

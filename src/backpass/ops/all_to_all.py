@@ -36,7 +36,8 @@ def forward(x: Array) -> tuple[Array, Saved]:
 
 
 def backward(dy: Array, saved: Saved) -> Array:
-    """Return ``dx[r, r, *]`` from ``dy[r, r, *]``."""
+    """Return ``dx[r, r, *]`` from ``dy[r, r, *]``. In a library with views it is a view
+    of ``dy`` and must not be written to."""
     check_cotangent(dy, *check_saved(saved, Saved))
 
     # In the forward pass q's part for p went to p; so now its gradient goes back to q.

@@ -11,10 +11,10 @@ are those of three ranks and one place. The gradient is the shift back.
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import NamedTuple
 
 from backpass.arrays import Array, namespace
+from backpass.ops._ranks import check_places
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 
 SHAPES = "x[r>0, *] -> y[r, *]"
@@ -36,9 +36,7 @@ def forward(x: Array, *, places: int = 1) -> tuple[Array, Saved]:
     integer; ValueError if there is no rank.
     """
     check_inputs(SHAPES, x=x)
-    if not isinstance(places, Integral) or isinstance(places, bool):
-        raise TypeError(f"places: expected an integer; got {type(places).__name__}")
-    places = int(places)
+    places = check_places(places)
     return _along(x, places), Saved(places, tuple(x.shape), kind(x))
 
 

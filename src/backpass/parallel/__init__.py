@@ -5,7 +5,9 @@ A scheme is written once, for one rank, as a function ``scheme(group, *arguments
 with the others. ``on_threads`` runs the ranks as threads and computes each collective
 by the operation of that name in ``backpass.ops``, on the arrays of all ranks, so NumPy
 arrays, complex numbers, symbols and counting arrays pass through. ``on_processes`` runs
-them as processes that exchange arrays by PyTorch's collectives.
+them as processes that exchange arrays by PyTorch's collectives. These may add in
+another order, and they round partial sums in half precision, which ``on_threads`` sums
+in float32.
 """
 
 from backpass.parallel.group import Group, RankError

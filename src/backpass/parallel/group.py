@@ -1,4 +1,4 @@
-"""What a rank may ask of the others."""
+"""The interface by which a rank exchanges arrays with the other ranks."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ class RankError(RuntimeError):
     """A rank failed, or did not answer. ``rank`` is its number."""
 
     def __init__(self, rank: int, message: str) -> None:
-        super().__init__(f"rank {rank}: {message}")
+        super().__init__(rank, message)
         self.rank = rank
+
+    def __str__(self) -> str:
+        return "rank {}: {}".format(*self.args)
 
 
 def check_ranks(ranks: object) -> None:

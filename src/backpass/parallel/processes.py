@@ -14,11 +14,13 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
 import array_api_compat
+import numpy as np
 
 from backpass.arrays import Array
+from backpass.ops._ranks import check_places, check_root
 from backpass.parallel.group import RankError, Scheme, check_ranks
 
-_GRACE = 0.3  # seconds for the ranks that fail because one has failed
+_GRACE = 0.3  # seconds to wait, after a failure, for one that came before it
 
 
 class TorchGroup:
@@ -62,19 +64,22 @@ class TorchGroup:
         return _as(y, x)
 
     def broadcast(self, x: Array, *, root: int = 0) -> Array:
+        root = check_root(root, self.size)
         y = _sent(x).clone()
         self._dist.broadcast(y, group=self._group, group_src=root)
         return _as(y, x)
 
     def reduce(self, x: Array, *, root: int = 0) -> Array:
+        root = check_root(root, self.size)
         y = _sent(x).clone()
         self._dist.reduce(y, group=self._group, group_dst=root)
         return _as(y if self.rank == root else y.zero_(), x)
 
     def shift(self, x: Array, *, places: int = 1) -> Array:
-        if places % self.size == 0:
-            return x
+        places = check_places(places) % self.size
         sent = _sent(x)
+        if not places:
+            return _as(sent.clone(), x)
         y = sent.new_empty(sent.shape)
         dist, to = self._dist, (self.rank + places) % self.size
         come = (self.rank - places) % self.size
@@ -98,7 +103,15 @@ def _sent(x: Array) -> Any:
     """Return ``x`` as a contiguous tensor, to send."""
     import torch
 
-    return torch.as_tensor(x).contiguous()
+    if not array_api_compat.is_torch_array(x):
+        x = np.array(x, order="C")  # PyTorch refuses strides below 0, and read-only x
+    tensor = torch.as_tensor(x).contiguous()
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "x: expected a tensor that requires no gradient, because autograd does not "
+            "reach other processes; detach it"
+        )
+    return tensor
 
 
 def _as(y: Any, like: Array) -> Array:
@@ -115,40 +128,52 @@ def on_processes(
     The processes are forked, so the scheme may be defined in a notebook, and they
     exchange arrays by gloo. ``timeout`` is how many seconds all of it may take. Raises
     RankError, with the rank's traceback, for the first rank that failed or ended
-    without an answer, or if the time is over; the other ranks are killed. Raises
+    without an answer, or, when the time is over, for the lowest rank without an answer,
+    which may only have waited for another. All ranks are then killed. Raises
     RuntimeError where processes cannot be forked.
     """
     check_ranks(ranks)
     if "fork" not in multiprocessing.get_all_start_methods():
         raise RuntimeError("ranks are forked, which this platform cannot do")
 
+    deadline = time.monotonic() + timeout
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        answers, processes = [], []
-        for rank in range(ranks):
-            here, there = context.Pipe(duplex=False)
-            given = scheme, rank, ranks, arguments, f"{folder}/store", there, timeout
-            process = context.Process(target=_rank, args=given, daemon=True)
-            with warnings.catch_warnings():
-                # Python warns of a fork beside threads. The processes never return to
-                # what those threads were doing.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            there.close()
-            answers.append(here)
-            processes.append(process)
+        answers: list[Connection] = []
+        processes = []
         try:
-            return _collected(answers, time.monotonic() + timeout, timeout)
+            for rank in range(ranks):
+                here, there = context.Pipe(duplex=False)
+                answers.append(here)
+                given = (
+                    scheme,
+                    rank,
+                    ranks,
+                    arguments,
+                    f"{folder}/store",
+                    there,
+                    timeout,
+                )
+                process = context.Process(target=_rank, args=given, daemon=True)
+                with warnings.catch_warnings():
+                    # Python warns of a fork beside other threads: a lock that one of
+                    # them holds stays locked in the child. The deadline ends a rank
+                    # that waits for it.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    process.start()
+                processes.append(process)
+                there.close()
+            return _collected(answers, deadline, timeout)
         finally:
             for process in processes:
-                process.kill()  # it has answered, or it is too late
+                process.kill()  # every answer is in, or the run has failed
                 process.join()
             for answer in answers:
                 answer.close()
 
 
 class _Failure(NamedTuple):
-    """How a rank failed. Sorted, the one that the others followed comes first."""
+    """How a rank failed. The smallest is taken as the cause of the others."""
 
     answered: bool  # a process that died did not; others may then miss it
     when: float
@@ -167,9 +192,13 @@ def _collected(answers: list[Connection], deadline: float, timeout: float) -> li
         for rank in [rank for rank in silent if answers[rank] in ready]:
             try:
                 failed, when, result = pickle.loads(answers[rank].recv_bytes())
-            except EOFError:
+            except (EOFError, OSError):  # OSError: it died while it answered
                 message = "the process ended without an answer"
                 failures.append(_Failure(False, 0.0, rank, message))
+                continue
+            except Exception as error:
+                message = f"its result cannot be unpickled: {error!r}"
+                failures.append(_Failure(True, time.monotonic(), rank, message))
                 continue
             if failed:
                 failures.append(_Failure(True, when, rank, f"failed with\n{result}"))
@@ -181,7 +210,10 @@ def _collected(answers: list[Connection], deadline: float, timeout: float) -> li
         first = min(failures)
         raise RankError(first.rank, first.message)
     if silent := {*range(len(answers))} - {*results}:
-        raise RankError(min(silent), f"no answer within {timeout} s")
+        raise RankError(
+            min(silent),
+            f"no answer within {timeout} s; ranks without an answer: {', '.join(map(str, sorted(silent)))}",
+        )
     return [results[rank] for rank in range(len(answers))]
 
 
@@ -205,7 +237,7 @@ def _rank(
             store=distributed.FileStore(store, ranks),
             rank=rank,
             world_size=ranks,
-            timeout=timedelta(seconds=timeout),
+            timeout=timedelta(seconds=timeout + 60),  # the parent's deadline is first
         )
         result = scheme(TorchGroup(), *arguments)
         distributed.barrier()  # or a rank that ends early breaks another's exchange

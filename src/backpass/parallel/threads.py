@@ -18,14 +18,14 @@ class _Meeting:
     their part. Between exchanges one rank runs at a time, so that what counts or traces
     the arithmetic needs no locks."""
 
-    def __init__(self, size: int, timeout: float) -> None:
+    def __init__(self, size: int) -> None:
         self.brought: list[Any] = [
             None
         ] * size  # by rank: the collective, its options, and x
         self.result: Any = None
         self.running = threading.Lock()
-        self.all_here = threading.Barrier(size, self._compute, timeout)
-        self.all_served = threading.Barrier(size, timeout=timeout)
+        self.all_here = threading.Barrier(size, self._compute)
+        self.all_served = threading.Barrier(size)
 
     def exchange(self, rank: int, x: Array, name: str, **options: Any) -> Array:
         self.brought[rank] = name, options, x
@@ -104,17 +104,16 @@ class LocalGroup:
         return self._meeting.exchange(self.rank, x, "shift", places=places)
 
 
-def on_threads(
-    scheme: Scheme, ranks: int, *arguments: Any, timeout: float = 60
-) -> list[Any]:
+def on_threads(scheme: Scheme, ranks: int, *arguments: Any) -> list[Any]:
     """Run ``scheme(group, *arguments)`` on every rank, and return the results by rank.
 
-    ``timeout`` is how many seconds a rank waits for the others in a collective. Raises
-    RankError, from the rank's own error, for the first rank that failed; TypeError or
-    ValueError if ``ranks`` is not an integer of at least 1.
+    One rank computes at a time. A rank that never returns blocks the run, because a
+    thread cannot be killed. Raises RankError, from the rank's own error, for the first
+    rank that failed; TypeError or ValueError if ``ranks`` is not an integer of at least
+    1.
     """
     check_ranks(ranks)
-    meeting = _Meeting(ranks, timeout)
+    meeting = _Meeting(ranks)
     results: list[Any] = [None] * ranks
     errors: list[tuple[int, BaseException]] = []  # in the order of time
 
@@ -143,6 +142,8 @@ def on_threads(
         for rank, error in errors
         if not isinstance(error, threading.BrokenBarrierError)
     ]
+    if isinstance(meeting.result, Exception):  # all ranks raised it
+        own.sort(key=lambda failure: failure[0])
     for rank, error in own:
         raise RankError(rank, f"{type(error).__name__}: {error}") from error
     for rank, error in errors:
