@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import sys
 import tempfile
 import time
 import traceback
@@ -232,6 +233,9 @@ def _rank(
 
     try:
         torch.set_num_threads(1)
+        # All ranks are on this machine, whose name may lead to no address.
+        loopback = "lo" if sys.platform == "linux" else "lo0"
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
         distributed.init_process_group(
             "gloo",
             store=distributed.FileStore(store, ranks),
