@@ -2,7 +2,8 @@
 
 ``verify`` checks the book's backwards, ``check`` checks yours, ``mutate`` shows what
 the checks do not notice, ``bench`` times the operations, ``train`` trains a small model
-without autograd, ``sample`` lets it write, and ``cost`` itemises a network's FLOPs.
+without autograd, ``sample`` lets it write, ``cost`` itemises a network's FLOPs, and
+``parallel`` runs a scheme of yours on several ranks.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from backpass import (
     cost_command,
     mutate_command,
     ops,
+    parallel_command,
     terminal,
     train_command,
 )
@@ -35,7 +37,7 @@ from backpass.stems import no_such
 if TYPE_CHECKING:
     from backpass.verify import Overview, Report
 
-COMMANDS = ("verify", "check", "mutate", "bench", "train", "sample", "cost")
+COMMANDS = ("verify", "check", "mutate", "bench", "train", "sample", "cost", "parallel")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 OPERATIONS = "operations"  # the benchmark that times single operations, by their names
 
@@ -238,6 +240,17 @@ def _parser() -> argparse.ArgumentParser:
     cost.set_defaults(
         run=lambda arguments: cost_command.run(arguments, _say), parser=cost
     )
+
+    parallel = commands.add_parser(
+        "parallel",
+        help="run a scheme of your own on several ranks",
+        description="Run a function on several ranks, as processes that exchange arrays\n"
+        "by PyTorch's collectives, or as threads.",
+    )
+    parallel_command.add_arguments(parallel)
+    parallel.set_defaults(
+        run=lambda arguments: parallel_command.run(arguments, _say), parser=parallel
+    )
     return parser
 
 
@@ -417,7 +430,8 @@ def _folded(text: str) -> list[str]:
 
 def _say(*lines: str) -> None:
     for line in lines:
-        print(line, flush=True)
+        # One write: the lines of ranks that share an output do not mix.
+        print(f"{line}\n", end="", flush=True)
 
 
 def _coloured(text: str) -> str:

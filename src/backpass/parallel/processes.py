@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -10,6 +11,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
@@ -171,6 +173,26 @@ def on_processes(
                 process.join()
             for answer in answers:
                 answer.close()
+
+
+@contextlib.contextmanager
+def joined(*, timeout: float = 60) -> Iterator[TorchGroup]:
+    """Join the ranks that torchrun started, and leave them at the end.
+
+    Tensors on a GPU are exchanged by NCCL, and others by gloo. ``timeout`` is how many
+    seconds a collective may take. Raises ValueError where torchrun did not start this
+    process.
+    """
+    from torch import cuda, distributed
+
+    if cuda.is_available():
+        cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % cuda.device_count())
+    distributed.init_process_group(timeout=timedelta(seconds=timeout))
+    try:
+        yield TorchGroup()
+        distributed.barrier()  # or a rank that ends early breaks another's exchange
+    finally:
+        distributed.destroy_process_group()
 
 
 class _Failure(NamedTuple):
