@@ -7,10 +7,11 @@ by the operation of that name in ``backpass.ops``, on the arrays of all ranks, s
 arrays, complex numbers, symbols and counting arrays pass through. ``on_processes`` runs
 them as processes that exchange arrays by PyTorch's collectives. These may add in
 another order, and they round partial sums in half precision, which ``on_threads`` sums
-in float32. Under torchrun, ``joined`` gives each process its group.
+in float32. Under torchrun, ``joined`` gives each process its group. ``mesh``
+divides a group along several axes.
 """
 
-from backpass.parallel.group import Group, RankError
+from backpass.parallel.group import Group, RankError, mesh
 from backpass.parallel.processes import TorchGroup, joined, on_processes
 from backpass.parallel.threads import LocalGroup, on_threads
 
@@ -20,6 +21,7 @@ __all__ = [
     "RankError",
     "TorchGroup",
     "joined",
+    "mesh",
     "on_processes",
     "on_threads",
 ]

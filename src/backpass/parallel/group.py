@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, Protocol
 
+import numpy as np
+
 from backpass.arrays import Array
-from backpass.values import check_natural
+from backpass.training._numbers import check_count
 
 
 class Group(Protocol):
@@ -42,6 +46,10 @@ class Group(Protocol):
     def shift(self, x: Array, *, places: int = 1) -> Array:
         """Return the ``x[*]`` of the rank ``places`` before this one on the ring."""
 
+    def split(self, colour: int) -> Group:
+        """Return the group of the ranks that give the same ``colour``, an integer, in
+        the order of their ranks. All ranks call it."""
+
 
 Scheme = Callable[..., Any]  # scheme(group, *arguments)
 
@@ -57,8 +65,40 @@ class RankError(RuntimeError):
         return "rank {}: {}".format(*self.args)
 
 
+def mesh(group: Group, **sizes: int) -> dict[str, Group]:
+    """Return this rank's group along each axis of a mesh, by the axis's name.
+
+    The ranks are laid out in a block of these sizes, of which the last varies fastest.
+    So ``mesh(group, data=2, tensor=4)`` has the ranks 0 to 3 in one group "tensor", and
+    the ranks 0 and 4 in one group "data". All ranks call it.
+
+    Raises TypeError or ValueError if a size is not an integer of at least 1, and
+    ValueError if their product is not the number of ranks.
+    """
+    check_count(**sizes)
+    if math.prod(sizes.values()) != group.size:
+        came = " × ".join(f"{name} = {size}" for name, size in sizes.items())
+        raise ValueError(
+            f"mesh: expected sizes whose product is {group.size}, the number of ranks; "
+            f"got {came or 'none'}"
+        )
+    groups, stride = {}, group.size
+    for name, size in sizes.items():
+        stride //= size
+        # The ranks of a group differ in this coordinate only, so without it they agree.
+        groups[name] = group.split(group.rank - group.rank // stride % size * stride)
+    return groups
+
+
+def members(group: Group, colour: object) -> list[int]:
+    """Return the ranks of the group that give this rank's colour. All ranks call it.
+    Raises TypeError if the colour is not an integer."""
+    if not isinstance(colour, Integral) or isinstance(colour, bool):
+        raise TypeError(f"colour: expected an integer; got {type(colour).__name__}")
+    colours = group.all_gather(np.asarray(float(colour)))
+    return [rank for rank in range(group.size) if colours[rank] == float(colour)]
+
+
 def check_ranks(ranks: object) -> None:
     """Raise TypeError or ValueError unless ``ranks`` is an integer of at least 1."""
-    check_natural(ranks=ranks)
-    if not ranks:
-        raise ValueError("ranks: expected an integer of at least 1; got 0")
+    check_count(ranks=ranks)

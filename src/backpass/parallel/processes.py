@@ -21,7 +21,7 @@ import numpy as np
 
 from backpass.arrays import Array
 from backpass.ops._ranks import check_places, check_root
-from backpass.parallel.group import RankError, Scheme, check_ranks
+from backpass.parallel.group import RankError, Scheme, check_ranks, members
 
 _GRACE = 0.3  # seconds to wait, after a failure, for one that came before it
 
@@ -93,6 +93,11 @@ class TorchGroup:
         for request in dist.batch_isend_irecv(pair):
             request.wait()
         return _as(y, x)
+
+    def split(self, colour: int) -> TorchGroup:
+        ranks = self._dist.get_process_group_ranks(self._group)
+        same = [ranks[member] for member in members(self, colour)]
+        return TorchGroup(self._dist.new_group(same, use_local_synchronization=True))
 
     def _check_parts(self, x: Array) -> None:
         if not x.ndim or x.shape[0] != self.size:

@@ -9,23 +9,26 @@ from typing import Any
 
 from backpass import ops
 from backpass.arrays import Array, namespace
-from backpass.parallel.group import RankError, Scheme, check_ranks
+from backpass.parallel.group import RankError, Scheme, check_ranks, members
 from backpass.shapes import kind
 
 
-class _Meeting:
-    """Where the ranks exchange arrays. The last to come computes, and all leave with
-    their part. Between exchanges one rank runs at a time, so that what counts or traces
-    the arithmetic needs no locks."""
+class _Unmet(Exception):
+    """Raised for a rank that waited in an exchange to which not every rank came."""
 
-    def __init__(self, size: int) -> None:
-        self.brought: list[Any] = [
-            None
-        ] * size  # by rank: the collective, its options, and x
+
+class _Meeting:
+    """Where the ranks of a group exchange arrays. The last to come computes, and all
+    leave with their part. Between exchanges one rank of all groups runs at a time, so
+    that what counts or traces the arithmetic needs no locks."""
+
+    def __init__(self, size: int, running: threading.Lock) -> None:
+        self.brought: list[Any] = [None] * size  # each rank's collective, options, x
         self.result: Any = None
-        self.running = threading.Lock()
+        self.running = running
         self.all_here = threading.Barrier(size, self._compute)
         self.all_served = threading.Barrier(size)
+        self.parts: dict[tuple[int, int], _Meeting] = {}  # by split and first rank
 
     def exchange(self, rank: int, x: Array, name: str, **options: Any) -> Array:
         self.brought[rank] = name, options, x
@@ -34,11 +37,20 @@ class _Meeting:
             self.all_here.wait()
             result = self.result
             self.all_served.wait()  # before another exchange replaces the result
+        except threading.BrokenBarrierError:
+            raise _Unmet(f"called {name}, which not every rank did") from None
         finally:
             self.running.acquire()
         if isinstance(result, Exception):
             raise type(result)(*result.args)
         return result[rank, ...]
+
+    def part(self, split: int, ranks: list[int]) -> _Meeting:
+        """Return the meeting of these ranks, the same one for all of them."""
+        key = split, ranks[0]
+        if key not in self.parts:
+            self.parts[key] = _Meeting(len(ranks), self.running)
+        return self.parts[key]
 
     def leave(self) -> None:
         """Make every rank fail that waits, or comes later: the exchange cannot happen
@@ -81,6 +93,19 @@ class LocalGroup:
 
     def __init__(self, rank: int, size: int, meeting: _Meeting) -> None:
         self.rank, self.size, self._meeting = rank, size, meeting
+        self._splits: list[LocalGroup] = []
+
+    def split(self, colour: int) -> LocalGroup:
+        own = members(self, colour)
+        meeting = self._meeting.part(len(self._splits), own)
+        self._splits.append(LocalGroup(own.index(self.rank), len(own), meeting))
+        return self._splits[-1]
+
+    def leave(self) -> None:
+        """End the exchanges of the groups in which this rank is."""
+        self._meeting.leave()
+        for each in self._splits:
+            each.leave()
 
     def all_reduce(self, x: Array) -> Array:
         return self._meeting.exchange(self.rank, x, "all_reduce")
@@ -113,18 +138,20 @@ def on_threads(scheme: Scheme, ranks: int, *arguments: Any) -> list[Any]:
     1.
     """
     check_ranks(ranks)
-    meeting = _Meeting(ranks)
+    running = threading.Lock()
+    meeting = _Meeting(ranks, running)
     results: list[Any] = [None] * ranks
     errors: list[tuple[int, BaseException]] = []  # in the order of time
 
     def run(rank: int) -> None:
-        with meeting.running:
+        group = LocalGroup(rank, ranks, meeting)
+        with running:
             try:
-                results[rank] = scheme(LocalGroup(rank, ranks, meeting), *arguments)
+                results[rank] = scheme(group, *arguments)
             except BaseException as error:
                 errors.append((rank, error))
             finally:
-                meeting.leave()
+                group.leave()
 
     threads = [
         threading.Thread(
@@ -137,16 +164,15 @@ def on_threads(scheme: Scheme, ranks: int, *arguments: Any) -> list[Any]:
     for thread in threads:
         thread.join()
     # A rank that waited in vain fails too, but is not to blame.
-    own = [
-        (rank, error)
-        for rank, error in errors
-        if not isinstance(error, threading.BrokenBarrierError)
-    ]
-    if isinstance(meeting.result, Exception):  # all ranks raised it
-        own.sort(key=lambda failure: failure[0])
-    for rank, error in own:
+    own = [failure for failure in errors if not isinstance(failure[1], _Unmet)]
+    if own:
+        # All ranks of an exchange raise its error; the lowest is named.
+        first = repr(own[0][1])
+        rank, error = min(
+            (failure for failure in own if repr(failure[1]) == first),
+            key=lambda failure: failure[0],
+        )
         raise RankError(rank, f"{type(error).__name__}: {error}") from error
     for rank, error in errors:
-        name = meeting.brought[rank][0]
-        raise RankError(rank, f"called {name}, which not every rank did") from error
+        raise RankError(rank, str(error)) from error
     return results

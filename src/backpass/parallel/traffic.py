@@ -212,6 +212,9 @@ class Counted:
     def shift(self, x: Array, *, places: int = 1) -> Array:
         return self._called("shift", x, places=places)
 
+    def split(self, colour: int) -> Counted:
+        return Counted(self._group.split(colour))
+
     def moved(self) -> Moved:
         """Return the messages and the bytes of all calls so far, on a ring."""
         each = [call.moved(self.size) for call in self.calls]
