@@ -14,6 +14,7 @@ the memory of whole networks.
     cost.memory_budget(config, 8, 1024)  # the bytes of a step by their use
     cost.traffic(config, 8, 1024)      # the least bytes that its step reads and writes
     cost.duration(config, 8, 1024, "h100", dtype="bfloat16")  # the step's least time
+    cost.mesh_step(config, mesh, "h100", 2048, 8192)  # its time on a mesh of ranks
     cost.attention_crossover("gpt2")   # the length beyond which attention costs most
 
 ``cost.published``, ``cost.mistakes``, and ``cost.sources`` have the formulas that
@@ -32,6 +33,7 @@ from backpass.cost.activations import (
     symbolic_activations,
 )
 from backpass.cost.budget import Budget, memory_budget
+from backpass.cost.cluster import CLUSTERS, Cluster, Mesh, MeshStep, mesh_step
 from backpass.cost.counted import Cost, count
 from backpass.cost.crossover import (
     attention_crossover,
@@ -57,17 +59,21 @@ from backpass.cost.timeline import (
 from backpass.cost.traffic import Traffic, symbolic_traffic, traffic
 
 __all__ = [
+    "CLUSTERS",
     "CONVENTIONS",
     "MACHINES",
     "MISTAKES",
     "Activations",
     "Budget",
+    "Cluster",
     "Cost",
     "Duration",
     "Flops",
     "Kept",
     "Machine",
     "Memory",
+    "Mesh",
+    "MeshStep",
     "Moment",
     "Table",
     "Tally",
@@ -89,6 +95,7 @@ __all__ = [
     "measured_timeline",
     "memory",
     "memory_budget",
+    "mesh_step",
     "network_memory",
     "presets",
     "published_steps",
