@@ -59,6 +59,17 @@ def test_links_between_machines_are_used_where_the_ring_leaves_one():
     assert outer - 2e-4 == pytest.approx((inner - 2e-4) * 5e6 / 3e5, rel=1e-12)
 
 
+def test_data_and_context_share_a_machine_only_if_the_pipeline_between_them_does():
+    # Four ranks of the data and the context axis, which lie among 4 or 8 successive ranks.
+    near = shares(Mesh(data=2, context=2))["gradients and parameters"]
+    far, alone = (shares(Mesh(data=d, context=2, pipeline=2))["gradients and parameters"] for d in (2, 1))
+    slower = 5e6 / 3e5
+    assert far - 6e-4 == pytest.approx(
+        slower * (near - 6e-4) / 2, rel=0.02
+    )  # half of the layers and one table
+    assert far - 6e-4 == pytest.approx(1.5 * slower * (alone - 2e-4), rel=1e-3)  # 3/4 moved against 1/2
+
+
 def test_what_context_ranks_exchange():
     found = shares(Mesh(context=2), batch=1)
     own = 32 * (2 * 4 * 4) * 2  # bytes of half the rows' keys and values

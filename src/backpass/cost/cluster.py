@@ -100,11 +100,11 @@ class Cluster:
         check_count(node=self.node)
         check_rate(latency=self.latency)
 
-    def seconds(self, name: str, bytes: float, axis: int, stride: int) -> float:
-        """Return the time of a collective along an axis of so many ranks, neighbours
-        being ``stride`` ranks apart, if each rank calls it with so many ``bytes``. It
-        runs on a ring, over the links between machines unless one holds the ring."""
-        rate = self.inside if axis * stride <= self.node else self.between
+    def seconds(self, name: str, bytes: float, axis: int, span: int) -> float:
+        """Return the time of a collective along an axis of so many ranks, which lie
+        among ``span`` successive ones, if each rank calls it with so many ``bytes``. It
+        runs on a ring, over the links between machines unless one machine holds it."""
+        rate = self.inside if span <= self.node else self.between
         found: Moved = moved(name, math.ceil(bytes), axis)
         return found.messages * self.latency + found.moved / rate
 
@@ -324,8 +324,8 @@ class _MicroBatch(NamedTuple):
         """Return the seconds of so many all-gathers and reduce-scatters along the
         tensor axis, by default a layer's."""
         t, (gathers, scatters) = self.mesh.tensor, times
-        gather = self.cluster.seconds("all_gather", self.stream / t, t, 1)
-        scatter = self.cluster.seconds("reduce_scatter", self.stream, t, 1)
+        gather = self.cluster.seconds("all_gather", self.stream / t, t, t)
+        scatter = self.cluster.seconds("reduce_scatter", self.stream, t, t)
         return gathers * gather + scatters * scatter
 
     def context(self) -> float:
@@ -333,17 +333,17 @@ class _MicroBatch(NamedTuple):
         c, t, config = self.mesh.context, self.mesh.tensor, self.config
         width = 2 * config.key_heads * config.head_width / t  # keys and values
         own = self.rows * width * WIDTHS[self.dtype]
-        gather = self.cluster.seconds("all_gather", own, c, t)
-        scatter = self.cluster.seconds("reduce_scatter", own * c, c, t)
+        gather = self.cluster.seconds("all_gather", own, c, c * t)
+        scatter = self.cluster.seconds("reduce_scatter", own * c, c, c * t)
         gathers, scatters = _CONTEXT
         return gathers * gather + scatters * scatter
 
     def sends(self) -> float:
         """Return the seconds in which a micro-batch's rows are sent on and their
         gradients sent back, once a chunk."""
-        mesh, stride = self.mesh, self.mesh.tensor * self.mesh.context
-        shard = self.stream / mesh.tensor
-        once = self.cluster.seconds("shift", shard, mesh.pipeline, stride)
+        mesh, shard = self.mesh, self.stream / self.mesh.tensor
+        span = mesh.tensor * mesh.context * mesh.pipeline
+        once = self.cluster.seconds("shift", shard, mesh.pipeline, span)
         return 2 * mesh.chunks * once
 
     def parameters(self, layers: int) -> float:
@@ -364,12 +364,12 @@ class _MicroBatch(NamedTuple):
         along the data and the context axis."""
         mesh = self.mesh
         axis = mesh.data * mesh.context
-        stride = mesh.tensor if mesh.context > 1 else mesh.tensor * mesh.pipeline
+        span = mesh.ranks if mesh.data > 1 else mesh.tensor * mesh.context
         size = parameters * WIDTHS[self.dtype] / axis
         scatter = self.cluster.seconds(
-            "reduce_scatter", parameters * GRADIENT, axis, stride
+            "reduce_scatter", parameters * GRADIENT, axis, span
         )
-        return scatter + self.cluster.seconds("all_gather", size, axis, stride)
+        return scatter + self.cluster.seconds("all_gather", size, axis, span)
 
     def update(self, parameters: float) -> float:
         """Return the seconds of AdamW's update of so many parameters."""
