@@ -82,8 +82,8 @@ def backward(group: Group, dy: Array, saved: Saved) -> tuple[Array, Array, Array
 
 
 def to_heads(group: Group, x: Array) -> Array:
-    """Return ``y[*, n/r, r·s, d]``, some heads of all positions, from ``x[*, n, s, d]``,
-    all heads of some positions."""
+    """Return ``y[*, n/r, r·s, d]``, some heads of all positions, from
+    ``x[*, n, s, d]``, all heads of some positions."""
     xp = namespace(x)
     *leading, n, s, d = x.shape
     parts = xp.reshape(x, (*leading, group.size, n // group.size, s, d))

@@ -20,7 +20,7 @@ travel in half precision, their gradients in float32.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backpass.arrays import (
     Array,
@@ -85,9 +85,8 @@ def forward(
     own = parts_of(group.rank, group.size, zigzag)
     queries = _cut(widened(q), len(own))
     scale = inverse_root(max(q.shape[-1], 1), xp) if scale is None else as_number(scale)
-    options = {"scale": scale, "head_order": head_order}
 
-    so_far: list = [None] * len(own)
+    so_far: list[Any] = [None] * len(own)
     moving = k, v
     for step in range(group.size):
         if step:
@@ -96,7 +95,12 @@ def forward(
         keys, values = (_cut(widened(x), len(own)) for x in moving)
         for i, j, diagonal in visible(own, theirs, causal):
             y, block = flash_attention.forward(
-                queries[i], keys[j], values[j], causal=diagonal, **options
+                queries[i],
+                keys[j],
+                values[j],
+                causal=diagonal,
+                scale=scale,
+                head_order=head_order,
             )
             so_far[i] = merge(so_far[i], (y, block.lse))
 
