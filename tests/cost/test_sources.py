@@ -133,7 +133,7 @@ def test_the_posts_other_rows_are_the_sums_of_their_steps():
 
 def test_the_posts_completed_layer_is_ours_but_for_what_is_named_here():
     layer = sympy.expand(completed(GPT2_POST).symbolic()).coeff(L).subs(h, n_h * d)
-    ours = gpt2_layer.backward_flops(b, s, n_h * d, 4 * n_h * d, n_h, flash=False)
+    ours = gpt2_layer.backward_flops(b, s, n_h * d, n_h * d, 4 * n_h * d, n_h, flash=False)
     rows, width = b * s * n_h * d, n_h * d
     differences = [
         (7 + 3) * rows + b * n_h * s**2 + 12 * width**2,  # first terms of products' sums

@@ -248,7 +248,7 @@ def test_check_accepts_each_layer(layer, lengths, left_out, options):
 
 def test_faults_of_the_layers():
     x, w_qkv, b_qkv, *rest = draw(transformer_attention, LENGTHS, ())
-    with pytest.raises(ValueError, match="heads: expected a divisor of h = 4, as in x; got 3"):
+    with pytest.raises(ValueError, match="heads: expected a divisor of h = 4; got 3"):
         transformer_attention.forward(x, w_qkv, b_qkv, *rest, heads=3)
     with pytest.raises(ValueError, match=r"w_qkv: expected w_qkv\[3h, h\] with 3h = 12; got shape \[8, 4\]"):
         transformer_attention.forward(x, w_qkv[:8], b_qkv[:8], *rest, heads=2)

@@ -60,7 +60,7 @@ def test_symbols_need_plain_attention():
     with pytest.raises(ValueError, match="flash: expected False where lengths are symbols, as m is"):
         cost.symbolic_formula(gpt2_layer)
     forward, backward = cost.symbolic_formula(gpt2_layer, flash=False)
-    at = {"m": 2, "s": 3, "h": 4, "f": 5, "heads": 2}
+    at = {"m": 2, "s": 3, "h": 4, "q": 8, "f": 5, "heads": 2}
     expected = cost.formula(gpt2_layer, *draw(gpt2_layer, GPT2, ()), heads=2, flash=False)
     symbols = {symbol: at[symbol.name] for symbol in forward.free_symbols}
     assert (forward.subs(symbols), backward.subs(symbols)) == expected

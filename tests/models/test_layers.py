@@ -8,7 +8,7 @@ from backpass.ops import rope
 from backpass.shapes import axis_length, parse
 from backpass.verify import check
 
-GPT2 = {"*": (2,), "s": 3, "h": 4, "p": 12, "f": 5}
+GPT2 = {"*": (2,), "s": 3, "h": 4, "q": 8, "p": 24, "f": 5}
 LLAMA = {"*": (2,), "s": 3, "h": 5, "k": 2, "q": 8, "p": 4, "f": 6}
 QWEN2 = ("norm_q_w", "norm_k_w")
 LLAMAS = (*QWEN2, "b_q", "b_k", "b_v")
@@ -74,8 +74,8 @@ def test_symbols_that_do_not_fit_a_layer_are_not_taken_for_its_inputs():
     (row,) = check(gpt2_attention, *inputs, methods=["symbolic"], options={"heads": 2}, raises=False).rows
     assert row.verdict == "not run"
     assert row.reason == (
-        "forward rejects the lengths chosen for the symbols, * = (2,), s = 3, h = 4, p = 5, although they fit "
-        "SHAPES (ValueError: w_qkv: expected w_qkv[h, 3h] with 3h = 12; got shape [4, 5])"
+        "forward rejects the lengths chosen for the symbols, * = (2,), s = 3, h = 3, p = 5, q = 6, although they fit "
+        "SHAPES (ValueError: w_qkv: expected w_qkv[h, 3q] with 3q = 18; got shape [3, 5])"
     )
 
 
@@ -83,8 +83,8 @@ def test_a_bias_on_gpt2s_keys_has_gradient_0():
     inputs = draw(gpt2_attention, GPT2, ())
     y, saved = gpt2_attention.forward(*inputs, heads=2)
     _, _, db, *_ = gpt2_attention.backward(np.random.default_rng(1).standard_normal(y.shape), saved)
-    np.testing.assert_array_equal(db[4:8], 0)
-    assert (db[:4] != 0).all() and (db[8:] != 0).all()
+    np.testing.assert_array_equal(db[8:16], 0)
+    assert (db[:8] != 0).all() and (db[16:] != 0).all()
 
 
 def test_faults():
@@ -99,9 +99,9 @@ def test_faults():
     ):
         with pytest.raises(ValueError, match=message):
             gpt2_layer.forward(*every, heads=2, **options)
-    with pytest.raises(ValueError, match="heads: expected a divisor of h = 4, as in x; got 3"):
+    with pytest.raises(ValueError, match="heads: expected a divisor of q = 8; got 3"):
         gpt2_attention.forward(x, w_qkv, *rest, heads=3)
-    with pytest.raises(ValueError, match=r"w_qkv: expected w_qkv\[h, 3h\] with 3h = 12; got shape \[4, 8\]"):
+    with pytest.raises(ValueError, match=r"w_qkv: expected w_qkv\[h, 3q\] with 3q = 24; got shape \[4, 8\]"):
         gpt2_attention.forward(x, w_qkv[:, :8], rest[0][:8], *rest[1:], heads=2)
     with pytest.raises(ValueError, match=r"w_k: expected a number of rows that is a multiple of .* width 4"):
         llama_attention.forward(*draw(llama_attention, LLAMA | {"p": 6}, ()))

@@ -21,7 +21,7 @@ class Apart:
 
     def __init__(self, layer, joint, out_first, **options):
         assert joint in layer.SHAPES
-        self.SHAPES = layer.SHAPES.replace(joint, PROJECTIONS)
+        self.SHAPES = layer.SHAPES.replace(joint, PROJECTIONS).replace("[q, h]", "[h, h]")
         self.layer, self.options = layer, options
         self.turned = transpose if out_first else lambda w: w
         self.names = [spec.name for spec in parse(layer.SHAPES).inputs]

@@ -36,7 +36,7 @@ from backpass.models._parameters import (
 )
 from backpass.models.layers import check_no_dropout, gpt2_layer, output_head, seed_of
 from backpass.models.layers.calls import Part, call
-from backpass.models.layers.kernel import implementation
+from backpass.models.layers.kernel import implementation, shapes_for, unwrapped
 from backpass.models.layers.recomputed import Recompute, divided, stacked
 from backpass.ops import dropout, embedding, layer_norm, position_embedding
 from backpass.shapes import check_inputs, check_saved
@@ -147,7 +147,8 @@ def parameter_shapes(config: Config) -> Shapes:
     """Return the shape of each parameter, by its name without the prefix."""
     c, h = config, config.width
     shapes: Shapes = {TABLE: (c.vocabulary, h), POSITIONS: (c.positions, h)}
-    in_layer = shapes_in_layer(gpt2_layer, {"h": h, "p": 3 * h, "f": c.feed_forward})
+    lengths = {"h": h, "q": h, "p": 3 * h, "f": c.feed_forward}
+    in_layer = shapes_in_layer(gpt2_layer, lengths)
     for layer in _layers(c):
         shapes |= {layer[argument]: shape for argument, shape in in_layer.items()}
     shapes |= dict.fromkeys(NORM.values(), (h,))
@@ -198,7 +199,8 @@ def forward(
     """
     check_config(config, Config)
     c, tied_to = config, TABLE if config.tied else None
-    w, given = read(parameters, parameter_shapes(c), prefix=PREFIX, tied_to=tied_to)
+    shapes = shapes_for(kernels, parameter_shapes(c))
+    w, given = read(parameters, shapes, prefix=PREFIX, tied_to=tied_to)
     wanted = chosen(wanted, given, tied_to)
     check_inputs(SHAPES, tokens=tokens, targets=targets, table=w[TABLE])
     if tokens.shape[-1] > c.positions:
@@ -214,8 +216,9 @@ def forward(
 
     options: dict[str, Any] = {"heads": c.heads, "eps": c.eps, **rates}
     options |= {"flash": flash, "kernels": in_layers}
-    x, parts[0] = embedding.forward(tokens, w[TABLE])
-    x, parts[1] = position_embedding.forward(x, w[POSITIONS], wanted=of_positions)
+    x, parts[0] = implementation(embedding, kernels).forward(tokens, w[TABLE])
+    added = implementation(position_embedding, kernels)
+    x, parts[1] = added.forward(x, w[POSITIONS], wanted=of_positions)
     x, parts[2] = dropout.forward(
         x, p=c.embedding_dropout, seed=of_rows, training=masks is not None
     )
@@ -233,7 +236,7 @@ def forward(
     scale, shift = w[NORM["w"]], w[NORM["b"]]
     norm = implementation(layer_norm, kernels)
     x, parts[-2] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
-    loss, parts[-1] = output_head.forward(
+    loss, parts[-1] = implementation(output_head, kernels).forward(
         x,
         w[head],
         targets,
@@ -263,7 +266,9 @@ def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
     d: dict[str, Any] = {}
 
     dloss = namespace(loss).full_like(loss, scale)
-    dx, dhead = output_head.backward_once(dloss, parts.pop())
+    head, saved_head = unwrapped(output_head, parts.pop())
+    dx, dhead = head.backward_once(dloss, saved_head)
+    del saved_head
     dx, d[NORM["w"]], d[NORM["b"]] = through(layer_norm, dx, parts.pop())
     for layer in reversed(layers):
         dx, *dw = through(gpt2_layer, dx, parts.pop())
@@ -271,14 +276,14 @@ def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
     dropped = parts.pop()
     dx = None if dx is None else dropout.backward(dx, dropped)
     dx, d[POSITIONS] = through(position_embedding, dx, parts.pop())
-    tokens = parts.pop()
+    table, tokens = unwrapped(embedding, parts.pop())
 
     # In the forward pass a tied table was read twice, by the tokens and by the output
     # head; so now both gradients are added.
     if c.tied and TABLE in wanted:
-        d[TABLE] = embedding.backward_onto(dhead, dx, tokens)
+        d[TABLE] = table.backward_onto(dhead, dx, tokens)
     elif TABLE in wanted:
-        d[TABLE] = embedding.backward(dx, tokens)
+        d[TABLE] = table.backward(dx, tokens)
     if not c.tied:
         d[HEAD] = dhead
     return {name: d[own] for own, name in given.items() if own in wanted}
@@ -354,7 +359,8 @@ def calls(
         check_no_dropout(flash, attention_dropout=c.attention_dropout)
     p = c.embedding_dropout if masks else 0.0
     added = {"m": batch, "s": sequence, "r": c.positions - sequence, "h": h}
-    sizes = {"m": batch, "s": sequence, "h": h, "f": c.feed_forward, "heads": c.heads}
+    sizes = {"m": batch, "s": sequence, "h": h, "q": h, "f": c.feed_forward}
+    sizes["heads"] = c.heads
     layers = [
         Part(
             "layer",

@@ -40,7 +40,7 @@ from backpass.models._parameters import (
 )
 from backpass.models.layers import llama_layer, output_head
 from backpass.models.layers.calls import Part, call, quotient
-from backpass.models.layers.kernel import implementation
+from backpass.models.layers.kernel import implementation, shapes_for, unwrapped
 from backpass.models.layers.recomputed import Recompute, divided, stacked
 from backpass.ops import embedding, rms_norm, rope
 from backpass.shapes import check_inputs, check_saved
@@ -252,7 +252,8 @@ def forward(
     beside the tokens ``[*, s]``; −100 is ignored. In half precision it is float32.
 
     ``flash`` and ``chunked`` are options of ``llama_attention`` and ``output_head``.
-    ``kernels`` is ``backpass.kernels``, to run its kernels where there are any.
+    ``kernels`` is ``backpass.kernels``, to run its kernels where there are any, or the
+    ranks of ``backpass.parallel``.
     ``recompute`` is that of ``gpt2.forward``. ``wanted`` names the parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
@@ -262,7 +263,8 @@ def forward(
     """
     check_config(config, Config)
     c, tied_to = config, TABLE if config.tied else None
-    w, given = read(parameters, parameter_shapes(c), prefix=PREFIX, tied_to=tied_to)
+    shapes = shapes_for(kernels, parameter_shapes(c))
+    w, given = read(parameters, shapes, prefix=PREFIX, tied_to=tied_to)
     wanted = chosen(wanted, given, tied_to)
     check_inputs(SHAPES, tokens=tokens, targets=targets, table=w[TABLE])
     layers, head = _layers(c), tied_to or HEAD
@@ -272,8 +274,9 @@ def forward(
     every, in_layers = divided(recompute, kernels)
 
     options: dict[str, Any] = {"eps": c.eps, "flash": flash, "kernels": in_layers}
-    x, parts[0] = embedding.forward(tokens, w[TABLE])
-    cos, sin = rope.tables(x.shape[-2], c.head_width, base=c.base, like=x)
+    x, parts[0] = implementation(embedding, kernels).forward(tokens, w[TABLE])
+    tables = implementation(rope, kernels).tables
+    cos, sin = tables(x.shape[-2], c.head_width, base=c.base, like=x)
     options |= {"cos": cos, "sin": sin}
     forwards = [
         partial(
@@ -287,7 +290,7 @@ def forward(
     x, parts[1:-2] = stacked(forwards, x, every)
     norm = implementation(rms_norm, kernels)
     x, parts[-2] = norm.forward(x, w[NORM], eps=c.eps, wanted=of_norm)
-    loss, parts[-1] = output_head.forward(
+    loss, parts[-1] = implementation(output_head, kernels).forward(
         x,
         w[head],
         targets,
@@ -317,20 +320,22 @@ def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
     d: dict[str, Any] = {}
 
     dloss = namespace(loss).full_like(loss, scale)
-    dx, dhead = output_head.backward_once(dloss, parts.pop())
+    head, saved_head = unwrapped(output_head, parts.pop())
+    dx, dhead = head.backward_once(dloss, saved_head)
+    del saved_head
     dx, d[NORM] = through(rms_norm, dx, parts.pop())
     for layer in reversed(layers):
         dx, *dw = through(llama_layer, dx, parts.pop())
         by_argument = dict(zip(llama_layer.PARAMETERS, dw, strict=True))
         d |= {name: by_argument[argument] for argument, name in layer.items()}
-    tokens = parts.pop()
+    table, tokens = unwrapped(embedding, parts.pop())
 
     # In the forward pass a tied table was read twice, by the tokens and by the output
     # head; so now both gradients are added.
     if c.tied and TABLE in wanted:
-        d[TABLE] = embedding.backward_onto(dhead, dx, tokens)
+        d[TABLE] = table.backward_onto(dhead, dx, tokens)
     elif TABLE in wanted:
-        d[TABLE] = embedding.backward(dx, tokens)
+        d[TABLE] = table.backward(dx, tokens)
     if not c.tied:
         d[HEAD] = dhead
     return {name: d[own] for own, name in given.items() if own in wanted}

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -128,7 +128,7 @@ class Run:
         self.options, self.text, self.arrays = state.options, state.text, state.arrays
         self.kernels = kernels
         self.parameters = _copied(state.parameters)
-        self.optimiser = _moments(state.optimiser, _copied)
+        self.optimiser = moments(state.optimiser, _copied)
         self.train, self.held_out = texts.divided(text)
         needed = self.options.length + 1
         if len(self.held_out) < needed:
@@ -154,10 +154,11 @@ class Run:
         options: Options,
         *,
         like: Array,
-        kernels: Any = None,
-    ) -> Run:
+        **own: Any,
+    ) -> Self:
         """Return a run of all steps, from parameters that ``options.seed`` determines.
-        They have the dtype, the library, and the device of ``like``.
+        They have the dtype, the library, and the device of ``like``. ``own`` are the
+        options of the class, such as ``kernels``.
 
         Raises ValueError if the text is too short, the model has too few positions, or
         its vocabulary cannot name every byte.
@@ -174,14 +175,12 @@ class Run:
         )
         optimiser, digest = adamw.start(parameters), texts.digest(text)
         state = State(model, config, parameters, optimiser, options, digest, arrays)
-        return cls(state, text, kernels=kernels)
+        return cls(state, text, **own)
 
     @classmethod
-    def resumed(
-        cls, state: State, text: bytes, *, like: Array, kernels: Any = None
-    ) -> Run:
+    def resumed(cls, state: State, text: bytes, *, like: Array, **own: Any) -> Self:
         """Return a run of the steps that are left after ``state``, with arrays of the
-        library and on the device of ``like``.
+        library and on the device of ``like``. ``own`` are the options of the class.
 
         Raises ValueError if the text is not the one that the run began with.
         """
@@ -202,10 +201,10 @@ class Run:
 
         moved = state._replace(
             parameters=placed(state.parameters),
-            optimiser=_moments(state.optimiser, placed),
+            optimiser=moments(state.optimiser, placed),
             arrays=place(like),
         )
-        return cls(moved, text, kernels=kernels)
+        return cls(moved, text, **own)
 
     @property
     def made(self) -> int:
@@ -218,7 +217,7 @@ class Run:
             self.model,
             self.config,
             _copied(self.parameters),
-            _moments(self.optimiser, _copied),
+            moments(self.optimiser, _copied),
             self.options,
             self.text,
             self.arrays,
@@ -247,7 +246,7 @@ class Run:
             (self._gradients(step, *part) for part in parts), fresh=True
         )
         try:
-            norms = clipping.norms(gradients)
+            norms = self._norms(gradients)
             gradients, norm = clipping.clip(
                 gradients, o.clip, in_place=True, of_each=norms
             )
@@ -342,6 +341,12 @@ class Run:
             **options,
         )
 
+    def _backward(self, saved: Any) -> dict[str, Array]:
+        return self.model.backward(saved)
+
+    def _norms(self, gradients: Mapping[str, Array]) -> dict[str, float]:
+        return clipping.norms(gradients)
+
     def _gradients(
         self, step: int, tokens: Array, targets: Array, options: dict[str, Any]
     ) -> tuple[float, dict[str, Array], int]:
@@ -351,7 +356,7 @@ class Run:
             what = f"step {step + 1}: the loss is {loss:.3g}"
             del saved  # before the forward runs again
             raise self._not_finite([(tokens, targets, options)], what)
-        return float(loss), self.model.backward(saved), accumulation.counted(targets)
+        return float(loss), self._backward(saved), accumulation.counted(targets)
 
     def _not_finite(
         self, parts: list[MicroBatch], what: str, otherwise: str = ""
@@ -379,7 +384,7 @@ class Run:
         }
 
 
-def _moments(
+def moments(
     state: adamw.State, copied: Callable[[Mapping[str, Array]], dict[str, Array]]
 ) -> adamw.State:
     """Return the optimiser's state with both its mappings ``copied``."""

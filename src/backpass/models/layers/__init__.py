@@ -68,15 +68,18 @@ def check_no_dropout(flash: bool, **rates: float) -> None:
             )
 
 
-def check_widths(expected: str, w_qkv: Array, h: int, heads: int) -> None:
-    """Raise TypeError or ValueError unless ``heads`` divides ``h`` and the weight has
-    the ``expected`` shape, ``"w_qkv[h, 3h]"`` or the reverse."""
+def check_widths(expected: str, p: int, width: int, heads: int, w_qkv: Array) -> None:
+    """Raise TypeError or ValueError unless ``heads`` divides ``width`` and ``p`` is
+    three times as much. ``expected`` is the weight's shape, as ``"w_qkv[h, 3q]"``."""
+    letter = expected.partition("3")[2][0]
     check_natural(heads=heads)
-    if heads < 1 or h % heads:
-        raise ValueError(f"heads: expected a divisor of h = {h}, as in x; got {heads}")
-    if sorted(w_qkv.shape) != [h, 3 * h]:
+    if heads < 1 or width % heads:
         raise ValueError(
-            f"w_qkv: expected {expected} with 3h = {3 * h}; "
+            f"heads: expected a divisor of {letter} = {width}; got {heads}"
+        )
+    if p != 3 * width:
+        raise ValueError(
+            f"w_qkv: expected {expected} with 3{letter} = {3 * width}; "
             f"got shape {list(w_qkv.shape)}"
         )
 

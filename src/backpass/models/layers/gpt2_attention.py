@@ -26,7 +26,7 @@ from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool, check_natural, check_probability
 from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
-SHAPES = "x[*, s>0, h], w_qkv[h, p], b_qkv[p], w_o[h, h], b_o[h] -> y[*, s, h]"
+SHAPES = "x[*, s>0, h], w_qkv[h, p], b_qkv[p], w_o[q, h], b_o[h] -> y[*, s, h]"
 PARAMETERS = ("w_qkv", "b_qkv", "w_o", "b_o")
 
 
@@ -35,7 +35,7 @@ class Saved(NamedTuple):
 
     qkv: linear.Saved  # x[*, s, h]
     attended: Any  # of attention or flash_attention, or of the kernel
-    out: linear.Saved  # the heads' outputs [*, s, h]
+    out: linear.Saved  # the heads' outputs [*, s, q]
     heads: int
     flash: bool
     wanted: tuple[str, ...]
@@ -55,15 +55,16 @@ def forward(
     kernels: Any = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """Return ``y[*, s, h]`` for the rows ``x[*, s, h]``. ``w_qkv[h, 3h]`` holds the
+    """Return ``y[*, s, h]`` for the rows ``x[*, s, h]``. ``w_qkv[h, 3q]`` holds the
     columns of the queries, then those of the keys, then those of the values; each third
-    is cut into ``heads``. ``flash`` chooses the operation that attends. ``dropout_p``
-    and ``seed`` drop weights of attention, which flash attention cannot do. ``kernels``
-    is ``backpass.kernels``, to run its kernel of flash attention, or None.
+    is cut into ``heads``. In a GPT-2, q is h; with some of its heads it is less.
+    ``flash`` chooses the operation that attends. ``dropout_p`` and ``seed`` drop
+    weights of attention, which flash attention cannot do. ``kernels`` is
+    ``backpass.kernels``, to run its kernel of flash attention, or None.
 
     Raises TypeError if an input is not a floating-point array or if its library,
     device, or dtype differs from that of ``x``, or if an option has the wrong type;
-    ValueError if shapes do not fit, ``heads`` does not divide h, ``dropout_p`` is
+    ValueError if shapes do not fit, ``heads`` does not divide q, ``dropout_p`` is
     outside 0 to 1 or is not 0 with ``flash``, or ``seed`` is below 0.
     """
     check_inputs(SHAPES, x=x, w_qkv=w_qkv, b_qkv=b_qkv, w_o=w_o, b_o=b_o)
@@ -71,12 +72,12 @@ def forward(
     check_probability(dropout_p=dropout_p)
     check_natural(seed=seed)
     check_no_dropout(flash, dropout_p=dropout_p)
-    check_widths("w_qkv[h, 3h]", w_qkv, x.shape[-1], heads)
+    check_widths("w_qkv[h, 3q]", w_qkv.shape[-1], w_o.shape[0], heads, w_qkv)
     wanted = check_wanted(SHAPES, wanted)
     of_qkv, of_heads, of_out = _parts(wanted)
-    d = x.shape[-1] // heads
+    d = w_o.shape[0] // heads
 
-    rows, qkv = linear.forward(x, w_qkv, b_qkv, wanted=of_qkv)  # [*, s, 3h]
+    rows, qkv = linear.forward(x, w_qkv, b_qkv, wanted=of_qkv)  # [*, s, 3q]
     q, k, v = (split_heads(part, heads, d) for part in thirds(rows))
     attend = attention_operation(flash, kernels)
     options = {} if flash else {"dropout_p": dropout_p, "seed": seed}
@@ -98,7 +99,7 @@ def backward(
     do, dw_o, db_o = linear.backward(dy, out, wanted=of_out)
     if not of_heads:
         return None, None, None, dw_o, db_o
-    xp, d = namespace(dy), dy.shape[-1] // heads
+    xp, d = namespace(dy), out.x.shape[-1] // heads
     attend = attention_operation(flash)
     do = split_heads(do, heads, d)
     dq, dk, dv, *_ = gradients_of(attend, do, attended, of_heads)
@@ -123,14 +124,14 @@ def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
     ]
 
 
-def calls(m, s, h, heads, flash=True, dropout_p=0.0, wanted=None):
+def calls(m, s, h, q, heads, flash=True, dropout_p=0.0, wanted=None):
     """Return both projections, and attention in each head."""
     of_qkv, of_heads, of_out = _parts(check_wanted(SHAPES, wanted))
-    lengths = {"m": m, "n_kv": heads, "s_q": s, "s_k": s, "d": quotient(h, heads)}
+    lengths = {"m": m, "n_kv": heads, "s_q": s, "s_k": s, "d": quotient(q, heads)}
     return (
-        call("query, key, value projection", linear, of_qkv, m=m * s, n=h, p=3 * h),
+        call("query, key, value projection", linear, of_qkv, m=m * s, n=h, p=3 * q),
         attending(flash, True, of_heads, **lengths, dropout_p=dropout_p),
-        call("output projection", linear, of_out, m=m * s, n=h, p=h),
+        call("output projection", linear, of_out, m=m * s, n=q, p=h),
     )
 
 

@@ -27,7 +27,7 @@ from backpass.values import check_bool, check_natural, check_probability
 from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = (
-    "x[*, s>0, h], norm_1_w[h], norm_1_b[h], w_qkv[h, p], b_qkv[p], w_o[h, h], b_o[h], "
+    "x[*, s>0, h], norm_1_w[h], norm_1_b[h], w_qkv[h, p], b_qkv[p], w_o[q, h], b_o[h], "
     "norm_2_w[h], norm_2_b[h], w_up[h, f], b_up[f], w_down[f, h], b_down[h] "
     "-> y[*, s, h]"
 )
@@ -52,7 +52,7 @@ class Saved(NamedTuple):
     """What each part saved. The residual connections save no array."""
 
     norm_1: Any  # of layer_norm, or of its kernel
-    attended: gpt2_attention.Saved
+    attended: Any  # of gpt2_attention, or of a scheme
     dropped_1: dropout.Saved
     norm_2: Any
     fed: Any  # of feed_forward, or of its kernel
@@ -94,7 +94,7 @@ def forward(
     Raises TypeError if an input is not a floating-point array or if its library,
     device, or dtype differs from that of ``x``, or if an option has the wrong type;
     ValueError if shapes do not fit, ``eps`` or ``seed`` is below 0, ``heads`` does not
-    divide h, or a rate of dropout is outside 0 to 1 or not available with ``flash``.
+    divide q, or a rate of dropout is outside 0 to 1 or not available with ``flash``.
     """
     attending = {"w_qkv": w_qkv, "b_qkv": b_qkv, "w_o": w_o, "b_o": b_o}
     feeding = {"w_up": w_up, "b_up": b_up, "w_down": w_down, "b_down": b_down}
@@ -120,7 +120,8 @@ def forward(
     )
 
     a, norm_1 = norm.forward(x, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)
-    a, attended = gpt2_attention.forward(
+    attention = implementation(gpt2_attention, kernels)
+    a, attended = attention.forward(
         a,
         **attending,
         heads=heads,
@@ -191,6 +192,7 @@ def calls(
     m,
     s,
     h,
+    q,
     f,
     heads,
     flash=True,
@@ -206,7 +208,9 @@ def calls(
     dropped = {"m": rows * h, "p": residual_dropout}
     return (
         call("first norm", layer_norm, of_norm_1, m=rows, n=h),
-        *gpt2_attention.calls(m, s, h, heads, flash, attention_dropout, of_attention),
+        *gpt2_attention.calls(
+            m, s, h, q, heads, flash, attention_dropout, of_attention
+        ),
         call("attention: dropout", dropout, of_middle, **dropped),
         *adding("first", rows * h, of_norm_1),
         call("second norm", layer_norm, of_norm_2, m=rows, n=h),

@@ -1,14 +1,14 @@
-"""Let a kernel take the place of an operation in a layer, or let the operation run
-again in the backward.
+"""Let a kernel, or a scheme of several ranks, take the place of an operation in a
+layer, or let the operation run again in the backward.
 
-A layer's ``forward`` asks ``implementation`` for each operation that may have a kernel.
-Its ``backward`` calls ``gradients_of``, which sees from the saved value whether the
-operation or its kernel ran, and whether it saved its inputs only. So only forwards
-take ``kernels``.
+A layer's ``forward`` asks ``implementation`` for each operation, or block, that may
+have another one. Its ``backward`` calls ``gradients_of``, which sees from the saved
+value what ran, and whether it saved its inputs only. So only forwards take ``kernels``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -27,6 +27,15 @@ class Saved(NamedTuple):
     wanted: tuple[str, ...]
 
 
+class Exchanged(NamedTuple):
+    """What a scheme of several ranks saved, with the scheme, and the gradients that are
+    wanted. ``backpass.parallel`` has the schemes."""
+
+    scheme: Any
+    own: Any
+    wanted: tuple[str, ...]
+
+
 class Kernel:
     """A kernel with the forward of its operation: it accepts ``wanted``. A kernel saves
     what all gradients need, and computes all of them if any is wanted."""
@@ -35,6 +44,9 @@ class Kernel:
         self.operation, self.kernels = operation, kernels
         self.kernel: ModuleType = kernels.load(_stem(operation))
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.operation, name)  # such as rope.tables
+
     def forward(
         self, *inputs: Array | None, wanted: Wanted = None, **options: Any
     ) -> tuple[Array, Saved]:
@@ -42,7 +54,7 @@ class Kernel:
         kernels do not run, and what the kernel raises."""
         self._check_runs_on(inputs[0])
         y, own = self.kernel.forward(*inputs, **options)
-        names = _differentiable(self.operation)
+        names = differentiable(self.operation)
         chosen = names if wanted is None else tuple(n for n in names if n in wanted)
         return y, Saved(self.kernel, own, chosen)
 
@@ -62,14 +74,17 @@ class Kernel:
 def implementation(operation: ModuleType, kernels: Any) -> Any:
     """Return the operation, or its kernel if ``kernels``, which is ``backpass.kernels``
     or None, has one. If ``kernels`` is a ``Recomputing`` that names the operation, the
-    result saves its inputs only. Raises TypeError for anything else, and ImportError if
-    kernels cannot be loaded."""
+    result saves its inputs only. If it has a method ``scheme_of``, as the ranks of
+    ``backpass.parallel`` do, that chooses. Raises TypeError for anything else, and
+    ImportError if kernels cannot be loaded."""
     if isinstance(kernels, recomputed.Recomputing):
         found = implementation(operation, kernels.kernels)
         again = _stem(operation) in kernels.operations
         return recomputed.Recomputed(found) if again else found
     if kernels is None:
         return operation
+    if hasattr(kernels, "scheme_of"):
+        return kernels.scheme_of(operation)
     if getattr(kernels, "__name__", None) != "backpass.kernels":
         raise TypeError(
             "kernels: expected the package backpass.kernels, or None for the "
@@ -79,15 +94,23 @@ def implementation(operation: ModuleType, kernels: Any) -> Any:
     return Kernel(operation, kernels) if has_one else operation
 
 
+def shapes_for(kernels: Any, shapes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the shapes of a model's parameters that its forward expects with these
+    ``kernels``: ``shapes``, or those of a rank's shares."""
+    return kernels.shapes(shapes) if hasattr(kernels, "scheme_of") else shapes
+
+
 def gradients_of(
     part: Any, dy: Array | None, saved: Any, wanted: tuple[str, ...]
 ) -> tuple[Any, ...]:
     """Return what the backward of a layer's part returns, or of the kernel that ran in
     its place. A gradient that is not wanted is None."""
     saved = saved.again() if isinstance(saved, recomputed.Saved) else saved
+    if isinstance(saved, Exchanged) and wanted:
+        return saved.scheme.backward(dy, saved.own, wanted=wanted)
     if not isinstance(saved, Saved):
         return of_operations.gradients_of(part, dy, saved, wanted)
-    names = _differentiable(part)
+    names = differentiable(part)
     if not wanted:
         return (None,) * len(names)
     found = saved.kernel.backward(dy, saved.own)
@@ -104,11 +127,19 @@ def gradient_of(part: Any, dy: Array, saved: Any) -> Array:
     return saved.kernel.backward(dy, saved.own)
 
 
+def unwrapped(part: Any, saved: Any) -> tuple[Any, Any]:
+    """Return what ran in the place of a part, the part itself or a scheme of several
+    ranks, and what that saved."""
+    if isinstance(saved, Exchanged):
+        return saved.scheme, saved.own
+    return part, saved
+
+
 def _stem(operation: ModuleType) -> str:
     return operation.__name__.rpartition(".")[2]
 
 
-def _differentiable(operation: ModuleType) -> tuple[str, ...]:
+def differentiable(operation: ModuleType) -> tuple[str, ...]:
     """Return the inputs of an operation that have a gradient."""
     constants = getattr(operation, "CONSTANTS", ())
     specs = parse(operation.SHAPES).inputs

@@ -48,7 +48,7 @@ class Saved(NamedTuple):
     """What each part saved. The residual connections save no array."""
 
     norm_1: Any  # of rms_norm, or of its kernel
-    attended: llama_attention.Saved
+    attended: Any  # of llama_attention, or of a scheme
     norm_2: Any
     fed: Any  # of feed_forward, or of its kernel
     wanted: tuple[str, ...]
@@ -99,8 +99,9 @@ def forward(
     options: dict[str, Any] = {"eps": eps, "flash": flash, "kernels": kernels}
 
     a, norm_1 = norm.forward(x, norm_1_w, eps=eps, wanted=of_norm_1)
-    a, attended = llama_attention.forward(
-        a, cos, sin, **attending, **options, wanted=of_attention
+    attention = implementation(llama_attention, kernels)
+    a, attended = attention.forward(
+        a, cos=cos, sin=sin, **attending, **options, wanted=of_attention
     )
     x, _ = residual.forward(x, a)
     a, norm_2 = norm.forward(x, norm_2_w, eps=eps, wanted=of_norm_2)

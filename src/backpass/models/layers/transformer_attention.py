@@ -77,7 +77,7 @@ def forward(
     """
     check_inputs(SHAPES, x=x, w_qkv=w_qkv, b_qkv=b_qkv, w_o=w_o, b_o=b_o, memory=memory)
     check_bool(causal=causal, flash=flash)
-    check_widths("w_qkv[3h, h]", w_qkv, x.shape[-1], heads)
+    check_widths("w_qkv[3h, h]", w_qkv.shape[0], x.shape[-1], heads, w_qkv)
     wanted = check_wanted(SHAPES, wanted, memory=memory)
     alone = memory is None
     of_q, of_k, of_v, of_heads, of_out = _parts(wanted, alone)

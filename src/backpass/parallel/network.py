@@ -1,0 +1,356 @@
+"""A network of ``backpass.models`` on a mesh of ranks: data × context × tensor.
+
+::
+
+    network = Network(group, llama, config, data=2, tensor=2, sequence=True)
+    share = network.share(parameters)
+    loss, saved = network.forward(share, tokens, targets)
+    gradients = network.backward(saved)
+
+Every rank is given the whole batch, and takes its part: its rows along the axis data,
+and its positions along the axis context. Along tensor it has a share of the heads, of
+the hidden columns, and of the vocabulary. The model itself runs on every rank, with the
+schemes of this package in the place of some of its operations. The loss is that of the
+whole batch, and a rank's gradients are its shares of that loss's gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from backpass.arrays import Array, namespace, widened
+from backpass.models import gpt2, llama
+from backpass.models.layers import gpt2_attention, llama_attention, output_head
+from backpass.models.layers.kernel import Exchanged, gradients_of, implementation
+from backpass.ops import (
+    attention,
+    embedding,
+    feed_forward,
+    flash_attention,
+    layer_norm,
+    position_embedding,
+    rms_norm,
+    rope,
+)
+from backpass.parallel import ring_attention
+from backpass.parallel.group import Group, mesh
+from backpass.parallel.shares import Heads, Share, heads_of, shares, span
+from backpass.parallel.tensor import Block, Norm, Parts, Whole
+from backpass.parallel.vocabulary import Head, Rows, Table
+from backpass.training import accumulation, clipping
+from backpass.values import check_bool
+from backpass.wanted import Wanted
+
+
+class Saved(NamedTuple):
+    """What the model saved, and the rank's share of the counted targets."""
+
+    own: Any
+    share: float
+
+    @property
+    def parts(self) -> list[Any]:
+        """What each part of the model saved."""
+        return self.own.parts
+
+
+class Ring:
+    """Attention over the ranks' parts of the sequence, in a layer."""
+
+    def __init__(self, context: Group) -> None:
+        self.context = context
+
+    def forward(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        causal: bool,
+        dropout_p: float = 0.0,
+        seed: int = 0,
+        wanted: Wanted = None,
+    ) -> tuple[Array, Exchanged]:
+        """Return the rank's rows of what ``attention`` returns. ``Network`` accepts no
+        dropout, so ``dropout_p`` is 0 and no seed is used."""
+        y, saved = ring_attention.forward(
+            self.context, q, k, v, causal=causal, zigzag=True
+        )
+        names = ("q", "k", "v") if wanted is None else tuple(wanted)
+        return y, Exchanged(self, saved, names)
+
+    def backward(
+        self, dy: Array, saved: ring_attention.Saved, *, wanted: tuple[str, ...]
+    ) -> tuple[Array, ...]:
+        """Return the rank's rows of the gradients, wanted or not."""
+        return ring_attention.backward(self.context, dy, saved)
+
+
+class Positions:
+    """The rows that a rank has between the blocks: their positions in the sequence.
+
+    It stands in the place of ``rope``, for its tables, and of ``position_embedding``.
+    """
+
+    def __init__(self, context: Group, stream: Whole | Parts) -> None:
+        self.context, self.stream = context, stream
+
+    def of(self, s: int) -> list[int]:
+        """Return the positions of ``s`` rows."""
+        parts = self.stream.group.size if isinstance(self.stream, Parts) else 1
+        held = _held(self.context, s * parts)
+        first = s * self.stream.group.rank if parts > 1 else 0
+        return held[first : first + s]
+
+    def tables(self, s: int, d: int, *, base: float, like: Array) -> tuple[Array, ...]:
+        """Return the tables of ``rope`` for these positions."""
+        at = self.of(s)
+        cos, sin = rope.tables(max(at) + 1, d, base=base, like=like)
+        index = _index(at, like)
+        xp = namespace(like)
+        return xp.take(cos, index, axis=0), xp.take(sin, index, axis=0)
+
+    def forward(
+        self, x: Array, w: Array, *, wanted: Wanted = None
+    ) -> tuple[Array, Exchanged]:
+        """Return ``y[*, s, h]``, the sum of ``x[*, s, h]`` and the rows of the table
+        ``w`` at the positions."""
+        index = _index(self.of(x.shape[-2]), x)
+        rows = namespace(x).take(w, index, axis=0)
+        y, added = position_embedding.forward(x, rows, wanted=wanted)
+        return y, Exchanged(self, (added, index, w.shape[0]), added.wanted)
+
+    def backward(
+        self, dy: Array, saved: Any, *, wanted: tuple[str, ...]
+    ) -> tuple[Array | None, ...]:
+        """Return ``dx``, and the gradient of the table from the rank's rows, with all
+        rows of the tensor group."""
+        added, index, length = saved
+        dx, drows = gradients_of(position_embedding, dy, added, wanted)
+        if drows is None:
+            return dx, None
+        _, looked = embedding.forward(
+            index, namespace(dy).zeros((length, dy.shape[-1]), dtype=dy.dtype)
+        )
+        return dx, self.stream.of_rows(embedding.backward(drows, looked))
+
+
+class Schemes:
+    """What models take as ``kernels``: the schemes by the operation that they replace,
+    kernels for the others, and the shares of the parameters."""
+
+    def __init__(
+        self,
+        found: Mapping[ModuleType, Any],
+        kernels: Any,
+        shares: Mapping[str, Share],
+    ) -> None:
+        self.found, self.kernels, self.shares = found, kernels, shares
+
+    def shapes(
+        self, whole: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the rank's shares of parameters of these shapes."""
+        return {name: self.shares[name].shape(shape) for name, shape in whole.items()}
+
+    def scheme_of(self, operation: ModuleType) -> Any:
+        """Return the scheme, or the operation or kernel."""
+        if operation in self.found:
+            return self.found[operation]
+        return implementation(operation, self.kernels)
+
+
+class Network:
+    """A GPT-2 or a Llama on the ranks of a group, as one of them sees it.
+
+    The ranks are a block of data × context × tensor, of which the last varies fastest.
+    With ``sequence``, the ranks of a tensor group have parts of the sequence between
+    the blocks. Dropout is not supported. All ranks make the same calls.
+
+    Raises ValueError if the sizes do not fit the number of ranks, if there are more
+    ranks along tensor than heads, hidden columns, or tokens, or if the configuration
+    has dropout; TypeError for another model.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        model: ModuleType,
+        config: Any,
+        *,
+        data: int = 1,
+        context: int = 1,
+        tensor: int = 1,
+        sequence: bool = False,
+        kernels: Any = None,
+    ) -> None:
+        if model not in (gpt2, llama):
+            raise TypeError("model: expected gpt2 or llama of backpass.models")
+        check_bool(sequence=sequence)
+        rates = [n for n, p in vars(config).items() if "dropout" in n and p]
+        if rates:
+            raise ValueError(
+                f"config: expected no dropout on a mesh; got {', '.join(rates)}"
+            )
+        groups = mesh(group, data=data, context=context, tensor=tensor)
+        self.group, self.model, self.config = group, model, config
+        self.data, self.context, self.tensor = groups.values()
+        # The ranks that have the same shares, and other rows or positions.
+        self.alike = group.split(self.tensor.rank)
+        rank, ranks = self.tensor.rank, self.tensor.size
+        self.shares = shares(model, config, rank, ranks)
+        heads = heads_of(
+            config.heads, getattr(config, "key_heads", config.heads), rank, ranks
+        )
+        same_keys = self.tensor.split(heads.sharers[0])
+        self.schemes = self._schemes(heads, same_keys, sequence, kernels)
+
+    def _schemes(
+        self, heads: Heads, same_keys: Group, sequence: bool, kernels: Any
+    ) -> Schemes:
+        stream = (Parts if sequence else Whole)(self.tensor)
+        inside = kernels
+        if self.context.size > 1:
+            ring = Ring(self.context)
+            inside = Schemes({flash_attention: ring, attention: ring}, kernels, {})
+        of_heads = dict.fromkeys(("norm_q_w", "norm_k_w"), self.tensor)
+        of_keys = dict.fromkeys(("w_k", "w_v", "b_k", "b_v"), same_keys)
+        start, stop = heads.queries
+        rows = Rows(
+            *span(self.config.vocabulary, self.tensor.rank, self.tensor.size),
+            self.config.vocabulary,
+        )
+        positions = Positions(self.context, stream)
+        found = {
+            llama_attention: Block(
+                llama_attention, stream, partial=of_heads | of_keys, kernels=inside
+            ),
+            gpt2_attention: Block(
+                gpt2_attention,
+                stream,
+                once=("b_o",),
+                kernels=inside,
+                options={"heads": stop - start},
+            ),
+            feed_forward: Block(
+                feed_forward, stream, once=("b_down",), kernels=kernels
+            ),
+            layer_norm: Norm(layer_norm, stream, kernels),
+            rms_norm: Norm(rms_norm, stream, kernels),
+            embedding: Table(stream, rows),
+            output_head: Head(stream, rows),
+            rope: positions,
+            position_embedding: positions,
+        }
+        return Schemes(found, kernels, self.shares)
+
+    def share(self, whole: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the rank's shares of a mapping of whole parameters, or of arrays of
+        their shapes, as copies. Raises KeyError for a name of no parameter."""
+        return {
+            name: namespace(x).asarray(self.shares[name].of(x), copy=True)
+            for name, x in whole.items()
+        }
+
+    def whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the whole arrays from the ranks' shares, on every rank."""
+        shapes = self.model.parameter_shapes(self.config)
+        found = {}
+        for name, x in own.items():
+            share = self.shares[name]
+            put = share.put(x, shapes[name][share.axis])
+            put = put if share.first else namespace(put).zeros_like(put)
+            found[name] = self.tensor.all_reduce(put)
+        return found
+
+    def forward(
+        self, parameters: Mapping[str, Array], tokens: Array, targets: Array, **options
+    ) -> tuple[Array, Saved]:
+        """Return the loss ``[]`` of the whole batch, from the rank's shares of the
+        parameters and from all tokens and targets ``[b, s]``. The options are those of
+        the model, but for ``config``, ``kernels``, and ``masks``.
+
+        Raises what the model raises; ValueError if the sequence cannot be divided.
+        """
+        tokens, targets = self._part(tokens), self._part(targets)
+        loss, own = self.model.forward(
+            parameters,
+            tokens,
+            targets,
+            config=self.config,
+            kernels=self.schemes,
+            **options,
+        )
+        xp, count = namespace(loss), accumulation.counted(targets)
+        total = float(self.alike.all_reduce(xp.full_like(loss, float(count))))
+        # A rank without a counted target has no mean, and adds nothing. If no rank has
+        # one, there is no mean.
+        share = count / total if total else math.nan
+        mine = loss * share if count or not total else xp.zeros_like(loss)
+        return self.alike.all_reduce(mine), Saved(own, share if count else 0.0)
+
+    def backward(self, saved: Saved, *, scale: float = 1) -> dict[str, Array]:
+        """Return the rank's shares of the gradients of the loss times ``scale``, in
+        half precision as float32."""
+        # Without counted targets the model's gradients are 0, whatever their scale.
+        gradients = self.model.backward(saved.own, scale=scale * (saved.share or 1))
+        return {n: self._sum(g) for n, g in gradients.items()}
+
+    def _sum(self, gradient: Array) -> Array:
+        """Return the sum over the ranks with the same share, as an array of its own."""
+        total = self.alike.all_reduce(widened(gradient))
+        return namespace(total).asarray(total, copy=True)
+
+    def norms(self, gradients: Mapping[str, Array]) -> dict[str, float]:
+        """Return the norm of each whole gradient from the ranks' shares, the same on
+        every rank.
+
+        Raises FloatingPointError on every rank if one is not finite.
+        """
+        try:
+            own = clipping.norms(gradients)
+        except FloatingPointError:
+            own = dict.fromkeys(gradients, math.nan)
+        kept = [own[name] if self.shares[name].first else 0.0 for name in gradients]
+        every = np.asarray(self.tensor.all_gather(np.asarray(kept)))
+        found = {n: math.hypot(*every[:, i]) for i, n in enumerate(gradients)}
+        if not all(map(math.isfinite, found.values())):
+            raise FloatingPointError(
+                "gradients: on some ranks their norm is not finite"
+            )
+        return found
+
+    def _part(self, x: Array) -> Array:
+        """Return the rank's rows and positions of ``x[b, s]``."""
+        if len(x.shape) != 2:
+            raise ValueError(
+                f"tokens, targets: expected shape [b, s]; got {list(x.shape)}"
+            )
+        b, s = x.shape
+        if s % (2 * self.context.size) and self.context.size > 1:
+            raise ValueError(
+                f"tokens: expected sequences of a multiple of {2 * self.context.size} "
+                f"tokens, two parts for each rank along context; got {s}"
+            )
+        # If there are fewer rows than ranks, every rank has all: the mean is the same.
+        own = span(b, self.data.rank, self.data.size) if b >= self.data.size else (0, b)
+        rows = x[slice(*own), :]
+        at = _held(self.context, s // self.context.size)
+        return namespace(x).take(rows, _index(at, x), axis=1)
+
+
+def _held(context: Group, s: int) -> list[int]:
+    """Return the positions of a rank's ``s`` tokens along context."""
+    if context.size == 1:
+        return [*range(s)]
+    return ring_attention.positions(context.rank, context.size, s, zigzag=True)
+
+
+def _index(at: list[int], like: Array) -> Array:
+    xp = namespace(like)
+    return xp.asarray(at, dtype=xp.int64, device=like.device)

@@ -1,0 +1,334 @@
+"""A network on a mesh of ranks has the loss, the gradients, and the norms of one process."""
+
+from math import prod
+
+import numpy as np
+import pytest
+
+from backpass.models import gpt2, llama
+from backpass.parallel import RankError, on_processes, on_threads, vocabulary
+from backpass.parallel import network as networks
+from backpass.parallel import tensor as tensors
+from backpass.parallel.network import Network
+from backpass.parallel.shares import heads_of, shares
+
+from ..models.small import parameters_of
+
+GPT2 = gpt2.Config(11, 8, 8, 2, 4, 7)
+NETWORKS = {
+    "gpt2": (gpt2, GPT2),
+    "gpt2, untied": (gpt2, gpt2.Config(11, 8, 6, 1, 3, 5, tied=False)),
+    "llama": (llama, llama.Config(13, 6, 2, 6, 2, 4, 7)),
+    "qwen2": (llama, llama.Config(9, 6, 2, 4, 1, 2, 6, biases=True, tied=True)),
+    "qwen3": (llama, llama.Config(9, 6, 2, 4, 2, 4, 5, query_key_norm=True)),
+}
+MESHES = [
+    {"data": 2},
+    {"data": 4},  # more ranks than sequences: each has all
+    {"tensor": 2},
+    {"tensor": 3},
+    {"tensor": 4, "sequence": True},
+    {"context": 2},
+    {"context": 4},
+    {"data": 2, "tensor": 2, "sequence": True},
+    {"data": 3, "tensor": 2},
+    {"context": 2, "tensor": 2, "sequence": True},
+    {"data": 2, "context": 2, "tensor": 2},
+]
+
+
+def batch(config):
+    """Three sequences of 8 tokens; the first has one counted target, one of the others ignores half."""
+    tokens, targets = np.random.default_rng(3).integers(0, config.vocabulary, (2, 3, 8))
+    targets[0, :7] = -100
+    targets[2, ::2] = -100
+    return tokens, targets
+
+
+def ranks_of(sizes):
+    return prod(size for size in sizes.values() if not isinstance(size, bool))
+
+
+def on_mesh(group, name, sizes, options):
+    model, config = NETWORKS[name]
+    network = Network(group, model, config, **sizes)
+    share = network.share(parameters_of(model, config))
+    loss, saved = network.forward(share, *batch(config), **options)
+    gradients = network.backward(saved, scale=0.7)
+    return float(loss), network.whole(gradients), network.norms(gradients)
+
+
+def on_one(name, **options):
+    model, config = NETWORKS[name]
+    loss, saved = model.forward(parameters_of(model, config), *batch(config), config=config, **options)
+    gradients = model.backward(saved, scale=0.7)
+    return float(loss), gradients, {n: np.linalg.norm(g) for n, g in gradients.items()}
+
+
+def worst(found, expected):
+    """The largest difference, relative to the largest element of each array."""
+    (loss, gradients, norms), (right, exact, lengths) = found, expected
+    assert gradients.keys() == exact.keys() == norms.keys()
+    faults = [abs(loss - right) / abs(right)]
+    for name, gradient in exact.items():
+        faults.append(np.max(np.abs(gradients[name] - gradient)) / np.max(np.abs(gradient)))
+        faults.append(abs(norms[name] - lengths[name]) / lengths[name])
+    return max(faults)
+
+
+def fits(name, sizes):
+    _, config = NETWORKS[name]
+    return sizes.get("tensor", 1) <= config.heads
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_it_is_the_network(name, sizes):
+    if not fits(name, sizes):
+        pytest.skip("a rank would have no head")
+    for found in on_threads(on_mesh, ranks_of(sizes), name, sizes, {}):
+        assert worst(found, on_one(name)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"flash": False},
+        {"chunked": False},
+        {"recompute": 1},
+        {"recompute": ("attention", "norms", "feed_forward")},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["gpt2", "qwen3"])
+def test_with_the_models_options(name, options):
+    sizes = {"context": 2, "tensor": 2, "sequence": True}
+    expected = on_one(name)
+    for found in on_threads(on_mesh, 4, name, sizes, options):
+        assert worst(found, expected) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen2", "qwen3"])
+def test_some_gradients(name):
+    model, config = NETWORKS[name]
+    names = [*model.parameter_shapes(config)]
+    for wanted in (
+        names[:1],
+        names[-1:],
+        [n for n in names if "norm" in n or "ln" in n],
+        names[len(names) // 2 :],
+    ):
+        expected = on_one(name, wanted=wanted)
+        for found in on_threads(
+            on_mesh, 4, name, {"data": 2, "tensor": 2, "sequence": True}, {"wanted": wanted}
+        ):
+            assert worst(found, expected) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("gpt2", {"data": 2, "tensor": 2, "sequence": True}), ("qwen2", {"context": 2, "tensor": 2})],
+)
+def test_in_processes(name, sizes):
+    pytest.importorskip("torch.distributed")
+    first = on_processes(on_mesh, 4, name, sizes, {})
+    for found in first:
+        assert worst(found, on_one(name)) < 1e-12
+    for again, found in zip(on_processes(on_mesh, 4, name, sizes, {}), first, strict=True):
+        assert again[0] == found[0]
+        for key, gradient in found[1].items():
+            np.testing.assert_array_equal(again[1][key], gradient)
+
+
+def test_tensors_of_torch():
+    torch = pytest.importorskip("torch")
+    model, config = NETWORKS["llama"]
+    whole = {n: torch.asarray(w, dtype=torch.bfloat16) for n, w in parameters_of(model, config).items()}
+    tokens, targets = (torch.asarray(x) for x in batch(config))
+    loss, saved = model.forward(whole, tokens, targets, config=config)
+    exact = model.backward(saved)
+
+    def scheme(group):
+        network = Network(group, model, config, data=2, tensor=2, sequence=True)
+        loss, saved = network.forward(network.share(whole), tokens, targets)
+        return loss, network.whole(network.backward(saved))
+
+    for found, gradients in on_threads(scheme, 4):
+        assert found.dtype == torch.float32 and abs(found - loss) < 0.02 * loss
+        for name, gradient in gradients.items():
+            assert gradient.dtype == torch.float32
+            error = torch.linalg.vector_norm(gradient - exact[name].float())
+            assert error < 0.1 * torch.linalg.vector_norm(exact[name].float())
+
+
+def test_no_counted_target_on_a_rank_or_on_any():
+    model, config = NETWORKS["llama"]
+    tokens, targets = batch(config)
+    targets[0] = -100
+
+    def scheme(group, targets):
+        network = Network(group, model, config, data=3)
+        loss, saved = network.forward(network.share(parameters_of(model, config)), tokens, targets)
+        return float(loss), network.backward(saved)
+
+    loss, saved = model.forward(parameters_of(model, config), tokens, targets, config=config)
+    exact = model.backward(saved)
+    for found, gradients in on_threads(scheme, 3, targets):
+        assert abs(found - loss) < 1e-12
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(gradient, exact[name], rtol=1e-12, atol=1e-14)
+    with np.errstate(invalid="ignore"):
+        for found, gradients in on_threads(scheme, 3, np.full_like(targets, -100)):
+            assert np.isnan(found)
+            assert all(not gradient.any() for gradient in gradients.values())
+
+
+def unreduced(self, x):
+    return x
+
+
+# What somebody leaves out, and a mesh on which it matters.
+MISTAKES = {
+    "the partial sums of a block are not added": (tensors.Whole, "leave", unreduced, "gpt2", {"tensor": 2}),
+    "the norms' gradients are not added": (
+        tensors.Parts,
+        "of_rows",
+        unreduced,
+        "llama",
+        {"tensor": 2, "sequence": True},
+    ),
+    "the gradients of other rows are not added": (networks.Network, "_sum", unreduced, "gpt2", {"data": 2}),
+    "an average where a sum is right": (
+        networks.Network,
+        "_sum",
+        lambda self, g: self.alike.all_reduce(g) / self.alike.size,
+        "llama",
+        {"data": 2},
+    ),
+    "gradients that are whole are added": (
+        tensors.Whole,
+        "of_rows",
+        lambda self, dw: self.group.all_reduce(dw),
+        "llama",
+        {"tensor": 2},
+    ),
+    "other ranks' tokens take a gradient": (
+        vocabulary.Table,
+        "_own",
+        lambda self, dy, saved: self.stream.enter(dy),
+        "gpt2",
+        {"tensor": 2},
+    ),
+    "the softmax is over a rank's own tokens": (
+        vocabulary.Head,
+        "_log_sum_exp_of_others",
+        lambda self, z: np.full(z.shape[:-1], -1e30),
+        "gpt2",
+        {"tensor": 2},
+    ),
+    "positions are counted from 0 on every rank": (
+        networks.Positions,
+        "of",
+        lambda self, s: list(range(s)),
+        "llama",
+        {"context": 2},
+    ),
+    "positions of a table are counted from 0": (
+        networks.Positions,
+        "of",
+        lambda self, s: list(range(s)),
+        "gpt2",
+        {"tensor": 2, "sequence": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_noticed(mistake, monkeypatch):
+    owner, method, wrong, name, sizes = MISTAKES[mistake]
+    monkeypatch.setattr(owner, method, wrong)
+    found = on_threads(on_mesh, ranks_of(sizes), name, sizes, {})
+    assert max(worst(each, on_one(name)) for each in found) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "sizes"),
+    [
+        ("once", "gpt2", {"tensor": 2}),  # the output's bias is added on every rank
+        ("partial", "qwen2", {"tensor": 2}),  # a shared key head's gradients are not added
+        ("partial", "qwen3", {"tensor": 2}),  # nor those of the query norms
+    ],
+)
+def test_a_forgotten_option_is_noticed(option, name, sizes, monkeypatch):
+    init = tensors.Block.__init__
+
+    def without(self, *inputs, **options):
+        options.pop(option, None)
+        init(self, *inputs, **options)
+
+    monkeypatch.setattr(tensors.Block, "__init__", without)
+    found = on_threads(on_mesh, 2, name, sizes, {})
+    assert max(worst(each, on_one(name)) for each in found) > 1e-3
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_every_element_is_in_a_share(name, ranks):
+    model, config = NETWORKS[name]
+    if ranks > config.heads:
+        return
+    whole = parameters_of(model, config)
+    each = [shares(model, config, rank, ranks) for rank in range(ranks)]
+    for parameter, x in whole.items():
+        own = [share[parameter] for share in each]
+        parts = [share.of(x) for share in own]
+        assert [part.shape for part in parts] == [share.shape(x.shape) for share in own]
+        put = [
+            share.put(part, x.shape[share.axis])
+            for share, part in zip(own, parts, strict=True)
+            if share.first
+        ]
+        np.testing.assert_array_equal(sum(put), x)
+
+
+def test_heads_of_ranks():
+    assert [tuple(heads_of(6, 2, rank, 4)[:2]) for rank in range(4)] == [
+        ((0, 1), (0, 1)),
+        ((1, 3), (0, 1)),
+        ((3, 4), (1, 2)),
+        ((4, 6), (1, 2)),
+    ]
+    assert [tuple(heads_of(6, 3, rank, 2)[:2]) for rank in range(2)] == [((0, 2), (0, 1)), ((2, 6), (1, 3))]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"tensor": 2, "data": 3}, "mesh: expected sizes whose product is 2"),
+        ({"tensor": 2, "sequence": 1}, "sequence: expected True or False; got int"),
+    ],
+)
+def test_wrong_meshes(sizes, message):
+    with pytest.raises(RankError, match=message):
+        on_threads(on_mesh, 2, "gpt2", sizes, {})
+
+
+def test_what_cannot_be_divided():
+    def scheme(group, model, config, sizes, shape):
+        network = Network(group, model, config, **sizes)
+        tokens = np.zeros(shape, dtype=int)
+        network.forward(network.share(parameters_of(model, config)), tokens, tokens)
+
+    small = gpt2.Config(11, 8, 8, 1, 8, 2)
+    drops = gpt2.Config(11, 8, 8, 1, 8, 2, residual_dropout=0.1)
+    cases = [
+        (gpt2, GPT2, {"tensor": 5}, (1, 8), "tensor: expected at most 1 ranks for each of the 4 key heads"),
+        (gpt2, small, {"tensor": 4}, (1, 8), "tensor: expected at most feed_forward = 2 ranks; got 4"),
+        (gpt2, drops, {"tensor": 2}, (1, 8), "config: expected no dropout on a mesh; got residual_dropout"),
+        (gpt2, GPT2, {"context": 2}, (1, 6), "tokens: expected sequences of a multiple of 4 tokens"),
+        (gpt2, GPT2, {"tensor": 2, "sequence": True}, (1, 7), "sequence: expected a multiple of 2 tokens"),
+        (gpt2, GPT2, {"data": 2}, (8,), r"tokens, targets: expected shape \[b, s\]; got \[8\]"),
+    ]
+    for model, config, sizes, shape, message in cases:
+        with pytest.raises(RankError, match=message):
+            on_threads(scheme, ranks_of(sizes), model, config, sizes, shape)

@@ -1,0 +1,158 @@
+"""The training loop on a mesh makes the steps of one process, and its states go on on any mesh."""
+
+import os
+from math import prod
+
+import numpy as np
+import pytest
+
+from backpass.models import gpt2, llama
+from backpass.parallel import RankError, on_processes, on_threads
+from backpass.parallel.training import Run
+from backpass.training import run, states
+
+TEXT = bytes(np.random.default_rng(0).integers(97, 123, 4000).astype(np.uint8))
+OPTIONS = run.Options(steps=20, batch=3, length=8, lr=1e-2, warmup=2, clip=0.5)
+NETWORKS = {
+    "gpt2": (gpt2, gpt2.Config(256, 8, 8, 2, 4, 7)),
+    "qwen3": (llama, llama.Config(256, 6, 2, 4, 2, 4, 5, query_key_norm=True)),
+}
+MESHES = [
+    {"data": 2},
+    {"tensor": 3},
+    {"data": 2, "tensor": 2, "sequence": True},
+    {"context": 2, "tensor": 2},
+]
+LIKE = np.zeros(1)
+
+
+@pytest.fixture(scope="module")
+def on_one():
+    """The records and the last state of all steps on one process, by network."""
+
+    def made(name):
+        own = run.Run.start(*NETWORKS[name], TEXT, OPTIONS, like=LIKE)
+        return [*own], own.state()
+
+    return {name: made(name) for name in NETWORKS}
+
+
+def steps(group, start, name, state, sizes, until):
+    """Make the steps up to a number, and return the records and the state."""
+    if start:
+        own = Run.start(*NETWORKS[name], TEXT, OPTIONS, like=LIKE, group=group, **sizes)
+    else:
+        own = Run.resumed(state, TEXT, like=LIKE, group=group, **sizes)
+    records = [own.step() for _ in range(until - own.made)]
+    return records, own.state()
+
+
+def steps_without_model(*inputs):
+    records, state = steps(*inputs)
+    return records, state._replace(model=None)  # a module cannot be sent to another process
+
+
+def check_same(found, expected, at=slice(None)):
+    (records, state), (right, last) = found, expected
+    for record, exact in zip(records, right[at], strict=True):
+        assert record.step == exact.step
+        assert abs(record.loss - exact.loss) < 1e-9 * exact.loss
+        assert abs(record.norm - exact.norm) < 1e-9 * exact.norm
+        assert record.norms.keys() == exact.norms.keys()
+    pairs = [(state.parameters, last.parameters)]
+    pairs += [(state.optimiser[key], last.optimiser[key]) for key in ("mean", "square")]
+    for mine, whole in pairs:
+        assert mine.keys() == whole.keys()
+        for name, x in whole.items():
+            np.testing.assert_allclose(mine[name], x, rtol=0, atol=1e-9 * max(np.abs(x).max(), 1e-3))
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_20_steps(name, sizes, on_one):
+    for found in on_threads(steps, _ranks(sizes), True, name, None, sizes, 20):
+        check_same(found, on_one[name])
+
+
+def test_20_steps_in_processes(on_one):
+    pytest.importorskip("torch.distributed")
+    for found in on_processes(steps_without_model, 4, True, "qwen3", None, MESHES[2], 20):
+        check_same(found, on_one["qwen3"])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_state_of_one_mesh_goes_on_on_another(name, on_one, tmp_path):
+    pytest.importorskip("safetensors")
+    (_, state), *_ = on_threads(steps, 4, True, name, None, MESHES[2], 6)
+    path = states.save(tmp_path, state)
+    state = states.load(path)
+    _, state = on_threads(steps, 3, False, name, state, {"tensor": 3}, 11)[1]
+    own = run.Run.resumed(state, TEXT, like=LIKE)
+    own.step()
+    for found in on_threads(steps, 2, False, name, own.state(), {"context": 2}, 20):
+        check_same(found, on_one[name], slice(12, None))
+
+
+def killed(group, folder, sizes):
+    """Store a state after 4 steps; then rank 1 dies in the middle of the next step."""
+    own = Run.start(*NETWORKS["gpt2"], TEXT, OPTIONS, like=LIKE, group=group, **sizes)
+    for _ in range(4):
+        own.step()
+    state = own.state()
+    if group.rank == 0:
+        states.save(folder, state)
+    if group.rank == 1:
+        own.network.norms = lambda gradients: os._exit(1)
+    own.step()
+
+
+def test_a_killed_rank_and_a_run_that_goes_on(on_one, tmp_path):
+    pytest.importorskip("torch.distributed")
+    pytest.importorskip("safetensors")
+    with pytest.raises(RankError) as caught:
+        on_processes(killed, 3, tmp_path, {"tensor": 3}, timeout=20)
+    assert caught.value.rank == 1
+    _, state = states.newest(tmp_path)
+    assert state.step == 4
+    for found in on_threads(steps, 2, False, "gpt2", state, {"data": 2}, 20):
+        check_same(found, on_one["gpt2"], slice(4, None))
+
+
+def clipped_by_own_norm(group):
+    own = Run.start(*NETWORKS["gpt2"], TEXT, OPTIONS, like=LIKE, group=group, tensor=2)
+    own._norms = lambda gradients: run.clipping.norms(gradients)
+    for _ in range(3):
+        own.step()
+    return own.parameters["ln_f.weight"]
+
+
+def test_clipping_by_a_ranks_own_norm_drives_the_ranks_apart():
+    a, b = on_threads(clipped_by_own_norm, 2)
+    assert np.max(np.abs(a - b)) > 1e-6
+
+
+def not_finite(group, where):
+    own = Run.start(*NETWORKS["gpt2"], TEXT, OPTIONS, like=LIKE, group=group, tensor=2)
+    own.step()
+    before = {name: x.copy() for name, x in own.parameters.items()}
+    if where == "loss" and group.rank == 1:
+        own.parameters["h.0.mlp.c_fc.weight"][0, 0] = np.nan
+        before = {name: x.copy() for name, x in own.parameters.items()}
+    if where == "gradient" and group.rank == 1:
+        backward = own._backward
+        own._backward = lambda saved: {n: g * np.inf for n, g in backward(saved).items()}
+    with np.errstate(invalid="ignore"), pytest.raises(FloatingPointError, match="step 2: ") as caught:
+        own.step()
+    for name, x in own.parameters.items():
+        np.testing.assert_array_equal(x, before[name])
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_what_is_not_finite_on_one_rank_stops_all(where):
+    for message in on_threads(not_finite, 2, where):
+        assert ("the loss is nan" in message) == (where == "loss")
+
+
+def _ranks(sizes):
+    return prod(size for size in sizes.values() if not isinstance(size, bool))
