@@ -36,7 +36,12 @@ from backpass.models._parameters import (
 )
 from backpass.models.layers import check_no_dropout, gpt2_layer, output_head, seed_of
 from backpass.models.layers.calls import Part, call
-from backpass.models.layers.kernel import implementation, shapes_for, unwrapped
+from backpass.models.layers.kernel import (
+    implementation,
+    scheme_for,
+    shapes_for,
+    unwrapped,
+)
 from backpass.models.layers.recomputed import Recompute, divided, stacked
 from backpass.ops import dropout, embedding, layer_norm, position_embedding
 from backpass.shapes import check_inputs, check_saved
@@ -216,8 +221,8 @@ def forward(
 
     options: dict[str, Any] = {"heads": c.heads, "eps": c.eps, **rates}
     options |= {"flash": flash, "kernels": in_layers}
-    x, parts[0] = implementation(embedding, kernels).forward(tokens, w[TABLE])
-    added = implementation(position_embedding, kernels)
+    x, parts[0] = scheme_for(embedding, kernels).forward(tokens, w[TABLE])
+    added = scheme_for(position_embedding, kernels)
     x, parts[1] = added.forward(x, w[POSITIONS], wanted=of_positions)
     x, parts[2] = dropout.forward(
         x, p=c.embedding_dropout, seed=of_rows, training=masks is not None
@@ -236,7 +241,7 @@ def forward(
     scale, shift = w[NORM["w"]], w[NORM["b"]]
     norm = implementation(layer_norm, kernels)
     x, parts[-2] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
-    loss, parts[-1] = implementation(output_head, kernels).forward(
+    loss, parts[-1] = scheme_for(output_head, kernels).forward(
         x,
         w[head],
         targets,

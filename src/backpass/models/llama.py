@@ -40,7 +40,12 @@ from backpass.models._parameters import (
 )
 from backpass.models.layers import llama_layer, output_head
 from backpass.models.layers.calls import Part, call, quotient
-from backpass.models.layers.kernel import implementation, shapes_for, unwrapped
+from backpass.models.layers.kernel import (
+    implementation,
+    scheme_for,
+    shapes_for,
+    unwrapped,
+)
 from backpass.models.layers.recomputed import Recompute, divided, stacked
 from backpass.ops import embedding, rms_norm, rope
 from backpass.shapes import check_inputs, check_saved
@@ -274,8 +279,8 @@ def forward(
     every, in_layers = divided(recompute, kernels)
 
     options: dict[str, Any] = {"eps": c.eps, "flash": flash, "kernels": in_layers}
-    x, parts[0] = implementation(embedding, kernels).forward(tokens, w[TABLE])
-    tables = implementation(rope, kernels).tables
+    x, parts[0] = scheme_for(embedding, kernels).forward(tokens, w[TABLE])
+    tables = scheme_for(rope, kernels).tables
     cos, sin = tables(x.shape[-2], c.head_width, base=c.base, like=x)
     options |= {"cos": cos, "sin": sin}
     forwards = [
@@ -290,7 +295,7 @@ def forward(
     x, parts[1:-2] = stacked(forwards, x, every)
     norm = implementation(rms_norm, kernels)
     x, parts[-2] = norm.forward(x, w[NORM], eps=c.eps, wanted=of_norm)
-    loss, parts[-1] = implementation(output_head, kernels).forward(
+    loss, parts[-1] = scheme_for(output_head, kernels).forward(
         x,
         w[head],
         targets,

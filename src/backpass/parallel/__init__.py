@@ -9,6 +9,9 @@ them as processes that exchange arrays by PyTorch's collectives. These may add i
 another order, and they round partial sums in half precision, which ``on_threads`` sums
 in float32. Under torchrun, ``joined`` gives each process its group. ``mesh``
 divides a group along several axes.
+
+``network`` runs a GPT-2 or a Llama on a mesh of ranks, and ``training`` trains it.
+Their schemes are ``tensor``, ``vocabulary``, and ``ring_attention``.
 """
 
 from backpass.parallel.group import Group, RankError, mesh

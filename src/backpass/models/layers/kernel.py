@@ -44,9 +44,6 @@ class Kernel:
         self.operation, self.kernels = operation, kernels
         self.kernel: ModuleType = kernels.load(_stem(operation))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.operation, name)  # such as rope.tables
-
     def forward(
         self, *inputs: Array | None, wanted: Wanted = None, **options: Any
     ) -> tuple[Array, Saved]:
@@ -92,6 +89,14 @@ def implementation(operation: ModuleType, kernels: Any) -> Any:
         )
     has_one = _stem(operation) in kernels.STEMS
     return Kernel(operation, kernels) if has_one else operation
+
+
+def scheme_for(operation: ModuleType, kernels: Any) -> Any:
+    """Return the scheme of several ranks that ``kernels`` has for an operation, or the
+    operation. Its kernels are not used."""
+    if hasattr(kernels, "scheme_of"):
+        return kernels.scheme_of(operation)
+    return operation
 
 
 def shapes_for(kernels: Any, shapes: Mapping[str, Any]) -> Mapping[str, Any]:
