@@ -6,6 +6,7 @@ import inspect
 import pytest
 
 from backpass.ops import softmax
+from backpass.parallel import tensor
 from backpass.show import source
 
 
@@ -38,3 +39,8 @@ def test_a_decorated_function_is_shown_from_its_own_file():
 def test_what_has_no_source_is_refused():
     with pytest.raises(TypeError, match="expected a function, a class or a module to show; got 'softmax'"):
         source("softmax")
+
+
+def test_a_method_begins_at_the_margin():
+    _, shown = repr(source(tensor.Norm.backward)).split("\n", 1)
+    assert shown.startswith("def backward(\n    self,") and shown.count("\n    return ") == 1

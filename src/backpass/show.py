@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from pathlib import PurePath
 from typing import Any
 
@@ -46,7 +47,7 @@ def _unwrap(thing: Any) -> Any:
 
 
 def _text(thing: object) -> str:
-    return inspect.getsource(_unwrap(thing)).strip()
+    return textwrap.dedent(inspect.getsource(_unwrap(thing))).strip()
 
 
 def _file(thing: object) -> str:
