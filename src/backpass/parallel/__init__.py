@@ -11,7 +11,8 @@ in float32. Under torchrun, ``joined`` gives each process its group. ``mesh``
 divides a group along several axes.
 
 ``network`` runs a GPT-2 or a Llama on a mesh of ranks, and ``training`` trains it.
-Their schemes are ``tensor``, ``vocabulary``, and ``ring_attention``.
+Their schemes are ``tensor``, ``vocabulary``, and ``ring_attention``. ``zero`` divides
+parameters and the optimiser's state among ranks.
 """
 
 from backpass.parallel.group import Group, RankError, mesh

@@ -21,8 +21,6 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from backpass.arrays import Array, namespace, widened
 from backpass.models import gpt2, llama
 from backpass.models.layers import gpt2_attention, llama_attention, output_head
@@ -37,12 +35,12 @@ from backpass.ops import (
     rms_norm,
     rope,
 )
-from backpass.parallel import ring_attention
+from backpass.parallel import ring_attention, zero
 from backpass.parallel.group import Group, mesh
 from backpass.parallel.shares import Heads, Share, heads_of, shares, span
 from backpass.parallel.tensor import Block, Norm, Parts, Whole
 from backpass.parallel.vocabulary import Head, Rows, Table
-from backpass.training import accumulation, clipping
+from backpass.training import accumulation
 from backpass.values import check_bool
 from backpass.wanted import Wanted
 
@@ -297,9 +295,13 @@ class Network:
     def backward(self, saved: Saved, *, scale: float = 1) -> dict[str, Array]:
         """Return the rank's shares of the gradients of the loss times ``scale``, in
         half precision as float32."""
+        return {n: self._sum(g) for n, g in self.partial(saved, scale=scale).items()}
+
+    def partial(self, saved: Saved, *, scale: float = 1) -> dict[str, Array]:
+        """Return what this rank's rows and positions add to the gradients that
+        ``backward`` returns: ``zero.reduced`` adds them up too."""
         # Without counted targets the model's gradients are 0, whatever their scale.
-        gradients = self.model.backward(saved.own, scale=scale * (saved.share or 1))
-        return {n: self._sum(g) for n, g in gradients.items()}
+        return self.model.backward(saved.own, scale=scale * (saved.share or 1))
 
     def _sum(self, gradient: Array) -> Array:
         """Return the sum over the ranks with the same share, as an array of its own."""
@@ -312,18 +314,8 @@ class Network:
 
         Raises FloatingPointError on every rank if one is not finite.
         """
-        try:
-            own = clipping.norms(gradients)
-        except FloatingPointError:
-            own = dict.fromkeys(gradients, math.nan)
-        kept = [own[name] if self.shares[name].first else 0.0 for name in gradients]
-        every = np.asarray(self.tensor.all_gather(np.asarray(kept)))
-        found = {n: math.hypot(*every[:, i]) for i, n in enumerate(gradients)}
-        if not all(map(math.isfinite, found.values())):
-            raise FloatingPointError(
-                "gradients: on some ranks their norm is not finite"
-            )
-        return found
+        counted = {name: share.first for name, share in self.shares.items()}
+        return zero.norms(self.tensor, gradients, counted)
 
     def _part(self, x: Array) -> Array:
         """Return the rank's rows and positions of ``x[b, s]``."""
