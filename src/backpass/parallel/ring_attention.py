@@ -1,13 +1,11 @@
-r"""Ring attention: each rank holds a part of the sequence, and the keys and values
+"""Ring attention: each rank holds a part of the sequence, and the keys and values
 travel around the ring of ranks (Liu et al., 2023, arXiv:2310.01889).
 
-.. math:: L_i = \log \Big( \sum_p e^{L_i^{(p)}} \Big), \quad
-          Y = \sum_p e^{L^{(p)} - L} Y^{(p)}
-
-:math:`Y^{(p)}` and :math:`L^{(p)}` are output and log-sum-exp of ``flash_attention``
-over the keys of rank p. Derived on the page ``parallel/ring``. Values and gradients are
-those of ``attention`` on the whole sequence. Every input, output, and gradient is a
-shard: the same positions of it, on the same rank.
+The keys of each rank give an output and a row of log-sum-exps, those of
+``flash_attention``. The log-sum-exp of these is that of the whole row, and the outputs
+are added with the weights ``exp(lse_of_part - lse)``, as the page ``parallel/ring``
+derives. Values and gradients are those of ``attention`` on the whole sequence. Every
+input, output, and gradient is a shard: the same positions of it, on the same rank.
 
 Without ``zigzag``, rank p holds the part p of r equal parts of the sequence. With it,
 rank p holds the parts p and 2r − 1 − p of 2r, one after the other; then a causal mask

@@ -1,13 +1,9 @@
-r"""Tensor parallelism: each rank runs a block on its share of the block's weights
+"""Tensor parallelism: each rank runs a block on its share of the block's weights
 (Shoeybi et al., 2019, arXiv:1909.08053), and between the blocks, if asked, each rank
 has a part of the sequence (Korthikanti et al., 2022, arXiv:2205.05198).
 
-.. math:: Y = \sum_p f(X, W^{(p)}), \qquad
-          \bar{X} = \sum_p f_X'(\bar{Y}, W^{(p)}), \quad
-          \bar{W}^{(p)} = f_W'(\bar{Y}, W^{(p)})
-
-f is a block, such as ``feed_forward`` or ``llama_attention``, that is a sum over the
-hidden columns or the heads; a rank's share is some of them. So the block as it stands,
+A block, such as ``feed_forward`` or ``llama_attention``, is a sum over the hidden
+columns or the heads, and a rank's share is some of them. So the block as it stands,
 run on a rank's shares, returns a partial sum. Forward and backward both enter the
 block, run it, and leave it. ``Whole`` and ``Parts`` say what entering and leaving are.
 """

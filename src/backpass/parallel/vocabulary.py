@@ -1,8 +1,5 @@
-r"""Token embedding and output head whose table is divided among the ranks: each has the
+"""Token embedding and output head whose table is divided among the ranks: each has the
 rows of some tokens of the vocabulary (Shoeybi et al., 2019, arXiv:1909.08053).
-
-.. math:: z_{io}^{(p)} = \log \Big( \sum_{q \neq p} e^{L_i^{(q)}} \Big), \quad
-          L_i^{(q)} = \log \Big( \sum_{k \in q} e^{z_{ik}} \Big)
 
 To a rank, the tokens of all other ranks are one token o, whose score is the log-sum-exp
 of theirs. So with one more column, ``cross_entropy`` on a rank's own scores computes
