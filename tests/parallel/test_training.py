@@ -1,6 +1,7 @@
 """The training loop on a mesh makes the steps of one process, and its states go on on any mesh."""
 
 import os
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from backpass.models import gpt2, llama
 from backpass.parallel import RankError, on_processes, on_threads
+from backpass.parallel.schedules import one_f_one_b, zero_bubble
 from backpass.parallel.training import Run
 from backpass.training import run, states
 
@@ -22,6 +24,8 @@ MESHES = [
     {"tensor": 3},
     {"data": 2, "tensor": 2, "sequence": True},
     {"context": 2, "tensor": 2},
+    {"pipeline": one_f_one_b(2, 3)},
+    {"pipeline": zero_bubble(2, 1), "data": 2},
 ]
 LIKE = np.zeros(1)
 
@@ -67,7 +71,7 @@ def check_same(found, expected, at=slice(None)):
             np.testing.assert_allclose(mine[name], x, rtol=0, atol=1e-9 * max(np.abs(x).max(), 1e-3))
 
 
-@pytest.mark.parametrize("sizes", MESHES, ids=str)
+@pytest.mark.parametrize("sizes", MESHES, ids=lambda sizes: " ".join(sizes))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_20_steps(name, sizes, on_one):
     for found in on_threads(steps, _ranks(sizes), True, name, None, sizes, 20):
@@ -89,8 +93,10 @@ def test_a_state_of_one_mesh_goes_on_on_another(name, on_one, tmp_path):
     _, state = on_threads(steps, 3, False, name, state, {"tensor": 3}, 11)[1]
     own = run.Run.resumed(state, TEXT, like=LIKE)
     own.step()
-    for found in on_threads(steps, 2, False, name, own.state(), {"context": 2}, 20):
-        check_same(found, on_one[name], slice(12, None))
+    in_pipeline = {"pipeline": zero_bubble(2, 3)}
+    _, state = on_threads(steps, 2, False, name, own.state(), in_pipeline, 15)[1]
+    for found in on_threads(steps, 2, False, name, state, {"context": 2}, 20):
+        check_same(found, on_one[name], slice(15, None))
 
 
 def killed(group, folder, sizes):
@@ -148,6 +154,15 @@ def not_finite(group, where):
     return str(caught.value)
 
 
+def test_a_pipeline_does_not_recompute():
+    def started(group):
+        options = replace(OPTIONS, recompute=1)
+        Run.start(*NETWORKS["gpt2"], TEXT, options, like=LIKE, group=group, pipeline=one_f_one_b(2, 3))
+
+    with pytest.raises(RankError, match="recompute is not available in a pipeline"):
+        on_threads(started, 2)
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_what_is_not_finite_on_one_rank_stops_all(where):
     for message in on_threads(not_finite, 2, where):
@@ -155,4 +170,5 @@ def test_what_is_not_finite_on_one_rank_stops_all(where):
 
 
 def _ranks(sizes):
-    return prod(size for size in sizes.values() if not isinstance(size, bool))
+    ranks = {**sizes, "pipeline": len(sizes["pipeline"].ranks)} if "pipeline" in sizes else sizes
+    return prod(size for size in ranks.values() if not isinstance(size, bool))

@@ -328,6 +328,8 @@ def test_norms_that_are_known_are_not_computed_again(monkeypatch):
     assert got_norm == norm
     for name, d in got.items():
         np.testing.assert_array_equal(d, expected[name])
+    _, with_others = clipping.clip(gradients, 0.5, of_each={**known, "on another rank": 3.0})
+    assert with_others == pytest.approx(np.hypot(norm, 3.0))
     del known["bias"]
     with pytest.raises(ValueError, match="of_each: bias: is missing"):
         clipping.clip(gradients, 0.5, of_each=known)

@@ -154,7 +154,7 @@ def parameter_shapes(config: Config) -> Shapes:
     shapes: Shapes = {TABLE: (c.vocabulary, h), POSITIONS: (c.positions, h)}
     lengths = {"h": h, "q": h, "p": 3 * h, "f": c.feed_forward}
     in_layer = shapes_in_layer(gpt2_layer, lengths)
-    for layer in _layers(c):
+    for layer in layer_names(c):
         shapes |= {layer[argument]: shape for argument, shape in in_layer.items()}
     shapes |= dict.fromkeys(NORM.values(), (h,))
     return shapes if c.tied else {**shapes, HEAD: (c.vocabulary, h)}
@@ -213,7 +213,7 @@ def forward(
             f"tokens: expected at most {c.positions} in a sequence, the number of "
             f"positions; got {tokens.shape[-1]}"
         )
-    layers, head = _layers(c), tied_to or HEAD
+    layers, head = layer_names(c), tied_to or HEAD
     of_positions, *of_layers, of_norm, of_head = _wanted_in_parts(c, wanted)
     parts: list[Any] = [None] * (len(layers) + 5)
     rates, (of_rows, *seeds) = _dropout(c, masks, flash)
@@ -266,7 +266,7 @@ def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
     """
     parts, loss, c, given, wanted = check_saved(saved, Saved)
     check_loss_scale(scale)
-    layers = _layers(c)
+    layers = layer_names(c)
     check_unused(parts, len(layers) + 5)
     d: dict[str, Any] = {}
 
@@ -294,7 +294,7 @@ def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
     return {name: d[own] for own, name in given.items() if own in wanted}
 
 
-def _layers(c: Config) -> list[dict[str, str]]:
+def layer_names(c: Config) -> list[dict[str, str]]:
     """Return the name of each parameter of each layer, by the layer's argument."""
     return [names_in_layer(gpt2_layer, f"h.{i}.") for i in range(c.layers)]
 
@@ -303,7 +303,7 @@ def _wanted_in_parts(c: Config, wanted: frozenset[str]) -> list[tuple[str, ...]]
     """Return the wanted gradients of the positions, of each layer, of the last norm,
     and of the head."""
     head = {"w": TABLE if c.tied else HEAD}
-    names = [{"w": POSITIONS}, *_layers(c), NORM, head]
+    names = [{"w": POSITIONS}, *layer_names(c), NORM, head]
     return wanted_in_parts(names, wanted, x=TABLE in wanted)
 
 

@@ -224,7 +224,7 @@ def parameter_shapes(config: Config) -> Shapes:
     lengths = {"h": h, "q": q, "p": p, "k": c.head_width // 2, "f": c.feed_forward}
     in_layer = shapes_in_layer(llama_layer, lengths)
     shapes: Shapes = {TABLE: (c.vocabulary, h)}
-    for layer in _layers(c):
+    for layer in layer_names(c):
         shapes |= {name: in_layer[argument] for argument, name in layer.items()}
     shapes |= {NORM: (h,)}
     return shapes if c.tied else {**shapes, HEAD: (c.vocabulary, h)}
@@ -272,7 +272,7 @@ def forward(
     w, given = read(parameters, shapes, prefix=PREFIX, tied_to=tied_to)
     wanted = chosen(wanted, given, tied_to)
     check_inputs(SHAPES, tokens=tokens, targets=targets, table=w[TABLE])
-    layers, head = _layers(c), tied_to or HEAD
+    layers, head = layer_names(c), tied_to or HEAD
     *of_layers, of_norm, of_head = _wanted_in_parts(c, wanted)
     parts: list[Any] = [None] * (len(layers) + 3)
 
@@ -320,7 +320,7 @@ def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
     """
     parts, loss, c, given, wanted = check_saved(saved, Saved)
     check_loss_scale(scale)
-    layers = _layers(c)
+    layers = layer_names(c)
     check_unused(parts, len(layers) + 3)
     d: dict[str, Any] = {}
 
@@ -346,7 +346,7 @@ def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
     return {name: d[own] for own, name in given.items() if own in wanted}
 
 
-def _layers(c: Config) -> list[dict[str, str]]:
+def layer_names(c: Config) -> list[dict[str, str]]:
     """Return the name of each parameter of each layer, by the layer's argument."""
     biases, norms = ("b_q", "b_k", "b_v"), ("norm_q_w", "norm_k_w")
     absent = (*(() if c.biases else biases), *(() if c.query_key_norm else norms))
@@ -360,7 +360,9 @@ def _layers(c: Config) -> list[dict[str, str]]:
 def _wanted_in_parts(c: Config, wanted: frozenset[str]) -> list[tuple[str, ...]]:
     """Return the wanted gradients of each layer, of the last norm, and of the head."""
     head = {"w": TABLE if c.tied else HEAD}
-    return wanted_in_parts([*_layers(c), {"w": NORM}, head], wanted, x=TABLE in wanted)
+    return wanted_in_parts(
+        [*layer_names(c), {"w": NORM}, head], wanted, x=TABLE in wanted
+    )
 
 
 def calls(

@@ -275,7 +275,7 @@ class Network:
 
         Raises what the model raises; ValueError if the sequence cannot be divided.
         """
-        tokens, targets = self._part(tokens), self._part(targets)
+        tokens, targets = self.part(tokens), self.part(targets)
         loss, own = self.model.forward(
             parameters,
             tokens,
@@ -295,7 +295,7 @@ class Network:
     def backward(self, saved: Saved, *, scale: float = 1) -> dict[str, Array]:
         """Return the rank's shares of the gradients of the loss times ``scale``, in
         half precision as float32."""
-        return {n: self._sum(g) for n, g in self.partial(saved, scale=scale).items()}
+        return {n: self.summed(g) for n, g in self.partial(saved, scale=scale).items()}
 
     def partial(self, saved: Saved, *, scale: float = 1) -> dict[str, Array]:
         """Return what this rank's rows and positions add to the gradients that
@@ -303,7 +303,7 @@ class Network:
         # Without counted targets the model's gradients are 0, whatever their scale.
         return self.model.backward(saved.own, scale=scale * (saved.share or 1))
 
-    def _sum(self, gradient: Array) -> Array:
+    def summed(self, gradient: Array) -> Array:
         """Return the sum over the ranks with the same share, as an array of its own."""
         total = self.alike.all_reduce(widened(gradient))
         return namespace(total).asarray(total, copy=True)
@@ -314,10 +314,10 @@ class Network:
 
         Raises FloatingPointError on every rank if one is not finite.
         """
-        counted = {name: share.first for name, share in self.shares.items()}
+        counted = {name: self.shares[name].first for name in gradients}
         return zero.norms(self.tensor, gradients, counted)
 
-    def _part(self, x: Array) -> Array:
+    def part(self, x: Array) -> Array:
         """Return the rank's rows and positions of ``x[b, s]``."""
         if len(x.shape) != 2:
             raise ValueError(

@@ -18,6 +18,8 @@ from typing import Any
 from backpass.arrays import Array
 from backpass.parallel.group import Group
 from backpass.parallel.network import Network
+from backpass.parallel.pipeline import Pipeline
+from backpass.parallel.schedules import Schedule
 from backpass.training import run
 from backpass.training.run import MicroBatch, State
 
@@ -27,8 +29,10 @@ class Run(run.Run):
     calls, and get the same records.
 
     ``parameters`` are the rank's shares. The sizes of the mesh are those of
-    ``Network``. A step whose loss or gradients are not finite raises FloatingPointError
-    on every rank, before anything is updated.
+    ``Network``. With ``pipeline``, a schedule, the network is a ``Pipeline``, and the
+    micro-batches of the options are divided further, into those of the schedule. A step
+    whose loss or gradients are not finite raises FloatingPointError on every rank,
+    before anything is updated. Raises ValueError for a pipeline with ``recompute``.
     """
 
     def __init__(
@@ -37,13 +41,22 @@ class Run(run.Run):
         text: bytes,
         *,
         group: Group,
+        pipeline: Schedule | None = None,
         kernels: Any = None,
         **sizes: Any,
     ) -> None:
         super().__init__(state, text, kernels=kernels)
-        self.network = Network(group, self.model, self.config, kernels=kernels, **sizes)
+        inputs = (group, self.model, self.config)
+        self.network: Network | Pipeline
+        if pipeline is None:
+            self.network = Network(*inputs, kernels=kernels, **sizes)
+        elif self.options.recompute:
+            raise ValueError("options: recompute is not available in a pipeline")
+        else:
+            self.network = Pipeline(*inputs, pipeline, kernels=kernels, **sizes)
         self.parameters = self.network.share(self.parameters)
         self.optimiser = run.moments(self.optimiser, self.network.share)
+        self._decayed = [n for n in self._decayed if n in self.parameters]
 
     def state(self) -> State:
         """Return the state of the whole network after the last step, on every rank.
@@ -62,13 +75,19 @@ class Run(run.Run):
     def _forward(
         self, tokens: Array, targets: Array, **options: Any
     ) -> tuple[Array, Any]:
-        recompute = self.options.recompute or None
-        return self.network.forward(
-            self.parameters, tokens, targets, recompute=recompute, **options
-        )
+        batch = (self.parameters, tokens, targets)
+        if isinstance(self.network, Network):
+            recompute = self.options.recompute or None
+            return self.network.forward(*batch, recompute=recompute, **options)
+        if options.get("wanted") == ():
+            return self.network.forward(*batch), None
+        # A pipeline's backwards run between its forwards.
+        return self.network.gradients(*batch)
 
     def _backward(self, saved: Any) -> dict[str, Array]:
-        return self.network.backward(saved)
+        return (
+            self.network.backward(saved) if isinstance(self.network, Network) else saved
+        )
 
     def _norms(self, gradients: Mapping[str, Array]) -> dict[str, float]:
         return self.network.norms(gradients)

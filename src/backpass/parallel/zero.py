@@ -86,8 +86,8 @@ def norms(
     counted: Mapping[str, bool] | None = None,
 ) -> dict[str, float]:
     """Return the norm of each whole gradient from the ranks' parts, the same on every
-    rank. Where ``counted`` is False for a name, this rank's part is left out: another
-    rank has the same.
+    rank. ``counted`` has all names. Where it is False for one, this rank has no part,
+    or another rank has the same, and it is left out.
 
     Raises FloatingPointError on every rank if one is not finite.
     """
@@ -96,7 +96,7 @@ def norms(
     except FloatingPointError:
         own = dict.fromkeys(parts, math.nan)
     if counted is not None:
-        own = {name: norm if counted[name] else 0.0 for name, norm in own.items()}
+        own = {name: own[name] if mine else 0.0 for name, mine in counted.items()}
     every = np.asarray(group.all_gather(np.asarray([*own.values()])))
     found = {name: math.hypot(*every[:, i]) for i, name in enumerate(own)}
     if not all(map(math.isfinite, found.values())):

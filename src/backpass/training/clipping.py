@@ -63,18 +63,20 @@ def clip(
     The arrays of ``gradients`` are not modified. With ``in_place`` they may be, so that
     there is no second set of gradients in memory. The values returned are the same: a
     gradient is still copied if it shares memory with another one or cannot be written.
-    ``of_each`` is what ``norms(gradients)`` returned, if it has been called already.
+    ``of_each`` is what ``norms(gradients)`` returned, if it has been called already. It
+    may also have norms of gradients that only other ranks have: they count too.
 
     Raises what ``norms`` raises, also if the global norm exceeds the range of floats;
     TypeError or ValueError unless ``max_norm`` is a number above 0; TypeError unless
-    ``in_place`` is a bool; ValueError unless ``of_each`` has the names of the
+    ``in_place`` is a bool; ValueError unless ``of_each`` has the names of all
     gradients. Nothing is modified then.
     """
     check_positive(max_norm=max_norm)
     check_bool(in_place=in_place)
     max_norm = float(max_norm)  # NumPy would round the norm to a scalar's dtype
     of_each = norms(gradients) if of_each is None else of_each
-    if faults := name_faults("of_each", of_each, gradients):
+    here = {name: norm for name, norm in of_each.items() if name in gradients}
+    if faults := name_faults("of_each", here, gradients):
         raise ValueError("\n    ".join(["clip: the norms do not fit:", *faults]))
     norm = math.hypot(*of_each.values())
     if math.isinf(norm):

@@ -1,0 +1,190 @@
+"""A network in a pipeline has the loss, the gradients, and the norms of one process."""
+
+import numpy as np
+import pytest
+
+from backpass.models import gpt2, llama
+from backpass.parallel import RankError, on_processes, on_threads, pipeline
+from backpass.parallel.pipeline import Pipeline
+from backpass.parallel.schedules import gpipe, one_f_one_b, zero_bubble
+from backpass.parallel.traffic import Counted
+
+from ..models.small import parameters_of
+from .test_network import ranks_of, worst
+
+NETWORKS = {
+    "gpt2": (gpt2, gpt2.Config(11, 8, 8, 5, 4, 7)),
+    "gpt2, untied": (gpt2, gpt2.Config(11, 8, 6, 4, 3, 5, tied=False)),
+    "llama": (llama, llama.Config(13, 6, 4, 6, 2, 4, 7)),
+    "qwen3": (llama, llama.Config(9, 6, 4, 4, 2, 4, 5, tied=True, query_key_norm=True)),
+}
+SCHEDULES = {
+    "gpipe": gpipe(2, 3),
+    "1f1b": one_f_one_b(3, 4),
+    "interleaved": one_f_one_b(2, 4, chunks=2),
+    "zero bubble": zero_bubble(4, 6),
+    "few micro-batches": zero_bubble(3, 2),
+    "one rank": one_f_one_b(1, 3),
+}
+MESHES = [{"data": 2}, {"context": 2}, {"tensor": 2, "sequence": True}]
+
+
+def batch(config):
+    """Twelve sequences of 8 tokens; one has no counted target, others have few."""
+    tokens, targets = np.random.default_rng(3).integers(0, config.vocabulary, (2, 12, 8))
+    targets[0, :7] = -100
+    targets[5] = -100
+    targets[2, ::2] = -100
+    return tokens, targets
+
+
+def made(group, name, schedule, sizes):
+    model, config = NETWORKS[name]
+    return Pipeline(group, model, config, schedule, **sizes), parameters_of(model, config)
+
+
+def in_pipeline(group, name, schedule, sizes):
+    network, parameters = made(group, name, schedule, sizes)
+    share = network.share(parameters)
+    tokens, targets = batch(network.config)
+    loss, gradients = network.gradients(share, tokens, targets, scale=0.7)
+    alone = float(network.forward(share, tokens, targets))
+    found = (float(loss), network.whole(gradients), network.norms(gradients))
+    return found, alone, network.held
+
+
+def on_one(name):
+    model, config = NETWORKS[name]
+    loss, saved = model.forward(parameters_of(model, config), *batch(config), config=config)
+    gradients = model.backward(saved, scale=0.7)
+    return float(loss), gradients, {n: np.linalg.norm(g) for n, g in gradients.items()}
+
+
+def check(run, name, schedule, sizes):
+    expected, ranks = on_one(name), len(schedule.ranks)
+    each = ranks_of(sizes)
+    for rank, (found, alone, held) in enumerate(run(in_pipeline, ranks * each, name, schedule, sizes)):
+        assert worst(found, expected) < 1e-12
+        assert abs(alone - expected[0]) < 1e-12 * expected[0]
+        assert held == schedule.in_flight(rank // each)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_it_is_the_network(name, schedule):
+    check(on_threads, name, SCHEDULES[schedule], {})
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+@pytest.mark.parametrize("schedule", ["gpipe", "interleaved", "few micro-batches"])
+def test_every_stage_on_a_mesh(schedule, sizes):
+    check(on_threads, "gpt2" if "data" in sizes else "qwen3", SCHEDULES[schedule], sizes)
+
+
+def test_in_processes():
+    pytest.importorskip("torch.distributed")
+    check(on_processes, "gpt2", SCHEDULES["1f1b"], {})
+    check(on_processes, "qwen3", zero_bubble(2, 3), {"tensor": 2, "sequence": True})
+
+
+def test_layers_are_chosen_and_repetition_is_equal():
+    def gradients(group, layers):
+        network, parameters = made(group, "gpt2", one_f_one_b(2, 3), {"layers": layers})
+        loss, found = network.gradients(network.share(parameters), *batch(network.config))
+        return loss, found, network.whole(found)
+
+    one, again, default = (on_threads(gradients, 2, layers) for layers in ([1, 4], [1, 4], None))
+    for (loss, own, _), (same, repeated, _) in zip(one, again, strict=True):
+        assert loss == same and own.keys() == repeated.keys()
+        assert all(np.array_equal(own[name], repeated[name]) for name in own)
+    assert "h.1.ln_1.weight" in one[1][1] and "h.1.ln_1.weight" in default[0][1]
+    for name, exact in default[0][2].items():
+        np.testing.assert_allclose(one[0][2][name], exact, rtol=1e-11, atol=1e-14)
+
+
+def test_all_targets_ignored():
+    def loss(group):
+        network, parameters = made(group, "llama", zero_bubble(2, 3), {})
+        tokens, targets = batch(network.config)
+        found, gradients = network.gradients(network.share(parameters), tokens, np.full_like(targets, -100))
+        return float(found), max(np.max(np.abs(g)) for g in gradients.values())
+
+    for found, largest in on_threads(loss, 2):
+        assert np.isnan(found) and largest == 0
+
+
+def test_what_a_rank_sends():
+    """In a slot in which a rank sends, all of them do; one activation is b·s·h numbers."""
+    schedule = one_f_one_b(3, 4)
+
+    def calls(group):
+        network, parameters = made(group, "llama", schedule, {})
+        network.line = Counted(network.line)
+        network.gradients(network.share(parameters), *batch(network.config))
+        return [(call.name, call.shape) for call in network.line.calls]
+
+    slots = [
+        kind
+        for ending in schedule.ending()
+        for kind, last in (("F", 2), ("B", 0))
+        if any(a.kind == kind and a.stage != last for a in ending.values())
+    ]
+    for found in on_threads(calls, 3):
+        assert found == [("shift", (3, 8, 6))] * len(slots) + [("all_reduce", ())]
+
+
+class Forgets(Pipeline):
+    """A pipeline whose ends do not add their gradients of a tied table."""
+
+    def __init__(self, *inputs, **options):
+        super().__init__(*inputs, **options)
+        self.ends = self.line.split(self.line.rank)
+
+
+@pytest.mark.parametrize("mistake", ["table", "shares", "send", "stale"])
+def test_mistakes_are_noticed(mistake, monkeypatch):
+    if mistake == "table":
+        monkeypatch.setitem(globals(), "Pipeline", Forgets)
+    if mistake == "shares":
+        init = pipeline._Step.__init__
+
+        def shared(step, *inputs):
+            init(step, *inputs)
+            step.shares = [1 / len(step.shares) for _ in step.shares]
+
+        monkeypatch.setattr(pipeline._Step, "__init__", shared)
+    if mistake == "send":
+        backward = pipeline._Step._backward
+        monkeypatch.setattr(
+            pipeline._Step,
+            "_backward",
+            lambda step, kind, j, k: None if (d := backward(step, kind, j, k)) is None else 2 * d,
+        )
+    if mistake == "stale":  # the last micro-batch's gradients take the place of the sum
+        backward = pipeline._Step._backward
+
+        def stale(step, *inputs):
+            step.gradients = {}
+            return backward(step, *inputs)
+
+        monkeypatch.setattr(pipeline._Step, "_backward", stale)
+    expected = on_one("gpt2")
+    assert all(
+        worst(found, expected) > 1e-3
+        for found, *_ in on_threads(in_pipeline, 2, "gpt2", SCHEDULES["gpipe"], {})
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "inputs", "message"),
+    [
+        (3, (gpipe(2, 3), {}), "whose product is 3"),
+        (2, (gpipe(2, 5), {}), "a multiple of 5, the number of micro-batches; got .12, 8."),
+        (6, (gpipe(6, 3), {}), "layers: expected 6 numbers from 1"),
+        (2, (gpipe(2, 3), {"layers": [2, 2]}), "with the sum 5; got 2, 2"),
+        (4, (gpipe(2, 3), {"tensor": 2, "data": 2}), "whose product is 4"),
+    ],
+)
+def test_sizes_that_do_not_fit(ranks, inputs, message):
+    with pytest.raises((RankError, ValueError), match=message):
+        on_threads(in_pipeline, ranks, "gpt2", *inputs)
