@@ -2,7 +2,8 @@
 the micro-batches on its stages.
 
 A rank's order is a list. ``scheduled`` executes the lists in time: an action starts as
-soon as its rank is free and what it needs has been computed. So the idle time and the
+soon as its rank is free and what it needs has been computed, and takes as many slots as
+its kind has in ``lengths``. So the idle time and the
 number of micro-batches whose activations a rank holds are counted, not estimated.
 ``gpipe`` is that of Huang et al. (2019, arXiv:1811.06965), ``one_f_one_b`` that of
 Narayanan et al. (2021, arXiv:2104.04473), whose stages may be interleaved, and
@@ -41,6 +42,7 @@ class Timed(NamedTuple):
 
 
 Order = Sequence[Action]
+Lengths = Mapping[str, int]
 LENGTHS = {"F": 1, "B": 2, "I": 1, "W": 1}  # in slots
 
 
@@ -81,7 +83,9 @@ class Schedule(NamedTuple):
         return found
 
 
-def gpipe(ranks: int, batches: int, *, chunks: int = 1) -> Schedule:
+def gpipe(
+    ranks: int, batches: int, *, chunks: int = 1, lengths: Lengths = LENGTHS
+) -> Schedule:
     """Return the schedule that runs all forwards, and then all backwards. With
     ``chunks``, a rank has that many stages."""
     check_count(ranks=ranks, batches=batches, chunks=chunks)
@@ -91,10 +95,12 @@ def gpipe(ranks: int, batches: int, *, chunks: int = 1) -> Schedule:
         F = [Action("F", j, k) for k in stages for j in range(batches)]
         B = [Action("B", j, k) for k in stages[::-1] for j in range(batches)]
         orders.append(F + B)
-    return scheduled(orders)
+    return scheduled(orders, lengths)
 
 
-def one_f_one_b(ranks: int, batches: int, *, chunks: int = 1) -> Schedule:
+def one_f_one_b(
+    ranks: int, batches: int, *, chunks: int = 1, lengths: Lengths = LENGTHS
+) -> Schedule:
     """Return the schedule in which a rank runs as many forwards as it takes for the
     first backward to reach it, and then a forward and a backward in turn.
 
@@ -125,10 +131,10 @@ def one_f_one_b(ranks: int, batches: int, *, chunks: int = 1) -> Schedule:
         for forward, backward in zip(F[ahead:], B, strict=False):
             order += [forward, backward]
         orders.append(order + B[len(F) - ahead :])
-    return scheduled(orders)
+    return scheduled(orders, lengths)
 
 
-def zero_bubble(ranks: int, batches: int) -> Schedule:
+def zero_bubble(ranks: int, batches: int, *, lengths: Lengths = LENGTHS) -> Schedule:
     """Return the schedule of ``one_f_one_b`` with the backwards in two parts. The
     gradient of a stage's input goes on its way at once. A rank computes the gradients
     of its weights later, the later the further back it stands, when it would have to
@@ -146,12 +152,10 @@ def zero_bubble(ranks: int, batches: int) -> Schedule:
             if ahead + j < batches:
                 order.append(Action("F", ahead + j, rank))
         orders.append(order)
-    return scheduled(orders)
+    return scheduled(orders, lengths)
 
 
-def scheduled(
-    orders: Sequence[Order], lengths: Mapping[str, int] = LENGTHS
-) -> Schedule:
+def scheduled(orders: Sequence[Order], lengths: Lengths = LENGTHS) -> Schedule:
     """Return the schedule of the ranks that work through these lists, where an action
     of each kind takes ``lengths`` slots.
 
