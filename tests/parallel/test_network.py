@@ -197,10 +197,10 @@ MISTAKES = {
         "llama",
         {"tensor": 2, "sequence": True},
     ),
-    "the gradients of other rows are not added": (networks.Network, "_sum", unreduced, "gpt2", {"data": 2}),
+    "the gradients of other rows are not added": (networks.Network, "summed", unreduced, "gpt2", {"data": 2}),
     "an average where a sum is right": (
         networks.Network,
-        "_sum",
+        "summed",
         lambda self, g: self.alike.all_reduce(g) / self.alike.size,
         "llama",
         {"data": 2},

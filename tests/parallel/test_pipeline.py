@@ -48,7 +48,7 @@ def in_pipeline(group, name, schedule, sizes):
     share = network.share(parameters)
     tokens, targets = batch(network.config)
     loss, gradients = network.gradients(share, tokens, targets, scale=0.7)
-    alone = float(network.forward(share, tokens, targets))
+    alone = float(network.loss(share, tokens, targets))
     found = (float(loss), network.whole(gradients), network.norms(gradients))
     return found, alone, network.held
 

@@ -26,6 +26,8 @@ MESHES = [
     {"context": 2, "tensor": 2},
     {"pipeline": one_f_one_b(2, 3)},
     {"pipeline": zero_bubble(2, 1), "data": 2},
+    {"sharded": True, "data": 3},
+    {"sharded": True, "context": 2, "tensor": 2, "sequence": True},
 ]
 LIKE = np.zeros(1)
 
@@ -145,8 +147,8 @@ def not_finite(group, where):
         own.parameters["h.0.mlp.c_fc.weight"][0, 0] = np.nan
         before = {name: x.copy() for name, x in own.parameters.items()}
     if where == "gradient" and group.rank == 1:
-        backward = own._backward
-        own._backward = lambda saved: {n: g * np.inf for n, g in backward(saved).items()}
+        backward = own.network.backward
+        own.network.backward = lambda saved: {n: g * np.inf for n, g in backward(saved).items()}
     with np.errstate(invalid="ignore"), pytest.raises(FloatingPointError, match="step 2: ") as caught:
         own.step()
     for name, x in own.parameters.items():
@@ -154,12 +156,20 @@ def not_finite(group, where):
     return str(caught.value)
 
 
-def test_a_pipeline_does_not_recompute():
+@pytest.mark.parametrize(
+    ("sizes", "recompute", "message"),
+    [
+        ({"pipeline": one_f_one_b(2, 3)}, 1, "recompute cannot be chosen in a pipeline"),
+        ({"sharded": True, "data": 2}, 1, "recompute cannot be chosen with shards"),
+        ({"sharded": True, "pipeline": one_f_one_b(2, 3)}, 0, "sharded: not available in a pipeline"),
+    ],
+)
+def test_what_does_not_go_together(sizes, recompute, message):
     def started(group):
-        options = replace(OPTIONS, recompute=1)
-        Run.start(*NETWORKS["gpt2"], TEXT, options, like=LIKE, group=group, pipeline=one_f_one_b(2, 3))
+        options = replace(OPTIONS, recompute=recompute)
+        Run.start(*NETWORKS["gpt2"], TEXT, options, like=LIKE, group=group, **sizes)
 
-    with pytest.raises(RankError, match="recompute is not available in a pipeline"):
+    with pytest.raises(RankError, match=message):
         on_threads(started, 2)
 
 

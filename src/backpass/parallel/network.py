@@ -284,13 +284,33 @@ class Network:
             kernels=self.schemes,
             **options,
         )
+        loss, share = self.mean(loss, targets)
+        return loss, Saved(own, share)
+
+    def mean(self, loss: Array, targets: Array) -> tuple[Array, float]:
+        """Return the loss ``[]`` of the whole batch from the mean over this rank's
+        targets, and their share of all counted targets."""
         xp, count = namespace(loss), accumulation.counted(targets)
         total = float(self.alike.all_reduce(xp.full_like(loss, float(count))))
         # A rank without a counted target has no mean, and adds nothing. If no rank has
         # one, there is no mean.
         share = count / total if total else math.nan
         mine = loss * share if count or not total else xp.zeros_like(loss)
-        return self.alike.all_reduce(mine), Saved(own, share if count else 0.0)
+        return self.alike.all_reduce(mine), share if count else 0.0
+
+    def loss(
+        self, parameters: Mapping[str, Array], tokens: Array, targets: Array
+    ) -> Array:
+        """Return what ``forward`` returns first. Nothing is saved."""
+        return self.forward(parameters, tokens, targets, wanted=())[0]
+
+    def gradients(
+        self, parameters: Mapping[str, Array], tokens: Array, targets: Array, **options
+    ) -> tuple[Array, dict[str, Array]]:
+        """Return the loss ``[]`` of the whole batch, and what ``backward`` returns. The
+        options are those of ``forward``."""
+        loss, saved = self.forward(parameters, tokens, targets, **options)
+        return loss, self.backward(saved)
 
     def backward(self, saved: Saved, *, scale: float = 1) -> dict[str, Array]:
         """Return the rank's shares of the gradients of the loss times ``scale``, in

@@ -18,88 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from backpass.arrays import Array, namespace, widened
-from backpass.models import gpt2
-from backpass.models._parameters import HEAD
-from backpass.models.layers import llama_layer, output_head
-from backpass.models.layers.kernel import (
-    differentiable,
-    gradients_of,
-    scheme_for,
-    unwrapped,
-)
-from backpass.ops import embedding, layer_norm, position_embedding, rms_norm, rope
 from backpass.parallel import zero
 from backpass.parallel.group import Group, mesh
 from backpass.parallel.network import Network
+from backpass.parallel.pieces import Runner, add, stages
 from backpass.parallel.schedules import Action, Schedule, gpipe
-from backpass.parallel.shares import LAYERS, span
+from backpass.parallel.shares import span
 from backpass.training import accumulation
-
-
-class Piece(NamedTuple):
-    """A part of a network: an operation or a layer, the names of its parameters by
-    argument, and its options."""
-
-    operation: ModuleType
-    names: Mapping[str, str]
-    options: Mapping[str, Any]
-
-    def forward(
-        self, x: Array, w: Mapping[str, Array], schemes: Any, **more: Any
-    ) -> tuple[Array, Any]:
-        """Return what the operation, or the scheme in its place, returns."""
-        run = scheme_for(self.operation, schemes).forward
-        inputs = {argument: w[name] for argument, name in self.names.items()}
-        if self.operation in LAYERS.values():
-            return run(x, **inputs, **self.options, **more, kernels=schemes)
-        return run(x, *inputs.values(), **self.options, **more)
-
-    def backward(
-        self, dy: Array, saved: Any, wanted: str
-    ) -> tuple[Array | None, dict[str, Array]]:
-        """Return the gradients of x and of the parameters, by name: both for ``wanted``
-        B, the first for I, the second for W."""
-        if self.operation is embedding:
-            table, own = unwrapped(embedding, saved)
-            found = {} if wanted == "I" else {"w": table.backward(dy, own)}
-        else:
-            names = (*("x" * (wanted != "W")), *(self.names if wanted != "I" else ()))
-            d = gradients_of(self.operation, dy, saved, names)
-            found = dict(zip(differentiable(self.operation), d, strict=True))
-        own = {} if wanted == "I" else self.names
-        return found.get("x"), {name: found[argument] for argument, name in own.items()}
-
-
-def pieces(model: ModuleType, config: Any) -> list[Piece]:
-    """Return the parts of a GPT-2 or a Llama, in the order of the forward. The first
-    takes the tokens, the last the targets too."""
-    layer, head = LAYERS[model], {"w": model.TABLE if config.tied else HEAD}
-    eps = {"eps": config.eps}
-    options = eps | ({"heads": config.heads} if model is gpt2 else {})
-    layers = [Piece(layer, names, options) for names in model.layer_names(config)]
-    if model is gpt2:
-        layers.insert(0, Piece(position_embedding, {"w": gpt2.POSITIONS}, {}))
-        norm = Piece(layer_norm, gpt2.NORM, eps)
-    else:
-        norm = Piece(rms_norm, {"w": model.NORM}, eps)
-    embedded = Piece(embedding, {"w": model.TABLE}, {})
-    return [embedded, *layers, norm, Piece(output_head, head, {"wide": True})]
-
-
-def stages(
-    model: ModuleType, config: Any, layers: Sequence[int]
-) -> list[tuple[Piece, ...]]:
-    """Return the pieces of each stage, by the number of its layers. What stands before
-    the layers is on the first stage, what stands after them on the last."""
-    every = pieces(model, config)
-    first = len(every) - config.layers - 2
-    ends = [first + sum(layers[: k + 1]) for k in range(len(layers))]
-    starts = [0, *ends[:-1]]
-    ends[-1] = len(every)
-    return [tuple(every[a:b]) for a, b in zip(starts, ends, strict=True)]
 
 
 class Pipeline:
@@ -178,7 +106,7 @@ class Pipeline:
             found[name] = self.line.all_reduce(x)
         return self.network.whole(found)
 
-    def forward(
+    def loss(
         self, parameters: Mapping[str, Array], tokens: Array, targets: Array
     ) -> Array:
         """Return the loss ``[]`` of the whole batch, from the rank's shares of the
@@ -298,7 +226,7 @@ class _Step:
         self.saved: dict[tuple[int, int], list[Any]] = {}
         self.gradients: dict[str, Array] = {}
         self.most = 0
-        self.tables: dict[str, Array] = {}
+        self.runner = Runner(pipeline.config, network.schemes)
 
     def run(self, action: Action) -> Array | None:
         """Run an action, and return what the stage before or after it needs."""
@@ -312,10 +240,7 @@ class _Step:
         x = self.came.pop((True, j, k)) if k else tokens
         saved = []
         for piece in self.pipeline.own[k]:
-            more = {"t": targets} if piece.operation is output_head else {}
-            if piece.operation is llama_layer:
-                more = self._tables(x)
-            x, part = piece.forward(x, self.w, self.pipeline.network.schemes, **more)
+            x, part = self.runner.forward(piece, x, self.w, targets)
             saved.append((piece, part, None))
         if self.scale is not None:
             self.saved[j, k] = saved
@@ -339,22 +264,10 @@ class _Step:
             dy = later if kind == "W" else dy
             kept.append((piece, part, dy))
             dy, found = piece.backward(dy, part, kind)
-            for name, d in found.items():
-                before = self.gradients.get(name)
-                d = widened(d)
-                self.gradients[name] = d if before is None else before + d
+            add(self.gradients, found)
         if kind == "I":
             self.saved[j, k] = kept[::-1]
         return dy
-
-    def _tables(self, x: Array) -> dict[str, Array]:
-        """Return RoPE's tables for the rank's positions, the same for all batches."""
-        if not self.tables:
-            c, schemes = self.pipeline.config, self.pipeline.network.schemes
-            tables = scheme_for(rope, schemes).tables
-            cos, sin = tables(x.shape[-2], c.head_width, base=c.base, like=x)
-            self.tables = {"cos": cos, "sin": sin}
-        return self.tables
 
 
 def _counts(layers: Sequence[int] | None, total: int, parts: int) -> list[int]:

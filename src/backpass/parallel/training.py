@@ -12,6 +12,7 @@ mesh goes on on another one, or on one process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +21,10 @@ from backpass.parallel.group import Group
 from backpass.parallel.network import Network
 from backpass.parallel.pipeline import Pipeline
 from backpass.parallel.schedules import Schedule
-from backpass.training import run
+from backpass.parallel.sharded import Sharded
+from backpass.training import accumulation, run
 from backpass.training.run import MicroBatch, State
+from backpass.values import check_bool
 
 
 class Run(run.Run):
@@ -30,9 +33,11 @@ class Run(run.Run):
 
     ``parameters`` are the rank's shares. The sizes of the mesh are those of
     ``Network``. With ``pipeline``, a schedule, the network is a ``Pipeline``, and the
-    micro-batches of the options are divided further, into those of the schedule. A step
+    micro-batches of the options are divided further, into those of the schedule. With
+    ``sharded`` it is a ``Sharded``: parameters and AdamW's state are shards. A step
     whose loss or gradients are not finite raises FloatingPointError on every rank,
-    before anything is updated. Raises ValueError for a pipeline with ``recompute``.
+    before anything is updated. Raises ValueError for ``recompute`` together with one of
+    these, and for both.
     """
 
     def __init__(
@@ -42,16 +47,22 @@ class Run(run.Run):
         *,
         group: Group,
         pipeline: Schedule | None = None,
+        sharded: bool = False,
         kernels: Any = None,
         **sizes: Any,
     ) -> None:
         super().__init__(state, text, kernels=kernels)
         inputs = (group, self.model, self.config)
-        self.network: Network | Pipeline
+        check_bool(sharded=sharded)
+        if self.options.recompute and (sharded or pipeline):
+            what = "in a pipeline" if pipeline else "with shards"
+            raise ValueError(f"options: recompute cannot be chosen {what}")
+        if sharded and pipeline:
+            raise ValueError("sharded: not available in a pipeline")
+        self.network: Network | Pipeline | Sharded
         if pipeline is None:
-            self.network = Network(*inputs, kernels=kernels, **sizes)
-        elif self.options.recompute:
-            raise ValueError("options: recompute is not available in a pipeline")
+            made = Sharded if sharded else Network
+            self.network = made(*inputs, kernels=kernels, **sizes)
         else:
             self.network = Pipeline(*inputs, pipeline, kernels=kernels, **sizes)
         self.parameters = self.network.share(self.parameters)
@@ -75,19 +86,19 @@ class Run(run.Run):
     def _forward(
         self, tokens: Array, targets: Array, **options: Any
     ) -> tuple[Array, Any]:
-        batch = (self.parameters, tokens, targets)
-        if isinstance(self.network, Network):
-            recompute = self.options.recompute or None
-            return self.network.forward(*batch, recompute=recompute, **options)
-        if options.get("wanted") == ():
-            return self.network.forward(*batch), None
-        # A pipeline's backwards run between its forwards.
-        return self.network.gradients(*batch)
+        return self.network.loss(self.parameters, tokens, targets), None
 
-    def _backward(self, saved: Any) -> dict[str, Array]:
-        return (
-            self.network.backward(saved) if isinstance(self.network, Network) else saved
+    def _gradients(
+        self, step: int, tokens: Array, targets: Array, options: dict[str, Any]
+    ) -> tuple[float, dict[str, Array], int]:
+        if isinstance(self.network, Network):
+            options = {"recompute": self.options.recompute or None}
+        loss, gradients = self.network.gradients(
+            self.parameters, tokens, targets, **options
         )
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"step {step + 1}: the loss is {float(loss):.3g}")
+        return float(loss), gradients, accumulation.counted(targets)
 
     def _norms(self, gradients: Mapping[str, Array]) -> dict[str, float]:
         return self.network.norms(gradients)

@@ -14,8 +14,8 @@ are summed and cut by a reduce-scatter; AdamW updates each shard by itself::
 
 The two collectives are the adjoints of each other, and an all-reduce is one after the
 other: it moves as many bytes. Between two steps a rank stores 1/r of everything. During
-a step it has the whole parameters, because a network of this package gets them all at
-once; ZeRO's third stage gathers them layer by layer.
+a step it has the whole parameters here. ``backpass.parallel.sharded`` gathers them
+layer by layer instead.
 """
 
 from __future__ import annotations

@@ -341,9 +341,6 @@ class Run:
             **options,
         )
 
-    def _backward(self, saved: Any) -> dict[str, Array]:
-        return self.model.backward(saved)
-
     def _norms(self, gradients: Mapping[str, Array]) -> dict[str, float]:
         return clipping.norms(gradients)
 
@@ -356,7 +353,7 @@ class Run:
             what = f"step {step + 1}: the loss is {loss:.3g}"
             del saved  # before the forward runs again
             raise self._not_finite([(tokens, targets, options)], what)
-        return float(loss), self._backward(saved), accumulation.counted(targets)
+        return float(loss), self.model.backward(saved), accumulation.counted(targets)
 
     def _not_finite(
         self, parts: list[MicroBatch], what: str, otherwise: str = ""
