@@ -1,6 +1,8 @@
 """The training loop on a mesh makes the steps of one process, and its states go on on any mesh."""
 
+import multiprocessing
 import os
+import time
 from dataclasses import replace
 from math import prod
 
@@ -182,3 +184,31 @@ def test_what_is_not_finite_on_one_rank_stops_all(where):
 def _ranks(sizes):
     ranks = {**sizes, "pipeline": len(sizes["pipeline"].ranks)} if "pipeline" in sizes else sizes
     return prod(size for size in ranks.values() if not isinstance(size, bool))
+
+
+def late(group, sizes, seconds):
+    """Make two steps; in the second, rank 1 sleeps between its forward and its backward."""
+    own = Run.start(*NETWORKS["gpt2"], TEXT, OPTIONS, like=LIKE, group=group, **sizes)
+    own.step()
+    norms = own.network.norms
+
+    def sleeping(gradients):
+        time.sleep(seconds if group.rank == 1 else 0)
+        return norms(gradients)
+
+    own.network.norms = sleeping
+    return own.step().loss
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"tensor": 2}, {"pipeline": one_f_one_b(2, 3)}, {"sharded": True, "data": 2}]
+)
+def test_a_slow_rank_is_waited_for_and_a_hanging_one_is_named(sizes, on_one):
+    pytest.importorskip("torch.distributed")
+    right = on_one["gpt2"][0][1].loss
+    assert all(abs(loss - right) < 1e-9 * right for loss in on_processes(late, 2, sizes, 0.3, timeout=30))
+    before = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        on_processes(late, 2, sizes, 600, timeout=2)
+    assert caught.value.rank == 1 and time.monotonic() - before < 15
+    assert not multiprocessing.active_children()

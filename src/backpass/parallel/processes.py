@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import pickle
+import re
+import signal
 import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import array_api_compat
@@ -23,6 +27,11 @@ from backpass.arrays import Array
 from backpass.ops._ranks import check_places, check_root
 from backpass.parallel.group import RankError, Scheme, check_ranks, members
 
+# How a line of a stack ends in an exchange, or at its end.
+_WAITING = re.compile(
+    r"(processes\.py\", line \d+ in (all_\w+|reduce\w*|broadcast|shift)|in barrier)$",
+    re.MULTILINE,
+)
 _GRACE = 0.3  # seconds to wait, after a failure, for one that came before it
 
 
@@ -136,9 +145,9 @@ def on_processes(
     The processes are forked, so the scheme may be defined in a notebook, and they
     exchange arrays by gloo. ``timeout`` is how many seconds all of it may take. Raises
     RankError, with the rank's traceback, for the first rank that failed or ended
-    without an answer, or, when the time is over, for the lowest rank without an answer,
-    which may only have waited for another. All ranks are then killed. Raises
-    RuntimeError where processes cannot be forked.
+    without an answer. When the time is over, it names the lowest rank that has no
+    answer and does not wait for others, and where it is. All ranks are then killed.
+    Raises RuntimeError where processes cannot be forked.
     """
     check_ranks(ranks)
     if "fork" not in multiprocessing.get_all_start_methods():
@@ -171,7 +180,16 @@ def on_processes(
                     process.start()
                 processes.append(process)
                 there.close()
-            return _collected(answers, deadline, timeout)
+            results = _collected(answers, deadline)
+            if missing := {*range(ranks)} - {*results}:
+                rank, where = _stuck({r: processes[r] for r in missing}, folder)
+                silent = ", ".join(map(str, sorted(missing)))
+                raise RankError(
+                    rank,
+                    f"no answer within {timeout} s; ranks without an answer: {silent}; "
+                    f"this one is at\n{where}",
+                )
+            return [results[rank] for rank in range(ranks)]
         finally:
             for process in processes:
                 process.kill()  # every answer is in, or the run has failed
@@ -209,8 +227,9 @@ class _Failure(NamedTuple):
     message: str
 
 
-def _collected(answers: list[Connection], deadline: float, timeout: float) -> list[Any]:
-    """Return what the ranks answer, in the order of the ranks."""
+def _collected(answers: list[Connection], deadline: float) -> dict[int, Any]:
+    """Return the answers by rank, as far as they came before the deadline. Raises
+    RankError for the first rank that failed."""
     results: dict[int, Any] = {}
     failures: list[_Failure] = []
     while len(results) + len(failures) < len(answers):
@@ -237,12 +256,24 @@ def _collected(answers: list[Connection], deadline: float, timeout: float) -> li
     if failures:
         first = min(failures)
         raise RankError(first.rank, first.message)
-    if silent := {*range(len(answers))} - {*results}:
-        raise RankError(
-            min(silent),
-            f"no answer within {timeout} s; ranks without an answer: {', '.join(map(str, sorted(silent)))}",
-        )
-    return [results[rank] for rank in range(len(answers))]
+    return results
+
+
+def _stuck(processes: Mapping[int, Any], folder: str) -> tuple[int, str]:
+    """Return the lowest of these ranks that does not wait for others, or if all do, the
+    lowest, and where it is, the innermost call first."""
+    for process in processes.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGUSR1)
+    time.sleep(_GRACE)
+    files = {rank: Path(f"{folder}/{rank}") for rank in sorted(processes)}
+    where = {
+        rank: file.read_text() if file.exists() else "its start"
+        for rank, file in files.items()
+    }
+    busy = [rank for rank, calls in where.items() if not _WAITING.search(calls)]
+    rank = (busy or [*where])[0]
+    return rank, where[rank]
 
 
 def _rank(
@@ -259,6 +290,8 @@ def _rank(
     from torch import distributed
 
     try:
+        at = Path(f"{Path(store).parent}/{rank}").open("w")
+        faulthandler.register(signal.SIGUSR1, file=at, all_threads=False)
         torch.set_num_threads(1)
         # All ranks are on this machine, whose name may lead to no address.
         loopback = "lo" if sys.platform == "linux" else "lo0"
