@@ -8,9 +8,10 @@ import pytest
 from backpass import cost
 from backpass.cost import Cluster, Mesh, mesh_step
 from backpass.cost.cluster import layers_of_stages
-from backpass.models import llama
+from backpass.models import encoder, gpt2, llama
 
 CONFIG = llama.Config(96, 32, 6, 8, 4, 4, 48, biases=True)
+GPT2 = gpt2.Config(96, 64, 32, 6, 8, 48)
 DEVICE = cost.Machine(
     "test", {"float32": 3e9, "bfloat16": 7e9}, element_rate=1e9, bandwidth=2e8, call_seconds=1e-7
 )
@@ -21,9 +22,11 @@ def shares(mesh, batch=16, sequence=64, config=CONFIG, cluster=CLUSTER, **option
     return dict(mesh_step(config, mesh, cluster, batch, sequence, **options).shares)
 
 
-def test_one_rank_takes_the_time_of_the_same_calls_on_one_device():
-    found = mesh_step(CONFIG, Mesh(), CLUSTER, 3, 64, micro_batch=3, dtype="float32")
-    expected = cost.duration(CONFIG, 3, 64, DEVICE, flash=True)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("config", [CONFIG, GPT2], ids=["llama", "gpt2"])
+def test_one_rank_takes_the_time_of_the_same_calls_on_one_device(config, recompute):
+    found = mesh_step(config, Mesh(), CLUSTER, 3, 64, micro_batch=3, dtype="float32", recompute=recompute)
+    expected = cost.duration(config, 3, 64, DEVICE, flash=True, recompute=1 if recompute else None)
     assert found.seconds == pytest.approx(expected.seconds, rel=1e-12)
     parts = expected.by(lambda span: span.part)
     times = dict(found.shares)
@@ -33,7 +36,7 @@ def test_one_rank_takes_the_time_of_the_same_calls_on_one_device():
         assert times[name] == 0
     assert found.mfu() == pytest.approx(expected.mfu(), rel=1e-12)
     for convention in cost.CONVENTIONS:
-        of_one = cost.tally(CONFIG, 1, 64, flash=True).model()
+        of_one = cost.tally(config, 1, 64, flash=True).model()
         assert found.flops[convention] == 3 * of_one.total(convention)
         assert found.rate(convention) == found.flops[convention] / found.seconds
 
@@ -45,6 +48,17 @@ def test_what_tensor_ranks_exchange_in_a_layer():
     # Six gathers and four scatters a layer; one of each for the embedding, two gathers and one scatter for the head.
     collectives = 6 * 10 + 2 + 3
     assert two == pytest.approx(collectives * (1e-4 + stream / 2 / 5e6), rel=1e-12)
+
+
+def test_the_layers_of_a_gpt2_are_divided_as_those_of_a_llama():
+    """On tensor ranks: products and bytes of weights by their number, exchanges as in a Llama of the same width."""
+    one, two = (shares(Mesh(tensor=t), batch=1, config=GPT2) for t in (1, 2))
+    assert 1.5 < one["layers"] / two["layers"] < 2
+    assert two["tensor collectives"] == shares(Mesh(tensor=2), batch=1)["tensor collectives"]
+    again = shares(Mesh(tensor=2), batch=1, config=GPT2, recompute=True)
+    once = 1e-4 + 64 * 32 * 2 / 2 / 5e6  # two scatters more in each of six layers
+    assert again["tensor collectives"] - two["tensor collectives"] == pytest.approx(12 * once, rel=1e-9)
+    assert 1.3 < again["layers"] / two["layers"] < 1.5
 
 
 def test_links_between_machines_are_used_where_the_ring_leaves_one():
@@ -116,6 +130,8 @@ def test_layers_are_divided_with_the_ends_as_one_layer_each():
             assert (sum(counts), len(counts), min(counts) > 0) == (layers, stages, True)
             inner = counts[1:-1] or counts
             assert max(inner) - min(inner) <= 1
+    assert layers_of_stages(10, 5, ends=False) == [2] * 5
+    assert layers_of_stages(10, 5) == [1, 3, 3, 2, 1]
     with pytest.raises(ValueError, match="stages: expected at most 2, the number of layers; got 3"):
         layers_of_stages(2, 3)
 
@@ -156,8 +172,10 @@ def test_a_mesh_that_does_not_fit_is_refused(change, message):
 
 
 def test_other_arguments_are_refused_by_name():
-    with pytest.raises(TypeError, match="config: expected that of a Llama; got one of gpt2"):
-        mesh_step("gpt2", Mesh(), CLUSTER, 1, 64)
+    with pytest.raises(TypeError, match="config: expected that of a Llama or a GPT-2; got one of encoder"):
+        mesh_step(encoder.Config(6, 1, 3, 5), Mesh(), CLUSTER, 1, 64)
+    with pytest.raises(TypeError, match="recompute: expected"):
+        mesh_step(CONFIG, Mesh(), CLUSTER, 1, 64, recompute=1)
     with pytest.raises(TypeError, match="mesh: expected a Mesh; got dict"):
         mesh_step(CONFIG, {}, CLUSTER, 1, 64)
     with pytest.raises(TypeError, match="cluster: expected a Cluster, or the name of one; got int"):

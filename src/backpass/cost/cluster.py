@@ -4,9 +4,9 @@ and what its collectives move over the links.
 Each rank has one device. The tensor axis splits heads, feed-forward widths, and the
 vocabulary, and with them the rows between the blocks: sequence parallel. The context
 axis splits the rows of a sequence so that every rank computes as many scores. The
-pipeline axis splits the layers; embedding and output head count as a layer each when
-the stages are divided. The data axis splits the batch, with the states of the optimiser
-sharded over data and context.
+pipeline axis splits the layers; unless told otherwise, embedding and output head count
+as a layer each when the stages are divided. The data axis splits the batch, with the
+states of the optimiser sharded over data and context.
 
 What is not predicted: overlap of collectives with arithmetic, stragglers, failures, and
 the loading of data. Every collective counts in full. The exchange of a tied table's
@@ -30,13 +30,16 @@ from backpass.cost.duration import (
 )
 from backpass.cost.letters import check_length
 from backpass.cost.networks import WIDTHS
-from backpass.cost.sizes import configuration, network
+from backpass.cost.sizes import configuration, model_of, network
 from backpass.cost.tally import CONVENTIONS, tally
-from backpass.models import llama
+from backpass.models import gpt2, llama
+from backpass.models.layers import gpt2_layer
+from backpass.models.layers.calls import Part
 from backpass.parallel.traffic import Moved, moved
 from backpass.stems import no_such
 from backpass.table import aligned, page
 from backpass.training._numbers import check_count, check_positive, check_rate
+from backpass.values import check_bool
 
 GRADIENT = 4  # bytes of an element of the gradients that the data axis sums: float32
 # The all-gathers and reduce-scatters along the tensor axis. Each of the two blocks of a
@@ -44,6 +47,9 @@ GRADIENT = 4  # bytes of an element of the gradients that the data axis sums: fl
 # reverse, and gathers the input again, of which a shard was saved. The embedding has no
 # input to gather, and the output head no output to scatter.
 _LAYER, _EMBEDDING, _HEAD = (6, 4), (1, 1), (2, 1)
+# If a layer runs again, the input of each block is gathered then, and the sum of its
+# outputs is scattered once more.
+_LAYER_AGAIN = (6, 6)
 # Those along the context axis: keys and values are gathered in the forward and again in
 # the backward, and the sums of their gradients are scattered.
 _CONTEXT = (2, 1)
@@ -190,12 +196,16 @@ def mesh_step(
     micro_batch: int = 1,
     dtype: str = "bfloat16",
     flash: bool = True,
+    recompute: bool = False,
+    ends: bool = True,
 ) -> MeshStep:
     """Return the predicted time of a training step of ``batch`` sequences in all.
 
     Each rank of the data axis runs its part of the batch in micro-batches of so many
     sequences. ``cluster`` is a Cluster, or the name of one with published peaks: "h100"
-    or "a100". ``config`` is that of a Llama, or the name of its preset.
+    or "a100". ``config`` is that of a Llama or a GPT-2, or the name of its preset. With
+    ``recompute`` each layer runs again in the backward. ``ends`` is an option of
+    ``layers_of_stages``.
 
     Raises LookupError for an unknown name; TypeError for another model or argument;
     ValueError, naming every fault, if the mesh does not divide the heads, the key
@@ -205,9 +215,12 @@ def mesh_step(
     config = configuration(config)
     if not isinstance(mesh, Mesh):
         raise TypeError(f"mesh: expected a Mesh; got {type(mesh).__name__}")
-    if not isinstance(config, llama.Config):
-        came = type(config).__module__.rpartition(".")[2]
-        raise TypeError(f"config: expected that of a Llama; got one of {came}")
+    family = type(config).__module__.rpartition(".")[2]
+    if not isinstance(config, llama.Config | gpt2.Config):
+        raise TypeError(
+            f"config: expected that of a Llama or a GPT-2; got one of {family}"
+        )
+    check_bool(flash=flash, recompute=recompute, ends=ends)
     if isinstance(cluster, str):
         if cluster not in CLUSTERS:
             raise LookupError(no_such("cluster", cluster, CLUSTERS))
@@ -221,18 +234,20 @@ def mesh_step(
     peak = cluster.device.product_rate(dtype)
 
     p = mesh.pipeline
-    stages = layers_of_stages(config.layers, p)
+    stages = layers_of_stages(config.layers, p, ends=ends)
     micro_batches = batch // (mesh.data * micro_batch)
-    own = _MicroBatch(config, mesh, cluster, micro_batch, sequence, dtype, flash)
+    own = _MicroBatch(
+        config, mesh, cluster, micro_batch, sequence, dtype, flash, recompute
+    )
     layer, embedding, head = own.arithmetic()
-    on_tensor, on_context = own.tensor(), own.context()
+    on_tensor, on_context = own.tensor(own.of_layer), own.context()
     whole = layer + on_tensor + on_context
-    ends = {stage: (0.0, 0.0) for stage in range(p)}
+    at_ends = {stage: (0.0, 0.0) for stage in range(p)}
     for stage, seconds, times in ((0, embedding, _EMBEDDING), (p - 1, head, _HEAD)):
-        arithmetic, collectives = ends[stage]
-        ends[stage] = arithmetic + seconds, collectives + own.tensor(times)
-    busiest = max(range(p), key=lambda i: stages[i] * whole + sum(ends[i]))
-    layers, (end, on_end) = stages[busiest], ends[busiest]
+        arithmetic, collectives = at_ends[stage]
+        at_ends[stage] = arithmetic + seconds, collectives + own.tensor(times)
+    busiest = max(range(p), key=lambda i: stages[i] * whole + sum(at_ends[i]))
+    layers, (end, on_end) = stages[busiest], at_ends[busiest]
 
     parameters = own.parameters(layers)
     n = micro_batches
@@ -248,26 +263,27 @@ def mesh_step(
     )
     one = tally(config, 1, sequence, flash=flash).model()
     flops = {name: batch * one.total(name) for name in CONVENTIONS}
-    name = f"llama, batch {batch:,}, sequence {sequence:,}"
+    name = f"{family}, batch {batch:,}, sequence {sequence:,}"
     return MeshStep(name, mesh, dtype, peak, batch * sequence, flops, shares)
 
 
-def layers_of_stages(layers: int, stages: int) -> list[int]:
+def layers_of_stages(layers: int, stages: int, *, ends: bool = True) -> list[int]:
     """Return how many layers each stage of a pipeline has.
 
-    Of several stages, the first also has the embedding and the last the output head,
-    which count as a layer each. Raises TypeError or ValueError unless both are integers
-    of at least 1, and there is a layer for each stage.
+    Of several stages, the first also has the embedding and the last the output head.
+    With ``ends`` these count as a layer each, as in Llama 3's training. Raises
+    TypeError or ValueError unless both are integers of at least 1, and there is a layer
+    for each stage.
     """
     check_count(layers=layers, stages=stages)
     if stages > layers:
         raise ValueError(
             f"stages: expected at most {layers}, the number of layers; got {stages}"
         )
-    ends = {0, stages - 1} if stages > 1 else set()
+    also = {0, stages - 1} if stages > 1 and ends else set()
     counts = [1] * stages
     for _ in range(layers - stages):
-        order = [(count + (i in ends), i in ends, i) for i, count in enumerate(counts)]
+        order = [(count + (i in also), i in also, i) for i, count in enumerate(counts)]
         counts[min(order)[-1]] += 1
     return counts
 
@@ -275,13 +291,19 @@ def layers_of_stages(layers: int, stages: int) -> list[int]:
 class _MicroBatch(NamedTuple):
     """What one rank does with a micro-batch."""
 
-    config: llama.Config
+    config: Any
     mesh: Mesh
     cluster: Cluster
     micro_batch: int
     sequence: int
     dtype: str
     flash: bool
+    recompute: bool
+
+    @property
+    def of_layer(self) -> tuple[int, int]:
+        """The all-gathers and reduce-scatters of a layer along the tensor axis."""
+        return _LAYER_AGAIN if self.recompute else _LAYER
 
     @property
     def rows(self) -> float:
@@ -293,14 +315,28 @@ class _MicroBatch(NamedTuple):
         """The bytes of these rows in the residual stream."""
         return self.rows * self.config.width * WIDTHS[self.dtype]
 
-    def local(self) -> llama.Config:
-        """Return the configuration of one layer on one rank of the tensor axis."""
-        c, t = self.config, self.mesh.tensor
-        split = {
-            name: getattr(c, name) // t
-            for name in ("heads", "key_heads", "feed_forward", "vocabulary")
-        }
-        return replace(c, **split, layers=1)
+    def parts(self) -> list[Part]:
+        """Return the calls of a network of one layer, on one rank of the tensor axis
+        and on all rows."""
+        c, t, heads = self.config, self.mesh.tensor, {}
+        if isinstance(c, llama.Config):
+            heads = {"heads": c.heads // t, "key_heads": c.key_heads // t}
+        split = {name: getattr(c, name) // t for name in ("feed_forward", "vocabulary")}
+        local = replace(c, **split, **heads, layers=1)
+        parts = network(local, self.micro_batch, self.sequence, flash=self.flash).parts
+        if heads:
+            return [*parts]
+        # The configuration of a GPT-2 has the width of all heads only.
+        calls = gpt2_layer.calls(
+            self.micro_batch,
+            self.sequence,
+            c.width,
+            c.width // t,
+            c.feed_forward // t,
+            c.heads // t,
+            flash=self.flash,
+        )
+        return [p._replace(calls=calls) if p.name == "layer" else p for p in parts]
 
     def arithmetic(self) -> tuple[float, float, float]:
         """Return the seconds of a layer, of the embedding, and of the last norm and the
@@ -312,8 +348,8 @@ class _MicroBatch(NamedTuple):
         return layer, embedding, norm + head
 
     def _times(self) -> Iterator[tuple[str, float]]:
-        of = network(self.local(), self.micro_batch, self.sequence, flash=self.flash)
-        for (part, _, call, *_), work in works_of(of.parts, self.dtype):
+        again = 1 if self.recompute else None
+        for (part, _, call, *_), work in works_of(self.parts(), self.dtype, again):
             split = self.mesh.context
             if call.startswith(_ON_SHARDS):
                 split *= self.mesh.tensor
@@ -330,8 +366,8 @@ class _MicroBatch(NamedTuple):
 
     def context(self) -> float:
         """Return the seconds of a layer's collectives along the context axis."""
-        c, t, config = self.mesh.context, self.mesh.tensor, self.config
-        width = 2 * config.key_heads * config.head_width / t  # keys and values
+        c, t = self.mesh.context, self.mesh.tensor
+        width = 2 * _key_width(self.config) / t  # keys and values
         own = self.rows * width * WIDTHS[self.dtype]
         gather = self.cluster.seconds("all_gather", own, c, c * t)
         scatter = self.cluster.seconds("reduce_scatter", own * c, c, c * t)
@@ -350,11 +386,13 @@ class _MicroBatch(NamedTuple):
         """Return the number of parameters on a rank of a stage of so many layers,
         with a table. The norms, which every rank holds, count as if they were split."""
         c, pipeline = self.config, self.mesh.pipeline
-        shapes = llama.parameter_shapes(replace(c, layers=1))
+        model = model_of(c)
+        shapes = model.parameter_shapes(replace(c, layers=1))
         sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-        in_layer = sum(n for name, n in sizes.items() if name.startswith("layers."))
+        own = model.layer_names(replace(c, layers=1))[0].values()
+        in_layer = sum(sizes[name] for name in own)
         others = sum(sizes.values()) - in_layer
-        table = sizes[llama.TABLE]  # at an end; the head is at the other one
+        table = sizes[model.TABLE]  # at an end; the head is at the other one
         return (
             in_layer * layers + (others if pipeline == 1 else table)
         ) / self.mesh.tensor
@@ -378,15 +416,22 @@ class _MicroBatch(NamedTuple):
         return self.cluster.device.time(work, self.dtype)[0]
 
 
+def _key_width(config: Any) -> int:
+    """Return the width of all keys."""
+    if isinstance(config, llama.Config):
+        return config.key_heads * config.head_width
+    return config.width
+
+
 def _check_divides(
-    config: llama.Config, mesh: Mesh, batch: int, sequence: int, micro_batch: int
+    config: Any, mesh: Mesh, batch: int, sequence: int, micro_batch: int
 ) -> None:
     """Raise ValueError, naming every fault, unless the mesh divides everything."""
     c, t = config, mesh.tensor
     faults = [
         f"tensor: expected a divisor of {name} = {getattr(c, name)}; got {t}"
         for name in ("heads", "key_heads", "feed_forward", "vocabulary")
-        if getattr(c, name) % t
+        if getattr(c, name, 0) % t
     ]
     if sequence % (mesh.context * t):
         faults.append(
