@@ -108,6 +108,32 @@ def test_with_the_models_options(name, options):
         assert worst(found, expected) < 1e-12
 
 
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+def test_dropout_drops_what_one_process_drops(sizes, monkeypatch):
+    config = gpt2.Config(11, 8, 8, 2, 4, 7, embedding_dropout=0.3, residual_dropout=0.2)
+    monkeypatch.setitem(NETWORKS, "drops", (gpt2, config))
+    expected = on_one("drops", masks=(5, 6))
+    assert abs(expected[0] - on_one("drops", masks=(5, 7))[0]) > 1e-3
+    assert abs(expected[0] - on_one("drops")[0]) > 1e-3
+    for found in on_threads(on_mesh, ranks_of(sizes), "drops", sizes, {"masks": (5, 6)}):
+        assert worst(found, expected) < 1e-12
+
+
+def test_another_seed_on_each_rank_is_noticed(monkeypatch):
+    """On one tensor group all ranks have all rows, so that all have to drop the same."""
+    config = gpt2.Config(11, 8, 8, 2, 4, 7, residual_dropout=0.2)
+    monkeypatch.setitem(NETWORKS, "drops", (gpt2, config))
+    right = networks.Dropped.forward
+
+    def own_seed(self, x, *, seed, **options):
+        return right(self, x, seed=seed + self.positions.stream.group.rank, **options)
+
+    monkeypatch.setattr(networks.Dropped, "forward", own_seed)
+    expected = on_one("drops", masks=(5, 6))
+    found = on_threads(on_mesh, 2, "drops", {"tensor": 2}, {"masks": (5, 6)})
+    assert all(worst(each, expected) > 1e-3 for each in found)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "qwen2", "qwen3"])
 def test_some_gradients(name):
     model, config = NETWORKS[name]
@@ -320,11 +346,11 @@ def test_what_cannot_be_divided():
         network.forward(network.share(parameters_of(model, config)), tokens, tokens)
 
     small = gpt2.Config(11, 8, 8, 1, 8, 2)
-    drops = gpt2.Config(11, 8, 8, 1, 8, 2, residual_dropout=0.1)
+    drops = gpt2.Config(11, 8, 8, 1, 8, 2, attention_dropout=0.1)
     cases = [
         (gpt2, GPT2, {"tensor": 5}, (1, 8), "tensor: expected at most 1 ranks for each of the 4 key heads"),
         (gpt2, small, {"tensor": 4}, (1, 8), "tensor: expected at most feed_forward = 2 ranks; got 4"),
-        (gpt2, drops, {"tensor": 2}, (1, 8), "config: expected no dropout on a mesh; got residual_dropout"),
+        (gpt2, drops, {"tensor": 2}, (1, 8), "config: expected attention_dropout 0 on a mesh; got 0.1"),
         (gpt2, GPT2, {"context": 2}, (1, 6), "tokens: expected sequences of a multiple of 4 tokens"),
         (gpt2, GPT2, {"tensor": 2, "sequence": True}, (1, 7), "sequence: expected a multiple of 2 tokens"),
         (gpt2, GPT2, {"data": 2}, (8,), r"tokens, targets: expected shape \[b, s\]; got \[8\]"),

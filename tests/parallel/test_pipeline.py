@@ -7,6 +7,7 @@ from backpass.models import gpt2, llama
 from backpass.parallel import RankError, on_processes, on_threads, pipeline
 from backpass.parallel.pipeline import Pipeline
 from backpass.parallel.schedules import gpipe, one_f_one_b, zero_bubble
+from backpass.parallel.sharded import Sharded
 from backpass.parallel.traffic import Counted
 
 from ..models.small import parameters_of
@@ -111,6 +112,15 @@ def test_all_targets_ignored():
 
     for found, largest in on_threads(loss, 2):
         assert np.isnan(found) and largest == 0
+
+
+@pytest.mark.parametrize("made", [lambda *given: Pipeline(*given, gpipe(1, 3)), Sharded])
+def test_dropout_is_refused(made):
+    config = gpt2.Config(11, 8, 8, 2, 4, 7, residual_dropout=0.2)
+    with pytest.raises(
+        RankError, match="config: expected no dropout in a pipeline or on shards; got residual"
+    ):
+        on_threads(lambda group: made(group, gpt2, config), 1)
 
 
 def test_what_a_rank_sends():

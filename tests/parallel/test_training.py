@@ -20,6 +20,7 @@ OPTIONS = run.Options(steps=20, batch=3, length=8, lr=1e-2, warmup=2, clip=0.5)
 NETWORKS = {
     "gpt2": (gpt2, gpt2.Config(256, 8, 8, 2, 4, 7)),
     "qwen3": (llama, llama.Config(256, 6, 2, 4, 2, 4, 5, query_key_norm=True)),
+    "drops": (gpt2, gpt2.Config(256, 8, 8, 2, 4, 7, embedding_dropout=0.1, residual_dropout=0.2)),
 }
 MESHES = [
     {"data": 2},
@@ -78,6 +79,8 @@ def check_same(found, expected, at=slice(None)):
 @pytest.mark.parametrize("sizes", MESHES, ids=lambda sizes: " ".join(sizes))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_20_steps(name, sizes, on_one):
+    if name == "drops" and ("pipeline" in sizes or "sharded" in sizes):
+        pytest.skip("refused, which another test sees")
     for found in on_threads(steps, _ranks(sizes), True, name, None, sizes, 20):
         check_same(found, on_one[name])
 
@@ -88,7 +91,7 @@ def test_20_steps_in_processes(on_one):
         check_same(found, on_one["qwen3"])
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["gpt2", "qwen3"])
 def test_a_state_of_one_mesh_goes_on_on_another(name, on_one, tmp_path):
     pytest.importorskip("safetensors")
     (_, state), *_ = on_threads(steps, 4, True, name, None, MESHES[2], 6)

@@ -224,7 +224,7 @@ def forward(
     x, parts[0] = scheme_for(embedding, kernels).forward(tokens, w[TABLE])
     added = scheme_for(position_embedding, kernels)
     x, parts[1] = added.forward(x, w[POSITIONS], wanted=of_positions)
-    x, parts[2] = dropout.forward(
+    x, parts[2] = scheme_for(dropout, kernels).forward(
         x, p=c.embedding_dropout, seed=of_rows, training=masks is not None
     )
     forwards = [

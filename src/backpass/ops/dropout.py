@@ -50,9 +50,13 @@ def forward(
     shape, p = tuple(x.shape), float(p)
     if not training or p == 0:
         return x, Saved(None, p, shape, kind(x))
-    kept = np.random.default_rng(seed).random(shape) >= p
-    mask = xp.asarray(kept, device=x.device)
+    mask = xp.asarray(drawn(shape, p, seed), device=x.device)
     return _dropped(x, mask, p), Saved(mask, p, shape, kind(x))
+
+
+def drawn(shape: tuple[int, ...], p: float, seed: int) -> np.ndarray:
+    """Return the mask ``[*]`` of this shape."""
+    return np.random.default_rng(seed).random(shape) >= p
 
 
 def backward(dy: Array, saved: Saved) -> Array:

@@ -27,6 +27,7 @@ from backpass.models.layers import gpt2_attention, llama_attention, output_head
 from backpass.models.layers.kernel import Exchanged, gradients_of, implementation
 from backpass.ops import (
     attention,
+    dropout,
     embedding,
     feed_forward,
     flash_attention,
@@ -40,6 +41,7 @@ from backpass.parallel.group import Group, mesh
 from backpass.parallel.shares import Heads, Share, heads_of, shares, span
 from backpass.parallel.tensor import Block, Norm, Parts, Whole
 from backpass.parallel.vocabulary import Head, Rows, Table
+from backpass.shapes import kind
 from backpass.training import accumulation
 from backpass.values import check_bool
 from backpass.wanted import Wanted
@@ -100,10 +102,17 @@ class Positions:
 
     def of(self, s: int) -> list[int]:
         """Return the positions of ``s`` rows."""
-        parts = self.stream.group.size if isinstance(self.stream, Parts) else 1
-        held = _held(self.context, s * parts)
-        first = s * self.stream.group.rank if parts > 1 else 0
+        held = _held(self.context, s * self._parts)
+        first = s * self.stream.group.rank if self._parts > 1 else 0
         return held[first : first + s]
+
+    def length(self, s: int) -> int:
+        """Return the length of the sequence of which a rank has ``s`` rows."""
+        return s * self._parts * self.context.size
+
+    @property
+    def _parts(self) -> int:
+        return self.stream.group.size if isinstance(self.stream, Parts) else 1
 
     def tables(self, s: int, d: int, *, base: float, like: Array) -> tuple[Array, ...]:
         """Return the tables of ``rope`` for these positions."""
@@ -138,6 +147,32 @@ class Positions:
         return dx, self.stream.of_rows(embedding.backward(drows, looked))
 
 
+class Dropped:
+    """``dropout`` between the blocks, which drops the elements that one process would.
+
+    Every rank draws the mask of the whole batch, from the same seed, and applies its
+    rows. ``whole`` has the number of sequences, and the first and last of the rank's.
+    """
+
+    def __init__(self, positions: Positions) -> None:
+        self.positions = positions
+        self.whole = 0, (0, 0)
+
+    def forward(
+        self, x: Array, *, p: float, seed: int, training: bool = True
+    ) -> tuple[Array, dropout.Saved]:
+        """Return the rank's rows of what ``dropout`` returns for the whole batch."""
+        if not training or p == 0:
+            return dropout.forward(x, p=p, seed=seed, training=training)
+        sequences, own = self.whole
+        at = self.positions.of(x.shape[-2])
+        length = self.positions.length(x.shape[-2])
+        kept = dropout.drawn((sequences, length, x.shape[-1]), p, seed)
+        mask = namespace(x).asarray(kept[slice(*own)][:, at], device=x.device)
+        saved = dropout.Saved(mask, p, tuple(x.shape), kind(x))
+        return dropout.backward(x, saved), saved  # with one mask both are the same map
+
+
 class Schemes:
     """What models take as ``kernels``: the schemes by the operation that they replace,
     kernels for the others, and the shares of the parameters."""
@@ -168,11 +203,12 @@ class Network:
 
     The ranks are a block of data × context × tensor, of which the last varies fastest.
     With ``sequence``, the ranks of a tensor group have parts of the sequence between
-    the blocks. Dropout is not supported. All ranks make the same calls.
+    the blocks. Dropout drops the elements that one process would; weights of attention
+    are not dropped. All ranks make the same calls.
 
     Raises ValueError if the sizes do not fit the number of ranks, if there are more
     ranks along tensor than heads, hidden columns, or tokens, or if the configuration
-    has dropout; TypeError for another model.
+    drops weights of attention; TypeError for another model.
     """
 
     def __init__(
@@ -190,10 +226,9 @@ class Network:
         if model not in (gpt2, llama):
             raise TypeError("model: expected gpt2 or llama of backpass.models")
         check_bool(sequence=sequence)
-        rates = [n for n, p in vars(config).items() if "dropout" in n and p]
-        if rates:
+        if rate := getattr(config, "attention_dropout", 0):
             raise ValueError(
-                f"config: expected no dropout on a mesh; got {', '.join(rates)}"
+                f"config: expected attention_dropout 0 on a mesh; got {rate}"
             )
         groups = mesh(group, data=data, context=context, tensor=tensor)
         self.group, self.model, self.config = group, model, config
@@ -224,7 +259,9 @@ class Network:
             self.config.vocabulary,
         )
         positions = Positions(self.context, stream)
+        self._dropped = Dropped(positions)
         found = {
+            dropout: self._dropped,
             llama_attention: Block(
                 llama_attention, stream, partial=of_heads | of_keys, kernels=inside
             ),
@@ -271,7 +308,7 @@ class Network:
     ) -> tuple[Array, Saved]:
         """Return the loss ``[]`` of the whole batch, from the rank's shares of the
         parameters and from all tokens and targets ``[b, s]``. The options are those of
-        the model, but for ``config``, ``kernels``, and ``masks``.
+        the model, but for ``config`` and ``kernels``.
 
         Raises what the model raises; ValueError if the sequence cannot be divided.
         """
@@ -351,6 +388,7 @@ class Network:
             )
         # If there are fewer rows than ranks, every rank has all: the mean is the same.
         own = span(b, self.data.rank, self.data.size) if b >= self.data.size else (0, b)
+        self._dropped.whole = b, own
         rows = x[slice(*own), :]
         at = _held(self.context, s // self.context.size)
         return namespace(x).take(rows, _index(at, x), axis=1)

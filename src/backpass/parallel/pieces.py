@@ -47,7 +47,13 @@ class Piece(NamedTuple):
 
 def pieces(model: ModuleType, config: Any) -> list[Piece]:
     """Return the parts of a GPT-2 or a Llama, in the order of the forward. The first
-    takes the tokens, the last the targets too."""
+    takes the tokens, the last the targets too. Raises ValueError for dropout."""
+    rates = [name for name, p in vars(config).items() if "dropout" in name and p]
+    if rates:
+        raise ValueError(
+            "config: expected no dropout in a pipeline or on shards; "
+            f"got {', '.join(rates)}"
+        )
     layer, head = LAYERS[model], {"w": model.TABLE if config.tied else HEAD}
     eps = {"eps": config.eps}
     options = eps | ({"heads": config.heads} if model is gpt2 else {})

@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace
-from backpass.models.layers import seed_of
 from backpass.models.layers.kernel import (
     Exchanged,
     differentiable,
@@ -102,8 +101,6 @@ class Block:
                 named[name] = namespace(x).zeros_like(named[name])
         if "cos" in named:
             named["cos"], named["sin"] = self._all_rows(named["cos"], named["sin"])
-        if named.get("seed"):
-            named["seed"] = seed_of(named["seed"], rank)  # other heads, other masks
         if "kernels" in named:
             named["kernels"] = self.kernels
         named |= self.options

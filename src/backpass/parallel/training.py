@@ -92,7 +92,7 @@ class Run(run.Run):
         self, step: int, tokens: Array, targets: Array, options: dict[str, Any]
     ) -> tuple[float, dict[str, Array], int]:
         if isinstance(self.network, Network):
-            options = {"recompute": self.options.recompute or None}
+            options = options | {"recompute": self.options.recompute or None}
         loss, gradients = self.network.gradients(
             self.parameters, tokens, targets, **options
         )

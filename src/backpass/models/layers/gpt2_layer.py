@@ -20,7 +20,7 @@ from backpass.models.layers import (
     seed_of,
 )
 from backpass.models.layers.calls import call, formulas
-from backpass.models.layers.kernel import gradients_of, implementation
+from backpass.models.layers.kernel import gradients_of, implementation, scheme_for
 from backpass.ops import dropout, feed_forward, layer_norm, residual
 from backpass.shapes import check_inputs, check_saved
 from backpass.values import check_bool, check_natural, check_probability
@@ -118,6 +118,7 @@ def forward(
         implementation(layer_norm, kernels),
         implementation(feed_forward, kernels),
     )
+    drop = scheme_for(dropout, kernels)
 
     a, norm_1 = norm.forward(x, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)
     attention = implementation(gpt2_attention, kernels)
@@ -131,11 +132,11 @@ def forward(
         kernels=kernels,
         wanted=of_attention,
     )
-    a, dropped_1 = dropout.forward(a, p=residual_dropout, seed=of_attended)
+    a, dropped_1 = drop.forward(a, p=residual_dropout, seed=of_attended)
     x, _ = residual.forward(x, a)
     a, norm_2 = norm.forward(x, norm_2_w, norm_2_b, eps=eps, wanted=of_norm_2)
     a, fed = feed.forward(a, **feeding, activation="gelu_tanh", wanted=of_feed_forward)
-    a, dropped_2 = dropout.forward(a, p=residual_dropout, seed=of_fed)
+    a, dropped_2 = drop.forward(a, p=residual_dropout, seed=of_fed)
     y, _ = residual.forward(x, a)
     if not of_attention:
         dropped_1 = dropped_1._replace(mask=None)
