@@ -10,9 +10,9 @@ another order, and they round partial sums in half precision, which ``on_threads
 in float32. Under torchrun, ``joined`` gives each process its group. ``mesh``
 divides a group along several axes.
 
-``network`` runs a GPT-2 or a Llama on a mesh of ranks, and ``training`` trains it.
-Their schemes are ``tensor``, ``vocabulary``, and ``ring_attention``. ``zero`` divides
-parameters and the optimiser's state among ranks.
+``network`` runs a GPT-2 or a Llama on a mesh of ranks, ``pipeline`` in stages, and
+``sharded`` with its parameters divided among ranks; ``training`` trains it. The schemes
+are ``tensor``, ``vocabulary``, ``ring_attention``, ``schedules``, and ``zero``.
 """
 
 from backpass.parallel.group import Group, RankError, mesh

@@ -106,7 +106,9 @@ class TorchGroup:
     def split(self, colour: int) -> TorchGroup:
         ranks = self._dist.get_process_group_ranks(self._group)
         same = [ranks[member] for member in members(self, colour)]
-        return TorchGroup(self._dist.new_group(same, use_local_synchronization=True))
+        group = self._dist.new_group(same, use_local_synchronization=True)
+        self._dist.barrier(group)  # or a rank that fails now breaks others' connecting
+        return TorchGroup(group)
 
     def _check_parts(self, x: Array) -> None:
         if not x.ndim or x.shape[0] != self.size:
@@ -303,6 +305,7 @@ def _rank(
             world_size=ranks,
             timeout=timedelta(seconds=timeout + 60),  # the parent's deadline is first
         )
+        distributed.barrier()  # or a rank that fails now breaks others' connecting
         result = scheme(TorchGroup(), *arguments)
         distributed.barrier()  # or a rank that ends early breaks another's exchange
         answer.send_bytes(pickle.dumps((False, 0.0, result)))
