@@ -208,9 +208,10 @@ EQUIVALENT = {
         ("return (dx if dx is None", "dx is None → ", "All runs that reach it want it."),
     ],
     "Positions.backward": [
-        ("_, looked = ", "dy.dtype", SAME_ROWS),
-        ("_, looked = ", "dy.shape", SAME_ROWS),
-        ("_, looked = ", "dtype=dy.dtype", "NumPy's default is float64."),
+        ("table = ", "dy.dtype", SAME_ROWS),
+        ("table = ", "dy.shape", SAME_ROWS),
+        ("table = ", "dtype=dy.dtype", "NumPy's default is float64."),
+        ("table = ", "device", "NumPy has one device."),
         ("return (dx, None)", "(dx, None) → (dy, None)", "A sum passes the gradient on."),
         ("return (dx, None)", "return (dx, dx)", "Nobody reads a gradient that is not wanted."),
         ("return (dx, self.stream", "(dy, self.stream", "A sum passes the gradient on."),
@@ -233,6 +234,7 @@ EQUIVALENT = {
         ("found = ", "enumerate(", "The names are the same, in the same order."),
     ],
     "Sharded.gradients": [
+        ("check_loss_scale(", "", OTHERS),
         ("dy = backward(head", "share or ", NO_COUNT),
         ("dy = backward(head", "full_like(", "Loss and share are scalars too."),
         ("inputs = []", "2 * []", "Twice nothing is nothing."),
@@ -243,6 +245,7 @@ EQUIVALENT = {
         ("names = ", "", "A gradient more is computed, and not read."),
     ],
     "Pipeline.gradients": [
+        ("check_loss_scale(", "", OTHERS),
         ("if self.config.tied", "self.ends.size > 1", "A sum over one rank changes nothing."),
         ("if self.config.tied", "table in partial", "A rank that has no table is alone in its group."),
     ],

@@ -123,6 +123,17 @@ def test_dropout_is_refused(made):
         on_threads(lambda group: made(group, gpt2, config), 1)
 
 
+@pytest.mark.parametrize("made", [lambda *given: Pipeline(*given, gpipe(1, 3)), Sharded])
+def test_scales_that_make_no_sense(made):
+    def scheme(group):
+        network = made(group, *NETWORKS["llama"])
+        share = network.share(parameters_of(*NETWORKS["llama"]))
+        network.gradients(share, *batch(network.config), scale=0.0)
+
+    with pytest.raises(RankError, match="scale: expected"):
+        on_threads(scheme, 1)
+
+
 def test_what_a_rank_sends():
     """In a slot in which a rank sends, all of them do; one activation is b·s·h numbers."""
     schedule = one_f_one_b(3, 4)

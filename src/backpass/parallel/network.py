@@ -141,9 +141,10 @@ class Positions:
         dx, drows = gradients_of(position_embedding, dy, added, wanted)
         if drows is None:
             return dx, None
-        _, looked = embedding.forward(
-            index, namespace(dy).zeros((length, dy.shape[-1]), dtype=dy.dtype)
+        table = namespace(dy).zeros(
+            (length, dy.shape[-1]), dtype=dy.dtype, device=dy.device
         )
+        _, looked = embedding.forward(index, table)
         return dx, self.stream.of_rows(embedding.backward(drows, looked))
 
 

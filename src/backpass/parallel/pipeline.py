@@ -28,6 +28,7 @@ from backpass.parallel.pieces import Runner, add, stages
 from backpass.parallel.schedules import Action, Schedule, gpipe
 from backpass.parallel.shares import span
 from backpass.training import accumulation
+from backpass.values import check_loss_scale
 
 
 class Pipeline:
@@ -102,7 +103,8 @@ class Pipeline:
         xp, found = namespace(like), {}
         for name, shape in self.network.schemes.shapes(shapes).items():
             mine = name in own and self.owner[name] == self.line.rank
-            x = own[name] if mine else xp.zeros(shape, dtype=like.dtype)
+            zeros = xp.zeros(shape, dtype=like.dtype, device=like.device)
+            x = own[name] if mine else zeros
             found[name] = self.line.all_reduce(x)
         return self.network.whole(found)
 
@@ -126,8 +128,10 @@ class Pipeline:
         gradients of the loss times ``scale``, in half precision as float32.
 
         Raises ValueError if the number of sequences is not a multiple of that of the
-        micro-batches, and what ``Network`` raises.
+        micro-batches, or for a ``scale`` that is not above 0 and finite; and what
+        ``Network`` raises.
         """
+        check_loss_scale(scale)
         loss, partial = self._run(self.schedule, parameters, tokens, targets, scale)
         # In the forward pass a tied table was read on two stages; so now both gradients
         # are added.
@@ -215,8 +219,9 @@ class _Step:
         xp = namespace(like)
         rows, s = batches[0][0].shape
         s = s // network.tensor.size if pipeline.sequence else s
-        self.zeros = xp.zeros((rows, s, pipeline.config.width), dtype=like.dtype)
-        self.loss = widened(xp.zeros((), dtype=like.dtype))
+        kind = {"dtype": like.dtype, "device": like.device}
+        self.zeros = xp.zeros((rows, s, pipeline.config.width), **kind)
+        self.loss = widened(xp.zeros((), **kind))
         counts = [accumulation.counted(targets) for _, targets in batches]
         total = float(network.alike.all_reduce(self.loss + sum(counts)))
         self.counted = bool(total)

@@ -25,6 +25,7 @@ from backpass.parallel import zero
 from backpass.parallel.group import Group
 from backpass.parallel.network import Network
 from backpass.parallel.pieces import Piece, Runner, add, pieces
+from backpass.values import check_loss_scale
 
 
 class Sharded:
@@ -73,7 +74,9 @@ class Sharded:
         scale: float = 1,
     ) -> tuple[Array, dict[str, Array]]:
         """Return the loss ``[]`` of the whole batch, and the rank's shards ``[n]`` of
-        the gradients of the loss times ``scale``, in half precision as float32."""
+        the gradients of the loss times ``scale``, in half precision as float32. Raises
+        ValueError for a ``scale`` that is not above 0 and finite."""
+        check_loss_scale(scale)
         x, targets = self.network.part(tokens), self.network.part(targets)
         runner = Runner(self.config, self.network.schemes)
         gradients: dict[str, Array] = {}
