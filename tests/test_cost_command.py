@@ -175,3 +175,34 @@ def test_a_config_that_is_not_modelled_is_refused_by_name(capsys, tmp_path):
         with pytest.raises(SystemExit):
             main(["cost", "--config", str(file)])
         assert message in capsys.readouterr().err
+
+
+MESH = ("--batch", "64", "--sequence", "8192", "--flash", "--mesh", "data=4,tensor=8,pipeline=2,chunks=2")
+
+
+def test_a_step_on_a_mesh(capsys):
+    mesh = cost.Mesh(data=4, tensor=8, pipeline=2, chunks=2)
+    step = cost.mesh_step("llama-3-70b", mesh, "h100", 64, 8192, flash=True)
+    assert run(capsys, "llama-3-70b", *MESH) == f"{step!r}\n"
+    again = cost.mesh_step("llama-3-70b", mesh, "a100", 64, 8192, flash=True, recompute=True)
+    found = json.loads(run(capsys, "llama-3-70b", *MESH, "--cluster", "a100", "--recompute", "--json"))
+    assert found["seconds"] == again.seconds > step.seconds
+    assert found["shares"] == dict(again.shares) and found["mesh"] == vars(mesh)
+    assert found["mfu"] == {name: again.mfu(name) for name in cost.CONVENTIONS}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mesh", "data=4,rows=2"], "expected sizes of axes among data, tensor, context, pipeline, chunks"),
+        (["--mesh", "data=2,data=2"], "got 'data=2'"),
+        (["--mesh", "data=0"], "data: expected an integer of at least 1; got 0"),
+        (["--mesh", "tensor=7"], "tensor: expected a divisor of heads = 64; got 7"),
+        (["--mesh", "data=1", "--csv"], "--mesh: --csv is not available"),
+        (["--mesh", "data=1", "--recompute", "norms"], "--mesh: --recompute of less than every layer is not"),
+    ],
+)
+def test_meshes_that_do_not_fit(capsys, options, message):
+    with pytest.raises(SystemExit) as caught:
+        main(["cost", "llama-3-70b", *options])
+    assert caught.value.code == 2 and message in capsys.readouterr().err.replace("\n", " ")

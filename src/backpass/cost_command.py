@@ -20,13 +20,18 @@ examples:
   backpass cost llama-3-70b --sequence 8192 --flash --recompute
   backpass cost --config config.json --convention products-whole
   backpass cost gpt2-124m --recompute attention,feed_forward --json
+  backpass cost llama-3-70b --batch 1024 --sequence 8192 --flash \\
+      --mesh data=32,tensor=8,pipeline=4 --cluster h100
 
 A network is a preset, or a Hugging Face config.json of GPT-2, Llama, Mistral,
 Qwen2, or Qwen3. The FLOPs are those of one training step, without the
 optimiser's. Model FLOPs leave out what is computed twice, which hardware FLOPs
 contain. --json lists the totals under every convention ("total", and "model"
 for model FLOPs) and by published formulas, such as 6N; --csv lists every term
-under every convention. Exits with 2 if the command is invalid.
+under every convention. With --mesh the step runs on a mesh of ranks with the
+axes data, tensor, context, and pipeline, and chunks of a stage; what is printed
+is its predicted time, at published peaks in bfloat16. Exits with 2 if the
+command is invalid.
 """
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
@@ -68,6 +73,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="recompute in the backward: every layer, or with a number N segments of N "
         f"layers, or operations, joined by commas: {', '.join(OPERATIONS)}",
     )
+    add(
+        "--mesh",
+        type=_mesh,
+        metavar="AXES",
+        help="predict the time on a mesh of ranks, such as data=4,tensor=8",
+    )
+    add(
+        "--cluster",
+        choices=sorted(cost.CLUSTERS),
+        default="h100",
+        help="the machines of the mesh (default h100)",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--csv", action="store_true", help="print one row for each term")
@@ -77,6 +94,8 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     """Print the tally; return the exit status. ``say`` prints a line."""
     try:
         name, config = _network(arguments)
+        if arguments.mesh is not None:
+            return _run_on_mesh(name, config, arguments, say)
         tally = cost.tally(
             config,
             arguments.batch,
@@ -97,6 +116,60 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
         for line in _lines(name, arguments, tally, flops):
             say(line)
     return 0
+
+
+def _run_on_mesh(
+    name: str,
+    config: Any,
+    arguments: argparse.Namespace,
+    say: Callable[[str], None],
+) -> int:
+    """Print the time of a step on a mesh; return the exit status."""
+    if arguments.csv or arguments.recompute not in (None, 1):
+        wrong = "--csv" if arguments.csv else "--recompute of less than every layer"
+        raise ValueError(f"--mesh: {wrong} is not available")
+    step = cost.mesh_step(
+        config,
+        arguments.mesh,
+        arguments.cluster,
+        arguments.batch,
+        arguments.sequence,
+        flash=arguments.flash,
+        recompute=arguments.recompute is not None,
+    )
+    if not arguments.json:
+        say(repr(step))
+        return 0
+    facts = {
+        "network": name,
+        "batch": arguments.batch,
+        "sequence": arguments.sequence,
+        "mesh": vars(arguments.mesh),
+        "cluster": arguments.cluster,
+        "seconds": step.seconds,
+        "shares": dict(step.shares),
+        "mfu": {name: step.mfu(name) for name in cost.CONVENTIONS},
+    }
+    say(json.dumps(facts, indent=2))
+    return 0
+
+
+def _mesh(text: str) -> cost.Mesh:
+    """Return the mesh, for argparse."""
+    sizes: dict[str, int] = {}
+    axes = [*cost.Mesh.__dataclass_fields__]
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        if axis not in axes or axis in sizes or not size.isdecimal():
+            raise argparse.ArgumentTypeError(
+                f"expected sizes of axes among {', '.join(axes)}, such as "
+                f"data=4,tensor=8; got {part!r}"
+            )
+        sizes[axis] = int(size)
+    try:
+        return cost.Mesh(**sizes)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _recompute(text: str) -> Recompute:
