@@ -71,8 +71,8 @@ def test_a_rank_that_fails_is_named(file, capsys, how):
 
 def test_a_rank_that_hangs_is_ended(file, capsys):
     pytest.importorskip("torch.distributed")
-    assert main(["parallel", f"{file}:hangs", "--timeout", "1"]) == 1
-    assert "rank 0: no answer within 1.0 s; ranks without an answer: 0, 1" in capsys.readouterr().err
+    assert main(["parallel", f"{file}:hangs", "--timeout", "8"]) == 1
+    assert "rank 0: no answer within 8.0 s; ranks without an answer: 0, 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

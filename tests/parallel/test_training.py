@@ -204,7 +204,7 @@ def late(group, sizes, seconds):
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"tensor": 2}, {"pipeline": one_f_one_b(2, 3)}, {"sharded": True, "data": 2}]
+    "sizes", [{"tensor": 2}, {"pipeline": one_f_one_b(2, 3)}], ids=["tensor", "pipeline"]
 )
 def test_a_slow_rank_is_waited_for_and_a_hanging_one_is_named(sizes, on_one):
     pytest.importorskip("torch.distributed")
@@ -212,6 +212,6 @@ def test_a_slow_rank_is_waited_for_and_a_hanging_one_is_named(sizes, on_one):
     assert all(abs(loss - right) < 1e-9 * right for loss in on_processes(late, 2, sizes, 0.3, timeout=30))
     before = time.monotonic()
     with pytest.raises(RankError) as caught:
-        on_processes(late, 2, sizes, 600, timeout=2)
-    assert caught.value.rank == 1 and time.monotonic() - before < 15
+        on_processes(late, 2, sizes, 600, timeout=8)  # they begin within it, also on a busy machine
+    assert caught.value.rank == 1 and time.monotonic() - before < 30
     assert not multiprocessing.active_children()
