@@ -5,6 +5,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from backpass.cost.networks import storages_in
 from backpass.models import gpt2, llama
 from backpass.parallel import RankError, on_processes, on_threads, vocabulary
 from backpass.parallel import network as networks
@@ -358,3 +359,30 @@ def test_what_cannot_be_divided():
     for model, config, sizes, shape, message in cases:
         with pytest.raises(RankError, match=message):
             on_threads(scheme, ranks_of(sizes), model, config, sizes, shape)
+
+
+def saved_in_a_layer(group, name, sizes):
+    """The bytes that the first layer of a rank saves, apart from parameters and RoPE's tables."""
+    model, config = NETWORKS[name]
+    network = Network(group, model, config, **sizes)
+    share = network.share(parameters_of(model, config))
+    _, saved = network.forward(share, *batch(config))
+    at = [part.split(".")[0] for part in model.part_names(config)].index("h" if model is gpt2 else "layers")
+    layer = saved.own.parts[at]
+    known = {*storages_in(tuple(share.values()))}
+    if model is llama:
+        known |= {*storages_in(layer.attended.own.own.q.rotated)}  # RoPE's tables, of all layers
+    held = storages_in(layer)
+    return sum(size for key, (size, _) in held.items() if key not in known)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_with_parts_of_the_sequence_all_that_a_layer_saves_is_divided(name, ranks, monkeypatch):
+    even = {"gpt2": gpt2.Config(11, 8, 8, 1, 4, 12), "llama": llama.Config(13, 8, 1, 4, 4, 4, 12)}
+    monkeypatch.setitem(NETWORKS, name, (NETWORKS[name][0], even[name]))
+    (whole,) = on_threads(saved_in_a_layer, 1, name, {})
+    sizes = {"tensor": ranks, "sequence": True}
+    assert on_threads(saved_in_a_layer, ranks, name, sizes) == [whole / ranks] * ranks
+    without = on_threads(saved_in_a_layer, ranks, name, {"tensor": ranks})
+    assert all(whole / ranks < each < whole for each in without)

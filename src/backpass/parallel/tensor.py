@@ -66,6 +66,17 @@ class Parts(NamedTuple):
         return self.group.all_reduce(dw)
 
 
+class _Entered(NamedTuple):
+    """What a block saved, and a rank's rows of its input if ``_ROWS`` stands there for
+    all of them."""
+
+    own: Any
+    x: Array | None
+
+
+_ROWS = object()
+
+
 class Block:
     """A block on a rank's share of its weights, with the block's interface.
 
@@ -104,17 +115,23 @@ class Block:
         if "kernels" in named:
             named["kernels"] = self.kernels
         named |= self.options
-        block = implementation(self.block, self.kernels)
-        partial, saved = block.forward(
-            self.stream.enter(x), *inputs, **named, wanted=wanted
-        )
-        return self.stream.leave(partial), Exchanged(self, saved, saved.wanted)
+        block, rows = implementation(self.block, self.kernels), self.stream.enter(x)
+        partial, own = block.forward(rows, *inputs, **named, wanted=wanted)
+        saved = _Entered(own, None)
+        if rows is not x:
+            # All rows are not kept: the backward gathers them again.
+            without = _replaced(own, rows, _ROWS)
+            saved = _Entered(without, None if without is own else x)
+        return self.stream.leave(partial), Exchanged(self, saved, own.wanted)
 
     def backward(
-        self, dy: Array, saved: Any, *, wanted: tuple[str, ...]
+        self, dy: Array, saved: _Entered, *, wanted: tuple[str, ...]
     ) -> tuple[Array | None, ...]:
         """Return what a rank has of the gradients, from what it has of ``dy``."""
-        found = gradients_of(self.block, self.stream.enter(dy), saved, wanted)
+        own = saved.own
+        if saved.x is not None:
+            own = _replaced(own, _ROWS, self.stream.enter(saved.x))
+        found = gradients_of(self.block, self.stream.enter(dy), own, wanted)
         d = dict(zip(differentiable(self.block), found, strict=True))
         if "x" in wanted:
             d["x"] = self.stream.leave(d["x"])
@@ -152,6 +169,18 @@ class Norm:
         """Return what a rank has of ``dx``, and the whole gradients of the weights."""
         dx, *dw = gradients_of(self.norm, dy, saved, wanted)
         return dx, *(d if d is None else self.stream.of_rows(d) for d in dw)
+
+
+def _replaced(saved: Any, old: Any, new: Any) -> Any:
+    """Return what a part saved with ``new`` for ``old``, or itself without ``old``."""
+    if saved is old:
+        return new
+    if not isinstance(saved, tuple):
+        return saved
+    inner = [_replaced(value, old, new) for value in saved]
+    if all(a is b for a, b in zip(inner, saved, strict=True)):
+        return saved
+    return saved._make(inner) if hasattr(saved, "_make") else tuple(inner)
 
 
 def _cut(x: Array, ranks: int) -> Array:
