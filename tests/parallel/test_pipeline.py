@@ -134,6 +134,26 @@ def test_scales_that_make_no_sense(made):
         on_threads(scheme, 1)
 
 
+def test_inputs_that_do_not_fit():
+    def scheme(group, wrong):
+        model, config = NETWORKS["llama"]
+        network = Pipeline(group, model, config, gpipe(1, 3))
+        parameters = parameters_of(model, config)
+        tokens, targets = batch(config)
+        if wrong == "targets":
+            targets = targets[:9]
+        else:
+            parameters["norm.weight"] = np.ones(7)
+        network.gradients(network.share(parameters), tokens, targets)
+
+    for wrong, message in (
+        ("targets", "targets: expected shape .12, 8., that of the tokens; got .9, 8."),
+        ("parameters", "norm.weight: expected shape .6.; got .7."),
+    ):
+        with pytest.raises(RankError, match=message):
+            on_threads(scheme, 1, wrong)
+
+
 def test_what_a_rank_sends():
     """In a slot in which a rank sends, all of them do; one activation is b·s·h numbers."""
     schedule = one_f_one_b(3, 4)

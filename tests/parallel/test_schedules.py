@@ -86,6 +86,7 @@ def B(j, k):
         ([[F(0, 0), B(0, 0), F(0, 1)], [F(0, 1), B(0, 1)]], "rank 0 has F of micro-batch 0 on stage 1"),
         ([[F(0, 0), B(0, 0)], []], "the same number of stages on each of 2 ranks; got 1 stages"),
         ([[F(0, 0), B(0, 0), B(0, 0)]], "got B, B, F"),
+        ([[F(0, 0), B(0, 0), F(-1, 0), B(-1, 0)]], "micro-batches and stages from 0"),
         ([[B(0, 0), F(0, 0)]], "wait without end: rank 0 at B"),
         ([], "got 0 stages"),
     ],

@@ -153,7 +153,9 @@ def not_finite(group, where):
         before = {name: x.copy() for name, x in own.parameters.items()}
     if where == "gradient" and group.rank == 1:
         backward = own.network.backward
-        own.network.backward = lambda saved: {n: g * np.inf for n, g in backward(saved).items()}
+        own.network.backward = lambda saved, **options: {
+            n: g * np.inf for n, g in backward(saved, **options).items()
+        }
     with np.errstate(invalid="ignore"), pytest.raises(FloatingPointError, match="step 2: ") as caught:
         own.step()
     for name, x in own.parameters.items():

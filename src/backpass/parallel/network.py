@@ -287,7 +287,16 @@ class Network:
 
     def share(self, whole: Mapping[str, Array]) -> dict[str, Array]:
         """Return the rank's shares of a mapping of whole parameters, or of arrays of
-        their shapes, as copies. Raises KeyError for a name of no parameter."""
+        their shapes, as copies. Raises KeyError for a name of no parameter, and
+        ValueError for another shape."""
+        shapes = self.model.parameter_shapes(self.config)
+        faults = [
+            f"{name}: expected shape {list(shapes[name])}; got {list(x.shape)}"
+            for name, x in whole.items()
+            if tuple(x.shape) != shapes[name]
+        ]
+        if faults:
+            raise ValueError("\n    ".join(["parameters: they do not fit:", *faults]))
         return {
             name: namespace(x).asarray(self.shares[name].of(x), copy=True)
             for name, x in whole.items()
@@ -343,12 +352,18 @@ class Network:
         return self.forward(parameters, tokens, targets, wanted=())[0]
 
     def gradients(
-        self, parameters: Mapping[str, Array], tokens: Array, targets: Array, **options
+        self,
+        parameters: Mapping[str, Array],
+        tokens: Array,
+        targets: Array,
+        *,
+        scale: float = 1,
+        **options: Any,
     ) -> tuple[Array, dict[str, Array]]:
         """Return the loss ``[]`` of the whole batch, and what ``backward`` returns. The
-        options are those of ``forward``."""
+        other options are those of ``forward``."""
         loss, saved = self.forward(parameters, tokens, targets, **options)
-        return loss, self.backward(saved)
+        return loss, self.backward(saved, scale=scale)
 
     def backward(self, saved: Saved, *, scale: float = 1) -> dict[str, Array]:
         """Return the rank's shares of the gradients of the loss times ``scale``, in

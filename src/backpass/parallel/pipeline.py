@@ -193,6 +193,11 @@ class Pipeline:
                 f"tokens: expected shape [b, s], b a multiple of {m}, the number of "
                 f"micro-batches; got {list(tokens.shape)}"
             )
+        if tokens.shape != targets.shape:
+            raise ValueError(
+                f"targets: expected shape {list(tokens.shape)}, that of the tokens; "
+                f"got {list(targets.shape)}"
+            )
         each = tokens.shape[0] // m
         return [
             tuple(

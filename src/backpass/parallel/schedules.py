@@ -5,7 +5,8 @@ A rank's order is a list. ``scheduled`` executes the lists in time: an action st
 soon as its rank is free and what it needs has been computed, and takes as many slots as
 its kind has in ``lengths``. So the idle time and the
 number of micro-batches whose activations a rank holds are counted, not estimated.
-``gpipe`` is that of Huang et al. (2019, arXiv:1811.06965), ``one_f_one_b`` that of
+``gpipe`` is that of Huang et al. (2019, arXiv:1811.06965), here without running layers
+again, ``one_f_one_b`` that of
 Narayanan et al. (2021, arXiv:2104.04473), whose stages may be interleaved, and
 ``zero_bubble`` is ZB-H1 of Qi et al. (2023, arXiv:2401.10241).
 """
@@ -206,6 +207,8 @@ def _check(orders: Sequence[Order]) -> tuple[int, int]:
     every = [action for order in orders for action in order]
     stages = 1 + max((a.stage for a in every), default=-1)
     batches = 1 + max((a.batch for a in every), default=-1)
+    if any(action.batch < 0 or action.stage < 0 for action in every):
+        raise ValueError("orders: expected micro-batches and stages from 0")
     if not every or stages % len(orders):
         raise ValueError(
             f"orders: expected the same number of stages on each of {len(orders)} ranks; "

@@ -11,7 +11,7 @@ parallelism, and gathered piece by piece: the third stage of ZeRO (Rajbhandari e
 A piece is a layer, or what stands before and after the layers. In the forward a rank
 gathers a piece's parameters, runs it, and keeps its input only. In the backward it
 gathers them again, runs the piece again and back, and sums and cuts the gradients. So
-a rank never has the whole parameters of more than one piece.
+a rank gathers the whole parameters of one piece at a time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Sharded:
         x, targets = self.network.part(tokens), self.network.part(targets)
         runner = Runner(self.config, self.network.schemes)
         for piece in self.pieces:
-            x, _ = runner.forward(piece, x, self._gathered(piece, own), targets)
+            x = runner.forward(piece, x, self._gathered(piece, own), targets)[0]
         return self.network.mean(x, targets)[0]
 
     def gradients(
@@ -96,7 +96,7 @@ class Sharded:
         inputs = []
         for piece in middle:
             inputs.append(x)
-            x, _ = forward(piece, x)
+            x = forward(piece, x)[0]  # nothing else of the piece stays
         y, saved = forward(head, x)
         loss, share = self.network.mean(y, targets)
         dy = backward(head, namespace(y).full_like(y, scale * (share or 1)), saved)
