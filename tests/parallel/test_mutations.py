@@ -242,7 +242,10 @@ EQUIVALENT = {
         ("every = ", "→ group.all_gather", "NumPy stays NumPy."),
         ("found = ", "enumerate(", "The names are the same, in the same order."),
     ],
+    "Network.norms": [("check_arrays(", "", OTHERS)],
+    "Pipeline.norms": [("self._check_own(", "", OTHERS)],
     "Sharded.gradients": [
+        ("self._check(", "", OTHERS),
         ("check_loss_scale(", "", OTHERS),
         ("dy = backward(head", "share or ", NO_COUNT),
         ("dy = backward(head", "full_like(", "Loss and share are scalars too."),
@@ -259,6 +262,7 @@ EQUIVALENT = {
         ("if self.config.tied", "table in partial", "A rank that has no table is alone in its group."),
     ],
     "Pipeline._run": [
+        ("self._check_own(", "", OTHERS),
         ("if senders and", "", "An exchange more, of zeros that nobody takes."),
     ],
     "_Step._backward": [

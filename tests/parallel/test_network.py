@@ -120,6 +120,25 @@ def test_dropout_drops_what_one_process_drops(sizes, monkeypatch):
         assert worst(found, expected) < 1e-12
 
 
+def test_dropout_does_not_depend_on_what_runs_before_the_backward(monkeypatch):
+    """With recomputation the masks are drawn again, after a batch of another size has run."""
+    config = gpt2.Config(11, 8, 8, 2, 4, 7, residual_dropout=0.4)
+    monkeypatch.setitem(NETWORKS, "drops", (gpt2, config))
+    expected = on_one("drops", masks=(5, 6))
+
+    def scheme(group):
+        network = Network(group, gpt2, config, data=2)
+        share = network.share(parameters_of(gpt2, config))
+        tokens, targets = batch(config)
+        loss, saved = network.forward(share, tokens, targets, masks=(5, 6), recompute=1)
+        network.loss(share, tokens[:2, :4], targets[:2, :4])
+        gradients = network.backward(saved, scale=0.7)
+        return float(loss), network.whole(gradients), network.norms(gradients)
+
+    for found in on_threads(scheme, 2):
+        assert worst(found, expected) < 1e-12
+
+
 def test_another_seed_on_each_rank_is_noticed(monkeypatch):
     """On one tensor group all ranks have all rows, so that all have to drop the same."""
     config = gpt2.Config(11, 8, 8, 2, 4, 7, residual_dropout=0.2)
@@ -354,11 +373,124 @@ def test_what_cannot_be_divided():
         (gpt2, drops, {"tensor": 2}, (1, 8), "config: expected attention_dropout 0 on a mesh; got 0.1"),
         (gpt2, GPT2, {"context": 2}, (1, 6), "tokens: expected sequences of a multiple of 4 tokens"),
         (gpt2, GPT2, {"tensor": 2, "sequence": True}, (1, 7), "sequence: expected a multiple of 2 tokens"),
-        (gpt2, GPT2, {"data": 2}, (8,), r"tokens, targets: expected shape \[b, s\]; got \[8\]"),
+        (
+            gpt2,
+            GPT2,
+            {"data": 2},
+            (8,),
+            r"tokens: expected tokens\[b, s\], which has exactly 2 axes; got shape \[8\]",
+        ),
+        (gpt2, GPT2, {"context": 2}, (1, 12), "tokens: expected at most 8 in a sequence, the number of pos"),
     ]
     for model, config, sizes, shape, message in cases:
         with pytest.raises(RankError, match=message):
             on_threads(scheme, ranks_of(sizes), model, config, sizes, shape)
+
+
+def test_wrong_configurations_names_and_batches():
+    llama_config = NETWORKS["llama"][1]
+    with pytest.raises(RankError, match=r"config: expected a backpass\.models\.gpt2\.Config; got Config"):
+        on_threads(lambda group: Network(group, gpt2, llama_config), 1)
+
+    def scheme(group, what):
+        network = Network(group, gpt2, GPT2)
+        parameters = parameters_of(gpt2, GPT2)
+        tokens, targets = batch(GPT2)
+        if what == "list":
+            network.share([*parameters.values()])
+        elif what == "prefix":
+            network.share({f"transformer.{name}": x for name, x in parameters.items()})
+        elif what == "shares":
+            network.whole({"wte.weight": parameters["wte.weight"][1:]})
+        elif what == "norms":
+            network.norms({"wte": parameters["wte.weight"]})
+        elif what == "floats":
+            network.forward(parameters, tokens / 1, targets)
+        else:
+            network.forward(parameters, tokens, targets[1:])
+
+    for what, message in (
+        ("list", "parameters: expected a mapping from names to arrays; got list"),
+        ("prefix", "transformer.wte.weight: is not a parameter; did you mean 'wte.weight'"),
+        ("shares", r"wte.weight: expected shape \[11, 8\]; got shape \[10, 8\]"),
+        ("norms", "gradients: they do not fit:\n    wte: is not a parameter"),
+        ("floats", "tokens: expected integers; got dtype float64"),
+        ("targets", r"targets: .*\[2, 8\]"),
+    ):
+        with pytest.raises(RankError, match=message):
+            on_threads(scheme, 1, what)
+
+
+def test_tokens_and_targets_outside_the_vocabulary():
+    """Every rank checks against the whole vocabulary, not against its own rows."""
+
+    def scheme(group, at, number):
+        network = Network(group, gpt2, GPT2, tensor=2)
+        both = batch(GPT2)
+        both[at][1, 3] = number
+        network.loss(network.share(parameters_of(gpt2, GPT2)), *both)
+
+    for at, number in ((0, 11), (0, -1), (1, 11), (1, -7)):
+        expected = f"{'tokens' if at == 0 else 'targets'} from 0 to 10.*; got {number}"
+        with pytest.raises(RankError, match=f"IndexError: t: expected {expected}"):
+            on_threads(scheme, 2, at, number)
+
+
+def test_batches_of_two_lengths():
+    """RoPE's tables of all rows are gathered once for all layers, but again for another length."""
+    model, config = NETWORKS["llama"]
+    whole = parameters_of(model, config)
+    tokens, targets = batch(config)
+    pairs = [(tokens[:, :s], targets[:, :s]) for s in (8, 4, 8)]
+    expected = [float(model.forward(whole, *pair, config=config)[0]) for pair in pairs]
+
+    def losses(group):
+        network = Network(group, model, config, tensor=2, sequence=True)
+        share = network.share(whole)
+        return [float(network.loss(share, *pair)) for pair in pairs]
+
+    for found in on_threads(losses, 2):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_shares_are_copies():
+    whole = parameters_of(gpt2, GPT2)
+    before = {name: x.copy() for name, x in whole.items()}
+
+    def scheme(group):
+        for x in Network(group, gpt2, GPT2, data=2).share(whole).values():
+            x += 1
+
+    on_threads(scheme, 2)
+    assert all(np.array_equal(x, before[name]) for name, x in whole.items())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_kernels_are_asked_for_what_no_scheme_replaces(name):
+    class Asked:
+        def __init__(self):
+            self.names = set()
+
+        def scheme_of(self, operation):
+            self.names.add(operation.__name__.rpartition(".")[2])
+            return operation
+
+        def shapes(self, whole):
+            return whole
+
+    model, config = NETWORKS[name]
+    alone = Asked()
+    model.forward(parameters_of(model, config), *batch(config), config=config, kernels=alone)
+
+    def asked(group):
+        kernels = Asked()
+        network = Network(group, model, config, tensor=2, kernels=kernels)
+        network.loss(network.share(parameters_of(model, config)), *batch(config))
+        return kernels.names
+
+    replaced = {"embedding", "output_head", "linear_cross_entropy", "position_embedding", "dropout"}
+    for found in on_threads(asked, 2):
+        assert found | {"rope"} == alone.names - replaced | {"rope"}
 
 
 def saved_in_a_layer(group, name, sizes):

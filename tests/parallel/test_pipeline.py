@@ -134,24 +134,99 @@ def test_scales_that_make_no_sense(made):
         on_threads(scheme, 1)
 
 
-def test_inputs_that_do_not_fit():
+@pytest.mark.parametrize("made", [lambda *given: Pipeline(*given, gpipe(1, 3)), Sharded])
+def test_inputs_that_do_not_fit(made):
     def scheme(group, wrong):
         model, config = NETWORKS["llama"]
-        network = Pipeline(group, model, config, gpipe(1, 3))
+        network = made(group, model, config)
         parameters = parameters_of(model, config)
         tokens, targets = batch(config)
         if wrong == "targets":
             targets = targets[:9]
-        else:
+        elif wrong == "tokens":
+            tokens = tokens > 3
+        elif wrong == "parameters":
             parameters["norm.weight"] = np.ones(7)
-        network.gradients(network.share(parameters), tokens, targets)
+        own = network.share(parameters)
+        if wrong == "missing":
+            del own["norm.weight"]
+        elif wrong == "whole":
+            network.whole({"norm": own["norm.weight"]})
+        elif wrong == "norms":
+            network.norms({"norm": own["norm.weight"]})
+        network.gradients(own, tokens, targets)
 
     for wrong, message in (
-        ("targets", "targets: expected shape .12, 8., that of the tokens; got .9, 8."),
-        ("parameters", "norm.weight: expected shape .6.; got .7."),
+        ("targets", r"targets: .*\[9, 8\]"),
+        ("tokens", "tokens: expected integers; got dtype bool"),
+        ("parameters", "norm.weight: expected shape .6.; got shape .7."),
+        ("missing", "parameters: they do not fit:\n    norm.weight: is missing"),
+        ("whole", "(shards|shares): they do not fit:\n    norm: is not a parameter"),
+        ("norms", "gradients: they do not fit:\n    norm: is not a parameter"),
     ):
         with pytest.raises(RankError, match=message):
             on_threads(scheme, 1, wrong)
+
+
+def test_what_a_stage_does_not_have():
+    def scheme(group, method):
+        network, parameters = made(group, "llama", gpipe(2, 3), {})
+        own = network.share(parameters)
+        if method == "share":
+            parameters.pop("layers.3.mlp.up_proj.weight")
+            network.share(parameters)
+        name = "norm.weight" if group.rank == 0 else "layers.0.mlp.up_proj.weight"
+        getattr(network, method)(own | {name: parameters[name]})
+
+    for method, message in (
+        ("share", "parameters: they do not fit:\n    layers.3.mlp.up_proj.weight: is missing"),
+        ("whole", "shares: they do not fit:\n    norm.weight: is not a parameter"),
+        ("norms", "gradients: they do not fit:\n    norm.weight: is not a parameter"),
+    ):
+        with pytest.raises(RankError, match=message):
+            on_threads(scheme, 2, method)
+
+
+def test_a_micro_batch_without_counted_targets():
+    """Its own loss is the mean of nothing, NaN, and must not reach the sum."""
+    model, config = NETWORKS["gpt2"]
+    tokens, targets = batch(config)
+    targets[4:8] = -100
+    loss, saved = model.forward(parameters_of(model, config), tokens, targets, config=config)
+    exact = model.backward(saved)
+
+    def scheme(group):
+        network, parameters = made(group, "gpt2", one_f_one_b(2, 3), {})
+        found, gradients = network.gradients(network.share(parameters), tokens, targets)
+        return float(found), network.whole(gradients)
+
+    for found, gradients in on_threads(scheme, 2):
+        assert abs(found - loss) < 1e-12 * loss
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(gradient, exact[name], rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["pipeline", "shards"])
+def test_half_precision_is_summed_in_float32(kind):
+    torch = pytest.importorskip("torch")
+    model, config = NETWORKS["qwen3"]
+    parameters = {n: torch.asarray(w, dtype=torch.bfloat16) for n, w in parameters_of(model, config).items()}
+    tokens, targets = map(torch.asarray, batch(config))
+    loss, saved = model.forward(parameters, tokens, targets, config=config)
+    exact = model.backward(saved)
+
+    def scheme(group):
+        inputs = group, model, config
+        network = Pipeline(*inputs, one_f_one_b(2, 3)) if kind == "pipeline" else Sharded(*inputs, data=2)
+        found, gradients = network.gradients(network.share(parameters), tokens, targets)
+        return found, {*(g.dtype for g in gradients.values())}, network.whole(gradients)
+
+    for found, dtypes, gradients in on_threads(scheme, 2):
+        assert found.dtype == torch.float32 and dtypes == {torch.float32}
+        assert abs(found - loss) < 0.01 * loss
+        for name, gradient in gradients.items():
+            error = torch.linalg.vector_norm(gradient - exact[name].float())
+            assert error < 0.05 * torch.linalg.vector_norm(exact[name].float())
 
 
 def test_what_a_rank_sends():
@@ -223,6 +298,9 @@ def test_mistakes_are_noticed(mistake, monkeypatch):
         (2, (gpipe(2, 5), {}), "a multiple of 5, the number of micro-batches; got .12, 8."),
         (6, (gpipe(6, 3), {}), "layers: expected 6 numbers from 1"),
         (2, (gpipe(2, 3), {"layers": [2, 2]}), "with the sum 5; got 2, 2"),
+        (2, (gpipe(2, 3), {"layers": 5}), "layers: expected 2 integers, one for each stage; got int"),
+        (2, (gpipe(2, 3), {"layers": [2.5, 2.5]}), r"layers\[0\]: expected an integer; got float"),
+        (2, (True, {}), "schedule: expected a Schedule, such as one_f_one_b returns; got bool"),
         (4, (gpipe(2, 3), {"tensor": 2, "data": 2}), "whose product is 4"),
     ],
 )

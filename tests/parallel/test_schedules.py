@@ -101,3 +101,17 @@ def test_chunks_need_groups_of_micro_batches():
         one_f_one_b(4, 6, chunks=2)
     with pytest.raises(ValueError, match="ranks"):
         gpipe(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error", "message"),
+    [
+        ({"F": 1}, ValueError, "lengths: expected one for B; got {'F': 1}"),
+        ({"F": 1, "B": 0}, ValueError, r"lengths\[B\]: expected an integer of at least 1; got 0"),
+        ({"F": -1, "B": 2}, ValueError, r"lengths\[F\]: expected an integer of at least 1; got -1"),
+        ({"F": 1, "B": 1.5}, TypeError, r"lengths\[B\]: expected an integer; got float"),
+    ],
+)
+def test_lengths_that_make_no_sense(lengths, error, message):
+    with pytest.raises(error, match=message):
+        gpipe(2, 3, lengths=lengths)

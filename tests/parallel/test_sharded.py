@@ -1,5 +1,7 @@
 """A network whose parameters are gathered piece by piece has the loss and gradients of one process."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -83,6 +85,32 @@ def test_what_is_gathered_and_sent(name, ranks):
         assert largest == max(parts) < sum(w.nbytes for w in whole.values())
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_what_was_gathered_is_freed_before_more_is(name, monkeypatch):
+    """When a piece is gathered, no array of a piece before it is alive."""
+    model, config = NETWORKS[name]
+    gathered, alive = Sharded._gathered, []
+
+    def watched(self, piece, own):
+        alive.append([n for n, made in self.__dict__.get("made", {}).items() if made() is not None])
+        found = gathered(self, piece, own)
+        self.made = {n: weakref.ref(x) for n, x in found.items()}
+        return found
+
+    monkeypatch.setattr(Sharded, "_gathered", watched)
+
+    def scheme(group):
+        network = Sharded(group, model, config, data=group.size)
+        own = network.share(parameters_of(model, config))
+        network.loss(own, *batch(config))
+        network.gradients(own, *batch(config))
+
+    on_threads(scheme, 2)
+    pieces = len(sharded.pieces(model, config))
+    assert len(alive) == 2 * (pieces + 2 * pieces - 2)
+    assert [names for names in alive if names] == []
+
+
 @pytest.mark.parametrize("mistake", ["not reduced", "another layer", "head not counted"])
 def test_a_mistake_is_noticed(mistake, monkeypatch):
     if mistake == "not reduced":
@@ -102,3 +130,24 @@ def test_a_mistake_is_noticed(mistake, monkeypatch):
         monkeypatch.setattr(sharded, "add", lambda total, found: total.update(found))
     expected = on_one("gpt2")
     assert all(worst(found, expected) > 1e-4 for found, _ in on_threads(by_pieces, 2, "gpt2", {"data": 2}))
+
+
+def test_half_precision_sends_gradients_in_float32():
+    torch = pytest.importorskip("torch")
+    model, config = NETWORKS["llama"]
+    whole = {n: torch.asarray(w, dtype=torch.bfloat16) for n, w in parameters_of(model, config).items()}
+    shapes = model.parameter_shapes(config)
+
+    def scheme(group):
+        network = Sharded(group, model, config, data=2)
+        network.network.alike = counted = Counted(network.network.alike)
+        network.gradients(network.share(whole), *map(torch.asarray, batch(config)))
+        by_pieces = sum(c.moved(2)[1] for c in counted.calls if c.name != "all_reduce")
+        counted.calls.clear()
+        own = zero.shard(counted, whole)
+        zero.reduced(counted, zero.gathered(counted, own, shapes))
+        return by_pieces, network.bytes_moved(2), sum(c.moved(2)[1] for c in counted.calls)
+
+    for by_pieces, formula, at_once in on_threads(scheme, 2):
+        assert by_pieces == formula
+        assert at_once == zero.bytes_moved(shapes, 2, 2)

@@ -110,6 +110,36 @@ def read(
     return arrays, given
 
 
+def check_arrays(
+    arrays: object, shapes: Mapping[str, tuple[int, ...]], what: str = "parameters"
+) -> None:
+    """Raise TypeError unless ``arrays`` is a mapping; ValueError, naming all of them,
+    for entries whose names are not among ``shapes``, or whose shapes are others. None
+    need be there."""
+    if not isinstance(arrays, Mapping):
+        raise TypeError(
+            f"{what}: expected a mapping from names to arrays; "
+            f"got {type(arrays).__name__}"
+        )
+    faults = []
+    for name, x in arrays.items():
+        if name not in shapes:
+            faults.append(f"{name}: is not a parameter; {nearest(str(name), shapes)}")
+        elif fault := _fault_of(x, shapes[name]):
+            faults.append(f"{name}: {fault}")
+    if faults:
+        raise ValueError("\n    ".join([f"{what}: they do not fit:", *faults]))
+
+
+def check_complete(
+    arrays: Mapping[str, Any], names: Iterable[str], what: str = "parameters"
+) -> None:
+    """Raise ValueError, naming all of them, for names that are missing."""
+    missing = [f"{name}: is missing" for name in names if name not in arrays]
+    if missing:
+        raise ValueError("\n    ".join([f"{what}: they do not fit:", *missing]))
+
+
 def chosen(
     wanted: Wanted, given: Mapping[str, str], tied_to: str | None
 ) -> frozenset[str]:

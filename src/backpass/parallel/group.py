@@ -92,9 +92,14 @@ def mesh(group: Group, **sizes: int) -> dict[str, Group]:
 
 def members(group: Group, colour: object) -> list[int]:
     """Return the ranks of the group that give this rank's colour. All ranks call it.
-    Raises TypeError if the colour is not an integer."""
+    Raises TypeError if the colour is not an integer, and ValueError if it is beyond
+    ±2⁵³: colours travel as float64."""
     if not isinstance(colour, Integral) or isinstance(colour, bool):
         raise TypeError(f"colour: expected an integer; got {type(colour).__name__}")
+    if abs(int(colour)) > 2**53:
+        raise ValueError(
+            f"colour: expected an integer from −2**53 to 2**53; got {colour}"
+        )
     colours = group.all_gather(np.asarray(float(colour)))
     return [rank for rank in range(group.size) if colours[rank] == float(colour)]
 

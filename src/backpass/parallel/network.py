@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from backpass.arrays import Array, namespace, widened
 from backpass.models import gpt2, llama
+from backpass.models._parameters import check_arrays, check_config
 from backpass.models.layers import gpt2_attention, llama_attention, output_head
 from backpass.models.layers.kernel import Exchanged, gradients_of, implementation
 from backpass.ops import (
@@ -38,13 +39,15 @@ from backpass.ops import (
 )
 from backpass.parallel import ring_attention, zero
 from backpass.parallel.group import Group, mesh
-from backpass.parallel.shares import Heads, Share, heads_of, shares, span
+from backpass.parallel.shares import Heads, Share, Span, heads_of, shares, span
 from backpass.parallel.tensor import Block, Norm, Parts, Whole
 from backpass.parallel.vocabulary import Head, Rows, Table
-from backpass.shapes import kind
+from backpass.shapes import check_inputs, kind
 from backpass.training import accumulation
 from backpass.values import check_bool
 from backpass.wanted import Wanted
+
+BATCH = "tokens[b, s>0]:int, targets[b, s]:int -> loss[]"
 
 
 class Saved(NamedTuple):
@@ -151,13 +154,12 @@ class Positions:
 class Dropped:
     """``dropout`` between the blocks, which drops the elements that one process would.
 
-    Every rank draws the mask of the whole batch, from the same seed, and applies its
-    rows. ``whole`` has the number of sequences, and the first and last of the rank's.
+    Every rank draws the mask of the whole batch of so many ``sequences``, from the same
+    seed, and applies its ``rows``.
     """
 
-    def __init__(self, positions: Positions) -> None:
-        self.positions = positions
-        self.whole = 0, (0, 0)
+    def __init__(self, positions: Positions, sequences: int, rows: Span) -> None:
+        self.positions, self.sequences, self.rows = positions, sequences, rows
 
     def forward(
         self, x: Array, *, p: float, seed: int, training: bool = True
@@ -165,11 +167,10 @@ class Dropped:
         """Return the rank's rows of what ``dropout`` returns for the whole batch."""
         if not training or p == 0:
             return dropout.forward(x, p=p, seed=seed, training=training)
-        sequences, own = self.whole
         at = self.positions.of(x.shape[-2])
         length = self.positions.length(x.shape[-2])
-        kept = dropout.drawn((sequences, length, x.shape[-1]), p, seed)
-        mask = namespace(x).asarray(kept[slice(*own)][:, at], device=x.device)
+        kept = dropout.drawn((self.sequences, length, x.shape[-1]), p, seed)
+        mask = namespace(x).asarray(kept[slice(*self.rows)][:, at], device=x.device)
         saved = dropout.Saved(mask, p, tuple(x.shape), kind(x))
         return dropout.backward(x, saved), saved  # with one mask both are the same map
 
@@ -192,6 +193,10 @@ class Schemes:
         """Return the shapes of the rank's shares of parameters of these shapes."""
         return {name: self.shares[name].shape(shape) for name, shape in whole.items()}
 
+    def with_dropout(self, dropped: Dropped) -> Schemes:
+        """Return the schemes for a batch."""
+        return Schemes({**self.found, dropout: dropped}, self.kernels, self.shares)
+
     def scheme_of(self, operation: ModuleType) -> Any:
         """Return the scheme, or the operation or kernel."""
         if operation in self.found:
@@ -209,7 +214,8 @@ class Network:
 
     Raises ValueError if the sizes do not fit the number of ranks, if there are more
     ranks along tensor than heads, hidden columns, or tokens, or if the configuration
-    drops weights of attention; TypeError for another model.
+    drops weights of attention; TypeError for another model, or for a configuration of
+    another one.
     """
 
     def __init__(
@@ -226,6 +232,7 @@ class Network:
     ) -> None:
         if model not in (gpt2, llama):
             raise TypeError("model: expected gpt2 or llama of backpass.models")
+        check_config(config, model.Config)
         check_bool(sequence=sequence)
         if rate := getattr(config, "attention_dropout", 0):
             raise ValueError(
@@ -259,10 +266,8 @@ class Network:
             *span(self.config.vocabulary, self.tensor.rank, self.tensor.size),
             self.config.vocabulary,
         )
-        positions = Positions(self.context, stream)
-        self._dropped = Dropped(positions)
+        self.positions = positions = Positions(self.context, stream)
         found = {
-            dropout: self._dropped,
             llama_attention: Block(
                 llama_attention, stream, partial=of_heads | of_keys, kernels=inside
             ),
@@ -287,24 +292,19 @@ class Network:
 
     def share(self, whole: Mapping[str, Array]) -> dict[str, Array]:
         """Return the rank's shares of a mapping of whole parameters, or of arrays of
-        their shapes, as copies. Raises KeyError for a name of no parameter, and
-        ValueError for another shape."""
-        shapes = self.model.parameter_shapes(self.config)
-        faults = [
-            f"{name}: expected shape {list(shapes[name])}; got {list(x.shape)}"
-            for name, x in whole.items()
-            if tuple(x.shape) != shapes[name]
-        ]
-        if faults:
-            raise ValueError("\n    ".join(["parameters: they do not fit:", *faults]))
+        their shapes, as copies. Raises TypeError unless it is a mapping, and ValueError
+        for a name of no parameter, or another shape."""
+        check_arrays(whole, self.model.parameter_shapes(self.config))
         return {
             name: namespace(x).asarray(self.shares[name].of(x), copy=True)
             for name, x in whole.items()
         }
 
     def whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the whole arrays from the ranks' shares, on every rank."""
+        """Return the whole arrays from the ranks' shares, on every rank. Raises what
+        ``share`` raises."""
         shapes = self.model.parameter_shapes(self.config)
+        check_arrays(own, self.schemes.shapes(shapes))
         found = {}
         for name, x in own.items():
             share = self.shares[name]
@@ -322,16 +322,18 @@ class Network:
 
         Raises what the model raises; ValueError if the sequence cannot be divided.
         """
-        tokens, targets = self.part(tokens), self.part(targets)
+        own_tokens, own_targets = self.parts(tokens, targets)
+        b = tokens.shape[0]
+        dropped = Dropped(self.positions, b, self._rows(b))
         loss, own = self.model.forward(
             parameters,
-            tokens,
-            targets,
+            own_tokens,
+            own_targets,
             config=self.config,
-            kernels=self.schemes,
+            kernels=self.schemes.with_dropout(dropped),
             **options,
         )
-        loss, share = self.mean(loss, targets)
+        loss, share = self.mean(loss, own_targets)
         return loss, Saved(own, share)
 
     def mean(self, loss: Array, targets: Array) -> tuple[Array, float]:
@@ -385,29 +387,46 @@ class Network:
         """Return the norm of each whole gradient from the ranks' shares, the same on
         every rank.
 
-        Raises FloatingPointError on every rank if one is not finite.
+        Raises FloatingPointError on every rank if one is not finite; ValueError for a
+        name of no parameter, or another shape.
         """
+        shapes = self.model.parameter_shapes(self.config)
+        check_arrays(gradients, self.schemes.shapes(shapes), "gradients")
         counted = {name: self.shares[name].first for name in gradients}
         return zero.norms(self.tensor, gradients, counted)
 
-    def part(self, x: Array) -> Array:
-        """Return the rank's rows and positions of ``x[b, s]``."""
-        if len(x.shape) != 2:
+    def parts(self, tokens: Array, targets: Array) -> tuple[Array, Array]:
+        """Return the rank's rows and positions of ``tokens[b, s]`` and of
+        ``targets[b, s]``.
+
+        Raises TypeError unless both are arrays of integers; ValueError if their shapes
+        do not fit, if s is above the number of positions, or if the sequence cannot be
+        divided.
+        """
+        check_inputs(BATCH, tokens=tokens, targets=targets)
+        b, s = tokens.shape
+        longest = getattr(self.config, "positions", s)
+        if s > longest:
             raise ValueError(
-                f"tokens, targets: expected shape [b, s]; got {list(x.shape)}"
+                f"tokens: expected at most {longest} in a sequence, the number of "
+                f"positions; got {s}"
             )
-        b, s = x.shape
         if s % (2 * self.context.size) and self.context.size > 1:
             raise ValueError(
                 f"tokens: expected sequences of a multiple of {2 * self.context.size} "
                 f"tokens, two parts for each rank along context; got {s}"
             )
+        xp, rows = namespace(tokens), slice(*self._rows(b))
+        at = _index(_held(self.context, s // self.context.size), tokens)
+        own, of_targets = (xp.take(x[rows, :], at, axis=1) for x in (tokens, targets))
+        return own, of_targets
+
+    def _rows(self, b: int) -> Span:
+        """Return the rank's rows of ``b``, the first and the one after the last."""
         # If there are fewer rows than ranks, every rank has all: the mean is the same.
-        own = span(b, self.data.rank, self.data.size) if b >= self.data.size else (0, b)
-        self._dropped.whole = b, own
-        rows = x[slice(*own), :]
-        at = _held(self.context, s // self.context.size)
-        return namespace(x).take(rows, _index(at, x), axis=1)
+        return (
+            span(b, self.data.rank, self.data.size) if b >= self.data.size else (0, b)
+        )
 
 
 def _held(context: Group, s: int) -> list[int]:

@@ -17,16 +17,19 @@ may be a mesh, as those of a ``Network``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from types import ModuleType
 from typing import Any
 
 from backpass.arrays import Array, namespace, widened
+from backpass.models._parameters import check_arrays, check_complete
 from backpass.parallel import zero
 from backpass.parallel.group import Group, mesh
-from backpass.parallel.network import Network
+from backpass.parallel.network import BATCH, Network
 from backpass.parallel.pieces import Runner, add, stages
 from backpass.parallel.schedules import Action, Schedule, gpipe
 from backpass.parallel.shares import span
+from backpass.shapes import check_inputs
 from backpass.training import accumulation
 from backpass.values import check_loss_scale
 
@@ -42,7 +45,8 @@ class Pipeline:
     micro-batches, times stages, whose activations this rank held in its last step.
 
     Raises what ``Network`` raises; ValueError if there are more stages than layers, or
-    if ``layers`` does not fit.
+    if ``layers`` does not fit; TypeError for something else than a schedule, or than
+    integers.
     """
 
     def __init__(
@@ -59,6 +63,11 @@ class Pipeline:
         sequence: bool = False,
         kernels: Any = None,
     ) -> None:
+        if not isinstance(schedule, Schedule):
+            raise TypeError(
+                "schedule: expected a Schedule, such as one_f_one_b returns; "
+                f"got {type(schedule).__name__}"
+            )
         sizes = {"data": data, "context": context, "tensor": tensor}
         self.line = mesh(group, pipeline=len(schedule.ranks), **sizes)["pipeline"]
         self.network = Network(
@@ -92,13 +101,19 @@ class Pipeline:
         self.held = 0
 
     def share(self, whole: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the rank's shares of a mapping of whole parameters, or of arrays of
-        their shapes, as copies. Raises KeyError for a parameter that is missing."""
+        """Return the rank's shares of a mapping of all whole parameters, or of arrays
+        of their shapes, as copies. Raises TypeError unless it is a mapping, and
+        ValueError for parameters that are missing, or do not fit."""
+        shapes = self.model.parameter_shapes(self.config)
+        check_arrays(whole, shapes)
+        check_complete(whole, shapes)
         return self.network.share({name: whole[name] for name in self.names})
 
     def whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the whole arrays from the ranks' shares, on every rank."""
+        """Return the whole arrays from the ranks' shares, on every rank. Raises
+        ValueError for a share that is missing, or does not fit."""
         shapes = self.model.parameter_shapes(self.config)
+        self._check_own(own, "shares")
         like = next(iter(own.values()))
         xp, found = namespace(like), {}
         for name, shape in self.network.schemes.shapes(shapes).items():
@@ -144,13 +159,20 @@ class Pipeline:
         """Return the norm of each whole gradient from the ranks' shares, the same on
         every rank.
 
-        Raises FloatingPointError on every rank if one is not finite.
+        Raises FloatingPointError on every rank if one is not finite; ValueError for a
+        gradient that is missing, or does not fit.
         """
+        self._check_own(gradients, "gradients")
         mine = {
             name: share.first and self.owner[name] == self.line.rank
             for name, share in self.network.shares.items()
         }
         return zero.norms(self.apart, gradients, mine)
+
+    def _check_own(self, arrays: Mapping[str, Array], what: str) -> None:
+        shapes = self.network.schemes.shapes(self.model.parameter_shapes(self.config))
+        check_arrays(arrays, {name: shapes[name] for name in self.names}, what)
+        check_complete(arrays, self.names, what)
 
     def _run(
         self,
@@ -162,6 +184,7 @@ class Pipeline:
     ) -> tuple[Array, dict[str, Array]]:
         """Return the loss and what this rank's rows and positions add to the gradients.
         Without ``scale`` the backwards are left out."""
+        self._check_own(parameters, "parameters")
         batches = self._micro_batches(tokens, targets, schedule.batches)
         step = _Step(self, parameters, batches, scale)
         ranks, rank = self.line.size, self.line.rank
@@ -188,24 +211,15 @@ class Pipeline:
         self, tokens: Array, targets: Array, m: int
     ) -> list[tuple[Array, ...]]:
         """Return this rank's part of the tokens and targets of ``m`` micro-batches."""
-        if len(tokens.shape) != 2 or tokens.shape[0] % m:
+        check_inputs(BATCH, tokens=tokens, targets=targets)
+        if tokens.shape[0] % m:
             raise ValueError(
                 f"tokens: expected shape [b, s], b a multiple of {m}, the number of "
                 f"micro-batches; got {list(tokens.shape)}"
             )
-        if tokens.shape != targets.shape:
-            raise ValueError(
-                f"targets: expected shape {list(tokens.shape)}, that of the tokens; "
-                f"got {list(targets.shape)}"
-            )
         each = tokens.shape[0] // m
-        return [
-            tuple(
-                self.network.part(x[j * each : (j + 1) * each, :])
-                for x in (tokens, targets)
-            )
-            for j in range(m)
-        ]
+        rows = [slice(j * each, (j + 1) * each) for j in range(m)]
+        return [self.network.parts(tokens[at, :], targets[at, :]) for at in rows]
 
 
 class _Step:
@@ -281,11 +295,21 @@ class _Step:
 
 
 def _counts(layers: Sequence[int] | None, total: int, parts: int) -> list[int]:
-    """Return the number of layers of each stage. Raises ValueError."""
+    """Return the number of layers of each stage. Raises TypeError or ValueError."""
     if layers is None:
         spans = [span(total, k, parts) for k in range(parts)]
         layers = [stop - start for start, stop in spans]
+    if isinstance(layers, str) or not isinstance(layers, Sequence):
+        raise TypeError(
+            f"layers: expected {parts} integers, one for each stage; "
+            f"got {type(layers).__name__}"
+        )
     counts = [*layers]
+    for i, count in enumerate(counts):
+        if not isinstance(count, Integral) or isinstance(count, bool):
+            raise TypeError(
+                f"layers[{i}]: expected an integer; got {type(count).__name__}"
+            )
     if len(counts) != parts or sum(counts) != total or min(counts) < 1:
         raise ValueError(
             f"layers: expected {parts} numbers from 1, one for each stage, with the sum "

@@ -162,9 +162,15 @@ def scheduled(orders: Sequence[Order], lengths: Lengths = LENGTHS) -> Schedule:
 
     Raises ValueError if not every micro-batch has one forward and one backward, whole
     or in both parts, on every stage; if a rank has a stage of another; and if the ranks
-    would wait for each other without end, with what each waits for.
+    would wait for each other without end, with what each waits for. Raises TypeError or
+    ValueError unless each length is an integer of at least 1, and ValueError if that of
+    a kind is missing.
     """
     stages, batches = _check(orders)
+    for kind in sorted({action.kind for order in orders for action in order}):
+        if kind not in lengths:
+            raise ValueError(f"lengths: expected one for {kind}; got {dict(lengths)}")
+        check_count(**{f"lengths[{kind}]": lengths[kind]})
     stops: dict[Action, int] = {}
     ranks: list[list[Timed]] = [[] for _ in orders]
     waiting = [[*order] for order in orders]

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from backpass.arrays import Array, namespace
+from backpass.models._parameters import check_arrays, check_complete
 from backpass.parallel import zero
 from backpass.parallel.group import Group
 from backpass.parallel.network import Network
@@ -52,14 +53,17 @@ class Sharded:
         return zero.shard(self.network.alike, self.network.share(whole))
 
     def whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the whole arrays from the ranks' shards, on every rank."""
+        """Return the whole arrays from the ranks' shards, on every rank. Raises
+        ValueError for a shard that does not fit."""
+        self._check(own, "shards")
         gathered = zero.gathered(self.network.alike, own, self.shapes)
         return self.network.whole(gathered)
 
     def loss(self, own: Mapping[str, Array], tokens: Array, targets: Array) -> Array:
         """Return the loss ``[]`` of the whole batch, from the rank's shards of the
         parameters and from all tokens and targets ``[b, s]``."""
-        x, targets = self.network.part(tokens), self.network.part(targets)
+        self._check(own, "parameters", complete=True)
+        x, targets = self.network.parts(tokens, targets)
         runner = Runner(self.config, self.network.schemes)
         for piece in self.pieces:
             x = runner.forward(piece, x, self._gathered(piece, own), targets)[0]
@@ -74,10 +78,14 @@ class Sharded:
         scale: float = 1,
     ) -> tuple[Array, dict[str, Array]]:
         """Return the loss ``[]`` of the whole batch, and the rank's shards ``[n]`` of
-        the gradients of the loss times ``scale``, in half precision as float32. Raises
-        ValueError for a ``scale`` that is not above 0 and finite."""
+        the gradients of the loss times ``scale``, in half precision as float32.
+
+        Raises what ``Network`` raises; ValueError for shards that are missing or do not
+        fit, or for a ``scale`` that is not above 0 and finite.
+        """
         check_loss_scale(scale)
-        x, targets = self.network.part(tokens), self.network.part(targets)
+        self._check(own, "parameters", complete=True)
+        x, targets = self.network.parts(tokens, targets)
         runner = Runner(self.config, self.network.schemes)
         gradients: dict[str, Array] = {}
 
@@ -106,6 +114,14 @@ class Sharded:
         backward(first, dy, looked)
         return loss, gradients
 
+    def _check(
+        self, own: Mapping[str, Array], what: str, *, complete: bool = False
+    ) -> None:
+        ranks = self.network.alike.size
+        lengths = {n: (zero.shard_length(x, ranks),) for n, x in self.shapes.items()}
+        check_arrays(own, lengths, what)
+        check_complete(own, lengths if complete else (), what)
+
     def _gathered(self, piece: Piece, own: Mapping[str, Array]) -> dict[str, Array]:
         """Return the rank's shares of the piece's parameters."""
         names = piece.names.values()
@@ -117,17 +133,20 @@ class Sharded:
     def bytes_moved(self, itemsize: int) -> int:
         """Return the bytes of parameters and gradients that a rank sends in a step: of
         a piece that runs again, two all-gathers and one reduce-scatter, and of the
-        first and the last, one each. An element has ``itemsize`` bytes."""
+        first and the last, one each. A parameter has ``itemsize`` bytes; half precision
+        is summed in float32."""
         ranks = self.network.alike.size
         each = [
             sum(zero.shard_length(self.shapes[n], ranks) for n in piece.names.values())
             for piece in self.pieces
         ]
-        elements = 3 * sum(each) - each[0] - each[-1]
-        return (ranks - 1) * elements * itemsize
+        gathered = (2 * sum(each) - each[0] - each[-1]) * itemsize
+        return (ranks - 1) * (gathered + sum(each) * max(itemsize, 4))
 
     def norms(self, gradients: Mapping[str, Array]) -> dict[str, float]:
         """Return the norm of each whole gradient from the ranks' shards, the same on
-        every rank. Raises FloatingPointError on every rank if one is not finite."""
+        every rank. Raises FloatingPointError on every rank if one is not finite, and
+        ValueError for a shard that does not fit."""
+        self._check(gradients, "gradients")
         counted = {name: self.network.shares[name].first for name in gradients}
         return zero.norms(self.group, gradients, counted)

@@ -27,7 +27,7 @@ class _Meeting:
         self.result: Any = None
         self.running = running
         self.all_here = threading.Barrier(size, self._compute)
-        self.all_served = threading.Barrier(size)
+        self.all_served = threading.Barrier(size, self._clear)
         self.parts: dict[tuple[int, int], _Meeting] = {}  # by split and first rank
 
     def exchange(self, rank: int, x: Array, name: str, **options: Any) -> Array:
@@ -56,6 +56,10 @@ class _Meeting:
         """Make every rank fail that waits, or comes later: the exchange cannot happen
         any more."""
         self.all_here.abort()
+
+    def _clear(self) -> None:
+        # What was exchanged is the ranks' own now; nothing keeps it alive here.
+        self.brought, self.result = [None] * len(self.brought), None
 
     def _compute(self) -> None:
         try:

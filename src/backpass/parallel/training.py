@@ -29,7 +29,7 @@ from backpass.values import check_bool
 
 class Run(run.Run):
     """The steps of a run, as one of the ranks makes them. All ranks make the same
-    calls, and get the same records.
+    calls, and get the same records, but for how fast they were.
 
     ``parameters`` are the rank's shares. The sizes of the mesh are those of
     ``Network``. With ``pipeline``, a schedule, the network is a ``Pipeline``, and the
@@ -54,6 +54,11 @@ class Run(run.Run):
         super().__init__(state, text, kernels=kernels)
         inputs = (group, self.model, self.config)
         check_bool(sharded=sharded)
+        if pipeline is not None and not isinstance(pipeline, Schedule):
+            raise TypeError(
+                "pipeline: expected a Schedule, such as one_f_one_b returns, or None; "
+                f"got {type(pipeline).__name__}"
+            )
         if self.options.recompute and (sharded or pipeline):
             what = "in a pipeline" if pipeline else "with shards"
             raise ValueError(f"options: recompute cannot be chosen {what}")

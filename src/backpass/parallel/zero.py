@@ -105,10 +105,11 @@ def norms(
 
 
 def bytes_moved(shapes: Mapping[str, Shape], ranks: int, itemsize: int) -> int:
-    """Return the bytes that a rank sends in a step: one all-gather of the parameters
-    and one reduce-scatter of the gradients, of numbers of ``itemsize`` bytes."""
+    """Return the bytes that a rank sends in a step: one all-gather of the parameters,
+    of ``itemsize`` bytes an element, and one reduce-scatter of the gradients. Half
+    precision is summed in float32."""
     each = sum(shard_length(shape, ranks) for shape in shapes.values())
-    return 2 * (ranks - 1) * each * itemsize
+    return (ranks - 1) * each * (itemsize + max(itemsize, 4))
 
 
 def bytes_stored(shapes: Mapping[str, Shape], ranks: int, itemsize: int) -> int:
