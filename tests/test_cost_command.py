@@ -183,12 +183,15 @@ MESH = ("--batch", "64", "--sequence", "8192", "--flash", "--mesh", "data=4,tens
 def test_a_step_on_a_mesh(capsys):
     mesh = cost.Mesh(data=4, tensor=8, pipeline=2, chunks=2)
     step = cost.mesh_step("llama-3-70b", mesh, "h100", 64, 8192, flash=True)
-    assert run(capsys, "llama-3-70b", *MESH) == f"{step!r}\n"
+    memory = cost.mesh_memory("llama-3-70b", mesh, 64, 8192)
+    assert run(capsys, "llama-3-70b", *MESH) == f"{step!r}\n\n{memory!r}\n"
     again = cost.mesh_step("llama-3-70b", mesh, "a100", 64, 8192, flash=True, recompute=True)
     found = json.loads(run(capsys, "llama-3-70b", *MESH, "--cluster", "a100", "--recompute", "--json"))
     assert found["seconds"] == again.seconds > step.seconds
     assert found["shares"] == dict(again.shares) and found["mesh"] == vars(mesh)
     assert found["mfu"] == {name: again.mfu(name) for name in cost.CONVENTIONS}
+    less = cost.mesh_memory("llama-3-70b", mesh, 64, 8192, recompute=True)
+    assert sum(found["bytes"].values()) == less.bytes < memory.bytes
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ contain. --json lists the totals under every convention ("total", and "model"
 for model FLOPs) and by published formulas, such as 6N; --csv lists every term
 under every convention. With --mesh the step runs on a mesh of ranks with the
 axes data, tensor, context, and pipeline, and chunks of a stage; what is printed
-is its predicted time, at published peaks in bfloat16. Exits with 2 if the
-command is invalid.
+is its predicted time, at published peaks in bfloat16, and the memory of the rank
+that holds most. Exits with 2 if the command is invalid.
 """
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mesh",
         type=_mesh,
         metavar="AXES",
-        help="predict the time on a mesh of ranks, such as data=4,tensor=8",
+        help="predict time and memory on a mesh of ranks, such as data=4,tensor=8",
     )
     add(
         "--cluster",
@@ -124,31 +124,28 @@ def _run_on_mesh(
     arguments: argparse.Namespace,
     say: Callable[[str], None],
 ) -> int:
-    """Print the time of a step on a mesh; return the exit status."""
+    """Print the time of a step on a mesh, and the memory of a rank; return the exit
+    status."""
     if arguments.csv or arguments.recompute not in (None, 1):
         wrong = "--csv" if arguments.csv else "--recompute of less than every layer"
         raise ValueError(f"--mesh: {wrong} is not available")
-    step = cost.mesh_step(
-        config,
-        arguments.mesh,
-        arguments.cluster,
-        arguments.batch,
-        arguments.sequence,
-        flash=arguments.flash,
-        recompute=arguments.recompute is not None,
-    )
+    mesh, batch, sequence = arguments.mesh, arguments.batch, arguments.sequence
+    flags = {"flash": arguments.flash, "recompute": arguments.recompute is not None}
+    step = cost.mesh_step(config, mesh, arguments.cluster, batch, sequence, **flags)
+    memory = cost.mesh_memory(config, mesh, batch, sequence, **flags)
     if not arguments.json:
-        say(repr(step))
+        say(f"{step!r}\n\n{memory!r}")
         return 0
     facts = {
         "network": name,
-        "batch": arguments.batch,
-        "sequence": arguments.sequence,
-        "mesh": vars(arguments.mesh),
+        "batch": batch,
+        "sequence": sequence,
+        "mesh": vars(mesh),
         "cluster": arguments.cluster,
         "seconds": step.seconds,
         "shares": dict(step.shares),
         "mfu": {name: step.mfu(name) for name in cost.CONVENTIONS},
+        "bytes": {share.what: share.bytes for share in memory.shares},
     }
     say(json.dumps(facts, indent=2))
     return 0

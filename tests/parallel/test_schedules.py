@@ -115,3 +115,12 @@ def test_chunks_need_groups_of_micro_batches():
 def test_lengths_that_make_no_sense(lengths, error, message):
     with pytest.raises(error, match=message):
         gpipe(2, 3, lengths=lengths)
+
+
+def test_twice_as_many_micro_batches_as_ranks_show_how_much_is_held():
+    for p in range(1, 6):
+        for v in (1, 2, 3):
+            of_stage = [1 + k * k % 5 for k in range(p * v)]
+            few, many = one_f_one_b(p, 2 * p, chunks=v), one_f_one_b(p, 5 * p, chunks=v)
+            assert [few.most(r, of_stage) for r in range(p)] == [many.most(r, of_stage) for r in range(p)]
+            assert few.most(0, [1] * p * v) == few.in_flight(0)

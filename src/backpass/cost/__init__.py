@@ -15,6 +15,7 @@ the memory of whole networks.
     cost.traffic(config, 8, 1024)      # the least bytes that its step reads and writes
     cost.duration(config, 8, 1024, "h100", dtype="bfloat16")  # the step's least time
     cost.mesh_step(config, mesh, "h100", 2048, 8192)  # its time on a mesh of ranks
+    cost.mesh_memory(config, mesh, 2048, 8192)  # the bytes that a rank holds
     cost.attention_crossover("gpt2")   # the length beyond which attention costs most
 
 ``cost.published``, ``cost.mistakes``, and ``cost.sources`` have the formulas that
@@ -44,6 +45,7 @@ from backpass.cost.duration import MACHINES, Duration, Machine, duration
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
 from backpass.cost.kept import Kept, Memory, memory, saved_bytes
 from backpass.cost.measured import autograd_memory, measured_activations
+from backpass.cost.mesh_memory import mesh_memory
 from backpass.cost.mistakes import MISTAKES
 from backpass.cost.networks import network_memory
 from backpass.cost.sizes import configuration, from_hugging_face, presets
@@ -95,6 +97,7 @@ __all__ = [
     "measured_timeline",
     "memory",
     "memory_budget",
+    "mesh_memory",
     "mesh_step",
     "network_memory",
     "presets",

@@ -212,15 +212,8 @@ def mesh_step(
     heads, the widths, the vocabulary, the batch, or the sequence, or has more stages
     than layers.
     """
-    config = configuration(config)
-    if not isinstance(mesh, Mesh):
-        raise TypeError(f"mesh: expected a Mesh; got {type(mesh).__name__}")
-    family = type(config).__module__.rpartition(".")[2]
-    if not isinstance(config, llama.Config | gpt2.Config):
-        raise TypeError(
-            f"config: expected that of a Llama or a GPT-2; got one of {family}"
-        )
-    check_bool(flash=flash, recompute=recompute, ends=ends)
+    flags = {"flash": flash, "recompute": recompute, "ends": ends}
+    config, family = check_mesh(config, mesh, batch, sequence, micro_batch, **flags)
     if isinstance(cluster, str):
         if cluster not in CLUSTERS:
             raise LookupError(no_such("cluster", cluster, CLUSTERS))
@@ -228,9 +221,6 @@ def mesh_step(
     if not isinstance(cluster, Cluster):
         came = type(cluster).__name__
         raise TypeError(f"cluster: expected a Cluster, or the name of one; got {came}")
-    check_count(batch=batch, micro_batch=micro_batch)
-    check_length("sequence", sequence)
-    _check_divides(config, mesh, batch, sequence, micro_batch)
     peak = cluster.device.product_rate(dtype)
 
     p = mesh.pipeline
@@ -265,6 +255,31 @@ def mesh_step(
     flops = {name: batch * one.total(name) for name in CONVENTIONS}
     name = f"{family}, batch {batch:,}, sequence {sequence:,}"
     return MeshStep(name, mesh, dtype, peak, batch * sequence, flops, shares)
+
+
+def check_mesh(
+    config: Any,
+    mesh: Mesh,
+    batch: int,
+    sequence: int,
+    micro_batch: int,
+    **flags: bool,
+) -> tuple[Any, str]:
+    """Return the configuration and the name of its family. Raises what ``mesh_step``
+    raises for these arguments."""
+    config = configuration(config)
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"mesh: expected a Mesh; got {type(mesh).__name__}")
+    family = type(config).__module__.rpartition(".")[2]
+    if not isinstance(config, llama.Config | gpt2.Config):
+        raise TypeError(
+            f"config: expected that of a Llama or a GPT-2; got one of {family}"
+        )
+    check_bool(**flags)
+    check_count(batch=batch, micro_batch=micro_batch)
+    check_length("sequence", sequence)
+    _check_divides(config, mesh, batch, sequence, micro_batch)
+    return config, family
 
 
 def layers_of_stages(layers: int, stages: int, *, ends: bool = True) -> list[int]:

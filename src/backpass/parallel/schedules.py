@@ -68,11 +68,17 @@ class Schedule(NamedTuple):
     def in_flight(self, rank: int) -> int:
         """Return the largest number of forwards whose activations a rank holds at a
         time: those that have run, and whose backward has not ended."""
+        return self.most(rank, [1] * self.stages)
+
+    def most(self, rank: int, of_stage: Sequence[int]) -> int:
+        """Return the most that a rank holds at a time, if it holds so much for each
+        micro-batch on a stage whose forward has run, and whose backward has not
+        ended."""
         held = most = 0
-        for timed in self.ranks[rank]:
-            held += timed.action.kind == "F"
+        for kind, _, stage in (timed.action for timed in self.ranks[rank]):
+            held += of_stage[stage] * (kind == "F")
             most = max(most, held)
-            held -= timed.action.kind in "BW"
+            held -= of_stage[stage] * (kind in "BW")
         return most
 
     def ending(self) -> list[dict[int, Action]]:
@@ -221,9 +227,12 @@ def _check(orders: Sequence[Order]) -> tuple[int, int]:
             f"got {stages} stages"
         )
     for rank, order in enumerate(orders):
+        found: dict[tuple[int, int], list[str]] = {}
+        for kind, j, k in order:
+            found.setdefault((j, k), []).append(kind)
         for k in range(rank, stages, len(orders)):
             for j in range(batches):
-                kinds = "".join(sorted(a.kind for a in order if a[1:] == (j, k)))
+                kinds = "".join(sorted(found.get((j, k), ())))
                 if kinds not in ("BF", "FIW"):
                     raise ValueError(
                         f"orders: rank {rank}, micro-batch {j}, stage {k}: expected F "
