@@ -308,6 +308,47 @@ def test_a_config_is_pasted_or_refused(page):
     assert page.text_content("#A-read").endswith("Still showing gpt2-xl.")
 
 
+def test_a_step_on_a_mesh(page):
+    page.select_option("#A-preset", "llama-3-70b")
+    page.fill("#A-b", "64")
+    axes = {"data": "4", "tensor": "8", "pipeline": "2", "chunks": "2"}
+    for name, value in axes.items():
+        page.fill(f"#mesh-{name}", value)
+    mesh = cost.Mesh(**{name: int(value) for name, value in axes.items()})
+    step = cost.mesh_step("llama-3-70b", mesh, "h100", 64, 8192)
+    held = cost.mesh_memory("llama-3-70b", mesh, 64, 8192)
+
+    def numbers():
+        tables = page.locator("#calculator-mesh table")
+        rows = page.evaluate(
+            "[...document.querySelectorAll('#calculator-mesh table')].map(t => [...t.tBodies[0].rows].map(r => "
+            "(r.cells[1].querySelector('.calculator-exact') ?? r.cells[1]).textContent))"
+        )
+        assert tables.count() == 3
+        return rows
+
+    summary, shares, memory = numbers()
+    assert summary[0] == "64" and abs(float(summary[1]) / step.seconds - 1) < 1e-3
+    assert abs(float(summary[3].split()[0]) / (100 * step.mfu("counted")) - 1) < 1e-3
+    expected = [share.seconds for share in step.shares if share.seconds]
+    assert [float(x.replace(",", "")) for x in shares] == pytest.approx([1e3 * x for x in expected], rel=1e-3)
+    assert memory == [f"{share.bytes:,}" for share in held.shares] + [f"{held.bytes:,}"]
+
+    page.fill("#mesh-tensor", "7")
+    assert page.text_content("#mesh-faults").startswith("tensor: expected a divisor of")
+    assert page.get_attribute("#mesh-tensor", "aria-invalid") == "true"
+    assert page.locator("#calculator-mesh table").count() == 0
+    page.fill("#mesh-tensor", "8")
+    page.select_option("#time-machine", "a100")
+    assert page.input_value("#links-inside") == "300"
+    page.wait_for_url(lambda url: "links.inside=300" in url and "mesh.tensor=8" in url)
+    address = page.url
+    there = numbers()
+    page.goto("about:blank")
+    page.goto(address)
+    assert numbers() == there != [summary, shares, memory]
+
+
 def test_an_impossible_setting_has_no_result(page):
     page.fill("#A-n_kv", "5")
     assert page.text_content("#A-faults") == "nkv: expected a divisor of nh = 32; got 5"

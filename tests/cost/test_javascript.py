@@ -13,6 +13,7 @@ import pytest
 
 from backpass import cost
 from backpass.cost import javascript
+from backpass.cost.cluster import layers_of_stages
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.ops import flash_attention
 
@@ -26,12 +27,13 @@ def compute(tmp_path_factory):
     if node is None:
         pytest.skip("no node to run JavaScript in; tests/book runs the same script in Chromium")
     path = tmp_path_factory.mktemp("script") / "calculator.js"
-    path.write_text(javascript.script() + (STATIC / "calculator_core.js").read_text())
+    scripts = [(STATIC / f"{name}.js").read_text() for name in ("calculator_core", "calculator_mesh")]
+    path.write_text(javascript.script() + "".join(scripts))
 
     def run(expression, given):
         program = (
             f"require({json.dumps(str(path))}); "
-            "const core = backpassCalculator; const given = JSON.parse(require('fs').readFileSync(0)); "
+            "const core = backpassCalculator; const mesh = backpassMesh; const given = JSON.parse(require('fs').readFileSync(0)); "
             "const plain = (key, value) => typeof value === 'bigint' ? String(value) : value; "
             f"console.log(JSON.stringify({expression}, plain))"
         )
@@ -452,6 +454,93 @@ def test_memory_of_frozen_parts(compute):
     assert some["copy of the trained parameters"] == "0"
     assert int(some["parameters"]) == 2 * int(every)
     assert [*some.items()][4:] == [*whole.items()][4:]
+
+
+def on_mesh(config, mesh, batch, sequence, micro_batch, cluster, dtype, **flags):
+    """A case for the page, and what Python says of it."""
+    options = {"micro_batch": micro_batch, "dtype": dtype, **flags}
+    step = cost.mesh_step(config, mesh, cluster, batch, sequence, **options)
+    memory = cost.mesh_memory(config, mesh, batch, sequence, **options)
+    setting = javascript.setting(config) | {"b": str(batch), "s": str(sequence), **flags}
+    axes = {name: str(n) for name, n in [*vars(mesh).items(), ("micro_batch", micro_batch)]}
+    return (setting, axes, cluster, dtype), step, memory
+
+
+ON_MESH = """given.map(([setting, axes, cluster, dtype]) => {
+    const found = core.tally(setting);
+    const rates = {dtype, ...core.published(cluster, dtype)};
+    const faults = mesh.faults(found, axes);
+    if (faults.length) return {faults};
+    const of = mesh.time(found, axes, mesh.links(cluster), rates);
+    return {...of, faults, mfu: of.mfu("products-whole"), memory: mesh.memory(found, axes, dtype)};
+})"""
+
+
+def test_a_step_on_a_mesh_is_pythons(compute):
+    """Its time by what takes it, and the bytes of the rank that holds most, for published and small networks."""
+    rng = random.Random(41)
+    presets = [c for c in cost.presets().values() if isinstance(c, gpt2.Config | llama.Config)]
+    small = [
+        gpt2.Config(24, 64, 16, 7, 4, 8),
+        gpt2.Config(24, 64, 16, 6, 8, 8, tied=False),
+        llama.Config(28, 16, 6, 4, 4, 4, 8, tied=True),
+        llama.Config(28, 16, 5, 8, 4, 4, 8, biases=True, query_key_norm=True),
+    ]
+    cases = []
+    while len(cases) < 40:
+        config = rng.choice(small if len(cases) % 2 else presets)
+        t, c, p = (rng.choice([1, 1, 2, 4]) for _ in range(3))
+        chunks = rng.choice([1, 2, 3]) if p > 1 else 1
+        mesh, micro = cost.Mesh(rng.choice([1, 2, 16]), t, c, p, chunks), rng.choice([1, 2])
+        batch = mesh.data * micro * rng.randint(1, 9)
+        sequence = rng.choice([16, 32]) if config in small else 1024
+        flags = {"flash": rng.random() < 0.6, "recompute": rng.random() < 0.4}
+        names = rng.choice(["h100", "a100"]), rng.choice(["bfloat16", "float32"])
+        try:
+            cases.append(on_mesh(config, mesh, batch, sequence, micro, *names, **flags))
+        except ValueError:  # a mesh that does not divide
+            continue
+    assert {case[0][0]["family"] for case in cases} == {"gpt2", "llama"}
+    found = compute(ON_MESH, [case for case, *_ in cases])
+    for (case, step, memory), page in zip(cases, found, strict=True):
+        assert page["faults"] == [] and page["ranks"] == step.mesh.ranks
+        assert page["shares"] == pytest.approx(dict(step.shares), rel=1e-12, abs=0), case
+        assert page["mfu"] == pytest.approx(step.mfu(), rel=1e-12)
+        bytes_ = [int(n) for n in page["memory"]["bytes"].values()]
+        assert [n for n in bytes_ if n] == [share.bytes for share in memory.shares], case
+        assert int(page["memory"]["total"]) == memory.bytes
+
+
+def test_stages_have_the_layers_that_python_says(compute):
+    cases = [(layers, p) for layers in (1, 2, 7, 32, 126) for p in (1, 2, 3, 7, 16) if p <= layers]
+    found = compute("given.map(([layers, p]) => mesh.layersOfStages(layers, p))", cases)
+    assert found == [layers_of_stages(*case) for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("axes", "faults"),
+    [
+        ({"tensor": "3"}, ["tensor: expected a divisor of n_h = 32; got 3"] * 1),
+        ({"data": "3"}, ["data: expected b to be a multiple of data × micro-batch = 3; got 8"]),
+        ({"context": "3"}, ["context: expected s to be a multiple of context × tensor = 3; got 1024"]),
+        ({"pipeline": "33"}, ["pipeline: expected at most L = 32; got 33"]),
+        ({"chunks": "2"}, ["chunks: expected 1 without a pipeline; got 2"]),
+        ({"data": "0", "tensor": "", "chunks": "x"}, None),
+    ],
+)
+def test_meshes_that_do_not_fit(compute, axes, faults):
+    """The page refuses the meshes that Python refuses."""
+    config = cost.configuration("llama-3-8b")
+    setting = javascript.setting(config) | {"b": "8", "s": "1024"}
+    given = dict.fromkeys((*vars(cost.Mesh()), "micro_batch"), "1") | axes
+    (found,) = compute(ON_MESH, [(setting, given, "h100", "bfloat16")])
+    said = [": ".join(each) for each in found["faults"]]
+    if faults is None:
+        assert [each[0] for each in found["faults"]] == [*axes]
+        return
+    assert all(fault in said for fault in faults)
+    with pytest.raises(ValueError, match=next(iter(axes))):
+        cost.mesh_step(config, cost.Mesh(**{n: int(x) for n, x in axes.items()}), "h100", 8, 1024)
 
 
 def test_the_script_is_small():

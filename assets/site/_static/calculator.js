@@ -1,9 +1,11 @@
-// The calculators on the page: fields, results, and the settings in the address. calculator_core.js computes.
+// The calculators on the page: fields, results, and the settings in the address. calculator_core.js and
+// calculator_mesh.js compute.
 (function () {
   const root = document.getElementById("calculator");
   const cost = globalThis.backpassCost;
   const core = globalThis.backpassCalculator;
-  if (!root || !cost || !core) return;
+  const onMesh = globalThis.backpassMesh;
+  if (!root || !cost || !core || !onMesh) return;
   const { BOUNDS, PASSES, WAYS, fixed, grouped, scientific, significant } = core;
 
   const FAMILIES = {
@@ -52,6 +54,21 @@
     bandwidth: "memory, TB/s",
     call: "time of a call that computes almost nothing, µs",
   };
+  const MESH = {
+    data: "data",
+    tensor: "tensor",
+    context: "context",
+    pipeline: "pipeline",
+    chunks: "chunks of a stage",
+    micro_batch: "micro-batch, sequences",
+  };
+  const LINKS = {
+    inside: "links within a machine, GB/s",
+    between: "links between machines, GB/s",
+    node: "GPUs of a machine",
+    latency: "latency of a message, µs",
+  };
+  const OPENING_LINKS = onMesh.links("h100");
   const MACHINE = { dtype: DTYPES[0], ...core.published("h100", DTYPES[0]) };
   // The convention of most published MFUs, which is that of the time's MFU.
   const OPENING = "products-whole";
@@ -126,7 +143,7 @@
   // the parameters is the time's.
   const state = {
     convention: OPENING, compare: false, A: { ...START }, B: { ...START }, time: { ...MACHINE },
-    run: {}, runFollows: false, memory: {}, memoryFollows: true,
+    run: {}, runFollows: false, memory: {}, memoryFollows: true, mesh: { ...onMesh.OPENING }, links: { ...OPENING_LINKS },
   }; // prettier-ignore
 
   const letterRow = (which, name) => at(`${which}-${name}`).parentElement;
@@ -143,6 +160,8 @@
     at("time-machine").value = machineOf(state.time);
     for (const name of Object.keys(MACHINE)) at(`time-${name}`).value = state.time[name];
     for (const name of Object.keys(RUN)) at(`run-${name}`).value = state.run[name] ?? "";
+    for (const name of Object.keys(MESH)) at(`mesh-${name}`).value = state.mesh[name];
+    for (const name of Object.keys(LINKS)) at(`links-${name}`).value = state.links[name];
     if (state.memoryFollows) state.memory.weights = state.time.dtype;
     for (const [name, [, types]] of Object.entries(MEMORY)) at(`memory-${name}`).value = state.memory[name] ?? types[0];
   }
@@ -158,6 +177,8 @@
     }
     for (const name of Object.keys(MACHINE)) state.time[name] = at(`time-${name}`).value;
     for (const name of Object.keys(RUN)) state.run[name] = at(`run-${name}`).value;
+    for (const name of Object.keys(MESH)) state.mesh[name] = at(`mesh-${name}`).value;
+    for (const name of Object.keys(LINKS)) state.links[name] = at(`links-${name}`).value;
     for (const name of Object.keys(MEMORY)) state.memory[name] = at(`memory-${name}`).value;
   }
 
@@ -173,6 +194,8 @@
     for (const [name, value] of Object.entries(state.time)) if (value !== MACHINE[name]) found[`time.${name}`] = value;
     for (const [name, value] of Object.entries(state.run)) if (value) found[`run.${name}`] = value;
     if (state.runFollows) found["run.follows"] = "1";
+    for (const [name, value] of Object.entries(state.mesh)) if (value !== onMesh.OPENING[name]) found[`mesh.${name}`] = value;
+    for (const [name, value] of Object.entries(state.links)) if (value !== OPENING_LINKS[name]) found[`links.${name}`] = value;
     for (const [name, value] of Object.entries(state.memory)) {
       if (name === "weights" ? !state.memoryFollows : value !== MEMORY[name][1][0]) found[`memory.${name}`] = value;
     }
@@ -213,6 +236,8 @@
     for (const name of Object.keys(RATES)) state.time[name] = given(`time.${name}`, MACHINE[name]);
     for (const name of Object.keys(RUN)) state.run[name] = given(`run.${name}`, "");
     state.runFollows = isOn("run.follows");
+    for (const name of Object.keys(MESH)) state.mesh[name] = given(`mesh.${name}`, onMesh.OPENING[name]);
+    for (const name of Object.keys(LINKS)) state.links[name] = given(`links.${name}`, OPENING_LINKS[name]);
     state.memoryFollows = !("memory.weights" in found);
     for (const [name, [, types]] of Object.entries(MEMORY)) state.memory[name] = oneOf(`memory.${name}`, types, types[0]);
     const others = Object.keys(found).filter((name) => !known.has(name));
@@ -523,6 +548,48 @@
     ];
   }
 
+  // Return the tables of a step on a mesh: what takes its time, and what a rank holds. A setting that cannot run there is
+  // left out, with its faults.
+  function mesh(settings) {
+    const own = settings.map((each) => ({ ...each, faults: meshFaults(each) }));
+    const wrong = own.flatMap(({ which, faults }) => faults.map(([name, fault]) => [name, (state.compare ? `${which}: ` : "") + fault]));
+    const bad = [refuse("mesh", MESH, wrong), refuse("links", LINKS, onMesh.linkFaults(state.links)), core.rateFaults(state.time).length > 0];
+    const shown = bad[1] || bad[2] ? [] : own.filter(({ faults }) => !faults.length);
+    if (!shown.length) return [];
+    const times = shown.map((each) => onMesh.time(each, state.mesh, state.links, state.time));
+    const held = shown.map((each) => onMesh.memory(each, state.mesh, state.time.dtype));
+    const headings = (alone) => ["", ...shown.map(({ which }) => (state.compare ? which : alone))];
+    const line = (name, of) => [name, ...times.map((each) => of(each))];
+    const summary = [
+      line("ranks", (each) => grouped(each.ranks)),
+      line("seconds a step", (each) => significant(each.seconds)),
+      line("tokens a second", (each) => significant(each.tokensPerSecond)),
+      line(`MFU, ${state.convention}`, (each) => `${significant(100 * each.mfu(state.convention))} %`),
+    ];
+    const parts = Object.keys(times[0].shares).filter((name) => times.some((each) => each.shares[name]));
+    const shares = parts.map((name) =>
+      line(name, ({ shares: of, seconds }) =>
+        element("td", {}, element("span", { class: "calculator-exact" }, inMilliseconds(of[name]) || "0"), element("span", { class: "calculator-short" }, `${((100 * of[name]) / seconds).toFixed(1)} %`)),
+      ),
+    );
+    const uses = [...new Set(held.flatMap(({ bytes }) => Object.keys(bytes)))].filter((name) => held.some(({ bytes }) => bytes[name]));
+    const size = (bytes) => element("td", {}, element("span", { class: "calculator-exact" }, grouped(bytes)), element("span", { class: "calculator-short" }, inUnits(bytes)));
+    const memory = uses.map((name) => [name, ...held.map(({ bytes }) => size(bytes[name] ?? 0n))]);
+    memory.push(["total", ...held.map(({ total }) => size(total))]);
+    const places = state.mesh.pipeline === "1" ? "" : `, at place ${[...new Set(held.map(({ place }) => place))].join(" and ")} of the pipeline`;
+    return [
+      tableOf("A step on this mesh", headings("predicted"), summary),
+      tableOf("Milliseconds of the step, by what takes them", headings("ms"), shares),
+      tableOf(`Bytes on the rank that holds most${places}`, headings("bytes"), memory),
+    ];
+  }
+
+  function meshFaults(each) {
+    if (!cost.meshes[`${each.setting.family}`]) return [["data", "expected a network with an output head"]];
+    if (each.setting.frozen) return [["data", "expected a network in which everything is trained"]];
+    return onMesh.faults(each, state.mesh);
+  }
+
   // Give the run the peak and the MFU of the first setting's predicted time; none if its rates cannot be read.
   function follow([first]) {
     const known = first && !core.rateFaults(state.time).length;
@@ -612,6 +679,7 @@
     at("calculator-terms-inside").replaceChildren(...(open ? terms(settings) : []));
     at("calculator-time").replaceChildren(...time(settings));
     at("calculator-memory").replaceChildren(...memory(settings));
+    at("calculator-mesh").replaceChildren(...mesh(settings));
     at("calculator-run").replaceChildren(wholeRun(settings));
   }
 
@@ -648,6 +716,16 @@
       element("h3", {}, "Memory of a step"),
       element("form", { class: "calculator-letters", onsubmit: (event) => event.preventDefault() }, Object.entries(MEMORY).map(([name, [label, types]]) => labelled(label, select(`memory-${name}`, types)))),
       element("div", { id: "calculator-memory" }),
+      element("h3", {}, "A step on a mesh of GPUs"),
+      element(
+        "form",
+        { class: "calculator-letters", onsubmit: (event) => event.preventDefault() },
+        Object.entries(MESH).map(([name, label]) => labelled(label, text(`mesh-${name}`, { inputmode: "numeric" }))),
+        Object.entries(LINKS).map(([name, label]) => labelled(label, text(`links-${name}`, { inputmode: "decimal" }))),
+      ),
+      element("div", { id: "mesh-faults", role: "alert", class: "calculator-faults" }),
+      element("div", { id: "links-faults", role: "alert", class: "calculator-faults" }),
+      element("div", { id: "calculator-mesh" }),
       element("h3", {}, "A whole run"),
       element("form", { class: "calculator-letters", onsubmit: (event) => event.preventDefault() }, Object.entries(RUN).map(([name, label]) => labelled(label, text(`run-${name}`, { inputmode: name === "tokens" ? "text" : "decimal" })))),
       element("p", { id: "run-note", role: "status", class: "calculator-note" }),
@@ -667,6 +745,7 @@
     const machine = which === "time" && (name === "machine" ? event.target.value : name === "dtype" && machineOf(state.time));
     read();
     if (machine) Object.assign(state.time, core.published(machine, state.time.dtype));
+    if (machine && name === "machine") Object.assign(state.links, onMesh.links(machine));
     if (chosen) {
       Object.assign(state[which], chosen);
       fit(which);

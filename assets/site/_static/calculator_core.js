@@ -219,15 +219,20 @@
     return { seconds: longest + call, bound };
   }
 
-  // Return the work and the time of each call, and the step's: sums in the order of the calls, and the utilisations.
-  function time(found, { dtype, ...texts }) {
+  // Return the rates of a machine from the texts of the fields, and the column of its dtype.
+  function ratesOf({ dtype, ...texts }) {
     const rate = (name, power) => {
       const [a, b] = decimal(texts[name]) ?? [0n, 1n];
       return power < 0 ? Number(a) / Number(b * 10n ** BigInt(-power)) : Number(a * 10n ** BigInt(power)) / Number(b);
     };
     const rates = { products: rate("products", 12), elements: rate("elements", 12), bandwidth: rate("bandwidth", 12), call: rate("call", -6) };
+    return { rates, column: HALF.includes(dtype) ? 0 : 1 };
+  }
+
+  // Return the work and the time of each call, and the step's: sums in the order of the calls, and the utilisations.
+  function time(found, texts) {
+    const { rates, column } = ratesOf(texts);
     const at = evaluator(found.numbers);
-    const column = HALF.includes(dtype) ? 0 : 1;
     const spans = [];
     const add = (about, repeats, work) => {
       const { seconds, bound } = timeOf(work, rates);
@@ -506,9 +511,8 @@
   const fromHash = (hash) => (hash.includes("=") ? Object.fromEntries(new URLSearchParams(hash.slice(1))) : {});
 
   globalThis.backpassCalculator = {
-    BOUNDS, BYTES, MEANINGS, PASSES, SIZES, WAYS, csv, decimal, faults, fixed, fromHash, grouped, integer, lettersOf, longest,
-    memory, optionsOf, over,
-    passes, published, rateFaults, readConfig, rules, run, runFaults, scientific, significant, tally, tiles, time, times,
-    toHash, totals,
+    BOUNDS, BYTES, MEANINGS, PASSES, SIZES, WAYS, csv, decimal, evaluator, faultOf, faults, fixed, fromHash, grouped, integer,
+    isAbsent, keyOf, lettersOf, longest, memory, optionsOf, over, passes, published, rateFaults, ratesOf, readConfig, rules, run, runFaults, scientific, significant, tally, tiles, time,
+    timeOf, times, toHash, totals,
   }; // prettier-ignore
 })();

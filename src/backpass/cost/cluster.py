@@ -55,6 +55,14 @@ _LAYER_AGAIN = (6, 6)
 _CONTEXT = (2, 1)
 # How the names of the calls on shards of the rows begin.
 _ON_SHARDS = ("first norm", "first residual", "second norm", "second residual", "last")
+COLLECTIVES: dict[str, Any] = {
+    "layer": _LAYER,
+    "again": _LAYER_AGAIN,
+    "embedding": _EMBEDDING,
+    "head": _HEAD,
+    "context": _CONTEXT,
+    "shards": _ON_SHARDS,
+}
 
 
 @dataclass(frozen=True)
@@ -462,6 +470,11 @@ def _check_divides(
         faults.append(
             f"pipeline: expected at most {c.layers}, the number of layers; "
             f"got {mesh.pipeline}"
+        )
+    if mesh.chunks > c.layers:
+        faults.append(
+            f"chunks: expected at most {c.layers}, the number of layers; "
+            f"got {mesh.chunks}"
         )
     if mesh.chunks > 1 and mesh.pipeline == 1:
         faults.append(f"chunks: expected 1 without a pipeline; got {mesh.chunks}")

@@ -31,6 +31,7 @@ from backpass.arrays import size
 from backpass.cost import sizes
 from backpass.cost.activations import EXAMPLES, symbolic_activations
 from backpass.cost.activations import Row as Activation
+from backpass.cost.cluster import CLUSTERS, COLLECTIVES, GRADIENT
 from backpass.cost.duration import (
     FLOPS_OF_ADAMW,
     MACHINES,
@@ -39,10 +40,13 @@ from backpass.cost.duration import (
     works_of,
 )
 from backpass.cost.letters import LAYERS
+from backpass.cost.mesh_memory import INDEX
 from backpass.cost.networks import MODELS, TABLES, model_of
 from backpass.cost.sizes import LETTERS, symbolic_network
 from backpass.cost.tally import CONVENTIONS, rows_of
 from backpass.models import gpt2, llama
+from backpass.models._parameters import shapes_in_layer
+from backpass.models.layers import gpt2_layer
 from backpass.models.layers.calls import Call, Part
 from backpass.ops import attention, flash_attention
 
@@ -88,12 +92,22 @@ def script() -> str:
     formulas = _Formulas()
     # Each word, row, and work of a call in JSON, and its number.
     words, rows, works = ({} for _ in range(3))
-    variants, timed, counts, saved = {}, {}, {}, {}
+    variants, timed, counts, saved, meshes = {}, {}, {}, {}, {}
     for family, flags in FLAGS.items():
         for given in itertools.product((False, True), repeat=len(flags)):
             chosen = dict(zip(flags, given, strict=True))
             key = _key(family, chosen)
             counts[key] = [formulas.number(n) for n in _parameters(family, chosen)]
+            if family in HEADED:
+                with _tiles_as_symbols():
+                    local = _works(_local_parts(family, chosen), formulas, words)
+                    meshes[key] = {
+                        "works": _numbered(local, works),
+                        "arrays": {
+                            where: [*map(formulas.number, sizes)]
+                            for where, sizes in _local_sizes(family, chosen).items()
+                        },
+                    }
             for flash in (False, True):
                 saved[f"{key} flash" if flash else key] = [
                     [part, *map(formulas.number, each)]
@@ -119,11 +133,17 @@ def script() -> str:
             flash_attention.LARGEST_ARRAY,
         ],
         "machines": {name: _rates(each) for name, each in MACHINES.items()},
+        "clusters": {
+            name: [each.inside, each.between, each.node, each.latency]
+            for name, each in CLUSTERS.items()
+        },
+        "mesh": {"gradient": GRADIENT, "index": INDEX, **COLLECTIVES},
         "adamw": [FLOPS_OF_ADAMW, *map(adamw_width, DTYPES)],
         "parameters": counts,
         "variants": variants,
         "timed": timed,
         "saved": saved,
+        "meshes": meshes,
         "texts": formulas.texts(),
     }
     lines = (f"{name}: {_dump(value)}," for name, value in facts.items())
@@ -142,11 +162,12 @@ def script() -> str:
 
 def page(static: str) -> str:
     """Return the HTML of the calculators. ``static`` is the folder with their style and
-    their two scripts, as the page would link to it."""
+    their scripts, as the page would link to it."""
     return f"""<link rel="stylesheet" href="{static}/calculator.css">
 <div id="calculator"><p>The calculators need JavaScript, and the files of the built book.</p></div>
 <script>{script()}</script>
 <script src="{static}/calculator_core.js"></script>
+<script src="{static}/calculator_mesh.js"></script>
 <script src="{static}/calculator.js"></script>"""
 
 
@@ -238,6 +259,35 @@ def _parts(family: str, training: str, flags: dict[str, bool]) -> list[Part]:
     return found
 
 
+def _local_parts(family: str, flags: dict[str, bool]) -> list[Part]:
+    """Return the parts of a network on a rank of a tensor axis, whose letters are then
+    those of the rank. The heads of a GPT-2 there have n_h·d columns, not h."""
+    parts = _parts(family, "all", flags)
+    if family != "gpt2":
+        return parts
+    b, s, h, f, n_h, d = (SYMBOLS[x] for x in ("b", "s", "h", "f", "n_h", "d"))
+    calls = gpt2_layer.calls(b, s, h, n_h * d, f, n_h, flash=False)
+    layer = tuple(_with_flash(calls))
+    return [p._replace(calls=layer) if p.name == LAYER else p for p in parts]
+
+
+def _local_sizes(family: str, flags: dict[str, bool]) -> dict[str, list[Any]]:
+    """Return the sizes of a rank's arrays: those of a layer, and those before and after
+    the layers, of which the table of tokens is the first."""
+    model = MODELS[family]
+    width = SYMBOLS["n_h"] * SYMBOLS["d"]
+    lengths = {"h": SYMBOLS["h"], "q": width, "p": 3 * width, "f": SYMBOLS["f"]}
+    shapes = _shapes(family, flags, layers=1)
+    if family == "gpt2":
+        layer = [*shapes_in_layer(gpt2_layer, lengths).values()]
+    else:
+        layer = [x for name, x in shapes.items() if name.startswith("layers.0.")]
+    ends = {n: x for n, x in shapes.items() if not n.startswith(("h.0.", "layers.0."))}
+    first = [ends.pop(n) for n in (model.TABLE, gpt2.POSITIONS) if n in ends]
+    found = {"layer": layer, "first": first, "last": [*ends.values()]}
+    return {name: [_halved(size(x)) for x in of] for name, of in found.items()}
+
+
 def _with_flash(calls: Iterable[Call]) -> Iterator[Call]:
     for each in calls:
         yield each
@@ -289,7 +339,7 @@ def _parameters(family: str, flags: dict[str, bool]) -> tuple[Any, Any, Any, Any
             for name, shape in shapes.items()
             if name.startswith(of) and len(shape) >= axes
         ]
-        return sympy.Add(*sizes).replace(sympy.floor, lambda half: half)  # d is even
+        return _halved(sympy.Add(*sizes))
 
     layer = {name: count(**{name: 2}) - count() for name in stacks}
     others = sum((SYMBOLS[LETTERS[name]] - 1) * layer[name] for name in stacks)
@@ -298,6 +348,11 @@ def _parameters(family: str, flags: dict[str, bool]) -> tuple[Any, Any, Any, Any
     if family in HEADED:
         matrices = SYMBOLS["L"] * (count(("",), 2, layers=2) - count(("",), 2))
     return count() + others, embeddings, layer.get("layers", 0), matrices
+
+
+def _halved(count: Any) -> Any:
+    """Return a number of elements in which d, which is even, is halved exactly."""
+    return sympy.sympify(count).replace(sympy.floor, lambda half: half)
 
 
 def _saved(
