@@ -166,6 +166,26 @@ def test_ranks_that_call_different_collectives_are_told_so():
         on_threads(scheme, RANKS, np.ones(2))
 
 
+@pytest.mark.parametrize(
+    ("case", "differ"),
+    [("shape", "2vs 3"), ("dtype", "Float.*Double|Double.*Float"), ("name", "ALLREDUCE.*ALLGATHER")],
+)
+def test_processes_that_call_differently(case, differ):
+    pytest.importorskip("torch.distributed")
+
+    def scheme(group):
+        odd = group.rank == 1
+        if case == "name" and odd:
+            return group.all_gather(np.ones(2))
+        x = np.ones(2 + (case == "shape" and odd))
+        return group.all_reduce(x.astype(np.float32) if case == "dtype" and odd else x)
+
+    began = time.monotonic()
+    with pytest.raises(RankError, match=rf"(?s)Collectives differ in the following aspects.*({differ})"):
+        on_processes(scheme, 3, timeout=60)
+    assert time.monotonic() - began < 30
+
+
 @pytest.mark.parametrize("bad", [np.ones(3), np.ones(2, dtype=np.float32)], ids=["shape", "dtype"])
 def test_arrays_that_differ_are_refused(bad):
     with pytest.raises(RankError, match="an array of the same shape and kind; rank 0 called"):

@@ -180,10 +180,10 @@ def test_what_a_stage_does_not_have():
 
     for method, message in (
         ("share", "parameters: they do not fit:\n    layers.3.mlp.up_proj.weight: is missing"),
-        ("whole", "shares: they do not fit:\n    norm.weight: is not a parameter"),
-        ("norms", "gradients: they do not fit:\n    norm.weight: is not a parameter"),
+        ("whole", r"shares: they do not fit:\n    (norm|layers\.0.*)\.weight: is not a parameter"),
+        ("norms", r"gradients: they do not fit:\n    (norm|layers\.0.*)\.weight: is not a parameter"),
     ):
-        with pytest.raises(RankError, match=message):
+        with pytest.raises(RankError, match=message):  # of the rank that fails first
             on_threads(scheme, 2, method)
 
 

@@ -149,6 +149,8 @@ def on_processes(
     RankError, with the rank's traceback, for the first rank that failed or ended
     without an answer. When the time is over, it names the lowest rank that has no
     answer and does not wait for others, and where it is. All ranks are then killed.
+    Ranks that call different collectives, or with arrays of other shapes or dtypes,
+    fail; PyTorch compares the calls, which takes about as long as a small one.
     Raises RuntimeError where processes cannot be forked.
     """
     check_ranks(ranks)
@@ -295,6 +297,8 @@ def _rank(
         at = Path(f"{Path(store).parent}/{rank}").open("w")
         faulthandler.register(signal.SIGUSR1, file=at, all_threads=False)
         torch.set_num_threads(1)
+        # Ranks that call different collectives, or with other shapes or dtypes, fail.
+        distributed.set_debug_level(distributed.DebugLevel.DETAIL)
         # All ranks are on this machine, whose name may lead to no address.
         loopback = "lo" if sys.platform == "linux" else "lo0"
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
