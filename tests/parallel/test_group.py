@@ -238,6 +238,15 @@ def test_a_process_that_waits_for_another_is_not_to_blame():
         on_processes(all_wait, RANKS, timeout=8)
 
 
+def test_arguments_that_make_no_sense(run):
+    with pytest.raises(TypeError, match="scheme: expected a function that takes a group; got int"):
+        run(3, 2)
+    with pytest.raises(RankError, match=r"(?s)TypeError: x: expected an array; got list"):
+        run(lambda group: group.all_reduce([1.0, 2.0]), 2)
+    with pytest.raises(TypeError, match="timeout: expected a real number; got str"):
+        on_processes(everything, 2, 7, timeout="8")
+
+
 @pytest.mark.parametrize("collective", ["reduce_scatter", "all_to_all"])
 def test_parts_that_are_not_the_ranks_are_refused(run, collective):
     with pytest.raises(RankError, match=r"(?s)ValueError"):

@@ -225,7 +225,10 @@ EQUIVALENT = {
         ("return (dx, None)", "return (dx, dx)", "Nobody reads a gradient that is not wanted."),
         ("return (dx, self.stream", "(dy, self.stream", "A sum passes the gradient on."),
     ],
-    "Network.partial": [("return ", "share or ", NO_COUNT)],
+    "Network.partial": [
+        ("return ", "share or ", NO_COUNT),
+        ("check_loss_scale(", "", OTHERS),
+    ],
     "Network.summed": [("return ", "asarray(total, copy=True)", OTHERS), ("return ", "copy=False", OTHERS)],
     "zero.gathered": [
         ("raise ", "", OTHERS),

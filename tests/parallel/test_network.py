@@ -406,6 +406,12 @@ def test_wrong_configurations_names_and_batches():
             network.norms({"wte": parameters["wte.weight"]})
         elif what == "floats":
             network.forward(parameters, tokens / 1, targets)
+        elif what == "scale":
+            network.gradients(parameters, tokens, targets, scale="1")
+        elif what == "saved":
+            network.backward(parameters)
+        elif what == "group":
+            Network(None, gpt2, GPT2)
         else:
             network.forward(parameters, tokens, targets[1:])
 
@@ -416,6 +422,9 @@ def test_wrong_configurations_names_and_batches():
         ("norms", "gradients: they do not fit:\n    wte: is not a parameter"),
         ("floats", "tokens: expected integers; got dtype float64"),
         ("targets", r"targets: .*\[2, 8\]"),
+        ("scale", "scale: expected a real number; got str"),
+        ("saved", "saved: expected"),
+        ("group", "group: expected a Group, such as on_threads passes to a scheme; got NoneType"),
     ):
         with pytest.raises(RankError, match=message):
             on_threads(scheme, 1, what)

@@ -96,6 +96,11 @@ def test_lists_that_cannot_be_worked_through(orders, message):
         scheduled(orders)
 
 
+def test_orders_of_something_else():
+    with pytest.raises(TypeError, match="orders: expected lists of Action; got str"):
+        scheduled([["F"]])
+
+
 def test_chunks_need_groups_of_micro_batches():
     with pytest.raises(ValueError, match="batches: expected a multiple of 4 with chunks"):
         one_f_one_b(4, 6, chunks=2)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from backpass.arrays import Array
+from backpass.arrays import Array, is_array
 from backpass.training._numbers import check_count
 
 
@@ -72,9 +72,15 @@ def mesh(group: Group, **sizes: int) -> dict[str, Group]:
     So ``mesh(group, data=2, tensor=4)`` has the ranks 0 to 3 in one group "tensor", and
     the ranks 0 and 4 in one group "data". All ranks call it.
 
-    Raises TypeError or ValueError if a size is not an integer of at least 1, and
-    ValueError if their product is not the number of ranks.
+    Raises TypeError for something else than a group; TypeError or ValueError if a size
+    is not an integer of at least 1, and ValueError if their product is not the number
+    of ranks.
     """
+    if not hasattr(group, "split"):
+        raise TypeError(
+            "group: expected a Group, such as on_threads passes to a scheme; "
+            f"got {type(group).__name__}"
+        )
     check_count(**sizes)
     if math.prod(sizes.values()) != group.size:
         came = " × ".join(f"{name} = {size}" for name, size in sizes.items())
@@ -107,3 +113,18 @@ def members(group: Group, colour: object) -> list[int]:
 def check_ranks(ranks: object) -> None:
     """Raise TypeError or ValueError unless ``ranks`` is an integer of at least 1."""
     check_count(ranks=ranks)
+
+
+def check_scheme(scheme: object) -> None:
+    """Raise TypeError unless ``scheme`` can be called."""
+    if not callable(scheme):
+        raise TypeError(
+            "scheme: expected a function that takes a group; "
+            f"got {type(scheme).__name__}"
+        )
+
+
+def check_array(x: object) -> None:
+    """Raise TypeError unless ``x``, which is to be exchanged, is an array."""
+    if not is_array(x):
+        raise TypeError(f"x: expected an array; got {type(x).__name__}")

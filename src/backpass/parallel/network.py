@@ -42,9 +42,9 @@ from backpass.parallel.group import Group, mesh
 from backpass.parallel.shares import Heads, Share, Span, heads_of, shares, span
 from backpass.parallel.tensor import Block, Norm, Parts, Whole
 from backpass.parallel.vocabulary import Head, Rows, Table
-from backpass.shapes import check_inputs, kind
+from backpass.shapes import check_inputs, check_saved, kind
 from backpass.training import accumulation
-from backpass.values import check_bool
+from backpass.values import check_bool, check_loss_scale
 from backpass.wanted import Wanted
 
 BATCH = "tokens[b, s>0]:int, targets[b, s]:int -> loss[]"
@@ -375,6 +375,8 @@ class Network:
     def partial(self, saved: Saved, *, scale: float = 1) -> dict[str, Array]:
         """Return what this rank's rows and positions add to the gradients that
         ``backward`` returns: ``zero.reduced`` adds them up too."""
+        check_saved(saved, Saved)
+        check_loss_scale(scale)
         # Without counted targets the model's gradients are 0, whatever their scale.
         return self.model.backward(saved.own, scale=scale * (saved.share or 1))
 

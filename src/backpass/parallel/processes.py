@@ -25,7 +25,15 @@ import numpy as np
 
 from backpass.arrays import Array
 from backpass.ops._ranks import check_places, check_root
-from backpass.parallel.group import RankError, Scheme, check_ranks, members
+from backpass.parallel.group import (
+    RankError,
+    Scheme,
+    check_array,
+    check_ranks,
+    check_scheme,
+    members,
+)
+from backpass.training._numbers import check_positive
 
 # How a line of a stack ends in an exchange, or at its end.
 _WAITING = re.compile(
@@ -122,6 +130,7 @@ def _sent(x: Array) -> Any:
     """Return ``x`` as a contiguous tensor, to send."""
     import torch
 
+    check_array(x)
     if not array_api_compat.is_torch_array(x):
         x = np.array(x, order="C")  # PyTorch refuses strides below 0, and read-only x
     tensor = torch.as_tensor(x).contiguous()
@@ -151,9 +160,12 @@ def on_processes(
     answer and does not wait for others, and where it is. All ranks are then killed.
     Ranks that call different collectives, or with arrays of other shapes or dtypes,
     fail; PyTorch compares the calls, which takes about as long as a small one.
-    Raises RuntimeError where processes cannot be forked.
+    Raises RuntimeError where processes cannot be forked, and TypeError or ValueError
+    for another argument than these.
     """
+    check_scheme(scheme)
     check_ranks(ranks)
+    check_positive(timeout=timeout)
     if "fork" not in multiprocessing.get_all_start_methods():
         raise RuntimeError("ranks are forked, which this platform cannot do")
 

@@ -215,8 +215,14 @@ def _ready(action: Action, stops: Mapping[Action, int], stages: int) -> int | No
 
 
 def _check(orders: Sequence[Order]) -> tuple[int, int]:
-    """Return the numbers of stages and of micro-batches. Raises ValueError."""
+    """Return the numbers of stages and of micro-batches. Raises TypeError or
+    ValueError."""
     every = [action for order in orders for action in order]
+    for action in every:
+        if not isinstance(action, Action):
+            raise TypeError(
+                f"orders: expected lists of Action; got {type(action).__name__}"
+            )
     stages = 1 + max((a.stage for a in every), default=-1)
     batches = 1 + max((a.batch for a in every), default=-1)
     if any(action.batch < 0 or action.stage < 0 for action in every):

@@ -9,7 +9,14 @@ from typing import Any
 
 from backpass import ops
 from backpass.arrays import Array, namespace
-from backpass.parallel.group import RankError, Scheme, check_ranks, members
+from backpass.parallel.group import (
+    RankError,
+    Scheme,
+    check_array,
+    check_ranks,
+    check_scheme,
+    members,
+)
 from backpass.shapes import kind
 
 
@@ -31,6 +38,7 @@ class _Meeting:
         self.parts: dict[tuple[int, int], _Meeting] = {}  # by split and first rank
 
     def exchange(self, rank: int, x: Array, name: str, **options: Any) -> Array:
+        check_array(x)
         self.brought[rank] = name, options, x
         self.running.release()
         try:
@@ -138,9 +146,10 @@ def on_threads(scheme: Scheme, ranks: int, *arguments: Any) -> list[Any]:
 
     One rank computes at a time. A rank that never returns blocks the run, because a
     thread cannot be killed. Raises RankError, from the rank's own error, for the first
-    rank that failed; TypeError or ValueError if ``ranks`` is not an integer of at least
-    1.
+    rank that failed; TypeError if ``scheme`` cannot be called; TypeError or ValueError
+    if ``ranks`` is not an integer of at least 1.
     """
+    check_scheme(scheme)
     check_ranks(ranks)
     running = threading.Lock()
     meeting = _Meeting(ranks, running)
