@@ -26,10 +26,13 @@ def device() -> str:
     return kernels.device()
 
 
+CHOICES = ("TRITON_INTERPRET", "BACKPASS_PTX")  # of how kernels run on the CPU
+
+
 @pytest.fixture(scope="session")
 def compiling() -> dict[str, str]:
     """Environment variables of a process whose kernels are compiled, whatever those of this one are."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment = {name: value for name, value in os.environ.items() if name not in CHOICES}
     return {**environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 

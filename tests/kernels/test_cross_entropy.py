@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
 from backpass.kernels import cross_entropy as kernel  # noqa: E402
-from backpass.kernels import interpreted  # noqa: E402
+from backpass.kernels import on_cpu  # noqa: E402
 from backpass.ops import cross_entropy as op  # noqa: E402
 
 from .support import (  # noqa: E402
@@ -182,7 +182,7 @@ def test_one_class(path, device):
     assert torch.equal(kernel.backward(torch.ones((), device=device), saved), torch.zeros_like(x))
 
 
-@pytest.mark.skipif(interpreted(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
+@pytest.mark.skipif(on_cpu(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
 def test_offsets_beyond_32_bits(device):
     x = torch.zeros(2**14 + 1, 2**17, dtype=torch.float16, device=device)
     x[-1] = draw(2**17, dtype=torch.float16, device=device)

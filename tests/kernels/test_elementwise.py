@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
 from backpass import kernels, ops  # noqa: E402
-from backpass.kernels import elementwise, interpreted  # noqa: E402
+from backpass.kernels import elementwise, on_cpu  # noqa: E402
 from backpass.kernels.elementwise import strides_of  # noqa: E402
 from backpass.shapes import parse  # noqa: E402
 from backpass.verify import references  # noqa: E402
@@ -223,7 +223,7 @@ def test_another_form_of_gelu_is_refused(device):
 
 
 @every_kernel
-@pytest.mark.skipif(interpreted(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
+@pytest.mark.skipif(on_cpu(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
 def test_offsets_beyond_32_bits(kernel, device):
     size = 2**31 + 1001
     drawn = [torch.zeros(size, dtype=torch.float16, device=device) for _ in range(kernel.inputs + 1)]

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
 from backpass.kernels import embedding as kernel  # noqa: E402
-from backpass.kernels import interpreted  # noqa: E402
+from backpass.kernels import on_cpu  # noqa: E402
 from backpass.kernels.launch import accumulator  # noqa: E402
 from backpass.ops import embedding as op  # noqa: E402
 
@@ -157,7 +157,7 @@ def test_partial_sums_are_of_the_accumulators_dtype():
         assert {each.dtype for each in sums} == {accumulator(dtype)}
 
 
-@pytest.mark.skipif(interpreted(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
+@pytest.mark.skipif(on_cpu(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
 def test_offsets_beyond_32_bits(device):
     V, h = 2**20 + 3, 2**11
     w = torch.zeros(V, h, dtype=torch.float16, device=device)

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
 from backpass.kernels import flash_attention as kernel  # noqa: E402
-from backpass.kernels import interpreted  # noqa: E402
+from backpass.kernels import on_cpu  # noqa: E402
 from backpass.ops import flash_attention as op  # noqa: E402
 
 from .support import DTYPES, INF, assert_as_exact_as_pytorch, draw, gradients_by_autograd  # noqa: E402
@@ -21,7 +21,7 @@ SEEN = {
 }
 each_way = pytest.mark.parametrize("options", SEEN.values(), ids=SEEN)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-on_a_gpu = pytest.mark.skipif(interpreted(), reason="needs a CUDA device: the interpreter would take minutes")
+on_a_gpu = pytest.mark.skipif(on_cpu(), reason="needs a CUDA device: the interpreter would take minutes")
 
 
 def draw_all(s_q, s_k, d, d_v, device, dtype=torch.float32, leading=(), g=1, n_kv=1):

@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
-from backpass.kernels import interpreted  # noqa: E402
 from backpass.kernels import linear_cross_entropy as kernel  # noqa: E402
+from backpass.kernels import on_cpu  # noqa: E402
 from backpass.ops import linear_cross_entropy as op  # noqa: E402
 
 from .support import DTYPES, assert_as_exact_as_pytorch, draw, gradients_by_autograd  # noqa: E402
@@ -130,7 +130,7 @@ def test_a_chunk_of_no_tokens_is_refused(chunk, error, device):
         kernel.forward(*draw_all(5, 6, 45, torch.float32, device), chunk=chunk)
 
 
-@pytest.mark.skipif(interpreted(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
+@pytest.mark.skipif(on_cpu(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
 def test_offsets_beyond_32_bits(device):
     """A chunk's scores past 2³¹ elements: all tokens are alike, so that the gradients are too."""
     m, V = 2**14 + 1, 2**17

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
-from backpass.kernels import interpreted, sums_over_rows  # noqa: E402
+from backpass.kernels import on_cpu, sums_over_rows  # noqa: E402
 from backpass.kernels import rms_norm as kernel  # noqa: E402
 from backpass.ops import rms_norm as op  # noqa: E402
 
@@ -144,7 +144,7 @@ def test_an_epsilon_below_zero_is_refused(device):
         kernel.forward(torch.ones(3, device=device), eps=-1.0)
 
 
-@pytest.mark.skipif(interpreted(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
+@pytest.mark.skipif(on_cpu(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
 @pytest.mark.parametrize("n", [2**13, 2**15], ids=["rows", "tiles"])
 def test_offsets_beyond_32_bits(n, device):
     m = 2**31 // n + 1

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
-from backpass.kernels import interpreted  # noqa: E402
+from backpass.kernels import on_cpu  # noqa: E402
 from backpass.kernels import softmax as kernel  # noqa: E402
 from backpass.kernels.launch import rows_of  # noqa: E402
 from backpass.ops import softmax as op  # noqa: E402
@@ -152,7 +152,7 @@ def test_no_axis_and_an_empty_row_are_refused(device):
         kernel.forward(torch.ones(3, 0, device=device))
 
 
-@pytest.mark.skipif(interpreted(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
+@pytest.mark.skipif(on_cpu(), reason="needs a CUDA device: the interpreter would take minutes for 4 GiB")
 def test_offsets_beyond_32_bits(device):
     x = torch.zeros(2**17 + 1, 2**14, dtype=torch.float16, device=device)
     x[-1] = draw(2**14, dtype=torch.float16, device=device)

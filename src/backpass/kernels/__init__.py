@@ -42,7 +42,7 @@ def available() -> str | None:
         return None if interpreted() else too_late
     import torch
 
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and not executed():
         return "no CUDA device; to run kernels on the CPU, set TRITON_INTERPRET=1 before triton is imported"
     return None
 
@@ -55,12 +55,23 @@ def interpreted() -> bool:
     return type(tl.max).__name__ == "InterpretedFunction"
 
 
+def executed() -> bool:
+    """Whether kernels of this process run on the CPU as compiled, because
+    ``BACKPASS_PTX=1`` is set: see ``backpass.kernels.compiled``."""
+    return _is_on("BACKPASS_PTX") and not interpreted()
+
+
+def on_cpu() -> bool:
+    """Whether kernels of this process take tensors on the CPU."""
+    return interpreted() or executed()
+
+
 def device() -> str:
-    """Return where kernels run in this process: "cuda", or "cpu" in the interpreter.
-    Raises RuntimeError if they cannot run."""
+    """Return where kernels run in this process: "cuda", or "cpu" in the interpreter or
+    as compiled. Raises RuntimeError if they cannot run."""
     if reason := available():
         raise RuntimeError(reason)
-    return "cpu" if interpreted() else "cuda"
+    return "cpu" if on_cpu() else "cuda"
 
 
 def interpret_without_cuda() -> None:
@@ -68,18 +79,21 @@ def interpret_without_cuda() -> None:
     triton is not imported yet."""
     import torch
 
-    if not torch.cuda.is_available() and "triton" not in sys.modules:
+    as_compiled = _is_on("BACKPASS_PTX")
+    if (
+        not torch.cuda.is_available()
+        and "triton" not in sys.modules
+        and not as_compiled
+    ):
         os.environ["TRITON_INTERPRET"] = "1"
 
 
 def _interpreter_asked_for() -> bool:
-    return os.environ.get("TRITON_INTERPRET", "").lower() in (
-        "1",
-        "true",
-        "yes",
-        "on",
-        "y",
-    )
+    return _is_on("TRITON_INTERPRET")
+
+
+def _is_on(name: str) -> bool:
+    return os.environ.get(name, "").lower() in ("1", "true", "yes", "on", "y")
 
 
 def _missing() -> str | None:

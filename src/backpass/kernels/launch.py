@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backpass.kernels import interpreted
+from backpass.kernels import compiled, executed, on_cpu
+from backpass.kernels.compiled import CAPABILITY
 from backpass.shapes import check_inputs, parse
 from backpass.torch_internals import is_fake
 
@@ -41,9 +42,7 @@ def check_tensor(
     if value.dtype not in dtypes:
         wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise TypeError(f"{name}: expected one of {wanted}; got dtype {value.dtype}")
-    if value.device.type != "cuda" and not (
-        value.device.type == "cpu" and interpreted()
-    ):
+    if value.device.type != "cuda" and not (value.device.type == "cpu" and on_cpu()):
         raise TypeError(
             f"{name}: expected a tensor on a CUDA device (on the CPU, kernels run only "
             "in Triton's interpreter: set TRITON_INTERPRET=1 before triton is imported); "
@@ -64,7 +63,7 @@ COMPILED_FOR = 90
 def capability(like: torch.Tensor) -> int:
     """The compute capability of the GPU that holds ``like``: 90 for Hopper's 9.0."""
     if not like.is_cuda:
-        return COMPILED_FOR
+        return CAPABILITY if executed() else COMPILED_FOR
     major, minor = torch.cuda.get_device_capability(like.device)
     return 10 * major + minor
 
@@ -161,6 +160,9 @@ class Launch(NamedTuple):
             for value in self.arguments.values()
             if isinstance(value, torch.Tensor)
         )
+        if executed() and not tensor.is_cuda:
+            compiled.run(self)
+            return
         # Triton launches on the current device, which may not be the tensors'.
         device = tensor.device
         with torch.cuda.device(device) if tensor.is_cuda else contextlib.nullcontext():

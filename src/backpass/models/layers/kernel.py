@@ -58,7 +58,7 @@ class Kernel:
     def _check_runs_on(self, x: Any) -> None:
         # The device of a torch tensor has a type; that of a NumPy array is a string.
         where = getattr(getattr(x, "device", None), "type", None)
-        if where == "cuda" or (where == "cpu" and self.kernels.interpreted()):
+        if where == "cuda" or (where == "cpu" and self.kernels.on_cpu()):
             return
         library, device, _ = kind(x)
         raise TypeError(

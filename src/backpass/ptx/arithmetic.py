@@ -1,0 +1,370 @@
+"""Instructions that compute each thread's result from its own operands.
+
+Each is a function of values ``[threads]``, by name. What PTX leaves open is computed as
+well as the format allows: ``approx`` and ``full`` are rounded to the nearest, which is
+within the error that the manual allows. PTX ISA 8.7, chapter 9.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from backpass.ptx.faults import Unsupported
+from backpass.ptx.formats import Values, bits_of, flushed, fused, values_of
+from backpass.ptx.parse import width_of
+
+# Modifiers that change nothing here: results are rounded to the nearest anyway.
+ROUNDING = {"rn", "approx", "full", "uni", "lo"}
+COMPARISONS: dict[str, Callable[[Values, Values], Values]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+}
+
+
+def is_float(type: str) -> bool:
+    """Whether a type is of floating-point numbers."""
+    return type.startswith(("f", "bf", "tf"))
+
+
+def compute(name: str, operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Return the bits of the results of an instruction such as "add.s32" from the bits
+    ``[threads]`` of its operands.
+
+    Raises Unsupported for an instruction, or a modifier, that is not known.
+    """
+    parts = name.split(".")
+    with np.errstate(all="ignore"):
+        if parts[0] in _SPECIAL:
+            return _SPECIAL[parts[0]](parts, operands)
+        return (_simple(parts, operands),)
+
+
+def _simple(parts: list[str], operands: list[np.ndarray]) -> np.ndarray:
+    """Return the result of an instruction whose operands and result have one type."""
+    operation, *modifiers, type = parts
+    table = _OF_FLOATS if is_float(type) else _OF_INTEGERS
+    function = table.get(operation)
+    if function is None:
+        raise _unknown(parts)
+    known = ROUNDING | {"ftz", "NaN"} if is_float(type) else {"lo"}
+    if not {*modifiers} <= known or (
+        "NaN" in modifiers and operation not in ("max", "min")
+    ):
+        raise _unknown(parts)
+    if "x2" in type:
+        lower, upper = (
+            _simple([operation, *modifiers, type[:-2]], [_half(x, i) for x in operands])
+            for i in (0, 1)
+        )
+        return _pair(lower, upper)
+    values = [values_of(x, type) for x in operands]
+    if "ftz" in modifiers:
+        values = [flushed(x) for x in values]
+    if "NaN" in modifiers:
+        function = {"max": np.maximum, "min": np.minimum}[operation]
+    if operation == "fma":
+        found = fused(values[0], values[1], values[2], type)
+    else:
+        found = function(*values)
+    found = flushed(found.astype(np.float32)) if "ftz" in modifiers else found
+    return bits_of(found, type)
+
+
+def _wide(function: Callable[[Values], Values]) -> Callable[[Values], Values]:
+    """Return a function computed in float64, so that one rounding is left."""
+    return lambda x: function(x.astype(np.float64))
+
+
+_OF_FLOATS: dict[str, Callable[..., Values]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "fma": fused,
+    "max": np.fmax,  # of NaN and a number, the number
+    "min": np.fmin,
+    "neg": np.negative,
+    "abs": np.abs,
+    "ex2": _wide(np.exp2),
+    "lg2": _wide(np.log2),
+    "sqrt": _wide(np.sqrt),
+    "rsqrt": _wide(lambda x: 1 / np.sqrt(x)),
+    "rcp": _wide(lambda x: 1 / x),
+    "sin": _wide(np.sin),
+    "cos": _wide(np.cos),
+    "tanh": _wide(np.tanh),
+}
+
+
+def _quotient(x: Values, y: Values) -> Values:
+    """Return x over y, rounded towards 0; of the least integer and −1, the least."""
+    by = np.where(y == 0, 1, y).astype(x.dtype)
+    found = x // by
+    towards = (found < 0) & (found * by != x)
+    return np.where(y == 0, -1, found + towards).astype(x.dtype)
+
+
+def _remainder(x: Values, y: Values) -> Values:
+    return np.where(y == 0, x, x - _quotient(x, y) * y).astype(x.dtype)
+
+
+_OF_INTEGERS: dict[str, Callable[..., Values]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "mad": lambda x, y, z: x * y + z,
+    "div": _quotient,
+    "rem": _remainder,
+    "max": np.maximum,
+    "min": np.minimum,
+    "neg": lambda x: (0 - x.astype(x.dtype)).astype(x.dtype),
+    "abs": np.abs,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": np.invert,
+}
+
+
+def _logic(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """and, or, xor and not, of bits or of predicates."""
+    if parts[-1] != "pred":
+        return (_simple(parts, operands),)
+    a, *rest = (x.astype(bool) for x in operands)
+    of = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+    return (of[parts[0]](a, *rest) if rest else ~a,)
+
+
+def _product(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """mul and mad, whose result is as wide as the operands, their upper half, or twice
+    as wide."""
+    *modifiers, type = parts[1:]
+    if is_float(type) or not {"wide", "hi"} & {*modifiers}:
+        return (_simple(parts, operands),)
+    width = width_of(type)
+    if width > 32:
+        if "wide" in modifiers:
+            raise _unknown(parts)
+        pairs = zip(*(values_of(x, type) for x in operands[:2]), strict=True)
+        upper = [(int(x) * int(y) >> 64) % 2**64 for x, y in pairs]
+        found = np.array(upper, np.uint64)
+        return (found + operands[2] if len(operands) > 2 else found,)
+    # 64 bits hold the product of two numbers of at most 32.
+    a, b = (
+        values_of(x, type).astype("int64" if type[0] == "s" else "uint64")
+        for x in operands[:2]
+    )
+    product = (a * b).view(np.uint64)
+    if "hi" in modifiers:
+        product = product >> np.uint64(width)
+    found = product.astype(f"uint{2 * width if 'wide' in modifiers else width}")
+    return (found + operands[2] if len(operands) > 2 else found,)
+
+
+def _shift(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """shl and shr. A shift by the width or more leaves 0, or the sign."""
+    type, (bits, by) = parts[-1], operands
+    width = width_of(type)
+    x, n = values_of(bits, type), np.minimum(by.astype(np.int64), width)
+    last = np.minimum(n, width - 1).astype(x.dtype)
+    if parts[0] == "shl":
+        return (bits_of(np.where(n == width, 0, x << last), type),)
+    beyond = np.where(x < 0, -1, 0) if type[0] == "s" else 0
+    return (bits_of(np.where(n == width, beyond, x >> last), type),)
+
+
+def _field(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """bfe: a field of bits from a position on, of a length; extended by its sign."""
+    type = parts[-1]
+    width = width_of(type)
+    x = [int(v) for v in operands[0]]
+    found = []
+    for value, position, length in zip(
+        x, *(o & 0xFF for o in operands[1:]), strict=True
+    ):
+        start, count = int(position), int(length)
+        field = (value >> start) % 2**count
+        if type[0] == "s" and count:
+            # The sign is that of the field, or of the number if it ends before it.
+            sign = value >> min(start + count - 1, width - 1) & 1
+            beyond = max(0, start + count - width)
+            if beyond and sign:
+                field |= (2**beyond - 1) << (count - beyond)
+            field -= sign << count if sign else 0
+        found.append(field % 2**width)
+    return (np.array(found, operands[0].dtype),)
+
+
+def _comparison(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """setp. With a u at the end, a comparison with NaN is true."""
+    _, how, *modifiers, type = parts
+    if not {*modifiers} <= {"ftz"}:
+        raise _unknown(parts)
+    if "x2" in type:
+        parts = [*parts[:-1], type[:-2]]
+        return tuple(
+            _comparison(parts, [_half(x, i) for x in operands])[0] for i in (0, 1)
+        )
+    a, b = (values_of(x, type) for x in operands[:2])
+    if "ftz" in modifiers:
+        a, b = flushed(a), flushed(b)
+    if how in COMPARISONS and not (is_float(type) and how in ("lo", "ls", "hi", "hs")):
+        return (COMPARISONS[how](a, b) & _ordered(how, type, a, b),)
+    nan = np.isnan(a) | np.isnan(b) if is_float(type) else None
+    if nan is not None and how in ("num", "nan"):
+        return (nan if how == "nan" else ~nan,)
+    if nan is not None and how[-1] == "u" and how[:-1] in COMPARISONS:
+        return (COMPARISONS[how[:-1]](a, b) | nan,)
+    raise _unknown(parts)
+
+
+def _ordered(how: str, type: str, a: Values, b: Values) -> Values | bool:
+    """Whether neither is NaN; of ne, which NumPy finds true then."""
+    return ~(np.isnan(a) | np.isnan(b)) if how == "ne" and is_float(type) else True
+
+
+def _choice(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """selp: the first if the predicate is true, else the second."""
+    a, b, chosen = operands
+    return (np.where(chosen.astype(bool), a, b),)
+
+
+def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """cvt, between integers and floating-point numbers of all widths."""
+    *modifiers, to, of = parts[1:]
+    known = {"rn", "rz", "rzi", "rni", "rmi", "rpi", "sat", "ftz"}
+    if not {*modifiers} <= known:
+        raise _unknown(parts)
+    if "x2" in to:
+        upper, lower = (
+            _conversion(["cvt", *modifiers, to[:-2], of], [x])[0] for x in operands
+        )
+        return (_pair(lower, upper),)
+    x = values_of(operands[0], of)
+    if "ftz" in modifiers and of == "f32":
+        x = flushed(x)
+    ways = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
+    way = next((ways[m] for m in modifiers if m in ways), None)
+    if is_float(to):
+        x = way(x) if way is not None and is_float(of) else x
+        if "rz" in modifiers or "sat" in modifiers:
+            raise _unknown(parts)
+        if not is_float(of) and width_of(of) > 32 and to != "f64":
+            x = np.array([_to_odd(int(v)) for v in x], np.float64)
+        found = bits_of(x.astype(np.float64) if not is_float(of) else x, to)
+        if "ftz" in modifiers and to == "f32":
+            found = bits_of(flushed(values_of(found, to)), to)
+        return (found,)
+    if not is_float(of):
+        if "sat" in modifiers:
+            raise _unknown(parts)
+        return (bits_of(x, to),)
+    if way is None:
+        raise _unknown(parts)
+    width, signed = width_of(to), to[0] == "s"
+    least, most = (
+        (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if signed else (0, 2**width - 1)
+    )
+    exact = [
+        0 if np.isnan(v) else max(least, min(most, v if np.isinf(v) else int(v)))
+        for v in way(x)
+    ]
+    clipped = [int(min(most, max(least, v))) % 2**width for v in exact]
+    return (np.array(clipped, f"uint{width}"),)
+
+
+def _to_odd(n: int) -> float:
+    """Return an integer in float64, so that rounding it again rounds it once."""
+    found = float(n)
+    if int(found) == n:
+        return found
+    bits = np.float64(found).view(np.int64)
+    if bits & 1:
+        return found
+    up = (int(found) < n) == (found > 0)
+    return float((bits + (1 if up else -1)).view(np.float64))
+
+
+def _gross(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """rcp and rsqrt, whose approximate form for f64 reads and writes the upper 32 bits
+    only."""
+    if parts[1:] != ["approx", "ftz", "f64"]:
+        return (_simple(parts, operands),)
+    upper = np.uint64(0xFFFFFFFF00000000)
+    x = values_of(operands[0] & upper, "f64")
+    x = np.where(np.abs(x) < np.finfo(np.float64).tiny, np.copysign(0.0, x), x)
+    found = _OF_FLOATS[parts[0]](x)
+    found = np.where(
+        np.abs(found) < np.finfo(np.float64).tiny, np.copysign(0.0, found), found
+    )
+    return (bits_of(found, "f64") & upper,)
+
+
+def _permuted(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """prmt: four bytes chosen from the eight of two registers, or the sign of one."""
+    if parts[1:] != ["b32"]:
+        raise _unknown(parts)
+    a, b, chosen = (x.astype(np.uint64) for x in operands)
+    both, found = a | b << np.uint64(32), np.zeros_like(a)
+    for i in range(4):
+        selector = chosen >> np.uint64(4 * i) & np.uint64(0xF)
+        byte = both >> np.uint64(8) * (selector & np.uint64(7)) & np.uint64(0xFF)
+        sign = np.where(byte & np.uint64(0x80), np.uint64(0xFF), np.uint64(0))
+        byte = np.where(selector & np.uint64(8), sign, byte)
+        found |= byte << np.uint64(8 * i)
+    return (found.astype(np.uint32),)
+
+
+def _copysign(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The second operand with the sign of the first."""
+    sign, x = (values_of(o, parts[-1]) for o in operands)
+    return (bits_of(np.copysign(x, sign), parts[-1]),)
+
+
+def _counts(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """popc, clz: how many bits are set, or stand before the first that is."""
+    width = width_of(parts[-1])
+    numbers = [int(x) for x in operands[0]]
+    if parts[0] == "popc":
+        found = [x.bit_count() for x in numbers]
+    else:
+        found = [width - x.bit_length() for x in numbers]
+    return (np.array(found, np.uint32),)
+
+
+_SPECIAL: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
+    **dict.fromkeys(("and", "or", "xor", "not"), _logic),
+    **dict.fromkeys(("mul", "mad"), _product),
+    **dict.fromkeys(("shl", "shr"), _shift),
+    **dict.fromkeys(("popc", "clz"), _counts),
+    "bfe": _field,
+    "setp": _comparison,
+    "selp": _choice,
+    "cvt": _conversion,
+    "copysign": _copysign,
+    "prmt": _permuted,
+    **dict.fromkeys(("rcp", "rsqrt"), _gross),
+}
+
+
+def _half(x: np.ndarray, i: int) -> np.ndarray:
+    """Return the lower half of each 32 bits, or the upper."""
+    return (x >> np.uint32(16 * i)).astype(np.uint16)
+
+
+def _pair(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    return lower.astype(np.uint32) | (upper.astype(np.uint32) << np.uint32(16))
+
+
+def _unknown(parts: list[str]) -> Unsupported:
+    return Unsupported(f"ptx: the instruction {'.'.join(parts)} is not executed here")

@@ -1,0 +1,597 @@
+"""A block of threads that executes a kernel: all threads as one vector.
+
+Threads that branch apart have program counters of their own. The instruction with the
+least counter is executed next, by the threads that are at it, so those that went
+ahead wait, and the block comes together again after a branch or a loop. At a barrier,
+and at an instruction that a warp executes together, threads wait for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from backpass.ptx import arithmetic, tensor_cores
+from backpass.ptx.faults import Barrier, Fault, Place, Undefined, Unsupported
+from backpass.ptx.formats import UNSIGNED
+from backpass.ptx.memory import BLOCK, Global, Shared, Who, check_defined
+from backpass.ptx.parse import (
+    Address,
+    Instruction,
+    Label,
+    Number,
+    Operand,
+    Program,
+    Register,
+    Vector,
+    width_of,
+)
+
+LIMIT = 5_000_000  # instructions of a block, after which it is taken not to end
+
+
+class Value(NamedTuple):
+    """What a register holds: bits ``[threads]``, and whether each thread's are
+    defined."""
+
+    bits: np.ndarray
+    defined: np.ndarray
+
+
+class Copy(NamedTuple):
+    """An asynchronous copy on its way: where to ``[n, k]``, and the bytes."""
+
+    at: np.ndarray
+    data: np.ndarray
+    defined: np.ndarray
+    threads: np.ndarray
+
+
+class Block:
+    """The block ``number`` of ``blocks``, with ``shared`` bytes of shared memory.
+
+    ``parameters`` are the bits of the kernel's parameters, by name.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        parameters: dict[str, int],
+        memory: Global,
+        *,
+        number: int = 0,
+        blocks: int = 1,
+        shared: int = 0,
+    ) -> None:
+        self.program, self.parameters = program, parameters
+        self.memory, self.shared = memory, Shared(shared)
+        self.number, n = number, program.threads
+        self.threads = np.arange(n)
+        self.registers: dict[str, Value] = {}
+        special = {"tid": self.threads, "ctaid": number, "ntid": n, "nctaid": blocks}
+        found = {f"%{name}.x": value for name, value in special.items()}
+        for axis in "yz":
+            found |= {f"%tid.{axis}": 0, f"%ctaid.{axis}": 0}
+            found |= {f"%ntid.{axis}": 1, f"%nctaid.{axis}": 1}
+        found |= {"%laneid": self.threads % 32, "%warpid": self.threads // 32}
+        self.special = {
+            name: np.broadcast_to(np.asarray(x, np.uint32), (n,))
+            for name, x in found.items()
+        }
+        self.time = number * BLOCK + 1  # no other block's
+        self.warp_times = np.zeros(n // 32 + 1, np.int64)
+        self.copies: list[list[Copy]] = [[]]  # by group; the last is not committed
+        self.steps = 0
+        self.place: Place | None = None
+
+    def run(self) -> None:
+        """Execute the kernel until all threads have returned. Raises a Fault."""
+        code, end = self.program.code, len(self.program.code)
+        at = np.zeros(len(self.threads), np.int64)
+        waiting = np.zeros(len(self.threads), bool)
+        while (left := at < end).any():
+            ready = left & ~waiting
+            if not ready.any():
+                missing = int(np.argmax(~left if not left.all() else at != at[0]))
+                raise self._fault(
+                    Barrier, f"waits for thread {missing}, which does not come", waiting
+                )
+            here = int(at[ready].min())
+            instruction, active = code[here], at == here
+            self.steps += 1
+            if self.steps > LIMIT:
+                raise self._fault(Barrier, "does not end", active)
+            self.place = instruction.place
+            if instruction.parts[0] in _TOGETHER:
+                complete = self._complete(instruction, active)
+                waiting = (waiting & ~active) | (active & ~complete)
+                active = complete
+                if not active.any():
+                    continue
+            chosen = active & self._guard(instruction, active)
+            operation = instruction.parts[0]
+            if operation == "bra":
+                at[active] = here + 1
+                at[chosen] = self.program.labels[_label(instruction)]
+            elif operation in ("ret", "exit"):
+                at[active] = here + 1
+                at[chosen] = end
+            else:
+                if chosen.any():
+                    self._execute(instruction, chosen)
+                at[active] = here + 1
+
+    def _complete(self, instruction: Instruction, active: np.ndarray) -> np.ndarray:
+        """Return the active threads whose warp, or block at a barrier, is active as a
+        whole."""
+        if instruction.name.startswith(("bar.sync", "barrier.sync")):
+            return active & active.all()
+        return np.repeat(active.reshape(-1, 32).all(axis=1), 32)
+
+    def _guard(self, instruction: Instruction, active: np.ndarray) -> np.ndarray:
+        if instruction.guard is None:
+            return active
+        value = self._read(instruction.guard, "pred")
+        self._check(
+            value,
+            active,
+            f"lets a value that nobody wrote decide ({instruction.guard.name})",
+        )
+        return ~value.bits if instruction.negated else value.bits
+
+    def _execute(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        operation = instruction.parts[0]
+        special = _MEMORY.get(operation)
+        if special is not None:
+            special(self, instruction, chosen)
+            return
+        target, *sources = instruction.operands
+        types = _operand_types(instruction)
+        values = [self._read(x, t) for x, t in zip(sources, types, strict=False)]
+        results = arithmetic.compute(instruction.name, [v.bits for v in values])
+        defined = _all_defined(instruction, values)
+        targets = _targets(target)
+        for register, bits in zip(targets, results, strict=False):
+            self._write(register, bits, defined, chosen)
+
+    # Registers
+
+    def _read(self, operand: Operand, type: str) -> Value:
+        """Return the bits of an operand of a type, for all threads."""
+        n = len(self.threads)
+        if isinstance(operand, Number):
+            return Value(_constant(operand.text, type, n), np.ones(n, bool))
+        if isinstance(operand, Label):  # a variable in shared memory, which starts at 0
+            return Value(np.zeros(n, UNSIGNED[width_of(type)]), np.ones(n, bool))
+        if not isinstance(operand, Register):
+            raise Unsupported(f"ptx: the operand {operand} is not read here")
+        if operand.name in self.special:
+            return Value(self.special[operand.name], np.ones(n, bool))
+        if operand.name not in self.registers:
+            return Value(np.zeros(n, self._kind(operand.name)), np.zeros(n, bool))
+        value = self.registers[operand.name]
+        if type == "pred":
+            return Value(value.bits.astype(bool), value.defined)
+        width = width_of(type)
+        if value.bits.dtype.itemsize * 8 != width:
+            return Value(value.bits.astype(UNSIGNED[width]), value.defined)
+        return value
+
+    def _write(
+        self,
+        register: Operand,
+        bits: np.ndarray,
+        defined: np.ndarray,
+        chosen: np.ndarray,
+    ) -> None:
+        if not isinstance(register, Register):
+            raise Unsupported(f"ptx: {register} cannot be written to")
+        kind = self._kind(register.name)
+        bits = bits.astype(kind, copy=False)
+        if not chosen.all():
+            before = self._read(
+                register, "pred" if kind is bool else f"b{8 * np.dtype(kind).itemsize}"
+            )
+            bits = np.where(chosen, bits, before.bits)
+            defined = np.where(chosen, defined, before.defined)
+        self.registers[register.name] = Value(bits, defined)
+
+    def _kind(self, name: str) -> type:
+        widths = self.program.widths
+        width = (
+            widths[name] if name in widths else widths[name[1:].rstrip("0123456789")]
+        )
+        return bool if width == 1 else UNSIGNED[width]
+
+    # Memory
+
+    def _who(self, chosen: np.ndarray) -> Who:
+        threads = self.threads[chosen]
+        times = np.full(len(threads), self.time)
+        return Who(
+            threads, times, self.warp_times[threads // 32], self.number, self.place
+        )
+
+    def _addresses(self, operand: Operand, chosen: np.ndarray) -> np.ndarray:
+        if not isinstance(operand, Address):
+            raise Unsupported(f"ptx: expected an address; got {operand}")
+        if not operand.base.startswith("%"):
+            return np.full(int(chosen.sum()), operand.offset)
+        value = self._read(Register(operand.base), "b64")
+        self._check(
+            value, chosen, f"uses an address that nobody wrote ({operand.base})"
+        )
+        return value.bits[chosen].astype(np.int64) + operand.offset
+
+    def _load(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        parts = instruction.parts
+        target, source = instruction.operands[:2]
+        targets, type = _targets(target), parts[-1]
+        if parts[1] == "param":
+            bits = self.parameters[source.base] >> 8 * source.offset  # type: ignore[union-attr]
+            n, width = len(self.threads), width_of(type)
+            value = bits % 2**width
+            if type[0] == "s" and value >> (width - 1):
+                value += 2**64 - 2**width  # a wider register gets the sign
+            full = np.full(
+                n,
+                value % 2 ** (8 * np.dtype(self._kind(targets[0].name)).itemsize),
+                np.uint64,
+            )
+            self._write(targets[0], full, np.ones(n, bool), chosen)
+            return
+        each = width_of(type) // 8
+        who, addresses = self._who(chosen), self._addresses(source, chosen)
+        if "shared" in parts[1]:
+            at = self.shared.indices(addresses, each * len(targets), who, "reads")
+            data, defined = self.shared.load(at, who)
+        else:
+            data, defined = self.memory.load(addresses, each * len(targets), who)
+        for i, register in enumerate(targets):
+            self._spread(
+                register,
+                data[:, i * each : (i + 1) * each],
+                defined[:, i * each : (i + 1) * each],
+                type,
+                chosen,
+            )
+
+    def _spread(
+        self,
+        register: Operand,
+        data: np.ndarray,
+        defined: np.ndarray,
+        type: str,
+        chosen: np.ndarray,
+    ) -> None:
+        """Write the bytes of the chosen threads ``[n, k]`` to a register."""
+        own = np.ascontiguousarray(data).view(UNSIGNED[8 * data.shape[1]])[:, 0]
+        if type[0] == "s":  # a wider register gets the sign
+            own = own.view(f"int{8 * data.shape[1]}").astype(np.int64).view(np.uint64)
+        bits = np.zeros(len(self.threads), own.dtype)
+        whole = np.zeros(len(self.threads), bool)
+        bits[chosen], whole[chosen] = own, defined.all(axis=1)
+        self._write(register, bits, whole, chosen)
+
+    def _store(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        parts = instruction.parts
+        target, source = instruction.operands
+        type = parts[-1]
+        values = [self._read(x, f"b{width_of(type)}") for x in _targets(source)]
+        n = int(chosen.sum())
+        data = np.concatenate(
+            [
+                np.ascontiguousarray(v.bits[chosen]).view(np.uint8).reshape(n, -1)
+                for v in values
+            ],
+            axis=1,
+        )
+        width = width_of(type) // 8
+        defined = np.repeat(
+            np.stack([v.defined[chosen] for v in values], axis=1), width, axis=1
+        )
+        who, addresses = self._who(chosen), self._addresses(target, chosen)
+        if "shared" in parts[1]:
+            at = self.shared.indices(addresses, data.shape[1], who, "writes")
+            self.shared.store(at, data, defined, who)
+        else:
+            check_defined(
+                np.all(defined, axis=1), "stores a value that nobody wrote", who
+            )
+            self.memory.store(addresses, data, defined, who)
+
+    def _move(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        target, source = instruction.operands
+        type = instruction.parts[-1]
+        if isinstance(source, Vector):  # parts are joined to one
+            width = width_of(type) // len(source.parts)
+            values = [self._read(x, f"b{width}") for x in source.parts]
+            joined = np.zeros(len(self.threads), UNSIGNED[width_of(type)])
+            for i, value in enumerate(values):
+                joined |= value.bits.astype(joined.dtype) << joined.dtype.type(
+                    i * width
+                )
+            self._write(
+                target, joined, np.all([v.defined for v in values], axis=0), chosen
+            )
+            return
+        value = self._read(source, type)
+        if isinstance(target, Vector):
+            width = width_of(type) // len(target.parts)
+            for i, register in enumerate(target.parts):
+                if register != Label("_"):
+                    part = value.bits >> value.bits.dtype.type(i * width)
+                    self._write(
+                        register, part.astype(UNSIGNED[width]), value.defined, chosen
+                    )
+            return
+        self._write(target, value.bits, value.defined, chosen)
+
+    # The block, and its warps
+
+    def _barrier(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        if instruction.parts[1] == "warp":
+            warps = self.threads[chosen] // 32
+            self._check_warps(chosen, "bar.warp.sync")
+            self.warp_times[np.unique(warps)] += 1
+            return
+        if not chosen.all():
+            missing = int(self.threads[~chosen][0])
+            raise self._fault(
+                Barrier,
+                f"is at a barrier to which thread {missing} does not come",
+                chosen,
+            )
+        self.time += 1
+
+    def _check_warps(self, chosen: np.ndarray, what: str) -> None:
+        padded = np.resize(chosen, (len(chosen) + 31) // 32 * 32).reshape(-1, 32)
+        split = padded.any(axis=1) & ~padded.all(axis=1)
+        if split.any():
+            bad = np.repeat(split, 32)[: len(chosen)] & chosen
+            raise self._fault(
+                Barrier, f"executes {what} without all threads of its warp", bad
+            )
+
+    def _shuffle(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        target, source, by, clamp = instruction.operands[:4]
+        self._check_warps(chosen, "shfl.sync")
+        value = self._read(source, "b32")
+        lanes, inside = tensor_cores.shuffled_from(
+            instruction.parts[2],
+            self._read(by, "b32").bits,
+            self._read(clamp, "b32").bits,
+        )
+        of = self.threads // 32 * 32 + lanes
+        targets = _targets(target)
+        self._write(targets[0], value.bits[of], value.defined[of], chosen)
+        if len(targets) > 1:
+            self._write(targets[1], inside, np.ones_like(inside), chosen)
+
+    def _vote(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        """vote.sync: whether the predicate is true for all or any threads of a warp, or
+        for which."""
+        how, type = instruction.parts[2], instruction.parts[-1]
+        self._check_warps(chosen, "vote.sync")
+        value = self._read(instruction.operands[1], "pred")
+        if len(self.threads) % 32:
+            raise Unsupported("ptx: vote.sync is executed in whole warps only")
+        warps = value.bits.reshape(-1, 32)
+        if how == "ballot" and type == "b32":
+            found = (warps.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(
+                axis=1
+            )
+        elif how in ("all", "any") and type == "pred":
+            found = getattr(warps, how)(axis=1)
+        else:
+            raise Unsupported(
+                f"ptx: the instruction {instruction.name} is not executed here"
+            )
+        defined = value.defined.reshape(-1, 32).all(axis=1)
+        self._write(
+            instruction.operands[0],
+            np.repeat(found, 32),
+            np.repeat(defined, 32),
+            chosen,
+        )
+
+    def _multiply(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        self._check_warps(chosen, "mma.sync")
+        target, *sources = (_targets(x) for x in instruction.operands)
+        type = "b64" if "f64" in instruction.parts else "b32"
+        values = [[self._read(x, type) for x in own] for own in sources]
+        registers = [
+            np.stack([v.bits for v in own], axis=-1).reshape(-1, 32, len(own))
+            for own in values
+        ]
+        found = tensor_cores.mma(instruction.name, *registers)
+        defined = np.all([v.defined for own in values for v in own], axis=0)
+        whole = np.repeat(defined.reshape(-1, 32).all(axis=1), 32)
+        for i, register in enumerate(target):
+            self._write(register, found[:, :, i].reshape(-1), whole, chosen)
+
+    def _load_matrices(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        parts = instruction.parts
+        if parts[3] != "m8n8" or parts[-1] != "b16":
+            raise Unsupported(
+                f"ptx: the instruction {instruction.name} is not executed here"
+            )
+        self._check_warps(chosen, "ldmatrix")
+        targets = _targets(instruction.operands[0])
+        n = len(targets)
+        # Lanes 8i to 8i + 7 have the addresses of the rows of matrix i.
+        giving = chosen & (self.threads % 32 < 8 * n)
+        who, addresses = (
+            self._who(giving),
+            self._addresses(instruction.operands[1], giving),
+        )
+        at = self.shared.indices(addresses, 16, who, "reads")
+        data, defined = self.shared.load(at, who)
+        rows = np.ascontiguousarray(data).view(np.uint16).reshape(-1, n, 8, 8)
+        whole = np.all(defined.reshape(-1, n, 8, 8, 2), axis=-1)
+        transposed = "trans" in parts
+        found = tensor_cores.loaded_matrices(rows, transposed)
+        known = tensor_cores.loaded_matrices(whole, transposed) == 0x10001
+        for i, register in enumerate(targets):
+            bits = np.zeros(len(self.threads), np.uint32)
+            mask = np.zeros(len(self.threads), bool)
+            bits[chosen], mask[chosen] = (
+                found[:, :, i].reshape(-1),
+                known[:, :, i].reshape(-1),
+            )
+            self._write(register, bits, mask, chosen)
+
+    # Asynchronous copies
+
+    def _copy(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        parts = instruction.parts
+        if parts[1] != "async":
+            raise Unsupported(
+                f"ptx: the instruction {instruction.name} is not executed here"
+            )
+        if parts[2] == "commit_group":
+            self._check_together(instruction, chosen)
+            self.copies.append([])
+        elif parts[2] in ("wait_group", "wait_all"):
+            self._check_together(instruction, chosen)
+            left = 0 if parts[2] == "wait_all" else int(instruction.operands[0].text, 0)  # type: ignore[union-attr]
+            self._await(left, parts[2] == "wait_all")
+        else:
+            self._start(instruction, chosen)
+
+    def _start(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        to, of, size, *rest = instruction.operands
+        count, who = int(size.text, 0), self._who(chosen)  # type: ignore[union-attr]
+        at = self.shared.indices(self._addresses(to, chosen), count, who, "writes")
+        self.shared._check_awaited(at, who)
+        self.shared.check_write(at, None, who)
+        source = (
+            self._read(rest[0], "b32").bits[chosen] if rest else np.full(len(at), count)
+        )
+        data, defined = (
+            np.zeros((len(at), count), np.uint8),
+            np.ones((len(at), count), bool),
+        )
+        addresses = self._addresses(of, chosen)
+        for length in np.unique(source[source > 0]):
+            rows = source == length
+            own = who._replace(
+                threads=who.threads[rows],
+                times=who.times[rows],
+                warp_times=who.warp_times[rows],
+            )
+            if length > count:
+                raise self._fault(Fault, f"copies {length} of {count} bytes", chosen)
+            data[rows, :length], defined[rows, :length] = self.memory.load(
+                addresses[rows], int(length), own
+            )
+        self.shared.awaited[at] = True
+        self.copies[-1].append(Copy(at, data, defined, who.threads))
+
+    def _await(self, left: int, everything: bool) -> None:
+        """Let the copies arrive, but for those of the ``left`` last groups."""
+        if everything:
+            self.copies.append([])
+        done = len(self.copies) - 1 - left
+        for copy in (copy for group in self.copies[:done] for copy in group):
+            times = np.full(len(copy.threads), self.time)
+            who = Who(
+                copy.threads,
+                times,
+                self.warp_times[copy.threads // 32],
+                self.number,
+                self.place,
+            )
+            self.shared.awaited[copy.at] = False
+            self.shared.store(copy.at, copy.data, copy.defined, who)
+        self.copies[: max(done, 0)] = [[] for _ in self.copies[: max(done, 0)]]
+
+    def _check_together(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        if not chosen.all():
+            raise Unsupported(
+                f"ptx: {instruction.name} is executed by all threads together only"
+            )
+
+    # Faults
+
+    def _check(self, value: Value, active: np.ndarray, what: str) -> None:
+        bad = active & ~value.defined
+        if bad.any():
+            raise self._fault(Undefined, what, bad)
+
+    def _fault(self, kind: type[Fault], what: str, bad: np.ndarray) -> Fault:
+        return kind(what, self.place, self.number, int(np.argmax(bad)))
+
+
+_MEMORY: dict[str, Callable[[Block, Instruction, np.ndarray], None]] = {
+    "ld": Block._load,
+    "st": Block._store,
+    "mov": Block._move,
+    "bar": Block._barrier,
+    "barrier": Block._barrier,
+    "shfl": Block._shuffle,
+    "vote": Block._vote,
+    "mma": Block._multiply,
+    "ldmatrix": Block._load_matrices,
+    "cp": Block._copy,
+}
+
+
+# What threads execute together: all of a block, or of a warp.
+_TOGETHER = ("bar", "barrier", "shfl", "vote", "mma", "ldmatrix")
+
+
+def _label(instruction: Instruction) -> str:
+    (target,) = instruction.operands
+    if not isinstance(target, Label):
+        raise Unsupported(f"ptx: expected a label to go to; got {target}")
+    return target.name
+
+
+def _targets(operand: Operand) -> Sequence[Register]:
+    """Return the registers that an operand names: one, several in braces, or two
+    predicates with a bar between."""
+    if isinstance(operand, Vector):
+        return operand.parts  # type: ignore[return-value]
+    if isinstance(operand, Register) and "|" in operand.name:
+        return [Register(name) for name in operand.name.split("|")]
+    return [operand]  # type: ignore[list-item]
+
+
+def _operand_types(instruction: Instruction) -> list[str]:
+    """Return the types of the sources of an instruction that computes."""
+    parts, n = instruction.parts, len(instruction.operands) - 1
+    type = parts[-1]
+    if parts[0] == "selp":
+        return [type, type, "pred"]
+    if parts[0] in ("shl", "shr"):
+        return [type, "b32"]
+    if parts[0] == "bfe":
+        return [type, "b32", "b32"]
+    if parts[0] == "mad" and "wide" in parts:
+        return [type, type, f"b{2 * width_of(type)}"]
+    return [type] * n
+
+
+def _all_defined(instruction: Instruction, values: list[Value]) -> np.ndarray:
+    """Whether the result is defined: if all operands are, or for a choice, if the one
+    that is chosen is."""
+    if instruction.parts[0] == "selp":
+        a, b, chosen = values
+        return chosen.defined & np.where(chosen.bits, a.defined, b.defined)
+    return np.all([value.defined for value in values], axis=0)
+
+
+def _constant(text: str, type: str, n: int) -> np.ndarray:
+    """Return a constant's bits for n threads."""
+    if type == "pred":
+        return np.full(n, int(text, 0) != 0)
+    width = width_of(type)
+    if text.startswith(("0f", "0F", "0d", "0D")):
+        own = 32 if text[1] in "fF" else 64
+        if own != width:
+            raise Unsupported(f"ptx: the constant {text} is not of type {type}")
+        return np.full(n, int(text[2:], 16), UNSIGNED[width])
+    return np.full(n, int(text.rstrip("U"), 0) % 2**width, UNSIGNED[width])

@@ -1,0 +1,139 @@
+"""Bits and the numbers that they stand for.
+
+A register holds bits: unsigned integers, one for each thread. An instruction's type
+says how it reads them. NumPy has all the formats but bfloat16, which is the upper half
+of a float32. Arithmetic in bfloat16 and float16 is done in float32, or wider, and
+rounded once.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from backpass.ptx.faults import Unsupported
+from backpass.ptx.parse import width_of
+
+Bits = np.ndarray  # unsigned integers
+Values = np.ndarray
+
+UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+FLOATING = {16: np.float16, 32: np.float32, 64: np.float64}
+
+
+def values_of(bits: Bits, type: str) -> Values:
+    """Return the numbers, or the truth, that bits of the width of a type stand for;
+    bfloat16 as float32."""
+    if type == "pred":
+        return bits.astype(bool)
+    width = width_of(type)
+    own = bits.astype(UNSIGNED[width], copy=False)
+    if type == "bf16":
+        return (own.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if type[0] == "f":
+        return own.view(FLOATING[width])
+    return own.view(SIGNED[width]) if type[0] == "s" else own
+
+
+def bits_of(values: Values, type: str) -> Bits:
+    """Return the bits of numbers of a type. Floating-point numbers are rounded to the
+    nearest of the type, and of two that are as near, to the even one."""
+    if type == "pred":
+        return values.astype(bool)
+    width = width_of(type)
+    if type == "bf16":
+        return bfloat16_bits(values)
+    if type[0] == "f":
+        return rounded(values, type).view(UNSIGNED[width])
+    kinds = SIGNED if type[0] == "s" else UNSIGNED
+    return np.ascontiguousarray(values.astype(kinds[width])).view(UNSIGNED[width])
+
+
+def rounded(values: Values, type: str) -> Values:
+    """Return numbers of a format at most as wide as theirs, rounded to the nearest."""
+    if type == "bf16":
+        return values_of(bfloat16_bits(values), "bf16")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(values.astype(FLOATING[width_of(type)]))
+
+
+def bfloat16_bits(values: Values) -> Bits:
+    """Return the bits of the bfloat16 that are nearest to float32 or float64."""
+    if values.dtype == np.float64:
+        values = odd_float32(values, np.zeros_like(values))
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    even = (bits >> np.uint32(16)) & np.uint32(1)
+    with np.errstate(over="ignore"):
+        found = ((bits + even + np.uint32(0x7FFF)) >> np.uint32(16)).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FFF), found)
+
+
+def flushed(values: Values) -> Values:
+    """Return float32 with subnormal numbers replaced by 0 of their sign, for .ftz."""
+    if values.dtype != np.float32:
+        raise Unsupported("ptx: .ftz is available for f32 only")
+    small = np.abs(values) < np.finfo(np.float32).tiny
+    return np.where(small, np.copysign(np.float32(0), values), values)
+
+
+def odd_float32(total: Values, error: Values) -> Values:
+    """Return ``total`` + ``error``, where the second is what was lost when the first
+    was rounded to float64, in float32 with the last bit set if digits are lost.
+
+    Rounded to half precision, it is rounded as the exact sum would be.
+    """
+    kept = _odd(total, error)
+    narrow = kept.astype(np.float32)
+    # Towards zero, then set the last bit if anything was cut off.
+    bits = narrow.view(np.int32)
+    too_far = np.abs(narrow.astype(np.float64)) > np.abs(kept)
+    cut = np.isfinite(narrow) & (narrow.astype(np.float64) != kept)
+    bits = np.where(cut & too_far, bits - 1, bits)
+    return np.where(cut, bits | 1, bits).astype(np.int32).view(np.float32)
+
+
+def fused(a: Values, b: Values, c: Values, type: str) -> Values:
+    """Return a·b + c, rounded once, to the nearest."""
+    if type == "f64":
+        return np.array(
+            [_fused_float64(*each) for each in zip(a, b, c, strict=True)], np.float64
+        )
+    with np.errstate(all="ignore"):
+        product = a.astype(np.float64) * b.astype(np.float64)  # exact
+        c = c.astype(np.float64)
+        total = product + c
+        # What the sum has lost (Knuth's two-sum).
+        back = total - product
+        error = (product - (total - back)) + (c - back)
+        kept = _odd(total, np.where(np.isfinite(total), error, 0.0))
+    if type == "f32":
+        return rounded(kept, "f32")
+    return rounded(odd_float32(kept, np.zeros_like(kept)), type)
+
+
+def _odd(total: Values, error: Values) -> Values:
+    """Return the sum of both rounded to float64 so that the last bit is set if digits
+    are lost. With at least two bits more than the result, rounding it again to the
+    nearest is rounding once."""
+    bits = total.view(np.int64)
+    lost = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
+    away = (error > 0) == (total > 0)
+    # The neighbour on the side of the error has the last bit set.
+    moved = np.where(total == 0, 1, bits + np.where(away, 1, -1))
+    found = np.where(lost, moved, bits).astype(np.int64).view(np.float64)
+    return np.where(lost & (total == 0), error, found)
+
+
+def _fused_float64(a: float, b: float, c: float) -> float:
+    product = float(a) * float(b)
+    if not np.isfinite([a, b, c]).all():
+        return product + c
+    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    if exact == 0:
+        return product + c  # which has the right sign
+    try:
+        return float(exact)
+    except OverflowError:
+        return float("inf") if exact > 0 else float("-inf")

@@ -1,0 +1,323 @@
+"""Memory that knows who has used each byte since when, so that it can tell what is out
+of bounds, never written, or used by two threads at once.
+
+Time is counted in barriers: two accesses without one between them happen at the same
+time. Within a warp, ``bar.warp.sync`` is enough. One of two accesses at the same time
+must not be a write by another thread, unless both write the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from backpass.ptx.faults import (
+    Fault,
+    Misaligned,
+    Order,
+    OutOfBounds,
+    Place,
+    Race,
+    TooEarly,
+    Undefined,
+)
+
+NOBODY, MANY = 0, -1  # otherwise the number of a thread, or a block, plus 1
+BLOCK = 1 << 40  # more barriers than a block passes
+START = 1 << 12  # the first address of global memory; none is 0
+GAP = 1 << 12  # bytes between two buffers, which belong to none
+
+
+class Who(NamedTuple):
+    """The threads that access, as one of the block's instructions does it."""
+
+    threads: np.ndarray  # [n], their numbers
+    times: np.ndarray  # [n], the number of barriers that each has passed, from 1
+    warp_times: np.ndarray  # [n], and of those of its warp
+    block: int
+    place: Place | None
+
+    def fault(self, kind: type[Fault], what: str, bad: np.ndarray) -> Fault:
+        """Return a fault of the first thread for which ``bad`` is true."""
+        first = int(self.threads[np.argmax(bad)])
+        return kind(what, self.place, self.block, first)
+
+
+class Memory:
+    """Bytes at the addresses from ``start`` on, of the ``name``.
+
+    ``unsettled`` lists where threads wrote different values to the same bytes in one
+    instruction: one of them stays, and PTX does not say which.
+    """
+
+    def __init__(self, name: str, start: int, content: np.ndarray) -> None:
+        n = len(content)
+        self.name, self.start, self.bytes = name, start, content
+        self.unsettled: list[Fault] = []
+        # Zeros take no memory until they are written to.
+        self.undefined = np.zeros(n, bool)
+        self.awaited = np.zeros(n, bool)  # on their way from global memory
+        # The last access of each kind: the thread, and when.
+        self.writer, self.reader = (np.zeros(n, np.int32) for _ in range(2))
+        self.written, self.read = (np.zeros(n, np.int64) for _ in range(2))
+        self.warp_written, self.warp_read = (np.zeros(n, np.int64) for _ in range(2))
+
+    def load(self, at: np.ndarray, who: Who) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bytes ``[n, k]`` at the indices ``at[n, k]``, and whether each is
+        defined. Raises Race and TooEarly."""
+        threads = np.broadcast_to(who.threads[:, None] + 1, at.shape)
+        self._check_awaited(at, who)
+        other = self._at_once(at, who, self.writer, self.written, self.warp_written)
+        if other.any():
+            row = np.any(other, axis=1)
+            writer = self.writer[at][other][0] - 1
+            raise who.fault(
+                Race,
+                f"reads from {self._shown(at, row)} what thread {writer} writes, without "
+                "a barrier between",
+                row,
+            )
+        # Several readers of a byte are remembered as many.
+        now = who.times[:, None]
+        before = self._at_once(at, who, self.reader, self.read, self.warp_read)
+        self.reader[at] = np.where(before, MANY, threads)
+        # Two threads of one instruction may have read the same byte.
+        lost = self.reader[at] != np.where(before, MANY, threads)
+        self.reader[at[lost]] = MANY
+        self.read[at], self.warp_read[at] = now, who.warp_times[:, None]
+        return self.bytes[at], ~self.undefined[at]
+
+    def store(
+        self, at: np.ndarray, data: np.ndarray, defined: np.ndarray, who: Who
+    ) -> None:
+        """Write the bytes ``data[n, k]`` to the indices ``at[n, k]``. Raises Race and
+        TooEarly."""
+        self._check_awaited(at, who)
+        self.check_write(at, data, who)
+        self.bytes[at], self.undefined[at] = data, ~defined
+        # If threads of one instruction write to the same bytes, one of them is last.
+        differs = np.any((self.bytes[at] != data), axis=1)
+        if differs.any():
+            shown = self._shown(at, differs)
+            what = f"writes to {shown} something else than another thread does at once"
+            self.unsettled.append(who.fault(Race, what, differs))
+        self.writer[at] = who.threads[:, None] + 1
+        self.written[at] = who.times[:, None]
+        self.warp_written[at] = who.warp_times[:, None]
+
+    def check_write(self, at: np.ndarray, data: np.ndarray | None, who: Who) -> None:
+        """Raise Race if another thread uses the indices ``at[n, k]`` at the same time;
+        if it writes the same ``data[n, k]``, that is allowed."""
+        read = self._at_once(at, who, self.reader, self.read, self.warp_read)
+        wrote = self._at_once(at, who, self.writer, self.written, self.warp_written)
+        if data is not None:
+            wrote &= self.bytes[at] != data
+        for bad, last, verb in (
+            (read, self.reader, "reads"),
+            (wrote, self.writer, "writes"),
+        ):
+            if bad.any():
+                row = np.any(bad, axis=1)
+                other = last[at][bad][0]
+                name = "another thread" if other == MANY else f"thread {other - 1}"
+                raise who.fault(
+                    Race,
+                    f"writes to {self._shown(at, row)} what {name} {verb}, without a "
+                    "barrier between",
+                    row,
+                )
+
+    def _at_once(
+        self,
+        at: np.ndarray,
+        who: Who,
+        last: np.ndarray,
+        when: np.ndarray,
+        warp_when: np.ndarray,
+    ) -> np.ndarray:
+        """Whether another thread made the last access to each byte at the same time."""
+        threads, owner = who.threads[:, None] + 1, last[at]
+        same_warp = (owner > 0) & ((owner - 1) // 32 == (threads - 1) // 32)
+        recent = when[at] == who.times[:, None]
+        recent &= ~same_warp | (warp_when[at] == who.warp_times[:, None])
+        return recent & (owner != threads) & (owner != NOBODY)
+
+    def _check_awaited(self, at: np.ndarray, who: Who) -> None:
+        bad = np.any(self.awaited[at], axis=1)
+        if bad.any():
+            what = f"uses {self._shown(at, bad)} before the copy to it was awaited"
+            raise who.fault(TooEarly, what, bad)
+
+    def _shown(self, at: np.ndarray, bad: np.ndarray) -> str:
+        row = at[np.argmax(bad)]
+        return f"{self.name} + {int(row[0])} ({len(row)} bytes)"
+
+
+class Buffer(Memory):
+    """Global memory of one tensor. It also knows which block has used each byte: blocks
+    run at any time, so none may use what another writes."""
+
+    def __init__(self, name: str, start: int, content: np.ndarray) -> None:
+        super().__init__(name, start, content)
+        self.written_by, self.read_by = (
+            np.zeros(len(content), np.int32) for _ in range(2)
+        )
+
+    def load(self, at: np.ndarray, who: Who) -> tuple[np.ndarray, np.ndarray]:
+        other = (self.written_by[at] != NOBODY) & (self.written_by[at] != who.block + 1)
+        self._check_order(at, who, other, self.written_by, "reads", "wrote")
+        found = super().load(at, who)
+        before = self.read_by[at]
+        alone = (before == NOBODY) | (before == who.block + 1)
+        self.read_by[at] = np.where(alone, who.block + 1, MANY)
+        return found
+
+    def store(
+        self, at: np.ndarray, data: np.ndarray, defined: np.ndarray, who: Who
+    ) -> None:
+        other = (self.written_by[at] != NOBODY) & (self.written_by[at] != who.block + 1)
+        other &= self.bytes[at] != data
+        self._check_order(at, who, other, self.written_by, "writes", "wrote")
+        other = (self.read_by[at] != NOBODY) & (self.read_by[at] != who.block + 1)
+        other &= self.bytes[at] != data
+        self._check_order(at, who, other, self.read_by, "writes", "read")
+        super().store(at, data, defined, who)
+        self.written_by[at] = who.block + 1
+
+    def _check_order(
+        self,
+        at: np.ndarray,
+        who: Who,
+        bad: np.ndarray,
+        last: np.ndarray,
+        verb: str,
+        did: str,
+    ) -> None:
+        if bad.any():
+            row = np.any(bad, axis=1)
+            other = last[at][bad][0]
+            block = "another block" if other == MANY else f"block {other - 1}"
+            what = (
+                f"{verb} {self._shown(at, row)}, which {block} {did}: the result depends "
+                "on the order of the blocks"
+            )
+            raise who.fault(Order, what, row)
+
+
+class Global:
+    """The buffers, one after the other with a gap between."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+        self._next = START
+
+    def add(self, name: str, content: np.ndarray, defined: bool) -> int:
+        """Add a buffer of these bytes ``[n]``, which are written in place, and return
+        its address."""
+        buffer = Buffer(name, self._next, content)
+        if not defined:
+            buffer.undefined[:] = True
+        self.buffers.append(buffer)
+        self._next += (len(content) // GAP + 2) * GAP
+        return buffer.start
+
+    def load(
+        self, addresses: np.ndarray, count: int, who: Who
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``count`` bytes from each address ``[n]``, and whether each is
+        defined. Raises OutOfBounds, Misaligned, Race and Order."""
+        found = np.zeros((len(addresses), count), np.uint8)
+        defined = np.zeros(found.shape, bool)
+        for buffer, rows, own in self._divided(addresses, count, who, "reads"):
+            at = _indices(addresses[rows], count, buffer)
+            found[rows], defined[rows] = buffer.load(at, own)
+        return found, defined
+
+    def store(
+        self, addresses: np.ndarray, data: np.ndarray, defined: np.ndarray, who: Who
+    ) -> None:
+        """Write the bytes ``data[n, k]``. Raises what ``load`` raises."""
+        count = data.shape[1]
+        for buffer, rows, own in self._divided(addresses, count, who, "writes"):
+            at = _indices(addresses[rows], count, buffer)
+            buffer.store(at, data[rows], defined[rows], own)
+
+    def _divided(self, addresses: np.ndarray, count: int, who: Who, verb: str):
+        """Yield each buffer with the rows of the accesses to it, and who makes them."""
+        check_aligned(addresses, count, who, "global memory")
+        left = np.ones(len(addresses), bool)
+        found = []
+        for buffer in self.buffers:
+            first = addresses - buffer.start
+            rows = left & (first >= 0) & (first + count <= len(buffer.bytes))
+            if rows.any():
+                found.append((buffer, rows))
+                left &= ~rows
+        if left.any():
+            raise who.fault(
+                OutOfBounds, f"{verb} {self._where(addresses[left][0], count)}", left
+            )
+        for buffer, rows in found:
+            own = who._replace(
+                threads=who.threads[rows],
+                times=who.times[rows],
+                warp_times=who.warp_times[rows],
+            )
+            yield buffer, rows, own
+
+    def _where(self, address: int, count: int) -> str:
+        """Say where an address outside every buffer is."""
+        before = [b for b in self.buffers if b.start <= address]
+        if not before:
+            return f"{count} bytes at the address {int(address)}, before all tensors"
+        last = before[-1]
+        return (
+            f"{count} bytes at {last.name} + {int(address) - last.start}, which has "
+            f"{len(last.bytes)} bytes"
+        )
+
+
+class Shared(Memory):
+    """The memory that the threads of a block share."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__("shared memory", 0, np.zeros(size, np.uint8))
+        self.undefined[:] = True
+
+    def indices(
+        self, addresses: np.ndarray, count: int, who: Who, verb: str
+    ) -> np.ndarray:
+        """Return the indices ``[n, count]`` of the bytes from each address. Raises
+        OutOfBounds and Misaligned."""
+        check_aligned(addresses, count, who, self.name)
+        outside = (addresses < 0) | (addresses + count > len(self.bytes))
+        if outside.any():
+            first = int(addresses[outside][0])
+            what = (
+                f"{verb} {count} bytes at shared memory + {first}, which has "
+                f"{len(self.bytes)} bytes"
+            )
+            raise who.fault(OutOfBounds, what, outside)
+        return addresses[:, None] + np.arange(count)
+
+
+def check_aligned(addresses: np.ndarray, count: int, who: Who, name: str) -> None:
+    """Raise Misaligned unless the addresses are multiples of the number of bytes."""
+    odd = addresses % count != 0
+    if odd.any():
+        address = int(addresses[odd][0])
+        what = (
+            f"accesses {count} bytes of {name} at {address}, which is no multiple of it"
+        )
+        raise who.fault(Misaligned, what, odd)
+
+
+def _indices(addresses: np.ndarray, count: int, buffer: Buffer) -> np.ndarray:
+    return (addresses - buffer.start)[:, None] + np.arange(count)
+
+
+def check_defined(defined: np.ndarray, what: str, who: Who) -> None:
+    """Raise Undefined unless every value is defined, ``[n]``."""
+    if not defined.all():
+        raise who.fault(Undefined, what, ~defined)

@@ -1,0 +1,180 @@
+"""Reads the text of one PTX kernel, as Triton's compiler emits it.
+
+A statement is an instruction, a label, or a directive. Of the directives only those
+matter that give the parameters, the number of threads, the widths of the registers, and
+the lines of the source. PTX ISA 8.7, chapters 4 and 5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from pathlib import PurePath
+from typing import NamedTuple
+
+from backpass.ptx.faults import Place, Unsupported
+
+
+class Register(NamedTuple):
+    """A register, or a special one such as %tid.x."""
+
+    name: str
+
+
+class Number(NamedTuple):
+    """A constant, as written."""
+
+    text: str
+
+
+class Vector(NamedTuple):
+    """Several registers in braces; ``_`` stands for none."""
+
+    parts: tuple[Operand, ...]
+
+
+class Address(NamedTuple):
+    """A register, a parameter, or a variable in shared memory, and an offset in
+    bytes."""
+
+    base: str
+    offset: int
+
+
+class Label(NamedTuple):
+    """A name: of a place to go to, or of a variable."""
+
+    name: str
+
+
+Operand = Register | Number | Vector | Address | Label
+
+
+class Instruction(NamedTuple):
+    """An instruction. ``guard`` is the predicate under which a thread executes it."""
+
+    name: str  # with its modifiers, such as "add.s32"
+    operands: tuple[Operand, ...]
+    guard: Register | None
+    negated: bool
+    place: Place | None
+
+    @property
+    def parts(self) -> list[str]:
+        """The name and its modifiers."""
+        return self.name.split(".")
+
+
+class Parameter(NamedTuple):
+    """A parameter of the kernel."""
+
+    name: str
+    type: str  # such as "u64"
+    pointer: bool
+
+
+class Program(NamedTuple):
+    """A kernel."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    threads: int
+    code: tuple[Instruction, ...]
+    labels: dict[str, int]  # where in the code each is
+    widths: dict[str, int]  # of the registers, by their names or the letters of these
+
+
+def parse(text: str) -> Program:
+    """Return the kernel in the text. Raises Unsupported for what cannot be read."""
+    entry = re.search(r"\.entry\s+(\w+)\s*\(([^)]*)\)", text)
+    threads = re.search(r"\.(?:reqntid|maxntid)\s+(\d+)\s*(?:,\s*(\d+))?", text)
+    if entry is None or threads is None:
+        raise Unsupported("ptx: expected an .entry with .reqntid, as Triton emits it")
+    if threads[2] not in (None, "1"):
+        raise Unsupported("ptx: expected blocks of one dimension")
+    name, parameters = entry[1], _parameters(entry[2])
+    body = text[text.index("{", threads.end()) + 1 :]
+    end = re.search(r"^\}", body, re.MULTILINE)
+    body = body if end is None else body[: end.start()]
+    files = {
+        number: PurePath(path).name
+        for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text)
+    }
+
+    code: list[Instruction] = []
+    labels: dict[str, int] = {}
+    widths = {"p": 1}
+    place = None
+    for statement in _statements(body):
+        if found := re.match(r"\.loc\s+(\d+)\s+(\d+)", statement):
+            line = int(found[2])
+            # Line 0 is for what the compiler added.
+            place = (
+                Place(files.get(found[1], f"file {found[1]}"), line) if line else place
+            )
+        elif found := re.match(r"\.reg\s+\.(\w+)\s+%(\w+?)<\d+>", statement):
+            widths[found[2]] = width_of(found[1])
+        elif found := re.match(r"\.reg\s+\.(\w+)\s+(\w+)$", statement.strip("{ ")):
+            widths[found[2]] = width_of(found[1])  # in assembly within the source
+        elif found := re.match(r"([$\w]+):$", statement):
+            labels[found[1]] = len(code)
+        elif not statement.startswith((".", "{", "}")):
+            code.append(_instruction(statement, place, widths))
+    return Program(name, parameters, int(threads[1]), tuple(code), labels, widths)
+
+
+def width_of(type: str) -> int:
+    """Return the bits of a value of a type such as "f32" or "bf16x2"."""
+    if type == "pred":
+        return 1
+    found = re.fullmatch(r"(?:bf|[usbf]|tf)(\d+)(x2)?", type)
+    if found is None:
+        raise Unsupported(f"ptx: the type {type} is not known")
+    return int(found[1]) * (2 if found[2] else 1)
+
+
+def _parameters(text: str) -> tuple[Parameter, ...]:
+    found = re.findall(r"\.param\s+\.(\w+)\s+((?:\.\w+\s+(?:\d+\s+)?)*)(\w+)", text)
+    return tuple(Parameter(name, type, ".ptr" in more) for type, more, name in found)
+
+
+def _statements(body: str) -> Iterator[str]:
+    """Yield the statements, without comments. Labels and .loc end without a
+    semicolon."""
+    body = re.sub(r"//[^\n]*|/\*.*?\*/", "", body, flags=re.DOTALL)
+    for line in re.split(r";|\n", body):
+        found = line.strip()
+        while match := re.match(r"([$\w]+:)\s*(.*)$", found):
+            yield match[1]
+            found = match[2]
+        if found:
+            yield found
+
+
+def _instruction(
+    statement: str, place: Place | None, known: Collection[str]
+) -> Instruction:
+    found = re.match(r"(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", statement)
+    if found is None:
+        raise Unsupported(f"ptx: {statement!r} cannot be read")
+    negated, guard, name, rest = found.groups()
+    texts = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*", rest)
+    operands = tuple(_operand(text.strip(), known) for text in texts)
+    register = None if guard is None else Register(guard)
+    return Instruction(name, operands, register, negated == "!", place)
+
+
+def _operand(text: str, known: Collection[str]) -> Operand:
+    if text.startswith("{"):
+        parts = text[1:-1].split(",")
+        return Vector(tuple(_operand(part.strip(), known) for part in parts))
+    if text.startswith("["):
+        found = re.fullmatch(r"\[\s*([%$\w.]+)\s*(?:\+\s*(-?\d+))?\s*\]", text)
+        if found is None:
+            raise Unsupported(f"ptx: the address {text} cannot be read")
+        return Address(found[1], int(found[2] or 0))
+    if text.startswith("%") or text in known:
+        return Register(text)
+    if re.match(r"-?\d", text):
+        return Number(text)
+    return Label(text)

@@ -1,0 +1,143 @@
+"""The instructions that a warp executes together: it loads matrices from shared memory,
+multiplies them, and exchanges registers.
+
+Which thread holds which element of a matrix is fixed by PTX ISA 8.7, chapters 9.7.14
+(mma, ldmatrix) and 9.7.9.6 (shfl). Each function works on all warps at once: the first
+axis of its arrays is the warp, the second the lane.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from backpass.ptx.faults import Unsupported
+from backpass.ptx.formats import bits_of, rounded, values_of
+
+LANES = np.arange(32)
+GROUP, PLACE = LANES // 4, LANES % 4  # of a lane among the eight rows, and within one
+
+
+class Fragment(NamedTuple):
+    """Where a matrix's elements are: element i of a lane's is in this row and
+    column."""
+
+    rows: np.ndarray  # [elements, 32]
+    columns: np.ndarray
+    shape: tuple[int, int]
+
+
+def _fragment(
+    shape: tuple[int, int], *places: tuple[np.ndarray, np.ndarray]
+) -> Fragment:
+    rows, columns = zip(*places, strict=True)
+    return Fragment(np.stack(rows), np.stack(columns), shape)
+
+
+# mma.m16n8k16 of half precision: A has eight elements a lane, B and C four.
+A_16 = _fragment(
+    (16, 16),
+    *((GROUP + 8 * (i // 2 % 2), 2 * PLACE + i % 2 + 8 * (i // 4)) for i in range(8)),
+)
+B_16 = _fragment(
+    (16, 8), *((2 * PLACE + i % 2 + 8 * (i // 2), GROUP) for i in range(4))
+)
+C = _fragment((16, 8), *((GROUP + 8 * (i // 2), 2 * PLACE + i % 2) for i in range(4)))
+# mma.m8n8k4 of float64.
+A_4 = _fragment((8, 4), (GROUP, PLACE))
+B_4 = _fragment((4, 8), (PLACE, GROUP))
+C_4 = _fragment((8, 8), *((GROUP, 2 * PLACE + i) for i in range(2)))
+# mma.m16n8k8 of tf32.
+A_8 = _fragment(
+    (16, 8), *((GROUP + 8 * (i % 2), PLACE + 4 * (i // 2)) for i in range(4))
+)
+B_8 = _fragment((8, 8), *((PLACE + 4 * i, GROUP) for i in range(2)))
+
+
+def matrices(values: np.ndarray, where: Fragment) -> np.ndarray:
+    """Return the matrices ``[warps, *shape]`` from the lanes' elements ``[warps, 32,
+    elements]``."""
+    found = np.zeros((len(values), *where.shape), values.dtype)
+    found[:, where.rows, where.columns] = np.moveaxis(values, 2, 1)
+    return found
+
+
+def elements(found: np.ndarray, where: Fragment) -> np.ndarray:
+    """Return the lanes' elements of the matrices: the inverse of ``matrices``."""
+    return np.moveaxis(found[:, where.rows, where.columns], 1, 2)
+
+
+def mma(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Return the registers ``[warps, 32, n]`` of A·B + C from those of A, B and C.
+
+    The order in which a tensor core adds is not documented. Here the products are added
+    in float64, and the sum is rounded once. Raises Unsupported for other shapes and
+    types.
+    """
+    parts = name.split(".")
+    shape, types = parts[3], tuple(parts[-4:])
+    where = _KNOWN.get((shape, types)) if parts[4:6] == ["row", "col"] else None
+    if where is None:
+        raise Unsupported(f"ptx: the instruction {name} is not executed here")
+    to, of = types[:2]
+    left, right = (
+        matrices(_numbers(x, of), place).astype(np.float64)
+        for x, place in ((a, where[0]), (b, where[1]))
+    )
+    sums = left @ right + matrices(values_of(c, to), where[2])
+    return bits_of(elements(rounded(sums, to), where[2]), to)
+
+
+# Where the elements are, by the shape and the types of D, A, B and C.
+_KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] = {
+    ("m16n8k16", ("f32", "bf16", "bf16", "f32")): (A_16, B_16, C),
+    ("m16n8k16", ("f32", "f16", "f16", "f32")): (A_16, B_16, C),
+    ("m16n8k8", ("f32", "tf32", "tf32", "f32")): (A_8, B_8, C),
+    ("m8n8k4", ("f64", "f64", "f64", "f64")): (A_4, B_4, C_4),
+}
+
+
+def _numbers(registers: np.ndarray, type: str) -> np.ndarray:
+    """Return the numbers in registers ``[warps, 32, n]``: two each in half
+    precision."""
+    if type == "f64":
+        return values_of(registers, type)
+    if type == "tf32":  # a float32 whose last 13 bits are not read
+        return values_of(registers & np.uint32(0xFFFFE000), "f32")
+    halves = np.stack(
+        [registers & np.uint32(0xFFFF), registers >> np.uint32(16)], axis=-1
+    )
+    flat = halves.reshape(*registers.shape[:2], -1).astype(np.uint16)
+    return values_of(np.ascontiguousarray(flat), type)
+
+
+def loaded_matrices(rows: np.ndarray, transposed: bool) -> np.ndarray:
+    """Return ldmatrix's registers ``[warps, 32, n]`` from the rows ``[warps, n, 8, 8]``
+    of n matrices of 16-bit elements: lane l has elements 2(l mod 4) and the next of row
+    l ∕ 4, or with ``transposed`` of that column."""
+    found = np.swapaxes(rows, 2, 3) if transposed else rows
+    lower, upper = (found[:, :, GROUP, 2 * PLACE + i].astype(np.uint32) for i in (0, 1))
+    return np.moveaxis(lower | upper << np.uint32(16), 1, 2)
+
+
+def shuffled_from(how: str, by: np.ndarray, clamp: np.ndarray) -> tuple:
+    """Return the lane ``[n]`` from which each of n threads gets its value, and whether
+    it is within its segment, from the second and third operand of shfl."""
+    b, c = np.asarray(by, np.int64) & 31, np.asarray(clamp, np.int64)
+    lane = np.arange(len(b)) % 32
+    segment, bound = c >> 8 & 31, c & 31
+    most = (lane & segment) | (bound & ~segment)
+    least = lane & segment
+    if how == "up":
+        source, inside = lane - b, lane - b >= most
+    elif how == "down":
+        source, inside = lane + b, lane + b <= most
+    elif how == "bfly":
+        source, inside = lane ^ b, (lane ^ b) <= most
+    elif how == "idx":
+        source = least | (b & ~segment)
+        inside = source <= most
+    else:
+        raise Unsupported(f"ptx: shfl.{how} is not executed here")
+    return np.where(inside, source, lane), inside

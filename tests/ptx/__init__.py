@@ -1,0 +1,1 @@
+"""Compiled kernels, executed on the CPU."""

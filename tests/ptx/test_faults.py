@@ -1,0 +1,203 @@
+"""What a kernel does wrong is found, with the line and the thread, and what is right is not accused."""
+
+import numpy as np
+import pytest
+
+from backpass import ptx
+
+HEAD = """
+.version 8.0
+.target sm_80
+.extern .shared .align 16 .b8 global_smem[];
+.visible .entry kernel(
+    .param .u64 .ptr .global .align 1 kernel_param_0,
+    .param .u64 .ptr .global .align 1 kernel_param_1,
+    .param .u32 kernel_param_2
+)
+.reqntid {threads}
+{{
+    .reg .pred %p<9>;
+    .reg .b32 %r<30>;
+    .reg .b64 %rd<30>;
+    .loc 1 1 0
+    ld.param.b64 %rd1, [kernel_param_0];
+    ld.param.b64 %rd2, [kernel_param_1];
+    ld.param.b32 %r9, [kernel_param_2];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, %ctaid.x;
+    mad.lo.s32 %r3, %r2, {threads}, %r1;
+    mul.wide.u32 %rd3, %r3, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    add.s64 %rd5, %rd2, %rd3;
+    mul.wide.u32 %rd6, %r1, 4;
+    shl.b32 %r4, %r1, 2;
+    setp.lt.s32 %p1, %r3, %r9;
+    .loc 1 10 0
+"""
+TAIL = '\n    ret;\n}\n.file 1 "kernel.py"\n'
+
+
+def run(body, n=64, *, threads=64, blocks=1, shared=1024, defined=True):
+    """Run a body on x of n numbers; return y of as many, which nobody has written before."""
+    program = ptx.parse(HEAD.format(threads=threads) + body + TAIL)
+    x = np.arange(n, dtype=np.float32)
+    y = np.full(n, np.nan, np.float32)
+    arguments = {
+        "x": ptx.Tensor(x.view(np.uint8), defined=defined),
+        "y": ptx.Tensor(y.view(np.uint8)),
+        "n": n,
+    }
+    report = ptx.run(program, arguments, blocks=blocks, shared=shared)
+    return y, report
+
+
+LOAD, STORE = "ld.global.b32 %r5, [%rd4];\n", "st.global.b32 [%rd5], %r5;\n"
+# Each thread gives its number to the next one.
+NEIGHBOUR = """
+    add.s32 %r6, %r1, 1; and.b32 %r6, %r6, 63; shl.b32 %r7, %r6, 2;
+    st.shared.b32 [%r4], %r5;
+    {barrier}
+    .loc 1 12 0
+    ld.shared.b32 %r5, [%r7];
+"""
+
+
+def test_a_copy_and_its_mask():
+    np.testing.assert_array_equal(run(LOAD + STORE)[0], np.arange(64))
+    masked = LOAD.replace("ld", "@%p1 ld") + STORE.replace("st", "@%p1 st")
+    np.testing.assert_array_equal(run(masked, 50)[0], np.arange(50))
+    np.testing.assert_array_equal(run(masked, 100, blocks=2)[0], np.arange(100))
+
+
+def test_accesses_out_of_bounds():
+    with pytest.raises(
+        ptx.OutOfBounds, match=r"kernel.py:10: block 0, thread 50 reads 4 bytes at x \+ 200, which has 200 b"
+    ):
+        run(LOAD + STORE, 50)
+    with pytest.raises(ptx.OutOfBounds, match=r"thread 50 writes 4 bytes at y \+ 200"):
+        run("mov.b32 %r5, 1;\n" + STORE, 50)
+    with pytest.raises(ptx.OutOfBounds, match="before all tensors"):
+        run("mov.b64 %rd4, 16;\n" + LOAD)
+    with pytest.raises(
+        ptx.OutOfBounds, match=r"thread 60 writes 4 bytes at shared memory \+ 240, which has 240"
+    ):
+        run("mov.b32 %r5, 1; st.shared.b32 [%r4], %r5;", shared=240)
+
+
+def test_an_offset_that_wraps():
+    """In 32 bits, 2³⁰ elements of 4 bytes are 0 bytes further; here 2³¹ + 4 bytes are before the tensor."""
+    wraps = "mov.b32 %r6, 0x80000004; cvt.s64.s32 %rd7, %r6; add.s64 %rd4, %rd1, %rd7;\n" + LOAD
+    with pytest.raises(ptx.OutOfBounds, match="before all tensors"):
+        run(wraps)
+
+
+def test_accesses_that_are_not_aligned():
+    with pytest.raises(ptx.Misaligned, match="thread 0 accesses 16 bytes of global memory"):
+        run("add.s64 %rd4, %rd4, 4; ld.global.v4.b32 {%r5, %r6, %r7, %r8}, [%rd4];")
+
+
+def test_a_missing_barrier():
+    right = LOAD + NEIGHBOUR.format(barrier="bar.sync 0;") + STORE
+    np.testing.assert_array_equal(run(right)[0], np.roll(np.arange(64), -1))
+    with pytest.raises(
+        ptx.Race,
+        match=r"kernel.py:12: block 0, thread \d+ reads from shared memory .* what thread \d+ writes",
+    ):
+        run(LOAD + NEIGHBOUR.format(barrier="") + STORE)
+    overwrites = right + "st.shared.b32 [%r4], %r5;"
+    with pytest.raises(ptx.Race, match=r"writes to shared memory .* what thread \d+ reads"):
+        run(overwrites)
+    run(right + "bar.sync 0; st.shared.b32 [%r4], %r5;")
+
+
+def test_a_barrier_of_a_warp_is_enough_within_it():
+    within = """
+        xor.b32 %r6, %r1, 1; shl.b32 %r7, %r6, 2;
+        st.shared.b32 [%r4], %r5; {} ld.shared.b32 %r5, [%r7];
+    """
+    run(LOAD + within.format("bar.warp.sync -1;") + STORE)
+    with pytest.raises(ptx.Race):
+        run(LOAD + within.format("") + STORE)
+    with pytest.raises(ptx.Race):  # thread 63's neighbour is in another warp
+        run(LOAD + NEIGHBOUR.format(barrier="bar.warp.sync -1;") + STORE)
+
+
+def test_one_place_written_by_all():
+    same = "mov.b32 %r5, 7; mov.b32 %r6, 0; st.shared.b32 [%r6], %r5; bar.sync 0; ld.shared.b32 %r5, [%r6];"
+    y, report = run(same + STORE)
+    assert not report.unsettled and (y.view(np.int32) == 7).all()
+    _, report = run(same.replace("7", "%tid.x") + STORE)
+    assert "something else than another thread" in str(report.unsettled[0])
+
+
+def test_values_that_nobody_wrote():
+    with pytest.raises(ptx.Undefined, match="thread 0 stores a value that nobody wrote"):
+        run("ld.shared.b32 %r5, [%r4];" + STORE)
+    with pytest.raises(ptx.Undefined, match="thread 0 stores a value that nobody wrote"):
+        run(STORE)
+    with pytest.raises(ptx.Undefined, match=r"lets a value that nobody wrote decide \(%p2\)"):
+        run("@%p2 bra $L; $L:")
+    with pytest.raises(ptx.Undefined, match="stores a value"):
+        run(LOAD + STORE, defined=False)
+    # A choice against it does not use it.
+    masked = "@%p1 ld.global.b32 %r5, [%rd4]; selp.b32 %r5, %r5, 0, %p1;"
+    run(masked + STORE.replace("st", "@%p1 st"), 50)
+
+
+def test_a_barrier_that_some_do_not_reach():
+    with pytest.raises(ptx.Barrier, match="waits for thread 32, which does not come"):
+        run("setp.lt.s32 %p2, %r1, 32; @!%p2 bra $END; bar.sync 0; $END:")
+    with pytest.raises(ptx.Barrier):
+        run("setp.lt.s32 %p2, %r1, 5; @!%p2 bra $END; shfl.sync.bfly.b32 %r5, %r1, 1, 31, -1; $END:")
+    # Both ways lead to a barrier of their own: each waits for the other.
+    apart = "setp.lt.s32 %p2, %r1, 32; @%p2 bra $A; bar.sync 0; bra $END; $A: bar.sync 0; $END:"
+    with pytest.raises(ptx.Barrier):
+        run(apart)
+
+
+def test_threads_that_part_and_meet_again():
+    loop = """
+        mov.b32 %r5, 0; mov.b32 %r6, 0;
+        $TOP: setp.ge.s32 %p2, %r6, %r1; @%p2 bra $DONE;
+        add.s32 %r5, %r5, %r6; add.s32 %r6, %r6, 1; bra.uni $TOP;
+        $DONE: shfl.sync.bfly.b32 %r5, %r5, 0, 31, -1;
+    """
+    y, _ = run(loop + STORE)
+    np.testing.assert_array_equal(y.view(np.int32), [t * (t - 1) // 2 for t in range(64)])
+    with pytest.raises(ptx.Barrier, match="does not end"):
+        run("$TOP: bra $TOP;")
+
+
+def test_asynchronous_copies():
+    copy = "cp.async.ca.shared.global [%r4], [%rd4], 4; cp.async.commit_group; {} ld.shared.b32 %r5, [{}];"
+    y, _ = run(copy.format("cp.async.wait_group 0;", "%r4") + STORE)
+    np.testing.assert_array_equal(y, np.arange(64))
+    with pytest.raises(ptx.TooEarly, match="before the copy to it was awaited"):
+        run(copy.format("", "%r4") + STORE)
+    with pytest.raises(ptx.TooEarly):  # one group may still be on its way
+        run(copy.format("cp.async.wait_group 1;", "%r4") + STORE)
+    other = "xor.b32 %r6, %r1, 40; shl.b32 %r7, %r6, 2;"
+    with pytest.raises(ptx.Race):  # awaited by each thread for its own copies only
+        run(other + copy.format("cp.async.wait_group 0;", "%r7") + STORE)
+    y, _ = run(other + copy.format("cp.async.wait_group 0; bar.sync 0;", "%r7") + STORE)
+    np.testing.assert_array_equal(y, np.arange(64) ^ 40)
+    ignored = "mov.b32 %r8, 0; cp.async.ca.shared.global [%r4], [%rd4], 4, %r8; cp.async.wait_all; ld.shared.b32 %r5, [%r4];"
+    assert not run(ignored + STORE)[0].any()  # nothing is read, zeros are written
+
+
+def test_results_that_depend_on_the_order_of_blocks():
+    first = "add.s64 %rd5, %rd2, %rd6;"  # every block writes to the first elements
+    with pytest.raises(
+        ptx.Order, match=r"block 1, thread 0 writes y .* which block 0 wrote: the result depends on the order"
+    ):
+        run(LOAD + first + STORE, 128, blocks=2)
+    reads = LOAD + STORE + "add.s64 %rd5, %rd2, %rd6; ld.global.b32 %r5, [%rd5];"
+    with pytest.raises(ptx.Order, match=r"block 1, thread 0 reads y .* which block 0 wrote"):
+        run(reads, 128, blocks=2)
+
+
+def test_instructions_that_are_not_known():
+    with pytest.raises(ptx.Unsupported, match=r"the instruction dp4a\.u32\.u32 is not executed"):
+        run("dp4a.u32.u32 %r5, %r1, %r1, %r1;")
+    with pytest.raises(ptx.Unsupported, match=r"expected an .entry"):
+        ptx.parse("nothing")

@@ -1,0 +1,280 @@
+"""Each instruction against its definition: in exact arithmetic, or by PyTorch where it has the same."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from backpass.ptx import Unsupported
+from backpass.ptx.arithmetic import compute
+from backpass.ptx.formats import bits_of, fused, values_of
+
+SPECIAL = [0.0, -0.0, 1.0, -1.5, 3.4e38, -3.4e38, 1e-45, -1.2e-38, np.inf, -np.inf, np.nan, 65504.0, 6e-8]
+
+
+def floats(n, seed=0, dtype=np.float32):
+    """Numbers of all magnitudes, and special ones."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n) * 2.0 ** rng.integers(-30, 30, n)
+    with np.errstate(over="ignore"):
+        return np.concatenate([x, rng.permutation(SPECIAL)]).astype(dtype)
+
+
+def nearest(exact, type):
+    """The number of a format that is nearest to a fraction; of two as near, the one whose last bit is 0."""
+    digits, least, most = {"f16": (11, -24, 65504), "bf16": (8, -133, None), "f32": (24, -149, None)}[type]
+    if exact == 0:
+        return 0.0
+    size = abs(exact)
+    power = 0
+    while Fraction(2) ** (power + 1) <= size:
+        power += 1
+    while Fraction(2) ** power > size:
+        power -= 1
+    unit = Fraction(2) ** max(power - digits + 1, least)
+    steps = size / unit
+    whole = int(steps)
+    rest = steps - whole
+    whole += rest > Fraction(1, 2) or (rest == Fraction(1, 2) and whole % 2 == 1)
+    found = float(whole * unit)
+    largest = most or float((2 - Fraction(2) ** (1 - digits)) * Fraction(2) ** 127)
+    return float(np.copysign(np.inf if found > largest else found, float(exact)))
+
+
+def of(bits, type):
+    return values_of(bits, type).astype(np.float64)
+
+
+@pytest.mark.parametrize("type", ["f16", "bf16", "f32"])
+def test_conversions_are_rounded_to_the_nearest(type):
+    x = floats(400, dtype=np.float64 if type == "f32" else np.float32)
+    (bits,) = compute(
+        f"cvt.rn.{type}.{'f64' if type == 'f32' else 'f32'}", [bits_of(x, "f64" if type == "f32" else "f32")]
+    )
+    for given, found in zip(x, of(bits, type), strict=True):
+        expected = nearest(Fraction(float(given)), type) if np.isfinite(given) else float(given)
+        assert found == expected or (np.isnan(found) and np.isnan(expected))
+
+
+def test_halves_are_those_of_pytorch():
+    torch = pytest.importorskip("torch")
+    x = floats(2000, seed=1)
+    for type, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16)):
+        (bits,) = compute(f"cvt.rn.{type}.f32", [bits_of(x, "f32")])
+        np.testing.assert_array_equal(of(bits, type), torch.as_tensor(x).to(dtype).double().numpy())
+        (pair,) = compute(f"cvt.rn.{type}x2.f32", [bits_of(x, "f32"), bits_of(x[::-1].copy(), "f32")])
+        np.testing.assert_array_equal(pair >> np.uint32(16), bits)
+        np.testing.assert_array_equal(pair & np.uint32(0xFFFF), bits[::-1])
+
+
+@pytest.mark.parametrize("type", ["f16", "bf16", "f32"])
+def test_fused_multiply_add_is_rounded_once(type):
+    """Also where the product almost cancels against the addend, and the sum lies between two numbers."""
+    rng, most = np.random.default_rng(2), 8 if type == "f16" else 30
+    a, b = (values_of(bits_of(rng.normal(size=1500).astype(np.float32), type), type) for _ in range(2))
+    near = -(a.astype(np.float64) * b.astype(np.float64)) * (1 + rng.integers(-3, 4, 1500) * 2.0**-9)
+    c = values_of(
+        bits_of(np.where(rng.random(1500) < 0.5, near, near * 2.0 ** rng.integers(-most, most, 1500)), type),
+        type,
+    )
+    found = of(bits_of(fused(a, b, c, type), type), type)
+    for x, y, z, got in zip(a, b, c, found, strict=True):
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        assert got == nearest(exact, type), (x, y, z)
+
+
+def test_fused_multiply_add_of_float64():
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=(2, 200))
+    c = -a * b * (1 + rng.integers(-1, 2, 200) * 2.0**-52)
+    found = fused(a, b, c, "f64")
+    exact = [Fraction(x) * Fraction(y) + Fraction(z) for x, y, z in zip(a, b, c, strict=True)]
+    np.testing.assert_array_equal(found, [float(x) for x in exact])
+    assert np.any(found != a * b + c)
+    assert np.isnan(fused(np.array([np.inf]), np.array([0.0]), np.array([1.0]), "f64"))[0]
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "max", "min", "neg", "abs"])
+@pytest.mark.parametrize("type", ["f32", "f16", "bf16", "f64"])
+def test_arithmetic_of_floats(name, type):
+    wide = np.float64 if type == "f64" else np.float32
+    a, b = (values_of(bits_of(floats(200, seed, wide), type), type) for seed in (4, 5))
+    unary = name in ("neg", "abs")
+    (bits,) = compute(f"{name}.{type}", [bits_of(x, type) for x in ([a] if unary else [a, b])])
+    function = {"add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y}
+    for x, y, found in zip(a, b, values_of(bits, type), strict=True):
+        x, y = float(x), float(y)
+        if name in function and type != "f64" and np.isfinite([x, y]).all():
+            exact = function[name](Fraction(x), Fraction(y))
+            assert found == nearest(exact, type)
+        elif name == "max":
+            assert found == (y if np.isnan(x) else x if np.isnan(y) else max(x, y)) or np.isnan([x, y]).all()
+        elif name == "min":
+            assert found == (y if np.isnan(x) else x if np.isnan(y) else min(x, y)) or np.isnan([x, y]).all()
+        elif unary and not np.isnan(x):
+            assert found == (-x if name == "neg" else abs(x))
+
+
+def integers(n, type, seed=0):
+    width = int(type[1:])
+    rng = np.random.default_rng(seed)
+    edges = [0, 1, 2**width - 1, 2 ** (width - 1), 2 ** (width - 1) - 1, 7]
+    random = rng.integers(0, 2**63, n, dtype=np.uint64) >> rng.integers(0, 63, n, dtype=np.uint64)
+    return np.array([int(x) % 2**width for x in [*random, *edges, *edges[::-1]]], f"uint{width}")
+
+
+def signed(x, type):
+    width, x = int(type[1:]), int(x)
+    return x - 2**width if type[0] == "s" and x >> (width - 1) else x
+
+
+EXACT = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul.lo": lambda a, b: a * b,
+    "max": max,
+    "min": min,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "div": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
+    "rem": lambda a, b: abs(a) % abs(b) * (1 if a >= 0 else -1),
+}
+
+
+@pytest.mark.parametrize("type", ["s32", "u32", "s64", "u64", "s16", "u16"])
+@pytest.mark.parametrize("name", EXACT)
+def test_arithmetic_of_integers(name, type):
+    kind = f"b{type[1:]}" if name in ("and", "or", "xor") else type
+    a, b = integers(300, type, 1), integers(300, type, 2)
+    (found,) = compute(f"{name}.{kind}", [a, b])
+    for x, y, got in zip(a, b, found, strict=True):
+        x, y = signed(x, type), signed(y, type)
+        if y or name not in ("div", "rem"):
+            assert int(got) == EXACT[name](x, y) % 2 ** int(type[1:]), (x, y)
+
+
+@pytest.mark.parametrize("type", ["s32", "u32", "s16", "u16"])
+def test_products_that_are_wider(type):
+    a, b, c = (integers(200, type, seed) for seed in (3, 4, 5))
+    width = int(type[1:])
+    (wide,) = compute(f"mul.wide.{type}", [a, b])
+    (sum_,) = compute(f"mad.wide.{type}", [a, b, wide])
+    (high,) = compute(f"mul.hi.{type}", [a, b])
+    (low,) = compute(f"mad.lo.{type}", [a, b, c])
+    for x, y, z, w, s, h, m in zip(a, b, c, wide, sum_, high, low, strict=True):
+        product = signed(x, type) * signed(y, type)
+        assert int(w) == product % 2 ** (2 * width) and int(s) == 2 * product % 2 ** (2 * width)
+        assert int(h) == (product >> width) % 2**width
+        assert int(m) == (product + signed(z, type)) % 2**width
+
+
+@pytest.mark.parametrize("type", ["s32", "u32", "b32", "s64", "u64", "b16"])
+def test_shifts(type):
+    width = int(type[1:])
+    a = integers(100, type, 6)
+    by = np.resize(np.array([0, 1, 5, width - 1, width, width + 7], np.uint32), len(a))
+    (left,) = compute(f"shl.b{width}", [a, by])
+    (right,) = compute(f"shr.{type}", [a, by])
+    for x, n, up, down in zip(a, by, left, right, strict=True):
+        assert int(up) == (int(x) << int(n)) % 2**width
+        assert int(down) == (signed(x, type) >> int(n)) % 2**width
+
+
+@pytest.mark.parametrize("type", ["s32", "u32"])
+def test_fields_of_bits(type):
+    a = integers(200, type, 7)
+    rng = np.random.default_rng(8)
+    position, length = (rng.integers(0, 33, len(a)).astype(np.uint32) for _ in range(2))
+    (found,) = compute(f"bfe.{type}", [a, position, length])
+    for x, p, n, got in zip(a, position, length, found, strict=True):
+        bits = [int(x) >> (int(p) + i) & 1 if int(p) + i < 32 else 0 for i in range(int(n))]
+        sign = int(x) >> min(int(p) + int(n) - 1, 31) & 1 if type == "s32" and n else 0
+        bits = [b if int(p) + i < 32 else sign for i, b in enumerate(bits)] + [sign] * (32 - int(n))
+        assert int(got) == sum(b << i for i, b in enumerate(bits[:32]))
+
+
+@pytest.mark.parametrize(
+    "how", ["eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"]
+)
+def test_comparisons_with_and_without_nan(how):
+    a, b = floats(50, 9), floats(50, 10)
+    a[:10] = b[:10]
+    (found,) = compute(f"setp.{how}.f32", [bits_of(a, "f32"), bits_of(b, "f32")])
+    function = {
+        "eq": np.equal,
+        "ne": np.not_equal,
+        "lt": np.less,
+        "le": np.less_equal,
+        "gt": np.greater,
+        "ge": np.greater_equal,
+    }
+    for x, y, got in zip(a, b, found, strict=True):
+        nan = np.isnan(x) or np.isnan(y)
+        if how in ("num", "nan"):
+            assert got == (nan == (how == "nan"))
+        elif nan:
+            assert got == (len(how) == 3)
+        else:
+            assert got == function[how[:2]](x, y)
+
+
+def test_conversions_of_integers():
+    x = np.array([0.5, 1.5, -1.5, 2.5, 1e20, -1e20, np.nan, -0.7], np.float32)
+    rounded = {"rzi": [0, 1, -1, 2], "rni": [0, 2, -2, 2], "rmi": [0, 1, -2, 2], "rpi": [1, 2, -1, 3]}
+    for way, first in rounded.items():
+        (found,) = compute(f"cvt.{way}.s32.f32", [bits_of(x, "f32")])
+        assert [signed(v, "s32") for v in found[:4]] == first
+        assert [signed(v, "s32") for v in found[4:7]] == [2**31 - 1, -(2**31), 0]
+        (found,) = compute(f"cvt.{way}.f32.f32", [bits_of(x, "f32")])
+        assert list(values_of(found, "f32")[:4]) == first
+    n = np.array([2**40 + 1, 2**63 - 1, 2**53 + 1, 3], np.uint64)
+    (found,) = compute("cvt.rn.f32.u64", [n])
+    assert [float(v) for v in values_of(found, "f32")] == [nearest(Fraction(int(v)), "f32") for v in n]
+    (found,) = compute("cvt.s64.s32", [np.array([2**32 - 5], np.uint32)])
+    assert signed(found[0], "s64") == -5
+    (found,) = compute("cvt.u64.u32", [np.array([2**32 - 5], np.uint32)])
+    assert int(found[0]) == 2**32 - 5
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("ex2", np.exp2),
+        ("lg2", np.log2),
+        ("sqrt", np.sqrt),
+        ("rcp", np.reciprocal),
+        ("rsqrt", lambda x: 1 / np.sqrt(x)),
+        ("tanh", np.tanh),
+    ],
+)
+def test_approximations_are_within_a_unit(name, function):
+    x = np.abs(np.random.default_rng(11).normal(size=200)).astype(np.float32) + np.float32(0.01)
+    (bits,) = compute(f"{name}.approx.f32", [bits_of(x, "f32")])
+    exact = function(x.astype(np.float64))
+    assert (
+        np.max(np.abs(values_of(bits, "f32") - exact) / np.spacing(np.abs(exact).astype(np.float32)))
+        <= 0.5001
+    )
+
+
+def test_subnormal_numbers_are_flushed():
+    tiny = np.array([1e-40, -1e-40, 1e-38], np.float32)
+    bits = bits_of(tiny, "f32")
+    (kept,) = compute("mul.f32", [bits, bits_of(np.ones(3, np.float32), "f32")])
+    (flushed,) = compute("mul.ftz.f32", [bits, bits_of(np.ones(3, np.float32), "f32")])
+    np.testing.assert_array_equal(values_of(kept, "f32"), tiny)
+    np.testing.assert_array_equal(values_of(flushed, "f32"), [0, 0, 0])
+    assert np.signbit(values_of(flushed, "f32")[1])
+
+
+def test_bytes_are_permuted():
+    a, b = np.array([0x33221100], np.uint32), np.array([0xF7665544], np.uint32)
+    assert compute("prmt.b32", [a, b, np.array([0x7520], np.uint32)])[0][0] == 0xF7552200
+    assert compute("prmt.b32", [a, b, np.array([0xF000], np.uint32)])[0][0] == 0xFF000000
+
+
+@pytest.mark.parametrize("name", ["frob.f32", "frob.s32", "add.sat.s32", "cvt.rz.f16.f32", "mma.f32"])
+def test_what_is_not_executed_is_named(name):
+    with pytest.raises(Unsupported, match=name.partition(".")[0]):
+        compute(name, [np.zeros(2, np.uint32)] * 2)
