@@ -292,6 +292,14 @@ def _stuck(processes: Mapping[int, Any], folder: str) -> tuple[int, str]:
     return rank, where[rank]
 
 
+def _without_logs(file: Path) -> None:
+    """Write what PyTorch's own threads log to a file: when one rank fails, the others
+    report it too. Python's standard error stays."""
+    if sys.stderr is sys.__stderr__ and sys.stderr is not None:
+        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), 2)
+
+
 def _rank(
     scheme: Scheme,
     rank: int,
@@ -306,7 +314,9 @@ def _rank(
     from torch import distributed
 
     try:
-        at = Path(f"{Path(store).parent}/{rank}").open("w")
+        folder = Path(store).parent
+        _without_logs(folder / f"{rank}.log")
+        at = (folder / str(rank)).open("w")
         faulthandler.register(signal.SIGUSR1, file=at, all_threads=False)
         torch.set_num_threads(1)
         # Ranks that call different collectives, or with other shapes or dtypes, fail.
