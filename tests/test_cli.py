@@ -379,11 +379,11 @@ class TestCheck:
         assert asked.pop() == {"seed": 0, "raises": False, "options": {}}
         cli.main(
             ["check", "own_backward:weighted", *WEIGHTED, "--constant", "w", "--precision", "float32", "--vary",
-             "--no-explain", "--zero-gradient", "x", "--convention", "x=straight through = 1"]
+             "--no-explain", "--compiled", "--zero-gradient", "x", "--convention", "x=straight through = 1"]
         )  # fmt: skip
         assert asked.pop() == {
             "seed": 0, "raises": False, "options": {}, "constants": ["w"], "precision": "float32", "vary": True,
-            "explain": False, "zero_gradients": ["x"], "conventions": {"x": "straight through = 1"},
+            "explain": False, "compiled": True, "zero_gradients": ["x"], "conventions": {"x": "straight through = 1"},
         }  # fmt: skip
 
 

@@ -73,6 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="check at other shapes and values too, drawn from these inputs",
     )
     add(
+        "--compiled",
+        action="store_true",
+        help="also execute its Triton kernels as compiled, without a GPU",
+    )
+    add(
         "--no-explain",
         action="store_true",
         help="do not search for the cause of a wrong gradient",
@@ -207,6 +212,7 @@ def _report(arguments: argparse.Namespace):
 
     op, inputs, keywords = requested(arguments)
     keywords |= {"vary": True} if arguments.vary else {}
+    keywords |= {"compiled": True} if arguments.compiled else {}
     keywords |= {"explain": False} if arguments.no_explain else {}
     return check(op, *inputs, raises=False, **keywords)
 

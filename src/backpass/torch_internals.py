@@ -5,6 +5,7 @@ No other module uses such a name. ``tests/test_torch_internals.py`` has a test f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ __all__ = [
     "share_memory",
     "storage_id",
     "transformed",
+    "written_by",
 ]
 
 # The operator that reads the number in a tensor of one element.
@@ -75,3 +77,15 @@ def storage_id(x: torch.Tensor) -> int:
 def is_fake(x: torch.Tensor) -> bool:
     """Whether ``x`` has no values, because torch.compile is inferring shapes."""
     return isinstance(x, FakeTensor)
+
+
+def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a call of an operator writes to in place."""
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
+    given |= kwargs
+    for argument in func._schema.arguments:
+        alias = argument.alias_info
+        value = given.get(argument.name)
+        if alias is not None and alias.is_write:
+            several = value if isinstance(value, (list, tuple)) else [value]
+            yield from (x for x in several if isinstance(x, torch.Tensor))

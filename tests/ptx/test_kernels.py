@@ -33,6 +33,13 @@ def test_every_kernel_is_as_exact_as_in_the_interpreter():
     assert passed > 100, done.stdout[-300:]
 
 
+def test_the_tests_of_compiled_kernels():
+    """Those in ``tests/compiled``, in a process whose kernels are not interpreted."""
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "tests/compiled")
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert " passed" in done.stdout and " skipped" not in done.stdout
+
+
 def test_a_removed_barrier_is_a_race():
     done = run(str(HERE / "changes.py"))
     assert done.returncode == 0, done.stderr[-3000:]

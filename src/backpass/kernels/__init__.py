@@ -15,6 +15,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 from backpass.stems import modules_in, no_such
 
@@ -22,21 +23,24 @@ from backpass.stems import modules_in, no_such
 STEMS = tuple(stem for stem in modules_in("ops") if stem in modules_in("kernels"))
 
 
+executions: list[Any] = []  # the drivers of ``compiled.executing()``, the inner last
+
+
 def load(stem: str) -> ModuleType:
     """Return the kernel's module. Raises LookupError if there is no such kernel, and
     ImportError if torch or triton is not installed."""
     if stem not in STEMS:
         raise LookupError(no_such("kernel", stem, STEMS))
-    if missing := _missing():
-        raise ImportError(missing)
+    if reason := missing():
+        raise ImportError(reason)
     return import_module(f"{__name__}.{stem}")
 
 
 def available() -> str | None:
     """Return None if kernels can run; otherwise the reason why they cannot, and what
     would change that."""
-    if missing := _missing():
-        return missing
+    if reason := missing():
+        return reason
     if _interpreter_asked_for():
         too_late = "TRITON_INTERPRET=1 was set after triton was imported; set it before"
         return None if interpreted() else too_late
@@ -56,9 +60,9 @@ def interpreted() -> bool:
 
 
 def executed() -> bool:
-    """Whether kernels of this process run on the CPU as compiled, because
-    ``BACKPASS_PTX=1`` is set: see ``backpass.kernels.compiled``."""
-    return _is_on("BACKPASS_PTX") and not interpreted()
+    """Whether kernels of this process run on the CPU as compiled, within
+    ``backpass.kernels.compiled.executing()`` or because ``BACKPASS_PTX=1`` is set."""
+    return bool(executions) or (_is_on("BACKPASS_PTX") and not interpreted())
 
 
 def on_cpu() -> bool:
@@ -96,7 +100,8 @@ def _is_on(name: str) -> bool:
     return os.environ.get(name, "").lower() in ("1", "true", "yes", "on", "y")
 
 
-def _missing() -> str | None:
+def missing() -> str | None:
+    """Return None if torch and triton are installed; otherwise a sentence."""
     absent = [name for name in ("torch", "triton") if find_spec(name) is None]
     return (
         f"{' and '.join(absent)} not installed; kernels need both" if absent else None

@@ -1,45 +1,265 @@
-"""Launches executed on the CPU as compiled: Triton emits PTX for compute capability
-8.0, and ``backpass.ptx`` executes it.
+"""Triton kernels executed on the CPU as compiled: a driver for Triton whose device is
+``backpass.ptx``.
 
-With ``BACKPASS_PTX=1`` in the environment, kernels run in this way on CPU tensors. It
-takes about as long as Triton's interpreter, but rounds as the GPU does, also in
-bfloat16, and raises a ``ptx.Fault`` for a race or an access out of bounds.
+Triton compiles a kernel as it would at the call on an A100, and hands it to the active
+driver. This one executes the PTX on tensors of the CPU, in the number formats of the
+GPU:
+
+    with compiled.executing() as verdict:
+        y = softmax(x)  # which launches a kernel
+    print(verdict)
+
+A kernel that does what PTX does not allow raises a ``ptx.Fault`` with its line. With
+``BACKPASS_PTX=1`` in the environment, this package's kernels run like this on tensors
+of the CPU.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime import driver
+from triton.runtime.cache import get_cache_manager
 
-from backpass import ptx
-from backpass.kernels.resources import compile_launch
+from backpass import kernels, ptx, table
+from backpass.kernels.allocated import Allocated
 
 CAPABILITY = 80  # Ampere, the A100
+SHARED_BYTES = 163 * 1024  # the most that a block of an A100 may have
+UNSEEN = "timing, the order of accesses within a warp, and what only later GPUs have"
 
 
-def run(launch) -> ptx.Report:
-    """Execute the launch, and return what its programs did. Raises a Fault of
-    ``backpass.ptx``."""
-    compiled = compile_launch(launch, CAPABILITY)
-    arguments: dict[str, ptx.Tensor | int] = {}
-    for name in launch.kernel.arg_names:
-        value = launch.arguments.get(name)
+class Run(NamedTuple):
+    """One launch of a kernel."""
+
+    kernel: str
+    grid: tuple[int, ...]
+    threads: int  # of a block
+    report: ptx.Report
+
+
+@dataclass
+class Verdict:
+    """What was executed, and what is wrong with it although no fault was raised.
+
+    ``unwritten`` has a sentence for each tensor that the kernels were given, made by
+    ``torch.empty``, of which nobody has written all elements.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    unwritten: list[str] = field(default_factory=list)
+
+    @property
+    def unsettled(self) -> list[ptx.Fault]:
+        """Where PTX allows several results, of which the kernel returned one."""
+        return [fault for run in self.runs for fault in run.report.unsettled]
+
+    @property
+    def passed(self) -> bool:
+        """Whether a kernel was launched, all of its results are written, and they are
+        the only ones that PTX allows."""
+        return bool(self.runs) and not self.unsettled and not self.unwritten
+
+    def __str__(self) -> str:
+        if not self.runs:
+            return "no kernel was launched"
+        rows = [("kernel", "grid", "threads", "instructions")]
+        rows += [
+            (
+                run.kernel,
+                " × ".join(map(str, run.grid)),
+                str(run.threads),
+                f"{run.report.instructions:,}",
+            )
+            for run in self.runs
+        ]
+        lines = table.aligned(rows, right=(2, 3))
+        lines += [f"✗ {sentence}" for sentence in self.unwritten]
+        lines += [f"✗ one of several results: {fault}" for fault in self.unsettled]
+        said = "✓ no access out of bounds, no race, no read of what nobody wrote"
+        lines += [said] if self.passed else []
+        return "\n".join([*lines, f"– not seen: {UNSEEN}"])
+
+    __repr__ = __str__
+
+
+@contextmanager
+def executing(
+    *, only: Sequence[int] | None = None, approximate: int | None = None
+) -> Iterator[Verdict]:
+    """Let Triton kernels take tensors of the CPU, and execute them as compiled.
+
+    Until it ends, ``torch.empty`` returns garbage, of which a kernel must not read what
+    it has not written. ``only`` has the numbers of the programs to run, by default all;
+    negative ones count from the last. ``approximate`` is the seed of errors that are
+    added to the results of the GPU's approximate units, within what its manual allows.
+    An autotuned kernel runs once with each configuration, and then with the first.
+
+    Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
+    instruction that is not executed here, and RuntimeError if the kernels of this
+    process are interpreted.
+    """
+    if kernels.interpreted():
+        raise RuntimeError(
+            "compiled kernels: expected a process without TRITON_INTERPRET=1; it was set "
+            "when triton was imported, so this process compiles no kernel"
+        )
+    verdict = Verdict()
+    with Allocated() as allocated:
+        own = Driver(verdict, allocated, only, approximate)
+        before = getattr(driver, "_active", None)
+        driver.set_active(own)
+        kernels.executions.append(own)
+        try:
+            yield verdict
+        finally:
+            kernels.executions.remove(own)
+            driver.set_active(before)
+    verdict.unwritten += own.unwritten()
+
+
+class Driver(DriverBase):
+    """Triton's view of a device that executes PTX."""
+
+    def __init__(
+        self,
+        verdict: Verdict,
+        allocated: Allocated,
+        only: Sequence[int] | None,
+        approximate: int | None,
+    ) -> None:
+        self.verdict, self.allocated = verdict, allocated
+        self.only, self.approximate = only, approximate
+        self._given: list[tuple[str, torch.Tensor]] = []
+        self.utils = SimpleNamespace(
+            load_binary=lambda *_: (None, None, 0, 0, 1024),
+            get_device_properties=lambda _: {"max_shared_mem": SHARED_BYTES},
+        )
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """Whether Triton may choose this driver itself."""
+        return False
+
+    def get_current_target(self) -> GPUTarget:
+        """Return what to compile for."""
+        return GPUTarget("cuda", CAPABILITY, 32)
+
+    def get_current_device(self) -> str:
+        """Return the key under which Triton caches kernels."""
+        return f"executed as compiled for {CAPABILITY}"
+
+    def get_current_stream(self, device: object) -> int:
+        """Return the only stream."""
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        """Return where the tensors are."""
+        return torch.device("cpu")
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        """Return the type itself; no C++ is written."""
+        return ty
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        """Return what times the configurations of an autotuner: it runs each once, and
+        says that all take the same time."""
+
+        def once(call: Callable[[], object], *, quantiles: list[float], **_: object):
+            call()
+            return [0.0] * len(quantiles)
+
+        return once
+
+    @staticmethod
+    def launcher_cls(source: Any, metadata: Any) -> Callable[..., None]:
+        """Return what launches a kernel, given its source and what is known of it."""
+        files = get_cache_manager(metadata.hash).get_group(f"{source.name[:150]}.json")
+        (path,) = (Path(path) for path in files.values() if path.endswith(".ptx"))
+        program = _parsed(path.read_text())
+
+        def launch(x: int, y: int, z: int, *rest: object) -> None:
+            # After the grid come the stream, the function, two kinds of metadata, and
+            # two hooks. Triton keeps the launcher for drivers that come later.
+            own = kernels.executions[-1]
+            own.run(program, source.signature, metadata, (x, y, z), rest[6:])
+
+        return launch
+
+    def run(
+        self,
+        program: ptx.Program,
+        signature: dict[str, str],
+        metadata: Any,
+        grid: tuple[int, int, int],
+        values: Sequence[object],
+    ) -> None:
+        """Execute one launch."""
+        if metadata.global_scratch_size or metadata.num_ctas > 1:
+            raise ptx.Unsupported(f"{program.name}: needs scratch memory or clusters")
+        arguments = {
+            name: self._argument(f"{program.name}: {name}", name, type, value)
+            for (name, type), value in zip(signature.items(), values, strict=True)
+            if type != "constexpr"
+        }
+        only = self.only
+        if only is not None:
+            count = grid[0] * grid[1] * grid[2]
+            only = [number % count for number in only]
+        report = ptx.run(
+            program, arguments, blocks=grid, shared=metadata.shared, only=only
+        )
+        axes = max([axis for axis in (1, 2) if grid[axis] > 1], default=0) + 1
+        run = Run(program.name, grid[:axes], program.threads, report)
+        self.verdict.runs.append(run)
+
+    def unwritten(self) -> list[str]:
+        """Return a sentence for each tensor that is not written as a whole."""
+        found = {}
+        for name, x in self._given:
+            if missing := self.allocated.unwritten(x):
+                elements = f"{missing:,} of {x.numel():,} elements"
+                found[name] = f"{name}: nobody has written {elements}"
+        return [*found.values()]
+
+    def _argument(
+        self, where: str, name: str, type: str, value: object
+    ) -> ptx.Tensor | int:
         if isinstance(value, torch.Tensor):
-            arguments[name] = tensor(value)
-        elif isinstance(value, int) and value != 1:  # which Triton compiles in
-            arguments[name] = value
-    shared = compiled.metadata.shared
-    program = _parsed(compiled.asm["ptx"])
-    return ptx.run(program, arguments, blocks=launch.programs, shared=shared)
+            if value.device.type != "cpu":
+                raise TypeError(
+                    f"{where}: expected a tensor on the CPU; got device {value.device}"
+                )
+            self._given.append((where, value))
+            return tensor(value, self.allocated.defined(value))
+        if type in _FLOATS and isinstance(value, (int, float)):
+            own, bits = _FLOATS[type]
+            return struct.unpack(bits, struct.pack(own, value))[0]
+        if isinstance(value, int):
+            return int(value)
+        raise TypeError(
+            f"{where}: expected a PyTorch tensor or a number; "
+            f"got {value.__class__.__name__} for {type}"
+        )
 
 
-def tensor(x: torch.Tensor) -> ptx.Tensor:
+def tensor(x: torch.Tensor, defined: Any = True) -> ptx.Tensor:
     """Return all memory of a tensor's storage, and where the tensor begins in it."""
     elements = x.untyped_storage().nbytes() // x.element_size()
     whole = torch.as_strided(x, (elements,), (1,), 0).detach()
     offset = int(x.storage_offset()) * x.element_size()
-    return ptx.Tensor(whole.view(torch.uint8).numpy(), offset)
+    return ptx.Tensor(whole.view(torch.uint8).numpy(), offset, defined)
 
 
+_FLOATS = {"fp32": ("<f", "<I"), "fp64": ("<d", "<Q")}
 _parsed = cache(ptx.parse)

@@ -228,7 +228,7 @@ def delta_launch(dy: torch.Tensor, y: torch.Tensor, delta: torch.Tensor) -> Laun
     per row of dy, which may have any strides."""
     dy, strides = rows_of(dy)
     arguments = {"dy_ptr": dy, "y_ptr": packed(y), "delta_ptr": delta, **strides}
-    return on_rows(_backward_delta, arguments, y)
+    return on_rows(_backward_delta, arguments, y, fused=False)
 
 
 def _launch(

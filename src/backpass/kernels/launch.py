@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from backpass.kernels import compiled, executed, on_cpu
+from backpass.kernels import compiled, executed, executions, on_cpu
 from backpass.kernels.compiled import CAPABILITY
 from backpass.shapes import check_inputs, parse
 from backpass.torch_internals import is_fake
@@ -153,6 +153,9 @@ class Launch(NamedTuple):
     constants: dict[str, Any]  # compiled into the kernel
     warps: int
     stages: int = 3  # of a loop whose loads run ahead of it; Triton's default
+    # Whether a·b + c may be rounded once. If it is, threads that sum the same squares
+    # between them may get different last bits: each rounds the square of the other.
+    fused: bool = True
 
     def run(self) -> None:
         tensor = next(
@@ -160,18 +163,24 @@ class Launch(NamedTuple):
             for value in self.arguments.values()
             if isinstance(value, torch.Tensor)
         )
-        if executed() and not tensor.is_cuda:
-            compiled.run(self)
-            return
-        # Triton launches on the current device, which may not be the tensors'.
-        device = tensor.device
-        with torch.cuda.device(device) if tensor.is_cuda else contextlib.nullcontext():
+        with _running_on(tensor.device):
             self.kernel[(self.programs,)](
                 **self.arguments,
                 **self.constants,
                 num_warps=self.warps,
                 num_stages=self.stages,
+                enable_fp_fusion=self.fused,
             )
+
+
+def _running_on(device: torch.device) -> contextlib.AbstractContextManager:
+    """Where Triton launches: on the current device, which may not be the tensors'; or,
+    as compiled, on the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.device(device)
+    if executed() and not executions:
+        return compiled.executing()
+    return contextlib.nullcontext()
 
 
 # Short rows share a program until it holds this many elements: 16 for each of its 128
@@ -211,6 +220,7 @@ def on_rows(
     arguments: dict[str, Any],
     like: torch.Tensor,
     programs: int | None = None,
+    fused: bool = True,
     **constants: Any,
 ) -> Launch:
     """``kernel`` on whole rows of ``like[*, n]``: one block of rows per program, or,
@@ -223,9 +233,8 @@ def on_rows(
         "WIDE": TRITON_DTYPES[wide],
     }
     programs = triton.cdiv(m, block.rows) if programs is None else programs
-    return Launch(
-        kernel, programs, {**arguments, "m": m, "n": n}, constants, block.warps
-    )
+    arguments = {**arguments, "m": m, "n": n}
+    return Launch(kernel, programs, arguments, constants, block.warps, fused=fused)
 
 
 def on_tiles(

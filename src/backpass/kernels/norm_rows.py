@@ -90,7 +90,7 @@ def forward_launch(x, w, b, y, mean, rstd, eps: float) -> Launch:
     arguments = {"x_ptr": x, "w_ptr": w, "b_ptr": b, "y_ptr": y, **strides}
     arguments |= {"mean_ptr": mean, "rstd_ptr": rstd}
     if fits(y, ROW_BYTES):
-        return on_rows(_forward_rows, arguments, y, EPS=float(eps))
+        return on_rows(_forward_rows, arguments, y, fused=False, EPS=float(eps))
     return on_tiles(_forward_tiles, arguments, y, TILE_BYTES, EPS=float(eps))
 
 

@@ -113,7 +113,11 @@ def compile_launch(launch, capability: int):
     return triton.compile(
         source,
         target=target,
-        options={"num_warps": launch.warps, "num_stages": launch.stages},
+        options={
+            "num_warps": launch.warps,
+            "num_stages": launch.stages,
+            "enable_fp_fusion": launch.fused,
+        },
     )
 
 

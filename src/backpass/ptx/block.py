@@ -50,7 +50,8 @@ class Copy(NamedTuple):
 
 
 class Block:
-    """The block ``number`` of ``blocks``, with ``shared`` bytes of shared memory.
+    """The block ``number`` of ``blocks`` along three axes, the first counted first,
+    with ``shared`` bytes of shared memory.
 
     ``parameters`` are the bits of the kernel's parameters, by name.
     """
@@ -62,7 +63,7 @@ class Block:
         memory: Global,
         *,
         number: int = 0,
-        blocks: int = 1,
+        blocks: tuple[int, int, int] = (1, 1, 1),
         shared: int = 0,
     ) -> None:
         self.program, self.parameters = program, parameters
@@ -70,12 +71,14 @@ class Block:
         self.number, n = number, program.threads
         self.threads = np.arange(n)
         self.registers: dict[str, Value] = {}
-        special = {"tid": self.threads, "ctaid": number, "ntid": n, "nctaid": blocks}
-        found = {f"%{name}.x": value for name, value in special.items()}
-        for axis in "yz":
-            found |= {f"%tid.{axis}": 0, f"%ctaid.{axis}": 0}
-            found |= {f"%ntid.{axis}": 1, f"%nctaid.{axis}": 1}
-        found |= {"%laneid": self.threads % 32, "%warpid": self.threads // 32}
+        found: dict[str, np.ndarray | int] = {"%laneid": self.threads % 32}
+        found |= {"%warpid": self.threads // 32}
+        found |= {"%tid.x": self.threads, "%tid.y": 0, "%tid.z": 0}
+        found |= {"%ntid.x": n, "%ntid.y": 1, "%ntid.z": 1}
+        place = number
+        for axis, length in zip("xyz", blocks, strict=True):
+            found |= {f"%ctaid.{axis}": place % length, f"%nctaid.{axis}": length}
+            place //= length
         self.special = {
             name: np.broadcast_to(np.asarray(x, np.uint32), (n,))
             for name, x in found.items()

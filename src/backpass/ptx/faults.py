@@ -6,13 +6,16 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """A line of the source from which an instruction was compiled."""
+    """A line of the source from which an instruction was compiled, and what it says,
+    if that is known."""
 
     file: str
     line: int
+    text: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        said = f" ({self.text})" if self.text else ""
+        return f"{self.file}:{self.line}{said}"
 
 
 class Fault(Exception):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from backpass.ptx.block import Block
 from backpass.ptx.faults import Fault
-from backpass.ptx.memory import Global
+from backpass.ptx.memory import Buffer, Global
 from backpass.ptx.parse import Program
 
 
@@ -23,29 +24,35 @@ class Report(NamedTuple):
 
 class Tensor(NamedTuple):
     """Memory that a kernel is given: all its bytes ``[n]``, the offset at which its
-    pointer points, and whether it has been written to before."""
+    pointer points, and which bytes have been written to before: all, none, or those
+    of a mask ``[n]``, which the run then keeps up to date."""
 
     bytes: np.ndarray
     offset: int = 0
-    defined: bool = True
+    defined: bool | np.ndarray = True
 
 
 def run(
     program: Program,
     arguments: Mapping[str, Tensor | int],
     *,
-    blocks: int,
+    blocks: int | Sequence[int],
     shared: int = 0,
     only: Iterable[int] | None = None,
 ) -> Report:
     """Execute a kernel, and return what it did.
 
     ``arguments`` are those of the parameters, in their order, by the names by which
-    faults call them: tensors, whose bytes are written in place, and integers.
-    Tensors with the same bytes are one. Missing parameters are 0. ``only`` has the
-    numbers of the blocks to run, by default all. Raises a Fault, and Unsupported.
+    faults call them: tensors, whose bytes are written in place, and integers, which
+    may be the bits of a number. Tensors with the same bytes are one. Missing parameters
+    are 0. ``blocks`` is their number, along up to three axes, and ``shared`` the bytes
+    of shared memory of each. ``only`` has the numbers of the blocks to run, by default
+    all, counted along the first axis first. Raises a Fault, and Unsupported.
     """
+    x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
+    lengths = x, y, z
     memory = Global()
+    masks: list[tuple[np.ndarray, Buffer]] = []
     known: dict[int, int] = {}
     parameters = {}
     values = list(arguments.items())
@@ -55,17 +62,21 @@ def run(
             key = value.bytes.__array_interface__["data"][0]
             if key not in known or not len(value.bytes):
                 known[key] = memory.add(name, value.bytes, value.defined)
+                if isinstance(value.defined, np.ndarray):
+                    masks.append((value.defined, memory.buffers[-1]))
             parameters[parameter.name] = known[key] + value.offset
         else:
             parameters[parameter.name] = int(value) % 2**64
     steps, unsettled = 0, []
-    for number in range(blocks) if only is None else only:
+    for number in range(prod(lengths)) if only is None else only:
         block = Block(
-            program, parameters, memory, number=number, blocks=blocks, shared=shared
+            program, parameters, memory, number=number, blocks=lengths, shared=shared
         )
         block.run()
         steps += block.steps
         unsettled += block.shared.unsettled
     for buffer in memory.buffers:
         unsettled += buffer.unsettled
+    for mask, buffer in masks:
+        mask[:] = ~buffer.undefined
     return Report(steps, tuple(unsettled))

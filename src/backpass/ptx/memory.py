@@ -212,12 +212,12 @@ class Global:
         self.buffers: list[Buffer] = []
         self._next = START
 
-    def add(self, name: str, content: np.ndarray, defined: bool) -> int:
+    def add(self, name: str, content: np.ndarray, defined: bool | np.ndarray) -> int:
         """Add a buffer of these bytes ``[n]``, which are written in place, and return
-        its address."""
+        its address. ``defined`` says which have been written before."""
         buffer = Buffer(name, self._next, content)
-        if not defined:
-            buffer.undefined[:] = True
+        if defined is not True:
+            buffer.undefined[:] = ~np.asarray(defined, bool)
         self.buffers.append(buffer)
         self._next += (len(content) // GAP + 2) * GAP
         return buffer.start

@@ -7,6 +7,7 @@ the lines of the source. PTX ISA 8.7, chapters 4 and 5.
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Collection, Iterator
 from pathlib import PurePath
@@ -96,22 +97,15 @@ def parse(text: str) -> Program:
     body = text[text.index("{", threads.end()) + 1 :]
     end = re.search(r"^\}", body, re.MULTILINE)
     body = body if end is None else body[: end.start()]
-    files = {
-        number: PurePath(path).name
-        for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text)
-    }
+    files = dict(re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text))
 
     code: list[Instruction] = []
     labels: dict[str, int] = {}
     widths = {"p": 1}
     place = None
     for statement in _statements(body):
-        if found := re.match(r"\.loc\s+(\d+)\s+(\d+)", statement):
-            line = int(found[2])
-            # Line 0 is for what the compiler added.
-            place = (
-                Place(files.get(found[1], f"file {found[1]}"), line) if line else place
-            )
+        if statement.startswith(".loc"):
+            place = _place(statement, files) or place
         elif found := re.match(r"\.reg\s+\.(\w+)\s+%(\w+?)<\d+>", statement):
             widths[found[2]] = width_of(found[1])
         elif found := re.match(r"\.reg\s+\.(\w+)\s+(\w+)$", statement.strip("{ ")):
@@ -138,10 +132,33 @@ def _parameters(text: str) -> tuple[Parameter, ...]:
     return tuple(Parameter(name, type, ".ptr" in more) for type, more, name in found)
 
 
+def _place(statement: str, files: dict[str, str]) -> Place | None:
+    """Return the line of a .loc, or None for line 0, which is for what the compiler
+    added.
+
+    Of a function that was inlined, a comment says from where it was called, and from
+    where that was. The place is the innermost line that is not Triton's own.
+    """
+    found = re.match(r"\.loc\s+(\d+)\s+(\d+)", statement)
+    if found is None or found[2] == "0":
+        return None
+    paths = {PurePath(path).name: path for path in files.values()}
+    path = files.get(found[1], f"file {found[1]}")
+    calls = re.findall(r"@\[ ([^:]+):(\d+)", statement)
+    lines = [(path, found[2]), *((paths.get(name, name), line) for name, line in calls)]
+    own = [(path, line) for path, line in lines if "triton" not in PurePath(path).parts]
+    path, line = (own or lines)[0]
+    parts = PurePath(path).parts
+    cell = any(part.startswith("ipykernel_") for part in parts)
+    text = linecache.getline(path, int(line)).strip()
+    return Place("cell" if cell else parts[-1], int(line), text)
+
+
 def _statements(body: str) -> Iterator[str]:
-    """Yield the statements, without comments. Labels and .loc end without a
-    semicolon."""
-    body = re.sub(r"//[^\n]*|/\*.*?\*/", "", body, flags=re.DOTALL)
+    """Yield the statements, without comments but those of .loc. Labels and .loc end
+    without a semicolon."""
+    body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
+    body = re.sub(r"^(?!\s*\.loc\b)([^\n]*?)//[^\n]*", r"\1", body, flags=re.MULTILINE)
     for line in re.split(r";|\n", body):
         found = line.strip()
         while match := re.match(r"([$\w]+:)\s*(.*)$", found):

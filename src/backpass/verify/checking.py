@@ -26,6 +26,7 @@ from backpass.verify.drawing import INPUTS, draw, generator, options_for
 from backpass.verify.methods import (
     Method,
     autograd,
+    compiled,
     complex_step,
     contract,
     finite_difference,
@@ -34,6 +35,7 @@ from backpass.verify.methods import (
     pytorch,
     symbolic,
 )
+from backpass.verify.methods.compiled import launching
 from backpass.verify.outputs import Malformed
 from backpass.verify.progress import Progress
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, Report, Row
@@ -49,7 +51,9 @@ METHODS: dict[str, Method] = {
     "pytorch": pytorch,
     "precision": precision,
     "kernel": kernel,
+    "compiled": compiled,
 }
+ASKED_FOR = "compiled"  # the method that runs only if it is asked for
 # These methods compare with forward's own derivative, even where a convention applies.
 DERIVING: tuple[Method, ...] = (finite_difference, complex_step, symbolic)
 OPTIONAL = {"torch": "PyTorch", "triton": "Triton", "sympy": "SymPy"}  # by import name
@@ -69,6 +73,7 @@ def check(
     precision: str | None = None,
     tolerances: dict[str, tuple[float, str]] | None = None,
     vary: bool = False,
+    compiled: bool = False,
     explain: bool = True,
     raises: bool = True,
     options: Mapping[str, object] | None = None,
@@ -85,7 +90,7 @@ def check(
     ``options``.
 
     - ``seed`` seeds the cotangent, the directions, and the inputs if they are drawn;
-    - ``methods`` names the methods to run (default: all of METHODS);
+    - ``methods`` names the methods to run (default: all of METHODS but "compiled");
     - ``dy`` replaces the random cotangent; for several outputs it is a single vector of
       all their elements;
     - ``operator`` is a PyTorch function that computes the same y, for an object that
@@ -102,6 +107,8 @@ def check(
       reason, which the table then shows;
     - ``vary`` repeats the check at inputs of other shapes and values, drawn from the
       elements given;
+    - ``compiled`` also executes the Triton kernels that are launched as they are
+      compiled, in bfloat16, float16 and float32, without a GPU; it takes seconds;
     - ``explain=False`` skips the diagnosis of wrong gradients, which takes up to five
       seconds, and names only the first fault of an operation told what is ``wanted``.
 
@@ -110,7 +117,9 @@ def check(
     report in either case. Raises TypeError, ValueError or LookupError if ``op`` or its
     inputs cannot be checked.
     """
-    chosen = chosen_methods(methods, tuple(METHODS))
+    usual = [name for name in METHODS if name != ASKED_FOR]
+    chosen = usual if methods is None else chosen_methods(methods, tuple(METHODS))
+    chosen += [ASKED_FOR] if compiled and ASKED_FOR not in chosen else []
     check_seed(seed)
     check_tolerances(
         tolerances,
@@ -144,10 +153,14 @@ def check(
         conventions=conventions,
         drawn=drawn,
     )
-    if dy is not None:
-        _ = case.dy  # raises ValueError if its shape is not that of y
     elements = sum(math.prod(value.shape) for value in case.arrays)
-    with memory_kept(elements), Progress(under_test.name) as progress:
+    with (
+        launching(case, ASKED_FOR in chosen),
+        memory_kept(elements),
+        Progress(under_test.name) as progress,
+    ):
+        if dy is not None:
+            _ = case.dy  # raises ValueError if its shape is not that of y
         rows = [row for name in chosen for row in _run(name, case, progress)]
         if vary:
             rows += varied(

@@ -44,16 +44,20 @@ def run(case: Case) -> list[Row]:
     )
     row_bytes = getattr(kernel, "ROW_BYTES", None)
     if row_bytes and all(row.verdict != FAILED for row in rows):
-        length = row_bytes // 4 + BEYOND  # a kernel computes in float32
-        drawn = _long_rows(case, length)
+        drawn = long_rows(case, row_bytes)
         at_long = replace(case, inputs=_placed(case, drawn), given_dy=None)
-        rows += _rows(at_long, kernel, f"{where}, at rows of {length}", drawn=True)
+        at = f"{where}, at rows of {_length(row_bytes)}"
+        rows += _rows(at_long, kernel, at, drawn=True)
     return rows
 
 
-def _long_rows(case: Case, length: int) -> Inputs:
-    """Draw inputs like the case's, with that length of the last axis of the first
-    floating-point input."""
+def _length(row_bytes: int) -> int:
+    return row_bytes // 4 + BEYOND  # a kernel computes in float32
+
+
+def long_rows(case: Case, row_bytes: int) -> Inputs:
+    """Draw inputs like the case's, with rows of the first floating-point input that
+    are longer than that many bytes."""
     shapes = case.subject.shapes
     assert shapes is not None  # an operation with a kernel declares them
     row = next(spec.axes[-1] for spec in shapes.inputs if not spec.integer)
@@ -62,7 +66,7 @@ def _long_rows(case: Case, length: int) -> Inputs:
         case.rng,
         case.inputs,
         leading=LONG_ROWS,
-        lengths={row: length},
+        lengths={row: _length(row_bytes)},
     )
 
 
@@ -87,20 +91,22 @@ def _rows(case: Case, kernel: ModuleType, where: str, drawn: bool) -> list[Row]:
         to_numpy(y),
         gradients,
         case.dtype,
-        world=_world(case.dtype, kernel, drawn),
+        world=world(case.dtype, kernel, drawn, interpreted=kernels.interpreted()),
         drawn=drawn,
     )
     return [replace(row, how=f"{where}, {row.how}") for row in rows]
 
 
-def _world(dtype: str, kernel: ModuleType, drawn: bool) -> rounding.Namespace:
+def world(
+    dtype: str, kernel: ModuleType, drawn: bool, interpreted: bool = False
+) -> rounding.Namespace:
     """Return the namespace that rounds as the kernel does.
 
     A kernel rounds where its operation does, and at the operands of tensor cores if its
     module sets OPERANDS. Triton's interpreter truncates float32 to bfloat16, where a
     GPU rounds.
     """
-    truncates = dtype == "bfloat16" and kernels.interpreted()
+    truncates = dtype == "bfloat16" and interpreted
     units = {dtype: 2 * rounding.UNIT[dtype]} if truncates else None
     operands = (
         dtype

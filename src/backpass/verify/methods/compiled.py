@@ -1,0 +1,159 @@
+"""Execute the compiled kernel on the CPU, and compare what it returns with float64.
+
+Its PTX is executed by ``backpass.ptx``, which also finds races, accesses out of bounds,
+and reads of what nobody wrote. For an object of the user, the kernels are those that
+its forward and backward launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+from backpass import kernels, ptx
+from backpass.verify.case import Case, Inputs, NotRun, first_line
+from backpass.verify.convert import to_kind_of, to_numpy, to_torch
+from backpass.verify.methods.kernel import long_rows, world
+from backpass.verify.methods.precision import LOW, rows_against_float64
+from backpass.verify.report import FAILED, NOT_RUN, Row
+
+NAME = "compiled kernel"
+
+
+def run(case: Case) -> list[Row]:
+    """Return a row for y and one for each gradient, in bfloat16, float16 and float32,
+    or in the low precision of the inputs.
+
+    An object of the user that launches no kernel has no rows. Raises NotRun if there is
+    no kernel, or it cannot be compiled.
+    """
+    stem = case.subject.stem
+    if stem is not None and stem not in kernels.STEMS:
+        raise NotRun("this operation has no kernel")
+    if missing := kernels.missing():
+        raise NotRun(missing)
+    dtypes = (case.dtype,) if case.dtype in LOW else LOW
+    if stem is None:
+        return [row for dtype in dtypes for row in _own(case, dtype)]
+    cases = [_placed(case, dtype, case.inputs) for dtype in dtypes]
+    if row_bytes := getattr(kernels.load(stem), "ROW_BYTES", None):
+        drawn = long_rows(case, row_bytes)
+        cases += [
+            replace(_placed(case, dtype, drawn), given_dy=None, drawn=True)
+            for dtype in dtypes
+        ]
+    return _packages(stem, cases)
+
+
+def _placed(case: Case, dtype: str, inputs: Inputs) -> Case:
+    """Return the case with these inputs as tensors on the CPU."""
+    import torch
+
+    placed = tuple(to_torch(value, "cpu", getattr(torch, dtype)) for value in inputs)
+    return replace(case, inputs=placed)
+
+
+def _packages(stem: str, cases: Sequence[Case]) -> list[Row]:
+    """Return the rows of the package's own kernel."""
+    from backpass.kernels.passes import Call, passes
+
+    calls = [
+        Call(case.inputs, case.subject.options, case.dy, approximate=case.seed)
+        for case in cases
+    ]
+    kernel = kernels.load(stem)
+    rows: list[Row] = []
+    for case, found in zip(cases, passes(stem, calls), strict=True):
+        if isinstance(found, ptx.Fault):
+            rows.append(_fault(found, case.dtype))
+            continue
+        judged = rows_against_float64(
+            case,
+            _name(case.dtype),
+            to_numpy(found.y),
+            case.by_input(found.gradients),
+            case.dtype,
+            world=world(case.dtype, kernel, case.drawn),
+            drawn=case.drawn,
+        )
+        length = case.inputs[case.differentiable[0]].shape[-1]
+        rows += _with_verdict(judged, found.unsettled, found.unwritten, length)
+    return rows
+
+
+def _own(case: Case, dtype: str) -> Iterator[Row]:
+    """Yield the rows of an object of the user at one dtype."""
+    from backpass.kernels import compiled
+
+    own = _placed(case, dtype, case.inputs)
+    try:
+        with compiled.executing(approximate=case.seed) as verdict:
+            y, saved = own.subject.forward(*own.given())
+            gradients = own.subject.backward(to_kind_of(y, own.dy), saved)
+    except ptx.Fault as fault:
+        yield _fault(fault, dtype)
+        return
+    except Exception as error:
+        if dtype == case.dtype:
+            raise
+        yield Row(_name(dtype), "", NOT_RUN, reason=first_line(error))
+        return
+    if not verdict.runs:
+        return
+    got = own.by_input(gradients)
+    judged = rows_against_float64(
+        own, _name(dtype), to_numpy(y), got, dtype, any_order=True
+    )
+    unsettled = [*map(str, verdict.unsettled)]
+    yield from _with_verdict(judged, unsettled, verdict.unwritten)
+
+
+def _name(dtype: str) -> str:
+    return f"{NAME}, {dtype}"
+
+
+def _fault(fault: ptx.Fault, dtype: str) -> Row:
+    from backpass.kernels.compiled import UNSEEN
+
+    kind = type(fault).__name__
+    return Row(
+        _name(dtype), "", FAILED, reason=f"{kind}: {fault}", note=f"not seen: {UNSEEN}"
+    )
+
+
+def _with_verdict(
+    rows: list[Row],
+    unsettled: Sequence[str],
+    unwritten: Sequence[str],
+    length: int | None = None,
+) -> list[Row]:
+    """Return the rows with what stands beside every verdict, and rows for what else was
+    found."""
+    from backpass.kernels.compiled import CAPABILITY, UNSEEN
+
+    at = "" if length is None else f", at rows of {length}"
+    where = f"as compiled for compute capability {CAPABILITY / 10}{at}"
+    note = f"not seen: {UNSEEN}"
+    found = [replace(row, how=f"{where}, {row.how}", note=note) for row in rows]
+    wrong = [*(f"one of several results: {fault}" for fault in unsettled), *unwritten]
+    return found + [
+        Row(rows[0].method, "", FAILED, how=where, reason=reason, note=note)
+        for reason in dict.fromkeys(wrong)
+    ]
+
+
+def launching(case: Case, asked: bool) -> AbstractContextManager[object]:
+    """Within it, every method can call an object of the user that launches kernels on
+    tensors of the CPU."""
+    if (
+        not asked
+        or case.subject.stem is not None
+        or case.device != "cpu"
+        or kernels.missing()
+        or kernels.interpreted()
+    ):
+        return nullcontext()
+    from backpass.kernels import compiled
+
+    return compiled.executing()

@@ -1,0 +1,153 @@
+"""Triton's own launch, with the driver that executes PTX."""
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import driver
+
+from backpass import kernels, ptx
+from backpass.kernels import compiled
+
+
+@triton.jit
+def scale(x_ptr, y_ptr, n, factor, negate, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    y = tl.load(x_ptr + at, mask=at < n) * factor
+    tl.store(y_ptr + at, tl.where(negate, -y, y), mask=at < n)
+
+
+@pytest.fixture
+def x():
+    return torch.from_numpy(np.random.default_rng(0).normal(size=300)).float()
+
+
+@pytest.mark.parametrize("factor", [0.3, -2, 1.0])
+@pytest.mark.parametrize("negate", [True, False])
+def test_numbers_tensors_and_flags_are_given_to_the_kernel(x, factor, negate):
+    with compiled.executing() as verdict:
+        y = torch.empty_like(x)
+        scale[(3,)](x, y, 300, factor, negate, BLOCK=128)
+    assert torch.equal(y, x * factor * (-1 if negate else 1))
+    assert verdict.passed and [run[:3] for run in verdict.runs] == [("scale", (3,), 128)]
+    assert "not seen: timing" in str(verdict) and "✓" in str(verdict)
+
+
+def test_a_grid_may_be_a_function_and_have_three_axes(x):
+    @triton.jit
+    def place(y_ptr, B: tl.constexpr, C: tl.constexpr):
+        a, b, c = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+        assert_b, assert_c = tl.num_programs(1), tl.num_programs(2)
+        tl.store(y_ptr + (a * B + b) * C + c, 100 * a + 10 * b + c + 1000 * (assert_b * C + assert_c))
+
+    with compiled.executing() as verdict:
+        y = torch.empty(2, 3, 5, dtype=torch.int32)
+        place[lambda constants: (2, constants["B"], 5)](y, B=3, C=5)
+    a, b, c = np.indices((2, 3, 5))
+    assert np.array_equal(y.numpy(), 100 * a + 10 * b + c + 1000 * (3 * 5 + 5))
+    assert verdict.runs[0].grid == (2, 3, 5)
+
+
+def test_views_are_read_where_they_are(x):
+    """Triton vectorises accesses only if the pointer is aligned: with the view's own, no access is misaligned."""
+    for view in (x[1:257], x[16:272]):
+        with compiled.executing():
+            y = torch.empty(257)[1:]
+            scale[(2,)](view, y, 256, 2.0, False, BLOCK=128)
+        assert torch.equal(y, 2 * view)
+
+
+def test_every_configuration_of_an_autotuned_kernel_runs(x):
+    configurations = [triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 256}, num_warps=8)]
+    tuned = triton.autotune(configurations, key=["n"])(scale)
+    with compiled.executing() as verdict:
+        y = torch.empty_like(x)
+        tuned[lambda c: (triton.cdiv(300, c["BLOCK"]),)](x, y, 300, 3.0, False)
+    assert torch.equal(y, 3 * x)
+    assert [(run.grid, run.threads) for run in verdict.runs] == [((5,), 128), ((2,), 256), ((5,), 128)]
+
+
+def test_only_some_programs_can_run(x):
+    with compiled.executing(only=[0, -1]) as verdict:
+        y = torch.empty_like(x)
+        scale[(3,)](x, y, 300, 2.0, False, BLOCK=128)
+    assert (
+        torch.equal(y[:128], 2 * x[:128]) and torch.equal(y[256:], 2 * x[256:]) and y[128:256].isnan().all()
+    )
+    assert verdict.unwritten == ["scale: y_ptr: nobody has written 128 of 300 elements"]
+    assert not verdict.passed
+
+
+@triton.jit
+def short(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n), mask=at < n - 1)
+
+
+@triton.jit
+def copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+
+def test_what_nobody_has_written_is_listed(x):
+    with compiled.executing() as verdict:
+        y, overwritten = torch.empty_like(x), torch.empty_like(x)
+        short[(1,)](x, y, 300, BLOCK=512)
+        short[(1,)](x, overwritten, 300, BLOCK=512)
+        overwritten[299:].zero_()
+    assert verdict.unwritten == ["short: y_ptr: nobody has written 1 of 300 elements"]
+    assert "✗ short: y_ptr" in str(verdict) and "✓" not in str(verdict)
+
+
+def test_a_read_of_what_nobody_has_written_is_a_fault(x):
+    """Also in a later launch than the one that should have written it."""
+    with (
+        compiled.executing(),
+        pytest.raises(ptx.Undefined, match=r"test_launches.py:\d+ \(tl.store.*nobody wrote"),
+    ):
+        y, z = torch.empty_like(x), torch.empty_like(x)
+        short[(1,)](x, y, 300, BLOCK=512)
+        copy[(1,)](y, z, 300, BLOCK=512)
+    with compiled.executing():
+        y, z = torch.empty_like(x), torch.empty_like(x)
+        short[(1,)](x, y, 300, BLOCK=512)
+        y[299] = 0
+        copy[(1,)](y, z, 300, BLOCK=512)
+
+
+def test_a_fault_names_the_users_line_though_a_function_of_triton_did_it():
+    @triton.jit
+    def total(x_ptr, y_ptr, BLOCK: tl.constexpr):
+        x = tl.load(x_ptr + tl.arange(0, BLOCK))
+        tl.store(y_ptr, tl.sum(x, axis=0))
+
+    with compiled.executing(), pytest.raises(ptx.Fault) as raised:
+        total[(1,)](torch.empty(512), torch.zeros(1), BLOCK=512)
+    assert raised.value.place.file == "test_launches.py"
+
+
+def test_without_a_launch_nothing_is_shown():
+    with compiled.executing() as verdict:
+        pass
+    assert not verdict.passed and str(verdict) == "no kernel was launched"
+
+
+def test_arguments_that_cannot_be_given_are_named(x):
+    with (
+        compiled.executing(),
+        pytest.raises(TypeError, match=r"scale: x_ptr: expected a tensor on the CPU; got device meta"),
+    ):
+        scale[(1,)](x.to("meta"), x, 300, 2.0, False, BLOCK=128)
+
+
+def test_the_driver_before_is_active_again(x):
+    before = driver._active
+    with pytest.raises(ZeroDivisionError), compiled.executing():
+        assert isinstance(driver.active, compiled.Driver) and kernels.executions
+        with compiled.executing() as inner:
+            scale[(3,)](x, torch.empty_like(x), 300, 2.0, False, BLOCK=128)
+        assert len(inner.runs) == 1
+        raise ZeroDivisionError
+    assert driver._active is before and not kernels.executions

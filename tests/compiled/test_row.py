@@ -1,0 +1,91 @@
+"""The row "compiled kernel" of ``check``."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from backpass import kernels
+from backpass.verify import check
+from tests.compiled import own
+
+DTYPES = ("float32", "float16", "bfloat16")
+X = torch.randn(5, 37, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("stem", kernels.STEMS)
+def test_every_kernel_is_right_as_compiled(stem):
+    """At odd sizes, in three dtypes, and beyond the rows that one program holds."""
+    report = check(stem, methods=["compiled"])
+    assert {row.method for row in report.rows} == {f"compiled kernel, {dtype}" for dtype in DTYPES}
+    assert {row.quantity for row in report.rows} == {"y", *report.gradients}
+    assert all(
+        "as compiled for compute capability 8.0" in row.how and "not seen" in row.note for row in report.rows
+    )
+
+
+def test_a_dtype_that_is_given_is_the_one_that_is_compiled():
+    report = check("softmax", X.bfloat16(), methods=["compiled"])
+    assert {row.method for row in report.rows} == {"compiled kernel, bfloat16"}
+
+
+def test_a_changed_kernel_fails(monkeypatch):
+    kernel = kernels.load("softmax")
+    monkeypatch.setattr(
+        kernel, "backward", lambda dy, saved: 1.02 * own.Softmax().backward(dy, own.reference(dy))
+    )
+    report = check("softmax", methods=["compiled"], raises=False)
+    assert len(report.failed) == 6 and {row.quantity for row in report.failed} == {"dx"}
+
+
+def of_own(**changed):
+    return check(own.Softmax(**changed), X, operator=own.reference, compiled=True, raises=False)
+
+
+def test_a_users_own_kernels_are_checked_in_all_dtypes_and_by_the_other_methods():
+    report = of_own()
+    assert report.passed, report
+    assert {f"compiled kernel, {dtype}" for dtype in DTYPES} < {row.method for row in report.rows}
+    assert {"contract", "low precision"} < {row.method for row in report.having("passed")}
+
+
+def test_a_sum_in_half_precision_is_found_and_one_in_float32_is_not_accused():
+    g = torch.Generator().manual_seed(1)
+    inputs = (
+        torch.randn(300, 37, generator=g, dtype=torch.float64),
+        torch.randn(37, generator=g, dtype=torch.float64),
+    )
+    for in_float32 in (True, False):
+        report = check(
+            own.Scaled(in_float32), *inputs, methods=["compiled"], operator=torch.mul, raises=False
+        )
+        short = {"compiled kernel, float16", "compiled kernel, bfloat16"}
+        assert {(row.method, row.quantity) for row in report.failed} == (
+            set() if in_float32 else {(method, "dw") for method in short}
+        )
+
+
+def test_a_mask_of_the_wrong_length_is_found_and_its_line():
+    @triton.jit
+    def one_too_many(x_ptr, y_ptr, n, stride, BLOCK: tl.constexpr):
+        row, column = tl.program_id(0), tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * stride + column, mask=column <= n, other=-float("inf")).to(tl.float32)
+        e = tl.exp(x - tl.max(x, axis=0))
+        tl.store(y_ptr + row * n + column, e / tl.sum(e, axis=0), mask=column < n)
+
+    (what, *_) = [
+        row.reason for row in of_own(forward_kernel=one_too_many).failed if "OutOfBounds" in row.reason
+    ]
+    assert "test_row.py" in what and "column <= n" in what and "block 4" in what
+
+
+def test_an_object_that_launches_no_kernel_has_no_such_row():
+    plain = SimpleNamespace(forward=lambda x: (x * x, x), backward=lambda dy, x: 2 * x * dy)
+    assert not [row for row in check(plain, X, compiled=True).rows if "compiled" in row.method]
+
+
+def test_an_operation_without_a_kernel_says_so():
+    (row,) = check("linear", methods=["compiled"], raises=False).rows
+    assert row.verdict == "not run" and row.reason == "this operation has no kernel"
