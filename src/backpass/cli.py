@@ -125,6 +125,11 @@ def _parser() -> argparse.ArgumentParser:
         help=f"the inputs' dtype: {', '.join(DTYPES)}",
     )
     verify.add_argument(
+        "--compiled",
+        action="store_true",
+        help="execute the kernels as compiled, without a GPU, instead of interpreting them",
+    )
+    verify.add_argument(
         "--seed",
         type=int,
         default=0,
@@ -275,9 +280,11 @@ def _verify(arguments: argparse.Namespace) -> int:
     for stem in arguments.operations or ops.STEMS:
         if reason := missing_options(stem):
             arguments.parser.error(reason)
-    # Without PyTorch no kernel runs, and the kernel's row says so.
+    # Without PyTorch no kernel runs, and the kernel's row says so. A process that
+    # interprets kernels compiles none.
     with contextlib.suppress(ImportError):
-        kernels.interpret_without_cuda()
+        if not arguments.compiled:
+            kernels.interpret_without_cuda()
     started = time.perf_counter()
     reports = {}
     for stem in dict.fromkeys(arguments.operations or ops.STEMS):
@@ -331,7 +338,7 @@ def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
         (_placed(inputs, arguments.device, arguments.dtype), options)
         for inputs, options in drawn
     )
-    for report in check_each(stem, placed, arguments.seed):
+    for report in check_each(stem, placed, arguments.seed, compiled=arguments.compiled):
         mark = "✓" if report.passed else "✗"
         if not quiet:
             _say(*_folded(f"  {mark} {report.inputs}: {report.summary}"))

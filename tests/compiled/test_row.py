@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from backpass import kernels
+from backpass import cli, kernels
 from backpass.verify import check
 from tests.compiled import own
 
@@ -24,6 +24,12 @@ def test_every_kernel_is_right_as_compiled(stem):
     assert all(
         "as compiled for compute capability 8.0" in row.how and "not seen" in row.note for row in report.rows
     )
+
+
+def test_the_command_for_all_operations_has_a_column_for_it(capsys):
+    assert cli.main(["verify", "softmax", "relu", "--compiled"]) == 0
+    printed = capsys.readouterr().out
+    assert "compiled" in printed and "✓" in printed
 
 
 def test_a_dtype_that_is_given_is_the_one_that_is_compiled():
@@ -83,7 +89,7 @@ def test_a_mask_of_the_wrong_length_is_found_and_its_line():
 
 def test_an_object_that_launches_no_kernel_has_no_such_row():
     plain = SimpleNamespace(forward=lambda x: (x * x, x), backward=lambda dy, x: 2 * x * dy)
-    assert not [row for row in check(plain, X, compiled=True).rows if "compiled" in row.method]
+    assert not check(plain, X, compiled=True).of("compiled kernel")
 
 
 def test_an_operation_without_a_kernel_says_so():

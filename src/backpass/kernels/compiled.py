@@ -46,6 +46,7 @@ class Run(NamedTuple):
     grid: tuple[int, ...]
     threads: int  # of a block
     report: ptx.Report
+    text: str  # the PTX
 
 
 @dataclass
@@ -186,25 +187,26 @@ class Driver(DriverBase):
         """Return what launches a kernel, given its source and what is known of it."""
         files = get_cache_manager(metadata.hash).get_group(f"{source.name[:150]}.json")
         (path,) = (Path(path) for path in files.values() if path.endswith(".ptx"))
-        program = _parsed(path.read_text())
+        text = path.read_text()
 
         def launch(x: int, y: int, z: int, *rest: object) -> None:
             # After the grid come the stream, the function, two kinds of metadata, and
             # two hooks. Triton keeps the launcher for drivers that come later.
             own = kernels.executions[-1]
-            own.run(program, source.signature, metadata, (x, y, z), rest[6:])
+            own.run(text, source.signature, metadata, (x, y, z), rest[6:])
 
         return launch
 
     def run(
         self,
-        program: ptx.Program,
+        text: str,
         signature: dict[str, str],
         metadata: Any,
         grid: tuple[int, int, int],
         values: Sequence[object],
     ) -> None:
-        """Execute one launch."""
+        """Execute one launch of the kernel with that PTX."""
+        program = _parsed(text)
         if metadata.global_scratch_size or metadata.num_ctas > 1:
             raise ptx.Unsupported(f"{program.name}: needs scratch memory or clusters")
         arguments = {
@@ -220,7 +222,7 @@ class Driver(DriverBase):
             program, arguments, blocks=grid, shared=metadata.shared, only=only
         )
         axes = max([axis for axis in (1, 2) if grid[axis] > 1], default=0) + 1
-        run = Run(program.name, grid[:axes], program.threads, report)
+        run = Run(program.name, grid[:axes], program.threads, report, text)
         self.verdict.runs.append(run)
 
     def unwritten(self) -> list[str]:

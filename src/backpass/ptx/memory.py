@@ -8,6 +8,7 @@ must not be a write by another thread, unless both write the same.
 
 from __future__ import annotations
 
+import mmap
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from backpass.ptx.faults import (
 NOBODY, MANY = 0, -1  # otherwise the number of a thread, or a block, plus 1
 BLOCK = 1 << 40  # more barriers than a block passes
 START = 1 << 12  # the first address of global memory; none is 0
+LARGE = 1 << 28  # bytes
 GAP = 1 << 12  # bytes between two buffers, which belong to none
 
 
@@ -55,13 +57,12 @@ class Memory:
         n = len(content)
         self.name, self.start, self.bytes = name, start, content
         self.unsettled: list[Fault] = []
-        # Zeros take no memory until they are written to.
-        self.undefined = np.zeros(n, bool)
-        self.awaited = np.zeros(n, bool)  # on their way from global memory
+        self.undefined = _zeros(n, bool)
+        self.awaited = _zeros(n, bool)  # on their way from global memory
         # The last access of each kind: the thread, and when.
-        self.writer, self.reader = (np.zeros(n, np.int32) for _ in range(2))
-        self.written, self.read = (np.zeros(n, np.int64) for _ in range(2))
-        self.warp_written, self.warp_read = (np.zeros(n, np.int64) for _ in range(2))
+        self.writer, self.reader = (_zeros(n, np.int32) for _ in range(2))
+        self.written, self.read = (_zeros(n, np.int64) for _ in range(2))
+        self.warp_written, self.warp_read = (_zeros(n, np.int64) for _ in range(2))
 
     def load(self, at: np.ndarray, who: Who) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes ``[n, k]`` at the indices ``at[n, k]``, and whether each is
@@ -161,7 +162,7 @@ class Buffer(Memory):
     def __init__(self, name: str, start: int, content: np.ndarray) -> None:
         super().__init__(name, start, content)
         self.written_by, self.read_by = (
-            np.zeros(len(content), np.int32) for _ in range(2)
+            _zeros(len(content), np.int32) for _ in range(2)
         )
 
     def load(self, at: np.ndarray, who: Who) -> tuple[np.ndarray, np.ndarray]:
@@ -311,6 +312,16 @@ def check_aligned(addresses: np.ndarray, count: int, who: Who, name: str) -> Non
             f"accesses {count} bytes of {name} at {address}, which is no multiple of it"
         )
         raise who.fault(Misaligned, what, odd)
+
+
+def _zeros(n: int, dtype: type) -> np.ndarray:
+    """Return n zeros, which take no memory until they are written to. A system may
+    refuse to promise more than it has, so large ones ask for no promise."""
+    size = n * np.dtype(dtype).itemsize
+    if size < LARGE or not hasattr(mmap, "MAP_NORESERVE"):
+        return np.zeros(n, dtype)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE
+    return np.frombuffer(mmap.mmap(-1, size, flags=flags), dtype)
 
 
 def _indices(addresses: np.ndarray, count: int, buffer: Buffer) -> np.ndarray:

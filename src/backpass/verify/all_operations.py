@@ -12,7 +12,7 @@ from backpass import ops, terminal
 from backpass import table as tables
 from backpass.table import Cell
 from backpass.verify.case import Case
-from backpass.verify.checking import METHODS, check
+from backpass.verify.checking import ASKED_FOR, METHODS, USUAL, check
 from backpass.verify.comparison import DECLARED_ZERO
 from backpass.verify.drawing import cases
 from backpass.verify.methods import symbolic
@@ -135,8 +135,10 @@ def check_each(
     seed: int,
     *,
     repeats: bool = True,
+    compiled: bool = False,
 ) -> Iterator[Report]:
-    """Yield a report for each of several inputs and options of an operation.
+    """Yield a report for each of several inputs and options of an operation, with the
+    compiled kernel's rows if they are asked for.
 
     The symbolic method sees only the structure of the inputs, so it runs at the first
     inputs of each structure. Without ``repeats``, inputs are left out if their
@@ -151,7 +153,7 @@ def check_each(
         if repeats or not is_repeated:
             methods = [
                 name
-                for name in METHODS
+                for name in (*USUAL, *((ASKED_FOR,) if compiled else ()))
                 if name != "symbolic" or structure not in structures
             ]
             report = check(
@@ -169,12 +171,11 @@ def check_each(
 def _with_row(report: Report, row: Row) -> Report:
     """Return the report with one more row, in the order of the methods."""
     order = [method.NAME for method in METHODS.values()]
-    return replace(
-        report,
-        rows=tuple(
-            sorted((*report.rows, row), key=lambda row: order.index(row.method))
-        ),
-    )
+
+    def place(row: Row) -> int:
+        return order.index(row.method.partition(", ")[0])
+
+    return replace(report, rows=tuple(sorted((*report.rows, row), key=place)))
 
 
 def _in_two_lines(heading: str, *cells: str) -> list[str]:

@@ -54,6 +54,7 @@ METHODS: dict[str, Method] = {
     "compiled": compiled,
 }
 ASKED_FOR = "compiled"  # the method that runs only if it is asked for
+USUAL = tuple(name for name in METHODS if name != ASKED_FOR)
 # These methods compare with forward's own derivative, even where a convention applies.
 DERIVING: tuple[Method, ...] = (finite_difference, complex_step, symbolic)
 OPTIONAL = {"torch": "PyTorch", "triton": "Triton", "sympy": "SymPy"}  # by import name
@@ -117,8 +118,7 @@ def check(
     report in either case. Raises TypeError, ValueError or LookupError if ``op`` or its
     inputs cannot be checked.
     """
-    usual = [name for name in METHODS if name != ASKED_FOR]
-    chosen = usual if methods is None else chosen_methods(methods, tuple(METHODS))
+    chosen = chosen_methods(USUAL if methods is None else methods, tuple(METHODS))
     chosen += [ASKED_FOR] if compiled and ASKED_FOR not in chosen else []
     check_seed(seed)
     check_tolerances(

@@ -151,8 +151,10 @@ class Report:
         return tuple(row for row in self.rows if row.verdict == verdict)
 
     def of(self, method: str) -> tuple[Row, ...]:
-        """Return the rows of one method."""
-        return tuple(row for row in self.rows if row.method == method)
+        """Return the rows of one method, at all dtypes."""
+        return tuple(
+            row for row in self.rows if row.method.partition(", ")[0] == method
+        )
 
     def raise_unless_passed(self) -> Report:
         """Return the report if it passed; raise VerificationError otherwise.

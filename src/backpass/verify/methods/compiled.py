@@ -14,7 +14,7 @@ from dataclasses import replace
 from backpass import kernels, ptx
 from backpass.verify.case import Case, Inputs, NotRun, first_line
 from backpass.verify.convert import to_kind_of, to_numpy, to_torch
-from backpass.verify.methods.kernel import long_rows, world
+from backpass.verify.methods.kernel import length, long_rows, world
 from backpass.verify.methods.precision import LOW, rows_against_float64
 from backpass.verify.report import FAILED, NOT_RUN, Row
 
@@ -36,14 +36,13 @@ def run(case: Case) -> list[Row]:
     dtypes = (case.dtype,) if case.dtype in LOW else LOW
     if stem is None:
         return [row for dtype in dtypes for row in _own(case, dtype)]
-    cases = [_placed(case, dtype, case.inputs) for dtype in dtypes]
+    rows = _packages(stem, [_placed(case, dtype, case.inputs) for dtype in dtypes])
     if row_bytes := getattr(kernels.load(stem), "ROW_BYTES", None):
+        longer = replace(case, given_dy=None, drawn=True)
         drawn = long_rows(case, row_bytes)
-        cases += [
-            replace(_placed(case, dtype, drawn), given_dy=None, drawn=True)
-            for dtype in dtypes
-        ]
-    return _packages(stem, cases)
+        cases = [_placed(longer, dtype, drawn) for dtype in dtypes]
+        rows += _packages(stem, cases, f", at rows of {length(row_bytes)}")
+    return rows
 
 
 def _placed(case: Case, dtype: str, inputs: Inputs) -> Case:
@@ -54,8 +53,8 @@ def _placed(case: Case, dtype: str, inputs: Inputs) -> Case:
     return replace(case, inputs=placed)
 
 
-def _packages(stem: str, cases: Sequence[Case]) -> list[Row]:
-    """Return the rows of the package's own kernel."""
+def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
+    """Return the rows of the package's own kernel, at sizes that the rows name."""
     from backpass.kernels.passes import Call, passes
 
     calls = [
@@ -77,8 +76,7 @@ def _packages(stem: str, cases: Sequence[Case]) -> list[Row]:
             world=world(case.dtype, kernel, case.drawn),
             drawn=case.drawn,
         )
-        length = case.inputs[case.differentiable[0]].shape[-1]
-        rows += _with_verdict(judged, found.unsettled, found.unwritten, length)
+        rows += _with_verdict(judged, found.unsettled, found.unwritten, sizes)
     return rows
 
 
@@ -126,14 +124,13 @@ def _with_verdict(
     rows: list[Row],
     unsettled: Sequence[str],
     unwritten: Sequence[str],
-    length: int | None = None,
+    sizes: str = "",
 ) -> list[Row]:
     """Return the rows with what stands beside every verdict, and rows for what else was
     found."""
     from backpass.kernels.compiled import CAPABILITY, UNSEEN
 
-    at = "" if length is None else f", at rows of {length}"
-    where = f"as compiled for compute capability {CAPABILITY / 10}{at}"
+    where = f"as compiled for compute capability {CAPABILITY / 10}{sizes}"
     note = f"not seen: {UNSEEN}"
     found = [replace(row, how=f"{where}, {row.how}", note=note) for row in rows]
     wrong = [*(f"one of several results: {fault}" for fault in unsettled), *unwritten]

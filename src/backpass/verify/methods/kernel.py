@@ -39,6 +39,7 @@ def run(case: Case) -> list[Row]:
         raise NotRun(reason)
     kernel = kernels.load(stem)
     where = "in Triton's interpreter" if kernels.interpreted() else "on CUDA"
+    where = "as compiled" if kernels.executed() else where
     rows = _rows(
         replace(case, inputs=_placed(case, case.inputs)), kernel, where, case.drawn
     )
@@ -46,12 +47,13 @@ def run(case: Case) -> list[Row]:
     if row_bytes and all(row.verdict != FAILED for row in rows):
         drawn = long_rows(case, row_bytes)
         at_long = replace(case, inputs=_placed(case, drawn), given_dy=None)
-        at = f"{where}, at rows of {_length(row_bytes)}"
+        at = f"{where}, at rows of {length(row_bytes)}"
         rows += _rows(at_long, kernel, at, drawn=True)
     return rows
 
 
-def _length(row_bytes: int) -> int:
+def length(row_bytes: int) -> int:
+    """Return a length of rows beyond that many bytes."""
     return row_bytes // 4 + BEYOND  # a kernel computes in float32
 
 
@@ -66,7 +68,7 @@ def long_rows(case: Case, row_bytes: int) -> Inputs:
         case.rng,
         case.inputs,
         leading=LONG_ROWS,
-        lengths={row: _length(row_bytes)},
+        lengths={row: length(row_bytes)},
     )
 
 
