@@ -188,7 +188,8 @@ def test_asynchronous_copies():
 def test_results_that_depend_on_the_order_of_blocks():
     first = "add.s64 %rd5, %rd2, %rd6;"  # every block writes to the first elements
     with pytest.raises(
-        ptx.Order, match=r"block 1, thread 0 writes y .* which block 0 wrote: the result depends on the order"
+        ptx.Order,
+        match=r"block 1, thread 0 writes y .* which block 0 wrote, and nothing orders the two: the result depends",
     ):
         run(LOAD + first + STORE, 128, blocks=2)
     reads = LOAD + STORE + "add.s64 %rd5, %rd2, %rd6; ld.global.b32 %r5, [%rd5];"

@@ -219,7 +219,12 @@ class Driver(DriverBase):
             count = grid[0] * grid[1] * grid[2]
             only = [number % count for number in only]
         report = ptx.run(
-            program, arguments, blocks=grid, shared=metadata.shared, only=only
+            program,
+            arguments,
+            blocks=grid,
+            shared=metadata.shared,
+            only=only,
+            approximate=self.approximate,
         )
         axes = max([axis for axis in (1, 2) if grid[axis] > 1], default=0) + 1
         run = Run(program.name, grid[:axes], program.threads, report, text)

@@ -1,7 +1,7 @@
 """Instructions that compute each thread's result from its own operands.
 
 Each is a function of values ``[threads]``, by name. What PTX leaves open is computed as
-well as the format allows: ``approx`` and ``full`` are rounded to the nearest, which is
+well as the format allows: ``approx`` and ``full`` are rounded to the nearest, or moved
 within the error that the manual allows. PTX ISA 8.7, chapter 9.7.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from backpass.ptx.approximate import moved
 from backpass.ptx.faults import Unsupported
 from backpass.ptx.formats import Values, bits_of, flushed, fused, values_of
 from backpass.ptx.parse import width_of
@@ -36,20 +37,27 @@ def is_float(type: str) -> bool:
     return type.startswith(("f", "bf", "tf"))
 
 
-def compute(name: str, operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+def compute(
+    name: str, operands: list[np.ndarray], approximate: int | None = None
+) -> tuple[np.ndarray, ...]:
     """Return the bits of the results of an instruction such as "add.s32" from the bits
     ``[threads]`` of its operands.
 
+    ``approximate`` is the seed of approximate units' errors; without it there are none.
     Raises Unsupported for an instruction, or a modifier, that is not known.
     """
     parts = name.split(".")
     with np.errstate(all="ignore"):
+        if parts[0] in ("rcp", "rsqrt") and parts[1:] == ["approx", "ftz", "f64"]:
+            return (_gross(parts[0], operands[0]),)
         if parts[0] in _SPECIAL:
             return _SPECIAL[parts[0]](parts, operands)
-        return (_simple(parts, operands),)
+        return (_simple(parts, operands, approximate),)
 
 
-def _simple(parts: list[str], operands: list[np.ndarray]) -> np.ndarray:
+def _simple(
+    parts: list[str], operands: list[np.ndarray], approximate: int | None = None
+) -> np.ndarray:
     """Return the result of an instruction whose operands and result have one type."""
     operation, *modifiers, type = parts
     table = _OF_FLOATS if is_float(type) else _OF_INTEGERS
@@ -63,7 +71,11 @@ def _simple(parts: list[str], operands: list[np.ndarray]) -> np.ndarray:
         raise _unknown(parts)
     if "x2" in type:
         lower, upper = (
-            _simple([operation, *modifiers, type[:-2]], [_half(x, i) for x in operands])
+            _simple(
+                [operation, *modifiers, type[:-2]],
+                [_half(x, i) for x in operands],
+                approximate,
+            )
             for i in (0, 1)
         )
         return _pair(lower, upper)
@@ -74,6 +86,9 @@ def _simple(parts: list[str], operands: list[np.ndarray]) -> np.ndarray:
         function = {"max": np.maximum, "min": np.minimum}[operation]
     if operation == "fma":
         found = fused(values[0], values[1], values[2], type)
+    elif approximate is not None and {"approx", "full"} & {*modifiers}:
+        exact = function(*(x.astype(np.float64) for x in values))
+        found = moved(operation, type, exact, values, approximate)
     else:
         found = function(*values)
     found = flushed(found.astype(np.float32)) if "ftz" in modifiers else found
@@ -295,19 +310,17 @@ def _to_odd(n: int) -> float:
     return float((bits + (1 if up else -1)).view(np.float64))
 
 
-def _gross(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """rcp and rsqrt, whose approximate form for f64 reads and writes the upper 32 bits
+def _gross(operation: str, operand: np.ndarray) -> np.ndarray:
+    """The approximate rcp and rsqrt of f64, which read and write the upper 32 bits
     only."""
-    if parts[1:] != ["approx", "ftz", "f64"]:
-        return (_simple(parts, operands),)
     upper = np.uint64(0xFFFFFFFF00000000)
-    x = values_of(operands[0] & upper, "f64")
+    x = values_of(operand & upper, "f64")
     x = np.where(np.abs(x) < np.finfo(np.float64).tiny, np.copysign(0.0, x), x)
-    found = _OF_FLOATS[parts[0]](x)
+    found = _OF_FLOATS[operation](x)
     found = np.where(
         np.abs(found) < np.finfo(np.float64).tiny, np.copysign(0.0, found), found
     )
-    return (bits_of(found, "f64") & upper,)
+    return bits_of(found, "f64") & upper
 
 
 def _permuted(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -353,7 +366,6 @@ _SPECIAL: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
     "cvt": _conversion,
     "copysign": _copysign,
     "prmt": _permuted,
-    **dict.fromkeys(("rcp", "rsqrt"), _gross),
 }
 
 

@@ -13,10 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.ptx import arithmetic, tensor_cores
+from backpass.ptx import arithmetic, atomics, tensor_cores
 from backpass.ptx.faults import Barrier, Fault, Place, Undefined, Unsupported
 from backpass.ptx.formats import UNSIGNED
-from backpass.ptx.memory import BLOCK, Global, Shared, Who, check_defined
+from backpass.ptx.memory import (
+    BLOCK,
+    Global,
+    Released,
+    Shared,
+    Who,
+    check_defined,
+)
 from backpass.ptx.parse import (
     Address,
     Instruction,
@@ -65,10 +72,12 @@ class Block:
         number: int = 0,
         blocks: tuple[int, int, int] = (1, 1, 1),
         shared: int = 0,
+        approximate: int | None = None,
     ) -> None:
         self.program, self.parameters = program, parameters
         self.memory, self.shared = memory, Shared(shared)
         self.number, n = number, program.threads
+        self.approximate = approximate
         self.threads = np.arange(n)
         self.registers: dict[str, Value] = {}
         found: dict[str, np.ndarray | int] = {"%laneid": self.threads % 32}
@@ -86,6 +95,7 @@ class Block:
         self.time = number * BLOCK + 1  # no other block's
         self.warp_times = np.zeros(n // 32 + 1, np.int64)
         self.copies: list[list[Copy]] = [[]]  # by group; the last is not committed
+        self.sees: dict[int, Released] = {}  # what other blocks have released to it
         self.steps = 0
         self.place: Place | None = None
 
@@ -153,7 +163,9 @@ class Block:
         target, *sources = instruction.operands
         types = _operand_types(instruction)
         values = [self._read(x, t) for x, t in zip(sources, types, strict=False)]
-        results = arithmetic.compute(instruction.name, [v.bits for v in values])
+        results = arithmetic.compute(
+            instruction.name, [v.bits for v in values], self.approximate
+        )
         defined = _all_defined(instruction, values)
         targets = _targets(target)
         for register, bits in zip(targets, results, strict=False):
@@ -213,9 +225,8 @@ class Block:
     def _who(self, chosen: np.ndarray) -> Who:
         threads = self.threads[chosen]
         times = np.full(len(threads), self.time)
-        return Who(
-            threads, times, self.warp_times[threads // 32], self.number, self.place
-        )
+        warp_times = self.warp_times[threads // 32]
+        return Who(threads, times, warp_times, self.number, self.place, self.sees)
 
     def _addresses(self, operand: Operand, chosen: np.ndarray) -> np.ndarray:
         if not isinstance(operand, Address):
@@ -304,6 +315,28 @@ class Block:
                 np.all(defined, axis=1), "stores a value that nobody wrote", who
             )
             self.memory.store(addresses, data, defined, who)
+
+    def _atomic(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        own = atomics.atomic(instruction.name)
+        operands = list(instruction.operands)
+        result = operands.pop(0) if instruction.parts[0] == "atom" else None
+        target, *sources = operands
+        width = f"b{width_of(own.type)}"
+        values = [self._read(x, width) for x in sources]
+        who, addresses = self._who(chosen), self._addresses(target, chosen)
+        for value in values:
+            what = "gives a value that nobody wrote to an atomic instruction"
+            self._check(value, chosen, what)
+        given = [value.bits[chosen] for value in values]
+        if own.shared:
+            at = self.shared.indices(addresses, given[0].itemsize, who, "updates")
+            old = self.shared.update(at, own, given, who)
+        else:
+            old = self.memory.update(addresses, own, given, who)
+        if result is not None:
+            bits = np.zeros(len(self.threads), old.dtype)
+            bits[chosen] = old
+            self._write(result, bits, np.ones(len(bits), bool), chosen)
 
     def _move(self, instruction: Instruction, chosen: np.ndarray) -> None:
         target, source = instruction.operands
@@ -506,6 +539,7 @@ class Block:
                 self.warp_times[copy.threads // 32],
                 self.number,
                 self.place,
+                self.sees,
             )
             self.shared.awaited[copy.at] = False
             self.shared.store(copy.at, copy.data, copy.defined, who)
@@ -531,6 +565,8 @@ class Block:
 _MEMORY: dict[str, Callable[[Block, Instruction, np.ndarray], None]] = {
     "ld": Block._load,
     "st": Block._store,
+    "atom": Block._atomic,
+    "red": Block._atomic,
     "mov": Block._move,
     "bar": Block._barrier,
     "barrier": Block._barrier,

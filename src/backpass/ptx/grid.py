@@ -39,6 +39,7 @@ def run(
     blocks: int | Sequence[int],
     shared: int = 0,
     only: Iterable[int] | None = None,
+    approximate: int | None = None,
 ) -> Report:
     """Execute a kernel, and return what it did.
 
@@ -47,7 +48,9 @@ def run(
     may be the bits of a number. Tensors with the same bytes are one. Missing parameters
     are 0. ``blocks`` is their number, along up to three axes, and ``shared`` the bytes
     of shared memory of each. ``only`` has the numbers of the blocks to run, by default
-    all, counted along the first axis first. Raises a Fault, and Unsupported.
+    all, counted along the first axis first. ``approximate`` is the seed of
+    approximate units' errors; without it there are none. Raises a Fault, and
+    Unsupported.
     """
     x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     lengths = x, y, z
@@ -70,7 +73,13 @@ def run(
     steps, unsettled = 0, []
     for number in range(prod(lengths)) if only is None else only:
         block = Block(
-            program, parameters, memory, number=number, blocks=lengths, shared=shared
+            program,
+            parameters,
+            memory,
+            number=number,
+            blocks=lengths,
+            shared=shared,
+            approximate=approximate,
         )
         block.run()
         steps += block.steps

@@ -3,7 +3,9 @@ of bounds, never written, or used by two threads at once.
 
 Time is counted in barriers: two accesses without one between them happen at the same
 time. Within a warp, ``bar.warp.sync`` is enough. One of two accesses at the same time
-must not be a write by another thread, unless both write the same.
+must not be a write by another thread, unless both write the same. Of two blocks, one
+happens before the other only as far as an atomic instruction of the first has released
+what it did, and one of the second at the same address has acquired it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from backpass.ptx.atomics import Atomic
 from backpass.ptx.faults import (
     Fault,
     Misaligned,
@@ -31,6 +34,14 @@ LARGE = 1 << 28  # bytes
 GAP = 1 << 12  # bytes between two buffers, which belong to none
 
 
+class Released(NamedTuple):
+    """Until when what a block did is visible to others: what it did before a time, and
+    what the thread that released it did at that time."""
+
+    time: int
+    thread: int
+
+
 class Who(NamedTuple):
     """The threads that access, as one of the block's instructions does it."""
 
@@ -39,6 +50,7 @@ class Who(NamedTuple):
     warp_times: np.ndarray  # [n], and of those of its warp
     block: int
     place: Place | None
+    sees: dict[int, Released]  # of other blocks
 
     def fault(self, kind: type[Fault], what: str, bad: np.ndarray) -> Fault:
         """Return a fault of the first thread for which ``bad`` is true."""
@@ -63,6 +75,8 @@ class Memory:
         self.writer, self.reader = (_zeros(n, np.int32) for _ in range(2))
         self.written, self.read = (_zeros(n, np.int64) for _ in range(2))
         self.warp_written, self.warp_read = (_zeros(n, np.int64) for _ in range(2))
+        self.atomic = _zeros(n, bool)  # whether the last write was
+        self.terms = _zeros(n, np.int32)  # of sums, by their first bytes
 
     def load(self, at: np.ndarray, who: Who) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes ``[n, k]`` at the indices ``at[n, k]``, and whether each is
@@ -70,6 +84,7 @@ class Memory:
         threads = np.broadcast_to(who.threads[:, None] + 1, at.shape)
         self._check_awaited(at, who)
         other = self._at_once(at, who, self.writer, self.written, self.warp_written)
+        other &= ~self.atomic[at]
         if other.any():
             row = np.any(other, axis=1)
             writer = self.writer[at][other][0] - 1
@@ -106,6 +121,50 @@ class Memory:
         self.writer[at] = who.threads[:, None] + 1
         self.written[at] = who.times[:, None]
         self.warp_written[at] = who.warp_times[:, None]
+        self.atomic[at], self.terms[at] = False, 0
+
+    def update(
+        self, at: np.ndarray, own: Atomic, given: list[np.ndarray], who: Who
+    ) -> np.ndarray:
+        """Apply an atomic instruction to the indices ``at[n, k]``, one thread after the
+        other, and return the bits ``[n]`` that each has found there.
+
+        A sum of three or more numbers that was rounded is unsettled. Raises Race,
+        TooEarly and Undefined.
+        """
+        self._check_awaited(at, who)
+        other = self._at_once(at, who, self.writer, self.written, self.warp_written)
+        other &= ~self.atomic[at]
+        if other.any():
+            row = np.any(other, axis=1)
+            writer = self.writer[at][other][0] - 1
+            what = f"updates {self._shown(at, row)}, which thread {writer} writes, "
+            raise who.fault(Race, f"{what}without a barrier between", row)
+        known = ~np.any(self.undefined[at], axis=1)
+        check_defined(known, f"updates {self.name}, which nobody wrote", who)
+        found, left = np.zeros(len(at), given[0].dtype), np.ones(len(at), bool)
+        rounded = np.zeros(len(at), bool)
+        while left.any():
+            # The first thread left at each address.
+            _, first = np.unique(at[left, 0], return_index=True)
+            rows = np.flatnonzero(left)[first]
+            places, operands = at[rows], [x[rows] for x in given]
+            old = np.ascontiguousarray(self.bytes[places]).view(found.dtype)[:, 0]
+            new = own.compute(old, operands).astype(found.dtype)
+            self.bytes[places] = new.view(np.uint8).reshape(len(rows), -1)
+            begun = (self.terms[places[:, 0]] == 0) & (old != 0)
+            self.terms[places[:, 0]] += 1 + begun
+            several = self.terms[places[:, 0]] > 2
+            rounded[rows] = several & own.inexact(old, operands[0], new)
+            found[rows], left[rows] = old, False
+        if rounded.any():
+            what = f"adds to {self._shown(at, rounded)}: the sum depends on the order"
+            self.unsettled.append(who.fault(Order, what, rounded))
+        self.writer[at] = who.threads[:, None] + 1
+        self.written[at] = who.times[:, None]
+        self.warp_written[at] = who.warp_times[:, None]
+        self.atomic[at] = True
+        return found
 
     def check_write(self, at: np.ndarray, data: np.ndarray | None, who: Who) -> None:
         """Raise Race if another thread uses the indices ``at[n, k]`` at the same time;
@@ -166,25 +225,53 @@ class Buffer(Memory):
         )
 
     def load(self, at: np.ndarray, who: Who) -> tuple[np.ndarray, np.ndarray]:
-        other = (self.written_by[at] != NOBODY) & (self.written_by[at] != who.block + 1)
+        other = self._unordered(at, who, self.written_by, self.written, self.writer)
+        other &= ~self.atomic[at]
         self._check_order(at, who, other, self.written_by, "reads", "wrote")
+        readers = self._unordered(at, who, self.read_by, self.read, self.reader)
         found = super().load(at, who)
-        before = self.read_by[at]
-        alone = (before == NOBODY) | (before == who.block + 1)
-        self.read_by[at] = np.where(alone, who.block + 1, MANY)
+        self.read_by[at] = np.where(readers, MANY, who.block + 1)
         return found
 
     def store(
         self, at: np.ndarray, data: np.ndarray, defined: np.ndarray, who: Who
     ) -> None:
-        other = (self.written_by[at] != NOBODY) & (self.written_by[at] != who.block + 1)
+        other = self._unordered(at, who, self.written_by, self.written, self.writer)
         other &= self.bytes[at] != data
         self._check_order(at, who, other, self.written_by, "writes", "wrote")
-        other = (self.read_by[at] != NOBODY) & (self.read_by[at] != who.block + 1)
+        other = self._unordered(at, who, self.read_by, self.read, self.reader)
         other &= self.bytes[at] != data
         self._check_order(at, who, other, self.read_by, "writes", "read")
         super().store(at, data, defined, who)
         self.written_by[at] = who.block + 1
+
+    def update(
+        self, at: np.ndarray, own: Atomic, given: list[np.ndarray], who: Who
+    ) -> np.ndarray:
+        other = self._unordered(at, who, self.written_by, self.written, self.writer)
+        other &= ~self.atomic[at]
+        self._check_order(at, who, other, self.written_by, "updates", "wrote")
+        found = super().update(at, own, given, who)
+        self.written_by[at] = who.block + 1
+        return found
+
+    def _unordered(
+        self,
+        at: np.ndarray,
+        who: Who,
+        blocks: np.ndarray,
+        when: np.ndarray,
+        threads: np.ndarray,
+    ) -> np.ndarray:
+        """Whether another block made the last access, and has not released it to this
+        one."""
+        last = blocks[at]
+        other = (last != NOBODY) & (last != who.block + 1)
+        for block, released in who.sees.items() if other.any() else ():
+            before = when[at] < released.time
+            before |= (when[at] == released.time) & (threads[at] == released.thread + 1)
+            other &= ~((last == block + 1) & before)
+        return other
 
     def _check_order(
         self,
@@ -200,8 +287,8 @@ class Buffer(Memory):
             other = last[at][bad][0]
             block = "another block" if other == MANY else f"block {other - 1}"
             what = (
-                f"{verb} {self._shown(at, row)}, which {block} {did}: the result depends "
-                "on the order of the blocks"
+                f"{verb} {self._shown(at, row)}, which {block} {did}, and nothing orders "
+                "the two: the result depends on the order of the blocks"
             )
             raise who.fault(Order, what, row)
 
@@ -211,6 +298,7 @@ class Global:
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
+        self.released: dict[int, dict[int, Released]] = {}  # by address and block
         self._next = START
 
     def add(self, name: str, content: np.ndarray, defined: bool | np.ndarray) -> int:
@@ -243,6 +331,31 @@ class Global:
         for buffer, rows, own in self._divided(addresses, count, who, "writes"):
             at = _indices(addresses[rows], count, buffer)
             buffer.store(at, data[rows], defined[rows], own)
+
+    def update(
+        self, addresses: np.ndarray, own: Atomic, given: list[np.ndarray], who: Who
+    ) -> np.ndarray:
+        """Apply an atomic instruction to each address ``[n]``, and return the bits that
+        it has found there. Raises what ``load`` raises, and Undefined."""
+        found = np.zeros(len(addresses), given[0].dtype)
+        for buffer, rows, by in self._divided(
+            addresses, found.itemsize, who, "updates"
+        ):
+            at = _indices(addresses[rows], found.itemsize, buffer)
+            found[rows] = buffer.update(at, own, [x[rows] for x in given], by)
+        for thread, time, address in zip(
+            who.threads, who.times, addresses, strict=True
+        ):
+            known = self.released.setdefault(int(address), {})
+            if own.acquires:
+                for block, released in known.items():
+                    if block != who.block:
+                        before = who.sees.get(block, released)
+                        who.sees[block] = max(before, released)
+            if own.releases:
+                known |= who.sees
+                known[who.block] = Released(int(time), int(thread))
+        return found
 
     def _divided(self, addresses: np.ndarray, count: int, who: Who, verb: str):
         """Yield each buffer with the rows of the accesses to it, and who makes them."""

@@ -1,0 +1,180 @@
+"""Atomic instructions: what they compute, what they order, and what their order leaves open."""
+
+import numpy as np
+import pytest
+
+from backpass import ptx
+from backpass.ptx.atomics import atomic
+
+HEAD = """
+.version 8.0
+.target sm_80
+.extern .shared .align 16 .b8 global_smem[];
+.visible .entry kernel(.param .u64 .ptr .global .align 1 kernel_param_0, .param .u64 .ptr .global .align 1 kernel_param_1)
+.reqntid 64
+{
+    .reg .pred %p<9>;
+    .reg .b16 %rs<9>;
+    .reg .b32 %r<30>;
+    .reg .b64 %rd<30>;
+    ld.param.b64 %rd1, [kernel_param_0];
+    ld.param.b64 %rd2, [kernel_param_1];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, %ctaid.x;
+    setp.eq.s32 %p1, %r1, 0;
+    mul.wide.u32 %rd3, %r1, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    .loc 1 10 0
+"""
+TAIL = '\n    ret;\n}\n.file 1 "kernel.py"\n'
+
+
+def run(body, lock=0, *, blocks=1, x=None, only=None, defined=True):
+    """Run a body on x and one word; return both and the report."""
+    program = ptx.parse(HEAD + body + TAIL)
+    x = np.arange(64, dtype=np.float32) if x is None else x
+    word = np.array([lock, 0], np.int32 if not isinstance(lock, np.generic) else lock.dtype)
+    given = {"x": ptx.Tensor(x.view(np.uint8)), "word": ptx.Tensor(word.view(np.uint8), defined=defined)}
+    report = ptx.run(program, given, blocks=blocks, shared=64, only=only)
+    return x, word, report
+
+
+@pytest.mark.parametrize(
+    ("operation", "start", "expected"),
+    [
+        ("add.u32", 5, 5 + 2 * sum(range(64))),
+        ("max.s32", -7, 63), ("min.s32", 7, 0), ("max.u32", -7, -7),
+        ("and.b32", -1, 0), ("or.b32", 64, 127), ("xor.b32", 9, 9), ("exch.b32", 1, 63),
+    ],
+)  # fmt: skip
+def test_threads_and_blocks_apply_it_one_after_the_other(operation, start, expected):
+    for name in ("atom", "red"):
+        target = "%r5, " if name == "atom" else ""
+        _, word, report = run(f"{name}.global.gpu.relaxed.{operation} {target}[%rd2], %r1;", start, blocks=2)
+        assert word[0] == expected and not report.unsettled
+
+
+def test_each_thread_gets_what_it_has_found():
+    body = (
+        "atom.global.gpu.relaxed.add.u32 %r5, [%rd2], 3; cvt.rn.f32.s32 %r6, %r5; st.global.b32 [%rd4], %r6;"
+    )
+    x, word, _ = run(body, 10)
+    assert np.array_equal(x, 10 + 3 * np.arange(64)) and word[0] == 10 + 3 * 64
+
+
+def test_compare_and_swap_swaps_only_what_is_equal():
+    _, word, _ = run("atom.global.acq_rel.gpu.cas.b32 %r5, [%rd2], %r1, 40;", 7)
+    assert word[0] == 40  # thread 7 found 7, and thread 40 found 40
+    _, word, _ = run("atom.global.acq_rel.gpu.cas.b32 %r5, [%rd2], %r1, 99;", 70)
+    assert word[0] == 70
+
+
+def test_a_sum_in_shared_memory():
+    body = """
+        mov.b32 %r3, global_smem; @%p1 st.shared.b32 [%r3], 0; bar.sync 0;
+        atom.shared.relaxed.cta.add.u32 %r5, [%r3], %r1; bar.sync 0;
+        ld.shared.b32 %r6, [%r3]; cvt.rn.f32.s32 %r6, %r6; st.global.b32 [%rd4], %r6;"""
+    x, _, _ = run(body)
+    assert np.array_equal(x, np.full(64, 63 * 32))
+    without = body.replace("bar.sync 0;", "", 1)
+    with pytest.raises(ptx.Race, match="updates shared memory"):
+        run(without)
+
+
+FLOATS = "ld.global.b32 %r5, [%rd4]; red.global.gpu.relaxed.add.f32 [%rd2], %r5;"
+
+
+def test_a_rounded_sum_of_more_than_two_is_unsettled():
+    x = np.random.default_rng(0).normal(size=64).astype(np.float32)
+    _, word, report = run(FLOATS, np.float32(0), x=x)
+    assert abs(word[0] - x.sum(dtype=np.float64)) < 1e-5
+    (fault,) = report.unsettled
+    assert (
+        isinstance(fault, ptx.Order) and "depends on the order" in str(fault) and "kernel.py:10" in str(fault)
+    )
+    backwards, other = x[::-1].copy(), run(FLOATS, np.float32(0), x=x[::-1].copy())[1]
+    assert other[0] != word[0], backwards
+
+
+def test_exact_sums_and_sums_of_two_are_settled():
+    assert not run(FLOATS, np.float32(0))[2].unsettled
+    two = np.zeros(64, np.float32)
+    two[:2] = 0.1, 0.7
+    only_two = (
+        "setp.lt.s32 %p2, %r1, 2; ld.global.b32 %r5, [%rd4]; @%p2 red.global.gpu.relaxed.add.f32 [%rd2], %r5;"
+    )
+    assert not run(only_two, np.float32(0), x=two)[2].unsettled
+    assert run(only_two, np.float32(0.3), x=two)[2].unsettled
+
+
+def test_a_sum_of_float32_in_global_memory_loses_subnormal_numbers():
+    x = np.full(64, 1e-40, np.float32)
+    assert run(FLOATS, np.float32(0), x=x)[1][0] == 0
+    shared = atomic("atom.shared.add.f32").compute(x.view(np.uint32), [x.view(np.uint32)])
+    assert np.array_equal(shared.view(np.float32), 2 * x)
+
+
+def test_an_update_of_what_nobody_wrote_is_a_fault():
+    with pytest.raises(ptx.Undefined, match="updates word, which nobody wrote"):
+        run("red.global.gpu.relaxed.add.u32 [%rd2], 1;", defined=False)
+
+
+def test_a_plain_write_beside_an_atomic_one_is_a_race():
+    with pytest.raises(ptx.Race, match="writes"):
+        run("red.global.gpu.relaxed.add.u32 [%rd2], 1; st.global.b32 [%rd2], %r1;")
+    with pytest.raises(ptx.Race, match="updates word"):
+        run("@%p1 st.global.b32 [%rd2], 7; red.global.gpu.relaxed.add.u32 [%rd2], 1;")
+
+
+# Each block adds 1 to x under a lock, which thread 0 takes and gives back.
+LOCKED = """
+$spin:
+    bar.sync 0;
+    @%p1 atom.global.{acquire}.gpu.cas.b32 %r5, [%rd2], 0, 1;
+    mov.b32 %r3, global_smem;
+    @%p1 st.shared.b32 [%r3], %r5;
+    bar.sync 0;
+    ld.shared.b32 %r6, [%r3];
+    setp.eq.s32 %p2, %r6, 1;
+    @%p2 bra $spin;
+    .loc 1 20 0
+    ld.global.b32 %r7, [%rd4]; add.f32 %r7, %r7, 0f3F800000; st.global.b32 [%rd4], %r7;
+    {barrier}
+    @%p1 atom.global.{release}.gpu.exch.b32 %r8, [%rd2], 0;
+"""
+RIGHT = {"acquire": "acq_rel", "release": "acq_rel", "barrier": "bar.sync 0;"}
+
+
+@pytest.mark.parametrize("acquire", ["acquire", "acq_rel"])
+@pytest.mark.parametrize("release", ["release", "acq_rel"])
+def test_what_is_released_and_acquired_is_ordered(acquire, release):
+    x, _, report = run(LOCKED.format(**RIGHT | {"acquire": acquire, "release": release}), blocks=4)
+    assert np.array_equal(x, np.arange(64) + 4) and not report.unsettled
+    run(LOCKED.format(**RIGHT), blocks=4, only=[2, 0, 3, 1])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"barrier": ""},  # thread 0 gives the lock back before the others have written
+        {"acquire": "relaxed"},
+        {"acquire": "release"},
+        {"release": "relaxed"},
+        {"release": "acquire"},
+    ],
+)
+def test_what_is_not_is_a_fault(changed):
+    with pytest.raises(ptx.Order, match=r"kernel\.py:20: block 1, thread . reads x.*nothing orders the two"):
+        run(LOCKED.format(**RIGHT | changed), blocks=2)
+
+
+def test_a_lock_that_nobody_gives_back_does_not_end(monkeypatch):
+    monkeypatch.setattr("backpass.ptx.block.LIMIT", 10_000)
+    with pytest.raises(ptx.Barrier, match="does not end"):
+        run(LOCKED.format(**RIGHT), 1)
+
+
+@pytest.mark.parametrize("name", ["atom.global.inc.u32", "atom.global.add.v2.f32", "atom.global.cas.b128"])
+def test_others_are_refused_by_name(name):
+    with pytest.raises(ptx.Unsupported, match=name.split(".")[-1]):
+        run(f"{name} %r5, [%rd2], %r1;")
