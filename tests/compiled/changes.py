@@ -1,0 +1,50 @@
+"""Changes of PTX, one at a time, as a mistake in a kernel would make them."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Change(NamedTuple):
+    """A text with one instruction changed."""
+
+    kind: str
+    line: str  # the line of the source, such as "softmax_rows.py:120"
+    before: str  # the instruction
+    text: str
+
+
+def changes(text: str) -> Iterator[Change]:
+    """Yield the text without each barrier, without each mask, with each stride halved, and with each rounding cast
+    cut off instead."""
+    place = ""
+    at = 0
+    for line in text.splitlines(keepends=True):
+        start, at = at, at + len(line)
+        code = line.split("//")[0]
+        if code.lstrip().startswith(".loc"):
+            place = _place(line) or place
+            continue
+        for kind, changed in _changed(code):
+            yield Change(kind, place, " ".join(code.split()), text[:start] + changed + "\n" + text[at:])
+
+
+def _changed(code: str) -> Iterator[tuple[str, str]]:
+    if re.match(r"\s*bar\.sync\s", code):
+        yield "barrier", ""
+    if found := re.match(r"\s*@!?%p\d+\s+((?:ld|st)\.global.*)", code):
+        yield f"mask of {'a load' if found[1].startswith('ld') else 'a store'}", found[1]
+    if found := re.match(r"(\s*shl\.b(?:32|64)\s.*,\s*)(\d+)(;.*)", code, re.DOTALL):
+        yield "stride", f"{found[1]}{int(found[2]) - 1}{found[3].rstrip()}"
+    if found := re.match(r"(\s*(?:mul\.wide|mad\.wide|mul\.lo|mad\.lo)\.[su]\d+\s+%\w+,\s*%\w+,\s*)(\d+)([;,].*)", code, re.DOTALL):
+        if int(found[2]) > 1:
+            yield "stride", f"{found[1]}{int(found[2]) // 2}{found[3].rstrip()}"
+    if re.match(r"\s*cvt\.rn\.(?:bf16|f16)(?:x2)?\.f32", code):
+        yield "cast", code.replace("cvt.rn.", "cvt.rz.", 1).rstrip()
+
+
+def _place(line: str) -> str:
+    """The innermost line of a kernel's own file that a .loc names."""
+    files = re.findall(r"([\w.]+\.py):(\d+)", line)
+    own = [f"{file}:{number}" for file, number in files if file != "standard.py"]
+    return own[0] if own else ""
