@@ -1,7 +1,7 @@
 # Two commands matter: `make book` and `make test`. Both set up .venv themselves.
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf test check telling serve chapter notebooks lab lint format bench clean
+.PHONY: help book pdf test test-kernels check telling serve chapter notebooks lab lint format bench clean
 
 PYTHON ?= python3
 PORT   ?= 8000
@@ -17,7 +17,7 @@ TELLING := $(addprefix tests/,test_import.py test_shapes.py ops/test_contract.py
 export OMP_NUM_THREADS ?= 1
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # pip's own settings (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, pip.conf …) apply, so a machine can choose torch's CPU build.
 $(READY): pyproject.toml constraints.txt
@@ -31,6 +31,9 @@ book: $(READY) ## execute every chapter and write the site to _build/html  (SOLU
 
 test: $(READY) ## run every test  (ARGS="tests/ops -k softmax" chooses)
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-kernels: $(READY) ## run every test of the kernels, and changes of them, on the kernels as compiled; half an hour  (ARGS="-k softmax" chooses)
+	@BACKPASS_PTX=1 $(BIN)/python -m pytest $(PARALLEL) tests/kernels tests/compiled tests/compiled/long_mutations.py $(ARGS)
 
 check: $(READY) ## a first answer in about a minute: style, imports, and every operation by every check  (ARGS="-k softmax" chooses)
 	@$(MAKE) --no-print-directory --jobs 2 lint telling

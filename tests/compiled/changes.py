@@ -15,8 +15,8 @@ class Change(NamedTuple):
 
 
 def changes(text: str) -> Iterator[Change]:
-    """Yield the text without each barrier, without each mask, with each stride halved, and with each rounding cast
-    cut off instead."""
+    """Yield the text without each barrier, without each mask, with each stride of an address halved, and with each
+    rounding cast cut off instead."""
     place = ""
     at = 0
     for line in text.splitlines(keepends=True):
@@ -34,9 +34,9 @@ def _changed(code: str) -> Iterator[tuple[str, str]]:
         yield "barrier", ""
     if found := re.match(r"\s*@!?%p\d+\s+((?:ld|st)\.global.*)", code):
         yield f"mask of {'a load' if found[1].startswith('ld') else 'a store'}", found[1]
-    if found := re.match(r"(\s*shl\.b(?:32|64)\s.*,\s*)(\d+)(;.*)", code, re.DOTALL):
+    if found := re.match(r"(\s*shl\.b64\s.*,\s*)(\d+)(;.*)", code, re.DOTALL):
         yield "stride", f"{found[1]}{int(found[2]) - 1}{found[3].rstrip()}"
-    if found := re.match(r"(\s*(?:mul\.wide|mad\.wide|mul\.lo|mad\.lo)\.[su]\d+\s+%\w+,\s*%\w+,\s*)(\d+)([;,].*)", code, re.DOTALL):
+    if found := re.match(r"(\s*(?:mul|mad)\.wide\.[su]32\s+%\w+,\s*%\w+,\s*)(\d+)([;,].*)", code, re.DOTALL):
         if int(found[2]) > 1:
             yield "stride", f"{found[1]}{int(found[2]) // 2}{found[3].rstrip()}"
     if re.match(r"\s*cvt\.rn\.(?:bf16|f16)(?:x2)?\.f32", code):

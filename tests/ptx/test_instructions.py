@@ -274,7 +274,25 @@ def test_bytes_are_permuted():
     assert compute("prmt.b32", [a, b, np.array([0xF000], np.uint32)])[0][0] == 0xFF000000
 
 
-@pytest.mark.parametrize("name", ["frob.f32", "frob.s32", "add.sat.s32", "cvt.rz.f16.f32", "mma.f32"])
+@pytest.mark.parametrize("name", ["frob.f32", "frob.s32", "add.sat.s32", "cvt.rz.f32.s32", "mma.f32"])
 def test_what_is_not_executed_is_named(name):
     with pytest.raises(Unsupported, match=name.partition(".")[0]):
         compute(name, [np.zeros(2, np.uint32)] * 2)
+
+
+@pytest.mark.parametrize("type", ["f16", "bf16"])
+def test_a_conversion_towards_zero_is_never_larger(type):
+    x = np.concatenate(
+        [np.random.default_rng(0).normal(size=5000), [0.0, -0.0, 1.0, 1e9, -1e9, np.inf, -np.inf, np.nan]]
+    )
+    x = x.astype(np.float32)
+    found = values_of(compute(f"cvt.rz.{type}.f32", [x.view(np.uint32)])[0], type).astype(np.float64)
+    usual = values_of(compute(f"cvt.rn.{type}.f32", [x.view(np.uint32)])[0], type).astype(np.float64)
+    exact = x.astype(np.float64)
+    finite = np.isfinite(exact)
+    assert (np.abs(found[finite]) <= np.abs(exact[finite])).all()
+    step = np.abs(usual - found)[finite]
+    assert 0.3 < (step > 0).mean() < 0.7 and (np.signbit(found) == np.signbit(exact))[finite].all()
+    assert np.array_equal(found[~finite], exact[~finite], equal_nan=True)
+    limit = {"f16": 65504.0, "bf16": 1e9}[type]
+    assert limit * 0.99 < found[x == 1e9][0] <= limit

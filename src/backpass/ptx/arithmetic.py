@@ -272,11 +272,17 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
     way = next((ways[m] for m in modifiers if m in ways), None)
     if is_float(to):
         x = way(x) if way is not None and is_float(of) else x
-        if "rz" in modifiers or "sat" in modifiers:
+        shorter = is_float(of) and width_of(to) < width_of(of)
+        if "sat" in modifiers or ("rz" in modifiers and not shorter):
             raise _unknown(parts)
         if not is_float(of) and width_of(of) > 32 and to != "f64":
             x = np.array([_to_odd(int(v)) for v in x], np.float64)
         found = bits_of(x.astype(np.float64) if not is_float(of) else x, to)
+        if "rz" in modifiers:
+            # Without the sign, the bits of the next number towards 0 are one less.
+            found = found - (np.abs(values_of(found, to)) > np.abs(x)).astype(
+                found.dtype
+            )
         if "ftz" in modifiers and to == "f32":
             found = bits_of(flushed(values_of(found, to)), to)
         return (found,)
