@@ -1,5 +1,7 @@
 """Triton's own launch, with the driver that executes PTX."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 import torch
@@ -126,6 +128,25 @@ def test_a_fault_names_the_users_line_though_a_function_of_triton_did_it():
     with compiled.executing(), pytest.raises(ptx.Fault) as raised:
         total[(1,)](torch.empty(512), torch.zeros(1), BLOCK=512)
     assert raised.value.place.file == "test_launches.py"
+
+
+def test_a_kernel_that_was_compiled_in_another_file_has_its_line_in_this_one(tmp_path):
+    """Triton's cache has it under the first file's name."""
+    source = (
+        "import triton, triton.language as tl\n\n\n@triton.jit\ndef into(x_ptr, B: tl.constexpr):\n"
+        "    tl.store(x_ptr + tl.arange(0, B), tl.sum(tl.load(x_ptr + tl.arange(0, B)), axis=0))\n"
+    )
+    for name in ("one", "two"):
+        path = tmp_path / name / f"kernels_{name}.py"
+        path.parent.mkdir()
+        path.write_text(source)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        with compiled.executing(), pytest.raises(ptx.OutOfBounds) as raised:
+            module.into[(1,)](torch.zeros(100), B=128)
+        assert raised.value.place.file == f"kernels_{name}.py" and "tl.store" in raised.value.place.text
+        path.unlink()
 
 
 def test_without_a_launch_nothing_is_shown():

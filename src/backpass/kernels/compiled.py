@@ -16,12 +16,13 @@ of the CPU.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -187,7 +188,7 @@ class Driver(DriverBase):
         """Return what launches a kernel, given its source and what is known of it."""
         files = get_cache_manager(metadata.hash).get_group(f"{source.name[:150]}.json")
         (path,) = (Path(path) for path in files.values() if path.endswith(".ptx"))
-        text = path.read_text()
+        text = _renamed(path.read_text(), source.fn.fn.__code__.co_filename)
 
         def launch(x: int, y: int, z: int, *rest: object) -> None:
             # After the grid come the stream, the function, two kinds of metadata, and
@@ -266,6 +267,18 @@ def tensor(x: torch.Tensor, defined: Any = True) -> ptx.Tensor:
     whole = torch.as_strided(x, (elements,), (1,), 0).detach()
     offset = int(x.storage_offset()) * x.element_size()
     return ptx.Tensor(whole.view(torch.uint8).numpy(), offset, defined)
+
+
+def _renamed(text: str, path: str) -> str:
+    """Return the PTX with the path of the kernel's own file. Triton may have compiled
+    it when the same source was in another one, such as a notebook's cell."""
+    number = re.search(r"\.loc\s+(\d+)", text)
+    own = number and re.search(rf'\.file\s+{number[1]}\s+"([^"]*)"', text)
+    if not own or own[1] == path:
+        return text
+    before, now = PurePath(own[1]).name, PurePath(path).name
+    text = text.replace(f'"{own[1]}"', f'"{path}"')
+    return text.replace(f" {before}:", f" {now}:")
 
 
 _FLOATS = {"fp32": ("<f", "<I"), "fp64": ("<d", "<Q")}
