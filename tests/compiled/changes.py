@@ -1,5 +1,6 @@
 """Changes of PTX, one at a time, as a mistake in a kernel would make them."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,10 +16,11 @@ class Change(NamedTuple):
 
 
 def changes(text: str) -> Iterator[Change]:
-    """Yield the text without each barrier, without each mask, with each stride of an address halved, and with each
-    rounding cast cut off instead."""
+    """Yield the text without each barrier, without each mask, with each stride of an address halved, and with the
+    casts of each line cutting off what they would round."""
     place = ""
     at = 0
+    casts: dict[str, list[int]] = {}
     for line in text.splitlines(keepends=True):
         start, at = at, at + len(line)
         code = line.split("//")[0]
@@ -27,6 +29,11 @@ def changes(text: str) -> Iterator[Change]:
             continue
         for kind, changed in _changed(code):
             yield Change(kind, place, " ".join(code.split()), text[:start] + changed + "\n" + text[at:])
+        if found := re.match(r"\s*cvt\.rn(?=\.(?:bf16|f16)(?:x2)?\.f32)", code):
+            casts.setdefault(place, []).append(start + found.end() - len("rn"))
+    for line, places in casts.items():
+        parts = [text[a + 2 : b] for a, b in itertools.pairwise([-2, *places, len(text)])]
+        yield Change("casts", line, f"{len(places)} casts", "rz".join(parts))
 
 
 def _changed(code: str) -> Iterator[tuple[str, str]]:
@@ -39,8 +46,6 @@ def _changed(code: str) -> Iterator[tuple[str, str]]:
     if found := re.match(r"(\s*(?:mul|mad)\.wide\.[su]32\s+%\w+,\s*%\w+,\s*)(\d+)([;,].*)", code, re.DOTALL):
         if int(found[2]) > 1:
             yield "stride", f"{found[1]}{int(found[2]) // 2}{found[3].rstrip()}"
-    if re.match(r"\s*cvt\.rn\.(?:bf16|f16)(?:x2)?\.f32", code):
-        yield "cast", code.replace("cvt.rn.", "cvt.rz.", 1).rstrip()
 
 
 def _place(line: str) -> str:

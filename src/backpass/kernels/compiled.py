@@ -63,8 +63,10 @@ class Verdict:
 
     @property
     def unsettled(self) -> list[ptx.Fault]:
-        """Where PTX allows several results, of which the kernel returned one."""
-        return [fault for run in self.runs for fault in run.report.unsettled]
+        """Where PTX allows several results, of which the kernel returned one: the first
+        such fault of each line."""
+        found = [fault for run in self.runs for fault in run.report.unsettled]
+        return [*{fault.place: fault for fault in reversed(found)}.values()][::-1]
 
     @property
     def passed(self) -> bool:
