@@ -202,3 +202,33 @@ def test_instructions_that_are_not_known():
         run("dp4a.u32.u32 %r5, %r1, %r1, %r1;")
     with pytest.raises(ptx.Unsupported, match=r"expected an .entry"):
         ptx.parse("nothing")
+
+
+@pytest.mark.parametrize(("how", "expected"), [("any", [1, 0]), ("all", [0, 0])])
+def test_a_warp_votes(how, expected):
+    """vote.sync: the first 40 numbers are below 3 for three threads of the first warp only."""
+    body = f"""
+        ld.global.b32 %r5, [%rd4]; setp.lt.f32 %p2, %r5, 0f40400000;
+        vote.sync.{how}.pred %p3, %p2, -1; selp.b32 %r6, 0f3F800000, 0f00000000, %p3; st.global.b32 [%rd5], %r6;"""
+    y, _ = run(body)
+    assert y[::32].tolist() == expected and (y.reshape(2, 32) == y[::32, None]).all()
+    ballot = """
+        ld.global.b32 %r5, [%rd4]; setp.lt.f32 %p2, %r5, 0f40400000;
+        vote.sync.ballot.b32 %r6, %p2, -1; cvt.rn.f32.u32 %r6, %r6; st.global.b32 [%rd5], %r6;"""
+    assert run(ballot)[0][::32].tolist() == [7, 0]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_matrix_is_loaded_from_shared_memory(transposed):
+    """ldmatrix: a lane holds two neighbours of a row of 8 × 8 numbers of 16 bits, or of a column."""
+    trans = ".trans" if transposed else ""
+    body = f"""
+        and.b32 %r6, %r1, 31; shl.b32 %r7, %r6, 2; shl.b32 %r8, %r6, 1; add.s32 %r10, %r8, 1;
+        shl.b32 %r10, %r10, 16; or.b32 %r8, %r8, %r10; st.shared.b32 [%r7], %r8; bar.sync 0;
+        and.b32 %r11, %r1, 7; shl.b32 %r11, %r11, 4;
+        ldmatrix.sync.aligned.m8n8.x1{trans}.shared.b16 {{%r12}}, [%r11];
+        st.global.b32 [%rd5], %r12;"""
+    y, _ = run(body)
+    numbers = np.arange(64).reshape(8, 8)
+    numbers = numbers.T if transposed else numbers
+    assert np.array_equal(y[:32].view(np.uint16).reshape(8, 8), numbers)

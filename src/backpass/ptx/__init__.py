@@ -9,10 +9,12 @@ bounds, races, and values that nobody wrote.
     program = ptx.parse(text)
     ptx.run(program, {"x": ptx.Tensor(x.view(np.uint8)), "n": 300}, blocks=4)
 
-``parse`` reads the text, ``formats`` rounds, ``arithmetic`` and ``tensor_cores`` have
-the instructions, ``memory`` keeps who has used what, ``block`` runs threads, and
-``grid`` blocks. It executes what Triton 3 emits for compute capability 8.0. It does not
-see timing, the order of accesses within a warp, or what later GPUs add.
+To learn PTX from it, read in this order: ``parse`` (what a line says), ``formats``
+(numbers and roundings), ``arithmetic`` and ``approximate`` (what a thread computes),
+``tensor_cores`` (what a warp computes), ``memory`` and ``atomics`` (who may use which
+bytes when), ``block`` (how threads branch, wait, and copy), and ``grid``. It executes
+what Triton 3 emits for compute capability 8.0. It does not see timing, the order of
+accesses within a warp, or what later GPUs add.
 """
 
 from backpass.ptx.faults import (
