@@ -45,7 +45,7 @@ def drawn(op):
 
 
 class Reader:
-    """Reads PTX, one text as another if it is told, and notes what it has read."""
+    """Reads PTX and keeps each program; a changed text is read as what it was changed to."""
 
     def __init__(self):
         self.programs, self.changed = {}, {}

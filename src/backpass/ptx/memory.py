@@ -422,7 +422,7 @@ def check_aligned(addresses: np.ndarray, count: int, who: Who, name: str) -> Non
     if odd.any():
         address = int(addresses[odd][0])
         what = (
-            f"accesses {count} bytes of {name} at {address}, which is no multiple of it"
+            f"accesses {count} bytes of {name} at {address}, not a multiple of {count}"
         )
         raise who.fault(Misaligned, what, odd)
 
