@@ -232,3 +232,49 @@ def test_a_matrix_is_loaded_from_shared_memory(transposed):
     numbers = np.arange(64).reshape(8, 8)
     numbers = numbers.T if transposed else numbers
     assert np.array_equal(y[:32].view(np.uint16).reshape(8, 8), numbers)
+
+
+def run_with_local(body):
+    program = ptx.parse(
+        HEAD.format(threads=64).replace(
+            ".reg .pred", ".local .align 4 .b8 __local_depot0[16];\n .reg .b64 %SPL;\n.reg .pred"
+        )
+        + body
+        + TAIL
+    )
+    y = np.zeros(64, np.float32)
+    x = np.arange(64, dtype=np.float32)
+    ptx.run(
+        program,
+        {"x": ptx.Tensor(x.view(np.uint8)), "y": ptx.Tensor(y.view(np.uint8)), "n": 64},
+        blocks=1,
+        shared=1024,
+    )
+    return y
+
+
+def test_each_thread_has_memory_of_its_own():
+    at = "mov.b64 %SPL, __local_depot0; cvta.local.u64 %rd8, %SPL; add.u64 %rd7, %rd8, 4;"
+    assert np.array_equal(
+        run_with_local(f"{at} {LOAD} st.local.b32 [%rd7], %r5; ld.local.b32 %r5, [%SPL+4]; {STORE}"),
+        np.arange(64),
+    )
+    with pytest.raises(ptx.Undefined, match="stores a value that nobody wrote"):
+        run_with_local(f"{at} {LOAD} st.local.b32 [%rd7], %r5; ld.local.b32 %r5, [%SPL+8]; {STORE}")
+    with pytest.raises(ptx.OutOfBounds, match="local memory, of 16 bytes"):
+        run_with_local(f"{at} {LOAD} st.local.b32 [%rd7+12], %r5; {STORE}")
+
+
+def test_parts_that_the_compiler_leaves_open_are_not_needed():
+    """It packs one number of 16 bits beside one that nobody writes, and then chooses the bytes that it needs."""
+    packed = "ld.global.b32 %r5, [%rd4]; mov.b32 {%rs1, %rs2}, %r5; mov.b32 %r6, {%rs2, %rs7}; mov.b32 %r7, {%rs8, %rs9};"
+    also = "and.b32 %r8, %r7, 255; prmt.b32 %r10, %r6, %r8, 0x1010; st.global.b32 [%rd5], %r10;"
+    body = f"{{ .reg .b16 %rs<10>; {packed} {also} }}"
+    y, _ = run(body)
+    upper = np.arange(64, dtype=np.float32).view(np.uint32) >> 16
+    assert np.array_equal(y.view(np.uint32), upper << 16 | upper)
+    for needs in ("add.s32 %r10, %r6, %r8;", "mov.b32 %r10, %r8;"):
+        with pytest.raises(ptx.Undefined, match="stores a value that nobody wrote"):
+            run(
+                f"{{ .reg .b16 %rs<10>; {packed} and.b32 %r8, %r7, 255; {needs} st.global.b32 [%rd5], %r10; }}"
+            )

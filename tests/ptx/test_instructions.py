@@ -332,3 +332,21 @@ def test_a_sign_is_copied_from_the_first_operand_to_the_second():
     sign, size = np.array([-1.0, 0.0, -0.0], np.float32), np.array([2.0, -3.0, np.inf], np.float32)
     found = compute("copysign.f32", [sign.view(np.uint32), size.view(np.uint32)])[0].view(np.float32)
     assert found.tolist() == [-2.0, 3.0, -np.inf]
+
+
+def test_two_registers_are_shifted_as_one():
+    lower, upper, by = np.random.default_rng(0).integers(0, 2**32, (3, 200), dtype=np.uint32)
+    by = by % np.uint32(70)
+    for mode in ("wrap", "clamp"):
+        for way in "lr":
+            found = compute(f"shf.{way}.{mode}.b32", [lower, upper, by])[0]
+            for a, b, n, got in zip(*(x.tolist() for x in (lower, upper, by, found)), strict=True):
+                steps = n % 32 if mode == "wrap" else min(n, 32)
+                both = b << 32 | a
+                assert got == ((both << steps >> 32) if way == "l" else both >> steps) % 2**32
+
+
+def test_tensor_cores_numbers_of_32_bits_are_rounded_half_away_from_zero():
+    x = np.array([1 + 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-11 - 2.0**-20, 3.0, 0.0, np.inf], np.float32)
+    found = compute("cvt.rna.tf32.f32", [x.view(np.uint32)])[0].view(np.float32)
+    assert found.tolist() == [1 + 2.0**-10, -1 - 2.0**-10, 1.0, 3.0, 0.0, np.inf]

@@ -198,6 +198,17 @@ def _shift(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ..
     return (bits_of(np.where(n == width, beyond, x >> last), type),)
 
 
+def _funnel(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """shf: 32 bits out of two registers side by side, shifted to the left, of which the
+    upper are left, or to the right, of which the lower are."""
+    way, mode = parts[1:3]
+    lower, upper, by = (x.astype(np.uint64) for x in operands)
+    by = by % np.uint64(32) if mode == "wrap" else np.minimum(by, np.uint64(32))
+    both = upper << np.uint64(32) | lower
+    shifted = (both << by) >> np.uint64(32) if way == "l" else both >> by
+    return (shifted.astype(np.uint32),)
+
+
 def _field(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     """bfe: a field of bits from a position on, of a length; extended by its sign."""
     type = parts[-1]
@@ -257,6 +268,10 @@ def _choice(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, .
 def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     """cvt, between integers and floating-point numbers of all widths."""
     *modifiers, to, of = parts[1:]
+    if modifiers == ["rna"] and to == "tf32":  # to the nearest, ties away from 0
+        finite = operands[0] & np.uint32(0x7F800000) != np.uint32(0x7F800000)
+        half = np.where(finite, np.uint32(0x1000), np.uint32(0))
+        return ((operands[0] + half) & np.uint32(0xFFFFE000),)
     known = {"rn", "rz", "rzi", "rni", "rmi", "rpi", "sat", "ftz"}
     if not {*modifiers} <= known:
         raise _unknown(parts)
@@ -371,6 +386,7 @@ _SPECIAL: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
     "selp": _choice,
     "cvt": _conversion,
     "copysign": _copysign,
+    "shf": _funnel,
     "prmt": _permuted,
 }
 

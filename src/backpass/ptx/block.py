@@ -14,7 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from backpass.ptx import arithmetic, atomics, tensor_cores
-from backpass.ptx.faults import Barrier, Fault, Place, Undefined, Unsupported
+from backpass.ptx.faults import (
+    Barrier,
+    Fault,
+    OutOfBounds,
+    Place,
+    Undefined,
+    Unsupported,
+)
 from backpass.ptx.formats import UNSIGNED
 from backpass.ptx.memory import (
     BLOCK,
@@ -22,6 +29,7 @@ from backpass.ptx.memory import (
     Released,
     Shared,
     Who,
+    check_aligned,
     check_defined,
 )
 from backpass.ptx.parse import (
@@ -77,9 +85,15 @@ class Block:
         self.program, self.parameters = program, parameters
         self.memory, self.shared = memory, Shared(shared)
         self.number, n = number, program.threads
+        # Each thread's own memory: the bytes, and which it has written.
+        self.local = (
+            np.zeros((n, program.local), np.uint8),
+            np.zeros((n, program.local), bool),
+        )
         self.approximate = approximate
         self.threads = np.arange(n)
         self.registers: dict[str, Value] = {}
+        self.open: set[str] = set()  # registers that hold what nobody needs
         found: dict[str, np.ndarray | int] = {"%laneid": self.threads % 32}
         found |= {"%warpid": self.threads // 32}
         found |= {"%tid.x": self.threads, "%tid.y": 0, "%tid.z": 0}
@@ -166,10 +180,35 @@ class Block:
         results = arithmetic.compute(
             instruction.name, [v.bits for v in values], self.approximate
         )
-        defined = _all_defined(instruction, values)
+        needed = self._needed(target, sources, values)
+        choosing = needed if operation == "prmt" and needed else values
+        defined = _all_defined(instruction, choosing)
         targets = _targets(target)
         for register, bits in zip(targets, results, strict=False):
             self._write(register, bits, defined, chosen)
+
+    def _needed(
+        self, target: Operand, sources: Sequence[Operand], values: list[Value]
+    ) -> list[Value]:
+        """Return the values of the operands that something has written.
+
+        Where the compiler packs fewer numbers than a register holds, it leaves the
+        other parts open: they come from registers that nobody writes, and no result
+        needs them. What is computed from these alone is needed as little.
+        """
+        open_ = [
+            isinstance(source, Register)
+            and source.name not in self.special
+            and (source.name not in self.registers or source.name in self.open)
+            for source in sources
+        ]
+        registers = [isinstance(source, Register) for source in sources]
+        if isinstance(target, Register):
+            self.open.discard(target.name)
+            if any(registers) and open_ == registers:
+                self.open.add(target.name)
+        pairs = zip(values, open_, strict=False)
+        return [value for value, is_open in pairs if not is_open]
 
     # Registers
 
@@ -258,7 +297,10 @@ class Block:
             return
         each = width_of(type) // 8
         who, addresses = self._who(chosen), self._addresses(source, chosen)
-        if "shared" in parts[1]:
+        if parts[1] == "local":
+            at = self._in_local(addresses, each * len(targets), who)
+            data, defined = (kept[who.threads[:, None], at] for kept in self.local)
+        elif "shared" in parts[1]:
             at = self.shared.indices(addresses, each * len(targets), who, "reads")
             data, defined = self.shared.load(at, who)
         else:
@@ -307,7 +349,11 @@ class Block:
             np.stack([v.defined[chosen] for v in values], axis=1), width, axis=1
         )
         who, addresses = self._who(chosen), self._addresses(target, chosen)
-        if "shared" in parts[1]:
+        if parts[1] == "local":
+            at = self._in_local(addresses, data.shape[1], who)
+            for kept, new in zip(self.local, (data, defined), strict=True):
+                kept[who.threads[:, None], at] = new
+        elif "shared" in parts[1]:
             at = self.shared.indices(addresses, data.shape[1], who, "writes")
             self.shared.store(at, data, defined, who)
         else:
@@ -315,6 +361,15 @@ class Block:
                 np.all(defined, axis=1), "stores a value that nobody wrote", who
             )
             self.memory.store(addresses, data, defined, who)
+
+    def _in_local(self, addresses: np.ndarray, count: int, who: Who) -> np.ndarray:
+        """Return the indices ``[n, count]`` of bytes of the threads' own memory."""
+        check_aligned(addresses, count, who, "local memory")
+        outside = (addresses < 0) | (addresses + count > self.program.local)
+        if outside.any():
+            what = f"uses local memory, of {self.program.local} bytes, beyond its end"
+            raise who.fault(OutOfBounds, what, outside)
+        return addresses[:, None] + np.arange(count)
 
     def _atomic(self, instruction: Instruction, chosen: np.ndarray) -> None:
         own = atomics.atomic(instruction.name)
@@ -349,9 +404,9 @@ class Block:
                 joined |= value.bits.astype(joined.dtype) << joined.dtype.type(
                     i * width
                 )
-            self._write(
-                target, joined, np.all([v.defined for v in values], axis=0), chosen
-            )
+            needed = self._needed(target, source.parts, values)
+            defined = np.all([value.defined for value in needed or values], axis=0)
+            self._write(target, joined, defined, chosen)
             return
         value = self._read(source, type)
         if isinstance(target, Vector):
@@ -568,6 +623,7 @@ _MEMORY: dict[str, Callable[[Block, Instruction, np.ndarray], None]] = {
     "atom": Block._atomic,
     "red": Block._atomic,
     "mov": Block._move,
+    "cvta": Block._move,  # an address in one memory is the same number in any
     "bar": Block._barrier,
     "barrier": Block._barrier,
     "shfl": Block._shuffle,

@@ -83,6 +83,7 @@ class Program(NamedTuple):
     code: tuple[Instruction, ...]
     labels: dict[str, int]  # where in the code each is
     widths: dict[str, int]  # of the registers, by their names or the letters of these
+    local: int = 0  # bytes of memory of each thread's own
 
 
 def parse(text: str) -> Program:
@@ -102,19 +103,30 @@ def parse(text: str) -> Program:
     code: list[Instruction] = []
     labels: dict[str, int] = {}
     widths = {"p": 1}
-    place = None
+    local, place = 0, None
     for statement in _statements(body):
-        if statement.startswith(".loc"):
+        if re.match(r"\.loc\s", statement):
             place = _place(statement, files) or place
-        elif found := re.match(r"\.reg\s+\.(\w+)\s+%(\w+?)<\d+>", statement):
-            widths[found[2]] = width_of(found[1])
-        elif found := re.match(r"\.reg\s+\.(\w+)\s+(\w+)$", statement.strip("{ ")):
-            widths[found[2]] = width_of(found[1])  # in assembly within the source
+        elif found := re.match(r"\.reg\s+\.(\w+)\s+(.+)$", statement.strip("{ ")):
+            # %r<9> stands for %r0 to %r8; assembly within the source has own names.
+            for name in found[2].split(","):
+                letters, count = re.fullmatch(
+                    r"\s*%?(\w+)(?:<(\d+)>)?\s*", name
+                ).groups()  # type: ignore[union-attr]
+                widths[letters] = width_of(found[1])
+                widths |= {
+                    f"{letters}{i}": widths[letters]
+                    for i in range(int(count or 0))
+                    if "%" not in name
+                }
+        elif found := re.match(r"\.local\s.*\[(\d+)\]$", statement):
+            local += int(found[1])
         elif found := re.match(r"([$\w]+):$", statement):
             labels[found[1]] = len(code)
         elif not statement.startswith((".", "{", "}")):
             code.append(_instruction(statement, place, widths))
-    return Program(name, parameters, int(threads[1]), tuple(code), labels, widths)
+    count = int(threads[1])
+    return Program(name, parameters, count, tuple(code), labels, widths, local)
 
 
 def width_of(type: str) -> int:
