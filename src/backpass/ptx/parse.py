@@ -108,17 +108,7 @@ def parse(text: str) -> Program:
         if re.match(r"\.loc\s", statement):
             place = _place(statement, files) or place
         elif found := re.match(r"\.reg\s+\.(\w+)\s+(.+)$", statement.strip("{ ")):
-            # %r<9> stands for %r0 to %r8; assembly within the source has own names.
-            for name in found[2].split(","):
-                letters, count = re.fullmatch(
-                    r"\s*%?(\w+)(?:<(\d+)>)?\s*", name
-                ).groups()  # type: ignore[union-attr]
-                widths[letters] = width_of(found[1])
-                widths |= {
-                    f"{letters}{i}": widths[letters]
-                    for i in range(int(count or 0))
-                    if "%" not in name
-                }
+            widths |= _declared(found[2], width_of(found[1]))
         elif found := re.match(r"\.local\s.*\[(\d+)\]$", statement):
             local += int(found[1])
         elif found := re.match(r"([$\w]+):$", statement):
@@ -142,6 +132,17 @@ def width_of(type: str) -> int:
 def _parameters(text: str) -> tuple[Parameter, ...]:
     found = re.findall(r"\.param\s+\.(\w+)\s+((?:\.\w+\s+(?:\d+\s+)?)*)(\w+)", text)
     return tuple(Parameter(name, type, ".ptr" in more) for type, more, name in found)
+
+
+def _declared(names: str, width: int) -> dict[str, int]:
+    """Return the widths of registers that .reg declares: %r<9> stands for %r0 to %r8,
+    whose letters are enough; those of assembly within the source have no %."""
+    found = {}
+    for sign, letters, count in re.findall(r"(%?)(\w+)(?:<(\d+)>)?", names):
+        found[letters] = width
+        if not sign:
+            found |= {f"{letters}{i}": width for i in range(int(count or 0))}
+    return found
 
 
 def _place(statement: str, files: dict[str, str]) -> Place | None:
