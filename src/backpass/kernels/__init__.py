@@ -61,7 +61,7 @@ def interpreted() -> bool:
 
 def executed() -> bool:
     """Whether kernels of this process run on the CPU as compiled, within
-    ``backpass.kernels.compiled.executing()`` or because ``BACKPASS_PTX=1`` is set."""
+    ``compiled.executing()`` or because ``BACKPASS_PTX=1`` is set."""
     return bool(executions) or (_is_on("BACKPASS_PTX") and not interpreted())
 
 
