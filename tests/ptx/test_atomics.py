@@ -115,7 +115,7 @@ def test_a_sum_of_float32_in_global_memory_loses_subnormal_numbers():
 
 
 def test_an_update_of_what_nobody_wrote_is_a_fault():
-    with pytest.raises(ptx.Undefined, match="updates word, which nobody wrote"):
+    with pytest.raises(ptx.Undefined, match="updates uninitialised bytes of word"):
         run("red.global.gpu.relaxed.add.u32 [%rd2], 1;", defined=False)
 
 

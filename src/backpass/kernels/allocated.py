@@ -1,5 +1,5 @@
-"""What a program allocates without writing to it, and which of its bytes have been
-written since."""
+"""Track the memory that a program allocates without initialising it, and which of its
+bytes have been written since."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _EMPTY = {
     torch.ops.aten.new_empty,
     torch.ops.aten.new_empty_strided,
 }
-LARGEST = 1 << 26  # bytes; larger allocations are left alone
+LARGEST = 1 << 26  # bytes; larger allocations are not tracked
 GARBAGE = 0xFF  # in every byte: NaN in each floating-point format, -1 for integers
 
 
 class Allocated(TorchDispatchMode):
-    """A mode in which ``torch.empty`` and its like return garbage, and their bytes are
-    undefined until something writes to them."""
+    """A mode in which ``torch.empty`` and similar functions return memory filled with
+    garbage, whose bytes are undefined until they are written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,12 +45,12 @@ class Allocated(TorchDispatchMode):
 
     def defined(self, x: torch.Tensor) -> np.ndarray | Literal[True]:
         """Return a mask of the bytes of the tensor's storage that have been written, or
-        True if all were."""
+        True if the storage is not tracked."""
         entry = self._known.get(x.untyped_storage().data_ptr())
         return True if entry is None or entry[0].expired() else entry[1]
 
     def unwritten(self, x: torch.Tensor) -> int:
-        """Return how many elements of the tensor nobody has written to."""
+        """Return how many elements of the tensor were never written."""
         known = self.defined(x)
         if known is True:
             return 0
@@ -67,8 +67,8 @@ class Allocated(TorchDispatchMode):
 
 
 def _elements(mask: np.ndarray, x: torch.Tensor) -> torch.Tensor:
-    """Return the mask of the bytes of a storage as one of the elements of a tensor in
-    it, ``[*x.shape, bytes]``."""
+    """Return a view ``[*x.shape, bytes]`` of the mask of a storage's bytes, which
+    selects the bytes of each element of ``x``."""
     size = x.element_size()
     strides = [size * stride for stride in x.stride()]
     whole = torch.from_numpy(mask)

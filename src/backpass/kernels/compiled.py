@@ -1,17 +1,16 @@
-"""Triton kernels executed on the CPU as compiled: a driver for Triton whose device is
-``backpass.ptx``.
+"""A Triton driver that executes compiled kernels on the CPU with ``backpass.ptx``.
 
-Triton compiles a kernel as it would at the call on an A100, and hands it to the active
-driver. This one executes the PTX on tensors of the CPU, in the number formats of the
+At a launch, Triton compiles the kernel as it would for an A100, and passes it to the
+active driver. This driver executes the PTX on CPU tensors, in the number formats of the
 GPU:
 
     with compiled.executing() as verdict:
         y = softmax(x)  # which launches a kernel
     print(verdict)
 
-A kernel that does what PTX does not allow raises a ``ptx.Fault`` with its line. With
-``BACKPASS_PTX=1`` in the environment, this package's kernels run like this on tensors
-of the CPU.
+A kernel that does something that PTX does not allow raises a ``ptx.Fault``, which names
+the line. With ``BACKPASS_PTX=1`` in the environment, this package's kernels run in this
+way on CPU tensors.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from backpass import kernels, ptx, table
 from backpass.kernels.allocated import Allocated
 
 CAPABILITY = 80  # Ampere, the A100
-SHARED_BYTES = 163 * 1024  # the most that a block of an A100 may have
-UNSEEN = "timing, the order of accesses within a warp, and what only later GPUs have"
+SHARED_BYTES = 163 * 1024  # the most shared memory of a block of an A100
+UNSEEN = "timing, the order of accesses within a warp, and features of later GPUs"
 
 
 class Run(NamedTuple):
@@ -52,10 +51,10 @@ class Run(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What was executed, and what is wrong with it although no fault was raised.
+    """What was executed, and what is wrong although no fault was raised.
 
-    ``unwritten`` has a sentence for each tensor that the kernels were given, made by
-    ``torch.empty``, of which nobody has written all elements.
+    ``unwritten`` has a line for each tensor from ``torch.empty`` that was passed to a
+    kernel and has elements never written.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -63,15 +62,15 @@ class Verdict:
 
     @property
     def unsettled(self) -> list[ptx.Fault]:
-        """Where PTX allows several results, of which the kernel returned one: the first
-        such fault of each line."""
+        """The faults that make a result non-deterministic, the first of each line. PTX
+        allows several results, and the kernel returned one of them."""
         found = [fault for run in self.runs for fault in run.report.unsettled]
         return [*{fault.place: fault for fault in reversed(found)}.values()][::-1]
 
     @property
     def passed(self) -> bool:
-        """Whether a kernel was launched, all of its results are written, and they are
-        the only ones that PTX allows."""
+        """Whether a kernel was launched, its outputs are written completely, and PTX
+        allows no other result."""
         return bool(self.runs) and not self.unsettled and not self.unwritten
 
     def __str__(self) -> str:
@@ -89,10 +88,10 @@ class Verdict:
         ]
         lines = table.aligned(rows, right=(2, 3))
         lines += [f"✗ {sentence}" for sentence in self.unwritten]
-        lines += [f"✗ one of several results: {fault}" for fault in self.unsettled]
-        said = "✓ no access out of bounds, no race, no read of what nobody wrote"
+        lines += [f"✗ not deterministic: {fault}" for fault in self.unsettled]
+        said = "✓ no access out of bounds, no race, no use of an uninitialised value"
         lines += [said] if self.passed else []
-        return "\n".join([*lines, f"– not seen: {UNSEEN}"])
+        return "\n".join([*lines, f"– not checked: {UNSEEN}"])
 
     __repr__ = __str__
 
@@ -101,22 +100,25 @@ class Verdict:
 def executing(
     *, only: Sequence[int] | None = None, approximate: int | None = None
 ) -> Iterator[Verdict]:
-    """Let Triton kernels take tensors of the CPU, and execute them as compiled.
+    """Let Triton kernels take CPU tensors, and execute the kernels as compiled.
 
-    Until it ends, ``torch.empty`` returns garbage, of which a kernel must not read what
-    it has not written. ``only`` has the numbers of the programs to run, by default all;
-    negative ones count from the last. ``approximate`` is the seed of errors that are
-    added to the results of the GPU's approximate units, within what its manual allows.
-    An autotuned kernel runs once with each configuration, and then with the first.
+    Inside the context, ``torch.empty`` fills its memory with garbage, and a kernel must
+    not use an element that was never written. An autotuned kernel runs once with each
+    configuration, and then with the first configuration.
+
+    ``only`` lists the numbers of the programs to run, and negative numbers count from
+    the last program; the default is all. ``approximate`` is the seed of errors that are
+    added to the results of approximate units, within the limits of the PTX manual; by
+    default the units have no error.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
-    instruction that is not executed here, and RuntimeError if the kernels of this
-    process are interpreted.
+    instruction that ``backpass.ptx`` does not execute, and RuntimeError if the kernels
+    of this process are interpreted.
     """
     if kernels.interpreted():
         raise RuntimeError(
             "compiled kernels: expected a process without TRITON_INTERPRET=1; it was set "
-            "when triton was imported, so this process compiles no kernel"
+            "when triton was imported, so this process cannot compile a kernel"
         )
     verdict = Verdict()
     with Allocated() as allocated:
@@ -152,11 +154,11 @@ class Driver(DriverBase):
 
     @classmethod
     def is_active(cls) -> bool:
-        """Whether Triton may choose this driver itself."""
+        """Return whether Triton may choose this driver by itself."""
         return False
 
     def get_current_target(self) -> GPUTarget:
-        """Return what to compile for."""
+        """Return the target of compilation."""
         return GPUTarget("cuda", CAPABILITY, 32)
 
     def get_current_device(self) -> str:
@@ -164,20 +166,20 @@ class Driver(DriverBase):
         return f"executed as compiled for {CAPABILITY}"
 
     def get_current_stream(self, device: object) -> int:
-        """Return the only stream."""
+        """Return the number of the only stream."""
         return 0
 
     def get_active_torch_device(self) -> torch.device:
-        """Return where the tensors are."""
+        """Return the device of the tensors."""
         return torch.device("cpu")
 
     def map_python_to_cpp_type(self, ty: str) -> str:
-        """Return the type itself; no C++ is written."""
+        """Return the type unchanged; this driver generates no C++."""
         return ty
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """Return what times the configurations of an autotuner: it runs each once, and
-        says that all take the same time."""
+        """Return a benchmarker for autotuning that runs each configuration once and
+        reports the same time for all."""
 
         def once(call: Callable[[], object], *, quantiles: list[float], **_: object):
             call()
@@ -187,14 +189,14 @@ class Driver(DriverBase):
 
     @staticmethod
     def launcher_cls(source: Any, metadata: Any) -> Callable[..., None]:
-        """Return what launches a kernel, given its source and what is known of it."""
+        """Return a function that launches a kernel, given its source and metadata."""
         files = get_cache_manager(metadata.hash).get_group(f"{source.name[:150]}.json")
         (path,) = (Path(path) for path in files.values() if path.endswith(".ptx"))
         text = _renamed(path.read_text(), source.fn.fn.__code__.co_filename)
 
         def launch(x: int, y: int, z: int, *rest: object) -> None:
             # After the grid come the stream, the function, two kinds of metadata, and
-            # two hooks. Triton keeps the launcher for drivers that come later.
+            # two hooks. Triton reuses the launcher, also under a later driver.
             own = kernels.executions[-1]
             own.run(text, source.signature, metadata, (x, y, z), rest[6:])
 
@@ -208,10 +210,12 @@ class Driver(DriverBase):
         grid: tuple[int, int, int],
         values: Sequence[object],
     ) -> None:
-        """Execute one launch of the kernel with that PTX."""
+        """Execute one launch of the kernel with the given PTX."""
         program = _parsed(text)
         if metadata.global_scratch_size or metadata.num_ctas > 1:
-            raise ptx.Unsupported(f"{program.name}: needs scratch memory or clusters")
+            raise ptx.Unsupported(
+                f"{program.name}: scratch memory and clusters are not supported"
+            )
         arguments = {
             name: self._argument(f"{program.name}: {name}", name, type, value)
             for (name, type), value in zip(signature.items(), values, strict=True)
@@ -234,12 +238,12 @@ class Driver(DriverBase):
         self.verdict.runs.append(run)
 
     def unwritten(self) -> list[str]:
-        """Return a sentence for each tensor that is not written as a whole."""
+        """Return a line for each tensor that has elements never written."""
         found = {}
         for name, x in self._given:
             if missing := self.allocated.unwritten(x):
                 elements = f"{missing:,} of {x.numel():,} elements"
-                found[name] = f"{name}: nobody has written {elements}"
+                found[name] = f"{name}: {elements} never written"
         return [*found.values()]
 
     def _argument(
@@ -264,7 +268,7 @@ class Driver(DriverBase):
 
 
 def tensor(x: torch.Tensor, defined: Any = True) -> ptx.Tensor:
-    """Return all memory of a tensor's storage, and where the tensor begins in it."""
+    """Return the whole storage of a tensor, with the offset at which it begins."""
     elements = x.untyped_storage().nbytes() // x.element_size()
     whole = torch.as_strided(x, (elements,), (1,), 0).detach()
     offset = int(x.storage_offset()) * x.element_size()
@@ -272,8 +276,9 @@ def tensor(x: torch.Tensor, defined: Any = True) -> ptx.Tensor:
 
 
 def _renamed(text: str, path: str) -> str:
-    """Return the PTX with the path of the kernel's own file. Triton may have compiled
-    it when the same source was in another one, such as a notebook's cell."""
+    """Return the PTX with the path of the kernel's current file. Triton's cache may
+    hold PTX that was compiled from the same source in another file, such as a notebook
+    cell."""
     number = re.search(r"\.loc\s+(\d+)", text)
     own = number and re.search(rf'\.file\s+{number[1]}\s+"([^"]*)"', text)
     if not own or own[1] == path:

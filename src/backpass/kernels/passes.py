@@ -1,5 +1,5 @@
-"""A kernel's forward and backward as compiled, in this process, or in another one if
-the kernels of this one are interpreted."""
+"""Execute a kernel's compiled forward and backward, in this process, or in a child
+process if this process interprets its kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from backpass import kernels, ptx
 
 
 class Call(NamedTuple):
-    """Inputs of a forward, its options, and the cotangent for its backward."""
+    """The inputs and options of a forward, and the cotangent for its backward."""
 
     inputs: tuple[object, ...]
     options: Mapping[str, object]
@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """What a forward and a backward returned, and what else the verdict says."""
+    """What a forward and a backward returned, and what the verdict lists as wrong."""
 
     y: torch.Tensor
     gradients: Any
@@ -36,9 +36,10 @@ class Passed(NamedTuple):
 
 
 def passes(stem: str, calls: Sequence[Call]) -> list[Passed | ptx.Fault]:
-    """Execute the kernel of an operation as compiled, once for each call.
+    """Execute the compiled kernel of an operation, once for each call.
 
-    Raises RuntimeError if another process is needed, and it fails.
+    Return what each call returned, or its fault. Raises RuntimeError if the child
+    process fails.
     """
     if not kernels.interpreted():
         return [_passed(stem, call) for call in calls]
@@ -70,6 +71,6 @@ def _passed(stem: str, call: Call) -> Passed | ptx.Fault:
 
 
 def main(path: str) -> None:
-    """Replace the calls in a file by what they return."""
+    """Read calls from a file, execute them, and write their results to the file."""
     stem, calls = torch.load(path, weights_only=False)
     torch.save(passes(stem, calls), path)

@@ -1,20 +1,27 @@
-"""Executes the PTX that a compiler emits for a GPU, on NumPy, and says what is wrong.
+"""Execute the PTX of GPU kernels with NumPy, and report their faults.
 
-A Triton kernel is compiled to PTX, the assembly language of NVIDIA's GPUs. This package
-executes it: the threads of a block as one vector, in the number formats of the
-hardware, with memory that knows who has used each byte. So it finds what a kernel does
-at the dtype for which it was compiled, and what no result shows: accesses out of
-bounds, races, and values that nobody wrote.
+Triton compiles a kernel to PTX, the assembly language of NVIDIA's GPUs. This package
+executes the PTX. It computes all threads of a block as one vector, in the number
+formats of the hardware. Its memory records which threads have accessed each byte. The
+execution shows what a kernel computes in the dtype for which it was compiled. It also
+finds faults that can leave the result correct: accesses out of bounds, races, and uses
+of uninitialised values.
 
     program = ptx.parse(text)
     ptx.run(program, {"x": ptx.Tensor(x.view(np.uint8)), "n": 300}, blocks=4)
 
-To learn PTX from it, read in this order: ``parse`` (what a line says), ``formats``
-(numbers and roundings), ``arithmetic`` and ``approximate`` (what a thread computes),
-``tensor_cores`` (what a warp computes), ``memory`` and ``atomics`` (who may use which
-bytes when), ``block`` (how threads branch, wait, and copy), and ``grid``. It executes
-what Triton 3 emits for compute capability 8.0. It does not see timing, the order of
-accesses within a warp, or what later GPUs add.
+To learn PTX from this package, read its modules in this order:
+
+- ``parse``: what a line says
+- ``formats``: numbers and rounding
+- ``arithmetic`` and ``approximate``: what a thread computes
+- ``tensor_cores``: what a warp computes
+- ``memory`` and ``atomics``: which threads may access which bytes, and when
+- ``block``: how threads branch, wait, and copy
+- ``grid``: how the blocks of a kernel run
+
+The package executes what Triton 3 emits for compute capability 8.0. It does not check
+timing, the order of accesses within a warp, or features of later GPUs.
 """
 
 from backpass.ptx.faults import (

@@ -1,8 +1,8 @@
 """Instructions that compute each thread's result from its own operands.
 
-Each is a function of values ``[threads]``, by name. What PTX leaves open is computed as
-well as the format allows: ``approx`` and ``full`` are rounded to the nearest, or moved
-within the error that the manual allows. PTX ISA 8.7, chapter 9.7.
+Each instruction is a function of values ``[threads]``, found by its name. PTX does not
+fix the results of ``approx`` and ``full`` instructions. They are rounded to the nearest
+number, or moved by at most the error that the manual allows. PTX ISA 8.7, chapter 9.7.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from backpass.ptx.faults import Unsupported
 from backpass.ptx.formats import Values, bits_of, flushed, fused, values_of
 from backpass.ptx.parse import width_of
 
-# Modifiers that change nothing here: results are rounded to the nearest anyway.
+# Modifiers without effect here: every result is already rounded to the nearest.
 ROUNDING = {"rn", "approx", "full", "uni", "lo"}
 COMPARISONS: dict[str, Callable[[Values, Values], Values]] = {
     "eq": np.equal,
@@ -33,18 +33,18 @@ COMPARISONS: dict[str, Callable[[Values, Values], Values]] = {
 
 
 def is_float(type: str) -> bool:
-    """Whether a type is of floating-point numbers."""
+    """Return whether a type is a floating-point type."""
     return type.startswith(("f", "bf", "tf"))
 
 
 def compute(
     name: str, operands: list[np.ndarray], approximate: int | None = None
 ) -> tuple[np.ndarray, ...]:
-    """Return the bits of the results of an instruction such as "add.s32" from the bits
-    ``[threads]`` of its operands.
+    """Return the bits of the results of an instruction such as "add.s32", given the
+    bits ``[threads]`` of its operands.
 
-    ``approximate`` is the seed of approximate units' errors; without it there are none.
-    Raises Unsupported for an instruction, or a modifier, that is not known.
+    ``approximate`` is the seed of the errors of approximate units; by default the units
+    have no error. Raises Unsupported for an unknown instruction or modifier.
     """
     parts = name.split(".")
     with np.errstate(all="ignore"):
@@ -58,7 +58,7 @@ def compute(
 def _simple(
     parts: list[str], operands: list[np.ndarray], approximate: int | None = None
 ) -> np.ndarray:
-    """Return the result of an instruction whose operands and result have one type."""
+    """Return the result of an instruction whose operands and result share a type."""
     operation, *modifiers, type = parts
     table = _OF_FLOATS if is_float(type) else _OF_INTEGERS
     function = table.get(operation)
@@ -96,7 +96,7 @@ def _simple(
 
 
 def _wide(function: Callable[[Values], Values]) -> Callable[[Values], Values]:
-    """Return a function computed in float64, so that one rounding is left."""
+    """Return the function computed in float64, so that only one rounding remains."""
     return lambda x: function(x.astype(np.float64))
 
 
@@ -106,7 +106,7 @@ _OF_FLOATS: dict[str, Callable[..., Values]] = {
     "mul": np.multiply,
     "div": np.divide,
     "fma": fused,
-    "max": np.fmax,  # of NaN and a number, the number
+    "max": np.fmax,  # given NaN and a number, returns the number
     "min": np.fmin,
     "neg": np.negative,
     "abs": np.abs,
@@ -122,7 +122,7 @@ _OF_FLOATS: dict[str, Callable[..., Values]] = {
 
 
 def _quotient(x: Values, y: Values) -> Values:
-    """Return x over y, rounded towards 0; of the least integer and −1, the least."""
+    """Return x / y rounded towards 0. The least integer over −1 is itself."""
     by = np.where(y == 0, 1, y).astype(x.dtype)
     found = x // by
     towards = (found < 0) & (found * by != x)
@@ -152,7 +152,7 @@ _OF_INTEGERS: dict[str, Callable[..., Values]] = {
 
 
 def _logic(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """and, or, xor and not, of bits or of predicates."""
+    """and, or, xor, and not, on bits or on predicates."""
     if parts[-1] != "pred":
         return (_simple(parts, operands),)
     a, *rest = (x.astype(bool) for x in operands)
@@ -161,8 +161,8 @@ def _logic(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ..
 
 
 def _product(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """mul and mad, whose result is as wide as the operands, their upper half, or twice
-    as wide."""
+    """mul and mad: the result is the lower half of the product, its upper half, or the
+    whole product."""
     *modifiers, type = parts[1:]
     if is_float(type) or not {"wide", "hi"} & {*modifiers}:
         return (_simple(parts, operands),)
@@ -174,7 +174,7 @@ def _product(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, 
         upper = [(int(x) * int(y) >> 64) % 2**64 for x, y in pairs]
         found = np.array(upper, np.uint64)
         return (found + operands[2] if len(operands) > 2 else found,)
-    # 64 bits hold the product of two numbers of at most 32.
+    # 64 bits hold the product of two numbers of at most 32 bits.
     a, b = (
         values_of(x, type).astype("int64" if type[0] == "s" else "uint64")
         for x in operands[:2]
@@ -187,7 +187,7 @@ def _product(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, 
 
 
 def _shift(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """shl and shr. A shift by the width or more leaves 0, or the sign."""
+    """shl and shr. A shift by the width or more returns 0, or the sign bits."""
     type, (bits, by) = parts[-1], operands
     width = width_of(type)
     x, n = values_of(bits, type), np.minimum(by.astype(np.int64), width)
@@ -199,8 +199,8 @@ def _shift(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ..
 
 
 def _funnel(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """shf: 32 bits out of two registers side by side, shifted to the left, of which the
-    upper are left, or to the right, of which the lower are."""
+    """shf: concatenate two registers and shift them. A shift to the left returns the
+    upper 32 bits, and a shift to the right the lower 32 bits."""
     way, mode = parts[1:3]
     lower, upper, by = (x.astype(np.uint64) for x in operands)
     by = by % np.uint64(32) if mode == "wrap" else np.minimum(by, np.uint64(32))
@@ -210,7 +210,7 @@ def _funnel(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, .
 
 
 def _field(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """bfe: a field of bits from a position on, of a length; extended by its sign."""
+    """bfe: extract a bit field, given its position and length, and extend its sign."""
     type = parts[-1]
     width = width_of(type)
     x = [int(v) for v in operands[0]]
@@ -221,7 +221,7 @@ def _field(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ..
         start, count = int(position), int(length)
         field = (value >> start) % 2**count
         if type[0] == "s" and count:
-            # The sign is that of the field, or of the number if it ends before it.
+            # The sign is the field's highest bit, or the number's if that is lower.
             sign = value >> min(start + count - 1, width - 1) & 1
             beyond = max(0, start + count - width)
             if beyond and sign:
@@ -232,7 +232,7 @@ def _field(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ..
 
 
 def _comparison(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """setp. With a u at the end, a comparison with NaN is true."""
+    """setp. If the comparison's name ends in u, a comparison with NaN is true."""
     _, how, *modifiers, type = parts
     if not {*modifiers} <= {"ftz"}:
         raise _unknown(parts)
@@ -255,18 +255,18 @@ def _comparison(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
 
 
 def _ordered(how: str, type: str, a: Values, b: Values) -> Values | bool:
-    """Whether neither is NaN; of ne, which NumPy finds true then."""
+    """Return whether neither is NaN for ne, which NumPy finds true for NaN."""
     return ~(np.isnan(a) | np.isnan(b)) if how == "ne" and is_float(type) else True
 
 
 def _choice(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """selp: the first if the predicate is true, else the second."""
+    """selp: the first operand where the predicate is true, else the second."""
     a, b, chosen = operands
     return (np.where(chosen.astype(bool), a, b),)
 
 
 def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """cvt, between integers and floating-point numbers of all widths."""
+    """cvt: convert between integers and floating-point numbers of all widths."""
     *modifiers, to, of = parts[1:]
     if modifiers == ["rna"] and to == "tf32":  # to the nearest, ties away from 0
         finite = operands[0] & np.uint32(0x7F800000) != np.uint32(0x7F800000)
@@ -294,7 +294,7 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
             x = np.array([_to_odd(int(v)) for v in x], np.float64)
         found = bits_of(x.astype(np.float64) if not is_float(of) else x, to)
         if "rz" in modifiers:
-            # Without the sign, the bits of the next number towards 0 are one less.
+            # Apart from the sign, the bits of the next number towards 0 are one less.
             found = found - (np.abs(values_of(found, to)) > np.abs(x)).astype(
                 found.dtype
             )
@@ -320,7 +320,8 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
 
 
 def _to_odd(n: int) -> float:
-    """Return an integer in float64, so that rounding it again rounds it once."""
+    """Return an integer as float64, rounded to odd: a second rounding to the nearest
+    then returns the integer rounded once."""
     found = float(n)
     if int(found) == n:
         return found
@@ -332,8 +333,8 @@ def _to_odd(n: int) -> float:
 
 
 def _gross(operation: str, operand: np.ndarray) -> np.ndarray:
-    """The approximate rcp and rsqrt of f64, which read and write the upper 32 bits
-    only."""
+    """The approximate rcp and rsqrt of f64, which read and write only the upper 32
+    bits."""
     upper = np.uint64(0xFFFFFFFF00000000)
     x = values_of(operand & upper, "f64")
     x = np.where(np.abs(x) < np.finfo(np.float64).tiny, np.copysign(0.0, x), x)
@@ -345,7 +346,7 @@ def _gross(operation: str, operand: np.ndarray) -> np.ndarray:
 
 
 def _permuted(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """prmt: four bytes chosen from the eight of two registers, or the sign of one."""
+    """prmt: each byte is one of two registers' eight bytes, or that byte's sign."""
     if parts[1:] != ["b32"]:
         raise _unknown(parts)
     a, b, chosen = (x.astype(np.uint64) for x in operands)
@@ -360,13 +361,13 @@ def _permuted(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray,
 
 
 def _copysign(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The second operand with the sign of the first."""
+    """copysign: the second operand with the sign of the first."""
     sign, x = (values_of(o, parts[-1]) for o in operands)
     return (bits_of(np.copysign(x, sign), parts[-1]),)
 
 
 def _counts(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """popc, clz: how many bits are set, or stand before the first that is."""
+    """popc and clz: the number of bits that are set, or of zeros before the first."""
     width = width_of(parts[-1])
     numbers = [int(x) for x in operands[0]]
     if parts[0] == "popc":
@@ -392,7 +393,7 @@ _SPECIAL: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
 
 
 def _half(x: np.ndarray, i: int) -> np.ndarray:
-    """Return the lower half of each 32 bits, or the upper."""
+    """Return the lower half (i = 0) or the upper half (i = 1) of each 32 bits."""
     return (x >> np.uint32(16 * i)).astype(np.uint16)
 
 
@@ -401,4 +402,4 @@ def _pair(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
 
 
 def _unknown(parts: list[str]) -> Unsupported:
-    return Unsupported(f"ptx: the instruction {'.'.join(parts)} is not executed here")
+    return Unsupported(f"ptx: the instruction {'.'.join(parts)} is not supported")

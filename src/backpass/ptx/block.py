@@ -1,9 +1,10 @@
-"""A block of threads that executes a kernel: all threads as one vector.
+"""A block of threads that executes a kernel. All threads are one vector.
 
-Threads that branch apart have program counters of their own. The instruction with the
-least counter is executed next, by the threads that are at it, so those that went
-ahead wait, and the block comes together again after a branch or a loop. At a barrier,
-and at an instruction that a warp executes together, threads wait for the others.
+Each thread has its own program counter. The block next executes the instruction with
+the smallest counter, for the threads that are at this instruction. Threads further
+ahead wait, so the threads meet again after a branch or a loop. At a barrier, threads
+wait for the rest of the block. At an instruction that a warp executes together, they
+wait for the rest of the warp.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from backpass.ptx.parse import (
     width_of,
 )
 
-LIMIT = 5_000_000  # instructions of a block, after which it is taken not to end
+LIMIT = 5_000_000  # instructions; a block that executes more is taken not to end
 
 
 class Value(NamedTuple):
-    """What a register holds: bits ``[threads]``, and whether each thread's are
+    """What a register holds: bits ``[threads]``, and whether each thread's bits are
     defined."""
 
     bits: np.ndarray
@@ -56,7 +57,7 @@ class Value(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """An asynchronous copy on its way: where to ``[n, k]``, and the bytes."""
+    """An asynchronous copy in flight: its destinations ``[n, k]`` and its bytes."""
 
     at: np.ndarray
     data: np.ndarray
@@ -65,10 +66,10 @@ class Copy(NamedTuple):
 
 
 class Block:
-    """The block ``number`` of ``blocks`` along three axes, the first counted first,
-    with ``shared`` bytes of shared memory.
+    """The block with the given ``number``, with ``shared`` bytes of shared memory.
 
-    ``parameters`` are the bits of the kernel's parameters, by name.
+    ``blocks`` is the number of blocks along each of three axes; numbers count along the
+    first axis first. ``parameters`` holds the bits of the kernel's parameters by name.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Block:
         self.program, self.parameters = program, parameters
         self.memory, self.shared = memory, Shared(shared)
         self.number, n = number, program.threads
-        # Each thread's own memory: the bytes, and which it has written.
+        # Each thread's local memory: the bytes, and whether each is defined.
         self.local = (
             np.zeros((n, program.local), np.uint8),
             np.zeros((n, program.local), bool),
@@ -93,7 +94,7 @@ class Block:
         self.approximate = approximate
         self.threads = np.arange(n)
         self.registers: dict[str, Value] = {}
-        self.open: set[str] = set()  # registers that hold what nobody needs
+        self.open: set[str] = set()  # registers whose value no result needs
         found: dict[str, np.ndarray | int] = {"%laneid": self.threads % 32}
         found |= {"%warpid": self.threads // 32}
         found |= {"%tid.x": self.threads, "%tid.y": 0, "%tid.z": 0}
@@ -106,10 +107,10 @@ class Block:
             name: np.broadcast_to(np.asarray(x, np.uint32), (n,))
             for name, x in found.items()
         }
-        self.time = number * BLOCK + 1  # no other block's
+        self.time = number * BLOCK + 1  # differs from every other block's
         self.warp_times = np.zeros(n // 32 + 1, np.int64)
-        self.copies: list[list[Copy]] = [[]]  # by group; the last is not committed
-        self.sees: dict[int, Released] = {}  # what other blocks have released to it
+        self.copies: list[list[Copy]] = [[]]  # by group; the last is uncommitted
+        self.sees: dict[int, Released] = {}  # what this block has acquired
         self.steps = 0
         self.place: Place | None = None
 
@@ -122,14 +123,14 @@ class Block:
             ready = left & ~waiting
             if not ready.any():
                 missing = int(np.argmax(~left if not left.all() else at != at[0]))
-                raise self._fault(
-                    Barrier, f"waits for thread {missing}, which does not come", waiting
-                )
+                what = f"waits for thread {missing}, which does not arrive"
+                raise self._fault(Barrier, what, waiting)
             here = int(at[ready].min())
             instruction, active = code[here], at == here
             self.steps += 1
             if self.steps > LIMIT:
-                raise self._fault(Barrier, "does not end", active)
+                what = f"does not end within {LIMIT:,} instructions"
+                raise self._fault(Barrier, what, active)
             self.place = instruction.place
             if instruction.parts[0] in _TOGETHER:
                 complete = self._complete(instruction, active)
@@ -151,8 +152,8 @@ class Block:
                 at[active] = here + 1
 
     def _complete(self, instruction: Instruction, active: np.ndarray) -> np.ndarray:
-        """Return the active threads whose warp, or block at a barrier, is active as a
-        whole."""
+        """Return the active threads whose whole warp is active. At a barrier, the whole
+        block must be active."""
         if instruction.name.startswith(("bar.sync", "barrier.sync")):
             return active & active.all()
         return np.repeat(active.reshape(-1, 32).all(axis=1), 32)
@@ -164,7 +165,7 @@ class Block:
         self._check(
             value,
             active,
-            f"lets a value that nobody wrote decide ({instruction.guard.name})",
+            f"uses an uninitialised predicate ({instruction.guard.name})",
         )
         return ~value.bits if instruction.negated else value.bits
 
@@ -190,11 +191,11 @@ class Block:
     def _needed(
         self, target: Operand, sources: Sequence[Operand], values: list[Value]
     ) -> list[Value]:
-        """Return the values of the operands that something has written.
+        """Return the values of those operands that some instruction has written.
 
-        Where the compiler packs fewer numbers than a register holds, it leaves the
-        other parts open: they come from registers that nobody writes, and no result
-        needs them. What is computed from these alone is needed as little.
+        When the compiler packs fewer numbers than a register holds, it fills the other
+        parts from registers that no instruction writes. No result needs these parts. A
+        value computed only from such registers is not needed either.
         """
         open_ = [
             isinstance(source, Register)
@@ -213,14 +214,14 @@ class Block:
     # Registers
 
     def _read(self, operand: Operand, type: str) -> Value:
-        """Return the bits of an operand of a type, for all threads."""
+        """Return the bits of an operand, as a type, for all threads."""
         n = len(self.threads)
         if isinstance(operand, Number):
             return Value(_constant(operand.text, type, n), np.ones(n, bool))
-        if isinstance(operand, Label):  # a variable in shared memory, which starts at 0
+        if isinstance(operand, Label):  # a variable, which starts at address 0
             return Value(np.zeros(n, UNSIGNED[width_of(type)]), np.ones(n, bool))
         if not isinstance(operand, Register):
-            raise Unsupported(f"ptx: the operand {operand} is not read here")
+            raise Unsupported(f"ptx: the operand {operand} is not supported here")
         if operand.name in self.special:
             return Value(self.special[operand.name], np.ones(n, bool))
         if operand.name not in self.registers:
@@ -273,9 +274,7 @@ class Block:
         if not operand.base.startswith("%"):
             return np.full(int(chosen.sum()), operand.offset)
         value = self._read(Register(operand.base), "b64")
-        self._check(
-            value, chosen, f"uses an address that nobody wrote ({operand.base})"
-        )
+        self._check(value, chosen, f"uses an uninitialised address ({operand.base})")
         return value.bits[chosen].astype(np.int64) + operand.offset
 
     def _load(self, instruction: Instruction, chosen: np.ndarray) -> None:
@@ -287,7 +286,7 @@ class Block:
             n, width = len(self.threads), width_of(type)
             value = bits % 2**width
             if type[0] == "s" and value >> (width - 1):
-                value += 2**64 - 2**width  # a wider register gets the sign
+                value += 2**64 - 2**width  # sign-extend to a wider register
             full = np.full(
                 n,
                 value % 2 ** (8 * np.dtype(self._kind(targets[0].name)).itemsize),
@@ -324,7 +323,7 @@ class Block:
     ) -> None:
         """Write the bytes of the chosen threads ``[n, k]`` to a register."""
         own = np.ascontiguousarray(data).view(UNSIGNED[8 * data.shape[1]])[:, 0]
-        if type[0] == "s":  # a wider register gets the sign
+        if type[0] == "s":  # sign-extend to a wider register
             own = own.view(f"int{8 * data.shape[1]}").astype(np.int64).view(np.uint64)
         bits = np.zeros(len(self.threads), own.dtype)
         whole = np.zeros(len(self.threads), bool)
@@ -357,17 +356,15 @@ class Block:
             at = self.shared.indices(addresses, data.shape[1], who, "writes")
             self.shared.store(at, data, defined, who)
         else:
-            check_defined(
-                np.all(defined, axis=1), "stores a value that nobody wrote", who
-            )
+            check_defined(np.all(defined, axis=1), "stores an uninitialised value", who)
             self.memory.store(addresses, data, defined, who)
 
     def _in_local(self, addresses: np.ndarray, count: int, who: Who) -> np.ndarray:
-        """Return the indices ``[n, count]`` of bytes of the threads' own memory."""
+        """Return the indices ``[n, count]`` of bytes in the threads' local memory."""
         check_aligned(addresses, count, who, "local memory")
         outside = (addresses < 0) | (addresses + count > self.program.local)
         if outside.any():
-            what = f"uses local memory, of {self.program.local} bytes, beyond its end"
+            what = f"accesses local memory outside its {self.program.local} bytes"
             raise who.fault(OutOfBounds, what, outside)
         return addresses[:, None] + np.arange(count)
 
@@ -380,7 +377,7 @@ class Block:
         values = [self._read(x, width) for x in sources]
         who, addresses = self._who(chosen), self._addresses(target, chosen)
         for value in values:
-            what = "gives a value that nobody wrote to an atomic instruction"
+            what = "passes an uninitialised value to an atomic instruction"
             self._check(value, chosen, what)
         given = [value.bits[chosen] for value in values]
         if own.shared:
@@ -396,7 +393,7 @@ class Block:
     def _move(self, instruction: Instruction, chosen: np.ndarray) -> None:
         target, source = instruction.operands
         type = instruction.parts[-1]
-        if isinstance(source, Vector):  # parts are joined to one
+        if isinstance(source, Vector):  # join the parts into one value
             width = width_of(type) // len(source.parts)
             values = [self._read(x, f"b{width}") for x in source.parts]
             joined = np.zeros(len(self.threads), UNSIGNED[width_of(type)])
@@ -420,7 +417,7 @@ class Block:
             return
         self._write(target, value.bits, value.defined, chosen)
 
-    # The block, and its warps
+    # The block and its warps
 
     def _barrier(self, instruction: Instruction, chosen: np.ndarray) -> None:
         if instruction.parts[1] == "warp":
@@ -432,7 +429,7 @@ class Block:
             missing = int(self.threads[~chosen][0])
             raise self._fault(
                 Barrier,
-                f"is at a barrier to which thread {missing} does not come",
+                f"is at a barrier that thread {missing} does not reach",
                 chosen,
             )
         self.time += 1
@@ -462,13 +459,13 @@ class Block:
             self._write(targets[1], inside, np.ones_like(inside), chosen)
 
     def _vote(self, instruction: Instruction, chosen: np.ndarray) -> None:
-        """vote.sync: whether the predicate is true for all or any threads of a warp, or
-        for which."""
+        """vote.sync: whether the predicate is true for all threads of a warp, or for
+        any of them, or a bit for each thread."""
         how, type = instruction.parts[2], instruction.parts[-1]
         self._check_warps(chosen, "vote.sync")
         value = self._read(instruction.operands[1], "pred")
         if len(self.threads) % 32:
-            raise Unsupported("ptx: vote.sync is executed in whole warps only")
+            raise Unsupported("ptx: vote.sync is supported for whole warps only")
         warps = value.bits.reshape(-1, 32)
         if how == "ballot" and type == "b32":
             found = (warps.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(
@@ -478,7 +475,7 @@ class Block:
             found = getattr(warps, how)(axis=1)
         else:
             raise Unsupported(
-                f"ptx: the instruction {instruction.name} is not executed here"
+                f"ptx: the instruction {instruction.name} is not supported"
             )
         defined = value.defined.reshape(-1, 32).all(axis=1)
         self._write(
@@ -507,12 +504,12 @@ class Block:
         parts = instruction.parts
         if parts[3] != "m8n8" or parts[-1] != "b16":
             raise Unsupported(
-                f"ptx: the instruction {instruction.name} is not executed here"
+                f"ptx: the instruction {instruction.name} is not supported"
             )
         self._check_warps(chosen, "ldmatrix")
         targets = _targets(instruction.operands[0])
         n = len(targets)
-        # Lanes 8i to 8i + 7 have the addresses of the rows of matrix i.
+        # Lanes 8i to 8i + 7 hold the addresses of the rows of matrix i.
         giving = chosen & (self.threads % 32 < 8 * n)
         who, addresses = (
             self._who(giving),
@@ -540,7 +537,7 @@ class Block:
         parts = instruction.parts
         if parts[1] != "async":
             raise Unsupported(
-                f"ptx: the instruction {instruction.name} is not executed here"
+                f"ptx: the instruction {instruction.name} is not supported"
             )
         if parts[2] == "commit_group":
             self._check_together(instruction, chosen)
@@ -574,7 +571,8 @@ class Block:
                 warp_times=who.warp_times[rows],
             )
             if length > count:
-                raise self._fault(Fault, f"copies {length} of {count} bytes", chosen)
+                what = f"copies {length} bytes to a destination of {count} bytes"
+                raise self._fault(Fault, what, chosen)
             data[rows, :length], defined[rows, :length] = self.memory.load(
                 addresses[rows], int(length), own
             )
@@ -582,7 +580,7 @@ class Block:
         self.copies[-1].append(Copy(at, data, defined, who.threads))
 
     def _await(self, left: int, everything: bool) -> None:
-        """Let the copies arrive, but for those of the ``left`` last groups."""
+        """Complete the copies of all groups except the last ``left``."""
         if everything:
             self.copies.append([])
         done = len(self.copies) - 1 - left
@@ -603,7 +601,7 @@ class Block:
     def _check_together(self, instruction: Instruction, chosen: np.ndarray) -> None:
         if not chosen.all():
             raise Unsupported(
-                f"ptx: {instruction.name} is executed by all threads together only"
+                f"ptx: {instruction.name} is supported for all threads together only"
             )
 
     # Faults
@@ -623,7 +621,7 @@ _MEMORY: dict[str, Callable[[Block, Instruction, np.ndarray], None]] = {
     "atom": Block._atomic,
     "red": Block._atomic,
     "mov": Block._move,
-    "cvta": Block._move,  # an address in one memory is the same number in any
+    "cvta": Block._move,  # an address is the same number in every state space
     "bar": Block._barrier,
     "barrier": Block._barrier,
     "shfl": Block._shuffle,
@@ -634,20 +632,20 @@ _MEMORY: dict[str, Callable[[Block, Instruction, np.ndarray], None]] = {
 }
 
 
-# What threads execute together: all of a block, or of a warp.
+# Instructions that all threads of a block, or of a warp, execute together.
 _TOGETHER = ("bar", "barrier", "shfl", "vote", "mma", "ldmatrix")
 
 
 def _label(instruction: Instruction) -> str:
     (target,) = instruction.operands
     if not isinstance(target, Label):
-        raise Unsupported(f"ptx: expected a label to go to; got {target}")
+        raise Unsupported(f"ptx: expected a label to branch to; got {target}")
     return target.name
 
 
 def _targets(operand: Operand) -> Sequence[Register]:
-    """Return the registers that an operand names: one, several in braces, or two
-    predicates with a bar between."""
+    """Return the registers that an operand names: one register, several in braces, or
+    two predicates separated by a bar."""
     if isinstance(operand, Vector):
         return operand.parts  # type: ignore[return-value]
     if isinstance(operand, Register) and "|" in operand.name:
@@ -656,7 +654,7 @@ def _targets(operand: Operand) -> Sequence[Register]:
 
 
 def _operand_types(instruction: Instruction) -> list[str]:
-    """Return the types of the sources of an instruction that computes."""
+    """Return the types of the source operands of an arithmetic instruction."""
     parts, n = instruction.parts, len(instruction.operands) - 1
     type = parts[-1]
     if parts[0] == "selp":
@@ -671,8 +669,8 @@ def _operand_types(instruction: Instruction) -> list[str]:
 
 
 def _all_defined(instruction: Instruction, values: list[Value]) -> np.ndarray:
-    """Whether the result is defined: if all operands are, or for a choice, if the one
-    that is chosen is."""
+    """Return whether the result is defined: all operands are, or for selp, the
+    predicate and the chosen operand are."""
     if instruction.parts[0] == "selp":
         a, b, chosen = values
         return chosen.defined & np.where(chosen.bits, a.defined, b.defined)
@@ -680,7 +678,7 @@ def _all_defined(instruction: Instruction, values: list[Value]) -> np.ndarray:
 
 
 def _constant(text: str, type: str, n: int) -> np.ndarray:
-    """Return a constant's bits for n threads."""
+    """Return the bits of a constant for n threads."""
     if type == "pred":
         return np.full(n, int(text, 0) != 0)
     width = width_of(type)

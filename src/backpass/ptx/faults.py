@@ -1,4 +1,4 @@
-"""What can be wrong with a compiled kernel, as the errors that name it."""
+"""The faults of a compiled kernel, as exceptions that say where they occur."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """A line of the source from which an instruction was compiled, and what it says,
-    if that is known."""
+    """The source line from which an instruction was compiled, with its text if the file
+    can be read."""
 
     file: str
     line: int
@@ -19,10 +19,10 @@ class Place(NamedTuple):
 
 
 class Fault(Exception):
-    """A kernel does what PTX leaves undefined, or does not allow.
+    """A kernel does something that PTX leaves undefined or does not allow.
 
-    ``place`` is the line of the source, ``block`` and ``thread`` are the first that did
-    it, and ``what`` says what happened.
+    ``place`` is the source line, ``block`` and ``thread`` are the first to cause the
+    fault, and ``what`` says what happened.
     """
 
     def __init__(
@@ -49,20 +49,22 @@ class Misaligned(Fault):
 
 
 class Undefined(Fault):
-    """A value that nobody wrote is stored, or decides where a thread goes or reads."""
+    """An uninitialised value is used: stored to global memory, given to an atomic
+    instruction or updated by one, or used as an address or an instruction's guard."""
 
 
 class Race(Fault):
-    """Two threads use the same bytes without a barrier between, and one writes."""
+    """Two threads access the same bytes with no barrier between the accesses, and at
+    least one of them writes."""
 
 
 class Barrier(Fault):
-    """A barrier that some threads of the block do not reach, or an exchange within a
-    warp that some of its threads do not take part in."""
+    """Some threads of the block do not reach a barrier, some threads of a warp do not
+    take part in its exchange, or the block does not end."""
 
 
 class TooEarly(Fault):
-    """The destination of an asynchronous copy is used before the copy was awaited."""
+    """The destination of an asynchronous copy is accessed before the wait for it."""
 
 
 class Order(Fault):

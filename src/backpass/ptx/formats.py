@@ -1,9 +1,9 @@
-"""Bits and the numbers that they stand for.
+"""Bits and the numbers that they represent.
 
-A register holds bits: unsigned integers, one for each thread. An instruction's type
-says how it reads them. NumPy has all the formats but bfloat16, which is the upper half
-of a float32. Arithmetic in bfloat16 and float16 is done in float32, or wider, and
-rounded once.
+A register holds bits: one unsigned integer for each thread. An instruction's type says
+how to interpret them. NumPy has these formats except bfloat16, which is the upper half
+of a float32. Arithmetic in bfloat16 and float16 is computed in float32 or a wider
+format, and rounded once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FLOATING = {16: np.float16, 32: np.float32, 64: np.float64}
 
 
 def values_of(bits: Bits, type: str) -> Values:
-    """Return the numbers, or the truth, that bits of the width of a type stand for;
-    bfloat16 as float32."""
+    """Return the numbers, or the truth values, that the bits represent in the type.
+    bfloat16 is returned as float32."""
     if type == "pred":
         return bits.astype(bool)
     width = width_of(type)
@@ -38,8 +38,8 @@ def values_of(bits: Bits, type: str) -> Values:
 
 
 def bits_of(values: Values, type: str) -> Bits:
-    """Return the bits of numbers of a type. Floating-point numbers are rounded to the
-    nearest of the type, and of two that are as near, to the even one."""
+    """Return the bits of numbers in the type. Floating-point numbers are rounded to the
+    nearest, with ties to even."""
     if type == "pred":
         return values.astype(bool)
     width = width_of(type)
@@ -52,7 +52,7 @@ def bits_of(values: Values, type: str) -> Bits:
 
 
 def rounded(values: Values, type: str) -> Values:
-    """Return numbers of a format at most as wide as theirs, rounded to the nearest."""
+    """Return the numbers rounded to the nearest of a type that is not wider."""
     if type == "bf16":
         return values_of(bfloat16_bits(values), "bf16")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -60,7 +60,7 @@ def rounded(values: Values, type: str) -> Values:
 
 
 def bfloat16_bits(values: Values) -> Bits:
-    """Return the bits of the bfloat16 that are nearest to float32 or float64."""
+    """Return the bits of the bfloat16 numbers nearest to float32 or float64 numbers."""
     if values.dtype == np.float64:
         values = odd_float32(values, np.zeros_like(values))
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
@@ -71,22 +71,23 @@ def bfloat16_bits(values: Values) -> Bits:
 
 
 def flushed(values: Values) -> Values:
-    """Return float32 with subnormal numbers replaced by 0 of their sign, for .ftz."""
+    """Return float32 with subnormal numbers replaced by signed zeros, for .ftz."""
     if values.dtype != np.float32:
-        raise Unsupported("ptx: .ftz is available for f32 only")
+        raise Unsupported("ptx: .ftz is supported for f32 only")
     small = np.abs(values) < np.finfo(np.float32).tiny
     return np.where(small, np.copysign(np.float32(0), values), values)
 
 
 def odd_float32(total: Values, error: Values) -> Values:
-    """Return ``total`` + ``error``, where the second is what was lost when the first
-    was rounded to float64, in float32 with the last bit set if digits are lost.
+    """Return ``total`` + ``error`` in float32, rounded to odd: the last bit is set if
+    digits are lost.
 
-    Rounded to half precision, it is rounded as the exact sum would be.
+    ``error`` is what was lost when ``total`` was rounded to float64. Rounding the
+    result to half precision gives the same number as rounding the exact sum.
     """
     kept = _odd(total, error)
     narrow = kept.astype(np.float32)
-    # Towards zero, then set the last bit if anything was cut off.
+    # Round towards zero, then set the last bit if any digit was cut off.
     bits = narrow.view(np.int32)
     too_far = np.abs(narrow.astype(np.float64)) > np.abs(kept)
     cut = np.isfinite(narrow) & (narrow.astype(np.float64) != kept)
@@ -95,7 +96,7 @@ def odd_float32(total: Values, error: Values) -> Values:
 
 
 def fused(a: Values, b: Values, c: Values, type: str) -> Values:
-    """Return a·b + c, rounded once, to the nearest."""
+    """Return a·b + c, rounded once to the nearest."""
     if type == "f64":
         return np.array(
             [_fused_float64(*each) for each in zip(a, b, c, strict=True)], np.float64
@@ -104,7 +105,7 @@ def fused(a: Values, b: Values, c: Values, type: str) -> Values:
         product = a.astype(np.float64) * b.astype(np.float64)  # exact
         c = c.astype(np.float64)
         total = product + c
-        # What the sum has lost (Knuth's two-sum).
+        # The rounding error of the sum (Knuth's two-sum).
         back = total - product
         error = (product - (total - back)) + (c - back)
         kept = _odd(total, np.where(np.isfinite(total), error, 0.0))
@@ -114,9 +115,9 @@ def fused(a: Values, b: Values, c: Values, type: str) -> Values:
 
 
 def _odd(total: Values, error: Values) -> Values:
-    """Return the sum of both rounded to float64 so that the last bit is set if digits
-    are lost. With at least two bits more than the result, rounding it again to the
-    nearest is rounding once."""
+    """Return the sum of both in float64, rounded to odd: the last bit is set if digits
+    are lost. Rounding it to the nearest of a format that is at least two bits shorter
+    then rounds the exact sum once."""
     bits = total.view(np.int64)
     lost = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
     away = (error > 0) == (total > 0)
@@ -132,7 +133,7 @@ def _fused_float64(a: float, b: float, c: float) -> float:
         return product + c
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
     if exact == 0:
-        return product + c  # which has the right sign
+        return product + c  # this zero has the right sign
     try:
         return float(exact)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Runs a kernel's blocks on arrays."""
+"""Run a kernel's blocks on arrays."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from backpass.ptx.parse import Program
 
 
 class Report(NamedTuple):
-    """What a run was: how many instructions its blocks have executed, and the faults
-    that PTX allows, where the result is one of several values."""
+    """What a run did: how many instructions its blocks executed, and the faults that
+    made a result non-deterministic without stopping the kernel."""
 
     instructions: int
     unsettled: tuple[Fault, ...]
 
 
 class Tensor(NamedTuple):
-    """Memory that a kernel is given: all its bytes ``[n]``, the offset at which its
-    pointer points, and which bytes have been written to before: all, none, or those
-    of a mask ``[n]``, which the run then keeps up to date."""
+    """Memory that a kernel is given: its bytes ``[n]``, and the ``offset`` in bytes to
+    which the kernel's pointer points.
+
+    ``defined`` says which bytes are initialised: all, none, or those of a mask ``[n]``,
+    which the run updates.
+    """
 
     bytes: np.ndarray
     offset: int = 0
@@ -41,16 +44,18 @@ def run(
     only: Iterable[int] | None = None,
     approximate: int | None = None,
 ) -> Report:
-    """Execute a kernel, and return what it did.
+    """Execute a kernel and return a report.
 
-    ``arguments`` are those of the parameters, in their order, by the names by which
-    faults call them: tensors, whose bytes are written in place, and integers, which
-    may be the bits of a number. Tensors with the same bytes are one. Missing parameters
-    are 0. ``blocks`` is their number, along up to three axes, and ``shared`` the bytes
-    of shared memory of each. ``only`` has the numbers of the blocks to run, by default
-    all, counted along the first axis first. ``approximate`` is the seed of
-    approximate units' errors; without it there are none. Raises a Fault, and
-    Unsupported.
+    ``arguments`` holds the kernel's arguments in the order of its parameters, under the
+    names that faults use. An argument is a tensor, whose bytes are updated in place, or
+    an integer, which may hold the bits of a floating-point number. Tensors with the
+    same bytes are one buffer. Missing arguments are 0. ``blocks`` is the number of
+    blocks along up to three axes. ``shared`` is the number of bytes of shared memory of
+    a block.
+
+    ``only`` lists the numbers of the blocks to run, counted along the first axis first;
+    the default is all. ``approximate`` is the seed of the errors of approximate units;
+    by default the units have no error. Raises a Fault, or Unsupported.
     """
     x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     lengths = x, y, z

@@ -1,11 +1,14 @@
-"""Memory that knows who has used each byte since when, so that it can tell what is out
-of bounds, never written, or used by two threads at once.
+"""Memory that records which threads accessed each byte, and when. It finds accesses out
+of bounds, bytes that were never written, and races.
 
-Time is counted in barriers: two accesses without one between them happen at the same
-time. Within a warp, ``bar.warp.sync`` is enough. One of two accesses at the same time
-must not be a write by another thread, unless both write the same. Of two blocks, one
-happens before the other only as far as an atomic instruction of the first has released
-what it did, and one of the second at the same address has acquired it.
+Time is counted in barriers: two accesses without a barrier between them happen at the
+same time. Between threads of one warp, ``bar.warp.sync`` is enough. If two threads
+access a byte at the same time, neither access may be a write, unless both write the
+same value.
+
+An access of one block happens before an access of another block only if two atomic
+instructions at the same address order them: one by which the first block releases the
+access, and a later one by which the second block acquires it.
 """
 
 from __future__ import annotations
@@ -27,42 +30,43 @@ from backpass.ptx.faults import (
     Undefined,
 )
 
-NOBODY, MANY = 0, -1  # otherwise the number of a thread, or a block, plus 1
-BLOCK = 1 << 40  # more barriers than a block passes
-START = 1 << 12  # the first address of global memory; none is 0
+NOBODY, MANY = 0, -1  # any other value is the number of a thread or block, plus 1
+BLOCK = 1 << 40  # more barriers than a block executes
+START = 1 << 12  # the first address of global memory; no address is 0
 LARGE = 1 << 28  # bytes
-GAP = 1 << 12  # bytes between two buffers, which belong to none
+GAP = 1 << 12  # unused bytes between two buffers, at least
 
 
 class Released(NamedTuple):
-    """Until when what a block did is visible to others: what it did before a time, and
-    what the thread that released it did at that time."""
+    """The accesses that a block has released: all accesses before ``time``, and those
+    of the releasing ``thread`` at that time."""
 
     time: int
     thread: int
 
 
 class Who(NamedTuple):
-    """The threads that access, as one of the block's instructions does it."""
+    """The threads that make an access in one instruction of a block."""
 
     threads: np.ndarray  # [n], their numbers
-    times: np.ndarray  # [n], the number of barriers that each has passed, from 1
-    warp_times: np.ndarray  # [n], and of those of its warp
+    times: np.ndarray  # [n], the time of each, counted in barriers of the block
+    warp_times: np.ndarray  # [n], the same in barriers of its warp
     block: int
     place: Place | None
-    sees: dict[int, Released]  # of other blocks
+    sees: dict[int, Released]  # what the block has acquired, by releasing block
 
     def fault(self, kind: type[Fault], what: str, bad: np.ndarray) -> Fault:
-        """Return a fault of the first thread for which ``bad`` is true."""
+        """Return a fault by the first thread for which ``bad`` is true."""
         first = int(self.threads[np.argmax(bad)])
         return kind(what, self.place, self.block, first)
 
 
 class Memory:
-    """Bytes at the addresses from ``start`` on, of the ``name``.
+    """Bytes called ``name``, at the addresses from ``start`` on.
 
-    ``unsettled`` lists where threads wrote different values to the same bytes in one
-    instruction: one of them stays, and PTX does not say which.
+    ``unsettled`` lists faults that make a result non-deterministic without stopping the
+    kernel. For example, threads may write different values to the same bytes in one
+    instruction; one value remains, and PTX does not say which.
     """
 
     def __init__(self, name: str, start: int, content: np.ndarray) -> None:
@@ -70,13 +74,13 @@ class Memory:
         self.name, self.start, self.bytes = name, start, content
         self.unsettled: list[Fault] = []
         self.undefined = _zeros(n, bool)
-        self.awaited = _zeros(n, bool)  # on their way from global memory
-        # The last access of each kind: the thread, and when.
+        self.awaited = _zeros(n, bool)  # destinations of copies in flight
+        # The last access of each kind: its thread and its time.
         self.writer, self.reader = (_zeros(n, np.int32) for _ in range(2))
         self.written, self.read = (_zeros(n, np.int64) for _ in range(2))
         self.warp_written, self.warp_read = (_zeros(n, np.int64) for _ in range(2))
-        self.atomic = _zeros(n, bool)  # whether the last write was
-        self.terms = _zeros(n, np.int32)  # of sums, by their first bytes
+        self.atomic = _zeros(n, bool)  # whether the last write was atomic
+        self.terms = _zeros(n, np.int32)  # of each sum, at its first byte
 
     def load(self, at: np.ndarray, who: Who) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes ``[n, k]`` at the indices ``at[n, k]``, and whether each is
@@ -90,11 +94,11 @@ class Memory:
             writer = self.writer[at][other][0] - 1
             raise who.fault(
                 Race,
-                f"reads from {self._shown(at, row)} what thread {writer} writes, without "
-                "a barrier between",
+                f"reads {self._shown(at, row)}, which thread {writer} writes, without "
+                "a barrier between the two",
                 row,
             )
-        # Several readers of a byte are remembered as many.
+        # Several readers of a byte are recorded as MANY.
         now = who.times[:, None]
         before = self._at_once(at, who, self.reader, self.read, self.warp_read)
         self.reader[at] = np.where(before, MANY, threads)
@@ -112,11 +116,11 @@ class Memory:
         self._check_awaited(at, who)
         self.check_write(at, data, who)
         self.bytes[at], self.undefined[at] = data, ~defined
-        # If threads of one instruction write to the same bytes, one of them is last.
+        # If threads write to the same bytes in one instruction, one value remains.
         differs = np.any((self.bytes[at] != data), axis=1)
         if differs.any():
             shown = self._shown(at, differs)
-            what = f"writes to {shown} something else than another thread does at once"
+            what = f"writes to {shown}, where another thread writes a different value"
             self.unsettled.append(who.fault(Race, what, differs))
         self.writer[at] = who.threads[:, None] + 1
         self.written[at] = who.times[:, None]
@@ -127,10 +131,10 @@ class Memory:
         self, at: np.ndarray, own: Atomic, given: list[np.ndarray], who: Who
     ) -> np.ndarray:
         """Apply an atomic instruction to the indices ``at[n, k]``, one thread after the
-        other, and return the bits ``[n]`` that each has found there.
+        other. Return the bits ``[n]`` that each thread found there.
 
-        A sum of three or more numbers that was rounded is unsettled. Raises Race,
-        TooEarly and Undefined.
+        A rounded sum of three or more terms is added to ``unsettled``. Raises Race,
+        TooEarly, and Undefined.
         """
         self._check_awaited(at, who)
         other = self._at_once(at, who, self.writer, self.written, self.warp_written)
@@ -139,13 +143,13 @@ class Memory:
             row = np.any(other, axis=1)
             writer = self.writer[at][other][0] - 1
             what = f"updates {self._shown(at, row)}, which thread {writer} writes, "
-            raise who.fault(Race, f"{what}without a barrier between", row)
+            raise who.fault(Race, f"{what}without a barrier between the two", row)
         known = ~np.any(self.undefined[at], axis=1)
-        check_defined(known, f"updates {self.name}, which nobody wrote", who)
+        check_defined(known, f"updates uninitialised bytes of {self.name}", who)
         found, left = np.zeros(len(at), given[0].dtype), np.ones(len(at), bool)
         rounded = np.zeros(len(at), bool)
         while left.any():
-            # The first thread left at each address.
+            # The first of the remaining threads at each address.
             _, first = np.unique(at[left, 0], return_index=True)
             rows = np.flatnonzero(left)[first]
             places, operands = at[rows], [x[rows] for x in given]
@@ -167,8 +171,8 @@ class Memory:
         return found
 
     def check_write(self, at: np.ndarray, data: np.ndarray | None, who: Who) -> None:
-        """Raise Race if another thread uses the indices ``at[n, k]`` at the same time;
-        if it writes the same ``data[n, k]``, that is allowed."""
+        """Raise Race if another thread accesses the indices ``at[n, k]`` at the same
+        time, unless it writes the same ``data[n, k]``."""
         read = self._at_once(at, who, self.reader, self.read, self.warp_read)
         wrote = self._at_once(at, who, self.writer, self.written, self.warp_written)
         if data is not None:
@@ -183,8 +187,8 @@ class Memory:
                 name = "another thread" if other == MANY else f"thread {other - 1}"
                 raise who.fault(
                     Race,
-                    f"writes to {self._shown(at, row)} what {name} {verb}, without a "
-                    "barrier between",
+                    f"writes to {self._shown(at, row)}, which {name} {verb}, without a "
+                    "barrier between the two",
                     row,
                 )
 
@@ -196,7 +200,8 @@ class Memory:
         when: np.ndarray,
         warp_when: np.ndarray,
     ) -> np.ndarray:
-        """Whether another thread made the last access to each byte at the same time."""
+        """Return whether another thread made the last access to each byte, at the same
+        time."""
         threads, owner = who.threads[:, None] + 1, last[at]
         same_warp = (owner > 0) & ((owner - 1) // 32 == (threads - 1) // 32)
         recent = when[at] == who.times[:, None]
@@ -206,7 +211,7 @@ class Memory:
     def _check_awaited(self, at: np.ndarray, who: Who) -> None:
         bad = np.any(self.awaited[at], axis=1)
         if bad.any():
-            what = f"uses {self._shown(at, bad)} before the copy to it was awaited"
+            what = f"accesses {self._shown(at, bad)} before waiting for the copy to it"
             raise who.fault(TooEarly, what, bad)
 
     def _shown(self, at: np.ndarray, bad: np.ndarray) -> str:
@@ -215,8 +220,11 @@ class Memory:
 
 
 class Buffer(Memory):
-    """Global memory of one tensor. It also knows which block has used each byte: blocks
-    run at any time, so none may use what another writes."""
+    """Global memory of one tensor.
+
+    It also records which block last accessed each byte. Blocks run in any order, so a
+    block must not access what another block writes unless something orders the two.
+    """
 
     def __init__(self, name: str, start: int, content: np.ndarray) -> None:
         super().__init__(name, start, content)
@@ -263,8 +271,8 @@ class Buffer(Memory):
         when: np.ndarray,
         threads: np.ndarray,
     ) -> np.ndarray:
-        """Whether another block made the last access, and has not released it to this
-        one."""
+        """Return whether another block made the last access, and this block has not
+        acquired it."""
         last = blocks[at]
         other = (last != NOBODY) & (last != who.block + 1)
         for block, released in who.sees.items() if other.any() else ():
@@ -287,14 +295,14 @@ class Buffer(Memory):
             other = last[at][bad][0]
             block = "another block" if other == MANY else f"block {other - 1}"
             what = (
-                f"{verb} {self._shown(at, row)}, which {block} {did}, and nothing orders "
-                "the two: the result depends on the order of the blocks"
+                f"{verb} {self._shown(at, row)}, which {block} {did}, and nothing "
+                "orders the two: the result depends on the order of the blocks"
             )
             raise who.fault(Order, what, row)
 
 
 class Global:
-    """The buffers, one after the other with a gap between."""
+    """Global memory: the buffers one after the other, with gaps between them."""
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
@@ -302,8 +310,8 @@ class Global:
         self._next = START
 
     def add(self, name: str, content: np.ndarray, defined: bool | np.ndarray) -> int:
-        """Add a buffer of these bytes ``[n]``, which are written in place, and return
-        its address. ``defined`` says which have been written before."""
+        """Add a buffer of these bytes ``[n]``, which are updated in place, and return
+        its address. ``defined`` says which bytes are initialised."""
         buffer = Buffer(name, self._next, content)
         if defined is not True:
             buffer.undefined[:] = ~np.asarray(defined, bool)
@@ -315,7 +323,7 @@ class Global:
         self, addresses: np.ndarray, count: int, who: Who
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return ``count`` bytes from each address ``[n]``, and whether each is
-        defined. Raises OutOfBounds, Misaligned, Race and Order."""
+        defined. Raises OutOfBounds, Misaligned, Race, and Order."""
         found = np.zeros((len(addresses), count), np.uint8)
         defined = np.zeros(found.shape, bool)
         for buffer, rows, own in self._divided(addresses, count, who, "reads"):
@@ -336,7 +344,7 @@ class Global:
         self, addresses: np.ndarray, own: Atomic, given: list[np.ndarray], who: Who
     ) -> np.ndarray:
         """Apply an atomic instruction to each address ``[n]``, and return the bits that
-        it has found there. Raises what ``load`` raises, and Undefined."""
+        it found there. Raises what ``load`` raises, and Undefined."""
         found = np.zeros(len(addresses), given[0].dtype)
         for buffer, rows, by in self._divided(
             addresses, found.itemsize, who, "updates"
@@ -358,7 +366,7 @@ class Global:
         return found
 
     def _divided(self, addresses: np.ndarray, count: int, who: Who, verb: str):
-        """Yield each buffer with the rows of the accesses to it, and who makes them."""
+        """Yield each accessed buffer, the rows of its accesses, and who makes them."""
         check_aligned(addresses, count, who, "global memory")
         left = np.ones(len(addresses), bool)
         found = []
@@ -381,7 +389,7 @@ class Global:
             yield buffer, rows, own
 
     def _where(self, address: int, count: int) -> str:
-        """Say where an address outside every buffer is."""
+        """Describe an address outside every buffer."""
         before = [b for b in self.buffers if b.start <= address]
         if not before:
             return f"{count} bytes at the address {int(address)}, before all tensors"
@@ -393,7 +401,7 @@ class Global:
 
 
 class Shared(Memory):
-    """The memory that the threads of a block share."""
+    """The shared memory of a block."""
 
     def __init__(self, size: int) -> None:
         super().__init__("shared memory", 0, np.zeros(size, np.uint8))
@@ -402,7 +410,7 @@ class Shared(Memory):
     def indices(
         self, addresses: np.ndarray, count: int, who: Who, verb: str
     ) -> np.ndarray:
-        """Return the indices ``[n, count]`` of the bytes from each address. Raises
+        """Return the indices ``[n, count]`` of the bytes from each address on. Raises
         OutOfBounds and Misaligned."""
         check_aligned(addresses, count, who, self.name)
         outside = (addresses < 0) | (addresses + count > len(self.bytes))
@@ -417,19 +425,23 @@ class Shared(Memory):
 
 
 def check_aligned(addresses: np.ndarray, count: int, who: Who, name: str) -> None:
-    """Raise Misaligned unless the addresses are multiples of the number of bytes."""
+    """Raise Misaligned unless every address is a multiple of ``count`` bytes."""
     odd = addresses % count != 0
     if odd.any():
         address = int(addresses[odd][0])
         what = (
-            f"accesses {count} bytes of {name} at {address}, not a multiple of {count}"
+            f"accesses {count} bytes of {name} at address {address}, which is not a "
+            f"multiple of {count}"
         )
         raise who.fault(Misaligned, what, odd)
 
 
 def _zeros(n: int, dtype: type) -> np.ndarray:
-    """Return n zeros, which take no memory until they are written to. A system may
-    refuse to promise more than it has, so large ones ask for no promise."""
+    """Return n zeros, which take no memory until they are written.
+
+    A system may refuse to reserve more memory than it has, so a large array is mapped
+    without a reservation.
+    """
     size = n * np.dtype(dtype).itemsize
     if size < LARGE or not hasattr(mmap, "MAP_NORESERVE"):
         return np.zeros(n, dtype)
@@ -442,6 +454,6 @@ def _indices(addresses: np.ndarray, count: int, buffer: Buffer) -> np.ndarray:
 
 
 def check_defined(defined: np.ndarray, what: str, who: Who) -> None:
-    """Raise Undefined unless every value is defined, ``[n]``."""
+    """Raise Undefined unless all ``defined[n]`` are true."""
     if not defined.all():
         raise who.fault(Undefined, what, ~defined)

@@ -1,8 +1,8 @@
-"""Reads the text of one PTX kernel, as Triton's compiler emits it.
+"""Parse the text of one PTX kernel, as Triton's compiler emits it.
 
-A statement is an instruction, a label, or a directive. Of the directives only those
-matter that give the parameters, the number of threads, the widths of the registers, and
-the lines of the source. PTX ISA 8.7, chapters 4 and 5.
+A statement is an instruction, a label, or a directive. The parser reads only directives
+that declare the parameters, the number of threads, the registers, local memory, and the
+lines of the source. PTX ISA 8.7, chapters 4 and 5.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from backpass.ptx.faults import Place, Unsupported
 
 
 class Register(NamedTuple):
-    """A register, or a special one such as %tid.x."""
+    """A register, which may be a special register such as %tid.x."""
 
     name: str
 
 
 class Number(NamedTuple):
-    """A constant, as written."""
+    """A constant, as it is written."""
 
     text: str
 
 
 class Vector(NamedTuple):
-    """Several registers in braces; ``_`` stands for none."""
+    """Several registers in braces; ``_`` stands for no register."""
 
     parts: tuple[Operand, ...]
 
 
 class Address(NamedTuple):
-    """A register, a parameter, or a variable in shared memory, and an offset in
-    bytes."""
+    """An address: a register, a parameter, or a variable in shared memory, and an
+    offset in bytes."""
 
     base: str
     offset: int
 
 
 class Label(NamedTuple):
-    """A name: of a place to go to, or of a variable."""
+    """The name of a branch target or of a variable."""
 
     name: str
 
@@ -52,7 +52,8 @@ Operand = Register | Number | Vector | Address | Label
 
 
 class Instruction(NamedTuple):
-    """An instruction. ``guard`` is the predicate under which a thread executes it."""
+    """An instruction. A thread executes it only if the predicate ``guard``, or its
+    negation, is true."""
 
     name: str  # with its modifiers, such as "add.s32"
     operands: tuple[Operand, ...]
@@ -81,13 +82,13 @@ class Program(NamedTuple):
     parameters: tuple[Parameter, ...]
     threads: int
     code: tuple[Instruction, ...]
-    labels: dict[str, int]  # where in the code each is
-    widths: dict[str, int]  # of the registers, by their names or the letters of these
-    local: int = 0  # bytes of memory of each thread's own
+    labels: dict[str, int]  # the position of each in the code
+    widths: dict[str, int]  # of the registers, by name or by the letters of the name
+    local: int = 0  # bytes of local memory of each thread
 
 
 def parse(text: str) -> Program:
-    """Return the kernel in the text. Raises Unsupported for what cannot be read."""
+    """Return the kernel in the text. Raises Unsupported if it cannot be parsed."""
     entry = re.search(r"\.entry\s+(\w+)\s*\(([^)]*)\)", text)
     threads = re.search(r"\.(?:reqntid|maxntid)\s+(\d+)\s*(?:,\s*(\d+))?", text)
     if entry is None or threads is None:
@@ -120,12 +121,12 @@ def parse(text: str) -> Program:
 
 
 def width_of(type: str) -> int:
-    """Return the bits of a value of a type such as "f32" or "bf16x2"."""
+    """Return the width in bits of a type such as "f32" or "bf16x2"."""
     if type == "pred":
         return 1
     found = re.fullmatch(r"(?:bf|[usbf]|tf)(\d+)(x2)?", type)
     if found is None:
-        raise Unsupported(f"ptx: the type {type} is not known")
+        raise Unsupported(f"ptx: unknown type {type}")
     return int(found[1]) * (2 if found[2] else 1)
 
 
@@ -135,8 +136,11 @@ def _parameters(text: str) -> tuple[Parameter, ...]:
 
 
 def _declared(names: str, width: int) -> dict[str, int]:
-    """Return the widths of registers that .reg declares: %r<9> stands for %r0 to %r8,
-    whose letters are enough; those of assembly within the source have no %."""
+    """Return the widths of the registers that .reg declares.
+
+    %r<9> declares %r0 to %r8, which are recorded under their letters alone. Registers
+    of inline assembly may have no %; each is recorded under its name.
+    """
     found = {}
     for sign, letters, count in re.findall(r"(%?)(\w+)(?:<(\d+)>)?", names):
         found[letters] = width
@@ -146,11 +150,11 @@ def _declared(names: str, width: int) -> dict[str, int]:
 
 
 def _place(statement: str, files: dict[str, str]) -> Place | None:
-    """Return the line of a .loc, or None for line 0, which is for what the compiler
-    added.
+    """Return the line of a .loc, or None for line 0, which marks instructions that the
+    compiler added.
 
-    Of a function that was inlined, a comment says from where it was called, and from
-    where that was. The place is the innermost line that is not Triton's own.
+    For an inlined function, a comment lists the chain of its callers. The place is the
+    innermost line of the chain that is not in Triton's own files.
     """
     found = re.match(r"\.loc\s+(\d+)\s+(\d+)", statement)
     if found is None or found[2] == "0":
@@ -168,7 +172,7 @@ def _place(statement: str, files: dict[str, str]) -> Place | None:
 
 
 def _statements(body: str) -> Iterator[str]:
-    """Yield the statements, without comments but those of .loc. Labels and .loc end
+    """Yield the statements, without comments except those of .loc. Labels and .loc end
     without a semicolon."""
     body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
     body = re.sub(r"^(?!\s*\.loc\b)([^\n]*?)//[^\n]*", r"\1", body, flags=re.MULTILINE)
@@ -186,7 +190,7 @@ def _instruction(
 ) -> Instruction:
     found = re.match(r"(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", statement)
     if found is None:
-        raise Unsupported(f"ptx: {statement!r} cannot be read")
+        raise Unsupported(f"ptx: cannot parse {statement!r}")
     negated, guard, name, rest = found.groups()
     texts = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*", rest)
     operands = tuple(_operand(text.strip(), known) for text in texts)
@@ -201,7 +205,7 @@ def _operand(text: str, known: Collection[str]) -> Operand:
     if text.startswith("["):
         found = re.fullmatch(r"\[\s*([%$\w.]+)\s*(?:\+\s*(-?\d+))?\s*\]", text)
         if found is None:
-            raise Unsupported(f"ptx: the address {text} cannot be read")
+            raise Unsupported(f"ptx: cannot parse the address {text}")
         return Address(found[1], int(found[2] or 0))
     if text.startswith("%") or text in known:
         return Register(text)

@@ -1,9 +1,9 @@
-"""The instructions that a warp executes together: it loads matrices from shared memory,
-multiplies them, and exchanges registers.
+"""The instructions that the threads of a warp execute together: they load matrices from
+shared memory, multiply matrices, and exchange registers.
 
-Which thread holds which element of a matrix is fixed by PTX ISA 8.7, chapters 9.7.14
-(mma, ldmatrix) and 9.7.9.6 (shfl). Each function works on all warps at once: the first
-axis of its arrays is the warp, the second the lane.
+PTX ISA 8.7 fixes which thread holds which element of a matrix, in chapters 9.7.14 (mma,
+ldmatrix) and 9.7.9.6 (shfl). Most functions work on all warps at once: the first axis
+of their arrays is the warp, and the second is the lane.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from backpass.ptx.faults import Unsupported
 from backpass.ptx.formats import bits_of, rounded, values_of
 
 LANES = np.arange(32)
-GROUP, PLACE = LANES // 4, LANES % 4  # of a lane among the eight rows, and within one
+GROUP, PLACE = LANES // 4, LANES % 4  # a lane's row of eight, and place in it
 
 
 class Fragment(NamedTuple):
-    """Where a matrix's elements are: element i of a lane's is in this row and
-    column."""
+    """Where the lanes' elements are in a matrix: element i of a lane is at ``rows[i,
+    lane]`` and ``columns[i, lane]``."""
 
     rows: np.ndarray  # [elements, 32]
     columns: np.ndarray
@@ -35,7 +35,7 @@ def _fragment(
     return Fragment(np.stack(rows), np.stack(columns), shape)
 
 
-# mma.m16n8k16 of half precision: A has eight elements a lane, B and C four.
+# mma.m16n8k16 of half precision: a lane holds eight elements of A, four of B and C.
 A_16 = _fragment(
     (16, 16),
     *((GROUP + 8 * (i // 2 % 2), 2 * PLACE + i % 2 + 8 * (i // 4)) for i in range(8)),
@@ -56,7 +56,7 @@ B_8 = _fragment((8, 8), *((PLACE + 4 * i, GROUP) for i in range(2)))
 
 
 def matrices(values: np.ndarray, where: Fragment) -> np.ndarray:
-    """Return the matrices ``[warps, *shape]`` from the lanes' elements ``[warps, 32,
+    """Return the matrices ``[warps, *shape]``, given the lanes' elements ``[warps, 32,
     elements]``."""
     found = np.zeros((len(values), *where.shape), values.dtype)
     found[:, where.rows, where.columns] = np.moveaxis(values, 2, 1)
@@ -69,17 +69,17 @@ def elements(found: np.ndarray, where: Fragment) -> np.ndarray:
 
 
 def mma(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """Return the registers ``[warps, 32, n]`` of A·B + C from those of A, B and C.
+    """Return the registers ``[warps, 32, n]`` of A·B + C, given those of A, B, and C.
 
-    The order in which a tensor core adds is not documented. Here the products are added
-    in float64, and the sum is rounded once. Raises Unsupported for other shapes and
-    types.
+    The order in which a tensor core adds is not documented. This function adds the
+    products in float64 and rounds the sum once. Raises Unsupported for shapes and types
+    that it does not know.
     """
     parts = name.split(".")
     shape, types = parts[3], tuple(parts[-4:])
     where = _KNOWN.get((shape, types)) if parts[4:6] == ["row", "col"] else None
     if where is None:
-        raise Unsupported(f"ptx: the instruction {name} is not executed here")
+        raise Unsupported(f"ptx: the instruction {name} is not supported")
     to, of = types[:2]
     left, right = (
         matrices(_numbers(x, of), place).astype(np.float64)
@@ -89,7 +89,7 @@ def mma(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return bits_of(elements(rounded(sums, to), where[2]), to)
 
 
-# Where the elements are, by the shape and the types of D, A, B and C.
+# Where the elements are, by the shape and the types of D, A, B, and C.
 _KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] = {
     ("m16n8k16", ("f32", "bf16", "bf16", "f32")): (A_16, B_16, C),
     ("m16n8k16", ("f32", "f16", "f16", "f32")): (A_16, B_16, C),
@@ -99,11 +99,11 @@ _KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] =
 
 
 def _numbers(registers: np.ndarray, type: str) -> np.ndarray:
-    """Return the numbers in registers ``[warps, 32, n]``: two each in half
-    precision."""
+    """Return the numbers in registers ``[warps, 32, n]``. In half precision, a register
+    holds two numbers."""
     if type == "f64":
         return values_of(registers, type)
-    if type == "tf32":  # a float32 whose last 13 bits are not read
+    if type == "tf32":  # a float32 whose last 13 bits are ignored
         return values_of(registers & np.uint32(0xFFFFE000), "f32")
     halves = np.stack(
         [registers & np.uint32(0xFFFF), registers >> np.uint32(16)], axis=-1
@@ -113,9 +113,12 @@ def _numbers(registers: np.ndarray, type: str) -> np.ndarray:
 
 
 def loaded_matrices(rows: np.ndarray, transposed: bool) -> np.ndarray:
-    """Return ldmatrix's registers ``[warps, 32, n]`` from the rows ``[warps, n, 8, 8]``
-    of n matrices of 16-bit elements: lane l has elements 2(l mod 4) and the next of row
-    l ∕ 4, or with ``transposed`` of that column."""
+    """Return ldmatrix's registers ``[warps, 32, n]``, given the rows ``[warps, n, 8,
+    8]`` of n matrices of 16-bit elements.
+
+    Lane l holds two elements of row ⌊l/4⌋: element 2(l mod 4) and the next. With
+    ``transposed``, they are the elements of that column.
+    """
     found = np.swapaxes(rows, 2, 3) if transposed else rows
     lower, upper = (found[:, :, GROUP, 2 * PLACE + i].astype(np.uint32) for i in (0, 1))
     return np.moveaxis(lower | upper << np.uint32(16), 1, 2)
@@ -123,7 +126,10 @@ def loaded_matrices(rows: np.ndarray, transposed: bool) -> np.ndarray:
 
 def shuffled_from(how: str, by: np.ndarray, clamp: np.ndarray) -> tuple:
     """Return the lane ``[n]`` from which each of n threads gets its value, and whether
-    it is within its segment, from the second and third operand of shfl."""
+    that lane is within the thread's segment.
+
+    ``by`` and ``clamp`` are the second and third source operands of shfl.
+    """
     b, c = np.asarray(by, np.int64) & 31, np.asarray(clamp, np.int64)
     lane = np.arange(len(b)) % 32
     segment, bound = c >> 8 & 31, c & 31
@@ -139,5 +145,5 @@ def shuffled_from(how: str, by: np.ndarray, clamp: np.ndarray) -> tuple:
         source = least | (b & ~segment)
         inside = source <= most
     else:
-        raise Unsupported(f"ptx: shfl.{how} is not executed here")
+        raise Unsupported(f"ptx: shfl.{how} is not supported")
     return np.where(inside, source, lane), inside

@@ -1,8 +1,8 @@
-"""Execute the compiled kernel on the CPU, and compare what it returns with float64.
+"""Execute the compiled kernel on the CPU, and compare its results with float64.
 
-Its PTX is executed by ``backpass.ptx``, which also finds races, accesses out of bounds,
-and reads of what nobody wrote. For an object of the user, the kernels are those that
-its forward and backward launch.
+``backpass.ptx`` executes the PTX. It also finds races, accesses out of bounds, and uses
+of uninitialised values. For a user's object, the kernels are those that its forward and
+backward launch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NAME = "compiled kernel"
 
 
 def run(case: Case) -> list[Row]:
-    """Return a row for y and one for each gradient, in bfloat16, float16 and float32,
-    or in the low precision of the inputs.
+    """Return a row for y and a row for each gradient, in bfloat16, float16, and
+    float32. If the inputs have one of these dtypes, only that dtype has rows.
 
-    An object of the user that launches no kernel has no rows. Raises NotRun if there is
-    no kernel, or it cannot be compiled.
+    A user's object that launches no kernel has no rows. Raises NotRun if the operation
+    has no kernel, or if kernels cannot be compiled here.
     """
     stem = case.subject.stem
     if stem is not None and stem not in kernels.STEMS:
@@ -46,7 +46,7 @@ def run(case: Case) -> list[Row]:
 
 
 def _placed(case: Case, dtype: str, inputs: Inputs) -> Case:
-    """Return the case with these inputs as tensors on the CPU."""
+    """Return the case with these inputs as CPU tensors of the dtype."""
     import torch
 
     placed = tuple(to_torch(value, "cpu", getattr(torch, dtype)) for value in inputs)
@@ -54,7 +54,7 @@ def _placed(case: Case, dtype: str, inputs: Inputs) -> Case:
 
 
 def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
-    """Return the rows of the package's own kernel, at sizes that the rows name."""
+    """Return the rows of a kernel of the package. ``sizes`` ends their description."""
     from backpass.kernels.passes import Call, passes
 
     calls = [
@@ -81,7 +81,7 @@ def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
 
 
 def _own(case: Case, dtype: str) -> Iterator[Row]:
-    """Yield the rows of an object of the user at one dtype."""
+    """Yield the rows of a user's object in one dtype."""
     from backpass.kernels import compiled
 
     own = _placed(case, dtype, case.inputs)
@@ -116,7 +116,11 @@ def _fault(fault: ptx.Fault, dtype: str) -> Row:
 
     kind = type(fault).__name__
     return Row(
-        _name(dtype), "", FAILED, reason=f"{kind}: {fault}", note=f"not seen: {UNSEEN}"
+        _name(dtype),
+        "",
+        FAILED,
+        reason=f"{kind}: {fault}",
+        note=f"not checked: {UNSEEN}",
     )
 
 
@@ -126,14 +130,14 @@ def _with_verdict(
     unwritten: Sequence[str],
     sizes: str = "",
 ) -> list[Row]:
-    """Return the rows with what stands beside every verdict, and rows for what else was
-    found."""
+    """Return the rows with the verdict's note, and a failed row for each problem that
+    the verdict lists."""
     from backpass.kernels.compiled import CAPABILITY, UNSEEN
 
     where = f"as compiled for compute capability {CAPABILITY / 10}{sizes}"
-    note = f"not seen: {UNSEEN}"
+    note = f"not checked: {UNSEEN}"
     found = [replace(row, how=f"{where}, {row.how}", note=note) for row in rows]
-    wrong = [*(f"one of several results: {fault}" for fault in unsettled), *unwritten]
+    wrong = [*(f"not deterministic: {fault}" for fault in unsettled), *unwritten]
     return found + [
         Row(rows[0].method, "", FAILED, how=where, reason=reason, note=note)
         for reason in dict.fromkeys(wrong)
@@ -141,8 +145,8 @@ def _with_verdict(
 
 
 def launching(case: Case, asked: bool) -> AbstractContextManager[object]:
-    """Within it, every method can call an object of the user that launches kernels on
-    tensors of the CPU."""
+    """Return a context in which every method can call a user's object that launches
+    kernels on CPU tensors."""
     if (
         not asked
         or case.subject.stem is not None
