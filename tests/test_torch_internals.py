@@ -92,3 +92,19 @@ def test_no_other_file_uses_a_private_name_of_torch():
     found = {path.name: [*private_names(ast.parse(path.read_text()))] for path in FILES}
     assert found.pop("torch_internals.py")
     assert {name: used for name, used in found.items() if used} == {}
+
+
+def test_an_operator_reads_what_it_needs_the_values_of():
+    """Not what it makes views of, asks the shape of, or overwrites."""
+    aten, x, y = torch.ops.aten, torch.ones(4), torch.zeros(4)
+    read = {
+        aten.add.Tensor: ((x, y), [x, y]),
+        aten.cat.default: (([x, y],), [x, y]),
+        aten.copy_.default: ((x, y), [y]),
+        aten.view.default: ((x, [2, 2]), []),
+        aten.detach.default: ((x,), []),
+        aten.empty_like.default: ((x,), []),
+        aten.new_zeros.default: ((x, [3]), []),
+    }
+    for func, (args, expected) in read.items():
+        assert [id(t) for t in internals.read_by(func, args, {})] == [id(t) for t in expected], func

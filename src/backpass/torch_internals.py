@@ -19,6 +19,7 @@ __all__ = [
     "Unread",
     "dual_level",
     "is_fake",
+    "read_by",
     "share_memory",
     "storage_id",
     "transformed",
@@ -77,6 +78,24 @@ def storage_id(x: torch.Tensor) -> int:
 def is_fake(x: torch.Tensor) -> bool:
     """Whether ``x`` has no values, because torch.compile is inferring shapes."""
     return isinstance(x, FakeTensor)
+
+
+def read_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors whose values a call of an operator reads: none if it returns
+    views of them, or needs only their shapes."""
+    name = func.overloadpacket.__name__
+    views = (
+        r.alias_info is not None and not r.alias_info.is_write
+        for r in func._schema.returns
+    )
+    if any(views) or name.endswith("_like") or name.startswith("new_"):
+        return
+    written = [id(x) for x in written_by(func, args, kwargs)]
+    for value in (*args, *kwargs.values()):
+        several = value if isinstance(value, (list, tuple)) else [value]
+        for x in several:
+            if isinstance(x, torch.Tensor) and id(x) not in written:
+                yield x
 
 
 def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:

@@ -12,7 +12,11 @@ class Change(NamedTuple):
     kind: str
     line: str  # the line of the source, such as "softmax_rows.py:120"
     before: str  # the instruction
+    at: int  # where its line begins in the text
     text: str
+
+
+UNWRITTEN = 99999
 
 
 def changes(text: str) -> Iterator[Change]:
@@ -28,12 +32,26 @@ def changes(text: str) -> Iterator[Change]:
             place = _place(line) or place
             continue
         for kind, changed in _changed(code):
-            yield Change(kind, place, " ".join(code.split()), text[:start] + changed + "\n" + text[at:])
+            yield Change(
+                kind, place, " ".join(code.split()), start, text[:start] + changed + "\n" + text[at:]
+            )
         if found := re.match(r"\s*cvt\.rn(?=\.(?:bf16|f16)(?:x2)?\.f32)", code):
             casts.setdefault(place, []).append(start + found.end() - len("rn"))
     for line, places in casts.items():
         parts = [text[a + 2 : b] for a, b in itertools.pairwise([-2, *places, len(text)])]
-        yield Change("casts", line, f"{len(places)} casts", "rz".join(parts))
+        yield Change("casts", line, f"{len(places)} casts", places[0], "rz".join(parts))
+
+
+def without_default(change: Change, text: str) -> str:
+    """The text in which a masked load leaves its registers undefined where its mask is false.
+
+    A register that nobody writes is undefined, and one of that number is.
+    """
+    code = text[change.at : text.index("\n", change.at)]
+    loaded = re.search(r"\.[a-z](\d+)\s*\{([^}]*)\}", code)
+    registers = [name.strip() for name in loaded[2].split(",")]
+    moves = [f"mov.b{loaded[1]} {name}, {name.rstrip('0123456789')}{UNWRITTEN};\n" for name in registers]
+    return text[: change.at] + "".join(moves) + text[change.at :]
 
 
 def _changed(code: str) -> Iterator[tuple[str, str]]:

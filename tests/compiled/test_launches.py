@@ -103,6 +103,17 @@ def test_what_nobody_has_written_is_listed(x):
     assert "✗ short: y_ptr" in str(verdict) and "✓" not in str(verdict)
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_freed_memory_counts_only_if_pytorch_has_read_what_nobody_has_written(x, read):
+    with compiled.executing() as verdict:
+        scratch = torch.empty_like(x)
+        short[(1,)](x, scratch, 300, BLOCK=512)
+        total = scratch[:299].sum() + (scratch.sum() if read else 0)
+        del scratch
+    assert verdict.unwritten == (["short: y_ptr: 1 of 300 elements never written"] if read else [])
+    assert total.isnan() == read
+
+
 def test_a_read_of_what_nobody_has_written_is_a_fault(x):
     """Also in a later launch than the one that should have written it."""
     with (

@@ -3,13 +3,13 @@ bytes have been written since."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from backpass.torch_internals import TorchDispatchMode, written_by
+from backpass.torch_internals import TorchDispatchMode, read_by, written_by
 
 _EMPTY = {
     torch.ops.aten.empty,
@@ -22,6 +22,13 @@ LARGEST = 1 << 26  # bytes; larger allocations are not tracked
 GARBAGE = 0xFF  # in every byte: NaN in each floating-point format, -1 for integers
 
 
+class Part(NamedTuple):
+    """A tensor in tracked memory, which this does not keep alive."""
+
+    storage: StorageWeakRef
+    written: torch.Tensor  # of the storage's mask, the bytes of each element
+
+
 class Allocated(TorchDispatchMode):
     """A mode in which ``torch.empty`` and similar functions return memory filled with
     garbage, whose bytes are undefined until they are written."""
@@ -29,11 +36,16 @@ class Allocated(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[int, tuple[StorageWeakRef, np.ndarray]] = {}
+        self._misread: set[StorageWeakRef] = set()  # PyTorch has read undefined bytes
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        for x in read_by(func, args, kwargs):
+            part = self.part(x)
+            if part is not None and _missing(part):
+                self._misread.add(part.storage)
         found = func(*args, **kwargs)
         if func.overloadpacket in _EMPTY:
             self._add(found)
@@ -49,12 +61,22 @@ class Allocated(TorchDispatchMode):
         entry = self._known.get(x.untyped_storage().data_ptr())
         return True if entry is None or entry[0].expired() else entry[1]
 
-    def unwritten(self, x: torch.Tensor) -> int:
-        """Return how many elements of the tensor were never written."""
+    def part(self, x: torch.Tensor) -> Part | None:
+        """Return what ``unwritten`` needs to know of a tensor, or None if its memory is
+        not tracked."""
+        if x.device.type != "cpu" or x.layout is not torch.strided:
+            return None
         known = self.defined(x)
         if known is True:
-            return 0
-        return int((~_elements(known, x).all(dim=-1)).sum())
+            return None
+        storage = self._known[x.untyped_storage().data_ptr()][0]
+        return Part(storage, _elements(known, x))
+
+    def unwritten(self, part: Part) -> int:
+        """Return how many elements were never written. Memory that has been freed has
+        none, unless PyTorch has read undefined bytes of it: nobody can read it now."""
+        freed = part.storage.expired() and part.storage not in self._misread
+        return 0 if freed else _missing(part)
 
     def _add(self, x: torch.Tensor) -> None:
         storage = x.untyped_storage()
@@ -64,6 +86,10 @@ class Allocated(TorchDispatchMode):
         everything.view(torch.uint8).fill_(GARBAGE)
         mask = np.zeros(storage.nbytes(), bool)
         self._known[storage.data_ptr()] = StorageWeakRef(storage), mask
+
+
+def _missing(part: Part) -> int:
+    return int((~part.written.all(dim=-1)).sum())
 
 
 def _elements(mask: np.ndarray, x: torch.Tensor) -> torch.Tensor:

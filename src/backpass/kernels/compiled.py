@@ -32,7 +32,7 @@ from triton.runtime import driver
 from triton.runtime.cache import get_cache_manager
 
 from backpass import kernels, ptx, table
-from backpass.kernels.allocated import Allocated
+from backpass.kernels.allocated import Allocated, Part
 
 CAPABILITY = 80  # Ampere, the A100
 SHARED_BYTES = 163 * 1024  # the most shared memory of a block of an A100
@@ -54,7 +54,8 @@ class Verdict:
     """What was executed, and what is wrong although no fault was raised.
 
     ``unwritten`` has a line for each tensor from ``torch.empty`` that was passed to a
-    kernel and has elements never written.
+    kernel and has elements never written. A tensor that was freed before the end counts
+    only if PyTorch has read such elements: it was scratch memory.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -146,7 +147,7 @@ class Driver(DriverBase):
     ) -> None:
         self.verdict, self.allocated = verdict, allocated
         self.only, self.approximate = only, approximate
-        self._given: list[tuple[str, torch.Tensor]] = []
+        self._given: list[tuple[str, Part]] = []
         self.utils = SimpleNamespace(
             load_binary=lambda *_: (None, None, 0, 0, 1024),
             get_device_properties=lambda _: {"max_shared_mem": SHARED_BYTES},
@@ -240,9 +241,9 @@ class Driver(DriverBase):
     def unwritten(self) -> list[str]:
         """Return a line for each tensor that has elements never written."""
         found = {}
-        for name, x in self._given:
-            if missing := self.allocated.unwritten(x):
-                elements = f"{missing:,} of {x.numel():,} elements"
+        for name, part in self._given:
+            if missing := self.allocated.unwritten(part):
+                elements = f"{missing:,} of {part.written[..., 0].numel():,} elements"
                 found[name] = f"{name}: {elements} never written"
         return [*found.values()]
 
@@ -254,7 +255,8 @@ class Driver(DriverBase):
                 raise TypeError(
                     f"{where}: expected a tensor on the CPU; got device {value.device}"
                 )
-            self._given.append((where, value))
+            if (part := self.allocated.part(value)) is not None:
+                self._given.append((where, part))
             return tensor(value, self.allocated.defined(value))
         if type in _FLOATS and isinstance(value, (int, float)):
             own, bits = _FLOATS[type]

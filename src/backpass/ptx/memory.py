@@ -14,6 +14,7 @@ access, and a later one by which the second block acquires it.
 from __future__ import annotations
 
 import mmap
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ NOBODY, MANY = 0, -1  # any other value is the number of a thread or block, plus
 BLOCK = 1 << 40  # more barriers than a block executes
 START = 1 << 12  # the first address of global memory; no address is 0
 LARGE = 1 << 28  # bytes
+NO_RESERVATION = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 names it
 GAP = 1 << 12  # unused bytes between two buffers, at least
 
 
@@ -443,9 +445,9 @@ def _zeros(n: int, dtype: type) -> np.ndarray:
     without a reservation.
     """
     size = n * np.dtype(dtype).itemsize
-    if size < LARGE or not hasattr(mmap, "MAP_NORESERVE"):
+    if size < LARGE or sys.platform != "linux":
         return np.zeros(n, dtype)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVATION
     return np.frombuffer(mmap.mmap(-1, size, flags=flags), dtype)
 
 
