@@ -9,6 +9,7 @@ from backpass.values import check_natural
 LINEAR = "x[*, n], w[n, p], b[p]? -> y[*, p]"
 MATMUL = "a[*a, s, n], b[*b, n, p] -> y[*, s, p]"
 HEADS = "q[*, g*n, s], k[*, n>0, t], bias[*, g*n, s, t]:broadcast? -> y[*, g*n, s]"
+SHARED = "x[*, s, n], c[*, s, n]:shared -> y[*, s, n]"
 
 
 def zeros(**shapes):
@@ -58,6 +59,8 @@ def test_what_is_no_declaration_is_refused(text):
             {"*": (7,), "g": 2, "n": 3, "s": 4, "t": 5},
         ),
         (HEADS, {"q": (0, 4), "k": (3, 5)}, {"*": (), "g": 0, "n": 3, "s": 4, "t": 5}),
+        (SHARED, {"x": (3, 2, 5, 4), "c": (5, 4)}, {"*": (3, 2), "s": 5, "n": 4}),
+        (SHARED, {"x": (3, 2, 5, 4), "c": (3, 1, 5, 4)}, {"*": (3, 2), "s": 5, "n": 4}),
     ],
 )
 def test_bind(text, shapes, expected):
@@ -119,6 +122,22 @@ def test_bind(text, shapes, expected):
             HEADS,
             {"q": (6, 4), "k": (3, 5), "bias": (1, 1, 1, 5)},
             r"bias: .* with leading axes that broadcast to \[\], those of q",
+        ),
+        (
+            SHARED,
+            {"x": (3, 5, 4), "c": (5, 1)},
+            r"c: expected c\[\*, s, n\] with n = 4, as in x; got shape \[5, 1\]",
+        ),
+        (
+            SHARED,
+            {"x": (3, 5, 4), "c": (1, 4)},
+            r"c: expected c\[\*, s, n\] with s = 5, as in x; got shape \[1, 4\]",
+        ),
+        (SHARED, {"x": (3, 5, 4), "c": (4,)}, r"c: .* which has at least 2 axes; got shape \[4\]"),
+        (
+            SHARED,
+            {"x": (3, 5, 4), "c": (2, 5, 4)},
+            r"c: .* with leading axes that broadcast to \[3\], those of x; got shape \[2, 5, 4\]",
         ),
     ],
 )

@@ -13,6 +13,7 @@ columns, ``w`` is ``n`` by ``p``, ``b`` is optional, and ``y`` has the leading a
 - ``?`` marks an input that may be None, and ``:int`` one of integers, such as tokens.
 - ``:broadcast`` marks an input that is broadcast to the declared shape: it may have
   length 1 in place of any other length, and may lack leading axes.
+- ``:shared`` marks an input of which only the axes of ``*`` are broadcast.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _TWICE = "2"  # before a letter: an axis of pairs
 _MORE = "+"  # after a letter: an axis at least as long
 _TIMES = "*"  # after a letter: an axis that is a multiple
 _ARRAY = re.compile(
-    r"(?P<name>\w+)\[(?P<axes>[^\]]*)\](?P<integer>:int)?(?P<broadcast>:broadcast)?(?P<optional>\?)?"
+    r"(?P<name>\w+)\[(?P<axes>[^\]]*)\](?P<integer>:int)?(?P<broadcast>:broadcast)?"
+    r"(?P<shared>:shared)?(?P<optional>\?)?"
 )
 
 
@@ -51,6 +53,7 @@ class Spec:
     optional: bool = False
     integer: bool = False
     broadcast: bool = False
+    shared: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}[{', '.join(self.axes)}]"
@@ -108,7 +111,7 @@ class Shapes:
         given = [spec for spec in self.inputs if arrays.get(spec.name) is not None]
         products = []
         for spec in given:
-            if not spec.broadcast:
+            if not (spec.broadcast or spec.shared):
                 shape = tuple(arrays[spec.name].shape)
                 products += [
                     (spec, shape, *at)
@@ -124,7 +127,7 @@ class Shapes:
         if groups and "*" not in lengths:
             lengths["*"] = _broadcast(groups)
         for spec in given:
-            if spec.broadcast:
+            if spec.broadcast or spec.shared:
                 _check_broadcast(
                     spec, tuple(arrays[spec.name].shape), lengths, found_in
                 )
@@ -199,7 +202,7 @@ def parse(text: str) -> Shapes:
 def _specs(part: str, text: str) -> tuple[Spec, ...]:
     specs = []
     # findall rather than finditer: torch.compile can trace findall, but not finditer.
-    for name, listed, integer, broadcast, optional in _ARRAY.findall(part):
+    for name, listed, integer, broadcast, shared, optional in _ARRAY.findall(part):
         axes = [axis.strip() for axis in listed.split(",") if axis.strip()]
         nonempty = frozenset(
             axis.removesuffix(">0") for axis in axes if axis.endswith(">0")
@@ -213,6 +216,7 @@ def _specs(part: str, text: str) -> tuple[Spec, ...]:
                 bool(optional),
                 bool(integer),
                 bool(broadcast),
+                bool(shared),
             )
         )
     if _ARRAY.sub("", part).replace(",", "").strip() or not specs:
@@ -311,16 +315,18 @@ def _check_broadcast(
 ) -> None:
     """Raise ValueError for an array that does not broadcast to the declared shape,
     whose lengths are all known."""
+    if spec.shared:
+        _pair(spec, shape)  # which raises if an axis of a letter is missing
     axes = [axis for axis in spec.axes if not axis.startswith("*")]
     leading, rest = (
         shape[: max(0, len(shape) - len(axes))],
         shape[max(0, len(shape) - len(axes)) :],
     )
     for axis, length in zip(reversed(axes), reversed(rest), strict=False):
-        if length not in (1, axis_length(axis, lengths)):
-            what = (
-                f"{axis} = {axis_length(axis, lengths)}, as in {found_in[axis]}, or 1"
-            )
+        known = axis_length(axis, lengths)
+        if length != known and (spec.shared or length != 1):
+            what = f"{axis} = {known}, as in {found_in[axis]}"
+            what += "" if spec.shared else ", or 1"
             raise ValueError(
                 f"{spec.name}: expected {spec} with {what}; got shape {list(shape)}"
             )

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from types import ModuleType
 from typing import Any
 
-from backpass.arrays import Array, is_traced, namespace, size
+from backpass.arrays import Array, is_array, is_traced, namespace, size
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swiglu")  # of a feed-forward block
 
@@ -101,6 +101,21 @@ def check_head_order(head_order: str) -> None:
     """Raise ValueError unless ``head_order`` names a way of assigning query heads to
     key heads."""
     check_one_of("head_order", head_order, ("consecutive", "interleaved"))
+
+
+def check_tables(x: object, **tables: object) -> None:
+    """Raise ValueError for a table of RoPE that is as wide as ``x[*, s, 2k]``, not half
+    as wide."""
+    for name, table in tables.items():
+        if not is_array(x) or not is_array(table):
+            continue  # which the declaration of shapes rejects
+        width = x.shape[-1] if x.shape else 0
+        if width > 1 and table.shape[-1:] == (width,):
+            raise ValueError(
+                f"{name}: expected {name}[*, s, k] with k = {width // 2}, half the "
+                f"width of x; got shape {list(table.shape)}. If the table has each "
+                f"number twice, as Hugging Face's, pass rope.narrow({name})"
+            )
 
 
 def check_scale(scale: object) -> None:

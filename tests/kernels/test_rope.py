@@ -87,6 +87,42 @@ def test_tables_need_not_be_contiguous(interleaved, device, poisoned):
     check(x, dy, cos, sin, interleaved)
 
 
+# Leading axes of x and of a table. The third has four axes that do not merge.
+SHARED = [((2, 3), (2, 1)), ((2, 3), (1, 3)), ((2, 3, 2, 3), (3, 1, 3)), ((3, 2), (3, 2))]
+
+
+@both_forms
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("leading", "shared"), SHARED, ids=str)
+def test_tables_of_some_axes(leading, shared, dtype, interleaved, device, poisoned):
+    x, dy = (draw(*leading, 5, 14, dtype=dtype, device=device, seed=seed) for seed in (0, 1))
+    cos, sin = (draw(*shared, 5, 7, dtype=dtype, device=device, seed=seed) for seed in (2, 3))
+    check(x, dy, cos, sin, interleaved)
+    check(x, dy, cos, sin[..., :1, :, :], interleaved)  # of strides that differ from the cosines'
+
+
+@both_forms
+def test_tables_are_read_where_they_lie(interleaved, device, poisoned):
+    """One half of tables of twice the width, shared by the heads that a projection left."""
+    x, dy = (
+        draw(2, 5, 3, 34, dtype=torch.float32, device=device, seed=seed).transpose(1, 2) for seed in (0, 1)
+    )
+    full = [draw(2, 1, 5, 34, dtype=torch.float32, device=device, seed=seed) for seed in (2, 3)]
+    cos, sin = (table[..., :17] for table in full)
+    launch = kernel.launch(x, cos, sin, torch.empty_like(x), interleaved, 1)
+    assert [launch.arguments[f"{name}_ptr"].data_ptr() for name in ("x", "cos", "sin")] == [
+        tensor.data_ptr() for tensor in (x, cos, sin)
+    ]
+    assert launch.arguments["cos_stride_1"] == 0
+    check(x, dy, cos, sin, interleaved)
+
+
+def test_a_table_of_twice_the_width_is_refused(device):
+    x = torch.ones(3, 4, device=device)
+    with pytest.raises(ValueError, match=r"^cos: .* pass rope\.narrow\(cos\)"):
+        kernel.forward(x, x, x)
+
+
 @both_forms
 def test_turned_forth_and_back_is_where_it_was(interleaved, device):
     x = draw(2, 3, 9, 32, dtype=torch.float64, device=device)

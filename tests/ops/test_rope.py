@@ -114,6 +114,119 @@ def test_saved_holds_the_tables_themselves_and_nothing_of_x():
     assert saved.shape == (3, 5, 14) and saved.interleaved is False
 
 
+# Positions of their own
+
+
+def per_row(positions, shape=(2, 3, 5, 14)):
+    """x and the tables of ``positions``, of which each of the two sequences has five."""
+    x = np.random.default_rng(0).standard_normal(shape)
+    tables = rope.tables(int(positions.max()) + 1, shape[-1], like=x)
+    return x, *(table[positions][:, None] for table in tables)
+
+
+@BOTH
+def test_each_sequence_may_have_positions_of_its_own(interleaved):
+    """The first is padded on the left, the second holds two texts, each from position 0."""
+    positions = np.array([[0, 0, 0, 1, 2], [0, 1, 2, 0, 1]])
+    x, cos, sin = per_row(positions)
+    assert cos.shape == (2, 1, 5, 7)
+    y, saved = rope.forward(x, cos, sin, interleaved=interleaved)
+    dy = np.random.default_rng(1).standard_normal(x.shape)
+    dx = rope.backward(dy, saved)
+    assert saved.cos is cos and saved.sin is sin
+    for (b, s), position in np.ndenumerate(positions):
+        one = (b, slice(None), slice(s, s + 1))
+        tables = rope.tables(1, 14, offset=int(position), like=x)
+        own, own_saved = rope.forward(x[one], *tables, interleaved=interleaved)
+        np.testing.assert_allclose(y[one], own, rtol=1e-13, atol=1e-15)
+        np.testing.assert_allclose(dx[one], rope.backward(dy[one], own_saved), rtol=1e-13, atol=1e-15)
+    assert not np.allclose(y[0], turned(x[0], interleaved=interleaved))
+
+
+def test_tables_of_every_head_are_the_shared_tables():
+    x, cos, sin = drawn((2, 3, 5, 14))
+    y, saved = rope.forward(x, cos, sin)
+    whole = (np.ascontiguousarray(np.broadcast_to(table, (2, 3, 5, 7))) for table in (cos, sin))
+    y_whole, saved_whole = rope.forward(x, *whole)
+    assert np.array_equal(y, y_whole)
+    assert np.array_equal(rope.backward(x, saved), rope.backward(x, saved_whole))
+
+
+def test_one_table_may_be_shared_and_the_other_not():
+    x, cos, sin = per_row(np.array([[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]))
+    assert np.array_equal(rope.forward(x, cos[0, 0], sin)[0], rope.forward(x, cos, sin)[0])
+
+
+# Tables of twice the width
+
+
+def repeated(table, interleaved):
+    return np.repeat(table, 2, axis=-1) if interleaved else np.concatenate([table, table], axis=-1)
+
+
+@BOTH
+@pytest.mark.parametrize("like", [np.zeros(1), torch.zeros(1)], ids=["NumPy", "PyTorch"])
+def test_a_table_with_each_number_twice_is_narrowed(like, interleaved):
+    cos, sin = rope.tables(5, 14, like=np.zeros(1))
+    for table in (cos, sin):
+        full = repeated(table, interleaved)
+        full = torch.tensor(full) if isinstance(like, torch.Tensor) else full
+        found = rope.narrow(full, interleaved=interleaved)
+        assert found.shape == (5, 7) and np.array_equal(np.asarray(found), table)
+        assert np.shares_memory(np.asarray(found), np.asarray(full))
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "error", "message"),
+    [
+        (
+            (3, 5),
+            {},
+            ValueError,
+            r"table: expected table\[\*, 2k\] with an even length of 2k; got shape \[3, 5\]",
+        ),
+        ((), {}, ValueError, "table: .* at least 1 axes"),
+        (3.0, {}, TypeError, r"table: expected an array table\[\*, 2k\]; got float"),
+        ((3, 4), {"interleaved": 1}, TypeError, "interleaved: expected True or False; got int"),
+    ],
+)
+def test_what_cannot_be_narrowed_is_refused(table, options, error, message):
+    table = np.ones(table) if isinstance(table, tuple) else table
+    with pytest.raises(error, match=message):
+        rope.narrow(table, **options)
+
+
+@BOTH
+def test_a_table_whose_copies_differ_is_refused(interleaved):
+    """One number of one row, and a table in the other layout."""
+    table, _ = rope.tables(5, 14, like=np.zeros(1))
+    one_off = repeated(table, interleaved)
+    one_off[3, -1] += 1e-9
+    copies = "neighbours" if interleaved else "halves"
+    for wrong in (one_off, repeated(table, not interleaved)):
+        with pytest.raises(ValueError, match=f"equal {copies}; got a row whose {copies} differ"):
+            rope.narrow(wrong, interleaved=interleaved)
+
+
+def test_a_model_of_hugging_face_turns_its_padded_batch_alike():
+    """Position ids, tables of the whole width, and the gradient: what its Llama computes."""
+    transformers = pytest.importorskip("transformers")
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    config = transformers.LlamaConfig(hidden_size=42, num_attention_heads=3, max_position_embeddings=16)
+    positions = torch.tensor([[1, 1, 1, 0, 1], [0, 1, 2, 3, 4]]).cumsum(-1)
+    x = torch.randn(2, 3, 5, 14, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    cos, sin = llama.LlamaRotaryEmbedding(config)(x, positions)
+    assert cos.shape == (2, 5, 14)
+    theirs, _ = llama.apply_rotary_pos_emb(x, x, cos, sin)
+    dy = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    (dx,) = torch.autograd.grad(theirs, x, dy)
+    with pytest.raises(ValueError, match=r"pass rope\.narrow\(cos\)"):
+        rope.forward(x.detach(), cos[:, None], sin[:, None])
+    y, saved = rope.forward(x.detach(), *(rope.narrow(table)[:, None] for table in (cos, sin)))
+    torch.testing.assert_close(y, theirs.detach(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(rope.backward(dy, saved), dx, rtol=1e-6, atol=1e-6)
+
+
 # The tables
 
 
@@ -186,9 +299,33 @@ def test_what_makes_no_tables_is_refused(arguments, error, message):
     ("x", "cos", "sin", "message"),
     [
         ((3, 5), (3, 2), (3, 2), r"x: expected x\[\*, s, 2k\] with an even length of 2k; got shape \[3, 5\]"),
-        ((3, 4), (3, 4), (3, 4), r"cos: expected cos\[s, k\] with k = 2, as in x; got shape \[3, 4\]"),
-        ((3, 4), (3, 2), (3, 1), r"sin: expected sin\[s, k\] with k = 2, as in x; got shape \[3, 1\]"),
-        ((3, 4), (5, 2), (5, 2), r"cos: expected cos\[s, k\] with s = 3, as in x; got shape \[5, 2\]"),
+        (
+            (3, 4),
+            (3, 4),
+            (3, 4),
+            r"cos: expected cos\[\*, s, k\] with k = 2, half the width of x; got .*narrow\(cos\)",
+        ),
+        ((3, 4), (3, 2), (3, 1), r"sin: expected sin\[\*, s, k\] with k = 2, as in x; got shape \[3, 1\]"),
+        ((3, 4), (5, 2), (5, 2), r"cos: expected cos\[\*, s, k\] with s = 3, as in x; got shape \[5, 2\]"),
+        ((3, 4), (1, 2), (1, 2), r"cos: expected cos\[\*, s, k\] with s = 3, as in x; got shape \[1, 2\]"),
+        (
+            (3, 4),
+            (2, 3, 2),
+            (3, 2),
+            r"cos: .* leading axes that broadcast to \[\], those of x; got shape \[2, 3, 2\]",
+        ),
+        (
+            (5, 3, 4),
+            (3, 2),
+            (2, 3, 2),
+            r"sin: .* leading axes that broadcast to \[5\], those of x; got shape \[2, 3, 2\]",
+        ),
+        (
+            (3, 4),
+            (3, 2),
+            (3, 4),
+            r"sin: expected sin\[\*, s, k\] with k = 2, half the width of x; got .*narrow\(sin\)",
+        ),
         ((4,), (1, 2), (1, 2), r"x: expected x\[\*, s, 2k\], which has at least 2 axes; got shape \[4\]"),
     ],
 )

@@ -28,6 +28,7 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    merged_axes,
     needs_launch,
     row_start,
 )
@@ -269,22 +270,9 @@ def strides_of(**operands: torch.Tensor) -> dict[str, Any]:
     """
     operands = {name: operand.resolve_neg() for name, operand in operands.items()}
     shape = next(iter(operands.values())).shape
-    lengths: list[int] = []
-    strides: list[tuple[int, ...]] = []  # one stride for each operand
-    for length, *steps in zip(
-        shape, *(operand.stride() for operand in operands.values()), strict=True
-    ):
-        if length == 1:
-            continue
-        if lengths and all(
-            outer == length * inner
-            for outer, inner in zip(strides[-1], steps, strict=True)
-        ):
-            lengths[-1] *= length
-            strides[-1] = tuple(steps)
-        else:
-            lengths.append(length)
-            strides.append(tuple(steps))
+    lengths, strides = merged_axes(
+        shape, *(each.stride() for each in operands.values())
+    )
     if len(lengths) > AXES:
         return strides_of(
             **{name: operand.contiguous() for name, operand in operands.items()}

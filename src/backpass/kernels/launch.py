@@ -4,6 +4,7 @@ are launched."""
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -80,45 +81,64 @@ def packed(x: torch.Tensor | None) -> torch.Tensor | None:
     return x.resolve_neg().contiguous()
 
 
-def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, dict[str, int]]:
+def merged_axes(
+    shape: Sequence[int], *strides: Sequence[int]
+) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Return the lengths of the axes of several tensors of one shape, and the strides
+    of each axis, one for each tensor.
+
+    Neighbouring axes that every tensor can walk with one stride are merged. Axes of
+    length 1 are left out.
+    """
+    lengths: list[int] = []
+    steps: list[tuple[int, ...]] = []
+    for length, *inner in zip(shape, *strides, strict=True):
+        if length == 1:
+            continue
+        if lengths and steps[-1] == tuple(length * stride for stride in inner):
+            lengths[-1] *= length
+            steps[-1] = tuple(inner)
+        else:
+            lengths.append(length)
+            steps.append(tuple(inner))
+    return lengths, steps
+
+
+def rows_of(
+    x: torch.Tensor, **others: torch.Tensor
+) -> tuple[torch.Tensor, dict[str, Any]]:
     """Return ``x`` and where its rows are, so that a kernel reads ``x[*, n]`` of any
     strides without a copy.
 
     The leading axes are given as three, ``[length_0, length_1, length_2]``, under the
-    names that kernels use. Strides count elements; an expanded axis has stride 0.
+    names that kernels use. Strides count elements; an expanded axis has stride 0. Each
+    of the ``others``, which have the same leading axes, is given beside them, as
+    ``name_ptr`` with strides of its own.
 
     Neighbouring leading axes that one stride can walk are merged first. Three axes are
     then enough for any transposing, slicing and expanding of an attention layer's
-    ``[b, n_h, s, d]``, much of which ``reshape`` would copy. A tensor with four or more
-    axes that do not merge is copied: it is rare, and a fourth axis would cost every
+    ``[b, n_h, s, d]``, much of which ``reshape`` would copy. Tensors with four or more
+    axes that do not merge are copied: it is rare, and a fourth axis would cost every
     kernel time.
     """
-    x = x.resolve_neg()
-    lengths: list[int] = []
-    strides: list[int] = []
-    for length, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
-        if length == 1:
-            continue
-        if lengths and strides[-1] == length * stride:
-            lengths[-1] *= length
-            strides[-1] = stride
-        else:
-            lengths.append(length)
-            strides.append(stride)
+    tensors = [tensor.resolve_neg() for tensor in (x, *others.values())]
+    lengths, steps = merged_axes(x.shape[:-1], *(t.stride()[:-1] for t in tensors))
     if len(lengths) > 3:
-        return rows_of(packed(x))
+        return rows_of(
+            packed(x), **{name: packed(other) for name, other in others.items()}
+        )
 
     padding = 3 - len(lengths)
     _, length_1, length_2 = lengths + [1] * padding
-    stride_0, stride_1, stride_2 = strides + [0] * padding
-    return x, {
-        "length_1": length_1,
-        "length_2": length_2,
-        "stride_0": stride_0,
-        "stride_1": stride_1,
-        "stride_2": stride_2,
-        "stride_n": x.stride(-1),
-    }
+    steps += [(0,) * len(tensors)] * padding
+    arguments: dict[str, Any] = {"length_1": length_1, "length_2": length_2}
+    names = ("", *(f"{name}_" for name in others))
+    for name, tensor, own in zip(names, tensors, zip(*steps, strict=True), strict=True):
+        arguments |= {f"{name}stride_{axis}": step for axis, step in enumerate(own)}
+        arguments[f"{name}stride_n"] = tensor.stride(-1)
+    for name, tensor in zip(others, tensors[1:], strict=True):
+        arguments[f"{name}_ptr"] = tensor
+    return tensors[0], arguments
 
 
 @triton.jit

@@ -4,8 +4,9 @@ Formulas: ``backpass.ops.rope``. Derived on the page ``operations/rope``. A prog
 holds both elements of its pairs before it writes either, so each is read once and
 written once, by one program: two runs agree to the last bit. The backward is the
 forward with minus the sine. Rows are read in place: the heads of ``[b, s, n_h, d]``,
-transposed to ``[b, n_h, s, d]``, are not copied. Arithmetic is in float32 (float64 for
-float64), whatever is stored.
+transposed to ``[b, n_h, s, d]``, are not copied, and tables are read with stride 0
+along the axes that share them. Arithmetic is in float32 (float64 for float64), whatever
+is stored.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ from backpass.kernels.launch import (
     check_tensor,
     check_tensors,
     needs_launch,
-    packed,
     row_start,
     rows_of,
 )
 from backpass.shapes import check_cotangent, check_saved
-from backpass.values import check_bool
+from backpass.values import check_bool, check_tables
 
-SHAPES = "x[*, s, 2k], cos[s, k], sin[s, k] -> y[*, s, 2k]"
+SHAPES = "x[*, s, 2k], cos[*, s, k]:shared, sin[*, s, k]:shared -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")
 
 PAIRS = 1024  # per program: 8 for each of its 128 threads
@@ -42,8 +42,8 @@ WARPS = 4
 class Saved(NamedTuple):
     """The tables, which all layers share, and no activation."""
 
-    cos: torch.Tensor  # [s, k]
-    sin: torch.Tensor  # [s, k]
+    cos: torch.Tensor  # [*, s, k], as it was given
+    sin: torch.Tensor  # [*, s, k], as it was given
     shape: tuple[int, ...]
     interleaved: bool
 
@@ -52,12 +52,14 @@ def forward(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: bool = False
 ) -> tuple[torch.Tensor, Saved]:
     """Return ``y[*, s, 2k]``, contiguous: ``x[*, s, 2k]``, of any strides, rotated by
-    the tables ``cos[s, k]`` and ``sin[s, k]``, which ``ops.rope.tables`` computes.
+    tables ``cos`` and ``sin``, of any strides, that broadcast to ``[*, s, k]``;
+    ``ops.rope.tables`` computes them.
 
     Raises TypeError if an argument is not a floating-point tensor on a device where
     kernels run, if dtypes or devices differ, or if ``interleaved`` is not a bool;
     ValueError if shapes do not fit, as with an odd last axis.
     """
+    check_tables(x, cos=cos, sin=sin)
     check_tensors(SHAPES, x=x, cos=cos, sin=sin)
     check_bool(interleaved=interleaved)
     return _turned(x, cos, sin, interleaved, 1), Saved(
@@ -78,7 +80,7 @@ def _turned(
 ) -> torch.Tensor:
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if needs_launch(y):
-        launch(x, packed(cos), packed(sin), y, interleaved, sign).run()
+        launch(x, cos, sin, y, interleaved, sign).run()
     return y
 
 
@@ -90,15 +92,15 @@ def launch(
     interleaved: bool,
     sign: int,
 ) -> Launch:
-    """The launch that writes ``y[*, s, 2k]``, contiguous, from ``x``, of any strides,
-    and contiguous tables. The sign −1 rotates back."""
-    s, k = cos.shape
+    """The launch that writes ``y[*, s, 2k]``, contiguous, from ``x`` and tables, of any
+    strides. The sign −1 rotates back."""
+    k = x.shape[-1] // 2
     m = y.numel() // (2 * k)
     columns = min(triton.next_power_of_2(k), PAIRS)
     rows = PAIRS // columns
-    x, strides = rows_of(x)
-    arguments = {"x_ptr": x, "cos_ptr": cos, "sin_ptr": sin, "y_ptr": y, **strides}
-    arguments |= {"m": m, "s": s, "k": k}
+    cos, sin = (table.expand(*x.shape[:-1], k) for table in (cos, sin))
+    x, arguments = rows_of(x, cos=cos, sin=sin)
+    arguments |= {"x_ptr": x, "y_ptr": y, "m": m, "k": k}
     wide = TRITON_DTYPES[accumulator(y.dtype)]
     constants = {"SIGN": sign, "ROWS": rows, "COLUMNS": columns, "WIDE": wide}
     kernel = _turn_neighbours if interleaved else _turn_halves
@@ -119,18 +121,23 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
 
 @triton.jit
 def _turn_halves(
-    x_ptr,  # [m, 2k], of the strides given; every s rows are the positions in turn
-    cos_ptr, sin_ptr,  # [s, k], contiguous
+    x_ptr,  # [m, 2k], of the strides given
+    cos_ptr, sin_ptr,  # [m, k], of the strides given
     y_ptr,  # [m, 2k], contiguous
     length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
-    m, s, k,
+    cos_stride_0, cos_stride_1, cos_stride_2, cos_stride_n,
+    sin_stride_0, sin_stride_1, sin_stride_2, sin_stride_n,
+    m, k,
     SIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = x rotated by SIGN times the tables' angles; a pair is an element and the one
     k after it."""
     row, pair, inside = piece(m, k, ROWS, COLUMNS)
-    at = row % s * k + pair
+    at = row_start(row, length_1, length_2, cos_stride_0, cos_stride_1, cos_stride_2)
+    at += pair * cos_stride_n
     cos = tl.load(cos_ptr + at, mask=inside, other=0.0).to(WIDE)
+    at = row_start(row, length_1, length_2, sin_stride_0, sin_stride_1, sin_stride_2)
+    at += pair * sin_stride_n
     sin = tl.load(sin_ptr + at, mask=inside, other=0.0).to(WIDE)
 
     x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
@@ -146,17 +153,22 @@ def _turn_halves(
 
 @triton.jit
 def _turn_neighbours(
-    x_ptr,  # [m, 2k], of the strides given; every s rows are the positions in turn
-    cos_ptr, sin_ptr,  # [s, k], contiguous
+    x_ptr,  # [m, 2k], of the strides given
+    cos_ptr, sin_ptr,  # [m, k], of the strides given
     y_ptr,  # [m, 2k], contiguous
     length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
-    m, s, k,
+    cos_stride_0, cos_stride_1, cos_stride_2, cos_stride_n,
+    sin_stride_0, sin_stride_1, sin_stride_2, sin_stride_n,
+    m, k,
     SIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = x rotated by SIGN times the tables' angles; a pair is two neighbours."""
     row, pair, inside = piece(m, k, ROWS, COLUMNS)
-    at = row % s * k + pair
+    at = row_start(row, length_1, length_2, cos_stride_0, cos_stride_1, cos_stride_2)
+    at += pair * cos_stride_n
     cos = tl.load(cos_ptr + at, mask=inside, other=0.0).to(WIDE)
+    at = row_start(row, length_1, length_2, sin_stride_0, sin_stride_1, sin_stride_2)
+    at += pair * sin_stride_n
     sin = tl.load(sin_ptr + at, mask=inside, other=0.0).to(WIDE)
 
     # Neighbours are read side by side, as they are stored, and separated in registers.

@@ -8,11 +8,11 @@ angle that grows with the position.
 
 Derived on the page ``operations/rope``. In the formulas the last axis is split in two:
 ``x_rpai`` is element a, 1 or 2, of pair i at position p, and ``C`` and ``S`` are cos
-and sin. Pair i consists of the elements i and i + k, from the two halves of the axis,
-as in GPT-NeoX and Hugging Face's Llama. With ``interleaved=True`` it consists of the
-neighbours 2i − 1 and 2i, as in GPT-J and in the first publication. A model has to run
-with the pairs that it was trained with. Half precision is computed in float32 and
-rounded once.
+and sin; they may differ from one r to the next. Pair i consists of the elements i and
+i + k, from the two halves of the axis, as in GPT-NeoX and Hugging Face's Llama. With
+``interleaved=True`` it consists of the neighbours 2i − 1 and 2i, as in GPT-J and in the
+first publication. A model has to run with the pairs that it was trained with. Half
+precision is computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.arrays import Array, as_type_of, namespace, widened
+from backpass.arrays import Array, as_type_of, is_traced, namespace, widened
 from backpass.shapes import check_cotangent, check_inputs, check_saved
-from backpass.values import check_bool, check_natural
+from backpass.values import check_bool, check_natural, check_tables
 
-SHAPES = "x[*, s, 2k], cos[s, k], sin[s, k] -> y[*, s, 2k]"
+SHAPES = "x[*, s, 2k], cos[*, s, k]:shared, sin[*, s, k]:shared -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")
 
 
@@ -35,8 +35,8 @@ class Saved(NamedTuple):
     """The tables, which all layers share, and no activation: the backward is a rotation
     too, and does not depend on x."""
 
-    cos: Array  # [s, k]
-    sin: Array  # [s, k]
+    cos: Array  # [*, s, k], as it was given
+    sin: Array  # [*, s, k], as it was given
     shape: tuple[int, ...]
     interleaved: bool
 
@@ -45,13 +45,18 @@ def forward(
     x: Array, cos: Array, sin: Array, *, interleaved: bool = False
 ) -> tuple[Array, Saved]:
     """Return ``y[*, s, 2k]``: each pair of ``x[*, s, 2k]`` rotated by the angle of its
-    position and pair, whose cosine and sine are given in ``cos[s, k]`` and
-    ``sin[s, k]``. ``tables`` computes both.
+    position and pair, whose cosine and sine are given in ``cos`` and ``sin``.
+
+    Both broadcast to ``[*, s, k]``. ``tables`` computes ``[s, k]``, shared by all
+    sequences. If sequences have positions of their own, as with padding on the left,
+    ``cos[positions]`` is ``[b, s, k]``, and ``cos[positions][:, None]`` serves all
+    heads of ``[b, n_h, s, 2k]``. ``narrow`` halves tables of width 2k.
 
     Raises TypeError if an input is not a floating-point array, if inputs differ in
     library, device, or dtype, or if ``interleaved`` is not a bool; ValueError if shapes
     do not fit, for example if the last axis is odd.
     """
+    check_tables(x, cos=cos, sin=sin)
     check_inputs(SHAPES, x=x, cos=cos, sin=sin)
     check_bool(interleaved=interleaved)
     y = as_type_of(_turned(widened(x), cos, sin, interleaved), x)
@@ -106,19 +111,43 @@ def tables(
     return xp.astype(cos, like.dtype), xp.astype(sin, like.dtype)
 
 
+def narrow(table: Array, *, interleaved: bool = False) -> Array:
+    """Return ``[*, k]`` from a table of cosines or sines ``[*, 2k]`` that has each
+    number twice: the half that ``forward`` accepts, a view where the library has views.
+
+    Hugging Face's Llama repeats the first half of a row as its second half. With
+    ``interleaved=True`` each number is beside its copy. All numbers are compared with
+    their copies, except while torch.compile traces. Raises ValueError if one differs or
+    if the width is odd; TypeError if ``table`` is not a floating-point array.
+    """
+    xp = check_inputs("table[*, 2k] -> half[*, k]", table=table)
+    check_bool(interleaved=interleaved)
+    first, second = _pairs(table, interleaved)
+    if not is_traced(xp) and not xp.all(first == second):
+        copies = "neighbours" if interleaved else "halves"
+        raise ValueError(
+            f"table: expected each row to consist of equal {copies}; got a row whose "
+            f"{copies} differ"
+        )
+    return first
+
+
 def _turned(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     """Return each pair (a, b) of ``x[*, s, 2k]`` as (a·cos − b·sin, b·cos + a·sin)."""
-    xp, k = namespace(x), cos.shape[-1]
-    if interleaved:
-        a, b = x[..., 0::2], x[..., 1::2]
-    else:
-        a, b = x[..., :k], x[..., k:]
+    xp = namespace(x)
+    a, b = _pairs(x, interleaved)
     pair = [a * cos - b * sin, b * cos + a * sin]
     return (
         xp.reshape(xp.stack(pair, axis=-1), x.shape)
         if interleaved
         else xp.concat(pair, axis=-1)
     )
+
+
+def _pairs(x: Array, interleaved: bool) -> tuple[Array, Array]:
+    """Return the first and the second elements of the pairs of ``x[*, 2k]``."""
+    k = x.shape[-1] // 2
+    return (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :k], x[..., k:])
 
 
 # Facts for checks, pages and functional: see backpass.ops.

@@ -242,12 +242,19 @@ def _shape(
         for axis in spec.axes
     ]
     shape = [length for part in parts for length in part]
+    # Every second length is 1, the last such axis being ``at``; leading lengths of 1
+    # are left out.
+    at, missing = -1, 0
     if spec.broadcast and len(shape) < 6:
-        # Every second length is 1, except the last; leading lengths of 1 are left out.
-        for at in range(len(shape) - 2 - len(shape) % 2, -1, -2):
-            shape[at] = 1
-        while len(shape) > 1 and shape[0] == 1:
-            del shape[0]
+        at, missing = len(shape) - 2 - len(shape) % 2, len(shape) - 1
+    elif spec.shared:
+        missing = len(shape) - len(spec.axes) + 1
+        at = missing - 1
+    for one in range(at, -1, -2):
+        shape[one] = 1
+    while missing and shape[0] == 1:
+        del shape[0]
+        missing -= 1
     return tuple(shape)
 
 
