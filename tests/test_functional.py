@@ -11,6 +11,7 @@ import torch
 from backpass import functional as B
 from backpass import ops
 from backpass.cost import saved_bytes
+from backpass.operation import Operation
 from backpass.shapes import parse
 from backpass.verify import cases
 from backpass.verify.drawing import draw, options_for
@@ -262,6 +263,29 @@ AUTOCAST = {
     "rope": torch.float16,
     "residual": torch.float16,
 }
+
+
+MIXED = [stem for stem in ops.STEMS if Operation(stem).wide]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("stem", MIXED)
+def test_float32_beside_half_precision(stem, compiled):
+    """y in x's dtype, and each gradient in that of its input, also where torch.compile only learns them."""
+    *_, (arrays, options) = cases(stem, np.random.default_rng(3))
+    inputs = tensors(stem, arrays)
+    assert {x.dtype for x in inputs} == {torch.float16, torch.float32}
+    function, wanted = getattr(B, stem), differentiable(stem, inputs)
+    if compiled:
+        torch._dynamo.reset()
+        function = torch.compile(function, fullgraph=True, backend="aot_eager")
+    y = function(*inputs, **options)
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y.dtype)
+    expected_y, expected = by_hand(stem, inputs, options, dy)
+    assert torch.equal(y, expected_y) and y.dtype == torch.float16
+    for got, other, leaf in zip(gradients(y, wanted, dy), expected, wanted, strict=True):
+        assert torch.equal(got, other) and got.dtype == leaf.dtype
+    opcheck(stem, inputs, options)
 
 
 def test_arguments_that_it_does_not_take_are_refused_with_those_it_does():

@@ -146,6 +146,20 @@ def test_what_does_not_fit_is_named(text, shapes, message):
         parse(text).bind(zeros(**shapes))
 
 
+def test_an_input_may_be_wider_than_half_precision():
+    x, b = np.ones((2, 5), np.float16), np.ones(4, np.float16)
+    for w in (np.ones((5, 4), np.float16), np.ones((5, 4), np.float32)):
+        check_inputs(LINEAR, ("w",), x=x, w=w, b=b)
+    with pytest.raises(TypeError, match="w: expected x's dtype, float16, or float32; got float64"):
+        check_inputs(LINEAR, ("w",), x=x, w=np.ones((5, 4)), b=b)
+    with pytest.raises(TypeError, match="b: expected x's dtype, float16; got float32"):
+        check_inputs(LINEAR, ("w",), x=x, w=w, b=b.astype(np.float32))
+    with pytest.raises(TypeError, match="w: expected x's dtype, float64; got float32"):
+        check_inputs(LINEAR, ("w",), x=x.astype(np.float64), w=w, b=None)
+    with pytest.raises(TypeError, match="w: expected x's dtype, float16; got float32"):
+        check_inputs(LINEAR, x=x, w=w, b=b)
+
+
 def test_dimensions_are_what_the_formulas_ask_for():
     assert parse(LINEAR).dimensions({"x": np.zeros((2, 3, 5)), "w": np.zeros((5, 4)), "b": None}) == {
         "has_b": False,

@@ -85,8 +85,17 @@ def widened(x: Array) -> Array:
     Any other ``x`` is returned as it is.
     """
     xp = namespace(x)
-    short = str(x.dtype).rpartition(".")[2] in ("float16", "bfloat16")
-    return xp.astype(x, xp.float32) if short else x
+    return xp.astype(x, xp.float32) if is_half(x.dtype) else x
+
+
+def is_half(dtype: Any) -> bool:
+    """Whether the dtype is one of half precision."""
+    return name_of(dtype) in ("float16", "bfloat16")
+
+
+def name_of(dtype: Any) -> str:
+    """Return the name of a dtype without that of its library: ``float32``."""
+    return str(dtype).rpartition(".")[2]
 
 
 def as_type_of(x: Array, like: Array) -> Array:

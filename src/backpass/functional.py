@@ -258,9 +258,10 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         ctx.save_for_backward(facts, *(pool[at] for at in sources.shape[1:]))
         ctx.shapes = [None if x is None else x.shape for x in inputs[:count]]
         ctx.options = [inputs[count + at] for at in passed]
-        ctx.dtype = next(
-            inputs[at].dtype for at in differentiable if inputs[at] is not None
-        )
+        ctx.dtypes = [
+            (inputs[0] if inputs[at] is None else inputs[at]).dtype
+            for at in differentiable
+        ]
         ctx.set_materialize_grads(False)
         # facts stay differentiable, so that a second derivative always gets here and is
         # rejected, even if backward reads nothing that depends on the inputs.
@@ -276,7 +277,7 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
             facts, *arrays = ctx.saved_tensors
             sizes = [length for shape in ctx.shapes for length in shape or ()]
             ranks = [NOT_GIVEN if shape is None else len(shape) for shape in ctx.shapes]
-            of = (wanted, sizes, ranks, ctx.dtype, *ctx.options)
+            of = (wanted, sizes, ranks, ctx.dtypes, *ctx.options)
             found = iter(operator_backward(dy, arrays, facts, *of))
             for at, want in zip(differentiable, wanted, strict=True):
                 gradients[at] = next(found) if want else None
@@ -293,11 +294,11 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
                 found.append(_unaliased(gradient.contiguous(), (dy, *arrays, *found)))
         return found
 
-    def fake_backward(dy, arrays, facts, wanted, sizes, ranks, dtype, *_):
+    def fake_backward(dy, arrays, facts, wanted, sizes, ranks, dtypes, *_):
         shapes = unpacked(sizes, ranks)
         return [
             dy.new_empty(shapes[at], dtype=dtype)
-            for at, want in zip(differentiable, wanted, strict=True)
+            for at, dtype, want in zip(differentiable, dtypes, wanted, strict=True)
             if want
         ]
 
@@ -322,7 +323,7 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         backward,
         mutates_args=(),
         schema="(Tensor dy, Tensor[] saved, Tensor facts, bool[] wanted, "
-        f"{', '.join(('SymInt[] sizes, int[] ranks, ScalarType dtype', *of_options))}) "
+        f"{', '.join(('SymInt[] sizes, int[] ranks, ScalarType[] dtypes', *of_options))}) "
         "-> Tensor[]",
     )
     operator_backward.register_fake(fake_backward)

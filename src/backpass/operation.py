@@ -41,6 +41,7 @@ class Operation:
     letters = _fact("LETTERS", {})
     multiples = _fact("MULTIPLES", {})
     parameters = _fact("PARAMETERS", ())
+    wide = _fact("WIDE", ())
     positive = _fact("POSITIVE", ())
     zero_gradients = _fact("ZERO_GRADIENTS", ())
     zero_products = _fact("ZERO_PRODUCTS", None)

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from backpass.arrays import Array, is_array, namespace, size
+from backpass.arrays import Array, is_array, is_half, name_of, namespace, size
 
 Record = TypeVar("Record", bound=tuple)
 _TWICE = "2"  # before a letter: an axis of pairs
@@ -376,30 +376,34 @@ def _broadcast(groups: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(reversed(lengths))
 
 
-def check_inputs(text: str, **arrays: Array | None):
+def check_inputs(text: str, wide: tuple[str, ...] = (), /, **arrays: Array | None):
     """Check the arrays against the declaration ``text``; return their namespace.
 
-    Raises TypeError if an input is not an array, has the wrong kind of dtype, or
-    differs from the others in library, device or dtype, and ValueError if a shape does
-    not fit.
+    The inputs in ``wide`` may be float32 where the first floating-point one has half
+    precision. Raises TypeError if an input is not an array, has the wrong kind of
+    dtype, or otherwise differs from the others in library, device or dtype, and
+    ValueError if a shape does not fit.
     """
     if all(array is None or type(array) is np.ndarray for array in arrays.values()):
         facts = (
             (name, None if a is None else (a.shape, a.dtype))
             for name, a in arrays.items()
         )
-        return _check_numpy(text, tuple(facts))
-    return _check(text, arrays)
+        return _check_numpy(text, wide, tuple(facts))
+    return _check(text, wide, arrays)
 
 
 @lru_cache(maxsize=1024)
-def _check_numpy(text: str, facts: tuple[tuple[str, tuple | None], ...]):
+def _check_numpy(
+    text: str, wide: tuple[str, ...], facts: tuple[tuple[str, tuple | None], ...]
+):
     """Check NumPy arrays by their shapes and dtypes, and remember those that pass.
 
     Nothing else about them matters, so arrays without memory stand in for them.
     """
     return _check(
         text,
+        wide,
         {
             name: fact and np.broadcast_to(np.empty((), fact[1]), fact[0])
             for name, fact in facts
@@ -407,7 +411,7 @@ def _check_numpy(text: str, facts: tuple[tuple[str, tuple | None], ...]):
     )
 
 
-def _check(text: str, arrays: dict[str, Array | None]):
+def _check(text: str, wide: tuple[str, ...], arrays: dict[str, Array | None]):
     shapes = parse(text)
     given = [
         spec
@@ -427,13 +431,16 @@ def _check(text: str, arrays: dict[str, Array | None]):
             f"{first}'s",
             ("library", "device"),
         )
-        if not spec.integer:
+        may_be_wide = spec.name in wide and is_half(kinds[floating].dtype)
+        is_wide = may_be_wide and name_of(kinds[spec.name].dtype) == "float32"
+        if not spec.integer and not is_wide:
             _check_same(
                 spec.name,
                 kinds[spec.name],
                 kinds[floating],
                 f"{floating}'s",
                 ("dtype",),
+                ", or float32" if may_be_wide else "",
             )
     shapes.bind(arrays)
     return namespace(*(arrays[spec.name] for spec in given))
@@ -536,12 +543,17 @@ def _check_type(spec: Spec, array: Any) -> None:
 
 
 def _check_same(
-    name: str, came: Kind, expected: Kind, whose: str, facts: Sequence[str]
+    name: str,
+    came: Kind,
+    expected: Kind,
+    whose: str,
+    facts: Sequence[str],
+    other: str = "",
 ) -> None:
     for fact in facts:
         if getattr(came, fact) != getattr(expected, fact):
             what = "array library" if fact == "library" else fact
             raise TypeError(
-                f"{name}: expected {whose} {what}, {getattr(expected, fact)}; "
+                f"{name}: expected {whose} {what}, {getattr(expected, fact)}{other}; "
                 f"got {getattr(came, fact)}"
             )

@@ -15,6 +15,7 @@ triton = pytest.importorskip("triton", reason="kernels need triton, which is pub
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from backpass import functional, kernels, ops  # noqa: E402
+from backpass.operation import Operation  # noqa: E402
 from backpass.shapes import parse  # noqa: E402
 from backpass.verify import cases, check, draw  # noqa: E402
 from backpass.verify.convert import to_torch  # noqa: E402
@@ -35,7 +36,8 @@ def drawn(stem, device, dtype=torch.float32):
 def test_the_declaration_is_the_operations(stem, device):
     kernel, op = kernels.load(stem), ops.load(stem)
     assert kernel.SHAPES == op.SHAPES
-    assert getattr(kernel, "CONSTANTS", ()) == getattr(op, "CONSTANTS", ())
+    for fact in ("CONSTANTS", "WIDE"):
+        assert getattr(kernel, fact, ()) == getattr(op, fact, ())
     ours, theirs = (
         [(p.name, p.kind, p.default) for p in inspect.signature(module.forward).parameters.values()]
         for module in (kernel, op)
@@ -50,6 +52,19 @@ def test_backpass_verify_passes(stem, dtype, device):
     """At the inputs of `backpass verify`, whose kernel row has rows longer than one program holds, too."""
     for inputs, options in cases(stem, np.random.default_rng(0)):
         given = [to_torch(value, device, getattr(torch, dtype)) for value in inputs]
+        report = check(stem, *given, methods=["kernel"], raises=False, options=options)
+        assert not report.failed, report
+        assert report.of("Triton kernel")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("stem", [stem for stem in kernels.STEMS if Operation(stem).wide])
+def test_backpass_verify_passes_beside_float32(stem, dtype, device):
+    for inputs, options in cases(stem, np.random.default_rng(1)):
+        given = [
+            to_torch(value, device, torch.float32 if spec.name in Operation(stem).wide else dtype)
+            for spec, value in zip(Operation(stem).inputs, inputs, strict=True)
+        ]
         report = check(stem, *given, methods=["kernel"], raises=False, options=options)
         assert not report.failed, report
         assert report.of("Triton kernel")

@@ -77,6 +77,31 @@ def test_with_and_without_parameters(given, path, device, poisoned):
     check(x, dy, w if given == "w" else None, b if given == "b" else None)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(7, 63), (2, 5, 100)], ids=str)
+def test_parameters_of_float32_get_gradients_of_float32(shape, dtype, path, device, poisoned):
+    x, dy = (draw(*shape, dtype=dtype, device=device, seed=seed) for seed in (0, 1))
+    w, b = parameters(shape[-1], torch.float32, device)
+    y, dx, dw, db = check(x, dy, w, b)
+    assert (y.dtype, dx.dtype, dw.dtype, db.dtype) == (dtype, dtype, torch.float32, torch.float32)
+    _, saved = op.forward(x.double(), w.double(), b.double())
+    exact = op.backward(dy.double(), saved)
+    _, half_saved = kernel.forward(x, w.to(dtype), b.to(dtype))
+    for got, half, right in zip((dw, db), kernel.backward(dy, half_saved)[1:], exact[1:], strict=True):
+        error, of_half = ((each.double() - right).norm() for each in (got, half))
+        assert half.dtype == dtype and 500 * error < of_half
+
+
+def test_only_the_bias_may_be_float32(path, device, poisoned):
+    x = draw(5, 37, dtype=torch.bfloat16, device=device)
+    w, b = parameters(37, torch.bfloat16, device)
+    _, saved = kernel.forward(x, w, b.float())
+    _, dw, db = kernel.backward(x, saved)
+    assert (dw.dtype, db.dtype) == (torch.bfloat16, torch.float32)
+    _, saved = kernel.forward(x, None, b.float())
+    assert kernel.backward(x, saved)[1] is None and torch.equal(kernel.backward(x, saved)[2], db)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_of_the_longest_kind_and_longer(dtype, device, poisoned):
     longest = kernel.ROW_BYTES // (8 if dtype == torch.float64 else 4)

@@ -73,6 +73,25 @@ def test_without_a_weight(path, device, poisoned):
     check(*(draw(5, 37, dtype=torch.float32, device=device, seed=seed) for seed in (0, 1)))
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Mismatch dtype between input and weight"
+)  # PyTorch's, which then is slower
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(7, 63), (2, 5, 100)], ids=str)
+def test_a_weight_of_float32_gets_a_gradient_of_float32(shape, dtype, path, device, poisoned):
+    x, dy = (draw(*shape, dtype=dtype, device=device, seed=seed) for seed in (0, 1))
+    w = weight(shape[-1], torch.float32, device)
+    check(x, dy, w)
+    y, saved = kernel.forward(x, w)
+    dx, dw = kernel.backward(dy, saved)
+    assert (y.dtype, dx.dtype, dw.dtype) == (dtype, dtype, torch.float32)
+    _, exact_saved = op.forward(x.double(), w.double(), eps=torch.finfo(torch.float32).eps)
+    _, right = op.backward(dy.double(), exact_saved)
+    _, half = kernel.backward(dy, kernel.forward(x, w.to(dtype))[1])
+    error, of_half = ((each.double() - right).norm() for each in (dw, half))
+    assert half.dtype == dtype and 500 * error < of_half
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_of_the_longest_kind_and_longer(dtype, device, poisoned):
     longest = kernel.ROW_BYTES // (8 if dtype == torch.float64 else 4)

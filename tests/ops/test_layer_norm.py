@@ -125,6 +125,48 @@ def test_squares_beyond_float16_do_not_overflow(dtype):
     assert errors([dx.double()], [exact.numpy()])[0] < 2 * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_parameters_of_float32_get_gradients_of_float32(dtype):
+    """y is the rounding of float64's. db is exact to float32; dw as exact as x_hat, which is saved in x's dtype."""
+    x, w, b, dy = (torch.tensor(a) for a in drawn((400, 33), offset=0.5))
+    x, dy, w, b = x.to(dtype), (dy + 1).to(dtype), w.float(), b.float()
+    y, saved = layer_norm.forward(x, w, b)
+    dx, dw, db = layer_norm.backward(dy, saved)
+    assert (y.dtype, saved.x_hat.dtype, dx.dtype, dw.dtype, db.dtype) == (dtype,) * 3 + (torch.float32,) * 2
+    exact = both(*(a.double() for a in (x, w, b, dy)))
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(y.double(), exact[0], rtol=eps / 2 * 1.001, atol=1e-6)
+    half_saved = layer_norm.forward(x, w.to(dtype), b.to(dtype))[1]
+    *_, half_db = layer_norm.backward(dy, half_saved)
+    error, of_half = ((each.double() - exact[3]).norm() for each in (db, half_db))
+    assert half_db.dtype == dtype and 500 * error < of_half
+    terms = (dy.double() * saved.x_hat.double()).abs().sum(0)
+    assert ((dw.double() - exact[2]).abs() <= (eps / 2 + 1e-5) * terms).all()
+
+
+@pytest.mark.parametrize("wanted", [("w",), ("b",), ("w", "b"), ("x", "b")], ids=str)
+def test_each_gradient_has_the_dtype_of_its_input(wanted):
+    x = torch.ones(3, 5, dtype=torch.bfloat16)
+    w, b = torch.ones(5), torch.ones(5, dtype=torch.bfloat16)
+    _, saved = layer_norm.forward(x, w, b, wanted=wanted)
+    found = dict(zip("xwb", layer_norm.backward(x, saved), strict=True))
+    dtypes = {"x": torch.bfloat16, "w": torch.float32, "b": torch.bfloat16}
+    assert {name: dx.dtype for name, dx in found.items() if dx is not None} == {n: dtypes[n] for n in wanted}
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "message"),
+    [
+        (torch.bfloat16, torch.float64, r"x's dtype, torch\.bfloat16, or float32; got torch\.float64"),
+        (torch.bfloat16, torch.float16, r"x's dtype, torch\.bfloat16, or float32; got torch\.float16"),
+        (torch.float32, torch.bfloat16, r"x's dtype, torch\.float32; got torch\.bfloat16"),
+    ],
+)
+def test_no_other_dtypes_are_mixed(x, w, message):
+    with pytest.raises(TypeError, match=f"w: expected {message}"):
+        layer_norm.forward(torch.ones(2, 3, dtype=x), torch.ones(3, dtype=w))
+
+
 def test_no_rows_give_no_rows_and_gradients_zero():
     _, w, b, _ = drawn()
     empty = np.zeros((0, 33))

@@ -133,6 +133,23 @@ def test_squares_beyond_float16_do_not_overflow(dtype):
     assert errors([dx.double()], [exact.numpy()])[0] < 2 * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_weight_of_float32_gets_a_gradient_of_float32(dtype):
+    """y is the rounding of float64's; dw is as exact as x_hat, which is saved in x's dtype."""
+    x, w, dy = (torch.tensor(a) for a in drawn((400, 33)))
+    x, dy, w = x.to(dtype), dy.to(dtype), w.float()
+    y, saved = rms_norm.forward(x, w)
+    dx, dw = rms_norm.backward(dy, saved)
+    assert (y.dtype, saved.x_hat.dtype, dx.dtype, dw.dtype) == (dtype,) * 3 + (torch.float32,)
+    exact_y, _, exact_dw = both(*(a.double() for a in (x, w, dy)), eps=torch.finfo(torch.float32).eps)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(y.double(), exact_y, rtol=eps / 2 * 1.001, atol=1e-6)
+    terms = (dy.double() * saved.x_hat.double()).abs().sum(0)
+    assert ((dw.double() - exact_dw).abs() <= (eps / 2 + 1e-5) * terms).all()
+    wide = rms_norm.forward(x, w, wanted=("w",))[1]
+    assert torch.equal(rms_norm.backward(dy, wide)[1], dw)
+
+
 def test_no_rows_give_no_rows_and_gradients_zero():
     _, w, _ = drawn()
     empty = np.zeros((0, 33))

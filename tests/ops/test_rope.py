@@ -260,8 +260,45 @@ def test_tables_of_16_bits_give_16_bits_within_their_rounding(dtype, interleaved
     exact = turned(low.double().numpy(), interleaved=interleaved)
     assert {a.dtype for a in (y, dx, *tables)} == {dtype}
     assert np.abs(y.double().numpy() - exact).max() < 4 * torch.finfo(dtype).eps * np.abs(x).max()
-    with pytest.raises(TypeError, match=r"cos: expected x's dtype, torch\.b?float16; got torch\.float32"):
-        rope.forward(low, *(table.float() for table in tables))
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_tables_of_float32_are_used_in_float32(dtype, interleaved):
+    """y is the rounding of float64's, where tables of 16 bits are themselves off by half a unit."""
+    low = torch.tensor(drawn()[0]).to(dtype)
+    cos, sin = rope.tables(5, 14, like=low.float())
+    y, saved = rope.forward(low, cos, sin, interleaved=interleaved)
+    dx = rope.backward(low, saved)
+    exact, saved64 = rope.forward(low.double(), cos.double(), sin.double(), interleaved=interleaved)
+    exact_dx = rope.backward(low.double(), saved64)
+    assert y.dtype == dx.dtype == dtype and saved.cos is cos
+    apart = {"rtol": torch.finfo(dtype).eps / 2 * 1.001, "atol": 1e-6}
+    torch.testing.assert_close(y.double(), exact, **apart)
+    torch.testing.assert_close(dx.double(), exact_dx, **apart)
+    rounded, _ = rope.forward(low, cos.to(dtype), sin.to(dtype), interleaved=interleaved)
+    assert not torch.allclose(rounded.double(), exact, **apart)
+
+
+@pytest.mark.parametrize(
+    ("x", "cos", "message"),
+    [
+        (torch.float16, torch.float64, r"x's dtype, torch\.float16, or float32; got torch\.float64"),
+        (torch.bfloat16, torch.float16, r"x's dtype, torch\.bfloat16, or float32; got torch\.float16"),
+        (torch.float32, torch.bfloat16, r"x's dtype, torch\.float32; got torch\.bfloat16"),
+        (torch.float32, torch.float64, r"x's dtype, torch\.float32; got torch\.float64"),
+    ],
+)
+def test_no_other_dtypes_are_mixed(x, cos, message):
+    with pytest.raises(TypeError, match=f"cos: expected {message}"):
+        rope.forward(torch.ones(3, 4, dtype=x), torch.ones(3, 2, dtype=cos), torch.ones(3, 2, dtype=x))
+
+
+def test_a_cotangent_has_the_dtype_of_x_and_not_of_the_tables():
+    x = torch.ones(3, 4, dtype=torch.bfloat16)
+    _, saved = rope.forward(x, torch.ones(3, 2), torch.ones(3, 2))
+    with pytest.raises(TypeError, match=r"dy: expected forward's dtype, torch\.bfloat16; got torch\.float32"):
+        rope.backward(x.float(), saved)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

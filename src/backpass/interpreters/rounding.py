@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from linecache import getline
 from numbers import Real
@@ -615,12 +615,15 @@ def run(
     dtype: str,
     options: dict | None = None,
     xp: Namespace = xp,
+    wide: Collection[int] = (),
 ) -> tuple[Array, tuple[Array | None, ...]]:
-    """Run an operation on NumPy arrays at ``dtype``; return ``y`` and the gradients as
-    rounding arrays."""
+    """Run an operation on NumPy arrays at ``dtype``, and at float32 for those in the
+    positions ``wide``; return ``y`` and the gradients as rounding arrays."""
     given = [
-        xp.array(value, dtype) if isinstance(value, np.ndarray) else value
-        for value in inputs
+        xp.array(value, "float32" if at in wide else dtype)
+        if isinstance(value, np.ndarray)
+        else value
+        for at, value in enumerate(inputs)
     ]
     y, saved = op.forward(*given, **(options or {}))
     returned = op.backward(xp.astype(xp.array(dy, dtype), y.dtype), saved)

@@ -20,8 +20,11 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def check_tensors(shapes: str, **tensors: object) -> None:
-    """Check the inputs of a kernel against its declaration of shapes.
+def check_tensors(
+    shapes: str, wide: tuple[str, ...] = (), /, **tensors: object
+) -> None:
+    """Check the inputs of a kernel against its declaration of shapes, and of the inputs
+    that may be ``wide``.
 
     Raises TypeError for an argument that is not a tensor on a device where kernels run,
     and ValueError or TypeError for one that the declaration rules out.
@@ -30,7 +33,7 @@ def check_tensors(shapes: str, **tensors: object) -> None:
         value = tensors[spec.name]
         if value is not None or not spec.optional:
             check_tensor(spec.name, value, INTEGERS if spec.integer else DTYPES)
-    check_inputs(shapes, **tensors)
+    check_inputs(shapes, wide, **tensors)
 
 
 def check_tensor(

@@ -13,11 +13,13 @@ import torch
 from backpass.kernels import norm_rows
 from backpass.kernels.launch import check_tensor, check_tensors
 from backpass.kernels.norm_rows import ROW_BYTES  # noqa: F401 - for others
-from backpass.shapes import check_cotangent, check_saved
+from backpass.shapes import Outline, check_cotangent, check_saved
 from backpass.values import check_eps
+from backpass.wanted import kept
 
 SHAPES = "x[*, n>0], w[n]?, b[n]? -> y[*, n]"
 PARAMETERS = ("w", "b")
+WIDE = ("w", "b")
 
 
 class Saved(NamedTuple):
@@ -29,7 +31,7 @@ class Saved(NamedTuple):
     mean: torch.Tensor  # [*], in the dtype computed in
     rstd: torch.Tensor  # [*], 1/√(σ² + ε), in the dtype computed in
     w: torch.Tensor | None  # [n], a parameter
-    has_b: bool
+    b: Outline | None  # a parameter, of which backward needs the dtype
 
 
 def forward(
@@ -43,14 +45,15 @@ def forward(
     ``b[n]``.
 
     Raises TypeError if an argument is not a floating-point tensor on a device where
-    kernels run, or if its dtype or device differs from that of ``x``; ValueError if
-    shapes do not fit, if ``n`` is 0, or if ``eps`` is below 0.
+    kernels run, or if its dtype or device differs from that of ``x``, apart from a
+    float32 weight or bias beside half precision; ValueError if shapes do not fit, if
+    ``n`` is 0, or if ``eps`` is below 0.
     """
-    check_tensors(SHAPES, x=x, w=w, b=b)
+    check_tensors(SHAPES, WIDE, x=x, w=w, b=b)
     check_eps(eps)
     y, mean, rstd = norm_rows.forward(x, w, b, eps, centred=True)
     assert mean is not None  # as it is centred
-    return y, Saved(x, mean, rstd, w, b is not None)
+    return y, Saved(x, mean, rstd, w, kept(b, False))
 
 
 def backward(
@@ -58,10 +61,10 @@ def backward(
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """Return ``dx[*, n]``, contiguous, ``dw[n]`` and ``db[n]`` (None without a weight
     or a bias), from ``dy[*, n]``, of any strides."""
-    x, mean, rstd, w, has_b = check_saved(saved, Saved)
+    x, mean, rstd, w, b = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, x.shape, like=x)
-    return norm_rows.backward(dy, x, mean, rstd, w, has_b=has_b)
+    return norm_rows.backward(dy, x, mean, rstd, w, b)
 
 
 launches = norm_rows.declare_launches(centred=True, has_b=True)

@@ -8,7 +8,8 @@ writes each element once. In the backward, a fixed number of programs loop over 
 rows. Each keeps its own sums for w and b in registers, and a second sum adds these up:
 there are no atomics, and two runs agree to the last bit. A row too long for that is
 read in tiles, and once more for the sums over rows. Arithmetic and the saved mean and
-1/s are in float32 (float64 for float64), whatever is stored.
+1/s are in float32 (float64 for float64), whatever is stored. w and b, and so their
+gradients, may be float32 where x has half precision.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from backpass.kernels.sums_over_rows import (
     on_columns,
     reduce_partials,
 )
+from backpass.shapes import Outline
 
 # What one program may hold of one operand, in the dtype it computes in. The backward
 # holds five: x, dy, w, and the sums for w and b. RMS norm's holds four.
@@ -67,20 +69,20 @@ def backward(
     mean: torch.Tensor | None,
     rstd: torch.Tensor,
     w: torch.Tensor | None,
-    *,
-    has_b: bool,
+    b: Outline | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """Return ``dx[*, n]``, contiguous, ``dw[n]`` and ``db[n]`` (None without a weight
-    or a bias), from ``dy[*, n]`` and ``x[*, n]``, of any strides."""
+    or a bias), from ``dy[*, n]`` and ``x[*, n]``, of any strides. Of the bias only the
+    dtype is read."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     dw = None if w is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
-    db = allocate_partials(x, ROW_BYTES, TILE_BYTES) if has_b else None
+    db = None if b is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
     if needs_launch(dx):
         for launch in backward_launches(
             dy, packed(x), mean, rstd, packed(w), dx, dw, db
         ):
             launch.run()
-    return dx, reduce_partials(dw, x.dtype), reduce_partials(db, x.dtype)
+    return dx, reduce_partials(dw, w), reduce_partials(db, b)
 
 
 def forward_launch(x, w, b, y, mean, rstd, eps: float) -> Launch:

@@ -18,6 +18,7 @@ from backpass.values import check_eps
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
 PARAMETERS = ("w",)
+WIDE = ("w",)
 
 
 class Saved(NamedTuple):
@@ -37,10 +38,11 @@ def forward(
     ``eps`` as for the operation.
 
     Raises TypeError if an argument is not a floating-point tensor on a device where
-    kernels run, or if its dtype or device differs from that of ``x``; ValueError if
-    shapes do not fit, if ``n`` is 0, or if ``eps`` is below 0.
+    kernels run, or if its dtype or device differs from that of ``x``, apart from a
+    float32 weight beside half precision; ValueError if shapes do not fit, if ``n`` is
+    0, or if ``eps`` is below 0.
     """
-    check_tensors(SHAPES, x=x, w=w)
+    check_tensors(SHAPES, WIDE, x=x, w=w)
     wide = accumulator(x.dtype)
     if eps is None:
         eps = torch.finfo(wide).eps
@@ -57,7 +59,7 @@ def backward(
     x, rstd, w = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, x.shape, like=x)
-    dx, dw, _ = norm_rows.backward(dy, x, None, rstd, w, has_b=False)
+    dx, dw, _ = norm_rows.backward(dy, x, None, rstd, w, None)
     return dx, dw
 
 

@@ -29,11 +29,12 @@ from backpass.kernels.launch import (
     row_start,
     rows_of,
 )
-from backpass.shapes import check_cotangent, check_saved
+from backpass.shapes import Kind, check_cotangent, check_saved, kind
 from backpass.values import check_bool, check_tables
 
 SHAPES = "x[*, s, 2k], cos[*, s, k]:shared, sin[*, s, k]:shared -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")
+WIDE = ("cos", "sin")
 
 PAIRS = 1024  # per program: 8 for each of its 128 threads
 WARPS = 4
@@ -45,6 +46,7 @@ class Saved(NamedTuple):
     cos: torch.Tensor  # [*, s, k], as it was given
     sin: torch.Tensor  # [*, s, k], as it was given
     shape: tuple[int, ...]
+    kind: Kind  # of x, whose dtype may be shorter than that of the tables
     interleaved: bool
 
 
@@ -56,22 +58,23 @@ def forward(
     ``ops.rope.tables`` computes them.
 
     Raises TypeError if an argument is not a floating-point tensor on a device where
-    kernels run, if dtypes or devices differ, or if ``interleaved`` is not a bool;
-    ValueError if shapes do not fit, as with an odd last axis.
+    kernels run, if dtypes or devices differ, apart from float32 tables beside half
+    precision, or if ``interleaved`` is not a bool; ValueError if shapes do not fit, as
+    with an odd last axis.
     """
     check_tables(x, cos=cos, sin=sin)
-    check_tensors(SHAPES, x=x, cos=cos, sin=sin)
+    check_tensors(SHAPES, WIDE, x=x, cos=cos, sin=sin)
     check_bool(interleaved=interleaved)
     return _turned(x, cos, sin, interleaved, 1), Saved(
-        cos, sin, tuple(x.shape), interleaved
+        cos, sin, tuple(x.shape), kind(x), interleaved
     )
 
 
 def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     """Return ``dx[*, s, 2k]``, contiguous, from ``dy[*, s, 2k]``, of any strides."""
-    cos, sin, shape, interleaved = check_saved(saved, Saved)
+    cos, sin, shape, of_x, interleaved = check_saved(saved, Saved)
     check_tensor("dy", dy)
-    check_cotangent(dy, shape, like=cos)
+    check_cotangent(dy, shape, like=of_x)
     return _turned(dy, cos, sin, interleaved, -1)
 
 

@@ -26,6 +26,8 @@ refine the declaration:
 - ``PARAMETERS``: the inputs that are parameters of a network; saved bytes leave them
   out;
 - ``CONSTANTS``: the floating-point inputs that have no gradient;
+- ``WIDE``: the inputs that may be float32 where the first input has half precision.
+  The output has the first input's dtype, and each gradient that of its input;
 - ``POSITIVE``: the inputs that must be positive;
 - ``ZERO_GRADIENTS``: the inputs whose gradient is 0 whatever the values of the inputs.
 

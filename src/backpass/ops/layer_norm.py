@@ -27,6 +27,7 @@ from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_want
 
 SHAPES = "x[*, n>0], w[n]?, b[n]? -> y[*, n]"
 PARAMETERS = ("w", "b")
+WIDE = ("w", "b")
 
 
 class Saved(NamedTuple):
@@ -36,6 +37,7 @@ class Saved(NamedTuple):
     x_hat: Array | Outline  # [*, n]; without w and b it is y itself
     rstd: Array | Outline  # [*, 1], 1/√(σ² + ε), in float32 for half precision
     w: Array | Outline | None  # [n], a parameter
+    b: Outline | None  # [n], a parameter, of which backward needs the dtype
     wanted: tuple[str, ...]
 
 
@@ -50,11 +52,13 @@ def forward(
     """Return ``y[*, n]``: each row of ``x[*, n]`` normalised, then multiplied by
     ``w[n]`` and shifted by ``b[n]`` if they are given.
 
-    Raises TypeError if an input is not a floating-point array or if its library,
-    device, or dtype differs from that of ``x``, or if ``eps`` is not a real number;
-    ValueError if shapes do not fit, n is 0, or ``eps`` is below 0.
+    A weight and a bias in float32 may accompany half precision: y then has x's dtype,
+    and dw and db are float32. Raises TypeError if an input is not a floating-point
+    array or if its library, device, or dtype otherwise differs from that of ``x``, or
+    if ``eps`` is not a real number; ValueError if shapes do not fit, n is 0, or ``eps``
+    is below 0.
     """
-    xp = check_inputs(SHAPES, x=x, w=w, b=b)
+    xp = check_inputs(SHAPES, WIDE, x=x, w=w, b=b)
     check_eps(eps)
     wanted = check_wanted(SHAPES, wanted, w=w, b=b)
     n = x.shape[-1]
@@ -74,6 +78,7 @@ def forward(
         kept(as_type_of(x_hat, x), "x" in wanted or "w" in wanted),
         kept(rstd, "x" in wanted),
         kept(w, "x" in wanted),
+        kept(b, False),
         wanted,
     )
 
@@ -83,7 +88,7 @@ def backward(
 ) -> tuple[Array | None, ...]:
     """Return ``dx[*, n]``, ``dw[n]``, and ``db[n]`` from ``dy[*, n]``. The gradient of
     an input that was not given is None."""
-    x_hat, rstd, w, _ = check_saved(saved, Saved)
+    x_hat, rstd, w, b, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, x_hat.shape, like=x_hat)
     wanted = check_narrowed(wanted, saved)
     n = x_hat.shape[-1]
@@ -101,9 +106,9 @@ def backward(
 
     # Every row used the same w and b, so their gradients are sums over rows.
     if "w" in wanted:
-        dw = as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), x_hat)
+        dw = as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), w)
     if "b" in wanted:
-        db = as_type_of(xp.sum(as_matrix(dy), axis=0), x_hat)
+        db = as_type_of(xp.sum(as_matrix(dy), axis=0), b)
     return dx, dw, db
 
 

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_matrix, as_type_of, widened
+from backpass.arrays import Array, as_matrix, as_type_of, is_half, name_of, widened
 from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.values import check_eps
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
 PARAMETERS = ("w",)
+WIDE = ("w",)
 
 
 class Saved(NamedTuple):
@@ -48,11 +49,13 @@ def forward(
     ``w[n]`` if it is given.
 
     ``eps`` defaults to machine epsilon of x's dtype (float32's for half precision), as
-    in PyTorch. Raises TypeError if an input is not a floating-point array or if its
-    library, device, or dtype differs from that of ``x``, or if ``eps`` is not a real
-    number; ValueError if shapes do not fit, n is 0, or ``eps`` is below 0.
+    in PyTorch. A weight in float32 may accompany half precision: y then has x's
+    dtype, and dw is float32. Raises TypeError if an input is not a floating-point array
+    or if its library, device, or dtype otherwise differs from that of ``x``, or if
+    ``eps`` is not a real number; ValueError if shapes do not fit, n is 0, or ``eps`` is
+    below 0.
     """
-    xp = check_inputs(SHAPES, x=x, w=w)
+    xp = check_inputs(SHAPES, WIDE, x=x, w=w)
     if eps is None:
         eps = _default_eps(x)
     check_eps(eps)
@@ -92,7 +95,7 @@ def backward(
 
     # Every row used the same w, so its gradient is a sum over rows.
     if "w" in wanted:
-        dw = as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), x_hat)
+        dw = as_type_of(xp.sum(as_matrix(dy * x_hat), axis=0), w)
     return dx, dw
 
 
@@ -111,7 +114,7 @@ def backward_flops(m, n, has_w=True, wanted=None):
 
 
 def _default_eps(x: Array) -> float:
-    short = str(x.dtype).rpartition(".")[2] in ("float32", "bfloat16", "float16")
+    short = is_half(x.dtype) or name_of(x.dtype) == "float32"
     return 2.0**-23 if short else 2.0**-52
 
 

@@ -24,11 +24,12 @@ from typing import NamedTuple
 import numpy as np
 
 from backpass.arrays import Array, as_type_of, is_traced, namespace, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 from backpass.values import check_bool, check_natural, check_tables
 
 SHAPES = "x[*, s, 2k], cos[*, s, k]:shared, sin[*, s, k]:shared -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")
+WIDE = ("cos", "sin")
 
 
 class Saved(NamedTuple):
@@ -38,6 +39,7 @@ class Saved(NamedTuple):
     cos: Array  # [*, s, k], as it was given
     sin: Array  # [*, s, k], as it was given
     shape: tuple[int, ...]
+    kind: Kind  # of x, whose dtype may be shorter than that of the tables
     interleaved: bool
 
 
@@ -52,21 +54,22 @@ def forward(
     ``cos[positions]`` is ``[b, s, k]``, and ``cos[positions][:, None]`` serves all
     heads of ``[b, n_h, s, 2k]``. ``narrow`` halves tables of width 2k.
 
-    Raises TypeError if an input is not a floating-point array, if inputs differ in
+    Tables in float32 may accompany half precision, and y then has x's dtype. Raises
+    TypeError if an input is not a floating-point array, if inputs otherwise differ in
     library, device, or dtype, or if ``interleaved`` is not a bool; ValueError if shapes
     do not fit, for example if the last axis is odd.
     """
     check_tables(x, cos=cos, sin=sin)
-    check_inputs(SHAPES, x=x, cos=cos, sin=sin)
+    check_inputs(SHAPES, WIDE, x=x, cos=cos, sin=sin)
     check_bool(interleaved=interleaved)
     y = as_type_of(_turned(widened(x), cos, sin, interleaved), x)
-    return y, Saved(cos, sin, tuple(x.shape), interleaved)
+    return y, Saved(cos, sin, tuple(x.shape), kind(x), interleaved)
 
 
 def backward(dy: Array, saved: Saved) -> Array:
     """Return ``dx[*, s, 2k]`` from ``dy[*, s, 2k]``."""
-    cos, sin, shape, interleaved = check_saved(saved, Saved)
-    check_cotangent(dy, shape, like=cos)
+    cos, sin, shape, of_x, interleaved = check_saved(saved, Saved)
+    check_cotangent(dy, shape, like=of_x)
 
     # In the forward pass each pair was rotated one way; so now its gradient is rotated
     # the other way, by the rotation's transpose, which is the rotation by minus the

@@ -121,6 +121,21 @@ class Case:
         return dtype_name(self.inputs[self.differentiable[0]])
 
     @cached_property
+    def wide(self) -> list[int]:
+        """The positions of the inputs in float32 beside others in half precision, if
+        the operation accepts that."""
+        return [
+            at
+            for at, (name, value) in enumerate(
+                zip(self.subject.input_names, self.inputs, strict=False)
+            )
+            if name in self.subject.wide
+            and is_array(value)
+            and dtype_name(value) == "float32"
+            and self.dtype in ("float16", "bfloat16")
+        ]
+
+    @cached_property
     def differentiable(self) -> list[int]:
         """The positions of the inputs that get a gradient."""
         return self.subject.differentiable(self.inputs)

@@ -176,8 +176,9 @@ def cases(
     """Yield inputs and options that together reach each line of a backward.
 
     They have leading axes of every kind, each optional input present and absent, other
-    values of the options, half precision, and large numbers. Raises TypeError if
-    forward needs an option for which the operation has no example.
+    values of the options, half precision, large numbers, and float32 inputs beside half
+    precision if the operation accepts them. Raises TypeError if forward needs an option
+    for which the operation has no example.
     """
     operation = Operation(op)
     if reason := missing_options(op):
@@ -215,6 +216,17 @@ def cases(
         options_for(op),
     )
     yield _wide(draw(op, rng, leading=many)), options_for(op)
+    if operation.wide:
+        drawn = draw(op, rng, lengths=lengths, leading=many)
+        yield (
+            tuple(
+                _in_float32(values)
+                if spec.name in operation.wide
+                else _in_half_precision(values)
+                for spec, values in zip(shapes.inputs, drawn, strict=True)
+            ),
+            options_for(op),
+        )
 
 
 def _lengths(shapes: Shapes) -> dict[str, int]:
@@ -284,6 +296,10 @@ def _in_half_precision(values: np.ndarray | None) -> np.ndarray | None:
     if values is None or not np.issubdtype(values.dtype, np.floating):
         return values
     return values.astype(np.float16)
+
+
+def _in_float32(values: np.ndarray | None) -> np.ndarray | None:
+    return None if values is None else values.astype(np.float32)
 
 
 def _draw_one(

@@ -47,6 +47,7 @@ class Subject:
     constants: frozenset[str] = frozenset()
     positive: frozenset[str] = frozenset()
     zero_gradients: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
     multiples: Mapping[str, int] = field(default_factory=dict)
     torch_only: bool = False
     stateless: bool = False
@@ -158,6 +159,7 @@ def subject(
         constants=frozenset((*operation.constants, *constants)),
         positive=frozenset(operation.positive),
         zero_gradients=frozenset((*operation.zero_gradients, *zero_gradients)),
+        wide=frozenset(operation.wide),
         multiples=operation.multiples,
         stateless=isinstance(op, ModuleType)
         and op.__name__.startswith("backpass.ops."),

@@ -46,10 +46,14 @@ def run(case: Case) -> list[Row]:
 
 
 def _placed(case: Case, dtype: str, inputs: Inputs) -> Case:
-    """Return the case with these inputs as CPU tensors of the dtype."""
+    """Return the case with these inputs as CPU tensors of the dtype. Those that are
+    wider in the case stay so."""
     import torch
 
-    placed = tuple(to_torch(value, "cpu", getattr(torch, dtype)) for value in inputs)
+    placed = tuple(
+        to_torch(value, "cpu", getattr(torch, "float32" if at in case.wide else dtype))
+        for at, value in enumerate(inputs)
+    )
     return replace(case, inputs=placed)
 
 

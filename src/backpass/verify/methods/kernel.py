@@ -74,14 +74,17 @@ def long_rows(case: Case, row_bytes: int) -> Inputs:
 
 def _placed(case: Case, inputs: Inputs) -> Inputs:
     """Return the inputs on the kernels' device, in the case's dtype if it is a low one,
-    and otherwise in float32."""
+    and otherwise in float32. Those that are wider in the case stay so."""
     import torch
 
     device = (
         case.device if case.device.startswith(kernels.device()) else kernels.device()
     )
     dtype = getattr(torch, case.dtype if case.dtype in LOW else "float32")
-    return tuple(to_torch(value, device, dtype) for value in inputs)
+    return tuple(
+        to_torch(value, device, torch.float32 if at in case.wide else dtype)
+        for at, value in enumerate(inputs)
+    )
 
 
 def _rows(case: Case, kernel: ModuleType, where: str, drawn: bool) -> list[Row]:

@@ -133,7 +133,8 @@ def rows_against_float64(
 ) -> list[Row]:
     """Compare y and gradients that were computed at ``dtype`` with those in float64.
 
-    The inputs are numbers of that dtype. ``world`` is the rounding array's namespace
+    The inputs are numbers of that dtype, or of float32 where the operation accepts it
+    beside half precision. ``world`` is the rounding array's namespace
     for a kernel that does not round where its operation does. ``drawn`` says that the
     inputs are random numbers. With ``any_order``, sums of float32 may be as inexact as
     terms added one by one.
@@ -235,7 +236,7 @@ def _computed(
     assert case.subject.stem is not None
     op = ops.load(case.subject.stem)
     y, returned = rounding.run(
-        op, case.float64, case.dy, dtype, case.subject.options, world
+        op, case.float64, case.dy, dtype, case.subject.options, world, case.wide
     )
     gradients = case.by_position(returned)
     found: dict[Key, rounding.Array] = {"y": y}
