@@ -212,9 +212,14 @@ class _Arrays:
         return Access(self.call.name, self.stem, way, *facts)
 
     def _whole(self, name: str) -> Any:
+        """Return the size of an input or the output. A network has one of what its
+        sequences and heads may share."""
+        spec, m = self.specs[name], self.lengths["m"]
         return math.prod(
-            self.lengths["m"] if axis == "*" else axis_length(axis, self.lengths)
-            for axis in self.specs[name].axes
+            (1 if spec.shared else m)
+            if axis == "*"
+            else axis_length(axis, self.lengths)
+            for axis in spec.axes
         )
 
     def _product(self, letters: Iterable[str]) -> Any:
