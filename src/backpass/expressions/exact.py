@@ -34,7 +34,8 @@ where x_t are T = 12 random points and r_t random weights modulo q. φ is additi
 on up to T linearly independent functions its values are independent and uniform,
 because the matrix of their values at the x_t is regular (Schwartz–Zippel, applied to
 its determinant). Exponents may be any rational functions, and in the group of squares
-rational powers exist too.
+rational powers exist too. Inside an exponent, tanh is drawn from its argument's value,
+as erf is everywhere.
 
 **Sines and cosines.** cos(u) + i sin(u) = exp(iu), and modulo p, where −1 is not a
 square, i is adjoined as it is to the reals. The elements c + is with c² + s² = 1 form a
@@ -61,8 +62,8 @@ most d/q at one point and (d/q)³ at three; if it depends on sines, r replaces q
 depends on the sign of one root of a square, it is wrong with a probability of 2⁻⁶⁴,
 about 5e-20. If a difference appears for one in 2ᵏ combinations of the signs of k such
 roots, the probability is (1 − 2⁻ᵏ)⁶⁴: 1e-8 for k = 2. "Not equal" is certain, except
-for identities of log and erf beyond those above, and for √(v²) = v with a sum v that is
-positive but not a square, such as 1 + x².
+for identities of log, of erf, and of tanh in an exponent beyond those above, and for
+√(v²) = v with a sum v that is positive but not a square, such as 1 + x².
 
 An expression without an image here (a rounded float, |x|, max, an exponential or a sine
 of an exponential) raises `NotRepresentable`, which names the sub-expression.
@@ -275,20 +276,25 @@ class _Point:
         if isinstance(expr, sympy.log):
             return self.log(expr.args[0])
         if isinstance(expr, sympy.erf):
-            argument = self.value(expr.args[0])
-            if argument == 0:
-                return 0
-            sign, key = (
-                (1, argument)
-                if argument <= self.squares
-                else (-1, self.prime - argument)
-            )
-            return sign * self.random(f"erf {key}") % self.prime
+            return self.odd(expr)
         if isinstance(expr, sympy.cos | sympy.sin):
             return self.cos_and_sin(expr.args[0])[isinstance(expr, sympy.sin)]
         if isinstance(expr, HyperbolicFunction):
-            return self.value(expr.rewrite(sympy.exp))
+            return self.hyperbolic(expr)
         raise NotRepresentable(expr, f"{type(expr).__name__} has no image in the field")
+
+    def odd(self, expr) -> int:
+        """Return an element drawn from the value of an odd function's argument."""
+        argument = self.value(expr.args[0])
+        if argument == 0:
+            return 0
+        sign, key = (
+            (1, argument) if argument <= self.squares else (-1, self.prime - argument)
+        )
+        return sign * self.random(f"{type(expr).__name__} {key}") % self.prime
+
+    def hyperbolic(self, expr) -> int:
+        return self.value(expr.rewrite(sympy.exp))
 
     def exp(self, expr) -> int:
         raise NotImplementedError
@@ -467,6 +473,9 @@ class _ExponentPoint(_Point):
             sympy.log(argument),
             "a logarithm inside an angle, or inside an exponent but not a summand of it",
         )
+
+    def hyperbolic(self, expr) -> int:
+        return self.odd(expr) if expr.func is sympy.tanh else super().hyperbolic(expr)
 
     def exp(self, expr) -> int:
         raise NotRepresentable(expr, "an exponential inside an exponent or angle")
