@@ -46,7 +46,7 @@ def differentiable(stem, inputs):
     return [
         value
         for spec, value in zip(specs, inputs, strict=True)
-        if value is not None and not spec.integer and spec.name not in constants
+        if value is not None and spec.floating and spec.name not in constants
     ]
 
 

@@ -8,6 +8,7 @@ from backpass.values import check_natural
 
 LINEAR = "x[*, n], w[n, p], b[p]? -> y[*, p]"
 MATMUL = "a[*a, s, n], b[*b, n, p] -> y[*, s, p]"
+MASKED = "x[*, n], bias[*, n]:broadcast?, mask[*, n]:bool:broadcast?, i[*]:int? -> y[*, n]"
 HEADS = "q[*, g*n, s], k[*, n>0, t], bias[*, g*n, s, t]:broadcast? -> y[*, g*n, s]"
 SHARED = "x[*, s, n], c[*, s, n]:shared -> y[*, s, n]"
 
@@ -214,6 +215,29 @@ def test_integers_are_asked_for_where_declared():
     check_inputs(text, tokens=np.zeros(3, dtype=np.int32), table=table)
     with pytest.raises(TypeError, match="tokens: expected integers; got dtype float64"):
         check_inputs(text, tokens=np.zeros(3), table=table)
+
+
+def test_booleans_are_asked_for_where_declared():
+    x = np.zeros((2, 3))
+    mask = parse(MASKED).inputs[2]
+    assert mask.boolean and mask.broadcast and mask.optional and not mask.floating and not mask.integer
+    assert [spec.floating for spec in parse(MASKED).inputs] == [True, True, False, False]
+    given = {"bias": None, "mask": None, "i": None}
+    check_inputs(MASKED, x=x.astype(np.float32), **given | {"mask": np.ones(3, bool)})
+    for wrong, message in [
+        (
+            {"mask": np.ones(3)},
+            r"^mask: expected booleans; got dtype float64; floating-point numbers are given as bias$",
+        ),
+        (
+            {"bias": np.ones(3, bool)},
+            r"^bias: expected floating-point numbers; got dtype bool; booleans are given as mask$",
+        ),
+        ({"mask": np.ones(3, int)}, r"^mask: expected booleans; got dtype int64$"),
+        ({"i": np.ones(2, bool)}, r"^i: expected integers; got dtype bool$"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            check_inputs(MASKED, x=x, **given | wrong)
 
 
 def test_check_cotangent():

@@ -21,6 +21,7 @@ import torch
 
 from backpass import cost, functional, ops
 from backpass.operation import Operation
+from backpass.shapes import Spec
 from backpass.torch_internals import Unread
 from backpass.values import check_one_of
 
@@ -106,7 +107,7 @@ def _products(stem: str, shapes: tuple, options: tuple) -> tuple[int, int]:
 
     operation = Operation(stem)
     inputs = [
-        None if shape is None else _without_values(shape, spec.integer)
+        None if shape is None else _without_values(shape, spec)
         for spec, shape in zip(operation.inputs, shapes, strict=True)
     ]
     counter, aten = FlopCounterMode(display=False), torch.ops.aten
@@ -128,6 +129,7 @@ def _products_whole(stem: str, shapes: tuple, options: tuple) -> tuple[int, int]
     return _products(stem, shapes, tuple(chosen.items()))
 
 
-def _without_values(shape: tuple[int, ...], integer: bool) -> torch.Tensor:
-    dtype = torch.int64 if integer else torch.float32
+def _without_values(shape: tuple[int, ...], spec: Spec) -> torch.Tensor:
+    plain = torch.bool if spec.boolean else torch.float32
+    dtype = torch.int64 if spec.integer else plain
     return torch.empty(shape, dtype=dtype, device="meta")

@@ -69,7 +69,7 @@ class Operation:
         return [
             spec
             for spec in self.inputs
-            if not spec.integer and spec.name not in self.constants
+            if spec.floating and spec.name not in self.constants
         ]
 
     def suited(self, name: str, values: np.ndarray) -> np.ndarray:

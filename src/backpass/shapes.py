@@ -10,7 +10,8 @@ columns, ``w`` is ``n`` by ``p``, ``b`` is optional, and ``y`` has the leading a
 - ``*`` stands for any number of leading axes, the same wherever it occurs.
 - ``*a`` and ``*b`` are leading axes that broadcast together, to ``*``.
 - ``n>0`` says that an axis may not be empty.
-- ``?`` marks an input that may be None, and ``:int`` one of integers, such as tokens.
+- ``?`` marks an input that may be None, ``:int`` one of integers, such as tokens, and
+  ``:bool`` one of booleans, such as a mask.
 - ``:broadcast`` marks an input that is broadcast to the declared shape: it may have
   length 1 in place of any other length, and may lack leading axes.
 - ``:shared`` marks an input of which only the axes of ``*`` are broadcast.
@@ -35,8 +36,8 @@ _TWICE = "2"  # before a letter: an axis of pairs
 _MORE = "+"  # after a letter: an axis at least as long
 _TIMES = "*"  # after a letter: an axis that is a multiple
 _ARRAY = re.compile(
-    r"(?P<name>\w+)\[(?P<axes>[^\]]*)\](?P<integer>:int)?(?P<broadcast>:broadcast)?"
-    r"(?P<shared>:shared)?(?P<optional>\?)?"
+    r"(?P<name>\w+)\[(?P<axes>[^\]]*)\](?P<integer>:int)?(?P<boolean>:bool)?"
+    r"(?P<broadcast>:broadcast)?(?P<shared>:shared)?(?P<optional>\?)?"
 )
 
 
@@ -52,11 +53,17 @@ class Spec:
     nonempty: frozenset[str] = frozenset()
     optional: bool = False
     integer: bool = False
+    boolean: bool = False
     broadcast: bool = False
     shared: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}[{', '.join(self.axes)}]"
+
+    @property
+    def floating(self) -> bool:
+        """Whether the array holds floating-point numbers."""
+        return not self.integer and not self.boolean
 
     @property
     def group(self) -> int | None:
@@ -202,7 +209,9 @@ def parse(text: str) -> Shapes:
 def _specs(part: str, text: str) -> tuple[Spec, ...]:
     specs = []
     # findall rather than finditer: torch.compile can trace findall, but not finditer.
-    for name, listed, integer, broadcast, shared, optional in _ARRAY.findall(part):
+    for name, listed, integer, boolean, broadcast, shared, optional in _ARRAY.findall(
+        part
+    ):
         axes = [axis.strip() for axis in listed.split(",") if axis.strip()]
         nonempty = frozenset(
             axis.removesuffix(">0") for axis in axes if axis.endswith(">0")
@@ -215,6 +224,7 @@ def _specs(part: str, text: str) -> tuple[Spec, ...]:
                 nonempty,
                 bool(optional),
                 bool(integer),
+                bool(boolean),
                 bool(broadcast),
                 bool(shared),
             )
@@ -419,9 +429,9 @@ def _check(text: str, wide: tuple[str, ...], arrays: dict[str, Array | None]):
         if arrays[spec.name] is not None or not spec.optional
     ]
     for spec in given:
-        _check_type(spec, arrays[spec.name])
+        _check_type(spec, arrays[spec.name], shapes.inputs)
     kinds = {spec.name: kind(arrays[spec.name]) for spec in given}
-    floating = next((spec.name for spec in given if not spec.integer), "")
+    floating = next((spec.name for spec in given if spec.floating), "")
     for spec in given[1:]:
         first = given[0].name
         _check_same(
@@ -433,7 +443,7 @@ def _check(text: str, wide: tuple[str, ...], arrays: dict[str, Array | None]):
         )
         may_be_wide = spec.name in wide and is_half(kinds[floating].dtype)
         is_wide = may_be_wide and name_of(kinds[spec.name].dtype) == "float32"
-        if not spec.integer and not is_wide:
+        if spec.floating and not is_wide:
             _check_same(
                 spec.name,
                 kinds[spec.name],
@@ -524,22 +534,38 @@ def _whose(came: type, expected: type) -> str:
     )
 
 
-def _check_type(spec: Spec, array: Any) -> None:
+# Of an input's dtype: the array API's kinds, and the words for them.
+_INTEGERS = ("integral", "integers")
+_BOOLEANS = ("bool", "booleans")
+_NUMBERS = (("real floating", "complex floating"), "floating-point numbers")
+
+
+def _check_type(spec: Spec, array: Any, inputs: Sequence[Spec] = ()) -> None:
     if not is_array(array):
         raise TypeError(
             f"{spec.name}: expected an array {spec}; got {type(array).__name__}"
         )
-    kinds = "integral" if spec.integer else ("real floating", "complex floating")
-    if not namespace(array).isdtype(array.dtype, kinds):
-        wanted = "integers" if spec.integer else "floating-point numbers"
-        hint = (
-            "; a mask is 0 where a key may be seen and −∞ elsewhere"
-            if spec.broadcast
-            else ""
+    isdtype = namespace(array).isdtype
+    kinds, wanted = _kinds_of(spec)
+    if not isdtype(array.dtype, kinds):
+        # A bias and a mask have the same axes, and are easily exchanged.
+        other = next(
+            (
+                f"; {words} are given as {one.name}"
+                for one in inputs
+                for its_kinds, words in [_kinds_of(one)]
+                if (one.axes, one.broadcast) == (spec.axes, spec.broadcast)
+                and isdtype(array.dtype, its_kinds)
+            ),
+            "",
         )
         raise TypeError(
-            f"{spec.name}: expected {wanted}; got dtype {array.dtype}{hint}"
+            f"{spec.name}: expected {wanted}; got dtype {array.dtype}{other}"
         )
+
+
+def _kinds_of(spec: Spec) -> tuple[Any, str]:
+    return _INTEGERS if spec.integer else _BOOLEANS if spec.boolean else _NUMBERS
 
 
 def _check_same(

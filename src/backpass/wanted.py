@@ -26,7 +26,7 @@ def check_wanted(
     Raises TypeError for what is not a collection of names, ValueError for a name that
     is not a differentiable input's.
     """
-    names = tuple(spec.name for spec in parse(text).inputs if not spec.integer)
+    names = tuple(spec.name for spec in parse(text).inputs if spec.floating)
     return tuple(
         name
         for name in _chosen(wanted, names)
@@ -70,7 +70,7 @@ def gradients_of(
     if wanted:
         return part.backward(dy, saved, wanted=wanted)
     constants = getattr(part, "CONSTANTS", ())
-    inputs = (spec for spec in parse(part.SHAPES).inputs if not spec.integer)
+    inputs = (spec for spec in parse(part.SHAPES).inputs if spec.floating)
     return (None,) * sum(spec.name not in constants for spec in inputs)
 
 

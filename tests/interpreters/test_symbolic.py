@@ -34,9 +34,9 @@ def test_the_expressions_have_numpys_values(stem):
     inputs = draw(op, rng, lengths=lengths, leading={"*": (2,), "*a": (2, 1), "*b": (2,)})
     specs = parse(op.SHAPES).inputs
     symbols = [
-        xp.asarray(x)
-        if spec.integer
-        else symbolic.array(spec.name, x.shape, positive=spec.name in getattr(op, "POSITIVE", ()))
+        symbolic.array(spec.name, x.shape, positive=spec.name in getattr(op, "POSITIVE", ()))
+        if spec.floating
+        else xp.asarray(x)
         for spec, x in zip(specs, inputs, strict=True)
     ]
     y, saved = op.forward(*inputs, **options)

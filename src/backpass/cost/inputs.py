@@ -35,11 +35,13 @@ def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
     """Return the inputs by name, with random arrays in place of shapes.
 
     They are standard normal numbers in float64, made positive or scaled where the
-    operation requires that. Raises TypeError for too few or too many inputs, and for
-    one that is neither an array, nor a shape, nor None. Raises ValueError for the shape
-    of an array of integers, because their range is not known here.
+    operation requires that, or random booleans. Raises TypeError for too few or too
+    many inputs, and for one that is neither an array, nor a shape, nor None. Raises
+    ValueError for the shape of an array of integers, because their range is not known
+    here.
     """
     integers = {spec.name for spec in Operation(op).inputs if spec.integer}
+    booleans = {spec.name for spec in Operation(op).inputs if spec.boolean}
     rng = np.random.default_rng(SEED)
 
     def draw(key: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -48,6 +50,8 @@ def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
                 f"{key}: expected an array of integers; "
                 f"got only the shape {list(shape)}"
             )
+        if key in booleans:
+            return rng.random(shape) < 0.5
         return Operation(op).suited(key, rng.standard_normal(shape))
 
     return _named(op, inputs, draw)

@@ -228,6 +228,8 @@ class _Arrays:
     def _holds(self, name: str) -> str:
         if self.specs[name].integer:
             return INTEGERS
+        if self.specs[name].boolean:
+            return BOOLEANS
         of_loss = self.stem == "linear_cross_entropy" and name == self.output
         return WIDE if of_loss or self.stem == "cross_entropy" else OWN
 

@@ -17,6 +17,7 @@ from backpass.shapes import check_inputs, parse
 from backpass.torch_internals import is_fake
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+BOOLEANS = (torch.bool,)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -32,7 +33,8 @@ def check_tensors(
     for spec in parse(shapes).inputs:
         value = tensors[spec.name]
         if value is not None or not spec.optional:
-            check_tensor(spec.name, value, INTEGERS if spec.integer else DTYPES)
+            dtypes = BOOLEANS if spec.boolean else DTYPES
+            check_tensor(spec.name, value, INTEGERS if spec.integer else dtypes)
     check_inputs(shapes, wide, **tensors)
 
 

@@ -432,7 +432,10 @@ class Case:
         )
 
     def _may_have_gradient(self, at: int) -> bool:
-        return at in self.differentiable or self.inputs[at] is None
+        shapes = self.subject.shapes
+        return at in self.differentiable or (
+            self.inputs[at] is None and (shapes is None or shapes.inputs[at].floating)
+        )
 
     def scale(self, at: int) -> float:
         """Return the natural scale of the gradient with respect to the input x.

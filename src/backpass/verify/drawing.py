@@ -49,7 +49,8 @@ def draw(
 
     The result has None for each input in ``without``. Integers are shuffled tokens or
     targets: about √count distinct classes, each about √count times, and with three
-    classes or more always the last. Inputs in ``op.POSITIVE`` are replaced by their
+    classes or more always the last. Three booleans of four are True. Inputs in
+    ``op.POSITIVE`` are replaced by their
     absolute values. Weights in ``op.FAN_IN`` are divided by the root of their number of
     rows.
 
@@ -308,9 +309,11 @@ def _draw_one(
     lengths: Mapping[str, int],
     rng: np.random.Generator,
 ) -> np.ndarray:
-    if not spec.integer:
+    if spec.floating:
         return rng.standard_normal(shape)
     count, classes = math.prod(shape), lengths.get("V", 2)
+    if spec.boolean:
+        return rng.permutation(4 * np.arange(count) < 3 * count).reshape(shape)
     drawn = min(classes, max(1, math.ceil(math.sqrt(count))))
     order = list(
         dict.fromkeys((*range(min(2, classes)), classes - 1, *range(classes)))

@@ -148,4 +148,4 @@ def differentiable(operation: ModuleType) -> tuple[str, ...]:
     """Return the inputs of an operation that have a gradient."""
     constants = getattr(operation, "CONSTANTS", ())
     specs = parse(operation.SHAPES).inputs
-    return tuple(s.name for s in specs if not s.integer and s.name not in constants)
+    return tuple(s.name for s in specs if s.floating and s.name not in constants)

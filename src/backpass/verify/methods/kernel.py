@@ -62,7 +62,7 @@ def long_rows(case: Case, row_bytes: int) -> Inputs:
     are longer than that many bytes."""
     shapes = case.subject.shapes
     assert shapes is not None  # an operation with a kernel declares them
-    row = next(spec.axes[-1] for spec in shapes.inputs if not spec.integer)
+    row = next(spec.axes[-1] for spec in shapes.inputs if spec.floating)
     return draw_like(
         shapes,
         case.rng,
