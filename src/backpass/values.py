@@ -97,6 +97,34 @@ def check_causal(causal: object, causal_variant: object) -> None:
     check_one_of("causal_variant", causal_variant, ("upper_left", "lower_right"))
 
 
+def check_window(window: object, causal: bool) -> None:
+    """Raise TypeError or ValueError unless ``window``, the number of keys that a query
+    may see, is None or an integer of at least 1, and given only with ``causal``."""
+    if window is None:
+        return
+    if not isinstance(window, Integral) or isinstance(window, bool):
+        raise TypeError(
+            f"window: expected an integer, or None for no limit; "
+            f"got {type(window).__name__}"
+        )
+    if window < 1:
+        raise ValueError(f"window: expected at least 1 key; got {window}")
+    if not causal:
+        raise ValueError(f"window: expected None without causal=True; got {window}")
+
+
+def checked_cap(cap: Any, name: str = "cap") -> Any:
+    """Return the cap as a Python float, or a positive symbol as it is. Raises TypeError
+    or ValueError."""
+    if getattr(cap, "is_positive", False):
+        return cap
+    if not isinstance(cap, Real):
+        raise TypeError(f"{name}: expected a positive number; got {type(cap).__name__}")
+    if not 0 < float(cap) < math.inf:
+        raise ValueError(f"{name}: expected a positive number; got {cap}")
+    return float(cap)
+
+
 def check_head_order(head_order: str) -> None:
     """Raise ValueError unless ``head_order`` names a way of assigning query heads to
     key heads."""

@@ -135,7 +135,8 @@ def test_softmax_is_not_differentiated_for_the_values_alone():
         found = attention.backward(dy, saved)
         names = saved.wanted if wanted is None else wanted
         return tuple(
-            g if name in names else None for name, g in zip(("q", "k", "v", "bias"), found, strict=True)
+            g if name in names else None
+            for name, g in zip(("q", "k", "v", "bias", "sink"), found, strict=True)
         )
 
     q, k, v = (RNG.standard_normal((2, s, d)) for s, d in ((3, 4), (5, 4), (5, 6)))

@@ -1,5 +1,5 @@
-"""What the attention operations share: heads in groups, the causal mask, and the
-default scale."""
+"""What the attention operations share: heads in groups, the causal mask, the window,
+and the default scale."""
 
 from __future__ import annotations
 
@@ -44,6 +44,16 @@ def causal_mask(s_q: int, s_k: int, variant: str, like: Array) -> Array:
     ahead = s_k - s_q if variant == "lower_right" else 0
     queries, keys = (xp.arange(s, device=like.device) for s in (s_q, s_k))
     return keys <= queries[:, None] + ahead
+
+
+def window_mask(s_q: int, s_k: int, variant: str, window: int, like: Array) -> Array:
+    """Return booleans ``[s_q, s_k]``: whether a query may see a key with a causal mask
+    and a window. It sees the last ``window`` of the keys that the mask shows."""
+    xp = namespace(like)
+    ahead = s_k - s_q if variant == "lower_right" else 0
+    queries, keys = (xp.arange(s, device=like.device) for s in (s_q, s_k))
+    hidden = keys <= queries[:, None] + (ahead - window)
+    return causal_mask(s_q, s_k, variant, like) & ~hidden
 
 
 def inverse_root(n: int, xp: ModuleType) -> Any:

@@ -2,22 +2,28 @@ r"""Scaled dot-product attention: for each query the average of the values, weig
 the softmax of its products with the keys.
 
 .. math:: S = \frac{1}{\sqrt{d}} Q K^\top + M, \quad
-          A_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}, \quad
+          D_i = e^z + \sum_k e^{S_{ik}}, \quad
+          A_{ij} = \frac{e^{S_{ij}}}{D_i}, \quad
           Y = A V, \qquad
           \bar{V} = A^\top \bar{Y}, \quad
           \bar{A} = \bar{Y} V^\top, \quad
           \bar{M}_{ij} = A_{ij}
               \Big( \bar{A}_{ij} - \sum_k \bar{A}_{ik} A_{ik} \Big), \quad
+          \bar{z} = - \sum_i \frac{e^z}{D_i} \sum_k \bar{A}_{ik} A_{ik}, \quad
           \bar{Q} = \frac{1}{\sqrt{d}} \bar{M} K, \quad
           \bar{K} = \frac{1}{\sqrt{d}} \bar{M}^\top Q
 
 Derived on the page ``attention/scaled_dot_product`` for one head, and on the page
 ``attention/grouped_query`` for several heads that share keys and values. M is the bias,
-which is added to the scores; a bias of −∞ hides a key from a query. A query that may
-see no key has output and gradient 0, where some of PyTorch's implementations give NaN.
-With dropout, the values are averaged with the weights that ``ops.dropout`` keeps. In
-half precision everything between the inputs and the results is computed in float32;
-saved arrays are rounded to half precision.
+which is added to the scores; a bias of −∞ hides a key from a query, and so does False
+in the mask. z is the sink, a learned score that a head adds to each query's softmax
+without a key or a value; without one, e^z is 0. The softcap c replaces a score s by c
+tanh(s/c) before the bias is added.
+
+A query that may see no key has output and gradient 0, where some of PyTorch's
+implementations give NaN. With dropout, the values are averaged with the weights that
+``ops.dropout`` keeps. In half precision everything between the inputs and the results
+is computed in float32; saved arrays are rounded to half precision.
 """
 
 from __future__ import annotations
@@ -36,11 +42,13 @@ from backpass.arrays import (
 )
 from backpass.ops import dropout, matmul, softmax
 from backpass.ops import scale as scaling  # `scale` is forward's option
+from backpass.ops import softcap as capping  # and so is `softcap`
 from backpass.ops._heads import (
     causal_mask,
     heads_by_group,
     heads_in_order,
     inverse_root,
+    window_mask,
 )
 from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
 from backpass.values import (
@@ -48,23 +56,29 @@ from backpass.values import (
     check_head_order,
     check_probability,
     check_scale,
+    check_window,
+    checked_cap,
 )
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = (
-    "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast? "
-    "-> y[*, g*n_kv, s_q, d_v]"
+    "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast?, "
+    "mask[*, g*n_kv, s_q, s_k]:bool:broadcast?, sink[g*n_kv]? -> y[*, g*n_kv, s_q, d_v]"
 )
+PARAMETERS = ("sink",)
 
 
 class Saved(NamedTuple):
-    """The scaled queries, the keys, the values, and the weights. For long sequences the
-    weights are the largest."""
+    """The scaled queries, the keys, the values, and the weights; with a softcap, also
+    the scores before it. For long sequences the weights and the scores are the
+    largest. The mask is not saved: a key that it hides has weight 0."""
 
     q: Array | Outline  # [*, n_h, s_q, d], scaled
     k: Array | Outline  # [*, n_kv, s_k, d]
     v: Array | Outline  # [*, n_kv, s_k, d_v]
     a: Array | Outline  # [*, n_kv, g·s_q, s_k], before dropout
+    a_sink: Array | Outline | None  # [*, n_kv, g·s_q, 1], the sink's weights
+    capped: capping.Saved | None  # the scores [*, n_kv, g·s_q, s_k] before the softcap
     dropped: dropout.Saved  # the mask [*, n_kv, g·s_q, s_k], if any
     scale: float
     head_order: str
@@ -77,10 +91,14 @@ def forward(
     k: Array,
     v: Array,
     bias: Array | None = None,
+    mask: Array | None = None,
+    sink: Array | None = None,
     *,
     causal: bool = False,
     causal_variant: str = "upper_left",
+    window: int | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
     head_order: str = "consecutive",
     dropout_p: float = 0.0,
     seed: int = 0,
@@ -88,40 +106,57 @@ def forward(
 ) -> tuple[Array, Saved]:
     """Return ``y[*, n_h, s_q, d_v]`` for queries ``q[*, n_h, s_q, d]``, keys
     ``k[*, n_kv, s_k, d]``, and values ``v[*, n_kv, s_k, d_v]``. ``bias``, of any shape
-    that broadcasts to ``[*, n_h, s_q, s_k]``, is added to the scores.
+    that broadcasts to ``[*, n_h, s_q, s_k]``, is added to the scores. ``mask``, of any
+    such shape, is True where a query may see a key. ``sink[n_h]`` is one more score for
+    each query of a head, which takes its part of the softmax and has no value.
 
     With ``causal``, query i sees the keys up to i ("upper_left"), or up to i + s_k −
-    s_q ("lower_right", where the last query sees every key). ``scale`` multiplies the
-    products of queries and keys, by default 1/√d. With n_h = g · n_kv, query head i
-    reads key head i // g ("consecutive") or i mod n_kv ("interleaved"). ``dropout_p``
-    and ``seed`` drop weights as ``ops.dropout`` drops elements.
+    s_q ("lower_right", where the last query sees every key); with ``window``, only the
+    last ``window`` of these. ``scale`` multiplies the products of queries and keys, by
+    default 1/√d; ``softcap`` then brings them to between −``softcap`` and ``softcap``.
+    With n_h = g · n_kv, query head i reads key head i // g ("consecutive") or i mod
+    n_kv ("interleaved"). ``dropout_p`` and ``seed`` drop weights as ``ops.dropout``
+    drops elements.
 
-    Raises TypeError if an input is not a floating-point array or if inputs differ in
-    library, device, or dtype, or if an option has the wrong type; ValueError if shapes
-    do not fit, for an unknown ``causal_variant`` or ``head_order``, or if ``dropout_p``
-    is outside 0 to 1 or ``seed`` is below 0.
+    Raises TypeError if ``mask`` is not an array of booleans, if another input is not a
+    floating-point array, if inputs differ in library, device, or dtype, or if an option
+    has the wrong type; ValueError if shapes do not fit, for an unknown
+    ``causal_variant`` or ``head_order``, if ``window`` is below 1 or given without
+    ``causal``, if ``softcap`` is not positive and finite, if ``dropout_p`` is outside 0
+    to 1, or if ``seed`` is below 0.
     """
-    xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias)
+    xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias, mask=mask, sink=sink)
     check_causal(causal, causal_variant)
+    check_window(window, causal)
     check_head_order(head_order)
     check_scale(scale)
+    cap = None if softcap is None else checked_cap(softcap, "softcap")
     check_probability(dropout_p=dropout_p)
-    wanted = check_wanted(SHAPES, wanted, bias=bias)
+    wanted = check_wanted(SHAPES, wanted, bias=bias, sink=sink)
     n_kv, s_q, s_k = k.shape[-3], q.shape[-2], k.shape[-2]
     scale = inverse_root(max(q.shape[-1], 1), xp) if scale is None else as_number(scale)
 
     queries = widened(q) * scale
     s = _in_rows(queries, n_kv, head_order) @ transpose(widened(k))
-    if bias is not None or causal:
-        s = _in_heads(s, q.shape, head_order)
-        s = s if bias is None else s + widened(bias)
-        s = (
-            xp.where(causal_mask(s_q, s_k, causal_variant, like=s), s, -math.inf)
-            if causal
-            else s
+    capped = None
+    if cap is not None:
+        s, capped = capping.forward(s, cap=cap)
+        capped = capped._replace(x=as_type_of(capped.x, q))
+    s = _in_heads(s, q.shape, head_order)
+    s = s if bias is None else s + widened(bias)
+    if causal:
+        visible = (
+            causal_mask(s_q, s_k, causal_variant, like=s)
+            if window is None
+            else window_mask(s_q, s_k, causal_variant, int(window), like=s)
         )
-        s = _in_rows(s, n_kv, head_order)
-    a, _ = softmax.forward(s)
+        s = xp.where(visible, s, -math.inf)
+    s = s if mask is None else xp.where(mask, s, -math.inf)
+    if sink is not None:
+        sinks = widened(sink)[:, None, None]
+        s = xp.concat([s, xp.broadcast_to(sinks, (*s.shape[:-1], 1))], axis=-1)
+    a, _ = softmax.forward(_in_rows(s, n_kv, head_order))
+    a, a_sink = a[..., :s_k], None if sink is None else as_type_of(a[..., s_k:], q)
     weights, dropped = dropout.forward(a, p=dropout_p, seed=seed)
     y = _in_heads(weights @ widened(v), q.shape, head_order)
     shape = () if bias is None else tuple(bias.shape)
@@ -130,6 +165,8 @@ def forward(
         kept(k, "q" in wanted),
         kept(v, {*wanted} - {"v"}),
         kept(as_type_of(a, q), wanted),
+        kept(a_sink, "sink" in wanted),
+        capped if "q" in wanted or "k" in wanted else None,
         dropped if wanted else dropped._replace(mask=None),
         scale,
         head_order,
@@ -142,9 +179,11 @@ def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
     """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``,
-    ``dv[*, n_kv, s_k, d_v]``, and ``dbias`` of the bias's shape (None without one) from
-    ``dy[*, n_h, s_q, d_v]``."""
-    q, k, v, a, dropped, scale, head_order, bias, _ = check_saved(saved, Saved)
+    ``dv[*, n_kv, s_k, d_v]``, ``dbias`` of the bias's shape, and ``dsink[n_h]`` (None
+    without a bias or a sink) from ``dy[*, n_h, s_q, d_v]``."""
+    q, k, v, a, a_sink, capped, dropped, scale, head_order, bias, _ = check_saved(
+        saved, Saved
+    )
     xp = check_cotangent(dy, (*q.shape[:-1], v.shape[-1]), like=v)
     wanted = check_narrowed(wanted, saved)
     shape, n_kv = q.shape, k.shape[-3]
@@ -153,25 +192,36 @@ def backward(
     # In the forward pass y was a @ v, with some weights of a dropped; so now each
     # factor's gradient is dy times the other factor, and da is dropped where a was.
     # Dropout's backward drops both a and da.
-    dq = dk = dv = dbias = None
+    dq = dk = dv = dbias = dsink = None
     if "v" in wanted:
         dv = transpose(dropout.backward(widened(a), dropped)) @ dy
     if {*wanted} - {"v"}:
         a, da = widened(a), dropout.backward(dy @ transpose(widened(v)), dropped)
-        ds = a * (da - xp.sum(da * a, axis=-1, keepdims=True))
+        average = xp.sum(da * a, axis=-1, keepdims=True)
+    # In the forward pass the sink's weight went to no value, whose gradient would be 0;
+    # so now its score's gradient is the weight times 0 less the average.
+    if "sink" in wanted:
+        of_rows = _in_heads(-widened(a_sink) * average, shape, head_order)
+        dsink = xp.reshape(sum_to_shape(of_rows, (shape[-3], 1, 1)), (shape[-3],))
+    if "q" in wanted or "k" in wanted or "bias" in wanted:
+        ds = a * (da - average)
 
-    # In the forward pass the scores were scale · q kᵀ plus a bias, one element of which
-    # may have been added to many scores. The saved q already contains the scale.
+    # In the forward pass the scores were scale · q kᵀ, capped, plus a bias, one element
+    # of which may have been added to many scores. The saved q already contains the
+    # scale.
+    if "bias" in wanted:
+        dbias = sum_to_shape(_in_heads(ds, shape, head_order), bias)
+    if capped is not None and ("q" in wanted or "k" in wanted):
+        ds = capping.backward(ds, capped._replace(x=widened(capped.x)))
     if "q" in wanted:
         dq = _in_heads(ds @ widened(k), shape, head_order) * scale
     if "k" in wanted:
         dk = transpose(ds) @ _in_rows(widened(q), n_kv, head_order)
-    if "bias" in wanted:
-        dbias = sum_to_shape(_in_heads(ds, shape, head_order), bias)
-    dq, dk, dv, dbias = (
-        None if x is None else as_type_of(x, saved.v) for x in (dq, dk, dv, dbias)
+    dq, dk, dv, dbias, dsink = (
+        None if x is None else as_type_of(x, saved.v)
+        for x in (dq, dk, dv, dbias, dsink)
     )
-    return dq, dk, dv, dbias
+    return dq, dk, dv, dbias, dsink
 
 
 def _in_rows(x: Array, n_kv: int, head_order: str) -> Array:
@@ -192,19 +242,31 @@ def _in_heads(x: Array, shape: tuple[int, ...], head_order: str) -> Array:
     )
 
 
-def forward_flops(m, g, n_kv, s_q, s_k, d, d_v, has_bias=True, dropout_p=0.0):
-    """Return the FLOPs of scaling the queries, two products per head, the bias, a
-    softmax of s_k scores per query, and dropout."""
+def forward_flops(
+    m,
+    g,
+    n_kv,
+    s_q,
+    s_k,
+    d,
+    d_v,
+    has_bias=True,
+    has_sink=False,
+    softcap=0.0,
+    dropout_p=0.0,
+):
+    """Return the FLOPs of scaling the queries, two products per head, the softcap, the
+    bias, a softmax of s_k scores per query, or of one more with a sink, and dropout."""
     heads, rows = m * n_kv, m * g * n_kv * s_q
     products = matmul.forward_flops(heads, g * s_q, d, s_k) + matmul.forward_flops(
         heads, g * s_q, s_k, d_v
     )
-    bias = rows * s_k if has_bias else 0
     return (
         scaling.forward_flops(rows * d)
         + products
-        + bias
-        + softmax.forward_flops(rows, s_k)
+        + (capping.forward_flops(rows * s_k) if softcap else 0)
+        + (rows * s_k if has_bias else 0)
+        + softmax.forward_flops(rows, s_k + 1 if has_sink else s_k)
         + dropout.forward_flops(rows * s_k, dropout_p)
     )
 
@@ -219,12 +281,15 @@ def backward_flops(
     d_v,
     size_bias=0,
     has_bias=True,
+    has_sink=False,
+    softcap=0.0,
     dropout_p=0.0,
     wanted=None,
 ):
-    """Return the FLOPs of the four products, softmax's backward, the scaling of the
-    queries' gradient, the sums that undo the bias's broadcasting, and dropout of the
-    weights and of their gradients."""
+    """Return the FLOPs of the four products, softmax's backward, the softcap's, the
+    scaling of the queries' gradient, the sums that undo the broadcasting of the bias
+    and of the sinks, and dropout of the weights and of their gradients."""
+    wanted = check_wanted(SHAPES, wanted, bias=has_bias, sink=has_sink)
     heads, rows = m * n_kv, m * g * n_kv * s_q
     da, dv = (
         matmul.backward_flops(heads, heads, heads, g * s_q, s_k, d_v, wanted=(factor,))
@@ -235,13 +300,16 @@ def backward_flops(
         for factor in "ab"
     )
     dropped = dropout.backward_flops(rows * s_k, dropout_p)
-    ds = da + dropped + softmax.backward_flops(rows, s_k)
+    average = rows * (2 * s_k - 1)
     costs = {
         "v": dropped + dv,
-        "q k bias" if has_bias else "q k": ds,
+        "q k bias sink": da + dropped + average,
+        "q k bias": softmax.backward_flops(rows, s_k) - average,
+        "q k": capping.backward_flops(rows * s_k) if softcap else 0,
         "q": dq + scaling.backward_flops(rows * d),
         "k": dk,
-        "bias": rows * s_k - size_bias if has_bias else 0,
+        "bias": rows * s_k - size_bias,
+        "sink": 2 * rows - g * n_kv,
     }
     return sum_wanted(wanted, costs)
 
@@ -249,12 +317,13 @@ def backward_flops(
 # Facts for checks, pages and functional: see backpass.ops.
 EXAMPLES = (
     {},
-    {"causal": True, "head_order": "interleaved", "scale": 0.75},
+    {"causal": True, "head_order": "interleaved", "scale": 0.75, "softcap": 1.5},
     {"causal": True, "causal_variant": "lower_right"},
-    {"causal": True, "s_k": 8, "g": 1},
+    {"causal": True, "window": 2, "s_k": 8, "g": 1},
     {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
+    {"causal": True, "causal_variant": "lower_right", "window": 3, "softcap": 0.5},
     {"dropout_p": 0.25, "seed": 10, "head_order": "interleaved"},
 )
-LETTERS = {"bias": "M"}
+LETTERS = {"bias": "M", "sink": "z"}
 PLACES = ("scores", "scale by 1/√d", "weights", "weighted values")
 AUTOCAST = "matmul"

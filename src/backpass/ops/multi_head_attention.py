@@ -161,7 +161,7 @@ def backward(
     do, dw_o, db_o = linear.backward(dy, to_y)
     dw_o = _reshaped(dw_o, w_o.shape)
     do = None if do is None else split_heads(do, heads, d_v)
-    dq, dk, dv, _ = gradients_of(attention, do, attended, of_attention)
+    dq, dk, dv, *_ = gradients_of(attention, do, attended, of_attention)
 
     rows = x if memory is None else memory
     dx, dw_q, db_q = _project_backward(dq, x, w_q, of_q)

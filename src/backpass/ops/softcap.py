@@ -12,12 +12,11 @@ rounded once.
 
 from __future__ import annotations
 
-import math
-from numbers import Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from backpass.arrays import Array, as_type_of, namespace, widened
 from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.values import checked_cap
 
 SHAPES = "x[*] -> y[*]"
 
@@ -37,7 +36,7 @@ def forward(x: Array, *, cap: float) -> tuple[Array, Saved]:
     number; ValueError if ``cap`` is not positive and finite.
     """
     xp = check_inputs(SHAPES, x=x)
-    cap = _checked(cap)
+    cap = checked_cap(cap)
     return as_type_of(cap * xp.tanh(widened(x) / cap), x), Saved(x, cap)
 
 
@@ -61,18 +60,6 @@ def backward_flops(m):
     """Return 5 FLOPs per element: the division and the tanh again, 2 for the slope, and
     a product with dy."""
     return 5 * m
-
-
-def _checked(cap: Any) -> Any:
-    """Return the cap as a Python float, or a positive symbol as it is. Raises TypeError
-    or ValueError."""
-    if getattr(cap, "is_positive", False):
-        return cap
-    if not isinstance(cap, Real):
-        raise TypeError(f"cap: expected a positive number; got {type(cap).__name__}")
-    if not 0 < float(cap) < math.inf:
-        raise ValueError(f"cap: expected a positive number; got {cap}")
-    return float(cap)
 
 
 # Facts for checks, pages and functional: see backpass.ops.

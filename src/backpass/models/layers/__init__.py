@@ -109,11 +109,12 @@ def attending(
     """Return the call of the operation that attends. ``lengths`` are m, n_kv, s_q, s_k,
     d, g unless it is 1, and ``dropout_p`` unless it is 0."""
     lengths = {"g": 1, "dropout_p": 0.0, **lengths, "d_v": lengths["d"]}
-    lengths["causal"] = causal
+    lengths |= {"causal": causal, "has_bias": False, "has_mask": False}
+    lengths |= {"has_sink": False}
     if flash:
         _check_numbers(lengths)
         return call("attention", flash_attention, wanted, **lengths)
-    return call("attention", attention, wanted, **lengths, has_bias=False)
+    return call("attention", attention, wanted, **lengths)
 
 
 def feeding(
