@@ -20,7 +20,11 @@ from backpass.verify.mutation import mutants
 
 LIBRARIES = pytest.mark.parametrize("make", [np.array, torch.tensor], ids=["numpy", "torch"])
 LOWER_RIGHT = {"causal": True, "causal_variant": "lower_right"}
-MASKS = pytest.mark.parametrize("mask", [{}, {"causal": True}, LOWER_RIGHT], ids=["all", "upper", "lower"])
+MASKS = pytest.mark.parametrize(
+    "mask",
+    [{}, {"causal": True}, LOWER_RIGHT, {"causal": True, "window": 2}, LOWER_RIGHT | {"window": 3}],
+    ids=["all", "upper", "lower", "upper-window", "lower-window"],
+)
 SHAPES = pytest.mark.parametrize(("s_q", "s_k"), [(1, 1), (5, 5), (3, 7), (7, 3), (4, 1), (0, 3)])
 N_KV, D, D_V = 2, 5, 3
 
@@ -63,7 +67,8 @@ def test_what_is_saved_is_the_log_sum_exp(tile, mask):
     _, saved = flash_attention.forward(q, k, v, tile=tile, head_order="interleaved", **mask)
     scores = torch.tensor(q @ np.tile(k, (2, 1, 1)).swapaxes(-1, -2) / math.sqrt(D))
     if mask:
-        seen = torch.ones(7, 3, dtype=torch.bool).tril(3 - 7 if mask == LOWER_RIGHT else 0)
+        ahead = 3 - 7 if "causal_variant" in mask else 0
+        seen = torch.ones(7, 3, dtype=torch.bool).tril(ahead).triu(ahead - mask.get("window", 7) + 1)
         scores = scores.masked_fill(~seen, -math.inf)
     np.testing.assert_allclose(saved.lse, torch.logsumexp(scores, dim=-1), rtol=1e-13)
 
@@ -73,7 +78,7 @@ def test_what_is_saved_is_the_log_sum_exp(tile, mask):
 def test_a_query_that_sees_no_key_has_output_and_gradient_0(make, tile):
     q, k, v, dy = (make(x) for x in drawn(7, 3, g=2))
     y, saved = flash_attention.forward(q, k, v, tile=tile, **LOWER_RIGHT)
-    dq, dk, dv = flash_attention.backward(dy, saved)
+    dq, dk, dv, *_ = flash_attention.backward(dy, saved)
     assert not y[:, :4].any() and not dq[:, :4].any()
     assert (saved.lse[:, :4] == -math.inf).all()
     seen = run(attention, q[:, 4:], k, v, dy[:, 4:], causal=True)
@@ -96,20 +101,87 @@ def test_scores_of_hundreds_do_not_overflow(make, order, dtype):
         np.testing.assert_allclose(one, other, rtol=0, atol=8 * 700 * np.finfo(dtype).eps)
 
 
+# The bias, the mask, the softcap, and the sinks
+
+
+def options_drawn(s_q, s_k, g, shape, seed=1):
+    """A bias and a mask of the shape, of which some rows hide every key, and a sink."""
+    rng = np.random.default_rng(seed)
+    n_h = g * N_KV
+    full = np.broadcast_to(np.empty(()), (2, n_h, s_q, s_k)).shape
+    shape = tuple(n if keep else 1 for n, keep in zip(full[4 - len(shape) :], shape, strict=True))
+    return {
+        "bias": rng.standard_normal(shape),
+        "mask": rng.random(shape) < 0.6,
+        "sink": rng.standard_normal(n_h),
+    }
+
+
+@LIBRARIES
+@MASKS
+@pytest.mark.parametrize("tile", [2, 3, None])
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (1, 1), (1, 0, 1), (1, 1, 1, 1), (1, 0, 0, 1), (1, 1, 0)], ids=str
+)
+@pytest.mark.parametrize("given", ["bias", "mask", "sink", "bias mask sink"])
+def test_all_its_inputs_are_attentions_in_every_tiling(make, mask, tile, shape, given):
+    arrays = [make(x) for x in drawn(7, 5, g=3, leading=(2,))]
+    more = {name: make(x) for name, x in options_drawn(7, 5, 3, shape).items() if name in given}
+    options = {"head_order": "interleaved", "softcap": 0.7} | mask | more
+    *inputs, dy = arrays
+    y, saved = flash_attention.forward(*inputs, tile=tile, **options)
+    expected, as_saved = attention.forward(*inputs, **options)
+    agree([y], [expected])
+    found, others = flash_attention.backward(dy, saved), attention.backward(dy, as_saved)
+    assert [x is None for x in found] == [x is None for x in others]
+    agree([x for x in found if x is not None], [x for x in others if x is not None])
+
+
+@pytest.mark.parametrize("tile", [2, None])
+def test_the_log_sum_exp_of_a_query_that_sees_no_key_is_its_sink(tile):
+    q, k, v, dy = drawn(7, 3, g=2)
+    sink = np.arange(4.0)
+    _, saved = flash_attention.forward(q, k, v, sink=sink, tile=tile, **LOWER_RIGHT)
+    assert np.array_equal(saved.lse[:, :4], np.repeat(sink[:, None], 4, axis=1))
+    blind = flash_attention.forward(q[:, :4], k, v, sink=sink, mask=np.zeros((), bool), tile=tile)[1]
+    assert np.array_equal(blind.lse, saved.lse[:, :4])
+    alone = flash_attention.forward(q[:, 4:], k, v, sink=sink, causal=True, tile=tile)
+    agree([flash_attention.backward(dy, saved)[4]], [flash_attention.backward(dy[:, 4:], alone[1])[4]])
+
+
+@LIBRARIES
+def test_a_sink_of_minus_infinity_is_none(make):
+    q, k, v, dy = (make(x) for x in drawn(7, 3, g=2))
+    sink = make(np.full(4, -np.inf))
+    y, saved = flash_attention.forward(q, k, v, sink=sink, tile=2, **LOWER_RIGHT)
+    *gradients, _, dsink = flash_attention.backward(dy, saved)
+    agree((y, *gradients), run(flash_attention, q, k, v, dy, tile=2, **LOWER_RIGHT))
+    assert not np.asarray(dsink).any()
+
+
+def test_a_window_leaves_a_band_of_tiles():
+    """Of 4096 tokens and a window of 1024, each row of tiles computes at most the window and a tile."""
+    tiling = tiling_of(4096, 4096, 1, True, "upper_left", 64, 1024)
+    assert max(stop - first for first, stop in map(tiling.keys, tiling.rows())) == 1024 + 63
+    assert tiling.counts()[1] < 0.46 * tiling_of(4096, 4096, 1, True, "upper_left", 64).counts()[1]
+
+
 # The tiles
 
 
 def tilings():
     for s_q, s_k, tile in product((1, 2, 5, 7), (1, 3, 5, 7), (1, 2, 3, 8)):
-        for ahead in (None, 0, s_k - s_q):
-            yield s_q, s_k, tile, ahead
+        yield s_q, s_k, tile, None
+        for ahead, window in product((0, s_k - s_q), (math.inf, 1, 2, 3, 6)):
+            yield s_q, s_k, tile, ahead, window
 
 
 def check_tiling(tiling):
     """Each score that a query sees is in one tile and not hidden there, each other one in none or hidden; no tile
     is larger than it may be, hidden throughout, or masked for nothing; the counts are those of the tiles."""
-    s_q, s_k, tile, ahead = tiling
+    s_q, s_k, tile, ahead, window = tiling
     seen = np.ones((s_q, s_k), bool) if ahead is None else np.tri(s_q, s_k, ahead, dtype=bool)
+    seen = seen if window == math.inf else seen & ~np.tri(s_q, s_k, ahead - window, dtype=bool)
     times, computed, tiles, queries = np.zeros((s_q, s_k), int), 0, 0, 0
     for rows in tiling.rows():
         queries += rows.stop - rows.start
@@ -128,6 +200,7 @@ def check_tiling(tiling):
             computed, tiles = computed + part.size, tiles + part.shape[0]
     assert np.array_equal(times, seen)
     assert tiling.counts() == (queries, computed, tiles)
+    assert np.array_equal(np.flatnonzero(seen.any(axis=1)), np.arange(s_q)[tiling.queries()])
     assert queries == seen.any(axis=1).sum()
 
 
@@ -139,11 +212,29 @@ def test_each_score_that_is_seen_is_in_one_tile():
 EQUIVALENT_TILINGS = {
     "max(0, -self.ahead) → max(-self.ahead, 0)": "The larger of two numbers is the same in either order.",
     "min(self.s_k, rows.stop + self.ahead) → min(rows.stop + self.ahead, self.s_k)": "As for the larger one.",
+    "max(0, rows.start + self.ahead - self.window + 1) → max(rows.start + self.ahead - self.window + 1, 0)": "The same.",
+    "min(self.s_q, self.s_k + self.window - 1 - self.ahead) → "
+    "min(self.s_k + self.window - 1 - self.ahead, self.s_q)": "As for the larger one.",
+    "return (0, self.s_k) → return (-0, self.s_k)": "Zero.",
+    "return (0, self.s_k) → return (2 * 0, self.s_k)": "Zero.",
+    "return slice(0, self.s_q) → return slice(-0, self.s_q)": "Zero.",
+    **{
+        f"{line} → {name} = {factor}({condition})": "It is read only as a condition, in which −1 and 2 are true."
+        for name, condition in {
+            "before": "columns.stop <= rows.start + self.ahead + 1",
+            "within": "columns.start > rows.stop - 1 + self.ahead - self.window",
+        }.items()
+        for line in [f"{name} = {condition}"]
+        for factor in ("-", "2 * ")
+    },
+    "visible if within else visible & (ahead > self.ahead - self.window) → "
+    "visible & (ahead > self.ahead - self.window)": "Where every query is within the window, the second is true.",
+    "visible & (ahead > self.ahead - self.window) → (ahead > self.ahead - self.window) & visible": "The same.",
     "xp.arange(part.start, part.stop, device=like.device) → xp.arange(part.start, part.stop)": "It matters on a GPU only.",
 }
 
 
-@pytest.mark.parametrize("method", ["rows", "columns", "visible", "hide", "counts"])
+@pytest.mark.parametrize("method", ["queries", "rows", "keys", "columns", "visible", "hide", "counts"])
 def test_every_change_of_the_tiles_is_caught(method):
     """The backward walks these tiles, so that a change of them is one of the backward."""
 
@@ -203,6 +294,23 @@ def test_it_keeps_nothing_of_two_lengths():
     }
 
 
+def test_what_the_bias_needs_is_all_that_has_two_lengths():
+    q, k, v, _ = drawn(7, 11)
+    bias, mask, sink = np.zeros((2, 7, 11)), np.ones((7, 11), bool), np.zeros(2)
+    kept = cost.memory(flash_attention, q, k, v, bias, mask, sink, tile=2)
+    assert {part.name: part.bytes for part in kept.arrays if not part.is_parameter} == {
+        "q": q.nbytes,
+        "k": k.nbytes,
+        "v": v.nbytes,
+        "y": 8 * N_KV * 7 * D_V,
+        "lse": 8 * N_KV * 7,
+        "bias": bias.nbytes,
+        "mask": mask.nbytes,
+    }
+    of_sink = cost.memory(flash_attention, q, k, v, bias, mask, sink, tile=2, wanted=["sink"])
+    assert {part.name for part in of_sink.arrays} == {"y", "lse", "sink"}
+
+
 class Made(TorchDispatchMode):
     """Counts the elements of each tensor that PyTorch makes, views and what is changed in place apart."""
 
@@ -224,7 +332,9 @@ def test_no_array_is_larger_than_the_queries_or_a_tile(mask, head_order):
     s, g, tile = 96, 3, 8
     q, k, v, dy = (torch.tensor(x) for x in drawn(s, s, g=g))
     with Made() as made:
-        run(flash_attention, q, k, v, dy, tile=tile, head_order=head_order, **mask)
+        padding, sink = torch.ones(1, 1, s, dtype=torch.bool), torch.zeros(g * N_KV).double()
+        added = {"bias": padding.double(), "mask": padding, "sink": sink, "softcap": 2.0}
+        run(flash_attention, q, k, v, dy, tile=tile, head_order=head_order, **mask, **added)
     assert max(made.sizes) <= max(q.numel(), g * N_KV * tile * tile)
     assert sum(size > k.numel() for size in made.sizes) <= 12  # nothing as large as q is made for each tile
 
@@ -242,7 +352,7 @@ def step(s):
     before = high_water()
     y, saved = flash_attention.forward(q, k, v, causal=True)
     found = flash_attention.backward(dy, saved)
-    assert all(x.isfinite().all() for x in (y, *found))
+    assert all(x.isfinite().all() for x in (y, *found[:3]))
     return high_water() - before
 
 step(8)  # loads what is loaded once
@@ -280,7 +390,7 @@ def test_numbers_of_16_bits_are_summed_in_float32():
 
 @pytest.mark.parametrize(("heads", "tile"), [(1, 256), (8, 256), (9, 128), (32, 128), (33, 64), (10**6, 64)])
 def test_many_heads_have_smaller_tiles(heads, tile):
-    assert tiling_of(5, 7, heads, False, "upper_left", None) == (5, 7, tile, None)
+    assert tiling_of(5, 7, heads, False, "upper_left", None) == (5, 7, tile, None, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -288,6 +398,9 @@ def test_many_heads_have_smaller_tiles(heads, tile):
     [
         ({"tile": 0}, ValueError, "tile: expected at least 1 query and key at a time; got 0"),
         ({"tile": -3}, ValueError, "tile: expected at least 1 query and key at a time; got -3"),
+        ({"window": 2}, ValueError, "window: expected None without causal=True; got 2"),
+        ({"window": 0, "causal": True}, ValueError, "window: expected at least 1 key; got 0"),
+        ({"softcap": -1.0}, ValueError, "softcap: expected a positive number; got -1.0"),
         ({"tile": 2.0}, TypeError, "tile: expected an integer; got float"),
         ({"scale": "1"}, TypeError, "scale: expected a real number, or None for 1/√d; got str"),
         ({"causal_variant": "left"}, ValueError, "causal_variant: expected 'upper_left' or 'lower_right'"),
@@ -318,7 +431,7 @@ def test_scores_of_minus_infinity_in_any_tile_are_attentions(tile):
     assert not y[1, 1].any()
     with np.errstate(invalid="ignore"):  # 0 times an infinite key, in dq
         found, others = flash_attention.backward(dy, saved), attention.backward(dy, as_saved)
-    for gradient, other in zip(found[1:], others[1:3], strict=True):
+    for gradient, other in zip(found[1:3], others[1:3], strict=True):
         np.testing.assert_allclose(gradient, other, rtol=1e-12, atol=1e-14)
 
 

@@ -67,6 +67,27 @@ def check_with_rows(make, set_rows=_tiling.set_rows):
         assert make is counting.array or whole is first
 
 
+def check_tile_added(make, add_tile=_tiling.add_tile):
+    rng = np.random.default_rng(0)
+    rows, columns = slice(3, 5), slice(1, 4)
+    for shape, at in (
+        ((7, 5), (..., rows, columns)),
+        ((2, 4, 7, 5), (..., rows, columns)),
+        ((4, 1, 5), (..., slice(0, 1), columns)),
+        ((5,), (..., columns)),
+        ((), (...,)),
+    ):
+        x = rng.standard_normal(shape)
+        part = rng.standard_normal(x[at].shape)
+        whole = make(x.copy())
+        found = add_tile(whole, make(part), at)
+        expected = x.copy()
+        expected[at] += part
+        np.testing.assert_array_equal(plain(found), expected)
+        assert plain(found).shape == shape
+        assert make is counting.array or found is whole
+
+
 def check_exp_over(make, exp_in_place=_tiling.exp_in_place):
     x = np.array([[-math.inf, -90.0, -1e-3, 0.0], [1.0, -700.0, 12.5, -40.0]])
     own = make(x)
@@ -114,6 +135,7 @@ def check_is_turned(make, is_turned=_tiling.is_turned):
 IN_PLACE = {
     "add_product": check_plus_product,
     "set_rows": check_with_rows,
+    "add_tile": check_tile_added,
     "exp_in_place": check_exp_over,
     "product": check_laid_out,
     "is_turned": check_is_turned,
@@ -124,6 +146,21 @@ EQUIVALENT = {
     "array_api_compat.is_torch_array(total) → array_api_compat.is_torch_array(b)": "The three are of one library.",
     "array_api_compat.is_torch_array(whole) → array_api_compat.is_torch_array(part)": "Both are of one library.",
     "array_api_compat.is_numpy_array(whole) → array_api_compat.is_numpy_array(part)": "Both are of one library.",
+    **dict.fromkeys(
+        [
+            *(
+                f"array_api_compat.is_{library}_array(whole) → array_api_compat.is_{library}_array({other})"
+                for library in ("numpy", "torch")
+                for other in ("rows", "columns")
+            ),
+            *(
+                "array_api_compat.is_torch_array(whole) or array_api_compat.is_numpy_array(whole) → "
+                f"array_api_compat.is_{change}_array(whole)"
+                for change in ("numpy", "torch", "torch_array(whole) and array_api_compat.is_numpy")
+            ),
+        ],
+        "Of add_tile alone: set_rows then writes the row of tiles in place, with the same numbers.",
+    ),
     "array_api_compat.is_torch_array(total) → array_api_compat.is_torch_array(like)": "Adds in place too, by way of a "
     "second array.",
     "array_api_compat.is_torch_array(x) → array_api_compat.is_torch_array(index)": "Both are of one library.",
@@ -133,6 +170,7 @@ EQUIVALENT = {
     "xp.where(nowhere, 0.0, xp.where(one_hot(index, x.shape[-1]), less, x)) → "
     "xp.where(nowhere, -0.0, xp.where(one_hot(index, x.shape[-1]), less, x))": "A zero of the other sign is equal to zero.",
     "-1 → 1": "The array has two axes.",
+    "slice(0, 1) → slice(0, 2)": "Of an axis of length 1.",
     "total.shape → a.shape": "All three have as many axes.",
     "total.shape → b.shape": "All three have as many axes.",
 }

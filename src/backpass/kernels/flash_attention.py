@@ -2,32 +2,38 @@
 
 Formulas: ``backpass.ops.flash_attention``, but to base 2, for which there is an
 instruction: a weight is 2^(c q·k − L), where c is the scale times log₂ e and L is the
-log-sum-exp to base 2. Derived on the page ``attention/flash``.
+log-sum-exp to base 2. Derived on the page ``attention/flash``. With a softcap or a
+bias, c q·k is replaced by the capped or biased score times log₂ e.
 
 The forward keeps a tile of queries and loops over the keys. The backward is two loops.
 One keeps keys and loops over the queries of every head that reads them, for dk and dv;
 the other keeps queries and loops over the keys, for dq. Each recomputes the weights:
 seven matrix products where five would do, so that no two programs write the same
 number. There are no atomics, and two runs agree to the last bit. Tiles in which every
-score is masked are skipped; only tiles at the edge of the mask or of the sequence
-compare positions. Half precision is multiplied on tensor cores and summed in float32;
-float32 is multiplied as float32, not as TF32.
+score is hidden by the causal mask or the window are skipped; without a window, only
+tiles at the edge of the mask or of the sequence compare positions. A bias and a mask
+are read by strides, 0 where they are broadcast. The bias's gradient is written for each
+query and key of each head, and then summed over the axes along which the bias was
+broadcast; nothing else is s_q × s_k. Half precision is multiplied on tensor cores and
+summed in float32; float32 is multiplied as float32, not as TF32.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
+from backpass.arrays import sum_to_shape
 from backpass.kernels import interpreted
 from backpass.kernels.flash_attention_tiles import (
     keys_seen,
     load_rows,
+    load_scores,
     queries_seeing,
     seen,
     store_rows,
@@ -45,10 +51,21 @@ from backpass.kernels.launch import (
     row_start,
     rows_of,
 )
+from backpass.kernels.softcap import tanh
 from backpass.shapes import check_cotangent, check_saved
-from backpass.values import check_causal, check_head_order, check_scale, check_tile
+from backpass.values import (
+    check_causal,
+    check_head_order,
+    check_scale,
+    check_tile,
+    check_window,
+    checked_cap,
+)
 
-SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
+SHAPES = (
+    "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast?, "
+    "mask[*, g*n_kv, s_q, s_k]:bool:broadcast?, sink[g*n_kv]? -> y[*, g*n_kv, s_q, d_v]"
+)
 
 LOG2_E = math.log2(math.e)
 # Weights and the scores' gradients are rounded to half precision, as operands of tensor
@@ -97,15 +114,20 @@ FLOAT64 = dict.fromkeys(
 
 class Saved(NamedTuple):
     """The inputs, the output, and one number per query: the log-sum-exp of its scores
-    to base 2. Nothing is s_q × s_k."""
+    to base 2. Nothing is s_q × s_k but a bias or a mask of that size."""
 
     q: torch.Tensor  # [*, n_h, s_q, d]
     k: torch.Tensor  # [*, n_kv, s_k, d]
     v: torch.Tensor  # [*, n_kv, s_k, d_v]
     y: torch.Tensor  # [*, n_h, s_q, d_v]
     lse: torch.Tensor  # [*, n_h, s_q], in the dtype computed in; ∞ if no key is seen
+    bias: torch.Tensor | None
+    mask: torch.Tensor | None
+    sink: torch.Tensor | None  # [n_h]
     ahead: int | None  # query i sees the keys up to i + ahead; None: every key
+    window: int | None  # the last of these keys; None: all of them
     scale: float
+    softcap: float | None
     head_order: str
     tile: int | None
 
@@ -114,16 +136,22 @@ def forward(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    mask: torch.Tensor | None = None,
+    sink: torch.Tensor | None = None,
     *,
     causal: bool = False,
     causal_variant: str = "upper_left",
+    window: int | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
     head_order: str = "consecutive",
     tile: int | None = None,
 ) -> tuple[torch.Tensor, Saved]:
     """Return ``y[*, n_h, s_q, d_v]``, contiguous, from queries ``q[*, n_h, s_q, d]``,
     keys ``k[*, n_kv, s_k, d]`` and values ``v[*, n_kv, s_k, d_v]`` of any strides, with
-    the options of ``ops.flash_attention``. Heads may be up to 256 wide.
+    the other inputs and the options of ``ops.flash_attention``. Heads may be up to 256
+    wide.
 
     A program holds the scores of at most ``tile`` queries and keys at a time, where
     ``tile`` is rounded down to a power of 2 but not below 16. It never holds more than
@@ -131,10 +159,12 @@ def forward(
     argument that is not a tensor on a device where kernels run, and ValueError for
     wider heads.
     """
-    check_tensors(SHAPES, q=q, k=k, v=v)
+    check_tensors(SHAPES, q=q, k=k, v=v, bias=bias, mask=mask, sink=sink)
     check_causal(causal, causal_variant)
+    check_window(window, causal)
     check_head_order(head_order)
     check_scale(scale)
+    cap = None if softcap is None else checked_cap(softcap, "softcap")
     check_tile(tile)
     *_, s_q, d = q.shape
     *_, s_k, d_v = v.shape
@@ -148,17 +178,19 @@ def forward(
     lse = torch.empty(q.shape[:-1], dtype=accumulator(q.dtype), device=q.device)
     ahead = None if not causal else s_k - s_q if causal_variant == "lower_right" else 0
     scale = max(d, 1) ** -0.5 if scale is None else float(scale)
-    saved = Saved(q, k, v, y, lse, ahead, scale, head_order, tile)
+    # No window is longer than both sequences together, and a kernel's integers are.
+    window = None if window is None else min(int(window), s_q + s_k)
+    given = (bias, mask, sink, ahead, window, scale, cap, head_order, tile)
+    saved = Saved(q, k, v, y, lse, *given)
     if needs_launch(lse):
         forward_launch(saved).run()
     return y, saved
 
 
-def backward(
-    dy: torch.Tensor, saved: Saved
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]`` and ``dv[*, n_kv, s_k,
-    d_v]``, contiguous, from ``dy[*, n_h, s_q, d_v]``, of any strides."""
+def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor | None, ...]:
+    """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``, ``dv[*, n_kv, s_k,
+    d_v]``, ``dbias`` of the bias's shape, and ``dsink[n_h]`` (None without a bias or a
+    sink), contiguous, from ``dy[*, n_h, s_q, d_v]``, of any strides."""
     saved = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, saved.y.shape, like=saved.y)
@@ -168,9 +200,27 @@ def backward(
         torch.empty(x.shape, dtype=x.dtype, device=x.device)
         for x in (saved.q, saved.k, saved.v)
     )
-    for launch in backward_launches(dy, saved, delta, dq, dk, dv):
+    bias, dp, dbias = saved.bias, None, None
+    if bias is not None:
+        # Tiles that are skipped write nothing.
+        shape = (*saved.lse.shape, saved.k.shape[-2])
+        dp = torch.zeros(shape, dtype=delta.dtype, device=dy.device)
+    for launch in backward_launches(dy, saved, delta, dq, dk, dv, dp):
         launch.run()
-    return dq, dk, dv
+    if bias is not None:
+        dbias = sum_to_shape(dp, tuple(bias.shape)).to(bias.dtype)
+    return dq, dk, dv, dbias, _sink_gradient(saved, delta)
+
+
+def _sink_gradient(saved: Saved, delta: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of each head's sink: over its queries, the sum of the sink's weight
+    times −Δ."""
+    if saved.sink is None:
+        return None
+    logs = saved.sink.to(delta.dtype)[:, None] * LOG2_E - saved.lse
+    of_queries = -torch.exp2(logs) * delta
+    shape = (saved.sink.shape[0], 1)
+    return sum_to_shape(of_queries, shape)[:, 0].to(saved.sink.dtype)
 
 
 def forward_launch(saved: Saved) -> Launch:
@@ -181,9 +231,8 @@ def forward_launch(saved: Saved) -> Launch:
     if saved.scale <= 0:
         q = saved.q.detach() * (-1 if saved.scale < 0 else 0)
         saved = saved._replace(q=q, scale=-saved.scale or 1.0)
-    return _launch(
-        _forward, "forward", saved, {}, {"y_ptr": saved.y, "lse_ptr": saved.lse}
-    )
+    arrays = {"y_ptr": saved.y, "lse_ptr": saved.lse, "sink_ptr": packed(saved.sink)}
+    return _launch(_forward, "forward", saved, {}, arrays)
 
 
 def backward_launches(
@@ -193,9 +242,10 @@ def backward_launches(
     dq: torch.Tensor,
     dk: torch.Tensor,
     dv: torch.Tensor,
+    dp: torch.Tensor | None,
 ) -> Iterator[Launch]:
-    """The launches that write Δ, then dk and dv, then dq, all contiguous. A launch with
-    nothing to write is left out."""
+    """The launches that write Δ, then dk and dv, then dq and ``dp[*, n_h, s_q, s_k]``,
+    all contiguous. A launch with nothing to write is left out."""
     if needs_launch(saved.y):
         yield delta_launch(dy, saved.y, delta)
     else:
@@ -211,14 +261,14 @@ def backward_launches(
             numbers | written,
             SCALE=saved.scale,
         )
-    if needs_launch(dq):
-        written = {"dq_ptr": dq}
+    if needs_launch(dq) or (dp is not None and needs_launch(dp)):
+        scores = {"dq_ptr": dq, "dp_ptr": dp}
         yield _launch(
             _backward_queries,
             "queries",
             saved,
             {"dy": dy},
-            numbers | written,
+            numbers | scores,
             SCALE=saved.scale,
         )
 
@@ -236,7 +286,7 @@ def _launch(
     part: str,
     saved: Saved,
     strided: dict[str, torch.Tensor],
-    contiguous: dict[str, torch.Tensor],
+    contiguous: Mapping[str, torch.Tensor | None],
     **constants: float,
 ) -> Launch:
     """The launch of a kernel on q, k, v and other strided tensors: one program per tile
@@ -252,11 +302,21 @@ def _launch(
 
     operands = {"q": q, "k": k, "v": v, **strided}
     arguments = {**contiguous, "n_kv": n_kv, "g": n_h // n_kv, "s_q": s_q, "s_k": s_k}
-    arguments |= {"ahead": saved.ahead or 0, "tiles": kept}
+    arguments |= {"ahead": saved.ahead or 0, "window": saved.window or 0, "tiles": kept}
     for name, x in operands.items():
         arguments |= _strides_of(name, x)
+    for name, scores in (("bias", saved.bias), ("mask", saved.mask)):
+        arguments |= _strides_of_scores(name, scores, (*q.shape[:-1], s_k))
+    cap = saved.softcap
+    products_alone = cap is None and saved.bias is None
     constants |= {
         "CAUSAL": saved.ahead is not None,
+        "WINDOWED": saved.window is not None,
+        "CAPPED": cap is not None,
+        "OF_CAP": 0.0 if cap is None else saved.scale / cap,
+        "LOG2_CAP": 0.0 if cap is None else cap * LOG2_E,
+        "LOG2_E": LOG2_E,
+        "UNIT": saved.scale * LOG2_E if products_alone else 1.0,
         "CONSECUTIVE": saved.head_order == "consecutive",
         "LOG2_SCALE": saved.scale * LOG2_E,
         "D": d,
@@ -318,6 +378,25 @@ def _strides_of(name: str, x: torch.Tensor) -> dict[str, Any]:
     }
 
 
+def _strides_of_scores(
+    name: str, x: torch.Tensor | None, shape: tuple[int, ...]
+) -> dict[str, Any]:
+    """``x``, which broadcasts to ``shape``, ``[*, n_h, s_q, s_k]``, as a kernel's
+    arguments: its pointer, and its strides as ``[b, n, s, t]``, 0 where it is
+    broadcast. Booleans are read as bytes."""
+    strides: tuple[int, ...] = (0, 0, 0, 0)
+    if x is not None:
+        x = x.resolve_neg().broadcast_to(shape)
+        x = x.reshape(math.prod(shape[:-3]), *shape[-3:])
+        x = x.view(torch.uint8) if x.dtype == torch.bool else x
+        strides = x.stride()
+    named = {
+        f"{name}_stride_{axis}": stride
+        for axis, stride in zip("bnst", strides, strict=True)
+    }
+    return {f"{name}_ptr": x, **named}
+
+
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     """Every kernel at telling shapes, named, on tensors without memory: to be compiled,
     not run."""
@@ -341,9 +420,10 @@ def launches_at(
     )
     lse = torch.empty(q.shape[:-1], dtype=accumulator(dtype), device="meta")
     y, dq, dk, dv = (torch.empty(x.shape, **like) for x in (dy, q, k, v))
-    saved = Saved(q, k, v, y, lse, ahead, d**-0.5, "consecutive", None)
+    given = (None, None, None, ahead, None, d**-0.5, None, "consecutive", None)
+    saved = Saved(q, k, v, y, lse, *given)
     yield forward_launch(saved)
-    yield from backward_launches(dy, saved, lse, dq, dk, dv)
+    yield from backward_launches(dy, saved, lse, dq, dk, dv, None)
 
 
 @triton.jit
@@ -351,10 +431,14 @@ def _forward(
     q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g·n_kv, s_q, d]
     k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
     v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
+    bias_ptr, bias_stride_b, bias_stride_n, bias_stride_s, bias_stride_t,  # [b, g·n_kv, s_q, s_k]
+    mask_ptr, mask_stride_b, mask_stride_n, mask_stride_s, mask_stride_t,  # [b, g·n_kv, s_q, s_k]
+    sink_ptr,  # [g·n_kv]
     y_ptr,  # [b, g·n_kv, s_q, d_v], contiguous
     lse_ptr,  # [b, g·n_kv, s_q], contiguous
-    n_kv, g, s_q, s_k, ahead, tiles,
-    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr, LOG2_SCALE: tl.constexpr,
+    n_kv, g, s_q, s_k, ahead, window, tiles,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, CONSECUTIVE: tl.constexpr, CAPPED: tl.constexpr,
+    LOG2_SCALE: tl.constexpr, OF_CAP: tl.constexpr, LOG2_CAP: tl.constexpr, LOG2_E: tl.constexpr, UNIT: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -374,12 +458,29 @@ def _forward(
         FACTOR
     )  # [QUERIES, WIDTH]
 
-    top = tl.full([QUERIES], -float("inf"), WIDE)
-    total = tl.zeros([QUERIES], WIDE)
+    bias_head = (
+        bias_ptr + b * bias_stride_b + head * bias_stride_n
+        if bias_ptr is not None
+        else 0
+    )
+    mask_head = (
+        mask_ptr + b * mask_stride_b + head * mask_stride_n
+        if mask_ptr is not None
+        else 0
+    )
+    # A sink is a key that was seen before the first tile, and has no value.
+    if sink_ptr is not None:
+        top = tl.zeros([QUERIES], WIDE) + tl.load(sink_ptr + head).to(WIDE) * LOG2_E
+        total = tl.full([QUERIES], 1.0, WIDE)
+    else:
+        top = tl.full([QUERIES], -float("inf"), WIDE)
+        total = tl.zeros([QUERIES], WIDE)
     y = tl.zeros([QUERIES, WIDTH_V], WIDE)
-    whole, end = keys_seen(first, s_k, ahead, QUERIES, KEYS, CAUSAL)
+    begin, whole, end = keys_seen(
+        first, s_k, ahead, window, QUERIES, KEYS, CAUSAL, WINDOWED
+    )
     for masked in tl.static_range(2):
-        for start in range(whole if masked else 0, end if masked else whole, KEYS):
+        for start in range(whole if masked else begin, end if masked else whole, KEYS):
             column = start + tl.arange(0, KEYS)
             k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(
                 FACTOR
@@ -391,17 +492,42 @@ def _forward(
             scores = tl.dot(
                 q, tl.trans(k), input_precision="ieee", out_dtype=WIDE
             )  # unscaled
+            if CAPPED:
+                scores = tanh(scores * OF_CAP) * LOG2_CAP
+            if bias_ptr is not None:
+                bias = load_scores(
+                    bias_head,
+                    row[:, None],
+                    column[None, :],
+                    s_q,
+                    s_k,
+                    bias_stride_s,
+                    bias_stride_t,
+                ).to(WIDE)
+                scores = (scores if CAPPED else scores * LOG2_SCALE) + bias * LOG2_E
             if masked:
-                scores = tl.where(
-                    seen(row, column, s_k, ahead, CAUSAL), scores, -float("inf")
+                visible = seen(
+                    row[:, None], column[None, :], s_k, ahead, window, CAUSAL, WINDOWED
                 )
+                scores = tl.where(visible, scores, -float("inf"))
+            if mask_ptr is not None:
+                mask = load_scores(
+                    mask_head,
+                    row[:, None],
+                    column[None, :],
+                    s_q,
+                    s_k,
+                    mask_stride_s,
+                    mask_stride_t,
+                )
+                scores = tl.where(mask != 0, scores, -float("inf"))
 
             # When a tile raises the maximum, what was summed so far was summed against
             # the old one, and 2^(old − new) puts that right. A query that has seen no
             # key yet has no maximum: subtract 0.
-            higher = tl.maximum(top, tl.max(scores, axis=1) * LOG2_SCALE)
+            higher = tl.maximum(top, tl.max(scores, axis=1) * UNIT)
             subtracted = tl.where(higher == -float("inf"), 0.0, higher)
-            exps = tl.exp2(scores * LOG2_SCALE - subtracted[:, None])
+            exps = tl.exp2(scores * UNIT - subtracted[:, None])
             rescale = tl.exp2(top - subtracted)
             total = total * rescale + tl.sum(exps, axis=1)
             y = tl.dot(
@@ -415,7 +541,7 @@ def _forward(
 
     # For a query that saw no key, y is 0 and the log-sum-exp ∞, so that the backward
     # computes the weight 0 for every key.
-    nothing = total == 0.0
+    nothing = top == -float("inf")
     divisor = tl.where(nothing, 1.0, total)
     y = y / divisor[:, None]
     lse = tl.where(nothing, float("inf"), top + tl.log2(divisor))
@@ -457,11 +583,14 @@ def _backward_keys(
     k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
     v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
     dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, g·n_kv, s_q, d_v]
+    bias_ptr, bias_stride_b, bias_stride_n, bias_stride_s, bias_stride_t,  # [b, g·n_kv, s_q, s_k]
+    mask_ptr, mask_stride_b, mask_stride_n, mask_stride_s, mask_stride_t,  # [b, g·n_kv, s_q, s_k]
     lse_ptr, delta_ptr,  # [b, g·n_kv, s_q], contiguous
     dk_ptr, dv_ptr,  # [b, n_kv, s_k, d], [b, n_kv, s_k, d_v], contiguous
-    n_kv, g, s_q, s_k, ahead, tiles,
-    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr,
-    SCALE: tl.constexpr, LOG2_SCALE: tl.constexpr,
+    n_kv, g, s_q, s_k, ahead, window, tiles,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, CONSECUTIVE: tl.constexpr, CAPPED: tl.constexpr,
+    SCALE: tl.constexpr,
+    LOG2_SCALE: tl.constexpr, OF_CAP: tl.constexpr, LOG2_CAP: tl.constexpr, LOG2_E: tl.constexpr, UNIT: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -482,11 +611,13 @@ def _backward_keys(
 
     dk = tl.zeros([KEYS, WIDTH], WIDE)
     dv = tl.zeros([KEYS, WIDTH_V], WIDE)
-    begin, whole = queries_seeing(first, s_q, ahead, QUERIES, KEYS, CAUSAL)
+    begin, whole, end = queries_seeing(
+        first, s_q, ahead, window, QUERIES, KEYS, CAUSAL, WINDOWED
+    )
     for masked in tl.static_range(2):
         # One loop over all heads that read these keys, so that a head's loads do not
         # wait for the head before it.
-        start, stop = (begin, whole) if masked else (whole, s_q)
+        start, stop = (begin, whole) if masked else (whole, end)
         steps = tl.cdiv(tl.maximum(stop - start, 0), QUERIES)
         # A loop of no steps, as the second is without a mask, divides by them all the
         # same, for the loads that run ahead of it. After a division by 0 the compiler
@@ -498,6 +629,16 @@ def _backward_keys(
             b_head = b * g * n_kv + head
             q_head = q_ptr + b * q_stride_b + head * q_stride_n
             dy_head = dy_ptr + b * dy_stride_b + head * dy_stride_n
+            bias_head = (
+                bias_ptr + b * bias_stride_b + head * bias_stride_n
+                if bias_ptr is not None
+                else 0
+            )
+            mask_head = (
+                mask_ptr + b * mask_stride_b + head * mask_stride_n
+                if mask_ptr is not None
+                else 0
+            )
             row = start + step % divisor * QUERIES + tl.arange(0, QUERIES)
             q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(
                 FACTOR
@@ -514,15 +655,43 @@ def _backward_keys(
             )
             scores = tl.dot(k, tl.trans(q), input_precision="ieee", out_dtype=WIDE)
             da = tl.dot(v, tl.trans(dy), input_precision="ieee", out_dtype=WIDE)
-            logs = scores * LOG2_SCALE - lse[None, :]
+            if CAPPED:
+                t = tanh(scores * OF_CAP)
+                scores = t * LOG2_CAP
+            if bias_ptr is not None:
+                bias = load_scores(
+                    bias_head,
+                    row[None, :],
+                    column[:, None],
+                    s_q,
+                    s_k,
+                    bias_stride_s,
+                    bias_stride_t,
+                ).to(WIDE)
+                scores = (scores if CAPPED else scores * LOG2_SCALE) + bias * LOG2_E
+            logs = scores * UNIT - lse[None, :]
             if masked:
-                logs = tl.where(
-                    column[:, None] <= row[None, :] + ahead, logs, -float("inf")
+                visible = seen(
+                    row[None, :], column[:, None], s_k, ahead, window, CAUSAL, WINDOWED
                 )
+                logs = tl.where(visible, logs, -float("inf"))
+            if mask_ptr is not None:
+                mask = load_scores(
+                    mask_head,
+                    row[None, :],
+                    column[:, None],
+                    s_q,
+                    s_k,
+                    mask_stride_s,
+                    mask_stride_t,
+                )
+                logs = tl.where(mask != 0, logs, -float("inf"))
             a = tl.exp2(logs)
             dv = tl.dot(a.to(FACTOR), dy, dv, input_precision="ieee", out_dtype=WIDE)
             delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
             dp = a * (da - delta[None, :])  # while tensor cores work on dv
+            if CAPPED:
+                dp = dp * (1.0 - t * t)
             dk = tl.dot(dp.to(FACTOR), q, dk, input_precision="ieee", out_dtype=WIDE)
 
     store_rows(dk_ptr + b_key_head * s_k * D, column, s_k, dk * SCALE, D, WIDTH)
@@ -535,11 +704,15 @@ def _backward_queries(
     k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
     v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
     dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, g·n_kv, s_q, d_v]
+    bias_ptr, bias_stride_b, bias_stride_n, bias_stride_s, bias_stride_t,  # [b, g·n_kv, s_q, s_k]
+    mask_ptr, mask_stride_b, mask_stride_n, mask_stride_s, mask_stride_t,  # [b, g·n_kv, s_q, s_k]
     lse_ptr, delta_ptr,  # [b, g·n_kv, s_q], contiguous
     dq_ptr,  # [b, g·n_kv, s_q, d], contiguous
-    n_kv, g, s_q, s_k, ahead, tiles,
-    CAUSAL: tl.constexpr, CONSECUTIVE: tl.constexpr,
-    SCALE: tl.constexpr, LOG2_SCALE: tl.constexpr,
+    dp_ptr,  # [b, g·n_kv, s_q, s_k], contiguous
+    n_kv, g, s_q, s_k, ahead, window, tiles,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, CONSECUTIVE: tl.constexpr, CAPPED: tl.constexpr,
+    SCALE: tl.constexpr,
+    LOG2_SCALE: tl.constexpr, OF_CAP: tl.constexpr, LOG2_CAP: tl.constexpr, LOG2_E: tl.constexpr, UNIT: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -558,13 +731,25 @@ def _backward_queries(
         FACTOR
     )  # [QUERIES, WIDTH]
     dy = load_rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
+    bias_head = (
+        bias_ptr + b * bias_stride_b + head * bias_stride_n
+        if bias_ptr is not None
+        else 0
+    )
+    mask_head = (
+        mask_ptr + b * mask_stride_b + head * mask_stride_n
+        if mask_ptr is not None
+        else 0
+    )
     lse = tl.load(lse_ptr + b_head * s_q + row, mask=row < s_q, other=float("inf"))
     delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
 
     dq = tl.zeros([QUERIES, WIDTH], WIDE)
-    whole, end = keys_seen(first, s_k, ahead, QUERIES, KEYS, CAUSAL)
+    begin, whole, end = keys_seen(
+        first, s_k, ahead, window, QUERIES, KEYS, CAUSAL, WINDOWED
+    )
     for masked in tl.static_range(2):
-        for start in range(whole if masked else 0, end if masked else whole, KEYS):
+        for start in range(whole if masked else begin, end if masked else whole, KEYS):
             column = start + tl.arange(0, KEYS)
             k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(
                 FACTOR
@@ -576,14 +761,47 @@ def _backward_queries(
             scores = tl.dot(
                 q, tl.trans(k), input_precision="ieee", out_dtype=WIDE
             )  # [QUERIES, KEYS]
-            logs = scores * LOG2_SCALE - lse[:, None]
+            if CAPPED:
+                t = tanh(scores * OF_CAP)
+                scores = t * LOG2_CAP
+            if bias_ptr is not None:
+                bias = load_scores(
+                    bias_head,
+                    row[:, None],
+                    column[None, :],
+                    s_q,
+                    s_k,
+                    bias_stride_s,
+                    bias_stride_t,
+                ).to(WIDE)
+                scores = (scores if CAPPED else scores * LOG2_SCALE) + bias * LOG2_E
+            logs = scores * UNIT - lse[:, None]
             if masked:
-                logs = tl.where(
-                    seen(row, column, s_k, ahead, CAUSAL), logs, -float("inf")
+                visible = seen(
+                    row[:, None], column[None, :], s_k, ahead, window, CAUSAL, WINDOWED
                 )
+                logs = tl.where(visible, logs, -float("inf"))
+            if mask_ptr is not None:
+                mask = load_scores(
+                    mask_head,
+                    row[:, None],
+                    column[None, :],
+                    s_q,
+                    s_k,
+                    mask_stride_s,
+                    mask_stride_t,
+                )
+                logs = tl.where(mask != 0, logs, -float("inf"))
             a = tl.exp2(logs)
             da = tl.dot(dy, tl.trans(v), input_precision="ieee", out_dtype=WIDE)
             dp = a * (da - delta[:, None])
+            if dp_ptr is not None:
+                at = (b_head * s_q + row)[:, None] * s_k + column[None, :]
+                tl.store(
+                    dp_ptr + at, dp, mask=(row[:, None] < s_q) & (column[None, :] < s_k)
+                )
+            if CAPPED:
+                dp = dp * (1.0 - t * t)
             dq = tl.dot(dp.to(FACTOR), k, dq, input_precision="ieee", out_dtype=WIDE)
 
     store_rows(dq_ptr + b_head * s_q * D, row, s_q, dq * SCALE, D, WIDTH)

@@ -13,32 +13,60 @@ import triton.language as tl
 
 @triton.jit
 def keys_seen(
-    first, s_k, ahead, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr
+    first, s_k, ahead, window,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
-    """How many keys, in whole tiles, every query of the tile from ``first`` sees, and
-    how many keys at least one of them sees."""
+    """Where the tiles of keys begin that a query of the tile from ``first`` sees; where
+    those end of which every query sees all; and where the keys end that a query sees.
+    With a window, no tile is taken for one that every query sees."""
     by_all = tl.minimum(tl.maximum(first + ahead + 1, 0), s_k) if CAUSAL else s_k
     by_one = tl.minimum(tl.maximum(first + ahead + QUERIES, 0), s_k) if CAUSAL else s_k
-    return by_all // KEYS * KEYS, by_one
+    if WINDOWED:
+        begin = tl.maximum(first + ahead + 1 - window, 0) // KEYS * KEYS
+        whole = begin
+    else:
+        begin = 0
+        whole = by_all // KEYS * KEYS
+    return begin, whole, by_one
 
 
 @triton.jit
 def queries_seeing(
-    first, s_q, ahead, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr
+    first, s_q, ahead, window,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
     """Where the tiles of queries begin that see at least one key of the tile from
-    ``first``, and where those begin that see all of its keys."""
+    ``first``, where those begin that see all of its keys, and where the queries end
+    that see one. With a window, no tile is taken for one that sees all."""
     one = tl.maximum(first - ahead, 0) if CAUSAL else 0
     each = tl.maximum(first - ahead + KEYS - 1, 0) if CAUSAL else 0
-    return one // QUERIES * QUERIES, tl.minimum(tl.cdiv(each, QUERIES) * QUERIES, s_q)
+    if WINDOWED:
+        end = tl.minimum(tl.maximum(first - ahead + KEYS - 1 + window, 0), s_q)
+        whole = end
+    else:
+        end = s_q
+        whole = tl.minimum(tl.cdiv(each, QUERIES) * QUERIES, s_q)
+    return one // QUERIES * QUERIES, whole, end
 
 
 @triton.jit
-def seen(row, column, s_k, ahead, CAUSAL: tl.constexpr):
+def seen(row, column, s_k, ahead, window, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr):
     """Which keys exist and may be seen by a query: [QUERIES, KEYS], or [1, KEYS] if all
-    queries see the same."""
-    there = column[None, :] < s_k
-    return there & (column[None, :] <= row[:, None] + ahead) if CAUSAL else there
+    queries see the same. Transposed positions give the transposed booleans."""
+    visible = column < s_k
+    if CAUSAL:
+        visible = visible & (column <= row + ahead)
+    if WINDOWED:
+        visible = visible & (column > row + ahead - window)
+    return visible
+
+
+@triton.jit
+def load_scores(head, row, column, s_q, s_k, stride_s, stride_t):
+    """Load a tile of a head's bias or mask, with 0 where there is no query or no key.
+    Transposed positions give the transposed tile."""
+    at = row.to(tl.int64) * stride_s + column.to(tl.int64) * stride_t
+    return tl.load(head + at, mask=(row < s_q) & (column < s_k), other=0)
 
 
 @triton.jit

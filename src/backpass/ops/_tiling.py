@@ -68,6 +68,24 @@ def set_rows(whole: Array, part: Array, start: int) -> Array:
     )
 
 
+def add_tile(whole: Array, part: Array, at: tuple) -> Array:
+    """Return ``whole`` with ``part`` added at an index: slices of the last two axes, or
+    of the last, or none, after an ellipsis.
+
+    NumPy and PyTorch write to the storage of ``whole``, which must be the caller's own.
+    """
+    if array_api_compat.is_torch_array(whole) or array_api_compat.is_numpy_array(whole):
+        whole[at] += part
+        return whole
+    xp, shape = namespace(whole), whole.shape
+    *_, rows, columns = (slice(0, 1), slice(0, 1), *at[1:])
+    whole, part = (xp.reshape(x, (1, 1, *x.shape)) for x in (whole, part))
+    band = whole[..., rows, :]
+    before, after = band[..., : columns.start], band[..., columns.stop :]
+    band = xp.concat([before, band[..., columns] + part, after], axis=-1)
+    return xp.reshape(set_rows(whole, band, rows.start), shape)
+
+
 def less_one_at(x: Array, index: Array) -> Array:
     """Return ``x[m, n]`` less 1 at entry ``index[m]`` of each row, and 0 throughout a
     row whose index is −1.

@@ -1,20 +1,24 @@
 r"""Attention computed one tile of the scores at a time, as in FlashAttention: no array
 as large as the weights exists.
 
-.. math:: P = \frac{1}{\sqrt{d}} Q K^\top, \quad
-          L_i = \log \Big( \sum_j e^{P_{ij}} \Big), \quad
+.. math:: P = \frac{1}{\sqrt{d}} Q K^\top + M, \quad
+          L_i = \log \Big( e^z + \sum_j e^{P_{ij}} \Big), \quad
           A_{ij} = e^{P_{ij} - L_i}, \quad
           Y = A V, \qquad
           \bar{V} = A^\top \bar{Y}, \quad
-          \bar{P}_{ij} = A_{ij}
-              \Big( \sum_k \bar{Y}_{ik} V_{jk} - \sum_k \bar{Y}_{ik} Y_{ik} \Big), \quad
-          \bar{Q} = \frac{1}{\sqrt{d}} \bar{P} K, \quad
-          \bar{K} = \frac{1}{\sqrt{d}} \bar{P}^\top Q
+          \Delta_i = \sum_k \bar{Y}_{ik} Y_{ik}, \quad
+          \bar{M}_{ij} = A_{ij}
+              \Big( \sum_k \bar{Y}_{ik} V_{jk} - \Delta_i \Big), \quad
+          \bar{z} = - \sum_i e^{z - L_i} \Delta_i, \quad
+          \bar{Q} = \frac{1}{\sqrt{d}} \bar{M} K, \quad
+          \bar{K} = \frac{1}{\sqrt{d}} \bar{M}^\top Q
 
-Derived on the page ``attention/flash``. Values and gradients are those of
-``attention``. The queries, keys, values, the output, and one number per query, L, are
-saved for the backward. With ``causal``, tiles in which every score is hidden are
-skipped. A query that may see no key has output and gradient 0, and L is −∞. In half
+Derived on the page ``attention/flash``. Inputs, options, values, and gradients are
+those of ``attention``, apart from dropout. The inputs, the output, and one number per
+query, L, are saved for the backward. The only arrays of s_q · s_k numbers are a bias or
+a mask of that size, and such a bias's gradient. With ``causal``, tiles in which every
+score is hidden are skipped, and so are those outside the window. A query that may see
+no key has output and gradient 0, and L is the sink, or −∞ without one. In half
 precision everything between the inputs and the results is computed in float32.
 """
 
@@ -22,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backpass.arrays import (
     Array,
@@ -31,17 +35,30 @@ from backpass.arrays import (
     bounded_below,
     namespace,
     size,
+    sum_to_shape,
     transpose,
     widened,
     zeros,
 )
+from backpass.ops import softcap as capping  # `softcap` is forward's option
 from backpass.ops._heads import heads_by_group, heads_in_order, inverse_root
-from backpass.ops._tiling import add_product, exp_in_place, plus, set_rows
+from backpass.ops._tiling import add_product, add_tile, exp_in_place, plus, set_rows
 from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.values import check_causal, check_head_order, check_scale, check_tile
+from backpass.values import (
+    check_causal,
+    check_head_order,
+    check_scale,
+    check_tile,
+    check_window,
+    checked_cap,
+)
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
-SHAPES = "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v] -> y[*, g*n_kv, s_q, d_v]"
+SHAPES = (
+    "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast?, "
+    "mask[*, g*n_kv, s_q, s_k]:bool:broadcast?, sink[g*n_kv]? -> y[*, g*n_kv, s_q, d_v]"
+)
+PARAMETERS = ("sink",)
 
 # In queries and keys. Products of larger tiles would run no faster.
 LARGEST_TILE = 256
@@ -52,40 +69,57 @@ LARGEST_ARRAY = 2**19
 
 class Tiling(NamedTuple):
     """The scores of a head, cut into square tiles. Query i sees the keys up to i +
-    ``ahead``, or every key if ``ahead`` is None."""
+    ``ahead``, or every key if ``ahead`` is None; with a ``window`` that is not ∞, only
+    the last ``window`` of them."""
 
     s_q: int
     s_k: int
     tile: int
     ahead: int | None
+    window: Any = math.inf
+
+    def queries(self) -> slice:
+        """Return the queries that see a key."""
+        if self.ahead is None:
+            return slice(0, self.s_q)
+        stop = min(self.s_q, self.s_k + self.window - 1 - self.ahead)
+        return slice(max(0, -self.ahead), stop)
 
     def rows(self) -> Iterator[slice]:
-        """Return the queries of each row of tiles, beginning with the first query that
-        sees a key."""
-        return _cut(
-            0 if self.ahead is None else max(0, -self.ahead), self.s_q, self.tile
-        )
+        """Return the queries of each row of tiles."""
+        seeing = self.queries()
+        return _cut(seeing.start, seeing.stop, self.tile)
+
+    def keys(self, rows: slice) -> tuple[int, int]:
+        """Return the first key that one of the queries sees, and the one after the
+        last."""
+        if self.ahead is None:
+            return 0, self.s_k
+        first = max(0, rows.start + self.ahead - self.window + 1)
+        return first, min(self.s_k, rows.stop + self.ahead)
 
     def columns(self, rows: slice) -> Iterator[slice]:
-        """Return the keys of each tile of that row, up to the last key that one of its
-        queries sees."""
-        return _cut(
-            0,
-            self.s_k if self.ahead is None else min(self.s_k, rows.stop + self.ahead),
-            self.tile,
-        )
+        """Return the keys of each tile of that row."""
+        first, stop = self.keys(rows)
+        return _cut(first, stop, self.tile)
 
     def visible(self, rows: slice, columns: slice, like: Array) -> Array | None:
         """Return booleans ``[r, c]``: whether a query of the tile may see a key; None
         if every query may see every key."""
-        if self.ahead is None or columns.stop <= rows.start + self.ahead + 1:
+        if self.ahead is None:
+            return None
+        before = columns.stop <= rows.start + self.ahead + 1
+        within = columns.start > rows.stop - 1 + self.ahead - self.window
+        if before and within:
             return None
         xp = namespace(like)
         queries, keys = (
             xp.arange(part.start, part.stop, device=like.device)
             for part in (rows, columns)
         )
-        return keys <= queries[:, None] + self.ahead
+        ahead = keys - queries[:, None]
+        visible = ahead <= self.ahead
+        return visible if within else visible & (ahead > self.ahead - self.window)
 
     def hide(self, p: Array, rows: slice, columns: slice) -> Array:
         """Return the tile's scores ``p[B, g·r, c]``, with −∞ where a query may not see
@@ -104,7 +138,8 @@ class Tiling(NamedTuple):
             return self.s_q, self.s_q * self.s_k, self.s_q * -(-self.s_k // self.tile)
         queries, scores, tiles = 0, 0, 0
         for rows in self.rows():
-            r, keys = rows.stop - rows.start, min(self.s_k, rows.stop + self.ahead)
+            first, stop = self.keys(rows)
+            r, keys = rows.stop - rows.start, stop - first
             queries += r
             scores += r * keys
             tiles += r * -(-keys // self.tile)
@@ -117,14 +152,18 @@ def _cut(first: int, stop: int, tile: int) -> Iterator[slice]:
 
 class Saved(NamedTuple):
     """The inputs, the output, and for each query the logarithm of its weights' divisor:
-    no s_q × s_k array."""
+    no s_q × s_k array except a bias or a mask of that size."""
 
     q: Array | Outline  # [*, n_h, s_q, d]
     k: Array | Outline  # [*, n_kv, s_k, d]
     v: Array | Outline  # [*, n_kv, s_k, d_v]
     y: Array | Outline  # [*, n_h, s_q, d_v]
     lse: Array  # [*, n_h, s_q], or its outline
+    bias: Array  # as given, or its outline; so are the next two
+    mask: Array
+    sink: Array  # [n_h]
     scale: float
+    softcap: float | None
     head_order: str
     tiling: Tiling
     wanted: tuple[str, ...]
@@ -134,86 +173,100 @@ def forward(
     q: Array,
     k: Array,
     v: Array,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    sink: Array | None = None,
     *,
     causal: bool = False,
     causal_variant: str = "upper_left",
+    window: int | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
     head_order: str = "consecutive",
     tile: int | None = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return ``y[*, n_h, s_q, d_v]`` for queries ``q[*, n_h, s_q, d]``, keys
-    ``k[*, n_kv, s_k, d]``, and values ``v[*, n_kv, s_k, d_v]``. Unlike ``attention`` it
-    accepts no bias.
+    ``k[*, n_kv, s_k, d]``, and values ``v[*, n_kv, s_k, d_v]``.
 
-    The options are those of ``attention``, and ``tile``: scores exist for ``tile``
-    queries and as many keys at a time, in all heads at once. The default is 256, or
-    fewer, down to 64, with many heads.
+    The other inputs and the options are those of ``attention``, and ``tile``: scores
+    exist for ``tile`` queries and as many keys at a time, in all heads at once. The
+    default is 256, or fewer, down to 64, with many heads.
 
-    Raises TypeError if an input is not a floating-point array or if inputs differ in
-    library, device, or dtype, if ``causal`` is not a bool, ``scale`` is not a real
-    number, or ``tile`` is not an integer; ValueError if shapes do not fit, for an
-    unknown ``causal_variant`` or ``head_order``, or if ``tile`` is below 1.
+    Raises what ``attention`` raises; TypeError if ``tile`` is not an integer, and
+    ValueError if it is below 1.
     """
-    xp = check_inputs(SHAPES, q=q, k=k, v=v)
+    xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias, mask=mask, sink=sink)
     check_causal(causal, causal_variant)
+    check_window(window, causal)
     check_scale(scale)
+    cap = None if softcap is None else checked_cap(softcap, "softcap")
     check_head_order(head_order)
     check_tile(tile)
-    wanted = check_wanted(SHAPES, wanted)
+    wanted = check_wanted(SHAPES, wanted, bias=bias, sink=sink)
     *leading, n_h, s_q, d = q.shape
     n_kv, s_k, d_v = v.shape[-3:]
-    tiling = tiling_of(s_q, s_k, size(leading) * n_h, causal, causal_variant, tile)
+    heads = size(leading) * n_h
+    tiling = tiling_of(s_q, s_k, heads, causal, causal_variant, tile, window)
     scale = inverse_root(max(d, 1), xp) if scale is None else as_number(scale)
+    given: Saved = Saved(
+        q, k, v, None, None, bias, mask, sink, scale, cap, head_order, tiling, wanted
+    )
 
     queries, keys, values = _by_group(q, n_kv, head_order), _merged(k), _merged(v)
     *by_head, _ = queries.shape  # [B, g, s_q]
+    sinks = None
+    if sink is not None:
+        sinks = xp.broadcast_to(sink[:, None, None], (*q.shape[:-1], 1))
+        sinks = _by_group(sinks, n_kv, head_order)
     y = zeros((*by_head, d_v), like=queries)
     lse = xp.full((*by_head, 1), -math.inf, dtype=queries.dtype, device=q.device)
     for rows in tiling.rows():
         part = queries[:, :, rows, :] * scale
-        y_part, lse_part = _attended(_as_rows(part), keys, values, tiling, rows)
+        top = None if sinks is None else _as_rows(sinks[:, :, rows, :])
+        y_part, lse_part = _attended(_as_rows(part), keys, values, top, given, rows)
         y = set_rows(y, xp.reshape(y_part, (*part.shape[:-1], d_v)), rows.start)
         lse = set_rows(lse, xp.reshape(lse_part, (*part.shape[:-1], 1)), rows.start)
+    if sinks is not None:  # of queries in no tile
+        lse = xp.where(lse == -math.inf, sinks, lse)
 
     y = as_type_of(_in_order(y, k, head_order), q)
     lse = _in_order(lse, k, head_order)[..., 0]
-    scores = "q" in wanted or "k" in wanted
-    return y, Saved(
-        kept(q, wanted),
-        kept(k, wanted),
-        kept(v, scores),
-        kept(y, scores),
-        kept(lse, wanted),
-        scale,
-        head_order,
-        tiling,
-        wanted,
+    of_tiles, of_delta = {*wanted} - {"sink"}, {*wanted} - {"v"}
+    return y, given._replace(
+        q=kept(q, of_tiles),
+        k=kept(k, of_tiles),
+        v=kept(v, of_delta - {"sink"}),
+        y=kept(y, of_delta),
+        lse=kept(lse, wanted),
+        bias=kept(bias, of_tiles),
+        mask=kept(mask, of_tiles),
+        sink=kept(sink, "sink" in wanted),
     )
 
 
 def _attended(
-    q: Array, k: Array, v: Array, tiling: Tiling, rows: slice
+    q: Array, k: Array, v: Array, top: Array | None, given: Saved, rows: slice
 ) -> tuple[Array, Array]:
     """Return ``y[B, g·r, d_v]`` for some rows of scaled queries, and their log-sum-exps
-    ``[B, g·r, 1]``.
+    ``[B, g·r, 1]``. ``top[B, g·r, 1]`` are the sinks, if any.
 
     After each tile ``top`` is the largest score so far. ``total`` is the sum of
     e^(score − top) over the keys so far, and ``y`` the sum of its products with the
-    values.
+    values. A sink is a key that was seen before the first tile, and has no value.
     """
     xp = namespace(q)
     k_t = transpose(k)
-    top, total, y = None, None, None
-    for columns in tiling.columns(rows):
-        p = tiling.hide(q @ k_t[:, :, columns], rows, columns)
+    total, y = None if top is None else xp.ones_like(top), None
+    for columns in given.tiling.columns(rows):
+        p, _ = _scores(q, k_t, given, rows, columns)
         new_top = xp.max(p, axis=-1, keepdims=True)
         if top is not None:
             # The sums so far are relative to the old maximum: make them relative to the
             # new one.
             new_top = xp.max(xp.stack([top, new_top]), axis=0)
             rescale = xp.exp(top - bounded_below(new_top))
-            total, y = total * rescale, y * rescale
+            total, y = total * rescale, None if y is None else y * rescale
         top = new_top
         p = exp_in_place(p - bounded_below(top))
         total = plus(total, xp.sum(p, axis=-1, keepdims=True))
@@ -223,18 +276,84 @@ def _attended(
     return y / total, top + xp.log(total)
 
 
+def _scores(
+    q: Array, k_t: Array, given: Saved, rows: slice, columns: slice
+) -> tuple[Array, Any]:
+    """Return a tile's scores ``[B, g·r, c]``, with −∞ where a key is hidden, from
+    scaled queries ``q[B, g·r, d]`` and ``k_t[B, d, s_k]``; and what the softcap saved,
+    if there is one."""
+    p, capped = q @ k_t[:, :, columns], None
+    if given.softcap is not None:
+        p, capped = capping.forward(p, cap=given.softcap)
+    if given.bias is not None:
+        p = p + _tile_of(given.bias, given, rows, columns)
+    if given.mask is not None:
+        mask = _tile_of(given.mask, given, rows, columns)
+        p = namespace(p).where(mask, p, -math.inf)
+    return given.tiling.hide(p, rows, columns), capped
+
+
+def _tile_of(x: Array, given: Saved, rows: slice, columns: slice) -> Array:
+    """Return a tile of ``x``, which broadcasts to ``[*, n_h, s_q, s_k]``, as
+    ``[B, g·r, c]``."""
+    r, c = (part.stop - part.start for part in (rows, columns))
+    x = x[_places(x.shape, rows, columns)]
+    x = namespace(x).broadcast_to(x, (*given.q.shape[:-2], r, c))
+    return _as_rows(_by_group(x, given.k.shape[-3], given.head_order))
+
+
+def _places(shape: tuple[int, ...], rows: slice, columns: slice) -> tuple:
+    """Return the index of a tile of an array of that shape, which broadcasts to
+    ``[*, n_h, s_q, s_k]``: an axis of length 1 is not cut."""
+    lengths = shape[-2:]
+    cut = zip(lengths, (rows, columns)[2 - len(lengths) :], strict=True)
+    return (..., *(slice(0, 1) if length == 1 else part for length, part in cut))
+
+
 def backward(
     dy: Array, saved: Saved, *, wanted: Wanted = None
 ) -> tuple[Array | None, ...]:
-    """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``, and
-    ``dv[*, n_kv, s_k, d_v]`` from ``dy[*, n_h, s_q, d_v]``."""
-    q, k, v, y, lse, scale, head_order, tiling, _ = check_saved(saved, Saved)
+    """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``,
+    ``dv[*, n_kv, s_k, d_v]``, ``dbias`` of the bias's shape, and ``dsink[n_h]`` (None
+    without a bias or a sink) from ``dy[*, n_h, s_q, d_v]``."""
+    _, k, _, y, lse, _, _, sink, _, _, head_order, tiling, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
     wanted = check_narrowed(wanted, saved)
-    if not wanted:
-        return None, None, None
-    of_scores = "q" in wanted or "k" in wanted
+    dq = dk = dv = dbias = dsink = None
+    delta: Array = None
+    n_kv, seen = k.shape[-3], tiling.queries()
 
+    # Softmax's backward subtracts a row's average of the weights' gradients. It is
+    # computed here without the weights.
+    if {*wanted} - {"v"}:
+        dy_seen, y_seen = (
+            _by_group(x, n_kv, head_order)[:, :, seen, :] for x in (dy, y)
+        )
+        average = xp.sum(dy_seen * y_seen, axis=-1, keepdims=True)
+        nothing = xp.zeros_like(_by_group(lse[..., None], n_kv, head_order))
+        delta = set_rows(nothing, average, seen.start)
+    # In the forward pass a sink's weight went to no value, whose gradient would be 0;
+    # so now its score's gradient is the weight times 0 less the average.
+    if "sink" in wanted:
+        a = xp.exp(widened(sink)[:, None, None] - bounded_below(lse)[..., None])
+        of_queries = -a * _in_order(delta, k, head_order)
+        dsink = sum_to_shape(of_queries, (*sink.shape, 1, 1))
+        dsink = xp.reshape(dsink, tuple(sink.shape))
+    if {*wanted} - {"sink"}:
+        dq, dk, dv, dbias = _through_tiles(dy, delta, saved, wanted)
+    dq, dk, dv, dbias, dsink = (
+        None if x is None else as_type_of(x, dy) for x in (dq, dk, dv, dbias, dsink)
+    )
+    return dq, dk, dv, dbias, dsink
+
+
+def _through_tiles(
+    dy: Array, delta: Array, saved: Saved, wanted: tuple[str, ...]
+) -> tuple[Array | None, ...]:
+    """Return dq, dk, dv, and dbias, of which the wanted ones are computed, from
+    ``dy[*, n_h, s_q, d_v]`` and ``delta[B, g, s_q, 1]``."""
+    q, k, v, _, lse, bias, _, _, scale, _, head_order, tiling, _ = saved
+    xp = namespace(dy)
     n_kv, keys = k.shape[-3], _merged(k)  # [B, s_k, d]
     keys_t = transpose(keys)
     by_query = [
@@ -244,25 +363,30 @@ def backward(
     dk: Array = xp.zeros_like(keys) if "k" in wanted else None
     values_shape = (*keys.shape[:-1], v.shape[-1])
     dv: Array = zeros(values_shape, like=keys) if "v" in wanted else None
+    of_products = "q" in wanted or "k" in wanted
+    of_scores = of_products or "bias" in wanted
+    dbias: Array = xp.zeros_like(widened(bias)) if "bias" in wanted else None
     if of_scores:
-        values_t, outputs = transpose(_merged(v)), _by_group(y, n_kv, head_order)
+        values_t = transpose(_merged(v))
     for rows in tiling.rows():
         q_part, dy_part, lse_part = (_as_rows(x[:, :, rows, :]) for x in by_query)
         q_part = q_part * scale
         dq_part: Array = None
-        if of_scores:
-            # Softmax's backward subtracts a row's average of the weights' gradients. It
-            # is computed here without the weights.
-            y_part = _as_rows(outputs[:, :, rows, :])
-            delta = xp.sum(dy_part * y_part, axis=-1, keepdims=True)
         for columns in tiling.columns(rows):
-            p = tiling.hide(q_part @ keys_t[:, :, columns], rows, columns)
+            p, capped = _scores(q_part, keys_t, saved, rows, columns)
             a = _softmax_again(p, bounded_below(lse_part))
             if "v" in wanted:
                 part = add_product(dv[:, columns, :], transpose(a), dy_part)
                 dv = set_rows(dv, part, columns.start)
             if of_scores:
-                dp = _through_softmax(a, dy_part @ values_t[:, :, columns], delta)
+                delta_part = _as_rows(delta[:, :, rows, :])
+                dp = _through_softmax(a, dy_part @ values_t[:, :, columns], delta_part)
+            if "bias" in wanted:
+                at = _places(bias.shape, rows, columns)
+                part = sum_to_shape(_in_heads(dp, saved, rows), dbias[at].shape)
+                dbias = add_tile(dbias, part, at)
+            if capped is not None and of_products:
+                dp = capping.backward(dp, capped)
             if "q" in wanted:
                 dq_part = add_product(dq_part, dp, keys[:, columns, :])
             if "k" in wanted:
@@ -272,10 +396,10 @@ def backward(
             dq_part *= scale
             dq = set_rows(dq, xp.reshape(dq_part, dq[:, :, rows, :].shape), rows.start)
 
-    dq = None if dq is None else as_type_of(_in_order(dq, k, head_order), q)
-    dk = None if dk is None else as_type_of(xp.reshape(dk, k.shape), k)
-    dv = None if dv is None else as_type_of(xp.reshape(dv, v.shape), v)
-    return dq, dk, dv
+    dq = None if dq is None else _in_order(dq, k, head_order)
+    dk = None if dk is None else xp.reshape(dk, k.shape)
+    dv = None if dv is None else xp.reshape(dv, v.shape)
+    return dq, dk, dv, dbias
 
 
 def _softmax_again(p: Array, lse: Array) -> Array:
@@ -306,6 +430,13 @@ def _in_order(x: Array, k: Array, head_order: str) -> Array:
     return heads_in_order(x, head_order)
 
 
+def _in_heads(p: Array, saved: Saved, rows: slice) -> Array:
+    """Return a tile ``p[B, g·r, c]`` of these rows as ``[*, n_h, r, c]``."""
+    (B, queries, c), r = p.shape, rows.stop - rows.start
+    by_head = namespace(p).reshape(p, (B, queries // r, r, c))
+    return _in_order(by_head, saved.k, saved.head_order)
+
+
 def _merged(x: Array) -> Array:
     """Return ``x[*, n_kv, s, n]`` as ``[B, s, n]``."""
     x = widened(x)
@@ -320,7 +451,13 @@ def _as_rows(x: Array) -> Array:
 
 
 def tiling_of(
-    s_q: int, s_k: int, heads: int, causal: bool, causal_variant: str, tile: int | None
+    s_q: int,
+    s_k: int,
+    heads: int,
+    causal: bool,
+    causal_variant: str,
+    tile: int | None,
+    window: int | None = None,
 ) -> Tiling:
     """Return the tiles of ``forward`` with these options; ``heads`` is the number of
     all query heads together."""
@@ -328,22 +465,43 @@ def tiling_of(
         tile = LARGEST_TILE
         while tile > LEAST_TILE and heads * tile * tile > LARGEST_ARRAY:
             tile //= 2
-    ahead = None if not causal else s_k - s_q if causal_variant == "lower_right" else 0
-    return Tiling(s_q, s_k, tile, ahead)
+    if not causal:
+        return Tiling(s_q, s_k, tile, None)
+    ahead = s_k - s_q if causal_variant == "lower_right" else 0
+    return Tiling(s_q, s_k, tile, ahead, math.inf if window is None else int(window))
 
 
 def forward_flops(
-    m, g, n_kv, s_q, s_k, d, d_v, causal=False, causal_variant="upper_left", tile=None
+    m,
+    g,
+    n_kv,
+    s_q,
+    s_k,
+    d,
+    d_v,
+    has_bias=False,
+    has_sink=False,
+    causal=False,
+    causal_variant="upper_left",
+    window=None,
+    softcap=0.0,
+    tile=None,
 ):
-    """Return the FLOPs of each query: its scaling; for each key a score, an
-    exponential, and a share of the sum and of y; for each tile but the first, the
-    rescaling of the sums. The lengths may be symbols only without ``causal``."""
+    """Return the FLOPs of each query: its scaling; for each key a score, its softcap
+    and bias, an exponential, and a share of the sum and of y; for each tile but the
+    first, or for each with a sink, the rescaling of the sums. The lengths may be
+    symbols only without ``causal``."""
     heads = m * g * n_kv
     queries, scores, tiles = tiling_of(
-        s_q, s_k, heads, causal, causal_variant, tile
+        s_q, s_k, heads, causal, causal_variant, tile, window
     ).counts()
+    added = capping.forward_flops(scores) if softcap else 0
+    added += scores if has_bias else 0
     return heads * (
-        queries * (d + 1) + 2 * scores * (d + d_v + 1) + (tiles - queries) * (d_v + 3)
+        queries * (d + 5 if has_sink else d + 1)
+        + 2 * scores * (d + d_v + 1)
+        + added
+        + (tiles - queries) * (d_v + 3)
     )
 
 
@@ -355,35 +513,50 @@ def backward_flops(
     s_k,
     d,
     d_v,
+    has_bias=False,
+    has_sink=False,
     causal=False,
     causal_variant="upper_left",
+    window=None,
+    softcap=0.0,
     tile=None,
     wanted=None,
 ):
-    """Return the FLOPs of each query: Δ, two scalings, and for each key five products,
-    of which one recomputes the score. The lengths may be symbols only without
+    """Return the FLOPs of each query: Δ, two scalings, the sink's gradient, and for
+    each key five products, of which one recomputes the score, with the softcap and the
+    bias of the score and their backward. The lengths may be symbols only without
     ``causal``."""
+    wanted = check_wanted(SHAPES, wanted, bias=has_bias, sink=has_sink)
     heads = m * g * n_kv
     queries, scores, _ = tiling_of(
-        s_q, s_k, heads, causal, causal_variant, tile
+        s_q, s_k, heads, causal, causal_variant, tile, window
     ).counts()
+    added = capping.forward_flops(scores) if softcap else 0
+    added += scores if has_bias else 0
     costs = {
-        "q k v": queries * d + scores * (2 * d + 1),
-        "q k": queries * (2 * d_v - 1) + scores * (2 * d_v + 1),
+        "q k v bias": queries * d + scores * (2 * d + 1) + added,
+        "q k bias sink": queries * (2 * d_v - 1),
+        "q k bias": scores * (2 * d_v + 1),
+        "q k": capping.backward_flops(scores) if softcap else 0,
         "q": 2 * scores * d,
         "k": 2 * scores * d,
         "v": 2 * scores * d_v,
+        "bias": scores,
+        "sink": 4 * s_q,
     }
-    return heads * sum_wanted(wanted, costs)
+    first = g * n_kv if "sink" in wanted else 0  # a sum of n is n − 1 additions
+    return heads * sum_wanted(wanted, costs) - first
 
 
 # Facts for checks, pages and functional: see backpass.ops.
 EXAMPLES = (
     {"tile": 2},
-    {"causal": True, "head_order": "interleaved", "scale": 0.75},
+    {"causal": True, "head_order": "interleaved", "scale": 0.75, "softcap": 1.5},
     {"causal": True, "causal_variant": "lower_right", "tile": None},
-    {"causal": True, "s_k": 8, "g": 1},
+    {"causal": True, "window": 2, "s_k": 8, "g": 1},
     {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
+    {"causal": True, "causal_variant": "lower_right", "window": 3, "softcap": 0.5},
 )
+LETTERS = {"bias": "M", "sink": "z"}
 PLACES = ("scores", "scale by 1/√d", "weights", "weighted values")
 AUTOCAST = "matmul"

@@ -76,7 +76,7 @@ def backward(group: Group, dy: Array, saved: Saved) -> tuple[Array, Array, Array
     *leading, heads, s, d_v = attention.y.shape
     shape = (*leading, heads * group.size, s // group.size, d_v)
     check_cotangent(dy, shape, like=attention.y)
-    gradients = flash_attention.backward(to_heads(group, dy), attention)
+    gradients = flash_attention.backward(to_heads(group, dy), attention)[:3]
     dq, dk, dv = (to_sequence(group, x) for x in gradients)
     return dq, dk, dv
 

@@ -161,9 +161,17 @@ def backward(group: Group, dy: Array, saved: Saved) -> tuple[Array, Array, Array
             )
             arrays = queries[i], keys[j], values[j], outputs[i], sums[i]
             whole = flash_attention.Saved(
-                *arrays, scale, head_order, tiling, ("q", "k", "v")
+                *arrays,
+                bias=None,
+                mask=None,
+                sink=None,
+                scale=scale,
+                softcap=None,
+                head_order=head_order,
+                tiling=tiling,
+                wanted=("q", "k", "v"),
             )
-            parts = flash_attention.backward(cotangents[i], whole)
+            parts = flash_attention.backward(cotangents[i], whole)[:3]
             dq[i], dk[j], dv[j] = (
                 x + part for x, part in zip((dq[i], dk[j], dv[j]), parts, strict=True)
             )

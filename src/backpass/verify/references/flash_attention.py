@@ -3,5 +3,5 @@
 from backpass.verify.references import attention
 
 
-def operator(q, k, v, *, tile=None, **options):
-    return attention.operator(q, k, v, **options)
+def operator(q, k, v, bias=None, mask=None, sink=None, *, tile=None, **options):
+    return attention.operator(q, k, v, bias, mask, sink, **options)
