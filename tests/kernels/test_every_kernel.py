@@ -146,7 +146,8 @@ def test_what_is_no_tensor_is_refused(stem, device):
     inputs, options = drawn(stem, device)
     y, saved = kernel.forward(*inputs, **options)
     for at, spec in enumerate(parse(kernel.SHAPES).inputs):
-        kinds = "uint8, int8, int16, int32, int64" if spec.integer else "float16, bfloat16, float32, float64"
+        kinds = "bool" if spec.boolean else "float16, bfloat16, float32, float64"
+        kinds = "uint8, int8, int16, int32, int64" if spec.integer else kinds
         other = inputs[at].to(torch.complex64)
         for wrong, message in (
             ([[1.0]], "expected a torch tensor; got list"),

@@ -10,6 +10,7 @@ pytest.importorskip("triton", reason="kernels need triton, which is published fo
 from backpass.kernels import flash_attention as kernel  # noqa: E402
 from backpass.kernels import on_cpu  # noqa: E402
 from backpass.ops import flash_attention as op  # noqa: E402
+from backpass.verify import check as verify  # noqa: E402
 
 from .support import DTYPES, INF, assert_as_exact_as_pytorch, draw, gradients_by_autograd  # noqa: E402
 
@@ -212,6 +213,108 @@ def test_tiles_that_nobody_sees_are_not_read(device, poisoned):
     assert torch.all(dv[:, 32:] == 0)
 
 
+# Biases, masks, sinks, softcaps and windows
+
+
+def draw_more(shape, heads, device, dtype=torch.float32):
+    """A bias and a mask of a shape, and the heads' sinks."""
+    bias, chance = (draw(*shape, dtype=dtype, device=device, seed=at) for at in (4, 5))
+    return bias, chance > -0.5, draw(heads, dtype=dtype, device=device, seed=6)
+
+
+def assert_right(*inputs, **options):
+    """y and the gradients are within the bounds of the rounding error of the operation's lines."""
+    report = verify("flash_attention", *inputs, methods=["kernel"], raises=False, options=options)
+    assert not report.failed, report
+    assert report.of("Triton kernel")
+
+
+MORE = {
+    "no mask": {},
+    "a window": {"causal": True, "window": 9},
+    "a window from the last": {"causal": True, "causal_variant": "lower_right", "window": 21},
+    "a window of one": {"causal": True, "window": 1},
+    "a softcap": {"causal": True, "softcap": 1.25, "scale": -0.5},
+}
+
+
+@pytest.mark.parametrize("options", MORE.values(), ids=MORE)
+@each_dtype
+@pytest.mark.parametrize("lengths", [(20, 37), (37, 20)], ids=str)
+def test_several_tiles_of_every_input(lengths, dtype, options, device, poisoned):
+    """And each input alone."""
+    q, k, v, _ = draw_all(*lengths, 16, 8, device, dtype, leading=(2,), g=2)
+    bias, mask, sink = draw_more((2, *lengths), 2, device, dtype)
+    assert_right(q, k, v, bias, mask, sink, **options, tile=16)
+    for more in ((bias,), (None, mask), (None, None, sink)):
+        assert_right(q, k, v, *more, **options, tile=16)
+
+
+@pytest.mark.parametrize("head_order", ["consecutive", "interleaved"])
+@pytest.mark.parametrize(
+    "shape", [(), (20,), (17, 1), (6, 1, 1), (2, 1, 1, 1, 20), (3, 1, 17, 20), (2, 3, 6, 17, 20)], ids=str
+)
+def test_a_bias_and_a_mask_of_any_shape(shape, head_order, device, poisoned):
+    q, k, v, _ = draw_all(17, 20, 16, 8, device, leading=(2, 3), g=2, n_kv=3)
+    assert_right(q, k, v, *draw_more(shape, 6, device), head_order=head_order, tile=16)
+
+
+def test_a_bias_and_a_mask_are_read_where_they_lie(device):
+    q, k, v, _ = draw_all(9, 9, 16, 16, device, leading=(2,), g=2)
+    bias, mask, _ = draw_more((2, 1, 1, 9), 2, device)
+    _, saved = kernel.forward(q, k, v, bias, mask)
+    arguments = kernel.forward_launch(saved).arguments
+    for name, x in (("bias", bias), ("mask", mask)):
+        assert arguments[f"{name}_ptr"].data_ptr() == x.data_ptr()
+        assert [arguments[f"{name}_stride_{axis}"] for axis in "bnst"] == [9, 0, 0, 1]
+
+
+@each_dtype
+def test_a_query_whose_keys_are_masked_has_output_and_gradient_0(dtype, device, poisoned):
+    """With a sink, and with one of −∞."""
+    q, k, v, dy = draw_all(20, 20, 16, 16, device, dtype, g=2)
+    mask = torch.ones(20, 20, dtype=torch.bool, device=device)
+    mask[5] = False
+    sink = torch.tensor([0.5, -INF], dtype=dtype, device=device)
+    y, saved = kernel.forward(q, k, v, None, mask, sink, tile=16)
+    dq, dk, dv, _, dsink = kernel.backward(dy, saved)
+    assert torch.all(y[:, 5] == 0)
+    assert torch.all(dq[:, 5] == 0)
+    assert saved.lse[1, 5] == INF
+    assert dsink[0] != 0
+    assert dsink[1] == 0
+    assert all(torch.all(torch.isfinite(x)) for x in (y, dq, dk, dv))
+
+
+def test_tiles_outside_the_window_are_not_read(device, poisoned):
+    """Queries 40 … 59 see the keys from 33 on; in the tiles before there is NaN, which a weight of 0 would not hide."""
+    q, k, v, dy = draw_all(60, 60, 16, 16, device)
+    expected = run(q, k, v, dy, causal=True, window=8, tile=16)
+    k[:, :32] = v[:, :32] = torch.nan
+    found = run(q, k, v, dy, causal=True, window=8, tile=16)
+    for x, right in zip(found[:2], expected[:2], strict=True):
+        assert torch.equal(x[:, 48:], right[:, 48:])
+    for x, right in zip(found[2:], expected[2:], strict=True):
+        assert torch.equal(x[:, 48:], right[:, 48:])
+
+
+@pytest.mark.parametrize("window", [60, 2**40])
+def test_a_window_of_everything_is_none(window, device):
+    given = draw_all(20, 37, 16, 16, device)
+    windowed = run(*given, causal=True, window=window, tile=16)
+    for found, expected in zip(windowed, run(*given, causal=True, tile=16), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_bias_has_a_gradient_where_heads_have_no_width(device, poisoned):
+    q, k, v, dy = draw_all(5, 7, 0, 8, device)
+    bias, *_ = draw_more((5, 7), 1, device)
+    y, saved = kernel.forward(q, k, v, bias)
+    exact_y, exact = op.forward(q, k, v, bias)
+    torch.testing.assert_close(y, exact_y)
+    torch.testing.assert_close(kernel.backward(dy, saved)[3], op.backward(dy, exact)[3])
+
+
 STRIDED = {
     "heads after tokens": lambda a, n, s, d: a(2, s, n, d).transpose(1, 2),
     "tokens innermost": lambda a, n, s, d: a(2, n, d, s).mT,
@@ -278,6 +381,8 @@ def test_sums_over_many_queries_of_16_bits_do_not_stall(device):
     ("options", "error", "message"),
     [
         ({"tile": 0}, ValueError, "tile: expected at least 1"),
+        ({"window": 3}, ValueError, "window: expected None without causal=True; got 3"),
+        ({"softcap": -1}, ValueError, "softcap: expected a positive number; got -1"),
         ({"tile": 1.5}, TypeError, "tile: expected an integer; got float"),
         ({"scale": "1"}, TypeError, "scale: expected a real number, or None"),
         ({"causal_variant": "left"}, ValueError, "causal_variant: expected 'upper_left' or 'lower_right'"),

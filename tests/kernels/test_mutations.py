@@ -116,6 +116,13 @@ def weights_of_high_scores_are_right(kernel) -> bool:
     return right and torch.allclose(lse, saved_64.lse, rtol=1e-5, atol=cancelled)
 
 
+def capped_scores_are_right(kernel) -> bool:
+    """Whether the kernel's row is green with a softcap and a window, with a bias and without one."""
+    options = HEAD["options"] | {"softcap": 0.75, "window": 9}
+    row = Changed("flash_attention", "", (), **HEAD | {"options": options})
+    return not any(check_fails(row, without) for without in ([], ["bias"]))
+
+
 TILES = {"ROW_BYTES": 4, "TILE_BYTES": 128}
 # One program for several blocks of rows, so that it has something to add up.
 ONE_PROGRAM = {"sums_over_rows.PROGRAMS": 1, "launch.SHORT_ROWS_ELEMENTS": 128}
@@ -163,6 +170,7 @@ HEAD = {
     "leading": (),
     "options": {"tile": 16, "causal": True, "causal_variant": "lower_right"},
 }
+OF_SCORES = ("bias", "LOG2_SCALE", "OF_CAP", "LOG2_CAP", "LOG2_E", "UNIT")
 ONE_ROW = "With rows in pieces a program has one row; the entry below has several."
 ONE_PIECE = (
     "A row that is one piece is summed once, and nothing before it; the entry above has several pieces."
@@ -565,17 +573,17 @@ TABLE = [
             "nothing",
             "divisor",
             "lse",
-            "LOG2_SCALE",
+            "sink",
+            *OF_SCORES,
         ),
         **HEAD,
-        also=weights_of_high_scores_are_right,
+        also=lambda kernel: weights_of_high_scores_are_right(kernel) and capped_scores_are_right(kernel),
         equivalent={
             "tl.where(nothing, 1.0, total) → tl.where(nothing, 2.0, total)": "Only of a query that sees no key is the sum 0, "
             "what it divides 0, and its logarithm not used.",
             "tl.where(nothing, 1.0, total) → tl.where(nothing, -1.0, total)": "The same.",
-            "total == 0.0 → total == -0.0": "0 and −0 are equal.",
             "top + tl.log2(divisor) → higher + tl.log2(divisor)": "After the loop both are the last maximum.",
-            "tl.maximum(top, tl.max(scores, axis=1) * LOG2_SCALE) → tl.maximum(tl.max(scores, axis=1) * LOG2_SCALE, top)": "The "
+            "tl.maximum(top, tl.max(scores, axis=1) * UNIT) → tl.maximum(tl.max(scores, axis=1) * UNIT, top)": "The "
             "larger of two is the larger of two.",
         },
     ),
@@ -598,15 +606,34 @@ TABLE = [
             "dk",
             "dv",
             "SCALE",
-            "LOG2_SCALE",
+            "t",
+            *OF_SCORES,
         ),
         **HEAD,
+        also=capped_scores_are_right,
     ),
     Changed(
         "flash_attention",
         "_backward_queries",
-        ("q", "k", "dy", "v", "lse", "scores", "logs", "a", "da", "delta", "dp", "dq", "SCALE", "LOG2_SCALE"),
+        (
+            "q",
+            "k",
+            "dy",
+            "v",
+            "lse",
+            "scores",
+            "logs",
+            "a",
+            "da",
+            "delta",
+            "dp",
+            "dq",
+            "SCALE",
+            "t",
+            *OF_SCORES,
+        ),
         **HEAD,
+        also=capped_scores_are_right,
     ),
     Changed("embedding", "_backward_blocks", ("total", "dy"), **RUNS),
     Changed("embedding", "_backward_rows", ("total", "dy", "part"), **RUNS),

@@ -470,7 +470,8 @@ def _forward(
     )
     # A sink is a key that was seen before the first tile, and has no value.
     if sink_ptr is not None:
-        top = tl.zeros([QUERIES], WIDE) + tl.load(sink_ptr + head).to(WIDE) * LOG2_E
+        sink = tl.load(sink_ptr + head).to(WIDE)
+        top = tl.zeros([QUERIES], WIDE) + sink * LOG2_E
         total = tl.full([QUERIES], 1.0, WIDE)
     else:
         top = tl.full([QUERIES], -float("inf"), WIDE)
@@ -504,7 +505,9 @@ def _forward(
                     bias_stride_s,
                     bias_stride_t,
                 ).to(WIDE)
-                scores = (scores if CAPPED else scores * LOG2_SCALE) + bias * LOG2_E
+                if not CAPPED:
+                    scores = scores * LOG2_SCALE
+                scores = scores + bias * LOG2_E
             if masked:
                 visible = seen(
                     row[:, None], column[None, :], s_k, ahead, window, CAUSAL, WINDOWED
@@ -668,7 +671,9 @@ def _backward_keys(
                     bias_stride_s,
                     bias_stride_t,
                 ).to(WIDE)
-                scores = (scores if CAPPED else scores * LOG2_SCALE) + bias * LOG2_E
+                if not CAPPED:
+                    scores = scores * LOG2_SCALE
+                scores = scores + bias * LOG2_E
             logs = scores * UNIT - lse[None, :]
             if masked:
                 visible = seen(
@@ -774,7 +779,9 @@ def _backward_queries(
                     bias_stride_s,
                     bias_stride_t,
                 ).to(WIDE)
-                scores = (scores if CAPPED else scores * LOG2_SCALE) + bias * LOG2_E
+                if not CAPPED:
+                    scores = scores * LOG2_SCALE
+                scores = scores + bias * LOG2_E
             logs = scores * UNIT - lse[:, None]
             if masked:
                 visible = seen(
