@@ -28,9 +28,10 @@ class Operation:
 
     In a derivation, an input of integers, such as targets, is a constant array with one
     more axis: each row is 1 at the integer's position, or nowhere if the integer is to
-    be ignored, and 0 elsewhere. An array that forward draws or gets as an option, and
-    saves, such as a mask, is a constant of the derivation that `names` maps. It is
-    replaced by what was saved, with 1 for True and 0 for False.
+    be ignored, and 0 elsewhere. An input of booleans, such as a mask, is a constant
+    array of 1 for True and 0 for False. An array that forward draws or gets as an
+    option, and saves, such as dropout's mask, is a constant of the derivation that
+    `names` maps. It is replaced by what was saved, with 1 for True and 0 for False.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Operation:
         }
         self.differentiable = [s.name for s in operation.differentiable]
         self.integers = {s.name for s in spec.inputs if s.integer}
+        self.booleans = {s.name for s in spec.inputs if s.boolean}
         self.saved = {
             field: self._variable(field, names)
             for field in fields
@@ -168,6 +170,10 @@ class Operation:
             return None
         if name in self.integers:
             return symbolic.xp.asarray(self._chosen(variable, evaluator))
+        if name in self.booleans:
+            seen = self._seen(variable, evaluator)
+            shape = self._shape_in_operation(name, variable, list(seen.shape))
+            return symbolic.xp.asarray(seen.reshape(shape))
         return self._array(name, variable, evaluator.calculus.element, evaluator)
 
     def _chosen(self, variable: Variable, evaluator: Evaluator) -> np.ndarray:
@@ -183,13 +189,20 @@ class Operation:
             integers[-1] = ignored.default
         return integers.reshape(rows)
 
+    def _seen(self, variable: Variable, evaluator: Evaluator) -> np.ndarray:
+        """Return the booleans of a variable: two of three are True, in each row
+        another two."""
+        sides = [evaluator.calculus.size(side) for side in _sides(variable)]
+        return np.indices(sides).sum(axis=0) % 3 != 1
+
     def _marks(
         self, saved: NamedTuple, evaluator: Evaluator
     ) -> dict[sympy.Symbol, sympy.Expr]:
         """Return the numbers of the elements that are known.
 
         In the rows for integers they are 1 at the integer's position and 0 elsewhere;
-        for an array that forward saved, they are its elements.
+        for booleans, they are 1 and 0; for an array that forward saved, they are its
+        elements.
         """
         calculus = evaluator.calculus
         marks = {
@@ -200,6 +213,11 @@ class Operation:
             if variable is not None
             for at in calculus.positions(variable)
         }
+        for variable in (self.inputs[name] for name in self.booleans):
+            if variable is not None:
+                seen = self._seen(variable, evaluator)
+                for at in calculus.positions(variable):
+                    marks[calculus.element(variable, at)] = sympy.Integer(int(seen[at]))
         for field, variable in self.saved.items():
             value = getattr(saved, field)
             values = (
