@@ -61,5 +61,5 @@ def test_each_formula_scrolls_by_itself_and_long_ones_are_factored():
 
 def test_targets_take_the_bytes_of_their_integers():
     nll, cross_entropy = card("nll", "cross_entropy").entries
-    assert nll.bytes == "8 m"
-    assert cross_entropy.bytes == "4 V m + 8 m"
+    assert nll.bytes == "8 m + 4"
+    assert cross_entropy.bytes == "4 V m + 8 m + 4"  # the sum of class weights

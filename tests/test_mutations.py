@@ -52,7 +52,7 @@ def helpers_of(stem, where):
 
 ON_A_GPU = {"_add_sorted"}  # no check here runs them: test_arrays.py holds them to what runs on the CPU
 # ops/test_tiling.py changes them, in each library.
-IN_PLACE = {"add_product", "set_rows", "add_tile", "exp_in_place", "product", "is_turned", "less_one_at"}
+IN_PLACE = {"add_product", "set_rows", "add_tile", "exp_in_place", "product", "is_turned", "less_at"}
 TARGETS = [(stem, name) for stem in ops.STEMS for name in reached(ops.load(stem), "backward")]
 TARGETS += [
     (where, name)

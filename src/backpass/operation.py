@@ -43,6 +43,7 @@ class Operation:
     parameters = _fact("PARAMETERS", ())
     wide = _fact("WIDE", ())
     positive = _fact("POSITIVE", ())
+    unreduced = _fact("UNREDUCED", {})
     zero_gradients = _fact("ZERO_GRADIENTS", ())
     zero_products = _fact("ZERO_PRODUCTS", None)
 
@@ -55,7 +56,13 @@ class Operation:
     @property
     def shapes(self) -> Shapes | None:
         """The declaration, or None if the object makes none."""
-        text = getattr(self.op, "SHAPES", None)
+        return self.shapes_with({})
+
+    def shapes_with(self, options: Mapping[str, object]) -> Shapes | None:
+        """The declaration that holds with these options, or None."""
+        text = getattr(self.op, "SHAPES", "")
+        if any(options.get(name) == value for name, value in self.unreduced.items()):
+            text = text.removesuffix("[]") + "[*]"
         return parse(text) if text else None
 
     @property

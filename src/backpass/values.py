@@ -11,8 +11,9 @@ from numbers import Integral, Real
 from types import ModuleType
 from typing import Any
 
-from backpass.arrays import Array, is_array, is_traced, namespace, size
+from backpass.arrays import Array, is_array, is_traced, namespace, size, widened
 
+REDUCTIONS = ("mean", "sum", "none")  # of a loss
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swiglu")  # of a feed-forward block
 
 
@@ -71,6 +72,12 @@ def check_probability(**numbers: object) -> None:
             )
         if not 0 <= float(value) <= 1:
             raise ValueError(f"{name}: expected a probability from 0 to 1; got {value}")
+
+
+def check_label_smoothing(value: object) -> None:
+    """Raise TypeError or ValueError unless ``value`` is a real number from 0 to 1."""
+    if not getattr(value, "is_real", False):  # a SymPy symbol
+        check_probability(label_smoothing=value)
 
 
 def check_bool(**flags: object) -> None:
@@ -210,18 +217,23 @@ def check_tokens(t: Array, vocabulary: int) -> Array:
 
 
 def check_targets(
-    t: Array, classes: int, ignore_index: int, reduction: str
+    t: Array,
+    classes: int,
+    ignore_index: int,
+    reduction: str,
+    weight: Array | None = None,
 ) -> tuple[Array, Any]:
     """Return the targets ``[*]``, −1 where ignored, and the divisor of the loss.
 
-    The divisor is None for the sum. For the mean it is the number of targets that are
-    not ignored, or NaN if there are none. Raises TypeError or ValueError for an option,
-    and IndexError for a target outside the classes. While torch.compile traces, the
-    number cannot be read: the divisor is an array ``[]``, and the graph will raise
-    RuntimeError for a target outside.
+    The divisor is None unless ``reduction`` is "mean". For the mean it is the number of
+    targets that are not ignored, or NaN if there are none; with class weights
+    ``weight[V]`` it is an array ``[]``, the sum of these targets' weights, or NaN if
+    that is 0. Raises TypeError or ValueError for an option, and IndexError for a target
+    outside the classes. While torch.compile traces, the number cannot be read: the
+    divisor is an array ``[]``, and the graph will raise RuntimeError for a target
+    outside.
     """
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction: expected 'mean' or 'sum'; got {reduction!r}")
+    check_one_of("reduction", reduction, REDUCTIONS)
     if not isinstance(ignore_index, Integral):
         raise TypeError(
             f"ignore_index: expected an integer; got {type(ignore_index).__name__}"
@@ -233,18 +245,37 @@ def check_targets(
 
     expected = f"targets from 0 to {classes - 1}, or {ignore_index} to ignore"
     marked = xp.where(counted, t, -1)
+    count: Any
     if is_traced(xp):
         _assert_in_graph(xp, ~xp.any(outside), f"t: expected {expected}")
         count = xp.sum(xp.astype(counted, xp.int64))
-        return marked, count if reduction == "mean" else None
+    else:
+        # One number tells both how many count and whether any is outside, so that the
+        # CPU waits for a GPU only once.
+        rows = size(t.shape)
+        count = int(xp.sum(xp.where(outside, rows + 1, xp.astype(counted, xp.int64))))
+        if count > rows:
+            raise IndexError(f"t: expected {expected}; got {_first(t, outside)}")
+    if reduction != "mean":
+        return marked, None
+    if weight is not None:
+        total = xp.sum(weights_at(weight, marked))
+        return marked, xp.where(total == 0, math.nan, total)
+    return marked, count if is_traced(xp) else count or math.nan
 
-    # One number tells both how many count and whether any is outside, so that the CPU
-    # waits for a GPU only once.
-    rows = size(t.shape)
-    count = int(xp.sum(xp.where(outside, rows + 1, xp.astype(counted, xp.int64))))
-    if count > rows:
-        raise IndexError(f"t: expected {expected}; got {_first(t, outside)}")
-    return marked, (count or math.nan) if reduction == "mean" else None
+
+def weights_at(weight: Array, t: Array) -> Array:
+    """Return the class weight of each target of ``t[*]``, 0 where the target is −1."""
+    xp = namespace(weight, t)
+    classes = xp.reshape(xp.where(t < 0, 0, t), (-1,))
+    found = xp.reshape(xp.take(widened(weight), classes, axis=0), t.shape)
+    return xp.where(t < 0, 0.0, found)
+
+
+def shape_of_loss(t: Array, reduction: str) -> tuple[int, ...]:
+    """Return the shape of the loss at the targets ``t[*]``: ``[*]`` if it is not
+    reduced, otherwise ``[]``."""
+    return tuple(t.shape) if reduction == "none" else ()
 
 
 def at_least_one(divisor: Any) -> Any:

@@ -90,7 +90,10 @@ def test_no_right_run_exceeds_the_bound_in_many_draws(stem, tally):
                 value if value is None or value.dtype.kind != "f" else STRESS[how](value.copy())
                 for value in inputs
             ]
-            given = [np.abs(value) if plus else value for value, plus in zip(given, positive, strict=True)]
+            given = [
+                np.abs(value) if plus and value is not None else value
+                for value, plus in zip(given, positive, strict=True)
+            ]
             of_dy = COTANGENTS[rng.choice(list(COTANGENTS))]
             dtype = DTYPES[ran % 3]
             ran += 1

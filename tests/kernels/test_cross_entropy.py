@@ -37,32 +37,49 @@ def targets(x, seed=3):
     return t.to(x.device)
 
 
-def check(x, t, **options):
-    """Forward and backward of the kernel on these, of any strides, and neither changed."""
-    before = [value.clone() for value in (x, t)]
+def check(x, t, weight=None, **options):
+    """Forward and backward of the kernel on these, of any strides, and none changed."""
+    given = [value for value in (x, t, weight) if value is not None]
+    before = [value.clone() for value in given]
+    unreduced = options.get("reduction") == "none"
     dy = torch.tensor(-1.75, dtype=x.dtype, device=x.device)
+    if unreduced:
+        dy = draw(*t.shape, dtype=x.dtype, device=x.device, seed=5)
 
     def theirs(x):
         rows = x.reshape(-1, x.shape[-1])
-        return torch.nn.functional.cross_entropy(rows, t.reshape(-1), **options)
+        y = torch.nn.functional.cross_entropy(rows, t.reshape(-1), weight, **options)
+        return y.reshape(t.shape) if unreduced else y
 
-    y, saved = kernel.forward(x, t, **options)
+    y, saved = kernel.forward(x, t, weight, **options)
     dx = kernel.backward(dy, saved)
-    exact_y, exact_saved = op.forward(x.double(), t, **options)
+    exact_weight = None if weight is None else weight.double()
+    exact_y, exact_saved = op.forward(x.double(), t, exact_weight, **options)
     exact_dx = op.backward(dy.double(), exact_saved)
 
     # The loss of a row is a logarithm of at least 1, to the digits that 1 has, and what the target lacks of the
-    # largest score: neither is below 0, so nothing cancels.
-    rows = exact_saved.t.numel() / (exact_saved.divisor or 1)
-    assert_as_exact_as_pytorch("y", y, theirs(x), exact_y, exact_y + rows, roundings=8)
+    # largest score: neither is below 0, so nothing cancels. Class weights multiply it, and smoothing mixes such losses.
+    divisor = exact_saved.divisor or 1
+    most = 1 if weight is None else exact_weight.max()
+    rows = (1 if unreduced else exact_saved.t.numel() / divisor) * most
+    floor = exact_y[..., None] if unreduced else exact_y
+    y, their_y, exact = (v[..., None] if unreduced else v for v in (y, theirs(x), exact_y))
+    assert_as_exact_as_pytorch("y", y, their_y, exact, floor + rows, roundings=8)
     (their_dx,) = gradients_by_autograd(theirs, dy, x)
-    largest_dx = dy.double().abs() / (exact_saved.divisor or 1) * torch.ones_like(exact_dx[..., :1])
+    largest_dx = (dy.double().abs() / divisor * most)[..., None] * torch.ones_like(exact_dx[..., :1])
     assert_as_exact_as_pytorch("dx", dx, their_dx, exact_dx, largest_dx)
     assert exact_dx.abs().max() > 0, "a gradient of zeros would prove nothing"
 
-    for now, then in zip((x, t), before, strict=True):
+    for now, then in zip(given, before, strict=True):
         assert torch.equal(now, then)
     return y, dx
+
+
+def class_weights(x, seed=4):
+    """A positive weight for each class, one of them 0."""
+    weight = draw(x.shape[-1], dtype=x.dtype, device=x.device, seed=seed).abs()
+    weight[1] = 0
+    return weight
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -70,6 +87,32 @@ def check(x, t, **options):
 def test_odd_sizes(shape, dtype, path, device, poisoned):
     x = draw(*shape, dtype=dtype, device=device)
     check(x, targets(x))
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["all equal", "weighted"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_options(dtype, reduction, smoothing, weighted, path, device, poisoned):
+    x = draw(7, 5, 37, dtype=dtype, device=device)
+    t = targets(x)
+    t[1, 2] = t[3] = 36
+    weight = class_weights(x) if weighted else None
+    _, dx = check(x, t, weight, ignore_index=36, reduction=reduction, label_smoothing=smoothing)
+    assert torch.all(dx[t == 36] == 0)
+
+
+@pytest.mark.parametrize("view", STRIDED)
+def test_any_strides_of_scores_weights_and_cotangents(view, path, device, poisoned):
+    x = draw_view(view, device=device)
+    weight = torch.stack([class_weights(x)] * 2, dim=-1)[..., 0]
+    t = targets(x)
+    check(x, t, weight, label_smoothing=0.3, reduction="none")
+    y, saved = kernel.forward(x, t, weight, reduction="none")
+    one = torch.ones((), device=device)
+    assert torch.equal(
+        kernel.backward(one.expand(t.shape), saved), kernel.backward(torch.ones_like(y), saved)
+    )
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -117,9 +160,10 @@ def test_targets_of_any_strides_and_integers(path, device, poisoned):
 @pytest.mark.parametrize("offset", [1e4, -1e4])
 def test_scores_of_ten_thousand(offset, dtype, path, device, poisoned):
     x = torch.round(draw(5, 77, dtype=dtype, device=device)) + offset
-    check(x, targets(x))
     wide = (1e4 * draw(5, 77, dtype=torch.float64, device=device)).to(dtype).clamp(-6e4, 6e4)
-    check(wide, targets(wide))
+    for scores in (x, wide):
+        check(scores, targets(scores))
+        check(scores, targets(scores), class_weights(scores), label_smoothing=0.1)
 
 
 def test_a_sure_target_keeps_its_digits(path, device, poisoned):
@@ -149,6 +193,23 @@ def test_minus_infinity(path, device):
     assert torch.all(dx[x[:2] == -INF] == 0)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in subtract")
+def test_smoothing_gives_a_class_that_is_impossible_its_share(path, device):
+    """The loss is infinite, as PyTorch's, and the gradient is minus the share; the gradient of other rows is theirs."""
+    x = draw(3, 45, dtype=torch.float32, device=device)
+    x[0, 1:] = -INF
+    x[1, :40] = -INF
+    t = torch.tensor([0, 44, 5], device=device)
+    y, saved = kernel.forward(x, t, reduction="none", label_smoothing=0.5)
+    exact_y, exact = op.forward(x.double(), t, reduction="none", label_smoothing=0.5)
+    torch.testing.assert_close(y.double(), exact_y)
+    assert y[:2].tolist() == [INF, INF]
+    dy = torch.tensor([1.5, -2.0, 0.5], device=device)
+    dx = kernel.backward(dy, saved)
+    torch.testing.assert_close(dx.double(), op.backward(dy.double(), exact), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(dx[0, 1:], torch.full((44,), -1.5 * 0.5 / 45, device=device))
+
+
 def test_the_maximum_may_come_last(path, device, poisoned):
     """Each piece raises the maximum, so every sum so far is rescaled."""
     x = torch.arange(90.0, device=device).reshape(1, 90) * torch.tensor([[0.1], [1.0]], device=device)
@@ -161,8 +222,15 @@ def test_targets_outside_are_refused(device):
         kernel.forward(x, torch.tensor([1, 5], device=device))
     with pytest.raises(IndexError, match="got -1"):
         kernel.forward(x, torch.tensor([-1, 3], device=device))
-    with pytest.raises(ValueError, match="reduction: expected 'mean' or 'sum'; got 'none'"):
-        kernel.forward(x, torch.tensor([1, 3], device=device), reduction="none")
+    t = torch.tensor([1, 3], device=device)
+    with pytest.raises(ValueError, match="reduction: expected 'mean' or 'sum' or 'none'; got 'average'"):
+        kernel.forward(x, t, reduction="average")
+    with pytest.raises(ValueError, match="label_smoothing: expected a probability from 0 to 1; got 2"):
+        kernel.forward(x, t, label_smoothing=2)
+    with pytest.raises(
+        ValueError, match=r"weight: expected weight\[V\] with V = 5, as in x; got shape \[4\]"
+    ):
+        kernel.forward(x, t, torch.ones(4, device=device))
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0, 5)], ids=str)

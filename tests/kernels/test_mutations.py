@@ -62,22 +62,23 @@ class Changed:
 def high_scores(inputs: list[np.ndarray]) -> None:
     """Rows of scores near 1000, near −1000 and near 0, and two whose maximum rises late: from no score at all to one
     that is far below 0, and from there. Where there are targets, they have scores."""
-    x, *targets = inputs
+    x, *others = inputs
     x[0] += 1000
     x[1] -= 1000
     x[2] -= 1000
     x[2, :33] = -np.inf
     x[3, :40] -= 1000
     x[4, ::3] = -np.inf
-    for t in targets:
+    for t in others[:1]:
         t[:] = 44, 43, 44, 5, 1
 
 
 def no_scores(inputs: list[np.ndarray]) -> None:
-    """A row that is all −∞ among others."""
-    x, *targets = inputs
+    """A row that is all −∞ among others, and one whose largest score is 0."""
+    x, *others = inputs
+    x[3] -= x[3].max()
     x[1] = -np.inf
-    for t in targets:
+    for t in others[:1]:
         t[:] = 1, 44, 1, 5, 1
 
 
@@ -182,10 +183,27 @@ OF_A_LOSS = (
         "tl.maximum(top, tl.max(x, axis=1, keep_dims=True)) → tl.maximum(tl.max(x, axis=1, keep_dims=True), top)": "The "
         "larger of two is the larger of two.",
         "t >= 0 → t >= -1": "What is then read for an ignored target is not used.",
+        "passed == 0.0 → passed == -0.0": "0 and −0 are equal.",
+        "tl.where(passed == 0.0, subtracted, top) → tl.where(passed == 0.0, exps, top)": "It is then multiplied by a "
+        "`passed` of 0.",
+        "tl.where(inside, x, subtracted) → tl.where(inside, x, exps)": "Outside the row it is multiplied by a weight of 0.",
+        "tl.where(t >= 0, loss, 0.0) → tl.where(t >= 0, loss, -0.0)": "0 and −0 are equal.",
         "tl.where(t >= 0, tl.log(total) + (top - at_target), 0.0) → tl.where(t >= 0, tl.log(total) + (top - at_target), -0.0)": "0 "
         "and −0 are equal.",
     }
 )
+LOSS = (
+    *("x", "top", "higher", "subtracted", "exps", "total", "before", "w", "far", "passed"),
+    *("t", "at_target", "loss"),
+)
+GRADIENT = ("x", "top", "y", "total", "each", "of_target", "dx", "t", "column", "w", "weights")
+SMOOTHED = {"label_smoothing": 0.25, "reduction": "none"}
+NOT_SMOOTHED = "Without smoothing this is not compiled; the entry below has it."
+ONLY_SMOOTHED = "With smoothing this is not compiled; the entry above has it."
+OF_A_GRADIENT = {
+    "t >= 0 → t >= -1": "The class weight that is then read for an ignored target is not used.",
+    "tl.where(t >= 0, dx * each, 0.0) → tl.where(t >= 0, dx * each, -0.0)": "Minus 0 is 0.",
+}
 # Modules with kernels that several stems are built on; those of ``elementwise`` compute nothing themselves.
 SHARED = ("norm_rows", "softmax_rows")
 TABLE = [
@@ -218,9 +236,10 @@ TABLE = [
     Changed(
         "cross_entropy",
         "_forward",
-        ("x", "top", "higher", "subtracted", "exps", "total", "t", "at_target", "loss"),
+        LOSS,
         {"ROW_BYTES": 128},
         **(SCORES | {"lengths": {"V": 45}}),
+        options=SMOOTHED,
         equivalent=OF_A_LOSS
         | {
             "keep_dims=True → keep_dims=False": ONE_ROW,
@@ -233,11 +252,13 @@ TABLE = [
     Changed(
         "cross_entropy",
         "_forward",
-        ("x", "top", "higher", "subtracted", "exps", "total", "t", "at_target", "loss"),
+        LOSS,
         **(SCORES | {"lengths": {"V": 45}}),
+        options=SMOOTHED,
         equivalent=OF_A_LOSS
         | {
             "higher → subtracted": ONE_PIECE,
+            "tl.where(passed == 0.0, subtracted, top) → tl.where(passed == 0.0, subtracted, higher)": ONE_PIECE,
             "top - subtracted → higher - subtracted": ONE_PIECE,
             "total * tl.exp(top - subtracted) → total": ONE_PIECE,
         },
@@ -375,12 +396,102 @@ TABLE = [
     ),
     Changed(
         "cross_entropy",
+        "_further",
+        ("far", "passed", "w", "x", "before", "top"),
+        {"ROW_BYTES": 128},
+        **(SCORES | {"lengths": {"V": 45}}),
+        options=SMOOTHED,
+        equivalent=dict.fromkeys(
+            (
+                "keep_dims=True → keep_dims=False",
+                "tl.sum(w * (top - x), axis=1, keep_dims=True) → tl.sum(w * (top - x), axis=1)",
+                "tl.sum(w * (top - x), axis=1, keep_dims=True) → tl.sum(w * (top - x), keep_dims=True)",
+                "tl.sum(w, axis=1, keep_dims=True) → tl.sum(w, axis=1)",
+                "tl.sum(w, axis=1, keep_dims=True) → tl.sum(w, keep_dims=True)",
+            ),
+            ONE_ROW,
+        ),
+    ),
+    Changed(
+        "cross_entropy",
+        "_further",
+        ("far", "passed", "w", "x", "before", "top"),
+        **(SCORES | {"lengths": {"V": 45}}),
+        options=SMOOTHED,
+        equivalent=dict.fromkeys(
+            (
+                "far += passed * (top - before) → far += -(passed * (top - before))",
+                "far += passed * (top - before) → far += 2 * (passed * (top - before))",
+                "far += passed * (top - before) → far -= passed * (top - before)",
+                "passed * (top - before) → top - before",
+                "top - before → before - top",
+                "top - before → top - top",
+            ),
+            ONE_PIECE,
+        ),
+    ),
+    Changed("cross_entropy", "_smoothed", ("loss", "of_all", "n", "SMOOTHING"), options=SMOOTHED),
+    Changed(
+        "cross_entropy",
+        "_less_smoothed",
+        ("y", "is_target", "w", "of_target", "weights", "n", "SMOOTHING", "at_class"),
+        options=SMOOTHED,
+    ),
+    Changed(
+        "cross_entropy",
+        "_weights_at",
+        ("known",),
+        options=SMOOTHED,
+        equivalent=dict.fromkeys(
+            (
+                "tl.where(known, 1.0, 0.0) → known",
+                "tl.where(known, 1.0, 0.0) → tl.where(1.0, known, 0.0)",
+                "tl.where(known, 1.0, 0.0) → tl.where(known, 1.0, -0.0)",
+            ),
+            "True is cast to 1, False to 0, and 0 and −0 are equal.",
+        ),
+    ),
+    Changed("cross_entropy", "_less_target", ("y", "is_target")),
+    Changed(
+        "cross_entropy",
         "_backward",
-        ("x", "top", "y", "total", "each", "dx", "t", "column"),
+        GRADIENT,
         {"ROW_BYTES": 128},
         lengths={"V": 45},
         leading=(5,),
-        equivalent={"tl.where(t >= 0, dx, 0.0) → tl.where(t >= 0, dx, -0.0)": "Minus 0 is 0."},
+        equivalent=OF_A_GRADIENT
+        | {
+            "t >= 0 → column >= 0": "Without smoothing, the factor of an ignored row is 0 already, unless it is the NaN of "
+            "a mean of no rows, which a test of this kernel has.",
+        }
+        | dict.fromkeys(
+            (
+                "_less_smoothed(y, is_target, w, of_target, weights, n, SMOOTHING) → _less_smoothed(total, is_target, w, of_target, weights, n, SMOOTHING)",
+                "_less_smoothed(y, is_target, w, of_target, weights, n, SMOOTHING) → _less_smoothed(y, is_target, w, of_target, x, n, SMOOTHING)",
+                "_less_smoothed(y, is_target, w, of_target, weights, n, SMOOTHING) → _less_smoothed(y, is_target, weights, of_target, weights, n, SMOOTHING)",
+            ),
+            NOT_SMOOTHED,
+        ),
+    ),
+    Changed(
+        "cross_entropy",
+        "_backward",
+        GRADIENT,
+        {"ROW_BYTES": 128},
+        lengths={"V": 45},
+        leading=(5,),
+        options=SMOOTHED,
+        equivalent=OF_A_GRADIENT
+        | dict.fromkeys(
+            (
+                "_less_target(y, is_target) → _less_target(total, is_target)",
+                "each *= of_target → each *= -of_target",
+                "each *= of_target → each *= 2 * of_target",
+                "each *= of_target → each /= of_target",
+                "each *= of_target → each = of_target",
+            ),
+            ONLY_SMOOTHED,
+        ),
     ),
     Changed(
         "linear_cross_entropy",

@@ -188,13 +188,14 @@ def test_the_facts_name_what_the_operation_has(stem):
     shapes = parse(op.SHAPES)
     inputs = {spec.name for spec in shapes.inputs}
     options = inspect.signature(op.forward).parameters.keys() - inputs
-    lengths = {*shapes.letters}
+    lengths, absent = {*shapes.letters}, {spec.name for spec in shapes.inputs if spec.optional}
     examples = getattr(op, "EXAMPLES", ({},))
     assert missing_options(op) is None
     # A loss that is wide is not of the dtype of its inputs, as a check expects; test_functional.py has it.
     assert options - {"wanted", "wide"} <= set().union(*examples), "give every option a value in EXAMPLES"
     assert isinstance(examples, tuple) and examples[0].keys() <= options
-    assert all(example and example.keys() <= options | lengths for example in examples[1:])
+    assert all(example and example.keys() <= options | lengths | absent for example in examples[1:])
+    assert all(example[name] is None for example in examples[1:] for name in absent & example.keys())
     assert getattr(op, "MULTIPLES", {}).keys() <= lengths
     assert {*getattr(op, "FAN_IN", ())} <= inputs
     assert getattr(op, "ZERO_PRODUCTS", {}).keys() <= options

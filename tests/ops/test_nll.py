@@ -12,7 +12,7 @@ OPS = pytest.mark.parametrize("op", [nll, cross_entropy], ids=["nll", "cross_ent
 MAKERS = pytest.mark.parametrize(
     "make", [np.array, torch.tensor, counting.array], ids=["numpy", "torch", "counting"]
 )
-REDUCTIONS = pytest.mark.parametrize("reduction", ["mean", "sum"])
+REDUCTIONS = pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 OPERATORS = {nll: torch.nn.functional.nll_loss, cross_entropy: torch.nn.functional.cross_entropy}
 
 
@@ -20,30 +20,72 @@ def plain(x):
     return x.to_numpy() if hasattr(x, "to_numpy") else np.asarray(x)
 
 
-def pytorch(op, x, t, dy, **options):
+def pytorch(op, x, t, dy, weight=None, **options):
     x = torch.tensor(x, requires_grad=True)
-    y = OPERATORS[op](x, torch.tensor(t), **options)
-    return y.item(), torch.autograd.grad(y, x, torch.tensor(dy))[0].numpy()
+    y = OPERATORS[op](x, torch.tensor(t), None if weight is None else torch.tensor(weight), **options)
+    return y.detach().numpy(), torch.autograd.grad(y, x, torch.tensor(dy))[0].numpy()
 
 
-@OPS
+SMOOTHED = pytest.mark.parametrize(
+    ("op", "smoothing"),
+    [(nll, 0.0), *((cross_entropy, smoothing) for smoothing in (0.0, 0.1, 1.0))],
+    ids=["nll", "cross_entropy", "smoothed", "smoothed throughout"],
+)
+WEIGHT = np.array([0.5, 0.0, 2.0, 1.25])  # a class of weight 0 is not an ignored one
+
+
+@SMOOTHED
 @REDUCTIONS
 @MAKERS
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["all equal", "class weights"])
 @pytest.mark.parametrize("ignore_index", [-100, 2, -1])
 @pytest.mark.parametrize("ignored", [[], [0, 3], [0, 1, 2, 3, 4]], ids=["none", "some", "all"])
 @pytest.mark.filterwarnings("error")
-def test_ignored_targets_count_for_nothing_as_in_pytorch(op, reduction, make, ignore_index, ignored):
-    x = np.random.default_rng(0).standard_normal((5, 4))
-    t, dy = np.array([0, 1, 3, 3, 0]), -1.75
+def test_ignored_targets_count_for_nothing_as_in_pytorch(
+    op, reduction, make, weight, smoothing, ignore_index, ignored
+):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((5, 4))
+    t, dy = np.array([0, 1, 3, 3, 0]), rng.standard_normal(5) if reduction == "none" else -1.75
     t[ignored] = ignore_index
     options = {"ignore_index": ignore_index, "reduction": reduction}
-    y, saved = op.forward(make(x), make(t), **options)
+    options |= {"label_smoothing": smoothing} if op is cross_entropy else {}
+    y, saved = op.forward(make(x), make(t), None if weight is None else make(weight), **options)
     dx = plain(op.backward(make(np.array(dy)), saved))
-    expected_y, expected = pytorch(op, x, t, dy, **options)
+    expected_y, expected = pytorch(op, x, t, dy, weight, **options)
     np.testing.assert_allclose(plain(y), expected_y, rtol=1e-14)
     np.testing.assert_allclose(dx, expected, rtol=1e-13, atol=1e-16)
     assert not dx[ignored].any()
-    assert np.isnan(plain(y)) == (len(ignored) == 5 and reduction == "mean")
+    if reduction == "none":
+        assert not plain(y)[ignored].any()
+    else:
+        assert np.isnan(plain(y)) == (len(ignored) == 5 and reduction == "mean")
+
+
+@OPS
+@MAKERS
+@pytest.mark.filterwarnings("error")
+def test_targets_whose_classes_have_no_weight_have_no_mean_as_in_pytorch(op, make):
+    x, t, weight = np.random.default_rng(1).standard_normal((3, 4)), np.array([1, -100, 1]), WEIGHT
+    y, saved = op.forward(make(x), make(t), make(weight))
+    expected_y, expected = pytorch(op, x, t, 2.0, weight)
+    assert np.isnan(plain(y)) and np.isnan(expected_y)
+    np.testing.assert_array_equal(
+        np.isnan(plain(op.backward(make(np.array(2.0)), saved))), np.isnan(expected)
+    )
+
+
+@OPS
+def test_class_weights_are_one_for_each_class_and_of_the_scores_dtype(op):
+    x, t = np.ones((3, 4)), np.zeros(3, int)
+    with pytest.raises(
+        ValueError, match=r"^weight: expected weight\[V\] with V = 4, as in x; got shape \[5\]$"
+    ):
+        op.forward(x, t, np.ones(5))
+    with pytest.raises(TypeError, match=r"^weight: expected x's dtype, float64; got float32$"):
+        op.forward(x, t, np.ones(4, np.float32))
+    with pytest.raises(TypeError, match=r"^weight: expected floating-point numbers; got dtype int64$"):
+        op.forward(x, t, np.ones(4, int))
 
 
 @OPS
@@ -73,9 +115,9 @@ def test_a_target_outside_the_classes_is_refused_before_any_arithmetic(op, make,
         (np.zeros((3, 1), int), {}, ValueError, r"leading axes \[3\], as in x; got shape \[3, 1\]"),
         (
             np.zeros(3, int),
-            {"reduction": "none"},
+            {"reduction": "average"},
             ValueError,
-            "reduction: expected 'mean' or 'sum'; got 'none'",
+            "^reduction: expected 'mean' or 'sum' or 'none'; got 'average'$",
         ),
         (np.zeros(3, int), {"ignore_index": 0.5}, TypeError, "ignore_index: expected an integer; got float"),
     ],

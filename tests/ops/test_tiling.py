@@ -107,13 +107,13 @@ def check_laid_out(make, product=_tiling.product):
             assert plain(found).flags.f_contiguous == turned
 
 
-def check_less_one(make, less_one_at=_tiling.less_one_at):
+def check_less_at(make, less_at=_tiling.less_at):
     rng = np.random.default_rng(0)
     x, index = rng.standard_normal((6, 3)), np.array([2, -1, 0, -1, -1, 1])
     x[1], x[4, 0] = np.nan, np.inf  # which 0 · x would not clear
     expected = np.where(index[:, None] < 0, 0, x - (index[:, None] == np.arange(3)))
     own = make(x)
-    found = less_one_at(own, make(index))
+    found = less_at(own, make(index))
     np.testing.assert_array_equal(plain(found), expected)
     assert make is counting.array or found is own
 
@@ -139,7 +139,7 @@ IN_PLACE = {
     "exp_in_place": check_exp_over,
     "product": check_laid_out,
     "is_turned": check_is_turned,
-    "less_one_at": check_less_one,
+    "less_at": check_less_at,
 }
 EQUIVALENT = {
     "array_api_compat.is_torch_array(total) → array_api_compat.is_torch_array(a)": "The three are of one library.",

@@ -28,7 +28,7 @@ from backpass.kernels.launch import (
 )
 from backpass.kernels.products import weight_gradient
 from backpass.shapes import Kind, check_cotangent, check_saved, kind
-from backpass.values import check_bool, check_targets, chunk_or_default
+from backpass.values import check_bool, check_one_of, check_targets, chunk_or_default
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
 PARAMETERS = ("w", "b")
@@ -70,6 +70,7 @@ def forward(
     """
     check_tensors(SHAPES, x=x, w=w, t=t, b=b)
     check_bool(wide=wide)
+    check_one_of("reduction", reduction, ("mean", "sum"))
     m, h, V = t.numel(), *w.shape
     chunk = chunk_or_default(chunk, m, h, V)
     t, divisor = check_targets(t.reshape(-1), V, ignore_index, reduction)

@@ -29,6 +29,8 @@ refine the declaration:
 - ``WIDE``: the inputs that may be float32 where the first input has half precision.
   The output has the first input's dtype, and each gradient that of its input;
 - ``POSITIVE``: the inputs that must be positive;
+- ``UNREDUCED``: the options with which an output that is declared ``y[]`` is ``y[*]``,
+  one number for each row, ``{"reduction": "none"}``;
 - ``ZERO_GRADIENTS``: the inputs whose gradient is 0 whatever the values of the inputs.
 
 The facts that checks, pages and ``backpass.functional`` read are at the end of the
@@ -37,7 +39,8 @@ module. ``AUTOCAST`` is in every module, the others where they apply:
 - ``EXAMPLES``: the options to check it with, ``({"cap": 1.5}, {"cap": 0.25})``. The
   first example is the default; it has every option that ``forward`` requires. Each
   further example is one more case and changes some options of the first. An example may
-  also give a letter of SHAPES, with the length to draw;
+  also give a letter of SHAPES, with the length to draw, or an optional input, with
+  ``None`` to leave it out;
 - ``FLOAT32_DEFAULTS``: the values of defaults in float32, if they depend on the dtype;
 - ``MULTIPLES``: the lengths that must be multiples of a number, ``{"d": 6}``;
 - ``LEFT_OUT``: the optional inputs that cannot be left out alone, each with the inputs

@@ -86,9 +86,10 @@ def add_tile(whole: Array, part: Array, at: tuple) -> Array:
     return xp.reshape(set_rows(whole, band, rows.start), shape)
 
 
-def less_one_at(x: Array, index: Array) -> Array:
-    """Return ``x[m, n]`` less 1 at entry ``index[m]`` of each row, and 0 throughout a
-    row whose index is −1.
+def less_at(x: Array, index: Array, amount: Any = 1) -> Array:
+    """Return ``x[m, n]`` less an amount at entry ``index[m]`` of each row, and 0
+    throughout a row whose index is −1. The amount is a number, or one for each row,
+    ``[m, 1]``.
 
     NumPy and PyTorch write to the storage of ``x``, which must be the caller's own.
     """
@@ -96,13 +97,14 @@ def less_one_at(x: Array, index: Array) -> Array:
     if array_api_compat.is_torch_array(x):
         at = index.clamp(min=0)[:, None]
         x.masked_fill_(nowhere, 0)
-        return x.scatter_(1, at, (x.gather(1, at) - 1).masked_fill_(nowhere, 0))
+        return x.scatter_(1, at, (x.gather(1, at) - amount).masked_fill_(nowhere, 0))
     if array_api_compat.is_numpy_array(x):
-        rows = index >= 0
-        x[~rows, :] = 0
-        x[rows, index[rows]] -= 1
+        at = np.maximum(index, 0)[:, None]
+        less = np.take_along_axis(x, at, axis=1) - amount
+        np.put_along_axis(x, at, less, axis=1)
+        np.copyto(x, 0, where=nowhere)
         return x
-    xp, less = namespace(x, index), pick(x, index)[:, None] - 1
+    xp, less = namespace(x, index), pick(x, index)[:, None] - amount
     return xp.where(nowhere, 0.0, xp.where(one_hot(index, x.shape[-1]), less, x))
 
 

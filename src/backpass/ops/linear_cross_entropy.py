@@ -41,7 +41,7 @@ from backpass.ops import linear, nll
 from backpass.ops._tiling import (
     add_product,
     exp_in_place,
-    less_one_at,
+    less_at,
     plus,
     set_rows,
 )
@@ -56,6 +56,7 @@ from backpass.shapes import (
 from backpass.values import (
     at_least_one,
     check_bool,
+    check_one_of,
     check_targets,
     chunk_or_default,
 )
@@ -105,6 +106,7 @@ def forward(
     """
     xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b)
     check_bool(wide=wide)
+    check_one_of("reduction", reduction, ("mean", "sum"))
     wanted = check_wanted(SHAPES, wanted, b=b)
     rows, targets = as_matrix(x), xp.reshape(t, (-1,))
     (m, h), V = rows.shape, w.shape[1]
@@ -152,7 +154,7 @@ def _add_chunk(
     losses = xp.log(total)[:, 0] - (at_target - top[:, 0])
     loss = xp.sum(xp.where(t < 0, 0.0, losses))
     if wanted:
-        dz = less_one_at(weights / total, t)  # [c, V]
+        dz = less_at(weights / total, t)  # [c, V]
     del weights
     if "x" in wanted:
         dx = as_type_of(dz, x) @ transpose(w)

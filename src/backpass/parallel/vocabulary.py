@@ -108,7 +108,8 @@ class Head:
         at = xp.where(own, t - start, xp.where(counted, stop - start, IGNORED))
         _, loss = cross_entropy.forward(z, at)
         mine = xp.where(own, loss.t, -1)
-        y = self.stream.group.all_reduce(nll.reduced(loss.p, mine, loss.divisor))
+        of_rows = nll.losses(loss.p, mine)
+        y = self.stream.group.all_reduce(nll.reduced(of_rows, loss.divisor))
         y = y if wide else as_type_of(y, x)
         return y, Exchanged(self, _Scored(scores, loss, wanted), wanted)
 

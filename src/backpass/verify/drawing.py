@@ -200,10 +200,14 @@ def cases(
         lengths = {
             letter: others[letter] for letter in shapes.letters if letter in others
         }
+        absent = [name for name in optional if name in others]
         options = {
-            option: value for option, value in others.items() if option not in lengths
+            option: value
+            for option, value in others.items()
+            if option not in (*lengths, *absent)
         }
-        yield draw(op, rng, lengths=lengths), options_for(op) | options
+        inputs = draw(op, rng, lengths=lengths, without=absent)
+        yield inputs, options_for(op) | options
     if operation.zero_products is not None:
         yield _with_zeros(draw(op, rng)), options_for(op) | operation.zero_products
     many = {"*": (LEADING["*"][0] * (1 if shapes.factors else TIMES),)}

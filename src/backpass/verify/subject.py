@@ -109,7 +109,7 @@ def subject(
             f"kernel: give {name!r} and methods=['kernel']"
         )
     operation = Operation(op)
-    shapes = operation.shapes
+    shapes = operation.shapes_with(options)
     if shapes and count > len(shapes.inputs):
         raise TypeError(
             f"inputs: {name} takes {', '.join(map(str, shapes.inputs))}; "

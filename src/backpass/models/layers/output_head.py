@@ -95,7 +95,7 @@ def backward_once(dy: Array, saved: Saved) -> tuple[Array | None, Array | None]:
 def calls(m, h, V, chunked=True, wanted=None):
     """Return one operation, or the two that compute the same."""
     wanted = check_wanted(SHAPES, wanted)
-    rows = {"m": m, "V": V}
+    rows = {"m": m, "V": V, "has_weight": False}
     if chunked:
         both = {**rows, "h": h, "has_b": False}
         return (call("output head and loss", linear_cross_entropy, wanted, **both),)

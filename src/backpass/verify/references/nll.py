@@ -3,8 +3,9 @@
 import torch
 
 
-def operator(x, t, *, ignore_index=-100, reduction="mean"):
+def operator(x, t, weight=None, *, reduction="mean", **options):
     rows = x.reshape(-1, x.shape[-1])
-    return torch.nn.functional.nll_loss(
-        rows, t.reshape(-1), ignore_index=ignore_index, reduction=reduction
+    y = torch.nn.functional.nll_loss(
+        rows, t.reshape(-1), weight, reduction=reduction, **options
     )
+    return y.reshape(t.shape) if reduction == "none" else y
