@@ -14,7 +14,8 @@ from backpass.cost import saved_bytes
 from backpass.operation import Operation
 from backpass.shapes import parse
 from backpass.verify import cases
-from backpass.verify.drawing import draw, options_for
+
+from .functional.support import differentiable, drawn, tensors
 
 STEMS = pytest.mark.parametrize("stem", ops.STEMS)
 # PyTorch's own test of an operator still uses what PyTorch has deprecated.
@@ -25,29 +26,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
 def operations_on_the_cpu(monkeypatch):
     """Also in a process that runs kernels in the interpreter: those have `kernels/test_every_kernel.py`."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-
-
-def tensors(stem, inputs):
-    """Tensors of drawn arrays, those that are differentiable requiring a gradient."""
-    found = [None if value is None else torch.from_numpy(np.array(value)) for value in inputs]
-    for value in differentiable(stem, found):
-        value.requires_grad_()
-    return found
-
-
-def drawn(stem, seed=0, **lengths):
-    return tensors(stem, draw(stem, np.random.default_rng(seed), **lengths)), options_for(stem)
-
-
-def differentiable(stem, inputs):
-    """The inputs that have a gradient."""
-    constants = getattr(ops.load(stem), "CONSTANTS", ())
-    specs = parse(ops.load(stem).SHAPES).inputs
-    return [
-        value
-        for spec, value in zip(specs, inputs, strict=True)
-        if value is not None and spec.floating and spec.name not in constants
-    ]
 
 
 def opcheck(stem, inputs, options, wanted=None):
@@ -212,17 +190,6 @@ def test_compile_takes_it_whole(stem):
         gradients(compiled(*inputs), wanted, dy), gradients(2 * y, wanted, dy), strict=True
     ):
         assert torch.equal(got, eager)
-
-
-def test_compile_with_shapes_that_change_makes_no_graph_for_each():
-    torch._dynamo.reset()
-    graphs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(lambda x, w: B.rms_norm(B.softmax(x), w), fullgraph=True, backend=graphs)
-    w = torch.randn(9)
-    for rows in (3, 5, 7, 11):
-        x = torch.randn(rows, 9)
-        torch.testing.assert_close(compiled(x, w), B.rms_norm(B.softmax(x), w))
-    assert graphs.frame_count <= 2  # one for the first shape, one for any other
 
 
 def test_a_model_of_them_has_pytorchs_gradients():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch.autograd import forward_ad
 
 from backpass import torch_internals as internals
@@ -69,6 +70,34 @@ def test_a_mode_sees_the_operator_that_reads_a_number():
     with Watching():
         int(torch.tensor([3]))
     assert internals.READ in called
+
+
+def test_a_function_that_counts_to_a_length_leaves_it_open():
+    """A comparison or a loop in the operator itself would make the length a constant."""
+    traced = []
+
+    def pieces(inputs, options):
+        (x,), (least,) = inputs, options
+        traced.append(x.shape)
+        rows = [x[at : at + 2] for at in range(0, x.shape[0], 2)]
+        return [torch.cat(rows).T, x.new_empty(int(x.shape[0] > least))]
+
+    @torch.library.custom_op("backpass_test::pieces", mutates_args=())
+    def operator(x: torch.Tensor) -> list[torch.Tensor]:
+        y = torch.empty_strided((x.shape[1], x.shape[0]), (1, x.shape[1]))
+        return [y.fill_(x.shape[0]), x.new_empty(1)]
+
+    @operator.register_fake
+    def _(x):
+        return internals.on_stand_ins(pieces, [x], (2,))
+
+    torch._dynamo.reset()
+    graphs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda x: operator(x)[0] + 1, fullgraph=True, backend=graphs, dynamic=True)
+    for rows in (5, 7, 9):
+        assert torch.equal(compiled(torch.ones(rows, 3)), torch.full((3, rows), rows + 1.0))
+    assert graphs.frame_count == len(traced) == 1
+    assert all(isinstance(length, torch.SymInt) for length in traced[0])
 
 
 def private_names(tree):

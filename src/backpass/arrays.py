@@ -58,6 +58,11 @@ def is_traced(xp: ModuleType) -> bool:
     return hasattr(xp, "compiler") and xp.compiler.is_dynamo_compiling()
 
 
+def has_values(x: Array) -> bool:
+    """Whether ``x`` has elements: PyTorch also has tensors of a shape alone."""
+    return not getattr(x, "is_meta", False) and not hasattr(x, "fake_mode")
+
+
 def size(shape: Sequence[int]) -> int:
     """Return the number of elements of an array of that shape; 1 for a scalar's."""
     return math.prod(shape)

@@ -231,26 +231,29 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
     names = _differentiable(op, shapes)
     differentiable = [at for at, spec in enumerate(shapes.inputs) if spec.name in names]
 
-    def run(values):
-        inputs, chosen = values[:count], dict(zip(options, values[count:], strict=True))
-        module = _module(
-            stem, inputs[0].device.type, os.environ.get("TRITON_INTERPRET")
-        )
+    def run(module, inputs, values):
+        chosen = dict(zip(options, values, strict=True))
         chosen |= _wanted(module, names, chosen.pop("wanted", None))
         with _without_autocast(inputs[0].device.type):
             y, saved = module.forward(*inputs, **chosen)
-        return module, saved, *_without_aliases(inputs, y, saved)
+        return saved, *_without_aliases(inputs, y, saved)
 
     def forward(*values):
-        module, saved, *tensors = run(values)
+        module = _module(stem, values[0].device.type)
+        saved, *tensors = run(module, values[:count], values[count:])
         return *tensors, _facts(module, saved)
 
-    def fake_forward(*values):
+    def without_values(inputs, options):
+        module, *chosen = options
         with internals.Unread():
-            _, saved, *tensors = run(values)
-        return *tensors, torch.empty(
-            1 + len(_numbers_in(saved)), dtype=torch.float64, device="cpu"
-        )
+            saved, *tensors = run(module, inputs, chosen)
+        length = 1 + len(_numbers_in(saved))
+        return *tensors, torch.empty(length, dtype=torch.float64, device="cpu")
+
+    def fake_forward(*values):
+        module = _module(stem, values[0].device.type)
+        chosen = (tuple(v) if isinstance(v, list) else v for v in values[count:])
+        return internals.on_stand_ins(without_values, values[:count], (module, *chosen))
 
     def setup_context(ctx, inputs, output):
         y, own, sources, facts = output
@@ -386,10 +389,14 @@ def _schema_type(name: str, hint: object) -> str:
     return _SCHEMA_TYPES[of[0]] + ("?" if type(None) in typing.get_args(hint) else "")
 
 
-@functools.cache
-def _module(stem: str, device: str, interpret: str | None) -> ModuleType:
+def _module(stem: str, device: str) -> ModuleType:
     """Return the kernel's module if kernels of that stem run here, otherwise the
     operation's."""
+    return _module_under(stem, device, os.environ.get("TRITON_INTERPRET"))
+
+
+@functools.cache
+def _module_under(stem: str, device: str, interpret: str | None) -> ModuleType:
     there = stem in kernels.STEMS and (
         device == "cuda" or (device == "cpu" and interpret)
     )

@@ -5,11 +5,17 @@ No other module uses such a name. ``tests/test_torch_internals.py`` has a test f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,6 +25,7 @@ __all__ = [
     "Unread",
     "dual_level",
     "is_fake",
+    "on_stand_ins",
     "read_by",
     "share_memory",
     "storage_id",
@@ -44,6 +51,141 @@ class Unread(TorchDispatchMode):
         if args[0].dtype == torch.bool or func is torch.ops.aten.is_nonzero.default:
             return False
         return 0.0 if args[0].is_floating_point() else 0
+
+
+UNKNOWN = 60  # stands for a length that nobody knows: a multiple of many numbers
+
+
+class _Outline(NamedTuple):
+    """A tensor without its values. A length is an integer or a SymPy expression."""
+
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def on_stand_ins(
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor | None],
+    options: tuple[Hashable, ...],
+) -> Any:
+    """Return ``function(inputs, options)``, a nest of tuples and lists of tensors
+    without values, and leave the lengths of ``inputs`` as general as they are.
+
+    While torch.compile infers shapes, a length may be a symbol. If the function counts
+    to it or compares it, the symbol becomes a constant, and any other length needs
+    another graph. So the function runs on stand-ins, whose lengths are other symbols.
+    Comparisons of these are not recorded. They are decided by the lengths with which
+    torch.compile traces; ``UNKNOWN`` replaces a length that depends on data. The shapes
+    of the results are then expressed in the symbols of ``inputs``.
+
+    The results are remembered: the layers of a model call the function alike, and
+    torch.compile infers the shapes of each call several times.
+    """
+    import sympy  # late: without torch.compile nothing needs it
+
+    lengths = _symbolic_lengths(inputs)
+    env: Any = lengths[0].node.shape_env if lengths else None
+    outer = sorted({s for n in lengths for s in n.node.expr.free_symbols}, key=str)
+    hints = (env.create_symintnode(symbol, hint=None).node.hint for symbol in outer)
+    neutral = [
+        sympy.Symbol(f"n{at}", integer=True, positive=True) for at in range(len(outer))
+    ]
+    to_neutral = dict(zip(outer, neutral, strict=True))
+    found = _results(
+        function,
+        tuple(None if x is None else _outline(x, to_neutral) for x in inputs),
+        tuple(next(at for at, y in enumerate(inputs) if y is x) for x in inputs),
+        tuple(zip(neutral, hints, strict=True)),
+        options,
+    )
+    to_outer = dict(zip(neutral, outer, strict=True))
+    with contextlib.nullcontext() if env is None else env.suppress_guards():
+        return _each(_Outline, lambda x: _empty(x, to_outer, env), found)
+
+
+@lru_cache(maxsize=1024)
+def _results(
+    function: Callable[..., Any],
+    outlines: tuple[_Outline | None, ...],
+    firsts: tuple[int, ...],
+    symbols: tuple[tuple[Any, int | None], ...],
+    options: tuple[Hashable, ...],
+) -> Any:
+    """Return what the function returns, with outlines for its tensors.
+
+    ``firsts`` says of each input at which place the same tensor is given first.
+    """
+    from sympy import Integer
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    class Decided(ShapeEnv):
+        """Symbols whose comparisons are decided by their lengths, and not recorded."""
+
+        def evaluate_expr(self, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
+            return orig_expr.xreplace(lengths)
+
+    env, own, lengths = Decided(duck_shape=False), {}, {}
+    for symbol, length in symbols:
+        length = UNKNOWN if length is None else length
+        source = ConstantSource(str(symbol))
+        own[symbol] = env.create_symbol(
+            length, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
+        )
+        lengths[own[symbol]] = Integer(length)
+    with unset_fake_temporarily(), FakeTensorMode(shape_env=env) as mode:
+        mode.cache_enabled = False  # with symbols, it takes more time than it saves
+        made = [None if x is None else _empty(x, own, env) for x in outlines]
+        results = function([made[at] for at in firsts], options)
+        to_neutral = {mine: symbol for symbol, mine in own.items()}
+        return _each(torch.Tensor, lambda x: _outline(x, to_neutral), results)
+
+
+def _symbolic_lengths(tensors: Sequence[torch.Tensor | None]) -> list[Any]:
+    """Return the lengths and strides of the tensors that are not integers."""
+    return [
+        length
+        for x in tensors
+        if x is not None
+        for length in (*x.shape, *x.stride())
+        if isinstance(length, torch.SymInt)
+    ]
+
+
+def _outline(x: torch.Tensor, symbols: dict[Any, Any]) -> _Outline:
+    """Return the outline of a tensor, with other symbols in place of its own."""
+    shape, stride = (
+        tuple(
+            n.node.expr.xreplace(symbols) if isinstance(n, torch.SymInt) else n
+            for n in lengths
+        )
+        for lengths in (x.shape, x.stride())
+    )
+    return _Outline(shape, stride, x.dtype, x.device)
+
+
+def _empty(outline: _Outline, symbols: dict[Any, Any], env: Any) -> torch.Tensor:
+    """Return a tensor with that outline, with other symbols in place of its own."""
+    shape, stride = (
+        [
+            n
+            if isinstance(n, int)
+            else env.create_symintnode(n.xreplace(symbols), hint=None)
+            for n in lengths
+        ]
+        for lengths in outline[:2]
+    )
+    _, _, dtype, device = outline
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+
+def _each(kind: type, function: Callable[[Any], Any], nest: Any) -> Any:
+    """Return the nest of tuples and lists with the function of each ``kind`` in it."""
+    if isinstance(nest, kind):
+        return function(nest)
+    return type(nest)(_each(kind, function, part) for part in nest)
 
 
 def transformed() -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.arrays import Array, as_type_of, namespace, widened
+from backpass.arrays import Array, as_type_of, has_values, namespace, widened
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 from backpass.values import check_bool, check_natural, check_probability
 
@@ -50,7 +50,10 @@ def forward(
     shape, p = tuple(x.shape), float(p)
     if not training or p == 0:
         return x, Saved(None, p, shape, kind(x))
-    mask = xp.asarray(drawn(shape, p, seed), device=x.device)
+    if has_values(x):
+        mask = xp.asarray(drawn(shape, p, seed), device=x.device)
+    else:
+        mask = xp.zeros(shape, dtype=xp.bool, device=x.device)
     return _dropped(x, mask, p), Saved(mask, p, shape, kind(x))
 
 
