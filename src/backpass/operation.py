@@ -32,6 +32,7 @@ class Operation:
         self.op: Any = ops.load(op) if isinstance(op, str) else op
 
     constants = _fact("CONSTANTS", ())
+    conventions = _fact("CONVENTIONS", {})
     examples = _fact("EXAMPLES", ({},))
     fan_in = _fact("FAN_IN", ())
     float32_defaults = _fact("FLOAT32_DEFAULTS", {})
@@ -78,6 +79,16 @@ class Operation:
             for spec in self.inputs
             if spec.floating and spec.name not in self.constants
         ]
+
+    def conventions_with(self, options: Mapping[str, object]) -> dict[str, str]:
+        """The inputs whose gradients are conventions with these options, each with the
+        reason. An option that is None is not given."""
+        return {
+            name: reason
+            for option, reasons in self.conventions.items()
+            if options.get(option) is not None
+            for name, reason in reasons.items()
+        }
 
     def suited(self, name: str, values: np.ndarray) -> np.ndarray:
         """Random values, made such as the input of that name must be."""

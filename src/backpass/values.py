@@ -200,6 +200,28 @@ def check_tile(tile: object) -> None:
         )
 
 
+def check_padding_idx(padding_idx: object, vocabulary: int) -> int | None:
+    """Return the token whose row is not trained, counted from 0; None for None.
+
+    A negative one counts from the end of the vocabulary. Raises TypeError unless it is
+    an integer or None, and ValueError unless the vocabulary has it.
+    """
+    if padding_idx is None:
+        return None
+    if not isinstance(padding_idx, Integral) or isinstance(padding_idx, bool):
+        raise TypeError(
+            "padding_idx: expected an integer, or None; "
+            f"got {type(padding_idx).__name__}"
+        )
+    row = int(padding_idx)
+    if not -vocabulary <= row < vocabulary:
+        raise ValueError(
+            f"padding_idx: expected an integer from {-vocabulary} to "
+            f"{vocabulary - 1}; got {row}"
+        )
+    return row % vocabulary
+
+
 def check_tokens(t: Array, vocabulary: int) -> Array:
     """Return the tokens as int64. Raises IndexError for one outside the vocabulary; a
     graph of torch.compile raises RuntimeError."""

@@ -24,23 +24,25 @@ def drawn_tokens(*shape, V, device, seed=0):
     return torch.randint(V, shape, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
-def check(t, w, dy):
+def check(t, w, dy, padding_idx=None):
     """Forward and backward of the kernel on these, of any strides, and none changed."""
     given = (t, w, dy)
     before = [value.clone() for value in given]
-    y, saved = kernel.forward(t, w)
+    y, saved = kernel.forward(t, w, padding_idx=padding_idx)
     dw = kernel.backward(dy, saved)
     assert all(torch.equal(value, was) for value, was in zip(given, before, strict=True))
 
     assert torch.equal(y, w[t.long()])
     V, h = w.shape
-    exact = op.backward(dy.double(), op.forward(t, w.double())[1])
+    exact = op.backward(dy.double(), op.forward(t, w.double(), padding_idx=padding_idx)[1])
     rows = dy.double().reshape(t.numel(), h)
     count = torch.bincount(t.reshape(-1).long(), minlength=V)
     sizes = torch.zeros(V, h, dtype=torch.float64, device=t.device)
     sizes.index_add_(0, t.reshape(-1).long(), rows.abs())
     if h > 0:
-        theirs = torch.ops.aten.embedding_dense_backward(dy, t.long(), V, -1, False)
+        theirs = torch.ops.aten.embedding_dense_backward(
+            dy, t.long(), V, -1 if padding_idx is None else padding_idx, False
+        )
         assert_as_exact_as_pytorch("dw", dw, theirs, exact, sizes.amax(dim=-1, keepdim=True))
     assert torch.all(dw[count == 0] == 0)
     return y, dw
@@ -59,6 +61,21 @@ def test_pieces_of_rows_and_blocks_of_tokens(dtype, small, device, poisoned):
     t = drawn_tokens(2, 20, V=3, device=device)
     dy = draw(2, 20, 70, dtype=dtype, device=device, seed=1)
     check(t, draw(4, 70, dtype=dtype, device=device), dy)
+
+
+@pytest.mark.parametrize("padding_idx", [0, 2, 3, 4, -1, -5])
+def test_the_row_of_padding_is_zero(padding_idx, small, device, poisoned):
+    """Of tokens whose blocks are all theirs, partly theirs, and none."""
+    t = torch.tensor([0] * 5 + [2] * 14 + [3] * 2, device=device)
+    t = t[torch.randperm(len(t), generator=torch.Generator().manual_seed(0)).to(device)]
+    w = draw(5, 37, dtype=torch.float32, device=device)
+    _, dw = check(t, w, draw(len(t), 37, dtype=torch.float32, device=device), padding_idx % 5)
+    assert not dw[padding_idx].any()
+    of_end, from_start = (
+        kernel.backward(w[t], kernel.forward(t, w, padding_idx=at)[1])
+        for at in (padding_idx % 5 - 5, padding_idx % 5)
+    )
+    assert torch.equal(of_end, from_start)
 
 
 @pytest.mark.parametrize("before", range(5))

@@ -1,11 +1,14 @@
 """What embedding promises beside the contract: repeated tokens, any integers, no token outside, sums that do not stall."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from backpass.interpreters import counting
 from backpass.ops import embedding
+from backpass.verify import check
 
 MAKERS = pytest.mark.parametrize(
     "make", [np.array, torch.tensor, counting.array], ids=["numpy", "torch", "counting"]
@@ -153,3 +156,80 @@ def test_a_second_gradient_that_does_not_fit_is_refused():
             ValueError, match=r"dw: expected the table's shape \[5, 3\] and kind, numpy cpu float64"
         ):
             embedding.backward_onto(other, np.ones((2, 3)), saved)
+
+
+@MAKERS
+@pytest.mark.parametrize("padding_idx", [0, 2, -1, -5])
+def test_the_row_of_padding_is_read_and_has_no_gradient_as_in_pytorch(make, padding_idx):
+    rng = np.random.default_rng(0)
+    t, w = np.array([[3, 0, 2, 0], [2, 4, 2, 1]]), rng.standard_normal((5, 3))
+    dy = rng.standard_normal((2, 4, 3))
+    y, saved = embedding.forward(make(t), make(w), padding_idx=padding_idx)
+    dw = plain(embedding.backward(make(dy), saved))
+    leaf = torch.tensor(w, requires_grad=True)
+    theirs = torch.nn.functional.embedding(torch.tensor(t), leaf, padding_idx=padding_idx)
+    (expected,) = torch.autograd.grad(theirs, leaf, torch.tensor(dy))
+    assert np.array_equal(plain(y), w[t])
+    np.testing.assert_allclose(dw, expected.numpy(), rtol=1e-14)
+    _, dw_of_all = gradient(make, t, w, dy)
+    others = np.arange(5) != padding_idx % 5
+    assert not dw[~others].any() and dw_of_all[~others].any()
+    assert np.array_equal(dw[others], dw_of_all[others])
+
+
+@MAKERS
+def test_a_second_gradient_of_the_row_of_padding_stays(make):
+    """That of the output head, whose weight is the same table: its tokens are not padding."""
+    rng = np.random.default_rng(0)
+    t, w, dy = np.array([1, 4, 1]), rng.standard_normal((5, 3)), rng.standard_normal((3, 3))
+    other = rng.standard_normal((5, 3))
+    _, saved = embedding.forward(make(t), make(w), padding_idx=1)
+    found = plain(embedding.backward_onto(make(other), make(dy), saved))
+    assert np.array_equal(found[:4], other[:4])
+    np.testing.assert_allclose(found[4], other[4] + dy[1], rtol=1e-14)
+
+
+@MAKERS
+def test_padding_that_is_not_finite_reaches_no_row(make):
+    t, dy = np.array([1, 4]), np.array([[np.nan], [2.0]])
+    _, saved = embedding.forward(make(t), make(np.ones((5, 1))), padding_idx=1)
+    assert plain(embedding.backward(make(dy), saved)).tolist() == [[0], [0], [0], [0], [2]]
+
+
+@pytest.mark.parametrize(
+    ("padding_idx", "error", "message"),
+    [
+        (5, ValueError, "^padding_idx: expected an integer from -5 to 4; got 5$"),
+        (-6, ValueError, "^padding_idx: expected an integer from -5 to 4; got -6$"),
+        (1.0, TypeError, "^padding_idx: expected an integer, or None; got float$"),
+        (True, TypeError, "^padding_idx: expected an integer, or None; got bool$"),
+    ],
+)
+def test_padding_that_is_no_row_is_refused(padding_idx, error, message):
+    with pytest.raises(error, match=message):
+        embedding.forward(np.zeros(3, int), np.ones((5, 2)), padding_idx=padding_idx)
+
+
+METHODS = ("finite_difference", "complex_step", "symbolic", "autograd", "pytorch", "precision")
+
+
+def test_a_check_knows_that_the_row_of_padding_is_a_convention():
+    """Neither is the right gradient accused, nor does forward's own derivative pass."""
+    t, w = np.array([1, 4, 1, 0]), np.random.default_rng(0).standard_normal((5, 3))
+    report = check(embedding, t, w, padding_idx=1, methods=METHODS)
+    judged = {row.method for row in report.rows if row.quantity == "dw" and row.verdict == "passed"}
+    assert "PyTorch's operator" in judged and not judged & {"finite differences", "torch autograd"}
+    left_out = [row.reason for row in report.rows if row.verdict == "not run" and row.quantity == "dw"]
+    assert set(left_out) == {"by convention: the row padding_idx is not trained"}
+
+    def derivative(dy, saved):
+        return embedding.backward(dy, saved._replace(padding_idx=None))
+
+    def of_another_row(dy, saved):
+        return embedding.backward(dy, saved._replace(padding_idx=0))
+
+    for backward in (derivative, of_another_row):
+        wrong = SimpleNamespace(**{**vars(embedding), "backward": backward})
+        report = check(wrong, t, w, padding_idx=1, raises=False)
+        assert {row.method for row in report.failed} >= {"PyTorch's operator"}
+    assert check(embedding, t, w, methods=METHODS).passed  # without padding every method judges

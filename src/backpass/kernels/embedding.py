@@ -12,7 +12,8 @@ after the other, long after other programs have finished. So another kernel runs
 It adds up each block of ``BLOCK`` sorted tokens that are all equal, and the owner uses
 such a block's sum in place of its rows. The owner then adds at most n / BLOCK sums, and
 fewer than 2 BLOCK rows from the blocks that its run shares with other tokens. Blocks of
-different tokens, nearly all of them, are skipped.
+different tokens, nearly all of them, are skipped, and so are those of ``padding_idx``,
+whose row of dw is 0.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ from backpass.kernels.launch import (
     rows_of,
 )
 from backpass.shapes import Kind, check_cotangent, check_saved, kind
-from backpass.values import check_tokens
+from backpass.values import check_padding_idx, check_tokens
 
 SHAPES = "t[*]:int, w[V>0, h] -> y[*, h]"
 PARAMETERS = ("w",)
 
+NO_PADDING = -1  # in place of a token
 BLOCK = 64  # sorted tokens that are added up together if all are equal
 # At most, of a row in one program, in the dtype it adds in. The piece is this wide
 # because most rows of dw have no token: their programs only write.
@@ -54,11 +56,14 @@ class Saved(NamedTuple):
     t: torch.Tensor  # [*]
     table: tuple[int, int]
     kind: Kind
+    padding_idx: int | None = None
 
 
-def forward(t: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, Saved]:
+def forward(
+    t: torch.Tensor, w: torch.Tensor, *, padding_idx: int | None = None
+) -> tuple[torch.Tensor, Saved]:
     """Return ``y[*, h]``, contiguous: for each token of ``t[*]``, its row of ``w[V,
-    h]``, which may have any strides.
+    h]``, which may have any strides. The row ``padding_idx`` gets no gradient.
 
     Raises TypeError unless ``t`` holds integers and ``w`` floating-point numbers, both
     on a device where kernels run. Raises IndexError for a token outside the vocabulary;
@@ -67,18 +72,19 @@ def forward(t: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, Saved]:
     """
     check_tensors(SHAPES, t=t, w=w)
     t, (V, h) = t.long(), w.shape
+    padding_idx = check_padding_idx(padding_idx, V)
     if not (t.is_cuda and torch.cuda.is_current_stream_capturing()):
         check_tokens(t, V)
 
     y = torch.empty((*t.shape, h), dtype=w.dtype, device=w.device)
     if needs_launch(y):
         forward_launch(packed(t).reshape(-1), w.resolve_neg(), y).run()
-    return y, Saved(t, (V, h), kind(w))
+    return y, Saved(t, (V, h), kind(w), padding_idx)
 
 
 def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     """Return ``dw[V, h]``, contiguous, from ``dy[*, h]``, of any strides."""
-    t, (V, h), like = check_saved(saved, Saved)
+    t, (V, h), like, padding_idx = check_saved(saved, Saved)
     check_tensor("dy", dy)
     check_cotangent(dy, (*t.shape, h), like)
 
@@ -88,9 +94,10 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
         first = torch.searchsorted(tokens, torch.arange(V + 1, device=t.device))
         wide: dict[str, Any] = {"dtype": accumulator(dy.dtype), "device": dy.device}
         sums = torch.empty((len(tokens) // BLOCK, h), **wide)
+        padding = NO_PADDING if padding_idx is None else padding_idx
         if needs_launch(sums):
-            blocks_launch(dy, tokens, order, sums).run()
-        owners_launch(dy, order, first, sums, dw).run()
+            blocks_launch(dy, tokens, order, sums, padding).run()
+        owners_launch(dy, order, first, sums, dw, padding).run()
     return dw
 
 
@@ -103,13 +110,17 @@ def forward_launch(t: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Launch:
 
 
 def blocks_launch(
-    dy: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, sums: torch.Tensor
+    dy: torch.Tensor,
+    tokens: torch.Tensor,
+    order: torch.Tensor,
+    sums: torch.Tensor,
+    padding: int = NO_PADDING,
 ) -> Launch:
     """The launch that writes ``sums[b]`` for every block b of ``BLOCK`` sorted tokens
-    that are all equal."""
+    that are all equal and not padding."""
     dy, strides = rows_of(dy)
     arguments = {"dy_ptr": dy, "tokens_ptr": tokens, "order_ptr": order, **strides}
-    arguments |= {"sums_ptr": sums}
+    arguments |= {"sums_ptr": sums, "padding": padding}
     constants = {"BLOCK": BLOCK, "WIDE": TRITON_DTYPES[sums.dtype]}
     return _by_rows(_backward_blocks, arguments, sums, sums.dtype, **constants)
 
@@ -120,13 +131,14 @@ def owners_launch(
     first: torch.Tensor,
     sums: torch.Tensor,
     dw: torch.Tensor,
+    padding: int = NO_PADDING,
 ) -> Launch:
     """The launch that writes every row of ``dw[V, h]``. Row v is the sum of the rows of
     dy from ``order[first[v]]`` to before ``order[first[v + 1]]``; whole blocks of them
-    come from ``sums``."""
+    come from ``sums``. The row ``padding`` is 0."""
     dy, strides = rows_of(dy)
     arguments = {"dy_ptr": dy, "order_ptr": order, "first_ptr": first, **strides}
-    arguments |= {"sums_ptr": sums, "dw_ptr": dw}
+    arguments |= {"sums_ptr": sums, "dw_ptr": dw, "padding": padding}
     constants = {"BLOCK": BLOCK, "WIDE": TRITON_DTYPES[sums.dtype]}
     return _by_rows(_backward_rows, arguments, dw, sums.dtype, **constants)
 
@@ -180,6 +192,7 @@ def _backward_blocks(
     dy_ptr,  # [m, h], of the strides given
     tokens_ptr, order_ptr,  # [m], the tokens sorted, and where each stood
     sums_ptr,  # [m // BLOCK, h], contiguous
+    padding,  # the token whose sums are not needed
     length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     h,
     BLOCK: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
@@ -187,7 +200,8 @@ def _backward_blocks(
     """sums[b] = Σ dy over block b of the sorted tokens, if they are all equal."""
     block, column = piece_of_row(h, COLUMNS)
     start = block * BLOCK
-    if tl.load(tokens_ptr + start) == tl.load(tokens_ptr + start + BLOCK - 1):
+    token = tl.load(tokens_ptr + start)
+    if (token == tl.load(tokens_ptr + start + BLOCK - 1)) & (token != padding):
         total = tl.zeros([COLUMNS], WIDE)
         for i in range(BLOCK):
             row = tl.load(order_ptr + start + i)
@@ -207,6 +221,7 @@ def _backward_rows(
     first_ptr,  # [V + 1], where each row's tokens begin among the sorted
     sums_ptr,  # [m // BLOCK, h], contiguous
     dw_ptr,  # [V, h], contiguous
+    padding,  # the row that is not trained
     length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     h,
     BLOCK: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
@@ -215,7 +230,7 @@ def _backward_rows(
     program."""
     v, column = piece_of_row(h, COLUMNS)
     start = tl.load(first_ptr + v)
-    stop = tl.load(first_ptr + v + 1)
+    stop = tl.load(first_ptr + tl.where(v == padding, v, v + 1))
 
     # Blocks wholly within the run have been added up; the rows before the first block
     # and after the last have not.

@@ -41,6 +41,10 @@ module. ``AUTOCAST`` is in every module, the others where they apply:
   further example is one more case and changes some options of the first. An example may
   also give a letter of SHAPES, with the length to draw, or an optional input, with
   ``None`` to leave it out;
+- ``CONVENTIONS``: the options with which the gradient of an input is not the derivative
+  of the forward, each with these inputs and the reason,
+  ``{"padding_idx": {"w": "the row padding_idx is not trained"}}``. PyTorch's operator
+  alone judges such a gradient;
 - ``FLOAT32_DEFAULTS``: the values of defaults in float32, if they depend on the dtype;
 - ``MULTIPLES``: the lengths that must be multiples of a number, ``{"d": 6}``;
 - ``LEFT_OUT``: the optional inputs that cannot be left out alone, each with the inputs

@@ -8,6 +8,10 @@ Derived on the page ``operations/embeddings``. In the formulas a token is a row:
 ``t_rv`` is 1 if v is token r and 0 otherwise. The gradient is as large as the table,
 and 0 in rows that no token read. Half-precision gradients are summed in float32 and
 rounded once.
+
+With ``padding_idx``, the gradient of that row is 0, as in PyTorch. This is a
+convention and not the derivative of the forward, which reads the row like any other:
+the row is a constant.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from backpass.arrays import (
     widened,
 )
 from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
-from backpass.values import check_tokens
+from backpass.values import check_padding_idx, check_tokens
 
 SHAPES = "t[*]:int, w[V>0, h] -> y[*, h]"
 PARAMETERS = ("w",)
@@ -37,32 +41,47 @@ class Saved(NamedTuple):
     t: Array  # [*]
     table: tuple[int, int]
     kind: Kind
+    padding_idx: int | None = None
 
 
-def forward(t: Array, w: Array) -> tuple[Array, Saved]:
+def forward(
+    t: Array, w: Array, *, padding_idx: int | None = None
+) -> tuple[Array, Saved]:
     """Return ``y[*, h]``: for each token of ``t[*]``, its row of ``w[V, h]``.
 
-    Raises TypeError unless ``t`` holds integers and ``w`` floating-point numbers, both
-    of one library and device; ValueError if shapes do not fit; IndexError for a token
-    outside the vocabulary.
+    The row ``padding_idx`` gets no gradient; a negative one counts from the end. Raises
+    TypeError unless ``t`` holds integers and ``w`` floating-point numbers, both of one
+    library and device, and ``padding_idx`` is an integer or None; ValueError if shapes
+    do not fit or the table has no row ``padding_idx``; IndexError for a token outside
+    the vocabulary.
     """
     xp = check_inputs(SHAPES, t=t, w=w)
     vocabulary, h = w.shape
+    padding_idx = check_padding_idx(padding_idx, vocabulary)
     t = check_tokens(t, vocabulary)
     rows = xp.take(w, xp.reshape(t, (-1,)), axis=0)  # [m, h]
-    return xp.reshape(rows, (*t.shape, h)), Saved(t, (vocabulary, h), kind(w))
+    saved = Saved(t, (vocabulary, h), kind(w), padding_idx)
+    return xp.reshape(rows, (*t.shape, h)), saved
 
 
 def backward(dy: Array, saved: Saved) -> Array:
     """Return ``dw[V, h]`` from ``dy[*, h]``; tokens have no gradient."""
-    t, (vocabulary, h), like = check_saved(saved, Saved)
+    t, (vocabulary, h), like, padding_idx = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*t.shape, h), like)
 
     # In the forward pass a row was copied to each of its tokens; so now it gets the sum
     # of their gradients.
-    drows = widened(as_matrix(dy))  # [m, h]
+    drows = _trained(widened(as_matrix(dy)), t, padding_idx)  # [m, h]
     dw = scatter_add(drows, xp.reshape(t, (-1,)), vocabulary)
     return as_type_of(dw, dy)
+
+
+def _trained(drows: Array, t: Array, padding_idx: int | None) -> Array:
+    """Return ``drows[m, h]``, 0 where a token is padding, whose row is a constant."""
+    if padding_idx is None:
+        return drows
+    xp = namespace(drows)
+    return xp.where(xp.reshape(t, (-1, 1)) == padding_idx, 0.0, drows)
 
 
 def backward_onto(dw: Array, dy: Array, saved: Saved) -> Array:
@@ -72,7 +91,7 @@ def backward_onto(dw: Array, dy: Array, saved: Saved) -> Array:
     the output head. No other array of the table's size is computed: unless it is half
     precision, NumPy and PyTorch write over ``dw``, which must be the caller's own.
     """
-    t, table, like = check_saved(saved, Saved)
+    t, table, like, padding_idx = check_saved(saved, Saved)
     xp = check_cotangent(dy, (*t.shape, table[1]), like)
     if tuple(dw.shape) != table or kind(dw) != like:
         raise ValueError(
@@ -80,7 +99,8 @@ def backward_onto(dw: Array, dy: Array, saved: Saved) -> Array:
             f"{' '.join(map(str, like))}; got shape {list(dw.shape)} and "
             f"{' '.join(map(str, kind(dw)))}"
         )
-    sums = add_rows(widened(dw), xp.reshape(t, (-1,)), widened(as_matrix(dy)))
+    drows = _trained(widened(as_matrix(dy)), t, padding_idx)
+    sums = add_rows(widened(dw), xp.reshape(t, (-1,)), drows)
     return as_type_of(sums, dy)
 
 
@@ -102,5 +122,7 @@ def data_lengths(t: Array, w: Array) -> dict[str, int]:
 
 
 # Facts for checks, pages and functional: see backpass.ops.
+EXAMPLES = ({}, {"padding_idx": 1}, {"padding_idx": -1})
+CONVENTIONS = {"padding_idx": {"w": "the row padding_idx is not trained"}}
 PLACES = ("tokens to vectors",)
 AUTOCAST = "widest"

@@ -141,10 +141,16 @@ class Case:
         return self.subject.differentiable(self.inputs)
 
     @property
+    def by_convention(self) -> dict[str, str]:
+        """The inputs whose gradient is a convention, declared by the object or by the
+        user, each with the reason."""
+        return {**self.subject.conventions, **self.conventions}
+
+    @property
     def derived(self) -> list[int]:
         """The positions of the inputs whose gradient is not a convention."""
         names = self.subject.input_names
-        return [at for at in self.differentiable if names[at] not in self.conventions]
+        return [at for at in self.differentiable if names[at] not in self.by_convention]
 
     @property
     def judge(self) -> Callable[..., Array]:
@@ -154,7 +160,7 @@ class Case:
         """
         return (
             self.operator
-            if self.conventions and self.operator
+            if self.by_convention and self.operator
             else self.subject.plain_forward
         )
 

@@ -34,7 +34,8 @@ class Subject:
     only in the backward, if both parts take ``wanted``. ``stateless`` says that
     no call can leave state behind for the next. ``stem`` is the name of the package's
     operation that this is, which has a PyTorch reference and perhaps a kernel;
-    otherwise None.
+    otherwise None. ``conventions`` maps each input whose gradient the object
+    declares to be a convention with these options to the reason.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Subject:
     options: dict[str, Any] = field(default_factory=dict)
     shapes: Shapes | None = None
     constants: frozenset[str] = frozenset()
+    conventions: Mapping[str, str] = field(default_factory=dict)
     positive: frozenset[str] = frozenset()
     zero_gradients: frozenset[str] = frozenset()
     wide: frozenset[str] = frozenset()
@@ -157,6 +159,7 @@ def subject(
         options=options,
         shapes=shapes,
         constants=frozenset((*operation.constants, *constants)),
+        conventions=operation.conventions_with(options),
         positive=frozenset(operation.positive),
         zero_gradients=frozenset((*operation.zero_gradients, *zero_gradients)),
         wide=frozenset(operation.wide),

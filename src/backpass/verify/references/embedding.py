@@ -3,5 +3,5 @@
 import torch
 
 
-def operator(t, w):
-    return torch.nn.functional.embedding(t, w)
+def operator(t, w, *, padding_idx=None):
+    return torch.nn.functional.embedding(t, w, padding_idx=padding_idx)
