@@ -53,6 +53,25 @@ def test_the_forward_alone_may_be_bound():
         derive(text.replace("= X", "= 2 X"), name="linear", forward="linear")
 
 
+MASKED = r"""
+    given S \in \mathbb{R}^{s_q \times d}, K \in \mathbb{R}^{s_k \times d}, V \in \mathbb{R}^{s_k \times d_v}
+    constant B \in \mathbb{R}^{s_q \times s_k}
+    let E_{ij} = e^{\frac{1}{\sqrt{d}} \sum_c S_{ic} K_{jc}}
+    let A_{ij} = \frac{B_{ij} E_{ij}}{\sum_k B_{ik} E_{ik}}
+    let Y = A V
+"""
+
+
+def test_booleans_are_a_constant_array_of_0_and_1():
+    options = {"name": "masked", "forward": "attention", "names": {"q": "S", "mask": "B"}}
+    options |= {"sizes": [{"s_{q}": 2, "s_{k}": 3, "d": 2, "d_{v}": 2}]}
+    derive(MASKED, **options)
+    for wrong in (MASKED.replace("{B_{ij} E", "{E"), MASKED.replace("{B_{ij} E", "{2 B_{ij} E")):
+        assert wrong != MASKED
+        with pytest.raises(DerivationError, match=r"the definition of Y is not what attention\.forward"):
+            derive(wrong, **options)
+
+
 def test_an_axis_of_heads_may_be_two_the_groups_and_those_within():
     options = {
         "name": "heads",
