@@ -174,6 +174,108 @@ def test_a_lock_that_nobody_gives_back_does_not_end(monkeypatch):
         run(LOCKED.format(**RIGHT), 1)
 
 
+FIRST = "setp.eq.s32 %p2, %r2, 0;"  # for block 0
+# Block 0 writes x and raises the flag; block 1 waits for the flag and reads x.
+FLAG = """
+    setp.eq.s32 %p2, %r2, 0; @!%p2 bra $reader;
+    {before}
+    @%p1 atom.global.acq_rel.gpu.{raise_} %r8, [%rd2], {operands};
+    {after}
+    bra $end;
+$reader:
+    @%p1 atom.global.acq_rel.gpu.add.u32 %r8, [%rd2], 0;
+    bar.sync 0;
+    .loc 1 30 0
+    ld.global.b32 %r9, [%rd4];
+$end:
+"""
+WRITES = "st.global.b32 [%rd4], %r1; bar.sync 0;"
+
+
+def test_a_release_covers_what_is_before_it():
+    given = {"raise_": "exch.b32", "operands": "1"}
+    run(FLAG.format(before=WRITES, after="", **given), blocks=2)
+    with pytest.raises(ptx.Order, match=r"kernel\.py:30: block 1, thread 0 reads x"):
+        run(FLAG.format(before="", after="@%p1 st.global.b32 [%rd4], %r1;", **given), blocks=2)
+    own = FLAG.format(before="@%p1 st.global.b32 [%rd4], %r1;", after="", **given)
+    run(own, blocks=2)  # thread 0 releases what it has written itself, without a barrier
+
+
+def test_a_swap_that_fails_releases_nothing():
+    given = {"before": WRITES, "after": "", "raise_": "cas.b32"}
+    run(FLAG.format(operands="0, 1", **given), blocks=2)
+    with pytest.raises(ptx.Order, match="block 1, thread 0 reads x"):
+        run(FLAG.format(operands="7, 1", **given), blocks=2)
+
+
+def test_a_block_s_own_atomics_order_no_other_block():
+    lock = LOCKED.format(**RIGHT)
+    run(lock, blocks=2)
+    with pytest.raises(ptx.Order, match="block 1, thread 0 updates word.*which block 0 updated"):
+        run(lock.replace(".gpu.", ".cta."), blocks=2)
+
+
+def test_an_atomic_instruction_does_not_hide_a_plain_write():
+    """Block 0 sets the sum to 0, and other blocks may add to it before."""
+    add = "@%p1 red.global.gpu.relaxed.add.u32 [%rd2], 1;"
+    run(add, blocks=2)
+    with pytest.raises(ptx.Order, match="block 1, thread 0 updates word.*which block 0 wrote"):
+        run(f"{FIRST} and.pred %p3, %p1, %p2; @%p3 st.global.b32 [%rd2], 0; {add}", blocks=2)
+
+
+# All blocks read x; the last one, by a counter, sets it to 0.
+LAST = """
+    ld.global.b32 %r7, [%rd4];
+    {barrier}
+    mov.b32 %r3, global_smem;
+    @%p1 atom.global.{order}.gpu.add.u32 %r5, [%rd2], 1;
+    @%p1 st.shared.b32 [%r3], %r5;
+    bar.sync 0;
+    ld.shared.b32 %r6, [%r3]; setp.eq.s32 %p2, %r6, 3;
+    @%p2 st.global.b32 [%rd4], 0;
+"""
+
+
+def test_the_last_of_several_readers_may_write():
+    x, _, _ = run(LAST.format(order="acq_rel", barrier="bar.sync 0;"), blocks=4)
+    assert not x.any()
+    for changed in ({"order": "relaxed"}, {"barrier": ""}):
+        with pytest.raises(ptx.Order, match="block 3, thread .* writes x.*, which another block read"):
+            run(LAST.format(**{"order": "acq_rel", "barrier": "bar.sync 0;"} | changed), blocks=4)
+
+
+def test_a_sum_that_is_exact_in_this_order_only_is_unsettled():
+    x = np.zeros(64, np.float32)
+    x[:3] = 2.0**30, -(2.0**30), 1
+    _, word, report = run(FLOATS, np.float32(0), x=x)
+    assert word[0] == 1 and "depends on the order" in str(report.unsettled[0])
+    x[:3] = 2.0**20, -(2.0**20), 1
+    assert not run(FLOATS, np.float32(0), x=x)[2].unsettled
+
+
+def test_the_halves_of_a_pair_are_two_sums():
+    pairs = "ld.global.b32 %r5, [%rd4]; red.global.gpu.relaxed.add.noftz.f16x2 [%rd2], %r5;"
+    x = np.zeros((64, 2), np.float16)
+    x[:4, 0], x[:4, 1] = 2.0**-10, 1024
+    _, word, report = run(pairs, x=x.view(np.float32)[:, 0])
+    assert word.view(np.float16)[:2].tolist() == [2.0**-8, 4096] and not report.unsettled
+    x[4, 1] = 2.0**-10
+    assert run(pairs, x=x.view(np.float32)[:, 0])[2].unsettled
+
+
+def test_a_block_that_waits_for_a_later_one_is_told_that_blocks_run_in_turn(monkeypatch):
+    monkeypatch.setattr("backpass.ptx.block.SPINS", 100)
+    grid_barrier = """
+        @%p1 atom.global.acq_rel.gpu.add.u32 %r5, [%rd2], 1;
+    $wait:
+        atom.global.acq_rel.gpu.add.u32 %r5, [%rd2], 0; setp.lt.s32 %p2, %r5, {};
+        @%p2 bra $wait;
+    """
+    run(grid_barrier.format(1), blocks=2)
+    with pytest.raises(ptx.Barrier, match="block 0, .* finds the same value 100 times.*one after another"):
+        run(grid_barrier.format(2), blocks=2)
+
+
 @pytest.mark.parametrize("name", ["atom.global.inc.u32", "atom.global.add.v2.f32", "atom.global.cas.b128"])
 def test_others_are_refused_by_name(name):
     with pytest.raises(ptx.Unsupported, match=name.split(".")[-1]):

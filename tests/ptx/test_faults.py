@@ -85,9 +85,9 @@ def test_accesses_out_of_bounds():
 
 
 def test_an_offset_that_wraps():
-    """In 32 bits, 2³⁰ elements of 4 bytes are 0 bytes further; here 2³¹ + 4 bytes are before the tensor."""
+    """In 32 bits, 2³⁰ elements of 4 bytes are 0 bytes further; here 2³¹ − 4 bytes are before the tensor."""
     wraps = "mov.b32 %r6, 0x80000004; cvt.s64.s32 %rd7, %r6; add.s64 %rd4, %rd1, %rd7;\n" + LOAD
-    with pytest.raises(ptx.OutOfBounds, match="before all tensors"):
+    with pytest.raises(ptx.OutOfBounds, match=r"reads 4 bytes at x - 2147483644, which has 256 bytes"):
         run(wraps)
 
 
@@ -183,6 +183,94 @@ def test_asynchronous_copies():
     np.testing.assert_array_equal(y, np.arange(64) ^ 40)
     ignored = "mov.b32 %r8, 0; cp.async.ca.shared.global [%r4], [%rd4], 4, %r8; cp.async.wait_all; ld.shared.b32 %r5, [%r4];"
     assert not run(ignored + STORE)[0].any()  # nothing is read, zeros are written
+
+
+def test_the_source_of_an_asynchronous_copy_is_not_written_before_the_wait():
+    body = """
+        mov.b32 %r5, 7; mov.b32 %r8, 0; setp.eq.s32 %p2, %r1, 0;
+        cp.async.ca.shared.global [%r4], [%rd4], 4; cp.async.commit_group;
+        cp.async.ca.shared.global [%r4+256], [%rd4], 4; cp.async.commit_group;
+        {} st.global.b32 [%rd4], %r5;"""
+    run(body.format("cp.async.wait_group 0;"))
+    for wait in ("", "cp.async.wait_group 1;"):  # also by the thread that copies
+        with pytest.raises(
+            ptx.TooEarly, match=r"writes to x \+ 0 \(4 bytes\) before waiting for the copy from"
+        ):
+            run(body.format(wait))
+    run("cp.async.ca.shared.global [%r4], [%rd4], 4; mov.b32 %r5, 7;" + STORE)
+
+
+def test_an_equal_write_does_not_hide_the_one_before():
+    """Threads write 7 to one place, and then the last of them 5: one of the 7 may come later."""
+    body = "mov.b32 %r5, 7; mov.b32 %r6, 0; st.{0}.b32 [{1}], %r5; {2} mov.b32 %r5, 5; setp.eq.s32 %p2, %r1, 63; @%p2 st.{0}.b32 [{1}], %r5;"
+    for place in (("shared", "%r6"), ("global", "%rd2")):
+        run(body.format(*place, "bar.sync 0;"))
+        with pytest.raises(ptx.Race, match="thread 63 writes to .* which another thread writes"):
+            run(body.format(*place, ""))
+
+
+def test_an_equal_write_of_another_block_does_not_hide_the_first():
+    body = "mov.b32 %r5, 7; st.global.b32 [%rd2], %r5; bar.sync 0; setp.eq.s32 %p2, %r3, 64; {} @%p2 st.global.b32 [%rd2], %r5;"
+    run(body.format(""), blocks=2)
+    with pytest.raises(ptx.Order, match="block 1, thread 0 writes y.*which another block wrote"):
+        run(body.format("mov.b32 %r5, 5;"), blocks=2)
+
+
+def test_several_readers_of_one_warp_are_ordered_by_its_barrier():
+    body = """
+        mov.b32 %r5, 7; setp.eq.s32 %p2, %r1, 0; @%p2 st.shared.b32 [0], %r5; bar.sync 0;
+        setp.lt.s32 %p3, %r1, {readers}; @%p3 ld.shared.b32 %r6, [0]; bar.warp.sync -1;
+        @%p2 st.shared.b32 [0], %r1;"""
+    body = body.replace("[0]", "[%r10]").replace("mov.b32 %r5", "mov.b32 %r10, 0; mov.b32 %r5", 1)
+    run(body.format(readers=32))
+    with pytest.raises(ptx.Race, match="another thread reads"):
+        run(body.format(readers=64))
+
+
+def test_a_wrong_stride_does_not_reach_another_tensor():
+    far = "add.s64 %rd4, %rd4, 1048576;"
+    with pytest.raises(ptx.OutOfBounds, match=r"x \+ 1048576"):
+        run(far + LOAD + STORE)
+    for beyond in range(0, 2**14, 2**10):
+        with pytest.raises(ptx.OutOfBounds):
+            run(f"add.s64 %rd4, %rd4, {256 + beyond};" + LOAD + STORE)
+
+
+@pytest.mark.parametrize("number", [2**23 - 1, 2**23, 2**24, 2**31 - 2])
+def test_a_race_is_seen_in_blocks_of_every_number(number):
+    x = ptx.Tensor(np.zeros(256, np.uint8))
+    first = "add.s64 %rd4, %rd1, %rd6; ld.global.b32 %r5, [%rd4];"
+    program, right = (
+        ptx.parse(HEAD.format(threads=64) + first + NEIGHBOUR.format(barrier=barrier) + TAIL)
+        for barrier in ("", "bar.sync 0;")
+    )
+    settings = {"blocks": 2**31 - 1, "shared": 256, "only": [number]}
+    ptx.run(right, {"x": x, "y": x, "n": 0}, **settings)
+    with pytest.raises(ptx.Race):
+        ptx.run(program, {"x": x, "y": x, "n": 0}, **settings)
+
+
+def test_tensors_that_overlap_are_one_buffer():
+    """y is x from the thread number 32 on: thread 0 writes what thread 32 reads."""
+    program = ptx.parse(HEAD.format(threads=64) + LOAD + STORE + TAIL)
+    memory = np.zeros(512, np.uint8)
+    given = {"x": ptx.Tensor(memory[:256]), "y": ptx.Tensor(memory[256:]), "n": 0}
+    ptx.run(program, given, blocks=1)
+    with pytest.raises(ptx.Race, match=r"thread 0 writes to x \+ 128 .* thread 32 reads"):
+        ptx.run(program, given | {"y": ptx.Tensor(memory[128:384])}, blocks=1)
+
+
+def test_a_tensor_keeps_its_alignment():
+    program = ptx.parse(
+        HEAD.format(threads=64) + "ld.global.v4.b32 {{%r5, %r6, %r7, %r8}}, [%rd1];".format() + TAIL
+    )
+    memory = np.zeros(512, np.uint8)
+    start = -memory.__array_interface__["data"][0] % 16
+    for first in (start, start + 16):
+        ptx.run(program, {"x": ptx.Tensor(memory[first : first + 256])}, blocks=1)
+        with pytest.raises(ptx.Misaligned):
+            ptx.run(program, {"x": ptx.Tensor(memory[first + 8 : first + 256])}, blocks=1)
+    ptx.run(program, {"x": ptx.Tensor(memory[start + 8 : start + 264], 8)}, blocks=1)
 
 
 def test_results_that_depend_on_the_order_of_blocks():

@@ -11,13 +11,15 @@ import numpy as np
 
 from backpass.ptx.arithmetic import compute, is_float
 from backpass.ptx.faults import Unsupported
-from backpass.ptx.formats import values_of
+from backpass.ptx.formats import UNSIGNED, values_of
 from backpass.ptx.parse import width_of
 
 # Without rounding, the result of these operations does not depend on the order in
 # which threads apply them.
 _COMPUTED = ("add", "min", "max", "and", "or", "xor")
 _SCOPES = {"gpu", "cta", "sys"}
+# The digits of each format, and the least exponent above it.
+_FORMATS = {"f16": (11, 16), "bf16": (8, 128), "f32": (24, 128), "f64": (53, 1024)}
 ORDERS = {"relaxed", "acquire", "release", "acq_rel"}
 
 
@@ -28,6 +30,7 @@ class Atomic(NamedTuple):
     type: str
     shared: bool
     order: str
+    within_block: bool = False  # not atomic to threads of other blocks
 
     @property
     def acquires(self) -> bool:
@@ -46,19 +49,43 @@ class Atomic(NamedTuple):
             return operands[0]
         if self.operation == "cas":
             return np.where(old == operands[0], operands[1], old)
-        # In global memory, sums of float32 flush subnormal numbers to 0.
-        flush = ".ftz" if self.type == "f32" and not self.shared else ""
+        flush = ".ftz" if self._flushes else ""
         return compute(f"{self.operation}{flush}.{self.type}", [old, operands[0]])[0]
 
-    def inexact(self, old: np.ndarray, added: np.ndarray, new: np.ndarray):
-        """Return whether the addition was rounded, so that the sum depends on the order
-        of its terms."""
-        if self.operation != "add" or not is_float(self.type):
-            return np.zeros(len(old), bool)
-        a, b, c = (
-            values_of(x, self.type).astype(np.longdouble) for x in (old, added, new)
-        )
-        return (a + b != c) & ~np.isnan(c)
+    @property
+    def _flushes(self) -> bool:
+        """In global memory, sums of float32 flush subnormal numbers to 0."""
+        return self.type == "f32" and not self.shared
+
+    def writes(self, old: np.ndarray, operands: list[np.ndarray]) -> np.ndarray:
+        """Return whether each thread writes: a compare-and-swap that finds a different
+        value does not, and so releases nothing."""
+        if self.operation == "cas":
+            return old == operands[0]
+        return np.ones(len(old), bool)
+
+    @property
+    def sums(self) -> bool:
+        """Whether the instruction adds floating-point numbers, which may round."""
+        return self.operation == "add" and is_float(self._each)
+
+    @property
+    def _each(self) -> str:
+        return self.type.removesuffix("x2")
+
+    def terms(self, bits: np.ndarray) -> np.ndarray:
+        """Return the absolute values ``[n, 1 or 2]`` of the numbers in the bits."""
+        parts = np.ascontiguousarray(bits)[:, None].view(UNSIGNED[width_of(self._each)])
+        values = np.abs(values_of(parts, self._each).astype(np.float64))
+        flushed = self._flushes & (values < 2.0**-126)
+        return np.where(flushed, 0.0, values)
+
+    def exact(self, size: np.ndarray, lowest: np.ndarray) -> np.ndarray:
+        """Return whether the format has all multiples of 2 ** ``lowest`` up to
+        ``size``."""
+        digits, largest = _FORMATS[self._each]
+        small = size < np.ldexp(1.0, np.minimum(digits + lowest, largest))
+        return small & (~np.bool_(self._flushes) | (lowest >= -126))
 
 
 def atomic(name: str) -> Atomic:
@@ -73,4 +100,8 @@ def atomic(name: str) -> Atomic:
     if len(rest) != 1 or rest[0] not in known or width_of(type) > 64:
         raise Unsupported(f"ptx: the instruction {name} is not supported")
     order = orders.pop() if orders else "relaxed"
-    return Atomic(rest[0], type, "shared" in parts, order)
+    shared = "shared" in parts
+    within_block = "cta" in parts and not shared
+    if within_block:
+        order = "relaxed"  # for all other blocks
+    return Atomic(rest[0], type, shared, order, within_block)

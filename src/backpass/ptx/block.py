@@ -45,6 +45,7 @@ from backpass.ptx.parse import (
     width_of,
 )
 
+SPINS = 10_000  # repetitions of an atomic instruction that changes nothing
 LIMIT = 5_000_000  # instructions; a block that executes more is taken not to end
 
 
@@ -57,12 +58,14 @@ class Value(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """An asynchronous copy in flight: its destinations ``[n, k]`` and its bytes."""
+    """An asynchronous copy in flight: its destinations ``[n, k]``, its bytes, and their
+    sources."""
 
     at: np.ndarray
     data: np.ndarray
     defined: np.ndarray
     threads: np.ndarray
+    sources: list[tuple[np.ndarray, int]]  # addresses, and the bytes from each on
 
 
 class Block:
@@ -107,10 +110,12 @@ class Block:
             name: np.broadcast_to(np.asarray(x, np.uint32), (n,))
             for name, x in found.items()
         }
-        self.time = number * BLOCK + 1  # differs from every other block's
+        # The time differs from every other block's; ``since`` is that of the barrier.
+        self.time = self.since = number * BLOCK + 1
         self.warp_times = np.zeros(n // 32 + 1, np.int64)
         self.copies: list[list[Copy]] = [[]]  # by group; the last is uncommitted
         self.sees: dict[int, Released] = {}  # what this block has acquired
+        self.spins: dict[tuple, int] = {}  # how often the last atomic was repeated
         self.steps = 0
         self.place: Place | None = None
 
@@ -263,10 +268,18 @@ class Block:
     # Memory
 
     def _who(self, chosen: np.ndarray) -> Who:
-        threads = self.threads[chosen]
-        times = np.full(len(threads), self.time)
-        warp_times = self.warp_times[threads // 32]
-        return Who(threads, times, warp_times, self.number, self.place, self.sees)
+        return self._these(self.threads[chosen])
+
+    def _these(self, threads: np.ndarray) -> Who:
+        return Who(
+            threads,
+            self.warp_times[threads // 32],
+            self.since,
+            self.time,
+            self.number,
+            self.place,
+            self.sees,
+        )
 
     def _addresses(self, operand: Operand, chosen: np.ndarray) -> np.ndarray:
         if not isinstance(operand, Address):
@@ -385,10 +398,34 @@ class Block:
             old = self.shared.update(at, own, given, who)
         else:
             old = self.memory.update(addresses, own, given, who)
+            self.time += own.releases  # what the threads do next is not released
+            self._check_spin(addresses, own, given, old, chosen)
         if result is not None:
             bits = np.zeros(len(self.threads), old.dtype)
             bits[chosen] = old
             self._write(result, bits, np.ones(len(bits), bool), chosen)
+
+    def _check_spin(
+        self,
+        addresses: np.ndarray,
+        own: atomics.Atomic,
+        given: list[np.ndarray],
+        found: np.ndarray,
+        chosen: np.ndarray,
+    ) -> None:
+        """Raise Barrier if the block repeats an atomic instruction that changes
+        nothing: it waits for another block, and blocks run one after another."""
+        if np.any(own.compute(found, given) != found):
+            self.spins = {}
+            return
+        key = (self.place, own, addresses.tobytes(), found.tobytes())
+        self.spins = {key: self.spins.get(key, 0) + 1}
+        if self.spins[key] > SPINS:
+            what = (
+                f"finds the same value {SPINS:,} times: it waits for another block, and "
+                "here blocks run to their end one after another"
+            )
+            raise self._fault(Barrier, what, chosen)
 
     def _move(self, instruction: Instruction, chosen: np.ndarray) -> None:
         target, source = instruction.operands
@@ -433,6 +470,7 @@ class Block:
                 chosen,
             )
         self.time += 1
+        self.since = self.time
 
     def _check_warps(self, chosen: np.ndarray, what: str) -> None:
         padded = np.resize(chosen, (len(chosen) + 31) // 32 * 32).reshape(-1, 32)
@@ -562,22 +600,19 @@ class Block:
             np.zeros((len(at), count), np.uint8),
             np.ones((len(at), count), bool),
         )
-        addresses = self._addresses(of, chosen)
+        addresses, sources = self._addresses(of, chosen), []
         for length in np.unique(source[source > 0]):
             rows = source == length
-            own = who._replace(
-                threads=who.threads[rows],
-                times=who.times[rows],
-                warp_times=who.warp_times[rows],
-            )
             if length > count:
                 what = f"copies {length} bytes to a destination of {count} bytes"
                 raise self._fault(Fault, what, chosen)
             data[rows, :length], defined[rows, :length] = self.memory.load(
-                addresses[rows], int(length), own
+                addresses[rows], int(length), who.only(rows)
             )
+            sources.append((addresses[rows], int(length)))
         self.shared.awaited[at] = True
-        self.copies[-1].append(Copy(at, data, defined, who.threads))
+        self.copies[-1].append(Copy(at, data, defined, who.threads, sources))
+        self._mark(self.copies[-1][-1:], self.number + 1)
 
     def _await(self, left: int, everything: bool) -> None:
         """Complete the copies of all groups except the last ``left``."""
@@ -585,18 +620,19 @@ class Block:
             self.copies.append([])
         done = len(self.copies) - 1 - left
         for copy in (copy for group in self.copies[:done] for copy in group):
-            times = np.full(len(copy.threads), self.time)
-            who = Who(
-                copy.threads,
-                times,
-                self.warp_times[copy.threads // 32],
-                self.number,
-                self.place,
-                self.sees,
-            )
             self.shared.awaited[copy.at] = False
+            who = self._these(copy.threads)
             self.shared.store(copy.at, copy.data, copy.defined, who)
+            self._mark([copy], 0)
         self.copies[: max(done, 0)] = [[] for _ in self.copies[: max(done, 0)]]
+        for group in self.copies:
+            self._mark(group, self.number + 1)
+
+    def _mark(self, copies: list[Copy], by: int) -> None:
+        """Record by which block, plus 1, the sources of copies are being read."""
+        for copy in copies:
+            for addresses, length in copy.sources:
+                self.memory.mark_copied(addresses, length, by)
 
     def _check_together(self, instruction: Instruction, chosen: np.ndarray) -> None:
         if not chosen.all():

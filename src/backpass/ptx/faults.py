@@ -64,7 +64,8 @@ class Barrier(Fault):
 
 
 class TooEarly(Fault):
-    """The destination of an asynchronous copy is accessed before the wait for it."""
+    """Before the wait for an asynchronous copy, its destination is accessed, or its
+    source is written."""
 
 
 class Order(Fault):

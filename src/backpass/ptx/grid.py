@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 
 from backpass.ptx.block import Block
 from backpass.ptx.faults import Fault
-from backpass.ptx.memory import Buffer, Global
+from backpass.ptx.memory import Global, address_of
 from backpass.ptx.parse import Program
 
 
@@ -48,8 +49,8 @@ def run(
 
     ``arguments`` holds the kernel's arguments in the order of its parameters, under the
     names that faults use. An argument is a tensor, whose bytes are updated in place, or
-    an integer, which may hold the bits of a floating-point number. Tensors with the
-    same bytes are one buffer. Missing arguments are 0. ``blocks`` is the number of
+    an integer, which may hold the bits of a floating-point number. Tensors whose bytes
+    overlap are one buffer. Missing arguments are 0. ``blocks`` is the number of
     blocks along up to three axes. ``shared`` is the number of bytes of shared memory of
     a block.
 
@@ -60,21 +61,14 @@ def run(
     x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     lengths = x, y, z
     memory = Global()
-    masks: list[tuple[np.ndarray, Buffer]] = []
-    known: dict[int, int] = {}
-    parameters = {}
     values = list(arguments.items())
+    tensors = {name: x for name, x in values if isinstance(x, Tensor)}
+    addresses = _placed(tensors, memory)
+    parameters = {}
     for i, parameter in enumerate(program.parameters):
         name, value = values[i] if i < len(values) else (parameter.name, 0)
-        if isinstance(value, Tensor):
-            key = value.bytes.__array_interface__["data"][0]
-            if key not in known or not len(value.bytes):
-                known[key] = memory.add(name, value.bytes, value.defined)
-                if isinstance(value.defined, np.ndarray):
-                    masks.append((value.defined, memory.buffers[-1]))
-            parameters[parameter.name] = known[key] + value.offset
-        else:
-            parameters[parameter.name] = int(value) % 2**64
+        number = addresses[name] if isinstance(value, Tensor) else int(value) % 2**64
+        parameters[parameter.name] = number
     steps, unsettled = 0, []
     for number in range(prod(lengths)) if only is None else only:
         block = Block(
@@ -91,6 +85,43 @@ def run(
         unsettled += block.shared.unsettled
     for buffer in memory.buffers:
         unsettled += buffer.unsettled
-    for mask, buffer in masks:
-        mask[:] = ~buffer.undefined
     return Report(steps, tuple(unsettled))
+
+
+def _placed(tensors: Mapping[str, Tensor], memory: Global) -> dict[str, int]:
+    """Add the tensors to the memory, and return the address to which each points."""
+    first = {name: address_of(x.bytes) for name, x in tensors.items()}
+    end = {name: first[name] + len(x.bytes) for name, x in tensors.items()}
+    groups: list[list[str]] = []  # of tensors that overlap
+    for name in tensors:
+        apart, own = [], [name]
+        for group in groups:
+            if any(first[name] < end[x] and first[x] < end[name] for x in group):
+                own = group + own
+            else:
+                apart.append(group)
+        groups = [*apart, own]
+    found = {}
+    for group in groups:
+        start = min(first[name] for name in group)
+        n = max(end[name] for name in group) - start
+        content, defined = _joined([tensors[name] for name in group], start, n)
+        address = memory.add(group[0], content, defined)
+        for name in group:
+            found[name] = address + first[name] - start + tensors[name].offset
+    return found
+
+
+def _joined(
+    tensors: list[Tensor], start: int, n: int
+) -> tuple[np.ndarray, bool | np.ndarray]:
+    """Return the n bytes from the address ``start`` on, of which each tensor has a
+    part, and which of them are defined. If the tensors differ in what they say of this,
+    everything is taken as defined."""
+    x = tensors[0]
+    if all(len(y.bytes) == n and y.defined is x.defined for y in tensors):
+        return x.bytes, x.defined
+    for y in tensors:
+        if isinstance(y.defined, np.ndarray):
+            y.defined[:] = True
+    return np.ctypeslib.as_array((ctypes.c_uint8 * n).from_address(start)), True
