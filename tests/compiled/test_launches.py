@@ -160,6 +160,83 @@ def test_a_kernel_that_was_compiled_in_another_file_has_its_line_in_this_one(tmp
         path.unlink()
 
 
+def test_a_recurrence_through_copies_in_flight_is_too_early():
+    """The load of row i - 1 is issued before row i - 1 is stored; without stages, it is not."""
+
+    @triton.jit
+    def recurrence(x_ptr, n, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        for i in tl.range(1, n, num_stages=STAGES):
+            before = tl.load(x_ptr + (i - 1) * BLOCK + at)
+            tl.store(x_ptr + i * BLOCK + at, before + 1)
+
+    x = torch.zeros(8, 128)
+    with compiled.executing() as verdict:
+        recurrence[(1,)](x, 8, BLOCK=128, STAGES=1)
+    assert verdict.passed and x[:, 0].tolist() == [*range(8)]
+    with compiled.executing(), pytest.raises(ptx.TooEarly, match="before waiting for the copy from it"):
+        recurrence[(1,)](torch.zeros(8, 128), 8, BLOCK=128, STAGES=3)
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        lambda: torch.empty(300),
+        lambda: torch.empty_permuted((1, 300), (1, 0))[0],
+        lambda: torch.zeros(4).resize_(300),
+        lambda: torch.empty(20_000_000),  # more than 64 MiB
+    ],
+)
+def test_memory_that_is_not_initialised_is_tracked(x, allocate):
+    with compiled.executing() as verdict:
+        y = allocate()
+        short[(1,)](x, y, 300, BLOCK=512)
+    (line,) = verdict.unwritten
+    n = y.numel()
+    assert line == f"short: y_ptr: {n - 299:,} of {n:,} elements never written"
+    with compiled.executing() as verdict:
+        y = allocate()
+        copy[(1,)](x, y[:300], 300, BLOCK=512)
+    assert verdict.passed
+
+
+def test_what_resize_keeps_is_still_written():
+    with compiled.executing(), pytest.raises(ptx.Undefined):
+        y = torch.ones(150).resize_(300)
+        copy[(1,)](y, torch.empty(150), 150, BLOCK=256)
+        copy[(1,)](y, torch.empty(300), 151, BLOCK=256)
+
+
+def test_a_tuple_is_passed_as_its_elements(x):
+    @triton.jit
+    def into(pair, n, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        tl.store(pair[1] + at, tl.load(pair[0] + at, mask=at < n), mask=at < n)
+
+    with compiled.executing() as verdict:
+        y = torch.empty_like(x)
+        into[(1,)]((x, y), 300, BLOCK=512)
+    assert verdict.passed and torch.equal(x, y)
+
+
+def test_an_empty_grid_runs_nothing(x):
+    for only in (None, [-1]):
+        with compiled.executing(only=only) as verdict:
+            scale[(0,)](x, x, 0, 2.0, False, BLOCK=128)
+        assert verdict.runs[0].report.instructions == 0
+
+
+def test_tensor_descriptors_are_refused_by_name(x):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    @triton.jit
+    def described(d, y_ptr):
+        tl.store(y_ptr + tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :], d.load([0, 0]))
+
+    with compiled.executing(), pytest.raises(ptx.Unsupported, match="described: d: tensor descriptors"):
+        described[(1,)](TensorDescriptor.from_tensor(x[:256].view(16, 16), [16, 16]), torch.empty(16, 16))
+
+
 def test_without_a_launch_nothing_is_shown():
     with compiled.executing() as verdict:
         pass

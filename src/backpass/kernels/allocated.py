@@ -9,16 +9,19 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from backpass.ptx.memory import zeros
 from backpass.torch_internals import TorchDispatchMode, read_by, written_by
 
 _EMPTY = {
     torch.ops.aten.empty,
     torch.ops.aten.empty_like,
+    torch.ops.aten.empty_permuted,
     torch.ops.aten.empty_strided,
     torch.ops.aten.new_empty,
     torch.ops.aten.new_empty_strided,
 }
-LARGEST = 1 << 26  # bytes; larger allocations are not tracked
+LARGE = 1 << 26  # bytes; larger allocations are not filled
+LARGEST = 1 << 30  # bytes; larger allocations are not tracked
 GARBAGE = 0xFF  # in every byte: NaN in each floating-point format, -1 for integers
 
 
@@ -31,7 +34,13 @@ class Part(NamedTuple):
 
 class Allocated(TorchDispatchMode):
     """A mode in which ``torch.empty`` and similar functions return memory filled with
-    garbage, whose bytes are undefined until they are written."""
+    garbage, whose bytes are undefined until they are written. So are the bytes that
+    ``resize_`` adds.
+
+    Memory above 64 MiB is not filled, and memory above 1 GiB is not tracked: it counts
+    as written. A write counts if a kernel or a PyTorch operator makes it, so a tensor
+    that is filled through ``x.numpy()`` counts as unwritten.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,10 +55,12 @@ class Allocated(TorchDispatchMode):
             part = self.part(x)
             if part is not None and _missing(part):
                 self._misread.add(part.storage)
+        resized = func.overloadpacket is torch.ops.aten.resize_
+        kept = self._mask(args[0]) if resized else np.zeros(0, bool)
         found = func(*args, **kwargs)
-        if func.overloadpacket in _EMPTY:
-            self._add(found)
-        for x in written_by(func, args, kwargs):
+        if resized or func.overloadpacket in _EMPTY:
+            self._add(found, kept)
+        for x in () if resized else written_by(func, args, kwargs):
             known = self.defined(x)
             if known is not True:
                 _elements(known, x)[...] = True
@@ -60,6 +71,10 @@ class Allocated(TorchDispatchMode):
         True if the storage is not tracked."""
         entry = self._known.get(x.untyped_storage().data_ptr())
         return True if entry is None or entry[0].expired() else entry[1]
+
+    def _mask(self, x: torch.Tensor) -> np.ndarray:
+        known = self.defined(x)
+        return np.ones(x.untyped_storage().nbytes(), bool) if known is True else known
 
     def part(self, x: torch.Tensor) -> Part | None:
         """Return what ``unwritten`` needs to know of a tensor, or None if its memory is
@@ -78,18 +93,25 @@ class Allocated(TorchDispatchMode):
         freed = part.storage.expired() and part.storage not in self._misread
         return 0 if freed else _missing(part)
 
-    def _add(self, x: torch.Tensor) -> None:
+    def _add(self, x: torch.Tensor, kept: np.ndarray) -> None:
+        """Track the storage of a tensor, whose first bytes are ``kept``, a mask."""
         storage = x.untyped_storage()
-        if x.device.type != "cpu" or not 0 < storage.nbytes() <= LARGEST:
+        n = storage.nbytes()
+        if x.device.type != "cpu" or not len(kept) < n <= LARGEST:
             return
-        everything = torch.as_strided(x, (storage.nbytes() // x.element_size(),), (1,))
-        everything.view(torch.uint8).fill_(GARBAGE)
-        mask = np.zeros(storage.nbytes(), bool)
+        mask = zeros(n, bool)
+        mask[: len(kept)] = kept
+        if n <= LARGE:
+            whole = torch.as_strided(x, (n // x.element_size(),), (1,), 0)
+            whole.view(torch.uint8)[len(kept) :] = GARBAGE
         self._known[storage.data_ptr()] = StorageWeakRef(storage), mask
 
 
 def _missing(part: Part) -> int:
-    return int((~part.written.all(dim=-1)).sum())
+    rows = part.written.unsqueeze(0) if part.written.ndim == 1 else part.written
+    each = max(1, LARGE // max(1, rows[:1].numel()))
+    parts = (chunk.all(dim=-1) for chunk in rows.split(each))
+    return rows[..., 0].numel() - sum(int(part.count_nonzero()) for part in parts)
 
 
 def _elements(mask: np.ndarray, x: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -55,7 +55,8 @@ class Verdict:
 
     ``unwritten`` has a line for each tensor from ``torch.empty`` that was passed to a
     kernel and has elements never written. A tensor that was freed before the end counts
-    only if PyTorch has read such elements: it was scratch memory.
+    only if PyTorch has read such elements: it was scratch memory. A tensor of more than
+    1 GiB does not count.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -103,8 +104,10 @@ def executing(
 ) -> Iterator[Verdict]:
     """Let Triton kernels take CPU tensors, and execute the kernels as compiled.
 
-    Inside the context, ``torch.empty`` fills its memory with garbage, and a kernel must
-    not use an element that was never written. An autotuned kernel runs once with each
+    Inside the context, ``torch.empty`` fills up to 64 MiB with garbage, and a kernel
+    must not use an element that was never written. An element that is written through
+    ``x.numpy()`` counts as unwritten, and all elements of a tensor of more than 1 GiB
+    count as written. An autotuned kernel runs once with each
     configuration, and then with the first configuration.
 
     ``only`` lists the numbers of the programs to run, and negative numbers count from
@@ -218,14 +221,12 @@ class Driver(DriverBase):
                 f"{program.name}: scratch memory and clusters are not supported"
             )
         arguments = {
-            name: self._argument(f"{program.name}: {name}", name, type, value)
-            for (name, type), value in zip(signature.items(), values, strict=True)
-            if type != "constexpr"
+            name: self._argument(f"{program.name}: {name}", type, value)
+            for name, type, value in _flat(signature.items(), values)
         }
-        only = self.only
+        only, count = self.only, grid[0] * grid[1] * grid[2]
         if only is not None:
-            count = grid[0] * grid[1] * grid[2]
-            only = [number % count for number in only]
+            only = [number % count for number in only if count]
         report = ptx.run(
             program,
             arguments,
@@ -247,9 +248,7 @@ class Driver(DriverBase):
                 found[name] = f"{name}: {elements} never written"
         return [*found.values()]
 
-    def _argument(
-        self, where: str, name: str, type: str, value: object
-    ) -> ptx.Tensor | int:
+    def _argument(self, where: str, type: str, value: object) -> ptx.Tensor | int:
         if isinstance(value, torch.Tensor):
             if value.device.type != "cpu":
                 raise TypeError(
@@ -261,8 +260,12 @@ class Driver(DriverBase):
         if type in _FLOATS and isinstance(value, (int, float)):
             own, bits = _FLOATS[type]
             return struct.unpack(bits, struct.pack(own, value))[0]
+        if type == "bf16" and isinstance(value, (int, float)):
+            return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
         if isinstance(value, int):
             return int(value)
+        if type.startswith("tensordesc"):
+            raise ptx.Unsupported(f"{where}: tensor descriptors are not supported")
         raise TypeError(
             f"{where}: expected a PyTorch tensor or a number; "
             f"got {value.__class__.__name__} for {type}"
@@ -290,5 +293,18 @@ def _renamed(text: str, path: str) -> str:
     return text.replace(f" {before}:", f" {now}:")
 
 
-_FLOATS = {"fp32": ("<f", "<I"), "fp64": ("<d", "<Q")}
+def _flat(
+    signature: Iterable[tuple[str, Any]], values: Iterable[object]
+) -> Iterator[tuple[str, str, Any]]:
+    """Yield the name, the type, and the value of each argument of the PTX. A tuple is
+    passed as its elements, and a constant is not passed."""
+    for (name, type), value in zip(signature, values, strict=True):
+        if isinstance(type, tuple):
+            own = [(f"{name}[{i}]", part) for i, part in enumerate(type)]
+            yield from _flat(own, value)  # type: ignore[arg-type]
+        elif type != "constexpr":
+            yield name, type, value
+
+
+_FLOATS = {"fp16": ("<e", "<H"), "fp32": ("<f", "<I"), "fp64": ("<d", "<Q")}
 _parsed = cache(ptx.parse)
