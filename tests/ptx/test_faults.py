@@ -146,7 +146,9 @@ def test_values_that_nobody_wrote():
 
 def test_a_barrier_that_some_do_not_reach():
     with pytest.raises(ptx.Barrier, match="waits for thread 32, which does not arrive"):
-        run("setp.lt.s32 %p2, %r1, 32; @!%p2 bra $END; bar.sync 0; $END:")
+        run("setp.lt.s32 %p2, %r1, 32; @!%p2 bra $END; bar.sync 0; $END: bar.warp.sync -1; bar.sync 0;")
+    with pytest.raises(ptx.Barrier, match="is at a barrier that thread 32 does not reach"):
+        run("setp.lt.s32 %p2, %r1, 32; @%p2 bar.sync 0;")
     with pytest.raises(ptx.Barrier):
         run("setp.lt.s32 %p2, %r1, 5; @!%p2 bra $END; shfl.sync.bfly.b32 %r5, %r1, 1, 31, -1; $END:")
     # Both ways lead to a barrier of their own: each waits for the other.
@@ -366,3 +368,109 @@ def test_parts_that_the_compiler_leaves_open_are_not_needed():
             run(
                 f"{{ .reg .b16 %rs<10>; {packed} and.b32 %r8, %r7, 255; {needs} st.global.b32 [%rd5], %r10; }}"
             )
+
+
+def test_variables_have_addresses_of_their_own():
+    """Two in shared memory, before what the launch adds; and tables, which nobody may write to."""
+    two = """
+        .shared .align 4 .b8 first[256]; .shared .align 16 .b8 second[256];
+        mov.u32 %r6, first; mov.u32 %r7, second; add.s32 %r6, %r6, %r4; add.s32 %r7, %r7, %r4;
+        st.shared.b32 [%r6], %r1; st.shared.b32 [%r7], 7; mov.u32 %r8, global_smem; add.s32 %r8, %r8, %r4;
+        st.shared.b32 [%r8], 8; ld.shared.b32 %r5, [%r6];
+    """
+    assert np.array_equal(run(two + STORE, shared=256)[0].view(np.int32), np.arange(64))
+    one = two.replace("ld.shared.b32 %r5, [%r6]", "bar.sync 0; ld.shared.b32 %r5, [second+4]")
+    assert (run(one + STORE, shared=256)[0].view(np.int32) == 7).all()
+    with pytest.raises(ptx.OutOfBounds, match=r"shared memory \+ 764"):
+        run(two + STORE, shared=252)
+
+    table = ".global .align 4 .b8 table_$1[8] = {1, 2, 3, 4, 0xFF};\n.const .u16 other[2] = {5, 6};\n"
+    body = "mov.b64 %rd7, table_$1; ld.global.nc.b32 %r5, [%rd7{}]; ld.const.b16 %r6, [other+2]; add.s32 %r5, %r5, %r6;"
+
+    def run_with(body):
+        program = ptx.parse(table + HEAD.format(threads=32) + body + TAIL)
+        y = np.zeros(32, np.int32)
+        given = {"x": ptx.Tensor(y.view(np.uint8).copy()), "y": ptx.Tensor(y.view(np.uint8)), "n": 32}
+        ptx.run(program, given, blocks=1)
+        return y
+
+    assert (run_with(body.format("") + STORE) == 0x04030201 + 6).all()
+    assert (run_with(body.format("+4") + STORE) == 0xFF + 6).all()
+    with pytest.raises(ptx.OutOfBounds, match=r"table_\$1 \+ 8"):
+        run_with(body.format("+8") + STORE)
+    with pytest.raises(ptx.OutOfBounds, match=r"writes to the table table_\$1"):
+        run_with("st.global.b32 [table_$1], %r1;")
+    with pytest.raises(ptx.Unsupported, match="the name elsewhere"):
+        run_with("mov.b64 %rd7, elsewhere;")
+
+
+def test_volatile_accesses_are_in_their_memory():
+    volatile = "st.volatile.shared.b32 [%r4], %r1; ld.volatile.shared::cta.b32 %r5, [%r4];"
+    assert np.array_equal(run(volatile + STORE)[0].view(np.int32), np.arange(64))
+    with pytest.raises(ptx.Unsupported, match=r"ld\.b32 at a generic address"):
+        run("ld.b32 %r5, [%rd4];")
+    with pytest.raises(ptx.Unsupported, match=r"st\.param\.b32"):
+        run("{ .param .b32 param0; st.param.b32 [param0], %r1; call.uni print, (param0); }")
+    with pytest.raises(ptx.Unsupported, match=r"call\.uni"):
+        run("call.uni print;")
+
+
+def test_hints_for_the_cache_do_nothing():
+    hints = LOAD.replace("global", "global.L1::evict_first.L2::cache_hint").replace("]", "], %rd8")
+    hints += STORE.replace("global", "global.L2::cache_hint").replace("%r5", "{ %r5 }, %rd8")
+    y, _ = run("createpolicy.fractional.L2::evict_first.b64 %rd8, 1.0;\n" + hints)
+    assert np.array_equal(y, np.arange(64))
+
+
+def test_a_register_is_known_within_its_braces():
+    """Inline assembly may call its registers as others are called."""
+    inner = """
+        mov.b32 %r5, 70000;
+        {{ .reg .b16 {0}; mov.b16 {0}, 3; {{ .reg .b32 {0}; mov.b32 {0}, 70001; @!p add.u32 %r5, %r5, {0};
+        }} .reg .pred p; setp.eq.u16 p, {0}, 3; cvt.u32.u16 %r6, {0}; @p add.u32 %r5, %r5, %r6;
+        }}
+    """
+    for name in ("r", "%r7", "rd"):
+        y, _ = run(inner.format(name).replace("@!p ", "") + STORE)
+        assert (y.view(np.int32) == 70000 + 70001 + 3).all()
+    y, _ = run("mov.b32 %r7, 70000; { .reg .b16 %r7; mov.b16 %r7, 3; } mov.b32 %r5, %r7;" + STORE)
+    assert (y.view(np.int32) == 70000).all()
+    y, _ = run("{ .reg .b64 at; mov.b64 at, %rd4; ld.global.b32 %r5, [at+0]; }" + STORE)
+    assert np.array_equal(y, np.arange(64))
+    with pytest.raises(ptx.Unsupported, match="the name r "):
+        run("{ .reg .b16 r; mov.b16 r, 3; } mov.b32 %r5, r;")
+    with pytest.raises(ptx.Unsupported, match="label again is declared twice"):
+        run("{ again: } { again: }")
+
+
+def test_registers_that_the_hardware_sets():
+    masks = {"eq": lambda i: 1 << i, "lt": lambda i: (1 << i) - 1, "le": lambda i: (2 << i) - 1}
+    masks |= {"ge": lambda i: 2**32 - (1 << i), "gt": lambda i: 2**32 - (2 << i)}
+    for how, mask in masks.items():
+        y, _ = run(f"mov.u32 %r5, %lanemask_{how};" + STORE)
+        assert y.view(np.uint32).tolist() == 2 * [mask(i) for i in range(32)]
+    for name in ("%clock", "%globaltimer", "%smid"):
+        with pytest.raises(ptx.Unsupported, match=name):
+            run(f"mov.u32 %r5, {name};")
+
+
+def test_constants_in_decimal():
+    y, _ = run("mov.f32 %r5, -1.5; add.f32 %r5, %r5, 2.5E-1;" + STORE)
+    assert (y == -1.25).all()
+    with pytest.raises(ptx.Unsupported, match=r"the constant 1\.5"):
+        run("mov.b32 %r5, 1.5;")
+
+
+def test_the_negation_of_a_comparison():
+    y, _ = run("setp.lt.u32 %p2|%p3, %r1, 5; selp.b32 %r5, 1, 0, %p3;" + STORE)
+    assert y.view(np.int32).tolist() == [int(i >= 5) for i in range(64)]
+
+
+def test_threads_that_have_returned_are_not_awaited():
+    early = "setp.ge.u32 %p2, %r1, 32; {} bar.sync 0; st.shared.b32 [%r4], %r1; bar.sync 0; ld.shared.b32 %r5, [%r4];"
+    for returned in ("@%p2 exit;", "@%p2 bra $END;"):
+        y, _ = run(early.format(returned) + STORE + "$END:")
+        assert y[:32].view(np.int32).tolist() == [*range(32)] and np.isnan(y[32:]).all()
+    later = "setp.ge.u32 %p2, %r1, 32; @%p2 bra $L; bar.sync 0; st.global.b32 [%rd5], %r1; ret; $L: mov.b32 %r5, 0;"
+    y, _ = run(later)
+    assert y[:32].view(np.int32).tolist() == [*range(32)]

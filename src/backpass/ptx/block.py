@@ -3,12 +3,13 @@
 Each thread has its own program counter. The block next executes the instruction with
 the smallest counter, for the threads that are at this instruction. Threads further
 ahead wait, so the threads meet again after a branch or a loop. At a barrier, threads
-wait for the rest of the block. At an instruction that a warp executes together, they
-wait for the rest of the warp.
+wait for all threads of the block that have not returned. At an instruction that a warp
+executes together, they wait for the rest of the warp.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from backpass.ptx.faults import (
     Undefined,
     Unsupported,
 )
-from backpass.ptx.formats import UNSIGNED
+from backpass.ptx.formats import UNSIGNED, bits_of
 from backpass.ptx.memory import (
     BLOCK,
     Global,
@@ -72,7 +73,8 @@ class Block:
     """The block with the given ``number``, with ``shared`` bytes of shared memory.
 
     ``blocks`` is the number of blocks along each of three axes; numbers count along the
-    first axis first. ``parameters`` holds the bits of the kernel's parameters by name.
+    first axis first. ``parameters`` holds the bits of the kernel's parameters and the
+    addresses of its tables in global memory, by name.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Block:
         approximate: int | None = None,
     ) -> None:
         self.program, self.parameters = program, parameters
-        self.memory, self.shared = memory, Shared(shared)
+        self.memory, self.shared = memory, Shared(program.shared + shared)
         self.number, n = number, program.threads
         # Each thread's local memory: the bytes, and whether each is defined.
         self.local = (
@@ -97,9 +99,17 @@ class Block:
         self.approximate = approximate
         self.threads = np.arange(n)
         self.registers: dict[str, Value] = {}
+        self.left = np.ones(n, bool)  # the threads that have not returned
         self.open: set[str] = set()  # registers whose value no result needs
         found: dict[str, np.ndarray | int] = {"%laneid": self.threads % 32}
         found |= {"%warpid": self.threads // 32}
+        bit = 1 << self.threads % 32
+        found |= {
+            "%lanemask_eq": bit,
+            "%lanemask_lt": bit - 1,
+            "%lanemask_le": 2 * bit - 1,
+        }
+        found |= {"%lanemask_ge": 2**32 - bit, "%lanemask_gt": 2**32 - 2 * bit}
         found |= {"%tid.x": self.threads, "%tid.y": 0, "%tid.z": 0}
         found |= {"%ntid.x": n, "%ntid.y": 1, "%ntid.z": 1}
         place = number
@@ -125,7 +135,10 @@ class Block:
         at = np.zeros(len(self.threads), np.int64)
         waiting = np.zeros(len(self.threads), bool)
         while (left := at < end).any():
-            ready = left & ~waiting
+            self.left, ready = left, left & ~waiting
+            if not ready.any() and _waits_for_all(code[at[left][0]]):
+                # Threads for which the others waited may have returned.
+                ready = left & (at[left] == at[left][0]).all()
             if not ready.any():
                 missing = int(np.argmax(~left if not left.all() else at != at[0]))
                 what = f"waits for thread {missing}, which does not arrive"
@@ -157,10 +170,10 @@ class Block:
                 at[active] = here + 1
 
     def _complete(self, instruction: Instruction, active: np.ndarray) -> np.ndarray:
-        """Return the active threads whose whole warp is active. At a barrier, the whole
-        block must be active."""
-        if instruction.name.startswith(("bar.sync", "barrier.sync")):
-            return active & active.all()
+        """Return the active threads whose whole warp is active. At a barrier, all
+        threads that have not returned must be active."""
+        if _waits_for_all(instruction):
+            return active & (active == self.left).all()
         return np.repeat(active.reshape(-1, 32).all(axis=1), 32)
 
     def _guard(self, instruction: Instruction, active: np.ndarray) -> np.ndarray:
@@ -190,7 +203,9 @@ class Block:
         choosing = needed if operation == "prmt" and needed else values
         defined = _all_defined(instruction, choosing)
         targets = _targets(target)
-        for register, bits in zip(targets, results, strict=False):
+        if operation == "setp" and len(results) < len(targets):  # and its negation
+            results = (*results, ~results[0])
+        for register, bits in zip(targets, results, strict=True):
             self._write(register, bits, defined, chosen)
 
     def _needed(
@@ -223,8 +238,11 @@ class Block:
         n = len(self.threads)
         if isinstance(operand, Number):
             return Value(_constant(operand.text, type, n), np.ones(n, bool))
-        if isinstance(operand, Label):  # a variable, which starts at address 0
-            return Value(np.zeros(n, UNSIGNED[width_of(type)]), np.ones(n, bool))
+        if isinstance(operand, Label):
+            address = self._address_of(operand.name)
+            return Value(
+                np.full(n, address, UNSIGNED[width_of(type)]), np.ones(n, bool)
+            )
         if not isinstance(operand, Register):
             raise Unsupported(f"ptx: the operand {operand} is not supported here")
         if operand.name in self.special:
@@ -259,10 +277,9 @@ class Block:
         self.registers[register.name] = Value(bits, defined)
 
     def _kind(self, name: str) -> type:
-        widths = self.program.widths
-        width = (
-            widths[name] if name in widths else widths[name[1:].rstrip("0123456789")]
-        )
+        width = self.program.widths.get(name)
+        if width is None:
+            raise Unsupported(f"ptx: the register {name} is not supported")
         return bool if width == 1 else UNSIGNED[width]
 
     # Memory
@@ -284,17 +301,35 @@ class Block:
     def _addresses(self, operand: Operand, chosen: np.ndarray) -> np.ndarray:
         if not isinstance(operand, Address):
             raise Unsupported(f"ptx: expected an address; got {operand}")
-        if not operand.base.startswith("%"):
-            return np.full(int(chosen.sum()), operand.offset)
+        if operand.base not in self.program.widths:
+            start = self._address_of(operand.base)
+            return np.full(int(chosen.sum()), start + operand.offset)
         value = self._read(Register(operand.base), "b64")
         self._check(value, chosen, f"uses an uninitialised address ({operand.base})")
         return value.bits[chosen].astype(np.int64) + operand.offset
 
+    def _address_of(self, name: str) -> int:
+        """Return the address of a variable, or the address that a number is."""
+        if name in self.program.variables:
+            return self.program.variables[name]
+        if name in self.program.tables:
+            return self.parameters[name]
+        if not name.isdigit():
+            raise Unsupported(f"ptx: the name {name} is not supported here")
+        return int(name)
+
+    def _check_writable(self, addresses: np.ndarray, who: Who) -> None:
+        for name, content in self.program.tables.items():
+            offset = addresses - self.parameters[name]
+            inside = (offset >= 0) & (offset < len(content))
+            if inside.any():
+                raise who.fault(OutOfBounds, f"writes to the table {name}", inside)
+
     def _load(self, instruction: Instruction, chosen: np.ndarray) -> None:
         parts = instruction.parts
         target, source = instruction.operands[:2]
-        targets, type = _targets(target), parts[-1]
-        if parts[1] == "param":
+        targets, type, space = _targets(target), parts[-1], _space(instruction)
+        if space == "param":
             bits = self.parameters[source.base] >> 8 * source.offset  # type: ignore[union-attr]
             n, width = len(self.threads), width_of(type)
             value = bits % 2**width
@@ -309,10 +344,10 @@ class Block:
             return
         each = width_of(type) // 8
         who, addresses = self._who(chosen), self._addresses(source, chosen)
-        if parts[1] == "local":
+        if space == "local":
             at = self._in_local(addresses, each * len(targets), who)
             data, defined = (kept[who.threads[:, None], at] for kept in self.local)
-        elif "shared" in parts[1]:
+        elif space == "shared":
             at = self.shared.indices(addresses, each * len(targets), who, "reads")
             data, defined = self.shared.load(at, who)
         else:
@@ -344,9 +379,8 @@ class Block:
         self._write(register, bits, whole, chosen)
 
     def _store(self, instruction: Instruction, chosen: np.ndarray) -> None:
-        parts = instruction.parts
         target, source = instruction.operands
-        type = parts[-1]
+        type, space = instruction.parts[-1], _space(instruction)
         values = [self._read(x, f"b{width_of(type)}") for x in _targets(source)]
         n = int(chosen.sum())
         data = np.concatenate(
@@ -360,15 +394,20 @@ class Block:
         defined = np.repeat(
             np.stack([v.defined[chosen] for v in values], axis=1), width, axis=1
         )
+        if space == "param":
+            raise Unsupported(
+                f"ptx: the instruction {instruction.name} is not supported"
+            )
         who, addresses = self._who(chosen), self._addresses(target, chosen)
-        if parts[1] == "local":
+        if space == "local":
             at = self._in_local(addresses, data.shape[1], who)
             for kept, new in zip(self.local, (data, defined), strict=True):
                 kept[who.threads[:, None], at] = new
-        elif "shared" in parts[1]:
+        elif space == "shared":
             at = self.shared.indices(addresses, data.shape[1], who, "writes")
             self.shared.store(at, data, defined, who)
         else:
+            self._check_writable(addresses, who)
             check_defined(np.all(defined, axis=1), "stores an uninitialised value", who)
             self.memory.store(addresses, data, defined, who)
 
@@ -462,8 +501,8 @@ class Block:
             self._check_warps(chosen, "bar.warp.sync")
             self.warp_times[np.unique(warps)] += 1
             return
-        if not chosen.all():
-            missing = int(self.threads[~chosen][0])
+        if (missed := self.left & ~chosen).any():
+            missing = int(self.threads[missed][0])
             raise self._fault(
                 Barrier,
                 f"is at a barrier that thread {missing} does not reach",
@@ -672,11 +711,24 @@ _MEMORY: dict[str, Callable[[Block, Instruction, np.ndarray], None]] = {
 _TOGETHER = ("bar", "barrier", "shfl", "vote", "mma", "ldmatrix")
 
 
+def _waits_for_all(instruction: Instruction) -> bool:
+    return instruction.name.startswith(("bar.sync", "barrier.sync"))
+
+
 def _label(instruction: Instruction) -> str:
     (target,) = instruction.operands
     if not isinstance(target, Label):
         raise Unsupported(f"ptx: expected a label to branch to; got {target}")
     return target.name
+
+
+def _space(instruction: Instruction) -> str:
+    """Return the memory that a load or a store accesses."""
+    parts = {part.partition("::")[0] for part in instruction.parts}
+    for space in ("param", "local", "shared", "const", "global"):
+        if space in parts:
+            return space
+    raise Unsupported(f"ptx: {instruction.name} at a generic address is not supported")
 
 
 def _targets(operand: Operand) -> Sequence[Register]:
@@ -723,4 +775,8 @@ def _constant(text: str, type: str, n: int) -> np.ndarray:
         if own != width:
             raise Unsupported(f"ptx: the constant {text} is not of type {type}")
         return np.full(n, int(text[2:], 16), UNSIGNED[width])
+    if not text.startswith(("0x", "0X")) and re.search(r"[.eE]", text):
+        if not arithmetic.is_float(type):
+            raise Unsupported(f"ptx: the constant {text} is not of type {type}")
+        return bits_of(np.full(n, float(text)), type)
     return np.full(n, int(text.rstrip("U"), 0) % 2**width, UNSIGNED[width])

@@ -69,6 +69,9 @@ def run(
         name, value = values[i] if i < len(values) else (parameter.name, 0)
         number = addresses[name] if isinstance(value, Tensor) else int(value) % 2**64
         parameters[parameter.name] = number
+    for name, content in program.tables.items():
+        table = np.frombuffer(content, np.uint8).copy()
+        parameters[name] = memory.add(name, table, True)
     steps, unsettled = 0, []
     for number in range(prod(lengths)) if only is None else only:
         block = Block(

@@ -1,15 +1,15 @@
 """Parse the text of one PTX kernel, as Triton's compiler emits it.
 
 A statement is an instruction, a label, or a directive. The parser reads only directives
-that declare the parameters, the number of threads, the registers, local memory, and the
-lines of the source. PTX ISA 8.7, chapters 4 and 5.
+that declare the parameters, the number of threads, the registers, the variables, and
+the lines of the source. PTX ISA 8.7, chapters 4 and 5.
 """
 
 from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -83,8 +83,11 @@ class Program(NamedTuple):
     threads: int
     code: tuple[Instruction, ...]
     labels: dict[str, int]  # the position of each in the code
-    widths: dict[str, int]  # of the registers, by name or by the letters of the name
-    local: int = 0  # bytes of local memory of each thread
+    widths: dict[str, int]  # of the registers, by name
+    variables: dict[str, int]  # the addresses of variables in shared and local memory
+    tables: dict[str, bytes]  # the variables in global and constant memory
+    local: int  # bytes of local memory of each thread
+    shared: int  # bytes of shared memory of the variables whose size is declared
 
 
 def parse(text: str) -> Program:
@@ -96,28 +99,46 @@ def parse(text: str) -> Program:
     if threads[2] not in (None, "1"):
         raise Unsupported("ptx: expected blocks of one dimension")
     name, parameters = entry[1], _parameters(entry[2])
-    body = text[text.index("{", threads.end()) + 1 :]
-    end = re.search(r"^\}", body, re.MULTILINE)
-    body = body if end is None else body[: end.start()]
+    body = _body(text[text.index("{", threads.end()) :])
     files = dict(re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text))
 
     code: list[Instruction] = []
     labels: dict[str, int] = {}
-    widths = {"p": 1}
-    local, place = 0, None
+    widths: dict[str, int] = {}
+    scopes: list[dict[str, str]] = [{}]  # the registers' names in each pair of braces
+    declared, place = _variables(text), None
     for statement in _statements(body):
         if re.match(r"\.loc\s", statement):
             place = _place(statement, files) or place
-        elif found := re.match(r"\.reg\s+\.(\w+)\s+(.+)$", statement.strip("{ ")):
-            widths |= _declared(found[2], width_of(found[1]))
-        elif found := re.match(r"\.local\s.*\[(\d+)\]$", statement):
-            local += int(found[1])
+        elif statement == "{":
+            scopes.append({**scopes[-1]})
+        elif statement == "}":
+            scopes.pop()
+        elif found := re.match(r"\.reg\s+\.(\w+)\s+(.+)$", statement):
+            for register in _registers(found[2]):
+                own = (
+                    register if register not in widths else f"{register}@{len(widths)}"
+                )
+                scopes[-1][register], widths[own] = own, width_of(found[1])
         elif found := re.match(r"([$\w]+):$", statement):
+            if found[1] in labels:
+                raise Unsupported(f"ptx: the label {found[1]} is declared twice")
             labels[found[1]] = len(code)
-        elif not statement.startswith((".", "{", "}")):
-            code.append(_instruction(statement, place, widths))
-    count = int(threads[1])
-    return Program(name, parameters, count, tuple(code), labels, widths, local)
+        elif not statement.startswith((".", "createpolicy")):  # a hint for the cache
+            code.append(_instruction(statement, place, scopes[-1]))
+    variables, sizes = _placed(declared)
+    return Program(
+        name,
+        parameters,
+        int(threads[1]),
+        tuple(code),
+        labels,
+        widths,
+        variables,
+        {v.name: _content(v) for v in declared if v.space in ("global", "const")},
+        local=sizes["local"],
+        shared=sizes["shared"],
+    )
 
 
 def width_of(type: str) -> int:
@@ -130,23 +151,74 @@ def width_of(type: str) -> int:
     return int(found[1]) * (2 if found[2] else 1)
 
 
+def _body(text: str) -> str:
+    """Return what is between the first brace and its partner."""
+    depth = 0
+    for brace in re.finditer(r"[{}]", text):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return text[1 : brace.start()]
+    raise Unsupported("ptx: expected a closing brace at the end of the kernel")
+
+
 def _parameters(text: str) -> tuple[Parameter, ...]:
     found = re.findall(r"\.param\s+\.(\w+)\s+((?:\.\w+\s+(?:\d+\s+)?)*)(\w+)", text)
     return tuple(Parameter(name, type, ".ptr" in more) for type, more, name in found)
 
 
-def _declared(names: str, width: int) -> dict[str, int]:
-    """Return the widths of the registers that .reg declares.
+class _Variable(NamedTuple):
+    """A variable: the bytes that its values take, and the values if it has any."""
 
-    %r<9> declares %r0 to %r8, which are recorded under their letters alone. Registers
-    of inline assembly may have no %; each is recorded under its name.
-    """
-    found = {}
-    for sign, letters, count in re.findall(r"(%?)(\w+)(?:<(\d+)>)?", names):
-        found[letters] = width
-        if not sign:
-            found |= {f"{letters}{i}": width for i in range(int(count or 0))}
-    return found
+    space: str
+    alignment: int
+    width: int  # of an element, in bytes
+    name: str
+    size: int  # in bytes; 0 if it is declared elsewhere
+    values: str
+
+
+def _variables(text: str) -> list[_Variable]:
+    """Return the variables in the order of their declarations. One without a declared
+    size is last, since it takes the shared memory that is left."""
+    form = (
+        r"(?<![\w.])\.(shared|local|global|const)\s+(?:\.align\s+(\d+)\s+)?\.(\w+\d)\s+"
+        r"([$\w]+)(\[\d*\])?\s*(?:=\s*\{?([^;}]*))?"
+    )
+    found = []
+    for space, align, type, name, length, values in re.findall(form, text):
+        width = width_of(type) // 8
+        size = width * int(length.strip("[]") or 0) if length else width
+        found.append(_Variable(space, int(align or width), width, name, size, values))
+    return sorted(found, key=lambda variable: not variable.size)
+
+
+def _placed(declared: list[_Variable]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the addresses of the variables in shared and local memory, and the bytes
+    that they take of each."""
+    found, sizes = {}, {"shared": 0, "local": 0}
+    for space, alignment, _, name, size, _ in declared:
+        if space in sizes:
+            found[name] = -(-sizes[space] // alignment) * alignment
+            sizes[space] = found[name] + size
+    return found, sizes
+
+
+def _content(variable: _Variable) -> bytes:
+    """Return the bytes of a variable. Values that are not declared are 0."""
+    values = re.split(r"[,\s]+", variable.values.strip())
+    try:
+        numbers = [int(value, 0) % 256**variable.width for value in values if value]
+    except ValueError:
+        what = f"ptx: the values of the variable {variable.name} are not supported"
+        raise Unsupported(what) from None
+    content = b"".join(x.to_bytes(variable.width, "little") for x in numbers)
+    return content.ljust(variable.size, b"\0")
+
+
+def _registers(names: str) -> Iterator[str]:
+    """Yield the registers that .reg declares: %r<9> declares %r0 to %r8."""
+    for name, count in re.findall(r"([%\w$]+)(?:<(\d+)>)?", names):
+        yield from (f"{name}{i}" for i in range(int(count))) if count else (name,)
 
 
 def _place(statement: str, files: dict[str, str]) -> Place | None:
@@ -172,13 +244,13 @@ def _place(statement: str, files: dict[str, str]) -> Place | None:
 
 
 def _statements(body: str) -> Iterator[str]:
-    """Yield the statements, without comments except those of .loc. Labels and .loc end
-    without a semicolon."""
+    """Yield the statements, without comments except those of .loc. Labels, .loc, and
+    braces around statements end without a semicolon."""
     body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
     body = re.sub(r"^(?!\s*\.loc\b)([^\n]*?)//[^\n]*", r"\1", body, flags=re.MULTILINE)
     for line in re.split(r";|\n", body):
         found = line.strip()
-        while match := re.match(r"([$\w]+:)\s*(.*)$", found):
+        while match := re.match(r"([$\w]+:|[{}])\s*(.*)$", found):
             yield match[1]
             found = match[2]
         if found:
@@ -186,29 +258,36 @@ def _statements(body: str) -> Iterator[str]:
 
 
 def _instruction(
-    statement: str, place: Place | None, known: Collection[str]
+    statement: str, place: Place | None, names: Mapping[str, str]
 ) -> Instruction:
-    found = re.match(r"(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", statement)
+    found = re.match(r"(?:@(!?)([%$\w]+)\s+)?([a-z][\w.:]*)\s*(.*)$", statement)
     if found is None:
         raise Unsupported(f"ptx: cannot parse {statement!r}")
     negated, guard, name, rest = found.groups()
     texts = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*", rest)
-    operands = tuple(_operand(text.strip(), known) for text in texts)
-    register = None if guard is None else Register(guard)
+    if "L2::cache_hint" in name:  # the last operand is the hint
+        texts = texts[:-1]
+    operands = tuple(_operand(text.strip(), names) for text in texts)
+    register = None if guard is None else Register(names.get(guard, guard))
     return Instruction(name, operands, register, negated == "!", place)
 
 
-def _operand(text: str, known: Collection[str]) -> Operand:
+def _operand(text: str, names: Mapping[str, str]) -> Operand:
+    """Return an operand. ``names`` holds the registers that are declared at this place:
+    a name in an inner pair of braces may stand for another register outside."""
     if text.startswith("{"):
         parts = text[1:-1].split(",")
-        return Vector(tuple(_operand(part.strip(), known) for part in parts))
+        return Vector(tuple(_operand(part.strip(), names) for part in parts))
     if text.startswith("["):
-        found = re.fullmatch(r"\[\s*([%$\w.]+)\s*(?:\+\s*(-?\d+))?\s*\]", text)
+        found = re.fullmatch(r"\[\s*([%$\w.]+)\s*(?:([+-])\s*(-?\d+))?\s*\]", text)
         if found is None:
             raise Unsupported(f"ptx: cannot parse the address {text}")
-        return Address(found[1], int(found[2] or 0))
-    if text.startswith("%") or text in known:
-        return Register(text)
+        offset = int(found[3] or 0) * (-1 if found[2] == "-" else 1)
+        return Address(names.get(found[1], found[1]), offset)
+    if "|" in text:
+        return Register("|".join(names.get(part, part) for part in text.split("|")))
+    if text.startswith("%") or text in names:
+        return Register(names.get(text, text))
     if re.match(r"-?\d", text):
         return Number(text)
     return Label(text)
