@@ -350,3 +350,108 @@ def test_tensor_cores_numbers_of_32_bits_are_rounded_half_away_from_zero():
     x = np.array([1 + 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-11 - 2.0**-20, 3.0, 0.0, np.inf], np.float32)
     found = compute("cvt.rna.tf32.f32", [x.view(np.uint32)])[0].view(np.float32)
     assert found.tolist() == [1 + 2.0**-10, -1 - 2.0**-10, 1.0, 3.0, 0.0, np.inf]
+
+
+def bits32(*x):
+    return np.array(x, np.float32).view(np.uint32)
+
+
+def test_not_a_number_becomes_an_integer():
+    """PTX ISA, cvt: 0, unless the source is f64 or the target has 64 bits."""
+    nan = {
+        "f32": bits32(np.nan),
+        "f64": np.array([np.nan]).view(np.uint64),
+        "f16": np.array([0x7E00], np.uint16),
+    }
+    for of, bits in nan.items():
+        for to in ("s32", "u32", "s64", "u64", "s16"):
+            width = int(to[1:])
+            expected = 1 << (width - 1) if of == "f64" or width == 64 else 0
+            assert int(compute(f"cvt.rzi.{to}.{of}", [bits])[0][0]) == expected
+
+
+@pytest.mark.parametrize("how", ["", ".NaN", ".ftz"])
+def test_the_sign_of_zero_in_a_maximum(how):
+    a, b, zero, minus = bits32(-0.0, 0.0, -0.0, 0.0), bits32(0.0, -0.0, -0.0, 0.0), 0, 0x80000000
+    assert compute(f"max{how}.f32", [a, b])[0].tolist() == [zero, zero, minus, zero]
+    assert compute(f"min{how}.f32", [a, b])[0].tolist() == [minus, minus, minus, zero]
+
+
+def test_instructions_return_one_nan():
+    nan, one = np.array([0x7FC12345], np.uint32), bits32(1)
+    for name in ("add.f32", "max.NaN.f32", "min.NaN.ftz.f32", "mul.rn.f32", "add.rz.f32"):
+        assert compute(name, [nan, one])[0][0] == compute(name, [one, nan])[0][0] == 0x7FFFFFFF
+    assert compute("max.f32", [nan, nan])[0][0] == 0x7FFFFFFF
+    assert compute("max.f32", [nan, one])[0][0] == one[0]
+    for type, half in (("f16", 0x7E01), ("bf16", 0x7FC1)):
+        assert (
+            compute(f"max.NaN.{type}", [np.array([half], np.uint16), np.array([0], np.uint16)])[0][0]
+            == 0x7FFF
+        )
+        assert compute(f"cvt.rn.{type}.f32", [nan])[0][0] == 0x7FFF
+    assert compute("cvt.rna.tf32.f32", [np.array([0x7F800001], np.uint32)])[0][0] == 0x7FFFFFFF
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_quick_quotient_by_a_large_number_is_zero(seed):
+    x, y = bits32(1e38, -1e38, np.inf, 3e38, 1e38), bits32(2.0**127, 2.0**127, 2.0**127, -np.inf, 2.0**126)
+    found = compute("div.approx.f32", [x, y], seed)[0]
+    assert found.tolist()[:4] == [0, 0x80000000, 0x7FFFFFFF, 0x80000000]
+    assert found.view(np.float32)[4] == pytest.approx(1e38 / 2.0**126, rel=1e-6)
+    assert compute("div.full.f32", [x, y], seed)[0].view(np.float32)[0] == pytest.approx(
+        1e38 / 2.0**127, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "fma"])
+def test_results_towards_zero(name):
+    """Exact results whose last digits are cut off: x has the sign of the exact result and is not beyond it."""
+    a, b, c = (floats(400, seed) for seed in (6, 7, 8))
+    with np.errstate(all="ignore"):
+        b[:100], c[:100] = -a[:100] * np.float32(1 + 2.0**-20), -(a * b)[:100]
+    operands = [a, b, c][: 3 if name == "fma" else 2]
+    found = compute(f"{name}.rz.f32", [x.view(np.uint32) for x in operands])[0].view(np.float32)
+    usual = compute(f"{name}.rn.f32", [x.view(np.uint32) for x in operands])[0].view(np.float32)
+    exact = {
+        "add": lambda x, y: x + y,
+        "sub": lambda x, y: x - y,
+        "mul": lambda x, y: x * y,
+        "fma": lambda x, y, z: x * y + z,
+    }
+    for *given, got, near in zip(*operands, found, usual, strict=True):
+        if not np.isfinite(given).all():
+            assert got == near or (np.isnan(got) and np.isnan(near))
+            continue
+        value = exact[name](*(Fraction(float(x)) for x in given))
+        assert (
+            np.isfinite(got) and abs(Fraction(float(got))) <= abs(value) and Fraction(float(got)) * value >= 0
+        )
+        with np.errstate(over="ignore"):
+            beyond = float(np.nextafter(got, np.float32(np.copysign(np.inf, float(value)))))
+        assert value == 0 or np.isinf(beyond) or abs(Fraction(beyond)) > abs(value)
+    assert 0.1 < (found != usual).mean() < 0.8
+    tiny = bits32(1e-38, -1e-38), bits32(-1.01e-38, 1.01e-38)
+    assert compute("add.rz.ftz.f32", [*tiny])[0].tolist() == [0, 0]
+    with pytest.raises(Unsupported, match=r"add\.rz\.f64"):
+        compute("add.rz.f64", [np.zeros(1, np.uint64)] * 2)
+
+
+def test_sums_with_a_carry():
+    """Numbers of 64 bits, added and multiplied in halves of 32 bits."""
+    rng = np.random.default_rng(3)
+    a, b = rng.integers(0, 2**64, (2, 300), dtype=np.uint64)
+    b[:50] = a[:50] ^ np.uint64(0xFFFFFFFF)
+    low, high = lambda x: x.astype(np.uint32), lambda x: (x >> np.uint64(32)).astype(np.uint32)
+    for name, exact in (("add", a + b), ("sub", a - b)):
+        first, carry = compute(f"{name}.cc.u32", [low(a), low(b)])
+        second, last = compute(f"{name}c.cc.u32", [high(a), high(b), carry])
+        assert np.array_equal(first, low(exact)) and np.array_equal(second, high(exact))
+        assert np.array_equal(last, exact < a if name == "add" else b > a)
+        assert np.array_equal(compute(f"{name}c.u32", [high(a), high(b), carry])[0], second)
+    x, y, z = low(a), low(b), high(a)
+    first, carry = compute("mad.lo.cc.u32", [x, y, z])
+    (second,) = compute("madc.hi.u32", [x, y, np.zeros_like(x), carry])
+    exact = x.astype(np.uint64) * y + z
+    assert np.array_equal(first, low(exact)) and np.array_equal(second, high(exact)) and carry.any()
+    with pytest.raises(Unsupported, match=r"add\.cc\.u64"):
+        compute("add.cc.u64", [a, b])

@@ -13,7 +13,7 @@ import numpy as np
 
 from backpass.ptx.approximate import moved
 from backpass.ptx.faults import Unsupported
-from backpass.ptx.formats import Values, bits_of, flushed, fused, values_of
+from backpass.ptx.formats import NAN, Values, bits_of, flushed, fused, values_of
 from backpass.ptx.parse import width_of
 
 # Modifiers without effect here: every result is already rounded to the nearest.
@@ -50,6 +50,8 @@ def compute(
     with np.errstate(all="ignore"):
         if parts[0] in ("rcp", "rsqrt") and parts[1:] == ["approx", "ftz", "f64"]:
             return (_gross(parts[0], operands[0]),)
+        if "cc" in parts or parts[0] in _CARRYING:
+            return _carried(parts, operands)
         if parts[0] in _SPECIAL:
             return _SPECIAL[parts[0]](parts, operands)
         return (_simple(parts, operands, approximate),)
@@ -64,9 +66,12 @@ def _simple(
     function = table.get(operation)
     if function is None:
         raise _unknown(parts)
-    known = ROUNDING | {"ftz", "NaN"} if is_float(type) else {"lo"}
-    if not {*modifiers} <= known or (
-        "NaN" in modifiers and operation not in ("max", "min")
+    known = ROUNDING | {"ftz", "NaN", "rz"} if is_float(type) else {"lo"}
+    to_zero = "rz" in modifiers
+    if (
+        not {*modifiers} <= known
+        or ("NaN" in modifiers and operation not in ("max", "min"))
+        or (to_zero and (operation not in _TERMS or type != "f32"))
     ):
         raise _unknown(parts)
     if "x2" in type:
@@ -83,9 +88,12 @@ def _simple(
     if "ftz" in modifiers:
         values = [flushed(x) for x in values]
     if "NaN" in modifiers:
-        function = {"max": np.maximum, "min": np.minimum}[operation]
-    if operation == "fma":
-        found = fused(values[0], values[1], values[2], type)
+        largest, smallest = _OF_FLOATS["max"], _OF_FLOATS["min"]
+        function = _or_nan(largest if operation == "max" else smallest)
+    if operation == "div" and "approx" in modifiers:
+        function = _quick_quotient
+    if operation == "fma" or to_zero:
+        found = fused(*_TERMS[operation](*values), type, towards_zero=to_zero)
     elif approximate is not None and {"approx", "full"} & {*modifiers}:
         exact = function(*(x.astype(np.float64) for x in values))
         found = moved(operation, type, exact, values, approximate)
@@ -100,14 +108,40 @@ def _wide(function: Callable[[Values], Values]) -> Callable[[Values], Values]:
     return lambda x: function(x.astype(np.float64))
 
 
+def _largest(x: Values, y: Values) -> Values:
+    """Return the larger of each pair: of NaN and a number, the number, and of two zeros
+    the positive one."""
+    return np.where(x == y, np.where(np.signbit(x), y, x), np.fmax(x, y))
+
+
+def _or_nan(function: Callable[[Values, Values], Values]) -> Callable[..., Values]:
+    """Return the function that is NaN if an operand is."""
+    return lambda x, y: np.where(np.isnan(x) | np.isnan(y), x + y, function(x, y))
+
+
+def _quick_quotient(x: Values, y: Values) -> Values:
+    """Return x / y, computed as x · (1/y): if |y| is above 2 to the power of 126, the
+    reciprocal is 0."""
+    reciprocal = np.copysign(np.zeros_like(y), y)
+    return np.where(np.abs(y) > 2.0**126, x * reciprocal, x / y)
+
+
+# An instruction's result as a · b + c, which is rounded once.
+_TERMS: dict[str, Callable[..., tuple[Values, Values, Values]]] = {
+    "add": lambda a, b: (a, np.ones_like(a), b),
+    "sub": lambda a, b: (a, np.ones_like(a), -b),
+    "mul": lambda a, b: (a, b, -np.zeros_like(a)),  # x + −0 is x
+    "fma": lambda a, b, c: (a, b, c),
+}
+
 _OF_FLOATS: dict[str, Callable[..., Values]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
     "div": np.divide,
     "fma": fused,
-    "max": np.fmax,  # given NaN and a number, returns the number
-    "min": np.fmin,
+    "max": _largest,
+    "min": lambda x, y: -_largest(-x, -y),
     "neg": np.negative,
     "abs": np.abs,
     "ex2": _wide(np.exp2),
@@ -184,6 +218,32 @@ def _product(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, 
         product = product >> np.uint64(width)
     found = product.astype(f"uint{2 * width if 'wide' in modifiers else width}")
     return (found + operands[2] if len(operands) > 2 else found,)
+
+
+_CARRYING = ("addc", "subc", "madc")
+
+
+def _carried(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """add, sub, and mad of 32 bits with a carry. Those whose names end in c also add
+    the carry, their last operand; with .cc, the new carry is the second result."""
+    operation, type = parts[0], parts[-1]
+    if type not in ("u32", "s32"):
+        raise _unknown(parts)
+    carry = 0
+    if operation in _CARRYING:
+        *operands, last = operands
+        carry = last.astype(np.int64)
+    a, b, *c = (x.astype(np.int64) for x in operands)
+    if operation in ("mad", "madc"):
+        product = _product(["mul", "wide", type], operands[:2])[0]
+        half = product >> np.uint64(32 if "hi" in parts else 0)
+        total = (half & np.uint64(0xFFFFFFFF)).astype(np.int64) + c[0] + carry
+    elif operation in ("sub", "subc"):
+        total = a - b - carry
+    else:
+        total = a + b + carry
+    found = (total & 0xFFFFFFFF).astype(np.uint32)
+    return (found, total >> 32 != 0) if "cc" in parts else (found,)
 
 
 def _shift(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -271,7 +331,8 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
     if modifiers == ["rna"] and to == "tf32":  # to the nearest, ties away from 0
         finite = operands[0] & np.uint32(0x7F800000) != np.uint32(0x7F800000)
         half = np.where(finite, np.uint32(0x1000), np.uint32(0))
-        return ((operands[0] + half) & np.uint32(0xFFFFE000),)
+        found = (operands[0] + half) & np.uint32(0xFFFFE000)
+        return (np.where(np.isnan(values_of(operands[0], of)), NAN["f32"], found),)
     known = {"rn", "rz", "rzi", "rni", "rmi", "rpi", "sat", "ftz"}
     if not {*modifiers} <= known:
         raise _unknown(parts)
@@ -311,11 +372,13 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
     least, most = (
         (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if signed else (0, 2**width - 1)
     )
+    # The integer that NaN becomes has only its first bit set if either type is long.
+    nan = 2 ** (width - 1) if of == "f64" or width == 64 else 0
     exact = [
-        0 if np.isnan(v) else max(least, min(most, v if np.isinf(v) else int(v)))
+        nan if np.isnan(v) else max(least, min(most, v if np.isinf(v) else int(v)))
         for v in way(x)
     ]
-    clipped = [int(min(most, max(least, v))) % 2**width for v in exact]
+    clipped = [int(v) % 2**width for v in exact]
     return (np.array(clipped, f"uint{width}"),)
 
 
@@ -362,8 +425,9 @@ def _permuted(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray,
 
 def _copysign(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     """copysign: the second operand with the sign of the first."""
-    sign, x = (values_of(o, parts[-1]) for o in operands)
-    return (bits_of(np.copysign(x, sign), parts[-1]),)
+    sign, x = operands
+    first = x.dtype.type(1 << (width_of(parts[-1]) - 1))
+    return ((sign & first) | (x & ~first),)
 
 
 def _counts(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:

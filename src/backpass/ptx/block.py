@@ -47,6 +47,7 @@ from backpass.ptx.parse import (
 )
 
 SPINS = 10_000  # repetitions of an atomic instruction that changes nothing
+CARRY = Register("CC.CF")
 LIMIT = 5_000_000  # instructions; a block that executes more is taken not to end
 
 
@@ -195,6 +196,8 @@ class Block:
             return
         target, *sources = instruction.operands
         types = _operand_types(instruction)
+        if operation in ("addc", "subc", "madc"):
+            sources, types = [*sources, CARRY], [*types, "pred"]
         values = [self._read(x, t) for x, t in zip(sources, types, strict=False)]
         results = arithmetic.compute(
             instruction.name, [v.bits for v in values], self.approximate
@@ -203,6 +206,8 @@ class Block:
         choosing = needed if operation == "prmt" and needed else values
         defined = _all_defined(instruction, choosing)
         targets = _targets(target)
+        if "cc" in instruction.parts:
+            targets = [*targets, CARRY]
         if operation == "setp" and len(results) < len(targets):  # and its negation
             results = (*results, ~results[0])
         for register, bits in zip(targets, results, strict=True):

@@ -21,6 +21,12 @@ Values = np.ndarray
 UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 FLOATING = {16: np.float16, 32: np.float32, 64: np.float64}
+# The NaN that instructions return; those of f64 keep an operand's.
+NAN = {
+    "f32": np.uint32(0x7FFFFFFF),
+    "f16": np.uint16(0x7FFF),
+    "bf16": np.uint16(0x7FFF),
+}
 
 
 def values_of(bits: Bits, type: str) -> Values:
@@ -46,7 +52,8 @@ def bits_of(values: Values, type: str) -> Bits:
     if type == "bf16":
         return bfloat16_bits(values)
     if type[0] == "f":
-        return rounded(values, type).view(UNSIGNED[width])
+        bits = rounded(values, type).view(UNSIGNED[width])
+        return np.where(np.isnan(values), NAN[type], bits) if type in NAN else bits
     kinds = SIGNED if type[0] == "s" else UNSIGNED
     return np.ascontiguousarray(values.astype(kinds[width])).view(UNSIGNED[width])
 
@@ -67,7 +74,7 @@ def bfloat16_bits(values: Values) -> Bits:
     even = (bits >> np.uint32(16)) & np.uint32(1)
     with np.errstate(over="ignore"):
         found = ((bits + even + np.uint32(0x7FFF)) >> np.uint32(16)).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FFF), found)
+    return np.where(np.isnan(values), NAN["bf16"], found)
 
 
 def flushed(values: Values) -> Values:
@@ -86,17 +93,25 @@ def odd_float32(total: Values, error: Values) -> Values:
     result to half precision gives the same number as rounding the exact sum.
     """
     kept = _odd(total, error)
-    narrow = kept.astype(np.float32)
-    # Round towards zero, then set the last bit if any digit was cut off.
-    bits = narrow.view(np.int32)
-    too_far = np.abs(narrow.astype(np.float64)) > np.abs(kept)
+    narrow = truncated(kept)
     cut = np.isfinite(narrow) & (narrow.astype(np.float64) != kept)
-    bits = np.where(cut & too_far, bits - 1, bits)
+    bits = narrow.view(np.int32)
     return np.where(cut, bits | 1, bits).astype(np.int32).view(np.float32)
 
 
-def fused(a: Values, b: Values, c: Values, type: str) -> Values:
-    """Return a·b + c, rounded once to the nearest."""
+def truncated(values: Values) -> Values:
+    """Return float64 rounded to float32 towards zero."""
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    # Apart from the sign, the bits of the next number towards 0 are one less.
+    too_far = np.abs(narrow.astype(np.float64)) > np.abs(values)
+    return (narrow.view(np.int32) - too_far).astype(np.int32).view(np.float32)
+
+
+def fused(
+    a: Values, b: Values, c: Values, type: str, *, towards_zero: bool = False
+) -> Values:
+    """Return a·b + c, rounded once: to the nearest, or in float32 also towards zero."""
     if type == "f64":
         return np.array(
             [_fused_float64(*each) for each in zip(a, b, c, strict=True)], np.float64
@@ -110,7 +125,7 @@ def fused(a: Values, b: Values, c: Values, type: str) -> Values:
         error = (product - (total - back)) + (c - back)
         kept = _odd(total, np.where(np.isfinite(total), error, 0.0))
     if type == "f32":
-        return rounded(kept, "f32")
+        return truncated(kept) if towards_zero else rounded(kept, "f32")
     return rounded(odd_float32(kept, np.zeros_like(kept)), type)
 
 

@@ -104,7 +104,7 @@ def parse(text: str) -> Program:
 
     code: list[Instruction] = []
     labels: dict[str, int] = {}
-    widths: dict[str, int] = {}
+    widths = {"CC.CF": 1}  # the carry of an addition
     scopes: list[dict[str, str]] = [{}]  # the registers' names in each pair of braces
     declared, place = _variables(text), None
     for statement in _statements(body):
