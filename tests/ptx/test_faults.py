@@ -474,3 +474,12 @@ def test_threads_that_have_returned_are_not_awaited():
     later = "setp.ge.u32 %p2, %r1, 32; @%p2 bra $L; bar.sync 0; st.global.b32 [%rd5], %r1; ret; $L: mov.b32 %r5, 0;"
     y, _ = run(later)
     assert y[:32].view(np.int32).tolist() == [*range(32)]
+
+
+def test_a_warp_reduces():
+    y, _ = run("redux.sync.add.s32 %r5, %r1, -1;" + STORE)
+    assert y.view(np.int32).tolist() == [31 * 16] * 32 + [31 * 16 + 32 * 32] * 32
+    with pytest.raises(ptx.Undefined, match="thread 32 stores"):
+        run("@%p1 mov.b32 %r6, %r1; redux.sync.max.u32 %r5, %r6, -1;" + STORE, 50)
+    with pytest.raises(ptx.Barrier):
+        run("setp.lt.s32 %p2, %r1, 5; @%p2 redux.sync.max.u32 %r5, %r1, -1;")

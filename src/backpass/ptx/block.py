@@ -540,6 +540,14 @@ class Block:
         if len(targets) > 1:
             self._write(targets[1], inside, np.ones_like(inside), chosen)
 
+    def _reduce(self, instruction: Instruction, chosen: np.ndarray) -> None:
+        self._check_warps(chosen, "redux.sync")
+        target, source = instruction.operands[:2]
+        value = self._read(source, "b32")
+        found = tensor_cores.redux(instruction.name, value.bits.reshape(-1, 32))
+        defined = np.repeat(value.defined.reshape(-1, 32).all(axis=1), 32)
+        self._write(target, found.reshape(-1), defined, chosen)
+
     def _vote(self, instruction: Instruction, chosen: np.ndarray) -> None:
         """vote.sync: whether the predicate is true for all threads of a warp, or for
         any of them, or a bit for each thread."""
@@ -576,11 +584,15 @@ class Block:
             np.stack([v.bits for v in own], axis=-1).reshape(-1, 32, len(own))
             for own in values
         ]
+        flags = [
+            np.stack([v.defined for v in own], axis=-1).reshape(-1, 32, len(own))
+            for own in values
+        ]
         found = tensor_cores.mma(instruction.name, *registers)
-        defined = np.all([v.defined for own in values for v in own], axis=0)
-        whole = np.repeat(defined.reshape(-1, 32).all(axis=1), 32)
+        known = tensor_cores.mma_needs(instruction.name, *flags)
         for i, register in enumerate(target):
-            self._write(register, found[:, :, i].reshape(-1), whole, chosen)
+            own = found[:, :, i].reshape(-1), known[:, :, i].reshape(-1)
+            self._write(register, *own, chosen)
 
     def _load_matrices(self, instruction: Instruction, chosen: np.ndarray) -> None:
         parts = instruction.parts
@@ -706,6 +718,7 @@ _MEMORY: dict[str, Callable[[Block, Instruction, np.ndarray], None]] = {
     "barrier": Block._barrier,
     "shfl": Block._shuffle,
     "vote": Block._vote,
+    "redux": Block._reduce,
     "mma": Block._multiply,
     "ldmatrix": Block._load_matrices,
     "cp": Block._copy,
@@ -713,7 +726,7 @@ _MEMORY: dict[str, Callable[[Block, Instruction, np.ndarray], None]] = {
 
 
 # Instructions that all threads of a block, or of a warp, execute together.
-_TOGETHER = ("bar", "barrier", "shfl", "vote", "mma", "ldmatrix")
+_TOGETHER = ("bar", "barrier", "shfl", "vote", "redux", "mma", "ldmatrix")
 
 
 def _waits_for_all(instruction: Instruction) -> bool:

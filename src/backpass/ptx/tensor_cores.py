@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from backpass.ptx.faults import Unsupported
-from backpass.ptx.formats import bits_of, rounded, values_of
+from backpass.ptx.formats import UNSIGNED, bits_of, rounded, values_of
+from backpass.ptx.parse import width_of
 
 LANES = np.arange(32)
 GROUP, PLACE = LANES // 4, LANES % 4  # a lane's row of eight, and place in it
@@ -44,6 +45,14 @@ B_16 = _fragment(
     (16, 8), *((2 * PLACE + i % 2 + 8 * (i // 2), GROUP) for i in range(4))
 )
 C = _fragment((16, 8), *((GROUP + 8 * (i // 2), 2 * PLACE + i % 2) for i in range(4)))
+# mma.m16n8k32 of int8: a lane holds sixteen elements of A and eight of B.
+A_32 = _fragment(
+    (16, 32),
+    *((GROUP + 8 * (i // 4 % 2), 4 * PLACE + i % 4 + 16 * (i // 8)) for i in range(16)),
+)
+B_32 = _fragment(
+    (32, 8), *((4 * PLACE + i % 4 + 16 * (i // 4), GROUP) for i in range(8))
+)
 # mma.m8n8k4 of float64.
 A_4 = _fragment((8, 4), (GROUP, PLACE))
 B_4 = _fragment((4, 8), (PLACE, GROUP))
@@ -71,45 +80,80 @@ def elements(found: np.ndarray, where: Fragment) -> np.ndarray:
 def mma(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Return the registers ``[warps, 32, n]`` of A·B + C, given those of A, B, and C.
 
-    The order in which a tensor core adds is not documented. This function adds the
-    products in float64 and rounds the sum once. Raises Unsupported for shapes and types
-    that it does not know.
+    The order in which a tensor core adds is not documented, and neither is the format
+    of its partial sums. This function adds the products in float64 and rounds the sum
+    once, so its result may be more accurate than a GPU's. Raises Unsupported for shapes
+    and types that it does not know.
     """
+    where, types = _known(name)
+    left, right, added = (
+        matrices(_numbers(x, type), place).astype(np.float64)
+        for x, type, place in zip((a, b, c), types[1:], where, strict=True)
+    )
+    sums = left @ right + added  # exact for integers
+    if types[0] == "s32":
+        whole = sums.astype(np.int64)
+        if "satfinite" in name:
+            whole = np.clip(whole, -(2**31), 2**31 - 1)
+        return bits_of(elements(whole, where[2]), "s32")
+    return _joined(bits_of(elements(rounded(sums, types[0]), where[2]), types[0]))
+
+
+def mma_needs(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Return whether the registers ``[warps, 32, n]`` of A·B + C are defined, given
+    whether those of A, B, and C are.
+
+    An element of the result needs a row of A, a column of B, and an element of C.
+    """
+    where, types = _known(name)
+    left, right, added = (
+        matrices(np.repeat(x, len(place.rows) // x.shape[2], axis=2), place)
+        for x, place in zip((a, b, c), where, strict=True)
+    )
+    found = left.all(axis=2)[:, :, None] & right.all(axis=1)[:, None] & added
+    own = elements(found, where[2])
+    return own.reshape(*own.shape[:2], c.shape[2], -1).all(axis=3)
+
+
+def _known(name: str) -> tuple[tuple[Fragment, Fragment, Fragment], tuple[str, ...]]:
+    """Return where the elements of A, B, and C are, and the types of D, A, B, and C."""
     parts = name.split(".")
     shape, types = parts[3], tuple(parts[-4:])
     where = _KNOWN.get((shape, types)) if parts[4:6] == ["row", "col"] else None
-    if where is None:
+    if where is None or not {*parts[6:-4]} <= {"satfinite"}:
         raise Unsupported(f"ptx: the instruction {name} is not supported")
-    to, of = types[:2]
-    left, right = (
-        matrices(_numbers(x, of), place).astype(np.float64)
-        for x, place in ((a, where[0]), (b, where[1]))
-    )
-    sums = left @ right + matrices(values_of(c, to), where[2])
-    return bits_of(elements(rounded(sums, to), where[2]), to)
+    return where, types
 
 
 # Where the elements are, by the shape and the types of D, A, B, and C.
 _KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] = {
     ("m16n8k16", ("f32", "bf16", "bf16", "f32")): (A_16, B_16, C),
     ("m16n8k16", ("f32", "f16", "f16", "f32")): (A_16, B_16, C),
+    ("m16n8k16", ("f16", "f16", "f16", "f16")): (A_16, B_16, C),
+    **{
+        ("m16n8k32", ("s32", a, b, "s32")): (A_32, B_32, C)
+        for a in ("s8", "u8")
+        for b in ("s8", "u8")
+    },
     ("m16n8k8", ("f32", "tf32", "tf32", "f32")): (A_8, B_8, C),
     ("m8n8k4", ("f64", "f64", "f64", "f64")): (A_4, B_4, C_4),
 }
 
 
 def _numbers(registers: np.ndarray, type: str) -> np.ndarray:
-    """Return the numbers in registers ``[warps, 32, n]``. In half precision, a register
-    holds two numbers."""
-    if type == "f64":
-        return values_of(registers, type)
+    """Return the numbers in registers ``[warps, 32, n]``. A register of 32 bits holds
+    two numbers of 16 bits, or four of 8 bits."""
     if type == "tf32":  # a float32 whose last 13 bits are ignored
         return values_of(registers & np.uint32(0xFFFFE000), "f32")
-    halves = np.stack(
-        [registers & np.uint32(0xFFFF), registers >> np.uint32(16)], axis=-1
-    )
-    flat = halves.reshape(*registers.shape[:2], -1).astype(np.uint16)
-    return values_of(np.ascontiguousarray(flat), type)
+    parts = np.ascontiguousarray(registers).view(UNSIGNED[width_of(type)])
+    return values_of(parts, type)
+
+
+def _joined(bits: np.ndarray) -> np.ndarray:
+    """Return the registers that hold the numbers: the inverse of ``_numbers``."""
+    if bits.itemsize >= 4:
+        return bits
+    return np.ascontiguousarray(bits).view(np.uint32)
 
 
 def loaded_matrices(rows: np.ndarray, transposed: bool) -> np.ndarray:
@@ -122,6 +166,27 @@ def loaded_matrices(rows: np.ndarray, transposed: bool) -> np.ndarray:
     found = np.swapaxes(rows, 2, 3) if transposed else rows
     lower, upper = (found[:, :, GROUP, 2 * PLACE + i].astype(np.uint32) for i in (0, 1))
     return np.moveaxis(lower | upper << np.uint32(16), 1, 2)
+
+
+REDUCTIONS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def redux(name: str, operand: np.ndarray) -> np.ndarray:
+    """Return the bits ``[warps, 32]`` that each lane receives: those of the sum, or of
+    another reduction, of the warp's numbers."""
+    parts = name.split(".")
+    if parts[2] not in REDUCTIONS or parts[-1] not in ("s32", "u32", "b32"):
+        raise Unsupported(f"ptx: the instruction {name} is not supported")
+    numbers = values_of(operand, parts[-1])
+    found = REDUCTIONS[parts[2]].reduce(numbers, axis=1, dtype=numbers.dtype)
+    return np.repeat(bits_of(found, parts[-1])[:, None], 32, axis=1)
 
 
 def shuffled_from(how: str, by: np.ndarray, clamp: np.ndarray) -> tuple:
