@@ -131,7 +131,7 @@ def test_sums_of_bytes_saturate_if_they_should():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_an_element_needs_its_row_and_its_column(name):
-    """Lane 5 has an undefined element of A, of B, or of C in its first register: what is undefined is found with NaN."""
+    """Lane 5 has an undefined element of A, of B, or of C in its first register."""
     _, a_at, b_at, c_at = KINDS[name]
     counts = [
         registers(np.zeros((1, *at.shape)), at, type).shape

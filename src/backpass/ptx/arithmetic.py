@@ -229,7 +229,7 @@ def _carried(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, 
     operation, type = parts[0], parts[-1]
     if type not in ("u32", "s32"):
         raise _unknown(parts)
-    carry = 0
+    carry: np.ndarray | int = 0
     if operation in _CARRYING:
         *operands, last = operands
         carry = last.astype(np.int64)

@@ -9,6 +9,7 @@ format, and rounded once.
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 FLOATING = {16: np.float16, 32: np.float32, 64: np.float64}
 # The NaN that instructions return; those of f64 keep an operand's.
-NAN = {
+NAN: dict[str, Any] = {
     "f32": np.uint32(0x7FFFFFFF),
     "f16": np.uint16(0x7FFF),
     "bf16": np.uint16(0x7FFF),

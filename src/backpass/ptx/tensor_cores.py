@@ -105,14 +105,15 @@ def mma_needs(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndar
 
     An element of the result needs a row of A, a column of B, and an element of C.
     """
-    where, types = _known(name)
+    where, _ = _known(name)
     left, right, added = (
         matrices(np.repeat(x, len(place.rows) // x.shape[2], axis=2), place)
         for x, place in zip((a, b, c), where, strict=True)
     )
-    found = left.all(axis=2)[:, :, None] & right.all(axis=1)[:, None] & added
+    rows, columns = np.all(left, axis=2), np.all(right, axis=1)
+    found = rows[:, :, None] & columns[:, None] & added
     own = elements(found, where[2])
-    return own.reshape(*own.shape[:2], c.shape[2], -1).all(axis=3)
+    return np.all(own.reshape(*own.shape[:2], c.shape[2], -1), axis=3)
 
 
 def _known(name: str) -> tuple[tuple[Fragment, Fragment, Fragment], tuple[str, ...]]:
