@@ -9,28 +9,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from backpass.ptx.formats import Values
+from backpass.ptx.formats import Values, rounded
 
-UNITS = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}  # relative rounding errors
+# The largest error, by what the manual states it in.
 RELATIVE = {
     ("ex2", "f32"): 2.0**-22,
     ("ex2", "f16"): 2.0**-9.9,
     ("ex2", "bf16"): 2.0**-7,
-    ("rcp", "f32"): 2.0**-23,
     ("sqrt", "f32"): 2.0**-23,
     ("rsqrt", "f32"): 2.0**-22.9,
     ("tanh", "f32"): 2.0**-11,
     ("tanh", "bf16"): 2.0**-8,
     ("lg2", "f32"): 2.0**-22,
-    # Two units in the last place, relative to a number just below a power of 2.
-    ("div", "f32"): 2.0**-23,
 }
-ABSOLUTE = {
-    ("sin", "f32"): 2.0**-20.5,
-    ("cos", "f32"): 2.0**-20.5,
-    ("tanh", "f16"): 2.0**-10.987,
-}
+ABSOLUTE = {("tanh", "f16"): 2.0**-10.987}
+UNITS = {("rcp", "f32"): 1, ("div", "f32"): 2}  # in the last place of a float32
 NEAR_ONE = 2.0**-22  # the absolute error of lg2 between 0.5 and 2
+# The absolute errors of sin and cos up to 2π, up to 100π, and of larger operands, for
+# which the manual does not state an error.
+ANGLES = (2.0**-20.5, 2.0**-14.7, 1.0)
 
 
 def moved(
@@ -38,23 +35,31 @@ def moved(
 ) -> Values:
     """Return results that a unit may compute where the exact results are ``exact``.
 
-    They are in float64, before rounding to the type. The ``seed`` selects one of the
-    possible units.
+    They are numbers of the type, in float64. The ``seed`` selects one of the possible
+    units.
     """
-    by, x = _drawn(operands, seed), operands[0]
-    key, size, unit = (operation, type), np.abs(exact), UNITS.get(type, 0.0)
-    if key in ABSOLUTE:
-        error = np.full(exact.shape, ABSOLUTE[key])
-    elif key in RELATIVE:
-        error = RELATIVE[key] * size
-        if operation == "lg2":
-            error = np.where((x > 0.5) & (x < 2), NEAR_ONE, error)
-    else:
-        return exact
-    # The rounding to the type, which follows, is part of the error.
-    left = np.maximum(error - unit * size, 0)
-    special = ~np.isfinite(exact) | (exact == 0) | (x == 0)
-    return np.where(special, exact, exact + by * left)
+    error = allowed(operation, type, exact, operands)
+    found = rounded(exact + _drawn(operands, seed) * error, type).astype(np.float64)
+    special = (
+        (exact == 0) | (operands[0] == 0) | ~np.isfinite([exact, *operands]).all(0)
+    )
+    # The rounding to the type is part of the error.
+    return np.where(special | (np.abs(found - exact) > error), exact, found)
+
+
+def allowed(operation: str, type: str, exact: Values, operands: list[Values]) -> Values:
+    """Return the largest errors of an instruction's results; 0 for an instruction whose
+    result is rounded to the nearest."""
+    key, size, x = (operation, type), np.abs(exact), np.abs(operands[0])
+    if key in (("sin", "f32"), ("cos", "f32")):
+        return np.asarray(ANGLES)[(x > 2 * np.pi) + (x > 100 * np.pi).astype(int)]
+    if operation == "lg2":
+        near = (x > 0.5) & (x < 2)
+        return np.where(near, NEAR_ONE, RELATIVE[key] * size)
+    if key in UNITS:
+        unit = np.ldexp(1.0, np.maximum(np.frexp(size)[1] - 24, -149))
+        return UNITS[key] * unit
+    return np.full(exact.shape, ABSOLUTE.get(key, 0.0)) + RELATIVE.get(key, 0.0) * size
 
 
 def _drawn(operands: list[Values], seed: int) -> Values:
