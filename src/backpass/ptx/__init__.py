@@ -17,11 +17,14 @@ To learn PTX from this package, read its modules in this order:
 - ``arithmetic`` and ``approximate``: what a thread computes
 - ``tensor_cores``: what a warp computes
 - ``memory`` and ``atomics``: which threads may access which bytes, and when
+- ``values``: which bits of a register are defined
 - ``block``: how threads branch, wait, and copy
 - ``grid``: how the blocks of a kernel run
 
-The package executes what Triton 3 emits for compute capability 8.0. It does not check
-timing, the order of accesses within a warp, or features of later GPUs.
+The package executes the instructions that Triton 3 emits for compute capability 8.0 and
+that the kernels of its tests contain; any other instruction raises ``Unsupported``. It
+does not execute function calls, accesses at generic addresses, or features of later
+GPUs. It does not check timing or the order of accesses within a warp.
 """
 
 from backpass.ptx.faults import (

@@ -283,7 +283,7 @@ def _field(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ..
         if type[0] == "s" and count:
             # The sign is the field's highest bit, or the number's if that is lower.
             sign = value >> min(start + count - 1, width - 1) & 1
-            beyond = max(0, start + count - width)
+            beyond = min(count, max(0, start + count - width))
             if beyond and sign:
                 field |= (2**beyond - 1) << (count - beyond)
             field -= sign << count if sign else 0

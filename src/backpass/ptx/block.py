@@ -45,18 +45,11 @@ from backpass.ptx.parse import (
     Vector,
     width_of,
 )
+from backpass.ptx.values import Value, all_bits, known
 
 SPINS = 10_000  # repetitions of an atomic instruction that changes nothing
 CARRY = Register("CC.CF")
 LIMIT = 5_000_000  # instructions; a block that executes more is taken not to end
-
-
-class Value(NamedTuple):
-    """What a register holds: bits ``[threads]``, and whether each thread's bits are
-    defined."""
-
-    bits: np.ndarray
-    defined: np.ndarray
 
 
 class Copy(NamedTuple):
@@ -101,7 +94,6 @@ class Block:
         self.threads = np.arange(n)
         self.registers: dict[str, Value] = {}
         self.left = np.ones(n, bool)  # the threads that have not returned
-        self.open: set[str] = set()  # registers whose value no result needs
         found: dict[str, np.ndarray | int] = {"%laneid": self.threads % 32}
         found |= {"%warpid": self.threads // 32}
         bit = 1 << self.threads % 32
@@ -202,9 +194,7 @@ class Block:
         results = arithmetic.compute(
             instruction.name, [v.bits for v in values], self.approximate
         )
-        needed = self._needed(target, sources, values)
-        choosing = needed if operation == "prmt" and needed else values
-        defined = _all_defined(instruction, choosing)
+        defined = known(instruction.name, values)
         targets = _targets(target)
         if "cc" in instruction.parts:
             targets = [*targets, CARRY]
@@ -213,54 +203,28 @@ class Block:
         for register, bits in zip(targets, results, strict=True):
             self._write(register, bits, defined, chosen)
 
-    def _needed(
-        self, target: Operand, sources: Sequence[Operand], values: list[Value]
-    ) -> list[Value]:
-        """Return the values of those operands that some instruction has written.
-
-        When the compiler packs fewer numbers than a register holds, it fills the other
-        parts from registers that no instruction writes. No result needs these parts. A
-        value computed only from such registers is not needed either.
-        """
-        open_ = [
-            isinstance(source, Register)
-            and source.name not in self.special
-            and (source.name not in self.registers or source.name in self.open)
-            for source in sources
-        ]
-        registers = [isinstance(source, Register) for source in sources]
-        if isinstance(target, Register):
-            self.open.discard(target.name)
-            if any(registers) and open_ == registers:
-                self.open.add(target.name)
-        pairs = zip(values, open_, strict=False)
-        return [value for value, is_open in pairs if not is_open]
-
     # Registers
 
     def _read(self, operand: Operand, type: str) -> Value:
         """Return the bits of an operand, as a type, for all threads."""
         n = len(self.threads)
         if isinstance(operand, Number):
-            return Value(_constant(operand.text, type, n), np.ones(n, bool))
-        if isinstance(operand, Label):
+            bits = _constant(operand.text, type, n)
+        elif isinstance(operand, Label):
             address = self._address_of(operand.name)
-            return Value(
-                np.full(n, address, UNSIGNED[width_of(type)]), np.ones(n, bool)
-            )
-        if not isinstance(operand, Register):
+            bits = np.full(n, address, UNSIGNED[width_of(type)])
+        elif not isinstance(operand, Register):
             raise Unsupported(f"ptx: the operand {operand} is not supported here")
-        if operand.name in self.special:
-            return Value(self.special[operand.name], np.ones(n, bool))
-        if operand.name not in self.registers:
-            return Value(np.zeros(n, self._kind(operand.name)), np.zeros(n, bool))
-        value = self.registers[operand.name]
-        if type == "pred":
-            return Value(value.bits.astype(bool), value.defined)
-        width = width_of(type)
-        if value.bits.dtype.itemsize * 8 != width:
-            return Value(value.bits.astype(UNSIGNED[width]), value.defined)
-        return value
+        elif operand.name in self.special:
+            bits = self.special[operand.name]
+        elif operand.name in self.registers:
+            width = width_of(type)
+            kind = bool if width == 1 else UNSIGNED[width]
+            return self.registers[operand.name].resized(kind)
+        else:
+            bits = np.zeros(n, self._kind(operand.name))
+            return Value(bits, bits)
+        return Value(bits, np.full(n, all_bits(bits.dtype)))
 
     def _write(
         self,
@@ -269,10 +233,15 @@ class Block:
         defined: np.ndarray,
         chosen: np.ndarray,
     ) -> None:
+        """Write bits ``[threads]`` for the chosen threads. ``defined`` says which bits
+        of each thread are defined, or whether all are."""
         if not isinstance(register, Register):
             raise Unsupported(f"ptx: {register} cannot be written to")
         kind = self._kind(register.name)
-        bits = bits.astype(kind, copy=False)
+        if defined.dtype == bool:
+            full = all_bits(bits.dtype)
+            defined = np.where(defined, full, ~full)
+        bits, defined = Value(bits, defined).resized(kind)
         if not chosen.all():
             before = self._read(
                 register, "pred" if kind is bool else f"b{8 * np.dtype(kind).itemsize}"
@@ -375,12 +344,16 @@ class Block:
         chosen: np.ndarray,
     ) -> None:
         """Write the bytes of the chosen threads ``[n, k]`` to a register."""
-        own = np.ascontiguousarray(data).view(UNSIGNED[8 * data.shape[1]])[:, 0]
+        kind = UNSIGNED[8 * data.shape[1]]
+        own = np.ascontiguousarray(data).view(kind)[:, 0]
+        mask = (defined * np.uint8(0xFF)).view(kind)[:, 0]
         if type[0] == "s":  # sign-extend to a wider register
-            own = own.view(f"int{8 * data.shape[1]}").astype(np.int64).view(np.uint64)
-        bits = np.zeros(len(self.threads), own.dtype)
-        whole = np.zeros(len(self.threads), bool)
-        bits[chosen], whole[chosen] = own, defined.all(axis=1)
+            own, mask = (
+                x.view(f"int{8 * data.shape[1]}").astype(np.int64).view(np.uint64)
+                for x in (own, mask)
+            )
+        bits, whole = (np.zeros(len(self.threads), own.dtype) for _ in range(2))
+        bits[chosen], whole[chosen] = own, mask
         self._write(register, bits, whole, chosen)
 
     def _store(self, instruction: Instruction, chosen: np.ndarray) -> None:
@@ -388,17 +361,8 @@ class Block:
         type, space = instruction.parts[-1], _space(instruction)
         values = [self._read(x, f"b{width_of(type)}") for x in _targets(source)]
         n = int(chosen.sum())
-        data = np.concatenate(
-            [
-                np.ascontiguousarray(v.bits[chosen]).view(np.uint8).reshape(n, -1)
-                for v in values
-            ],
-            axis=1,
-        )
-        width = width_of(type) // 8
-        defined = np.repeat(
-            np.stack([v.defined[chosen] for v in values], axis=1), width, axis=1
-        )
+        data = _bytes([v.bits[chosen] for v in values], n)
+        defined = _bytes([v.defined[chosen] for v in values], n) == 0xFF
         if space == "param":
             raise Unsupported(
                 f"ptx: the instruction {instruction.name} is not supported"
@@ -477,24 +441,22 @@ class Block:
         if isinstance(source, Vector):  # join the parts into one value
             width = width_of(type) // len(source.parts)
             values = [self._read(x, f"b{width}") for x in source.parts]
-            joined = np.zeros(len(self.threads), UNSIGNED[width_of(type)])
-            for i, value in enumerate(values):
-                joined |= value.bits.astype(joined.dtype) << joined.dtype.type(
-                    i * width
-                )
-            needed = self._needed(target, source.parts, values)
-            defined = np.all([value.defined for value in needed or values], axis=0)
-            self._write(target, joined, defined, chosen)
+            kind = UNSIGNED[width_of(type)]
+            shifts = [kind(i * width) for i in range(len(values))]
+            bits, defined = (
+                sum(x.astype(kind) << by for x, by in zip(parts, shifts, strict=True))
+                for parts in zip(*values, strict=True)
+            )
+            self._write(target, bits, defined, chosen)
             return
         value = self._read(source, type)
         if isinstance(target, Vector):
             width = width_of(type) // len(target.parts)
             for i, register in enumerate(target.parts):
                 if register != Label("_"):
-                    part = value.bits >> value.bits.dtype.type(i * width)
-                    self._write(
-                        register, part.astype(UNSIGNED[width]), value.defined, chosen
-                    )
+                    by = value.bits.dtype.type(i * width)
+                    bits, defined = ((x >> by).astype(UNSIGNED[width]) for x in value)
+                    self._write(register, bits, defined, chosen)
             return
         self._write(target, value.bits, value.defined, chosen)
 
@@ -545,7 +507,7 @@ class Block:
         target, source = instruction.operands[:2]
         value = self._read(source, "b32")
         found = tensor_cores.redux(instruction.name, value.bits.reshape(-1, 32))
-        defined = np.repeat(value.defined.reshape(-1, 32).all(axis=1), 32)
+        defined = np.repeat(value.whole.reshape(-1, 32).all(axis=1), 32)
         self._write(target, found.reshape(-1), defined, chosen)
 
     def _vote(self, instruction: Instruction, chosen: np.ndarray) -> None:
@@ -567,7 +529,7 @@ class Block:
             raise Unsupported(
                 f"ptx: the instruction {instruction.name} is not supported"
             )
-        defined = value.defined.reshape(-1, 32).all(axis=1)
+        defined = value.whole.reshape(-1, 32).all(axis=1)
         self._write(
             instruction.operands[0],
             np.repeat(found, 32),
@@ -585,7 +547,7 @@ class Block:
             for own in values
         ]
         flags = [
-            np.stack([v.defined for v in own], axis=-1).reshape(-1, 32, len(own))
+            np.stack([v.whole for v in own], axis=-1).reshape(-1, 32, len(own))
             for own in values
         ]
         found = tensor_cores.mma(instruction.name, *registers)
@@ -699,7 +661,7 @@ class Block:
     # Faults
 
     def _check(self, value: Value, active: np.ndarray, what: str) -> None:
-        bad = active & ~value.defined
+        bad = active & ~value.whole
         if bad.any():
             raise self._fault(Undefined, what, bad)
 
@@ -727,6 +689,12 @@ _MEMORY: dict[str, Callable[[Block, Instruction, np.ndarray], None]] = {
 
 # Instructions that all threads of a block, or of a warp, execute together.
 _TOGETHER = ("bar", "barrier", "shfl", "vote", "redux", "mma", "ldmatrix")
+
+
+def _bytes(values: Sequence[np.ndarray], n: int) -> np.ndarray:
+    """Return the bytes ``[n, k]`` of values ``[n]``, one after the other."""
+    parts = [np.ascontiguousarray(x).view(np.uint8).reshape(n, -1) for x in values]
+    return np.concatenate(parts, axis=1)
 
 
 def _waits_for_all(instruction: Instruction) -> bool:
@@ -772,15 +740,6 @@ def _operand_types(instruction: Instruction) -> list[str]:
     if parts[0] == "mad" and "wide" in parts:
         return [type, type, f"b{2 * width_of(type)}"]
     return [type] * n
-
-
-def _all_defined(instruction: Instruction, values: list[Value]) -> np.ndarray:
-    """Return whether the result is defined: all operands are, or for selp, the
-    predicate and the chosen operand are."""
-    if instruction.parts[0] == "selp":
-        a, b, chosen = values
-        return chosen.defined & np.where(chosen.bits, a.defined, b.defined)
-    return np.all([value.defined for value in values], axis=0)
 
 
 def _constant(text: str, type: str, n: int) -> np.ndarray:
