@@ -2,7 +2,8 @@
 
 The errors are those that PTX ISA 8.7, chapter 9.7.3, states for each instruction. The
 special values that it lists for an instruction, such as 2 to the power of 0, are exact.
-A unit is a function: the same operands give the same error each time.
+A unit is a function: the same operands give the same error each time. The manual states
+no error for tensor cores, and their sums are not moved: see ``tensor_cores.mma``.
 """
 
 from __future__ import annotations
