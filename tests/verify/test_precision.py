@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 from backpass import ops  # noqa: E402
-from backpass.ops import attention, gelu, rms_norm, softmax, swiglu  # noqa: E402
+from backpass.ops import attention, gelu, layer_norm, rms_norm, softmax, swiglu  # noqa: E402
 from backpass.verify import cases, check  # noqa: E402
 from backpass.verify.convert import to_torch  # noqa: E402
 
@@ -237,6 +237,30 @@ OPERATORS = {
     **{f.__name__: (f, (5, 9)) for f in (torch.tanh, torch.exp, F.silu, F.softplus, F.gelu)},
     **{f.__name__: (f, (5, 9), (5, 9)) for f in (F.mse_loss, torch.mul)},
 }
+
+
+class TestFloat32BesideHalfPrecision:
+    """Weights of float32 are judged as float32, and so are their gradients."""
+
+    GIVEN = normal(40, 64), normal(64, seed=1, dtype=torch.float32), normal(64, seed=2, dtype=torch.float32)
+
+    def test_what_is_right_passes(self):
+        report = judged(layer_norm, *self.GIVEN)
+        assert report.passed and {row.quantity for row in report.rows} == {"y", "dx", "dw", "db"}
+
+    def test_a_weight_that_forward_rounds(self):
+        def forward(x, w, b, **wanted):
+            w = w.bfloat16().float() if w.dtype == torch.float32 else w
+            return layer_norm.forward(x, w, b, **wanted)
+
+        assert "y" in rows_failed(judged(ours(layer_norm, forward=forward), *self.GIVEN))
+
+    def test_a_gradient_that_backward_rounds(self):
+        def backward(dy, saved):
+            dx, dw, db = layer_norm.backward(dy, saved)
+            return dx, dw, torch.as_tensor(db).bfloat16().to(db.dtype)
+
+        assert rows_failed(judged(ours(layer_norm, backward=backward), *self.GIVEN)) == {"db"}
 
 
 class TestRight:
