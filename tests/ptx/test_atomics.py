@@ -211,7 +211,7 @@ def test_a_swap_that_fails_releases_nothing():
 def test_a_block_s_own_atomics_order_no_other_block():
     lock = LOCKED.format(**RIGHT)
     run(lock, blocks=2)
-    with pytest.raises(ptx.Order, match="block 1, thread 0 updates word.*which block 0 updated"):
+    with pytest.raises(ptx.Order, match=r"block 1, thread 0 updates word.*which block 0 updated"):
         run(lock.replace(".gpu.", ".cta."), blocks=2)
 
 
@@ -219,7 +219,7 @@ def test_an_atomic_instruction_does_not_hide_a_plain_write():
     """Block 0 sets the sum to 0, and other blocks may add to it before."""
     add = "@%p1 red.global.gpu.relaxed.add.u32 [%rd2], 1;"
     run(add, blocks=2)
-    with pytest.raises(ptx.Order, match="block 1, thread 0 updates word.*which block 0 wrote"):
+    with pytest.raises(ptx.Order, match=r"block 1, thread 0 updates word.*which block 0 wrote"):
         run(f"{FIRST} and.pred %p3, %p1, %p2; @%p3 st.global.b32 [%rd2], 0; {add}", blocks=2)
 
 
@@ -240,7 +240,7 @@ def test_the_last_of_several_readers_may_write():
     x, _, _ = run(LAST.format(order="acq_rel", barrier="bar.sync 0;"), blocks=4)
     assert not x.any()
     for changed in ({"order": "relaxed"}, {"barrier": ""}):
-        with pytest.raises(ptx.Order, match="block 3, thread .* writes x.*, which another block read"):
+        with pytest.raises(ptx.Order, match=r"block 3, thread .* writes x.*, which another block read"):
             run(LAST.format(**{"order": "acq_rel", "barrier": "bar.sync 0;"} | changed), blocks=4)
 
 
@@ -272,7 +272,7 @@ def test_a_block_that_waits_for_a_later_one_is_told_that_blocks_run_in_turn(monk
         @%p2 bra $wait;
     """
     run(grid_barrier.format(1), blocks=2)
-    with pytest.raises(ptx.Barrier, match="block 0, .* finds the same value 100 times.*one after another"):
+    with pytest.raises(ptx.Barrier, match=r"block 0, .* finds the same value 100 times.*one after another"):
         run(grid_barrier.format(2), blocks=2)
 
 

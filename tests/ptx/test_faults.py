@@ -207,14 +207,14 @@ def test_an_equal_write_does_not_hide_the_one_before():
     body = "mov.b32 %r5, 7; mov.b32 %r6, 0; st.{0}.b32 [{1}], %r5; {2} mov.b32 %r5, 5; setp.eq.s32 %p2, %r1, 63; @%p2 st.{0}.b32 [{1}], %r5;"
     for place in (("shared", "%r6"), ("global", "%rd2")):
         run(body.format(*place, "bar.sync 0;"))
-        with pytest.raises(ptx.Race, match="thread 63 writes to .* which another thread writes"):
+        with pytest.raises(ptx.Race, match=r"thread 63 writes to .* which another thread writes"):
             run(body.format(*place, ""))
 
 
 def test_an_equal_write_of_another_block_does_not_hide_the_first():
     body = "mov.b32 %r5, 7; st.global.b32 [%rd2], %r5; bar.sync 0; setp.eq.s32 %p2, %r3, 64; {} @%p2 st.global.b32 [%rd2], %r5;"
     run(body.format(""), blocks=2)
-    with pytest.raises(ptx.Order, match="block 1, thread 0 writes y.*which another block wrote"):
+    with pytest.raises(ptx.Order, match=r"block 1, thread 0 writes y.*which another block wrote"):
         run(body.format("mov.b32 %r5, 5;"), blocks=2)
 
 
