@@ -219,6 +219,15 @@ def test_a_tuple_is_passed_as_its_elements(x):
     assert verdict.passed and torch.equal(x, y)
 
 
+@pytest.mark.parametrize(
+    ("type", "bits"), [("fp16", 0x2E66), ("bf16", 0x3DCC), ("fp32", 0x3DCCCCCD), ("fp64", 0x3FB999999999999A)]
+)
+def test_a_number_is_passed_in_its_format(type, bits):
+    """0.1 rounded to the nearest; Triton's launcher cuts bfloat16 off."""
+    with compiled.executing():
+        assert driver.active._argument("kernel: s", type, 0.1) == bits
+
+
 def test_an_empty_grid_runs_nothing(x):
     for only in (None, [-1]):
         with compiled.executing(only=only) as verdict:
