@@ -220,13 +220,22 @@ def test_an_equal_write_of_another_block_does_not_hide_the_first():
 
 def test_several_readers_of_one_warp_are_ordered_by_its_barrier():
     body = """
-        mov.b32 %r5, 7; setp.eq.s32 %p2, %r1, 0; @%p2 st.shared.b32 [0], %r5; bar.sync 0;
+        mov.b32 %r5, 7; setp.eq.s32 %p2, %r1, {writer}; @%p2 st.shared.b32 [0], %r5; bar.sync 0;
         setp.lt.s32 %p3, %r1, {readers}; @%p3 ld.shared.b32 %r6, [0]; bar.warp.sync -1;
         @%p2 st.shared.b32 [0], %r1;"""
     body = body.replace("[0]", "[%r10]").replace("mov.b32 %r5", "mov.b32 %r10, 0; mov.b32 %r5", 1)
-    run(body.format(readers=32))
-    with pytest.raises(ptx.Race, match="another thread reads"):
-        run(body.format(readers=64))
+    run(body.format(readers=32, writer=0))
+    for writer in (0, 63):
+        with pytest.raises(ptx.Race, match="another thread reads"):
+            run(body.format(readers=64, writer=writer))
+
+
+def test_an_equal_write_of_a_later_instruction_does_not_hide_the_one_before():
+    one = "setp.eq.s32 %p2, %r1, {}; @%p2 st.shared.b32 [%r10], {};"
+    body = "mov.b32 %r10, 0; mov.b32 %r5, 7; mov.b32 %r6, 5;" + one.format(0, "%r5") + one.format(40, "%r5")
+    run(body)
+    with pytest.raises(ptx.Race, match=r"thread 40 writes to .* which another thread writes"):
+        run(body + "@%p2 st.shared.b32 [%r10], %r6;")
 
 
 def test_a_wrong_stride_does_not_reach_another_tensor():

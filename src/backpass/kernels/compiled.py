@@ -110,10 +110,11 @@ def executing(
     count as written. An autotuned kernel runs once with each
     configuration, and then with the first configuration.
 
-    ``only`` lists the numbers of the programs to run, and negative numbers count from
-    the last program; the default is all. ``approximate`` is the seed of errors that are
-    added to the results of approximate units, within the limits of the PTX manual; by
-    default the units have no error.
+    Programs run to their end one after another, so a program that waits for a later one
+    raises a fault. ``only`` lists the numbers of the programs to run, and negative
+    numbers count from the last program; the default is all. ``approximate`` is the seed
+    of errors that are added to the results of approximate units, within the limits of
+    the PTX manual; by default the units have no error.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, and RuntimeError if the kernels

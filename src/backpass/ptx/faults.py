@@ -60,7 +60,7 @@ class Race(Fault):
 
 class Barrier(Fault):
     """Some threads of the block do not reach a barrier, some threads of a warp do not
-    take part in its exchange, or the block does not end."""
+    take part in its exchange, or the block does not end or waits for another block."""
 
 
 class TooEarly(Fault):
