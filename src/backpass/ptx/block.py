@@ -64,7 +64,8 @@ class Copy(NamedTuple):
 
 
 class Block:
-    """The block with the given ``number``, with ``shared`` bytes of shared memory.
+    """The block with the given ``number``. It has ``shared`` bytes of shared memory
+    beside the variables that the kernel declares there.
 
     ``blocks`` is the number of blocks along each of three axes; numbers count along the
     first axis first. ``parameters`` holds the bits of the kernel's parameters and the
