@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from backpass import functional as B
 from backpass import ops
@@ -34,16 +35,18 @@ def opcheck(stem, inputs, options, wanted=None):
     Its cache of results without values is off: with lengths that are symbols, it costs more time than it saves.
     """
     signature = inspect.signature(getattr(B, stem))
-    given = signature.bind(*inputs, **options)
+    seeded = "seed" in signature.parameters
+    given = signature.bind(*inputs, **({"seed": 0} if seeded else {}) | options)
     given.apply_defaults()
     operator = getattr(torch.ops.backpass, stem).default
     takes = "wanted" in inspect.signature(ops.load(stem).forward).parameters
+    others = [wanted] * takes + [None] * seeded
     with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
-        torch.library.opcheck(operator, (*given.arguments.values(), *([wanted] if takes else [])))
+        torch.library.opcheck(operator, (*given.arguments.values(), *others))
 
 
 def gradients(y, inputs, dy):
-    return torch.autograd.grad(y, inputs, dy)
+    return torch.autograd.grad(y, inputs, dy, retain_graph=True)
 
 
 def by_hand(stem, inputs, options, dy):
@@ -65,6 +68,49 @@ def test_values_and_gradients_are_the_operations_at_every_case(stem):
         assert torch.equal(y, expected_y)
         for got, other in zip(gradients(y, wanted, dy), expected, strict=True):
             torch.testing.assert_close(got, other, rtol=0, atol=0)
+
+
+class Watching(TorchDispatchMode):
+    """A mode in which a function has to call its operators, for others to see them."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.__dict__.setdefault("seen", []).append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@STEMS
+def test_an_operator_that_is_seen_computes_the_same(stem):
+    for arrays, options in cases(stem, np.random.default_rng(1)):
+        inputs = tensors(stem, arrays)
+        wanted = differentiable(stem, inputs)
+        y = getattr(B, stem)(*inputs, **options)
+        dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y.dtype)
+        with Watching() as mode:
+            seen = getattr(B, stem)(*inputs, **options)
+            of_seen = gradients(seen, wanted, dy)
+            again = gradients(y, wanted, dy)
+        assert torch.equal(seen, y)
+        for one, other, exact in zip(of_seen, again, gradients(seen, wanted, dy), strict=True):
+            assert torch.equal(one, exact) and torch.equal(other, exact)
+        ours = [name for name in mode.seen if name.startswith("backpass.")]
+        assert ours == [f"backpass.{stem}.default", *[f"backpass.{stem}_backward.default"] * 2]
+
+
+@STEMS
+def test_an_output_may_be_changed_in_place(stem):
+    """As one may add to what PyTorch's functions return."""
+    inputs, options = drawn(stem)
+    wanted = differentiable(stem, inputs)
+    function = getattr(B, stem)
+    exact = gradients(3 * function(*inputs, **options), wanted, torch.ones_like(function(*inputs, **options)))
+    try:
+        y = function(*inputs, **options).mul_(3)
+        found = gradients(y, wanted, torch.ones_like(y))
+    except RuntimeError as error:
+        # y is saved, or repeats one rank's part.
+        assert "modified by an inplace operation" in str(error) or "more than one element" in str(error)
+    else:
+        assert all(map(torch.equal, found, exact))
 
 
 @STEMS
@@ -442,7 +488,7 @@ LEARNED = torch.nn.Parameter(torch.tensor(2.0))
             lambda x: B.layer_norm(x, eps=LEARNED),
             r"eps: expected float; got Parameter. .* pass eps\.item\(\)",
         ),
-        (lambda x: B.dropout(x, seed=torch.tensor(1)), "seed: expected int; got Tensor"),
+        (lambda x: B.dropout(x, seed=torch.tensor(1)), r"seed: expected int \| None; got Tensor"),
         (lambda x: B.gelu(x, approximate=torch.tensor(1)), "approximate: expected str; got Tensor"),
         (
             lambda x: B.rope(x, torch.ones(3, 2, requires_grad=True), torch.ones(3, 2)),

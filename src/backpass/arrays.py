@@ -33,6 +33,8 @@ def namespace(*arrays: Array | None) -> ModuleType:
 
     Raises TypeError if they come from different libraries.
     """
+    if len(arrays) == 1 and (known := _NAMESPACES.get(type(arrays[0]))):
+        return known
     given = [array for array in arrays if array is not None]
     kinds = {type(array) for array in given}
     if len(kinds) == 1 and (known := _NAMESPACES.get(*kinds)):

@@ -8,16 +8,25 @@ model of your own.
 Each operation has one function, with the operation's name and its arguments except
 ``wanted``. On a CUDA device it runs the operation's Triton kernel if there is one; so
 it does on the CPU if Triton's interpreter was chosen. Otherwise it runs the operation
-of ``backpass.ops``. The backward is the hand-written one in every case. Each function
-is an operator of ``torch.library``: ``torch.compile`` traces it without a graph break,
-and it passes ``torch.library.opcheck``.
+of ``backpass.ops``. The backward is the hand-written one in every case.
+
+Each operation is also an operator of ``torch.library``, ``backpass::layer_norm``, which
+passes ``torch.library.opcheck``. The function calls it wherever something has to see
+it: ``torch.compile``, which traces it without a graph break and leaves lengths open,
+``torch.export``, a counter of FLOPs, or any other mode. Otherwise the function computes
+at once, which takes less time than a call of an operator.
 
 - Only inputs that require a gradient get one; constants (RoPE's tables) and integers
   never do. An operation that accepts ``wanted`` neither computes the other gradients
   nor saves what only they need. A kernel computes all of its gradients.
 - A second derivative, a forward-mode derivative and ``vmap`` raise RuntimeError.
 - An argument whose gradient would be missing or wrong raises TypeError: a tensor passed
-  as an option, a constant that requires a gradient, a complex tensor.
+  as an option, a constant that requires a gradient, a complex tensor. So does a tensor
+  that is nested, sparse, a DTensor, or of a dtype such as float8, and an option whose
+  type is not that of its hint.
+- Dropout without a ``seed`` draws one from PyTorch's default generator of the CPU. So
+  ``torch.manual_seed`` repeats it, two calls differ, also in a compiled graph, and a
+  checkpoint drops the same elements again.
 - All other errors are those of the operation.
 - Under ``torch.autocast``, matrix products run in autocast's dtype, softmax, the norms
   and the losses in float32, and all other operations in the widest dtype of their
@@ -28,13 +37,13 @@ and it passes ``torch.library.opcheck``.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import itertools
 import os
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from numbers import Integral, Real
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -55,49 +64,63 @@ def _function(stem: str) -> Callable[..., Tensor]:
     declares."""
     op = ops.load(stem)
     shapes = parse(op.SHAPES)
-    operator = _operator(stem, op, shapes)
+    operator, immediately = _operator(stem, op, shapes)
     signature = _signature(op)
-    arrays = {spec.name: spec.optional for spec in shapes.inputs}
+    parameters = signature.parameters
+    defaults = {name: p.default for name, p in parameters.items()}
+    names, required = [*parameters], inspect.Parameter.empty
+    arrays = [(spec.name, spec.optional) for spec in shapes.inputs]
     constants, rule = getattr(op, "CONSTANTS", ()), op.AUTOCAST
     differentiable, takes_wanted = _differentiable(op, shapes), _takes_wanted(op)
-    hints = {
-        name: inspect.formatannotation(p.annotation)
-        for name, p in signature.parameters.items()
-    }
+    options = [_Option(stem, p) for p in [*parameters.values()][len(arrays) :]]
+    seeded, count = "seed" in names, len(arrays)
 
-    def function(*args, **kwargs):
+    def arguments(args, kwargs):
+        """Return the values of all parameters in order, by name."""
+        values = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        if (
+            len(args) <= count
+            and len(values) == len(names)
+            and not any(name in kwargs for name in names[: len(args)])
+            and not any(value is required for value in values.values())
+        ):
+            return values
         try:
             given = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(
-                f"{stem}: {error}; expected ({', '.join(signature.parameters)})"
-            ) from None
+            raise TypeError(f"{stem}: {error}; expected ({', '.join(names)})") from None
         given.apply_defaults()
-        values = given.arguments
-        for name, value in values.items():
-            if name in arrays:
-                _check_array(stem, name, value, arrays[name], name in constants)
-            elif isinstance(value, Tensor):
-                raise TypeError(
-                    _OPTION.format(
-                        stem=stem,
-                        name=name,
-                        hint=hints[name],
-                        came=type(value).__name__,
-                    )
-                )
+        return given.arguments
+
+    def function(*args, **kwargs):
+        values = arguments(args, kwargs)
+        for name, optional in arrays:
+            _check_array(stem, name, values[name], optional, name in constants)
+        for option in options:
+            value = values[option.name]
+            if type(value) not in option.kinds or type(value) is int:
+                values[option.name] = option.checked(value)
         _reject_transforms(stem, values)
-        device = values[shapes.inputs[0].name].device.type
+        random = None
+        if seeded and values["seed"] is None:
+            random, values["seed"] = _random_seed(values), 0
+        device = values[names[0]].device.type
         if device in _AUTOCASTING and torch.is_autocast_enabled(device):
             values = _autocast(rule, device, values)
-        if takes_wanted:
-            values["wanted"] = [_requires_grad(values[name]) for name in differentiable]
-        return operator(*values.values())[0]
+        wanted = [_requires_grad(values[name]) for name in differentiable]
+        if _is_plain(values[name] for name, _ in arrays):
+            return immediately(values, wanted, random)
+        extra = ([wanted] if takes_wanted else []) + ([random] if seeded else [])
+        return operator(*values.values(), *extra)[0]
 
     function.__name__ = function.__qualname__ = stem
     function.__module__ = __name__
-    function.__doc__ = (
-        f"{inspect.getdoc(op.forward)}\n\nThe operation is ``backpass.ops.{stem}``."
+    function.__doc__ = "\n\n".join(
+        [
+            inspect.getdoc(op.forward) or "",
+            *([_OF_SEEDS] if seeded else []),
+            f"The operation is ``backpass.ops.{stem}``.",
+        ]
     )
     function.__signature__ = signature  # type: ignore[attr-defined] # inspect reads it
     return function
@@ -109,18 +132,39 @@ _AUTOCASTING = frozenset(
         torch.amp.is_autocast_available, ("cpu", "cuda", "hpu", "mps", "mtia", "xpu")
     )
 )
-
-_OPTION = (
-    "{name}: expected {hint}; got {came}. An option gets no gradient: pass "
-    "{name}.item(), or multiply by a learned number outside {stem}"
+_DTYPES = frozenset(
+    {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool}
+    | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 )
+_PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
+_OF_SEEDS = (
+    "Without a ``seed``, each call draws one from PyTorch's default generator of the "
+    "CPU,\nwhich ``torch.manual_seed`` sets, if anything can be dropped."
+)
+
+
+def _is_plain(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether nothing has to see an operator: neither a compiler nor a mode, nor a
+    class of tensors with rules of its own."""
+    return not (torch.compiler.is_compiling() or internals.is_watched()) and all(
+        x is None or type(x) in _PLAIN_TYPES for x in tensors
+    )
+
+
+def _random_seed(values: dict[str, Any]) -> Tensor | None:
+    """Return a seed of PyTorch's choice, as a tensor, since torch.compile could not
+    leave a number open. None if nothing can be dropped."""
+    p = values["dropout_p"] if "dropout_p" in values else values["p"]
+    if not p or not values.get("training", True):
+        return None
+    return torch.randint(2**63 - 1, (), device="cpu")
 
 
 def _check_array(
     stem: str, name: str, value: object, optional: bool, constant: bool
 ) -> None:
-    """Raise TypeError for a value that is not a tensor, or for a tensor whose gradient
-    would be wrong or missing."""
+    """Raise TypeError for a value that is not a tensor with numbers that the operation
+    computes with, or for a tensor whose gradient would be wrong or missing."""
     if not isinstance(value, Tensor):
         if not (optional and value is None):
             raise TypeError(
@@ -131,6 +175,19 @@ def _check_array(
             f"{name}: expected real numbers; got dtype {value.dtype}. The gradient of "
             f"a complex number needs conjugates, which {stem}'s backward does not compute"
         )
+    elif value.dtype not in _DTYPES:
+        raise TypeError(
+            f"{name}: expected floating-point numbers of 16, 32, or 64 bits, or "
+            f"integers of up to 64 bits with a sign; got dtype {value.dtype}"
+        )
+    elif value.layout is not torch.strided or value.is_nested:
+        came = "a nested tensor" if value.is_nested else f"layout {value.layout}"
+        raise TypeError(f"{name}: expected a dense tensor; got {came}")
+    elif type(value) not in _PLAIN_TYPES and hasattr(value, "to_local"):
+        raise TypeError(
+            f"{name}: expected a local tensor; got {type(value).__name__}. No operation "
+            f"has a rule for how its results are placed: pass {name}.to_local()"
+        )
     elif constant and value.requires_grad:
         raise TypeError(
             f"{name}: expected a tensor that does not require a gradient; got one that "
@@ -138,9 +195,47 @@ def _check_array(
         )
 
 
+class _Option:
+    """An option of an operation, with the types that its hint allows."""
+
+    def __init__(self, stem: str, parameter: inspect.Parameter) -> None:
+        self.stem, self.name = stem, parameter.name
+        self.hint = inspect.formatannotation(parameter.annotation)
+        self.kinds = {*(typing.get_args(parameter.annotation) or ())} or {
+            parameter.annotation
+        }
+
+    def checked(self, value: Any) -> Any:
+        """Return the value as a number of Python if it is one of a library.
+
+        Raises TypeError for a type that the hint does not allow, and ValueError for an
+        integer that no operator can receive.
+        """
+        if isinstance(value, Tensor):
+            raise TypeError(
+                f"{self.name}: expected {self.hint}; got {type(value).__name__}. An "
+                f"option gets no gradient: pass {self.name}.item(), or multiply by a "
+                f"learned number outside {self.stem}"
+            )
+        symbolic = isinstance(value, torch.SymInt | torch.SymFloat)
+        if type(value) not in self.kinds and not symbolic:
+            numbers = {int: Integral, float: Real}
+            fits = [k for k in self.kinds if isinstance(value, numbers.get(k, ()))]
+            if isinstance(value, bool) or not fits:
+                raise TypeError(
+                    f"{self.name}: expected {self.hint}; got {type(value).__name__}"
+                )
+            value = fits[0](value)
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            raise ValueError(
+                f"{self.name}: expected an integer of at most 64 bits; got {value}"
+            )
+        return value
+
+
 def _signature(op: ModuleType) -> inspect.Signature:
-    """Return the signature of the operation's forward, with tensors for arrays and
-    without ``wanted``."""
+    """Return the signature of the operation's forward, with tensors for arrays, without
+    ``wanted``, and with a ``seed`` that need not be given."""
     hints = typing.get_type_hints(op.forward)
     arrays = {spec.name: spec.optional for spec in parse(op.SHAPES).inputs}
     parameters = [
@@ -151,6 +246,12 @@ def _signature(op: ModuleType) -> inspect.Signature:
         )
         for p in inspect.signature(op.forward).parameters.values()
         if p.name != "wanted"
+    ]
+    parameters = [
+        p.replace(default=None, annotation=p.annotation | None)
+        if p.name == "seed"
+        else p
+        for p in parameters
     ]
     return inspect.Signature(parameters, return_annotation=Tensor)
 
@@ -193,6 +294,11 @@ def _reject_transforms(stem: str, values: dict[str, Any]) -> None:
 # Backward's operator also gets what it does not compute with: the shapes of all inputs,
 # one after the other in ``sizes``, and the options. They say what gradients look like
 # where there are no values, and what the backward costs.
+#
+# Where nothing has to see an operator, an autograd.Function computes the same. It saves
+# what forward saves as it is. Its second output, ``link``, has no elements. It connects
+# whatever is computed from the gradients to the inputs, so that a second derivative
+# always gets to ``reject``, even if backward reads nothing that depends on the inputs.
 
 NOT_GIVEN = -1  # in ``ranks``, an optional input that was not given
 
@@ -216,9 +322,11 @@ _number_of: dict[_Structure, int] = {}
 _structures: dict[int, _Structure] = {}
 
 
-def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]:
-    """Register the operators backpass::<stem> and backpass::<stem>_backward, and return
-    the first."""
+def _operator(
+    stem: str, op: ModuleType, shapes: Shapes
+) -> tuple[Callable[..., tuple], Callable[..., Tensor]]:
+    """Register the operators backpass::<stem> and backpass::<stem>_backward. Return the
+    first, and a function that computes the same without them."""
     count = len(shapes.inputs)
     hints = typing.get_type_hints(op.forward)
     options = list(inspect.signature(op.forward).parameters)[count:]
@@ -231,29 +339,39 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
     names = _differentiable(op, shapes)
     differentiable = [at for at, spec in enumerate(shapes.inputs) if spec.name in names]
 
-    def run(module, inputs, values):
-        chosen = dict(zip(options, values, strict=True))
+    seeded = ["Tensor? random"] if "seed" in options else []
+    total = count + len(options) + len(seeded)
+
+    def run(module, inputs, chosen, random=None):
+        chosen = dict(chosen)
         chosen |= _wanted(module, names, chosen.pop("wanted", None))
-        with _without_autocast(inputs[0].device.type):
-            y, saved = module.forward(*inputs, **chosen)
-        return saved, *_without_aliases(inputs, y, saved)
+        if random is not None:
+            chosen["seed"] = int(random)
+        device = inputs[0].device.type
+        if device in _AUTOCASTING and torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return module.forward(*inputs, **chosen)
+        return module.forward(*inputs, **chosen)
 
     def forward(*values):
-        module = _module(stem, values[0].device.type)
-        saved, *tensors = run(module, values[:count], values[count:])
-        return *tensors, _facts(module, saved)
+        inputs, chosen = values[:count], zip(options, values[count:], strict=False)
+        module = _module(stem, inputs[0].device.type)
+        y, saved = run(module, inputs, chosen, values[-1] if seeded else None)
+        return *_without_aliases(inputs, y, saved), _facts(module, saved)
 
     def without_values(inputs, options):
         module, *chosen = options
         with internals.Unread():
-            saved, *tensors = run(module, inputs, chosen)
+            y, saved = run(module, inputs, chosen)
+            tensors = _without_aliases(inputs, y, saved)
         length = 1 + len(_numbers_in(saved))
         return *tensors, torch.empty(length, dtype=torch.float64, device="cpu")
 
     def fake_forward(*values):
-        module = _module(stem, values[0].device.type)
-        chosen = (tuple(v) if isinstance(v, list) else v for v in values[count:])
-        return internals.on_stand_ins(without_values, values[:count], (module, *chosen))
+        inputs, chosen = values[:count], zip(options, values[count:], strict=False)
+        module = _module(stem, inputs[0].device.type)
+        hashable = ((k, tuple(v) if isinstance(v, list) else v) for k, v in chosen)
+        return internals.on_stand_ins(without_values, inputs, (module, *hashable))
 
     def setup_context(ctx, inputs, output):
         y, own, sources, facts = output
@@ -271,30 +389,35 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         ctx.mark_non_differentiable(*own, sources)
 
     def autograd_backward(ctx, dy, *_):
-        gradients = [None] * (count + len(options))
+        gradients = [None] * total
         wanted = [
             ctx.shapes[at] is not None and ctx.needs_input_grad[at]
             for at in differentiable
         ]
         if dy is not None and any(wanted):
             facts, *arrays = ctx.saved_tensors
-            sizes = [length for shape in ctx.shapes for length in shape or ()]
-            ranks = [NOT_GIVEN if shape is None else len(shape) for shape in ctx.shapes]
-            of = (wanted, sizes, ranks, ctx.dtypes, *ctx.options)
+            of = (wanted, *packed(ctx.shapes), ctx.dtypes, *ctx.options)
             found = iter(operator_backward(dy, arrays, facts, *of))
             for at, want in zip(differentiable, wanted, strict=True):
                 gradients[at] = next(found) if want else None
         return tuple(gradients)
 
-    def backward(dy, arrays, facts, wanted, *_):
-        module, saved = _filled(facts, arrays)
-        with _without_autocast(dy.device.type):
-            gradients = module.backward(dy, saved, **_wanted(module, names, wanted))
+    def differentiated(module, dy, saved, wanted):
+        """Return the gradients that are wanted."""
+        chosen, device = _wanted(module, names, wanted), dy.device.type
+        if device in _AUTOCASTING and torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                gradients = module.backward(dy, saved, **chosen)
+        else:
+            gradients = module.backward(dy, saved, **chosen)
         gradients = gradients if type(gradients) is tuple else (gradients,)
+        return [g for g, want in zip(gradients, wanted, strict=True) if want]
+
+    def backward(dy, arrays, facts, wanted, *_):
+        module, saved = _read(facts, arrays)
         found = []
-        for gradient, want in zip(gradients, wanted, strict=True):
-            if want:
-                found.append(_unaliased(gradient.contiguous(), (dy, *arrays, *found)))
+        for gradient in differentiated(module, dy, saved, wanted):
+            found.append(_unaliased(gradient.contiguous(), (dy, *arrays, *found)))
         return found
 
     def fake_backward(dy, arrays, facts, wanted, sizes, ranks, dtypes, *_):
@@ -317,7 +440,8 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
         f"backpass::{stem}",
         forward,
         mutates_args=(),
-        schema=f"({', '.join(arguments)}) -> (Tensor, Tensor[], Tensor, Tensor)",
+        schema=f"({', '.join(arguments + seeded)}) "
+        "-> (Tensor, Tensor[], Tensor, Tensor)",
     )
     operator.register_fake(fake_forward)
     operator.register_autograd(autograd_backward, setup_context=setup_context)
@@ -332,7 +456,71 @@ def _operator(stem: str, op: ModuleType, shapes: Shapes) -> Callable[..., tuple]
     operator_backward.register_fake(fake_backward)
     operator_backward.register_autograd(reject)
     operator_backward.register_vmap(reject_vmap)
-    return operator
+
+    def immediate_forward(ctx, module, chosen, random, *inputs):
+        y, saved = run(module, inputs, chosen, random)
+        ctx.module, ctx.saved = module, _emptied(saved, (Tensor,))
+        ctx.inputs = [None if x is None else (x.shape, x.dtype) for x in inputs]
+        ctx.options = [value for name, value in chosen if name != "wanted"]
+        ctx.set_materialize_grads(False)
+        y = _unaliased(y, inputs)
+        link = torch.empty(0, dtype=torch.float64, device="cpu")
+        ctx.save_for_backward(link, *_tensors_in(saved))
+        return y.detach() if internals.is_view(y) else y, link
+
+    def immediate_backward(ctx, dy, _):
+        gradients = [None] * (3 + count)
+        wanted = [
+            ctx.inputs[at] is not None and ctx.needs_input_grad[3 + at]
+            for at in differentiable
+        ]
+        if dy is None or not any(wanted):
+            return tuple(gradients)
+        if internals.is_batched(dy):
+            reject_vmap()
+        link, *arrays = ctx.saved_tensors
+        saved = _filled(ctx.saved, {Tensor: iter(arrays)})
+        if torch.is_grad_enabled() or not _is_plain((dy, *arrays)):
+            facts = torch.cat([_facts(ctx.module, saved), link])
+            shapes = [None if x is None else x[0] for x in ctx.inputs]
+            dtype = next(x[1] for x in (ctx.inputs[at] for at in differentiable) if x)
+            of = (wanted, *packed(shapes), dtype, *ctx.options)
+            found = operator_backward(dy, arrays, facts, *of)
+        else:
+            found = []
+            for g in differentiated(ctx.module, dy, saved, wanted):
+                found.append(g if g is dy else _unaliased(g, (dy, *arrays, *found)))
+        left = iter(found)
+        for at, want in zip(differentiable, wanted, strict=True):
+            gradients[3 + at] = next(left) if want else None
+        return tuple(gradients)
+
+    immediate = type(
+        stem,
+        (torch.autograd.Function,),
+        {
+            "forward": staticmethod(immediate_forward),
+            "backward": staticmethod(immediate_backward),
+        },
+    )
+
+    def immediately(values, wanted, random):
+        chosen = [*values.items()]
+        inputs, chosen = [value for _, value in chosen[:count]], chosen[count:]
+        module = _module(stem, inputs[0].device.type)
+        if "wanted" in options:
+            chosen.append(("wanted", wanted))
+        if any(wanted):
+            return immediate.apply(module, chosen, random, *inputs)[0]
+        return _unaliased(run(module, inputs, chosen, random)[0], inputs)
+
+    return operator, immediately
+
+
+def packed(shapes: list[tuple[int, ...] | None]) -> tuple[list[int], list[int]]:
+    """Return all lengths, one shape after the other, and the ranks of the shapes."""
+    sizes = [length for shape in shapes for length in shape or ()]
+    return sizes, [NOT_GIVEN if shape is None else len(shape) for shape in shapes]
 
 
 def unpacked(sizes: list[int], ranks: list[int]) -> list[tuple[int, ...] | None]:
@@ -412,7 +600,7 @@ def _without_aliases(
     pool: list[Tensor | None] = [*inputs, y]
     own: list[Tensor] = []
     sources: list[int] = []
-    for array in (leaf for leaf in _leaves(saved) if isinstance(leaf, Tensor)):
+    for array in _tensors_in(saved):
         at = next(
             (
                 i
@@ -439,33 +627,31 @@ def _facts(module: ModuleType, saved: tuple) -> Tensor:
     )
 
 
-def _filled(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
+def _read(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
     """Return the module that saved, and what it saved."""
     number, *others = facts.tolist()
     numbers = iter(others)
     module, emptied = _structures[int(number)]
-    left = {
-        Tensor: iter(arrays),
-        int: map(_integer, numbers),
-        float: numbers,
-    }
-
-    def fill(part):
-        if isinstance(part, _Place):
-            return next(left[part.kind])
-        if isinstance(part, tuple):
-            return _tuple_like(part, map(fill, part))
-        return part
-
-    return module, fill(emptied)
+    left = {Tensor: iter(arrays), int: map(_integer, numbers), float: numbers}
+    return module, _filled(emptied, left)
 
 
-def _emptied(part: Any) -> Any:
-    """Return ``part`` of a Saved with a place for each array and number."""
+def _filled(part: Any, left: dict[type, Iterator]) -> Any:
+    """Return ``part`` of an emptied Saved with the next of ``left`` at each place."""
+    if isinstance(part, _Place):
+        return next(left[part.kind])
     if isinstance(part, tuple):
-        return _tuple_like(part, map(_emptied, part))
+        return _tuple_like(part, [_filled(inner, left) for inner in part])
+    return part
+
+
+def _emptied(part: Any, kinds: tuple[type, ...] = (Tensor, int, float)) -> Any:
+    """Return ``part`` of a Saved with a place for each array and number, or for those
+    of certain kinds."""
+    if isinstance(part, tuple):
+        return _tuple_like(part, [_emptied(inner, kinds) for inner in part])
     kind = _kind(part)
-    return part if kind is None else _Place(kind)
+    return _Place(kind) if kind in kinds else part
 
 
 def _leaves(part: Any) -> Iterator[Any]:
@@ -476,11 +662,15 @@ def _leaves(part: Any) -> Iterator[Any]:
         yield part
 
 
+def _tensors_in(saved: tuple) -> list[Tensor]:
+    return [leaf for leaf in _leaves(saved) if isinstance(leaf, Tensor)]
+
+
 def _numbers_in(saved: tuple) -> list[float]:
     return [leaf for leaf in _leaves(saved) if _kind(leaf) in (int, float)]
 
 
-def _tuple_like(like: tuple, parts: typing.Iterable[Any]) -> tuple:
+def _tuple_like(like: tuple, parts: Iterable[Any]) -> tuple:
     return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
 
 
@@ -511,7 +701,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
     )
 
 
-def _unaliased(x: Tensor, others: typing.Iterable[Tensor | None]) -> Tensor:
+def _unaliased(x: Tensor, others: Iterable[Tensor | None]) -> Tensor:
     """Return ``x``, or a copy if it shares memory with one of the others."""
     if any(other is not None and internals.share_memory(x, other) for other in others):
         return x.clone(memory_format=torch.contiguous_format)
@@ -541,13 +731,6 @@ def _autocast(rule: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
         dtype = torch.float32
     wide = {"wide": True} if "wide" in values else {}
     return values | wide | {name: value.to(dtype) for name, value in floating.items()}
-
-
-def _without_autocast(device: str) -> contextlib.AbstractContextManager:
-    """Return a context in which an operation computes in the dtypes of its inputs."""
-    if not torch.amp.is_autocast_available(device):
-        return contextlib.nullcontext()
-    return torch.autocast(device, enabled=False)
 
 
 globals().update({stem: _function(stem) for stem in ops.STEMS})

@@ -24,7 +24,10 @@ __all__ = [
     "TorchDispatchMode",
     "Unread",
     "dual_level",
+    "is_batched",
     "is_fake",
+    "is_view",
+    "is_watched",
     "on_stand_ins",
     "read_by",
     "share_memory",
@@ -194,6 +197,25 @@ def transformed() -> bool:
     Its tensors hide those that an operator would read.
     """
     return torch._C._are_functorch_transforms_active()
+
+
+def is_batched(x: torch.Tensor) -> bool:
+    """Whether ``x`` is a batch of cotangents, for one backward of many."""
+    return torch._C._functorch.is_legacy_batchedtensor(x)
+
+
+def is_view(x: torch.Tensor) -> bool:
+    """Whether ``x`` is a view, which may not be changed in place if an
+    ``autograd.Function`` returns it. Its ``detach()`` may be, and shares its version.
+    """
+    return x._is_view()
+
+
+def is_watched() -> bool:
+    """Whether something records or replaces the operators that run: a mode of
+    ``__torch_dispatch__``, such as a counter of FLOPs, or ``torch.jit.trace``."""
+    tracing = torch._C._get_tracing_state() is not None
+    return tracing or torch._C._len_torch_dispatch_stack() > 0
 
 
 def dual_level() -> bool:

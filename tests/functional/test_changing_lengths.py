@@ -144,7 +144,8 @@ def operator_of(stem, options):
     """The operator with the options in place, a function of the inputs."""
     schema = getattr(torch.ops.backpass, stem).default._schema
     count = len(Operation(stem).inputs)
-    defaults = {p.name: p.default for p in B.__dict__[stem].__signature__.parameters.values()}
+    defaults = {p.name: p.default for p in getattr(B, stem).__signature__.parameters.values()}
+    defaults |= {"seed": 0}
     chosen = [(defaults | options).get(a.name) for a in schema.arguments[count:]]
     return lambda *inputs: getattr(torch.ops.backpass, stem)(*inputs, *chosen)
 
