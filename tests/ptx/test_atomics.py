@@ -213,6 +213,8 @@ def test_a_block_s_own_atomics_order_no_other_block():
     run(lock, blocks=2)
     with pytest.raises(ptx.Order, match=r"block 1, thread 0 updates word.*which block 0 updated"):
         run(lock.replace(".gpu.", ".cta."), blocks=2)
+    with pytest.raises(ptx.Order, match="block 1, thread 0 reads x"):
+        run(lock.replace(".gpu.exch", ".cta.exch"), blocks=2)
 
 
 def test_an_atomic_instruction_does_not_hide_a_plain_write():
