@@ -286,6 +286,17 @@ def check_targets(
     return marked, count if is_traced(xp) else count or math.nan
 
 
+def check_reduced(reduction: object) -> None:
+    """Raise ValueError unless ``reduction`` makes the loss one number."""
+    if reduction == "none":
+        raise ValueError(
+            "reduction: expected 'mean' or 'sum', whose gradient is one number, a factor "
+            "of all others; got 'none'; linear and cross_entropy return the loss of each "
+            "row"
+        )
+    check_one_of("reduction", reduction, ("mean", "sum"))
+
+
 def weights_at(weight: Array, t: Array) -> Array:
     """Return the class weight of each target of ``t[*]``, 0 where the target is −1."""
     xp = namespace(weight, t)
@@ -305,7 +316,8 @@ def at_least_one(divisor: Any) -> Any:
     targets: their loss is NaN, but their gradients stay 0."""
     if divisor is None or isinstance(divisor, Real):
         return 1 if divisor is not None and math.isnan(divisor) else divisor
-    return namespace(divisor).clip(divisor, 1)
+    nothing = (divisor == 0) | (divisor != divisor)
+    return namespace(divisor).where(nothing, 1, divisor)
 
 
 def _assert_in_graph(xp: ModuleType, condition: Array, message: str) -> None:

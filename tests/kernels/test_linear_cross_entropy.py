@@ -20,29 +20,30 @@ def draw_all(m, h, V, dtype, device):
     return x, w, t, draw(V, dtype=dtype, device=device, seed=3)
 
 
-def check(x, w, t, b=None, **options):
+def check(x, w, t, b=None, weight=None, **options):
     dy = torch.tensor(-1.75, dtype=x.dtype, device=x.device)
     chosen = {name: value for name, value in options.items() if name != "chunk"}
 
     def theirs(x, w, b):
         scores = torch.nn.functional.linear(x, w.T, b).reshape(-1, w.shape[1])
-        return torch.nn.functional.cross_entropy(scores, t.reshape(-1), **chosen)
+        return torch.nn.functional.cross_entropy(scores, t.reshape(-1), weight, **chosen)
 
-    y, saved = kernel.forward(x, w, t, b, **options)
+    y, saved = kernel.forward(x, w, t, b, weight, **options)
     gradients = kernel.backward(dy, saved)
-    wide = [None if value is None else value.double() for value in (x, w, b)]
-    exact_y, exact_saved = op.forward(*wide[:2], t, wide[2], **options)
+    wide = [None if value is None else value.double() for value in (x, w, b, weight)]
+    exact_y, exact_saved = op.forward(*wide[:2], t, *wide[2:], **options)
     exact = op.backward(dy.double(), exact_saved)
 
     # Scores and their gradients are rounded to what is stored; a gradient of w is a sum over tokens, one of x over
     # classes.
-    tokens = t.numel() / (exact_saved.divisor or 1)
+    most = 1 if weight is None else wide[3].max()
+    tokens = most * t.numel() / (exact_saved.divisor or 1)
     largest_y = exact_y + tokens
     assert_as_exact_as_pytorch(
         "y", y, theirs(x, w, b), exact_y, largest_y, roundings=8, largest_stored=largest_y
     )
     their_gradients = gradients_by_autograd(theirs, dy, x, w, b)
-    each = dy.double().abs() / (exact_saved.divisor or 1)
+    each = most * dy.double().abs() / (exact_saved.divisor or 1)
     over_tokens = wide[0].reshape(-1, w.shape[0]).abs().sum(dim=0)[:, None]
     largest = [2 * each * wide[1].abs().max(), each * over_tokens, each * t.numel()]
     for name, got, their, exactly, size in zip(
@@ -60,6 +61,18 @@ def check(x, w, t, b=None, **options):
 def test_chunks_of_every_size(chunk, dtype, device, poisoned):
     x, w, t, b = draw_all(11, 6, 45, dtype, device)
     check(x, w, t, b, chunk=chunk)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["all equal", "weighted"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_class_weights_and_smoothing(dtype, smoothing, weighted, device, poisoned):
+    x, w, t, b = draw_all(11, 6, 45, dtype, device)
+    t[2:7] = 44
+    weight = draw(45, dtype=dtype, device=device, seed=4).abs() if weighted else None
+    check(x, w, t, b, weight, label_smoothing=smoothing, ignore_index=44, chunk=4)
+    y, saved = kernel.forward(x, w, torch.full_like(t, -100), b, weight, label_smoothing=smoothing)
+    assert torch.isnan(y) and not any(g.any() for g in kernel.backward(torch.ones_like(y), saved))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

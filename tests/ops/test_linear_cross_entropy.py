@@ -28,15 +28,15 @@ def drawn(m=M, h=H, V=V, seed=0):
     return x, w, t, b
 
 
-def plain(x, w, t, b, dy, **options):
+def plain(x, w, t, b, dy, weight=None, **options):
     """The head, then the loss: y, dx, dw and db."""
     scores, head = linear.forward(x, w, b)
-    y, loss = cross_entropy.forward(scores, t, **options)
+    y, loss = cross_entropy.forward(scores, t, weight, **options)
     return y, *linear.backward(cross_entropy.backward(dy, loss), head)
 
 
-def chunked(x, w, t, b, dy, *, op=linear_cross_entropy, **options):
-    y, saved = op.forward(x, w, t, b, **options)
+def chunked(x, w, t, b, dy, weight=None, *, op=linear_cross_entropy, **options):
+    y, saved = op.forward(x, w, t, b, weight, **options)
     return y, *op.backward(dy, saved)
 
 
@@ -69,7 +69,41 @@ def test_ignored_targets_count_for_nothing(ignored, reduction):
     agree(found, plain(*arguments, reduction=reduction, ignore_index=2))
     assert not found[1][list(ignored)].any()
     if len(ignored) == M:
-        assert not any(g.any() for g in found[1:]) and np.isnan(found[0]) == (reduction == "mean")
+        assert not any(g.any() for g in found[1:]) and np.isnan(float(found[0])) == (reduction == "mean")
+
+
+WEIGHT = np.array([0.5, 0.0, 2.0, 1.25, 0.75])
+
+
+@REDUCTIONS
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["all equal", "weighted"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("ignored", [[], range(3), range(M)], ids=["none", "a chunk", "all"])
+@pytest.mark.parametrize("make", [np.array, torch.tensor], ids=["numpy", "torch"])
+@pytest.mark.filterwarnings("error")
+def test_class_weights_and_smoothing_are_those_of_the_loss(make, ignored, smoothing, weight, reduction):
+    x, w, t, b = drawn()
+    t = np.abs(t) % V
+    t[list(ignored)] = 2
+    arguments = (*map(make, (x, w, t, b, np.array(-1.75))), None if weight is None else make(weight))
+    options = {"reduction": reduction, "ignore_index": 2, "label_smoothing": smoothing}
+    found = chunked(*arguments, chunk=3, **options)
+    agree(found, plain(*arguments, **options))
+    if len(ignored) == M:
+        assert not any(g.any() for g in found[1:]) and np.isnan(float(found[0])) == (reduction == "mean")
+
+
+@pytest.mark.parametrize(
+    "options", [{"weight": WEIGHT}, {"label_smoothing": 0.1}, {"weight": WEIGHT, "label_smoothing": 0.1}]
+)
+@pytest.mark.parametrize("chunk", [1, 3, M, None])
+def test_no_cost_of_the_options_depends_on_the_chunk(chunk, options):
+    weight, rest = options.get("weight"), {k: v for k, v in options.items() if k != "weight"}
+    for wanted in (None, ("x",), ()):
+        inputs = (*drawn(), weight)
+        counted = cost.count(linear_cross_entropy, *inputs, chunk=chunk, wanted=wanted, **rest)
+        formula = cost.formula(linear_cross_entropy, *inputs, wanted=wanted, **rest)
+        assert (counted.forward.total, counted.backward.total) == formula
 
 
 class Made(TorchDispatchMode):
@@ -215,7 +249,14 @@ def test_edge_shapes(make, m, h, V):
         ({"chunk": 0}, ValueError, "chunk: expected at least 1 token at a time; got 0"),
         ({"chunk": -3}, ValueError, "chunk: expected at least 1 token at a time; got -3"),
         ({"chunk": 2.0}, TypeError, "chunk: expected an integer; got float"),
-        ({"reduction": "none"}, ValueError, "reduction: expected 'mean' or 'sum'; got 'none'"),
+        (
+            {"reduction": "none"},
+            ValueError,
+            "^reduction: expected 'mean' or 'sum', whose gradient is one number, a factor of all others; got "
+            "'none'; linear and cross_entropy return the loss of each row$",
+        ),
+        ({"reduction": "average"}, ValueError, "^reduction: expected 'mean' or 'sum'; got 'average'$"),
+        ({"label_smoothing": 2}, ValueError, "^label_smoothing: expected a probability from 0 to 1; got 2$"),
         ({"ignore_index": 2.0}, TypeError, "ignore_index: expected an integer; got float"),
     ],
 )
@@ -246,10 +287,36 @@ EQUIVALENT = {
     "xp.where(total == 0, 1.0, total) → xp.where(total == 0, 2.0, total)": "A row of −∞ has a loss of ∞ and weights of 0, "
     "whatever its sum.",
     "(:, 0) → (:, -1)": "There is one column.",
+    **dict.fromkeys(
+        ("(0, :) → (-1, :)", "(0, :) → (1, :)"),
+        "Of this row only the shape, the dtype and the device are read.",
+    ),
+    **dict.fromkeys(
+        (
+            "_Classes(weight, label_smoothing) → _Classes(weight, w)",
+            "_Classes(weight, label_smoothing) → _Classes(weight, weight)",
+        ),
+        "Without smoothing its share is not read.",
+    ),
     "-1 → 1": "There are two axes.",
     **dict.fromkeys(
         (
-            *(f"like=w → like={name}" for name in ("db", "dw", "dx", "dz", "loss", "top", "total", "x")),
+            *(
+                f"like=w → like={name}"
+                for name in (
+                    "at_class",
+                    "classes",
+                    "db",
+                    "dw",
+                    "dx",
+                    "dz",
+                    "loss",
+                    "of_all",
+                    "top",
+                    "total",
+                    "x",
+                )
+            ),
             "add_product(dw, transpose(widened(x)), dz, like=w) → add_product(dw, transpose(widened(x)), dz)",
         ),
         "Says how the gradient lies in memory, which a test above holds.",
@@ -261,6 +328,8 @@ def changes():
     """Those of what computes a chunk, and of the loop over chunks."""
     for name, chosen in (
         ("_add_chunk", lambda node: True),
+        ("_less_target", lambda node: True),
+        ("_classes", lambda node: True),
         ("forward", lambda node: isinstance(node, ast.For)),
     ):
         for mutant in mutants(vars(linear_cross_entropy)[name], chosen):
@@ -286,6 +355,9 @@ def asked():
         ((x, w, np.where(t == 0, 1, t), np.where(np.arange(V) == 0, -np.inf, b), dy), {}),
         ((x, 0 * w, t, 0 * b, dy), {}),
         *(((x, w, t, b, dy), {"chunk": 3, "wanted": (name,)}) for name in "xwb"),
+        ((x, w, t, b, dy, WEIGHT), {"chunk": 3}),
+        ((x, w, t, b, dy), {"chunk": 3, "label_smoothing": 0.25}),
+        ((x, w, t, b, dy, WEIGHT), {"chunk": 3, "label_smoothing": 0.25}),
     ):
         yield inputs, options, chunked(*inputs, **options)
 

@@ -12,7 +12,6 @@ library's products do.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -25,13 +24,23 @@ from backpass.kernels.launch import (
     check_tensor,
     check_tensors,
     needs_launch,
+    packed,
 )
 from backpass.kernels.products import weight_gradient
 from backpass.shapes import Kind, check_cotangent, check_saved, kind
-from backpass.values import check_bool, check_one_of, check_targets, chunk_or_default
+from backpass.values import (
+    at_least_one,
+    check_bool,
+    check_label_smoothing,
+    check_reduced,
+    check_targets,
+    chunk_or_default,
+)
 
-SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
+SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]?, weight[V]? -> y[]"
 PARAMETERS = ("w", "b")
+CONSTANTS = ("weight",)
+POSITIVE = ("weight",)
 # The scores' gradients are stored in the dtype of the scores: half precision is rounded
 # before the products.
 OPERANDS = True
@@ -44,7 +53,7 @@ class Saved(NamedTuple):
     dx: torch.Tensor  # [*, h]
     dw: torch.Tensor  # [h, V], in the dtype computed in
     db: torch.Tensor | None  # [V], in the dtype computed in
-    divisor: float | None
+    divisor: float | torch.Tensor | None  # a tensor [] with class weights
     like: Kind
 
 
@@ -54,27 +63,30 @@ def forward(
     w: torch.Tensor,
     t: torch.Tensor,
     b: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
     *,
     ignore_index: int = -100,
     reduction: str = "mean",
+    label_smoothing: float = 0.0,
     chunk: int | None = None,
     wide: bool = False,
 ) -> tuple[torch.Tensor, Saved]:
     """Return the loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets
-    ``t[*]``, computed ``chunk`` tokens at a time; in float32 for half precision if
-    ``wide``.
+    ``t[*]``, with the class weights ``weight[V]``, computed ``chunk`` tokens at a time;
+    in float32 for half precision if ``wide``.
 
     Synchronises with the device once, to check the targets. Raises what the operation
     raises, and TypeError for an argument that is not a tensor on a device where kernels
     run.
     """
-    check_tensors(SHAPES, x=x, w=w, t=t, b=b)
+    check_tensors(SHAPES, x=x, w=w, t=t, b=b, weight=weight)
     check_bool(wide=wide)
-    check_one_of("reduction", reduction, ("mean", "sum"))
+    check_reduced(reduction)
+    check_label_smoothing(label_smoothing)
     m, h, V = t.numel(), *w.shape
     chunk = chunk_or_default(chunk, m, h, V)
-    t, divisor = check_targets(t.reshape(-1), V, ignore_index, reduction)
-    t = t.contiguous()
+    t, divisor = check_targets(t.reshape(-1), V, ignore_index, reduction, weight)
+    t, options = t.contiguous(), (packed(weight), label_smoothing)
 
     like: dict[str, Any] = {"dtype": x.dtype, "device": x.device}
     sums: dict[str, Any] = {"dtype": accumulator(x.dtype), "device": x.device}
@@ -92,15 +104,13 @@ def forward(
             torch.mm(rows[part], w, out=z)
         else:
             torch.addmm(b, rows[part], w, out=z)
-        for launch in gradient_launches(z, t[part], losses[part], each):
+        for launch in gradient_launches(z, t[part], losses[part], each, *options):
             launch.run()
         _add_gradients(z, rows[part], w, dx[part], dw, db)
 
     y = cross_entropy.reduced(losses, divisor)
     y = y if wide else y.to(x.dtype)
-    if divisor is not None and math.isnan(divisor):
-        divisor = 1  # the mean of no tokens is NaN; its gradients stay 0
-    return y, Saved(dx.reshape(x.shape), dw, db, divisor, kind(y))
+    return y, Saved(dx.reshape(x.shape), dw, db, at_least_one(divisor), kind(y))
 
 
 def _add_gradients(
@@ -133,7 +143,8 @@ def backward(
 
     # In the forward pass the tokens' sum was divided by the divisor; so now dy is,
     # before it multiplies the sum's gradients.
-    factor = dy.to(dw.dtype) / (divisor or 1)
+    dy = dy.to(dw.dtype)
+    factor = dy if divisor is None else dy / divisor
 
     def scaled(gradient: torch.Tensor) -> torch.Tensor:
         return (gradient.to(dw.dtype) * factor).to(dx.dtype)
@@ -142,15 +153,21 @@ def backward(
 
 
 def gradient_launches(
-    z: torch.Tensor, t: torch.Tensor, losses: torch.Tensor, each: torch.Tensor
+    z: torch.Tensor,
+    t: torch.Tensor,
+    losses: torch.Tensor,
+    each: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    label_smoothing: float = 0.0,
 ) -> list[Launch]:
     """The launches that write a loss for each row of the scores ``z[c, V]``, then
     overwrite the scores with their gradients."""
     like: dict[str, Any] = {"dtype": losses.dtype, "device": losses.device}
     top, total = (torch.empty(losses.shape, **like) for _ in range(2))
+    options = (weight, label_smoothing)
     return [
-        cross_entropy.forward_launch(z, t, losses, top, total),
-        cross_entropy.backward_launch(z, t, top, total, each, z),
+        cross_entropy.forward_launch(z, t, losses, top, total, *options),
+        cross_entropy.backward_launch(z, t, top, total, each, z, *options),
     ]
 
 

@@ -2,20 +2,25 @@ r"""The output head and the loss together, computed a chunk of tokens at a time:
 scores of all tokens never exist at once.
 
 .. math:: Z = X W + \mathbf{1}_m b^\top, \quad
+          q_{ij} = c_j \Big( (1 - \epsilon) \, t_{ij}
+              + \frac{\epsilon}{V} \Big( \sum_k t_{ik} \Big) \Big), \quad
           y = \frac{
-              \sum_{i,j} t_{ij} \Big( \log \Big( \sum_k e^{Z_{ik}} \Big) - Z_{ij} \Big)
-              }{\sum_{i,j} t_{ij}}, \qquad
+              \sum_{i,j} q_{ij} \Big( \log \Big( \sum_k e^{Z_{ik}} \Big) - Z_{ij} \Big)
+              }{\sum_{i,j} t_{ij} c_j}, \qquad
           \bar{Z}_{ij} = \Big( \frac{e^{Z_{ij}}}{\sum_k e^{Z_{ik}}}
-              \Big( \sum_k t_{ik} \Big) - t_{ij} \Big)
-                         \frac{\bar{y}}{\sum_{k,l} t_{kl}}, \quad
+              \Big( \sum_k q_{ik} \Big) - q_{ij} \Big)
+                         \frac{\bar{y}}{\sum_{k,l} t_{kl} c_l}, \quad
           \bar{X} = \bar{Z} W^\top, \quad \bar{W} = X^\top \bar{Z}, \quad
           \bar{b} = \bar{Z}^\top \mathbf{1}_m
 
 Derived on the page ``operations/output_head``. In the formulas a target is a row, as in
-``cross_entropy``, which has the same values and edge cases. The loss is one number, so
-its gradient is one number too and a factor of every other gradient: ``forward``
-computes the gradients, chunk by chunk, for a factor of 1, and ``backward`` multiplies
-them by the actual one. Weights are ``[in, out]``.
+``cross_entropy``, which has the same values, class weights ``c``, smoothing ``ε``, and
+edge cases. The loss is one number, so its gradient is one number too and a factor of
+every other gradient: ``forward`` computes the gradients, chunk by chunk, for a factor
+of 1, and ``backward`` multiplies them by the actual one. The loss of each row, which
+``cross_entropy`` returns for ``reduction="none"``, has a gradient of m numbers, and the
+gradients of ``w`` and ``b`` are sums over rows: they do not follow from sums that were
+taken before. Weights are ``[in, out]``.
 
 In half precision the scores are rounded to the dtype of ``x``, as by ``linear``. What
 is computed from them is float32, and so are the gradients of ``w`` and ``b`` until they
@@ -56,14 +61,18 @@ from backpass.shapes import (
 from backpass.values import (
     at_least_one,
     check_bool,
-    check_one_of,
+    check_label_smoothing,
+    check_reduced,
     check_targets,
     chunk_or_default,
+    weights_at,
 )
 from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
-SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]? -> y[]"
+SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]?, weight[V]? -> y[]"
 PARAMETERS = ("w", "b")
+CONSTANTS = ("weight",)
+POSITIVE = ("weight",)
 
 
 class Saved(NamedTuple):
@@ -73,7 +82,7 @@ class Saved(NamedTuple):
     dx: Array | Outline  # [*, h]
     dw: Array | None  # [h, V]
     db: Array | None  # [V]
-    divisor: float | None
+    divisor: float | Array | None  # an array [] with class weights
     like: Kind
     wanted: tuple[str, ...]
 
@@ -83,15 +92,17 @@ def forward(
     w: Array,
     t: Array,
     b: Array | None = None,
+    weight: Array | None = None,
     *,
     ignore_index: int = -100,
     reduction: str = "mean",
+    label_smoothing: float = 0.0,
     chunk: int | None = None,
     wide: bool = False,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return the loss ``y[]`` of the scores ``x[*, h] @ w[h, V] + b[V]`` at the targets
-    ``t[*]``.
+    ``t[*]``; ``weight[V]`` are the weights of the classes.
 
     ``chunk`` is the number of tokens whose scores exist at a time. By default these
     scores are a quarter as large as the gradients of ``x`` and ``w`` together, so that
@@ -99,19 +110,22 @@ def forward(
     half-precision inputs in float32, and ``backward`` then expects ``dy`` in float32: a
     scaled loss may exceed float16, whose largest number is 65504.
 
-    Raises TypeError unless ``x``, ``w``, and ``b`` are floating-point arrays of one
-    dtype and ``t`` an integer array, all of one library and device, or if an option has
-    the wrong type; ValueError if shapes do not fit, ``reduction`` is neither "mean" nor
-    "sum", or ``chunk`` is below 1; IndexError for a target outside the V classes.
+    Raises TypeError unless ``x``, ``w``, ``b``, and ``weight`` are floating-point
+    arrays of one dtype and ``t`` is an integer array, all of one library and device, or
+    if an option has the wrong type; ValueError if shapes do not fit, ``reduction`` is
+    neither "mean" nor "sum", ``label_smoothing`` is not from 0 to 1, or ``chunk`` is
+    below 1; IndexError for a target outside the V classes.
     """
-    xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b)
+    xp = check_inputs(SHAPES, x=x, w=w, t=t, b=b, weight=weight)
     check_bool(wide=wide)
-    check_one_of("reduction", reduction, ("mean", "sum"))
-    wanted = check_wanted(SHAPES, wanted, b=b)
+    check_reduced(reduction)
+    check_label_smoothing(label_smoothing)
+    wanted = check_wanted(SHAPES, wanted, b=b, weight=None)
     rows, targets = as_matrix(x), xp.reshape(t, (-1,))
     (m, h), V = rows.shape, w.shape[1]
     chunk = chunk_or_default(chunk, m, h, V)
-    targets, divisor = check_targets(targets, V, ignore_index, reduction)
+    targets, divisor = check_targets(targets, V, ignore_index, reduction, weight)
+    classes = _classes(weight, label_smoothing, w)
 
     total: Array = None
     dw, db = None, None
@@ -119,7 +133,7 @@ def forward(
     for start in range(0, max(m, 1), chunk):
         stop = min(start + chunk, m)
         loss, part, dw, db = _add_chunk(
-            rows[start:stop, ...], w, targets[start:stop], b, dw, db, wanted
+            rows[start:stop, ...], w, targets[start:stop], b, dw, db, classes, wanted
         )
         total = plus(total, loss)
         dx = set_rows(dx, part, start) if "x" in wanted else None
@@ -127,7 +141,30 @@ def forward(
     y = total if divisor is None else total / divisor
     y = y if wide else as_type_of(y, x)
     dx = kept(x, needed=False) if dx is None else xp.reshape(dx, x.shape)
-    return y, Saved(dx, dw, db, at_least_one(divisor), kind(y), wanted)
+    divisor = at_least_one(divisor) if wanted else None
+    return y, Saved(dx, dw, db, divisor, kind(y), wanted)
+
+
+class _Classes(NamedTuple):
+    """What the weights of the classes and the smoothing give each class."""
+
+    weight: Array | None  # [V], 1 for each class if only smoothing is wanted
+    label_smoothing: float
+    spread: Array | None = None  # [V], what every target gives to each class
+    sum: Array | None = None  # [], of ``spread``
+
+
+def _classes(weight: Array, label_smoothing: float, w: Array) -> _Classes:
+    """Return what all chunks share. Smoothing without class weights is computed with
+    weights of 1, which costs little beside the head's product."""
+    if weight is not None:
+        weight = widened(weight)
+    elif label_smoothing:
+        weight = namespace(w).ones_like(widened(w[0, :]))
+    if not label_smoothing:
+        return _Classes(weight, label_smoothing)
+    spread = label_smoothing * weight / w.shape[1]
+    return _Classes(weight, label_smoothing, spread, namespace(w).sum(spread))
 
 
 def _add_chunk(
@@ -137,6 +174,7 @@ def _add_chunk(
     b: Array | None,
     dw: Array | None,
     db: Array | None,
+    classes: _Classes,
     wanted: tuple[str, ...],
 ) -> tuple[Array, Array | None, Array | None, Array | None]:
     """Return the loss of ``x[c, h]``, summed over its tokens; its dx; and dw and db
@@ -147,14 +185,25 @@ def _add_chunk(
 
     # As in log_softmax, a row of −∞ has a largest score of 0 and a sum of 1.
     top = bounded_below(xp.max(z, axis=-1, keepdims=True))  # [c, 1]
-    weights = exp_in_place(z - top)  # [c, V]
+    far = z - top  # [c, V]
     del z  # so that at most two arrays of this size exist at a time
+    of_all = None if classes.spread is None else far @ classes.spread[:, None]  # [c, 1]
+    weights = exp_in_place(far)
+    del far
     total = xp.sum(weights, axis=-1, keepdims=True)  # [c, 1]
     total = xp.where(total == 0, 1.0, total)
-    losses = xp.log(total)[:, 0] - (at_target - top[:, 0])
+    log_total = xp.log(total)[:, 0]  # [c]
+    losses = log_total - (at_target - top[:, 0])
+    at_class = None  # [c, 1], what a target gives to its own class
+    if classes.weight is not None:
+        at_class = weights_at(classes.weight, t)[:, None]
+        losses = losses * at_class[:, 0]
+    if of_all is not None:
+        rest = 1 - classes.label_smoothing
+        losses = rest * losses + (classes.sum * log_total - of_all[:, 0])
     loss = xp.sum(xp.where(t < 0, 0.0, losses))
     if wanted:
-        dz = less_at(weights / total, t)  # [c, V]
+        dz = _less_target(weights, total, t, at_class, classes)  # [c, V]
     del weights
     if "x" in wanted:
         dx = as_type_of(dz, x) @ transpose(w)
@@ -166,6 +215,20 @@ def _add_chunk(
     if "b" in wanted:
         db = plus(db, xp.sum(dz, axis=0))
     return loss, dx, dw, db
+
+
+def _less_target(
+    weights: Array, total: Array, t: Array, at_class: Array | None, classes: _Classes
+) -> Array:
+    """Return softmax, ``weights[c, V]`` over their sums ``total[c, 1]``, times the sum
+    of each row's target, less the target."""
+    if at_class is None:
+        return less_at(weights / total, t)
+    if classes.spread is None:
+        return less_at(weights * (at_class / total), t, at_class)
+    at_class = (1 - classes.label_smoothing) * at_class
+    softmax = weights * ((at_class + classes.sum) / total)
+    return less_at(softmax - classes.spread, t, at_class)
 
 
 def backward(
@@ -213,16 +276,31 @@ def _times(x: Array, factor: Array) -> Array:
     return x
 
 
-def forward_flops(m, h, V, has_b=True, reduction="mean", wanted=None):
+def forward_flops(
+    m,
+    h,
+    V,
+    has_b=True,
+    reduction="mean",
+    label_smoothing=0.0,
+    has_weight=False,
+    wanted=None,
+):
     """Return the FLOPs of the head, the loss (3V + 2 per token: subtract, exponentiate,
     sum, take one logarithm, subtract twice), the scores' gradient (divide, subtract 1
     at the target), and the head's backward. The sums over chunks are part of those over
-    tokens, so the count does not depend on the chunk."""
-    loss = m * (3 * V + 2) + nll.forward_flops(m, reduction)
+    tokens, so the count does not depend on the chunk. Class weights multiply each
+    token's loss and its softmax; smoothing also multiplies the scores by the shares of
+    all classes, and subtracts these shares."""
+    loss = m * (3 * V + 2) + nll.forward_flops(m, reduction, has_weight)
+    gradient = m * (V + 2) if has_weight else m * (V + 1)
+    if label_smoothing:
+        loss += m * (2 * V + 3) + 3 * V - 1 + (0 if has_weight else m)
+        gradient = m * (2 * V + 4)
     return (
         linear.forward_flops(m, h, V, has_b)
         + loss
-        + sum_wanted(wanted, {_any(has_b): m * (V + 1), "b": 0})
+        + sum_wanted(wanted, {_any(has_b): gradient, "b": 0})
         + linear.backward_flops(m, h, V, has_b, wanted)
     )
 
@@ -244,6 +322,13 @@ def _any(has_b):
 
 
 # Facts for checks, pages and functional: see backpass.ops.
-EXAMPLES = ({"ignore_index": 1, "chunk": 2}, {"reduction": "sum"}, {"chunk": None})
+EXAMPLES = (
+    {"ignore_index": 1, "chunk": 2},
+    {"reduction": "sum", "weight": None},
+    {"chunk": None},
+    {"label_smoothing": 0.1},
+    {"label_smoothing": 0.25, "weight": None, "b": None},
+)
+LETTERS = {"weight": "c", "label_smoothing": r"\epsilon"}
 PLACES = ("logits", "loss")
 AUTOCAST = "matmul"

@@ -438,10 +438,11 @@ class Case:
         )
 
     def _may_have_gradient(self, at: int) -> bool:
+        if self.inputs[at] is not None:
+            return at in self.differentiable
         shapes = self.subject.shapes
-        return at in self.differentiable or (
-            self.inputs[at] is None and (shapes is None or shapes.inputs[at].floating)
-        )
+        floating = shapes is None or shapes.inputs[at].floating
+        return floating and self.subject.input_names[at] not in self.subject.constants
 
     def scale(self, at: int) -> float:
         """Return the natural scale of the gradient with respect to the input x.

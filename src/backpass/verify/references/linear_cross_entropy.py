@@ -3,5 +3,5 @@
 from backpass.verify.references import cross_entropy, linear
 
 
-def operator(x, w, t, b=None, *, chunk=None, **options):
-    return cross_entropy.operator(linear.operator(x, w, b), t, **options)
+def operator(x, w, t, b=None, weight=None, *, chunk=None, **options):
+    return cross_entropy.operator(linear.operator(x, w, b), t, weight, **options)
