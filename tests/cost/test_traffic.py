@@ -202,7 +202,7 @@ def test_a_linear_layer_by_hand():
 
 def test_a_parameters_gradient_counts_with_the_parameters():
     """The head in chunks computes dx[3, 5] and dw[5, 7] in its forward, and scales both in its backward."""
-    head = call("head", linear_cross_entropy, ("x", "w"), m=3, h=5, V=7, has_b=False)
+    head = call("head", linear_cross_entropy, ("x", "w"), m=3, h=5, V=7, has_b=False, has_weight=False)
     found = accesses_of(head, "bfloat16")
     sizes = [(access.way, access.array, access.bytes) for access in found if access.parameter]
     assert sizes == [
