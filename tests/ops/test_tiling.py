@@ -71,11 +71,11 @@ def check_tile_added(make, add_tile=_tiling.add_tile):
     rng = np.random.default_rng(0)
     rows, columns = slice(3, 5), slice(1, 4)
     for shape, at in (
-        ((7, 5), (..., rows, columns)),
-        ((2, 4, 7, 5), (..., rows, columns)),
-        ((4, 1, 5), (..., slice(0, 1), columns)),
-        ((5,), (..., columns)),
-        ((), (...,)),
+        ((7, 5), (rows, columns)),
+        ((2, 4, 7, 5), (slice(None), slice(None), rows, columns)),
+        ((4, 1, 5), (slice(None), slice(0, 1), columns)),
+        ((5,), (columns,)),
+        ((), ()),
     ):
         x = rng.standard_normal(shape)
         part = rng.standard_normal(x[at].shape)

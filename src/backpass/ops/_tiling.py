@@ -69,8 +69,8 @@ def set_rows(whole: Array, part: Array, start: int) -> Array:
 
 
 def add_tile(whole: Array, part: Array, at: tuple) -> Array:
-    """Return ``whole`` with ``part`` added at an index: slices of the last two axes, or
-    of the last, or none, after an ellipsis.
+    """Return ``whole`` with ``part`` added at an index: a slice of each axis, of which
+    only those of the last two may leave elements out.
 
     NumPy and PyTorch write to the storage of ``whole``, which must be the caller's own.
     """
@@ -78,7 +78,7 @@ def add_tile(whole: Array, part: Array, at: tuple) -> Array:
         whole[at] += part
         return whole
     xp, shape = namespace(whole), whole.shape
-    *_, rows, columns = (slice(0, 1), slice(0, 1), *at[1:])
+    *_, rows, columns = (slice(0, 1), slice(0, 1), *at)
     whole, part = (xp.reshape(x, (1, 1, *x.shape)) for x in (whole, part))
     band = whole[..., rows, :]
     before, after = band[..., : columns.start], band[..., columns.stop :]

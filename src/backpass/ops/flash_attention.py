@@ -157,7 +157,7 @@ class Saved(NamedTuple):
     q: Array | Outline  # [*, n_h, s_q, d]
     k: Array | Outline  # [*, n_kv, s_k, d]
     v: Array | Outline  # [*, n_kv, s_k, d_v]
-    y: Array | Outline  # [*, n_h, s_q, d_v]
+    y: Array  # [*, n_h, s_q, d_v], or its outline
     lse: Array  # [*, n_h, s_q], or its outline
     bias: Array  # as given, or its outline; so are the next two
     mask: Array
@@ -305,9 +305,11 @@ def _tile_of(x: Array, given: Saved, rows: slice, columns: slice) -> Array:
 def _places(shape: tuple[int, ...], rows: slice, columns: slice) -> tuple:
     """Return the index of a tile of an array of that shape, which broadcasts to
     ``[*, n_h, s_q, s_k]``: an axis of length 1 is not cut."""
-    lengths = shape[-2:]
-    cut = zip(lengths, (rows, columns)[2 - len(lengths) :], strict=True)
-    return (..., *(slice(0, 1) if length == 1 else part for length, part in cut))
+    places = [slice(None)] * len(shape)
+    for axis, part in ((-2, rows), (-1, columns)):
+        if len(shape) + axis >= 0:
+            places[axis] = slice(0, 1) if shape[axis] == 1 else part
+    return tuple(places)
 
 
 def backward(
@@ -316,29 +318,25 @@ def backward(
     """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``,
     ``dv[*, n_kv, s_k, d_v]``, ``dbias`` of the bias's shape, and ``dsink[n_h]`` (None
     without a bias or a sink) from ``dy[*, n_h, s_q, d_v]``."""
-    _, k, _, y, lse, _, _, sink, _, _, head_order, tiling, _ = check_saved(saved, Saved)
+    _, _, _, y, lse, _, _, sink, _, _, _, tiling, _ = check_saved(saved, Saved)
     xp = check_cotangent(dy, y.shape, like=y)
     wanted = check_narrowed(wanted, saved)
     dq = dk = dv = dbias = dsink = None
     delta: Array = None
-    n_kv, seen = k.shape[-3], tiling.queries()
+    seen = tiling.queries()
 
     # Softmax's backward subtracts a row's average of the weights' gradients. It is
     # computed here without the weights.
     if {*wanted} - {"v"}:
-        dy_seen, y_seen = (
-            _by_group(x, n_kv, head_order)[:, :, seen, :] for x in (dy, y)
-        )
+        dy_seen, y_seen = (widened(x[..., seen, :]) for x in (dy, y))
         average = xp.sum(dy_seen * y_seen, axis=-1, keepdims=True)
-        nothing = xp.zeros_like(_by_group(lse[..., None], n_kv, head_order))
-        delta = set_rows(nothing, average, seen.start)
+        delta = set_rows(xp.zeros_like(lse[..., None]), average, seen.start)
     # In the forward pass a sink's weight went to no value, whose gradient would be 0;
     # so now its score's gradient is the weight times 0 less the average.
     if "sink" in wanted:
         a = xp.exp(widened(sink)[:, None, None] - bounded_below(lse)[..., None])
-        of_queries = -a * _in_order(delta, k, head_order)
-        dsink = sum_to_shape(of_queries, (*sink.shape, 1, 1))
-        dsink = xp.reshape(dsink, tuple(sink.shape))
+        dsink = sum_to_shape(-a * delta, (*sink.shape, 1, 1))
+        dsink = xp.reshape(dsink, sink.shape)
     if {*wanted} - {"sink"}:
         dq, dk, dv, dbias = _through_tiles(dy, delta, saved, wanted)
     dq, dk, dv, dbias, dsink = (
@@ -351,7 +349,7 @@ def _through_tiles(
     dy: Array, delta: Array, saved: Saved, wanted: tuple[str, ...]
 ) -> tuple[Array | None, ...]:
     """Return dq, dk, dv, and dbias, of which the wanted ones are computed, from
-    ``dy[*, n_h, s_q, d_v]`` and ``delta[B, g, s_q, 1]``."""
+    ``dy[*, n_h, s_q, d_v]`` and ``delta[*, n_h, s_q, 1]``."""
     q, k, v, _, lse, bias, _, _, scale, _, head_order, tiling, _ = saved
     xp = namespace(dy)
     n_kv, keys = k.shape[-3], _merged(k)  # [B, s_k, d]
@@ -367,7 +365,7 @@ def _through_tiles(
     of_scores = of_products or "bias" in wanted
     dbias: Array = xp.zeros_like(widened(bias)) if "bias" in wanted else None
     if of_scores:
-        values_t = transpose(_merged(v))
+        values_t, deltas = transpose(_merged(v)), _by_group(delta, n_kv, head_order)
     for rows in tiling.rows():
         q_part, dy_part, lse_part = (_as_rows(x[:, :, rows, :]) for x in by_query)
         q_part = q_part * scale
@@ -379,7 +377,7 @@ def _through_tiles(
                 part = add_product(dv[:, columns, :], transpose(a), dy_part)
                 dv = set_rows(dv, part, columns.start)
             if of_scores:
-                delta_part = _as_rows(delta[:, :, rows, :])
+                delta_part = _as_rows(deltas[:, :, rows, :])
                 dp = _through_softmax(a, dy_part @ values_t[:, :, columns], delta_part)
             if "bias" in wanted:
                 at = _places(bias.shape, rows, columns)
