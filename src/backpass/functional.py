@@ -736,7 +736,7 @@ def _autocast(rule: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
 globals().update({stem: _function(stem) for stem in ops.STEMS})
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     raise AttributeError(
         f"backpass.functional has no {name!r}; {nearest(name, ops.STEMS)}"
     )

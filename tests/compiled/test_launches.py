@@ -228,6 +228,19 @@ def test_a_number_is_passed_in_its_format(type, bits):
         assert driver.active._argument("kernel: s", type, 0.1) == bits
 
 
+def test_a_number_in_half_precision_reaches_the_kernel(x):
+    @triton.jit
+    def scale_by(x_ptr, y_ptr, factor: "fp16", BLOCK: tl.constexpr):  # noqa: F821 - Triton reads it
+        at = tl.arange(0, BLOCK)
+        tl.store(y_ptr + at, tl.load(x_ptr + at) * factor)
+
+    half = x[:256].half()
+    with compiled.executing():
+        y = torch.empty_like(half)
+        scale_by[(1,)](half, y, 0.1, BLOCK=256)
+    assert torch.equal(y, half * torch.tensor(0.1).half())
+
+
 def test_an_empty_grid_runs_nothing(x):
     for only in (None, [-1]):
         with compiled.executing(only=only) as verdict:

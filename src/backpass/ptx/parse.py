@@ -162,7 +162,11 @@ def _body(text: str) -> str:
 
 
 def _parameters(text: str) -> tuple[Parameter, ...]:
-    found = re.findall(r"\.param\s+\.(\w+)\s+((?:\.\w+\s+(?:\d+\s+)?)*)(\w+)", text)
+    # A number in half precision is declared as its bytes: .align 2 .b8 name[2].
+    align = r"(?:\.align\s+\d+\s+)?"
+    found = re.findall(
+        rf"\.param\s+{align}\.(\w+)\s+((?:\.\w+\s+(?:\d+\s+)?)*)(\w+)", text
+    )
     return tuple(Parameter(name, type, ".ptr" in more) for type, more, name in found)
 
 

@@ -1,0 +1,166 @@
+"""Models of transformers, patched in one line: the loss, and the gradient of every parameter, are stock's in float64.
+
+Where stock rounds to float32 in a model of float64, in RMS norms, rotary tables, the softmax and the loss, it has
+float64 here: PyTorch's own functions do not round there.
+"""
+
+import sys
+
+import pytest
+import torch
+import transformers
+from torch.nn import functional
+
+from backpass import hugging_face
+
+FEW = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 20}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4}
+MODELS = {
+    "GPT2LMHeadModel": {"vocab_size": 23, "n_positions": 9, "n_embd": 16, "n_layer": 2, "n_head": 4},
+    "LlamaForCausalLM": FEW | HEADS,
+    "Qwen2ForCausalLM": FEW | HEADS,
+    "Qwen3ForCausalLM": FEW | HEADS,
+    "MistralForCausalLM": FEW | HEADS | {"sliding_window": 3},
+    "Gemma2ForCausalLM": FEW
+    | HEADS
+    | {"sliding_window": 3, "attn_logit_softcapping": 1.5, "query_pre_attn_scalar": 5, "pad_token_id": 0},
+    "GptOssForCausalLM": FEW
+    | HEADS
+    | {
+        "sliding_window": 3,
+        "num_local_experts": 3,
+        "num_experts_per_tok": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    },
+    "BertForMaskedLM": FEW | {"num_attention_heads": 4, "max_position_embeddings": 9},
+}
+LEFT = {"GptOssForCausalLM": {"GptOssExperts", "GptOssTopKRouter"}}
+NO_DROPOUT = dict.fromkeys(("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+NO_DROPOUT |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+TOLERANCE = 1e-9
+
+
+@pytest.fixture(autouse=True)
+def rotations(monkeypatch):
+    """Patching changes the rotation of all models of a family; here until the test ends."""
+    for name in MODELS:
+        module = sys.modules[getattr(transformers, name).__module__]
+        if hasattr(module, "apply_rotary_pos_emb"):
+            monkeypatch.setattr(module, "apply_rotary_pos_emb", module.apply_rotary_pos_emb)
+
+
+def stock(name, **changed):
+    """A model with random parameters, none of them 0 or 1."""
+    kind = getattr(transformers, name)
+    settings = MODELS[name] | NO_DROPOUT | changed
+    torch.manual_seed(0)
+    model = kind(
+        kind.config_class(**settings, attn_implementation="eager", experts_implementation="eager")
+    ).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            spread = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 0.3
+            parameter.normal_(0.2, spread, generator=generator)
+    return model
+
+
+def precise(monkeypatch, model):
+    """Let stock compute in float64 what it rounds to float32."""
+    for module in model.modules():
+        kind = type(module)
+        if kind.__name__.endswith("RMSNorm"):
+            gemma = kind.__name__.startswith("Gemma")
+            monkeypatch.setattr(
+                kind,
+                "forward",
+                lambda self, x, gemma=gemma: functional.rms_norm(
+                    x,
+                    x.shape[-1:],
+                    self.weight + (1 if gemma else 0),
+                    self.eps if gemma else self.variance_epsilon,
+                ),
+            )
+    monkeypatch.setattr(torch.Tensor, "float", lambda x: x)  # of angles and scores
+    softmax = functional.softmax
+
+    def in_its_dtype(x, dim=None, dtype=None):
+        return softmax(x, dim=dim)
+
+    monkeypatch.setattr(functional, "softmax", in_its_dtype)
+
+
+def batch(padded):
+    generator = torch.Generator().manual_seed(2)
+    tokens = torch.randint(1, 23, (2, 7), generator=generator)
+    mask = torch.ones_like(tokens)
+    if padded:
+        mask[1, :3] = 0
+        tokens = tokens * mask
+    # The first token is not predicted: what comes before it is padding, whose output has no meaning.
+    labels = torch.where(mask.roll(1, 1) * mask == 1, tokens, -100)
+    return {"input_ids": tokens, "attention_mask": mask, "labels": labels}
+
+
+def loss_and_gradients(model, given):
+    model.zero_grad()
+    loss = model(**given).loss
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_gradient_is_stocks(name, padded):
+    given = batch(padded)
+    with pytest.MonkeyPatch.context() as patch:
+        model = stock(name)
+        precise(patch, model)
+        expected_loss, expected = loss_and_gradients(model, given)
+    model = hugging_face.patch(stock(name))
+    loss, found = loss_and_gradients(model, given)
+    assert abs(loss - expected_loss) <= TOLERANCE * expected_loss
+    assert found.keys() == expected.keys()
+    for parameter, right in expected.items():
+        error = (found[parameter] - right).abs().max()
+        assert error <= TOLERANCE * scale_of(parameter, expected), parameter
+
+
+def scale_of(name, gradients):
+    """The largest element of a gradient. The gradient of a bias of keys is 0, because softmax does not see it: there,
+    the largest element of its layer's gradients."""
+    own = gradients[name].abs().max()
+    layer = name.rsplit(".", 2)[0]
+    of_layer = max(d.abs().max() for other, d in gradients.items() if other.startswith(layer))
+    return own if own > 1e-12 * of_layer else of_layer
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_computes_in_it_is_replaced(name):
+    """All but the experts of gpt-oss, with their router, and the tables of rotary positions."""
+    left = hugging_face.left(hugging_face.patch(stock(name)))
+    assert {kind for kind in left if not kind.endswith("RotaryEmbedding")} == LEFT.get(name, set())
+
+
+def test_dropout_is_replaced_and_drawn_from_pytorchs_generator():
+    model = hugging_face.patch(stock("GPT2LMHeadModel", attn_pdrop=0.3, resid_pdrop=0.2, embd_pdrop=0.1))
+    given, losses = batch(padded=False), []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        losses.append(model(**given).loss.item())
+    assert losses[0] == losses[1] != losses[2]
+    model.eval()
+    assert model(**given).loss == model(**given).loss
+
+
+def test_accumulated_gradients_are_divided_by_all_tokens():
+    model = hugging_face.patch(stock("LlamaForCausalLM"))
+    given = batch(padded=True)
+    counted = int((given["labels"][:, 1:] != -100).sum())
+    mean, sum_over_10 = model(**given).loss, model(**given, num_items_in_batch=10).loss
+    torch.testing.assert_close(sum_over_10, mean * counted / 10, rtol=1e-12, atol=0)
+
+
+def test_only_models_of_transformers_are_accepted():
+    with pytest.raises(TypeError, match="model: expected a model of transformers; got Linear"):
+        hugging_face.patch(torch.nn.Linear(2, 3))
