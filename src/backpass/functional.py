@@ -110,6 +110,8 @@ def _function(stem: str) -> Callable[..., Tensor]:
         wanted = [_requires_grad(values[name]) for name in differentiable]
         if _is_plain(values[name] for name, _ in arrays):
             return immediately(values, wanted, random)
+        if torch.jit.is_tracing():  # it cannot record a list of bools
+            wanted = None
         extra = ([wanted] if takes_wanted else []) + ([random] if seeded else [])
         return operator(*values.values(), *extra)[0]
 
@@ -145,9 +147,9 @@ _OF_SEEDS = (
 
 def _is_plain(tensors: Iterable[Tensor | None]) -> bool:
     """Whether nothing has to see an operator: neither a compiler nor a mode, nor a
-    class of tensors with rules of its own."""
+    class of tensors with rules of its own, nor a tensor without values."""
     return not (torch.compiler.is_compiling() or internals.is_watched()) and all(
-        x is None or type(x) in _PLAIN_TYPES for x in tensors
+        x is None or (type(x) in _PLAIN_TYPES and not x.is_meta) for x in tensors
     )
 
 
