@@ -306,9 +306,9 @@ def _places(shape: tuple[int, ...], rows: slice, columns: slice) -> tuple:
     """Return the index of a tile of an array of that shape, which broadcasts to
     ``[*, n_h, s_q, s_k]``: an axis of length 1 is not cut."""
     places = [slice(None)] * len(shape)
-    for axis, part in ((-2, rows), (-1, columns)):
-        if len(shape) + axis >= 0:
-            places[axis] = slice(0, 1) if shape[axis] == 1 else part
+    # From the last axis on: there may be fewer than two.
+    for axis, part in zip(range(len(shape))[::-1], (columns, rows), strict=False):
+        places[axis] = slice(0, 1) if shape[axis] == 1 else part
     return tuple(places)
 
 
