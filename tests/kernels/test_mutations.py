@@ -693,6 +693,7 @@ TABLE = [
             "tl.where(nothing, 1.0, total) → tl.where(nothing, 2.0, total)": "Only of a query that sees no key is the sum 0, "
             "what it divides 0, and its logarithm not used.",
             "tl.where(nothing, 1.0, total) → tl.where(nothing, -1.0, total)": "The same.",
+            "top == -float('inf') → higher == -float('inf')": "After the loop both are the last maximum.",
             "top + tl.log2(divisor) → higher + tl.log2(divisor)": "After the loop both are the last maximum.",
             "tl.maximum(top, tl.max(scores, axis=1) * UNIT) → tl.maximum(tl.max(scores, axis=1) * UNIT, top)": "The "
             "larger of two is the larger of two.",
