@@ -485,8 +485,8 @@ def _operator(
         if torch.is_grad_enabled() or not _is_plain((dy, *arrays)):
             facts = torch.cat([_facts(ctx.module, saved), link])
             shapes = [None if x is None else x[0] for x in ctx.inputs]
-            dtype = next(x[1] for x in (ctx.inputs[at] for at in differentiable) if x)
-            of = (wanted, *packed(shapes), dtype, *ctx.options)
+            dtypes = [(ctx.inputs[at] or ctx.inputs[0])[1] for at in differentiable]
+            of = (wanted, *packed(shapes), dtypes, *ctx.options)
             found = operator_backward(dy, arrays, facts, *of)
         else:
             found = []

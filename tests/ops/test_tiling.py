@@ -111,11 +111,14 @@ def check_less_at(make, less_at=_tiling.less_at):
     rng = np.random.default_rng(0)
     x, index = rng.standard_normal((6, 3)), np.array([2, -1, 0, -1, -1, 1])
     x[1], x[4, 0] = np.nan, np.inf  # which 0 · x would not clear
-    expected = np.where(index[:, None] < 0, 0, x - (index[:, None] == np.arange(3)))
-    own = make(x)
-    found = less_at(own, make(index))
-    np.testing.assert_array_equal(plain(found), expected)
-    assert make is counting.array or found is own
+    for amount in (None, 0.25, rng.standard_normal((6, 1))):
+        each = 1 if amount is None else amount
+        expected = np.where(index[:, None] < 0, 0, x - each * (index[:, None] == np.arange(3)))
+        own = make(x.copy())
+        amounts = () if amount is None else (make(amount) if isinstance(amount, np.ndarray) else amount,)
+        found = less_at(own, make(index), *amounts)
+        np.testing.assert_array_equal(plain(found), expected)
+        assert make is counting.array or found is own
 
 
 def check_is_turned(make, is_turned=_tiling.is_turned):
@@ -171,6 +174,7 @@ EQUIVALENT = {
     "xp.where(nowhere, -0.0, xp.where(one_hot(index, x.shape[-1]), less, x))": "A zero of the other sign is equal to zero.",
     "-1 → 1": "The array has two axes.",
     "slice(0, 1) → slice(0, 2)": "Of an axis of length 1.",
+    "np.take_along_axis(x, at, axis=1) → np.take_along_axis(x, at)": "The default is the last of the two axes.",
     "total.shape → a.shape": "All three have as many axes.",
     "total.shape → b.shape": "All three have as many axes.",
 }

@@ -99,7 +99,7 @@ def less_at(x: Array, index: Array, amount: Any = 1) -> Array:
         x.masked_fill_(nowhere, 0)
         return x.scatter_(1, at, (x.gather(1, at) - amount).masked_fill_(nowhere, 0))
     if array_api_compat.is_numpy_array(x):
-        at = np.maximum(index, 0)[:, None]
+        at = index[:, None]  # −1 is the last entry, which is 0 in the end
         less = np.take_along_axis(x, at, axis=1) - amount
         np.put_along_axis(x, at, less, axis=1)
         np.copyto(x, 0, where=nowhere)
