@@ -4,18 +4,17 @@
 
     model = patch(AutoModelForCausalLM.from_config(config))
 
-The model keeps its parameters, its names and its methods. What computes in it is
-replaced: linear layers, embeddings, norms, activations, gated feed-forward blocks,
-rotary positions, attention with its masks, and the loss. Each replacement is one of
-``backpass.functional``, whose backward is the hand-written one. A class that is not
-known here is left as it is, and ``left`` lists them. Shown on the page
-``reference/real_models``.
+The model keeps its parameters, its names, and its methods. The functions of
+``backpass.functional`` replace its linear layers, embeddings, norms, activations, gated
+feed-forward blocks, rotary positions, attention, and the loss of a language model. So
+its backward is the hand-written one. Shown on the page ``reference/from_pytorch``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,13 +25,28 @@ from backpass.ops import rope
 Module = torch.nn.Module
 Forward = Callable[..., Any]
 
+# Folders of transformers.models whose classes were compared with the functions below.
+# The same name may mean another computation elsewhere: several families rotate a part
+# of each head, and call that apply_rotary_pos_emb too.
+FAMILIES = (
+    "bert",
+    "gemma2",
+    "gpt2",
+    "gpt_oss",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+)
+
 
 def patch(model: Module) -> Module:
     """Replace what ``model`` computes with, and return it.
 
-    Rotary positions are a function that all models of a family share, so they change in
-    every model of that family. Raises TypeError unless ``model`` is one of
-    transformers' models.
+    A copy or a pickle of the model is patched too. Rotary positions are a function that
+    all models of a family share, so they change in every model of that family. Raises
+    TypeError unless ``model`` is one of transformers' models, and ValueError if its
+    family is not one of ``FAMILIES``.
     """
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     from transformers.masking_utils import sdpa_mask
@@ -41,102 +55,116 @@ def patch(model: Module) -> Module:
         raise TypeError(
             f"model: expected a model of transformers; got {type(model).__name__}"
         )
+    family = type(model).__module__.split(".")[-2]
+    if family not in FAMILIES:
+        raise ValueError(
+            f"model: expected one of the families {', '.join(FAMILIES)}; got "
+            f"{type(model).__name__} of {family}"
+        )
     AttentionInterface.register("backpass", attention)
     AttentionMaskInterface.register("backpass", sdpa_mask)  # of booleans
     model.set_attn_implementation("backpass")
-    model.loss_function = language_model_loss
+    if type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
+        model.loss_function = language_model_loss
     for module in model.modules():
         if (forward := replacement(module)) is not None:
-            module.forward = forward
-        family = sys.modules[type(module).__module__]
-        if hasattr(family, "apply_rotary_pos_emb"):
-            family.apply_rotary_pos_emb = rotated  # type: ignore[attr-defined]
+            module.forward = partial(
+                forward, module
+            )  # unlike a method, it can be copied
+    functions = sys.modules[type(model).__module__]
+    if hasattr(functions, "apply_rotary_pos_emb"):
+        functions.apply_rotary_pos_emb = rotated  # type: ignore[attr-defined]
     return model
 
 
 def left(model: Module) -> set[str]:
-    """Return the names of the classes in ``model`` that compute something themselves
-    and are not replaced."""
-    names = set()
-    for module in model.modules():
-        composed = any(True for _ in module.children())
-        if not composed and "forward" not in vars(module):
-            names.add(type(module).__name__)
-    return names
+    """Return the names of the classes in ``model`` without parts of their own that are
+    not replaced."""
+    return {
+        type(module).__name__
+        for module in model.modules()
+        if not any(True for _ in module.children()) and "forward" not in vars(module)
+    }
 
 
 def replacement(module: Module) -> Forward | None:
-    """Return the forward that replaces that of ``module``, or None."""
+    """Return the function that replaces the ``forward`` of ``module``, a function of
+    the module and its arguments. Return None if the module stays as it is."""
     kind = type(module)
-    if kind in _TORCHS:
-        return _TORCHS[kind](module)
-    for ending, build in _TRANSFORMERS.items():
-        if kind.__name__.endswith(ending):
-            return build(module)
-    return None
-
-
-def _linear(module: Any) -> Forward:
-    return lambda x: B.linear(x, module.weight.T, module.bias)
-
-
-def _conv1d(module: Any) -> Forward:  # of GPT-2: a linear layer of weight [in, out]
-    return lambda x: B.linear(x, module.weight, module.bias)
-
-
-def _embedding(module: Any) -> Forward:
-    return lambda t: B.embedding(t, module.weight, padding_idx=module.padding_idx)
-
-
-def _scaled_embedding(module: Any) -> Forward:  # of Gemma
-    return lambda t: B.embedding(t, module.weight) * module.embed_scale
-
-
-def _layer_norm(module: Any) -> Forward:
-    return lambda x: B.layer_norm(x, module.weight, module.bias, eps=module.eps)
-
-
-def _rms_norm(module: Any) -> Forward:
-    if type(module).__name__.startswith("Gemma"):  # which learns what is added to 1
-        return lambda x: B.rms_norm(x, 1 + module.weight, eps=module.eps)
-    return lambda x: B.rms_norm(x, module.weight, eps=module.variance_epsilon)
-
-
-def _dropout(module: Any) -> Forward:
-    return lambda x: B.dropout(x, p=module.p, training=module.training)
-
-
-def _gated(module: Any) -> Forward | None:
-    """The feed-forward block of Llama and its relatives, if its gate is a SiLU."""
-    if type(getattr(module, "act_fn", None)).__name__ not in ("SiLU", "SiLUActivation"):
+    if kind is torch.nn.Embedding and (module.max_norm or module.sparse):
         return None
-    return lambda x: module.down_proj(B.swiglu(module.gate_proj(x), module.up_proj(x)))
+    if kind in _TORCHS:
+        return _TORCHS[kind]
+    if kind.__name__.endswith("RMSNorm"):
+        return _gemma_norm if kind.__name__.startswith("Gemma") else _rms_norm
+    if kind.__name__.endswith("MLP") and hasattr(module, "gate_proj"):
+        silu = type(module.act_fn).__name__ in ("SiLU", "SiLUActivation")
+        return _gated if silu else None
+    return _TRANSFORMERS.get(kind.__name__)
 
 
-def _gelu(_: Any) -> Forward:
-    return B.gelu
+def _linear(self: Any, input: torch.Tensor) -> torch.Tensor:
+    return B.linear(input, self.weight.T, self.bias)
 
 
-def _gelu_by_tanh(_: Any) -> Forward:
-    return lambda x: B.gelu(x, approximate="tanh")
+def _conv1d(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return B.linear(x, self.weight, self.bias)  # GPT-2's weight is [in, out]
 
 
-_TORCHS: dict[type[Module], Callable[[Any], Forward]] = {
+def _embedding(self: Any, input: torch.Tensor) -> torch.Tensor:
+    return B.embedding(input, self.weight, padding_idx=self.padding_idx)
+
+
+def _scaled_embedding(self: Any, input_ids: torch.Tensor) -> torch.Tensor:
+    scale = self.embed_scale.to(self.weight.dtype)
+    return B.embedding(input_ids, self.weight, padding_idx=self.padding_idx) * scale
+
+
+def _layer_norm(self: Any, input: torch.Tensor) -> torch.Tensor:
+    return B.layer_norm(input, self.weight, self.bias, eps=self.eps)
+
+
+def _rms_norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    return B.rms_norm(hidden_states, self.weight, eps=self.variance_epsilon)
+
+
+def _gemma_norm(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return B.rms_norm(x, 1 + self.weight, eps=self.eps)  # it learns a difference from 1
+
+
+def _dropout(self: Any, input: torch.Tensor) -> torch.Tensor:
+    return B.dropout(input, p=self.p, training=self.training)
+
+
+def _gated(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.down_proj(B.swiglu(self.gate_proj(x), self.up_proj(x)))
+
+
+def _gelu(self: Any, input: torch.Tensor) -> torch.Tensor:
+    return B.gelu(input)
+
+
+def _gelu_by_tanh(self: Any, input: torch.Tensor) -> torch.Tensor:
+    return B.gelu(input, approximate="tanh")
+
+
+def _silu(self: Any, input: torch.Tensor) -> torch.Tensor:
+    return B.silu(input)
+
+
+_TORCHS: dict[type[Module], Forward] = {
     torch.nn.Dropout: _dropout,
     torch.nn.Embedding: _embedding,
     torch.nn.LayerNorm: _layer_norm,
     torch.nn.Linear: _linear,
 }
-# By the end of a class's name, without which each family would have a line.
-_TRANSFORMERS: dict[str, Callable[[Any], Forward | None]] = {
+_TRANSFORMERS: dict[str, Forward] = {
     "Conv1D": _conv1d,
-    "NewGELUActivation": _gelu_by_tanh,
     "GELUActivation": _gelu,
     "GELUTanh": _gelu_by_tanh,
-    "SiLUActivation": lambda _: B.silu,
-    "RMSNorm": _rms_norm,
-    "ScaledWordEmbedding": _scaled_embedding,
-    "MLP": _gated,
+    "Gemma2TextScaledWordEmbedding": _scaled_embedding,
+    "NewGELUActivation": _gelu_by_tanh,
+    "SiLUActivation": _silu,
 }
 
 
@@ -171,8 +199,9 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """Return the averages ``[b, s, n_h, d]`` for transformers' attention interface.
 
-    ``attention_mask`` is of booleans, and contains the window and the padding. None is
-    a causal mask where the module is causal.
+    ``attention_mask`` is True where a query may see a key: it contains the window and
+    the padding. A mask of floating-point numbers is added to the scores. Without a
+    mask, a causal module has a causal one.
     """
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", False))
@@ -180,11 +209,13 @@ def attention(
     average, dropped = B.flash_attention, {}
     if dropout:
         average, dropped = B.attention, {"dropout_p": dropout}
+    added = attention_mask is not None and attention_mask.is_floating_point()
     y = average(
         query,
         key,
         value,
-        mask=attention_mask,
+        bias=attention_mask if added else None,
+        mask=None if added else attention_mask,
         sink=s_aux,
         causal=attention_mask is None and is_causal and query.shape[-2] > 1,
         causal_variant="lower_right",
@@ -205,10 +236,13 @@ def language_model_loss(
     **__: Any,
 ) -> torch.Tensor:
     """Return the loss of scores ``[b, s, V]`` for the next token of ``labels[b, s]``.
+    It is float32 for half precision.
 
     The sum over tokens is divided by ``num_items_in_batch`` if it is given, as with
     accumulated gradients, and by the number of counted tokens otherwise.
     """
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
     if shift_labels is None:
         padded = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)
         shift_labels = padded[..., 1:]

@@ -311,13 +311,13 @@ def shape_of_loss(t: Array, reduction: str) -> tuple[int, ...]:
     return tuple(t.shape) if reduction == "none" else ()
 
 
-def at_least_one(divisor: Any) -> Any:
-    """Return the divisor that ``check_targets`` returned, or 1 for that of no
-    targets: their loss is NaN, but their gradients stay 0."""
+def at_least_one(divisor: Any, targets: Array) -> Any:
+    """Return the divisor that ``check_targets`` returned with these ``targets[m]``, or
+    1 if none of them counts: their loss is NaN, but their gradients stay 0."""
     if divisor is None or isinstance(divisor, Real):
         return 1 if divisor is not None and math.isnan(divisor) else divisor
-    nothing = (divisor == 0) | (divisor != divisor)
-    return namespace(divisor).where(nothing, 1, divisor)
+    xp = namespace(divisor, targets)
+    return xp.where(xp.all(targets < 0), 1, divisor)
 
 
 def _assert_in_graph(xp: ModuleType, condition: Array, message: str) -> None:

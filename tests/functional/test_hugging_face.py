@@ -4,6 +4,8 @@ Where stock rounds to float32 in a model of float64, in RMS norms, rotary tables
 float64 here: PyTorch's own functions do not round there.
 """
 
+import copy
+import pickle
 import sys
 
 import pytest
@@ -161,6 +163,51 @@ def test_accumulated_gradients_are_divided_by_all_tokens():
     torch.testing.assert_close(sum_over_10, mean * counted / 10, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_computes_with_its_own_weights(copied):
+    model = hugging_face.patch(stock("LlamaForCausalLM"))
+    other, given = copied(model), batch(padded=True)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.5)
+    assert other(**given).loss != model(**given).loss
+    other(**given).loss.backward()
+    assert all(p.grad is not None for p in other.parameters())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_loss_other_than_the_next_tokens_stays():
+    given = batch(padded=False)
+    kind = transformers.LlamaForTokenClassification
+    torch.manual_seed(0)
+    model = kind(kind.config_class(**MODELS["LlamaForCausalLM"], num_labels=23)).eval()
+    expected = model(**given).loss
+    torch.testing.assert_close(hugging_face.patch(model)(**given).loss, expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_loss_of_half_precision_is_float32(dtype):
+    model = hugging_face.patch(stock("LlamaForCausalLM").to(dtype))
+    assert model(**batch(padded=False)).loss.dtype == torch.float32
+
+
+def test_it_generates_as_stock_does_after_padding():
+    given = {name: x for name, x in batch(padded=True).items() if name != "labels"}
+    settings = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    for name in ("LlamaForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel"):
+        model = stock(name).float().eval()
+        given = {key: x[:, :4] if name.startswith("GPT2") else x for key, x in given.items()}
+        expected = model.generate(**given, **settings)
+        assert torch.equal(hugging_face.patch(model).generate(**given, **settings), expected), name
+
+
 def test_only_models_of_transformers_are_accepted():
     with pytest.raises(TypeError, match="model: expected a model of transformers; got Linear"):
         hugging_face.patch(torch.nn.Linear(2, 3))
+
+
+def test_a_family_that_was_not_compared_is_refused():
+    """Such as one whose function of the same name rotates a part of each head."""
+    config = transformers.GlmConfig(**FEW, **HEADS, pad_token_id=0)
+    with pytest.raises(ValueError, match=r"expected one of the families bert, .*; got GlmForCausalLM of glm"):
+        hugging_face.patch(transformers.GlmForCausalLM(config))

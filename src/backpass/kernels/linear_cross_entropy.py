@@ -110,7 +110,7 @@ def forward(
 
     y = cross_entropy.reduced(losses, divisor)
     y = y if wide else y.to(x.dtype)
-    return y, Saved(dx.reshape(x.shape), dw, db, at_least_one(divisor), kind(y))
+    return y, Saved(dx.reshape(x.shape), dw, db, at_least_one(divisor, t), kind(y))
 
 
 def _add_gradients(

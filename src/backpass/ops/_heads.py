@@ -52,7 +52,7 @@ def window_mask(s_q: int, s_k: int, variant: str, window: int, like: Array) -> A
     xp = namespace(like)
     ahead = s_k - s_q if variant == "lower_right" else 0
     queries, keys = (xp.arange(s, device=like.device) for s in (s_q, s_k))
-    hidden = keys <= queries[:, None] + (ahead - window)
+    hidden = keys <= queries[:, None] + (ahead - min(window, s_q + s_k))
     return causal_mask(s_q, s_k, variant, like) & ~hidden
 
 

@@ -141,7 +141,7 @@ def forward(
     y = total if divisor is None else total / divisor
     y = y if wide else as_type_of(y, x)
     dx = kept(x, needed=False) if dx is None else xp.reshape(dx, x.shape)
-    divisor = at_least_one(divisor) if wanted else None
+    divisor = at_least_one(divisor, targets) if wanted else None
     return y, Saved(dx, dw, db, divisor, kind(y), wanted)
 
 
