@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from backpass import cost, functional, ops
+import backpass.functional  # noqa: F401  # registers the operators
+from backpass import cost, operators, ops
 from backpass.operation import Operation
 from backpass.shapes import Spec
 from backpass.torch_internals import Unread
@@ -76,7 +77,7 @@ def _formula(stem: str, ending: str, evaluate: Callable) -> Callable[..., int]:
                 if want
             )
         if ending:
-            shapes = functional.unpacked(given["sizes"], given["ranks"])
+            shapes = operators.unpacked(given["sizes"], given["ranks"])
         else:
             shapes = [_shape(given[spec.name]) for spec in operation.inputs]
         forward, backward = evaluate(stem, tuple(shapes), tuple(options.items()))

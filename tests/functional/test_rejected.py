@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nested import nested_tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from backpass import functional as B
 from backpass import ops
@@ -28,6 +29,16 @@ def test_a_vectorised_jacobian():
     ):
         torch.autograd.functional.jacobian(B.softmax, torch.ones(3), vectorize=True)
     assert torch.autograd.functional.jacobian(B.softmax, torch.ones(3)).shape == (3, 3)
+
+
+def test_many_backwards_of_an_operator():
+    x = torch.ones(3, requires_grad=True)
+    with FlopCounterMode(display=False):
+        y = B.softmax(x)
+    with pytest.raises(
+        RuntimeError, match=r"^backpass\.functional\.softmax: expected one derivative.*; got vmap"
+    ):
+        torch.autograd.grad(y, x, torch.eye(3), is_grads_batched=True)
 
 
 def test_a_second_derivative_through_a_backward_that_reads_no_input():
