@@ -303,7 +303,7 @@ def unpacked(sizes: list[int], ranks: list[int]) -> list[tuple[int, ...] | None]
 def differentiable_inputs(op: ModuleType, shapes: Shapes) -> list[str]:
     """Return the names of the inputs that have a gradient."""
     constants = getattr(op, "CONSTANTS", ())
-    return [s.name for s in shapes.inputs if not s.integer and s.name not in constants]
+    return [s.name for s in shapes.inputs if s.floating and s.name not in constants]
 
 
 @functools.cache
