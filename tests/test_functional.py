@@ -303,7 +303,9 @@ def test_float32_beside_half_precision(stem, compiled):
 
 def test_arguments_that_it_does_not_take_are_refused_with_those_it_does():
     q = torch.zeros(2, 3, 4)
-    with pytest.raises(TypeError, match=r"^flash_attention: .*'is_causal'; expected \(q, k, v, bias, mask, sink, causal, "):
+    with pytest.raises(
+        TypeError, match=r"^flash_attention: .*'is_causal'; expected \(q, k, v, bias, mask, sink, causal, "
+    ):
         B.flash_attention(q, q, q, is_causal=True)
 
 
@@ -385,7 +387,8 @@ def test_outside_autocast_the_fused_loss_has_the_dtype_of_its_inputs_unless_wide
     for one, other in zip(ours, torch.autograd.grad(wide, (x, w)), strict=True):
         assert one.dtype == torch.bfloat16 and torch.equal(one, other)
     torch.library.opcheck(
-        torch.ops.backpass.linear_cross_entropy.default, (x, w, t, None, None, -100, "mean", 0.0, None, True, None)
+        torch.ops.backpass.linear_cross_entropy.default,
+        (x, w, t, None, None, -100, "mean", 0.0, None, True, None),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dis
 import functools
 import inspect
 import textwrap
@@ -29,7 +30,7 @@ PLUMBING = (
     "namespace",
 )
 # Only the first argument of these calls is changed.
-CASTS = ("widened", "as_type_of", "zeros")
+CASTS = ("widened", "as_type_of", "zeros", "is_half", "name_of")
 OPPOSITE: dict[type[ast.AST], tuple[type[Any], ...]] = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
@@ -125,7 +126,12 @@ def reached(module: ModuleType, name: str) -> dict[str, FunctionType]:
                 and function.__name__ not in PLUMBING
             ):
                 found[function.__name__] = function
-                wanted += function.__code__.co_names
+                # Not its attributes: `softcap.forward` is not this module's.
+                wanted += [
+                    instruction.argval
+                    for instruction in dis.get_instructions(function)
+                    if instruction.opname == "LOAD_GLOBAL"
+                ]
     return found
 
 
