@@ -2,8 +2,9 @@
 
 ``verify`` checks the book's backwards, ``check`` checks yours, ``mutate`` shows what
 the checks do not notice, ``bench`` times the operations, ``train`` trains a small model
-without autograd, ``sample`` lets it write, ``cost`` itemises a network's FLOPs, and
-``parallel`` runs a scheme of yours on several ranks.
+without autograd, ``sample`` lets it write, ``cost`` itemises a network's FLOPs,
+``parallel`` runs a scheme of yours on several ranks, and ``derive`` judges displayed
+mathematics of yours line by line.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from backpass import (
     __version__,
     check_command,
     cost_command,
+    derive_command,
     mutate_command,
     ops,
     parallel_command,
@@ -37,7 +39,9 @@ from backpass.stems import no_such
 if TYPE_CHECKING:
     from backpass.verify import Overview, Report
 
-COMMANDS = ("verify", "check", "mutate", "bench", "train", "sample", "cost", "parallel")
+COMMANDS = (
+    "verify", "check", "mutate", "bench", "train", "sample", "cost", "parallel", "derive",
+)  # fmt: skip
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 OPERATIONS = "operations"  # the benchmark that times single operations, by their names
 
@@ -255,6 +259,20 @@ def _parser() -> argparse.ArgumentParser:
     parallel_command.add_arguments(parallel)
     parallel.set_defaults(
         run=lambda arguments: parallel_command.run(arguments, _say), parser=parallel
+    )
+
+    derive = commands.add_parser(
+        "derive",
+        help="judge displayed mathematics of your own, line by line",
+        description="Compare each displayed line of a text with the last line of its\n"
+        "chain that was right, exactly and at several sizes.",
+    )
+    derive_command.add_arguments(derive)
+    derive.set_defaults(
+        run=lambda arguments: derive_command.run(
+            arguments, lambda text: _say(_coloured(text))
+        ),
+        parser=derive,
     )
     return parser
 

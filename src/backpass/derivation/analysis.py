@@ -72,7 +72,8 @@ class Index:
 
 _NOT_PARTIAL = (
     "a partial derivative is of a number with respect to a number; "
-    "write the matrices by their elements"
+    "write the matrices by their elements, or declare layout numerator or denominator "
+    "for derivatives of columns"
 )
 _TIMES = re.compile(r"\\(?:cdot|times)")
 # Signs and spaces that show that a name and a bracket are two factors.
@@ -422,10 +423,15 @@ class Analysis(Interpreter):
             and not (found.accent or found.indices)
         ):
             self.expression.references[id(above)] = found
-            return self._with_respect_to(below)
-        if self.visit(above) or self._with_respect_to(below):
-            self.reject(_NOT_PARTIAL, tree)
-        return ()
+            shape = self._with_respect_to(below)
+            return shape[::-1] if self.scope.layout == "numerator" else shape
+        shapes = self.visit(above), self._with_respect_to(below)
+        if shapes == ((), ()):
+            return ()
+        laid_out = None
+        if above.data != "bracket":
+            laid_out = self.scope.laid_out(*shapes)
+        return laid_out or self.reject(_NOT_PARTIAL, tree)
 
     def differentiate(self, tree: Tree) -> Shape:
         operator, argument = tree.children

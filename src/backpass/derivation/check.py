@@ -17,7 +17,13 @@ import sympy
 from backpass.derivation.analysis import Analysis, define
 from backpass.derivation.evaluate import Evaluator, Point, Value
 from backpass.derivation.names import Expression, Scope, in_words
-from backpass.derivation.parse import DerivationError, Line, Part, Unreadable
+from backpass.derivation.parse import (
+    DECLARING,
+    DerivationError,
+    Line,
+    Part,
+    Unreadable,
+)
 from backpass.expressions import exact
 
 TRIALS = 3
@@ -68,9 +74,7 @@ class Chain:
 def scope_of(lines: list[Line]) -> tuple[Scope, Evaluators]:
     """Return the scope of the declarations and definitions among the lines, and the
     evaluators created for it so far."""
-    return _scope_of(
-        tuple(line for line in lines if line.kind in ("given", "constant", "let"))
-    )
+    return _scope_of(tuple(line for line in lines if line.kind in DECLARING))
 
 
 @lru_cache(maxsize=64)
@@ -79,6 +83,8 @@ def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, Evaluators]:
     for line in lines:
         if line.kind == "let":
             define(scope, line)
+        elif line.kind == "layout":
+            scope.lay_out(line)
         else:
             scope.declare(line)
     return scope, {}
@@ -119,7 +125,7 @@ def chains_of(lines: list[Line], scope: Scope) -> list[Chain]:
     for start in starts:
         numbers = [start]
         for k in range(start + 1, len(lines)):
-            if lines[k].kind in ("statement", "let", "given", "constant"):
+            if lines[k].kind in ("statement", *DECLARING):
                 break
             if lines[k].kind == "step":
                 numbers.append(k)
@@ -250,9 +256,22 @@ def difference(
 
 def report(mistake: Mistake, evaluator: Evaluator) -> str:
     """Describe a mistake: the line, where it differs, and the two values."""
-    part, against, indices, place, above, here = mistake
+    part, against = mistake.part, mistake.against
     if not against:
         return f"this line equals the line above it, which is wrong\n{part.pointer(0)}"
+    where, above, here = counterexample(mistake, evaluator)
+    at = f"  at {', '.join(where)}:\n" if where else ""
+    return (
+        f"this line does not equal {against}\n{part.pointer(0)}\n{at}"
+        f"    above: {above}\n    here:  {here}"
+    )
+
+
+def counterexample(
+    mistake: Mistake, evaluator: Evaluator
+) -> tuple[list[str], str, str]:
+    """Return where a line differs from the correct one, and the two values there."""
+    _, _, indices, place, above, here = mistake
     where = [f"{side} = {size}" for side, size in evaluator.sizes.items()]
     where += [f"{letter} = {value + 1}" for letter, value in indices.items()]
     if place:
@@ -274,11 +293,7 @@ def report(mistake: Mistake, evaluator: Evaluator) -> str:
         )
         there = Point(evaluator.point.draw, evaluator.sizes)
         point = {symbol: there[symbol] for symbol in symbols}
-    at = f"  at {', '.join(where)}:\n" if where else ""
-    return (
-        f"this line does not equal {against}\n{part.pointer(0)}\n{at}"
-        f"    above: {_shown(above, evaluator, point)}\n    here:  {_shown(here, evaluator, point)}"
-    )
+    return where, _shown(above, evaluator, point), _shown(here, evaluator, point)
 
 
 def _shown(

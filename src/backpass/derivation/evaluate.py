@@ -297,10 +297,33 @@ class Evaluator(Interpreter):
         loss = self.current.references.get(id(above))
         variable = self.current.references[id(below)]
         if loss is not None and loss.name == LOSS:
-            return self._variable(
+            gradient = self._variable(
                 Reference("variable", variable.name, "bar", variable.indices)
             )
+            if self.scope.layout == "numerator" and isinstance(gradient, np.ndarray):
+                return gradient.T
+            return gradient
+        if self._is_array(variable) or (
+            above.data != "bracket"
+            and self._is_array(self.current.references[id(above)])
+        ):
+            return self._jacobian(above, below)
         return self._differentiated(above, variable)
+
+    def _is_array(self, found: Reference) -> bool:
+        return (
+            found.kind == "variable"
+            and not found.indices
+            and bool(self.scope.variables[found.name].shape)
+        )
+
+    def _jacobian(self, above: Tree, below: Tree) -> Value:
+        """Return the derivatives of a column by a column, in the declared layout."""
+        values = np.ravel(self.visit(above))
+        symbols = np.ravel(self.visit(below))
+        rows = [[self.calculus.derivative(v, s) for s in symbols] for v in values]
+        jacobian = np.array(rows, dtype=object)
+        return jacobian.T if self.scope.layout == "denominator" else jacobian
 
     def differentiate(self, tree: Tree) -> Value:
         operator, argument = tree.children

@@ -23,7 +23,14 @@ from lark import Token, Tree
 from backpass.derivation.check import Chain, chain_of, difference, first_mistake
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Expression
-from backpass.derivation.parse import DerivationError, Line, Part, span_of, tokens_of
+from backpass.derivation.parse import (
+    DECLARING,
+    DerivationError,
+    Line,
+    Part,
+    span_of,
+    tokens_of,
+)
 from backpass.expressions.exact import NotRepresentable
 
 if TYPE_CHECKING:
@@ -182,7 +189,7 @@ def _definitions(derivation: Derivation) -> list[tuple[str, str]]:
     return [
         (line.kind, line.latex)
         for line in derivation.all_lines
-        if line.kind in ("given", "constant", "let")
+        if line.kind in DECLARING
     ]
 
 

@@ -73,6 +73,7 @@ class Scope:
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self.dimensions: list[str] = []
+        self.layout = ""  # of derivatives by arrays: "numerator" or "denominator"
 
     # ---- declarations ----------------------------------------------------------------
 
@@ -99,6 +100,25 @@ class Scope:
                     canonical(tree), shape, line.kind, positive=reals.endswith(r"_{>0}")
                 )
                 self.add(variable, line.right, tree.meta.start_pos)
+
+    def lay_out(self, line: Line) -> None:
+        """Set the layout that a `layout` line names. Raises `Unreadable`."""
+        assert line.right is not None
+        if line.right.text not in LAYOUTS:
+            raise Unreadable(f"expected {' or '.join(LAYOUTS)}", line.right)
+        self.layout = line.right.text
+
+    def laid_out(self, above: Shape, below: Shape) -> Shape | None:
+        """Return the shape of the derivative of one array by another, each a number or
+        a column; None if it has none."""
+        sides = []
+        for shape in (above, below):
+            if shape and (len(shape) != 2 or shape[1] != "1"):
+                return None
+            sides.append(shape[0] if shape else "1")
+        if self.layout == "denominator":
+            sides.reverse()
+        return (sides[0], sides[1]) if self.layout else None
 
     def add(self, variable: Variable, part: Part, position: int = 0) -> None:
         """Add a name. Raises `Unreadable` unless it is distinct from the others."""
@@ -221,6 +241,7 @@ class Scope:
         return None
 
 
+LAYOUTS = ("numerator", "denominator")
 LOSS = r"\mathcal{L}"
 _SPECIAL = {
     "e": "euler",

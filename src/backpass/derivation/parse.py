@@ -5,6 +5,7 @@ A derivation is plain text. The first word of a line says what the line is:
     given     x, \\bar{y} \\in \\mathbb{R}^n        inputs, with their shapes
     constant  \\epsilon \\in \\mathbb{R}_{>0}       inputs without a gradient, which do
                                                   not move
+    layout    numerator                           the shape of derivatives by arrays
     let       S = \\sum_j e^{x_j}                 a definition
     note      The other outputs, $j \\ne i$.      prose
     \\bar{x}_i = …  \\quad (j \\ne i)  | reason    a statement, perhaps with conditions
@@ -29,7 +30,8 @@ from lark.exceptions import UnexpectedEOF, UnexpectedInput
 if TYPE_CHECKING:
     from backpass.derivation.derivation import Derivation
 
-KEYWORDS = ("given", "constant", "let", "note")
+KEYWORDS = ("given", "constant", "let", "layout", "note")
+DECLARING = ("given", "constant", "let", "layout")  # what a scope is built from
 _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 
 
@@ -84,9 +86,9 @@ class Part:
 class Line:
     """One line of a derivation.
 
-    `kind` is "given", "constant", "let", "note", "statement" or "step". A step has no
-    left side. A declaration has its list in `right`. A note has only words, in
-    `reason`.
+    `kind` is "given", "constant", "let", "layout", "note", "statement" or "step". A
+    step has no left side. A declaration has its list in `right`, and a layout its name.
+    A note has only words, in `reason`.
     """
 
     kind: str
@@ -169,7 +171,7 @@ def _read_line(source: str, start: int, end: int) -> Line:
         return Line(
             "note", None, None, None, " ".join(f"{text} {bar} {reason}".split())
         )
-    if keyword in ("given", "constant"):
+    if keyword in ("given", "constant", "layout"):
         return Line(keyword, None, _part(source, start, text), None, reason)
 
     equals = _equals_sign(text)

@@ -136,6 +136,8 @@ def _unnumbered(line: Line) -> str:
     else:
         assert line.right is not None
         declared = ", ".join(map(_maths, _declarations(line.right.text)))
+        if line.kind == "layout":
+            declared = escape(line.right.text)
         words = f'<span class="derivation-word">{line.kind}</span> {declared}'
         words += (
             f' <span class="derivation-reason">{_words(line.reason)}</span>'

@@ -1,0 +1,475 @@
+"""Find the displayed mathematics of a text, with the definitions that stand beside it.
+
+A text is Markdown, LaTeX or a notebook. What is found keeps its places in the text:
+whatever is removed (an alignment, a label) leaves them as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from backpass.derivation.parse import Part, Unreadable
+
+FORMS = ("markdown", "latex", "notebook")
+
+
+@dataclass(frozen=True)
+class Text:
+    """Characters, each with its place in the source."""
+
+    characters: str
+    origins: tuple[int, ...]
+
+    def __getitem__(self, span: slice) -> Text:
+        return Text(self.characters[span], self.origins[span])
+
+    def __add__(self, other: Text) -> Text:
+        """Join two texts by a space."""
+        if not self.characters or not other.characters:
+            return other if other.characters else self
+        origins = (*self.origins, other.origins[0], *other.origins)
+        return Text(f"{self.characters} {other.characters}", origins)
+
+    def strip(self) -> Text:
+        start = len(self.characters) - len(self.characters.lstrip())
+        return self[start : len(self.characters.rstrip())]
+
+    def replaced(self, pattern: re.Pattern[str], by: str = "") -> Text:
+        """Return the text with each match replaced by a template, or by spaces if it is
+        empty."""
+        found, at = "", 0
+        origins: tuple[int, ...] = ()
+        for match in pattern.finditer(self.characters):
+            start, end = match.span()
+            new = match.expand(by) if by else " " * (end - start)
+            found += self.characters[at:start] + new
+            origins += self.origins[at:start]
+            origins += (
+                (self.origins[start],) * len(new) if by else self.origins[start:end]
+            )
+            at = end
+        return Text(found + self.characters[at:], origins + self.origins[at:])
+
+    def part(self, source: str) -> Passage:
+        """Return the text as a piece of mathematics of the source."""
+        text = self.strip()
+        start = text.origins[0] if text.origins else (self.origins or (0,))[0]
+        return Passage(source, start, text.characters, text.origins)
+
+
+@dataclass(frozen=True)
+class Passage(Part):
+    """A piece of mathematics whose characters stand at `origins` of the source."""
+
+    origins: tuple[int, ...] = ()
+
+    def pointer(self, position: int) -> str:
+        at = self.start
+        if self.origins:
+            last = len(self.origins) - 1
+            at = self.origins[min(position, last)] + (position > last)
+        return Part(self.source, at, "").pointer(0)
+
+
+@dataclass(frozen=True)
+class Comment:
+    """Definitions in a comment, one to a text."""
+
+    directives: tuple[Text, ...]
+    start: int
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading; `level` is 1 for the highest."""
+
+    level: int
+    start: int
+
+
+@dataclass(frozen=True)
+class Display:
+    """A display: its rows, as written but without what prints nothing or a number.
+
+    `starts` says of each row whether it begins with an alignment.
+    """
+
+    rows: tuple[Text, ...]
+    starts: tuple[bool, ...]
+    joined: bool  # whether all rows are one formula, as in multline
+    start: int
+    end: int
+
+
+Item = Comment | Heading | Display
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text and what it displays. `cells` are the lines on which a notebook's cells
+    begin, with their numbers."""
+
+    source: str
+    items: tuple[Item, ...]
+    cells: tuple[tuple[int, int], ...] = ()
+
+    def line(self, start: int) -> int:
+        """Return the number of the line of a place."""
+        return self.source.count("\n", 0, start) + 1
+
+    def place(self, line: int) -> str:
+        """Return where a line is, for readers: its number, in a notebook with the
+        cell's."""
+        for first, number in reversed(self.cells):
+            if first <= line:
+                return f"cell {number}, line {line - first + 1}"
+        return str(line)
+
+
+def form_of(name: str, source: str) -> str:
+    """Return the form of a text, by the ending of its name or by what it contains."""
+    for ending, form in (
+        (".md", "markdown"),
+        (".markdown", "markdown"),
+        (".tex", "latex"),
+        (".latex", "latex"),
+        (".ipynb", "notebook"),
+    ):
+        if name.lower().endswith(ending):
+            return form
+    if source.lstrip().startswith("{") and '"cells"' in source:
+        return "notebook"
+    is_latex = re.search(
+        r"\\documentclass|\\begin\{document\}|^\s*%\s*derive:", source, re.M
+    )
+    return "latex" if is_latex else "markdown"
+
+
+def read_document(source: str, form: str) -> Document:
+    """Find the displays, headings and definitions of a text.
+
+    Raises `ValueError` for a notebook that is not one.
+    """
+    if form == "notebook":
+        source, cells = _of_notebook(source)
+        return Document(source, tuple(_items(source, _MARKDOWN)), cells)
+    scanner = _LATEX if form == "latex" else _MARKDOWN
+    return Document(source, tuple(_items(source, scanner)))
+
+
+def directives(source: str, start: int = 0, end: int | None = None) -> tuple[Text, ...]:
+    """Split definitions at the ends of lines and at semicolons."""
+    end = len(source) if end is None else end
+    found = []
+    for match in re.finditer(r"(?:\\.|[^;\n\\])+", source[start:end]):
+        text = Text(match[0], tuple(range(start + match.start(), start + match.end())))
+        if text.strip().characters:
+            found.append(text.strip())
+    return tuple(found)
+
+
+def _of_notebook(source: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Return the Markdown cells as one text, with the line on which each begins."""
+    try:
+        cells = json.loads(source)["cells"]
+        texts = [
+            (number, "".join(cell["source"]))
+            for number, cell in enumerate(cells, start=1)
+            if cell["cell_type"] == "markdown"
+        ]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"expected a notebook; {type(error).__name__}: {error}"
+        ) from None
+    joined, places = "", []
+    for number, text in texts:
+        places.append((joined.count("\n") + 1, number))
+        joined += f"{text}\n\n"
+    return joined, tuple(places)
+
+
+# ---- scanning ------------------------------------------------------------------------
+
+_ENVIRONMENTS = (
+    r"equation|align|gather|multline|eqnarray|flalign|alignat|displaymath|math"
+)
+_DISPLAYS = rf"""
+    (?<!\\)\$\$(?P<dollars>.*?)(?<!\\)\$\$
+  | ^[ \t]*\\\\\[(?P<escaped>.*?)\\\\\]
+  | (?<!\\)\\\[(?P<brackets>.*?)(?<!\\)\\\]
+  | \\begin\{{(?P<environment>(?:{_ENVIRONMENTS})\*?)\}}(?P<body>.*?)\\end\{{(?P=environment)\}}
+"""
+_FLAGS = re.S | re.M | re.X
+_MARKDOWN = re.compile(
+    rf"""
+    ^(?P<fence>[ \t]*(?P<ticks>`{{3,}}|~{{3,}}))[ \t]*(?P<info>[^\n]*)\n(?P<fenced>.*?)
+        (?:^[ \t]*(?P=ticks)[ \t]*$|\Z)
+  | <!--[ \t]*derive:(?P<comment>.*?)-->
+  | <!--.*?-->
+  | (?P<code>`+)(?!`).+?(?<!`)(?P=code)(?!`)
+  | ^(?P<heading>\#{{1,6}})[ \t]
+  | {_DISPLAYS}
+    """,
+    _FLAGS,
+)
+_LATEX = re.compile(
+    rf"""
+    \\begin\{{(?P<verbatim>verbatim|lstlisting|minted|comment)\*?\}}.*?\\end\{{(?P=verbatim)\*?\}}
+  | (?<!\\)%[ \t]*derive:(?P<comment>[^\n]*)
+  | (?<!\\)%[^\n]*
+  | \\(?P<heading>part|chapter|section|subsection|subsubsection|paragraph)\*?[\[{{]
+  | {_DISPLAYS}
+    """,
+    _FLAGS,
+)
+_LEVELS = ("part", "chapter", "section", "subsection", "subsubsection", "paragraph")
+
+
+def _items(source: str, scanner: re.Pattern[str]) -> Iterator[Item]:
+    is_latex = scanner is _LATEX
+    for match in scanner.finditer(source):
+        group = match.groupdict()
+        start, end = match.span()
+        if group["comment"] is not None:
+            yield Comment(directives(source, *match.span("comment")), start)
+        elif group["heading"]:
+            level = len(group["heading"])
+            if is_latex:
+                level = _LEVELS.index(group["heading"])
+            yield Heading(level, start)
+        elif group.get("fenced") is not None:
+            if group["info"].strip() in ("math", "{math}"):
+                inner = re.compile(r"^:\w+:[^\n]*$", re.M)
+                body = _text(source, *match.span("fenced")).replaced(inner)
+                yield _display(body, "", is_latex, start, end)
+        else:
+            for name in ("dollars", "escaped", "brackets", "body"):
+                if group[name] is not None:
+                    body = _text(source, *match.span(name))
+                    kind = group["environment"] or ""
+                    yield _display(body, kind, is_latex, start, end)
+
+
+def _text(source: str, start: int, end: int) -> Text:
+    return Text(source[start:end], tuple(range(start, end)))
+
+
+_COMMENT = re.compile(r"(?<!\\)%[^\n]*")
+_NUMBERS = re.compile(
+    r"\\(?:label|tag\*?)\s*\{[^{}]*\}|\\(?:nonumber|notag|displaystyle|allowbreak)(?![a-zA-Z])|\\!"
+)
+_OPENS = re.compile(
+    r"\\begin\{(?:aligned|split|gathered|alignedat|multlined)\}(?:\[[tbc]\])?(?:\{\d\})?"
+)
+_CLOSES = re.compile(r"\\end\{(?:aligned|split|gathered|alignedat|multlined)\}")
+_ASIDE = re.compile(r"\\(?:short)?intertext\s*\{[^{}]*\}")
+_BREAK = re.compile(r"\\\\\*?(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?")
+
+
+def _display(body: Text, kind: str, is_latex: bool, start: int, end: int) -> Display:
+    if is_latex:
+        body = body.replaced(_COMMENT)
+    if kind.startswith("alignat"):
+        body = body.replaced(re.compile(r"\A\s*\{\d\}"))
+    joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
+    body = body.replaced(_NUMBERS).replaced(_OPENS)
+    body = body.replaced(_CLOSES, r"\\\\").replaced(_ASIDE, r"\\\\")
+    if kind.startswith("eqnarray"):
+        body = body.replaced(re.compile("&(?=[^&]*=[^&]*&)"))
+    rows, starts = [], []
+    for row in _rows(body):
+        begins = row.characters.lstrip().startswith("&")
+        row = _unaligned(row).strip()
+        if row.characters.replace("~", "").strip():
+            rows.append(row)
+            starts.append(begins)
+    return Display(tuple(rows), tuple(starts), joined, start, end)
+
+
+def _rows(body: Text) -> Iterator[Text]:
+    """Split a display at \\\\, but not a matrix within it."""
+    depth, first, at, text = 0, 0, 0, body.characters
+    while at < len(text):
+        if text.startswith(r"\begin", at):
+            depth += 1
+        elif text.startswith(r"\end", at):
+            depth -= 1
+        elif depth == 0 and (match := _BREAK.match(text, at)):
+            yield body[first:at]
+            first = at = match.end()
+            continue
+        at += 2 if text[at] == "\\" else 1
+    yield body[first:]
+
+
+def _unaligned(row: Text) -> Text:
+    if r"\begin" in row.characters:
+        return row
+    return row.replaced(re.compile(r"(?<!\\)&"))
+
+
+# ---- statements ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Members that a display sets equal, with the words and conditions beside them.
+
+    A display that cannot be split with certainty says why in `fault`.
+    """
+
+    members: tuple[Text, ...]
+    beside: tuple[Text, ...] = ()
+    fault: str = ""
+
+
+_OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
+_CONTINUES = re.compile(rf"\s*{_OPERATOR}")
+_UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
+_SPACE = re.compile(r"\\q?quad(?![a-zA-Z])")
+_TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
+_DEFINING = re.compile(r":(?==)")
+_COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
+_LINKS = re.compile(
+    r"^\s*\\text\s*\{\s*(?:,\s*)?(?:and|so|thus|hence|therefore)\s*,?\s*\}\s*$"
+)
+
+
+def statements(display: Display) -> list[Statement]:
+    """Split a display into statements."""
+    found = []
+    for row, fault in _logical_rows(display):
+        row = row.replaced(_COLON_EQUAL, "=").replaced(_DEFINING)
+        pieces = _pieces(row)
+        equations = [piece for piece in pieces if _is_equation(piece)]
+        beside = tuple(
+            piece
+            for piece in pieces
+            if not _is_equation(piece) and not _LINKS.match(piece.characters)
+        )
+        if not equations:
+            found.extend(Statement((piece,), (), fault) for piece in pieces)
+        for equation in equations:
+            members = tuple(_split(equation, "="))
+            if beside and equation is not equations[-1]:
+                fault = "does what stands beside another equation hold for this one?"
+            found.append(Statement(members, beside, fault))
+            fault = ""
+    return found
+
+
+def _logical_rows(display: Display) -> Iterator[tuple[Text, str]]:
+    """Yield the rows, each with those that continue it."""
+    rows: list[tuple[Text, str]] = []
+    aligned_first = bool(display.starts) and display.starts[0]
+    for row, begins in zip(display.rows, display.starts, strict=True):
+        if rows and (display.joined or _goes_on(rows[-1][0], row)):
+            above, fault = rows[-1]
+            rows[-1] = _without_end(above) + row, fault
+        elif rows and re.match(r"\s*-", row.characters) and (begins or aligned_first):
+            if begins and not aligned_first:
+                rows[-1] = rows[-1][0] + row, rows[-1][1]
+                continue
+            why = (
+                "does the row that begins with - continue the row above, or begin anew?"
+            )
+            rows[-1] = rows[-1][0], why
+            rows.append((row, why))
+        else:
+            rows.append((row, ""))
+    return iter(rows)
+
+
+def _goes_on(above: Text, row: Text) -> bool:
+    start = row.characters.lstrip()
+    if start.startswith("-"):
+        return (
+            len(_split(row, "=")) == 1
+            or _UNFINISHED.search(above.characters) is not None
+        )
+    return (
+        _CONTINUES.match(start) is not None
+        or _UNFINISHED.search(above.characters) is not None
+        or _depth(above.characters) != 0
+    )
+
+
+def _without_end(text: Text) -> Text:
+    """Remove what ends a sentence or a clause."""
+    match = _TRAILING.search(text.characters)
+    if match and not text.characters[: match.start()].endswith("\\"):
+        return text[: match.start()]
+    return text
+
+
+def _pieces(row: Text) -> list[Text]:
+    """Split a row at wide spaces, unless they only surround a sign."""
+    pieces: list[Text] = []
+    for piece in _split(row, _SPACE):
+        piece = piece.strip()
+        if not piece.characters:
+            continue
+        if pieces and (
+            _CONTINUES.match(piece.characters)
+            or _UNFINISHED.search(pieces[-1].characters)
+        ):
+            pieces[-1] += piece
+        else:
+            pieces.append(piece)
+    return [_without_end(piece) for piece in pieces]
+
+
+_INDEX_RANGE = re.compile(
+    r"^\s*\(?\s*[a-zA-Z]\s*=\s*(?:[a-zA-Z]|1\s*,.*)\s*\)?\s*$", re.S
+)
+
+
+def _is_equation(piece: Text) -> bool:
+    text = piece.characters
+    return (
+        len(_split(piece, "=")) > 1
+        and not _INDEX_RANGE.match(text)
+        and not text.lstrip().startswith((r"\text", r"\forall", r"\mbox", r"\mathrm"))
+    )
+
+
+def _split(text: Text, sign: str | re.Pattern[str]) -> list[Text]:
+    """Split a text at a sign outside all brackets."""
+    pattern = re.compile(re.escape(sign)) if isinstance(sign, str) else sign
+    found, first, depth, at, characters = [], 0, 0, 0, text.characters
+    while at < len(characters):
+        if depth == 0 and (match := pattern.match(characters, at)):
+            found.append(text[first:at].strip())
+            first = at = match.end()
+            continue
+        step = 2 if characters[at] == "\\" else 1
+        depth += _change(characters, at)
+        at += step
+    return [*found, text[first:].strip()]
+
+
+def _depth(characters: str) -> int:
+    depth, at = 0, 0
+    while at < len(characters):
+        depth += _change(characters, at)
+        at += 2 if characters[at] == "\\" else 1
+    return depth
+
+
+def _change(characters: str, at: int) -> int:
+    """Return by how much the depth of brackets changes at a character."""
+    if characters.startswith((r"\begin", r"\{"), at):
+        return 1
+    if characters.startswith((r"\end", r"\}"), at):
+        return -1
+    return (characters[at] in "{([") - (characters[at] in "})]")
+
+
+def relocated(error: Unreadable, text: Text, source: str) -> Unreadable:
+    """Return an error about a text of its own as one about its place in the source."""
+    start = (error.part.start if error.part else 0) + error.position
+    origin = text.origins[min(start, len(text.origins) - 1)]
+    return Unreadable(error.message, Part(source, origin, ""))

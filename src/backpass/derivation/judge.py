@@ -1,0 +1,926 @@
+"""Judge the displayed mathematics of a text, line by line.
+
+Each side of an equation is compared with the last side of its chain that was right, so
+a mistake is blamed once, on its own line. What has several meanings is not guessed: the
+verdict is "not readable" and says what would make it certain.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import sympy
+from lark import Token, Tree
+
+from backpass.derivation.analysis import Analysis
+from backpass.derivation.check import (
+    Chain,
+    Evaluators,
+    Mistake,
+    Sizes,
+    counterexample,
+    first_mistake,
+    scope_of,
+    trial_sizes,
+)
+from backpass.derivation.derivation import POINTS
+from backpass.derivation.document import (
+    Comment,
+    Document,
+    Heading,
+    Passage,
+    Statement,
+    Text,
+    directives,
+    relocated,
+    statements,
+)
+from backpass.derivation.evaluate import Evaluator
+from backpass.derivation.names import (
+    LOSS,
+    Expression,
+    Reference,
+    Scope,
+    canonical,
+    subscripts_of,
+)
+from backpass.derivation.parse import (
+    DECLARING,
+    Line,
+    Part,
+    Unreadable,
+    parse,
+    read,
+)
+
+KINDS = ("equal", "refused", "follows", "definition", "not readable")
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a verdict rests on.
+
+    `definitions` are the names used, each with the line that declares or defines it, or
+    0 for the file of definitions. `points` is the number of random points around which
+    values were compared, or 0 if they were compared as functions.
+    """
+
+    definitions: tuple[tuple[str, int], ...]
+    sizes: tuple[Sizes, ...]
+    points: int
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Where two lines differ: the sizes, the indices, and the two values."""
+
+    where: tuple[str, ...]
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found about one line.
+
+    `kind` is one of `KINDS`. `against` is the line that it was compared with. A
+    `follows` verdict is of a line that equals a refused one, and is not blamed.
+    `message` says what is wrong, or what would help.
+    """
+
+    kind: str
+    line: int
+    latex: str
+    against: int = 0
+    message: str = ""
+    basis: Basis | None = None
+    counterexample: Counterexample | None = None
+    display: int = 0  # where its display begins in the source; −1 for a comment
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is declared at a place of the text.
+
+    `implied` are the definitions that a display made. `losses` are names of the loss,
+    and `accents` those whose meaning is known. `total` says that partial derivatives go
+    through all definitions.
+    """
+
+    lines: tuple[Line, ...] = ()
+    implied: frozenset[Line] = frozenset()
+    losses: frozenset[str] = frozenset()
+    accents: frozenset[str] = frozenset()
+    total: bool = False
+
+    @property
+    def scope(self) -> Scope:
+        return scope_of(list(self.lines))[0]
+
+
+class _Refused(Exception):
+    """Raised for two expressions that differ."""
+
+    def __init__(self, mistake: Mistake, evaluator: Evaluator, chain: Chain) -> None:
+        self.mistake, self.evaluator, self.chain = mistake, evaluator, chain
+
+
+def judge(
+    document: Document,
+    definitions: str = "",
+    progress: Callable[[int], None] = lambda line: None,
+) -> list[Verdict]:
+    """Return the verdicts on the displayed lines of a document, in order.
+
+    - `definitions`: declarations and definitions that hold for the whole text.
+    - `progress`: called with the number of each line before it is judged.
+
+    Raises `Unreadable` for `definitions` that cannot be read.
+    """
+    judging = _Judging(document, progress)
+    for text in directives(definitions):
+        judging.direct(text, definitions, 0)
+    judging.start_over = judging.known
+    return list(judging.verdicts())
+
+
+@dataclass
+class _Judging:
+    document: Document
+    progress: Callable[[int], None]
+    known: Known = Known()
+    start_over: Known = Known()
+    condition: Text | None = None  # of the next display
+    # The headings around a place, each with what was known before it.
+    outer: list[tuple[int, Known]] = field(default_factory=list)
+    defined_on: dict[Line, int] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        return self.document.source
+
+    def verdicts(self) -> Iterator[Verdict]:
+        for item in self.document.items:
+            if isinstance(item, Heading):
+                while self.outer and self.outer[-1][0] >= item.level:
+                    self.known = self.outer.pop()[1]
+                self.outer.append((item.level, self.known))
+            elif isinstance(item, Comment):
+                yield from self._comment(item)
+            else:
+                for statement in statements(item):
+                    for verdict in self._statement(statement):
+                        yield replace(verdict, display=item.start)
+                self.condition = None
+
+    # ---- definitions -----------------------------------------------------------------
+
+    def _comment(self, comment: Comment) -> Iterator[Verdict]:
+        for text in comment.directives:
+            line = self.document.line(text.origins[0])
+            try:
+                self.direct(text, self.source, line)
+            except Unreadable as error:
+                latex = " ".join(text.characters.split())
+                yield Verdict("not readable", line, latex, 0, str(error), display=-1)
+
+    def direct(self, text: Text, source: str, line_number: int) -> None:
+        """Follow one directive. Raises `Unreadable`."""
+        word, _, rest = text.characters.partition(" ")
+        rest = rest.strip()
+        known = self.known
+        if word == "restart" and not rest:
+            self.known = self.start_over
+        elif word == "loss" and rest:
+            self.known = replace(known, losses=known.losses | {rest})
+        elif (word, rest) in (("bar", "gradient"), ("dot", "differential")):
+            self.known = replace(known, accents=known.accents | {word})
+        elif (word, rest) == ("partial", "total"):
+            self.known = replace(known, total=True)
+        elif word == "when" and rest:
+            self.condition = text[text.characters.index(rest) :]
+        elif word in DECLARING:
+            text = self._rewritten(text)
+            try:
+                (line,) = read(text.characters)
+            except Unreadable as error:
+                raise relocated(error, text, source) from None
+            self._add(_placed(line, text, source), line_number)
+            accents = {w for w in ("bar", "dot") if f"\\{w}" in text.characters}
+            self.known = replace(self.known, accents=self.known.accents | accents)
+        else:
+            raise Unreadable(
+                "expected given, constant, let, layout, loss, when, restart, bar "
+                "gradient, dot differential or partial total",
+                text.part(source),
+            )
+
+    def _add(self, line: Line, number: int, implied: bool = False) -> None:
+        lines = (*self.known.lines, line)
+        scope_of(list(lines))  # raises if it does not fit
+        self.defined_on[line] = number
+        self.known = replace(
+            self.known,
+            lines=lines,
+            implied=self.known.implied | ({line} if implied else frozenset()),
+        )
+
+    def _forget(self, line: Line) -> None:
+        """Remove a definition, and those that need it."""
+        kept: list[Line] = []
+        for one in self.known.lines:
+            if one == line:
+                continue
+            try:
+                scope_of([*kept, one])
+            except Unreadable:
+                continue
+            kept.append(one)
+        self.known = replace(self.known, lines=tuple(kept))
+
+    def _rewritten(self, text: Text) -> Text:
+        """Return the text in the words of the language, where they are certain."""
+        names = {*self.known.scope.variables, *self.known.scope.dimensions}
+        if "T" not in names:
+            text = text.replaced(_TRANSPOSED, r"^\\top ")
+        for name in self.known.losses:
+            end = "" if name.endswith("}") else "(?![a-zA-Z])"
+            pattern = rf"(?<![a-zA-Z\\]){re.escape(name)}{end}"
+            text = text.replaced(re.compile(pattern), r"\\mathcal{L}")
+        return text.replaced(_NABLA, r"\\bar{\1\2}")
+
+    # ---- statements ------------------------------------------------------------------
+
+    def _statement(self, statement: Statement) -> Iterator[Verdict]:
+        """Judge the members, each against the last one that was right."""
+        left = statement.members[0]
+        rest = statement.members[1:]
+        why = statement.fault
+        if not why and not rest and (declared := self._declared(left)):
+            yield declared
+            return
+        if not rest:
+            why = why or _not_an_equation(left.characters)
+        try:
+            condition = self._condition(statement)
+        except Unreadable as error:
+            condition, why = None, why or str(error)
+        if not why and not left.characters:
+            why = "it begins with =: what stands on its left?"
+        if why:
+            for member in rest or (left,):
+                yield self._verdict("not readable", member, message=why)
+            return
+        yield from self._chain(left, rest, condition)
+
+    def _chain(
+        self, left: Text, rest: tuple[Text, ...], condition: Part | None
+    ) -> Iterator[Verdict]:
+        head = self._part(left)
+        first, anchor, blamed = head, head, None
+        defining = self._defines(head)
+        for member in rest:
+            self.progress(self._line(member))
+            part, membership = self._without_membership(member)
+            if defining:
+                verdict = self._define(member, head, part, condition)
+                defining = verdict.kind != "definition"
+                yield verdict
+                anchor = part if not defining else anchor
+                continue
+            try:
+                basis = self._compare(first, anchor, part, condition, membership)
+            except _Refused as refused:
+                if blamed and self._agree(first, blamed, part, condition):
+                    line = self._line_of(blamed)
+                    message = f"it follows from line {self.document.place(line)}, which is refused"
+                    yield self._verdict("follows", member, line, message)
+                    blamed = part
+                    continue
+                verdict = self._refusal(member, head, anchor, part, condition, refused)
+                blamed = part if verdict.kind == "refused" else blamed
+                yield verdict
+            except Unreadable as error:
+                yield self._verdict(
+                    "not readable", member, self._line_of(anchor), str(error)
+                )
+                if error.part == anchor:
+                    first = anchor = part
+            else:
+                yield self._verdict("equal", member, self._line_of(anchor), basis=basis)
+                anchor, blamed = part, None
+
+    def _define(
+        self, member: Text, head: Part, part: Part, condition: Part | None
+    ) -> Verdict:
+        """Take an equation as the definition of a name that has none."""
+        try:
+            if not part.text:
+                raise Unreadable("there is nothing on the right of =", part)
+            if condition:
+                raise Unreadable("a definition cannot have conditions", condition)
+            self._certain(part, _parsed(part))
+            line = Line("let", head, part, None, "")
+            self._add(line, self._line(member), implied=True)
+            name = canonical(parse(head, "moved"))
+            variable = next(
+                v for v in self.known.scope.variables.values()
+                if v.definition and v.definition.part == part
+            )  # fmt: skip
+            assert variable.definition is not None
+            self._certain_names(variable.definition)
+        except Unreadable as error:
+            return self._verdict("not readable", member, message=str(error))
+        message = f"{name} is taken as defined here"
+        return self._verdict(
+            "definition", member, message=message,
+            basis=self._basis([variable.definition], (), 0),
+        )  # fmt: skip
+
+    def _declared(self, text: Text) -> Verdict | None:
+        """Take x \\in \\mathbb{R}^n as a declaration; None if it is not one."""
+        if r"\in" not in text.characters:
+            return None
+        part = self._part(text)
+        try:
+            parse(part, "declarations")
+            self._add(Line("given", None, part, None, ""), self._line(text), True)
+        except Unreadable as error:
+            return self._verdict("not readable", text, message=str(error))
+        return self._verdict("definition", text, message="its shape is taken from here")
+
+    def _defines(self, head: Part) -> bool:
+        """Whether the left side of an equation is a name that has no meaning yet."""
+        try:
+            tree = parse(head, "moved")
+        except Unreadable:
+            return False
+        if re.match(r"\\(?:bar|overline|dot)(?![a-zA-Z])", head.text):
+            return False
+        found = self.known.scope.resolve(tree)
+        return found is None or (found.kind == "loss" and not found.accent)
+
+    def _condition(self, statement: Statement) -> Part | None:
+        """Return the conditions of a statement. Raises `Unreadable`."""
+        found = [*statement.beside]
+        if self.condition is not None:
+            found.append(self.condition)
+        if not found:
+            return None
+        if len(found) > 1:
+            raise Unreadable(
+                "several conditions: join them by commas", found[1].part(self.source)
+            )
+        part = found[0].replaced(_CONDITION_WORDS).part(self.source)
+        if part.text.startswith("(") and part.text.endswith(")"):
+            part = (
+                found[0].replaced(_CONDITION_WORDS).replaced(_ROUND).part(self.source)
+            )
+        try:
+            parse(part, "conditions")
+        except Unreadable:
+            raise Unreadable(
+                r"what stands beside the equation is not a condition such as j \ne i",
+                part,
+            ) from None
+        return part
+
+    # ---- comparing -------------------------------------------------------------------
+
+    def _part(self, text: Text) -> Part:
+        return self._rewritten(_unboxed(text)).part(self.source)
+
+    def _without_membership(self, member: Text) -> tuple[Part, Part | None]:
+        """Split \\in \\mathbb{R}^n off the end of a member."""
+        text = self._rewritten(_unboxed(member))
+        if match := _MEMBERSHIP.search(text.characters):
+            return (
+                text[: match.start()].part(self.source),
+                text[match.start() :].part(self.source),
+            )
+        return text.part(self.source), None
+
+    def _compare(
+        self,
+        first: Part,
+        anchor: Part,
+        part: Part,
+        condition: Part | None,
+        membership: Part | None = None,
+    ) -> Basis:
+        """Return what the equality of two members rests on. Raises `_Refused` if they
+        differ, and `Unreadable`."""
+        if not part.text:
+            raise Unreadable("there is nothing on the right of =", part)
+        scope, known = scope_of(list(self.known.lines))
+        for one in dict.fromkeys((first, anchor, part)):
+            self._certain(one, _parsed(one))
+        chain = _chain_of(scope, first, anchor, part, condition)
+        for expression in chain.expressions:
+            self._certain_names(expression)
+        if membership:
+            self._fits(membership, chain.expressions[1])
+        evaluators = _evaluators(scope, known, chain)
+        _try(chain, evaluators)
+        _check_both_signs(chain, evaluators)
+        sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
+        points = POINTS if evaluators[0].draw is not None else 0
+        return self._basis(chain.expressions, sizes, points)
+
+    def _agree(
+        self, first: Part, above: Part, part: Part, condition: Part | None
+    ) -> bool:
+        try:
+            self._compare(first, above, part, condition)
+        except (_Refused, Unreadable):
+            return False
+        return True
+
+    def _refusal(
+        self,
+        member: Text,
+        head: Part,
+        anchor: Part,
+        part: Part,
+        condition: Part | None,
+        refused: _Refused,
+    ) -> Verdict:
+        """Return the verdict on two members that differ, which is "not readable" if
+        another reading of them would be equal."""
+        line = self._line_of(anchor)
+        message = ""
+        if anchor == head:
+            message = self._not_a_claim(head)
+        message = message or self._held(refused.chain)
+        if not message and not self.known.scope.layout:
+            message = self._other_layout(head, anchor, part, condition)
+        if message:
+            return self._verdict("not readable", member, line, message)
+        where, expected, found = counterexample(refused.mistake, refused.evaluator)
+        return self._verdict(
+            "refused",
+            member,
+            line,
+            self._hint(refused),
+            self._basis(refused.chain.expressions, (refused.evaluator.sizes,), 0),
+            Counterexample(tuple(where), expected, found),
+        )
+
+    def _not_a_claim(self, head: Part) -> str:
+        """Return why a false equation may be no claim; "" if it is one."""
+        try:
+            tree = parse(head, "moved")
+        except Unreadable:
+            return ""
+        found = self.known.scope.resolve(tree)
+        if found is None or found.accent:
+            return ""
+        if found.kind == "dimension":
+            return f"{found.name} is a size here, and every size is tried"
+        if found.kind != "variable":
+            return ""
+        variable = self.known.scope.variables[found.name]
+        if variable.kind != "defined":
+            return (
+                f"{found.name} is declared, so this neither defines it nor follows from "
+                f"anything. Leave {found.name} out of the declarations if this defines it"
+            )
+        assert variable.definition is not None
+        for line in self.known.implied:
+            if line.right == variable.definition.part:
+                number = self.document.place(self.defined_on[line])
+                self._forget(line)
+                return (
+                    f"line {number} defined {found.name} differently. If this is another "
+                    f"{found.name}, begin anew: restart. If it is a claim, define "
+                    f"{found.name} in a comment: let"
+                )
+        return ""
+
+    def _held(self, chain: Chain) -> str:
+        """Return why a partial derivative is ambiguous, if the members are equal where
+        it holds other definitions constant; "" if they are not."""
+        if self.known.total:
+            return ""
+        partials = [
+            tree
+            for expression in chain.expressions
+            for tree in expression.tree.iter_subtrees()
+            if tree.data in ("partial", "differentiate")
+            and not _of_loss(expression, tree)
+        ]
+        scope = self.known.scope
+        choices = itertools.chain.from_iterable(
+            itertools.combinations(partials, count)
+            for count in range(1, len(partials) + 1)
+        )
+        for held in itertools.islice(choices, 32):
+            holding = frozenset(map(id, held))
+
+            def hold(
+                sizes: Sizes, draw: int | None, ids: frozenset[int] = holding
+            ) -> _Holding:
+                return _Holding(scope, sizes, draw, ids)
+
+            try:
+                _try(chain, _evaluators(scope, {}, chain, hold))
+            except (_Refused, Unreadable):
+                continue
+            return (
+                "it holds if a partial derivative holds other definitions constant, and "
+                "not if it goes through them. Use one name for what is differentiated, "
+                "or say: partial total"
+            )
+        return ""
+
+    def _other_layout(
+        self, head: Part, anchor: Part, part: Part, condition: Part | None
+    ) -> str:
+        """Return that the members are equal in numerator layout, if they are."""
+        if r"\partial" not in f"{anchor.text} {part.text}":
+            return ""
+        known = self.known
+        words = Part("numerator", 0, "numerator")
+        try:
+            self.known = replace(
+                known, lines=(Line("layout", None, words, None, ""), *known.lines)
+            )
+            if self._agree(head, anchor, part, condition):
+                return "it holds in numerator layout only: say layout numerator"
+        finally:
+            self.known = known
+        return ""
+
+    def _hint(self, refused: _Refused) -> str:
+        """Return which condition on two indices would make the members equal."""
+        chain = refused.chain
+        if chain.conditions is not None:
+            return ""
+        for a, b in itertools.combinations(chain.free, 2):
+            if chain.free[a] != chain.free[b]:
+                continue
+            for relation, holds in ((r"\ne", False), ("=", True)):
+                there = _Where(
+                    chain.expressions,
+                    chain.lines,
+                    chain.conditions,
+                    chain.free,
+                    a,
+                    b,
+                    holds,
+                )
+                if first_mistake(there, refused.evaluator) is None:
+                    extra = (
+                        "" if holds else rf"; if that is meant, say: when {a} \ne {b}"
+                    )
+                    return f"it holds where {a} {relation} {b}{extra}"
+        return ""
+
+    # ---- certainty -------------------------------------------------------------------
+
+    def _certain(self, part: Part, tree: Tree) -> None:
+        """Raise `Unreadable` for what may mean something else in another text."""
+        for node in tree.iter_subtrees():
+            if node.data == "product":
+                for before, factor in itertools.pairwise(node.children):
+                    self._certain_product(part, before, factor)
+        written = self.source[part.start : _end_of(part)]
+        for word, meaning in (("bar", "gradient"), ("dot", "differential")):
+            command = r"(?:bar|overline)" if word == "bar" else "dot"
+            if word not in self.known.accents and (
+                match := re.search(rf"\\{command}(?![a-zA-Z])\s*\{{?(\\?\w+)", written)
+            ):
+                name = rf"\{word}{{{match[1]}}}"
+                if not any(
+                    one.startswith(rf"\{word}") for one in self.known.scope.variables
+                ):
+                    raise Unreadable(
+                        f"is {name} a {meaning}? Declare one, or say: {word} {meaning}",
+                        part,
+                    )
+
+    def _certain_product(self, part: Part, before: Tree, factor: Tree) -> None:
+        assert before.meta.end_pos is not None and factor.meta.start_pos is not None
+        between = part.text[before.meta.end_pos : factor.meta.start_pos]
+        if between.strip():
+            return
+        if (
+            factor.data == "bracket"
+            and before.data == "reference"
+            and subscripts_of(before)
+        ):
+            inside = factor.children[0]
+            if isinstance(inside, Tree) and inside.data == "reference":
+                raise Unreadable(
+                    r"a function's value, or a product? Write the product with \cdot",
+                    part,
+                    before.meta.start_pos or 0,
+                )
+        if _is_named(before, "d") and factor.data in ("reference", "scalar", "power"):
+            raise Unreadable(
+                r"a differential or derivative, or a product with d? Write the product "
+                r"with \cdot, a differential with \dot, a derivative with \partial",
+                part,
+                before.meta.start_pos or 0,
+            )
+
+    def _certain_names(self, expression: Expression) -> None:
+        powers = {
+            id(tree.children[0])
+            for tree in expression.tree.iter_subtrees()
+            if tree.data == "power"
+        }
+        for node in expression.tree.iter_subtrees():
+            found = expression.references.get(id(node))
+            if found and found.kind == "euler" and id(node) not in powers:
+                raise Unreadable(
+                    "is e Euler's number? If it is, write \\exp(1); if not, declare it",
+                    expression.part,
+                    node.meta.start_pos or 0,
+                )
+
+    def _fits(self, membership: Part, expression: Expression) -> None:
+        """Raise `Unreadable` unless an expression has the shape stated beside it."""
+        text = f"x {membership.text}"
+        (declaration,) = parse(Part(text, 0, text), "declarations").children
+        space = declaration.children[-1]
+        shape: tuple[str, ...] = ()
+        if isinstance(space, Tree) and space.data == "space":
+            shape = tuple(canonical(side) for side in space.children)
+        shape = (*shape, "1") if len(shape) == 1 else shape
+        if shape != expression.shape:
+            raise Unreadable("the stated shape is not the expression's", membership)
+
+    # ---- reporting -------------------------------------------------------------------
+
+    def _basis(
+        self, expressions: list[Expression] | tuple[Expression, ...],
+        sizes: tuple[Sizes, ...], points: int,
+    ) -> Basis:  # fmt: skip
+        scope = self.known.scope
+        references = [r for e in expressions for r in e.references.values()]
+        names = {r.name for r in references if r.kind == "variable"}
+        if any(r.accent == "bar" or r.kind == "loss" for r in references):
+            names |= {v.name for v in scope.outputs()}
+        used = scope.upstream([scope.variables[name] for name in names])
+        numbers: dict[str, int] = {}
+        for count in range(len(self.known.lines)):
+            line = self.known.lines[count]
+            for name in scope_of(list(self.known.lines[: count + 1]))[0].variables:
+                numbers.setdefault(name, self.defined_on.get(line, 0))
+        lines = tuple((name, numbers[name]) for name in scope.variables if name in used)
+        return Basis(lines, sizes, points)
+
+    def _line(self, text: Text) -> int:
+        return self.document.line(text.origins[0]) if text.origins else 0
+
+    def _line_of(self, part: Part) -> int:
+        return self.document.line(part.start)
+
+    def _verdict(
+        self,
+        kind: str,
+        member: Text,
+        against: int = 0,
+        message: str = "",
+        basis: Basis | None = None,
+        example: Counterexample | None = None,
+    ) -> Verdict:
+        latex = " ".join(member.characters.split())
+        return Verdict(
+            kind, self._line(member), latex, against, message, basis, example
+        )
+
+
+class _Holding(Evaluator):
+    """An evaluator in which some partial derivatives hold other names constant."""
+
+    def __init__(
+        self, scope: Scope, sizes: Sizes, draw: int | None, holding: frozenset[int]
+    ) -> None:
+        super().__init__(scope, sizes, draw)
+        self.holding = holding
+
+    def partial(self, tree: Tree) -> sympy.Expr | np.ndarray:
+        above, below = tree.children
+        value = super().partial(tree)
+        if id(tree) not in self.holding or isinstance(value, np.ndarray):
+            return value
+        return self._held(above, self.current.references[id(below)], value)
+
+    def differentiate(self, tree: Tree) -> sympy.Expr | np.ndarray:
+        operator, argument = tree.children
+        value = super().differentiate(tree)
+        if id(tree) not in self.holding:
+            return value
+        below = self.current.references[id(operator.children[0])]
+        return self._held(argument, below, value)
+
+    def _held(self, above: Tree, below: Reference, total: sympy.Expr) -> sympy.Expr:
+        """Return the derivative by what the definition itself contains; the total one
+        if it contains nothing of it."""
+        symbol = self.calculus.element(
+            self.scope.variables[below.name], self._places(below)
+        )
+        value = self.visit(above)
+        if (
+            value.is_Symbol
+            and (definition := self.calculus.definition(value)) is not None
+        ):
+            value = definition
+        held = sympy.diff(value, symbol)
+        return total if held == 0 else held
+
+
+@dataclass(frozen=True)
+class _Where(Chain):
+    """A chain in the cases in which two indices are equal, or in which they are not."""
+
+    a: str
+    b: str
+    equal: bool
+
+    def cases(self, evaluator: Evaluator) -> Iterator[dict[str, int]]:
+        for indices in super().cases(evaluator):
+            if (indices[self.a] == indices[self.b]) is self.equal:
+                yield indices
+
+
+# ---- the pieces of a comparison ------------------------------------------------------
+
+
+def _chain_of(
+    scope: Scope, first: Part, anchor: Part, part: Part, condition: Part | None
+) -> Chain:
+    """Return two members as a chain, with the free indices of the first of all."""
+    parts = [first, part] if first == anchor else [first, anchor, part]
+    analysis = Analysis(scope)
+    expressions = analysis.run(parts, condition)
+    conditions = expressions.pop(0) if condition else None
+    head, *others = expressions
+    for expression in [*others, *([conditions] if conditions else [])]:
+        if more := sorted(expression.free - head.free):
+            raise Unreadable(
+                f"the index {more[0]} is not on the left side: is it summed over?",
+                expression.part,
+            )
+    above, here = expressions[-2:]
+    if above.shape != here.shape:
+        shapes = [
+            "a number" if not e.shape else " × ".join(e.shape) for e in (above, here)
+        ]
+        raise Unreadable(
+            f"this is {shapes[1]}, but it is set equal to {shapes[0]}", here.part
+        )
+    free: dict[str, str] = {}
+    for letter in sorted(head.free):
+        dimension = analysis.free[letter].dimension
+        if dimension is None:
+            raise Unreadable(f"what does {letter} run over?", head.part)
+        free[letter] = dimension
+    return Chain((above, here), (0,), conditions, free)
+
+
+def _evaluators(
+    scope: Scope,
+    known: Evaluators,
+    chain: Chain,
+    create: Callable[[Sizes, int | None], Evaluator] | None = None,
+) -> list[Evaluator]:
+    """Return an evaluator for each trial, at several points if a sign matters."""
+    create = create or (lambda sizes, draw: Evaluator(scope, sizes, draw))
+    expressions = [v.definition for v in scope.variables.values() if v.definition]
+    signs = any(e.comparisons for e in (*expressions, *chain.expressions))
+    found = []
+    for sizes in trial_sizes(scope):
+        for draw in range(POINTS) if signs else (None,):
+            key = (*sizes.items(), draw)
+            if key not in known:
+                known[key] = create(sizes, draw)
+            found.append(known[key])
+    return found
+
+
+def _try(chain: Chain, evaluators: list[Evaluator]) -> None:
+    """Raise `_Refused` unless two members are equal, and `Unreadable` if that is not
+    known."""
+    try:
+        if not any(True for one in evaluators for _ in chain.cases(one)):
+            assert chain.conditions is not None
+            raise Unreadable("no indices meet the conditions", chain.conditions.part)
+        for evaluator in evaluators:
+            if (mistake := first_mistake(chain, evaluator)) is not None:
+                raise _Refused(mistake, evaluator, chain)
+    except (ZeroDivisionError, RecursionError) as error:
+        raise Unreadable(
+            f"it cannot be evaluated: {error}", chain.expressions[-1].part
+        ) from None
+
+
+def _check_both_signs(chain: Chain, evaluators: list[Evaluator]) -> None:
+    for expression in chain.expressions:
+        for tree in expression.comparisons:
+            position = tree.meta.start_pos or 0
+            met = set().union(
+                *(e.signs.get((expression.part, position), set()) for e in evaluators)
+            )
+            if met in ({1}, {-1}):
+                raise Unreadable(
+                    "this comparison has one result at all points tried: one case was "
+                    "not checked",
+                    expression.part,
+                    position,
+                )
+
+
+def _of_loss(expression: Expression, tree: Tree) -> bool:
+    found = expression.references.get(id(tree.children[0]))
+    return found is not None and found.name == LOSS
+
+
+def _parsed(part: Part) -> Tree:
+    """Parse a member. Its error says what would help, if that is known."""
+    try:
+        return parse(part)
+    except Unreadable as error:
+        at = part.text[error.position :].lstrip()
+        for start, help_ in _HELP:
+            if re.match(start, at):
+                raise Unreadable(help_, part, error.position) from None
+        raise
+
+
+def _placed(line: Line, text: Text, source: str) -> Line:
+    """Return a line that was read from a text, at its places in the source."""
+
+    def placed(part: Part | None) -> Part | None:
+        if part is None:
+            return None
+        return text[part.start : part.start + len(part.text)].part(source)
+
+    return replace(
+        line,
+        left=placed(line.left),
+        right=placed(line.right),
+        conditions=placed(line.conditions),
+    )
+
+
+def _end_of(part: Part) -> int:
+    if isinstance(part, Passage) and part.origins:
+        return part.origins[-1] + 1
+    return part.start + len(part.text)
+
+
+def _is_named(tree: Tree | Token, name: str) -> bool:
+    return (
+        isinstance(tree, Tree)
+        and tree.data in ("reference", "scalar")
+        and canonical(tree) == name
+    )
+
+
+def _unboxed(text: Text) -> Text:
+    match = re.fullmatch(r"\s*\\boxed\s*\{(.*)\}\s*", text.characters, re.S)
+    return text[slice(*match.span(1))] if match else text
+
+
+def _not_an_equation(text: str) -> str:
+    for sign in _RELATIONS:
+        if re.search(rf"{sign}(?![a-zA-Z])", text):
+            return (
+                f"only = is judged, and this has {sign.replace(chr(92) * 2, chr(92))}"
+            )
+    return "there is no = in it, so there is nothing to judge"
+
+
+_RELATIONS = (
+    r"\\approx", r"\\simeq", r"\\equiv", r"\\propto", r"\\le", r"\\leq", r"\\ge", r"\\geq",
+    r"\\to", r"\\rightarrow", r"\\implies", r"\\Rightarrow", r"\\sim",
+)  # fmt: skip
+_TRANSPOSED = re.compile(
+    r"\^\s*(?:T(?![a-zA-Z])|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|text|top)\s*\{T\})\s*\}"
+    r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
+)
+_NABLA = re.compile(
+    r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*\}|([a-zA-Z]))\s*\\mathcal\s*\{L\}"
+)
+_MEMBERSHIP = re.compile(
+    r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?\s*$"
+)
+_CONDITION_WORDS = re.compile(
+    r"\A\s*\(?\s*\\text\s*\{\s*(?:if|for|where|when|with|for all)\s*\}|[.,;]\s*\Z"
+)
+_ROUND = re.compile(r"\A\s*\(|\)\s*\Z")
+_HELP = (
+    (r"\\text|\\operatorname|\\mathrm|\\softmax", "this name is not known: define it by its elements under a name of one letter"),
+    (r"\\nabla", r"a gradient of what by what? Write \frac{\partial \mathcal{L}}{\partial X}, or say which name is the loss: loss L"),
+    (r"\\begin|&|\\[cvd]?dots", "matrices and sums with dots are not read: write the elements with indices and \\sum"),
+    (r"\\partial", r"a derivative is read as \frac{\partial y_j}{\partial x_i}"),
+    (r"'", r"a prime is not read: write the derivative as \frac{\partial y}{\partial x}"),
+    (r"\\quad|\\qquad", "what stands beside the equation is not read"),
+)  # fmt: skip

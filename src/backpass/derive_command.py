@@ -1,0 +1,255 @@
+"""``backpass derive``: judge the displayed mathematics of a text, line by line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from backpass import terminal
+from backpass.derivation.document import Document, form_of, read_document
+from backpass.derivation.judge import KINDS, Basis, Verdict, judge
+from backpass.derivation.parse import Unreadable
+from backpass.table import aligned
+from backpass.verify.progress import Progress
+
+EPILOG = r"""
+examples:
+  backpass derive notes.md
+  backpass derive paper.tex --definitions definitions.txt
+  cat notes.md | backpass derive - --json
+  backpass derive notes.md --annotate > annotated.md
+
+FILE is Markdown ($$ or \[ \] or a fence of math), LaTeX (\[ \], equation, align,
+gather and their kin), a notebook (its Markdown cells), or - for standard input.
+Names are defined in a comment, which holds until its section ends:
+
+  <!-- derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L -->
+  % derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L
+
+"given", "constant" and "let" are those of the book's derivations. "loss L" says
+which name is the loss, "bar gradient" and "dot differential" what the accents
+mean, "layout numerator" or "layout denominator" the shape of a derivative by
+arrays, and "when j \ne i" the condition of the next display. "partial total" says
+that partial derivatives go through all definitions. "restart" forgets what the
+text has defined. A displayed equation whose left side is a new name defines it.
+
+Exits with 0 if no line is refused, 1 if one is, and 2 if the command or a
+definition is not valid.
+"""
+MARKS = {
+    "equal": "✓",
+    "refused": "✗",
+    "follows": "–",
+    "definition": "=",
+    "not readable": "○",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``backpass derive`` to its parser."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("file", metavar="FILE", help="a text, or - for standard input")
+    add(
+        "--definitions",
+        metavar="FILE",
+        help="a file of definitions that hold for the whole text",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument(
+        "--annotate",
+        action="store_true",
+        help="print the Markdown with the verdicts below each display",
+    )
+
+
+def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
+    """Print the verdicts; return the exit status. ``say`` prints a line."""
+    try:
+        source = _read(arguments.file)
+        definitions = _read(arguments.definitions) if arguments.definitions else ""
+        form = form_of(arguments.file, source)
+        if arguments.annotate and form != "markdown":
+            arguments.parser.error(f"--annotate: expected Markdown; got {form}")
+        document = read_document(source, form)
+        with Progress(arguments.file) as progress:
+            verdicts = judge(
+                document, definitions, lambda line: progress.now(f"line {line}")
+            )
+    except OSError as error:
+        arguments.parser.error(f"{error.filename}: {error.strerror}")
+    except Unreadable as error:
+        arguments.parser.error(f"--definitions: {error}")
+    except ValueError as error:
+        arguments.parser.error(f"{arguments.file}: {error}")
+    if arguments.json:
+        say(json.dumps(_facts(arguments.file, document, verdicts), indent=2))
+    elif arguments.annotate:
+        say(_annotated(document, verdicts).rstrip("\n"))
+    else:
+        for line in _lines(document, verdicts):
+            say(line)
+    if any(verdict.display < 0 for verdict in verdicts):
+        return 2
+    return int(any(verdict.kind == "refused" for verdict in verdicts))
+
+
+def _read(name: str) -> str:
+    if name == "-":
+        return sys.stdin.read()
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"expected UTF-8; {error}") from error
+
+
+def _count(verdicts: Iterable[Verdict]) -> str:
+    counts = Counter(v.kind for v in verdicts if v.display >= 0)
+    names = {"follows": "after a refused line", "definition": "definitions"}
+    return ", ".join(f"{counts[k]} {names.get(k, k)}" for k in KINDS if counts[k])
+
+
+def _lines(document: Document, verdicts: list[Verdict]) -> list[str]:
+    if not verdicts:
+        return ["there is no displayed mathematics"]
+    width = max(terminal.width(), 40)
+    rows = [("line", "", "verdict", "formula")]
+    for verdict in verdicts:
+        place = document.place(verdict.line)
+        rows.append((place, MARKS[verdict.kind], verdict.kind, verdict.latex))
+    lines = [_cut(line, width) for line in aligned(rows)]
+    for verdict in verdicts:
+        if verdict.kind in ("refused", "follows", "not readable"):
+            lines.append("")
+            for line in _explanation(document, verdict):
+                pointer = line.startswith("    ")
+                lines += [line] if pointer else terminal.folded(line, width)
+    bases = [verdict.basis for verdict in verdicts if verdict.kind == "equal"]
+    lines += ["", *terminal.folded(f"{len(verdicts)} lines: {_count(verdicts)}", width)]
+    if rests := _rests(basis for basis in bases if basis):
+        lines += terminal.folded(rests, width)
+    return lines
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def _explanation(document: Document, verdict: Verdict) -> list[str]:
+    place = document.place(verdict.line)
+    head = f"{MARKS[verdict.kind]} line {place}: {verdict.kind}"
+    if verdict.counterexample is None:
+        first, *rest = verdict.message.splitlines()
+        return [f"{head}: {first}", *rest]
+    example = verdict.counterexample
+    against = document.place(verdict.against)
+    lines = [f"{head}: it does not equal the last right side, of line {against}"]
+    lines.append(f"    {verdict.latex}")
+    if example.where:
+        lines.append(f"  at {', '.join(example.where)}:")
+    lines += [f"    expected: {example.expected}", f"    found:    {example.found}"]
+    if verdict.message:
+        lines.append(f"  {verdict.message}")
+    if verdict.basis and verdict.basis.definitions:
+        lines.append(f"  with {_names(document, verdict.basis)}")
+    return lines
+
+
+def _names(document: Document, basis: Basis) -> str:
+    return ", ".join(
+        f"{name} (line {document.place(line)})" if line else f"{name} (--definitions)"
+        for name, line in basis.definitions
+    )
+
+
+def _rests(bases: Iterable[Basis]) -> str:
+    """Return what the lines that are equal rest on, in words."""
+    found = list(bases)
+    if not found:
+        return ""
+    words = "equal: as functions, decided exactly"
+    if any(basis.points for basis in found):
+        points = max(basis.points for basis in found)
+        words += f" (around {points} random points where a sign matters)"
+    sizes = sorted(
+        {n for basis in found for each in basis.sizes for n in each.values()}
+    )
+    if sizes:
+        words += f", at sizes {', '.join(map(str, sizes))}"
+    return f"{words}, with the definitions that each line uses (--json lists them)"
+
+
+def _facts(name: str, document: Document, verdicts: list[Verdict]) -> dict[str, Any]:
+    return {
+        "file": name,
+        "counts": {
+            kind: sum(v.kind == kind and v.display >= 0 for v in verdicts)
+            for kind in KINDS
+        },
+        "lines": [_fact(document, verdict) for verdict in verdicts],
+    }
+
+
+def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
+    basis, example = verdict.basis, verdict.counterexample
+    return {
+        "line": verdict.line,
+        "place": document.place(verdict.line),
+        "verdict": verdict.kind,
+        "in": "definitions" if verdict.display < 0 else "display",
+        "latex": verdict.latex,
+        "against": verdict.against or None,
+        "message": verdict.message,
+        "counterexample": example
+        and {
+            "where": list(example.where),
+            "expected": example.expected,
+            "found": example.found,
+        },
+        "rests on": basis
+        and {
+            "definitions": [
+                {"name": name, "line": line or None} for name, line in basis.definitions
+            ],
+            "sizes": list(basis.sizes),
+            "points": basis.points,
+            "how": "around random points" if basis.points else "exact",
+        },
+    }
+
+
+def _annotated(document: Document, verdicts: list[Verdict]) -> str:
+    """Return the Markdown with a quotation of verdicts below each display."""
+    source, found = document.source, ""
+    at = 0
+    for item in document.items:
+        mine = [v for v in verdicts if v.display == item.start]
+        end = getattr(item, "end", 0)
+        if not mine or not end:
+            continue
+        found += f"{source[at:end]}\n\n" + "".join(
+            f"> {line}\n" for verdict in mine for line in _note(document, verdict)
+        )
+        at = end
+        if not source[at:].startswith("\n"):
+            found += "\n"
+    return found + source[at:]
+
+
+def _note(document: Document, verdict: Verdict) -> list[str]:
+    note = (
+        f"- {MARKS[verdict.kind]} line {document.place(verdict.line)}: {verdict.kind}"
+    )
+    if example := verdict.counterexample:
+        where = f" at {', '.join(example.where)}" if example.where else ""
+        note += f":{where} `{example.found}` instead of `{example.expected}`"
+    elif verdict.message:
+        note += f": {verdict.message.splitlines()[0]}"
+    return [note]
