@@ -1,0 +1,54 @@
+"""``backpass derive`` prints the verdicts as a table, as JSON, and in the text; its exit status tells whether a line is refused."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from backpass.cli import main
+
+RIGHT = "<!-- derive: given x \\in \\mathbb{R}^n -->\n$$ \\sum_j 2 x_j = 2 \\sum_j x_j $$\n"
+WRONG = RIGHT.replace("= 2", "= 3")
+
+
+def run(capsys, monkeypatch, text, *options):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    status = main(["derive", "-", *options])
+    return status, capsys.readouterr().out
+
+
+def test_the_table_and_the_exit_status(capsys, monkeypatch):
+    status, shown = run(capsys, monkeypatch, RIGHT)
+    assert (status, "1 lines: 1 equal" in shown) == (0, True)
+    assert "at sizes 2, 3, 4" in shown
+    status, shown = run(capsys, monkeypatch, WRONG)
+    assert (status, "✗ line 2: refused" in shown) == (1, True)
+
+
+def test_json(capsys, monkeypatch):
+    status, shown = run(capsys, monkeypatch, WRONG, "--json")
+    (line,) = json.loads(shown)["lines"]
+    assert (status, line["verdict"], line["line"]) == (1, "refused", 2)
+    assert line["counterexample"]["where"] == ["n = 2"]
+    assert line["rests on"]["definitions"] == [{"name": "x", "line": 1}]
+
+
+def test_annotated(capsys, monkeypatch):
+    _, shown = run(capsys, monkeypatch, WRONG, "--annotate")
+    assert shown.startswith(WRONG)
+    assert "> - ✗ line 2: refused: at n = 2" in shown
+
+
+def test_a_definition_that_cannot_be_read_exits_with_2(capsys, monkeypatch):
+    assert run(capsys, monkeypatch, "<!-- derive: given x -->\n")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [["absent.md"], ["-", "--definitions", "absent"], ["-", "--json", "--annotate"]]
+)
+def test_a_command_that_is_not_valid(capsys, monkeypatch, arguments):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    with pytest.raises(SystemExit) as caught:
+        main(["derive", *arguments])
+    assert caught.value.code == 2
