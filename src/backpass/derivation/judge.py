@@ -848,7 +848,7 @@ def _parsed(part: Part) -> Tree:
         return parse(part)
     except Unreadable as error:
         at = part.text[error.position :].lstrip()
-        if at.startswith("(") and (
+        if at.startswith(("(", "_")) and (
             word := _WORD_BEFORE.search(part.text[: error.position])
         ):
             at = word[0]
@@ -919,7 +919,9 @@ _MEMBERSHIP = re.compile(
 _CONDITION_WORDS = re.compile(
     r"\A\s*\(?\s*\\text\s*\{\s*(?:if|for|where|when|with|for all)\s*\}|[.,;]\s*\Z"
 )
-_WORD_BEFORE = re.compile(r"\\(?:text|operatorname|mathrm)\s*\{\w+\}\s*\Z")
+_WORD_BEFORE = re.compile(
+    r"\\(?:text|operatorname|mathrm)\s*\{\w+\}\s*(?:\([^()]*\)\s*)?\Z"
+)
 _ROUND = re.compile(r"\A\s*\(|\)\s*\Z")
 _HELP = (
     (r"\\text|\\operatorname|\\mathrm|\\softmax", "this name is not known: define it by its elements under a name of one letter"),
