@@ -252,3 +252,11 @@ def test_definitions_that_cannot_be_read():
     (verdict,) = verdicts("<!-- derive: given x \\in -->")
     assert (verdict.kind, verdict.display) == ("not readable", -1)
     assert re.search(r"1: ", verdict.message)
+
+
+def test_a_row_that_continues_the_row_above():
+    definitions = r"given a, b, c \in \mathbb{R}"
+    text = r"$$\begin{aligned} 2 a &= a + b \\ &\quad\; + \; c + a - b - c \end{aligned}$$"
+    assert kinds(text, definitions) == ["equal"]
+    doubtful = r"$$\begin{aligned} 2 a b &= 2 a \\ & b \end{aligned}$$"
+    assert set(kinds(doubtful, definitions)) == {"not readable"}

@@ -257,6 +257,7 @@ def _text(source: str, start: int, end: int) -> Text:
     return Text(source[start:end], tuple(range(start, end)))
 
 
+_INDENT = re.compile(r"\A(?:\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z]))+")
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*")
 _NUMBERS = re.compile(
     r"\\(?:label|tag\*?)\s*\{[^{}]*\}|\\(?:nonumber|notag|displaystyle|allowbreak)(?![a-zA-Z])|\\!"
@@ -282,7 +283,7 @@ def _display(body: Text, kind: str, is_latex: bool, start: int, end: int) -> Dis
     rows, starts = [], []
     for row in _rows(body):
         begins = row.characters.lstrip().startswith("&")
-        row = _unaligned(row).strip()
+        row = _unaligned(row).replaced(_INDENT).strip()
         if row.characters.replace("~", "").strip():
             rows.append(row)
             starts.append(begins)
@@ -365,7 +366,8 @@ def _logical_rows(display: Display) -> Iterator[tuple[Text, str]]:
     """Yield the rows, each with those that continue it."""
     rows: list[tuple[Text, str]] = []
     aligned_first = bool(display.starts) and display.starts[0]
-    for row, begins in zip(display.rows, display.starts, strict=True):
+    following = [*display.rows[1:], Text("", ())]
+    for row, begins, below in zip(display.rows, display.starts, following, strict=True):
         if rows and (display.joined or _goes_on(rows[-1][0], row)):
             above, fault = rows[-1]
             rows[-1] = _without_end(above) + row, fault
@@ -378,9 +380,21 @@ def _logical_rows(display: Display) -> Iterator[tuple[Text, str]]:
             )
             rows[-1] = rows[-1][0], why
             rows.append((row, why))
+        elif rows and not _stands_alone(row, below):
+            why = "does the row without = continue the row above?"
+            rows[-1] = rows[-1][0], why
+            rows.append((row, why))
         else:
             rows.append((row, ""))
     return iter(rows)
+
+
+def _stands_alone(row: Text, below: Text) -> bool:
+    """Whether a row is an equation, a declaration, or the left side of the next row."""
+    text = row.characters
+    return (
+        len(_split(row, "=")) > 1 or r"\in" in text or below.characters.startswith("=")
+    )
 
 
 def _goes_on(above: Text, row: Text) -> bool:
