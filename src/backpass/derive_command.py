@@ -8,14 +8,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backpass import terminal
-from backpass.derivation.document import Document, form_of, read_document
-from backpass.derivation.judge import KINDS, Basis, Verdict, judge
-from backpass.derivation.parse import Unreadable
 from backpass.table import aligned
-from backpass.verify.progress import Progress
+
+if TYPE_CHECKING:
+    from backpass.derivation.document import Document
+    from backpass.derivation.judge import Basis, Verdict
 
 EPILOG = r"""
 examples:
@@ -72,6 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     """Print the verdicts; return the exit status. ``say`` prints a line."""
+    from backpass.derivation.document import form_of, read_document
+    from backpass.derivation.judge import judge
+    from backpass.derivation.parse import Unreadable
+    from backpass.verify.progress import Progress
+
     try:
         source = _read(arguments.file)
         definitions = _read(arguments.definitions) if arguments.definitions else ""
@@ -113,7 +118,7 @@ def _read(name: str) -> str:
 def _count(verdicts: Iterable[Verdict]) -> str:
     counts = Counter(v.kind for v in verdicts if v.display >= 0)
     names = {"follows": "after a refused line", "definition": "definitions"}
-    return ", ".join(f"{counts[k]} {names.get(k, k)}" for k in KINDS if counts[k])
+    return ", ".join(f"{counts[k]} {names.get(k, k)}" for k in MARKS if counts[k])
 
 
 def _lines(document: Document, verdicts: list[Verdict]) -> list[str]:
@@ -191,7 +196,7 @@ def _facts(name: str, document: Document, verdicts: list[Verdict]) -> dict[str, 
         "file": name,
         "counts": {
             kind: sum(v.kind == kind and v.display >= 0 for v in verdicts)
-            for kind in KINDS
+            for kind in MARKS
         },
         "lines": [_fact(document, verdict) for verdict in verdicts],
     }

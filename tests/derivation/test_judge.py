@@ -260,3 +260,15 @@ def test_a_row_that_continues_the_row_above():
     assert kinds(text, definitions) == ["equal"]
     doubtful = r"$$\begin{aligned} 2 a b &= 2 a \\ & b \end{aligned}$$"
     assert set(kinds(doubtful, definitions)) == {"not readable"}
+
+
+def test_a_condition_of_a_display_concerns_the_lines_that_have_its_indices():
+    text = r"""
+        <!-- derive: when j \ne i -->
+        $$\begin{aligned} \frac{\partial y_i}{\partial x_i} &= x_i + \sum_k x_k \\
+        \frac{\partial y_j}{\partial x_i} &= x_j \end{aligned}$$
+    """
+    assert kinds(text, GIVEN) == ["equal", "equal"]
+    found = verdicts(text.replace(r"when j \ne i", "partial total"), GIVEN)
+    assert [verdict.kind for verdict in found] == ["equal", "refused"]
+    assert "it holds where i \\ne j" in found[1].message

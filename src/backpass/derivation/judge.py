@@ -367,8 +367,16 @@ class _Judging:
     def _condition(self, statement: Statement) -> Part | None:
         """Return the conditions of a statement. Raises `Unreadable`."""
         found = [*statement.beside]
+        # A condition on the display concerns the statements that have its indices.
         if self.condition is not None:
-            found.append(self.condition)
+            letters = re.findall(
+                r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])", self.condition.characters
+            )
+            left = statement.members[0].characters
+            if all(
+                re.search(rf"(?<![a-zA-Z\\]){a}(?![a-zA-Z])", left) for a in letters
+            ):
+                found.append(self.condition)
         if not found:
             return None
         if len(found) > 1:
