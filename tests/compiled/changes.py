@@ -16,9 +16,6 @@ class Change(NamedTuple):
     text: str
 
 
-UNWRITTEN = 99999
-
-
 def changes(text: str) -> Iterator[Change]:
     """Yield the text without each barrier, without each mask, with each stride of an address halved, and with the
     casts of each line cutting off what they would round."""
@@ -43,15 +40,14 @@ def changes(text: str) -> Iterator[Change]:
 
 
 def without_default(change: Change, text: str) -> str:
-    """The text in which a masked load leaves its registers undefined where its mask is false.
-
-    A register that nobody writes is undefined, and one of that number is.
-    """
+    """The text in which a masked load leaves its registers undefined where its mask is false, as registers are that
+    nobody writes."""
     code = text[change.at : text.index("\n", change.at)]
     loaded = re.search(r"\.[a-z](\d+)\s*\{([^}]*)\}", code)
-    registers = [name.strip() for name in loaded[2].split(",")]
-    moves = [f"mov.b{loaded[1]} {name}, {name.rstrip('0123456789')}{UNWRITTEN};\n" for name in registers]
-    return text[: change.at] + "".join(moves) + text[change.at :]
+    width = loaded[1]
+    moves = [f"mov.b{width} {name.strip()}, %unwritten;\n" for name in loaded[2].split(",")]
+    text = text[: change.at] + "".join(moves) + text[change.at :]
+    return text.replace("\n{\n", f"\n{{\n.reg .b{width} %unwritten;\n", 1)
 
 
 def _changed(code: str) -> Iterator[tuple[str, str]]:

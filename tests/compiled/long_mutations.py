@@ -41,12 +41,13 @@ SIZES = {
         ({"*": (2,)}, {"g": 2, "n_kv": 2, "s_q": 33, "s_k": 33, "d": 17, "d_v": 17}),
     ],
     "linear_cross_entropy": [({"*": MANY}, {"h": 11, "V": 131}), ({"*": FEW}, {"h": 11, "V": 129})],
-    "rope": [({"*": (2, 3)}, {"s": 37, "k": 19}), ({"*": (2, 3)}, {"s": 33, "k": 17})],
+    "rope": [({"*": (2, 3)}, {"s": 7, "k": 39}), ({"*": (2, 3)}, {"s": 5, "k": 33})],
 } | dict.fromkeys(("gelu", "relu", "silu", "softcap", "swiglu"), ELEMENTS)
 ALONE = ("cross_entropy", "layer_norm", "log_softmax", "rms_norm", "softmax")  # no row depends on another
-# Rows longer than a program holds are read in tiles, by other kernels. The embedding's read a row of any length.
+# Rows longer than a program holds are read in tiles, by other kernels. The embedding's and RoPE's read a row of any
+# length, in pieces.
 TILES = {"ROW_BYTES": 4, "TILE_BYTES": 128}
-PATHS = {"embedding": [{"ROW_BYTES": 128}]} | {stem: [{}, TILES] for stem in ALONE}
+PATHS = {"embedding": [{"ROW_BYTES": 128}], "rope": [{"PAIRS": 32}]} | {stem: [{}, TILES] for stem in ALONE}
 OPTIONS = {"linear_cross_entropy": {"chunk": 20}, "flash_attention": {"causal": True, "tile": None}}
 
 # Changes that alter bits of a result by less than rounding may, by operation and kind, with the reason.
