@@ -123,7 +123,7 @@ def _count(verdicts: Iterable[Verdict]) -> str:
 
 def _lines(document: Document, verdicts: list[Verdict]) -> list[str]:
     if not verdicts:
-        return ["there is no displayed mathematics"]
+        return ["the text has no displayed mathematics"]
     width = max(terminal.width(), 40)
     rows = [("line", "", "verdict", "formula")]
     for verdict in verdicts:

@@ -58,7 +58,7 @@ def is_plain(tensors: Iterable[Tensor | None]) -> bool:
 #   it. Some depend on data, such as the number of counted targets.
 # Backward's operator also gets what it does not compute with: the shapes of all inputs,
 # one after the other in ``sizes``, and the options. They say what gradients look like
-# where there are no values, and what the backward costs.
+# if there are no values, and what the backward costs.
 #
 # Where nothing has to see an operator, an autograd.Function computes the same. It saves
 # what forward saves as it is. Its second output, ``link``, has no elements. It connects

@@ -3,7 +3,7 @@ do nothing. An hour for all kernels; ``make test-kernels`` runs it.
 
 A change that leaves every byte of every launch as it was is one of these, whatever the values are, at these sizes:
 
-- A barrier between accesses of which no two conflict: without it there is no race.
+- A barrier that separates no conflicting accesses: removing it causes no race.
 - The mask of a load whose address is in the tensor, and whose value nobody uses: if the register does not get its
   default first, it is undefined where the mask is false, and no result is.
 - The mask of a store that writes, beyond the mask, what another thread writes there.

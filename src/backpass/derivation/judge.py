@@ -479,7 +479,7 @@ class _Judging:
         )
 
     def _not_a_claim(self, head: Part) -> str:
-        """Return why a false equation may be no claim; "" if it is one."""
+        """Return why a false equation may not be a claim, or "" if it is one."""
         try:
             tree = parse(head, "moved")
         except Unreadable:

@@ -63,7 +63,7 @@ def seen(row, column, s_k, ahead, window, CAUSAL: tl.constexpr, WINDOWED: tl.con
 
 @triton.jit
 def load_scores(head, row, column, s_q, s_k, stride_s, stride_t):
-    """Load a tile of a head's bias or mask, with 0 where there is no query or no key.
+    """Load a tile of a head's bias or mask, with 0 outside the queries and the keys.
     Transposed positions give the transposed tile."""
     at = row.to(tl.int64) * stride_s + column.to(tl.int64) * stride_t
     return tl.load(head + at, mask=(row < s_q) & (column < s_k), other=0)

@@ -143,7 +143,7 @@ _KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] =
 
 def _numbers(registers: np.ndarray, type: str) -> np.ndarray:
     """Return the numbers in registers ``[warps, 32, n]``. A register of 32 bits holds
-    two numbers of 16 bits, or four of 8 bits."""
+    two 16-bit numbers, or four 8-bit numbers."""
     if type == "tf32":  # a float32 whose last 13 bits are ignored
         return values_of(registers & np.uint32(0xFFFFE000), "f32")
     parts = np.ascontiguousarray(registers).view(UNSIGNED[width_of(type)])
