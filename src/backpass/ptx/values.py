@@ -1,9 +1,9 @@
 """What registers hold: bits, and which of the bits are defined.
 
-A bit is undefined if it comes from a register or from memory that nobody has written.
-The compiler packs two 16-bit numbers into a register and may leave one of them
-uninitialised, so the bits of one register differ. Instructions that move bits also move what is
-known of them. The result of any other instruction is undefined if an operand has an
+A bit is undefined if it comes from a register or from memory that was never written.
+The compiler packs two 16-bit numbers into a register, and may leave one of them
+uninitialised, so single bits are tracked. An instruction that moves bits moves their
+state too. The result of any other instruction is undefined if an operand has an
 undefined bit.
 """
 
