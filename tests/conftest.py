@@ -1,9 +1,17 @@
-"""The garbage collector looks seldom, and never at the libraries and the tests that are there from the start.
+"""What holds for all tests: kernels are interpreted where there is no CUDA device, and the garbage collector
+looks seldom, and never at the libraries and the tests that are there from the start.
 
-It took an eighth of the tests' time. What no cycle holds is freed at once all the same.
+That collector took an eighth of the tests' time. What no cycle holds is freed at once all the same.
 """
 
 import gc
+
+from backpass import kernels
+
+# Before any test module imports triton: PyTorch's compiler does.
+if kernels.missing() is None:
+    kernels.interpret_without_cuda()
+    kernels.interpreted()
 
 
 def pytest_collection_finish(session):

@@ -11,7 +11,6 @@ import pytest
 from backpass import kernels
 
 torch = pytest.importorskip("torch", reason="kernels need PyTorch")
-kernels.interpret_without_cuda()
 if kernels.available() is None and kernels.interpreted():
     from . import quick_interpreter
 
