@@ -23,14 +23,15 @@ def run(*command):
 
 
 def test_every_kernel_is_as_exact_as_in_the_interpreter():
-    """bfloat16 and float16 as the GPU rounds them, and float32; one or two odd shapes for each kernel."""
-    chosen = "(odd_sizes and not float64 and not 100 and not 300) or (several_tiles and bfloat16 and 37)"
+    """In bfloat16, by the kernels' own tests at an odd shape; ``tests/compiled`` has the other dtypes."""
+    tiles = "several_tiles and 37 and (softcap or last and not window)"
+    chosen = f"bfloat16 and (odd_sizes and (63 or 66 or 40) or {tiles})"
     done = run(
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "tests/kernels", "-k", chosen
     )
     assert done.returncode == 0, done.stdout[-3000:]
     passed = int(done.stdout.rsplit(" passed", 1)[0].rsplit(None, 1)[-1])
-    assert passed > 100, done.stdout[-300:]
+    assert passed > 20, done.stdout[-300:]
 
 
 def test_the_tests_of_compiled_kernels():
