@@ -70,9 +70,10 @@ QUICK = [
 def main() -> None:
     chosen = settings(QUESTION)
     absence = no_compiler(chosen.device)
+    compiles = absence is None and not chosen.quick
     rows: list[dict[str, Any]] = []
     for at, _ in enumerate(chosen.pick(NETWORKS, quick=QUICK)):
-        rows += measured(at, chosen, compiled=absence is None)
+        rows += measured(at, chosen, compiled=compiles)
     method = (
         f"Medians of {rounds(chosen)} steps after one that is not counted, the providers in random order in each round; "
         + ("seconds of the processor, " if chosen.device == "cpu" else "")

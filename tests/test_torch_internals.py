@@ -100,6 +100,23 @@ def test_a_function_that_counts_to_a_length_leaves_it_open():
     assert all(isinstance(length, torch.SymInt) for length in traced[0])
 
 
+def test_few_lines_that_read_no_value_are_traceable():
+    def few(inputs, options):
+        return inputs[0] * options[0]
+
+    def reading(inputs, options):
+        return inputs[0] * float(inputs[0].sum())
+
+    def many(inputs, options):
+        return [row + 1 for row in inputs[0]]
+
+    x = torch.ones(internals.FEW, 2)
+    assert internals.is_traceable(few, [x, None], (2,))
+    assert internals.is_traceable(many, [x[:3], None], ())
+    assert not internals.is_traceable(reading, [x, None], ())
+    assert not internals.is_traceable(many, [x, None], ())
+
+
 def private_names(tree):
     """Imports and attributes of torch with a part that begins with one underscore."""
     for node in ast.walk(tree):

@@ -21,7 +21,7 @@ ROWS = (
     Row("torch.autograd.detect_anomaly", True, "same gradients"),
     Row("torch.utils.checkpoint", True, "both kinds; the same elements are dropped"),
     Row("torch.autograd.graph.save_on_cpu", True, "and all saved_tensors_hooks"),
-    Row("torch.compile", True, "one graph, same gradients"),
+    Row("torch.compile", True, "one graph, same gradients; inductor fuses the lines"),
     Row("lengths that change", True, "two graphs for any number of lengths"),
     Row("numbers of rows that depend on data", True, "in one graph"),
     Row("torch.export", True, "with dynamic shapes"),

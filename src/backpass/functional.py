@@ -14,7 +14,9 @@ Each operation is also an operator of ``torch.library``, ``backpass::layer_norm`
 passes ``torch.library.opcheck``. The function calls it wherever something has to see
 it: ``torch.compile``, which traces it without a graph break and leaves lengths open,
 ``torch.export``, a counter of FLOPs, or any other mode. Otherwise the function computes
-at once, which takes less time than a call of an operator.
+at once, which takes less time than a call of an operator. If an operation has few lines
+that read no value, and the lengths are known, ``torch.compile`` sees these lines in
+place of the operator, and can fuse them.
 
 - Only inputs that require a gradient get one; constants (RoPE's tables) and integers
   never do. An operation that accepts ``wanted`` neither computes the other gradients
@@ -61,7 +63,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
     declares."""
     op = ops.load(stem)
     shapes = parse(op.SHAPES)
-    operator, immediately = operators.register(stem, op, shapes)
+    operator, immediately, lines = operators.register(stem, op, shapes)
     signature = _signature(op)
     parameters = signature.parameters
     defaults = {name: p.default for name, p in parameters.items()}
@@ -113,6 +115,12 @@ def _function(stem: str) -> Callable[..., Tensor]:
         if torch.jit.is_tracing():  # it cannot record a list of bools
             wanted = None
         extra = ([wanted] if takes_wanted else []) + ([random] if seeded else [])
+        if (
+            random is None
+            and torch.compiler.is_dynamo_compiling()
+            and not torch.compiler.is_exporting()
+        ):
+            return lines(wanted, *values.values(), *extra)
         return operator(*values.values(), *extra)[0]
 
     function.__name__ = function.__qualname__ = stem

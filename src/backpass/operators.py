@@ -60,8 +60,10 @@ def is_plain(tensors: Iterable[Tensor | None]) -> bool:
 # one after the other in ``sizes``, and the options. They say what gradients look like
 # if there are no values, and what the backward costs.
 #
-# Where nothing has to see an operator, an autograd.Function computes the same. It saves
-# what forward saves as it is. Its second output, ``link``, has no elements. It connects
+# Where nothing has to see an operator, an autograd.Function computes the same. It also
+# does so while torch.compile traces an operation of few lines that reads no value. The
+# compiler then fuses the lines, which an operator would hide. The function saves what
+# forward saves as it is. Its second output, ``link``, has no elements. It connects
 # whatever is computed from the gradients to the inputs, so that a second derivative
 # always gets to ``reject``, even if backward reads nothing that depends on the inputs.
 
@@ -89,12 +91,14 @@ _structures: dict[int, _Structure] = {}
 
 def register(
     stem: str, op: ModuleType, shapes: Shapes
-) -> tuple[Callable[..., tuple], Callable[..., Tensor]]:
+) -> tuple[Callable[..., tuple], Callable[..., Tensor], Callable[..., Tensor]]:
     """Register the operators backpass::<stem> and backpass::<stem>_backward. Return the
-    first, and a function that computes the same without them."""
+    first, a function that computes the same without them, and one that shows
+    torch.compile the lines of the operation if they can be traced."""
     count = len(shapes.inputs)
     hints = typing.get_type_hints(op.forward)
-    options = list(inspect.signature(op.forward).parameters)[count:]
+    parameters = list(inspect.signature(op.forward).parameters)
+    options = parameters[count:]
     arguments = [
         f"Tensor{'?' if spec.optional else ''} {spec.name}" for spec in shapes.inputs
     ]
@@ -237,6 +241,7 @@ def register(
         ctx.module, ctx.saved = module, _emptied(saved, (Tensor,))
         ctx.options = [value for name, value in chosen if name != "wanted"]
         describe(ctx, inputs)
+        ctx.traced = internals.is_watched()
         y = _unaliased(y, inputs)
         link = torch.empty(0, dtype=torch.float64, device="cpu")
         ctx.save_for_backward(link, *_tensors_in(saved))
@@ -244,7 +249,8 @@ def register(
 
     def immediate_gradients(ctx, dy, link, *arrays, wanted):
         saved = _filled(ctx.saved, {Tensor: iter(arrays)})
-        if torch.is_grad_enabled() or not is_plain((dy, *arrays)):
+        seen = torch.is_grad_enabled() or not is_plain((dy, *arrays))
+        if seen and not ctx.traced:
             facts = torch.cat([_facts(ctx.module, saved), link])
             return operator_gradients(ctx, dy, facts, *arrays, wanted=wanted)
         found = []
@@ -271,7 +277,31 @@ def register(
             return immediate.apply(module, chosen, random, *inputs)[0]
         return _unaliased(run(module, inputs, chosen, random)[0], inputs)
 
-    return operator, immediately
+    def forward_and_backward(inputs, options):
+        module, *chosen = options
+        y, saved = run(module, inputs, chosen)
+        given = [inputs[at] is not None for at in differentiable]
+        differentiated(module, torch.empty_like(y), saved, given)
+
+    def lines(wanted, *values):
+        inputs, chosen = values[:count], zip(options, values[count:], strict=False)
+        module = _module(stem, inputs[0].device.type)
+        chosen = [(name, value) for name, value in chosen if name != "wanted"]
+        hides = module is not op or not internals.is_traceable(
+            forward_and_backward, inputs, (module, *chosen)
+        )
+        if hides:
+            return operator(*values)[0]
+        return immediately(dict(zip(parameters, values, strict=False)), wanted, None)
+
+    name_of_lines = f"backpass::{stem}_lines"
+    torch.library.define(
+        name_of_lines,
+        f"(bool[] needed, {', '.join(arguments + seeded)}) -> Tensor",
+        tags=torch.Tag.pt2_compliant_tag,
+    )
+    torch.library.impl(name_of_lines, "CompositeImplicitAutograd", lines)
+    return operator, immediately, getattr(torch.ops.backpass, f"{stem}_lines").default
 
 
 def _without_autocast(

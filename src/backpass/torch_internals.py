@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
     "READ",
@@ -26,6 +26,7 @@ __all__ = [
     "dual_level",
     "is_batched",
     "is_fake",
+    "is_traceable",
     "is_view",
     "is_watched",
     "on_stand_ins",
@@ -189,6 +190,50 @@ def _each(kind: type, function: Callable[[Any], Any], nest: Any) -> Any:
     if isinstance(nest, kind):
         return function(nest)
     return type(nest)(_each(kind, function, part) for part in nest)
+
+
+class _Counted(TorchDispatchMode):
+    """A mode that counts the operators that run, and those that read a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators = self.reads = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.operators += 1
+        self.reads += func in _READS
+        return func(*args, **(kwargs or {}))
+
+
+FEW = 400  # operators that torch.compile may see in place of one
+
+
+def is_traceable(
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor | None],
+    options: tuple[Hashable, ...],
+) -> bool:
+    """Whether all lengths are known and ``function(inputs, options)`` runs few
+    operators, none of which reads a value. The answers are remembered."""
+    if _symbolic_lengths(inputs):
+        return False
+    outlines = tuple(None if x is None else _outline(x, {}) for x in inputs)
+    return _is_traceable(function, outlines, options)
+
+
+@lru_cache(maxsize=1024)
+def _is_traceable(
+    function: Callable[..., Any],
+    outlines: tuple[_Outline | None, ...],
+    options: tuple[Hashable, ...],
+) -> bool:
+    with _disable_current_modes(), FakeTensorMode(), torch.no_grad():
+        made = [None if x is None else _empty(x, {}, None) for x in outlines]
+        with Unread(), _Counted() as counted:
+            function(made, options)
+    return counted.reads == 0 and counted.operators <= FEW
 
 
 def transformed() -> bool:
