@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, TypeGuard
 
@@ -57,7 +59,22 @@ _NAMESPACES: dict[type, Any] = {np.ndarray: array_api_compat.numpy}
 
 def is_traced(xp: ModuleType) -> bool:
     """Whether torch.compile is tracing the call, so that no number can be read."""
-    return hasattr(xp, "compiler") and xp.compiler.is_dynamo_compiling()
+    return hasattr(xp, "compiler") and (
+        xp.compiler.is_dynamo_compiling() or _TRACED.get()
+    )
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Say that a compiler traces what is called, if PyTorch cannot tell."""
+    token = _TRACED.set(True)
+    try:
+        yield
+    finally:
+        _TRACED.reset(token)
+
+
+_TRACED = ContextVar("traced", default=False)
 
 
 def has_values(x: Array) -> bool:

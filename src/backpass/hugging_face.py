@@ -39,6 +39,9 @@ FAMILIES = (
     "qwen3",
 )
 
+# Of a head: so few weights are saved, and more are computed again.
+FEW_SCORES = 128 * 128
+
 
 def patch(model: Module) -> Module:
     """Replace what ``model`` computes with, and return it.
@@ -207,7 +210,7 @@ def attention(
         is_causal = bool(getattr(module, "is_causal", False))
     # FlashAttention saves no weights, and drops none.
     average, dropped = B.flash_attention, {}
-    if dropout:
+    if dropout or query.shape[-2] * key.shape[-2] <= FEW_SCORES:
         average, dropped = B.attention, {"dropout_p": dropout}
     added = attention_mask is not None and attention_mask.is_floating_point()
     y = average(

@@ -19,6 +19,7 @@ import torch
 
 from backpass import kernels, ops
 from backpass import torch_internals as internals
+from backpass.arrays import traced
 from backpass.shapes import Shapes
 
 Tensor = torch.Tensor
@@ -287,12 +288,13 @@ def register(
         inputs, chosen = values[:count], zip(options, values[count:], strict=False)
         module = _module(stem, inputs[0].device.type)
         chosen = [(name, value) for name, value in chosen if name != "wanted"]
-        hides = module is not op or not internals.is_traceable(
-            forward_and_backward, inputs, (module, *chosen)
-        )
-        if hides:
-            return operator(*values)[0]
-        return immediately(dict(zip(parameters, values, strict=False)), wanted, None)
+        given = dict(zip(parameters, values, strict=False))
+        with traced():
+            if module is op and internals.is_traceable(
+                forward_and_backward, inputs, (module, *chosen)
+            ):
+                return immediately(given, wanted, None)
+        return operator(*values)[0]
 
     name_of_lines = f"backpass::{stem}_lines"
     torch.library.define(

@@ -10,10 +10,8 @@ from backpass import ops
 
 from .support import drawn
 
-# Those that read a value, to check a token or a sum, or to count targets; and one that takes many tiles here.
-READING = {"embedding", "cross_entropy", "linear_cross_entropy", "nll"}
-READING |= {"linear_attention", "multilinear_attention", "simplex_norm"}
-HIDDEN = READING | {"flash_attention"}
+# Three read a value, to check a sum; the fourth takes many tiles here.
+HIDDEN = {"linear_attention", "multilinear_attention", "simplex_norm", "flash_attention"}
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +60,23 @@ def test_it_sees_an_operator_where_a_length_is_open():
     x = torch.randn(3, 5, requires_grad=True)
     assert seen(lambda x: B.gelu(x), x)[0] == set()
     assert seen(lambda x: B.gelu(x), x, dynamic=True)[0] == {"gelu", "gelu_backward"}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_its_graph_refuses_what_is_outside(backend):
+    table, head = torch.randn(7, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True)
+
+    def loss(t):
+        return B.cross_entropy(B.embedding(t, table) @ head, t)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend=backend)
+    t = torch.tensor([1, -100, 4])
+    with pytest.raises(RuntimeError, match="t: expected tokens from 0 to 6"):
+        compiled(t)
+    with pytest.raises(RuntimeError, match="t: expected targets from 0 to 4, or -100 to ignore"):
+        compiled(t.abs() % 7 + 2)
+    assert torch.equal(compiled(t.clamp(0)), loss(t.clamp(0)))
 
 
 def test_it_computes_no_gradient_that_nobody_needs():

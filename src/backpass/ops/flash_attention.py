@@ -285,21 +285,27 @@ def _scores(
     p, capped = q @ k_t[:, :, columns], None
     if given.softcap is not None:
         p, capped = capping.forward(p, cap=given.softcap)
-    if given.bias is not None:
-        p = p + _tile_of(given.bias, given, rows, columns)
-    if given.mask is not None:
-        mask = _tile_of(given.mask, given, rows, columns)
-        p = namespace(p).where(mask, p, -math.inf)
+    if not (given.bias is None and given.mask is None):
+        # Nothing is copied for each head: the scores are seen by head, and then merged.
+        xp, merged, r = namespace(p), p.shape, rows.stop - rows.start
+        p = xp.reshape(p, (*given.k.shape[:-2], merged[1] // r, r, merged[2]))
+        if given.bias is not None:
+            p = p + widened(_tile_of(given.bias, given, rows, columns))
+        if given.mask is not None:
+            p = xp.where(_tile_of(given.mask, given, rows, columns), p, -math.inf)
+        p = xp.reshape(p, merged)
     return given.tiling.hide(p, rows, columns), capped
 
 
 def _tile_of(x: Array, given: Saved, rows: slice, columns: slice) -> Array:
-    """Return a tile of ``x``, which broadcasts to ``[*, n_h, s_q, s_k]``, as
-    ``[B, g·r, c]``."""
-    r, c = (part.stop - part.start for part in (rows, columns))
+    """Return a tile of ``x``, which broadcasts to ``[*, n_h, s_q, s_k]``, so that it
+    broadcasts to ``[*, n_kv, g, r, c]``."""
     x = x[_places(x.shape, rows, columns)]
-    x = namespace(x).broadcast_to(x, (*given.q.shape[:-2], r, c))
-    return _as_rows(_by_group(x, given.k.shape[-3], given.head_order))
+    if len(x.shape) < 3:
+        return x
+    if x.shape[-3] == 1:
+        return x[..., None, :, :]
+    return heads_by_group(x, given.k.shape[-3], given.head_order)
 
 
 def _places(shape: tuple[int, ...], rows: slice, columns: slice) -> tuple:
