@@ -39,7 +39,8 @@ FAMILIES = (
     "qwen3",
 )
 
-# Of a head: so few weights are saved, and more are computed again.
+# For so few scores of a head, the weights of attention are saved. For more, the backward
+# computes them again.
 FEW_SCORES = 128 * 128
 
 

@@ -111,9 +111,14 @@ def loss_and_gradients(model, given):
     return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize(
+    ("padded", "few_scores"),
+    [(False, 0), (True, 0), (True, 7 * 7)],
+    ids=["whole", "padded", "padded, weights saved"],
+)
 @pytest.mark.parametrize("name", MODELS)
-def test_every_gradient_is_stocks(name, padded):
+def test_every_gradient_is_stocks(name, padded, few_scores, monkeypatch):
+    monkeypatch.setattr(hugging_face, "FEW_SCORES", few_scores)
     given = batch(padded)
     with pytest.MonkeyPatch.context() as patch:
         model = stock(name)
