@@ -39,7 +39,7 @@ FAMILIES = (
     "qwen3",
 )
 
-# For so few scores of a head, the weights of attention are saved. For more, the backward
+# For so few scores of a head, attention saves its weights. For more, the backward
 # computes them again.
 FEW_SCORES = 128 * 128
 
