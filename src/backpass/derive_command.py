@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     elif arguments.annotate:
         say(_annotated(document, verdicts).rstrip("\n"))
     else:
-        for line in _lines(document, verdicts):
+        for line in report(document, verdicts):
             say(line)
     if any(verdict.display < 0 for verdict in verdicts):
         return 2
@@ -121,7 +121,9 @@ def _count(verdicts: Iterable[Verdict]) -> str:
     return ", ".join(f"{counts[k]} {names.get(k, k)}" for k in MARKS if counts[k])
 
 
-def _lines(document: Document, verdicts: list[Verdict]) -> list[str]:
+def report(document: Document, verdicts: list[Verdict]) -> list[str]:
+    """Return the lines of the table of verdicts, with an explanation of each line that
+    is not right."""
     if not verdicts:
         return ["the text has no displayed mathematics"]
     width = max(terminal.width(), 40)
@@ -169,7 +171,7 @@ def _explanation(document: Document, verdict: Verdict) -> list[str]:
 
 def _names(document: Document, basis: Basis) -> str:
     return ", ".join(
-        f"{name} (line {document.place(line)})" if line else f"{name} (--definitions)"
+        f"{name} (line {document.place(line)})" if line else f"{name} (definitions)"
         for name, line in basis.definitions
     )
 

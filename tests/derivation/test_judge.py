@@ -272,3 +272,9 @@ def test_a_condition_of_a_display_concerns_the_lines_that_have_its_indices():
     found = verdicts(text.replace(r"when j \ne i", "partial total"), GIVEN)
     assert [verdict.kind for verdict in found] == ["equal", "refused"]
     assert "it holds where i \\ne j" in found[1].message
+
+
+@pytest.mark.parametrize("name", ["align", "align*", "gather*", "equation", "eqnarray"])
+def test_an_environment_of_latex_may_stand_between_dollars(name):
+    body = rf"\begin{{{name}}} 2 a &= a + a \\ &= 3 a \end{{{name}}}"
+    assert [v.kind for v in verdicts(f"$$ {body} $$", r"given a \in \mathbb{R}")] == ["equal", "refused"]

@@ -262,10 +262,10 @@ _COMMENT = re.compile(r"(?<!\\)%[^\n]*")
 _NUMBERS = re.compile(
     r"\\(?:label|tag\*?)\s*\{[^{}]*\}|\\(?:nonumber|notag|displaystyle|allowbreak)(?![a-zA-Z])|\\!"
 )
-_OPENS = re.compile(
-    r"\\begin\{(?:aligned|split|gathered|alignedat|multlined)\}(?:\[[tbc]\])?(?:\{\d\})?"
-)
-_CLOSES = re.compile(r"\\end\{(?:aligned|split|gathered|alignedat|multlined)\}")
+# Also the environments that LaTeX does not allow within $$, as MathJax does.
+_INNER = rf"(?:aligned|split|gathered|alignedat|multlined|(?:{_ENVIRONMENTS})\*?)"
+_OPENS = re.compile(rf"\\begin\{{{_INNER}\}}(?:\[[tbc]\])?(?:\{{\d\}})?")
+_CLOSES = re.compile(rf"\\end\{{{_INNER}\}}")
 _ASIDE = re.compile(r"\\(?:short)?intertext\s*\{[^{}]*\}")
 _BREAK = re.compile(r"\\\\\*?(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?")
 
