@@ -251,9 +251,8 @@ def is_batched(x: torch.Tensor) -> bool:
 
 def is_view(x: torch.Tensor) -> bool:
     """Whether ``x`` is a view, which may not be changed in place if an
-    ``autograd.Function`` returns it. Its ``detach()`` may be changed,
-    and shares its version counter.
-    """
+    ``autograd.Function`` returns it. Its ``detach()`` may be changed, and shares its
+    version counter."""
     return x._is_view()
 
 
