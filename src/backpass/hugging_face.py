@@ -133,7 +133,8 @@ def _rms_norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 def _gemma_norm(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return B.rms_norm(x, 1 + self.weight, eps=self.eps)  # w is a difference from 1
+    # Gemma stores each weight as its difference from 1.
+    return B.rms_norm(x, 1 + self.weight, eps=self.eps)
 
 
 def _dropout(self: Any, input: torch.Tensor) -> torch.Tensor:

@@ -16,10 +16,10 @@ as large as the weights exists.
 Derived on the page ``attention/flash``. Inputs, options, values, and gradients are
 those of ``attention``, apart from dropout. The inputs, the output, and one number per
 query, L, are saved for the backward. The only arrays of s_q · s_k numbers are a bias or
-a mask of that size, and the gradient of such a bias. With ``causal``, tiles in which
-every score is hidden are skipped, including those outside the window. For a query that
-may see no key, the output and the gradient are 0, and L is the sink, or −∞ without one.
-In half precision, everything between the inputs and the results is computed in float32.
+a mask of that size, and the gradient of such a bias. With ``causal``, tiles that lie
+entirely above the diagonal or outside the window are skipped. For a query that may see
+no key, the output and the gradient are 0, and L is the sink, or −∞ without one. In half
+precision, everything between the inputs and the results is computed in float32.
 """
 
 from __future__ import annotations
