@@ -1,4 +1,4 @@
-"""What ``backpass.functional`` works with, as data. A test of each row holds it."""
+"""What ``backpass.functional`` works with, as data. Each row has a test."""
 
 from __future__ import annotations
 

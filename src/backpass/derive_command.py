@@ -24,22 +24,29 @@ examples:
   cat notes.md | backpass derive - --json
   backpass derive notes.md --annotate > annotated.md
 
-FILE is Markdown ($$ or \[ \] or a fence of math), LaTeX (\[ \], equation, align,
-gather and their kin), a notebook (its Markdown cells), or - for standard input.
-Names are defined in a comment, which holds until its section ends:
+FILE is Markdown ($$, \[ \], or a fenced block of math), LaTeX (\[ \], equation,
+align, gather, and similar environments), a notebook (its Markdown cells), or - for
+standard input. Names are defined in a comment, which holds until its section ends:
 
   <!-- derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L -->
   % derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L
 
-"given", "constant" and "let" are those of the book's derivations. "loss L" says
-which name is the loss, "bar gradient" and "dot differential" what the accents
-mean, "layout numerator" or "layout denominator" the shape of a derivative by
-arrays, and "when j \ne i" the condition of the next display. "partial total" says
-that partial derivatives go through all definitions. "restart" forgets what the
-text has defined. A displayed equation whose left side is a new name defines it.
+A comment may contain:
 
-Exits with 0 if no line is refused, 1 if one is, and 2 if the command or a
-definition is not valid.
+  given, constant, let  declarations and definitions, as in the book's derivations
+  loss L                L is the loss
+  bar gradient          a bar marks a gradient of the loss
+  dot differential      a dot marks a differential
+  layout numerator, layout denominator
+                        the shape of a derivative with respect to an array
+  when j \ne i          the condition of the next display
+  partial total         partial derivatives go through all definitions
+  restart               forget what the text has defined
+
+A displayed equation whose left side is a new name defines that name.
+
+The exit status is 0 if no line is refused, 1 if a line is refused, and 2 if the
+command or a definition is not valid.
 """
 MARKS = {
     "equal": "✓",
@@ -177,7 +184,7 @@ def _names(document: Document, basis: Basis) -> str:
 
 
 def _rests(bases: Iterable[Basis]) -> str:
-    """Return what the lines that are equal rest on, in words."""
+    """Return in words what the verdict "equal" rests on."""
     found = list(bases)
     if not found:
         return ""
@@ -233,7 +240,7 @@ def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
 
 
 def _annotated(document: Document, verdicts: list[Verdict]) -> str:
-    """Return the Markdown with a quotation of verdicts below each display."""
+    """Return the Markdown with the verdicts on each display quoted below it."""
     source, found = document.source, ""
     at = 0
     for item in document.items:

@@ -6,17 +6,17 @@ model of your own.
     y = B.layer_norm(x, w, b, eps=1e-5)
 
 Each operation has one function, with the operation's name and its arguments except
-``wanted``. On a CUDA device it runs the operation's Triton kernel if there is one; so
-it does on the CPU if Triton's interpreter was chosen. Otherwise it runs the operation
-of ``backpass.ops``. The backward is the hand-written one in every case.
+``wanted``. On a CUDA device, it runs the operation's Triton kernel if there is one. On
+the CPU, it does the same if Triton's interpreter was chosen. Otherwise it runs the
+operation of ``backpass.ops``. The backward is the hand-written one in every case.
 
 Each operation is also an operator of ``torch.library``, ``backpass::layer_norm``, which
-passes ``torch.library.opcheck``. The function calls it wherever something has to see
-it: ``torch.compile``, which traces it without a graph break and leaves lengths open,
-``torch.export``, a counter of FLOPs, or any other mode. Otherwise the function computes
-at once, which takes less time than a call of an operator. If an operation has few lines
-that read no value, and the lengths are known, ``torch.compile`` sees these lines in
-place of the operator, and can fuse them.
+passes ``torch.library.opcheck``. The function calls it if something has to see the
+call: ``torch.compile``, which traces it without a graph break and keeps lengths
+symbolic, ``torch.export``, a counter of FLOPs, or any other mode. Otherwise the
+function computes directly, which takes less time than calling an operator. If an
+operation has few lines, none of which reads a value, and the lengths are known,
+``torch.compile`` sees these lines in place of the operator and can fuse them.
 
 - Only inputs that require a gradient get one; constants (RoPE's tables) and integers
   never do. An operation that accepts ``wanted`` neither computes the other gradients
@@ -27,8 +27,8 @@ place of the operator, and can fuse them.
   that is nested, sparse, a DTensor, or of a dtype such as float8, and an option whose
   type is not that of its hint.
 - Dropout without a ``seed`` draws one from PyTorch's default generator of the CPU. So
-  ``torch.manual_seed`` repeats it, two calls differ, also in a compiled graph, and a
-  checkpoint drops the same elements again.
+  ``torch.manual_seed`` makes it repeatable, a checkpoint drops the same elements again,
+  and two calls drop different elements, also in a compiled graph.
 - All other errors are those of the operation.
 - Under ``torch.autocast``, matrix products run in autocast's dtype, softmax, the norms
   and the losses in float32, and all other operations in the widest dtype of their
@@ -112,7 +112,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
         wanted = [_requires_grad(values[name]) for name in differentiable]
         if operators.is_plain(values[name] for name, _ in arrays):
             return immediately(values, wanted, random)
-        if torch.jit.is_tracing():  # it cannot record a list of bools
+        if torch.jit.is_tracing():  # which cannot record a list of bools
             wanted = None
         extra = ([wanted] if takes_wanted else []) + ([random] if seeded else [])
         if (
@@ -141,8 +141,8 @@ _DTYPES = frozenset(
     | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 )
 _OF_SEEDS = (
-    "Without a ``seed``, each call draws one from PyTorch's default generator of the "
-    "CPU,\nwhich ``torch.manual_seed`` sets, if anything can be dropped."
+    "Without a ``seed``, each call that can drop an element draws a seed from\n"
+    "PyTorch's default generator of the CPU, which ``torch.manual_seed`` sets."
 )
 
 
@@ -151,8 +151,8 @@ def _requires_grad(value: Tensor | None) -> bool:
 
 
 def _random_seed(values: dict[str, Any]) -> Tensor | None:
-    """Return a seed of PyTorch's choice, as a tensor, since torch.compile could not
-    leave a number open. None if nothing can be dropped."""
+    """Return a seed drawn by PyTorch, or None if nothing can be dropped. It is a
+    tensor, because torch.compile would make a number a constant."""
     p = values["dropout_p"] if "dropout_p" in values else values["p"]
     if not p or not values.get("training", True):
         return None
@@ -162,8 +162,8 @@ def _random_seed(values: dict[str, Any]) -> Tensor | None:
 def _check_array(
     stem: str, name: str, value: object, optional: bool, constant: bool
 ) -> None:
-    """Raise TypeError for a value that is not a tensor with numbers that the operation
-    computes with, or for a tensor whose gradient would be wrong or missing."""
+    """Raise TypeError for a value that is not a tensor of a supported kind, or for a
+    tensor whose gradient would be wrong or missing."""
     if not isinstance(value, Tensor):
         if not (optional and value is None):
             raise TypeError(
@@ -205,7 +205,7 @@ class _Option:
         }
 
     def checked(self, value: Any) -> Any:
-        """Return the value as a number of Python if it is one of a library.
+        """Return the value. A library's number, such as NumPy's, becomes Python's.
 
         Raises TypeError for a type that the hint does not allow, and ValueError for an
         integer that no operator can receive.
@@ -234,7 +234,7 @@ class _Option:
 
 def _signature(op: ModuleType) -> inspect.Signature:
     """Return the signature of the operation's forward, with tensors for arrays, without
-    ``wanted``, and with a ``seed`` that need not be given."""
+    ``wanted``, and with an optional ``seed``."""
     hints = typing.get_type_hints(op.forward)
     arrays = {spec.name: spec.optional for spec in parse(op.SHAPES).inputs}
     parameters = [
@@ -280,8 +280,9 @@ def _reject_transforms(stem: str, values: dict[str, Any]) -> None:
 
 def _autocast(rule: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
     """Return the values with floating-point tensors in the dtype in which autocast runs
-    the operation, and with its loss in float32 for an operation that has ``wide``. If
-    one tensor is float64, which autocast leaves alone, return them unchanged."""
+    the operation. If it has an option ``wide``, set that, so that its loss is float32.
+    If one tensor is float64, which autocast does not cast, return the values unchanged.
+    """
     floating = {
         name: value
         for name, value in values.items()

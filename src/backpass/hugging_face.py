@@ -7,7 +7,7 @@
 The model keeps its parameters, its names, and its methods. The functions of
 ``backpass.functional`` replace its linear layers, embeddings, norms, activations, gated
 feed-forward blocks, rotary positions, attention, and the loss of a language model. So
-its backward is the hand-written one. Shown on the page ``reference/from_pytorch``.
+its backward is the hand-written one. The page ``reference/from_pytorch`` shows it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Module = torch.nn.Module
 Forward = Callable[..., Any]
 
 # Folders of transformers.models whose classes were compared with the functions below.
-# The same name may mean another computation elsewhere: several families rotate a part
-# of each head, and call that apply_rotary_pos_emb too.
+# In other families, the same name may mean a different computation: several families
+# rotate only a part of each head in a function named apply_rotary_pos_emb.
 FAMILIES = (
     "bert",
     "gemma2",
@@ -39,16 +39,16 @@ FAMILIES = (
     "qwen3",
 )
 
-# For so few scores of a head, attention saves its weights. For more, the backward
-# computes them again.
+# If a head has at most this many scores, the weights of attention are saved. If it has
+# more, the backward recomputes the weights.
 FEW_SCORES = 128 * 128
 
 
 def patch(model: Module) -> Module:
-    """Replace what ``model`` computes with, and return it.
+    """Replace the computations of ``model`` in place, and return the model.
 
-    A copy or a pickle of the model is patched too. Rotary positions are a function that
-    all models of a family share, so they change in every model of that family. Raises
+    A copy or a pickle of the model is patched too. All models of a family share the
+    function of rotary positions, so it changes in every model of that family. Raises
     TypeError unless ``model`` is one of transformers' models, and ValueError if its
     family is not one of ``FAMILIES``.
     """
@@ -66,7 +66,7 @@ def patch(model: Module) -> Module:
             f"{type(model).__name__} of {family}"
         )
     AttentionInterface.register("backpass", attention)
-    AttentionMaskInterface.register("backpass", sdpa_mask)  # of booleans
+    AttentionMaskInterface.register("backpass", sdpa_mask)  # its masks are boolean
     model.set_attn_implementation("backpass")
     if type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
         model.loss_function = language_model_loss
@@ -82,8 +82,8 @@ def patch(model: Module) -> Module:
 
 
 def left(model: Module) -> set[str]:
-    """Return the names of the classes in ``model`` without parts of their own that are
-    not replaced."""
+    """Return the names of the classes of those modules in ``model`` that have no
+    submodules and were not replaced."""
     return {
         type(module).__name__
         for module in model.modules()
@@ -133,7 +133,8 @@ def _rms_norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 def _gemma_norm(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return B.rms_norm(x, 1 + self.weight, eps=self.eps)  # it learns a difference from 1
+    # Gemma stores each weight as its difference from 1.
+    return B.rms_norm(x, 1 + self.weight, eps=self.eps)
 
 
 def _dropout(self: Any, input: torch.Tensor) -> torch.Tensor:
@@ -179,8 +180,8 @@ def rotated(
     sin: torch.Tensor,
     unsqueeze_dim: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return queries and keys ``[b, n, s, d]``, rotated by tables ``[b, s, d]``, which
-    have each number twice, or ``[b, s, d / 2]``."""
+    """Return queries and keys ``[b, n, s, d]``, rotated by tables ``[b, s, d]``, in
+    which each number occurs twice, or ``[b, s, d / 2]``."""
     if cos.shape[-1] == q.shape[-1]:
         cos, sin = rope.narrow(cos), rope.narrow(sin)
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
@@ -203,13 +204,13 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """Return the averages ``[b, s, n_h, d]`` for transformers' attention interface.
 
-    ``attention_mask`` is True where a query may see a key: it contains the window and
-    the padding. A mask of floating-point numbers is added to the scores. Without a
-    mask, a causal module has a causal one.
+    A boolean ``attention_mask`` is True where a query may see a key; it includes the
+    window and the padding. A floating-point mask is added to the scores. Without a
+    mask, a causal module uses a causal one.
     """
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", False))
-    # FlashAttention saves no weights, and drops none.
+    # FlashAttention does not save weights, and has no dropout.
     average, dropped = B.flash_attention, {}
     if dropout or query.shape[-2] * key.shape[-2] <= FEW_SCORES:
         average, dropped = B.attention, {"dropout_p": dropout}
@@ -240,7 +241,7 @@ def language_model_loss(
     **__: Any,
 ) -> torch.Tensor:
     """Return the loss of scores ``[b, s, V]`` for the next token of ``labels[b, s]``.
-    It is float32 for half precision.
+    The loss is float32 if the scores are in half precision.
 
     The sum over tokens is divided by ``num_items_in_batch`` if it is given, as with
     accumulated gradients, and by the number of counted tokens otherwise.

@@ -1,7 +1,7 @@
-"""Operators of ``torch.library`` from the contract of an operation, and the same
-computation without them.
+"""Build operators of ``torch.library`` from the contract of an operation, and a
+function that computes the same without them.
 
-``backpass.functional`` has a function for each.
+``backpass.functional`` has a function for each operation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REJECTED = (
     "backpass.functional.{stem}: expected one derivative, in reverse mode; got "
     "{what}. No other derivative is implemented"
 )
-# Types of devices. Asked here, since PyTorch 2.11 cannot trace the question.
+# Types of devices. PyTorch 2.11 cannot trace this call, so it is made on import.
 AUTOCASTING = frozenset(
     filter(
         torch.amp.is_autocast_available, ("cpu", "cuda", "hpu", "mps", "mtia", "xpu")
@@ -39,8 +39,8 @@ PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
 def is_plain(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether nothing has to see an operator: neither a compiler nor a mode, nor a
-    class of tensors with rules of its own, nor a tensor without values."""
+    """Whether nothing has to see an operator: no compiler, no mode, no class of tensors
+    with its own rules, and no tensor without values."""
     return not (torch.compiler.is_compiling() or internals.is_watched()) and all(
         x is None or (type(x) in PLAIN_TYPES and not x.is_meta) for x in tensors
     )
@@ -48,8 +48,8 @@ def is_plain(tensors: Iterable[Tensor | None]) -> bool:
 
 # Operators of torch.library. An operator returns tensors, and none of them may be, or
 # share memory with, an input or another output. What forward saves breaks these rules:
-# softmax saves its y, a linear layer its x and w, and others also a size or the name of
-# a dtype. So forward's operator returns
+# softmax saves its y, a linear layer saves its x and w, and other operations also save
+# a size or the name of a dtype. So forward's operator returns
 # - y, the output;
 # - own, the saved arrays that are neither an input nor y;
 # - sources, which gives the position of each saved array in [*inputs, y, *own]. The
@@ -57,22 +57,23 @@ def is_plain(tensors: Iterable[Tensor | None]) -> bool:
 #   values, even while torch.compile traces;
 # - facts, on the CPU: the number of the structure that was saved, then the numbers in
 #   it. Some depend on data, such as the number of counted targets.
-# Backward's operator also gets what it does not compute with: the shapes of all inputs,
-# one after the other in ``sizes``, and the options. They say what gradients look like
-# if there are no values, and what the backward costs.
+# Backward's operator also receives arguments that it does not compute with: the shapes
+# of all inputs, one after the other in ``sizes``, and the options. The shapes of the
+# gradients, if there are no values, and the cost of the backward follow from them.
 #
 # Where nothing has to see an operator, an autograd.Function computes the same. It also
-# does so while torch.compile traces an operation of few lines that reads no value. The
-# compiler then fuses the lines, which an operator would hide. The function saves what
-# forward saves as it is. Its second output, ``link``, has no elements. It connects
-# whatever is computed from the gradients to the inputs, so that a second derivative
-# always gets to ``reject``, even if backward reads nothing that depends on the inputs.
+# does so while torch.compile traces an operation of few lines, none of which reads a
+# value. The compiler then fuses the lines, which an operator would hide. The function
+# saves what forward saves, unchanged. Its second output, ``link``, has no elements. It
+# connects whatever is computed from the gradients to the inputs, so that a second
+# derivative always reaches ``reject``, even if backward reads nothing that depends on
+# the inputs.
 
 NOT_GIVEN = -1  # in ``ranks``, an optional input that was not given
 
 
 class _Place(NamedTuple):
-    """The place of a leaf of Saved: an array, or a number of type ``kind``."""
+    """The place of a leaf of Saved: of an array, or of a number, of type ``kind``."""
 
     kind: type
 
@@ -140,7 +141,7 @@ def register(
         return internals.on_stand_ins(without_values, inputs, (module, *hashable))
 
     def describe(ctx, inputs):
-        """Note what gradients look like."""
+        """Record the shapes of the inputs and the dtypes of their gradients."""
         ctx.shapes = [None if x is None else x.shape for x in inputs[:count]]
         ctx.dtypes = [
             (inputs[0] if inputs[at] is None else inputs[at]).dtype
@@ -154,13 +155,13 @@ def register(
         ctx.save_for_backward(facts, *(pool[at] for at in sources.shape[1:]))
         ctx.options = [inputs[count + at] for at in passed]
         describe(ctx, inputs)
-        # facts stay differentiable, so that a second derivative always gets here and is
-        # rejected, even if backward reads nothing that depends on the inputs.
+        # facts stay differentiable, so that a second derivative always reaches reject,
+        # even if backward reads nothing that depends on the inputs.
         ctx.mark_non_differentiable(*own, sources)
 
     def backward_with(gradients_of, first, arguments):
-        """Return the backward of an autograd.Function with so many arguments, of which
-        ``first`` come before the inputs."""
+        """Return the backward of an autograd.Function whose number of arguments is
+        ``arguments``. ``first`` of these come before the inputs."""
 
         def autograd_backward(ctx, dy, *_):
             gradients = [None] * arguments
@@ -309,7 +310,7 @@ def register(
 def _without_autocast(
     device: str, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Return what the function returns if it computes in the dtypes of its inputs."""
+    """Call the function so that it computes in the dtypes of its inputs."""
     if device in AUTOCASTING and torch.is_autocast_enabled(device):
         with torch.autocast(device, enabled=False):
             return function(*args, **kwargs)
@@ -323,8 +324,7 @@ def packed(shapes: list[tuple[int, ...] | None]) -> tuple[list[int], list[int]]:
 
 
 def unpacked(sizes: list[int], ranks: list[int]) -> list[tuple[int, ...] | None]:
-    """Return the shapes of all inputs, which a backward's operator gets. The shape is
-    None for an input that was not given."""
+    """Return the shapes that were packed; None for an input that was not given."""
     lengths = iter(sizes)
     return [
         None if rank == NOT_GIVEN else (*itertools.islice(lengths, rank),)
@@ -346,8 +346,8 @@ def takes_wanted(module: ModuleType) -> bool:
 def _wanted(
     module: ModuleType, names: list[str], chosen: list[bool] | None
 ) -> dict[str, Any]:
-    """Return the argument ``wanted`` if the module accepts it: the names that are
-    chosen. Without a choice, nothing: the default is all."""
+    """Return the keyword argument ``wanted``, the names that are chosen, if the module
+    accepts it. Without a choice, return none: the default is all names."""
     if chosen is None or not takes_wanted(module):
         return {}
     return {
@@ -373,8 +373,8 @@ def _schema_type(name: str, hint: object) -> str:
 
 
 def _module(stem: str, device: str) -> ModuleType:
-    """Return the kernel's module if kernels of that stem run here, otherwise the
-    operation's."""
+    """Return the kernel's module if there is a kernel of that stem that runs here,
+    otherwise the operation's."""
     return _module_under(stem, device, os.environ.get("TRITON_INTERPRET"))
 
 
@@ -432,7 +432,8 @@ def _read(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
 
 
 def _filled(part: Any, left: dict[type, Iterator]) -> Any:
-    """Return ``part`` of an emptied Saved with the next of ``left`` at each place."""
+    """Return ``part`` of an emptied Saved. Each place gets the next leaf of its type
+    from ``left``."""
     if isinstance(part, _Place):
         return next(left[part.kind])
     if isinstance(part, tuple):
@@ -480,8 +481,8 @@ def _kind(leaf: Any) -> type | None:
 
 
 def _integer(number: float) -> int | float:
-    """Return the number as an integer, unless it is NaN: the count of no counted
-    targets."""
+    """Return the number as an integer, unless it is NaN, as the count is if no target
+    is counted."""
     return int(number) if number == number else number
 
 

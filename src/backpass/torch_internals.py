@@ -45,7 +45,7 @@ _READS = (READ, torch.ops.aten.item.default, torch.ops.aten.is_nonzero.default)
 
 class Unread(TorchDispatchMode):
     """A mode in which reading a tensor that has a shape but no values returns 0 or
-    False. An operation that looks for bad inputs reads this from good ones."""
+    False. A check for bad inputs reads the same from good inputs."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -57,7 +57,7 @@ class Unread(TorchDispatchMode):
         return 0.0 if args[0].is_floating_point() else 0
 
 
-UNKNOWN = 60  # stands for a length that nobody knows: a multiple of many numbers
+UNKNOWN = 60  # replaces a length that is not known; a multiple of many numbers
 
 
 class _Outline(NamedTuple):
@@ -77,17 +77,17 @@ def on_stand_ins(
     """Return ``function(inputs, options)``, a nest of tuples and lists of tensors
     without values, and leave the lengths of ``inputs`` as general as they are.
 
-    While torch.compile infers shapes, a length may be a symbol. If the function counts
-    to it or compares it, the symbol becomes a constant, and any other length needs
+    While torch.compile infers shapes, a length may be a symbol. If the function loops
+    over it or compares it, the symbol becomes a constant, and any other length needs
     another graph. So the function runs on stand-ins, whose lengths are other symbols.
     Comparisons of these are not recorded. They are decided by the lengths with which
     torch.compile traces; ``UNKNOWN`` replaces a length that depends on data. The shapes
     of the results are then expressed in the symbols of ``inputs``.
 
-    The results are remembered: the layers of a model call the function alike, and
-    torch.compile infers the shapes of each call several times.
+    The results are cached, because the layers of a model call the function with the
+    same shapes, and torch.compile infers the shapes of each call several times.
     """
-    import sympy  # late: without torch.compile nothing needs it
+    import sympy  # imported here, because only torch.compile needs it
 
     lengths = _symbolic_lengths(inputs)
     env: Any = lengths[0].node.shape_env if lengths else None
@@ -119,7 +119,7 @@ def _results(
 ) -> Any:
     """Return what the function returns, with outlines for its tensors.
 
-    ``firsts`` says of each input at which place the same tensor is given first.
+    ``firsts`` gives for each input the position at which the same tensor first occurs.
     """
     from sympy import Integer
     from torch._dynamo.source import ConstantSource
@@ -148,7 +148,7 @@ def _results(
 
 
 def _symbolic_lengths(tensors: Sequence[torch.Tensor | None]) -> list[Any]:
-    """Return the lengths and strides of the tensors that are not integers."""
+    """Return those lengths and strides of the tensors that are symbols."""
     return [
         length
         for x in tensors
@@ -171,7 +171,7 @@ def _outline(x: torch.Tensor, symbols: dict[Any, Any]) -> _Outline:
 
 
 def _empty(outline: _Outline, symbols: dict[Any, Any], env: Any) -> torch.Tensor:
-    """Return a tensor with that outline, with other symbols in place of its own."""
+    """Return a tensor with this outline, with other symbols in place of its own."""
     shape, stride = (
         [
             n
@@ -207,7 +207,7 @@ class _Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-FEW = 400  # operators that torch.compile may see in place of one
+FEW = 400  # the most operators that torch.compile may see in place of one
 
 
 def is_traceable(
@@ -216,7 +216,7 @@ def is_traceable(
     options: tuple[Hashable, ...],
 ) -> bool:
     """Whether all lengths are known and ``function(inputs, options)`` runs few
-    operators, none of which reads a value. The answers are remembered."""
+    operators, none of which reads a value. The results are cached."""
     if _symbolic_lengths(inputs):
         return False
     outlines = tuple(None if x is None else _outline(x, {}) for x in inputs)
@@ -245,14 +245,14 @@ def transformed() -> bool:
 
 
 def is_batched(x: torch.Tensor) -> bool:
-    """Whether ``x`` is a batch of cotangents, for one backward of many."""
+    """Whether ``x`` is a batch of cotangents, for several backwards at once."""
     return torch._C._functorch.is_legacy_batchedtensor(x)
 
 
 def is_view(x: torch.Tensor) -> bool:
     """Whether ``x`` is a view, which may not be changed in place if an
-    ``autograd.Function`` returns it. Its ``detach()`` may be, and shares its version.
-    """
+    ``autograd.Function`` returns it. Its ``detach()`` may be changed, and shares its
+    version counter."""
     return x._is_view()
 
 

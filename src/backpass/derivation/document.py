@@ -1,7 +1,7 @@
-"""Find the displayed mathematics of a text, with the definitions that stand beside it.
+"""Find the displayed mathematics of a text, and the definitions in its comments.
 
-A text is Markdown, LaTeX or a notebook. What is found keeps its places in the text:
-whatever is removed (an alignment, a label) leaves them as they were.
+A text is Markdown, LaTeX or a notebook. Each character of what is found keeps its place
+in the text, also where something before it (an alignment, a label) is removed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Text:
         return self[start : len(self.characters.rstrip())]
 
     def replaced(self, pattern: re.Pattern[str], by: str = "") -> Text:
-        """Return the text with each match replaced by a template, or by spaces if it is
-        empty."""
+        """Return the text with each match replaced by a template, or by spaces if the
+        template is empty."""
         found, at = "", 0
         origins: tuple[int, ...] = ()
         for match in pattern.finditer(self.characters):
@@ -76,7 +76,7 @@ class Passage(Part):
 
 @dataclass(frozen=True)
 class Comment:
-    """Definitions in a comment, one to a text."""
+    """The definitions in a comment, each as one text."""
 
     directives: tuple[Text, ...]
     start: int
@@ -92,9 +92,9 @@ class Heading:
 
 @dataclass(frozen=True)
 class Display:
-    """A display: its rows, as written but without what prints nothing or a number.
+    """A display: its rows as written, without commands that print nothing or a number.
 
-    `starts` says of each row whether it begins with an alignment.
+    `starts` says for each row whether it begins with an alignment.
     """
 
     rows: tuple[Text, ...]
@@ -109,20 +109,20 @@ Item = Comment | Heading | Display
 
 @dataclass(frozen=True)
 class Document:
-    """A text and what it displays. `cells` are the lines on which a notebook's cells
-    begin, with their numbers."""
+    """A text, and its displays, headings and comments. `cells` are the lines on which a
+    notebook's cells begin, each with the cell's number."""
 
     source: str
     items: tuple[Item, ...]
     cells: tuple[tuple[int, int], ...] = ()
 
     def line(self, start: int) -> int:
-        """Return the number of the line of a place."""
+        """Return the number of the line in which a place is."""
         return self.source.count("\n", 0, start) + 1
 
     def place(self, line: int) -> str:
-        """Return where a line is, for readers: its number, in a notebook with the
-        cell's."""
+        """Return where a line is, in words: its number, or in a notebook the numbers of
+        its cell and of the line in the cell."""
         for first, number in reversed(self.cells):
             if first <= line:
                 return f"cell {number}, line {line - first + 1}"
@@ -130,7 +130,7 @@ class Document:
 
 
 def form_of(name: str, source: str) -> str:
-    """Return the form of a text, by the ending of its name or by what it contains."""
+    """Return the form of a text, from the ending of its name or from its contents."""
     for ending, form in (
         (".md", "markdown"),
         (".markdown", "markdown"),
@@ -151,7 +151,7 @@ def form_of(name: str, source: str) -> str:
 def read_document(source: str, form: str) -> Document:
     """Find the displays, headings and definitions of a text.
 
-    Raises `ValueError` for a notebook that is not one.
+    Raises `ValueError` for a notebook that cannot be read.
     """
     if form == "notebook":
         source, cells = _of_notebook(source)
@@ -319,7 +319,7 @@ def _unaligned(row: Text) -> Text:
 class Statement:
     """Members that a display sets equal, with the words and conditions beside them.
 
-    A display that cannot be split with certainty says why in `fault`.
+    `fault` says why the display cannot be split with certainty, or is empty.
     """
 
     members: tuple[Text, ...]
@@ -363,7 +363,7 @@ def statements(display: Display) -> list[Statement]:
 
 
 def _logical_rows(display: Display) -> Iterator[tuple[Text, str]]:
-    """Yield the rows, each with those that continue it."""
+    """Yield the rows, each joined to those that continue it, and their faults."""
     rows: list[tuple[Text, str]] = []
     aligned_first = bool(display.starts) and display.starts[0]
     following = [*display.rows[1:], Text("", ())]
@@ -412,7 +412,7 @@ def _goes_on(above: Text, row: Text) -> bool:
 
 
 def _without_end(text: Text) -> Text:
-    """Remove what ends a sentence or a clause."""
+    """Remove punctuation and spaces from the end."""
     match = _TRAILING.search(text.characters)
     if match and not text.characters[: match.start()].endswith("\\"):
         return text[: match.start()]
@@ -483,7 +483,7 @@ def _change(characters: str, at: int) -> int:
 
 
 def relocated(error: Unreadable, text: Text, source: str) -> Unreadable:
-    """Return an error about a text of its own as one about its place in the source."""
+    """Return an error in a text as the same error at its place in the source."""
     start = (error.part.start if error.part else 0) + error.position
     origin = text.origins[min(start, len(text.origins) - 1)]
     return Unreadable(error.message, Part(source, origin, ""))

@@ -1,8 +1,8 @@
 """Judge the displayed mathematics of a text, line by line.
 
 Each side of an equation is compared with the last side of its chain that was right, so
-a mistake is blamed once, on its own line. What has several meanings is not guessed: the
-verdict is "not readable" and says what would make it certain.
+a mistake is blamed once, on its own line. If a line may have several meanings, none is
+guessed: the verdict is "not readable" and says what would make the meaning certain.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Basis:
 
     `definitions` are the names used, each with the line that declares or defines it, or
     0 for the file of definitions. `points` is the number of random points around which
-    values were compared, or 0 if they were compared as functions.
+    two sides were compared, or 0 if they were compared as functions.
     """
 
     definitions: tuple[tuple[str, int], ...]
@@ -85,11 +85,11 @@ class Counterexample:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found about one line.
+    """The verdict on one line.
 
-    `kind` is one of `KINDS`. `against` is the line that it was compared with. A
-    `follows` verdict is of a line that equals a refused one, and is not blamed.
-    `message` says what is wrong, or what would help.
+    `kind` is one of `KINDS`: a line that `follows` equals a refused line, and is not
+    blamed. `against` is the line with which it was compared. `message` says what is
+    wrong, or what would help.
     """
 
     kind: str
@@ -106,9 +106,9 @@ class Verdict:
 class Known:
     """What is declared at a place of the text.
 
-    `implied` are the definitions that a display made. `losses` are names of the loss,
-    and `accents` those whose meaning is known. `total` says that partial derivatives go
-    through all definitions.
+    `implied` are the definitions made by displays. `losses` are the names of the loss,
+    and `accents` the accents whose meaning is known. `total` says whether partial
+    derivatives go through all definitions.
     """
 
     lines: tuple[Line, ...] = ()
@@ -230,7 +230,7 @@ class _Judging:
         )
 
     def _forget(self, line: Line) -> None:
-        """Remove a definition, and those that need it."""
+        """Remove a definition, and the definitions that need it."""
         kept: list[Line] = []
         for one in self.known.lines:
             if one == line:
@@ -243,7 +243,7 @@ class _Judging:
         self.known = replace(self.known, lines=tuple(kept))
 
     def _rewritten(self, text: Text) -> Text:
-        """Return the text in the words of the language, where they are certain."""
+        """Return the text in the notation of derivations, where that is certain."""
         names = {*self.known.scope.variables, *self.known.scope.dimensions}
         if "T" not in names:
             text = text.replaced(_TRANSPOSED, r"^\\top ")
@@ -367,7 +367,7 @@ class _Judging:
     def _condition(self, statement: Statement) -> Part | None:
         """Return the conditions of a statement. Raises `Unreadable`."""
         found = [*statement.beside]
-        # A condition on the display concerns the statements that have its indices.
+        # A condition for the whole display applies to statements with all its indices.
         if self.condition is not None:
             letters = re.findall(
                 r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])", self.condition.characters
@@ -421,7 +421,7 @@ class _Judging:
         membership: Part | None = None,
     ) -> Basis:
         """Return what the equality of two members rests on. Raises `_Refused` if they
-        differ, and `Unreadable`."""
+        differ, and `Unreadable` if that cannot be decided."""
         if not part.text:
             raise Unreadable("there is nothing on the right of =", part)
         scope, known = scope_of(list(self.known.lines))
@@ -457,8 +457,8 @@ class _Judging:
         condition: Part | None,
         refused: _Refused,
     ) -> Verdict:
-        """Return the verdict on two members that differ, which is "not readable" if
-        another reading of them would be equal."""
+        """Return the verdict on two members that differ: "not readable" if they would
+        be equal in another reading, otherwise "refused"."""
         line = self._line_of(anchor)
         message = ""
         if anchor == head:
@@ -510,8 +510,8 @@ class _Judging:
         return ""
 
     def _held(self, chain: Chain) -> str:
-        """Return why a partial derivative is ambiguous, if the members are equal where
-        it holds other definitions constant; "" if they are not."""
+        """Return why a partial derivative is ambiguous, if the members are equal when
+        it holds other definitions constant; otherwise ""."""
         if self.known.total:
             return ""
         partials = [
@@ -548,7 +548,8 @@ class _Judging:
     def _other_layout(
         self, head: Part, anchor: Part, part: Part, condition: Part | None
     ) -> str:
-        """Return that the members are equal in numerator layout, if they are."""
+        """Return what to say if the members are equal in numerator layout; otherwise
+        ""."""
         if r"\partial" not in f"{anchor.text} {part.text}":
             return ""
         known = self.known
@@ -564,7 +565,7 @@ class _Judging:
         return ""
 
     def _hint(self, refused: _Refused) -> str:
-        """Return which condition on two indices would make the members equal."""
+        """Return which condition on two indices would make the members equal, or ""."""
         chain = refused.chain
         if chain.conditions is not None:
             return ""
@@ -591,7 +592,7 @@ class _Judging:
     # ---- certainty -------------------------------------------------------------------
 
     def _certain(self, part: Part, tree: Tree) -> None:
-        """Raise `Unreadable` for what may mean something else in another text."""
+        """Raise `Unreadable` for notation whose meaning differs between texts."""
         for node in tree.iter_subtrees():
             if node.data == "product":
                 for before, factor in itertools.pairwise(node.children):
@@ -729,8 +730,8 @@ class _Holding(Evaluator):
         return self._held(argument, below, value)
 
     def _held(self, above: Tree, below: Reference, total: sympy.Expr) -> sympy.Expr:
-        """Return the derivative by what the definition itself contains; the total one
-        if it contains nothing of it."""
+        """Return the derivative of the definition itself with respect to `below`, or
+        the total derivative if the definition does not contain `below`."""
         symbol = self.calculus.element(
             self.scope.variables[below.name], self._places(below)
         )
@@ -746,7 +747,7 @@ class _Holding(Evaluator):
 
 @dataclass(frozen=True)
 class _Where(Chain):
-    """A chain in the cases in which two indices are equal, or in which they are not."""
+    """A chain, only where two indices are equal, or only where they are not."""
 
     a: str
     b: str
@@ -764,7 +765,7 @@ class _Where(Chain):
 def _chain_of(
     scope: Scope, first: Part, anchor: Part, part: Part, condition: Part | None
 ) -> Chain:
-    """Return two members as a chain, with the free indices of the first of all."""
+    """Return two members as a chain, with the free indices of the member `first`."""
     parts = [first, part] if first == anchor else [first, anchor, part]
     analysis = Analysis(scope)
     expressions = analysis.run(parts, condition)
@@ -814,8 +815,8 @@ def _evaluators(
 
 
 def _try(chain: Chain, evaluators: list[Evaluator]) -> None:
-    """Raise `_Refused` unless two members are equal, and `Unreadable` if that is not
-    known."""
+    """Raise `_Refused` if two members differ, and `Unreadable` if that cannot be
+    decided."""
     try:
         if not any(True for one in evaluators for _ in chain.cases(one)):
             assert chain.conditions is not None

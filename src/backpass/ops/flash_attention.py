@@ -16,10 +16,10 @@ as large as the weights exists.
 Derived on the page ``attention/flash``. Inputs, options, values, and gradients are
 those of ``attention``, apart from dropout. The inputs, the output, and one number per
 query, L, are saved for the backward. The only arrays of s_q · s_k numbers are a bias or
-a mask of that size, and such a bias's gradient. With ``causal``, tiles in which every
-score is hidden are skipped, and so are those outside the window. A query that may see
-no key has output and gradient 0, and L is the sink, or −∞ without one. In half
-precision everything between the inputs and the results is computed in float32.
+a mask of that size, and the gradient of such a bias. With ``causal``, tiles that lie
+entirely above the diagonal or outside the window are skipped. For a query that may see
+no key, the output and the gradient are 0, and L is the sink, or −∞ without one. In half
+precision, everything between the inputs and the results is computed in float32.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PARAMETERS = ("sink",)
 # In queries and keys. Products of larger tiles would run no faster.
 LARGEST_TILE = 256
 LEAST_TILE = 64
-# The scores of a tile in all heads together, unless LEAST_TILE makes them more.
+# The most scores of a tile in all heads together, unless tiles of LEAST_TILE have more.
 LARGEST_ARRAY = 2**19
 
 
@@ -91,15 +91,15 @@ class Tiling(NamedTuple):
         return _cut(seeing.start, seeing.stop, self.tile)
 
     def keys(self, rows: slice) -> tuple[int, int]:
-        """Return the first key that one of the queries sees, and the one after the
-        last."""
+        """Return the first key that any of the queries sees, and the key after the last
+        one."""
         if self.ahead is None:
             return 0, self.s_k
         first = max(0, rows.start + self.ahead - self.window + 1)
         return first, min(self.s_k, rows.stop + self.ahead)
 
     def columns(self, rows: slice) -> Iterator[slice]:
-        """Return the keys of each tile of that row."""
+        """Return the keys of each tile in a row of tiles."""
         first, stop = self.keys(rows)
         return _cut(first, stop, self.tile)
 
@@ -189,9 +189,9 @@ def forward(
     """Return ``y[*, n_h, s_q, d_v]`` for queries ``q[*, n_h, s_q, d]``, keys
     ``k[*, n_kv, s_k, d]``, and values ``v[*, n_kv, s_k, d_v]``.
 
-    The other inputs and the options are those of ``attention``, and ``tile``: scores
-    exist for ``tile`` queries and as many keys at a time, in all heads at once. The
-    default is 256, or fewer, down to 64, with many heads.
+    The other inputs and the options are those of ``attention``, with one more option,
+    ``tile``: scores exist for ``tile`` queries and as many keys at a time, in all heads
+    at once. The default is 256; with many heads it is smaller, down to 64.
 
     Raises what ``attention`` raises; TypeError if ``tile`` is not an integer, and
     ValueError if it is below 1.
@@ -227,7 +227,7 @@ def forward(
         y_part, lse_part = _attended(_as_rows(part), keys, values, top, given, rows)
         y = set_rows(y, xp.reshape(y_part, (*part.shape[:-1], d_v)), rows.start)
         lse = set_rows(lse, xp.reshape(lse_part, (*part.shape[:-1], 1)), rows.start)
-    if sinks is not None:  # of queries in no tile
+    if sinks is not None:  # for queries in no tile
         lse = xp.where(lse == -math.inf, sinks, lse)
 
     y = as_type_of(_in_order(y, k, head_order), q)
@@ -286,7 +286,8 @@ def _scores(
     if given.softcap is not None:
         p, capped = capping.forward(p, cap=given.softcap)
     if not (given.bias is None and given.mask is None):
-        # Nothing is copied for each head: the scores are seen by head, and then merged.
+        # The bias and the mask are not copied for each head: the scores get an axis of
+        # heads, which is merged again below.
         xp, merged, r = namespace(p), p.shape, rows.stop - rows.start
         p = xp.reshape(p, (*given.k.shape[:-2], merged[1] // r, r, merged[2]))
         if given.bias is not None:
@@ -331,14 +332,14 @@ def backward(
     delta: Array = None
     seen = tiling.queries()
 
-    # Softmax's backward subtracts a row's average of the weights' gradients. It is
-    # computed here without the weights.
+    # Softmax's backward subtracts a row's average of the weights' gradients. Here this
+    # average is computed without the weights.
     if {*wanted} - {"v"}:
         dy_seen, y_seen = (widened(x[..., seen, :]) for x in (dy, y))
         average = xp.sum(dy_seen * y_seen, axis=-1, keepdims=True)
         delta = set_rows(xp.zeros_like(lse[..., None]), average, seen.start)
-    # In the forward pass a sink's weight went to no value, whose gradient would be 0;
-    # so now its score's gradient is the weight times 0 less the average.
+    # In the forward pass, a sink's weight multiplied no value, so the weight's gradient
+    # is 0. The gradient of its score is therefore the weight times 0 less the average.
     if "sink" in wanted:
         a = xp.exp(widened(sink)[:, None, None] - bounded_below(lse)[..., None])
         dsink = sum_to_shape(-a * delta, (*sink.shape, 1, 1))
@@ -463,8 +464,8 @@ def tiling_of(
     tile: int | None,
     window: int | None = None,
 ) -> Tiling:
-    """Return the tiles of ``forward`` with these options; ``heads`` is the number of
-    all query heads together."""
+    """Return the tiles of ``forward`` with these options. ``heads`` is the number of
+    query heads in the whole batch."""
     if tile is None:
         tile = LARGEST_TILE
         while tile > LEAST_TILE and heads * tile * tile > LARGEST_ARRAY:
@@ -493,7 +494,7 @@ def forward_flops(
 ):
     """Return the FLOPs of each query: its scaling; for each key a score, its softcap
     and bias, an exponential, and a share of the sum and of y; for each tile but the
-    first, or for each with a sink, the rescaling of the sums. The lengths may be
+    first (with a sink, for every tile), the rescaling of the sums. The lengths may be
     symbols only without ``causal``."""
     heads = m * g * n_kv
     queries, scores, tiles = tiling_of(

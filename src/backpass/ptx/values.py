@@ -19,8 +19,8 @@ from backpass.ptx.parse import width_of
 
 
 class Value(NamedTuple):
-    """What a register holds: bits ``[threads]``, and which are defined: those that are
-    set in ``defined[threads]``."""
+    """What a register holds: ``bits[threads]``. A bit is defined if it is set in
+    ``defined[threads]``."""
 
     bits: np.ndarray
     defined: np.ndarray
@@ -50,7 +50,7 @@ def all_bits(kind: np.dtype | type) -> Any:
 
 
 def known(name: str, values: Sequence[Value]) -> np.ndarray:
-    """Return which bits ``[threads]`` of a result are defined, or whether all are."""
+    """Return the defined bits ``[threads]`` of a result, or whether all are defined."""
     whole = np.all([value.whole for value in values], axis=0)
     if whole.all():
         return whole
@@ -63,7 +63,7 @@ def known(name: str, values: Sequence[Value]) -> np.ndarray:
     if operation == "not":
         return first.defined
     if operation in ("and", "or"):
-        # A 0 determines the result of and, and a 1 that of or.
+        # A defined 0 determines the result of `and`, a defined 1 that of `or`.
         a, b = (x.bits if operation == "or" else ~x.bits for x in values)
         second = others[0]
         both = first.defined & second.defined
