@@ -176,8 +176,8 @@ def _check_array(
         )
     elif value.dtype not in _DTYPES:
         raise TypeError(
-            f"{name}: expected floating-point numbers of 16, 32, or 64 bits, or "
-            f"integers of up to 64 bits with a sign; got dtype {value.dtype}"
+            f"{name}: expected floating-point numbers of 16, 32, or 64 bits, booleans, "
+            f"uint8, or integers of up to 64 bits with a sign; got dtype {value.dtype}"
         )
     elif value.layout is not torch.strided or value.is_nested:
         came = "a nested tensor" if value.is_nested else f"layout {value.layout}"
