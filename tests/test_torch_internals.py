@@ -117,6 +117,17 @@ def test_few_lines_that_read_no_value_are_traceable():
     assert not internals.is_traceable(many, [x, None], ())
 
 
+def test_no_more_is_run_than_tells_that_lines_are_many():
+    found = []
+
+    def endless(inputs, options):
+        while True:
+            found.append(inputs[0] + 1)
+
+    assert not internals.is_traceable(endless, [torch.ones(2)], ())
+    assert len(found) == internals.FEW
+
+
 def private_names(tree):
     """Imports and attributes of torch with a part that begins with one underscore."""
     for node in ast.walk(tree):

@@ -48,10 +48,8 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from backpass import operators, ops
-from backpass import torch_internals as internals
 from backpass.shapes import parse
 from backpass.stems import nearest
 
@@ -102,7 +100,8 @@ def _function(stem: str) -> Callable[..., Tensor]:
             value = values[option.name]
             if type(value) not in option.kinds or type(value) is int:
                 values[option.name] = option.checked(value)
-        _reject_transforms(stem, values)
+        if not torch.compiler.is_compiling():
+            operators.reject_transforms(stem, values.values())
         random = None
         if seeded and values["seed"] is None:
             random, values["seed"] = _random_seed(values), 0
@@ -253,26 +252,6 @@ def _signature(op: ModuleType) -> inspect.Signature:
         for p in parameters
     ]
     return inspect.Signature(parameters, return_annotation=Tensor)
-
-
-def _reject_transforms(stem: str, values: dict[str, Any]) -> None:
-    """Reject calls that would otherwise fail obscurely or return wrong results
-    silently: under torch.func's transforms, or with forward-mode tangents."""
-    if torch.compiler.is_compiling():
-        return
-    if internals.transformed():
-        raise RuntimeError(
-            operators.REJECTED.format(
-                stem=stem, what="a transform of torch.func, such as vmap, grad or jvp"
-            )
-        )
-    if internals.dual_level() and any(
-        isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None
-        for value in values.values()
-    ):
-        raise RuntimeError(
-            operators.REJECTED.format(stem=stem, what="a forward-mode tangent")
-        )
 
 
 # Autocast

@@ -7,15 +7,18 @@ function that computes the same without them.
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import itertools
 import os
 import typing
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 from backpass import kernels, ops
 from backpass import torch_internals as internals
@@ -240,6 +243,7 @@ def register(
 
     def immediate_forward(ctx, module, chosen, random, *inputs):
         y, saved = run(module, inputs, chosen, random)
+        _number(module, saved)
         ctx.module, ctx.saved = module, _emptied(saved, (Tensor,))
         ctx.options = [value for name, value in chosen if name != "wanted"]
         describe(ctx, inputs)
@@ -251,6 +255,8 @@ def register(
 
     def immediate_gradients(ctx, dy, link, *arrays, wanted):
         saved = _filled(ctx.saved, {Tensor: iter(arrays)})
+        if ctx.traced and torch.is_grad_enabled():
+            reject(ctx)
         seen = torch.is_grad_enabled() or not is_plain((dy, *arrays))
         if seen and not ctx.traced:
             facts = torch.cat([_facts(ctx.module, saved), link])
@@ -286,6 +292,7 @@ def register(
         differentiated(module, torch.empty_like(y), saved, given)
 
     def lines(wanted, *values):
+        reject_transforms(stem, values)
         inputs, chosen = values[:count], zip(options, values[count:], strict=False)
         module = _module(stem, inputs[0].device.type)
         chosen = [(name, value) for name, value in chosen if name != "wanted"]
@@ -297,14 +304,41 @@ def register(
                 return immediately(given, wanted, None)
         return operator(*values)[0]
 
-    name_of_lines = f"backpass::{stem}_lines"
+    name_of_lines = f"backpass::{stem}_lines_{_version()}"
     torch.library.define(
         name_of_lines,
         f"(bool[] needed, {', '.join(arguments + seeded)}) -> Tensor",
         tags=torch.Tag.pt2_compliant_tag,
     )
     torch.library.impl(name_of_lines, "CompositeImplicitAutograd", lines)
-    return operator, immediately, getattr(torch.ops.backpass, f"{stem}_lines").default
+    torch.library.register_vmap(name_of_lines, reject_vmap)
+    named = getattr(torch.ops.backpass, name_of_lines.partition("::")[2])
+    return operator, immediately, named.default
+
+
+def reject_transforms(stem: str, values: Iterable[Any]) -> None:
+    """Reject calls that would otherwise fail obscurely or return wrong results
+    silently: under torch.func's transforms, or with forward-mode tangents."""
+    if internals.transformed():
+        what = "a transform of torch.func, such as vmap, grad or jvp"
+        raise RuntimeError(REJECTED.format(stem=stem, what=what))
+    if internals.dual_level() and any(
+        isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None
+        for value in values
+    ):
+        raise RuntimeError(REJECTED.format(stem=stem, what="a forward-mode tangent"))
+
+
+@functools.cache
+def _version() -> str:
+    """Return a number of the package's code. PyTorch keeps what it compiled on disk,
+    by the names of operators; after a change of the lines it must not be found."""
+    found = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        found.update(file.read_bytes())
+    for file in sorted((Path(__file__).parent / "ops").glob("*.py")):
+        found.update(file.read_bytes())
+    return found.hexdigest()[:12]
 
 
 def _without_autocast(
@@ -414,12 +448,17 @@ def _without_aliases(
 def _facts(module: ModuleType, saved: tuple) -> Tensor:
     """Return the number of the structure of ``saved``, followed by the numbers in
     ``saved``."""
+    numbers = [_number(module, saved), *map(float, _numbers_in(saved))]
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+
+def _number(module: ModuleType, saved: tuple) -> int:
+    """Return the number of the structure of ``saved``. A new structure gets one."""
     structure = _Structure(module, _emptied(saved))
-    number = _number_of.setdefault(structure, next(_numbers))
-    _structures[number] = structure
-    return torch.tensor(
-        [number, *map(float, _numbers_in(saved))], dtype=torch.float64, device="cpu"
-    )
+    if (number := _number_of.get(structure)) is None:
+        number = _number_of.setdefault(structure, next(_numbers))
+        _structures[number] = structure
+    return number
 
 
 def _read(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:

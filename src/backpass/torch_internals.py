@@ -192,18 +192,24 @@ def _each(kind: type, function: Callable[[Any], Any], nest: Any) -> Any:
     return type(nest)(_each(kind, function, part) for part in nest)
 
 
-class _Counted(TorchDispatchMode):
-    """A mode that counts the operators that run, and those that read a value."""
+class _Untraceable(Exception):
+    pass
+
+
+class _Traceable(TorchDispatchMode):
+    """A mode that stops at the first operator that reads a value, and after ``FEW``
+    operators."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.operators = self.reads = 0
+        self.operators = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         self.operators += 1
-        self.reads += func in _READS
+        if func in _READS or self.operators > FEW:
+            raise _Untraceable
         return func(*args, **(kwargs or {}))
 
 
@@ -231,9 +237,12 @@ def _is_traceable(
 ) -> bool:
     with _disable_current_modes(), FakeTensorMode(), torch.no_grad():
         made = [None if x is None else _empty(x, {}, None) for x in outlines]
-        with Unread(), _Counted() as counted:
-            function(made, options)
-    return counted.reads == 0 and counted.operators <= FEW
+        try:
+            with _Traceable():
+                function(made, options)
+        except _Untraceable:
+            return False
+    return True
 
 
 def transformed() -> bool:

@@ -1,12 +1,15 @@
 """What a compiler sees of a function: its lines, which it can fuse, or an operator, which it cannot."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
 from backpass import functional as B
-from backpass import ops
+from backpass import operators, ops
 
 from .support import drawn
 
@@ -83,3 +86,59 @@ def test_it_computes_no_gradient_that_nobody_needs():
     x, w = torch.randn(3, 5, requires_grad=True), torch.randn(5, 4, requires_grad=True)
     both, one = (seen(B.linear, x, weight)[1] for weight in (w, w.detach()))
     assert one < both
+
+
+def test_its_graph_can_contain_the_backward():
+    x, w = torch.randn(3, 5, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+
+    def step(x, w):
+        loss = B.softmax(B.linear(x, w)).pow(2).sum()
+        loss.backward()
+        return loss
+
+    expected = torch.autograd.grad(B.softmax(B.linear(x, w)).pow(2).sum(), (x, w))
+    for backend in ("eager", "aot_eager"):
+        torch._dynamo.reset()
+        x.grad = w.grad = None
+        torch.compile(step, backend=backend)(x, w)
+        torch.testing.assert_close((x.grad, w.grad), expected)
+
+
+def test_a_second_derivative_in_its_graph_is_rejected(monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", True)
+    x, w = torch.randn(3, 5, requires_grad=True), torch.randn(5, requires_grad=True)
+
+    def penalty(x):
+        (dx,) = torch.autograd.grad(B.layer_norm(x, w, w).pow(3).sum(), x, create_graph=True)
+        return dx.pow(2).sum()
+
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match="expected one derivative, in reverse mode"):
+        torch.compile(penalty, backend="aot_eager", fullgraph=True)(x)
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_a_transform_in_its_graph_is_rejected(transform):
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x: transform(lambda row: B.sphere_norm(row).sum())(x), backend="aot_eager", fullgraph=True
+    )
+    with pytest.raises(RuntimeError, match=r"got (a transform of torch\.func|vmap)"):
+        compiled(torch.randn(3, 4))
+
+
+def test_what_pytorch_keeps_on_disk_is_not_found_after_a_change_of_the_lines(monkeypatch, tmp_path):
+    package = Path(operators.__file__).parent
+    files = [*package.glob("*.py"), *package.glob("ops/*.py")]
+    (tmp_path / "ops").mkdir()
+    for file in files:
+        shutil.copy(file, tmp_path / file.relative_to(package))
+    monkeypatch.setattr(operators, "__file__", str(tmp_path / "operators.py"))
+    versions = [operators._version.__wrapped__()]
+    assert versions == [operators._version()]
+    for changed in ("ops/gelu.py", "arrays.py"):
+        with open(tmp_path / changed, "a") as file:
+            file.write("# changed\n")
+        versions.append(operators._version.__wrapped__())
+    assert len({*versions}) == 3
+    assert any(versions[0] in str(name) for name in torch.ops.backpass.__dict__ if "gelu_lines" in name)
