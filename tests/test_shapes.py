@@ -240,6 +240,26 @@ def test_booleans_are_asked_for_where_declared():
             check_inputs(MASKED, x=x, **given | wrong)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"x": np.ones((1, 1)).view(np.matrix)},
+            r"x: expected an array; got matrix, .*: pass numpy\.asarray\(x\)",
+        ),
+        ({"x": np.ma.array([[1.0]])}, r"x: expected an array; got MaskedArray, .*: pass numpy\.asarray\(x\)"),
+    ],
+)
+def test_arrays_that_would_compute_something_else_are_refused(given, message):
+    with pytest.raises(TypeError, match=message):
+        check_inputs("x[m, n], t[m]:int -> y[]", **({"x": np.ones((1, 1)), "t": np.zeros(1, int)} | given))
+
+
+def test_the_cotangent_of_a_number_is_one():
+    with pytest.raises(TypeError, match=r"dy: expected an array dy\[\]; got float"):
+        check_cotangent(1.0, (), like=np.zeros(()))
+
+
 def test_check_cotangent():
     y = np.zeros((2, 3))
     check_cotangent(np.ones((2, 3)), (2, 3), like=y)

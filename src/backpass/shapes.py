@@ -491,7 +491,7 @@ def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Outline | K
     forward saved, or the outline or the kind of one. Raises TypeError for a wrong kind
     and ValueError for a wrong shape.
     """
-    _check_type(Spec("dy", ("*",)), dy)
+    _check_type(Spec("dy", ("*",) if shape else ()), dy)
     expected = like if isinstance(like, Kind) else kind(like)
     _check_same("dy", kind(dy), expected, "forward's", Kind._fields)
     if tuple(dy.shape) != tuple(shape):
@@ -544,6 +544,11 @@ def _check_type(spec: Spec, array: Any, inputs: Sequence[Spec] = ()) -> None:
     if not is_array(array):
         raise TypeError(
             f"{spec.name}: expected an array {spec}; got {type(array).__name__}"
+        )
+    if isinstance(array, np.matrix | np.ma.MaskedArray):
+        raise TypeError(
+            f"{spec.name}: expected an array; got {type(array).__name__}, which computes "
+            f"otherwise: pass numpy.asarray({spec.name})"
         )
     isdtype = namespace(array).isdtype
     kinds, wanted = _kinds_of(spec)

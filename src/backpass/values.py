@@ -44,13 +44,13 @@ def check_distinct(distinct: Any, tokens: Any, vocabulary: Any) -> None:
 
 
 def check_eps(eps: object) -> None:
-    """Raise TypeError or ValueError unless ``eps`` is a real number of at least 0."""
+    """Raise TypeError or ValueError unless ``eps`` is a finite number of at least 0."""
     if not isinstance(eps, Real):
         if getattr(eps, "is_real", False):  # a SymPy symbol
             return
         raise TypeError(f"eps: expected a real number; got {type(eps).__name__}")
-    if not float(eps) >= 0:
-        raise ValueError(f"eps: expected a number of at least 0; got {eps}")
+    if not 0 <= float(eps) < math.inf:
+        raise ValueError(f"eps: expected a finite number of at least 0; got {eps}")
 
 
 def check_loss_scale(scale: object) -> None:
@@ -260,9 +260,16 @@ def check_targets(
         raise TypeError(
             f"ignore_index: expected an integer; got {type(ignore_index).__name__}"
         )
+    if not -(2**63) <= ignore_index < 2**63:
+        raise ValueError(
+            f"ignore_index: expected an integer of at most 64 bits; got {ignore_index}"
+        )
     xp = namespace(t)
+    unsigned = xp.isdtype(t.dtype, "unsigned integer")
     t = xp.astype(t, xp.int64)
     counted = t != int(ignore_index)
+    if unsigned:  # a number of 2^63 or more became negative
+        counted = counted | (t < 0)
     outside = counted & ((t < 0) | (t >= classes))
 
     expected = f"targets from 0 to {classes - 1}, or {ignore_index} to ignore"

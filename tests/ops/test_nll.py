@@ -120,8 +120,14 @@ def test_a_target_outside_the_classes_is_refused_before_any_arithmetic(op, make,
             "^reduction: expected 'mean' or 'sum' or 'none'; got 'average'$",
         ),
         (np.zeros(3, int), {"ignore_index": 0.5}, TypeError, "ignore_index: expected an integer; got float"),
+        (
+            np.zeros(3, int),
+            {"ignore_index": 2**63},
+            ValueError,
+            "ignore_index: expected an integer of at most 64 bits",
+        ),
     ],
-    ids=["floats", "list", "library", "rows", "axes", "reduction", "ignore_index"],
+    ids=["floats", "list", "library", "rows", "axes", "reduction", "ignore_index", "large"],
 )
 def test_bad_targets_and_options_are_refused(op, t, options, error, message):
     with pytest.raises(error, match=message):
@@ -186,3 +192,8 @@ def test_sums_of_16_bits_neither_overflow_nor_stall(op, dtype):
     expected, _ = op.forward(x.double(), t)
     assert y.dtype == dtype
     assert abs(y.double() - expected) <= torch.finfo(dtype).eps * expected
+
+
+def test_a_large_unsigned_target_is_not_taken_for_one_to_ignore():
+    with pytest.raises(IndexError, match="t: expected targets from 0 to 3"):
+        nll.forward(np.ones((1, 4)), np.array([2**64 - 100], np.uint64))

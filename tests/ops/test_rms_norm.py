@@ -162,8 +162,9 @@ def test_no_rows_give_no_rows_and_gradients_zero():
     [
         ("1e-5", TypeError, "eps: expected a real number; got str"),
         (1j, TypeError, "eps: expected a real number; got complex"),
-        (-1e-6, ValueError, "eps: expected a number of at least 0; got -1e-06"),
-        (float("nan"), ValueError, "eps: expected a number of at least 0; got nan"),
+        (-1e-6, ValueError, "eps: expected a finite number of at least 0; got -1e-06"),
+        (float("nan"), ValueError, "eps: expected a finite number of at least 0; got nan"),
+        (float("inf"), ValueError, "eps: expected a finite number of at least 0; got inf"),
     ],
 )
 def test_what_is_no_epsilon_is_refused_before_any_arithmetic(eps, error, message):

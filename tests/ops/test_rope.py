@@ -378,3 +378,8 @@ def test_no_rows_and_no_pairs_are_computed(interleaved):
         x, cos, sin = drawn(shape)
         y, saved = rope.forward(x, cos, sin, interleaved=interleaved)
         assert y.shape == rope.backward(y, saved).shape == shape
+
+
+def test_tables_of_integers_are_refused():
+    with pytest.raises(TypeError, match="like: expected a floating-point array; got dtype int64"):
+        rope.tables(3, 4, like=np.arange(3))

@@ -96,17 +96,22 @@ def tables(
     Pair i, from 0 to k − 1, is rotated by position · base^(−2i/d). The angles are
     computed in float64, because half precision does not represent large positions
     exactly. The tables are rounded once, to the library, dtype, and device of ``like``.
-    Raises TypeError if a length or the offset is not an integer; ValueError if one is
-    below 0, ``d`` is odd, or ``base`` is not a finite number above 0.
+    Raises TypeError if a length or the offset is not an integer, or if ``like`` is not
+    a floating-point array; ValueError if a length or the offset is below 0, ``d`` is
+    odd, or ``base`` is not a finite number above 0.
     """
     check_natural(s=s, d=d, offset=offset)
+    xp = namespace(like)
+    if not xp.isdtype(like.dtype, "real floating"):
+        raise TypeError(
+            f"like: expected a floating-point array; got dtype {like.dtype}"
+        )
     if d % 2:
         raise ValueError(f"d: expected an even width, to be split into pairs; got {d}")
     if not isinstance(base, Real) or not 0 < base < math.inf:
         raise ValueError(f"base: expected a finite number above 0; got {base!r}")
     frequencies = np.exp(-math.log(base) * np.arange(0, d, 2) / max(d, 1))  # [k]
     angles = np.arange(offset, offset + s)[:, None] * frequencies  # [s, k]
-    xp = namespace(like)
     cos, sin = (
         xp.asarray(table, device=like.device)
         for table in (np.cos(angles), np.sin(angles))
