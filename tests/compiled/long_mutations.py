@@ -38,7 +38,11 @@ MANY, FEW = (2, 3, 5), (3, 3, 9)
 ROWS = [({"*": MANY}, {"n": 131}), ({"*": FEW}, {"n": 129})]
 ELEMENTS = [({"*": (*MANY, 131)}, {}), ({"*": (*FEW, 129)}, {})]
 SIZES = {
-    "cross_entropy": [({"*": MANY}, {"V": 131}), ({"*": FEW}, {"V": 129}, {"reduction": "none"})],
+    "cross_entropy": [
+        ({"*": leading}, {"V": length}, {"reduction": reduction})
+        for leading, length in ((MANY, 131), (FEW, 129))
+        for reduction in ("mean", "none")
+    ],
     "embedding": [({"*": (3, 10, 15)}, {"V": 3, "h": 75}), ({"*": (3, 10, 15)}, {"V": 3, "h": 65})],
     "feed_forward": [({"*": MANY}, {"h": 11, "f": 131}), ({"*": FEW}, {"h": 11, "f": 129})],
     "flash_attention": [
