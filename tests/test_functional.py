@@ -304,7 +304,8 @@ def test_float32_beside_half_precision(stem, compiled):
 def test_arguments_that_it_does_not_take_are_refused_with_those_it_does():
     q = torch.zeros(2, 3, 4)
     with pytest.raises(
-        TypeError, match=r"^flash_attention: .*'is_causal'; expected \(q, k, v, bias, mask, sink, causal, "
+        TypeError,
+        match=r"^flash_attention: .*'is_causal'; expected \(q, k, v, bias, mask, sink, \*, causal, ",
     ):
         B.flash_attention(q, q, q, is_causal=True)
 

@@ -88,7 +88,10 @@ def _function(stem: str) -> Callable[..., Tensor]:
         try:
             given = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{stem}: {error}; expected ({', '.join(names)})") from None
+            shown = [*names[:count], *(["*"] if options else []), *names[count:]]
+            here = [_HERE[name] for name in kwargs if name in _HERE.keys() - {*names}]
+            message = f"{stem}: {error}; expected ({', '.join(shown)})"
+            raise TypeError(". ".join([message, *here])) from None
         given.apply_defaults()
         return given.arguments
 
@@ -135,6 +138,16 @@ def _function(stem: str) -> Callable[..., Tensor]:
     return function
 
 
+# What arguments of PyTorch's functions are called here.
+_HERE = {
+    "attn_mask": "Give booleans as mask=, and numbers to add as bias=",
+    "dim": "The operation acts on the last axis; move another axis there first",
+    "enable_gqa": "Grouped heads need no option",
+    "input": "Give it by position",
+    "is_causal": "Write causal=True",
+    "normalized_shape": "A norm acts on the last axis, whose length w has",
+    "target": "Give targets by position, or as t=",
+}
 _DTYPES = frozenset(
     {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool}
     | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}

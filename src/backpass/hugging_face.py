@@ -12,6 +12,7 @@ its backward is the hand-written one. The page ``reference/from_pytorch`` shows 
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -65,6 +66,11 @@ def patch(model: Module) -> Module:
             f"model: expected one of the families {', '.join(FAMILIES)}; got "
             f"{type(model).__name__} of {family}"
         )
+    # Models that were made from one configuration share it.
+    shared, own = model.config, copy.deepcopy(model.config)
+    for module in model.modules():
+        if getattr(module, "config", None) is shared:
+            module.config = own
     AttentionInterface.register("backpass", attention)
     AttentionMaskInterface.register("backpass", sdpa_mask)  # its masks are boolean
     model.set_attn_implementation("backpass")
@@ -223,7 +229,7 @@ def attention(
         mask=None if added else attention_mask,
         sink=s_aux,
         causal=attention_mask is None and is_causal and query.shape[-2] > 1,
-        causal_variant="lower_right",
+        causal_variant="upper_left",  # as transformers' sdpa: a cache is empty then
         scale=scaling,
         softcap=softcap,
         **dropped,

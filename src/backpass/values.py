@@ -149,7 +149,7 @@ def check_tables(x: object, **tables: object) -> None:
             raise ValueError(
                 f"{name}: expected {name}[*, s, k] with k = {width // 2}, half the "
                 f"width of x; got shape {list(table.shape)}. If the table has each "
-                f"number twice, as Hugging Face's, pass rope.narrow({name})"
+                f"number twice, as Hugging Face's, pass backpass.ops.rope.narrow({name})"
             )
 
 

@@ -86,6 +86,20 @@ def test_errors_of_a_call_that_does_not_fit():
             call()
 
 
+def test_such_an_error_says_what_the_call_should_have():
+    for call, message in (
+        (lambda: B.linear(X, X, X, X), r"too many positional arguments; expected \(x, w, b\)$"),
+        (lambda: B.softcap(X, 30.0), r"too many positional arguments; expected \(x, \*, cap\)$"),
+        (
+            lambda: B.softmax(X, dim=-1),
+            r"unexpected keyword argument 'dim'; .*\. The operation acts on the last",
+        ),
+        (lambda: B.attention(X, X, X, is_causal=True), r"expected \(q, k, .*\)\. Write causal=True$"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
+
+
 def test_arrays_may_be_given_by_name():
     w = torch.randn(4, 3)
     assert torch.equal(B.linear(w=w, x=X), B.linear(X, w)) and torch.equal(
