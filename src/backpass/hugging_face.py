@@ -70,7 +70,7 @@ def patch(model: Module) -> Module:
     shared, own = model.config, copy.deepcopy(model.config)
     for module in model.modules():
         if getattr(module, "config", None) is shared:
-            module.config = own
+            module.config = own  # type: ignore[assignment]  # not a module
     AttentionInterface.register("backpass", attention)
     AttentionMaskInterface.register("backpass", sdpa_mask)  # its masks are boolean
     model.set_attn_implementation("backpass")
