@@ -101,9 +101,15 @@ def test_an_exported_function_takes_other_lengths(stem):
         assert torch.equal(exported(*others), getattr(B, stem)(*others, **options))
 
 
-def test_the_number_of_rows_may_depend_on_data(monkeypatch):
+@pytest.fixture
+def numbers_that_depend_on_data():
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        yield
+
+
+@pytest.mark.usefixtures("numbers_that_depend_on_data")
+def test_the_number_of_rows_may_depend_on_data():
     """Tokens and targets that a mask selects: nobody knows how many until the graph runs."""
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
     torch.manual_seed(0)
     leaves = [torch.randn(7, 4, requires_grad=True), torch.randn(4, 7, requires_grad=True)]
 

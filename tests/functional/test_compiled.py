@@ -105,8 +105,7 @@ def test_its_graph_can_contain_the_backward():
         torch.testing.assert_close((x.grad, w.grad), expected)
 
 
-def test_a_second_derivative_in_its_graph_is_rejected(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", True)
+def test_a_second_derivative_in_its_graph_is_rejected():
     x, w = torch.randn(3, 5, requires_grad=True), torch.randn(5, requires_grad=True)
 
     def penalty(x):
@@ -114,7 +113,10 @@ def test_a_second_derivative_in_its_graph_is_rejected(monkeypatch):
         return dx.pow(2).sum()
 
     torch._dynamo.reset()
-    with pytest.raises(RuntimeError, match="expected one derivative, in reverse mode"):
+    with (
+        torch._dynamo.config.patch(trace_autograd_ops=True),
+        pytest.raises(RuntimeError, match="expected one derivative, in reverse mode"),
+    ):
         torch.compile(penalty, backend="aot_eager", fullgraph=True)(x)
 
 
