@@ -135,7 +135,7 @@ def test_tables_of_float32_are_used_in_float32(dtype, interleaved, device, poiso
 
 def test_a_table_of_twice_the_width_is_refused(device):
     x = torch.ones(3, 4, device=device)
-    with pytest.raises(ValueError, match=r"^cos: .* pass rope\.narrow\(cos\)"):
+    with pytest.raises(ValueError, match=r"^cos: .* pass backpass\.ops\.rope\.narrow\(cos\)"):
         kernel.forward(x, x, x)
 
 
