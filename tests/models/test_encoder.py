@@ -215,7 +215,7 @@ def test_other_faults():
     [
         ((6, 2, 4, 5), ValueError, "heads: expected a divisor of width = 6; got 4"),
         ((6, 0, 2, 5), ValueError, "layers: expected an integer of at least 1; got 0"),
-        ((6, 2, 2, 5, -1.0), ValueError, "eps: expected a number of at least 0; got -1.0"),
+        ((6, 2, 2, 5, -1.0), ValueError, "eps: expected a finite number of at least 0; got -1.0"),
         ((6, 2, 2, 5, 0.0, 1), TypeError, "norm_first: expected True or False; got int"),
     ],
 )

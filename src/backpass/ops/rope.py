@@ -102,7 +102,7 @@ def tables(
     """
     check_natural(s=s, d=d, offset=offset)
     xp = namespace(like)
-    if not xp.isdtype(like.dtype, "real floating"):
+    if xp.isdtype(like.dtype, ("integral", "bool")):
         raise TypeError(
             f"like: expected a floating-point array; got dtype {like.dtype}"
         )
