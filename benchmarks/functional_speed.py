@@ -101,10 +101,10 @@ def time_model(chosen: Settings, sizes: dict[str, int], compiled: bool) -> list[
 
     def gradients(model: torch.nn.Module) -> Callable[[], tuple]:
         def step() -> tuple:
-            loss = run(input_ids=tokens, labels=tokens, use_cache=False).loss
+            loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
             return torch.autograd.grad(loss, parameters)
 
-        run, parameters = model, list(model.parameters())
+        parameters = list(model.parameters())
         return step
 
     models = {"PyTorch, sdpa": made("sdpa"), "PyTorch, eager attention": made("eager"), "ours": made("eager")}

@@ -1,14 +1,14 @@
-"""What holds for all tests: kernels are interpreted where there is no CUDA device, and the garbage collector
-looks seldom, and never at the libraries and the tests that are there from the start.
+"""Settings of all tests: Triton's interpreter without a CUDA device, and less garbage collection.
 
-That collector took an eighth of the tests' time. What no cycle holds is freed at once all the same.
+The garbage collector took an eighth of the tests' time. It now runs seldom, and it skips all objects that exist after
+the tests are collected. Reference counts still free an object at once unless it is in a cycle.
 """
 
 import gc
 
 from backpass import kernels
 
-# Before any test module imports triton: PyTorch's compiler does.
+# Before any test module imports triton, as PyTorch's compiler does.
 if kernels.missing() is None:
     kernels.interpret_without_cuda()
     kernels.interpreted()

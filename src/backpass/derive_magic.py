@@ -2,8 +2,8 @@
 
     %load_ext backpass.derive_magic
 
-The cell is Markdown with definitions, as for ``backpass derive``. It is shown, and the
-table of verdicts below it.
+The cell is Markdown with definitions, as for ``backpass derive``. The magic displays
+the Markdown and prints the table of verdicts below it.
 """
 
 from __future__ import annotations

@@ -89,9 +89,10 @@ def _function(stem: str) -> Callable[..., Tensor]:
             given = signature.bind(*args, **kwargs)
         except TypeError as error:
             shown = [*names[:count], *(["*"] if options else []), *names[count:]]
-            here = [_HERE[name] for name in kwargs if name in _HERE.keys() - {*names}]
+            unknown = [name for name in kwargs if name not in names]
+            hints = [_INSTEAD[name] for name in unknown if name in _INSTEAD]
             message = f"{stem}: {error}; expected ({', '.join(shown)})"
-            raise TypeError(". ".join([message, *here])) from None
+            raise TypeError(". ".join([message, *hints])) from None
         given.apply_defaults()
         return given.arguments
 
@@ -138,8 +139,8 @@ def _function(stem: str) -> Callable[..., Tensor]:
     return function
 
 
-# What arguments of PyTorch's functions are called here.
-_HERE = {
+# What to write instead of an argument of PyTorch's functions.
+_INSTEAD = {
     "attn_mask": "Give booleans as mask=, and numbers to add as bias=",
     "dim": "The operation acts on the last axis; move another axis there first",
     "enable_gqa": "Grouped heads need no option",

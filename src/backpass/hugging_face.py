@@ -48,7 +48,8 @@ FEW_SCORES = 128 * 128
 def patch(model: Module) -> Module:
     """Replace the computations of ``model`` in place, and return the model.
 
-    A copy or a pickle of the model is patched too. All models of a family share the
+    The model's configuration becomes a copy, which names the attention "backpass". A
+    copy or a pickle of the model is patched too. All models of a family share the
     function of rotary positions, so it changes in every model of that family. Raises
     TypeError unless ``model`` is one of transformers' models, and ValueError if its
     family is not one of ``FAMILIES``.
@@ -229,7 +230,7 @@ def attention(
         mask=None if added else attention_mask,
         sink=s_aux,
         causal=attention_mask is None and is_causal and query.shape[-2] > 1,
-        causal_variant="upper_left",  # as transformers' sdpa: a cache is empty then
+        causal_variant="upper_left",  # without a mask, the cache is empty
         scale=scaling,
         softcap=softcap,
         **dropped,

@@ -61,8 +61,8 @@ def is_plain(tensors: Iterable[Tensor | None]) -> bool:
 # - facts, on the CPU: the number of the structure that was saved, then the numbers in
 #   it. Some depend on data, such as the number of counted targets.
 # Backward's operator also receives arguments that it does not compute with: the shapes
-# of all inputs, one after the other in ``sizes``, and the options. The shapes of the
-# gradients, if there are no values, and the cost of the backward follow from them.
+# of all inputs, one after the other in ``sizes``, and the options. They determine the
+# shapes of the gradients, if there are no values, and the cost of the backward.
 #
 # Where nothing has to see an operator, an autograd.Function computes the same. It also
 # does so while torch.compile traces an operation of few lines, none of which reads a
@@ -243,7 +243,7 @@ def register(
 
     def immediate_forward(ctx, module, chosen, random, *inputs):
         y, saved = run(module, inputs, chosen, random)
-        _number(module, saved)
+        _number(module, saved)  # for the operator, if torch.compile traces the backward
         ctx.module, ctx.saved = module, _emptied(saved, (Tensor,))
         ctx.options = [value for name, value in chosen if name != "wanted"]
         describe(ctx, inputs)
@@ -257,8 +257,8 @@ def register(
         saved = _filled(ctx.saved, {Tensor: iter(arrays)})
         if ctx.traced and torch.is_grad_enabled():
             reject(ctx)
-        seen = torch.is_grad_enabled() or not is_plain((dy, *arrays))
-        if seen and not ctx.traced:
+        needs_operator = torch.is_grad_enabled() or not is_plain((dy, *arrays))
+        if needs_operator and not ctx.traced:
             facts = torch.cat([_facts(ctx.module, saved), link])
             return operator_gradients(ctx, dy, facts, *arrays, wanted=wanted)
         found = []
@@ -286,6 +286,7 @@ def register(
         return _unaliased(run(module, inputs, chosen, random)[0], inputs)
 
     def forward_and_backward(inputs, options):
+        """Run all lines that a compiler would see."""
         module, *chosen = options
         y, saved = run(module, inputs, chosen)
         given = [inputs[at] is not None for at in differentiable]
@@ -331,14 +332,14 @@ def reject_transforms(stem: str, values: Iterable[Any]) -> None:
 
 @functools.cache
 def _version() -> str:
-    """Return a number of the package's code. PyTorch keeps what it compiled on disk,
-    by the names of operators; after a change of the lines it must not be found."""
-    found = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        found.update(file.read_bytes())
-    for file in sorted((Path(__file__).parent / "ops").glob("*.py")):
-        found.update(file.read_bytes())
-    return found.hexdigest()[:12]
+    """Return a hash of the package's code.
+
+    PyTorch caches compiled graphs on disk under the names of their operators. The hash
+    is part of the name, so a graph with older lines is not found.
+    """
+    package = Path(__file__).parent
+    files = sorted([*package.glob("*.py"), *package.glob("ops/*.py")])
+    return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest()[:12]
 
 
 def _without_autocast(

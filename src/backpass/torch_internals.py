@@ -193,7 +193,7 @@ def _each(kind: type, function: Callable[[Any], Any], nest: Any) -> Any:
 
 
 class _Untraceable(Exception):
-    pass
+    """Raised to stop a function that torch.compile should see as one operator."""
 
 
 class _Traceable(TorchDispatchMode):

@@ -50,6 +50,14 @@ def without_default(change: Change, text: str) -> str:
     return text.replace("\n{\n", f"\n{{\n.reg .b{width} %unwritten;\n", 1)
 
 
+def with_huge_stride(change: Change, text: str) -> str:
+    """The text in which the stride that was halved takes every index but 0 out of its tensor."""
+    code, after = text[change.at :].split("\n", 1)
+    code = re.sub(r"(\bshl\.b64\s.*,\s*)\d+;", r"\g<1>44;", code)
+    code = re.sub(r"(\.wide\.[su]32\s+%\w+,\s*%\w+,\s*)\d+", rf"\g<1>{2**30}", code)
+    return f"{text[: change.at]}{code}\n{after}"
+
+
 def _changed(code: str) -> Iterator[tuple[str, str]]:
     if re.match(r"\s*bar\.sync\s", code):
         yield "barrier", ""

@@ -23,7 +23,8 @@ def operations_on_the_cpu(monkeypatch):
 
 
 def seen(function, *inputs, **settings):
-    """The operators of ours in the graphs that a compiler gets for the forward and the backward, and how many others."""
+    """Return the names of the package's operators in the graphs of the forward and the backward, and the number of
+    all calls in these graphs."""
     torch._dynamo.reset()
     found = []
 
@@ -82,7 +83,7 @@ def test_its_graph_refuses_what_is_outside(backend):
     assert torch.equal(compiled(t.clamp(0)), loss(t.clamp(0)))
 
 
-def test_it_computes_no_gradient_that_nobody_needs():
+def test_it_computes_only_the_gradients_that_are_needed():
     x, w = torch.randn(3, 5, requires_grad=True), torch.randn(5, 4, requires_grad=True)
     both, one = (seen(B.linear, x, weight)[1] for weight in (w, w.detach()))
     assert one < both

@@ -220,13 +220,12 @@ def test_a_family_that_was_not_compared_is_refused():
 
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel"])
 def test_a_cache_of_fixed_length_may_be_longer_than_what_is_in_it(name):
-    model = stock(name).eval()
+    model = hugging_face.patch(stock(name).eval())
     tokens = batch(padded=False)["input_ids"]
     expected = model(tokens).logits
-    model = hugging_face.patch(model)
     longest = 9  # positions of GPT-2
     cache = transformers.StaticCache(config=model.config, max_cache_len=longest)
-    torch.testing.assert_close(model(tokens, past_key_values=cache).logits, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(model(tokens, past_key_values=cache).logits, expected, rtol=1e-9, atol=1e-9)
     settings = {"max_new_tokens": 2, "do_sample": False, "pad_token_id": 0}
     static = model.generate(tokens, cache_implementation="static", **settings)
     assert torch.equal(static, model.generate(tokens, **settings))
