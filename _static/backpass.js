@@ -4,26 +4,36 @@
     ".bd-article div.math, .bd-article .formula, .bd-article span.math.wide, .bd-article pre, .bd-article .figure, " +
     ".bd-article .cell_output .output, .bd-article .pst-scrollable-table-container, .bd-article .scroll";
 
+  // All are measured before one is changed: after a change the browser lays the page out anew for the next measure.
+  function each(selector, measure, change) {
+    const measured = Array.from(document.querySelectorAll(selector), (element) => [element, measure(element)]);
+    for (const [element, value] of measured) change(element, value);
+  }
+
   function update() {
-    for (const formula of document.querySelectorAll(".bd-article span.math mjx-math")) {
-      const line = formula.closest("p, li, td, th, dd, dt, figcaption, h1, h2, h3");
-      const wide = line && formula.getBoundingClientRect().width > line.clientWidth;
-      formula.closest("span.math").classList.toggle("wide", Boolean(wide));
-    }
+    each(
+      ".bd-article span.math mjx-math",
+      function (formula) {
+        const line = formula.closest("p, li, td, th, dd, dt, figcaption, h1, h2, h3");
+        return Boolean(line) && formula.getBoundingClientRect().width > line.clientWidth;
+      },
+      (formula, wide) => formula.closest("span.math").classList.toggle("wide", wide),
+    );
     // A formula has a copy for screen readers, which is out of sight and may be wider.
-    for (const box of document.querySelectorAll(".derivation-right, div.math, .formula, pre")) {
-      const formula = box.querySelector("mjx-math");
-      const width = formula ? formula.getBoundingClientRect().width : box.scrollWidth;
-      box.classList.toggle("scrolls", width > box.clientWidth + 1);
-    }
-    for (const box of document.querySelectorAll(boxes)) {
-      const scrolls = box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "visible";
-      if (scrolls) {
-        box.tabIndex = 0;
-      } else {
-        box.removeAttribute("tabindex");
-      }
-    }
+    each(
+      ".derivation-right, div.math, .formula, pre",
+      function (box) {
+        const formula = box.querySelector("mjx-math");
+        const width = formula ? formula.getBoundingClientRect().width : box.scrollWidth;
+        return width > box.clientWidth + 1;
+      },
+      (box, scrolls) => box.classList.toggle("scrolls", scrolls),
+    );
+    each(
+      boxes,
+      (box) => box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "visible",
+      (box, scrolls) => (scrolls ? (box.tabIndex = 0) : box.removeAttribute("tabindex")),
+    );
   }
 
   window.addEventListener("load", function () {

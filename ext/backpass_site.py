@@ -8,10 +8,24 @@ from collections.abc import Iterator
 from urllib.parse import quote, urlsplit
 
 from docutils import nodes
+from pygments.formatters import HtmlFormatter
+from pygments.token import Name, Punctuation, Text, Whitespace
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.errors import ConfigError
+from sphinx.highlighting import PygmentsBridge
 from sphinx_exercise.nodes import solution_node
+
+
+class Highlighted(HtmlFormatter):
+    """Code in which only what has a colour of its own is an element: half of them had the colour of the text."""
+
+    PLAIN = {Name, Name.Namespace, Punctuation, Whitespace}
+
+    def format(self, tokensource, outfile) -> None:
+        super().format(
+            ((Text if kind in self.PLAIN else kind, value) for kind, value in tokensource), outfile
+        )
 
 
 def set_address(app: Sphinx, config: Config) -> None:
@@ -100,6 +114,7 @@ def setup(app: Sphinx) -> dict:
     app.add_config_value("sources_fingerprint", "", "env")
     app.add_config_value("solutions", True, "env")
     app.add_config_value("repository", "", "env")  # an address on GitHub, "" if none is known
+    PygmentsBridge.html_formatter = Highlighted
     app.set_html_assets_policy("always")  # mathematics may be in the outputs of cells alone
     app.connect("config-inited", set_address)
     app.connect("doctree-read", drop_solutions, priority=100)  # before anything takes note of them
