@@ -17,15 +17,15 @@ from sphinx.highlighting import PygmentsBridge
 from sphinx_exercise.nodes import solution_node
 
 
-class Highlighted(HtmlFormatter):
-    """Code in which only what has a colour of its own is an element: half of them had the colour of the text."""
+# Of code, what has the colour of the text in both styles.
+PLAIN = {Name, Name.Namespace, Punctuation, Whitespace}
 
-    PLAIN = {Name, Name.Namespace, Punctuation, Whitespace}
+
+class Highlighted(HtmlFormatter):
+    """Code in which only what has a colour of its own is an element, which is half as many."""
 
     def format(self, tokensource, outfile) -> None:
-        super().format(
-            ((Text if kind in self.PLAIN else kind, value) for kind, value in tokensource), outfile
-        )
+        super().format(((Text if kind in PLAIN else kind, value) for kind, value in tokensource), outfile)
 
 
 def set_address(app: Sphinx, config: Config) -> None:
