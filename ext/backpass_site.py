@@ -16,7 +16,6 @@ from sphinx.errors import ConfigError
 from sphinx.highlighting import PygmentsBridge
 from sphinx_exercise.nodes import solution_node
 
-
 # Of code, what has the colour of the text in both styles.
 PLAIN = {Name, Name.Namespace, Punctuation, Whitespace}
 

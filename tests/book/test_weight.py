@@ -5,13 +5,17 @@ from __future__ import annotations
 import gzip
 
 import pytest
+from backpass_site import PLAIN
+from pygments.styles import get_style_by_name
+from pygments.token import Text
 
-from .conftest import TYPESET, Visit
+from .conftest import BOOK, TYPESET, Visit
 from .test_site import PAGES
 
+CONFIGURATION = BOOK / "_config.yml"
 MOST_BYTES = 1_000_000  # a page and all it needs, compressed
-MOST_WORK = 3.0  # of a browser's main thread, until the page is typeset, in times of PLAIN
-PLAIN = "<!doctype html>" + "".join(f"<p>{f'<b>{n}</b> <i>word</i> ' * 50}</p>" for n in range(500))
+MOST_WORK = 3.0  # of a browser's main thread, until the page is typeset, in times of PAGE
+PAGE = "<!doctype html>" + "".join(f"<p>{f'<b>{n}</b> <i>word</i> ' * 50}</p>" for n in range(500))
 TYPICAL = [
     "intro",
     "chapters/operations/softmax",
@@ -59,6 +63,14 @@ def seconds(browser, show) -> float:
 @pytest.mark.parametrize("name", TYPICAL)
 def test_a_typical_page_keeps_a_browser_busy_for_a_short_time(browser, address, name):
     """Machines differ, so a plain page of 50,000 elements, shown just before, is the unit."""
-    unit = seconds(browser, lambda page: page.set_content(PLAIN, wait_until="load"))
+    unit = seconds(browser, lambda page: page.set_content(PAGE, wait_until="load"))
     busy = seconds(browser, lambda page: page.goto(f"{address}/{name}.html", wait_until="load"))
     assert busy <= MOST_WORK * unit, f"{busy:.2f} s, where the plain page takes {unit:.2f} s"
+
+
+@pytest.mark.parametrize("tone", ["light", "dark"])
+def test_code_without_an_element_has_the_colour_of_the_text(tone):
+    style = get_style_by_name(f"a11y-high-contrast-{tone}")
+    assert f"pygments_{tone}_style: a11y-high-contrast-{tone}" in CONFIGURATION.read_text()
+    for kind in PLAIN:
+        assert style.style_for_token(kind) == style.style_for_token(Text)
