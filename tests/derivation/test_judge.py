@@ -181,7 +181,7 @@ def test_definitions_hold_until_their_section_ends():
     "text, said",
     [
         (r"y_i = f(x_i)", "prints like a function"),
-        (r"z = \text{softmax}(x)_1", "define it by its elements"),
+        (r"z = \text{top}(x)_1", "prints like a function"),
         (r"x_i = 2 y_i", "x is declared"),
         (r"dx_1 = 2", "differential"),
         (r"n = 5", "every size is tried"),

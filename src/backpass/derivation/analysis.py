@@ -14,14 +14,17 @@ from typing import NoReturn
 from lark import Token, Tree
 from lark.visitors import Interpreter
 
+from backpass.derivation.functions import Call, called, find
 from backpass.derivation.names import (
     LOSS,
     Expression,
+    Function,
     Reference,
     Scope,
     Shape,
     Variable,
     accent_and_name,
+    axes_of,
     canonical,
     gradient_of,
     in_words,
@@ -70,6 +73,14 @@ class Index:
         return True
 
 
+def _is_of_arrays(body: Expression) -> bool:
+    """Whether a function's definition has signs that only arrays need."""
+    nodes = body.tree.iter_subtrees()
+    return any(
+        node.data in ("top", "hadamard", "inner", "element") for node in nodes
+    ) or (any(r.kind == "parameter" and r.indices for r in body.references.values()))
+
+
 _NOT_PARTIAL = (
     "a partial derivative is of a number with respect to a number; "
     "write the matrices by their elements, or declare layout numerator or denominator "
@@ -83,8 +94,11 @@ _APART = re.compile(r"\\(?:cdot|times|q?quad|[,;: ])|~")
 class Analysis(Interpreter):
     """Visits expressions that share free indices. A visit returns a shape."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(
+        self, scope: Scope, parameters: dict[str, Shape] | None = None
+    ) -> None:
         self.scope = scope
+        self.parameters = parameters or {}
         self.free: dict[str, Index] = {}
         self.bound: list[tuple[str, Index]] = []
 
@@ -104,7 +118,8 @@ class Analysis(Interpreter):
             expressions.append(self.begin(conditions, parse(conditions, "conditions")))
             self.visit(self.expression.tree)
         for part in parts:
-            expressions.append(self.begin(part, parse(part)))
+            tree = called(parse(part), self.scope)
+            expressions.append(self.begin(part, tree))
             self.expression.shape = self.visit(self.expression.tree)
         # Every occurrence of every letter has been seen by now.
         for expression, tree, letters in self.ranges:
@@ -144,8 +159,11 @@ class Analysis(Interpreter):
     # ---- names -----------------------------------------------------------------------
 
     def reference(self, tree: Tree) -> Shape:
-        found = self.scope.resolve(tree)
+        found = self._parameter(tree) or self.scope.resolve(tree)
         if found is None:
+            if find(self.scope, tree):
+                name = self.part.text[tree.meta.start_pos : tree.meta.end_pos]
+                self.reject(f"{name} is a function: write its value, {name}(…)", tree)
             self.reject(
                 f"{self.part.text[tree.meta.start_pos : tree.meta.end_pos]} is not "
                 "declared or defined above",
@@ -156,20 +174,38 @@ class Analysis(Interpreter):
 
     scalar = power_of_name = reference
 
+    def _parameter(self, tree: Tree) -> Reference | None:
+        accent, name = accent_and_name(tree)
+        if accent or name not in self.parameters:
+            return None
+        return Reference("parameter", name, "", tuple(subscripts_of(tree)))
+
+    def _shape_of_parameter(self, found: Reference, tree: Tree) -> Shape:
+        shape = self.parameters[found.name]
+        return self._element(found.name, shape, found.indices, tree)
+
     def _shape_of_variable(self, found: Reference, tree: Tree) -> Shape:
         variable = self.scope.variables[found.name]
         if found.accent and variable.kind == "constant":
             self.reject(f"{found.name} is a constant", tree)
-        if not found.indices:
-            return variable.shape
-        if len(found.indices) != len(variable.axes):
+        return self._element(found.name, variable.shape, found.indices, tree)
+
+    def _element(
+        self, name: str, shape: Shape, indices: tuple[Token, ...], tree: Tree
+    ) -> Shape:
+        """Return the shape of an element of an array, or of all of it if there are no
+        indices."""
+        if not indices:
+            return shape
+        axes = axes_of(shape)
+        if len(indices) != len(axes):
             wanted = (
                 ("no index", "one index", "two indices")[rank]
-                if (rank := len(variable.axes)) < 3
+                if (rank := len(axes)) < 3
                 else f"{rank} indices"
             )
-            self.reject(f"{found.name} takes {wanted}; got {len(found.indices)}", tree)
-        for token, side in zip(found.indices, variable.axes, strict=True):
+            self.reject(f"{name} takes {wanted}; got {len(indices)}", tree)
+        for token, side in zip(indices, axes, strict=True):
             if not token.isdigit() and not self.index(token).runs_over(side):
                 other = self.index(token).dimension
                 self.reject(
@@ -266,6 +302,80 @@ class Analysis(Interpreter):
             )
         return ()
 
+    def element(self, tree: Tree) -> Shape:
+        array, subscript = tree.children
+        name = self.part.text[array.meta.start_pos : array.meta.end_pos]
+        indices = tokens_of(subscript)
+        if any(token.type == "WORD" for token in indices):
+            self.reject("an element has indices", subscript)
+        return self._element(name, self.visit(array), tuple(indices), tree)
+
+    def applied(self, tree: Tree) -> Shape:
+        name = self.part.text[slice(*span_of(tree.children[0]))]
+        self.reject(
+            f"{name} is not a function: define it with let {name}(…) = …, or write a "
+            r"product as \left( … \right)",
+            tree,
+        )
+
+    def arguments(self, tree: Tree) -> Shape:
+        self.reject("several arguments, but no function is before them", tree)
+
+    def call(self, tree: Tree) -> Shape:
+        name, *arguments = tree.children
+        written = self.part.text[tree.meta.start_pos : tree.meta.end_pos]
+        found = find(self.scope, name)
+        assert found is not None
+        function, shapes = found[0], [self.visit(one) for one in arguments]
+        if len(shapes) != len(function.parameters):
+            count = len(function.parameters)
+            plural = "" if count == 1 else "s"
+            self.reject(f"{function.name} takes {count} argument{plural}", tree)
+        try:
+            calls = self._readings(function, shapes)
+        except Unreadable as error:
+            self.reject(f"in {written}: {error.message}", tree)
+        self.expression.calls[id(tree)] = calls
+        return shapes[0] if calls[0].elementwise else calls[0].shape
+
+    def _readings(self, function: Function, shapes: list[Shape]) -> tuple[Call, ...]:
+        """Return what a function's value may mean: its definition for the whole of an
+        array, or for each of its elements. Raises `Unreadable`."""
+        of_numbers = len(shapes) == 1 and bool(shapes[0]) and not function.letters
+        try:
+            whole = self._call(function, shapes)
+        except Unreadable as error:
+            if not of_numbers:
+                raise
+            try:
+                return (self._call(function, [()], elementwise=True),)
+            except Unreadable:
+                raise error from None
+        if of_numbers and whole.shape == shapes[0] and not _is_of_arrays(whole.body):
+            try:
+                return whole, self._call(function, [()], elementwise=True)
+            except Unreadable:
+                pass
+        return (whole,)
+
+    def _call(
+        self, function: Function, shapes: list[Shape], elementwise: bool = False
+    ) -> Call:
+        parameters = dict(zip(function.parameters, shapes, strict=True))
+        analysis = Analysis(self.scope, parameters)
+        (body,) = analysis.run([function.body])
+        if body.shape and function.letters:
+            raise Unreadable("it has indices, but its definition is a matrix")
+        sides = []
+        for letter in function.letters:
+            index = analysis.free.get(letter)
+            if index is None or index.dimension is None:
+                raise Unreadable(f"what does {letter} run over?")
+            sides.append(index.dimension)
+        if more := sorted(body.free - set(function.letters)):
+            raise Unreadable(f"the index {more[0]} is only in its definition")
+        return Call(function, body, tuple(sides), elementwise)
+
     def apply(self, tree: Tree) -> Shape:
         function, argument = tree.children
         name, shape = str(function.children[0]), self.visit(argument)
@@ -280,11 +390,12 @@ class Analysis(Interpreter):
             if len(shape) != 2 or shape[1] != "1":
                 self.reject(f"diag needs a column; this is {in_words(shape)}", argument)
             return (shape[0], shape[0])
-        if shape:
+        # Of a matrix, \exp may be another function than that of its elements.
+        if len(axes_of(shape)) > 1:
             self.reject(
                 "functions take numbers; write the matrix by its elements", argument
             )
-        return ()
+        return shape
 
     # ---- sums and products -----------------------------------------------------------
 
@@ -330,10 +441,12 @@ class Analysis(Interpreter):
                 before, factor, self.scope
             ):
                 name = self.part.text[before.meta.start_pos : before.meta.end_pos]
+                if before.data == "power" and find(self.scope, before.children[0]):
+                    self.reject("write its value, and the power after it", before)
                 self.reject(
                     f"{name}(…) prints like a function of what is in the bracket. Write "
-                    rf"the product as {name} \, (…) or {name} \cdot (…); give the value "
-                    "of a function its own name",
+                    rf"the product as {name} \, (…) or {name} \cdot (…); define a "
+                    f"function as let {name}(…) = …",
                     before,
                 )
         shape = self.visit(tree.children[0])
@@ -416,7 +529,8 @@ class Analysis(Interpreter):
 
     def partial(self, tree: Tree) -> Shape:
         above, below = tree.children
-        found = None if above.data == "bracket" else self.scope.resolve(above)
+        is_name = above.data in ("reference", "power_of_name")
+        found = self.scope.resolve(above) if is_name else None
         if (
             found is not None
             and found.name == LOSS
@@ -538,7 +652,9 @@ def reads_as_function(before: Tree, factor: Tree, scope: Scope) -> bool:
     and a transpose.
     """
     argument = factor.children[0] if factor.data == "power" else factor
-    if argument.data != "bracket":
+    if argument.data == "element":
+        argument = argument.children[0]
+    if argument.data not in ("bracket", "arguments"):
         return False
     if before.data == "power":
         base, exponent = before.children

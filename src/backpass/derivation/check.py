@@ -16,6 +16,7 @@ import sympy
 
 from backpass.derivation.analysis import Analysis, define
 from backpass.derivation.evaluate import Evaluator, Point, Value
+from backpass.derivation.functions import define_function
 from backpass.derivation.names import Expression, Scope, in_words
 from backpass.derivation.parse import (
     DECLARING,
@@ -83,6 +84,8 @@ def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, Evaluators]:
     for line in lines:
         if line.kind == "let":
             define(scope, line)
+        elif line.kind == "function":
+            define_function(scope, line)
         elif line.kind == "layout":
             scope.lay_out(line)
         else:

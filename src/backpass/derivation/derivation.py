@@ -209,11 +209,7 @@ class Derivation:
             *defined,
             *(expression for chain in self.chains for expression in chain.expressions),
         ]
-        return [
-            (expression.part, tree.meta.start_pos)
-            for expression in expressions
-            for tree in expression.comparisons
-        ]
+        return [place for expression in expressions for place in expression.compared]
 
     def evaluators(self) -> list[Evaluator]:
         """Return an evaluator for each assignment of sizes.

@@ -13,6 +13,7 @@ from lark import Token, Tree
 from lark.visitors import Interpreter
 
 from backpass.derivation.calculus import Calculus, Value
+from backpass.derivation.functions import Call
 from backpass.derivation.names import LOSS, Expression, Reference, Scope
 from backpass.derivation.parse import Part, Unreadable, span_of, tokens_of
 from backpass.expressions import exact
@@ -25,6 +26,12 @@ _RELATIONS = {
 _FUNCTIONS = {
     r"\exp": sympy.exp, r"\log": sympy.log, r"\ln": sympy.log, r"\tanh": sympy.tanh,
     r"\sin": sympy.sin, r"\cos": sympy.cos, r"\operatorname{erf}": sympy.erf,
+    r"\sinh": lambda v: (sympy.exp(v) - sympy.exp(-v)) / 2,
+    r"\cosh": lambda v: (sympy.exp(v) + sympy.exp(-v)) / 2,
+    r"\tan": lambda v: sympy.sin(v) / sympy.cos(v),
+} | {
+    rf"\{word}{{sech}}": lambda v: 2 / (sympy.exp(v) + sympy.exp(-v))
+    for word in ("operatorname", "text", "mathrm")
 }  # fmt: skip
 
 
@@ -66,19 +73,23 @@ class Evaluator(Interpreter):
         self._current: Expression | None = None
         self.indices: dict[str, int] = {}
         self.still: frozenset[str] = frozenset()  # names that do not move: \dot{A} = 0
+        self.parameters: dict[str, Value] = {}
 
     def value(
         self,
         expression: Expression,
         indices: dict[str, int] | None = None,
         still: frozenset[str] = frozenset(),
+        parameters: dict[str, Value] | None = None,
     ) -> Value:
-        """Return the value of an expression, given its free indices (zero-based).
+        """Return the value of an expression, given its free indices (zero-based) and,
+        in a function's body, its parameters.
 
         Defined names stay symbols. Names in `still` have a differential of 0.
         """
-        saved = self._current, self.indices, self.still
+        saved = self._current, self.indices, self.still, self.parameters
         self._current, self.indices, self.still = expression, indices or {}, still
+        self.parameters = parameters or {}
         try:
             return self.visit(expression.tree)
         except Unreadable as error:
@@ -86,7 +97,7 @@ class Evaluator(Interpreter):
                 error if error.part else Unreadable(error.message, expression.part)
             ) from None
         finally:
-            self._current, self.indices, self.still = saved
+            self._current, self.indices, self.still, self.parameters = saved
 
     @property
     def current(self) -> Expression:
@@ -116,15 +127,36 @@ class Evaluator(Interpreter):
             return one(self._places(found))
         return self.calculus.array(variable, one)
 
+    def _parameter(self, found: Reference) -> Value:
+        value = self.parameters[found.name]
+        return self._element(found.name, value, found.indices)
+
+    def _element(
+        self, name: str, value: Value, indices: tuple[Token, ...] | list[Token]
+    ) -> Value:
+        """Return an element of an array, or all of it if there are no indices."""
+        if not indices:
+            return value
+        column = np.squeeze(value)
+        places = self._inside(name, indices, [str(size) for size in column.shape])
+        return column[places]
+
     def _places(self, found: Reference) -> tuple[int, ...]:
         """Return the zero-based indices of a reference."""
-        places = tuple(map(self._at, found.indices))
-        for token, place, side in zip(
-            found.indices, places, self.scope.variables[found.name].axes, strict=True
-        ):
+        axes = self.scope.variables[found.name].axes
+        return self._inside(found.name, found.indices, axes)
+
+    def _inside(
+        self,
+        name: str,
+        indices: tuple[Token, ...] | list[Token],
+        axes: tuple[str, ...] | list[str],
+    ) -> tuple[int, ...]:
+        places = tuple(map(self._at, indices))
+        for token, place, side in zip(indices, places, axes, strict=True):
             if place >= self.calculus.size(side):
                 message = (
-                    f"{found.name} has no element {token} for {side} = "
+                    f"{name} has no element {token} for {side} = "
                     f"{self.calculus.size(side)}; give larger sizes"
                 )
                 raise Unreadable(message, self.current.part, span_of(token)[0])
@@ -191,6 +223,45 @@ class Evaluator(Interpreter):
     def root(self, tree: Tree) -> Value:
         return sympy.sqrt(self.visit(tree.children[0]))
 
+    def element(self, tree: Tree) -> Value:
+        array, subscript = tree.children
+        name = self.current.part.text[array.meta.start_pos : array.meta.end_pos]
+        return self._element(name, self.visit(array), tokens_of(subscript))
+
+    def call(self, tree: Tree) -> Value:
+        values = [self.visit(argument) for argument in tree.children[1:]]
+        first, *others = [
+            self._elementwise(call, values[0])
+            if call.elementwise
+            else self._called(call, values)
+            for call in self.current.calls[id(tree)]
+        ]
+        for other in others:
+            pairs = zip(np.ravel(first), np.ravel(other), strict=True)
+            if not all(self.calculus.definitions.equal(*pair) for pair in pairs):
+                raise Unreadable(
+                    "a function of this matrix, or of each of its elements? Write its "
+                    "value by indices",
+                    self.current.part,
+                    tree.meta.start_pos,
+                )
+        return first
+
+    def _elementwise(self, call: Call, array: np.ndarray) -> np.ndarray:
+        return np.vectorize(lambda v: self._called(call, [v]), otypes=[object])(array)
+
+    def _called(self, call: Call, values: list[Value]) -> Value:
+        function, still = call.function, self.still
+        parameters = dict(zip(function.parameters, values, strict=True))
+        if not function.letters:
+            return self.value(call.body, {}, still, parameters)
+        sizes = [self.calculus.size(side) for side in call.sides]
+        array = np.empty(sizes, dtype=object)
+        for places in np.ndindex(*sizes):
+            indices = dict(zip(function.letters, places, strict=True))
+            array[places] = self.value(call.body, indices, still, parameters)
+        return array[:, None] if len(sizes) == 1 else array
+
     def apply(self, tree: Tree) -> Value:
         function, argument = tree.children
         name, value = str(function.children[0]), self.visit(argument)
@@ -199,6 +270,8 @@ class Evaluator(Interpreter):
         elif name.endswith("{diag}"):
             result = np.full((len(value), len(value)), sympy.S.Zero, dtype=object)
             np.fill_diagonal(result, value[:, 0])
+        elif isinstance(value, np.ndarray):
+            result = np.vectorize(_FUNCTIONS[name], otypes=[object])(value)
         else:
             result = _FUNCTIONS[name](value)
         _, *exponent = tokens_of(function)
@@ -303,24 +376,13 @@ class Evaluator(Interpreter):
             if self.scope.layout == "numerator" and isinstance(gradient, np.ndarray):
                 return gradient.T
             return gradient
-        if self._is_array(variable) or (
-            above.data != "bracket"
-            and self._is_array(self.current.references[id(above)])
-        ):
-            return self._jacobian(above, below)
+        values, symbols = self.visit(above), self.visit(below)
+        if isinstance(values, np.ndarray) or isinstance(symbols, np.ndarray):
+            return self._jacobian(np.ravel(values), np.ravel(symbols))
         return self._differentiated(above, variable)
 
-    def _is_array(self, found: Reference) -> bool:
-        return (
-            found.kind == "variable"
-            and not found.indices
-            and bool(self.scope.variables[found.name].shape)
-        )
-
-    def _jacobian(self, above: Tree, below: Tree) -> Value:
+    def _jacobian(self, values: np.ndarray, symbols: np.ndarray) -> Value:
         """Return the derivatives of a column by a column, in the declared layout."""
-        values = np.ravel(self.visit(above))
-        symbols = np.ravel(self.visit(below))
         rows = [[self.calculus.derivative(v, s) for s in symbols] for v in values]
         jacobian = np.array(rows, dtype=object)
         return jacobian.T if self.scope.layout == "denominator" else jacobian

@@ -22,6 +22,7 @@ from lark import Token, Tree
 
 from backpass.derivation.check import Chain, chain_of, difference, first_mistake
 from backpass.derivation.evaluate import Evaluator
+from backpass.derivation.functions import Call
 from backpass.derivation.names import Expression
 from backpass.derivation.parse import (
     DECLARING,
@@ -107,7 +108,7 @@ def is_caught(derivation: Derivation, flip: Flip) -> bool:
     that it is bound to."""
     try:
         flipped = _with(derivation, flip)
-        if derivation.all_lines[flip.line].kind == "let":
+        if derivation.all_lines[flip.line].kind in ("let", "function"):
             # Comparing a definition with forward takes less time than evaluating every
             # statement.
             _verify_operations(flipped)
@@ -210,15 +211,39 @@ def _sides(
             dict(zip(variable.letters, variable.axes, strict=False)),
         )
         return
+    if line.kind == "function":
+        for call in _calls(derivation, line):
+            function = call.function
+            yield (
+                "right",
+                call.body,
+                dict(zip(function.letters, call.sides, strict=True)),
+            )
+            return  # the body is the same text in every call
+        return
     chain = _statement(derivation, k)
     if line.kind == "statement":
         yield "left", chain.expressions[0], chain.free
     yield "right", chain.expressions[1 + chain.lines.index(k)], chain.free
 
 
+def _calls(derivation: Derivation, line: Line) -> Iterator[Call]:
+    """Yield the calls of the function that a line defines."""
+    variables = derivation.scope.variables.values()
+    defined = [v.definition for v in variables if v.definition]
+    stated = [e for chain in derivation.chains for e in chain.expressions]
+    for expression in (*defined, *stated):
+        for part in expression.parts:
+            for call, *_ in part.calls.values():
+                if call.function.body == line.right:
+                    yield call
+
+
 def _same_value(derivation: Derivation, flip: Flip) -> bool:
     """Whether the flipped expression has the original one's value for every index at
-    every size."""
+    every size; False for a function's body, which has no value of its own."""
+    if derivation.all_lines[flip.line].kind == "function":
+        return False
     flipped = _with(derivation, flip)
     line, new_line = derivation.all_lines[flip.line], flipped.all_lines[flip.line]
     if bool(line.conditions) != bool(new_line.conditions):
@@ -289,7 +314,7 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
     text = expression.part.text
     reference = expression.references.get(id(tree))
     if reference is not None:
-        if reference.kind in ("variable", "delta"):
+        if reference.kind in ("variable", "parameter", "delta"):
             for token in reference.indices:
                 yield from _other_indices(text, token, letters)
         return

@@ -40,6 +40,7 @@ from backpass.derivation.document import (
     statements,
 )
 from backpass.derivation.evaluate import Evaluator
+from backpass.derivation.functions import called, find, function_of
 from backpass.derivation.names import (
     LOSS,
     Expression,
@@ -323,7 +324,9 @@ class _Judging:
                 raise Unreadable("there is nothing on the right of =", part)
             if condition:
                 raise Unreadable("a definition cannot have conditions", condition)
-            self._certain(part, _parsed(part))
+            self._certain(part, called(_parsed(part), self.known.scope))
+            if _is_function(head):
+                return self._define_function(member, head, part)
             line = Line("let", head, part, None, "")
             self._add(line, self._line(member), implied=True)
             name = canonical(parse(head, "moved"))
@@ -341,6 +344,14 @@ class _Judging:
             basis=self._basis([variable.definition], (), 0),
         )  # fmt: skip
 
+    def _define_function(self, member: Text, head: Part, part: Part) -> Verdict:
+        """Take an equation as the definition of a function. Raises `Unreadable`."""
+        line = Line("function", head, part, None, "")
+        self._add(line, self._line(member), implied=True)
+        message = f"{head.text.partition('(')[0].strip()} is taken as defined here"
+        basis = Basis(((function_of(head), self._line(member)),), (), 0)
+        return self._verdict("definition", member, message=message, basis=basis)
+
     def _declared(self, text: Text) -> Verdict | None:
         """Take x \\in \\mathbb{R}^n as a declaration; None if it is not one."""
         if r"\in" not in text.characters:
@@ -354,7 +365,12 @@ class _Judging:
         return self._verdict("definition", text, message="its shape is taken from here")
 
     def _defines(self, head: Part) -> bool:
-        """Whether the left side of an equation is a name that has no meaning yet."""
+        """Whether the left side of an equation is a name that has no meaning yet, or
+        the value of a function that has none."""
+        if _is_function(head):
+            name = parse(head, "head").children[0]
+            scope = self.known.scope
+            return scope.resolve(name) is None and find(scope, name) is None
         try:
             tree = parse(head, "moved")
         except Unreadable:
@@ -426,7 +442,7 @@ class _Judging:
             raise Unreadable("there is nothing on the right of =", part)
         scope, known = scope_of(list(self.known.lines))
         for one in dict.fromkeys((first, anchor, part)):
-            self._certain(one, _parsed(one))
+            self._certain(one, called(_parsed(one), scope))
         chain = _chain_of(scope, first, anchor, part, condition)
         for expression in chain.expressions:
             self._certain_names(expression)
@@ -480,6 +496,8 @@ class _Judging:
 
     def _not_a_claim(self, head: Part) -> str:
         """Return why a false equation may not be a claim, or "" if it is one."""
+        if _is_function(head):
+            return self._defined_differently(function_of(head), head)
         try:
             tree = parse(head, "moved")
         except Unreadable:
@@ -498,14 +516,21 @@ class _Judging:
                 f"anything. Leave {found.name} out of the declarations if this defines it"
             )
         assert variable.definition is not None
+        return self._defined_differently(found.name, variable.definition.part)
+
+    def _defined_differently(self, name: str, definition: Part) -> str:
+        """Return which display defined a name, and forget it; "" if none did."""
         for line in self.known.implied:
-            if line.right == variable.definition.part:
+            same = line.kind == "function" and _is_function(definition) and (
+                line.left is not None and function_of(line.left) == name
+            )  # fmt: skip
+            if same or line.right == definition:
                 number = self.document.place(self.defined_on[line])
                 self._forget(line)
                 return (
-                    f"line {number} defined {found.name} differently. If this is another "
-                    f"{found.name}, begin anew: restart. If it is a claim, define "
-                    f"{found.name} in a comment: let"
+                    f"line {number} defined {name} differently. If this is another "
+                    f"{name}, begin anew: restart. If it is a claim, define "
+                    f"{name} in a comment: let"
                 )
         return ""
 
@@ -638,6 +663,8 @@ class _Judging:
             )
 
     def _certain_names(self, expression: Expression) -> None:
+        for body in expression.parts[1:]:
+            self._certain_names(body)
         powers = {
             id(tree.children[0])
             for tree in expression.tree.iter_subtrees()
@@ -671,17 +698,27 @@ class _Judging:
         sizes: tuple[Sizes, ...], points: int,
     ) -> Basis:  # fmt: skip
         scope = self.known.scope
-        references = [r for e in expressions for r in e.references.values()]
-        names = {r.name for r in references if r.kind == "variable"}
+        references = [r for e in expressions for r in e.used]
+        functions = {
+            call.function.name
+            for expression in expressions
+            for one in expression.parts
+            for calls in one.calls.values()
+            for call in calls
+        }
+        found = {r.name for r in references if r.kind == "variable"}
         if any(r.accent == "bar" or r.kind == "loss" for r in references):
-            names |= {v.name for v in scope.outputs()}
-        used = scope.upstream([scope.variables[name] for name in names])
+            found |= {v.name for v in scope.outputs()}
+        used = scope.upstream([scope.variables[name] for name in found])
         numbers: dict[str, int] = {}
         for count in range(len(self.known.lines)):
             line = self.known.lines[count]
-            for name in scope_of(list(self.known.lines[: count + 1]))[0].variables:
+            then = scope_of(list(self.known.lines[: count + 1]))[0]
+            for name in (*then.variables, *then.functions):
                 numbers.setdefault(name, self.defined_on.get(line, 0))
-        lines = tuple((name, numbers[name]) for name in scope.variables if name in used)
+        names = [name for name in scope.variables if name in used]
+        names += [name for name in scope.functions if name in functions]
+        lines = tuple((name, numbers[name]) for name in names)
         return Basis(lines, sizes, points)
 
     def _line(self, text: Text) -> int:
@@ -803,7 +840,7 @@ def _evaluators(
     """Return an evaluator for each trial, at several points if a sign matters."""
     create = create or (lambda sizes, draw: Evaluator(scope, sizes, draw))
     expressions = [v.definition for v in scope.variables.values() if v.definition]
-    signs = any(e.comparisons for e in (*expressions, *chain.expressions))
+    signs = any(e.compared for e in (*expressions, *chain.expressions))
     found = []
     for sizes in trial_sizes(scope):
         for draw in range(POINTS) if signs else (None,):
@@ -832,17 +869,13 @@ def _try(chain: Chain, evaluators: list[Evaluator]) -> None:
 
 def _check_both_signs(chain: Chain, evaluators: list[Evaluator]) -> None:
     for expression in chain.expressions:
-        for tree in expression.comparisons:
-            position = tree.meta.start_pos or 0
-            met = set().union(
-                *(e.signs.get((expression.part, position), set()) for e in evaluators)
-            )
+        for place in expression.compared:
+            met = set().union(*(e.signs.get(place, set()) for e in evaluators))
             if met in ({1}, {-1}):
                 raise Unreadable(
                     "this comparison has one result at all points tried: one case was "
                     "not checked",
-                    expression.part,
-                    position,
+                    *place,
                 )
 
 
@@ -887,6 +920,15 @@ def _end_of(part: Part) -> int:
     if isinstance(part, Passage) and part.origins:
         return part.origins[-1] + 1
     return part.start + len(part.text)
+
+
+def _is_function(head: Part) -> bool:
+    """Whether a left side is a function's value for any argument, such as f(x)."""
+    try:
+        parse(head, "head")
+    except Unreadable:
+        return False
+    return True
 
 
 def _is_named(tree: Tree | Token, name: str) -> bool:

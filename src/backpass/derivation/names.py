@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lark import Token, Tree
 
 from backpass.derivation.parse import Line, Part, Unreadable, parse, tokens_of
+
+if TYPE_CHECKING:
+    from backpass.derivation.functions import Call
 
 # Names of dimensions: () is a number, ("n", "1") a column, ("1", "n") a row.
 Shape = tuple[str, ...]
@@ -32,16 +37,29 @@ class Variable:
     @property
     def axes(self) -> Shape:
         """The dimensions that take an index: those that are not 1."""
-        return tuple(side for side in self.shape if side != "1")
+        return axes_of(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function: its value is `body`, in which the parameters stand for its arguments.
+
+    `letters` are the indices of its value, if that is an array.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    letters: tuple[str, ...]
+    body: Part
 
 
 @dataclass(frozen=True)
 class Reference:
     """What a name in an expression stands for.
 
-    `kind` is "variable", "dimension", "delta", "identity", "ones", "euler", "pi" or
-    "loss". `accent` is "bar", "dot" or "". `indices` are its subscripts, letters or
-    numbers.
+    `kind` is "variable", "parameter", "dimension", "delta", "identity", "ones",
+    "euler", "pi" or "loss". `accent` is "bar", "dot" or "". `indices` are its
+    subscripts, letters or numbers.
     """
 
     kind: str
@@ -54,7 +72,7 @@ class Reference:
 class Expression:
     """An analysed piece of mathematics.
 
-    `references` and `ranges` are keyed by the identity of the tree's nodes.
+    `references`, `ranges` and `calls` are keyed by the identity of the tree's nodes.
     `comparisons` are the nodes whose value depends on a sign.
     """
 
@@ -65,6 +83,29 @@ class Expression:
     ranges: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     free: set[str] = field(default_factory=set)
     comparisons: list[Tree] = field(default_factory=list)
+    # What each call may mean; if that is not one thing, all must have the same value.
+    calls: dict[int, tuple[Call, ...]] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> list[Expression]:
+        """The expression, and the bodies of the functions in it."""
+        calls = itertools.chain.from_iterable(self.calls.values())
+        bodies = [part for call in calls for part in call.body.parts]
+        return [self, *bodies]
+
+    @property
+    def used(self) -> list[Reference]:
+        """What the names stand for, in the expression and in the functions in it."""
+        return [r for one in self.parts for r in one.references.values()]
+
+    @property
+    def compared(self) -> list[tuple[Part, int]]:
+        """The part and the position of each node whose value depends on a sign."""
+        return [
+            (one.part, tree.meta.start_pos or 0)
+            for one in self.parts
+            for tree in one.comparisons
+        ]
 
 
 class Scope:
@@ -72,6 +113,7 @@ class Scope:
 
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
+        self.functions: dict[str, Function] = {}
         self.dimensions: list[str] = []
         self.layout = ""  # of derivatives by arrays: "numerator" or "denominator"
 
@@ -123,7 +165,7 @@ class Scope:
     def add(self, variable: Variable, part: Part, position: int = 0) -> None:
         """Add a name. Raises `Unreadable` unless it is distinct from the others."""
         name = variable.name
-        if name in self.variables or name in self.dimensions:
+        if {name} & {*self.variables, *self.dimensions, *self.functions}:
             raise Unreadable(f"{name} is already declared", part, position)
         for other in self.variables.values():
             if (
@@ -181,7 +223,7 @@ class Scope:
             reference.accent
             or reference.name.startswith(r"\bar")
             or self.variables[reference.name].backward
-            for reference in definition.references.values()
+            for reference in definition.used
             if reference.kind == "variable"
         )
 
@@ -253,6 +295,11 @@ _SPECIAL = {
 }
 
 
+def axes_of(shape: Shape) -> Shape:
+    """Return the dimensions that take an index: those that are not 1."""
+    return tuple(side for side in shape if side != "1")
+
+
 def gradient_of(name: str) -> str:
     """Return the name of the gradient: \\bar{W}_{1} for W_{1}."""
     head, subscript, label = name.partition("_{")
@@ -261,7 +308,7 @@ def gradient_of(name: str) -> str:
 
 def _used(variable: Variable) -> set[str]:
     """Return the names that a definition uses; none if the variable is given."""
-    references = variable.definition.references.values() if variable.definition else ()
+    references = variable.definition.used if variable.definition else ()
     return {reference.name for reference in references if reference.kind == "variable"}
 
 
@@ -291,6 +338,7 @@ def canonical(node: Tree | Token) -> str:
         text = str(node)
         if node.type == "UPRIGHT":
             text = re.sub(r"\s", "", text)
+            text = re.sub(r"^\\(?:operatorname|mathrm)", r"\\text", text)
             return text if text.endswith("}") else f"{text[:-1]}{{{text[-1]}}}"
         return text
     if node.data == "accented":

@@ -7,6 +7,7 @@ A derivation is plain text. The first word of a line says what the line is:
                                                   not move
     layout    numerator                           the shape of derivatives by arrays
     let       S = \\sum_j e^{x_j}                 a definition
+    let       f(x) = 2 x                          a definition for every x
     note      The other outputs, $j \\ne i$.      prose
     \\bar{x}_i = …  \\quad (j \\ne i)  | reason    a statement, perhaps with conditions
               = …  | reason                       its next line
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from backpass.derivation.derivation import Derivation
 
 KEYWORDS = ("given", "constant", "let", "layout", "note")
-DECLARING = ("given", "constant", "let", "layout")  # what a scope is built from
+# The kinds of lines that a scope is built from.
+DECLARING = ("given", "constant", "let", "function", "layout")
 _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 
 
@@ -86,9 +88,10 @@ class Part:
 class Line:
     """One line of a derivation.
 
-    `kind` is "given", "constant", "let", "layout", "note", "statement" or "step". A
-    step has no left side. A declaration has its list in `right`, and a layout its name.
-    A note has only words, in `reason`.
+    `kind` is "given", "constant", "let", "function", "layout", "note", "statement" or
+    "step". A `let` with a bracket on its left is a "function". A step has no left side.
+    A declaration has its list in `right`, and a layout its name. A note has only words,
+    in `reason`.
     """
 
     kind: str
@@ -99,7 +102,7 @@ class Line:
 
     @property
     def numbered(self) -> bool:
-        return self.kind in ("let", "statement", "step")
+        return self.kind in ("let", "function", "statement", "step")
 
     @property
     def latex(self) -> str:
@@ -192,7 +195,8 @@ def _read_line(source: str, start: int, end: int) -> Line:
     if not right.text:
         raise Unreadable("there is nothing on the right of '='", right)
     if keyword == "let":
-        return Line("let", left, right, conditions, reason)
+        kind = "function" if "(" in left.text else "let"
+        return Line(kind, left, right, conditions, reason)
     if not left.text and conditions:
         raise Unreadable(
             "a condition belongs on the statement's first line", conditions
@@ -263,6 +267,6 @@ def _parser() -> Lark:
     return Lark(
         grammar,
         parser="lalr",
-        start=["expression", "declarations", "conditions", "moved"],
+        start=["expression", "declarations", "conditions", "moved", "head"],
         propagate_positions=True,
     )

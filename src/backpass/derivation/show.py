@@ -98,7 +98,7 @@ def _row(
 ) -> str:
     anchor, number = _anchor(place), place[1]
     left = _maths(line.left.text) if line.left else ""
-    if line.kind == "let":
+    if line.kind in ("let", "function"):
         left = f'<span class="derivation-word">let</span> {left}'
     right = "{} = " + right
     if line.conditions:
@@ -189,7 +189,7 @@ def text(derivation: Derivation) -> str:
             if line.kind == "step"
             else line.latex[len(left) + 3 :]
         )
-        left = f"let {left}" if line.kind == "let" else left
+        left = f"let {left}" if line.kind in ("let", "function") else left
         rows.append(
             (
                 f"{'✗ ' * (line.right in derivation.wrong)}({number})",

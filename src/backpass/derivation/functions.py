@@ -1,0 +1,191 @@
+"""Functions: `let f(x) = …` defines one for all arguments, and `f(…)` is its value.
+
+A function is applied by evaluating its body with the argument in place of the
+parameter, so nothing is known of it but its definition. A name before a bracket is a
+function's if a definition, or `BUILT_IN`, says so; no product is ever read as one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lark import Token, Tree
+from lark.tree import Meta
+
+from backpass.derivation.names import (
+    Expression,
+    Function,
+    Scope,
+    Shape,
+    accent_and_name,
+    canonical,
+    subscripts_of,
+)
+from backpass.derivation.parse import Line, Part, Unreadable, parse, tokens_of
+
+# The functions of a column that are the same in all texts, by their names without
+# capitals and underscores.
+BUILT_IN = {
+    "softmax": r"_i = \frac{e^{x_i}}{\sum_j e^{x_j}}",
+    "logsoftmax": r"_i = x_i - \log \sum_j e^{x_j}",
+    "logsumexp": r" = \log \sum_j e^{x_j}",
+    "sigmoid": r" = \frac{1}{1 + e^{-x}}",
+    "relu": r" = \max(0, x)",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A function at one place: its body, analysed for the argument's shape.
+
+    `sides` are the dimensions of the function's letters. An `elementwise` call applies
+    a function of a number to each element of an array.
+    """
+
+    function: Function
+    body: Expression
+    sides: Shape
+    elementwise: bool
+
+    @property
+    def shape(self) -> Shape:
+        sides = (*self.sides, "1") if len(self.sides) == 1 else self.sides
+        return sides or self.body.shape
+
+
+def define_function(scope: Scope, line: Line) -> None:
+    """Add the function that a line defines to the scope. Raises `Unreadable`."""
+    assert line.left is not None and line.right is not None
+    name, parameters, letters = _head(line.left)
+    if line.conditions:
+        raise Unreadable("a definition cannot have conditions", line.conditions)
+    if name in scope.variables or name in scope.dimensions or name in scope.functions:
+        raise Unreadable(f"{name} is already declared", line.left)
+    function = Function(name, parameters, letters, line.right)
+    # What is defined later is not in the body, so no function is defined by itself.
+    for node in called(parse(line.right), scope).iter_subtrees():
+        if node.data not in ("reference", "scalar"):
+            continue
+        accent, used = accent_and_name(node)
+        known = used in parameters or scope.resolve(node) or find(scope, node)
+        if accent or not known:
+            written = line.right.text[node.meta.start_pos : node.meta.end_pos]
+            message = f"{written} is neither a parameter of {name} nor defined above"
+            raise Unreadable(message, line.right, node.meta.start_pos or 0)
+    scope.functions[name] = function
+
+
+def _head(part: Part) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return the name, the parameters and the letters of a function's left side."""
+    tree = parse(part, "head")
+    of, *rest = tree.children
+    name = _function_name(of)
+    subscript = rest.pop() if rest[-1].data == "subscript" else None
+    parameters = tuple(canonical(one) for one in rest)
+    letters = tuple(map(str, tokens_of(subscript))) if subscript else ()
+    if any(subscripts_of(one) or "{" in canonical(one) for one in rest):
+        raise Unreadable("a parameter is one letter", part)
+    if len({*parameters, *letters}) < len(parameters) + len(letters):
+        raise Unreadable("a letter occurs twice", part)
+    if any(not letter.isalpha() and not letter.startswith("\\") for letter in letters):
+        raise Unreadable("the indices of a function's value are letters", part)
+    return name, parameters, letters
+
+
+def _function_name(tree: Tree) -> str:
+    accent, name = accent_and_name(tree)
+    label = "".join(subscripts_of(tree))
+    return (
+        f"\\{accent}{{{name}}}" if accent else name + (f"_{{{label}}}" if label else "")
+    )
+
+
+def function_of(head: Part) -> str:
+    """Return the name of the function whose definition has this left side."""
+    return _head(head)[0]
+
+
+def find(scope: Scope, tree: Tree) -> tuple[Function, list[Token]] | None:
+    """Return the function that a name means, and the indices of its value that stand at
+    the name; None if it means no function."""
+    if tree.data != "reference" or scope.resolve(tree) is not None:
+        return None
+    name, indices = _function_name(tree), subscripts_of(tree)
+    if name in scope.functions:
+        return scope.functions[name], []
+    accent, base = accent_and_name(tree)
+    if not accent and base in scope.functions:
+        return scope.functions[base], indices
+    word = re.fullmatch(r"\\text\{(\w+)\}", base)
+    definition = BUILT_IN.get(word[1].lower()) if word and not accent else None
+    if definition is None:
+        return None
+    letters, _, body = definition.partition(" = ")
+    letter = tuple(letters[1:])
+    return Function(base, ("x",), letter, Part(body, 0, body)), indices
+
+
+def called(tree: Tree, scope: Scope) -> Tree:
+    """Return a tree in which a function's name and the bracket after it are a call."""
+    if not any(
+        find(scope, node) for node in tree.iter_subtrees() if node.data == "reference"
+    ):
+        return tree
+    return _called(tree, scope)
+
+
+def _called(tree: Tree, scope: Scope) -> Tree:
+    children = [
+        _called(child, scope) if isinstance(child, Tree) else child
+        for child in tree.children
+    ]
+    if tree.data == "applied" and find(scope, children[0]):
+        return _call(children[0], children[1], scope)
+    if tree.data == "product":
+        joined: list[Tree | Token] = []
+        for child in children:
+            before = joined[-1] if joined else None
+            if isinstance(before, Tree) and (
+                call := _call_or_none(before, child, scope)
+            ):
+                joined[-1] = call
+            else:
+                joined.append(child)
+        children = joined
+        if len(children) == 1 and isinstance(children[0], Tree):
+            return children[0]
+    return Tree(tree.data, children, tree.meta)
+
+
+def _call_or_none(before: Tree, factor: Tree, scope: Scope) -> Tree | None:
+    if before.data != "reference" or not find(scope, before):
+        return None
+    if factor.data in ("bracket", "arguments", "element"):
+        return _call(before, factor, scope)
+    if factor.data == "power":
+        base, exponent = factor.children
+        if base.data in ("bracket", "arguments", "element"):
+            call = _call(before, base, scope)
+            return Tree("power", [call, exponent], _meta(before, factor))
+    return None
+
+
+def _call(name: Tree, factor: Tree, scope: Scope) -> Tree:
+    if factor.data == "element":
+        inner, subscript = factor.children
+        call = _call(name, inner, scope)
+        return Tree("element", [call, subscript], _meta(name, factor))
+    call = Tree("call", [name, *factor.children], _meta(name, factor))
+    found = find(scope, name)
+    if found and found[1]:  # f_i(x) is an element of f(x)
+        subscript = name.children[-1]
+        return Tree("element", [call, subscript], _meta(name, factor))
+    return call
+
+
+def _meta(first: Tree, last: Tree) -> Meta:
+    meta = Meta()
+    meta.empty = False
+    meta.start_pos, meta.end_pos = first.meta.start_pos, last.meta.end_pos
+    return meta

@@ -1,0 +1,194 @@
+"""Functions are applied as they are defined, and no product is read as one."""
+
+import pytest
+
+from backpass.derivation import DerivationError, Unreadable, derive
+from backpass.derivation.document import read_document
+from backpass.derivation.judge import judge
+
+SOFTMAX = r"""
+    given x, \bar{y} \in \mathbb{R}^n
+    let f(z)_i = \frac{e^{z_i}}{\sum_j e^{z_j}}
+    let y = f(x)
+    \sum_i f(x)_i = 1
+    f(x)_i = \text{softmax}(x)_i
+    \frac{\partial f(x)_i}{\partial x_j} = f(x)_i (\delta_{ij} - f(x)_j)
+    \bar{x} = f(x) \odot \bar{y} - f(x) \langle f(x), \bar{y} \rangle
+    \log f(x)_i = \text{logSoftmax}(x)_i
+        = x_i - \text{logsumexp}(x)
+"""
+OF_NUMBERS = r"""
+    given x, \bar{y} \in \mathbb{R}^n, c \in \mathbb{R}, W \in \mathbb{R}^{n \times n}
+    let \sigma(t) = \frac{1}{1 + e^{-t}}
+    let g(a, b) = a^2 b
+    let s(t) = t \cdot \sigma(t)
+    let y_i = s(x_i)
+    \sigma(c) = \text{sigmoid}(c)
+    1 - \sigma(c) = \sigma(-c)
+    \frac{\partial}{\partial c} \left( \sigma(c) \right) = \sigma(c) (1 - \sigma(c))
+    \bar{x}_i = \bar{y}_i \sigma(x_i) \left( 1 + x_i (1 - \sigma(x_i)) \right)
+    y = s(x)
+    \sigma(W)_{ij} = \sigma(W_{ij})
+    g(x_1, c) = x_1^2 \cdot c
+    g(c, 2)^2 = 4 c^4
+    \sum_i \text{relu}(x_i) = \sum_i x_i [x_i > 0]
+    \sigma(W x)_i = \sigma \left( \sum_j W_{ij} x_j \right)
+    \frac{1}{2} \left( 1 + \tanh \left( \frac{c}{2} \right) \right) = \sigma(c)
+    \operatorname{sech}^2(c) = 1 - \tanh^2(c)
+"""
+
+
+@pytest.mark.parametrize("text", [SOFTMAX, OF_NUMBERS])
+def test_what_is_right_of_functions_passes(text):
+    derivation = derive(text, name="functions")
+    assert r"let f(z)_i" in str(derivation) or r"let \sigma(t)" in str(derivation)
+
+
+@pytest.mark.parametrize(
+    ("text", "right", "wrong"),
+    [
+        (SOFTMAX, r"(\delta_{ij} - f(x)_j)", r"(\delta_{ij} + f(x)_j)"),
+        (SOFTMAX, r"(\delta_{ij} - f(x)_j)", r"(\delta_{ij} - f(x)_i)"),
+        (SOFTMAX, r"\frac{e^{z_i}}", r"\frac{2 e^{z_i}}"),
+        (SOFTMAX, r"= x_i - \text{logsumexp}", r"= x_i + \text{logsumexp}"),
+        (OF_NUMBERS, r"\frac{1}{1 + e^{-t}}", r"\frac{1}{1 + e^t}"),
+        (OF_NUMBERS, r"g(c, 2)^2 = 4", r"g(2, c)^2 = 4"),
+        (OF_NUMBERS, r"\sigma(-c)", r"\sigma(c)"),
+        (OF_NUMBERS, r"\sigma(W)_{ij} = \sigma(W_{ij})", r"\sigma(W)_{ij} = \sigma(W_{ji})"),
+    ],
+)
+def test_what_is_wrong_of_functions_is_refused(text, right, wrong):
+    assert right in text
+    with pytest.raises(DerivationError, match="does not equal"):
+        derive(text.replace(right, wrong), name="functions")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (r"c = f(c)", "prints like a function"),
+        (r"x = \sigma(x, x)", r"\\sigma takes 1 argument"),
+        (r"c = \sigma \cdot c", "write its value"),
+        (r"c = \sigma^2(c)", "write its value"),
+        (r"c = (c, c)", "no function is before them"),
+        (r"c = \text{softmax}(c)", "takes no index"),
+        (r"W = \text{softmax}(W)", "takes two indices"),
+        (r"x_i = x(x)_i", "prints like a function"),
+        (r"\frac{\partial h(x)}{\partial x_i} = x_i", "is not a function"),
+        (r"let \sigma(x) = x", "already declared"),
+        (r"let h(x) = x + q", "neither a parameter of h nor defined"),
+        (r"let h(x) = h(x - 1)", "neither a parameter of h nor defined"),
+        (r"let h(x, x) = x", "occurs twice"),
+        (r"let h(x)_i = 2 c" + "\nx = h(x)", "what does i run over"),
+        (r"let h(x) = x_i" + "\nc = h(x)", "only in its definition"),
+        (r"x_i = (W x)_{ij}", "takes one index"),
+        (r"x_i = (c)_i", "takes no index"),
+    ],
+)
+def test_what_is_no_function_is_not_read_as_one(line, said):
+    given = r"given x \in \mathbb{R}^n, c \in \mathbb{R}, W \in \mathbb{R}^{n \times n}"
+    text = f"{given}\nlet \\sigma(t) = \\frac{{1}}{{1 + e^{{-t}}}}\n{line}"
+    with pytest.raises(Unreadable, match=said):
+        derive(text, name="refused")
+
+
+@pytest.mark.parametrize(
+    ("definition", "line"),
+    [
+        (r"h(t) = t \cdot t", None),  # W W, or the squares of its elements
+        (r"h(t) = t \cdot \text{sigmoid}(t)", None),
+        (r"h(t) = 2 t - t", r"h(W) = W"),
+        (r"h(t) = t^\top t", r"h(W)_{ij} = \sum_k W_{ki} W_{kj}"),
+        (r"h(t) = \sum_i t_i^2", r"h(x) = x^\top x"),
+        (r"h(t) = t^2", r"h(x)_i = x_i^2"),
+        (r"h(t) = t^\top t", r"h(x) = \sum_i x_i^2"),
+    ],
+)
+def test_a_function_of_an_array_has_one_meaning_or_none(definition, line):
+    text = rf"""
+        given x \in \mathbb{{R}}^n, W \in \mathbb{{R}}^{{n \times n}}
+        let {definition}
+        {line or r"h(W) = h(W)"}
+    """
+    if line:
+        assert derive(text, name="meaning").chains
+    else:
+        with pytest.raises(Unreadable, match="of this matrix, or of each of its elements"):
+            derive(text, name="meaning")
+
+
+def test_an_element_of_a_product():
+    derive(
+        r"""
+        given A \in \mathbb{R}^{m \times k}, B \in \mathbb{R}^{k \times n}, x \in \mathbb{R}^n
+        (A B)_{ij} = \sum_k A_{ik} B_{kj}
+        (A B x)_i^2 = \left( \sum_j (A B)_{ij} x_j \right)^2
+        """.replace(r"\sum_k A_{ik} B_{kj}", r"\sum_a A_{ia} B_{aj}"),
+        name="element",
+    )
+
+
+def test_a_parameter_hides_a_name_and_a_name_in_a_body_stays_itself():
+    derive(
+        r"""
+        given x \in \mathbb{R}^n, c, t \in \mathbb{R}
+        let h(t) = c \, t
+        h(2) = 2 c
+        h(h(t)) = c^2 t
+        \frac{\partial}{\partial c} \left( h(t) \right) = t
+        """,
+        name="names",
+    )
+
+
+def test_a_function_whose_value_depends_on_a_sign_is_tried_on_both_sides():
+    text = r"""
+        given x \in \mathbb{R}^n
+        let h(t) = \max(0, t)
+        h(x_i) = x_i [x_i > 0]
+    """
+    derivation = derive(text, name="sign")
+    assert derivation.evaluators()[0].point is not None
+    with pytest.raises(DerivationError, match="does not equal"):
+        derive(text.replace("= x_i [", "= 2 x_i ["), name="sign")
+
+
+def test_every_mistake_in_a_function_is_noticed():
+    text = r"""
+        given x \in \mathbb{R}^n
+        let h(z)_i = \frac{z_i}{\sum_j z_j^2}
+        h(x)_i = \frac{x_i}{\sum_k x_k^2}
+    """
+    derivation = derive(text, name="mistakes", sizes=[{"n": 3}])
+    in_body = [flip for flip in derivation.flips() if flip.line == 1]
+    assert len(in_body) > 3
+    assert derivation.survivors() == []
+
+
+def verdicts(text, definitions=""):
+    return judge(read_document(text, "markdown"), definitions)
+
+
+def test_a_displayed_function_is_a_definition():
+    text = r"""
+        $$ \alpha(x) = \left( \sum_i x_i \right)^{-1} $$
+        $$ f_\alpha(x) = \alpha(x) x $$
+        $$ \begin{aligned} \frac{\partial \alpha(x)}{\partial x_i} &= - \alpha(x)^2 \\ &= \alpha(x)^2 \end{aligned} $$
+        $$ \sum_i f_\alpha(x)_i = 1 $$
+    """
+    found = verdicts(text, r"given x \in \mathbb{R}^n")
+    assert [v.kind for v in found] == ["definition", "definition", "equal", "refused", "equal"]
+    names = dict(found[-1].basis.definitions)
+    assert (names["x"], names[r"f_{\alpha}"], names[r"\alpha"]) == (0, 3, 2)
+
+
+def test_another_definition_of_a_function_is_not_refused():
+    text = "$$ f(t) = 2 t $$\n$$ f(t) = 3 t $$\n$$ f(t) = 4 t $$"
+    found = verdicts(text, r"given t \in \mathbb{R}")
+    assert [v.kind for v in found] == ["definition", "not readable", "definition"]
+    assert "line 1 defined f differently" in found[1].message
+
+
+def test_a_name_that_is_not_a_function_is_not_taken_as_one():
+    found = verdicts(r"$$ y(x) = 2 x $$", r"given x, y \in \mathbb{R}")
+    assert [v.kind for v in found] == ["not readable"]
