@@ -33,7 +33,9 @@ standard input. Names are defined in a comment, which holds until its section en
 
 A comment may contain:
 
-  given, constant, let  declarations and definitions, as in the book's derivations
+  given, constant, let  declarations and definitions, as in the book's derivations;
+                        let f(x) = 2 x defines a function
+  factor a, x           a and x before a bracket are factors: x(a + 1) is a product
   loss L                L is the loss
   bar gradient          a bar marks a gradient of the loss
   dot differential      a dot marks a differential

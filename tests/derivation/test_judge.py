@@ -189,7 +189,8 @@ def test_definitions_hold_until_their_section_ends():
         (r"x_i = y_j", "the index j is not on the left"),
         (r"x_1 \approx y_1", "only = is judged"),
         (r"x_1 = x_1 \quad \text{almost surely}", "not a condition"),
-        (r"\begin{bmatrix} x_1 & x_2 \end{bmatrix} = x", "matrices and sums with dots"),
+        (r"\begin{vmatrix} x_1 & x_2 \end{vmatrix} = x_1", "bmatrix or pmatrix"),
+        (r"\begin{bmatrix} x_1 & \cdots & x_3 \end{bmatrix} = x^T", "differ in more than an index"),
     ],
 )
 def test_what_is_uncertain_is_not_guessed(text, said):

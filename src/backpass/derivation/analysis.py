@@ -8,6 +8,8 @@ to, and what each bound index ranges over.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import NoReturn
 
@@ -31,6 +33,7 @@ from backpass.derivation.names import (
     subscripts_of,
 )
 from backpass.derivation.parse import Line, Part, Unreadable, parse, span_of, tokens_of
+from backpass.derivation.patterns import Axis, axis, grid
 
 
 class Index:
@@ -288,9 +291,10 @@ class Analysis(Interpreter):
         return ()
 
     def _is_name(self, tree: Tree) -> bool:
-        """Whether a power is itself a name, such as σ^2 after `let \\sigma^2 = …`."""
+        """Whether a power is itself a name, such as σ^2 after `let \\sigma^2 = …`, or
+        W^Q."""
         base, exponent = tree.children
-        if base.data != "reference" or exponent.data != "number":
+        if base.data != "reference" or exponent.data not in ("number", "scalar"):
             return False
         found = self.scope.resolve(tree)
         return found is not None and found.kind == "variable"
@@ -403,9 +407,65 @@ class Analysis(Interpreter):
         return self.visit(tree.children[0])
 
     def sum(self, tree: Tree) -> Shape:
-        return self._same_shape(
-            [child for child in tree.children if isinstance(child, Tree)], "added to"
-        )
+        terms = [child for child in tree.children if isinstance(child, Tree)]
+        if any(term.data == "dots" for term in terms):
+            return self._sum_with_dots(tree, terms)
+        return self._same_shape(terms, "added to")
+
+    def _sum_with_dots(self, tree: Tree, terms: list[Tree]) -> Shape:
+        if any(sign != "+" for sign in tokens_of(tree)):
+            self.reject("a sum with dots has no sign but +", tree)
+        found = self._axis(tree, terms, f"#{len(self.bound)}")
+        self.expression.sums[id(tree)] = found
+        with self._letters((found.letter, found.side)):
+            return self.visit(found.terms[0])
+
+    def _axis(self, tree: Tree, terms: list[Tree], letter: str) -> Axis:
+        try:
+            found = axis(terms, letter)
+        except Unreadable as error:
+            self.reject(error.message, tree)
+        self._check_side(found, tree)
+        return found
+
+    def _check_side(self, found: Axis, tree: Tree) -> None:
+        if found.letter and found.side not in self.scope.dimensions:
+            self.reject(f"{found.side}, where the dots end, is not a dimension", tree)
+
+    @contextmanager
+    def _letters(self, *letters: tuple[str, str]) -> Iterator[None]:
+        """Bind the letters of dots, each with its dimension."""
+        for letter, side in letters:
+            index = Index()
+            index.runs_over(side)
+            self.bound.append((letter, index))
+        yield
+        del self.bound[len(self.bound) - len(letters) :]
+
+    def matrix(self, tree: Tree) -> Shape:
+        letters = f"#{len(self.bound)}", f"#{len(self.bound) + 1}"
+        try:
+            found = grid(tree.children, letters)
+        except Unreadable as error:
+            self.reject(error.message, tree)
+        axes = found.rows, found.columns
+        for one in axes:
+            self._check_side(one, tree)
+        self.expression.matrices[id(tree)] = found
+        with self._letters(*((one.letter, one.side) for one in axes if one.letter)):
+            for row in found.rows.terms:
+                for entry in row.children:
+                    if shape := self.visit(entry):
+                        words = f"an entry is a number; this is {in_words(shape)}"
+                        self.reject(words, entry)
+        lengths = tuple(one.length for one in axes)
+        return () if lengths == ("1", "1") else lengths
+
+    def largest(self, tree: Tree) -> Shape:
+        shape = self.visit(tree.children[1])
+        if len(axes_of(shape)) != 1:
+            self.reject(f"a maximum is of a column; this is {in_words(shape)}", tree)
+        return ()
 
     def hadamard(self, tree: Tree) -> Shape:
         return self._same_shape(tree.children, r"multiplied (\odot) by")
@@ -667,6 +727,8 @@ def reads_as_function(before: Tree, factor: Tree, scope: Scope) -> bool:
     elif before.data == "reference":
         found = scope.resolve(before)
     else:
+        return False
+    if found and found.name in scope.factors:
         return False
     return not (found.indices if found else subscripts_of(before))
 

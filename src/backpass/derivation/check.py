@@ -88,6 +88,8 @@ def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, Evaluators]:
             define_function(scope, line)
         elif line.kind == "layout":
             scope.lay_out(line)
+        elif line.kind == "factor":
+            scope.multiply(line)
         else:
             scope.declare(line)
     return scope, {}

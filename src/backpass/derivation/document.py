@@ -307,9 +307,14 @@ def _rows(body: Text) -> Iterator[Text]:
 
 
 def _unaligned(row: Text) -> Text:
-    if r"\begin" in row.characters:
-        return row
-    return row.replaced(re.compile(r"(?<!\\)&"))
+    """Remove the signs of alignment, but not those within a matrix."""
+    depth, at, found = 0, 0, row.characters
+    while at < len(found):
+        depth += found.startswith(r"\begin", at) - found.startswith(r"\end", at)
+        if found[at] == "&" and depth == 0:
+            found = f"{found[:at]} {found[at + 1 :]}"
+        at += 2 if found[at] == "\\" else 1
+    return Text(found, row.origins)
 
 
 # ---- statements ----------------------------------------------------------------------
@@ -441,12 +446,18 @@ _INDEX_RANGE = re.compile(
 )
 
 
+# Words, and not the name of a function or a number: \text{softmax}(x)_i = …
+_WORDS = re.compile(
+    r"\s*(?:\\forall|\\(?:text|mbox|mathrm)\s*\{(?:[^{}]*\s|\s*(?:if|for|where|when|with|and|or)\s*)\})"
+)
+
+
 def _is_equation(piece: Text) -> bool:
     text = piece.characters
     return (
         len(_split(piece, "=")) > 1
         and not _INDEX_RANGE.match(text)
-        and not text.lstrip().startswith((r"\text", r"\forall", r"\mbox", r"\mathrm"))
+        and not _WORDS.match(text)
     )
 
 

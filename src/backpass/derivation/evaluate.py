@@ -283,6 +283,11 @@ class Evaluator(Interpreter):
         return self.visit(tree.children[0])
 
     def sum(self, tree: Tree) -> Value:
+        if (found := self.current.sums.get(id(tree))) is not None:
+            size = self.calculus.size(found.side)
+            return _add(
+                [self._where(found.terms[0], {found.letter: k}) for k in range(size)]
+            )
         terms, sign = [], 1
         for child in tree.children:
             if isinstance(child, Token):
@@ -290,6 +295,26 @@ class Evaluator(Interpreter):
             else:
                 terms.append(sign * self.visit(child))
         return _add(terms)
+
+    def _where(self, tree: Tree, indices: dict[str, int]) -> Value:
+        """Return the value of a part at more indices."""
+        outside = self.indices
+        self.indices = {**outside, **indices}
+        value = self.visit(tree)
+        self.indices = outside
+        return value
+
+    def matrix(self, tree: Tree) -> Value:
+        found = self.current.matrices[id(tree)]
+        sizes = [self.calculus.size(one.length) for one in (found.rows, found.columns)]
+        values = np.empty(sizes, dtype=object)
+        for row, column in np.ndindex(*sizes):
+            where = {found.rows.letter: row, found.columns.letter: column}
+            values[row, column] = self._where(found.entry(row, column), where)
+        return values[0, 0] if sizes == [1, 1] else values
+
+    def largest(self, tree: Tree) -> Value:
+        return self.calculus.maximum(tuple(np.ravel(self.visit(tree.children[1]))))
 
     def product(self, tree: Tree) -> Value:
         first, *rest = map(self.visit, tree.children)
@@ -309,12 +334,9 @@ class Evaluator(Interpreter):
 
     def big(self, tree: Tree) -> Value:
         sign, limits, *_, body = tree.children
-        values = []
-        outside = self.indices
-        for indices in self._ranges(tree, limits):
-            self.indices = {**outside, **indices}
-            values.append(self.visit(body))
-        self.indices = outside
+        values = [
+            self._where(body, indices) for indices in list(self._ranges(tree, limits))
+        ]
         if sign == r"\sum":
             return _add(values)
         if sign == r"\prod":

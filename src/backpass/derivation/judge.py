@@ -204,6 +204,9 @@ class _Judging:
             self.known = replace(known, total=True)
         elif word == "when" and rest:
             self.condition = text[text.characters.index(rest) :]
+        elif word == "factor" and rest:
+            part = text[text.characters.index(rest) :].part(source)
+            self._add(Line("factor", None, part, None, ""), line_number)
         elif word in DECLARING:
             text = self._rewritten(text)
             try:
@@ -215,8 +218,8 @@ class _Judging:
             self.known = replace(self.known, accents=self.known.accents | accents)
         else:
             raise Unreadable(
-                "expected given, constant, let, layout, loss, when, restart, bar "
-                "gradient, dot differential or partial total",
+                "expected given, constant, let, factor, layout, loss, when, restart, "
+                "bar gradient, dot differential or partial total",
                 text.part(source),
             )
 
@@ -977,7 +980,8 @@ _ROUND = re.compile(r"\A\s*\(|\)\s*\Z")
 _HELP = (
     (r"\\text|\\operatorname|\\mathrm|\\softmax", "this name is not known: define it by its elements under a name of one letter"),
     (r"\\nabla", r"a gradient of what by what? Write \frac{\partial \mathcal{L}}{\partial X}, or say which name is the loss: loss L"),
-    (r"\\begin|&|\\[cvd]?dots", "matrices and sums with dots are not read: write the elements with indices and \\sum"),
+    (r"\\begin|&", "a matrix is read as a bmatrix or pmatrix"),
+    (r"\\[cvdl]?dots", "dots are read in a sum or a matrix, before its last term"),
     (r"\\partial", r"a derivative is read as \frac{\partial y_j}{\partial x_i}"),
     (r"'", r"a prime is not read: write the derivative as \frac{\partial y}{\partial x}"),
     (r"\\quad|\\qquad", "what stands beside the equation is not read"),

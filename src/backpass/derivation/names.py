@@ -13,6 +13,7 @@ from backpass.derivation.parse import Line, Part, Unreadable, parse, tokens_of
 
 if TYPE_CHECKING:
     from backpass.derivation.functions import Call
+    from backpass.derivation.patterns import Axis, Grid
 
 # Names of dimensions: () is a number, ("n", "1") a column, ("1", "n") a row.
 Shape = tuple[str, ...]
@@ -72,8 +73,9 @@ class Reference:
 class Expression:
     """An analysed piece of mathematics.
 
-    `references`, `ranges` and `calls` are keyed by the identity of the tree's nodes.
-    `comparisons` are the nodes whose value depends on a sign.
+    `references`, `ranges`, `sums` (with dots), `matrices` and `calls` are keyed by the
+    identity of the tree's nodes. `comparisons` are the nodes whose value depends on a
+    sign.
     """
 
     part: Part
@@ -83,6 +85,8 @@ class Expression:
     ranges: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     free: set[str] = field(default_factory=set)
     comparisons: list[Tree] = field(default_factory=list)
+    sums: dict[int, Axis] = field(default_factory=dict)
+    matrices: dict[int, Grid] = field(default_factory=dict)
     # What each call may mean; if that is not one thing, all must have the same value.
     calls: dict[int, tuple[Call, ...]] = field(default_factory=dict)
 
@@ -114,6 +118,7 @@ class Scope:
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self.functions: dict[str, Function] = {}
+        self.factors: set[str] = set()  # names that a bracket multiplies
         self.dimensions: list[str] = []
         self.layout = ""  # of derivatives by arrays: "numerator" or "denominator"
 
@@ -149,6 +154,17 @@ class Scope:
         if line.right.text not in LAYOUTS:
             raise Unreadable(f"expected {' or '.join(LAYOUTS)}", line.right)
         self.layout = line.right.text
+
+    def multiply(self, line: Line) -> None:
+        """Read the names on a line, before a bracket, as factors. Raises
+        `Unreadable`."""
+        assert line.right is not None
+        for name in re.split(r"\s*,\s*", line.right.text):
+            part = Part(line.right.source, line.right.start, name)
+            reference = self.resolve(parse(part, "moved"))
+            if reference is None:
+                raise Unreadable(f"{name} is not declared or defined above", line.right)
+            self.factors.add(reference.name)
 
     def laid_out(self, above: Shape, below: Shape) -> Shape | None:
         """Return the shape of the derivative of one array by another, each a number or
@@ -356,15 +372,16 @@ def canonical(node: Tree | Token) -> str:
 def accent_and_name(tree: Tree) -> tuple[str, str]:
     """Return a reference's accent ("bar", "dot" or "") and the name below it.
 
-    A power is part of the name, but not if the name has a bar or a dot: the gradient of
-    \\sigma^2 is written \\bar{\\sigma^2}.
+    A power is part of the name. If the name has a bar or a dot, a letter above is so
+    too, and a number is not: the gradient of W^Q is written \\bar{W}^Q or \\bar{W^Q},
+    that of \\sigma^2 only \\bar{\\sigma^2}.
     """
     reference, power = _without_power(tree)
     head = reference.children[0]
     if isinstance(head, Tree) and head.data == "accented":
         accent = canonical(head).partition("{")[0]
-        if accent in (r"\bar", r"\dot") and not power:
-            return accent[1:], canonical(head.children[1])
+        if accent in (r"\bar", r"\dot") and not power[1:].isdigit():
+            return accent[1:], canonical(head.children[1]) + power
     return "", canonical(head) + power
 
 
