@@ -35,6 +35,8 @@ A comment may contain:
 
   given, constant, let  declarations and definitions, as in the book's derivations;
                         let f(x) = 2 x defines a function
+  slice A_i \in \mathbb{R}^n
+                        A_i is row i of the matrix A, here as a column
   factor a, x           a and x before a bracket are factors: x(a + 1) is a product
   loss L                L is the loss
   bar gradient          a bar marks a gradient of the loss
@@ -42,6 +44,7 @@ A comment may contain:
   layout numerator, layout denominator
                         the shape of a derivative with respect to an array
   when j \ne i          the condition of the next display
+  partial applied       a bracket after a partial derivative is what it is applied to
   partial total         partial derivatives go through all definitions
   restart               forget what the text has defined
 

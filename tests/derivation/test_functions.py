@@ -192,3 +192,150 @@ def test_another_definition_of_a_function_is_not_refused():
 def test_a_name_that_is_not_a_function_is_not_taken_as_one():
     found = verdicts(r"$$ y(x) = 2 x $$", r"given x, y \in \mathbb{R}")
     assert [v.kind for v in found] == ["not readable"]
+
+
+def kinds(text, definitions=""):
+    return [verdict.kind for verdict in verdicts(text, definitions)]
+
+
+ROWS = (
+    r"loss l; layout numerator; given B \in \mathbb{R}^{t \times t}, V, \bar{Y} \in \mathbb{R}^{t \times p}; "
+    r"let u = \mathbf{1}_t; let \alpha(x) = \left( \sum_i x_i \right)^{-1}; "
+    r"let A_{ij} = \frac{B_{ij}}{\sum_k B_{ik}}; let Y = A V; let d_i = \sum_k \bar{Y}_{ik} Y_{ik}; "
+    r"slice A_i, B_i \in \mathbb{R}^t; slice Y_i \in \mathbb{R}^p"
+)
+OF_ROWS = r"""
+    $$ \begin{aligned} \frac{\partial l}{\partial B_i} &= \frac{\partial l}{\partial A_i} \frac{\partial A_i}{\partial B_i} \\
+    &= \nabla_{A_i} l^T \alpha(B_i) \left( I - A_i u^T \right) \\
+    &= \alpha(B_i) \left( \nabla_{A_i} l^T - \nabla_{Y_i} l^T V^T A_i u^T \right) \\
+    &= \alpha(B_i) \left( \nabla_{A_i} l^T - d_i u^T \right) \end{aligned} $$
+    $$ \nabla_{B_i} l = \alpha(B_i) \left( \nabla_{A_i} l - d_i u \right) $$
+"""
+
+
+def test_rows_of_matrices():
+    assert set(kinds(OF_ROWS, ROWS)) == {"equal"}
+    wrong = OF_ROWS.replace(r"- A_i u^T", r"- A_i B_i^T")
+    assert kinds(wrong, ROWS) == ["equal", "refused", "equal", "equal", "equal"]
+    assert set(kinds(OF_ROWS, ROWS.partition("; slice")[0])) == {"not readable"}
+    assert kinds("<!-- derive: slice A_i \\in \\mathbb{R}^p -->", ROWS) == ["not readable"]
+    assert kinds("<!-- derive: slice A_{ij} \\in \\mathbb{R} -->", ROWS) == ["not readable"]
+
+
+def test_a_slice_of_three_axes_is_a_matrix():
+    given = r"given X, \bar{Z} \in \mathbb{R}^{b \times s \times h}, W \in \mathbb{R}^{h \times h}; let Z_{aij} = \sum_k X_{aik} W_{kj}"
+    slices = r"; slice X_i, Z_i \in \mathbb{R}^{s \times h}"
+    text = r"$$ \bar{X}_i = \bar{Z}_i W^T $$ $$ \bar{W} = \sum_i X_i^T \bar{Z}_i $$ $$ \bar{W} = \sum_i \bar{Z}_i^T X_i $$"
+    assert kinds(text, given + slices) == ["equal", "equal", "refused"]
+
+
+def test_a_row_and_a_column_of_a_matrix():
+    derive(
+        r"""
+        given A, \bar{Y} \in \mathbb{R}^{m \times k}, B \in \mathbb{R}^{k \times n}
+        let Y = 2 A
+        let Z = A B
+        Z_{i,:} = A_{i,:} B
+        Z_{:,j} = A B_{:,j}
+        Z_{ij} = A_{i,:} B_{:,j}
+        \bar{A}_{i,:} = 2 \bar{Y}_{i,:}
+        \sum_i A_{i,:}^\top A_{i,:} = A^\top A
+        """,
+        name="rows",
+    )
+    given = "given A \\in \\mathbb{R}^{m \\times k}, c \\in \\mathbb{R}^m\n"
+    for line, said in [
+        (r"c_{i,:} = c_i", "not a matrix"),
+        (r"A_{i,:} = A_{j,:}", "not on the left"),
+        (r"let B_{i,:} = A_{i,:}", "must be letters"),
+        (r"A = (2 A)_{i,:}", "only of a declared name"),
+        (r"A_{i,:} = A_{:,j}", "j is not on the left"),
+    ]:
+        with pytest.raises(Unreadable, match=said):
+            derive(given + line, name="rows")
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (r"(I - A) x = x - A x", "equal"),
+        (r"B I + I B = 2 B", "equal"),
+        (r"(c I + A) B = c B + A B", "equal"),
+        (r"(I - x x^T)^T = I - x x^T", "equal"),
+        (r"\frac{I}{2} x = I I x - \frac{x}{2}", "equal"),
+        (r"(I - A) B = B + A B", "refused"),
+        (r"\operatorname{tr}(I) = n", "not readable"),
+        (r"B + I = B", "not readable"),
+        (r"c I = 2", "not readable"),
+        (r"\text{relu}(I) x = x", "not readable"),
+    ],
+)
+def test_an_identity_takes_its_size_from_what_is_beside_it(line, kind):
+    given = r"given A \in \mathbb{R}^{n \times n}, B \in \mathbb{R}^{n \times m}, x \in \mathbb{R}^n, c \in \mathbb{R}"
+    assert kinds(f"$$ {line} $$", given) == [kind]
+
+
+DIRECTIONS = r"""
+    given x, v \in \mathbb{R}^t
+    let u = \mathbf{1}_t
+    let \alpha(x) = \left( \sum_i x_i \right)^{-1}
+    let f_\alpha(x) = \alpha(x) x
+    let g(x) = \text{softmax}(x) \odot x
+    \partial \alpha(x)(v) = - \alpha(x)^2 u^\top v
+    \partial f_\alpha(x)(v) = \alpha(x) (I - f_\alpha(x) u^\top) v
+    \partial f_\alpha(2 x)(v) = \frac12 \partial f_\alpha(x)(v)
+    \partial \text{softmax}(x)(v) = \text{softmax}(x) \odot v - \text{softmax}(x) \text{softmax}(x)^\top v
+    \partial \text{relu}(x_1)(v_1) = [x_1 > 0] v_1
+"""
+
+
+def test_a_derivative_applied_to_a_direction():
+    derive(DIRECTIONS, name="directions")
+    for right, wrong in [
+        (r"= - \alpha(x)^2", r"= \alpha(x)^2"),
+        (r"(I - f_\alpha(x) u", r"(I - x u"),
+        (r"= \frac12 \partial", r"= \partial"),
+        (r"[x_1 > 0] v_1", r"[x_1 < 0] v_1"),
+    ]:
+        assert right in DIRECTIONS
+        with pytest.raises(DerivationError, match="does not equal"):
+            derive(DIRECTIONS.replace(right, wrong), name="directions")
+    with pytest.raises(Unreadable, match="is not applied to a number"):
+        derive(DIRECTIONS.replace(r"\partial \alpha(x)(v)", r"\partial \alpha(x)(v_1)"), name="d")
+    with pytest.raises(Unreadable, match="of a function of one argument"):
+        derive(DIRECTIONS.replace(r"\partial \alpha(x)(v)", r"\partial u(x)(v)"), name="d")
+
+
+def test_a_maximum_in_a_function_that_is_differentiated():
+    text = r"""
+        given x, v \in \mathbb{R}^n
+        let s(x)_i = \frac{e^{x_i - \max(x)}}{\sum_j e^{x_j - \max(x)}}
+        let h(x)_i = e^{x_i - \max(x)}
+        \partial s(x)(v) = s(x) \odot v - s(x) s(x)^\top v
+    """
+    derive(text, name="stable")
+    with pytest.raises(Unreadable, match="a maximum may not be ignored"):
+        derive(
+            text
+            + "    \\partial h(x)(v)_i = h(x)_i v_i".replace("(v)_i", "(v)").replace(
+                "h(x)_i v_i", r"h(x) \odot v"
+            ),
+            name="h",
+        )
+
+
+def test_a_partial_derivative_applied_where_that_is_said():
+    given = r"loss l; dot differential; given A \in \mathbb{R}^{t \times t}, V, \bar{Y} \in \mathbb{R}^{t \times p}; let Y = A V"
+    text = r"""
+        $$ \frac{\partial l}{\partial V} (\dot V) = \operatorname{tr} \left( \nabla_Y l^T A \dot V \right) = \langle A \nabla_Y l, \dot V \rangle $$
+        $$ \frac{\partial Y}{\partial V} (\dot V) = A \dot V $$
+        $$ \frac{\partial l}{\partial V} (A) = 1 $$
+    """
+    assert kinds(text, given) == ["not readable", "refused", "not readable", "not readable"]
+    assert kinds(text, f"{given}; partial applied") == ["equal", "refused", "equal", "not readable"]
+
+
+def test_a_name_equal_to_a_name_is_an_equation():
+    given = r"given a, b \in \mathbb{R}; let c = 2 a"
+    assert kinds(r"$$ c = b $$", given) == ["refused"]
+    assert kinds(r"$$ z = c $$ $$ z = c \quad i = 1, \dots, n $$", given)[0] == "definition"

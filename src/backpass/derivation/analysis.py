@@ -84,6 +84,8 @@ def _is_of_arrays(body: Expression) -> bool:
     ) or (any(r.kind == "parameter" and r.indices for r in body.references.values()))
 
 
+_UNSIZED = ("?", "?")  # the shape of an I without a subscript
+
 _NOT_PARTIAL = (
     "a partial derivative is of a number with respect to a number; "
     "write the matrices by their elements, or declare layout numerator or denominator "
@@ -103,6 +105,7 @@ class Analysis(Interpreter):
         self.scope = scope
         self.parameters = parameters or {}
         self.free: dict[str, Index] = {}
+        self.unsized: list[Tree] = []  # each I whose size is not known yet
         self.bound: list[tuple[str, Index]] = []
 
     def begin(self, part: Part, tree: Tree) -> Expression:
@@ -124,6 +127,12 @@ class Analysis(Interpreter):
             tree = called(parse(part), self.scope)
             expressions.append(self.begin(part, tree))
             self.expression.shape = self.visit(self.expression.tree)
+            if self.unsized:
+                self.reject(
+                    "what is the size of I? Write it as a subscript, one of "
+                    f"{', '.join(self.scope.dimensions)}",
+                    self.unsized[0],
+                )
         # Every occurrence of every letter has been seen by now.
         for expression, tree, letters in self.ranges:
             found: list[tuple[str, str]] = []
@@ -183,8 +192,14 @@ class Analysis(Interpreter):
             return None
         return Reference("parameter", name, "", tuple(subscripts_of(tree)))
 
+    def _reject_rows(self, indices: tuple[Token, ...] | list[Token]) -> None:
+        for token in indices:
+            if token.type == "ALL":
+                self.reject("rows and columns are only of a declared name", token)
+
     def _shape_of_parameter(self, found: Reference, tree: Tree) -> Shape:
         shape = self.parameters[found.name]
+        self._reject_rows(found.indices)
         return self._element(found.name, shape, found.indices, tree)
 
     def _shape_of_variable(self, found: Reference, tree: Tree) -> Shape:
@@ -201,6 +216,16 @@ class Analysis(Interpreter):
         if not indices:
             return shape
         axes = axes_of(shape)
+        whole: Shape = ()
+        if any(token.type == "ALL" for token in indices):
+            if len(axes) != 2:
+                self.reject(f"{name} is not a matrix, so it has no rows", tree)
+            is_row = indices[1].type == "ALL"
+            whole = ("1", axes[1]) if is_row else (axes[0], "1")
+            axes = axes[:1] if is_row else axes[1:]
+            indices = tuple(token for token in indices if token.type != "ALL")
+        elif len(indices) == 1 and (found := self.scope.slice_of(name)):
+            whole, axes = found, axes[:1]
         if len(indices) != len(axes):
             wanted = (
                 ("no index", "one index", "two indices")[rank]
@@ -214,7 +239,7 @@ class Analysis(Interpreter):
                 self.reject(
                     f"{token} runs over {other} elsewhere, but over {side} here", token
                 )
-        return ()
+        return whole
 
     def _shape_of_constant(self, found: Reference, tree: Tree) -> Shape:
         if found.indices:
@@ -239,8 +264,20 @@ class Analysis(Interpreter):
         return ()
 
     def _shape_of_identity(self, found: Reference, tree: Tree) -> Shape:
+        if not found.indices:
+            self.unsized.append(tree)
+            return _UNSIZED
         side = self._side(found, tree)
         return (side, side)
+
+    def _sized(self, side: str) -> None:
+        """Record the size of each I that what is beside it determines."""
+        for tree in self.unsized:
+            token = Token("WORD", side)
+            self.expression.references[id(tree)] = Reference(
+                "identity", "I", "", (token,)
+            )
+        self.unsized.clear()
 
     def _shape_of_ones(self, found: Reference, tree: Tree) -> Shape:
         return (self._side(found, tree), "1")
@@ -312,6 +349,7 @@ class Analysis(Interpreter):
         indices = tokens_of(subscript)
         if any(token.type == "WORD" for token in indices):
             self.reject("an element has indices", subscript)
+        self._reject_rows(indices)
         return self._element(name, self.visit(array), tuple(indices), tree)
 
     def applied(self, tree: Tree) -> Shape:
@@ -331,6 +369,8 @@ class Analysis(Interpreter):
         found = find(self.scope, name)
         assert found is not None
         function, shapes = found[0], [self.visit(one) for one in arguments]
+        if _UNSIZED in shapes:
+            self.reject("what is the size of I here? Write it as a subscript", tree)
         if len(shapes) != len(function.parameters):
             count = len(function.parameters)
             plural = "" if count == 1 else "s"
@@ -475,13 +515,16 @@ class Analysis(Interpreter):
         return ()
 
     def _same_shape(self, trees: list[Tree], verb: str) -> Shape:
-        first, *rest = ((tree, self.visit(tree)) for tree in trees)
-        for tree, shape in rest:
-            if shape != first[1]:
+        shapes = [self.visit(tree) for tree in trees]
+        sized = next((shape for shape in shapes if shape != _UNSIZED), _UNSIZED)
+        for tree, shape in zip(trees, shapes, strict=True):
+            if shape == _UNSIZED != sized and len({*sized}) == 1 and len(sized) == 2:
+                self._sized(sized[0])
+            elif shape != sized:
                 self.reject(
-                    f"{in_words(first[1])} cannot be {verb} {in_words(shape)}", tree
+                    f"{in_words(sized)} cannot be {verb} {in_words(shape)}", tree
                 )
-        return first[1]
+        return sized
 
     def product(self, tree: Tree) -> Shape:
         for before, factor in pairwise(tree.children):
@@ -513,6 +556,12 @@ class Analysis(Interpreter):
         for factor in tree.children[1:]:
             other = self.visit(factor)
             if shape and other:
+                if shape == _UNSIZED != other and len(other) == 2:
+                    self._sized(other[0])
+                    shape = other[0], other[0]
+                if other == _UNSIZED != shape and len(shape) == 2:
+                    self._sized(shape[1])
+                    other = shape[1], shape[1]
                 if len(shape) != 2 or len(other) != 2 or shape[1] != other[0]:
                     self.reject(
                         f"{in_words(shape)} cannot be multiplied by {in_words(other)}",
@@ -607,6 +656,34 @@ class Analysis(Interpreter):
             laid_out = self.scope.laid_out(*shapes)
         return laid_out or self.reject(_NOT_PARTIAL, tree)
 
+    def differential(self, tree: Tree) -> Shape:
+        """∂f(x)(v), the derivative of f at x in the direction v."""
+        call, direction = tree.children
+        if call.data != "call" or len(call.children) != 2:
+            self.reject(r"\partial f(x)(v) is of a function of one argument", tree)
+        shape = self.visit(call)
+        self._has_shape(direction, self.visit(call.children[1]))
+        return shape
+
+    def directional(self, tree: Tree) -> Shape:
+        """∂Y/∂X (V), where a derivative is a linear map that is applied."""
+        above, below, direction = tree.children
+        found = self.scope.resolve(above)
+        if found is not None and found.kind == "loss" and not found.accent:
+            self.expression.references[id(above)] = found
+            shape: Shape = ()
+        else:
+            shape = self.visit(above)
+        self._has_shape(direction, self._with_respect_to(below))
+        return shape
+
+    def _has_shape(self, direction: Tree, shape: Shape) -> None:
+        if (other := self.visit(direction)) != shape:
+            self.reject(
+                f"a derivative by {in_words(shape)} is not applied to {in_words(other)}",
+                direction,
+            )
+
     def differentiate(self, tree: Tree) -> Shape:
         operator, argument = tree.children
         if self._with_respect_to(operator.children[0]) or self.visit(argument):
@@ -660,7 +737,7 @@ def define(scope: Scope, line: Line) -> None:
         raise Unreadable(rf"\{accent} is derived, not defined", line.left)
     if len(set(letters)) < len(letters):
         raise Unreadable("an index occurs twice on the left of a definition", line.left)
-    if any(token.isdigit() or token.type == "WORD" for token in tokens):
+    if any(token.isdigit() or token.type in ("WORD", "ALL") for token in tokens):
         raise Unreadable(
             "a definition is for all elements: its indices must be letters", line.left
         )

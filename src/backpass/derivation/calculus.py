@@ -148,6 +148,16 @@ class Calculus:
         between them."""
         return self._without_slopes(self._chain_rule(value, symbol))
 
+    def derivative_at_zero(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
+        """Differentiate a number with respect to a symbol that is no element, where it
+        is 0."""
+        at_zero = {symbol: sympy.S.Zero}
+        for values, largest in list(self._maxima.items()):
+            if any(symbol in one.free_symbols for one in values):
+                values_at_zero = tuple(one.xreplace(at_zero) for one in values)
+                at_zero[largest] = self.maximum(values_at_zero)
+        return self.derivative(value, symbol).xreplace(at_zero)
+
     def _chain_rule(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
         key = value, symbol
         if key not in self._derivatives:

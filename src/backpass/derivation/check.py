@@ -88,6 +88,10 @@ def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, Evaluators]:
             define_function(scope, line)
         elif line.kind == "layout":
             scope.lay_out(line)
+        elif line.kind == "applied":
+            scope.applied = True
+        elif line.kind == "slice":
+            scope.slice(line)
         elif line.kind == "factor":
             scope.multiply(line)
         else:

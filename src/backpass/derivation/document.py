@@ -350,11 +350,14 @@ def statements(display: Display) -> list[Statement]:
     for row, fault in _logical_rows(display):
         row = row.replaced(_COLON_EQUAL, "=").replaced(_DEFINING)
         pieces = _pieces(row)
-        equations = [piece for piece in pieces if _is_equation(piece)]
+        # y = x alone is an equation, and beside one a range of an index.
+        equations = [piece for piece in pieces if _is_equation(piece)] or [
+            piece for piece in pieces[:1] if len(_split(piece, "=")) > 1
+        ]
         beside = tuple(
             piece
             for piece in pieces
-            if not _is_equation(piece) and not _LINKS.match(piece.characters)
+            if piece not in equations and not _LINKS.match(piece.characters)
         )
         if not equations:
             found.extend(Statement((piece,), (), fault) for piece in pieces)

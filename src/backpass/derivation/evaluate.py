@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -123,9 +124,21 @@ class Evaluator(Interpreter):
                 return self.calculus.differential(variable, indices, self.still)
             return self.calculus.element(variable, indices)
 
-        if found.indices or not variable.axes:
-            return one(self._places(found))
-        return self.calculus.array(variable, one)
+        if not found.indices:
+            return self.calculus.array(variable, one)
+        fixed = self._places(found)
+        if len(fixed) == len(variable.axes):
+            return one(fixed)
+        # A row, a column, or what a slice declares.
+        leading = found.indices[0].type != "ALL"
+        rest = variable.axes[len(fixed) :] if leading else variable.axes[:1]
+        values = np.empty([self.calculus.size(side) for side in rest], dtype=object)
+        for more in np.ndindex(*values.shape):
+            values[more] = one((*fixed, *more) if leading else (*more, *fixed))
+        if len(found.indices) == 1:
+            shape = self.scope.slice_of(found.name)
+            return values.reshape([self.calculus.size(side) for side in shape])
+        return values[None, :] if leading else values[:, None]
 
     def _parameter(self, found: Reference) -> Value:
         value = self.parameters[found.name]
@@ -144,7 +157,10 @@ class Evaluator(Interpreter):
     def _places(self, found: Reference) -> tuple[int, ...]:
         """Return the zero-based indices of a reference."""
         axes = self.scope.variables[found.name].axes
-        return self._inside(found.name, found.indices, axes)
+        if found.indices and found.indices[0].type == "ALL":
+            axes = axes[1:]
+        indices = [token for token in found.indices if token.type != "ALL"]
+        return self._inside(found.name, indices, axes)
 
     def _inside(
         self,
@@ -153,7 +169,8 @@ class Evaluator(Interpreter):
         axes: tuple[str, ...] | list[str],
     ) -> tuple[int, ...]:
         places = tuple(map(self._at, indices))
-        for token, place, side in zip(indices, places, axes, strict=True):
+        # A slice has fewer indices than axes.
+        for token, place, side in zip(indices, places, axes, strict=False):
             if place >= self.calculus.size(side):
                 message = (
                     f"{name} has no element {token} for {side} = "
@@ -230,6 +247,10 @@ class Evaluator(Interpreter):
 
     def call(self, tree: Tree) -> Value:
         values = [self.visit(argument) for argument in tree.children[1:]]
+        return self._value_of(tree, values)
+
+    def _value_of(self, tree: Tree, values: list[Value]) -> Value:
+        """Return the value of a call, given its arguments."""
         first, *others = [
             self._elementwise(call, values[0])
             if call.elementwise
@@ -248,7 +269,7 @@ class Evaluator(Interpreter):
         return first
 
     def _elementwise(self, call: Call, array: np.ndarray) -> np.ndarray:
-        return np.vectorize(lambda v: self._called(call, [v]), otypes=[object])(array)
+        return _each(array, lambda v: self._called(call, [v]))
 
     def _called(self, call: Call, values: list[Value]) -> Value:
         function, still = call.function, self.still
@@ -270,10 +291,8 @@ class Evaluator(Interpreter):
         elif name.endswith("{diag}"):
             result = np.full((len(value), len(value)), sympy.S.Zero, dtype=object)
             np.fill_diagonal(result, value[:, 0])
-        elif isinstance(value, np.ndarray):
-            result = np.vectorize(_FUNCTIONS[name], otypes=[object])(value)
         else:
-            result = _FUNCTIONS[name](value)
+            result = _each(value, _FUNCTIONS[name])
         _, *exponent = tokens_of(function)
         return result ** int(exponent[0]) if exponent else result
 
@@ -421,6 +440,34 @@ class Evaluator(Interpreter):
         )
         return self.calculus.derivative(self.visit(tree), symbol)
 
+    def differential(self, tree: Tree) -> Value:
+        """Return d/dε f(x + ε v) at ε = 0."""
+        call, direction = tree.children
+        epsilon = sympy.Symbol(f"ε{tree.meta.start_pos}", real=True)
+        moved = self.visit(call.children[1]) + epsilon * self.visit(direction)
+        if self.point is not None:
+            self.point[epsilon] = sympy.S.Zero
+        value = self._value_of(call, [moved])
+        if self.point is not None:
+            del self.point[epsilon]
+        return _each(value, lambda v: self.calculus.derivative_at_zero(v, epsilon))
+
+    def directional(self, tree: Tree) -> Value:
+        above, below, direction = tree.children
+        along = np.ravel(self.visit(direction))
+        variable = self.current.references[id(below)]
+        found = self.current.references.get(id(above))
+        if found is not None and found.kind == "loss":
+            gradient = self._variable(replace(variable, accent="bar"))
+            return sympy.Add(*(np.ravel(gradient) * along))
+        symbols = np.ravel(self.visit(below))
+
+        def moved(value: sympy.Expr) -> sympy.Expr:
+            slopes = [self.calculus.derivative(value, symbol) for symbol in symbols]
+            return sympy.Add(*(np.array(slopes, dtype=object) * along))
+
+        return _each(self.visit(above), moved)
+
     # ---- conditions ------------------------------------------------------------------
 
     def holds(self, conditions: Expression, indices: dict[str, int]) -> bool:
@@ -435,6 +482,13 @@ class Evaluator(Interpreter):
             _RELATIONS[relation](self._at(first), self._at(second))
             for first, relation, second in tokens
         )
+
+
+def _each(value: Value, function: Callable[[sympy.Expr], sympy.Expr]) -> Value:
+    """Return a function of a number, or of each element of an array."""
+    if not isinstance(value, np.ndarray):
+        return function(value)
+    return np.vectorize(function, otypes=[object])(value)
 
 
 def _add(terms: list[Value]) -> Value:

@@ -316,6 +316,8 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
     if reference is not None:
         if reference.kind in ("variable", "parameter", "delta"):
             for token in reference.indices:
+                if token.type == "ALL":
+                    continue
                 yield from _other_indices(text, token, letters)
         return
     tokens = [child for child in tree.children if isinstance(child, Token)]

@@ -127,10 +127,10 @@ def find(scope: Scope, tree: Tree) -> tuple[Function, list[Token]] | None:
 
 
 def called(tree: Tree, scope: Scope) -> Tree:
-    """Return a tree in which a function's name and the bracket after it are a call."""
-    if not any(
-        find(scope, node) for node in tree.iter_subtrees() if node.data == "reference"
-    ):
+    """Return a tree in which a function's name and the bracket after it are a call, and
+    a derivative and the bracket after it are, if the scope says so, too."""
+    nodes = list(tree.iter_subtrees())
+    if not scope.applied and not any(find(scope, node) for node in nodes):
         return tree
     return _called(tree, scope)
 
@@ -146,16 +146,24 @@ def _called(tree: Tree, scope: Scope) -> Tree:
         joined: list[Tree | Token] = []
         for child in children:
             before = joined[-1] if joined else None
-            if isinstance(before, Tree) and (
-                call := _call_or_none(before, child, scope)
-            ):
+            if not isinstance(before, Tree):
+                joined.append(child)
+            elif call := _call_or_none(before, child, scope):
                 joined[-1] = call
+            elif _is_applied(before, child, scope):
+                both = [*before.children, child]
+                joined[-1] = Tree("directional", both, _meta(before, child))
             else:
                 joined.append(child)
         children = joined
         if len(children) == 1 and isinstance(children[0], Tree):
             return children[0]
     return Tree(tree.data, children, tree.meta)
+
+
+def _is_applied(before: Tree, factor: Tree, scope: Scope) -> bool:
+    """Whether ∂Y/∂X (V) is a derivative applied to a direction, as the scope says."""
+    return scope.applied and before.data == "partial" and factor.data == "bracket"
 
 
 def _call_or_none(before: Tree, factor: Tree, scope: Scope) -> Tree | None:

@@ -202,11 +202,14 @@ class _Judging:
             self.known = replace(known, accents=known.accents | {word})
         elif (word, rest) == ("partial", "total"):
             self.known = replace(known, total=True)
+        elif (word, rest) == ("partial", "applied"):
+            part = text.part(source)
+            self._add(Line("applied", None, part, None, ""), line_number)
         elif word == "when" and rest:
             self.condition = text[text.characters.index(rest) :]
-        elif word == "factor" and rest:
+        elif word in ("factor", "slice") and rest:
             part = text[text.characters.index(rest) :].part(source)
-            self._add(Line("factor", None, part, None, ""), line_number)
+            self._add(Line(word, None, part, None, ""), line_number)
         elif word in DECLARING:
             text = self._rewritten(text)
             try:
@@ -218,8 +221,9 @@ class _Judging:
             self.known = replace(self.known, accents=self.known.accents | accents)
         else:
             raise Unreadable(
-                "expected given, constant, let, factor, layout, loss, when, restart, "
-                "bar gradient, dot differential or partial total",
+                "expected given, constant, let, slice, factor, layout, loss, when, "
+                "restart, bar gradient, dot differential, partial total or partial "
+                "applied",
                 text.part(source),
             )
 
@@ -255,7 +259,7 @@ class _Judging:
             end = "" if name.endswith("}") else "(?![a-zA-Z])"
             pattern = rf"(?<![a-zA-Z\\]){re.escape(name)}{end}"
             text = text.replaced(re.compile(pattern), r"\\mathcal{L}")
-        return text.replaced(_NABLA, r"\\bar{\1\2}")
+        return text.replaced(_NABLA, r"\\bar{\1\3}\2")
 
     # ---- statements ------------------------------------------------------------------
 
@@ -965,7 +969,8 @@ _TRANSPOSED = re.compile(
     r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
 )
 _NABLA = re.compile(
-    r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*\}|([a-zA-Z]))\s*\\mathcal\s*\{L\}"
+    r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*(_\s*(?:\w|\{[^{}]*\}))?\s*\}|([a-zA-Z]))"
+    r"\s*\\mathcal\s*\{L\}"
 )
 _MEMBERSHIP = re.compile(
     r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?\s*$"

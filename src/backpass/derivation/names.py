@@ -118,7 +118,9 @@ class Scope:
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self.functions: dict[str, Function] = {}
+        self.applied = False  # whether ∂Y/∂X (V) is a derivative applied to V
         self.factors: set[str] = set()  # names that a bracket multiplies
+        self.slices: dict[str, Shape] = {}  # what A_i is, if A takes more indices
         self.dimensions: list[str] = []
         self.layout = ""  # of derivatives by arrays: "numerator" or "denominator"
 
@@ -154,6 +156,37 @@ class Scope:
         if line.right.text not in LAYOUTS:
             raise Unreadable(f"expected {' or '.join(LAYOUTS)}", line.right)
         self.layout = line.right.text
+
+    def slice(self, line: Line) -> None:
+        """Read A_i as row i of A in the declared shape, or X_i as a matrix of a
+        three-dimensional X. Raises `Unreadable`."""
+        assert line.right is not None
+        for declaration in parse(line.right, "declarations").children:
+            *names, _, space = declaration.children
+            shape = tuple(canonical(side) for side in space.children) if space else ()
+            shape = (*shape, "1") if len(shape) == 1 else shape
+            for tree in names:
+                accent, name = accent_and_name(tree)
+                variable = self.variables.get(name)
+                if accent or variable is None or len(subscripts_of(tree)) != 1:
+                    raise Unreadable(
+                        "a slice is a declared name with one index, such as A_i",
+                        line.right,
+                        tree.meta.start_pos,
+                    )
+                if variable.axes[1:] != axes_of(shape) or len(variable.axes) < 2:
+                    raise Unreadable(
+                        f"a slice of {name} is {' × '.join(variable.axes[1:])}",
+                        line.right,
+                        tree.meta.start_pos,
+                    )
+                self.slices[name] = shape
+
+    def slice_of(self, name: str) -> Shape:
+        """Return the shape of a name with one index, () if it is not declared. That of
+        a gradient is as that of the name."""
+        accented = re.fullmatch(r"\\(?:bar|dot)\{(.*)\}", name)
+        return self.slices.get(accented[1] if accented else name, ())
 
     def multiply(self, line: Line) -> None:
         """Read the names on a line, before a bracket, as factors. Raises

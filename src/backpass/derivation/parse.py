@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 KEYWORDS = ("given", "constant", "let", "layout", "note")
 # The kinds of lines that a scope is built from.
-DECLARING = ("given", "constant", "let", "function", "layout", "factor")
+DECLARING = (
+    "given", "constant", "let", "function", "layout", "factor", "slice", "applied",
+)  # fmt: skip
 _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 
 

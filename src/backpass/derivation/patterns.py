@@ -8,13 +8,10 @@ between the first and the dots follow; otherwise `Unreadable` is raised.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 from lark import Token, Tree
 
 from backpass.derivation.parse import Unreadable
-
-_Node = TypeVar("_Node", Tree, Token)
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,7 @@ def axis(terms: list[Tree], letter: str) -> Axis:
     first, last = terms[0], terms[-1]
     ends: set[str] = set()
     general = _general(first, last, letter, ends)
+    assert isinstance(general, Tree)
     if len(ends) != 1:
         raise Unreadable(
             "the terms that dots leave out are certain if the first and the last differ in "
@@ -59,7 +57,9 @@ def axis(terms: list[Tree], letter: str) -> Axis:
     return Axis((general,), letter, ends.pop())
 
 
-def _general(first: _Node, last: _Node, letter: str, ends: set[str]) -> _Node:
+def _general(
+    first: Tree | Token, last: Tree | Token, letter: str, ends: set[str]
+) -> Tree | Token:
     """Return the term at `letter`; add what the last one has in its place to `ends`."""
     if isinstance(first, Token) and isinstance(last, Token):
         if first == last:
@@ -75,7 +75,7 @@ def _general(first: _Node, last: _Node, letter: str, ends: set[str]) -> _Node:
     raise Unreadable("the first and the last term differ in more than an index")
 
 
-def _at(tree: _Node, letter: str, number: str) -> _Node:
+def _at(tree: Tree | Token, letter: str, number: str) -> Tree | Token:
     """Return the term with a number in place of the letter."""
     if isinstance(tree, Token):
         return Token.new_borrow_pos("INDEX", number, tree) if tree == letter else tree
