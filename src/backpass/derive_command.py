@@ -45,6 +45,10 @@ A comment may contain:
 
 A displayed equation whose left side is a new name defines that name.
 
+Macros are expanded: \newcommand, \renewcommand, \providecommand, \def, \let, and
+\DeclareMathOperator in the text, in a comment of definitions, or in the file of
+definitions.
+
 The exit status is 0 if no line is refused, 1 if a line is refused, and 2 if the
 command or a definition is not valid.
 """
@@ -90,7 +94,7 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
         form = form_of(arguments.file, source)
         if arguments.annotate and form != "markdown":
             arguments.parser.error(f"--annotate: expected Markdown; got {form}")
-        document = read_document(source, form)
+        document = read_document(source, form, definitions)
         with Progress(arguments.file) as progress:
             verdicts = judge(
                 document, definitions, lambda line: progress.now(f"line {line}")

@@ -25,6 +25,6 @@ def show(line: str, cell: str) -> None:
     definitions for the whole cell, without ``derive:``."""
     from IPython.display import Markdown, display
 
-    document = read_document(cell, "markdown")
+    document = read_document(cell, "markdown", line)
     display(Markdown(cell))
     print("\n".join(report(document, judge(document, line))))

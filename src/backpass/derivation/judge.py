@@ -186,7 +186,8 @@ class _Judging:
                 self.direct(text, self.source, line)
             except Unreadable as error:
                 latex = " ".join(text.characters.split())
-                yield Verdict("not readable", line, latex, 0, str(error), display=-1)
+                message = self.document.explained(error)
+                yield Verdict("not readable", line, latex, 0, message, display=-1)
 
     def direct(self, text: Text, source: str, line_number: int) -> None:
         """Follow one directive. Raises `Unreadable`."""
@@ -268,7 +269,7 @@ class _Judging:
         try:
             condition = self._condition(statement)
         except Unreadable as error:
-            condition, why = None, why or str(error)
+            condition, why = None, why or self.document.explained(error)
         if not why and not left.characters:
             why = "it begins with =: what stands on its left?"
         if why:
@@ -306,7 +307,7 @@ class _Judging:
                 yield verdict
             except Unreadable as error:
                 yield self._verdict(
-                    "not readable", member, self._line_of(anchor), str(error)
+                    "not readable", member, self._line_of(anchor), error
                 )
                 if error.part == anchor:
                     first = anchor = part
@@ -334,7 +335,7 @@ class _Judging:
             assert variable.definition is not None
             self._certain_names(variable.definition)
         except Unreadable as error:
-            return self._verdict("not readable", member, message=str(error))
+            return self._verdict("not readable", member, message=error)
         message = f"{name} is taken as defined here"
         return self._verdict(
             "definition", member, message=message,
@@ -350,7 +351,7 @@ class _Judging:
             parse(part, "declarations")
             self._add(Line("given", None, part, None, ""), self._line(text), True)
         except Unreadable as error:
-            return self._verdict("not readable", text, message=str(error))
+            return self._verdict("not readable", text, message=error)
         return self._verdict("definition", text, message="its shape is taken from here")
 
     def _defines(self, head: Part) -> bool:
@@ -400,11 +401,11 @@ class _Judging:
     # ---- comparing -------------------------------------------------------------------
 
     def _part(self, text: Text) -> Part:
-        return self._rewritten(_unboxed(text)).part(self.source)
+        return self._rewritten(text).part(self.source)
 
     def _without_membership(self, member: Text) -> tuple[Part, Part | None]:
         """Split \\in \\mathbb{R}^n off the end of a member."""
-        text = self._rewritten(_unboxed(member))
+        text = self._rewritten(member)
         if match := _MEMBERSHIP.search(text.characters):
             return (
                 text[: match.start()].part(self.source),
@@ -597,7 +598,7 @@ class _Judging:
             if node.data == "product":
                 for before, factor in itertools.pairwise(node.children):
                     self._certain_product(part, before, factor)
-        written = self.source[part.start : _end_of(part)]
+        written = self.document.written(part.start, _end_of(part))
         for word, meaning in (("bar", "gradient"), ("dot", "differential")):
             command = r"(?:bar|overline)" if word == "bar" else "dot"
             if word not in self.known.accents and (
@@ -695,10 +696,12 @@ class _Judging:
         kind: str,
         member: Text,
         against: int = 0,
-        message: str = "",
+        message: str | Unreadable = "",
         basis: Basis | None = None,
         example: Counterexample | None = None,
     ) -> Verdict:
+        if isinstance(message, Unreadable):
+            message = self.document.explained(message)
         latex = " ".join(member.characters.split())
         return Verdict(
             kind, self._line(member), latex, against, message, basis, example
@@ -895,11 +898,6 @@ def _is_named(tree: Tree | Token, name: str) -> bool:
         and tree.data in ("reference", "scalar")
         and canonical(tree) == name
     )
-
-
-def _unboxed(text: Text) -> Text:
-    match = re.fullmatch(r"\s*\\boxed\s*\{(.*)\}\s*", text.characters, re.S)
-    return text[slice(*match.span(1))] if match else text
 
 
 def _not_an_equation(text: str) -> str:
