@@ -3,10 +3,12 @@
 import io
 import json
 import sys
+import time
 
 import pytest
 
 from backpass.cli import main
+from backpass.derivation.judge import _Judging
 
 RIGHT = "<!-- derive: given x \\in \\mathbb{R}^n -->\n$$ \\sum_j 2 x_j = 2 \\sum_j x_j $$\n"
 WRONG = RIGHT.replace("= 2", "= 3")
@@ -24,6 +26,15 @@ def test_the_table_and_the_exit_status(capsys, monkeypatch):
     assert "at sizes 2, 3, 4" in shown
     status, shown = run(capsys, monkeypatch, WRONG)
     assert (status, "✗ line 2: refused" in shown) == (1, True)
+
+
+def test_a_line_that_takes_too_long_is_not_readable(capsys, monkeypatch):
+    monkeypatch.setattr(_Judging, "_compare", lambda *_: time.sleep(30))
+    status, shown = run(capsys, monkeypatch, RIGHT, "--seconds", "0.05")
+    assert (status, "line 2: not readable: it took longer than 0.05 s" in " ".join(shown.split())) == (
+        0,
+        True,
+    )
 
 
 def test_json(capsys, monkeypatch):
@@ -45,7 +56,14 @@ def test_a_definition_that_cannot_be_read_exits_with_2(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["absent.md"], ["-", "--definitions", "absent"], ["-", "--json", "--annotate"]]
+    "arguments",
+    [
+        ["absent.md"],
+        ["-", "--definitions", "absent"],
+        ["-", "--json", "--annotate"],
+        ["-", "--seconds", "-1"],
+        ["-", "--seconds", "soon"],
+    ],
 )
 def test_a_command_that_is_not_valid(capsys, monkeypatch, arguments):
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))

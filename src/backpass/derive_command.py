@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -52,6 +53,7 @@ definitions.
 The exit status is 0 if no line is refused, 1 if a line is refused, and 2 if the
 command or a definition is not valid.
 """
+SECONDS = 20.0  # for one line
 MARKS = {
     "equal": "✓",
     "refused": "✗",
@@ -71,6 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--definitions",
         metavar="FILE",
         help="a file of definitions that hold for the whole text",
+    )
+    add(
+        "--seconds",
+        type=_seconds,
+        default=SECONDS,
+        metavar="N",
+        help="the longest time for one line, after which it is not readable "
+        f"(default: {SECONDS:g}; 0: no limit; no limit on Windows)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
@@ -97,7 +107,10 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
         document = read_document(source, form, definitions)
         with Progress(arguments.file) as progress:
             verdicts = judge(
-                document, definitions, lambda line: progress.now(f"line {line}")
+                document,
+                definitions,
+                lambda line: progress.now(f"line {line}"),
+                arguments.seconds,
             )
     except OSError as error:
         arguments.parser.error(f"{error.filename}: {error.strerror}")
@@ -115,6 +128,18 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     if any(verdict.display < 0 for verdict in verdicts):
         return 2
     return int(any(verdict.kind == "refused" for verdict in verdicts))
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= 1e6:
+        raise argparse.ArgumentTypeError(
+            f"expected a number of seconds, or 0 for no limit; got {text}"
+        )
+    return seconds
 
 
 def _read(name: str) -> str:

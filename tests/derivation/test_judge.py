@@ -2,12 +2,14 @@
 
 import json
 import re
+import signal
+import time
 
 import pytest
 
 from backpass.derivation import derive
 from backpass.derivation.document import form_of, read_document
-from backpass.derivation.judge import judge
+from backpass.derivation.judge import _Judging, judge
 from backpass.derivation.parse import Unreadable
 
 
@@ -219,6 +221,32 @@ def test_a_layout_that_is_not_stated():
     assert "numerator layout" in one(text, definitions).message
     assert one(text, "layout numerator; " + definitions).kind == "equal"
     assert one(text, "layout denominator; " + definitions).kind == "refused"
+
+
+def test_a_line_that_takes_too_long_is_not_readable(monkeypatch):
+    compare = _Judging._compare
+
+    def slow(self, first, anchor, part, *rest):
+        while "7" in part.text:
+            time.sleep(0.001)
+        return compare(self, first, anchor, part, *rest)
+
+    monkeypatch.setattr(_Judging, "_compare", slow)
+    handler, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    text = r"$$\begin{aligned} \sum_i y_i &= 7 \\ &= (\sum_i x_i)^2 \end{aligned}$$"
+    document = read_document(text, "markdown")
+    first, second = judge(document, GIVEN, seconds=0.05)
+    assert (first.kind, second.kind) == ("not readable", "equal")
+    assert "it took longer than 0.05 s: write it in smaller steps" in first.message
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.getitimer(signal.ITIMER_REAL)[1] == timer[1]
+
+
+def test_an_explanation_that_takes_too_long_is_not_readable(monkeypatch):
+    monkeypatch.setattr(_Judging, "_refusal", lambda *_: time.sleep(30))
+    text = "$$ x_1 = x_2 = x_1 $$"
+    found = judge(read_document(text, "markdown"), GIVEN, seconds=0.05)
+    assert [verdict.kind for verdict in found] == ["not readable", "equal"]
 
 
 def test_another_definition_of_the_same_name_is_not_refused():

@@ -11,6 +11,8 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import sympy
@@ -40,6 +42,7 @@ from backpass.derivation.document import (
     statements,
 )
 from backpass.derivation.evaluate import Evaluator
+from backpass.derivation.limit import TooLong, limited
 from backpass.derivation.names import (
     LOSS,
     Expression,
@@ -57,6 +60,7 @@ from backpass.derivation.parse import (
     read,
 )
 
+T = TypeVar("T")
 KINDS = ("equal", "refused", "follows", "definition", "not readable")
 
 
@@ -133,15 +137,17 @@ def judge(
     document: Document,
     definitions: str = "",
     progress: Callable[[int], None] = lambda line: None,
+    seconds: float = 0,
 ) -> list[Verdict]:
     """Return the verdicts on the displayed lines of a document, in order.
 
     - `definitions`: declarations and definitions that hold for the whole text.
     - `progress`: called with the number of each line before it is judged.
+    - `seconds`: a line that takes longer is not readable; 0 sets no limit.
 
     Raises `Unreadable` for `definitions` that cannot be read.
     """
-    judging = _Judging(document, progress)
+    judging = _Judging(document, progress, seconds)
     for text in directives(definitions):
         judging.direct(text, definitions, 0)
     judging.start_over = judging.known
@@ -152,6 +158,7 @@ def judge(
 class _Judging:
     document: Document
     progress: Callable[[int], None]
+    seconds: float
     known: Known = Known()
     start_over: Known = Known()
     condition: Text | None = None  # of the next display
@@ -293,18 +300,17 @@ class _Judging:
                 yield verdict
                 anchor = part if not defining else anchor
                 continue
+            compare = partial(self._compare, first, anchor, part, condition, membership)
+            explain = partial(self._unequal, member, head, first, anchor, blamed, part)
             try:
-                basis = self._compare(first, anchor, part, condition, membership)
-            except _Refused as refused:
-                if blamed and self._agree(first, blamed, part, condition):
-                    line = self._line_of(blamed)
-                    message = f"it follows from line {self.document.place(line)}, which is refused"
-                    yield self._verdict("follows", member, line, message)
-                    blamed = part
+                try:
+                    basis = self._in_time(part, compare)
+                except _Refused as refused:
+                    verdict = self._in_time(part, partial(explain, condition, refused))
+                    is_wrong = verdict.kind in ("refused", "follows")
+                    blamed = part if is_wrong else blamed
+                    yield verdict
                     continue
-                verdict = self._refusal(member, head, anchor, part, condition, refused)
-                blamed = part if verdict.kind == "refused" else blamed
-                yield verdict
             except Unreadable as error:
                 yield self._verdict(
                     "not readable", member, self._line_of(anchor), error
@@ -314,6 +320,39 @@ class _Judging:
             else:
                 yield self._verdict("equal", member, self._line_of(anchor), basis=basis)
                 anchor, blamed = part, None
+
+    def _in_time(self, part: Part, judge: Callable[[], T]) -> T:
+        """Return a result. Raises `Unreadable` if that takes too long."""
+        try:
+            with limited(self.seconds):
+                return judge()
+        except TooLong:
+            scope_of(list(self.known.lines))[1].clear()  # some may be incomplete
+            message = (
+                f"it took longer than {self.seconds:g} s: write it in smaller steps"
+            )
+            raise Unreadable(message, part) from None
+
+    def _unequal(
+        self,
+        member: Text,
+        head: Part,
+        first: Part,
+        anchor: Part,
+        blamed: Part | None,
+        part: Part,
+        condition: Part | None,
+        refused: _Refused,
+    ) -> Verdict:
+        """Return the verdict on two members that differ: "follows" if the second equals
+        the refused member before it."""
+        if blamed and self._agree(first, blamed, part, condition):
+            line = self._line_of(blamed)
+            message = (
+                f"it follows from line {self.document.place(line)}, which is refused"
+            )
+            return self._verdict("follows", member, line, message)
+        return self._refusal(member, head, anchor, part, condition, refused)
 
     def _define(
         self, member: Text, head: Part, part: Part, condition: Part | None
