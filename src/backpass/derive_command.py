@@ -190,7 +190,10 @@ def _explanation(document: Document, verdict: Verdict) -> list[str]:
     head = f"{MARKS[verdict.kind]} line {place}: {verdict.kind}"
     if verdict.counterexample is None:
         first, *rest = verdict.message.splitlines()
-        return [f"{head}: {first}", *rest]
+        lines = [f"{head}: {first}", *rest]
+        if verdict.kind == "refused" and verdict.basis:
+            lines.append(f"  with {_names(document, verdict.basis)}")
+        return lines
     example = verdict.counterexample
     against = document.place(verdict.against)
     lines = [f"{head}: it does not equal the last right side, of line {against}"]
@@ -263,7 +266,11 @@ def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
             ],
             "sizes": list(basis.sizes),
             "points": basis.points,
-            "how": "around random points" if basis.points else "exact",
+            "how": "around random points"
+            if basis.points
+            else "exact"
+            if basis.sizes or verdict.kind != "refused"
+            else "shapes",
         },
     }
 

@@ -426,10 +426,12 @@ def statements(display: Display) -> list[Statement]:
         row = row.replaced(_COLON_EQUAL, "=").replaced(_DEFINING)
         pieces = _pieces(row)
         equations = [piece for piece in pieces if _is_equation(piece)]
+        if len(pieces) == 1 and _LETTERS.match(pieces[0].characters):
+            equations = pieces  # y = x, which is not a condition by itself
         beside = tuple(
             piece
             for piece in pieces
-            if not _is_equation(piece) and not _LINKS.match(piece.characters)
+            if piece not in equations and not _LINKS.match(piece.characters)
         )
         if not equations:
             found.extend(Statement((piece,), (), fault) for piece in pieces)
@@ -516,6 +518,7 @@ def _pieces(row: Text) -> list[Text]:
     return [_without_end(piece) for piece in pieces]
 
 
+_LETTERS = re.compile(r"\s*[a-zA-Z]\s*=\s*[a-zA-Z]\s*\Z")
 _INDEX_RANGE = re.compile(
     r"^\s*\(?\s*[a-zA-Z]\s*=\s*(?:[a-zA-Z]|1\s*,.*)\s*\)?\s*$", re.S
 )

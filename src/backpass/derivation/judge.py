@@ -18,7 +18,7 @@ import numpy as np
 import sympy
 from lark import Token, Tree
 
-from backpass.derivation.analysis import Analysis
+from backpass.derivation.analysis import Analysis, never_equal
 from backpass.derivation.check import (
     Chain,
     Evaluators,
@@ -54,6 +54,7 @@ from backpass.derivation.names import (
 from backpass.derivation.parse import (
     DECLARING,
     Line,
+    Misfit,
     Part,
     Unreadable,
     parse,
@@ -93,7 +94,8 @@ class Verdict:
 
     `kind` is one of `KINDS`: a line that `follows` equals a refused line, and is not
     blamed. `against` is the line with which it was compared. `message` says what is
-    wrong, or what would help.
+    wrong, or what would help. A refused line has a counterexample, unless declared
+    shapes do not fit.
     """
 
     kind: str
@@ -312,14 +314,42 @@ class _Judging:
                     yield verdict
                     continue
             except Unreadable as error:
-                yield self._verdict(
-                    "not readable", member, self._line_of(anchor), error
-                )
+                yield self._unread(member, self._line_of(anchor), error)
                 if error.part == anchor:
                     first = anchor = part
             else:
                 yield self._verdict("equal", member, self._line_of(anchor), basis=basis)
                 anchor, blamed = part, None
+
+    def _unread(self, member: Text, line: int, error: Unreadable) -> Verdict:
+        """Return the verdict on a member that has no meaning: "refused" if that is only
+        because declared shapes do not fit."""
+        basis = self._misfit(error) if isinstance(error, Misfit) else None
+        kind = "refused" if basis else "not readable"
+        return self._verdict(kind, member, line, error, basis)
+
+    def _misfit(self, error: Misfit) -> Basis | None:
+        """Return the definitions by which shapes do not fit; None if the shapes depend
+        on the layout of a derivative."""
+        scope = self.known.scope
+        expressions = []
+        for part in (error.part, error.other):
+            if part is not None:
+                tree = parse(part)
+                found = {
+                    id(node): reference
+                    for node in tree.iter_subtrees()
+                    if node.data in ("reference", "power_of_name", "scalar")
+                    and (reference := scope.resolve(node)) is not None
+                }
+                expressions.append(Expression(part, tree, references=found))
+        basis = self._basis(expressions, (), 0)
+        texts = [expression.part.text for expression in expressions]
+        for name, _ in basis.definitions:
+            if definition := scope.variables[name].definition:
+                texts.append(definition.part.text)
+        has_derivative = any(map(_DERIVATIVE.search, texts))
+        return None if has_derivative else basis
 
     def _in_time(self, part: Part, judge: Callable[[], T]) -> T:
         """Return a result. Raises `Unreadable` if that takes too long."""
@@ -374,7 +404,7 @@ class _Judging:
             assert variable.definition is not None
             self._certain_names(variable.definition)
         except Unreadable as error:
-            return self._verdict("not readable", member, message=error)
+            return self._unread(member, 0, error)
         message = f"{name} is taken as defined here"
         return self._verdict(
             "definition", member, message=message,
@@ -824,9 +854,12 @@ def _chain_of(
         shapes = [
             "a number" if not e.shape else " × ".join(e.shape) for e in (above, here)
         ]
-        raise Unreadable(
-            f"this is {shapes[1]}, but it is set equal to {shapes[0]}", here.part
-        )
+        message = f"this is {shapes[1]}, but it is set equal to {shapes[0]}"
+        if not never_equal(above.shape, here.shape):
+            raise Unreadable(message, here.part)
+        misfit = Misfit(message, here.part)
+        misfit.other = above.part
+        raise misfit
     free: dict[str, str] = {}
     for letter in sorted(head.free):
         dimension = analysis.free[letter].dimension
@@ -959,6 +992,7 @@ _TRANSPOSED = re.compile(
 _NABLA = re.compile(
     r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*\}|([a-zA-Z]))\s*\\mathcal\s*\{L\}"
 )
+_DERIVATIVE = re.compile(r"\\(?:partial|nabla|bar|overline|dot|mathcal)(?![a-zA-Z])")
 _MEMBERSHIP = re.compile(
     r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?\s*$"
 )
