@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -50,9 +51,14 @@ A comment may contain:
 
 A displayed equation whose left side is a new name defines that name.
 
+Macros are expanded: \newcommand, \renewcommand, \providecommand, \def, \let, and
+\DeclareMathOperator in the text, in a comment of definitions, or in the file of
+definitions.
+
 The exit status is 0 if no line is refused, 1 if a line is refused, and 2 if the
 command or a definition is not valid.
 """
+SECONDS = 20.0  # for one line
 MARKS = {
     "equal": "✓",
     "refused": "✗",
@@ -72,6 +78,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--definitions",
         metavar="FILE",
         help="a file of definitions that hold for the whole text",
+    )
+    add(
+        "--seconds",
+        type=_seconds,
+        default=SECONDS,
+        metavar="N",
+        help="the longest time for one line, after which it is not readable "
+        f"(default: {SECONDS:g}; 0: no limit; no limit on Windows)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
@@ -95,10 +109,13 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
         form = form_of(arguments.file, source)
         if arguments.annotate and form != "markdown":
             arguments.parser.error(f"--annotate: expected Markdown; got {form}")
-        document = read_document(source, form)
+        document = read_document(source, form, definitions)
         with Progress(arguments.file) as progress:
             verdicts = judge(
-                document, definitions, lambda line: progress.now(f"line {line}")
+                document,
+                definitions,
+                lambda line: progress.now(f"line {line}"),
+                arguments.seconds,
             )
     except OSError as error:
         arguments.parser.error(f"{error.filename}: {error.strerror}")
@@ -116,6 +133,18 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     if any(verdict.display < 0 for verdict in verdicts):
         return 2
     return int(any(verdict.kind == "refused" for verdict in verdicts))
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= 1e6:
+        raise argparse.ArgumentTypeError(
+            f"expected a number of seconds, or 0 for no limit; got {text}"
+        )
+    return seconds
 
 
 def _read(name: str) -> str:
@@ -166,7 +195,10 @@ def _explanation(document: Document, verdict: Verdict) -> list[str]:
     head = f"{MARKS[verdict.kind]} line {place}: {verdict.kind}"
     if verdict.counterexample is None:
         first, *rest = verdict.message.splitlines()
-        return [f"{head}: {first}", *rest]
+        lines = [f"{head}: {first}", *rest]
+        if verdict.kind == "refused" and verdict.basis:
+            lines.append(f"  with {_names(document, verdict.basis)}")
+        return lines
     example = verdict.counterexample
     against = document.place(verdict.against)
     lines = [f"{head}: it does not equal the last right side, of line {against}"]
@@ -239,7 +271,11 @@ def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
             ],
             "sizes": list(basis.sizes),
             "points": basis.points,
-            "how": "around random points" if basis.points else "exact",
+            "how": "around random points"
+            if basis.points
+            else "exact"
+            if basis.sizes or verdict.kind != "refused"
+            else "shapes",
         },
     }
 

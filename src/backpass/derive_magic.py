@@ -12,7 +12,7 @@ from typing import Any
 
 from backpass.derivation.document import read_document
 from backpass.derivation.judge import judge
-from backpass.derive_command import report
+from backpass.derive_command import SECONDS, report
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -25,6 +25,6 @@ def show(line: str, cell: str) -> None:
     definitions for the whole cell, without ``derive:``."""
     from IPython.display import Markdown, display
 
-    document = read_document(cell, "markdown")
+    document = read_document(cell, "markdown", line)
     display(Markdown(cell))
-    print("\n".join(report(document, judge(document, line))))
+    print("\n".join(report(document, judge(document, line, seconds=SECONDS))))

@@ -265,7 +265,7 @@ def test_a_row_and_a_column_of_a_matrix():
         (r"\frac{I}{2} x = I I x - \frac{x}{2}", "equal"),
         (r"(I - A) B = B + A B", "refused"),
         (r"\operatorname{tr}(I) = n", "not readable"),
-        (r"B + I = B", "not readable"),
+        (r"B + I = B", "refused"),
         (r"c I = 2", "not readable"),
         (r"\text{relu}(I) x = x", "not readable"),
     ],

@@ -2,12 +2,14 @@
 
 import json
 import re
+import signal
+import time
 
 import pytest
 
 from backpass.derivation import derive
 from backpass.derivation.document import form_of, read_document
-from backpass.derivation.judge import judge
+from backpass.derivation.judge import _Judging, judge
 from backpass.derivation.parse import Unreadable
 
 
@@ -131,7 +133,7 @@ def test_each_single_mistake_is_blamed_on_its_own_line_and_once(name):
         changed = found[at]
         # A change may leave what has no meaning: a free index, or matrices that do not fit.
         assert changed.kind in ("refused", "not readable"), str(flip)
-        if changed.kind == "refused":
+        if changed.kind == "refused" and changed.counterexample:
             count += 1
             assert changed.counterexample.expected != changed.counterexample.found
         else:
@@ -222,6 +224,100 @@ def test_a_layout_that_is_not_stated():
     assert one(text, "layout denominator; " + definitions).kind == "refused"
 
 
+def test_a_line_that_takes_too_long_is_not_readable(monkeypatch):
+    compare = _Judging._compare
+
+    def slow(self, first, anchor, part, *rest):
+        while "7" in part.text:
+            time.sleep(0.001)
+        return compare(self, first, anchor, part, *rest)
+
+    monkeypatch.setattr(_Judging, "_compare", slow)
+    handler, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    text = r"$$\begin{aligned} \sum_i y_i &= 7 \\ &= (\sum_i x_i)^2 \end{aligned}$$"
+    document = read_document(text, "markdown")
+    first, second = judge(document, GIVEN, seconds=0.05)
+    assert (first.kind, second.kind) == ("not readable", "equal")
+    assert "it took longer than 0.05 s: write it in smaller steps" in first.message
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.getitimer(signal.ITIMER_REAL)[1] == timer[1]
+
+
+def test_an_explanation_that_takes_too_long_is_not_readable(monkeypatch):
+    monkeypatch.setattr(_Judging, "_refusal", lambda *_: time.sleep(30))
+    text = "$$ x_1 = x_2 = x_1 $$"
+    found = judge(read_document(text, "markdown"), GIVEN, seconds=0.05)
+    assert [verdict.kind for verdict in found] == ["not readable", "equal"]
+
+
+SHAPES = (
+    r"given X, Z \in \mathbb{R}^{m \times k}, W, V \in \mathbb{R}^{k \times p}, u \in \mathbb{R}^m; "
+    r"given v, b \in \mathbb{R}^p, c \in \mathbb{R}, D \in \mathbb{R}^{3 \times 4}, \bar{E} \in \mathbb{R}^{m \times k}"
+)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("Y = W X", "a k × p matrix cannot be multiplied by a m × k matrix"),
+        ("X W = W X", "cannot be multiplied by"),
+        (r"\operatorname{tr}(W X) = c", "cannot be multiplied by"),
+        ("Y = X W + W", "a m × p matrix cannot be added to a k × p matrix"),
+        ("Y = X + X^\\top", "cannot be added to"),
+        ("Y = W u", "cannot be multiplied by"),
+        ("Y = u^\\top W", "cannot be multiplied by"),
+        ("Y = u^\\top v X", "cannot be multiplied by"),
+        (r"Y = X \odot W", "cannot be multiplied"),
+        ("X W = X", "this is m × k, but it is set equal to m × p"),
+        ("u = v", "this is p × 1, but it is set equal to m × 1"),
+        ("W = X W", "set equal to k × p"),
+    ],
+)
+def test_declared_shapes_that_do_not_fit_are_refused(text, said):
+    verdict = one(text, SHAPES)
+    assert (verdict.kind, verdict.counterexample) == ("refused", None)
+    assert said in verdict.message and "^" in verdict.message
+    assert verdict.basis.definitions
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Y = X W + b",  # added to each row
+        "Y = X W + c",
+        "X = c",
+        "Y = v W",  # a row
+        "Y = X Z",  # a product of elements
+        "Y = D X",  # m may be 4
+        "u = u^\\top",
+        r"\frac{\partial \mathcal{L}}{\partial E} = W",  # depends on the layout
+        r"\bar{E} = W",
+        r"Y = \bar{E} X",
+    ],
+)
+def test_shapes_that_fit_in_another_reading_are_not_refused(text):
+    assert one(text, SHAPES + r"; let E = X").kind == "not readable"
+
+
+def test_a_definition_by_derivatives_has_the_shape_of_its_layout():
+    definitions = r"layout numerator; given x \in \mathbb{R}^n, W \in \mathbb{R}^{m \times n}; let y = W x; "
+    text = "W = J"
+    assert one(text, definitions + r"let J = W^\top").kind == "refused"
+    assert (
+        one(
+            text, definitions.replace("numerator", "denominator") + r"let J = \frac{\partial y}{\partial x}"
+        ).kind
+        == "not readable"
+    )
+
+
+def test_a_line_after_shapes_that_do_not_fit():
+    text = r"$$\begin{aligned} X W &= X W + W \\ &= X W \\ &= 2 X W \end{aligned}$$"
+    found = verdicts(text, SHAPES)
+    assert [verdict.kind for verdict in found] == ["refused", "equal", "refused"]
+    assert found[2].counterexample and found[2].against == 1
+
+
 def test_another_definition_of_the_same_name_is_not_refused():
     text = "$$ s = \\sum_j x_j $$\n$$ s = \\sum_j x_j^2 $$\n$$ s = 1 $$"
     assert kinds(text, GIVEN) == ["definition", "not readable", "definition"]
@@ -261,6 +357,16 @@ def test_a_row_that_continues_the_row_above():
     assert kinds(text, definitions) == ["equal"]
     doubtful = r"$$\begin{aligned} 2 a b &= 2 a \\ & b \end{aligned}$$"
     assert set(kinds(doubtful, definitions)) == {"not readable"}
+
+
+def test_an_equation_of_two_letters():
+    assert kinds("$$ a = b $$", r"given a \in \mathbb{R}; let b = 2 a") == ["not readable"]  # a is declared
+    assert kinds("$$ b = a = c $$\n$$ b = a $$", r"given a, c \in \mathbb{R}; let b = 2 a - a") == [
+        "equal",
+        "refused",
+        "equal",
+    ]
+    assert kinds(r"$$ x_i = x_j \quad i = j $$", GIVEN) == ["not readable"]
 
 
 def test_a_condition_of_a_display_concerns_the_lines_that_have_its_indices():

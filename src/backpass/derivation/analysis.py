@@ -32,7 +32,15 @@ from backpass.derivation.names import (
     in_words,
     subscripts_of,
 )
-from backpass.derivation.parse import Line, Part, Unreadable, parse, span_of, tokens_of
+from backpass.derivation.parse import (
+    Line,
+    Misfit,
+    Part,
+    Unreadable,
+    parse,
+    span_of,
+    tokens_of,
+)
 from backpass.derivation.patterns import Axis, axis, grid
 
 
@@ -149,6 +157,10 @@ class Analysis(Interpreter):
 
     def reject(self, message: str, where: Tree | Token) -> NoReturn:
         raise Unreadable(message, self.part, span_of(where)[0])
+
+    def misfit(self, message: str, where: Tree, certain: bool) -> NoReturn:
+        error = Misfit if certain else Unreadable
+        raise error(message, self.part, span_of(where)[0])
 
     def index(self, token: Token) -> Index:
         """Return a letter's index here: that of the innermost sum, or a free one."""
@@ -521,9 +533,8 @@ class Analysis(Interpreter):
             if shape == _UNSIZED != sized and len({*sized}) == 1 and len(sized) == 2:
                 self._sized(sized[0])
             elif shape != sized:
-                self.reject(
-                    f"{in_words(sized)} cannot be {verb} {in_words(shape)}", tree
-                )
+                message = f"{in_words(sized)} cannot be {verb} {in_words(shape)}"
+                self.misfit(message, tree, never_equal(sized, shape))
         return sized
 
     def product(self, tree: Tree) -> Shape:
@@ -563,9 +574,11 @@ class Analysis(Interpreter):
                     self._sized(shape[1])
                     other = shape[1], shape[1]
                 if len(shape) != 2 or len(other) != 2 or shape[1] != other[0]:
-                    self.reject(
+                    self.misfit(
                         f"{in_words(shape)} cannot be multiplied by {in_words(other)}",
                         factor,
+                        # Texts also write products of elements like this.
+                        shape != other and _differ(shape[-1], other[0]),
                     )
                 shape = (shape[0], other[1])
                 shape = () if shape == ("1", "1") else shape
@@ -779,6 +792,21 @@ def define(scope: Scope, line: Line) -> None:
         Variable(name, shape, "defined", False, tuple(letters), definition, backward),
         line.left,
     )
+
+
+def never_equal(one: Shape, other: Shape) -> bool:
+    """Whether two shapes differ in any reading: both are columns, rows, or matrices.
+
+    Texts also add a number or a column to a matrix, and do not always tell a row from a
+    column.
+    """
+    kinds = [[side == "1" for side in shape] for shape in (one, other)]
+    return kinds[0] == kinds[1] and any(map(_differ, one, other))
+
+
+def _differ(one: str, other: str) -> bool:
+    """Whether two sides differ at some sizes that are not 1."""
+    return one != other and not one.isdigit() and not other.isdigit()
 
 
 def reads_as_function(before: Tree, factor: Tree, scope: Scope) -> bool:

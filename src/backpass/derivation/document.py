@@ -1,16 +1,20 @@
 """Find the displayed mathematics of a text, and the definitions in its comments.
 
-A text is Markdown, LaTeX or a notebook. Each character of what is found keeps its place
-in the text, also where something before it (an alignment, a label) is removed.
+A text is Markdown, LaTeX or a notebook. Its macros are expanded. Each character of what
+is found keeps its place in the text, also where something before it (an alignment, a
+label) is removed; what a macro expands to has the place of its use.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from backpass.derivation.decorations import BRACED, decorations
+from backpass.derivation.macros import Expander
 from backpass.derivation.parse import Part, Unreadable
 
 FORMS = ("markdown", "latex", "notebook")
@@ -52,6 +56,13 @@ class Text:
             )
             at = end
         return Text(found + self.characters[at:], origins + self.origins[at:])
+
+    def blanked(self, spans: list[tuple[int, int]]) -> Text:
+        """Return the text with spaces in some places."""
+        found = self.characters
+        for start, end in spans:
+            found = found[:start] + " " * (end - start) + found[end:]
+        return Text(found, self.origins)
 
     def part(self, source: str) -> Passage:
         """Return the text as a piece of mathematics of the source."""
@@ -109,16 +120,39 @@ Item = Comment | Heading | Display
 
 @dataclass(frozen=True)
 class Document:
-    """A text, and its displays, headings and comments. `cells` are the lines on which a
-    notebook's cells begin, each with the cell's number."""
+    """A text, and its displays, headings and comments.
+
+    `cells` are the lines on which a notebook's cells begin, each with the cell's
+    number. `expanded` is the text with its macros expanded. `faults` are the reasons
+    why a macro was not, by the place of its use.
+    """
 
     source: str
     items: tuple[Item, ...]
-    cells: tuple[tuple[int, int], ...] = ()
+    cells: tuple[tuple[int, int], ...]
+    expanded: Text
+    faults: dict[int, str] = field(default_factory=dict)
 
     def line(self, start: int) -> int:
         """Return the number of the line in which a place is."""
         return self.source.count("\n", 0, start) + 1
+
+    def written(self, start: int, end: int) -> str:
+        """Return what stands between two places, with its macros expanded."""
+        first, last = (bisect_left(self.expanded.origins, at) for at in (start, end))
+        return self.expanded.characters[first:last]
+
+    def explained(self, error: Unreadable) -> str:
+        """Return an error's message, or the reason if it shows a macro that was not
+        expanded."""
+        part = error.part
+        if part is not None:
+            at = part.start
+            if isinstance(part, Passage) and part.origins:
+                at = part.origins[min(error.position, len(part.origins) - 1)]
+            if at in self.faults:
+                return str(Unreadable(self.faults[at], Part(self.source, at, "")))
+        return str(error)
 
     def place(self, line: int) -> str:
         """Return where a line is, in words: its number, or in a notebook the numbers of
@@ -148,26 +182,37 @@ def form_of(name: str, source: str) -> str:
     return "latex" if is_latex else "markdown"
 
 
-def read_document(source: str, form: str) -> Document:
+def read_document(source: str, form: str, preamble: str = "") -> Document:
     """Find the displays, headings and definitions of a text.
 
-    Raises `ValueError` for a notebook that cannot be read.
+    `preamble` is another text, whose macros hold for this one. Raises `ValueError` for
+    a notebook that cannot be read.
     """
+    cells: tuple[tuple[int, int], ...] = ()
     if form == "notebook":
         source, cells = _of_notebook(source)
-        return Document(source, tuple(_items(source, _MARKDOWN)), cells)
     scanner = _LATEX if form == "latex" else _MARKDOWN
-    return Document(source, tuple(_items(source, scanner)))
+    expander = Expander()
+    expander.expand(preamble)
+    expander.grouped = form == "latex"
+    expander.faults.clear()
+    text = _usual(Text(*expander.expand(_without_code(source, scanner))))
+    items = tuple(_items(text, len(source), scanner))
+    return Document(source, items, cells, text, expander.faults)
 
 
-def directives(source: str, start: int = 0, end: int | None = None) -> tuple[Text, ...]:
+def directives(source: str) -> tuple[Text, ...]:
+    """Return the definitions in a text of definitions, with its macros expanded."""
+    return _directives(_usual(Text(*Expander().expand(source))))
+
+
+def _directives(text: Text) -> tuple[Text, ...]:
     """Split definitions at the ends of lines and at semicolons."""
-    end = len(source) if end is None else end
     found = []
-    for match in re.finditer(r"(?:\\.|[^;\n\\])+", source[start:end]):
-        text = Text(match[0], tuple(range(start + match.start(), start + match.end())))
-        if text.strip().characters:
-            found.append(text.strip())
+    for match in re.finditer(r"(?:\\.|[^;\n\\])+", text.characters):
+        directive = text[slice(*match.span())].strip()
+        if directive.characters:
+            found.append(directive)
     return tuple(found)
 
 
@@ -215,58 +260,92 @@ _MARKDOWN = re.compile(
     """,
     _FLAGS,
 )
+_PERCENT = r"(?:(?<!\\)|(?<=(?<!\\)\\\\))%"  # \% is no comment; \\% is one
 _LATEX = re.compile(
     rf"""
     \\begin\{{(?P<verbatim>verbatim|lstlisting|minted|comment)\*?\}}.*?\\end\{{(?P=verbatim)\*?\}}
-  | (?<!\\)%[ \t]*derive:(?P<comment>[^\n]*)
-  | (?<!\\)%[^\n]*
+  | {_PERCENT}[ \t]*derive:(?P<comment>[^\n]*)
+  | {_PERCENT}[^\n]*
   | \\(?P<heading>part|chapter|section|subsection|subsubsection|paragraph)\*?[\[{{]
   | {_DISPLAYS}
     """,
     _FLAGS,
 )
+_MATHEMATICS = ("math", "{math}")  # the fences of displays
 _LEVELS = ("part", "chapter", "section", "subsection", "subsubsection", "paragraph")
 
 
-def _items(source: str, scanner: re.Pattern[str]) -> Iterator[Item]:
-    is_latex = scanner is _LATEX
+# Names of functions in other type, unless they are a subscript.
+_FUNCTION = re.compile(
+    r"(?<![_^])(?<![_^]\{)\\(?:operatorname\*?|text(?:rm|normal)?|mathrm|mathop)"
+    r"\s*\{\s*(?:\\rm\s+)?([tT]r|diag)\s*\}(?!\s*[_}])"
+)
+_LOWER = re.compile(r"(?<=\\operatorname\{)Tr(?=\})")
+_BOLD = re.compile(r"\\bm(?![a-zA-Z])")
+
+
+def _usual(text: Text) -> Text:
+    """Return a text with the names that derivations have for trace, diag, and bold."""
+    text = text.replaced(_FUNCTION, r"\\operatorname{\1}")
+    return text.replaced(_LOWER, "tr").replaced(_BOLD, r"\\boldsymbol")
+
+
+def _without_code(source: str, scanner: re.Pattern[str]) -> str:
+    """Replace by spaces what is code or a comment without definitions."""
+    found, at = "", 0
     for match in scanner.finditer(source):
         group = match.groupdict()
-        start, end = match.span()
+        kept = any(
+            group[name] is not None
+            for name in ("comment", "heading", "dollars", "escaped", "brackets", "body")
+        )
+        if not kept and (group.get("info") or "").strip() not in _MATHEMATICS:
+            blank = re.sub(r"[^\n]", " ", match[0])
+            found, at = found + source[at : match.start()] + blank, match.end()
+    return found + source[at:]
+
+
+def _items(text: Text, end_of_source: int, scanner: re.Pattern[str]) -> Iterator[Item]:
+    is_latex = scanner is _LATEX
+    ends = (*text.origins, end_of_source)
+    for match in scanner.finditer(text.characters):
+        group = match.groupdict()
+        start, end = text.origins[match.start()], ends[match.end()]
         if group["comment"] is not None:
-            yield Comment(directives(source, *match.span("comment")), start)
+            yield Comment(_directives(text[slice(*match.span("comment"))]), start)
         elif group["heading"]:
             level = len(group["heading"])
             if is_latex:
                 level = _LEVELS.index(group["heading"])
             yield Heading(level, start)
         elif group.get("fenced") is not None:
-            if group["info"].strip() in ("math", "{math}"):
-                inner = re.compile(r"^:\w+:[^\n]*$", re.M)
-                body = _text(source, *match.span("fenced")).replaced(inner)
-                yield _display(body, "", is_latex, start, end)
+            inner = re.compile(r"^:\w+:[^\n]*$", re.M)
+            body = text[slice(*match.span("fenced"))].replaced(inner)
+            yield _display(body, "", is_latex, start, end)
         else:
             for name in ("dollars", "escaped", "brackets", "body"):
                 if group[name] is not None:
-                    body = _text(source, *match.span(name))
+                    body = text[slice(*match.span(name))]
                     kind = group["environment"] or ""
                     yield _display(body, kind, is_latex, start, end)
 
 
-def _text(source: str, start: int, end: int) -> Text:
-    return Text(source[start:end], tuple(range(start, end)))
-
-
-_INDENT = re.compile(r"\A(?:\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z]))+")
-_COMMENT = re.compile(r"(?<!\\)%[^\n]*")
-_NUMBERS = re.compile(
-    r"\\(?:label|tag\*?)\s*\{[^{}]*\}|\\(?:nonumber|notag|displaystyle|allowbreak)(?![a-zA-Z])|\\!"
+# Spaces, also those as wide as a formula, and an empty group, which prints nothing.
+_INDENT = re.compile(
+    rf"\A(?:\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z])|\\h?phantom\s*{BRACED}|\{{\}})+"
+)
+_EMPTY = re.compile(r"(?<=[=+\-&])\s*\{\}")
+_COMMENT = re.compile(rf"{_PERCENT}[^\n]*")
+_NOTHING = re.compile(
+    rf"\\(?:label|tag\*?|vphantom)\s*{BRACED}"
+    r"|\\(?:nonumber|notag|(?:display|text|script|scriptscript)style|allowbreak|nobreak"
+    r"|limits|nolimits|displaylimits|mathstrut|strut)(?![a-zA-Z])|\\!"
 )
 # Also the environments that LaTeX does not allow within $$, as MathJax does.
 _INNER = rf"(?:aligned|split|gathered|alignedat|multlined|(?:{_ENVIRONMENTS})\*?)"
 _OPENS = re.compile(rf"\\begin\{{{_INNER}\}}(?:\[[tbc]\])?(?:\{{\d\}})?")
 _CLOSES = re.compile(rf"\\end\{{{_INNER}\}}")
-_ASIDE = re.compile(r"\\(?:short)?intertext\s*\{[^{}]*\}")
+_ASIDE = re.compile(rf"\\(?:short)?intertext\s*{BRACED}")
 _BREAK = re.compile(r"\\\\\*?(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?")
 
 
@@ -276,7 +355,8 @@ def _display(body: Text, kind: str, is_latex: bool, start: int, end: int) -> Dis
     if kind.startswith("alignat"):
         body = body.replaced(re.compile(r"\A\s*\{\d\}"))
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
-    body = body.replaced(_NUMBERS).replaced(_OPENS)
+    body = body.replaced(_NOTHING).replaced(_EMPTY)
+    body = body.blanked(decorations(body.characters)).replaced(_OPENS)
     body = body.replaced(_CLOSES, r"\\\\").replaced(_ASIDE, r"\\\\")
     if kind.startswith("eqnarray"):
         body = body.replaced(re.compile("&(?=[^&]*=[^&]*&)"))
@@ -374,7 +454,7 @@ def _logical_rows(display: Display) -> Iterator[tuple[Text, str]]:
     """Yield the rows, each joined to those that continue it, and their faults."""
     rows: list[tuple[Text, str]] = []
     aligned_first = bool(display.starts) and display.starts[0]
-    following = [*display.rows[1:], Text("", ())]
+    following = [*display.rows, Text("", ())][1:]
     for row, begins, below in zip(display.rows, display.starts, following, strict=True):
         if rows and (display.joined or _goes_on(rows[-1][0], row)):
             above, fault = rows[-1]

@@ -11,12 +11,14 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import sympy
 from lark import Token, Tree
 
-from backpass.derivation.analysis import Analysis
+from backpass.derivation.analysis import Analysis, never_equal
 from backpass.derivation.check import (
     Chain,
     Evaluators,
@@ -41,6 +43,7 @@ from backpass.derivation.document import (
 )
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.functions import called, find, function_of
+from backpass.derivation.limit import TooLong, limited
 from backpass.derivation.names import (
     LOSS,
     Expression,
@@ -52,12 +55,14 @@ from backpass.derivation.names import (
 from backpass.derivation.parse import (
     DECLARING,
     Line,
+    Misfit,
     Part,
     Unreadable,
     parse,
     read,
 )
 
+T = TypeVar("T")
 KINDS = ("equal", "refused", "follows", "definition", "not readable")
 
 
@@ -90,7 +95,8 @@ class Verdict:
 
     `kind` is one of `KINDS`: a line that `follows` equals a refused line, and is not
     blamed. `against` is the line with which it was compared. `message` says what is
-    wrong, or what would help.
+    wrong, or what would help. A refused line has a counterexample, unless declared
+    shapes do not fit.
     """
 
     kind: str
@@ -134,15 +140,17 @@ def judge(
     document: Document,
     definitions: str = "",
     progress: Callable[[int], None] = lambda line: None,
+    seconds: float = 0,
 ) -> list[Verdict]:
     """Return the verdicts on the displayed lines of a document, in order.
 
     - `definitions`: declarations and definitions that hold for the whole text.
     - `progress`: called with the number of each line before it is judged.
+    - `seconds`: a line that takes longer is not readable; 0 sets no limit.
 
     Raises `Unreadable` for `definitions` that cannot be read.
     """
-    judging = _Judging(document, progress)
+    judging = _Judging(document, progress, seconds)
     for text in directives(definitions):
         judging.direct(text, definitions, 0)
     judging.start_over = judging.known
@@ -153,6 +161,7 @@ def judge(
 class _Judging:
     document: Document
     progress: Callable[[int], None]
+    seconds: float
     known: Known = Known()
     start_over: Known = Known()
     condition: Text | None = None  # of the next display
@@ -187,7 +196,8 @@ class _Judging:
                 self.direct(text, self.source, line)
             except Unreadable as error:
                 latex = " ".join(text.characters.split())
-                yield Verdict("not readable", line, latex, 0, str(error), display=-1)
+                message = self.document.explained(error)
+                yield Verdict("not readable", line, latex, 0, message, display=-1)
 
     def direct(self, text: Text, source: str, line_number: int) -> None:
         """Follow one directive. Raises `Unreadable`."""
@@ -276,7 +286,7 @@ class _Judging:
         try:
             condition = self._condition(statement)
         except Unreadable as error:
-            condition, why = None, why or str(error)
+            condition, why = None, why or self.document.explained(error)
         if not why and not left.characters:
             why = "it begins with =: what stands on its left?"
         if why:
@@ -300,27 +310,87 @@ class _Judging:
                 yield verdict
                 anchor = part if not defining else anchor
                 continue
+            compare = partial(self._compare, first, anchor, part, condition, membership)
+            explain = partial(self._unequal, member, head, first, anchor, blamed, part)
             try:
-                basis = self._compare(first, anchor, part, condition, membership)
-            except _Refused as refused:
-                if blamed and self._agree(first, blamed, part, condition):
-                    line = self._line_of(blamed)
-                    message = f"it follows from line {self.document.place(line)}, which is refused"
-                    yield self._verdict("follows", member, line, message)
-                    blamed = part
+                try:
+                    basis = self._in_time(part, compare)
+                except _Refused as refused:
+                    verdict = self._in_time(part, partial(explain, condition, refused))
+                    is_wrong = verdict.kind in ("refused", "follows")
+                    blamed = part if is_wrong else blamed
+                    yield verdict
                     continue
-                verdict = self._refusal(member, head, anchor, part, condition, refused)
-                blamed = part if verdict.kind == "refused" else blamed
-                yield verdict
             except Unreadable as error:
-                yield self._verdict(
-                    "not readable", member, self._line_of(anchor), str(error)
-                )
+                yield self._unread(member, self._line_of(anchor), error)
                 if error.part == anchor:
                     first = anchor = part
             else:
                 yield self._verdict("equal", member, self._line_of(anchor), basis=basis)
                 anchor, blamed = part, None
+
+    def _unread(self, member: Text, line: int, error: Unreadable) -> Verdict:
+        """Return the verdict on a member that has no meaning: "refused" if that is only
+        because declared shapes do not fit."""
+        basis = self._misfit(error) if isinstance(error, Misfit) else None
+        kind = "refused" if basis else "not readable"
+        return self._verdict(kind, member, line, error, basis)
+
+    def _misfit(self, error: Misfit) -> Basis | None:
+        """Return the definitions by which shapes do not fit; None if the shapes depend
+        on the layout of a derivative."""
+        scope = self.known.scope
+        expressions = []
+        for part in (error.part, error.other):
+            if part is not None:
+                tree = parse(part)
+                found = {
+                    id(node): reference
+                    for node in tree.iter_subtrees()
+                    if node.data in ("reference", "power_of_name", "scalar")
+                    and (reference := scope.resolve(node)) is not None
+                }
+                expressions.append(Expression(part, tree, references=found))
+        basis = self._basis(expressions, (), 0)
+        texts = [expression.part.text for expression in expressions]
+        for name, _ in basis.definitions:
+            if definition := scope.variables[name].definition:
+                texts.append(definition.part.text)
+        has_derivative = any(map(_DERIVATIVE.search, texts))
+        return None if has_derivative else basis
+
+    def _in_time(self, part: Part, judge: Callable[[], T]) -> T:
+        """Return a result. Raises `Unreadable` if that takes too long."""
+        try:
+            with limited(self.seconds):
+                return judge()
+        except TooLong:
+            scope_of(list(self.known.lines))[1].clear()  # some may be incomplete
+            message = (
+                f"it took longer than {self.seconds:g} s: write it in smaller steps"
+            )
+            raise Unreadable(message, part) from None
+
+    def _unequal(
+        self,
+        member: Text,
+        head: Part,
+        first: Part,
+        anchor: Part,
+        blamed: Part | None,
+        part: Part,
+        condition: Part | None,
+        refused: _Refused,
+    ) -> Verdict:
+        """Return the verdict on two members that differ: "follows" if the second equals
+        the refused member before it."""
+        if blamed and self._agree(first, blamed, part, condition):
+            line = self._line_of(blamed)
+            message = (
+                f"it follows from line {self.document.place(line)}, which is refused"
+            )
+            return self._verdict("follows", member, line, message)
+        return self._refusal(member, head, anchor, part, condition, refused)
 
     def _define(
         self, member: Text, head: Part, part: Part, condition: Part | None
@@ -344,7 +414,7 @@ class _Judging:
             assert variable.definition is not None
             self._certain_names(variable.definition)
         except Unreadable as error:
-            return self._verdict("not readable", member, message=str(error))
+            return self._unread(member, 0, error)
         message = f"{name} is taken as defined here"
         return self._verdict(
             "definition", member, message=message,
@@ -368,7 +438,7 @@ class _Judging:
             parse(part, "declarations")
             self._add(Line("given", None, part, None, ""), self._line(text), True)
         except Unreadable as error:
-            return self._verdict("not readable", text, message=str(error))
+            return self._verdict("not readable", text, message=error)
         return self._verdict("definition", text, message="its shape is taken from here")
 
     def _defines(self, head: Part) -> bool:
@@ -423,11 +493,11 @@ class _Judging:
     # ---- comparing -------------------------------------------------------------------
 
     def _part(self, text: Text) -> Part:
-        return self._rewritten(_unboxed(text)).part(self.source)
+        return self._rewritten(text).part(self.source)
 
     def _without_membership(self, member: Text) -> tuple[Part, Part | None]:
         """Split \\in \\mathbb{R}^n off the end of a member."""
-        text = self._rewritten(_unboxed(member))
+        text = self._rewritten(member)
         if match := _MEMBERSHIP.search(text.characters):
             return (
                 text[: match.start()].part(self.source),
@@ -629,7 +699,7 @@ class _Judging:
             if node.data == "product":
                 for before, factor in itertools.pairwise(node.children):
                     self._certain_product(part, before, factor)
-        written = self.source[part.start : _end_of(part)]
+        written = self.document.written(part.start, _end_of(part))
         for word, meaning in (("bar", "gradient"), ("dot", "differential")):
             command = r"(?:bar|overline)" if word == "bar" else "dot"
             if word not in self.known.accents and (
@@ -739,10 +809,12 @@ class _Judging:
         kind: str,
         member: Text,
         against: int = 0,
-        message: str = "",
+        message: str | Unreadable = "",
         basis: Basis | None = None,
         example: Counterexample | None = None,
     ) -> Verdict:
+        if isinstance(message, Unreadable):
+            message = self.document.explained(message)
         latex = " ".join(member.characters.split())
         return Verdict(
             kind, self._line(member), latex, against, message, basis, example
@@ -826,9 +898,12 @@ def _chain_of(
         shapes = [
             "a number" if not e.shape else " × ".join(e.shape) for e in (above, here)
         ]
-        raise Unreadable(
-            f"this is {shapes[1]}, but it is set equal to {shapes[0]}", here.part
-        )
+        message = f"this is {shapes[1]}, but it is set equal to {shapes[0]}"
+        if not never_equal(above.shape, here.shape):
+            raise Unreadable(message, here.part)
+        misfit = Misfit(message, here.part)
+        misfit.other = above.part
+        raise misfit
     free: dict[str, str] = {}
     for letter in sorted(head.free):
         dimension = analysis.free[letter].dimension
@@ -946,11 +1021,6 @@ def _is_named(tree: Tree | Token, name: str) -> bool:
     )
 
 
-def _unboxed(text: Text) -> Text:
-    match = re.fullmatch(r"\s*\\boxed\s*\{(.*)\}\s*", text.characters, re.S)
-    return text[slice(*match.span(1))] if match else text
-
-
 def _not_an_equation(text: str) -> str:
     for sign in _RELATIONS:
         if re.search(rf"{sign}(?![a-zA-Z])", text):
@@ -972,6 +1042,7 @@ _NABLA = re.compile(
     r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*(_\s*(?:\w|\{[^{}]*\}))?\s*\}|([a-zA-Z]))"
     r"\s*\\mathcal\s*\{L\}"
 )
+_DERIVATIVE = re.compile(r"\\(?:partial|nabla|bar|overline|dot|mathcal)(?![a-zA-Z])")
 _MEMBERSHIP = re.compile(
     r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?\s*$"
 )

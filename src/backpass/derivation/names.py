@@ -435,5 +435,7 @@ def _without_power(tree: Tree) -> tuple[Tree, str]:
 
 
 def in_words(shape: Shape) -> str:
-    """Describe a shape for a message."""
+    """Describe a shape for a message; an identity's may be unknown."""
+    if "?" in shape:
+        return "an identity matrix"
     return f"a {' × '.join(shape)} matrix" if shape else "a number"

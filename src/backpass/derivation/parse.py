@@ -61,6 +61,15 @@ class Unreadable(DerivationError):
         self.message, self.part, self.position = message, part, position
 
 
+class Misfit(Unreadable):
+    """Raised for shapes that do not fit in any reading of the declarations.
+
+    `other` is the other side, if two sides of an equation do not fit.
+    """
+
+    other: Part | None = None
+
+
 @dataclass(frozen=True)
 class Part:
     """A piece of mathematics: `text`, at the position `start` of `source`."""

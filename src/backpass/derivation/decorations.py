@@ -1,0 +1,145 @@
+"""Find what a formula contains only for its looks: boxes, braces with words, colours.
+
+A box and a brace also group what they contain, for a reader. So they are removed only
+where the formula has the same meaning without them.
+"""
+
+from __future__ import annotations
+
+import re
+
+Span = tuple[int, int]
+
+BRACED = r"\{(?:[^{}\\]|\\.|\{(?:[^{}\\]|\\.|\{(?:[^{}\\]|\\.)*\})*\})*\}"
+_BOX = re.compile(r"\\(?P<name>boxed|underbrace|overbrace)\s*(?=\{)")
+_WORDS = re.compile(
+    r"\s*[_^]\s*\{(?:[\s().,:;!?0-9~]|\\[,;:! ]"
+    r"|\\(?:text(?:rm|bf|it|sf|normal)?|mbox|mathrm)\s*\{[^{}=$\\]*\})*\}"
+)
+_COLOUR = re.compile(r"\\(?P<name>text)?color\s*(?:\[[^\[\]{}]*\])?\s*\{[^{}]*\}\s*")
+_SPACES = r"(?:\s|&|~|\\[,;:! ])*"
+_EDGE_BEFORE = re.compile(rf"(?:\A|\\\\|\\q?quad|\\begin\s*\{{[^{{}}]*\}}){_SPACES}\Z")
+_EDGE_AFTER = re.compile(
+    rf"{_SPACES}[.,;]?{_SPACES}(?:\Z|\\\\|\\q?quad|\\end(?![a-z]))"
+)
+_TERM_BEFORE = re.compile(rf"[=+(\[{{,]{_SPACES}\Z")
+_MINUS_BEFORE = re.compile(rf"-{_SPACES}\Z")
+_TERM_AFTER = re.compile(rf"{_SPACES}(?:[=+\-)\]}},]|\\(?:right|in)(?![a-z])|\\\}})")
+# What a factor before or after would be read with.
+_BOUND_BEFORE = re.compile(
+    r"(?:[\^_/]|\\(?:[dt]?frac|sqrt|bar|overline|dot|hat|widehat|tilde|vec|underline"
+    r"|math[a-z]+|boldsymbol|bm|text[a-z]*|operatorname))\s*\Z"
+)
+_BOUND_AFTER = re.compile(r"\s*[\^_/'!]")
+_REACHES = re.compile(
+    r"[+\-/=,<>|]|\\(?:odot|pm|mp|sum|prod|int|max|min|exp|log|ln|tanh|sin|cos|operatorname"
+    r"|nabla|math[a-z]+|text|in|ne|le|ge|leq|geq|approx|frac\s*\{\s*\\partial\s*\})(?![a-z])"
+    r"|\\frac\s*\{\s*\\partial\s*\}"
+)
+_ATOM = re.compile(r"\s*(?:[a-zA-Z0-9]|\\[a-zA-Z]+)\s*")
+
+
+def decorations(text: str) -> list[Span]:
+    """Return where a display has characters that do not change its meaning."""
+    found: list[Span] = []
+    while new := _first(text):
+        found += new
+        for start, end in new:
+            text = text[:start] + " " * (end - start) + text[end:]
+    return found
+
+
+def _first(text: str) -> list[Span]:
+    """Return the spans of the first box, brace or colour that can be removed."""
+    for match in _BOX.finditer(text):
+        if (end := _close(text, match.end())) < 0:
+            continue
+        after = end + 1
+        if match["name"] != "boxed" and (words := _WORDS.match(text, after)):
+            after = words.end()
+        inside = text[match.end() + 1 : end]
+        if _is_same(text[: match.start()], inside, text[after:]):
+            return [(match.start(), match.end() + 1), (end, after)]
+    for match in _COLOUR.finditer(text):
+        if new := _colour(text, match):
+            return new
+    return []
+
+
+def _is_same(before: str, inside: str, after: str) -> bool:
+    """Whether a formula has the same meaning without the box around a part of it."""
+    outer = _top_level(inside)
+    edges = _EDGE_BEFORE.search(before), _EDGE_AFTER.match(after)
+    if "=" in outer:
+        return all(edges)
+    signs = re.search(r"[+\-]|\\[pm]{2}(?![a-z])", outer)
+    is_term = (
+        edges[0]
+        or _TERM_BEFORE.search(before)
+        or (not signs and _MINUS_BEFORE.search(before))
+    ) and (edges[1] or _TERM_AFTER.match(after))
+    if is_term:
+        return True
+    return not (
+        _REACHES.search(outer)
+        or _BOUND_BEFORE.search(before)
+        or _BOUND_AFTER.match(after)
+    )
+
+
+def _colour(text: str, match: re.Match[str]) -> list[Span]:
+    start, end = match.span()
+    before = text[:start]
+    if text[end : end + 1] == "{":  # \textcolor{red}{x}, or \color{red}{x}
+        last = _close(text, end)
+        if last < 0:
+            return []
+        if _BOUND_BEFORE.search(before):
+            return [(start, end)]
+        if _is_free(text[end + 1 : last], text[last + 1 :]):
+            return [(start, end + 1), (last, last + 1)]
+        return []
+    if match["name"]:
+        return []
+    # {\color{red} x}: the braces print nothing, unless they hold an argument.
+    opening = re.search(r"\{\s*\Z", before)
+    if opening:
+        last = _close(text, opening.start())
+        outside = before[: opening.start()].rstrip()
+        is_argument = re.search(r"[\^_}\]]\Z|\\[a-zA-Z]+\Z", outside)
+        is_factor = re.search(r"\\(?:cdot|times|odot|q?quad|left|right)\Z", outside)
+        if last >= 0 and (not is_argument or is_factor):
+            if not _is_free(text[end:last], text[last + 1 :]):
+                return []
+            return [(opening.start(), end), (last, last + 1)]
+    return [(start, end)]
+
+
+def _is_free(inside: str, after: str) -> bool:
+    """Whether no power or index after a group refers to more than its last symbol."""
+    return _BOUND_AFTER.match(after) is None or _ATOM.fullmatch(inside) is not None
+
+
+def _close(text: str, opening: int) -> int:
+    """Return the position of the brace that closes another; −1 if there is none."""
+    depth = 0
+    for match in re.compile(r"\\.|[{}]", re.S).finditer(text, opening):
+        depth += (match[0] == "{") - (match[0] == "}")
+        if depth == 0 and match[0] == "}":
+            return match.start()
+    return -1
+
+
+def _top_level(text: str) -> str:
+    """Return a formula without what stands in brackets, except \\frac{\\partial}."""
+    found, depth = "", 0
+    for match in re.finditer(
+        r"\\frac\s*\{\s*\\partial\s*\}|\\[a-zA-Z]+|\\.|.", text, re.S
+    ):
+        word = match[0]
+        closes = word in ("}", ")", "]", r"\}")
+        depth -= closes
+        if depth <= 0 and not closes:
+            found += word
+        depth += word in ("{", "(", "[", r"\{")
+    return found

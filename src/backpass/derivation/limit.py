@@ -1,0 +1,47 @@
+"""Stop a computation that takes too long."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class TooLong(BaseException):
+    """Raised in a computation that takes too long. No handler of errors catches it."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise `TooLong` in the block after some seconds; 0 sets no limit.
+
+    There is no limit outside the main thread, or where the system has no timers, as on
+    Windows. A timer that runs already is restored.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if seconds <= 0 or not is_main or not hasattr(signal, "setitimer"):
+        yield
+        return
+    within = True
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if within:
+            raise TooLong
+
+    start = time.monotonic()
+    handler = signal.signal(signal.SIGALRM, stop)
+    before, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        try:
+            yield
+        finally:
+            within = False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
+        if before:
+            left = max(before - (time.monotonic() - start), 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, left, interval)
