@@ -95,10 +95,15 @@ def test_a_letter_above_is_part_of_a_name_and_of_its_gradient():
         \bar{W}^Q = X^\top \bar{S} K
         \bar{W^K} = X^\top \bar{S}^\top Q
         \frac{\partial \mathcal{L}}{\partial W^Q} = \bar{W}^Q
+        \bar{X} = \bar{Q} W^{Q\top} + \bar{K} W^{K^\top}
     """
     derive(text, name="above")
     with pytest.raises(DerivationError, match="does not equal"):
         derive(text.replace(r"\bar{S}^\top Q", r"\bar{S} Q"), name="above")
+    with pytest.raises(DerivationError, match="does not equal"):
+        derive(text.replace(r"W^{Q\top}", r"W^{K\top}"), name="above")
+    with pytest.raises(Unreadable, match="not declared"):
+        derive(text.replace(r"W^{Q\top}", r"W^{P\top}"), name="above")
 
 
 def kinds(text, definitions):
@@ -112,6 +117,13 @@ def test_a_declared_factor_before_a_bracket():
     assert kinds(line, f"{given}; factor x, X") == ["equal", "equal"]
     assert kinds(line.replace("2 X t", "X t"), f"{given}; factor x, X") == ["equal", "refused"]
     assert kinds("<!-- derive: factor q -->", given) == ["not readable"]
+
+
+def test_d_before_a_name_is_a_factor_where_that_is_certain():
+    line = r"$$ d x = x d $$"
+    assert kinds(line, r"given x, d \in \mathbb{R}") == ["not readable"]
+    assert kinds(line, r"given x, d \in \mathbb{R}; factor d") == ["equal"]
+    assert kinds(r"$$ d u^T = d u^T $$", r"given d, u \in \mathbb{R}^n") == ["equal"]
 
 
 def test_a_matrix_in_a_row_that_is_aligned():

@@ -323,6 +323,13 @@ class Analysis(Interpreter):
         base, exponent = tree.children
         if self._is_name(tree):
             return self.reference(tree)
+        if exponent.data == "letter_and_top":
+            letter = Tree("scalar", exponent.children[:1], exponent.meta)
+            named = Tree("power", [base, letter], tree.meta)
+            shape = self.reference(named)
+            references = self.expression.references
+            references[id(tree)] = references.pop(id(named))
+            return shape[::-1]
         shape = self.visit(base)
         if exponent.data == "top":
             if (

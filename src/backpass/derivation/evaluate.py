@@ -229,9 +229,10 @@ class Evaluator(Interpreter):
         return above / below
 
     def power(self, tree: Tree) -> Value:
-        if id(tree) in self.current.references:
-            return self.reference(tree)
         base, exponent = tree.children
+        if id(tree) in self.current.references:
+            value = self.reference(tree)
+            return value.T if exponent.data == "letter_and_top" else value
         if exponent.data == "top":
             value = self.visit(base)
             return value.T if isinstance(value, np.ndarray) else value

@@ -731,10 +731,17 @@ class _Judging:
                     part,
                     before.meta.start_pos or 0,
                 )
-        if _is_named(before, "d") and factor.data in ("reference", "scalar", "power"):
+        d = self.known.scope.variables.get("d")
+        is_factor = "d" in self.known.scope.factors or (d is not None and d.shape)
+        if (
+            _is_named(before, "d")
+            and factor.data in ("reference", "scalar", "power")
+            and not is_factor
+        ):
             raise Unreadable(
-                r"a differential or derivative, or a product with d? Write the product "
-                r"with \cdot, a differential with \dot, a derivative with \partial",
+                r"a differential or derivative, or a product with d? If it is a product, "
+                r"say: factor d. A differential is read as \dot{x}, a derivative with "
+                r"\partial",
                 part,
                 before.meta.start_pos or 0,
             )
