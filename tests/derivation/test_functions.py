@@ -235,6 +235,8 @@ def test_a_row_and_a_column_of_a_matrix():
         given A, \bar{Y} \in \mathbb{R}^{m \times k}, B \in \mathbb{R}^{k \times n}
         let Y = 2 A
         let Z = A B
+        slice A_{i,:}, Y_{i,:} \in \mathbb{R}^{1 \times k}, Z_{i,:} \in \mathbb{R}^{1 \times n}
+        slice B_{:,j} \in \mathbb{R}^k, Z_{:,j} \in \mathbb{R}^m
         Z_{i,:} = A_{i,:} B
         Z_{:,j} = A B_{:,j}
         Z_{ij} = A_{i,:} B_{:,j}
@@ -245,11 +247,14 @@ def test_a_row_and_a_column_of_a_matrix():
     )
     given = "given A \\in \\mathbb{R}^{m \\times k}, c \\in \\mathbb{R}^m\n"
     for line, said in [
-        (r"c_{i,:} = c_i", "not a matrix"),
-        (r"A_{i,:} = A_{j,:}", "not on the left"),
+        (r"c_{i,:} = c_i", "a row or a column"),
+        (r"slice c_{i,:} \in \mathbb{R}^m", "is a number"),
+        (r"slice A_{i,:} \in \mathbb{R}^m", "a slice of A is k"),
+        (r"A_{i,:} = A_{i,:}", "a row or a column"),
+        ("slice A_{i,:} \\in \\mathbb{R}^k\nA_{i,:} = A_{j,:}", "not on the left"),
         (r"let B_{i,:} = A_{i,:}", "must be letters"),
         (r"A = (2 A)_{i,:}", "only of a declared name"),
-        (r"A_{i,:} = A_{:,j}", "j is not on the left"),
+        ("slice A_{i,:} \\in \\mathbb{R}^k\nA_{i,:} = A_{:,j}", "a row or a column"),
     ]:
         with pytest.raises(Unreadable, match=said):
             derive(given + line, name="rows")
@@ -339,3 +344,26 @@ def test_a_name_equal_to_a_name_is_an_equation():
     given = r"given a, b \in \mathbb{R}; let c = 2 a"
     assert kinds(r"$$ c = b $$", given) == ["refused"]
     assert kinds(r"$$ z = c $$ $$ z = c \quad i = 1, \dots, n $$", given)[0] == "definition"
+
+
+def test_a_row_is_what_its_text_declares():
+    given = r"given A \in \mathbb{R}^{n \times n}, x \in \mathbb{R}^n"
+    line = r"$$ (A x)_i = A_{i,:}^T x $$"
+    column = r"$$ A_{i,:} \in \mathbb{R}^n $$ "
+    row = r"$$ A_{i,:} \in \mathbb{R}^{1 \times n} $$ "
+    assert kinds(line, given) == ["not readable"]
+    assert kinds(column + line, given) == ["definition", "equal"]
+    assert kinds(row + line.replace("^T", ""), given) == ["definition", "equal"]
+    assert kinds(row + line, given)[1] != "equal"
+
+
+def test_a_power_of_a_known_name_is_a_claim():
+    given = r"given x \in \mathbb{R}^n; let s = \sqrt{\sum_i x_i^2}"
+    assert kinds(r"$$ s^2 = \sum_i x_i^2 $$ $$ s^2 = \sum_i x_i $$", given) == ["equal", "refused"]
+
+
+def test_a_mean():
+    given = r"given x \in \mathbb{R}^n, X \in \mathbb{R}^{m \times n}"
+    text = r"$$ \text{mean}(x) = \frac{1}{n} \sum_i x_i $$ $$ \text{mean}(x \odot x) = \sum_i x_i^2 $$"
+    assert kinds(text, given) == ["equal", "refused"]
+    assert kinds(r"$$ \text{mean}(X) = 1 $$", given) == ["not readable"]

@@ -30,6 +30,7 @@ from backpass.derivation.names import (
     canonical,
     gradient_of,
     in_words,
+    sliced,
     subscripts_of,
 )
 from backpass.derivation.parse import (
@@ -228,16 +229,17 @@ class Analysis(Interpreter):
         if not indices:
             return shape
         axes = axes_of(shape)
-        whole: Shape = ()
-        if any(token.type == "ALL" for token in indices):
-            if len(axes) != 2:
-                self.reject(f"{name} is not a matrix, so it has no rows", tree)
-            is_row = indices[1].type == "ALL"
-            whole = ("1", axes[1]) if is_row else (axes[0], "1")
-            axes = axes[:1] if is_row else axes[1:]
+        whole: Shape = self.scope.slice_of(name, indices)
+        if any(token.type == "ALL" for token in indices) and not whole:
+            written = self.part.text[slice(*span_of(tree))]
+            self.reject(
+                f"is {written} a row or a column? Say it as a declared shape: slice "
+                rf"{written} \in \mathbb{{R}}^…",
+                tree,
+            )
+        if whole:
+            axes = sliced(axes, indices)[0]
             indices = tuple(token for token in indices if token.type != "ALL")
-        elif len(indices) == 1 and (found := self.scope.slice_of(name)):
-            whole, axes = found, axes[:1]
         if len(indices) != len(axes):
             wanted = (
                 ("no index", "one index", "two indices")[rank]

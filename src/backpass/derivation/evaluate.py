@@ -15,7 +15,7 @@ from lark.visitors import Interpreter
 
 from backpass.derivation.calculus import Calculus, Value
 from backpass.derivation.functions import Call
-from backpass.derivation.names import LOSS, Expression, Reference, Scope
+from backpass.derivation.names import LOSS, Expression, Reference, Scope, sliced
 from backpass.derivation.parse import Part, Unreadable, span_of, tokens_of
 from backpass.expressions import exact
 from backpass.interpreters.symbolic import sign_at
@@ -129,16 +129,13 @@ class Evaluator(Interpreter):
         fixed = self._places(found)
         if len(fixed) == len(variable.axes):
             return one(fixed)
-        # A row, a column, or what a slice declares.
-        leading = found.indices[0].type != "ALL"
-        rest = variable.axes[len(fixed) :] if leading else variable.axes[:1]
+        rest = sliced(variable.axes, found.indices)[1]
         values = np.empty([self.calculus.size(side) for side in rest], dtype=object)
         for more in np.ndindex(*values.shape):
-            values[more] = one((*fixed, *more) if leading else (*more, *fixed))
-        if len(found.indices) == 1:
-            shape = self.scope.slice_of(found.name)
-            return values.reshape([self.calculus.size(side) for side in shape])
-        return values[None, :] if leading else values[:, None]
+            first = found.indices[0].type == "ALL"
+            values[more] = one((*more, *fixed) if first else (*fixed, *more))
+        shape = self.scope.slice_of(found.name, found.indices)
+        return values.reshape([self.calculus.size(side) for side in shape])
 
     def _parameter(self, found: Reference) -> Value:
         value = self.parameters[found.name]
@@ -156,9 +153,7 @@ class Evaluator(Interpreter):
 
     def _places(self, found: Reference) -> tuple[int, ...]:
         """Return the zero-based indices of a reference."""
-        axes = self.scope.variables[found.name].axes
-        if found.indices and found.indices[0].type == "ALL":
-            axes = axes[1:]
+        axes = sliced(self.scope.variables[found.name].axes, found.indices)[0]
         indices = [token for token in found.indices if token.type != "ALL"]
         return self._inside(found.name, indices, axes)
 
@@ -169,8 +164,7 @@ class Evaluator(Interpreter):
         axes: tuple[str, ...] | list[str],
     ) -> tuple[int, ...]:
         places = tuple(map(self._at, indices))
-        # A slice has fewer indices than axes.
-        for token, place, side in zip(indices, places, axes, strict=False):
+        for token, place, side in zip(indices, places, axes, strict=True):
             if place >= self.calculus.size(side):
                 message = (
                     f"{name} has no element {token} for {side} = "

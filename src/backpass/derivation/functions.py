@@ -32,6 +32,7 @@ BUILT_IN = {
     "logsumexp": r" = \log \sum_j e^{x_j}",
     "sigmoid": r" = \frac{1}{1 + e^{-x}}",
     "relu": r" = \max(0, x)",
+    "mean": r" = \frac{\sum_i x_i}{\sum_i x_i^0}",
 }
 
 
@@ -84,8 +85,8 @@ def _head(part: Part) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     subscript = rest.pop() if rest[-1].data == "subscript" else None
     parameters = tuple(canonical(one) for one in rest)
     letters = tuple(map(str, tokens_of(subscript))) if subscript else ()
-    if any(subscripts_of(one) or "{" in canonical(one) for one in rest):
-        raise Unreadable("a parameter is one letter", part)
+    if any(subscripts_of(one) or accent_and_name(one)[0] for one in rest):
+        raise Unreadable("a parameter is a name without an index", part)
     if len({*parameters, *letters}) < len(parameters) + len(letters):
         raise Unreadable("a letter occurs twice", part)
     if any(not letter.isalpha() and not letter.startswith("\\") for letter in letters):

@@ -217,9 +217,6 @@ class _Judging:
             self._add(Line("applied", None, part, None, ""), line_number)
         elif word == "when" and rest:
             self.condition = text[text.characters.index(rest) :]
-        elif word in ("factor", "slice") and rest:
-            part = text[text.characters.index(rest) :].part(source)
-            self._add(Line(word, None, part, None, ""), line_number)
         elif word in DECLARING:
             text = self._rewritten(text)
             try:
@@ -435,8 +432,10 @@ class _Judging:
             return None
         part = self._part(text)
         try:
-            parse(part, "declarations")
-            self._add(Line("given", None, part, None, ""), self._line(text), True)
+            tokens = parse(part, "declarations").scan_values(lambda one: True)
+            is_slice = any(token.type == "ALL" for token in tokens)
+            kind = "slice" if is_slice else "given"
+            self._add(Line(kind, None, part, None, ""), self._line(text), True)
         except Unreadable as error:
             return self._verdict("not readable", text, message=error)
         return self._verdict("definition", text, message="its shape is taken from here")
@@ -454,6 +453,8 @@ class _Judging:
             return False
         if re.match(r"\\(?:bar|overline|dot)(?![a-zA-Z])", head.text):
             return False
+        if tree.data == "power_of_name" and self.known.scope.resolve(tree.children[0]):
+            return False  # a power, as in \sigma^2 = …, where \sigma is known
         found = self.known.scope.resolve(tree)
         return found is None or (found.kind == "loss" and not found.accent)
 
@@ -1051,7 +1052,7 @@ _NABLA = re.compile(
 )
 _DERIVATIVE = re.compile(r"\\(?:partial|nabla|bar|overline|dot|mathcal)(?![a-zA-Z])")
 _MEMBERSHIP = re.compile(
-    r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?\s*$"
+    r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}))?\s*$"
 )
 _CONDITION_WORDS = re.compile(
     r"\A\s*\(?\s*\\text\s*\{\s*(?:if|for|where|when|with|for all)\s*\}|[.,;]\s*\Z"

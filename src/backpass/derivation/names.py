@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -120,7 +121,8 @@ class Scope:
         self.functions: dict[str, Function] = {}
         self.applied = False  # whether ∂Y/∂X (V) is a derivative applied to V
         self.factors: set[str] = set()  # names that a bracket multiplies
-        self.slices: dict[str, Shape] = {}  # what A_i is, if A takes more indices
+        # What A_i is, if A takes more indices, by the name and the places of indices.
+        self.slices: dict[tuple[str, str], Shape] = {}
         self.dimensions: list[str] = []
         self.layout = ""  # of derivatives by arrays: "numerator" or "denominator"
 
@@ -158,8 +160,8 @@ class Scope:
         self.layout = line.right.text
 
     def slice(self, line: Line) -> None:
-        """Read A_i as row i of A in the declared shape, or X_i as a matrix of a
-        three-dimensional X. Raises `Unreadable`."""
+        """Read A_i or A_{i,:} as row i of A, A_{:,j} as its column j, and X_i as a
+        matrix of a three-dimensional X, in the declared shape. Raises `Unreadable`."""
         assert line.right is not None
         for declaration in parse(line.right, "declarations").children:
             *names, _, space = declaration.children
@@ -167,26 +169,30 @@ class Scope:
             shape = (*shape, "1") if len(shape) == 1 else shape
             for tree in names:
                 accent, name = accent_and_name(tree)
-                variable = self.variables.get(name)
-                if accent or variable is None or len(subscripts_of(tree)) != 1:
+                variable, tokens = self.variables.get(name), subscripts_of(tree)
+                places = [token for token in tokens if token.type != "ALL"]
+                if accent or variable is None or len(places) != 1:
                     raise Unreadable(
                         "a slice is a declared name with one index, such as A_i",
                         line.right,
                         tree.meta.start_pos,
                     )
-                if variable.axes[1:] != axes_of(shape) or len(variable.axes) < 2:
+                rest = sliced(variable.axes, tokens)[1]
+                if not rest or rest != axes_of(shape):
                     raise Unreadable(
-                        f"a slice of {name} is {' × '.join(variable.axes[1:])}",
+                        f"a slice of {name} is {' × '.join(rest) or 'a number'}",
                         line.right,
                         tree.meta.start_pos,
                     )
-                self.slices[name] = shape
+                self.slices[name, _pattern(tokens)] = shape
 
-    def slice_of(self, name: str) -> Shape:
-        """Return the shape of a name with one index, () if it is not declared. That of
-        a gradient is as that of the name."""
+    def slice_of(self, name: str, tokens: Sequence[Token]) -> Shape:
+        """Return the declared shape of a name with some of its indices; () if none is.
+        That of a gradient is that of the name."""
         accented = re.fullmatch(r"\\(?:bar|dot)\{(.*)\}", name)
-        return self.slices.get(accented[1] if accented else name, ())
+        return self.slices.get(
+            (accented[1] if accented else name, _pattern(tokens)), ()
+        )
 
     def multiply(self, line: Line) -> None:
         """Read the names on a line, before a bracket, as factors. Raises
@@ -342,6 +348,18 @@ _SPECIAL = {
     r"\mathbf{1}": "ones",
     LOSS: "loss",
 }
+
+
+def sliced(axes: Shape, tokens: Sequence[Token]) -> tuple[Shape, Shape]:
+    """Split the axes of a name in those with an index and those without."""
+    if tokens and tokens[0].type == "ALL":
+        return axes[1:], axes[:1]
+    count = sum(token.type != "ALL" for token in tokens)
+    return axes[:count], axes[count:]
+
+
+def _pattern(tokens: Sequence[Token]) -> str:
+    return "".join(":" if token.type == "ALL" else "i" for token in tokens)
 
 
 def axes_of(shape: Shape) -> Shape:

@@ -5,6 +5,8 @@ A derivation is plain text. The first word of a line says what the line is:
     given     x, \\bar{y} \\in \\mathbb{R}^n        inputs, with their shapes
     constant  \\epsilon \\in \\mathbb{R}_{>0}       inputs without a gradient, which do
                                                   not move
+    slice     A_i \\in \\mathbb{R}^n               a row of a matrix, as a column
+    factor    a, x                                a(x + 1) is a product
     layout    numerator                           the shape of derivatives by arrays
     let       S = \\sum_j e^{x_j}                 a definition
     let       f(x) = 2 x                          a definition for every x
@@ -31,7 +33,7 @@ from lark.exceptions import UnexpectedEOF, UnexpectedInput
 if TYPE_CHECKING:
     from backpass.derivation.derivation import Derivation
 
-KEYWORDS = ("given", "constant", "let", "layout", "note")
+KEYWORDS = ("given", "constant", "let", "slice", "factor", "layout", "note")
 # The kinds of lines that a scope is built from.
 DECLARING = (
     "given", "constant", "let", "function", "layout", "factor", "slice", "applied",
@@ -99,10 +101,10 @@ class Part:
 class Line:
     """One line of a derivation.
 
-    `kind` is "given", "constant", "let", "function", "layout", "note", "statement" or
-    "step". A `let` with a bracket on its left is a "function". A step has no left side.
-    A declaration has its list in `right`, and a layout its name. A note has only words,
-    in `reason`.
+    `kind` is "given", "constant", "let", "function", "slice", "factor", "layout",
+    "note", "statement" or "step". A `let` with a bracket on its left is a "function". A
+    step has no left side. A declaration has its list in `right`, and a layout its name.
+    A note has only words, in `reason`.
     """
 
     kind: str
@@ -185,7 +187,7 @@ def _read_line(source: str, start: int, end: int) -> Line:
         return Line(
             "note", None, None, None, " ".join(f"{text} {bar} {reason}".split())
         )
-    if keyword in ("given", "constant", "layout"):
+    if keyword in ("given", "constant", "slice", "factor", "layout"):
         return Line(keyword, None, _part(source, start, text), None, reason)
 
     equals = _equals_sign(text)
