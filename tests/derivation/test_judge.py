@@ -385,3 +385,11 @@ def test_a_condition_of_a_display_concerns_the_lines_that_have_its_indices():
 def test_an_environment_of_latex_may_stand_between_dollars(name):
     body = rf"\begin{{{name}}} 2 a &= a + a \\ &= 3 a \end{{{name}}}"
     assert [v.kind for v in verdicts(f"$$ {body} $$", r"given a \in \mathbb{R}")] == ["equal", "refused"]
+
+
+def test_the_loss_may_have_two_names():
+    given = r"loss L; given x, \bar{y} \in \mathbb{R}^n; let y_i = x_i^2"
+    text = (
+        r"$$ \frac{\partial L}{\partial x_i} = \frac{\partial \mathcal{L}}{\partial x_i} = 2 x_i \bar{y}_i $$"
+    )
+    assert kinds(text, given) == ["equal", "equal"]

@@ -13,7 +13,8 @@ Span = tuple[int, int]
 BRACED = r"\{(?:[^{}\\]|\\.|\{(?:[^{}\\]|\\.|\{(?:[^{}\\]|\\.)*\})*\})*\}"
 _BOX = re.compile(r"\\(?P<name>boxed|underbrace|overbrace)\s*(?=\{)")
 _WORDS = re.compile(
-    r"\s*[_^]\s*\{(?:[\s().,:;!?0-9~]|\\[,;:! ]"
+    # Letters stand only beside words: \text{from } Q.
+    r"\s*[_^]\s*\{(?=[^a-zA-Z]*\\|[^a-zA-Z]*\})(?:[\sa-zA-Z().,:;!?0-9~]|\\[,;:! ]"
     r"|\\(?:text(?:rm|bf|it|sf|normal)?|mbox|mathrm)\s*\{[^{}=$\\]*\})*\}"
 )
 _COLOUR = re.compile(r"\\(?P<name>text)?color\s*(?:\[[^\[\]{}]*\])?\s*\{[^{}]*\}\s*")

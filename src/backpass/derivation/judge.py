@@ -264,7 +264,7 @@ class _Judging:
             text = text.replaced(_TRANSPOSED, r"^\\top ")
         for name in self.known.losses:
             end = "" if name.endswith("}") else "(?![a-zA-Z])"
-            pattern = rf"(?<![a-zA-Z\\]){re.escape(name)}{end}"
+            pattern = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
             text = text.replaced(re.compile(pattern), r"\\mathcal{L}")
         return text.replaced(_NABLA, r"\\bar{\1\3}\2")
 
