@@ -264,8 +264,8 @@ def _parser() -> argparse.ArgumentParser:
     derive = commands.add_parser(
         "derive",
         help="judge displayed mathematics of your own, line by line",
-        description="Compare each displayed line of a text with the last line of its\n"
-        "chain that was right, exactly and at several sizes.",
+        description="Compare each displayed line of a text with the last correct line of\n"
+        "its chain, exactly and at several sizes.",
     )
     derive_command.add_arguments(derive)
     derive.set_defaults(

@@ -7,9 +7,9 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backpass import terminal
 from backpass.table import aligned
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EPILOG = r"""
 examples:
   backpass derive notes.md
-  backpass derive paper.tex --definitions definitions.txt
+  backpass derive paper.tex appendix.tex --definitions definitions.txt --strict
   cat notes.md | backpass derive - --json
   backpass derive notes.md --annotate > annotated.md
 
@@ -56,9 +56,11 @@ Macros are expanded: \newcommand, \renewcommand, \providecommand, \def, \let, an
 definitions.
 
 The exit status is 0 if no line is refused, 1 if a line is refused, and 2 if the
-command or a definition is not valid.
+command or a definition is not valid. With --strict it is 1 also if a line is not
+readable. With several files it is the highest.
 """
 SECONDS = 20.0  # for one line
+_FORMS = {"markdown": "Markdown", "latex": "LaTeX", "notebook": "a notebook"}
 MARKS = {
     "equal": "✓",
     "refused": "✗",
@@ -73,27 +75,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("file", metavar="FILE", help="a text, or - for standard input")
+    add("files", nargs="+", metavar="FILE", help="a text, or - for standard input")
     add(
         "--definitions",
         metavar="FILE",
-        help="a file of definitions that hold for the whole text",
+        help="a file of definitions and macros that hold for every FILE",
+    )
+    add(
+        "--strict",
+        action="store_true",
+        help="exit with 1 also if a line is not readable",
     )
     add(
         "--seconds",
         type=_seconds,
         default=SECONDS,
         metavar="N",
-        help="the longest time for one line, after which it is not readable "
-        f"(default: {SECONDS:g}; 0: no limit; no limit on Windows)",
+        help="the time limit for one line; a line that takes longer is not readable "
+        f"(default: {SECONDS:g}; 0: no limit). Windows has no limit",
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON: an object, or a list of objects for several files",
+    )
     form.add_argument(
         "--annotate",
         action="store_true",
-        help="print the Markdown with the verdicts below each display",
+        help="print a Markdown file with the verdicts below each display",
     )
+
+
+class Judged(NamedTuple):
+    """A text, its name, and the verdicts on its lines."""
+
+    name: str
+    document: Document
+    verdicts: list[Verdict]
 
 
 def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
@@ -103,36 +122,59 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     from backpass.derivation.parse import Unreadable
     from backpass.verify.progress import Progress
 
+    names, error = arguments.files, arguments.parser.error
+    if arguments.annotate and len(names) > 1:
+        error(f"--annotate: expected one file; got {len(names)}")
+    if [*names, arguments.definitions].count("-") > 1:
+        error("standard input (-) can be read only once")
+    documents, definitions, name = [], "", arguments.definitions
     try:
-        source = _read(arguments.file)
-        definitions = _read(arguments.definitions) if arguments.definitions else ""
-        form = form_of(arguments.file, source)
-        if arguments.annotate and form != "markdown":
-            arguments.parser.error(f"--annotate: expected Markdown; got {form}")
-        document = read_document(source, form, definitions)
-        with Progress(arguments.file) as progress:
-            verdicts = judge(
-                document,
-                definitions,
-                lambda line: progress.now(f"line {line}"),
-                arguments.seconds,
-            )
-    except OSError as error:
-        arguments.parser.error(f"{error.filename}: {error.strerror}")
-    except Unreadable as error:
-        arguments.parser.error(f"--definitions: {error}")
-    except ValueError as error:
-        arguments.parser.error(f"{arguments.file}: {error}")
+        if name:
+            definitions = _read(name)
+        for name in names:
+            source = _read(name)
+            form = form_of(name, source)
+            if arguments.annotate and form != "markdown":
+                error(f"--annotate: expected Markdown; got {_FORMS[form]}")
+            documents.append(read_document(source, form, definitions))
+    except OSError as fault:
+        error(f"{fault.filename}: {fault.strerror}")
+    except ValueError as fault:
+        error(f"{name}: {fault}")
+    found = []
+    for name, document in zip(names, documents, strict=True):
+        with Progress(name) as progress:
+
+            def show(line: int, shown: Progress = progress) -> None:
+                shown.now(f"line {line}")
+
+            try:
+                verdicts = judge(document, definitions, show, arguments.seconds)
+            except Unreadable as fault:
+                error(f"--definitions: {fault}")
+        found.append(Judged(name, document, verdicts))
+        if len(names) > 1 and not (arguments.json or arguments.annotate):
+            say(_name(name))
+            for line in [*table(document, verdicts), ""]:
+                say(line)
     if arguments.json:
-        say(json.dumps(_facts(arguments.file, document, verdicts), indent=2))
+        facts = [_facts(*judged) for judged in found]
+        say(json.dumps(facts if len(facts) > 1 else facts[0], indent=2))
     elif arguments.annotate:
-        say(_annotated(document, verdicts).rstrip("\n"))
+        say(_annotated(*found[0][1:]).rstrip("\n"))
+        for line in _of_comments(*found[0][1:]):
+            print(line, file=sys.stderr)
     else:
-        for line in report(document, verdicts):
+        for line in summary(found) if len(found) > 1 else report(*found[0][1:]):
             say(line)
+    return max(_status(judged.verdicts, arguments.strict) for judged in found)
+
+
+def _status(verdicts: list[Verdict], strict: bool) -> int:
     if any(verdict.display < 0 for verdict in verdicts):
         return 2
-    return int(any(verdict.kind == "refused" for verdict in verdicts))
+    kinds = {verdict.kind for verdict in verdicts}
+    return int("refused" in kinds or (strict and "not readable" in kinds))
 
 
 def _seconds(text: str) -> float:
@@ -156,13 +198,38 @@ def _read(name: str) -> str:
         raise ValueError(f"expected UTF-8; {error}") from error
 
 
-def _count(verdicts: Iterable[Verdict]) -> str:
+def _name(name: str) -> str:
+    return "standard input" if name == "-" else name
+
+
+def _numbered(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _counts(verdicts: list[Verdict]) -> str:
+    """Return in words how many lines have each verdict."""
     counts = Counter(v.kind for v in verdicts if v.display >= 0)
-    names = {"follows": "after a refused line", "definition": "definitions"}
-    return ", ".join(f"{counts[k]} {names.get(k, k)}" for k in MARKS if counts[k])
+    words = {
+        "follows": f"{counts['follows']} equal to a refused line",
+        "definition": _numbered(counts["definition"], "definition"),
+    }
+    each = ", ".join(words.get(k, f"{counts[k]} {k}") for k in MARKS if counts[k])
+    text = _numbered(counts.total(), "line") + (f": {each}" if each else "")
+    if unread := sum(v.display < 0 for v in verdicts):
+        text += f"; {_numbered(unread, 'definition')} in comments cannot be read"
+    return text
 
 
 def report(document: Document, verdicts: list[Verdict]) -> list[str]:
+    """Return the lines of the table of verdicts, with an explanation of each line that
+    is not right, and of the summary."""
+    if not verdicts:
+        return table(document, verdicts)
+    judged = Judged("", document, verdicts)
+    return [*table(document, verdicts), "", *summary([judged])]
+
+
+def table(document: Document, verdicts: list[Verdict]) -> list[str]:
     """Return the lines of the table of verdicts, with an explanation of each line that
     is not right."""
     if not verdicts:
@@ -179,8 +246,16 @@ def report(document: Document, verdicts: list[Verdict]) -> list[str]:
             for line in _explanation(document, verdict):
                 pointer = line.startswith("    ")
                 lines += [line] if pointer else terminal.folded(line, width)
+    return lines
+
+
+def summary(found: list[Judged]) -> list[str]:
+    """Return the lines that count the verdicts, and say what "equal" rests on."""
+    width = max(terminal.width(), 40)
+    verdicts = [verdict for judged in found for verdict in judged.verdicts]
+    files = f"{_numbered(len(found), 'file')}, " if len(found) > 1 else ""
+    lines = terminal.folded(f"{files}{_counts(verdicts)}", width)
     bases = [verdict.basis for verdict in verdicts if verdict.kind == "equal"]
-    lines += ["", *terminal.folded(f"{len(verdicts)} lines: {_count(verdicts)}", width)]
     if rests := _rests(basis for basis in bases if basis):
         lines += terminal.folded(rests, width)
     return lines
@@ -200,8 +275,7 @@ def _explanation(document: Document, verdict: Verdict) -> list[str]:
             lines.append(f"  with {_names(document, verdict.basis)}")
         return lines
     example = verdict.counterexample
-    against = document.place(verdict.against)
-    lines = [f"{head}: it does not equal the last right side, of line {against}"]
+    lines = [f"{head}: it does not equal {_other_side(document, verdict)}"]
     lines.append(f"    {verdict.latex}")
     if example.where:
         lines.append(f"  at {', '.join(example.where)}:")
@@ -211,6 +285,23 @@ def _explanation(document: Document, verdict: Verdict) -> list[str]:
     if verdict.basis and verdict.basis.definitions:
         lines.append(f"  with {_names(document, verdict.basis)}")
     return lines
+
+
+def _other_side(document: Document, verdict: Verdict) -> str:
+    """Return in words the side with which a refused side was compared."""
+    if verdict.against == verdict.line:
+        if verdict.to_left:
+            return "the left-hand side"
+        return f"{verdict.compared}, earlier in this line"
+    side = "left" if verdict.to_left else "right"
+    return f"the {side}-hand side in line {document.place(verdict.against)}"
+
+
+def _of_comments(document: Document, verdicts: list[Verdict]) -> Iterator[str]:
+    """Yield what is wrong with the definitions in comments."""
+    for verdict in verdicts:
+        if verdict.display < 0:
+            yield from _explanation(document, verdict)
 
 
 def _names(document: Document, basis: Basis) -> str:
@@ -225,7 +316,7 @@ def _rests(bases: Iterable[Basis]) -> str:
     found = list(bases)
     if not found:
         return ""
-    words = "equal: as functions, decided exactly"
+    words = "equal: compared exactly, as functions"
     if any(basis.points for basis in found):
         points = max(basis.points for basis in found)
         words += f" (around {points} random points where a sign matters)"
@@ -257,6 +348,7 @@ def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
         "in": "definitions" if verdict.display < 0 else "display",
         "latex": verdict.latex,
         "against": verdict.against or None,
+        "compared with": verdict.compared or None,
         "message": verdict.message,
         "counterexample": example
         and {

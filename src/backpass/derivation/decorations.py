@@ -29,7 +29,8 @@ _TERM_AFTER = re.compile(rf"{_SPACES}(?:[=+\-)\]}},]|\\(?:right|in)(?![a-z])|\\\
 # What a factor before or after would be read with.
 _BOUND_BEFORE = re.compile(
     r"(?:[\^_/]|\\(?:[dt]?frac|sqrt|bar|overline|dot|hat|widehat|tilde|vec|underline"
-    r"|math[a-z]+|boldsymbol|bm|text[a-z]*|operatorname))\s*\Z"
+    r"|math[a-z]+|boldsymbol|bm|text[a-z]*|operatorname(?:\s*\{[a-z]*\})?"
+    r"|exp|log|ln|tanh|sin|cos))(?:\s*\^\s*[0-9])?\s*\Z"
 )
 _BOUND_AFTER = re.compile(r"\s*[\^_/'!]")
 _REACHES = re.compile(

@@ -44,18 +44,20 @@ class Text:
     def replaced(self, pattern: re.Pattern[str], by: str = "") -> Text:
         """Return the text with each match replaced by a template, or by spaces if the
         template is empty."""
-        found, at = "", 0
-        origins: tuple[int, ...] = ()
+        found: list[str] = []
+        origins: list[int] = []
+        at = 0
         for match in pattern.finditer(self.characters):
             start, end = match.span()
             new = match.expand(by) if by else " " * (end - start)
-            found += self.characters[at:start] + new
+            found += [self.characters[at:start], new]
             origins += self.origins[at:start]
             origins += (
-                (self.origins[start],) * len(new) if by else self.origins[start:end]
+                [self.origins[start]] * len(new) if by else self.origins[start:end]
             )
             at = end
-        return Text(found + self.characters[at:], origins + self.origins[at:])
+        found.append(self.characters[at:])
+        return Text("".join(found), (*origins, *self.origins[at:]))
 
     def blanked(self, spans: list[tuple[int, int]]) -> Text:
         """Return the text with spaces in some places."""

@@ -94,9 +94,9 @@ class Verdict:
     """The verdict on one line.
 
     `kind` is one of `KINDS`: a line that `follows` equals a refused line, and is not
-    blamed. `against` is the line with which it was compared. `message` says what is
-    wrong, or what would help. A refused line has a counterexample, unless declared
-    shapes do not fit.
+    blamed. `message` says what is wrong, or what would help. A refused line has a
+    counterexample, unless declared shapes do not fit. `against` is the line with which
+    it was compared, and `compared` the side there, which is the left one if `to_left`.
     """
 
     kind: str
@@ -106,6 +106,8 @@ class Verdict:
     message: str = ""
     basis: Basis | None = None
     counterexample: Counterexample | None = None
+    compared: str = ""
+    to_left: bool = False
     display: int = 0  # where its display begins in the source; −1 for a comment
 
 
@@ -386,6 +388,8 @@ class _Judging:
             message = (
                 f"it follows from line {self.document.place(line)}, which is refused"
             )
+            if line == self._line(member):
+                message = "it equals an earlier side of this line, which is refused"
             return self._verdict("follows", member, line, message)
         return self._refusal(member, head, anchor, part, condition, refused)
 
@@ -563,7 +567,7 @@ class _Judging:
         if message:
             return self._verdict("not readable", member, line, message)
         where, expected, found = counterexample(refused.mistake, refused.evaluator)
-        return self._verdict(
+        verdict = self._verdict(
             "refused",
             member,
             line,
@@ -571,6 +575,8 @@ class _Judging:
             self._basis(refused.chain.expressions, (refused.evaluator.sizes,), 0),
             Counterexample(tuple(where), expected, found),
         )
+        compared = " ".join(anchor.text.split())
+        return replace(verdict, compared=compared, to_left=anchor == head)
 
     def _not_a_claim(self, head: Part) -> str:
         """Return why a false equation may not be a claim, or "" if it is one."""
