@@ -367,3 +367,59 @@ def test_a_mean():
     text = r"$$ \text{mean}(x) = \frac{1}{n} \sum_i x_i $$ $$ \text{mean}(x \odot x) = \sum_i x_i^2 $$"
     assert kinds(text, given) == ["equal", "refused"]
     assert kinds(r"$$ \text{mean}(X) = 1 $$", given) == ["not readable"]
+
+
+LAYERS = r"""
+    given x \in \mathbb{R}^d, W^{(1)} \in \mathbb{R}^{h \times d}, W^{(2)} \in \mathbb{R}^{q \times h}
+    let \phi(t) = \tanh(t)
+    let z = W^{(1)} x
+    let a = \phi(z)
+    let o = W^{(2)} a
+    given \bar{o} \in \mathbb{R}^q
+    \bar{a} = {W^{(2)}}^\top \bar{o}
+    \bar{z} = \bar{a} \odot \phi'(z)
+        = \bar{a} \odot \phi^{\prime} \left( W^{(1)} x \right)
+    \bar{W}^{(1)} = \bar{z} x^\top
+    \frac{\partial \mathcal{L}}{\partial W^{(2)}} = \bar{o} a^\top
+    \phi'(z_i) = 1 - \phi(z_i)^2
+    \lVert W^{(1)} \rVert_F^2 = \operatorname{tr}({W^{(1)}}^\top W^{(1)})
+    \lVert x \rVert_2^2 = \lVert x \rVert^2
+        = x^\top x
+"""
+
+
+def test_layers_primes_and_norms():
+    derive(LAYERS, name="layers")
+    for right, wrong in [
+        (r"{W^{(2)}}^\top \bar{o}", r"{W^{(2)}}^\top o"),
+        (r"\odot \phi'(z)", r"\odot \phi(z)"),
+        (r"= 1 - \phi(z_i)^2", r"= 1 + \phi(z_i)^2"),
+        (r"^\top W^{(1)})", r"^\top W^{(1)} + {W^{(1)}}^\top W^{(1)})"),
+        (r"= x^\top x", r"= x^\top x + 1"),
+    ]:
+        assert right in LAYERS
+        with pytest.raises(DerivationError, match="does not equal"):
+            derive(LAYERS.replace(right, wrong), name="layers")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (r"x_1 = W^{(3)}_1", "cannot read"),
+        (r"x = W^{(3)} x", "is not declared"),
+        (r"x = x'(x)", "a prime is read after a function"),
+        (r"x = \text{softmax}'(x)", "a prime is read after a function of a number"),
+        (r"x_1 = \lVert W^{(1)} \rVert", "a norm is of a column"),
+        (r"x_1 = \lVert x_1 \rVert", "a norm is of a column"),
+        (r"x = {x + x}^2", "cannot read"),
+    ],
+)
+def test_what_is_like_a_layer_a_prime_or_a_norm(line, said):
+    with pytest.raises(Unreadable, match=said):
+        derive("given x \\in \\mathbb{R}^n, W^{(1)} \\in \\mathbb{R}^{n \\times n}\n" + line, name="x")
+
+
+def test_words_between_equations_and_bars_of_norms():
+    given = r"given x \in \mathbb{R}^n, W \in \mathbb{R}^{n \times n}"
+    text = r"$$ \|x\|^2 = x^T x \text{ and } \|W\|_F^2 = \operatorname{tr}(W^T W) \quad \text{and} \quad \|x\|^2 \|W\|_F^2 = 1 $$"
+    assert kinds(text, given) == ["equal", "equal", "refused"]

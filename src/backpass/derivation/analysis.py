@@ -332,6 +332,9 @@ class Analysis(Interpreter):
             references = self.expression.references
             references[id(tree)] = references.pop(id(named))
             return shape[::-1]
+        if exponent.data == "layer":
+            name = self.part.text[slice(*span_of(tree))]
+            self.reject(f"{name} is not declared or defined above", tree)
         shape = self.visit(base)
         if exponent.data == "top":
             if (
@@ -352,7 +355,11 @@ class Analysis(Interpreter):
         """Whether a power is itself a name, such as σ^2 after `let \\sigma^2 = …`, or
         W^Q."""
         base, exponent = tree.children
-        if base.data != "reference" or exponent.data not in ("number", "scalar"):
+        if base.data != "reference" or exponent.data not in (
+            "number",
+            "scalar",
+            "layer",
+        ):
             return False
         found = self.scope.resolve(tree)
         return found is not None and found.kind == "variable"
@@ -686,6 +693,30 @@ class Analysis(Interpreter):
         shape = self.visit(call)
         self._has_shape(direction, self.visit(call.children[1]))
         return shape
+
+    def slope(self, tree: Tree) -> Shape:
+        """f'(x), the derivative of a function of a number, or of each element of x."""
+        name, *_, bracket = tree.children
+        found, shape = find(self.scope, name), self.visit(bracket)
+        if found is None or len(found[0].parameters) != 1 or found[0].letters:
+            self.reject("a prime is read after a function of a number", tree)
+        try:
+            call = self._call(found[0], [()], elementwise=bool(shape))
+        except Unreadable as error:
+            self.reject(error.message, tree)
+        if call.shape:
+            self.reject("a prime is read after a function of a number", tree)
+        self.expression.calls[id(tree)] = (call,)
+        return shape
+
+    def norm(self, tree: Tree) -> Shape:
+        array, *kind = tree.children
+        rank = len(axes_of(self.visit(array)))
+        if rank == 0 or (rank > 1 and kind != ["F"]):
+            self.reject(
+                r"a norm is of a column, or as \lVert A \rVert_F of a matrix", tree
+            )
+        return ()
 
     def directional(self, tree: Tree) -> Shape:
         """∂Y/∂X (V), where a derivative is a linear map that is applied."""

@@ -75,6 +75,7 @@ class Evaluator(Interpreter):
         self.indices: dict[str, int] = {}
         self.still: frozenset[str] = frozenset()  # names that do not move: \dot{A} = 0
         self.parameters: dict[str, Value] = {}
+        self.moving: list[sympy.Symbol] = []  # the ε of derivatives being evaluated
 
     def value(
         self,
@@ -438,14 +439,37 @@ class Evaluator(Interpreter):
     def differential(self, tree: Tree) -> Value:
         """Return d/dε f(x + ε v) at ε = 0."""
         call, direction = tree.children
-        epsilon = sympy.Symbol(f"ε{tree.meta.start_pos}", real=True)
-        moved = self.visit(call.children[1]) + epsilon * self.visit(direction)
+        argument, along = self.visit(call.children[1]), self.visit(direction)
+        return self._moved(argument, lambda moved: self._value_of(call, [moved]), along)
+
+    def _moved(
+        self,
+        argument: Value,
+        function: Callable[[Value], Value],
+        along: Value = sympy.S.One,
+    ) -> Value:
+        """Return the derivative of a function by ε, which moves its argument along a
+        direction, where ε is 0."""
+        epsilon = sympy.Symbol(f"ε{len(self.moving)}", real=True)
+        self.moving.append(epsilon)
         if self.point is not None:
             self.point[epsilon] = sympy.S.Zero
-        value = self._value_of(call, [moved])
+        value = function(argument + epsilon * along)
         if self.point is not None:
             del self.point[epsilon]
+        self.moving.pop()
         return _each(value, lambda v: self.calculus.derivative_at_zero(v, epsilon))
+
+    def slope(self, tree: Tree) -> Value:
+        """Return d/dε f(x + ε) at ε = 0, of each element."""
+        (call,) = self.current.calls[id(tree)]
+        return _each(
+            self.visit(tree.children[-1]),
+            lambda value: self._moved(value, lambda moved: self._called(call, [moved])),
+        )
+
+    def norm(self, tree: Tree) -> Value:
+        return sympy.sqrt(sympy.Add(*np.ravel(self.visit(tree.children[0])) ** 2))
 
     def directional(self, tree: Tree) -> Value:
         above, below, direction = tree.children

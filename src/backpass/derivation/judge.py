@@ -268,6 +268,7 @@ class _Judging:
             end = "" if name.endswith("}") else "(?![a-zA-Z])"
             pattern = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
             text = text.replaced(re.compile(pattern), r"\\mathcal{L}")
+        text = text.replaced(_BARS, r"\\lVert \1 \\rVert")
         return text.replaced(_NABLA, r"\\bar{\1\3}\2")
 
     # ---- statements ------------------------------------------------------------------
@@ -1051,6 +1052,10 @@ _RELATIONS = (
 _TRANSPOSED = re.compile(
     r"\^\s*(?:T(?![a-zA-Z])|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|text|top)\s*\{T\})\s*\}"
     r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
+)
+# ‖x‖ with the same sign on both sides.
+_BARS = re.compile(
+    r"(?<!\\left)(?<!\\right)\\\|((?:(?!\\\|).)*?)(?<!\\right)\\\|", re.S
 )
 _NABLA = re.compile(
     r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*(_\s*(?:\w|\{[^{}]*\}))?\s*\}|([a-zA-Z]))"

@@ -415,6 +415,8 @@ def canonical(node: Tree | Token) -> str:
         return f"{accent}{{{canonical(node.children[1])}}}"
     if node.data in ("power_of_letter", "power_of_name", "power"):
         return f"{canonical(node.children[0])}^{canonical(node.children[1])}"
+    if node.data == "layer":
+        return f"{{({node.children[0]})}}"
     if node.data == "subscript":
         return f"_{{{''.join(tokens_of(node))}}}"
     return "".join(canonical(child) for child in node.children)

@@ -249,7 +249,14 @@ def parse(part: Part, rule: str = "expression") -> Tree:
                 "something is missing at the end", part, len(part.text)
             ) from None
         message = "cannot read this"
-        if part.text[position : position + 1] == "{":
+        opened = part.text.rfind("{", 0, position + 1)
+        before = part.text[: max(opened, 0)].rstrip()
+        if (
+            opened >= 0
+            and "}" not in part.text[opened:position]
+            and not re.search(r"(?:[\^_}\]]|\\[a-zA-Z]+)\Z", before)
+        ):
+            position = opened
             message += (
                 ": braces that are not a command's argument print nothing, so they cannot "
                 "group; write brackets"
