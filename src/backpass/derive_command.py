@@ -51,9 +51,9 @@ A comment may contain:
 
 A displayed equation whose left side is a new name defines that name.
 
-Macros are expanded: \newcommand, \renewcommand, \providecommand, \def, \let, and
-\DeclareMathOperator in the text, in a comment of definitions, or in the file of
-definitions.
+Macros are expanded: \newcommand, \renewcommand, \providecommand, \def, \let,
+\DeclareMathOperator, and \newenvironment in the text, in a comment of definitions, or
+in the file of definitions.
 
 The exit status is 0 if no line is refused, 1 if a line is refused, and 2 if the
 command or a definition is not valid. With --strict it is 1 also if a line is not

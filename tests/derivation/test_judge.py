@@ -369,6 +369,12 @@ def test_an_equation_of_two_letters():
     assert kinds(r"$$ x_i = x_j \quad i = j $$", GIVEN) == ["not readable"]
 
 
+def test_the_number_of_an_equation_is_not_a_condition():
+    for number in ("(1)", r"\text{(2.1a)}"):
+        assert kinds(rf"$$ y_1 = x_1 \sum_k x_k \qquad {number} $$", GIVEN) == ["equal"]
+        assert kinds(rf"$$ y_1 = x_1 \qquad {number} $$", GIVEN) == ["refused"]
+
+
 def test_a_condition_of_a_display_concerns_the_lines_that_have_its_indices():
     text = r"""
         <!-- derive: when j \ne i -->

@@ -38,6 +38,10 @@ def kinds(text, definitions=GIVEN, name="text.md"):
         ),
         (r"\def\f#1{#1\{}\f{\}}", r"\}\{"),
         (r"\a\def\a{1}\a", r"\a1"),
+        (
+            r"\newenvironment{eq}{\begin{equation}}{\end{equation}}\begin{eq}x\end{eq}",
+            r"\begin{equation}x\end{equation}",
+        ),
     ],
 )
 def test_expansion(text, expanded):

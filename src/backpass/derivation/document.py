@@ -425,6 +425,7 @@ _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
 _LINKS = re.compile(
     r"^\s*\\text\s*\{\s*(?:,\s*)?(?:and|so|thus|hence|therefore)\s*,?\s*\}\s*$"
 )
+_NUMBER = re.compile(r"\s*(?:\\text\s*\{)?\s*\(\d+(?:\.\d+)*[a-z]?'?\)\s*\}?\s*\Z")
 
 
 def statements(display: Display) -> list[Statement]:
@@ -440,7 +441,9 @@ def statements(display: Display) -> list[Statement]:
         beside = tuple(
             piece
             for piece in pieces
-            if piece not in equations and not _LINKS.match(piece.characters)
+            if piece not in equations
+            and not _LINKS.match(piece.characters)
+            and not _NUMBER.match(piece.characters)
         )
         if not equations:
             found.extend(Statement((piece,), (), fault) for piece in pieces)

@@ -1,9 +1,9 @@
 """Expand the macros that a text defines, as TeX does.
 
-Definitions by ``\\newcommand`` and its kin, ``\\def``, ``\\let``, and
-``\\DeclareMathOperator`` are removed from the text and applied to what follows them. A
-use that cannot be expanded with certainty stays in the text behind a question mark,
-which no formula contains, and its reason is recorded.
+Definitions by ``\\newcommand`` and its kin, ``\\def``, ``\\let``,
+``\\DeclareMathOperator``, and ``\\newenvironment`` are removed from the text and
+applied to what follows them. A use that cannot be expanded with certainty stays in the
+text behind a question mark, which no formula contains, and the reason is recorded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _NEW = {"newcommand", "renewcommand", "providecommand", "DeclareRobustCommand"}
 _DOCUMENT = {"NewDocumentCommand", "RenewDocumentCommand", "ProvideDocumentCommand"}
 _DEF = {"def", "gdef", "edef", "xdef"}
 _OTHER = {"let", "DeclareMathOperator"}
-_DEFINING = _NEW | _DOCUMENT | _DEF | _OTHER
+_ENVIRONMENT = {"newenvironment", "renewenvironment"}
+_DEFINING = _NEW | _DOCUMENT | _DEF | _OTHER | _ENVIRONMENT
 # Commands that take the next token as their argument if no brace follows them.
 _TAKES_ONE = re.compile(
     r"\\(?:[dt]?frac|sqrt|bar|overline|dot|ddot|hat|widehat|tilde|widetilde|vec|underline"
@@ -92,10 +93,12 @@ class Expander:
             self._define(name)
         elif name in self.macros:
             self._expand(name, origin, within)
+        elif name in ("begin", "end"):
+            self._environment(name, origin, within)
         else:
             self._output += self._taken
-            if name in ("begin", "end", "[", "]"):
-                self._group({"begin": "{", "[": "{"}.get(name, "}"))
+            if name in ("[", "]"):
+                self._group("{" if name == "[" else "}")
 
     # ---- reading ---------------------------------------------------------------------
 
@@ -167,12 +170,16 @@ class Expander:
 
     def _define(self, command: str) -> None:
         try:
+            if command in _ENVIRONMENT:
+                self._define_environment()
+                self._blank()
+                return
             name, macro = self._definition(command)
         except _Missing:
             self._put_back(len(command) + 1)
             self._output += self._taken
             return
-        self._output += [(c if c == "\n" else " ", at) for c, at in self._taken]
+        self._blank()
         old = self.macros.get(name)
         if command in ("providecommand", "ProvideDocumentCommand") and old:
             return
@@ -185,6 +192,24 @@ class Expander:
         self.macros = {**self.macros, name: macro}
         if command in ("gdef", "xdef"):
             self._outer = [{**outer, name: macro} for outer in self._outer]
+
+    def _blank(self) -> None:
+        """Leave spaces in the place of what was read."""
+        self._output += [(c if c == "\n" else " ", at) for c, at in self._taken]
+
+    def _define_environment(self) -> None:
+        """Read a definition as those of two macros, for its beginning and its end."""
+        if self._next() == "*":
+            self._pop()
+        self._spaces()
+        name = _text(self._braced())
+        self._spaces()
+        if self._next() == "[":
+            raise _Missing  # arguments are not read
+        first = _text(self._argument())
+        new = {f"begin{{{name}}}": Macro(first)}
+        new[f"end{{{name}}}"] = Macro(_text(self._argument()))
+        self.macros = {**self.macros, **new}
 
     def _definition(self, command: str) -> tuple[str, Macro]:
         if self._next() == "*":
@@ -234,6 +259,18 @@ class Expander:
         return Macro(body, count)
 
     # ---- uses ------------------------------------------------------------------------
+
+    def _environment(self, command: str, origin: int, within: bool) -> None:
+        """Read the beginning or the end of an environment."""
+        match = re.match(r"\{([^{}\s]*)\}", _text(self._input[:-42:-1]))
+        name = f"{command}{match[0]}" if match else ""
+        if match and name in self.macros:
+            for _ in match[0]:
+                self._pop()
+            self._expand(name, origin, within)
+        else:
+            self._output += self._taken
+            self._group("{" if command == "begin" else "}")
 
     def _expand(self, name: str, origin: int, within: bool) -> None:
         """Replace a use, which may be within the expansion of another, by its body."""
