@@ -423,3 +423,17 @@ def test_words_between_equations_and_bars_of_norms():
     given = r"given x \in \mathbb{R}^n, W \in \mathbb{R}^{n \times n}"
     text = r"$$ \|x\|^2 = x^T x \text{ and } \|W\|_F^2 = \operatorname{tr}(W^T W) \quad \text{and} \quad \|x\|^2 \|W\|_F^2 = 1 $$"
     assert kinds(text, given) == ["equal", "equal", "refused"]
+
+
+def test_a_number_by_an_array():
+    given = r"given x \in \mathbb{R}^n, W \in \mathbb{R}^{m \times n}; let s = \sum_{i,j} W_{ij}^2 x_j"
+    text = r"$$ \frac{\partial s}{\partial W} = 2 W \operatorname{diag}(x) = W $$"
+    assert kinds(text, given) == ["equal", "refused"]
+    numerator = text.replace(r"2 W \operatorname{diag}(x)", r"2 \operatorname{diag}(x) W^T")
+    assert kinds(numerator, "layout numerator; " + given) == ["equal", "refused"]
+    # It holds if s is kept constant, so the verdict is not a refusal.
+    held = r"$$ \frac{\partial r}{\partial x} = 2 x + s \mathbf{1}_n $$"
+    of_both = r"given x \in \mathbb{R}^n; let s = \sum_j x_j; let r = \sum_j x_j^2 + s \sum_j x_j"
+    assert kinds(held, of_both) == ["not readable"]
+    assert kinds(held, of_both + "; partial total") == ["refused"]
+    assert kinds(held.replace("+ s", "+ 2 s"), of_both) == ["equal"]

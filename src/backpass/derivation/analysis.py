@@ -678,8 +678,9 @@ class Analysis(Interpreter):
             shape = self._with_respect_to(below)
             return shape[::-1] if self.scope.layout == "numerator" else shape
         shapes = self.visit(above), self._with_respect_to(below)
-        if shapes == ((), ()):
-            return ()
+        if not shapes[0]:  # of a number, in the shape of what it is by
+            is_numerator = self.scope.layout == "numerator"
+            return shapes[1][::-1] if is_numerator else shapes[1]
         laid_out = None
         if above.data != "bracket":
             laid_out = self.scope.laid_out(*shapes)

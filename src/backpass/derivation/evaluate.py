@@ -405,8 +405,8 @@ class Evaluator(Interpreter):
     def partial(self, tree: Tree) -> Value:
         above, below = tree.children
         loss = self.current.references.get(id(above))
-        variable = self.current.references[id(below)]
         if loss is not None and loss.name == LOSS:
+            variable = self.current.references[id(below)]
             gradient = self._variable(
                 Reference("variable", variable.name, "bar", variable.indices)
             )
@@ -414,27 +414,26 @@ class Evaluator(Interpreter):
                 return gradient.T
             return gradient
         values, symbols = self.visit(above), self.visit(below)
-        if isinstance(values, np.ndarray) or isinstance(symbols, np.ndarray):
+        if isinstance(values, np.ndarray):
             return self._jacobian(np.ravel(values), np.ravel(symbols))
-        return self._differentiated(above, variable)
+        slopes = _each(symbols, lambda symbol: self.derivative(values, symbol))
+        if isinstance(slopes, np.ndarray) and self.scope.layout == "numerator":
+            return slopes.T
+        return slopes
+
+    def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
+        """Differentiate a number with respect to an element."""
+        return self.calculus.derivative(value, symbol)
 
     def _jacobian(self, values: np.ndarray, symbols: np.ndarray) -> Value:
         """Return the derivatives of a column by a column, in the declared layout."""
-        rows = [[self.calculus.derivative(v, s) for s in symbols] for v in values]
+        rows = [[self.derivative(v, s) for s in symbols] for v in values]
         jacobian = np.array(rows, dtype=object)
         return jacobian.T if self.scope.layout == "denominator" else jacobian
 
     def differentiate(self, tree: Tree) -> Value:
         operator, argument = tree.children
-        return self._differentiated(
-            argument, self.current.references[id(operator.children[0])]
-        )
-
-    def _differentiated(self, tree: Tree, below: Reference) -> sympy.Expr:
-        symbol = self.calculus.element(
-            self.scope.variables[below.name], self._places(below)
-        )
-        return self.calculus.derivative(self.visit(tree), symbol)
+        return self.derivative(self.visit(argument), self.visit(operator.children[0]))
 
     def differential(self, tree: Tree) -> Value:
         """Return d/dε f(x + ε v) at ε = 0."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-import numpy as np
 import sympy
 from lark import Token, Tree
 
@@ -41,13 +40,12 @@ from backpass.derivation.document import (
     relocated,
     statements,
 )
-from backpass.derivation.evaluate import Evaluator
+from backpass.derivation.evaluate import Evaluator, Value
 from backpass.derivation.functions import called, find, function_of
 from backpass.derivation.limit import TooLong, limited
 from backpass.derivation.names import (
     LOSS,
     Expression,
-    Reference,
     Scope,
     canonical,
     subscripts_of,
@@ -843,36 +841,28 @@ class _Holding(Evaluator):
         self, scope: Scope, sizes: Sizes, draw: int | None, holding: frozenset[int]
     ) -> None:
         super().__init__(scope, sizes, draw)
-        self.holding = holding
+        self.holding, self.holds_others = holding, False
 
-    def partial(self, tree: Tree) -> sympy.Expr | np.ndarray:
-        above, below = tree.children
-        value = super().partial(tree)
-        if id(tree) not in self.holding or isinstance(value, np.ndarray):
-            return value
-        return self._held(above, self.current.references[id(below)], value)
+    def partial(self, tree: Tree) -> Value:
+        return self._holding(tree, super().partial)
 
-    def differentiate(self, tree: Tree) -> sympy.Expr | np.ndarray:
-        operator, argument = tree.children
-        value = super().differentiate(tree)
-        if id(tree) not in self.holding:
-            return value
-        below = self.current.references[id(operator.children[0])]
-        return self._held(argument, below, value)
+    def differentiate(self, tree: Tree) -> Value:
+        return self._holding(tree, super().differentiate)
 
-    def _held(self, above: Tree, below: Reference, total: sympy.Expr) -> sympy.Expr:
-        """Return the derivative of the definition itself with respect to `below`, or
-        the total derivative if the definition does not contain `below`."""
-        symbol = self.calculus.element(
-            self.scope.variables[below.name], self._places(below)
-        )
-        value = self.visit(above)
-        if (
-            value.is_Symbol
-            and (definition := self.calculus.definition(value)) is not None
-        ):
-            value = definition
-        held = sympy.diff(value, symbol)
+    def _holding(self, tree: Tree, evaluate: Callable[[Tree], Value]) -> Value:
+        outside, self.holds_others = self.holds_others, id(tree) in self.holding
+        value = evaluate(tree)
+        self.holds_others = outside
+        return value
+
+    def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
+        """Return the derivative of the definition itself, or the total derivative if
+        the definition does not contain the symbol."""
+        total = super().derivative(value, symbol)
+        if not self.holds_others:
+            return total
+        definition = self.calculus.definition(value) if value.is_Symbol else None
+        held = sympy.diff(value if definition is None else definition, symbol)
         return total if held == 0 else held
 
 
