@@ -16,7 +16,7 @@ from backpass.table import aligned
 
 if TYPE_CHECKING:
     from backpass.derivation.document import Document
-    from backpass.derivation.judge import Basis, Verdict
+    from backpass.derivation.verdict import Basis, Verdict
 
 EPILOG = r"""
 examples:

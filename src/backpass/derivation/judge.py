@@ -14,19 +14,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-import sympy
 from lark import Token, Tree
 
-from backpass.derivation.analysis import Analysis, never_equal
 from backpass.derivation.check import (
     Chain,
-    Evaluators,
-    Mistake,
     Sizes,
     counterexample,
     first_mistake,
     scope_of,
-    trial_sizes,
+)
+from backpass.derivation.comparing import (
+    Holding,
+    Refused,
+    Where,
+    check_both_signs,
+    compare,
+    evaluators_of,
+    members_chain,
+    of_loss,
 )
 from backpass.derivation.derivation import POINTS
 from backpass.derivation.document import (
@@ -40,11 +45,9 @@ from backpass.derivation.document import (
     relocated,
     statements,
 )
-from backpass.derivation.evaluate import Evaluator, Value
 from backpass.derivation.functions import called, find, function_of
 from backpass.derivation.limit import TooLong, limited
 from backpass.derivation.names import (
-    LOSS,
     Expression,
     Scope,
     canonical,
@@ -59,54 +62,18 @@ from backpass.derivation.parse import (
     parse,
     read,
 )
+from backpass.derivation.rewriting import (
+    CONDITION_WORDS,
+    DERIVATIVE,
+    MEMBERSHIP,
+    ROUND,
+    not_an_equation,
+    parsed,
+    rewritten,
+)
+from backpass.derivation.verdict import Basis, Counterexample, Verdict
 
 T = TypeVar("T")
-KINDS = ("equal", "refused", "follows", "definition", "not readable")
-
-
-@dataclass(frozen=True)
-class Basis:
-    """What a verdict rests on.
-
-    `definitions` are the names used, each with the line that declares or defines it, or
-    0 for the file of definitions. `points` is the number of random points around which
-    two sides were compared, or 0 if they were compared as functions.
-    """
-
-    definitions: tuple[tuple[str, int], ...]
-    sizes: tuple[Sizes, ...]
-    points: int
-
-
-@dataclass(frozen=True)
-class Counterexample:
-    """Where two lines differ: the sizes, the indices, and the two values."""
-
-    where: tuple[str, ...]
-    expected: str
-    found: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict on one line.
-
-    `kind` is one of `KINDS`: a line that `follows` equals a refused line, and is not
-    blamed. `message` says what is wrong, or what would help. A refused line has a
-    counterexample, unless declared shapes do not fit. `against` is the line with which
-    it was compared, and `compared` the side there, which is the left one if `to_left`.
-    """
-
-    kind: str
-    line: int
-    latex: str
-    against: int = 0
-    message: str = ""
-    basis: Basis | None = None
-    counterexample: Counterexample | None = None
-    compared: str = ""
-    to_left: bool = False
-    display: int = 0  # where its display begins in the source; −1 for a comment
 
 
 @dataclass(frozen=True)
@@ -127,13 +94,6 @@ class Known:
     @property
     def scope(self) -> Scope:
         return scope_of(list(self.lines))[0]
-
-
-class _Refused(Exception):
-    """Raised for two expressions that differ."""
-
-    def __init__(self, mistake: Mistake, evaluator: Evaluator, chain: Chain) -> None:
-        self.mistake, self.evaluator, self.chain = mistake, evaluator, chain
 
 
 def judge(
@@ -258,16 +218,7 @@ class _Judging:
         self.known = replace(self.known, lines=tuple(kept))
 
     def _rewritten(self, text: Text) -> Text:
-        """Return the text in the notation of derivations, where that is certain."""
-        names = {*self.known.scope.variables, *self.known.scope.dimensions}
-        if "T" not in names:
-            text = text.replaced(_TRANSPOSED, r"^\\top ")
-        for name in self.known.losses:
-            end = "" if name.endswith("}") else "(?![a-zA-Z])"
-            pattern = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
-            text = text.replaced(re.compile(pattern), r"\\mathcal{L}")
-        text = text.replaced(_BARS, r"\\lVert \1 \\rVert")
-        return text.replaced(_NABLA, r"\\bar{\1\3}\2")
+        return rewritten(text, self.known.scope, self.known.losses)
 
     # ---- statements ------------------------------------------------------------------
 
@@ -280,7 +231,7 @@ class _Judging:
             yield declared
             return
         if not rest:
-            why = why or _not_an_equation(left.characters)
+            why = why or not_an_equation(left.characters)
         try:
             condition = self._condition(statement)
         except Unreadable as error:
@@ -313,7 +264,7 @@ class _Judging:
             try:
                 try:
                     basis = self._in_time(part, compare)
-                except _Refused as refused:
+                except Refused as refused:
                     verdict = self._in_time(part, partial(explain, condition, refused))
                     is_wrong = verdict.kind in ("refused", "follows")
                     blamed = part if is_wrong else blamed
@@ -354,7 +305,7 @@ class _Judging:
         for name, _ in basis.definitions:
             if definition := scope.variables[name].definition:
                 texts.append(definition.part.text)
-        has_derivative = any(map(_DERIVATIVE.search, texts))
+        has_derivative = any(map(DERIVATIVE.search, texts))
         return None if has_derivative else basis
 
     def _in_time(self, part: Part, judge: Callable[[], T]) -> T:
@@ -378,7 +329,7 @@ class _Judging:
         blamed: Part | None,
         part: Part,
         condition: Part | None,
-        refused: _Refused,
+        refused: Refused,
     ) -> Verdict:
         """Return the verdict on two members that differ: "follows" if the second equals
         the refused member before it."""
@@ -401,7 +352,7 @@ class _Judging:
                 raise Unreadable("there is nothing on the right of =", part)
             if condition:
                 raise Unreadable("a definition cannot have conditions", condition)
-            self._certain(part, called(_parsed(part), self.known.scope))
+            self._certain(part, called(parsed(part), self.known.scope))
             if _is_function(head):
                 return self._define_function(member, head, part)
             line = Line("let", head, part, None, "")
@@ -480,11 +431,9 @@ class _Judging:
             raise Unreadable(
                 "several conditions: join them by commas", found[1].part(self.source)
             )
-        part = found[0].replaced(_CONDITION_WORDS).part(self.source)
+        part = found[0].replaced(CONDITION_WORDS).part(self.source)
         if part.text.startswith("(") and part.text.endswith(")"):
-            part = (
-                found[0].replaced(_CONDITION_WORDS).replaced(_ROUND).part(self.source)
-            )
+            part = found[0].replaced(CONDITION_WORDS).replaced(ROUND).part(self.source)
         try:
             parse(part, "conditions")
         except Unreadable:
@@ -502,7 +451,7 @@ class _Judging:
     def _without_membership(self, member: Text) -> tuple[Part, Part | None]:
         """Split \\in \\mathbb{R}^n off the end of a member."""
         text = self._rewritten(member)
-        if match := _MEMBERSHIP.search(text.characters):
+        if match := MEMBERSHIP.search(text.characters):
             return (
                 text[: match.start()].part(self.source),
                 text[match.start() :].part(self.source),
@@ -517,21 +466,21 @@ class _Judging:
         condition: Part | None,
         membership: Part | None = None,
     ) -> Basis:
-        """Return what the equality of two members rests on. Raises `_Refused` if they
+        """Return what the equality of two members rests on. Raises `Refused` if they
         differ, and `Unreadable` if that cannot be decided."""
         if not part.text:
             raise Unreadable("there is nothing on the right of =", part)
         scope, known = scope_of(list(self.known.lines))
         for one in dict.fromkeys((first, anchor, part)):
-            self._certain(one, called(_parsed(one), scope))
-        chain = _chain_of(scope, first, anchor, part, condition)
+            self._certain(one, called(parsed(one), scope))
+        chain = members_chain(scope, first, anchor, part, condition)
         for expression in chain.expressions:
             self._certain_names(expression)
         if membership:
             self._fits(membership, chain.expressions[1])
-        evaluators = _evaluators(scope, known, chain)
-        _try(chain, evaluators)
-        _check_both_signs(chain, evaluators)
+        evaluators = evaluators_of(scope, known, chain)
+        compare(chain, evaluators)
+        check_both_signs(chain, evaluators)
         sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
         points = POINTS if evaluators[0].draw is not None else 0
         return self._basis(chain.expressions, sizes, points)
@@ -541,7 +490,7 @@ class _Judging:
     ) -> bool:
         try:
             self._compare(first, above, part, condition)
-        except (_Refused, Unreadable):
+        except (Refused, Unreadable):
             return False
         return True
 
@@ -552,7 +501,7 @@ class _Judging:
         anchor: Part,
         part: Part,
         condition: Part | None,
-        refused: _Refused,
+        refused: Refused,
     ) -> Verdict:
         """Return the verdict on two members that differ: "not readable" if they would
         be equal in another reading, otherwise "refused"."""
@@ -627,7 +576,7 @@ class _Judging:
             for expression in chain.expressions
             for tree in expression.tree.iter_subtrees()
             if tree.data in ("partial", "differentiate")
-            and not _of_loss(expression, tree)
+            and not of_loss(expression, tree)
         ]
         scope = self.known.scope
         choices = itertools.chain.from_iterable(
@@ -639,12 +588,12 @@ class _Judging:
 
             def hold(
                 sizes: Sizes, draw: int | None, ids: frozenset[int] = holding
-            ) -> _Holding:
-                return _Holding(scope, sizes, draw, ids)
+            ) -> Holding:
+                return Holding(scope, sizes, draw, ids)
 
             try:
-                _try(chain, _evaluators(scope, {}, chain, hold))
-            except (_Refused, Unreadable):
+                compare(chain, evaluators_of(scope, {}, chain, hold))
+            except (Refused, Unreadable):
                 continue
             return (
                 "it holds if a partial derivative holds other definitions constant, and "
@@ -672,7 +621,7 @@ class _Judging:
             self.known = known
         return ""
 
-    def _hint(self, refused: _Refused) -> str:
+    def _hint(self, refused: Refused) -> str:
         """Return which condition on two indices would make the members equal, or ""."""
         chain = refused.chain
         if chain.conditions is not None:
@@ -681,7 +630,7 @@ class _Judging:
             if chain.free[a] != chain.free[b]:
                 continue
             for relation, holds in ((r"\ne", False), ("=", True)):
-                there = _Where(
+                there = Where(
                     chain.expressions,
                     chain.lines,
                     chain.conditions,
@@ -834,159 +783,6 @@ class _Judging:
         )
 
 
-class _Holding(Evaluator):
-    """An evaluator in which some partial derivatives hold other names constant."""
-
-    def __init__(
-        self, scope: Scope, sizes: Sizes, draw: int | None, holding: frozenset[int]
-    ) -> None:
-        super().__init__(scope, sizes, draw)
-        self.holding, self.holds_others = holding, False
-
-    def partial(self, tree: Tree) -> Value:
-        return self._holding(tree, super().partial)
-
-    def differentiate(self, tree: Tree) -> Value:
-        return self._holding(tree, super().differentiate)
-
-    def _holding(self, tree: Tree, evaluate: Callable[[Tree], Value]) -> Value:
-        outside, self.holds_others = self.holds_others, id(tree) in self.holding
-        value = evaluate(tree)
-        self.holds_others = outside
-        return value
-
-    def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
-        """Return the derivative of the definition itself, or the total derivative if
-        the definition does not contain the symbol."""
-        total = super().derivative(value, symbol)
-        if not self.holds_others:
-            return total
-        definition = self.calculus.definition(value) if value.is_Symbol else None
-        held = sympy.diff(value if definition is None else definition, symbol)
-        return total if held == 0 else held
-
-
-@dataclass(frozen=True)
-class _Where(Chain):
-    """A chain, only where two indices are equal, or only where they are not."""
-
-    a: str
-    b: str
-    equal: bool
-
-    def cases(self, evaluator: Evaluator) -> Iterator[dict[str, int]]:
-        for indices in super().cases(evaluator):
-            if (indices[self.a] == indices[self.b]) is self.equal:
-                yield indices
-
-
-# ---- the pieces of a comparison ------------------------------------------------------
-
-
-def _chain_of(
-    scope: Scope, first: Part, anchor: Part, part: Part, condition: Part | None
-) -> Chain:
-    """Return two members as a chain, with the free indices of the member `first`."""
-    parts = [first, part] if first == anchor else [first, anchor, part]
-    analysis = Analysis(scope)
-    expressions = analysis.run(parts, condition)
-    conditions = expressions.pop(0) if condition else None
-    head, *others = expressions
-    for expression in [*others, *([conditions] if conditions else [])]:
-        if more := sorted(expression.free - head.free):
-            raise Unreadable(
-                f"the index {more[0]} is not on the left side: is it summed over?",
-                expression.part,
-            )
-    above, here = expressions[-2:]
-    if above.shape != here.shape:
-        shapes = [
-            "a number" if not e.shape else " × ".join(e.shape) for e in (above, here)
-        ]
-        message = f"this is {shapes[1]}, but it is set equal to {shapes[0]}"
-        if not never_equal(above.shape, here.shape):
-            raise Unreadable(message, here.part)
-        misfit = Misfit(message, here.part)
-        misfit.other = above.part
-        raise misfit
-    free: dict[str, str] = {}
-    for letter in sorted(head.free):
-        dimension = analysis.free[letter].dimension
-        if dimension is None:
-            raise Unreadable(f"what does {letter} run over?", head.part)
-        free[letter] = dimension
-    return Chain((above, here), (0,), conditions, free)
-
-
-def _evaluators(
-    scope: Scope,
-    known: Evaluators,
-    chain: Chain,
-    create: Callable[[Sizes, int | None], Evaluator] | None = None,
-) -> list[Evaluator]:
-    """Return an evaluator for each trial, at several points if a sign matters."""
-    create = create or (lambda sizes, draw: Evaluator(scope, sizes, draw))
-    expressions = [v.definition for v in scope.variables.values() if v.definition]
-    signs = any(e.compared for e in (*expressions, *chain.expressions))
-    found = []
-    for sizes in trial_sizes(scope):
-        for draw in range(POINTS) if signs else (None,):
-            key = (*sizes.items(), draw)
-            if key not in known:
-                known[key] = create(sizes, draw)
-            found.append(known[key])
-    return found
-
-
-def _try(chain: Chain, evaluators: list[Evaluator]) -> None:
-    """Raise `_Refused` if two members differ, and `Unreadable` if that cannot be
-    decided."""
-    try:
-        if not any(True for one in evaluators for _ in chain.cases(one)):
-            assert chain.conditions is not None
-            raise Unreadable("no indices meet the conditions", chain.conditions.part)
-        for evaluator in evaluators:
-            if (mistake := first_mistake(chain, evaluator)) is not None:
-                raise _Refused(mistake, evaluator, chain)
-    except (ZeroDivisionError, RecursionError) as error:
-        raise Unreadable(
-            f"it cannot be evaluated: {error}", chain.expressions[-1].part
-        ) from None
-
-
-def _check_both_signs(chain: Chain, evaluators: list[Evaluator]) -> None:
-    for expression in chain.expressions:
-        for place in expression.compared:
-            met = set().union(*(e.signs.get(place, set()) for e in evaluators))
-            if met in ({1}, {-1}):
-                raise Unreadable(
-                    "this comparison has one result at all points tried: one case was "
-                    "not checked",
-                    *place,
-                )
-
-
-def _of_loss(expression: Expression, tree: Tree) -> bool:
-    found = expression.references.get(id(tree.children[0]))
-    return found is not None and found.name == LOSS
-
-
-def _parsed(part: Part) -> Tree:
-    """Parse a member. Its error says what would help, if that is known."""
-    try:
-        return parse(part)
-    except Unreadable as error:
-        at = part.text[error.position :].lstrip()
-        if at.startswith(("(", "_")) and (
-            word := _WORD_BEFORE.search(part.text[: error.position])
-        ):
-            at = word[0]
-        for start, help_ in _HELP:
-            if re.match(start, at):
-                raise Unreadable(help_, part, error.position) from None
-        raise
-
-
 def _placed(line: Line, text: Text, source: str) -> Line:
     """Return a line that was read from a text, at its places in the source."""
 
@@ -1024,50 +820,3 @@ def _is_named(tree: Tree | Token, name: str) -> bool:
         and tree.data in ("reference", "scalar")
         and canonical(tree) == name
     )
-
-
-def _not_an_equation(text: str) -> str:
-    for sign in _RELATIONS:
-        if re.search(rf"{sign}(?![a-zA-Z])", text):
-            return (
-                f"only = is judged, and this has {sign.replace(chr(92) * 2, chr(92))}"
-            )
-    return "there is no = in it, so there is nothing to judge"
-
-
-_RELATIONS = (
-    r"\\approx", r"\\simeq", r"\\equiv", r"\\propto", r"\\le", r"\\leq", r"\\ge", r"\\geq",
-    r"\\to", r"\\rightarrow", r"\\implies", r"\\Rightarrow", r"\\sim",
-)  # fmt: skip
-_TRANSPOSED = re.compile(
-    r"\^\s*(?:T(?![a-zA-Z])|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|text|top)\s*\{T\})\s*\}"
-    r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
-)
-# ‖x‖ with the same sign on both sides.
-_BARS = re.compile(
-    r"(?<!\\left)(?<!\\right)\\\|((?:(?!\\\|).)*?)(?<!\\right)\\\|", re.S
-)
-_NABLA = re.compile(
-    r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*(_\s*(?:\w|\{[^{}]*\}))?\s*\}|([a-zA-Z]))"
-    r"\s*\\mathcal\s*\{L\}"
-)
-_DERIVATIVE = re.compile(r"\\(?:partial|nabla|bar|overline|dot|mathcal)(?![a-zA-Z])")
-_MEMBERSHIP = re.compile(
-    r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}))?\s*$"
-)
-_CONDITION_WORDS = re.compile(
-    r"\A\s*\(?\s*\\text\s*\{\s*(?:if|for|where|when|with|for all)\s*\}|[.,;]\s*\Z"
-)
-_WORD_BEFORE = re.compile(
-    r"\\(?:text|operatorname|mathrm)\s*\{\w+\}\s*(?:\([^()]*\)\s*)?\Z"
-)
-_ROUND = re.compile(r"\A\s*\(|\)\s*\Z")
-_HELP = (
-    (r"\\text|\\operatorname|\\mathrm|\\softmax", "this name is not known: define it by its elements under a name of one letter"),
-    (r"\\nabla", r"a gradient of what by what? Write \frac{\partial \mathcal{L}}{\partial X}, or say which name is the loss: loss L"),
-    (r"\\begin|&", "a matrix is read as a bmatrix or pmatrix"),
-    (r"\\[cvdl]?dots", "dots are read in a sum or a matrix, before its last term"),
-    (r"\\partial", r"a derivative is read as \frac{\partial y_j}{\partial x_i}"),
-    (r"'", r"a prime is not read: write the derivative as \frac{\partial y}{\partial x}"),
-    (r"\\quad|\\qquad", "what stands beside the equation is not read"),
-)  # fmt: skip

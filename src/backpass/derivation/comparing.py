@@ -1,0 +1,164 @@
+"""Compare two members of an equation, and find a reading in which they are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import sympy
+from lark import Tree
+
+from backpass.derivation.analysis import Analysis, never_equal
+from backpass.derivation.check import (
+    Chain,
+    Evaluators,
+    Mistake,
+    Sizes,
+    first_mistake,
+    trial_sizes,
+)
+from backpass.derivation.derivation import POINTS
+from backpass.derivation.evaluate import Evaluator, Value
+from backpass.derivation.names import LOSS, Expression, Scope
+from backpass.derivation.parse import Misfit, Part, Unreadable
+
+
+class Refused(Exception):
+    """Raised for two expressions that differ."""
+
+    def __init__(self, mistake: Mistake, evaluator: Evaluator, chain: Chain) -> None:
+        self.mistake, self.evaluator, self.chain = mistake, evaluator, chain
+
+
+class Holding(Evaluator):
+    """An evaluator in which some partial derivatives hold other names constant."""
+
+    def __init__(
+        self, scope: Scope, sizes: Sizes, draw: int | None, holding: frozenset[int]
+    ) -> None:
+        super().__init__(scope, sizes, draw)
+        self.holding, self.holds_others = holding, False
+
+    def partial(self, tree: Tree) -> Value:
+        return self._holding(tree, super().partial)
+
+    def differentiate(self, tree: Tree) -> Value:
+        return self._holding(tree, super().differentiate)
+
+    def _holding(self, tree: Tree, evaluate: Callable[[Tree], Value]) -> Value:
+        outside, self.holds_others = self.holds_others, id(tree) in self.holding
+        value = evaluate(tree)
+        self.holds_others = outside
+        return value
+
+    def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
+        """Return the derivative of the definition itself, or the total derivative if
+        the definition does not contain the symbol."""
+        total = super().derivative(value, symbol)
+        if not self.holds_others:
+            return total
+        definition = self.calculus.definition(value) if value.is_Symbol else None
+        held = sympy.diff(value if definition is None else definition, symbol)
+        return total if held == 0 else held
+
+
+@dataclass(frozen=True)
+class Where(Chain):
+    """A chain, only where two indices are equal, or only where they are not."""
+
+    a: str
+    b: str
+    equal: bool
+
+    def cases(self, evaluator: Evaluator) -> Iterator[dict[str, int]]:
+        for indices in super().cases(evaluator):
+            if (indices[self.a] == indices[self.b]) is self.equal:
+                yield indices
+
+
+def members_chain(
+    scope: Scope, first: Part, anchor: Part, part: Part, condition: Part | None
+) -> Chain:
+    """Return two members as a chain, with the free indices of the member `first`."""
+    parts = [first, part] if first == anchor else [first, anchor, part]
+    analysis = Analysis(scope)
+    expressions = analysis.run(parts, condition)
+    conditions = expressions.pop(0) if condition else None
+    head, *others = expressions
+    for expression in [*others, *([conditions] if conditions else [])]:
+        if more := sorted(expression.free - head.free):
+            raise Unreadable(
+                f"the index {more[0]} is not on the left side: is it summed over?",
+                expression.part,
+            )
+    above, here = expressions[-2:]
+    if above.shape != here.shape:
+        shapes = [
+            "a number" if not e.shape else " × ".join(e.shape) for e in (above, here)
+        ]
+        message = f"this is {shapes[1]}, but it is set equal to {shapes[0]}"
+        if not never_equal(above.shape, here.shape):
+            raise Unreadable(message, here.part)
+        misfit = Misfit(message, here.part)
+        misfit.other = above.part
+        raise misfit
+    free: dict[str, str] = {}
+    for letter in sorted(head.free):
+        dimension = analysis.free[letter].dimension
+        if dimension is None:
+            raise Unreadable(f"what does {letter} run over?", head.part)
+        free[letter] = dimension
+    return Chain((above, here), (0,), conditions, free)
+
+
+def evaluators_of(
+    scope: Scope,
+    known: Evaluators,
+    chain: Chain,
+    create: Callable[[Sizes, int | None], Evaluator] | None = None,
+) -> list[Evaluator]:
+    """Return an evaluator for each trial, at several points if a sign matters."""
+    create = create or (lambda sizes, draw: Evaluator(scope, sizes, draw))
+    expressions = [v.definition for v in scope.variables.values() if v.definition]
+    signs = any(e.compared for e in (*expressions, *chain.expressions))
+    found = []
+    for sizes in trial_sizes(scope):
+        for draw in range(POINTS) if signs else (None,):
+            key = (*sizes.items(), draw)
+            if key not in known:
+                known[key] = create(sizes, draw)
+            found.append(known[key])
+    return found
+
+
+def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
+    """Raise `Refused` if two members differ, and `Unreadable` if that cannot be
+    decided."""
+    try:
+        if not any(True for one in evaluators for _ in chain.cases(one)):
+            assert chain.conditions is not None
+            raise Unreadable("no indices meet the conditions", chain.conditions.part)
+        for evaluator in evaluators:
+            if (mistake := first_mistake(chain, evaluator)) is not None:
+                raise Refused(mistake, evaluator, chain)
+    except (ZeroDivisionError, RecursionError) as error:
+        raise Unreadable(
+            f"it cannot be evaluated: {error}", chain.expressions[-1].part
+        ) from None
+
+
+def check_both_signs(chain: Chain, evaluators: list[Evaluator]) -> None:
+    for expression in chain.expressions:
+        for place in expression.compared:
+            met = set().union(*(e.signs.get(place, set()) for e in evaluators))
+            if met in ({1}, {-1}):
+                raise Unreadable(
+                    "this comparison has one result at all points tried: one case was "
+                    "not checked",
+                    *place,
+                )
+
+
+def of_loss(expression: Expression, tree: Tree) -> bool:
+    found = expression.references.get(id(tree.children[0]))
+    return found is not None and found.name == LOSS

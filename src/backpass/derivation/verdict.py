@@ -1,0 +1,54 @@
+"""What is said of one line of a text, and what that rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backpass.derivation.check import Sizes
+
+KINDS = ("equal", "refused", "follows", "definition", "not readable")
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a verdict rests on.
+
+    `definitions` are the names used, each with the line that declares or defines it, or
+    0 for the file of definitions. `points` is the number of random points around which
+    two sides were compared, or 0 if they were compared as functions.
+    """
+
+    definitions: tuple[tuple[str, int], ...]
+    sizes: tuple[Sizes, ...]
+    points: int
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Where two lines differ: the sizes, the indices, and the two values."""
+
+    where: tuple[str, ...]
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one line.
+
+    `kind` is one of `KINDS`: a line that `follows` equals a refused line, and is not
+    blamed. `message` says what is wrong, or what would help. A refused line has a
+    counterexample, unless declared shapes do not fit. `against` is the line with which
+    it was compared, and `compared` the side there, which is the left one if `to_left`.
+    """
+
+    kind: str
+    line: int
+    latex: str
+    against: int = 0
+    message: str = ""
+    basis: Basis | None = None
+    counterexample: Counterexample | None = None
+    compared: str = ""
+    to_left: bool = False
+    display: int = 0  # where its display begins in the source; −1 for a comment
