@@ -18,7 +18,7 @@ SOFTMAX = r"""
         = x_i - \text{logsumexp}(x)
 """
 OF_NUMBERS = r"""
-    given x, \bar{y} \in \mathbb{R}^n, c \in \mathbb{R}, W \in \mathbb{R}^{n \times n}
+    given x, \bar{y} \in \mathbb{R}^n, c \in \mathbb{R}, W \in \mathbb{R}^{n \times n}, X \in \mathbb{R}^{m \times n}
     let \sigma(t) = \frac{1}{1 + e^{-t}}
     let g(a, b) = a^2 b
     let s(t) = t \cdot \sigma(t)
@@ -28,7 +28,7 @@ OF_NUMBERS = r"""
     \frac{\partial}{\partial c} \left( \sigma(c) \right) = \sigma(c) (1 - \sigma(c))
     \bar{x}_i = \bar{y}_i \sigma(x_i) \left( 1 + x_i (1 - \sigma(x_i)) \right)
     y = s(x)
-    \sigma(W)_{ij} = \sigma(W_{ij})
+    \sigma(X)_{ij} = \sigma(X_{ij})
     g(x_1, c) = x_1^2 \cdot c
     g(c, 2)^2 = 4 c^4
     \sum_i \text{relu}(x_i) = \sum_i x_i [x_i > 0]
@@ -54,7 +54,7 @@ def test_what_is_right_of_functions_passes(text):
         (OF_NUMBERS, r"\frac{1}{1 + e^{-t}}", r"\frac{1}{1 + e^t}"),
         (OF_NUMBERS, r"g(c, 2)^2 = 4", r"g(2, c)^2 = 4"),
         (OF_NUMBERS, r"\sigma(-c)", r"\sigma(c)"),
-        (OF_NUMBERS, r"\sigma(W)_{ij} = \sigma(W_{ij})", r"\sigma(W)_{ij} = \sigma(W_{ji})"),
+        (OF_NUMBERS, r"\sigma(X)_{ij} = \sigma(X_{ij})", r"\sigma(X)_{ij} = -\sigma(X_{ij})"),
     ],
 )
 def test_what_is_wrong_of_functions_is_refused(text, right, wrong):
@@ -97,6 +97,7 @@ def test_what_is_no_function_is_not_read_as_one(line, said):
     [
         (r"h(t) = t \cdot t", None),  # W W, or the squares of its elements
         (r"h(t) = t \cdot \text{sigmoid}(t)", None),
+        (r"h(t) = e^t", None),
         (r"h(t) = 2 t - t", r"h(W) = W"),
         (r"h(t) = t^\top t", r"h(W)_{ij} = \sum_k W_{ki} W_{kj}"),
         (r"h(t) = \sum_i t_i^2", r"h(x) = x^\top x"),
@@ -437,3 +438,101 @@ def test_a_number_by_an_array():
     assert kinds(held, of_both) == ["not readable"]
     assert kinds(held, of_both + "; partial total") == ["refused"]
     assert kinds(held.replace("+ s", "+ 2 s"), of_both) == ["equal"]
+
+
+@pytest.mark.parametrize(
+    ("definitions", "line", "kind"),
+    [
+        # A comparison has its own cases in each call.
+        (
+            r"given x \in \mathbb{R}^n",
+            r"\text{relu}(x_1 - 10) + \text{relu}(x_2) = \text{relu}(x_2)",
+            "not readable",
+        ),
+        # A function's definition that is no number for a number.
+        (
+            r"given x \in \mathbb{R}^m, W \in \mathbb{R}^{n \times m}; let h(t) = W t",
+            r"h(x)_i = \sum_j W_{ij} x_j",
+            "equal",
+        ),
+        (
+            r"given x \in \mathbb{R}^n, W \in \mathbb{R}^{m \times m}; let h(t) = W t",
+            r"h(x) = x",
+            "not readable",
+        ),
+        # What a name in a definition depends on.
+        (
+            r"given x, v \in \mathbb{R}^n; let m = \text{mean}(x); let f(y) = y - m \mathbf{1}_n",
+            r"\partial f(x)(v) = v",
+            "equal",
+        ),
+        # A derivative of a derivative.
+        (
+            r"given x, v, w \in \mathbb{R}^n; let g(x) = x \odot x \odot x; let h(x) = \partial g(x)(v)",
+            r"\partial h(x)(w) = 6 x \odot v \odot w",
+            "equal",
+        ),
+        (
+            r"given x, v, w \in \mathbb{R}^n; let g(x) = x \odot x \odot x; let h(x) = \partial g(x)(v)",
+            r"\partial h(x)(w) = 0 w",
+            "refused",
+        ),
+        # Only a maximum that does not matter is read.
+        (r"given x \in \mathbb{R}^n", r"\max(2 x) = 2 \max(x)", "not readable"),
+        (r"given x \in \mathbb{R}^n", r"\max(2 x) = 3 \max(x)", "refused"),
+        (r"given x \in \mathbb{R}^n", r"x_i - \max(x) = x_i", "refused"),
+        # A parameter hides a function.
+        (
+            r"let \sigma(t) = \frac{1}{1 + e^{-t}}; let g(\sigma) = \sigma \cdot (1 - \sigma); given x \in \mathbb{R}",
+            r"g(x) = x - x^2",
+            "equal",
+        ),
+        (
+            r"given A \in \mathbb{R}^{m \times n}, B \in \mathbb{R}^{n \times m}",
+            r"(A B)_{ij}^T = (A B)_{ij}",
+            "not readable",
+        ),
+        (r"given x \in \mathbb{R}^{1 \times n}", r"x I = I x", "equal"),
+        (
+            r"given A \in \mathbb{R}^{b \times s \times s}, V \in \mathbb{R}^{b \times s \times d}",
+            r"Y = A V",
+            "not readable",
+        ),
+        (
+            r"given x \in \mathbb{R}^n, A \in \mathbb{R}^{n \times m}; slice A_i \in \mathbb{R}^m; let f(A)_i = 2 A_i",
+            r"f(x) = 2 x",
+            "equal",
+        ),
+        (r"given x \in \mathbb{R}^n; let f(z) = z_0", r"f(x) = x_1", "not readable"),
+        (r"given x \in \mathbb{R}^n", r"x_0 = x_1", "not readable"),
+        (r"given x \in \mathbb{R}^{1 \times n}", r"\text{softmax}(x) = \text{softmax}(x^T)^T", "equal"),
+        (r"given x \in \mathbb{R}^n", r"\operatorname{tr}(I) I x = n x", "not readable"),
+        (r"given x \in \mathbb{R}", r"f(x^2) = x^2 + 1", "not readable"),
+        (r"given W \in \mathbb{R}^{m \times n}", r"\max_{i,j} W_{ij} = \max_{j,i} W_{ij}", "equal"),
+        (
+            r"given A, B \in \mathbb{R}^{n \times n}",
+            r"\sum_k A_{ik}^{-1} A_{kj} = \delta_{ij}",
+            "not readable",
+        ),
+        (r"given A, B \in \mathbb{R}^{n \times n}", r"(A B)_{ij}^{-1} = 1", "not readable"),
+        (r"given A \in \mathbb{R}^{n \times m}", r"A_{ij}^{-1} A_{ij} = 1", "equal"),
+        (
+            r"given \text{no bias}, \text{nobias} \in \mathbb{R}",
+            r"\text{no bias} = \text{nobias}",
+            "not readable",
+        ),
+    ],
+)
+def test_what_a_hostile_reader_tried(definitions, line, kind):
+    assert kinds(f"$$ {line} $$", definitions) == [kind]
+
+
+def test_definitions_that_would_be_guessed():
+    for definition, said in [
+        (r"f(x) = x - m \mathbf{1}_n", "m is defined by x"),
+        (r"f(n) = \sum_{i=1}^n x_i", "n is a dimension"),
+        (r"g(\sigma) = \sigma(1 - \sigma)", None),
+    ]:
+        text = f"given x \\in \\mathbb{{R}}^n, c \\in \\mathbb{{R}}\nlet m = \\text{{mean}}(x)\nlet {definition}\n"
+        with pytest.raises(Unreadable, match=said or "prints like a function"):
+            derive(text + ("c = g(c)" if said is None else ""), name="x")

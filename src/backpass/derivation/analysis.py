@@ -105,6 +105,10 @@ _TIMES = re.compile(r"\\(?:cdot|times)")
 _APART = re.compile(r"\\(?:cdot|times|q?quad|[,;: ])|~")
 
 
+class _Unclear(Unreadable):
+    """Raised where a function has a meaning for an array and for its elements."""
+
+
 class Analysis(Interpreter):
     """Visits expressions that share free indices. A visit returns a shape."""
 
@@ -114,6 +118,9 @@ class Analysis(Interpreter):
         self.scope = scope
         self.parameters = parameters or {}
         self.free: dict[str, Index] = {}
+        self.elements: dict[
+            int, Shape
+        ] = {}  # the axes of what (…)_{ij} is an element of
         self.unsized: list[Tree] = []  # each I whose size is not known yet
         self.bound: list[tuple[str, Index]] = []
 
@@ -133,15 +140,11 @@ class Analysis(Interpreter):
             expressions.append(self.begin(conditions, parse(conditions, "conditions")))
             self.visit(self.expression.tree)
         for part in parts:
-            tree = called(parse(part), self.scope)
+            tree = called(parse(part), self.scope, self.parameters)
             expressions.append(self.begin(part, tree))
             self.expression.shape = self.visit(self.expression.tree)
             if self.unsized:
-                self.reject(
-                    "what is the size of I? Write it as a subscript, one of "
-                    f"{', '.join(self.scope.dimensions)}",
-                    self.unsized[0],
-                )
+                self._reject_unsized()
         # Every occurrence of every letter has been seen by now.
         for expression, tree, letters in self.ranges:
             found: list[tuple[str, str]] = []
@@ -155,6 +158,20 @@ class Analysis(Interpreter):
                 found.append((letter, index.dimension))
             expression.ranges[id(tree)] = tuple(found)
         return expressions
+
+    def visit(self, tree: Tree) -> Shape:
+        unsized = len(self.unsized)
+        shape = super().visit(tree)
+        if shape != _UNSIZED and len(self.unsized) > unsized:
+            self._reject_unsized()
+        return shape
+
+    def _reject_unsized(self) -> NoReturn:
+        self.reject(
+            "what is the size of I? Write it as a subscript, one of "
+            f"{', '.join(self.scope.dimensions)}",
+            self.unsized[0],
+        )
 
     def reject(self, message: str, where: Tree | Token) -> NoReturn:
         raise Unreadable(message, self.part, span_of(where)[0])
@@ -186,7 +203,7 @@ class Analysis(Interpreter):
     def reference(self, tree: Tree) -> Shape:
         found = self._parameter(tree) or self.scope.resolve(tree)
         if found is None:
-            if find(self.scope, tree):
+            if find(self.scope, tree, self.parameters):
                 name = self.part.text[tree.meta.start_pos : tree.meta.end_pos]
                 self.reject(f"{name} is a function: write its value, {name}(…)", tree)
             self.reject(
@@ -219,17 +236,22 @@ class Analysis(Interpreter):
         variable = self.scope.variables[found.name]
         if found.accent and variable.kind == "constant":
             self.reject(f"{found.name} is a constant", tree)
-        return self._element(found.name, variable.shape, found.indices, tree)
+        whole = self.scope.slice_of(found.name, found.indices)
+        return self._element(found.name, variable.shape, found.indices, tree, whole)
 
     def _element(
-        self, name: str, shape: Shape, indices: tuple[Token, ...], tree: Tree
+        self,
+        name: str,
+        shape: Shape,
+        indices: tuple[Token, ...],
+        tree: Tree,
+        whole: Shape = (),
     ) -> Shape:
         """Return the shape of an element of an array, or of all of it if there are no
-        indices."""
+        indices. `whole` is the declared shape of a slice."""
         if not indices:
             return shape
         axes = axes_of(shape)
-        whole: Shape = self.scope.slice_of(name, indices)
         if any(token.type == "ALL" for token in indices) and not whole:
             written = self.part.text[slice(*span_of(tree))]
             self.reject(
@@ -338,18 +360,39 @@ class Analysis(Interpreter):
         shape = self.visit(base)
         if exponent.data == "top":
             if (
-                base.data == "reference"
+                base.data in ("reference", "element")
                 and not shape
-                and self.expression.references[id(base)].indices
+                and (
+                    base.data == "element"
+                    or self.expression.references[id(base)].indices
+                )
             ):
                 self.reject(
                     "this prints like an element of the transpose: swap the indices",
                     base,
                 )
             return shape[::-1]
+        is_negative = exponent.data == "sum" and exponent.children[0] == "-"
+        if is_negative and self._is_of_square(base):
+            self.reject(
+                "an element of the inverse, or the inverse of the element? Write the "
+                r"latter as \frac{1}{…}",
+                tree,
+            )
         if shape or self.visit(exponent):
             self.reject("only numbers have powers; write a matrix product out", tree)
         return ()
+
+    def _is_of_square(self, tree: Tree) -> bool:
+        """Whether a tree is an element of a matrix that may have an inverse."""
+        if tree.data == "element":
+            axes = self.elements[id(tree)]
+        else:
+            found = self.expression.references.get(id(tree))
+            if found is None or found.kind != "variable" or not found.indices:
+                return False
+            axes = self.scope.variables[found.name].axes
+        return len(axes) == 2 and axes[0] == axes[1]
 
     def _is_name(self, tree: Tree) -> bool:
         """Whether a power is itself a name, such as σ^2 after `let \\sigma^2 = …`, or
@@ -378,7 +421,9 @@ class Analysis(Interpreter):
         if any(token.type == "WORD" for token in indices):
             self.reject("an element has indices", subscript)
         self._reject_rows(indices)
-        return self._element(name, self.visit(array), tuple(indices), tree)
+        shape = self.visit(array)
+        self.elements[id(tree)] = axes_of(shape)
+        return self._element(name, shape, tuple(indices), tree)
 
     def applied(self, tree: Tree) -> Shape:
         name = self.part.text[slice(*span_of(tree.children[0]))]
@@ -394,7 +439,7 @@ class Analysis(Interpreter):
     def call(self, tree: Tree) -> Shape:
         name, *arguments = tree.children
         written = self.part.text[tree.meta.start_pos : tree.meta.end_pos]
-        found = find(self.scope, name)
+        found = find(self.scope, name, self.parameters)
         assert found is not None
         function, shapes = found[0], [self.visit(one) for one in arguments]
         if _UNSIZED in shapes:
@@ -404,40 +449,58 @@ class Analysis(Interpreter):
             plural = "" if count == 1 else "s"
             self.reject(f"{function.name} takes {count} argument{plural}", tree)
         try:
-            calls = self._readings(function, shapes)
+            calls = self._readings(function, shapes, tree)
         except Unreadable as error:
             self.reject(f"in {written}: {error.message}", tree)
         self.expression.calls[id(tree)] = calls
         return shapes[0] if calls[0].elementwise else calls[0].shape
 
-    def _readings(self, function: Function, shapes: list[Shape]) -> tuple[Call, ...]:
+    def _readings(
+        self, function: Function, shapes: list[Shape], tree: Tree
+    ) -> tuple[Call, ...]:
         """Return what a function's value may mean: its definition for the whole of an
         array, or for each of its elements. Raises `Unreadable`."""
         of_numbers = len(shapes) == 1 and bool(shapes[0]) and not function.letters
         try:
-            whole = self._call(function, shapes)
+            whole = self._call(function, shapes, tree)
         except Unreadable as error:
             if not of_numbers:
                 raise
             try:
-                return (self._call(function, [()], elementwise=True),)
+                return (self._of_elements(function, shapes[0], tree),)
+            except _Unclear:
+                raise
             except Unreadable:
                 raise error from None
         if of_numbers and whole.shape == shapes[0] and not _is_of_arrays(whole.body):
             try:
-                return whole, self._call(function, [()], elementwise=True)
+                return whole, self._call(function, [()], tree, elementwise=True)
             except Unreadable:
                 pass
         return (whole,)
 
+    def _of_elements(self, function: Function, shape: Shape, tree: Tree) -> Call:
+        """Return a call for each element of an array. Raises `Unreadable`."""
+        call = self._call(function, [()], tree, elementwise=bool(shape))
+        if len(shape) == 2 and shape[0] == shape[1] != "1":
+            raise _Unclear(
+                "a function of this matrix, or of each of its elements? Write its value "
+                "by indices"
+            )
+        return call
+
     def _call(
-        self, function: Function, shapes: list[Shape], elementwise: bool = False
+        self,
+        function: Function,
+        shapes: list[Shape],
+        tree: Tree,
+        elementwise: bool = False,
     ) -> Call:
         parameters = dict(zip(function.parameters, shapes, strict=True))
         analysis = Analysis(self.scope, parameters)
         (body,) = analysis.run([function.body])
-        if body.shape and function.letters:
-            raise Unreadable("it has indices, but its definition is a matrix")
+        if body.shape and (function.letters or elementwise):
+            raise Unreadable("its definition is a matrix, where a number is needed")
         sides = []
         for letter in function.letters:
             index = analysis.free.get(letter)
@@ -446,7 +509,9 @@ class Analysis(Interpreter):
             sides.append(index.dimension)
         if more := sorted(body.free - set(function.letters)):
             raise Unreadable(f"the index {more[0]} is only in its definition")
-        return Call(function, body, tuple(sides), elementwise)
+        is_row = len(shapes) == 1 and shapes[0] == ("1", *sides)
+        place = self.part, tree.meta.start_pos or 0
+        return Call(place, function, body, tuple(sides), elementwise, is_row)
 
     def apply(self, tree: Tree) -> Shape:
         function, argument = tree.children
@@ -571,7 +636,9 @@ class Analysis(Interpreter):
                 before, factor, self.scope
             ):
                 name = self.part.text[before.meta.start_pos : before.meta.end_pos]
-                if before.data == "power" and find(self.scope, before.children[0]):
+                if before.data == "power" and find(
+                    self.scope, before.children[0], self.parameters
+                ):
                     self.reject("write its value, and the power after it", before)
                 self.reject(
                     f"{name}(…) prints like a function of what is in the bracket. Write "
@@ -593,8 +660,11 @@ class Analysis(Interpreter):
                     self.misfit(
                         f"{in_words(shape)} cannot be multiplied by {in_words(other)}",
                         factor,
-                        # Texts also write products of elements like this.
-                        shape != other and _differ(shape[-1], other[0]),
+                        # Texts also write products of elements like this, and
+                        # products of arrays with more axes.
+                        len(shape) == len(other) == 2
+                        and shape != other
+                        and _differ(shape[-1], other[0]),
                     )
                 shape = (shape[0], other[1])
                 shape = () if shape == ("1", "1") else shape
@@ -698,15 +768,13 @@ class Analysis(Interpreter):
     def slope(self, tree: Tree) -> Shape:
         """f'(x), the derivative of a function of a number, or of each element of x."""
         name, *_, bracket = tree.children
-        found, shape = find(self.scope, name), self.visit(bracket)
+        found, shape = find(self.scope, name, self.parameters), self.visit(bracket)
         if found is None or len(found[0].parameters) != 1 or found[0].letters:
             self.reject("a prime is read after a function of a number", tree)
         try:
-            call = self._call(found[0], [()], elementwise=bool(shape))
+            call = self._of_elements(found[0], shape, tree)
         except Unreadable as error:
             self.reject(error.message, tree)
-        if call.shape:
-            self.reject("a prime is read after a function of a number", tree)
         self.expression.calls[id(tree)] = (call,)
         return shape
 

@@ -12,7 +12,7 @@ that depends on one of these raises `Unreadable`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TypeAlias
 
@@ -133,8 +133,21 @@ class Calculus:
     def maximum(self, values: tuple[sympy.Expr, ...]) -> sympy.Symbol:
         """Return the fresh symbol that stands for the largest of some numbers."""
         return self._maxima.setdefault(
-            values, sympy.Symbol(f"max_{len(self._maxima) + 1}", real=True)
+            tuple(sorted(set(values), key=str)),
+            sympy.Symbol(f"max_{len(self._maxima) + 1}", real=True),
         )
+
+    def at(self, value: sympy.Expr, point: Mapping) -> sympy.Expr:
+        """Return an approximation of a number at a point, with 30 digits; `point` has a
+        number for each symbol of an input."""
+        numbers = {}
+        for symbol in value.free_symbols:
+            if symbol in self.maxima:
+                values = next(v for v, s in self._maxima.items() if s == symbol)
+                numbers[symbol] = max(self.at(self.expand(v), point) for v in values)
+            else:
+                numbers[symbol] = point[symbol]
+        return value.evalf(30, subs=numbers)
 
     @property
     def maxima(self) -> set[sympy.Symbol]:

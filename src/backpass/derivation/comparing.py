@@ -18,7 +18,7 @@ from backpass.derivation.check import (
     trial_sizes,
 )
 from backpass.derivation.derivation import POINTS
-from backpass.derivation.evaluate import Evaluator, Value
+from backpass.derivation.evaluate import Evaluator, Point, Value
 from backpass.derivation.names import LOSS, Expression, Scope
 from backpass.derivation.parse import Misfit, Part, Unreadable
 
@@ -140,6 +140,12 @@ def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
             raise Unreadable("no indices meet the conditions", chain.conditions.part)
         for evaluator in evaluators:
             if (mistake := first_mistake(chain, evaluator)) is not None:
+                if _is_hidden(mistake, evaluator):
+                    raise Unreadable(
+                        "the two sides differ in a maximum, and only a maximum that does "
+                        "not matter is read",
+                        mistake.part,
+                    )
                 raise Refused(mistake, evaluator, chain)
     except (ZeroDivisionError, RecursionError) as error:
         raise Unreadable(
@@ -147,15 +153,32 @@ def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
         ) from None
 
 
+def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
+    """Whether two values that differ as functions of their maxima have the same value
+    at some points, where the maxima are what they are."""
+    calculus = evaluator.calculus
+    difference = (mistake.above - mistake.here) if not mistake.place else (
+        mistake.above[mistake.place] - mistake.here[mistake.place]
+    )  # fmt: skip
+    difference = calculus.expand(difference)
+    if not difference.free_symbols & calculus.maxima:
+        return False
+    for draw in range(2):
+        value = calculus.at(difference, Point(draw, evaluator.sizes))
+        if abs(value) > sympy.Rational(1, 10**20):
+            return False
+    return True
+
+
 def check_both_signs(chain: Chain, evaluators: list[Evaluator]) -> None:
     for expression in chain.expressions:
-        for place in expression.compared:
-            met = set().union(*(e.signs.get(place, set()) for e in evaluators))
+        for path in expression.compared:
+            met = set().union(*(e.signs.get(path, set()) for e in evaluators))
             if met in ({1}, {-1}):
                 raise Unreadable(
                     "this comparison has one result at all points tried: one case was "
                     "not checked",
-                    *place,
+                    *path[0],
                 )
 
 

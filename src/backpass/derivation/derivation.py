@@ -22,7 +22,7 @@ from backpass.derivation.check import (
 )
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.flips import Flip, Survivor
-from backpass.derivation.names import Scope
+from backpass.derivation.names import Path, Scope
 from backpass.derivation.operation import Operation
 from backpass.derivation.parse import DerivationError, Line, Part, Unreadable, read
 from backpass.derivation.steps import Changes, changes
@@ -202,14 +202,14 @@ class Derivation:
         return chains_of(self.all_lines, self.scope)
 
     @property
-    def _comparisons(self) -> list[tuple[Part, int]]:
-        """Each \\max(a, b) and [a > b], by its part and position."""
+    def _comparisons(self) -> list[Path]:
+        """Each \\max(a, b) and [a > b], in each call of a function."""
         defined = [v.definition for v in self.scope.variables.values() if v.definition]
         expressions = [
             *defined,
             *(expression for chain in self.chains for expression in chain.expressions),
         ]
-        return [place for expression in expressions for place in expression.compared]
+        return [path for expression in expressions for path in expression.compared]
 
     def evaluators(self) -> list[Evaluator]:
         """Return an evaluator for each assignment of sizes.
@@ -251,12 +251,9 @@ class Derivation:
         """Raise `Unreadable` if a comparison had the same result at every point,
         because one of its cases was then not checked."""
         evaluators = self.evaluators()
-        for part, position in self._comparisons:
+        for path in self._comparisons:
             met = set().union(
-                *(
-                    evaluator.signs.get((part, position), set())
-                    for evaluator in evaluators
-                )
+                *(evaluator.signs.get(path, set()) for evaluator in evaluators)
             )
             if met in ({1}, {-1}):
                 way = "positive" if 1 in met else "negative"
@@ -264,7 +261,7 @@ class Derivation:
                     f"this difference is {way} at all {len(evaluators)} points tried: "
                     "one case was not checked"
                 )
-                raise Unreadable(message, part, position)
+                raise Unreadable(message, *path[0])
 
     def check_lines(self, first: int = 0) -> None:
         """Check the statements of all lines from the position `first` on."""

@@ -15,8 +15,15 @@ from lark.visitors import Interpreter
 
 from backpass.derivation.calculus import Calculus, Value
 from backpass.derivation.functions import Call
-from backpass.derivation.names import LOSS, Expression, Reference, Scope, sliced
-from backpass.derivation.parse import Part, Unreadable, span_of, tokens_of
+from backpass.derivation.names import (
+    LOSS,
+    Expression,
+    Path,
+    Reference,
+    Scope,
+    sliced,
+)
+from backpass.derivation.parse import Unreadable, span_of, tokens_of
 from backpass.expressions import exact
 from backpass.interpreters.symbolic import sign_at
 
@@ -69,7 +76,8 @@ class Evaluator(Interpreter):
     ) -> None:
         self.scope, self.sizes, self.draw = scope, sizes, draw
         self.point = None if draw is None else Point(draw, sizes)
-        self.signs: dict[tuple[Part, int], set[int]] = {}
+        self.signs: dict[Path, set[int]] = {}
+        self.path: Path = ()  # the calls that lead to what is evaluated
         self.calculus = Calculus(scope, sizes, self.value)
         self._current: Expression | None = None
         self.indices: dict[str, int] = {}
@@ -83,15 +91,16 @@ class Evaluator(Interpreter):
         indices: dict[str, int] | None = None,
         still: frozenset[str] = frozenset(),
         parameters: dict[str, Value] | None = None,
+        path: Path = (),
     ) -> Value:
         """Return the value of an expression, given its free indices (zero-based) and,
-        in a function's body, its parameters.
+        in a function's body, its parameters and the calls that lead to it.
 
         Defined names stay symbols. Names in `still` have a differential of 0.
         """
-        saved = self._current, self.indices, self.still, self.parameters
+        saved = self._current, self.indices, self.still, self.parameters, self.path
         self._current, self.indices, self.still = expression, indices or {}, still
-        self.parameters = parameters or {}
+        self.parameters, self.path = parameters or {}, path
         try:
             return self.visit(expression.tree)
         except Unreadable as error:
@@ -99,7 +108,7 @@ class Evaluator(Interpreter):
                 error if error.part else Unreadable(error.message, expression.part)
             ) from None
         finally:
-            self._current, self.indices, self.still, self.parameters = saved
+            self._current, self.indices, self.still, self.parameters, self.path = saved
 
     @property
     def current(self) -> Expression:
@@ -166,7 +175,7 @@ class Evaluator(Interpreter):
     ) -> tuple[int, ...]:
         places = tuple(map(self._at, indices))
         for token, place, side in zip(indices, places, axes, strict=True):
-            if place >= self.calculus.size(side):
+            if not 0 <= place < self.calculus.size(side):
                 message = (
                     f"{name} has no element {token} for {side} = "
                     f"{self.calculus.size(side)}; give larger sizes"
@@ -191,7 +200,7 @@ class Evaluator(Interpreter):
         return sympy.Integer(first == second)
 
     def _identity(self, found: Reference) -> Value:
-        size = self.sizes["".join(found.indices)]
+        size = self.calculus.size("".join(found.indices))
         return np.array(
             [[sympy.Integer(i == j) for j in range(size)] for i in range(size)],
             dtype=object,
@@ -268,15 +277,17 @@ class Evaluator(Interpreter):
         return _each(array, lambda v: self._called(call, [v]))
 
     def _called(self, call: Call, values: list[Value]) -> Value:
-        function, still = call.function, self.still
+        function, still, path = call.function, self.still, (*self.path, call.place)
         parameters = dict(zip(function.parameters, values, strict=True))
         if not function.letters:
-            return self.value(call.body, {}, still, parameters)
+            return self.value(call.body, {}, still, parameters, path)
         sizes = [self.calculus.size(side) for side in call.sides]
         array = np.empty(sizes, dtype=object)
         for places in np.ndindex(*sizes):
             indices = dict(zip(function.letters, places, strict=True))
-            array[places] = self.value(call.body, indices, still, parameters)
+            array[places] = self.value(call.body, indices, still, parameters, path)
+        if call.is_row:
+            return array[None, :]
         return array[:, None] if len(sizes) == 1 else array
 
     def apply(self, tree: Tree) -> Value:
@@ -391,7 +402,8 @@ class Evaluator(Interpreter):
             )
         assert self.point is not None  # what compares is evaluated around a point
         sign = sign_at(difference, self.point)
-        self.signs.setdefault((self.current.part, tree.meta.start_pos), set()).add(sign)
+        place = self.current.part, tree.meta.start_pos or 0
+        self.signs.setdefault((*self.path, place), set()).add(sign)
         if sign == 0 and not exact.is_zero(difference):
             raise Unreadable(
                 "the sign of this is not known",

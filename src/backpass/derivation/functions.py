@@ -8,6 +8,7 @@ function's if a definition, or `BUILT_IN`, says so; no product is ever read as o
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from lark import Token, Tree
@@ -41,16 +42,21 @@ class Call:
     """A function at one place: its body, analysed for the argument's shape.
 
     `sides` are the dimensions of the function's letters. An `elementwise` call applies
-    a function of a number to each element of an array.
+    a function of a number to each element of an array. A function of a row whose value
+    has the row's length is a row.
     """
 
+    place: tuple[Part, int]
     function: Function
     body: Expression
     sides: Shape
     elementwise: bool
+    is_row: bool
 
     @property
     def shape(self) -> Shape:
+        if self.is_row:
+            return ("1", *self.sides)
         sides = (*self.sides, "1") if len(self.sides) == 1 else self.sides
         return sides or self.body.shape
 
@@ -63,18 +69,35 @@ def define_function(scope: Scope, line: Line) -> None:
         raise Unreadable("a definition cannot have conditions", line.conditions)
     if name in scope.variables or name in scope.dimensions or name in scope.functions:
         raise Unreadable(f"{name} is already declared", line.left)
-    function = Function(name, parameters, letters, line.right)
+    if hidden := [one for one in parameters if one in scope.dimensions]:
+        raise Unreadable(f"{hidden[0]} is a dimension, and no parameter", line.left)
+    uses: set[str] = set()
     # What is defined later is not in the body, so no function is defined by itself.
-    for node in called(parse(line.right), scope).iter_subtrees():
+    for node in called(parse(line.right), scope, parameters).iter_subtrees():
         if node.data not in ("reference", "scalar"):
             continue
         accent, used = accent_and_name(node)
-        known = used in parameters or scope.resolve(node) or find(scope, node)
-        if accent or not known:
-            written = line.right.text[node.meta.start_pos : node.meta.end_pos]
+        if used in parameters and not accent:
+            continue
+        written = line.right.text[node.meta.start_pos : node.meta.end_pos]
+        reference, function = scope.resolve(node), find(scope, node, parameters)
+        if accent or not (reference or function):
             message = f"{written} is neither a parameter of {name} nor defined above"
             raise Unreadable(message, line.right, node.meta.start_pos or 0)
-    scope.functions[name] = function
+        above: set[str] = set(function[0].uses) if function else set()
+        if reference and reference.kind == "variable":
+            above = scope.upstream([scope.variables[reference.name]])
+        if more := sorted(above & {*parameters}):
+            raise Unreadable(
+                f"{written} is defined by {more[0]}, and so is not constant where "
+                f"{name} is differentiated: write it out",
+                line.right,
+                node.meta.start_pos or 0,
+            )
+        uses |= above
+    scope.functions[name] = Function(
+        name, parameters, letters, line.right, frozenset(uses)
+    )
 
 
 def _head(part: Part) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
@@ -85,7 +108,10 @@ def _head(part: Part) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     subscript = rest.pop() if rest[-1].data == "subscript" else None
     parameters = tuple(canonical(one) for one in rest)
     letters = tuple(map(str, tokens_of(subscript))) if subscript else ()
-    if any(subscripts_of(one) or accent_and_name(one)[0] for one in rest):
+    if any(
+        one.data != "reference" or subscripts_of(one) or accent_and_name(one)[0]
+        for one in rest
+    ):
         raise Unreadable("a parameter is a name without an index", part)
     if len({*parameters, *letters}) < len(parameters) + len(letters):
         raise Unreadable("a letter occurs twice", part)
@@ -107,12 +133,16 @@ def function_of(head: Part) -> str:
     return _head(head)[0]
 
 
-def find(scope: Scope, tree: Tree) -> tuple[Function, list[Token]] | None:
+def find(
+    scope: Scope, tree: Tree, parameters: Collection[str] = ()
+) -> tuple[Function, list[Token]] | None:
     """Return the function that a name means, and the indices of its value that stand at
-    the name; None if it means no function."""
+    the name; None if it means no function. A parameter hides a function."""
     if tree.data != "reference" or scope.resolve(tree) is not None:
         return None
     name, indices = _function_name(tree), subscripts_of(tree)
+    if name in parameters or accent_and_name(tree)[1] in parameters:
+        return None
     if name in scope.functions:
         return scope.functions[name], []
     accent, base = accent_and_name(tree)
@@ -127,21 +157,21 @@ def find(scope: Scope, tree: Tree) -> tuple[Function, list[Token]] | None:
     return Function(base, ("x",), letter, Part(body, 0, body)), indices
 
 
-def called(tree: Tree, scope: Scope) -> Tree:
+def called(tree: Tree, scope: Scope, parameters: Collection[str] = ()) -> Tree:
     """Return a tree in which a function's name and the bracket after it are a call, and
     a derivative and the bracket after it are, if the scope says so, too."""
     nodes = list(tree.iter_subtrees())
-    if not scope.applied and not any(find(scope, node) for node in nodes):
+    if not scope.applied and not any(find(scope, node, parameters) for node in nodes):
         return tree
-    return _called(tree, scope)
+    return _called(tree, scope, parameters)
 
 
-def _called(tree: Tree, scope: Scope) -> Tree:
+def _called(tree: Tree, scope: Scope, parameters: Collection[str]) -> Tree:
     children = [
-        _called(child, scope) if isinstance(child, Tree) else child
+        _called(child, scope, parameters) if isinstance(child, Tree) else child
         for child in tree.children
     ]
-    if tree.data == "applied" and find(scope, children[0]):
+    if tree.data == "applied" and find(scope, children[0], parameters):
         return _call(children[0], children[1], scope)
     if tree.data == "product":
         joined: list[Tree | Token] = []
@@ -149,7 +179,7 @@ def _called(tree: Tree, scope: Scope) -> Tree:
             before = joined[-1] if joined else None
             if not isinstance(before, Tree):
                 joined.append(child)
-            elif call := _call_or_none(before, child, scope):
+            elif call := _call_or_none(before, child, scope, parameters):
                 joined[-1] = call
             elif _is_applied(before, child, scope):
                 both = [*before.children, child]
@@ -167,8 +197,10 @@ def _is_applied(before: Tree, factor: Tree, scope: Scope) -> bool:
     return scope.applied and before.data == "partial" and factor.data == "bracket"
 
 
-def _call_or_none(before: Tree, factor: Tree, scope: Scope) -> Tree | None:
-    if before.data != "reference" or not find(scope, before):
+def _call_or_none(
+    before: Tree, factor: Tree, scope: Scope, parameters: Collection[str]
+) -> Tree | None:
+    if before.data != "reference" or not find(scope, before, parameters):
         return None
     if factor.data in ("bracket", "arguments", "element"):
         return _call(before, factor, scope)

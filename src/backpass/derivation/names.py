@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from backpass.derivation.functions import Call
     from backpass.derivation.patterns import Axis, Grid
 
+# Where a function is called, where one in it is called, …, and a place in the last.
+Path = tuple[tuple[Part, int], ...]
 # Names of dimensions: () is a number, ("n", "1") a column, ("1", "n") a row.
 Shape = tuple[str, ...]
 
@@ -46,13 +48,15 @@ class Variable:
 class Function:
     """A function: its value is `body`, in which the parameters stand for its arguments.
 
-    `letters` are the indices of its value, if that is an array.
+    `letters` are the indices of its value, if that is an array. `uses` are the names
+    of the variables that it depends on besides.
     """
 
     name: str
     parameters: tuple[str, ...]
     letters: tuple[str, ...]
     body: Part
+    uses: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -104,13 +108,14 @@ class Expression:
         return [r for one in self.parts for r in one.references.values()]
 
     @property
-    def compared(self) -> list[tuple[Part, int]]:
-        """The part and the position of each node whose value depends on a sign."""
-        return [
-            (one.part, tree.meta.start_pos or 0)
-            for one in self.parts
-            for tree in one.comparisons
+    def compared(self) -> list[Path]:
+        """The place of each node whose value depends on a sign, in each call of a
+        function."""
+        own: list[Path] = [
+            ((self.part, tree.meta.start_pos or 0),) for tree in self.comparisons
         ]
+        calls = itertools.chain.from_iterable(self.calls.values())
+        return own + [(c.place, *path) for c in calls for path in c.body.compared]
 
 
 class Scope:
@@ -404,7 +409,8 @@ def canonical(node: Tree | Token) -> str:
     if isinstance(node, Token):
         text = str(node)
         if node.type == "UPRIGHT":
-            text = re.sub(r"\s", "", text)
+            words = re.match(r"\\(?:text|operatorname|mathrm)", text)
+            text = re.sub(r"\s+", " " if words else "", text)
             text = re.sub(r"^\\(?:operatorname|mathrm)", r"\\text", text)
             return text if text.endswith("}") else f"{text[:-1]}{{{text[-1]}}}"
         return text
