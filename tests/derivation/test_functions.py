@@ -363,6 +363,17 @@ def test_a_power_of_a_known_name_is_a_claim():
     assert kinds(r"$$ s^2 = \sum_i x_i^2 $$ $$ s^2 = \sum_i x_i $$", given) == ["equal", "refused"]
 
 
+def test_a_verdict_rests_on_functions_in_definitions():
+    found = verdicts(r"$$ y = 2 x $$", r"given x \in \mathbb{R}; let f(t) = 2 t; let y = f(x)")
+    assert [name for name, _ in found[0].basis.definitions] == ["x", "y", "f"]
+
+
+def test_a_fault_in_a_function_is_shown_where_it_is_called():
+    (found,) = verdicts(r"$$ \text{relu}(\max(x)) = 0 $$", r"given x \in \mathbb{R}^n")
+    assert found.kind == "not readable"
+    assert r"$$ \text{relu}(\max(x)) = 0 $$" in found.message
+
+
 def test_a_mean():
     given = r"given x \in \mathbb{R}^n, X \in \mathbb{R}^{m \times n}"
     text = r"$$ \text{mean}(x) = \frac{1}{n} \sum_i x_i $$ $$ \text{mean}(x \odot x) = \sum_i x_i^2 $$"
@@ -521,6 +532,26 @@ def test_a_number_by_an_array():
             r"\text{no bias} = \text{nobias}",
             "not readable",
         ),
+        # A comparison in a definition, of which only one case was met.
+        (r"given c \in \mathbb{R}; let y = \max(0, c - 10)", r"y = 0", "not readable"),
+        (
+            r"given x \in \mathbb{R}^n",
+            r"\sum_{i \ne j} x_i x_j = \left( \sum_i x_i \right)^2 - \sum_i x_i^2",
+            "not readable",
+        ),
+        (
+            r"given X \in \mathbb{R}^{m \times n}, W \in \mathbb{R}^{n \times k}",
+            r"Y = X W \in \mathbb{R}^{k \times m}",
+            "not readable",
+        ),
+        (
+            r"given x, v \in \mathbb{R}; let m = x^2; let y = x m; partial applied",
+            r"\frac{\partial y}{\partial x}(v) = m v",
+            "not readable",
+        ),
+        (r"given x \in \mathbb{R}; let f(t) = t^2", r"f^2(x) = x^4", "not readable"),
+        (r"given x \in \mathbb{R}; let F(t) = \log(\text{relu}(t))", r"F(x) = x", "not readable"),
+        (r"given x \in \mathbb{R}^n", r"\langle I, I \rangle I x = n x", "not readable"),
     ],
 )
 def test_what_a_hostile_reader_tried(definitions, line, kind):
@@ -532,6 +563,7 @@ def test_definitions_that_would_be_guessed():
         (r"f(x) = x - m \mathbf{1}_n", "m is defined by x"),
         (r"f(n) = \sum_{i=1}^n x_i", "n is a dimension"),
         (r"g(\sigma) = \sigma(1 - \sigma)", None),
+        (r"g(e) = c e^{-e}", "e has another meaning"),
     ]:
         text = f"given x \\in \\mathbb{{R}}^n, c \\in \\mathbb{{R}}\nlet m = \\text{{mean}}(x)\nlet {definition}\n"
         with pytest.raises(Unreadable, match=said or "prints like a function"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import sympy
@@ -44,6 +44,9 @@ class Holding(Evaluator):
 
     def differentiate(self, tree: Tree) -> Value:
         return self._holding(tree, super().differentiate)
+
+    def directional(self, tree: Tree) -> Value:
+        return self._holding(tree, super().directional)
 
     def _holding(self, tree: Tree, evaluate: Callable[[Tree], Value]) -> Value:
         outside, self.holds_others = self.holds_others, id(tree) in self.holding
@@ -170,8 +173,11 @@ def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
     return True
 
 
-def check_both_signs(chain: Chain, evaluators: list[Evaluator]) -> None:
-    for expression in chain.expressions:
+def check_both_signs(
+    expressions: Iterable[Expression], evaluators: list[Evaluator]
+) -> None:
+    """Raise `Unreadable` if a comparison had the same result at every point."""
+    for expression in expressions:
         for path in expression.compared:
             met = set().union(*(e.signs.get(path, set()) for e in evaluators))
             if met in ({1}, {-1}):

@@ -263,8 +263,7 @@ class Evaluator(Interpreter):
             for call in self.current.calls[id(tree)]
         ]
         for other in others:
-            pairs = zip(np.ravel(first), np.ravel(other), strict=True)
-            if not all(self.calculus.definitions.equal(*pair) for pair in pairs):
+            if not self._are_equal(first, other):
                 raise Unreadable(
                     "a function of this matrix, or of each of its elements? Write its "
                     "value by indices",
@@ -273,10 +272,23 @@ class Evaluator(Interpreter):
                 )
         return first
 
+    def _are_equal(self, first: Value, second: Value) -> bool:
+        pairs = zip(np.ravel(first), np.ravel(second), strict=True)
+        try:
+            return all(self.calculus.definitions.equal(*pair) for pair in pairs)
+        except exact.NotRepresentable:
+            return False
+
     def _elementwise(self, call: Call, array: np.ndarray) -> np.ndarray:
         return _each(array, lambda v: self._called(call, [v]))
 
     def _called(self, call: Call, values: list[Value]) -> Value:
+        try:
+            return self._value_at(call, values)
+        except Unreadable as error:
+            raise Unreadable(error.message, *call.place) from None
+
+    def _value_at(self, call: Call, values: list[Value]) -> Value:
         function, still, path = call.function, self.still, (*self.path, call.place)
         parameters = dict(zip(function.parameters, values, strict=True))
         if not function.letters:
@@ -493,7 +505,7 @@ class Evaluator(Interpreter):
         symbols = np.ravel(self.visit(below))
 
         def moved(value: sympy.Expr) -> sympy.Expr:
-            slopes = [self.calculus.derivative(value, symbol) for symbol in symbols]
+            slopes = [self.derivative(value, symbol) for symbol in symbols]
             return sympy.Add(*(np.array(slopes, dtype=object) * along))
 
         return _each(self.visit(above), moved)

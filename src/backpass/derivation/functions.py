@@ -21,6 +21,7 @@ from backpass.derivation.names import (
     Shape,
     accent_and_name,
     canonical,
+    is_special,
     subscripts_of,
 )
 from backpass.derivation.parse import Line, Part, Unreadable, parse, tokens_of
@@ -71,6 +72,13 @@ def define_function(scope: Scope, line: Line) -> None:
         raise Unreadable(f"{name} is already declared", line.left)
     if hidden := [one for one in parameters if one in scope.dimensions]:
         raise Unreadable(f"{hidden[0]} is a dimension, and no parameter", line.left)
+    for one in parameters:
+        if any(other.startswith(f"{one}_{{") for other in scope.variables) or (
+            is_special(one)
+        ):
+            raise Unreadable(
+                f"{one} has another meaning, and is no parameter", line.left
+            )
     uses: set[str] = set()
     # What is defined later is not in the body, so no function is defined by itself.
     for node in called(parse(line.right), scope, parameters).iter_subtrees():
@@ -104,6 +112,8 @@ def _head(part: Part) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Return the name, the parameters and the letters of a function's left side."""
     tree = parse(part, "head")
     of, *rest = tree.children
+    if of.data != "reference":
+        raise Unreadable("a function has a name without a power", part)
     name = _function_name(of)
     subscript = rest.pop() if rest[-1].data == "subscript" else None
     parameters = tuple(canonical(one) for one in rest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -61,6 +61,7 @@ from backpass.derivation.parse import (
     Unreadable,
     parse,
     read,
+    tokens_of,
 )
 from backpass.derivation.rewriting import (
     CONDITION_WORDS,
@@ -254,7 +255,7 @@ class _Judging:
             self.progress(self._line(member))
             part, membership = self._without_membership(member)
             if defining:
-                verdict = self._define(member, head, part, condition)
+                verdict = self._define(member, head, part, condition, membership)
                 defining = verdict.kind != "definition"
                 yield verdict
                 anchor = part if not defining else anchor
@@ -344,7 +345,12 @@ class _Judging:
         return self._refusal(member, head, anchor, part, condition, refused)
 
     def _define(
-        self, member: Text, head: Part, part: Part, condition: Part | None
+        self,
+        member: Text,
+        head: Part,
+        part: Part,
+        condition: Part | None,
+        membership: Part | None,
     ) -> Verdict:
         """Take an equation as the definition of a name that has none."""
         try:
@@ -364,6 +370,8 @@ class _Judging:
             )  # fmt: skip
             assert variable.definition is not None
             self._certain_names(variable.definition)
+            if membership:
+                self._fits(membership, variable.definition, line)
         except Unreadable as error:
             return self._unread(member, 0, error)
         message = f"{name} is taken as defined here"
@@ -480,7 +488,8 @@ class _Judging:
             self._fits(membership, chain.expressions[1])
         evaluators = evaluators_of(scope, known, chain)
         compare(chain, evaluators)
-        check_both_signs(chain, evaluators)
+        definitions = self._definitions(self._used(chain.expressions))
+        check_both_signs((*chain.expressions, *definitions), evaluators)
         sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
         points = POINTS if evaluators[0].draw is not None else 0
         return self._basis(chain.expressions, sizes, points)
@@ -509,6 +518,7 @@ class _Judging:
         message = ""
         if anchor == head:
             message = self._not_a_claim(head)
+        message = message or _summed_twice(refused.chain)
         message = message or self._held(refused.chain)
         if not message and not self.known.scope.layout:
             message = self._other_layout(head, anchor, part, condition)
@@ -574,9 +584,10 @@ class _Judging:
         partials = [
             tree
             for expression in chain.expressions
-            for tree in expression.tree.iter_subtrees()
-            if tree.data in ("partial", "differentiate")
-            and not of_loss(expression, tree)
+            for one in expression.parts
+            for tree in one.tree.iter_subtrees()
+            if tree.data in ("partial", "differentiate", "directional")
+            and not of_loss(one, tree)
         ]
         scope = self.known.scope
         choices = itertools.chain.from_iterable(
@@ -718,8 +729,11 @@ class _Judging:
                     node.meta.start_pos or 0,
                 )
 
-    def _fits(self, membership: Part, expression: Expression) -> None:
-        """Raise `Unreadable` unless an expression has the shape stated beside it."""
+    def _fits(
+        self, membership: Part, expression: Expression, line: Line | None = None
+    ) -> None:
+        """Raise `Unreadable` unless an expression has the shape stated beside it, and
+        forget the line that defined a name by it."""
         text = f"x {membership.text}"
         (declaration,) = parse(Part(text, 0, text), "declarations").children
         space = declaration.children[-1]
@@ -728,6 +742,8 @@ class _Judging:
             shape = tuple(canonical(side) for side in space.children)
         shape = (*shape, "1") if len(shape) == 1 else shape
         if shape != expression.shape:
+            if line:
+                self._forget(line)
             raise Unreadable("the stated shape is not the expression's", membership)
 
     # ---- reporting -------------------------------------------------------------------
@@ -737,18 +753,14 @@ class _Judging:
         sizes: tuple[Sizes, ...], points: int,
     ) -> Basis:  # fmt: skip
         scope = self.known.scope
-        references = [r for e in expressions for r in e.used]
+        used = self._used(expressions)
         functions = {
             call.function.name
-            for expression in expressions
+            for expression in (*expressions, *self._definitions(used))
             for one in expression.parts
             for calls in one.calls.values()
             for call in calls
         }
-        found = {r.name for r in references if r.kind == "variable"}
-        if any(r.accent == "bar" or r.kind == "loss" for r in references):
-            found |= {v.name for v in scope.outputs()}
-        used = scope.upstream([scope.variables[name] for name in found])
         numbers: dict[str, int] = {}
         for count in range(len(self.known.lines)):
             line = self.known.lines[count]
@@ -759,6 +771,19 @@ class _Judging:
         names += [name for name in scope.functions if name in functions]
         lines = tuple((name, numbers[name]) for name in names)
         return Basis(lines, sizes, points)
+
+    def _used(self, expressions: Iterable[Expression]) -> set[str]:
+        """Return the names that expressions depend on."""
+        scope = self.known.scope
+        references = [r for e in expressions for r in e.used]
+        found = {r.name for r in references if r.kind == "variable"}
+        if any(r.accent == "bar" or r.kind == "loss" for r in references):
+            found |= {v.name for v in scope.outputs()}
+        return scope.upstream([scope.variables[name] for name in found])
+
+    def _definitions(self, names: set[str]) -> list[Expression]:
+        variables = [self.known.scope.variables[name] for name in sorted(names)]
+        return [v.definition for v in variables if v.definition]
 
     def _line(self, text: Text) -> int:
         return self.document.line(text.origins[0]) if text.origins else 0
@@ -805,13 +830,29 @@ def _end_of(part: Part) -> int:
     return part.start + len(part.text)
 
 
+def _summed_twice(chain: Chain) -> str:
+    """Return why a sum over i \\ne j may be over both, if j is only in it; or ""."""
+    for here, other in itertools.permutations(chain.expressions[-2:]):
+        for tree in here.tree.iter_subtrees():
+            if tree.data != "big" or not any(
+                token.type == "RELATION" for token in tokens_of(tree.children[1])
+            ):
+                continue
+            second = tokens_of(tree.children[1])[2]
+            if second in here.free - other.free:
+                return (
+                    f"is the sum over {second} as well? Write one sum for each letter, or "
+                    f"{second} on both sides"
+                )
+    return ""
+
+
 def _is_function(head: Part) -> bool:
     """Whether a left side is a function's value for any argument, such as f(x)."""
     try:
-        parse(head, "head")
+        return parse(head, "head").children[0].data == "reference"
     except Unreadable:
         return False
-    return True
 
 
 def _is_named(tree: Tree | Token, name: str) -> bool:

@@ -372,6 +372,11 @@ def axes_of(shape: Shape) -> Shape:
     return tuple(side for side in shape if side != "1")
 
 
+def is_special(name: str) -> bool:
+    """Whether a name has a meaning without a declaration, such as e and I."""
+    return name in _SPECIAL
+
+
 def gradient_of(name: str) -> str:
     """Return the name of the gradient: \\bar{W}_{1} for W_{1}."""
     head, subscript, label = name.partition("_{")
