@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 
 from backpass import functional as B
@@ -87,6 +87,36 @@ def test_it_computes_only_the_gradients_that_are_needed():
     x, w = torch.randn(3, 5, requires_grad=True), torch.randn(5, 4, requires_grad=True)
     both, one = (seen(B.linear, x, weight)[1] for weight in (w, w.detach()))
     assert one < both
+
+
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"reduction": "none"}])
+def test_it_recomputes_the_softmax_of_a_loss_in_the_backward(options):
+    """So the forward stores nothing of the scores' size, and each pass is a loop over the scores that a compiler can
+    fuse: no line of it writes single elements."""
+    x, t = torch.randn(6, 50, requires_grad=True), torch.tensor([3, 49, -100, 0, 7, 7])
+    targets, results, saved = [], [], []
+
+    def compiler(graph, _):
+        targets.extend(str(node.target) for node in graph.graph.nodes)
+        return make_boxed_func(graph)
+
+    def forward_compiler(graph, examples):
+        results.extend(graph.graph.output_node().args[0])
+        saved.extend(node for node in results if node.op != "placeholder" and node.meta["val"].numel() > 49)
+        return compiler(graph, examples)
+
+    torch._dynamo.reset()
+    backend = aot_autograd(
+        fw_compiler=forward_compiler,
+        bw_compiler=compiler,
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    y = torch.compile(lambda x: B.cross_entropy(x, t, **options), fullgraph=True, backend=backend)(x)
+    dy = torch.randn_like(y)
+    (found,), (exact,) = (torch.autograd.grad(loss, x, dy) for loss in (y, B.cross_entropy(x, t, **options)))
+    assert torch.equal(found, exact)
+    assert len(results) > 1 and not saved
+    assert not [name for name in targets if "scatter" in name or "index_put" in name]
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")  # it breaks the graph there
