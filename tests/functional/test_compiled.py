@@ -83,6 +83,25 @@ def test_its_graph_refuses_what_is_outside(backend):
     assert torch.equal(compiled(t.clamp(0)), loss(t.clamp(0)))
 
 
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_inductor_has_the_same_gradients():
+    """It generates code for all lines of a block and a loss."""
+    g = torch.Generator().manual_seed(0)
+    shapes = (5, 8), (8,), (8, 9), (8, 9), (9, 7)
+    leaves = [torch.randn(*shape, generator=g, dtype=torch.float64).requires_grad_() for shape in shapes]
+    t = torch.tensor([0, 6, -100, 2, 2])
+
+    def loss(x, norm, gate, up, head):
+        n = B.rms_norm(x, norm, eps=1e-6)
+        return B.cross_entropy(B.linear(B.swiglu(B.linear(n, gate), B.linear(n, up)), head), t)
+
+    torch._dynamo.reset()
+    y, exact = torch.compile(loss, fullgraph=True)(*leaves), loss(*leaves)
+    torch.testing.assert_close(y, exact, rtol=1e-13, atol=0)
+    for found, right in zip(torch.autograd.grad(y, leaves), torch.autograd.grad(exact, leaves), strict=True):
+        assert (found - right).abs().max() <= 1e-13 * right.abs().max()
+
+
 def test_it_computes_only_the_gradients_that_are_needed():
     x, w = torch.randn(3, 5, requires_grad=True), torch.randn(5, 4, requires_grad=True)
     both, one = (seen(B.linear, x, weight)[1] for weight in (w, w.detach()))
