@@ -359,6 +359,7 @@ def tiles_for(
     """The tiles of one loop, "forward", "keys" or "queries", for heads of that width,
     in the dtype and on the device of ``like``. With ``more``, scores are more than
     products: there is a bias, a mask or a softcap."""
+    table: Mapping[str, tuple[Tiles, ...]]
     if like.dtype == torch.float64:
         table = FLOAT64
     elif like.dtype == torch.float32:
