@@ -74,7 +74,7 @@ def test_bind(text, shapes, expected):
         (
             LINEAR,
             {"x": (), "w": (5, 4)},
-            r"x: expected x\[\*, n\], which has at least 1 axes; got shape \[\]",
+            r"x: expected x\[\*, n\], which has at least 1 axis; got shape \[\]",
         ),
         (LINEAR, {"x": (5,), "w": (5,)}, r"w: expected w\[n, p\], which has exactly 2 axes; got shape \[5\]"),
         (LINEAR, {"x": (5,), "w": (6, 4)}, r"w: expected w\[n, p\] with n = 5, as in x; got shape \[6, 4\]"),

@@ -142,12 +142,20 @@ def _function(stem: str) -> Callable[..., Tensor]:
 # What to write instead of an argument of PyTorch's functions.
 _INSTEAD = {
     "attn_mask": "Give booleans as mask=, and numbers to add as bias=",
+    "bias": "Give it by position",
     "dim": "The operation acts on the last axis; move another axis there first",
     "enable_gqa": "Grouped heads need no option",
     "input": "Give it by position",
     "is_causal": "Write causal=True",
     "normalized_shape": "A norm acts on the last axis, whose length w has",
     "target": "Give targets by position, or as t=",
+    "weight": "Give it by position; that of a linear layer as [in, out]",
+}
+# Functions of PyTorch, and those of this module that compute the same.
+_COUNTERPARTS = {
+    "scaled_dot_product_attention": "flash_attention and attention",
+    "multi_head_attention_forward": "multi_head_attention",
+    "nll_loss": "nll",
 }
 _DTYPES = frozenset(
     {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool}
@@ -298,6 +306,8 @@ globals().update({stem: _function(stem) for stem in ops.STEMS})
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(
-        f"backpass.functional has no {name!r}; {nearest(name, ops.STEMS)}"
-    )
+    if name in _COUNTERPARTS:
+        hint = f"it has {_COUNTERPARTS[name]}"
+    else:
+        hint = nearest(name, ops.STEMS)
+    raise AttributeError(f"backpass.functional has no {name!r}; {hint}")

@@ -13,6 +13,7 @@ import itertools
 import os
 import typing
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -261,8 +262,11 @@ def register(
         if needs_operator and not ctx.traced:
             facts = torch.cat([_facts(ctx.module, saved), link])
             return operator_gradients(ctx, dy, facts, *arrays, wanted=wanted)
+        # The forward of a call that torch.compile traces runs under ``traced``, too.
+        with traced() if ctx.traced else nullcontext():
+            gradients = differentiated(ctx.module, dy, saved, wanted)
         found = []
-        for g in differentiated(ctx.module, dy, saved, wanted):
+        for g in gradients:
             found.append(g if g is dy else _unaliased(g, (dy, *arrays, *found)))
         return found
 

@@ -357,8 +357,9 @@ def _pair(spec: Spec, shape: tuple[int, ...]) -> list[tuple[str, Any]]:
     rank = len(spec.axes) - (at is not None)
     if len(shape) < rank or (at is None and len(shape) > rank):
         wanted = f"at least {rank}" if at is not None else f"exactly {rank}"
+        axes = "axis" if rank == 1 else "axes"
         raise ValueError(
-            f"{spec.name}: expected {spec}, which has {wanted} axes; "
+            f"{spec.name}: expected {spec}, which has {wanted} {axes}; "
             f"got shape {list(shape)}"
         )
     if at is None:

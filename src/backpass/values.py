@@ -140,7 +140,7 @@ def check_head_order(head_order: str) -> None:
 
 def check_tables(x: object, **tables: object) -> None:
     """Raise ValueError for a table of RoPE that is as wide as ``x[*, s, 2k]``, not half
-    as wide."""
+    as wide, or that has rows for each sequence but no axis for the heads."""
     for name, table in tables.items():
         if not is_array(x) or not is_array(table):
             continue  # which the declaration of shapes rejects
@@ -150,6 +150,16 @@ def check_tables(x: object, **tables: object) -> None:
                 f"{name}: expected {name}[*, s, k] with k = {width // 2}, half the "
                 f"width of x; got shape {list(table.shape)}. If the table has each "
                 f"number twice, as Hugging Face's, pass backpass.ops.rope.narrow({name})"
+            )
+        if (
+            (len(x.shape), len(table.shape)) == (4, 3)
+            and table.shape[0] == x.shape[0]
+            and table.shape[0] not in (1, x.shape[1])
+        ):
+            raise ValueError(
+                f"{name}: expected {name}[*, s, k] with leading axes that broadcast to "
+                f"{list(x.shape[:-2])}, those of x; got shape {list(table.shape)}. For a "
+                f"table of each sequence, pass {name}[:, None]"
             )
 
 

@@ -13,7 +13,7 @@ from backpass import ops
 from backpass.compatibility import ROWS
 
 from .. import test_flop_counter, test_functional
-from . import test_changing_lengths, test_rejected, test_seeds, test_training_loop
+from . import test_changing_lengths, test_compiled, test_rejected, test_seeds, test_training_loop
 from .support import differentiable, drawn
 
 STEMS = pytest.mark.parametrize("stem", ops.STEMS)
@@ -152,7 +152,10 @@ HELD_BY = {
         test_seeds.test_a_checkpoint_drops_the_same_again,
     ),
     "torch.autograd.graph.save_on_cpu": test_saved_tensors_may_be_kept_elsewhere,
-    "torch.compile": test_changing_lengths.test_twelve_lengths_need_two_graphs,
+    "torch.compile": (
+        test_changing_lengths.test_twelve_lengths_need_two_graphs,
+        test_compiled.test_inductor_has_the_same_gradients,
+    ),
     "lengths that change": test_changing_lengths.test_twelve_lengths_need_two_graphs,
     "numbers of rows that depend on data": test_changing_lengths.test_the_number_of_rows_may_depend_on_data,
     "torch.export": test_changing_lengths.test_an_exported_function_takes_other_lengths,

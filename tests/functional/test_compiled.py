@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 
 from backpass import functional as B
@@ -83,10 +83,59 @@ def test_its_graph_refuses_what_is_outside(backend):
     assert torch.equal(compiled(t.clamp(0)), loss(t.clamp(0)))
 
 
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_inductor_has_the_same_gradients():
+    """It generates code for all lines of a block and a loss."""
+    g = torch.Generator().manual_seed(0)
+    shapes = (5, 8), (8,), (8, 9), (8, 9), (9, 7)
+    leaves = [torch.randn(*shape, generator=g, dtype=torch.float64).requires_grad_() for shape in shapes]
+    t = torch.tensor([0, 6, -100, 2, 2])
+
+    def loss(x, norm, gate, up, head):
+        n = B.rms_norm(x, norm, eps=1e-6)
+        return B.cross_entropy(B.linear(B.swiglu(B.linear(n, gate), B.linear(n, up)), head), t)
+
+    torch._dynamo.reset()
+    y, exact = torch.compile(loss, fullgraph=True)(*leaves), loss(*leaves)
+    torch.testing.assert_close(y, exact, rtol=1e-13, atol=0)
+    for found, right in zip(torch.autograd.grad(y, leaves), torch.autograd.grad(exact, leaves), strict=True):
+        assert (found - right).abs().max() <= 1e-13 * right.abs().max()
+
+
 def test_it_computes_only_the_gradients_that_are_needed():
     x, w = torch.randn(3, 5, requires_grad=True), torch.randn(5, 4, requires_grad=True)
     both, one = (seen(B.linear, x, weight)[1] for weight in (w, w.detach()))
     assert one < both
+
+
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"reduction": "none"}])
+def test_it_recomputes_the_softmax_of_a_loss_in_the_backward(options):
+    """So the forward stores nothing of the scores' size, and each pass is a loop over the scores that a compiler can
+    fuse: no line of it writes single elements."""
+    x, t = torch.randn(6, 50, requires_grad=True), torch.tensor([3, 49, -100, 0, 7, 7])
+    targets, results, saved = [], [], []
+
+    def compiler(graph, _):
+        targets.extend(str(node.target) for node in graph.graph.nodes)
+        return make_boxed_func(graph)
+
+    def forward_compiler(graph, examples):
+        results.extend(graph.graph.output_node().args[0])
+        saved.extend(node for node in results if node.op != "placeholder" and node.meta["val"].numel() > 49)
+        return compiler(graph, examples)
+
+    torch._dynamo.reset()
+    backend = aot_autograd(
+        fw_compiler=forward_compiler,
+        bw_compiler=compiler,
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    y = torch.compile(lambda x: B.cross_entropy(x, t, **options), fullgraph=True, backend=backend)(x)
+    dy = torch.randn_like(y)
+    (found,), (exact,) = (torch.autograd.grad(loss, x, dy) for loss in (y, B.cross_entropy(x, t, **options)))
+    assert torch.equal(found, exact)
+    assert len(results) > 1 and not saved
+    assert not [name for name in targets if "scatter" in name or "index_put" in name]
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")  # it breaks the graph there

@@ -95,9 +95,39 @@ def test_such_an_error_says_what_the_call_should_have():
             r"unexpected keyword argument 'dim'; .*\. The operation acts on the last",
         ),
         (lambda: B.attention(X, X, X, is_causal=True), r"expected \(q, k, .*\)\. Write causal=True$"),
+        (
+            lambda: B.linear(X, weight=X),
+            r"argument: 'w'; expected \(x, w, b\)\. Give it by position; that of",
+        ),
+        (lambda: B.linear(X, X, bias=X), r"argument 'bias'; expected \(x, w, b\)\. Give it by position$"),
     ):
         with pytest.raises(TypeError, match=message):
             call()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("scaled_dot_product_attention", "it has flash_attention and attention"),
+        ("nll_loss", "it has nll"),
+        ("soft_max", r"did you mean 'softmax'\?"),
+        ("mse_loss", "there are: .*softmax"),
+    ],
+)
+def test_a_function_that_is_not_there(name, hint):
+    with pytest.raises(AttributeError, match=f"^backpass.functional has no '{name}'; {hint}"):
+        getattr(B, name)
+
+
+def test_tables_of_each_sequence_need_an_axis_for_the_heads():
+    x, table = torch.randn(2, 4, 3, 6), torch.randn(2, 3, 3)
+    with pytest.raises(
+        ValueError,
+        match=r"^cos: .* broadcast to \[2, 4\], .* got shape \[2, 3, 3\]\. .* pass cos\[:, None\]$",
+    ):
+        B.rope(x, table, table)
+    assert B.rope(x, table[:, None], table[:, None]).shape == x.shape
+    assert B.rope(x, table[:1], table[:1]).shape == x.shape
 
 
 def test_arrays_may_be_given_by_name():

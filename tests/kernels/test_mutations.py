@@ -171,7 +171,7 @@ HEAD = {
     "leading": (),
     "options": {"tile": 16, "causal": True, "causal_variant": "lower_right"},
 }
-OF_SCORES = ("bias", "LOG2_SCALE", "OF_CAP", "LOG2_CAP", "LOG2_E", "UNIT")
+OF_SCORES = ("LOG2_SCALE", "OF_CAP", "LOG2_CAP", "LOG2_E", "UNIT")
 ONE_ROW = "With rows in pieces a program has one row; the entry below has several."
 ONE_PIECE = (
     "A row that is one piece is summed once, and nothing before it; the entry above has several pieces."
@@ -700,6 +700,19 @@ TABLE = [
         },
     ),
     Changed("flash_attention", "_backward_delta", ("dy", "y", "delta"), **HEAD),
+    Changed(
+        "flash_attention",
+        "flash_attention_tiles.cap_and_bias",
+        ("scores", "t", "bias", *OF_SCORES[:-1]),
+        **HEAD,
+        also=capped_scores_are_right,
+        equivalent={
+            "scores * LOG2_SCALE → t * LOG2_SCALE": "Without a softcap both are the products.",
+            "scores * OF_CAP → t * OF_CAP": "Before the softcap both are the products.",
+            "scores.dtype → t.dtype": "Both have one dtype.",
+        },
+    ),
+    Changed("flash_attention", "flash_attention_tiles.hide", ("scores", "mask"), **HEAD, least=1),
     Changed(
         "flash_attention",
         "_backward_keys",

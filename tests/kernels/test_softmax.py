@@ -145,7 +145,7 @@ def test_no_rows_and_one_element(shape, device):
 
 def test_no_axis_and_an_empty_row_are_refused(device):
     with pytest.raises(
-        ValueError, match=r"x: expected x\[\*, n\], which has at least 1 axes; got shape \[\]"
+        ValueError, match=r"x: expected x\[\*, n\], which has at least 1 axis; got shape \[\]"
     ):
         kernel.forward(torch.ones((), device=device))
     with pytest.raises(ValueError, match=r"x: expected x\[\*, n\] with n of at least 1; got shape \[3, 0\]"):

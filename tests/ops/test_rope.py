@@ -185,7 +185,7 @@ def test_a_table_with_each_number_twice_is_narrowed(like, interleaved):
             ValueError,
             r"table: expected table\[\*, 2k\] with an even length of 2k; got shape \[3, 5\]",
         ),
-        ((), {}, ValueError, "table: .* at least 1 axes"),
+        ((), {}, ValueError, "table: .* at least 1 axis"),
         (3.0, {}, TypeError, r"table: expected an array table\[\*, 2k\]; got float"),
         ((3, 4), {"interleaved": 1}, TypeError, "interleaved: expected True or False; got int"),
     ],

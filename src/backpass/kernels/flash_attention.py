@@ -13,9 +13,12 @@ number. There are no atomics, and two runs agree to the last bit. Tiles in which
 score is hidden by the causal mask or the window are skipped; without a window, only
 tiles at the edge of the mask or of the sequence compare positions. A bias and a mask
 are read by strides, 0 where they are broadcast. The bias's gradient is written for each
-query and key of each head, and then summed over the axes along which the bias was
-broadcast; nothing else is s_q × s_k. Half precision is multiplied on tensor cores and
-summed in float32; float32 is multiplied as float32, not as TF32.
+query and key of each head of each sequence, and then summed over the axes along which
+the bias was broadcast. So with a bias of any shape, even one that needs no gradient,
+the backward allocates an array of b · n_h · s_q · s_k numbers, in float32 or float64;
+nothing else is s_q × s_k. A mask hides keys without such an array. Half precision is
+multiplied on tensor cores and summed in float32; float32 is multiplied as float32, not
+as TF32.
 """
 
 from __future__ import annotations
@@ -31,11 +34,12 @@ import triton.language as tl
 from backpass.arrays import sum_to_shape
 from backpass.kernels import interpreted
 from backpass.kernels.flash_attention_tiles import (
+    cap_and_bias,
+    head_of,
+    hide,
     keys_seen,
     load_rows,
-    load_scores,
     queries_seeing,
-    seen,
     store_rows,
 )
 from backpass.kernels.launch import (
@@ -51,7 +55,6 @@ from backpass.kernels.launch import (
     row_start,
     rows_of,
 )
-from backpass.kernels.softcap import tanh
 from backpass.shapes import check_cotangent, check_saved
 from backpass.values import (
     check_causal,
@@ -99,10 +102,26 @@ OTHERS = {  # 99 KiB, the least that a GPU which multiplies bfloat16 has
     "keys": (Tiles(32, 128, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 4, 2)),
     "queries": (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 3), Tiles(32, 32, 8, 2)),
 }
+# A bias, a mask and a softcap take registers, and shared memory for each stage. A bias
+# beside a mask may still spill some bytes per thread.
+HOPPER_MORE = {
+    "forward": HOPPER["forward"],
+    "keys": (Tiles(64, 128, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 4, 2)),
+    "queries": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(64, 32, 8, 2)),
+}
+OTHERS_MORE = {
+    "forward": (Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(64, 32, 8, 2)),
+    "keys": OTHERS["keys"],
+    "queries": (Tiles(128, 32, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 8, 2)),
+}
 FLOAT32 = {  # multiplied without tensor cores, from registers
     "forward": (Tiles(32, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 4, 2)),
     "keys": (Tiles(16, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 2)),
     "queries": (Tiles(32, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 4, 2)),
+}
+FLOAT32_MORE = {  # with two stages a few bytes would be spilled
+    part: tuple(tiles._replace(stages=1) for tiles in table)
+    for part, table in FLOAT32.items()
 }
 # Heads of 256 numbers take 160 KiB in float64, and the program of dk and dv spills 64
 # bytes per thread.
@@ -294,7 +313,10 @@ def _launch(
     q, k, v = saved.q, saved.k, saved.v
     n_h, s_q, d = q.shape[-3:]
     n_kv, s_k, d_v = v.shape[-3:]
-    chosen = tiles_for(part, q, max(d, d_v), saved.tile)
+    cap = saved.softcap
+    products_alone = cap is None and saved.bias is None
+    more = not products_alone or saved.mask is not None
+    chosen = tiles_for(part, q, max(d, d_v), saved.tile, more)
     if part == "keys":
         kept, heads = triton.cdiv(s_k, chosen.keys), math.prod(k.shape[:-2])
     else:
@@ -305,10 +327,8 @@ def _launch(
     arguments |= {"ahead": saved.ahead or 0, "window": saved.window or 0, "tiles": kept}
     for name, x in operands.items():
         arguments |= _strides_of(name, x)
-    for name, scores in (("bias", saved.bias), ("mask", saved.mask)):
+    for name, scores in (("bias", saved.bias), ("mask", _numbers(saved.mask, q.dtype))):
         arguments |= _strides_of_scores(name, scores, (*q.shape[:-1], s_k))
-    cap = saved.softcap
-    products_alone = cap is None and saved.bias is None
     constants |= {
         "CAUSAL": saved.ahead is not None,
         "WINDOWED": saved.window is not None,
@@ -333,13 +353,21 @@ def _launch(
     )
 
 
-def tiles_for(part: str, like: torch.Tensor, width: int, tile: int | None) -> Tiles:
+def tiles_for(
+    part: str, like: torch.Tensor, width: int, tile: int | None, more: bool = False
+) -> Tiles:
     """The tiles of one loop, "forward", "keys" or "queries", for heads of that width,
-    in the dtype and on the device of ``like``."""
-    if like.dtype.itemsize == 2:
-        table = HOPPER if capability(like) in (90, 100, 103) else OTHERS
+    in the dtype and on the device of ``like``. With ``more``, scores are more than
+    products: there is a bias, a mask or a softcap."""
+    table: Mapping[str, tuple[Tiles, ...]]
+    if like.dtype == torch.float64:
+        table = FLOAT64
+    elif like.dtype == torch.float32:
+        table = FLOAT32_MORE if more else FLOAT32
+    elif capability(like) in (90, 100, 103):
+        table = HOPPER_MORE if more else HOPPER
     else:
-        table = FLOAT32 if like.dtype == torch.float32 else FLOAT64
+        table = OTHERS_MORE if more else OTHERS
     chosen = next(
         tiles
         for limit, tiles in zip(WIDTHS, table[part], strict=True)
@@ -378,17 +406,24 @@ def _strides_of(name: str, x: torch.Tensor) -> dict[str, Any]:
     }
 
 
+def _numbers(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """The mask as bytes, in the same memory, or copied to int64 for float64: Triton
+    compiles no product of float64 that depends on bytes."""
+    if mask is None:
+        return None
+    return mask.long() if dtype == torch.float64 else mask.view(torch.uint8)
+
+
 def _strides_of_scores(
     name: str, x: torch.Tensor | None, shape: tuple[int, ...]
 ) -> dict[str, Any]:
     """``x``, which broadcasts to ``shape``, ``[*, n_h, s_q, s_k]``, as a kernel's
     arguments: its pointer, and its strides as ``[b, n, s, t]``, 0 where it is
-    broadcast. Booleans are read as bytes."""
+    broadcast."""
     strides: tuple[int, ...] = (0, 0, 0, 0)
     if x is not None:
         x = x.resolve_neg().broadcast_to(shape)
         x = x.reshape(math.prod(shape[:-3]), *shape[-3:])
-        x = x.view(torch.uint8) if x.dtype == torch.bool else x
         strides = x.stride()
     named = {
         f"{name}_stride_{axis}": stride
@@ -403,16 +438,19 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     widths = {torch.float16: (64,), torch.bfloat16: (128, 256)}.get(dtype, (128,))
     for d in widths:
         yield from ((f"d = {d}", launch) for launch in launches_at(dtype, d, d))
+        for launch in launches_at(dtype, d, d, more=True):
+            yield f"d = {d}, every input", launch
     if dtype == torch.float16:
         for launch in launches_at(dtype, 64, 64, ahead=None):
-            yield "d = 64, no mask", launch
+            yield "d = 64, not causal", launch
 
 
 def launches_at(
-    dtype: torch.dtype, d: int, d_v: int, ahead: int | None = 0
+    dtype: torch.dtype, d: int, d_v: int, ahead: int | None = 0, more: bool = False
 ) -> Iterator[Launch]:
     """The four launches for 4096 tokens, 32 query heads and 8 key heads, in memory as a
-    projection writes them: ``[b, s, n, d]``."""
+    projection writes them: ``[b, s, n, d]``. With ``more``, there are a bias, a mask of
+    padding, sinks, a window and a softcap."""
     like: dict[str, Any] = {"dtype": dtype, "device": "meta"}
     q, k, v, dy = (
         torch.empty(2, 4096, n, width, **like).transpose(1, 2)
@@ -421,9 +459,19 @@ def launches_at(
     lse = torch.empty(q.shape[:-1], dtype=accumulator(dtype), device="meta")
     y, dq, dk, dv = (torch.empty(x.shape, **like) for x in (dy, q, k, v))
     given = (None, None, None, ahead, None, d**-0.5, None, "consecutive", None)
-    saved = Saved(q, k, v, y, lse, *given)
+    saved, dp = Saved(q, k, v, y, lse, *given), None
+    if more:
+        mask = torch.empty(2, 1, 1, 4096, dtype=torch.bool, device="meta")
+        saved = saved._replace(
+            bias=torch.empty(1, 1, 4096, 4096, **like),
+            mask=mask,
+            sink=torch.empty(32, **like),
+            window=1024,
+            softcap=50.0,
+        )
+        dp = torch.empty((*lse.shape, 4096), dtype=lse.dtype, device="meta")
     yield forward_launch(saved)
-    yield from backward_launches(dy, saved, lse, dq, dk, dv, None)
+    yield from backward_launches(dy, saved, lse, dq, dk, dv, dp)
 
 
 @triton.jit
@@ -458,16 +506,8 @@ def _forward(
         FACTOR
     )  # [QUERIES, WIDTH]
 
-    bias_head = (
-        bias_ptr + b * bias_stride_b + head * bias_stride_n
-        if bias_ptr is not None
-        else 0
-    )
-    mask_head = (
-        mask_ptr + b * mask_stride_b + head * mask_stride_n
-        if mask_ptr is not None
-        else 0
-    )
+    bias_head = head_of(bias_ptr, b, head, bias_stride_b, bias_stride_n)
+    mask_head = head_of(mask_ptr, b, head, mask_stride_b, mask_stride_n)
     # A sink is a key that was seen before the first tile, and has no value.
     if sink_ptr is not None:
         sink = tl.load(sink_ptr + head).to(WIDE)
@@ -493,37 +533,14 @@ def _forward(
             scores = tl.dot(
                 q, tl.trans(k), input_precision="ieee", out_dtype=WIDE
             )  # unscaled
-            if CAPPED:
-                scores = tanh(scores * OF_CAP) * LOG2_CAP
-            if bias_ptr is not None:
-                bias = load_scores(
-                    bias_head,
-                    row[:, None],
-                    column[None, :],
-                    s_q,
-                    s_k,
-                    bias_stride_s,
-                    bias_stride_t,
-                ).to(WIDE)
-                if not CAPPED:
-                    scores = scores * LOG2_SCALE
-                scores = scores + bias * LOG2_E
-            if masked:
-                visible = seen(
-                    row[:, None], column[None, :], s_k, ahead, window, CAUSAL, WINDOWED
-                )
-                scores = tl.where(visible, scores, -float("inf"))
-            if mask_ptr is not None:
-                mask = load_scores(
-                    mask_head,
-                    row[:, None],
-                    column[None, :],
-                    s_q,
-                    s_k,
-                    mask_stride_s,
-                    mask_stride_t,
-                )
-                scores = tl.where(mask != 0, scores, -float("inf"))
+            scores, _ = cap_and_bias(
+                scores, bias_head, row[:, None], column[None, :], s_q, s_k, bias_stride_s, bias_stride_t,
+                OF_CAP, LOG2_CAP, LOG2_SCALE, LOG2_E, CAPPED, bias_ptr is not None,
+            )  # fmt: skip
+            scores = hide(
+                scores, mask_head, row[:, None], column[None, :], s_q, s_k, mask_stride_s, mask_stride_t,
+                ahead, window, masked, CAUSAL, WINDOWED, mask_ptr is not None,
+            )  # fmt: skip
 
             # When a tile raises the maximum, what was summed so far was summed against
             # the old one, and 2^(old − new) puts that right. A query that has seen no
@@ -632,16 +649,8 @@ def _backward_keys(
             b_head = b * g * n_kv + head
             q_head = q_ptr + b * q_stride_b + head * q_stride_n
             dy_head = dy_ptr + b * dy_stride_b + head * dy_stride_n
-            bias_head = (
-                bias_ptr + b * bias_stride_b + head * bias_stride_n
-                if bias_ptr is not None
-                else 0
-            )
-            mask_head = (
-                mask_ptr + b * mask_stride_b + head * mask_stride_n
-                if mask_ptr is not None
-                else 0
-            )
+            bias_head = head_of(bias_ptr, b, head, bias_stride_b, bias_stride_n)
+            mask_head = head_of(mask_ptr, b, head, mask_stride_b, mask_stride_n)
             row = start + step % divisor * QUERIES + tl.arange(0, QUERIES)
             q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(
                 FACTOR
@@ -658,39 +667,15 @@ def _backward_keys(
             )
             scores = tl.dot(k, tl.trans(q), input_precision="ieee", out_dtype=WIDE)
             da = tl.dot(v, tl.trans(dy), input_precision="ieee", out_dtype=WIDE)
-            if CAPPED:
-                t = tanh(scores * OF_CAP)
-                scores = t * LOG2_CAP
-            if bias_ptr is not None:
-                bias = load_scores(
-                    bias_head,
-                    row[None, :],
-                    column[:, None],
-                    s_q,
-                    s_k,
-                    bias_stride_s,
-                    bias_stride_t,
-                ).to(WIDE)
-                if not CAPPED:
-                    scores = scores * LOG2_SCALE
-                scores = scores + bias * LOG2_E
+            scores, t = cap_and_bias(
+                scores, bias_head, row[None, :], column[:, None], s_q, s_k, bias_stride_s, bias_stride_t,
+                OF_CAP, LOG2_CAP, LOG2_SCALE, LOG2_E, CAPPED, bias_ptr is not None,
+            )  # fmt: skip
             logs = scores * UNIT - lse[None, :]
-            if masked:
-                visible = seen(
-                    row[None, :], column[:, None], s_k, ahead, window, CAUSAL, WINDOWED
-                )
-                logs = tl.where(visible, logs, -float("inf"))
-            if mask_ptr is not None:
-                mask = load_scores(
-                    mask_head,
-                    row[None, :],
-                    column[:, None],
-                    s_q,
-                    s_k,
-                    mask_stride_s,
-                    mask_stride_t,
-                )
-                logs = tl.where(mask != 0, logs, -float("inf"))
+            logs = hide(
+                logs, mask_head, row[None, :], column[:, None], s_q, s_k, mask_stride_s, mask_stride_t,
+                ahead, window, masked, CAUSAL, WINDOWED, mask_ptr is not None,
+            )  # fmt: skip
             a = tl.exp2(logs)
             dv = tl.dot(a.to(FACTOR), dy, dv, input_precision="ieee", out_dtype=WIDE)
             delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
@@ -736,16 +721,8 @@ def _backward_queries(
         FACTOR
     )  # [QUERIES, WIDTH]
     dy = load_rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
-    bias_head = (
-        bias_ptr + b * bias_stride_b + head * bias_stride_n
-        if bias_ptr is not None
-        else 0
-    )
-    mask_head = (
-        mask_ptr + b * mask_stride_b + head * mask_stride_n
-        if mask_ptr is not None
-        else 0
-    )
+    bias_head = head_of(bias_ptr, b, head, bias_stride_b, bias_stride_n)
+    mask_head = head_of(mask_ptr, b, head, mask_stride_b, mask_stride_n)
     lse = tl.load(lse_ptr + b_head * s_q + row, mask=row < s_q, other=float("inf"))
     delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
 
@@ -766,39 +743,15 @@ def _backward_queries(
             scores = tl.dot(
                 q, tl.trans(k), input_precision="ieee", out_dtype=WIDE
             )  # [QUERIES, KEYS]
-            if CAPPED:
-                t = tanh(scores * OF_CAP)
-                scores = t * LOG2_CAP
-            if bias_ptr is not None:
-                bias = load_scores(
-                    bias_head,
-                    row[:, None],
-                    column[None, :],
-                    s_q,
-                    s_k,
-                    bias_stride_s,
-                    bias_stride_t,
-                ).to(WIDE)
-                if not CAPPED:
-                    scores = scores * LOG2_SCALE
-                scores = scores + bias * LOG2_E
+            scores, t = cap_and_bias(
+                scores, bias_head, row[:, None], column[None, :], s_q, s_k, bias_stride_s, bias_stride_t,
+                OF_CAP, LOG2_CAP, LOG2_SCALE, LOG2_E, CAPPED, bias_ptr is not None,
+            )  # fmt: skip
             logs = scores * UNIT - lse[:, None]
-            if masked:
-                visible = seen(
-                    row[:, None], column[None, :], s_k, ahead, window, CAUSAL, WINDOWED
-                )
-                logs = tl.where(visible, logs, -float("inf"))
-            if mask_ptr is not None:
-                mask = load_scores(
-                    mask_head,
-                    row[:, None],
-                    column[None, :],
-                    s_q,
-                    s_k,
-                    mask_stride_s,
-                    mask_stride_t,
-                )
-                logs = tl.where(mask != 0, logs, -float("inf"))
+            logs = hide(
+                logs, mask_head, row[:, None], column[None, :], s_q, s_k, mask_stride_s, mask_stride_t,
+                ahead, window, masked, CAUSAL, WINDOWED, mask_ptr is not None,
+            )  # fmt: skip
             a = tl.exp2(logs)
             da = tl.dot(dy, tl.trans(v), input_precision="ieee", out_dtype=WIDE)
             dp = a * (da - delta[:, None])

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from backpass.kernels.softcap import tanh
+
 
 @triton.jit
 def keys_seen(
@@ -59,6 +61,48 @@ def seen(row, column, s_k, ahead, window, CAUSAL: tl.constexpr, WINDOWED: tl.con
     if WINDOWED:
         visible = visible & (column > row + ahead - window)
     return visible
+
+
+@triton.jit
+def head_of(scores_ptr, b, head, stride_b, stride_n):
+    """Where a head of a bias or a mask begins; 0 if there is no bias or mask."""
+    return scores_ptr + b * stride_b + head * stride_n if scores_ptr is not None else 0
+
+
+@triton.jit
+def cap_and_bias(
+    scores, bias_head, row, column, s_q, s_k, stride_s, stride_t,
+    OF_CAP: tl.constexpr, LOG2_CAP: tl.constexpr, LOG2_SCALE: tl.constexpr, LOG2_E: tl.constexpr,
+    CAPPED: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """From a tile of products q·k, return its scores times log₂ e, and the softcap's
+    tanh. Without a softcap and a bias, both are the products."""
+    t = scores
+    if CAPPED:
+        t = tanh(scores * OF_CAP)
+        scores = t * LOG2_CAP
+    if BIASED:
+        bias = load_scores(bias_head, row, column, s_q, s_k, stride_s, stride_t)
+        if not CAPPED:
+            scores = scores * LOG2_SCALE
+        scores = scores + bias.to(scores.dtype) * LOG2_E
+    return scores, t
+
+
+@triton.jit
+def hide(
+    scores, mask_head, row, column, s_q, s_k, stride_s, stride_t, ahead, window,
+    CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Return the scores with −∞ for each key that a query may not see. In a tile that
+    is not CUT, only the mask hides a key."""
+    if CUT:
+        visible = seen(row, column, s_k, ahead, window, CAUSAL, WINDOWED)
+        scores = tl.where(visible, scores, -float("inf"))
+    if MASKED:
+        mask = load_scores(mask_head, row, column, s_q, s_k, stride_s, stride_t)
+        scores = tl.where(mask != 0, scores, -float("inf"))
+    return scores
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from backpass.arrays import Array, namespace, one_hot, pick, transpose
+from backpass.arrays import Array, is_traced, namespace, one_hot, pick, transpose
 
 
 def plus(total: Array | None, term: Array) -> Array:
@@ -92,8 +92,13 @@ def less_at(x: Array, index: Array, amount: Any = 1) -> Array:
     ``[m, 1]``.
 
     NumPy and PyTorch write to the storage of ``x``, which must be the caller's own.
+    While torch.compile traces, each element is computed instead: a scatter could not be
+    fused with the loops around it, and its result would be saved for the backward.
     """
-    nowhere = (index < 0)[:, None]  # [m, 1]
+    xp, nowhere = namespace(x, index), (index < 0)[:, None]  # [m, 1]
+    if is_traced(xp):
+        less = xp.where(one_hot(index, x.shape[-1]), x - amount, x)
+        return xp.where(nowhere, 0.0, less)
     if array_api_compat.is_torch_array(x):
         at = index.clamp(min=0)[:, None]
         x.masked_fill_(nowhere, 0)
@@ -104,7 +109,7 @@ def less_at(x: Array, index: Array, amount: Any = 1) -> Array:
         np.put_along_axis(x, at, less, axis=1)
         np.copyto(x, 0, where=nowhere)
         return x
-    xp, less = namespace(x, index), pick(x, index)[:, None] - amount
+    less = pick(x, index)[:, None] - amount
     return xp.where(nowhere, 0.0, xp.where(one_hot(index, x.shape[-1]), less, x))
 
 

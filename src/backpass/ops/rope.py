@@ -49,10 +49,12 @@ def forward(
     """Return ``y[*, s, 2k]``: each pair of ``x[*, s, 2k]`` rotated by the angle of its
     position and pair, whose cosine and sine are given in ``cos`` and ``sin``.
 
-    Both broadcast to ``[*, s, k]``. ``tables`` computes ``[s, k]``, shared by all
-    sequences. If sequences have positions of their own, as with padding on the left,
-    ``cos[positions]`` is ``[b, s, k]``, and ``cos[positions][:, None]`` serves all
-    heads of ``[b, n_h, s, 2k]``. ``narrow`` halves tables of width 2k.
+    Both broadcast to ``[*, s, k]``. ``backpass.ops.rope.tables(s, 2 * k, like=x)``
+    computes them as ``[s, k]``, shared by all sequences: the cosines and sines of
+    position · base^(−i/k) for the pairs i = 0, …, k − 1. If sequences have positions of
+    their own, as with padding on the left, ``cos[positions]`` is ``[b, s, k]``, and
+    ``cos[positions][:, None]`` serves all heads of ``[b, n_h, s, 2k]``.
+    ``backpass.ops.rope.narrow`` halves tables of width 2k.
 
     Tables in float32 may accompany half precision, and y then has x's dtype. Raises
     TypeError if an input is not a floating-point array, if inputs otherwise differ in
