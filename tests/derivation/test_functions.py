@@ -190,6 +190,11 @@ def test_another_definition_of_a_function_is_not_refused():
     assert "line 1 defined f differently" in found[1].message
 
 
+def test_a_false_value_of_a_known_function_is_refused():
+    text = "$$ f(t) = a t $$ $$ f(b) = b^2 $$ $$ f(2) = 2 a $$"
+    assert kinds(text, r"given a, b \in \mathbb{R}") == ["definition", "refused", "equal"]
+
+
 def test_a_name_that_is_not_a_function_is_not_taken_as_one():
     found = verdicts(r"$$ y(x) = 2 x $$", r"given x, y \in \mathbb{R}")
     assert [v.kind for v in found] == ["not readable"]
@@ -457,7 +462,7 @@ def test_a_number_by_an_array():
         # A comparison has its own cases in each call.
         (
             r"given x \in \mathbb{R}^n",
-            r"\text{relu}(x_1 - 10) + \text{relu}(x_2) = \text{relu}(x_2)",
+            r"\text{relu}(x_1 - 100) + \text{relu}(x_2) = \text{relu}(x_2)",
             "not readable",
         ),
         # A function's definition that is no number for a number.
@@ -533,7 +538,7 @@ def test_a_number_by_an_array():
             "not readable",
         ),
         # A comparison in a definition, of which only one case was met.
-        (r"given c \in \mathbb{R}; let y = \max(0, c - 10)", r"y = 0", "not readable"),
+        (r"given c \in \mathbb{R}; let y = \max(0, c - 100)", r"y = 0", "not readable"),
         (
             r"given x \in \mathbb{R}^n",
             r"\sum_{i \ne j} x_i x_j = \left( \sum_i x_i \right)^2 - \sum_i x_i^2",
@@ -552,6 +557,20 @@ def test_a_number_by_an_array():
         (r"given x \in \mathbb{R}; let f(t) = t^2", r"f^2(x) = x^4", "not readable"),
         (r"given x \in \mathbb{R}; let F(t) = \log(\text{relu}(t))", r"F(x) = x", "not readable"),
         (r"given x \in \mathbb{R}^n", r"\langle I, I \rangle I x = n x", "not readable"),
+        # A region between two thresholds, and a comparison with its own case for an index.
+        (r"given x \in \mathbb{R}", r"\max(0, x) - \max(0, x - 1) = [x > 0]", "refused"),
+        (r"given c \in \mathbb{R}", r"[c > 0] [c < 0.1] = 0", "refused"),
+        (
+            r"given x \in \mathbb{R}^n",
+            r"\sum_i \max(0, x_i - 100 \cdot \delta_{i1}) = \sum_i \max(0, x_i) - \max(0, x_1)",
+            "not readable",
+        ),
+        (
+            r"given x \in \mathbb{R}^n",
+            r"\text{relu} \left( \begin{bmatrix} x_1 - 100 \\ x_2 \end{bmatrix} \right) = \begin{bmatrix} 0 \\ \text{relu}(x_2) \end{bmatrix}",
+            "not readable",
+        ),
+        (r"given c \in \mathbb{R}; let f(t) = t^2", r"f \cdot (c) = c^2", "not readable"),
     ],
 )
 def test_what_a_hostile_reader_tried(definitions, line, kind):

@@ -140,7 +140,7 @@ class Analysis(Interpreter):
             expressions.append(self.begin(conditions, parse(conditions, "conditions")))
             self.visit(self.expression.tree)
         for part in parts:
-            tree = called(parse(part), self.scope, self.parameters)
+            tree = called(parse(part), part.text, self.scope, self.parameters)
             expressions.append(self.begin(part, tree))
             self.expression.shape = self.visit(self.expression.tree)
             if self.unsized:

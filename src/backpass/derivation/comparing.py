@@ -17,10 +17,12 @@ from backpass.derivation.check import (
     first_mistake,
     trial_sizes,
 )
-from backpass.derivation.derivation import POINTS
-from backpass.derivation.evaluate import Evaluator, Point, Value
+from backpass.derivation.evaluate import SCALES, Evaluator, Point, Value
 from backpass.derivation.names import LOSS, Expression, Scope
 from backpass.derivation.parse import Misfit, Part, Unreadable
+
+# The points around which a line with a comparison is tried, at each size.
+DRAWS = 4 * len(SCALES)
 
 
 class Refused(Exception):
@@ -126,7 +128,7 @@ def evaluators_of(
     signs = any(e.compared for e in (*expressions, *chain.expressions))
     found = []
     for sizes in trial_sizes(scope):
-        for draw in range(POINTS) if signs else (None,):
+        for draw in range(DRAWS) if signs else (None,):
             key = (*sizes.items(), draw)
             if key not in known:
                 known[key] = create(sizes, draw)
@@ -179,8 +181,12 @@ def check_both_signs(
     """Raise `Unreadable` if a comparison had the same result at every point."""
     for expression in expressions:
         for path in expression.compared:
-            met = set().union(*(e.signs.get(path, set()) for e in evaluators))
-            if met in ({1}, {-1}):
+            met: dict[tuple, set[int]] = {}
+            for evaluator in evaluators:
+                sizes = tuple(evaluator.sizes.items())
+                for indices, signs in evaluator.signs.get(path, {}).items():
+                    met.setdefault((sizes, indices), set()).update(signs)
+            if {1} in met.values() or {-1} in met.values():
                 raise Unreadable(
                     "this comparison has one result at all points tried: one case was "
                     "not checked",

@@ -253,7 +253,11 @@ class Derivation:
         evaluators = self.evaluators()
         for path in self._comparisons:
             met = set().union(
-                *(evaluator.signs.get(path, set()) for evaluator in evaluators)
+                *(
+                    signs
+                    for evaluator in evaluators
+                    for signs in evaluator.signs.get(path, {}).values()
+                )
             )
             if met in ({1}, {-1}):
                 way = "positive" if 1 in met else "negative"

@@ -43,11 +43,14 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
+SCALES = (1, sympy.Rational(1, 8), 8, sympy.Rational(1, 64))
+
+
 class Point(dict):
     """A random number for each symbol, drawn when it is first used.
 
     An odd `draw` has the numbers of the even draw before it with the opposite sign;
-    positive symbols have new positive numbers.
+    positive symbols have new positive numbers. Every four draws have another scale.
     """
 
     def __init__(self, draw: int, sizes: dict[str, int]) -> None:
@@ -56,7 +59,7 @@ class Point(dict):
     def __missing__(self, symbol: sympy.Symbol) -> sympy.Rational:
         draw, opposite = (self.draw, 0) if symbol.is_positive else divmod(self.draw, 2)
         least = 0 if symbol.is_positive else -1000
-        value = sympy.Rational(
+        value = SCALES[self.draw // 4 % len(SCALES)] * sympy.Rational(
             2 * Random(f"{symbol} {draw} {self.sizes}").randint(least, 999) + 1, 1000
         )
         self[symbol] = -value if opposite else value
@@ -76,7 +79,8 @@ class Evaluator(Interpreter):
     ) -> None:
         self.scope, self.sizes, self.draw = scope, sizes, draw
         self.point = None if draw is None else Point(draw, sizes)
-        self.signs: dict[Path, set[int]] = {}
+        # By the place of a comparison, and there by its indices.
+        self.signs: dict[Path, dict[tuple[tuple[str, int], ...], set[int]]] = {}
         self.path: Path = ()  # the calls that lead to what is evaluated
         self.calculus = Calculus(scope, sizes, self.value)
         self._current: Expression | None = None
@@ -280,19 +284,23 @@ class Evaluator(Interpreter):
             return False
 
     def _elementwise(self, call: Call, array: np.ndarray) -> np.ndarray:
-        return _each(array, lambda v: self._called(call, [v]))
+        values = np.empty(array.shape, dtype=object)
+        for number, at in enumerate(np.ndindex(array.shape)):
+            values[at] = self._called(call, [array[at]], number)
+        return values
 
-    def _called(self, call: Call, values: list[Value]) -> Value:
+    def _called(self, call: Call, values: list[Value], element: int = 0) -> Value:
         try:
-            return self._value_at(call, values)
+            return self._value_at(call, values, element)
         except Unreadable as error:
             raise Unreadable(error.message, *call.place) from None
 
-    def _value_at(self, call: Call, values: list[Value]) -> Value:
+    def _value_at(self, call: Call, values: list[Value], element: int) -> Value:
         function, still, path = call.function, self.still, (*self.path, call.place)
         parameters = dict(zip(function.parameters, values, strict=True))
         if not function.letters:
-            return self.value(call.body, {}, still, parameters, path)
+            # The element has its own cases, as an index has.
+            return self.value(call.body, {"": element}, still, parameters, path)
         sizes = [self.calculus.size(side) for side in call.sides]
         array = np.empty(sizes, dtype=object)
         for places in np.ndindex(*sizes):
@@ -415,7 +423,8 @@ class Evaluator(Interpreter):
         assert self.point is not None  # what compares is evaluated around a point
         sign = sign_at(difference, self.point)
         place = self.current.part, tree.meta.start_pos or 0
-        self.signs.setdefault((*self.path, place), set()).add(sign)
+        signs = self.signs.setdefault((*self.path, place), {})
+        signs.setdefault(tuple(sorted(self.indices.items())), set()).add(sign)
         if sign == 0 and not exact.is_zero(difference):
             raise Unreadable(
                 "the sign of this is not known",

@@ -81,7 +81,9 @@ def define_function(scope: Scope, line: Line) -> None:
             )
     uses: set[str] = set()
     # What is defined later is not in the body, so no function is defined by itself.
-    for node in called(parse(line.right), scope, parameters).iter_subtrees():
+    for node in called(
+        parse(line.right), line.right.text, scope, parameters
+    ).iter_subtrees():
         if node.data not in ("reference", "scalar"):
             continue
         accent, used = accent_and_name(node)
@@ -143,6 +145,11 @@ def function_of(head: Part) -> str:
     return _head(head)[0]
 
 
+def parameters_of(head: Part) -> tuple[str, ...]:
+    """Return the parameters of a function whose definition has this left side."""
+    return _head(head)[1]
+
+
 def find(
     scope: Scope, tree: Tree, parameters: Collection[str] = ()
 ) -> tuple[Function, list[Token]] | None:
@@ -167,18 +174,20 @@ def find(
     return Function(base, ("x",), letter, Part(body, 0, body)), indices
 
 
-def called(tree: Tree, scope: Scope, parameters: Collection[str] = ()) -> Tree:
+def called(
+    tree: Tree, text: str, scope: Scope, parameters: Collection[str] = ()
+) -> Tree:
     """Return a tree in which a function's name and the bracket after it are a call, and
     a derivative and the bracket after it are, if the scope says so, too."""
     nodes = list(tree.iter_subtrees())
     if not scope.applied and not any(find(scope, node, parameters) for node in nodes):
         return tree
-    return _called(tree, scope, parameters)
+    return _called(tree, text, scope, parameters)
 
 
-def _called(tree: Tree, scope: Scope, parameters: Collection[str]) -> Tree:
+def _called(tree: Tree, text: str, scope: Scope, parameters: Collection[str]) -> Tree:
     children = [
-        _called(child, scope, parameters) if isinstance(child, Tree) else child
+        _called(child, text, scope, parameters) if isinstance(child, Tree) else child
         for child in tree.children
     ]
     if tree.data == "applied" and find(scope, children[0], parameters):
@@ -187,7 +196,11 @@ def _called(tree: Tree, scope: Scope, parameters: Collection[str]) -> Tree:
         joined: list[Tree | Token] = []
         for child in children:
             before = joined[-1] if joined else None
-            if not isinstance(before, Tree):
+            if not isinstance(before, Tree) or not isinstance(child, Tree):
+                joined.append(child)
+                continue
+            between = text[before.meta.end_pos : child.meta.start_pos]
+            if re.search(r"\\(?:cdot|times)", between):
                 joined.append(child)
             elif call := _call_or_none(before, child, scope, parameters):
                 joined[-1] = call

@@ -24,6 +24,7 @@ from backpass.derivation.check import (
     scope_of,
 )
 from backpass.derivation.comparing import (
+    DRAWS,
     Holding,
     Refused,
     Where,
@@ -33,7 +34,6 @@ from backpass.derivation.comparing import (
     members_chain,
     of_loss,
 )
-from backpass.derivation.derivation import POINTS
 from backpass.derivation.document import (
     Comment,
     Document,
@@ -45,7 +45,7 @@ from backpass.derivation.document import (
     relocated,
     statements,
 )
-from backpass.derivation.functions import called, find, function_of
+from backpass.derivation.functions import called, find, function_of, parameters_of
 from backpass.derivation.limit import TooLong, limited
 from backpass.derivation.names import (
     Expression,
@@ -358,7 +358,7 @@ class _Judging:
                 raise Unreadable("there is nothing on the right of =", part)
             if condition:
                 raise Unreadable("a definition cannot have conditions", condition)
-            self._certain(part, called(parsed(part), self.known.scope))
+            self._certain(part, called(parsed(part), part.text, self.known.scope))
             if _is_function(head):
                 return self._define_function(member, head, part)
             line = Line("let", head, part, None, "")
@@ -480,7 +480,7 @@ class _Judging:
             raise Unreadable("there is nothing on the right of =", part)
         scope, known = scope_of(list(self.known.lines))
         for one in dict.fromkeys((first, anchor, part)):
-            self._certain(one, called(parsed(one), scope))
+            self._certain(one, called(parsed(one), one.text, scope))
         chain = members_chain(scope, first, anchor, part, condition)
         for expression in chain.expressions:
             self._certain_names(expression)
@@ -491,7 +491,7 @@ class _Judging:
         definitions = self._definitions(self._used(chain.expressions))
         check_both_signs((*chain.expressions, *definitions), evaluators)
         sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
-        points = POINTS if evaluators[0].draw is not None else 0
+        points = DRAWS if evaluators[0].draw is not None else 0
         return self._basis(chain.expressions, sizes, points)
 
     def _agree(
@@ -539,7 +539,14 @@ class _Judging:
     def _not_a_claim(self, head: Part) -> str:
         """Return why a false equation may not be a claim, or "" if it is one."""
         if _is_function(head):
-            return self._defined_differently(function_of(head), head)
+            name, scope = function_of(head), self.known.scope
+            function = scope.functions.get(name)
+            parameters = parameters_of(head)
+            if function is None or (
+                parameters != function.parameters and {*parameters} & {*scope.variables}
+            ):
+                return ""  # the value at what has a name
+            return self._defined_differently(name, head)
         try:
             tree = parse(head, "moved")
         except Unreadable:
