@@ -4,7 +4,7 @@
     ".bd-article div.math, .bd-article .formula, .bd-article span.math.wide, .bd-article pre, .bd-article .figure, " +
     ".bd-article .cell_output .output, .bd-article .pst-scrollable-table-container, .bd-article .scroll";
 
-  // All are measured before one is changed: after a change the browser lays the page out anew for the next measure.
+  // Measure every element before changing any: a change makes the next measurement recompute the layout.
   function each(selector, measure, change) {
     const measured = Array.from(document.querySelectorAll(selector), (element) => [element, measure(element)]);
     for (const [element, value] of measured) change(element, value);

@@ -16,12 +16,12 @@ from sphinx.errors import ConfigError
 from sphinx.highlighting import PygmentsBridge
 from sphinx_exercise.nodes import solution_node
 
-# Of code, what has the colour of the text in both styles.
+# Tokens of code that have the text's colour in both styles.
 PLAIN = {Name, Name.Namespace, Punctuation, Whitespace}
 
 
 class Highlighted(HtmlFormatter):
-    """Code in which only what has a colour of its own is an element, which is half as many."""
+    """Formats code with elements only for tokens that have their own colour: about half as many."""
 
     def format(self, tokensource, outfile) -> None:
         super().format(((Text if kind in PLAIN else kind, value) for kind, value in tokensource), outfile)

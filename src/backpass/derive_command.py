@@ -45,19 +45,19 @@ A comment may contain:
   layout numerator, layout denominator
                         the shape of a derivative with respect to an array
   when j \ne i          the condition of the next display
-  partial applied       a bracket after a partial derivative is what it is applied to
+  partial applied       a bracket after a partial derivative is a direction
   partial total         partial derivatives go through all definitions
   restart               forget what the text has defined
 
 A displayed equation whose left side is a new name defines that name.
 
 Macros are expanded: \newcommand, \renewcommand, \providecommand, \def, \let,
-\DeclareMathOperator, and \newenvironment in the text, in a comment of definitions, or
+\DeclareMathOperator, and \newenvironment in the text, in a derive comment, or
 in the file of definitions.
 
 The exit status is 0 if no line is refused, 1 if a line is refused, and 2 if the
-command or a definition is not valid. With --strict it is 1 also if a line is not
-readable. With several files it is the highest.
+command or a definition is not valid. With --strict, it is also 1 if a line is
+not readable. With several files, it is the highest of their statuses.
 """
 SECONDS = 20.0  # for one line
 _FORMS = {"markdown": "Markdown", "latex": "LaTeX", "notebook": "a notebook"}
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--strict",
         action="store_true",
-        help="exit with 1 also if a line is not readable",
+        help="exit with status 1 if a line is not readable as well as if one is refused",
     )
     add(
         "--seconds",
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=SECONDS,
         metavar="N",
         help="the time limit for one line; a line that takes longer is not readable "
-        f"(default: {SECONDS:g}; 0: no limit). Windows has no limit",
+        f"(default: {SECONDS:g}; 0: no limit). On Windows, there is no limit",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(

@@ -149,9 +149,9 @@ _INSTEAD = {
     "is_causal": "Write causal=True",
     "normalized_shape": "A norm acts on the last axis, whose length w has",
     "target": "Give targets by position, or as t=",
-    "weight": "Give it by position; that of a linear layer as [in, out]",
+    "weight": "Give it by position; a linear layer's weight has the shape [in, out]",
 }
-# Functions of PyTorch, and those of this module that compute the same.
+# PyTorch's functions that have another name in this module.
 _COUNTERPARTS = {
     "scaled_dot_product_attention": "flash_attention and attention",
     "multi_head_attention_forward": "multi_head_attention",

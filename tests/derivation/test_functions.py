@@ -259,7 +259,7 @@ def test_a_row_and_a_column_of_a_matrix():
         (r"A_{i,:} = A_{i,:}", "a row or a column"),
         ("slice A_{i,:} \\in \\mathbb{R}^k\nA_{i,:} = A_{j,:}", "not on the left"),
         (r"let B_{i,:} = A_{i,:}", "must be letters"),
-        (r"A = (2 A)_{i,:}", "only of a declared name"),
+        (r"A = (2 A)_{i,:}", "only in an index of a declared name"),
         ("slice A_{i,:} \\in \\mathbb{R}^k\nA_{i,:} = A_{:,j}", "a row or a column"),
     ]:
         with pytest.raises(Unreadable, match=said):
@@ -311,9 +311,9 @@ def test_a_derivative_applied_to_a_direction():
         assert right in DIRECTIONS
         with pytest.raises(DerivationError, match="does not equal"):
             derive(DIRECTIONS.replace(right, wrong), name="directions")
-    with pytest.raises(Unreadable, match="is not applied to a number"):
+    with pytest.raises(Unreadable, match="cannot be applied to a number"):
         derive(DIRECTIONS.replace(r"\partial \alpha(x)(v)", r"\partial \alpha(x)(v_1)"), name="d")
-    with pytest.raises(Unreadable, match="of a function of one argument"):
+    with pytest.raises(Unreadable, match="needs f to be a function of one argument"):
         derive(DIRECTIONS.replace(r"\partial \alpha(x)(v)", r"\partial u(x)(v)"), name="d")
 
 
@@ -426,8 +426,8 @@ def test_layers_primes_and_norms():
         (r"x = W^{(3)} x", "is not declared"),
         (r"x = x'(x)", "a prime is read after a function"),
         (r"x = \text{softmax}'(x)", "a prime is read after a function of a number"),
-        (r"x_1 = \lVert W^{(1)} \rVert", "a norm is of a column"),
-        (r"x_1 = \lVert x_1 \rVert", "a norm is of a column"),
+        (r"x_1 = \lVert W^{(1)} \rVert", "a norm takes a column"),
+        (r"x_1 = \lVert x_1 \rVert", "a norm takes a column"),
         (r"x = {x + x}^2", "cannot read"),
     ],
 )

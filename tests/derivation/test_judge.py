@@ -259,10 +259,10 @@ SHAPES = (
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("Y = W X", "a k × p matrix cannot be multiplied by a m × k matrix"),
+        ("Y = W X", "a matrix of shape k × p cannot be multiplied by a matrix of shape m × k"),
         ("X W = W X", "cannot be multiplied by"),
         (r"\operatorname{tr}(W X) = c", "cannot be multiplied by"),
-        ("Y = X W + W", "a m × p matrix cannot be added to a k × p matrix"),
+        ("Y = X W + W", "a matrix of shape m × p cannot be added to a matrix of shape k × p"),
         ("Y = X + X^\\top", "cannot be added to"),
         ("Y = W u", "cannot be multiplied by"),
         ("Y = u^\\top W", "cannot be multiplied by"),

@@ -63,7 +63,7 @@ def test_expansion(text, expanded):
         (r"\def\a{\b}\def\b{\a}x + \a", "does not come to an end"),
         (r"\def\a#1{\a{#1#1}}\a{xx} + 1", "does not come to an end"),
         (r"\newcommand{\a}[2][x]{#1 #2}\a{y}", "has an optional argument"),
-        (r"\def\a(#1){#1}\a(y)", "that other characters delimit"),
+        (r"\def\a(#1){#1}\a(y)", "has delimited arguments"),
         (r"\newcommand{\a}[1]{#1}\frac{1}{\a}", "lacks an argument"),
         (r"\newcommand{\a}{x + y}\frac{1}\a", "write braces around it"),
         (r"\newcommand{\a}{x + y}\sqrt\a", "write braces around it"),

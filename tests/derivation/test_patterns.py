@@ -60,13 +60,13 @@ def test_what_is_wrong_is_not_equal(line, right, wrong):
         (r"c = x_1 + x_2 + \cdots + W_{mm}", "differ in more than an index"),
         (r"c = x_1 + x_2 + \cdots", "before the last term"),
         (r"c = x_1 + \cdots + x_m + c", "before the last term"),
-        (r"c = x_1 - x_2 + \cdots + x_m", r"no sign but \+"),
+        (r"c = x_1 - x_2 + \cdots + x_m", r"only the sign \+"),
         (r"c = x_1 + x_2 + \cdots + x_q", "q, where the dots end, is not a dimension"),
         (r"c = W_{11} + \cdots + W_{mn}", "one dimension in the last"),
         (r"c = \begin{bmatrix} c & c \\ c \end{bmatrix}", "different lengths"),
-        (r"c = \begin{bmatrix} x & c \end{bmatrix}", "an entry is a number"),
+        (r"c = \begin{bmatrix} x & c \end{bmatrix}", "an entry must be a number"),
         (r"z = \begin{bmatrix} z_1 & z_2 & \cdots \end{bmatrix}", "before the last term"),
-        (r"c = \max(W)", "a maximum is of a column"),
+        (r"c = \max(W)", "takes a column or a row"),
     ],
 )
 def test_what_is_not_certain_is_not_read(line, said):

@@ -97,7 +97,7 @@ def test_such_an_error_says_what_the_call_should_have():
         (lambda: B.attention(X, X, X, is_causal=True), r"expected \(q, k, .*\)\. Write causal=True$"),
         (
             lambda: B.linear(X, weight=X),
-            r"argument: 'w'; expected \(x, w, b\)\. Give it by position; that of",
+            r"argument: 'w'; expected \(x, w, b\)\. Give it by position; a linear",
         ),
         (lambda: B.linear(X, X, bias=X), r"argument 'bias'; expected \(x, w, b\)\. Give it by position$"),
     ):

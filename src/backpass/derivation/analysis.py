@@ -225,7 +225,9 @@ class Analysis(Interpreter):
     def _reject_rows(self, indices: tuple[Token, ...] | list[Token]) -> None:
         for token in indices:
             if token.type == "ALL":
-                self.reject("rows and columns are only of a declared name", token)
+                self.reject(
+                    "a colon is read only in an index of a declared name", token
+                )
 
     def _shape_of_parameter(self, found: Reference, tree: Tree) -> Shape:
         shape = self.parameters[found.name]
@@ -255,7 +257,7 @@ class Analysis(Interpreter):
         if any(token.type == "ALL" for token in indices) and not whole:
             written = self.part.text[slice(*span_of(tree))]
             self.reject(
-                f"is {written} a row or a column? Say it as a declared shape: slice "
+                f"is {written} a row or a column? Declare its shape: slice "
                 rf"{written} \in \mathbb{{R}}^…",
                 tree,
             )
@@ -419,7 +421,7 @@ class Analysis(Interpreter):
         name = self.part.text[array.meta.start_pos : array.meta.end_pos]
         indices = tokens_of(subscript)
         if any(token.type == "WORD" for token in indices):
-            self.reject("an element has indices", subscript)
+            self.reject("expected indices of an element; got a word", subscript)
         self._reject_rows(indices)
         shape = self.visit(array)
         self.elements[id(tree)] = axes_of(shape)
@@ -434,7 +436,7 @@ class Analysis(Interpreter):
         )
 
     def arguments(self, tree: Tree) -> Shape:
-        self.reject("several arguments, but no function is before them", tree)
+        self.reject("these are several arguments, but no function is before them", tree)
 
     def call(self, tree: Tree) -> Shape:
         name, *arguments = tree.children
@@ -500,7 +502,7 @@ class Analysis(Interpreter):
         analysis = Analysis(self.scope, parameters)
         (body,) = analysis.run([function.body])
         if body.shape and (function.letters or elementwise):
-            raise Unreadable("its definition is a matrix, where a number is needed")
+            raise Unreadable("its definition is a matrix, but must be a number")
         sides = []
         for letter in function.letters:
             index = analysis.free.get(letter)
@@ -508,7 +510,7 @@ class Analysis(Interpreter):
                 raise Unreadable(f"what does {letter} run over?")
             sides.append(index.dimension)
         if more := sorted(body.free - set(function.letters)):
-            raise Unreadable(f"the index {more[0]} is only in its definition")
+            raise Unreadable(f"the index {more[0]} occurs only in its definition")
         is_row = len(shapes) == 1 and shapes[0] == ("1", *sides)
         place = self.part, tree.meta.start_pos or 0
         return Call(place, function, body, tuple(sides), elementwise, is_row)
@@ -530,7 +532,9 @@ class Analysis(Interpreter):
         # Of a matrix, \exp may be another function than that of its elements.
         if len(axes_of(shape)) > 1:
             self.reject(
-                "functions take numbers; write the matrix by its elements", argument
+                "functions take a number, a column, or a row; "
+                "write the matrix by its elements",
+                argument,
             )
         return shape
 
@@ -547,7 +551,7 @@ class Analysis(Interpreter):
 
     def _sum_with_dots(self, tree: Tree, terms: list[Tree]) -> Shape:
         if any(sign != "+" for sign in tokens_of(tree)):
-            self.reject("a sum with dots has no sign but +", tree)
+            self.reject("a sum with dots can have only the sign +", tree)
         found = self._axis(tree, terms, f"#{len(self.bound)}")
         self.expression.sums[id(tree)] = found
         with self._letters((found.letter, found.side)):
@@ -589,7 +593,7 @@ class Analysis(Interpreter):
             for row in found.rows.terms:
                 for entry in row.children:
                     if shape := self.visit(entry):
-                        words = f"an entry is a number; this is {in_words(shape)}"
+                        words = f"an entry must be a number; this is {in_words(shape)}"
                         self.reject(words, entry)
         lengths = tuple(one.length for one in axes)
         return () if lengths == ("1", "1") else lengths
@@ -597,7 +601,9 @@ class Analysis(Interpreter):
     def largest(self, tree: Tree) -> Shape:
         shape = self.visit(tree.children[1])
         if len(axes_of(shape)) != 1:
-            self.reject(f"a maximum is of a column; this is {in_words(shape)}", tree)
+            self.reject(
+                rf"\max takes a column or a row; this is {in_words(shape)}", tree
+            )
         return ()
 
     def hadamard(self, tree: Tree) -> Shape:
@@ -639,7 +645,9 @@ class Analysis(Interpreter):
                 if before.data == "power" and find(
                     self.scope, before.children[0], self.parameters
                 ):
-                    self.reject("write its value, and the power after it", before)
+                    self.reject(
+                        "write its value, with the power after the bracket", before
+                    )
                 self.reject(
                     f"{name}(…) prints like a function of what is in the bracket. Write "
                     rf"the product as {name} \, (…) or {name} \cdot (…); define a "
@@ -760,7 +768,9 @@ class Analysis(Interpreter):
         """∂f(x)(v), the derivative of f at x in the direction v."""
         call, direction = tree.children
         if call.data != "call" or len(call.children) != 2:
-            self.reject(r"\partial f(x)(v) is of a function of one argument", tree)
+            self.reject(
+                r"\partial f(x)(v) needs f to be a function of one argument", tree
+            )
         shape = self.visit(call)
         self._has_shape(direction, self.visit(call.children[1]))
         return shape
@@ -783,7 +793,8 @@ class Analysis(Interpreter):
         rank = len(axes_of(self.visit(array)))
         if rank == 0 or (rank > 1 and kind != ["F"]):
             self.reject(
-                r"a norm is of a column, or as \lVert A \rVert_F of a matrix", tree
+                r"a norm takes a column or a row; write \lVert A \rVert_F for a matrix",
+                tree,
             )
         return ()
 
@@ -802,7 +813,8 @@ class Analysis(Interpreter):
     def _has_shape(self, direction: Tree, shape: Shape) -> None:
         if (other := self.visit(direction)) != shape:
             self.reject(
-                f"a derivative by {in_words(shape)} is not applied to {in_words(other)}",
+                f"a derivative with respect to {in_words(shape)} cannot be applied to "
+                f"{in_words(other)}",
                 direction,
             )
 
@@ -904,7 +916,8 @@ def define(scope: Scope, line: Line) -> None:
 
 
 def never_equal(one: Shape, other: Shape) -> bool:
-    """Whether two shapes differ in any reading: both are columns, rows, or matrices.
+    """Whether two shapes of the same kind (columns, rows, or matrices) differ in every
+    reading.
 
     Texts also add a number or a column to a matrix, and do not always tell a row from a
     column.

@@ -162,8 +162,8 @@ class Calculus:
         return self._without_slopes(self._chain_rule(value, symbol))
 
     def derivative_at_zero(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
-        """Differentiate a number with respect to a symbol that is no element, where it
-        is 0."""
+        """Return the derivative of a number with respect to a symbol that is not an
+        element, at 0."""
         at_zero = {symbol: sympy.S.Zero}
         for values, largest in list(self._maxima.items()):
             if any(symbol in one.free_symbols for one in values):

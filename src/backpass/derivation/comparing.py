@@ -1,4 +1,4 @@
-"""Compare two members of an equation, and find a reading in which they are equal."""
+"""Compare two members of an equation, also with other names held constant."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ class Holding(Evaluator):
 
 @dataclass(frozen=True)
 class Where(Chain):
-    """A chain, only where two indices are equal, or only where they are not."""
+    """A chain restricted to cases in which two indices are equal, or to those in which
+    they differ."""
 
     a: str
     b: str
@@ -147,8 +148,8 @@ def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
             if (mistake := first_mistake(chain, evaluator)) is not None:
                 if _is_hidden(mistake, evaluator):
                     raise Unreadable(
-                        "the two sides differ in a maximum, and only a maximum that does "
-                        "not matter is read",
+                        "the two sides differ in a maximum; a maximum is read only where the "
+                        "result does not depend on it",
                         mistake.part,
                     )
                 raise Refused(mistake, evaluator, chain)
@@ -159,8 +160,8 @@ def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
 
 
 def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
-    """Whether two values that differ as functions of their maxima have the same value
-    at some points, where the maxima are what they are."""
+    """Whether two values differ only as functions of their maxima: they agree at two
+    random points, with the maxima evaluated there."""
     calculus = evaluator.calculus
     difference = (mistake.above - mistake.here) if not mistake.place else (
         mistake.above[mistake.place] - mistake.here[mistake.place]

@@ -1,4 +1,4 @@
-"""Find what a formula contains only for its looks: boxes, braces with words, colours.
+"""Find a formula's decorations: boxes, braces with words, and colours.
 
 A box and a brace also group what they contain, for a reader. So they are removed only
 where the formula has the same meaning without them.
@@ -26,7 +26,7 @@ _EDGE_AFTER = re.compile(
 _TERM_BEFORE = re.compile(rf"[=+(\[{{,]{_SPACES}\Z")
 _MINUS_BEFORE = re.compile(rf"-{_SPACES}\Z")
 _TERM_AFTER = re.compile(rf"{_SPACES}(?:[=+\-)\]}},]|\\(?:right|in)(?![a-z])|\\\}})")
-# What a factor before or after would be read with.
+# Commands and signs that bind to the symbol next to them.
 _BOUND_BEFORE = re.compile(
     r"(?:[\^_/]|\\(?:[dt]?frac|sqrt|bar|overline|dot|hat|widehat|tilde|vec|underline"
     r"|math[a-z]+|boldsymbol|bm|text[a-z]*|operatorname(?:\s*\{[a-z]*\})?"

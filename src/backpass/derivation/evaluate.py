@@ -50,7 +50,8 @@ class Point(dict):
     """A random number for each symbol, drawn when it is first used.
 
     An odd `draw` has the numbers of the even draw before it with the opposite sign;
-    positive symbols have new positive numbers. Every four draws have another scale.
+    positive symbols have new positive numbers. The scale changes every four
+    draws, in the order of `SCALES`.
     """
 
     def __init__(self, draw: int, sizes: dict[str, int]) -> None:
@@ -79,7 +80,7 @@ class Evaluator(Interpreter):
     ) -> None:
         self.scope, self.sizes, self.draw = scope, sizes, draw
         self.point = None if draw is None else Point(draw, sizes)
-        # By the place of a comparison, and there by its indices.
+        # The signs met, by the place of a comparison and then by its indices.
         self.signs: dict[Path, dict[tuple[tuple[str, int], ...], set[int]]] = {}
         self.path: Path = ()  # the calls that lead to what is evaluated
         self.calculus = Calculus(scope, sizes, self.value)
@@ -343,7 +344,7 @@ class Evaluator(Interpreter):
         return _add(terms)
 
     def _where(self, tree: Tree, indices: dict[str, int]) -> Value:
-        """Return the value of a part at more indices."""
+        """Return the value of a subtree with further indices set."""
         outside = self.indices
         self.indices = {**outside, **indices}
         value = self.visit(tree)
@@ -480,8 +481,7 @@ class Evaluator(Interpreter):
         function: Callable[[Value], Value],
         along: Value = sympy.S.One,
     ) -> Value:
-        """Return the derivative of a function by ε, which moves its argument along a
-        direction, where ε is 0."""
+        """Return d/dε function(argument + ε · along) at ε = 0."""
         epsilon = sympy.Symbol(f"ε{len(self.moving)}", real=True)
         self.moving.append(epsilon)
         if self.point is not None:
@@ -536,7 +536,7 @@ class Evaluator(Interpreter):
 
 
 def _each(value: Value, function: Callable[[sympy.Expr], sympy.Expr]) -> Value:
-    """Return a function of a number, or of each element of an array."""
+    """Apply a function to a number, or to each element of an array."""
     if not isinstance(value, np.ndarray):
         return function(value)
     return np.vectorize(function, otypes=[object])(value)

@@ -2,7 +2,8 @@
 
 A function is applied by evaluating its body with the argument in place of the
 parameter, so nothing is known of it but its definition. A name before a bracket is a
-function's if a definition, or `BUILT_IN`, says so; no product is ever read as one.
+function's only if a definition or `BUILT_IN` says so; a product is never read as a
+call.
 """
 
 from __future__ import annotations
@@ -71,16 +72,18 @@ def define_function(scope: Scope, line: Line) -> None:
     if name in scope.variables or name in scope.dimensions or name in scope.functions:
         raise Unreadable(f"{name} is already declared", line.left)
     if hidden := [one for one in parameters if one in scope.dimensions]:
-        raise Unreadable(f"{hidden[0]} is a dimension, and no parameter", line.left)
+        raise Unreadable(
+            f"{hidden[0]} is a dimension, so it cannot be a parameter", line.left
+        )
     for one in parameters:
         if any(other.startswith(f"{one}_{{") for other in scope.variables) or (
             is_special(one)
         ):
             raise Unreadable(
-                f"{one} has another meaning, and is no parameter", line.left
+                f"{one} has another meaning, so it cannot be a parameter", line.left
             )
     uses: set[str] = set()
-    # What is defined later is not in the body, so no function is defined by itself.
+    # The body uses only names defined above, so no function is recursive.
     for node in called(
         parse(line.right), line.right.text, scope, parameters
     ).iter_subtrees():
@@ -99,8 +102,8 @@ def define_function(scope: Scope, line: Line) -> None:
             above = scope.upstream([scope.variables[reference.name]])
         if more := sorted(above & {*parameters}):
             raise Unreadable(
-                f"{written} is defined by {more[0]}, and so is not constant where "
-                f"{name} is differentiated: write it out",
+                f"{written} is defined by {more[0]}, a parameter of {name}: write its "
+                "definition out here",
                 line.right,
                 node.meta.start_pos or 0,
             )
@@ -115,7 +118,7 @@ def _head(part: Part) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     tree = parse(part, "head")
     of, *rest = tree.children
     if of.data != "reference":
-        raise Unreadable("a function has a name without a power", part)
+        raise Unreadable("the name of a function cannot have a power", part)
     name = _function_name(of)
     subscript = rest.pop() if rest[-1].data == "subscript" else None
     parameters = tuple(canonical(one) for one in rest)
@@ -124,7 +127,9 @@ def _head(part: Part) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         one.data != "reference" or subscripts_of(one) or accent_and_name(one)[0]
         for one in rest
     ):
-        raise Unreadable("a parameter is a name without an index", part)
+        raise Unreadable(
+            "a parameter cannot have an index, a power, a bar, or a dot", part
+        )
     if len({*parameters, *letters}) < len(parameters) + len(letters):
         raise Unreadable("a letter occurs twice", part)
     if any(not letter.isalpha() and not letter.startswith("\\") for letter in letters):
@@ -154,7 +159,7 @@ def find(
     scope: Scope, tree: Tree, parameters: Collection[str] = ()
 ) -> tuple[Function, list[Token]] | None:
     """Return the function that a name means, and the indices of its value that stand at
-    the name; None if it means no function. A parameter hides a function."""
+    the name; None if it does not mean a function. A parameter hides a function."""
     if tree.data != "reference" or scope.resolve(tree) is not None:
         return None
     name, indices = _function_name(tree), subscripts_of(tree)
@@ -177,8 +182,9 @@ def find(
 def called(
     tree: Tree, text: str, scope: Scope, parameters: Collection[str] = ()
 ) -> Tree:
-    """Return a tree in which a function's name and the bracket after it are a call, and
-    a derivative and the bracket after it are, if the scope says so, too."""
+    """Return the tree with each function's name and the bracket after it joined into a
+    call. If `scope.applied`, a derivative and the bracket after it become a directional
+    derivative."""
     nodes = list(tree.iter_subtrees())
     if not scope.applied and not any(find(scope, node, parameters) for node in nodes):
         return tree

@@ -555,7 +555,7 @@ class _Judging:
         if found is None or found.accent:
             return ""
         if found.kind == "dimension":
-            return f"{found.name} is a size here, and every size is tried"
+            return f"{found.name} is a dimension, and every size is tried"
         if found.kind != "variable":
             return ""
         variable = self.known.scope.variables[found.name]
@@ -634,7 +634,7 @@ class _Judging:
                 known, lines=(Line("layout", None, words, None, ""), *known.lines)
             )
             if self._agree(head, anchor, part, condition):
-                return "it holds in numerator layout only: say layout numerator"
+                return "it holds only in numerator layout: say layout numerator"
         finally:
             self.known = known
         return ""
@@ -713,7 +713,7 @@ class _Judging:
         ):
             raise Unreadable(
                 r"a differential or derivative, or a product with d? If it is a product, "
-                r"say: factor d. A differential is read as \dot{x}, a derivative with "
+                r"say: factor d. A differential is written \dot{x}, a derivative with "
                 r"\partial",
                 part,
                 before.meta.start_pos or 0,
@@ -848,7 +848,7 @@ def _summed_twice(chain: Chain) -> str:
             second = tokens_of(tree.children[1])[2]
             if second in here.free - other.free:
                 return (
-                    f"is the sum over {second} as well? Write one sum for each letter, or "
+                    f"does the sum run over {second} as well? Write one sum for each letter, or "
                     f"{second} on both sides"
                 )
     return ""

@@ -255,7 +255,7 @@ class Expander:
         parameters = parameters.strip()
         count = len(parameters) // 2
         if parameters != "".join(f"#{k}" for k in range(1, count + 1)):
-            return Macro("", fault="has arguments that other characters delimit")
+            return Macro("", fault="has delimited arguments")
         return Macro(body, count)
 
     # ---- uses ------------------------------------------------------------------------

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from backpass.derivation.functions import Call
     from backpass.derivation.patterns import Axis, Grid
 
-# Where a function is called, where one in it is called, …, and a place in the last.
+# The places of nested calls, outermost first, and a place in the innermost body.
 Path = tuple[tuple[Part, int], ...]
 # Names of dimensions: () is a number, ("n", "1") a column, ("1", "n") a row.
 Shape = tuple[str, ...]
@@ -49,7 +49,7 @@ class Function:
     """A function: its value is `body`, in which the parameters stand for its arguments.
 
     `letters` are the indices of its value, if that is an array. `uses` are the names
-    of the variables that it depends on besides.
+    of the variables in its body besides its parameters.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Expression:
     comparisons: list[Tree] = field(default_factory=list)
     sums: dict[int, Axis] = field(default_factory=dict)
     matrices: dict[int, Grid] = field(default_factory=dict)
-    # What each call may mean; if that is not one thing, all must have the same value.
+    # The possible meanings of each call; all must have the same value.
     calls: dict[int, tuple[Call, ...]] = field(default_factory=dict)
 
     @property
@@ -126,7 +126,7 @@ class Scope:
         self.functions: dict[str, Function] = {}
         self.applied = False  # whether ∂Y/∂X (V) is a derivative applied to V
         self.factors: set[str] = set()  # names that a bracket multiplies
-        # What A_i is, if A takes more indices, by the name and the places of indices.
+        # The declared shape of each slice, by its name and the pattern of its indices.
         self.slices: dict[tuple[str, str], Shape] = {}
         self.dimensions: list[str] = []
         self.layout = ""  # of derivatives by arrays: "numerator" or "denominator"
@@ -192,8 +192,8 @@ class Scope:
                 self.slices[name, _pattern(tokens)] = shape
 
     def slice_of(self, name: str, tokens: Sequence[Token]) -> Shape:
-        """Return the declared shape of a name with some of its indices; () if none is.
-        That of a gradient is that of the name."""
+        """Return the declared shape of a slice, or () if none is declared. A gradient's
+        slice has the shape of the name's slice."""
         accented = re.fullmatch(r"\\(?:bar|dot)\{(.*)\}", name)
         return self.slices.get(
             (accented[1] if accented else name, _pattern(tokens)), ()
@@ -356,7 +356,7 @@ _SPECIAL = {
 
 
 def sliced(axes: Shape, tokens: Sequence[Token]) -> tuple[Shape, Shape]:
-    """Split the axes of a name in those with an index and those without."""
+    """Split the axes of a name into those with an index and those without."""
     if tokens and tokens[0].type == "ALL":
         return axes[1:], axes[:1]
     count = sum(token.type != "ALL" for token in tokens)
@@ -469,4 +469,4 @@ def in_words(shape: Shape) -> str:
     """Describe a shape for a message; an identity's may be unknown."""
     if "?" in shape:
         return "an identity matrix"
-    return f"a {' × '.join(shape)} matrix" if shape else "a number"
+    return f"a matrix of shape {' × '.join(shape)}" if shape else "a number"

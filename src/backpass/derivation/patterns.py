@@ -1,8 +1,8 @@
 """Dots: what x_1 + x_2 + ⋯ + x_n or a matrix with dots leaves out.
 
-The term at k is read off the first and the last one. It is certain if both are alike
-but for indices that are 1 in the first and one dimension in the last, and if the terms
-between the first and the dots follow; otherwise `Unreadable` is raised.
+The first and the last term determine the term at k. They may differ only in indices
+that are 1 in the first and one dimension in the last, and the terms before the dots
+must follow the pattern; otherwise `Unreadable` is raised.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ def axis(terms: list[Tree], letter: str) -> Axis:
     if not dots:
         return Axis(tuple(terms))
     if dots != [len(terms) - 2] or len(terms) < 3:
-        raise Unreadable("dots stand before the last term, and after the first")
+        raise Unreadable(
+            "dots must stand after the first term and directly before the last term"
+        )
     first, last = terms[0], terms[-1]
     ends: set[str] = set()
     general = _general(first, last, letter, ends)
     assert isinstance(general, Tree)
     if len(ends) != 1:
         raise Unreadable(
-            "the terms that dots leave out are certain if the first and the last differ in "
-            "indices that are 1 in the first and one dimension in the last"
+            "dots are read if the first and the last term differ only in indices that are 1 "
+            "in the first and one dimension in the last"
         )
     for number, term in enumerate(terms[:-2], start=1):
         if _at(general, letter, str(number)) != term:

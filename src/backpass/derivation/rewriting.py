@@ -1,5 +1,5 @@
-"""Write a text's mathematics in the notation of derivations, where that is certain, and
-say what would help where it is not."""
+"""Write a text's mathematics in the notation of derivations where its meaning is
+unambiguous; elsewhere, say what would help."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ _WORD_BEFORE = re.compile(
 )
 ROUND = re.compile(r"\A\s*\(|\)\s*\Z")
 _HELP = (
-    (r"\\text|\\operatorname|\\mathrm|\\softmax", "this name is not known: define it by its elements under a name of one letter"),
-    (r"\\nabla", r"a gradient of what by what? Write \frac{\partial \mathcal{L}}{\partial X}, or say which name is the loss: loss L"),
+    (r"\\text|\\operatorname|\\mathrm|\\softmax", "this name cannot be read: write one letter, or a word as \\text{name}"),
+    (r"\\nabla", r"a gradient of what, with respect to what? Write \frac{\partial \mathcal{L}}{\partial X}, or say which name is the loss: loss L"),
     (r"\\begin|&", "a matrix is read as a bmatrix or pmatrix"),
     (r"\\[cvdl]?dots", "dots are read in a sum or a matrix, before its last term"),
     (r"\\partial", r"a derivative is read as \frac{\partial y_j}{\partial x_i}"),
     (r"'", r"a prime is not read: write the derivative as \frac{\partial y}{\partial x}"),
-    (r"\\quad|\\qquad", "what stands beside the equation is not read"),
+    (r"\\quad|\\qquad", "text beside the equation cannot be read"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is said of one line of a text, and what that rests on."""
+"""The verdict on one line of a text, and its basis."""
 
 from __future__ import annotations
 

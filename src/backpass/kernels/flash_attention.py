@@ -407,8 +407,8 @@ def _strides_of(name: str, x: torch.Tensor) -> dict[str, Any]:
 
 
 def _numbers(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """The mask as bytes, in the same memory, or copied to int64 for float64: Triton
-    compiles no product of float64 that depends on bytes."""
+    """Return the mask as bytes in the same memory; for float64, return an int64 copy,
+    because Triton cannot compile a float64 product that depends on bytes."""
     if mask is None:
         return None
     return mask.long() if dtype == torch.float64 else mask.view(torch.uint8)

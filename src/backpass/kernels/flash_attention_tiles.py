@@ -75,8 +75,11 @@ def cap_and_bias(
     OF_CAP: tl.constexpr, LOG2_CAP: tl.constexpr, LOG2_SCALE: tl.constexpr, LOG2_E: tl.constexpr,
     CAPPED: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
-    """From a tile of products q·k, return its scores times log₂ e, and the softcap's
-    tanh. Without a softcap and a bias, both are the products."""
+    """Return a tile's scores, its products q·k times log₂ e, and the softcap's tanh.
+
+    Without a softcap, the second is the products; without a bias as well, so is the
+    first.
+    """
     t = scores
     if CAPPED:
         t = tanh(scores * OF_CAP)
