@@ -587,3 +587,21 @@ def test_definitions_that_would_be_guessed():
         text = f"given x \\in \\mathbb{{R}}^n, c \\in \\mathbb{{R}}\nlet m = \\text{{mean}}(x)\nlet {definition}\n"
         with pytest.raises(Unreadable, match=said or "prints like a function"):
             derive(text + ("c = g(c)" if said is None else ""), name="x")
+
+
+def test_a_derivative_with_its_variable_below_and_words_between():
+    given = r"loss l; given o, y \in \mathbb{R}^q; let l = \sum_k y_k \log \sum_j e^{o_j} - \sum_k y_k o_k"
+    text = (
+        r"$$ s_i = \text{softmax}(o)_i \text{ where } \partial_{o_j} l = s_j \sum_k y_k - y_j = s_j - y_j $$"
+    )
+    assert kinds(text, given) == ["definition", "equal", "refused"]
+    assert kinds(
+        text,
+        given.replace("given o, y", r"given o, u").replace(
+            "let l", r"let y_i = \frac{u_i}{\sum_k u_k}; let l"
+        ),
+    ) == [
+        "definition",
+        "equal",
+        "equal",
+    ]

@@ -418,7 +418,7 @@ _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
 _CONTINUES = re.compile(rf"\s*{_OPERATOR}")
 _UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
 # Also words between equations, which have spaces at their ends.
-_SPACE = re.compile(r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or)\s+\}")
+_SPACE = re.compile(r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or|where)\s+\}")
 _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")

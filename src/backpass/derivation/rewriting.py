@@ -23,6 +23,7 @@ def rewritten(text: Text, scope: Scope, losses: Iterable[str]) -> Text:
         pattern = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
         text = text.replaced(re.compile(pattern), r"\\mathcal{L}")
     text = text.replaced(_BARS, r"\\lVert \1 \\rVert")
+    text = text.replaced(_BELOW, r"\\frac{\\partial \\mathcal{L}}{\\partial \1}")
     return text.replaced(_NABLA, r"\\bar{\1\3}\2")
 
 
@@ -62,6 +63,9 @@ _TRANSPOSED = re.compile(
 # ‖x‖ with the same sign on both sides.
 _BARS = re.compile(
     r"(?<!\\left)(?<!\\right)\\\|((?:(?!\\\|).)*?)(?<!\\right)\\\|", re.S
+)
+_BELOW = re.compile(  # \partial_{x_i} \\mathcal{L}
+    r"\\partial_\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*\\mathcal\s*\{L\}"
 )
 _NABLA = re.compile(
     r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*(_\s*(?:\w|\{[^{}]*\}))?\s*\}|([a-zA-Z]))"
