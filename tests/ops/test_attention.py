@@ -479,7 +479,7 @@ def test_a_bias_and_a_mask_are_not_exchanged(name, dtype, message):
         ("bias", (3, 5, 7), r"bias: expected .* with g\*n_kv = 6, as in q, or 1; got shape \[3, 5, 7\]"),
         ("mask", (5, 6), r"mask: expected .* with s_k = 7, as in k, or 1; got shape \[5, 6\]"),
         ("sink", (3,), r"sink: expected sink\[g\*n_kv\] with g\*n_kv = 6, as in q; got shape \[3\]"),
-        ("sink", (2, 6), r"sink: expected .*, which has exactly 1 axes; got shape \[2, 6\]"),
+        ("sink", (2, 6), r"sink: expected .*, which has exactly 1 axis; got shape \[2, 6\]"),
         ("bias", (3, 6, 5, 7), r"bias: expected .* with leading axes that broadcast to \[2\], those of q; got shape \[3, 6, 5, 7\]"),
     ],
 )  # fmt: skip

@@ -601,7 +601,7 @@ def test_too_many_axes_are_refused_where_there_is_no_group(stem):
         if spec.group is None:
             inputs = draw(stem)
             inputs[spec.name] = inputs[spec.name][None]
-            message = rf"^{spec.name}: expected .*exactly {len(spec.axes)} axes; got shape \[1, "
+            message = rf"^{spec.name}: expected .*exactly {len(spec.axes)} ax[ei]s; got shape \[1, "
             refused(stem, ValueError, message, counted(inputs))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from backpass.arrays import traced
 from backpass.interpreters import counting
 from backpass.ops import _tiling
 from backpass.verify.mutation import compiled, mutants
@@ -119,6 +120,10 @@ def check_less_at(make, less_at=_tiling.less_at):
         found = less_at(own, make(index), *amounts)
         np.testing.assert_array_equal(plain(found), expected)
         assert make is counting.array or found is own
+        if make is torch.tensor:
+            with traced():
+                computed = less_at(make(x.copy()), make(index), *amounts)
+            np.testing.assert_array_equal(plain(computed), expected)
 
 
 def check_is_turned(make, is_turned=_tiling.is_turned):
@@ -172,6 +177,7 @@ EQUIVALENT = {
     "array_api_compat.is_numpy_array(x) → array_api_compat.is_numpy_array(nowhere)": "Both are of one library.",
     "xp.where(nowhere, 0.0, xp.where(one_hot(index, x.shape[-1]), less, x)) → "
     "xp.where(nowhere, -0.0, xp.where(one_hot(index, x.shape[-1]), less, x))": "A zero of the other sign is equal to zero.",
+    "xp.where(nowhere, 0.0, less) → xp.where(nowhere, -0.0, less)": "A zero of the other sign is equal to zero.",
     "-1 → 1": "The array has two axes.",
     "slice(0, 1) → slice(0, 2)": "Of an axis of length 1.",
     "np.take_along_axis(x, at, axis=1) → np.take_along_axis(x, at)": "The default is the last of the two axes.",
