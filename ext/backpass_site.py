@@ -21,7 +21,7 @@ PLAIN = {Name, Name.Namespace, Punctuation, Whitespace}
 
 
 class Highlighted(HtmlFormatter):
-    """Formats code with elements only for tokens that have their own colour: about half as many."""
+    """Formats code with elements only for tokens that have their own colour."""
 
     def format(self, tokensource, outfile) -> None:
         super().format(((Text if kind in PLAIN else kind, value) for kind, value in tokensource), outfile)

@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=SECONDS,
         metavar="N",
         help="the time limit for one line; a line that takes longer is not readable "
-        f"(default: {SECONDS:g}; 0: no limit). On Windows, there is no limit",
+        f"(default: {SECONDS:g}; 0: no limit). Windows does not support it",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(

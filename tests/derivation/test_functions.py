@@ -70,7 +70,7 @@ def test_what_is_wrong_of_functions_is_refused(text, right, wrong):
         (r"x = \sigma(x, x)", r"\\sigma takes 1 argument"),
         (r"c = \sigma \cdot c", "write its value"),
         (r"c = \sigma^2(c)", "write its value"),
-        (r"c = (c, c)", "no function is before them"),
+        (r"c = (c, c)", "without a function before them"),
         (r"c = \text{softmax}(c)", "takes no index"),
         (r"W = \text{softmax}(W)", "takes two indices"),
         (r"x_i = x(x)_i", "prints like a function"),
@@ -465,7 +465,7 @@ def test_a_number_by_an_array():
             r"\text{relu}(x_1 - 100) + \text{relu}(x_2) = \text{relu}(x_2)",
             "not readable",
         ),
-        # A function's definition that is no number for a number.
+        # A definition whose value for a number is a matrix.
         (
             r"given x \in \mathbb{R}^m, W \in \mathbb{R}^{n \times m}; let h(t) = W t",
             r"h(x)_i = \sum_j W_{ij} x_j",

@@ -123,7 +123,7 @@ def test_d_before_a_name_is_a_factor_where_that_is_certain():
     line = r"$$ d x = x d $$"
     assert kinds(line, r"given x, d \in \mathbb{R}") == ["not readable"]
     assert kinds(line, r"given x, d \in \mathbb{R}; factor d") == ["equal"]
-    assert kinds(r"$$ d u^T = d u^T $$", r"given d, u \in \mathbb{R}^n") == ["equal"]
+    assert kinds(r"$$ d u^T = (u d^T)^T $$", r"given d, u \in \mathbb{R}^n") == ["equal"]
 
 
 def test_a_matrix_in_a_row_that_is_aligned():

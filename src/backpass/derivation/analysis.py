@@ -249,7 +249,7 @@ class Analysis(Interpreter):
         tree: Tree,
         whole: Shape = (),
     ) -> Shape:
-        """Return the shape of an element of an array, or of all of it if there are no
+        """Return the shape of an element of an array, or of the whole array without
         indices. `whole` is the declared shape of a slice."""
         if not indices:
             return shape
@@ -309,7 +309,7 @@ class Analysis(Interpreter):
         return (side, side)
 
     def _sized(self, side: str) -> None:
-        """Record the size of each I that what is beside it determines."""
+        """Record the size of each I, which a neighbouring factor or term determines."""
         for tree in self.unsized:
             token = Token("WORD", side)
             self.expression.references[id(tree)] = Reference(
@@ -436,7 +436,7 @@ class Analysis(Interpreter):
         )
 
     def arguments(self, tree: Tree) -> Shape:
-        self.reject("these are several arguments, but no function is before them", tree)
+        self.reject("these are several arguments, without a function before them", tree)
 
     def call(self, tree: Tree) -> Shape:
         name, *arguments = tree.children
@@ -460,8 +460,8 @@ class Analysis(Interpreter):
     def _readings(
         self, function: Function, shapes: list[Shape], tree: Tree
     ) -> tuple[Call, ...]:
-        """Return what a function's value may mean: its definition for the whole of an
-        array, or for each of its elements. Raises `Unreadable`."""
+        """Return the possible meanings of a function's value: its definition for the
+        whole array, or for each element. Raises `Unreadable`."""
         of_numbers = len(shapes) == 1 and bool(shapes[0]) and not function.letters
         try:
             whole = self._call(function, shapes, tree)
@@ -529,7 +529,7 @@ class Analysis(Interpreter):
             if len(shape) != 2 or shape[1] != "1":
                 self.reject(f"diag needs a column; this is {in_words(shape)}", argument)
             return (shape[0], shape[0])
-        # Of a matrix, \exp may be another function than that of its elements.
+        # The exponential of a matrix is not that of its elements.
         if len(axes_of(shape)) > 1:
             self.reject(
                 "functions take a number, a column, or a row; "
@@ -756,7 +756,7 @@ class Analysis(Interpreter):
             shape = self._with_respect_to(below)
             return shape[::-1] if self.scope.layout == "numerator" else shape
         shapes = self.visit(above), self._with_respect_to(below)
-        if not shapes[0]:  # of a number, in the shape of what it is by
+        if not shapes[0]:  # of a number: the shape of its variable
             is_numerator = self.scope.layout == "numerator"
             return shapes[1][::-1] if is_numerator else shapes[1]
         laid_out = None
@@ -765,7 +765,7 @@ class Analysis(Interpreter):
         return laid_out or self.reject(_NOT_PARTIAL, tree)
 
     def differential(self, tree: Tree) -> Shape:
-        """∂f(x)(v), the derivative of f at x in the direction v."""
+        """Return the shape of ∂f(x)(v), the derivative of f at x in the direction v."""
         call, direction = tree.children
         if call.data != "call" or len(call.children) != 2:
             self.reject(
@@ -776,7 +776,7 @@ class Analysis(Interpreter):
         return shape
 
     def slope(self, tree: Tree) -> Shape:
-        """f'(x), the derivative of a function of a number, or of each element of x."""
+        """Return the shape of f'(x), the derivative of f at x or at its elements."""
         name, *_, bracket = tree.children
         found, shape = find(self.scope, name, self.parameters), self.visit(bracket)
         if found is None or len(found[0].parameters) != 1 or found[0].letters:
@@ -799,7 +799,7 @@ class Analysis(Interpreter):
         return ()
 
     def directional(self, tree: Tree) -> Shape:
-        """∂Y/∂X (V), where a derivative is a linear map that is applied."""
+        """Return the shape of ∂Y/∂X (V), the derivative of Y in the direction V."""
         above, below, direction = tree.children
         found = self.scope.resolve(above)
         if found is not None and found.kind == "loss" and not found.accent:

@@ -187,7 +187,7 @@ def form_of(name: str, source: str) -> str:
 def read_document(source: str, form: str, preamble: str = "") -> Document:
     """Find the displays, headings and definitions of a text.
 
-    `preamble` is another text, whose macros hold for this one. Raises `ValueError` for
+    `preamble` is a text whose macros also apply here. Raises `ValueError` for
     a notebook that cannot be read.
     """
     cells: tuple[tuple[int, int], ...] = ()
@@ -262,7 +262,7 @@ _MARKDOWN = re.compile(
     """,
     _FLAGS,
 )
-_PERCENT = r"(?:(?<!\\)|(?<=(?<!\\)\\\\))%"  # \% is no comment; \\% is one
+_PERCENT = r"(?:(?<!\\)|(?<=(?<!\\)\\\\))%"  # a comment starts at % and \\%, not at \%
 _LATEX = re.compile(
     rf"""
     \\begin\{{(?P<verbatim>verbatim|lstlisting|minted|comment)\*?\}}.*?\\end\{{(?P=verbatim)\*?\}}

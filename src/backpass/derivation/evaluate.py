@@ -159,7 +159,7 @@ class Evaluator(Interpreter):
     def _element(
         self, name: str, value: Value, indices: tuple[Token, ...] | list[Token]
     ) -> Value:
-        """Return an element of an array, or all of it if there are no indices."""
+        """Return an element of an array, or the whole array without indices."""
         if not indices:
             return value
         column = np.squeeze(value)

@@ -280,8 +280,8 @@ class _Judging:
                 anchor, blamed = part, None
 
     def _unread(self, member: Text, line: int, error: Unreadable) -> Verdict:
-        """Return the verdict on a member that has no meaning: "refused" if that is only
-        because declared shapes do not fit."""
+        """Return the verdict on a member without a meaning: "refused" if only its
+        declared shapes do not fit."""
         basis = self._misfit(error) if isinstance(error, Misfit) else None
         kind = "refused" if basis else "not readable"
         return self._verdict(kind, member, line, error, basis)
@@ -545,7 +545,7 @@ class _Judging:
             if function is None or (
                 parameters != function.parameters and {*parameters} & {*scope.variables}
             ):
-                return ""  # the value at what has a name
+                return ""  # the value at a declared name
             return self._defined_differently(name, head)
         try:
             tree = parse(head, "moved")
@@ -577,8 +577,8 @@ class _Judging:
                 number = self.document.place(self.defined_on[line])
                 self._forget(line)
                 return (
-                    f"line {number} defined {name} differently. If this is another "
-                    f"{name}, begin anew: restart. If it is a claim, define "
+                    f"line {number} defined {name} differently. For a new "
+                    f"{name}, write restart before it. If it is a claim, define "
                     f"{name} in a comment: let"
                 )
         return ""
@@ -838,7 +838,8 @@ def _end_of(part: Part) -> int:
 
 
 def _summed_twice(chain: Chain) -> str:
-    """Return why a sum over i \\ne j may be over both, if j is only in it; or ""."""
+    """Return why a sum over i \\ne j may also run over j, if j occurs only in the sum;
+    otherwise ""."""
     for here, other in itertools.permutations(chain.expressions[-2:]):
         for tree in here.tree.iter_subtrees():
             if tree.data != "big" or not any(

@@ -18,8 +18,8 @@ class TooLong(BaseException):
 def limited(seconds: float) -> Iterator[None]:
     """Raise `TooLong` in the block after some seconds; 0 sets no limit.
 
-    There is no limit outside the main thread, or where the system has no timers, as on
-    Windows. A timer that was already running is restarted with the time left.
+    The limit does not apply outside the main thread, or on Windows. A timer that was
+    already running is restarted with the time left.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if seconds <= 0 or not is_main or not hasattr(signal, "setitimer"):

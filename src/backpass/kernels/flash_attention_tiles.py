@@ -65,7 +65,7 @@ def seen(row, column, s_k, ahead, window, CAUSAL: tl.constexpr, WINDOWED: tl.con
 
 @triton.jit
 def head_of(scores_ptr, b, head, stride_b, stride_n):
-    """Where a head of a bias or a mask begins; 0 if there is no bias or mask."""
+    """Return the offset of a head's bias or mask; 0 without a bias or mask."""
     return scores_ptr + b * stride_b + head * stride_n if scores_ptr is not None else 0
 
 
