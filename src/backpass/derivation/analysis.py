@@ -159,6 +159,17 @@ class Analysis(Interpreter):
             expression.ranges[id(tree)] = tuple(found)
         return expressions
 
+    def dimensions_of(self, expression: Expression) -> dict[str, str]:
+        """Return the dimension of each free index of an analysed expression. Raises
+        `Unreadable` for an index whose dimension is not known."""
+        found: dict[str, str] = {}
+        for letter in sorted(expression.free):
+            dimension = self.free[letter].dimension
+            if dimension is None:
+                raise Unreadable(f"what does {letter} run over?", expression.part)
+            found[letter] = dimension
+        return found
+
     def visit(self, tree: Tree) -> Shape:
         unsized = len(self.unsized)
         shape = super().visit(tree)

@@ -167,12 +167,7 @@ def chain_of(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain
                 f"{in_words(expression.shape)}"
             )
             raise Unreadable(message, expression.part)
-    free: dict[str, str] = {}
-    for letter in sorted(left.free):
-        dimension = analysis.free[letter].dimension
-        if dimension is None:
-            raise Unreadable(f"what does {letter} run over?", left.part)
-        free[letter] = dimension
+    free = analysis.dimensions_of(left)
     return Chain(tuple(expressions), numbers, conditions, free)
 
 

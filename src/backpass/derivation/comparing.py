@@ -108,13 +108,7 @@ def members_chain(
         misfit = Misfit(message, here.part)
         misfit.other = above.part
         raise misfit
-    free: dict[str, str] = {}
-    for letter in sorted(head.free):
-        dimension = analysis.free[letter].dimension
-        if dimension is None:
-            raise Unreadable(f"what does {letter} run over?", head.part)
-        free[letter] = dimension
-    return Chain((above, here), (0,), conditions, free)
+    return Chain((above, here), (0,), conditions, analysis.dimensions_of(head))
 
 
 def evaluators_of(
