@@ -35,6 +35,9 @@ OF_NUMBERS = r"""
     \sigma(W x)_i = \sigma \left( \sum_j W_{ij} x_j \right)
     \frac{1}{2} \left( 1 + \tanh \left( \frac{c}{2} \right) \right) = \sigma(c)
     \operatorname{sech}^2(c) = 1 - \tanh^2(c)
+    \cosh^2(c) - \sinh^2(c) = 1
+    \tanh(c) = \frac{\sinh(c)}{\cosh(c)}
+    \tan(c) \cos(c) = \sin(c)
 """
 
 
@@ -54,6 +57,8 @@ def test_what_is_right_of_functions_passes(text):
         (OF_NUMBERS, r"\frac{1}{1 + e^{-t}}", r"\frac{1}{1 + e^t}"),
         (OF_NUMBERS, r"g(c, 2)^2 = 4", r"g(2, c)^2 = 4"),
         (OF_NUMBERS, r"\sigma(-c)", r"\sigma(c)"),
+        (OF_NUMBERS, r"- \sinh^2(c) = 1", r"+ \sinh^2(c) = 1"),
+        (OF_NUMBERS, r"\tan(c) \cos(c)", r"\tan(c) \sin(c)"),
         (OF_NUMBERS, r"\sigma(X)_{ij} = \sigma(X_{ij})", r"\sigma(X)_{ij} = -\sigma(X_{ij})"),
     ],
 )

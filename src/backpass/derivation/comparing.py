@@ -17,12 +17,18 @@ from backpass.derivation.check import (
     first_mistake,
     trial_sizes,
 )
-from backpass.derivation.evaluate import SCALES, Evaluator, Point, Value
+from backpass.derivation.evaluate import (
+    DRAWS_OF_A_SCALE,
+    SCALES,
+    Evaluator,
+    Point,
+    Value,
+)
 from backpass.derivation.names import LOSS, Expression, Scope
 from backpass.derivation.parse import Misfit, Part, Unreadable
 
 # The points around which a line with a comparison is tried, at each size.
-DRAWS = 4 * len(SCALES)
+DRAWS = DRAWS_OF_A_SCALE * len(SCALES)
 
 
 class Refused(Exception):

@@ -43,15 +43,17 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
+# The scales of the numbers of points, and the draws with each of them.
 SCALES = (1, sympy.Rational(1, 8), 8, sympy.Rational(1, 64))
+DRAWS_OF_A_SCALE = 4
 
 
 class Point(dict):
     """A random number for each symbol, drawn when it is first used.
 
     An odd `draw` has the numbers of the even draw before it with the opposite sign;
-    positive symbols have new positive numbers. The scale changes every four
-    draws, in the order of `SCALES`.
+    positive symbols have new positive numbers. The scale changes every
+    `DRAWS_OF_A_SCALE` draws, in the order of `SCALES`.
     """
 
     def __init__(self, draw: int, sizes: dict[str, int]) -> None:
@@ -60,7 +62,7 @@ class Point(dict):
     def __missing__(self, symbol: sympy.Symbol) -> sympy.Rational:
         draw, opposite = (self.draw, 0) if symbol.is_positive else divmod(self.draw, 2)
         least = 0 if symbol.is_positive else -1000
-        value = SCALES[self.draw // 4 % len(SCALES)] * sympy.Rational(
+        value = SCALES[self.draw // DRAWS_OF_A_SCALE % len(SCALES)] * sympy.Rational(
             2 * Random(f"{symbol} {draw} {self.sizes}").randint(least, 999) + 1, 1000
         )
         self[symbol] = -value if opposite else value
