@@ -227,6 +227,16 @@ def test_what_is_unknown_says_where():
     assert found.endswith("; diagnose(reference, got, {name: array}) tries terms of your own")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sum_that_is_zero_but_for_rounding_explains_nothing(seed):
+    """Each row of a sums to 0, and so does a times the sums of w; in another order of the terms it may not."""
+    rng = np.random.default_rng(seed)
+    a = rng.integers(-8, 9, (2, 3)) / 8
+    a[:, 0] -= a.sum(1)
+    terms = {"a": a, "w": rng.standard_normal((2, 3)), "c": np.array(rng.standard_normal())}
+    assert diagnose(np.array(1.13), np.array(1.7), terms, accuracy=0.3).kind == "unknown"
+
+
 def test_no_difference():
     assert diagnose(DX, DX).kind == "equal"
 

@@ -438,6 +438,8 @@ def missing_term(pair: Pair) -> Diagnosis | None:
     terms = pair.dictionary.near(pair.difference, 2 * pair.allowed)
     for term in pair.clock.within(terms):
         value = term.value
+        if not value.any():  # as near to a small difference as any other term
+            continue
         weight = float(np.vdot(value, pair.difference) / np.vdot(value, value))
         named = name_number(weight, pair.lengths)
         exact = named.value if named else weight
