@@ -315,8 +315,7 @@ def test_the_refusal_says_around_which_point():
         ("y_i [x_i^2 + 1 > 0] = y_i", "positive at all 12 points tried: one case was not checked"),
         (r"y_i [x_i \ne 0] = y_i", r"an indicator compares with <, >, \\le or \\ge"),
         (r"y_i [x_i > \max_j x_j] = y_i", "this comparison depends on a maximum"),
-        ("y_i [x > 0] = y_i", "only numbers can be compared; this is a matrix of shape n × 1"),
-        (r"\max(0, x) = y", "only numbers can be compared"),
+        (r"\max(x, x^\top) = y", "a matrix of shape n × 1 cannot be compared with a matrix of shape 1 × n"),
         ("y_i [x_i > 0 = y_i", "cannot read this|expected"),
     ],
 )

@@ -610,3 +610,71 @@ def test_a_derivative_with_its_variable_below_and_words_between():
         "equal",
         "equal",
     ]
+
+
+GIVEN = r"given x, v \in \mathbb{R}^n, A, X \in \mathbb{R}^{n \times n}, c \in \mathbb{R}; let f(z) = A \, (z \odot z); let g(z) = \sum_i z_i^3; let r(t) = t^3; let s(z) = \text{softmax}(z)"
+
+
+def judged(text, definitions):
+    (verdict,) = judge(read_document(f"$$ {text} $$", "markdown"), definitions)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (r"\partial f(x) = 2 A \operatorname{diag}(x)", r"\partial f(x) = 2 \operatorname{diag}(x) A"),
+        (r"\partial f(x) v = \partial f(x)(v)", r"\partial f(x) v = \partial f(x)(v + v)"),
+        (r"\partial s(x) = \operatorname{diag}(s(x)) - s(x) s(x)^T", r"\partial s(x) = \operatorname{diag}(s(x)) + s(x) s(x)^T"),
+        (r"\partial \exp(x) = \operatorname{diag}(\exp(x))", r"\partial \exp(x) = \operatorname{diag}(x)"),
+        (r"\partial f(\exp(x)) \partial \exp(x) = 2 A \operatorname{diag}(\exp(2 x))", r"\partial f(\exp(x)) \partial \exp(x) = A \operatorname{diag}(\exp(2 x))"),
+        (r"\partial g(x) = \nabla g(x)^T", r"\partial g(x) = 2 \nabla g(x)^T"),
+        (r"\partial r(c) = 3 c^2", r"\partial r(c) = 2 c^2"),
+        (r"\nabla g(x) = 3 x \odot x", r"\nabla g(x) = 2 x \odot x"),
+        (r"\nabla r(c) = 3 c^2", r"\nabla r(c) = 3 c"),
+        (r"\nabla_x (x^T A x) = (A + A^T) x", r"\nabla_x (x^T A x) = 2 A x"),
+        (r"\nabla_{x} g(x) = \nabla g(x)", r"\nabla_{x} g(x) = 2 \nabla g(x)"),
+        (r"\nabla_A (x^T A v) = x v^T", r"\nabla_A (x^T A v) = v x^T"),
+        (r"\frac{d}{dc} r(c) = 3 c^2", r"\frac{d}{dc} r(c) = 3 c"),
+        (r"\frac{\mathrm{d}}{\mathrm{d}c} (c^4) = 4 c^3", r"\frac{\mathrm{d}}{\mathrm{d} c} (c^4) = 3 c^3"),
+    ],
+)  # fmt: skip
+def test_jacobians_and_gradients_of_functions(right, wrong):
+    definitions = f"layout numerator; {GIVEN}"
+    assert judged(right, definitions).kind == "equal"
+    assert judged(wrong, definitions).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (r"\partial f(x) = A", "say layout numerator or layout denominator"),
+        (r"\nabla f(x) = x", "a gradient is of a number; this is a matrix of shape n × 1"),
+        (r"\nabla_x f(x) = x", "a gradient is of a number"),
+        (r"\nabla_{v + x} g(x) = x", "cannot read this|a gradient of what"),
+        (r"\nabla q(x) = x", "needs f to be a function of one argument"),
+    ],
+)
+def test_what_has_no_certain_jacobian_is_not_readable(text, why):
+    verdict = judged(text, GIVEN)
+    assert verdict.kind == "not readable"
+    assert any(part in verdict.message for part in why.split("|"))
+
+
+def test_the_layout_turns_a_jacobian():
+    assert (
+        judged(r"\partial f(x) = 2 \operatorname{diag}(x) A^T", f"layout denominator; {GIVEN}").kind
+        == "equal"
+    )
+
+
+def test_a_total_derivative_is_written_with_d_unless_d_has_a_meaning():
+    definitions = r"given x \in \mathbb{R}; let g = x^2; let y = \sin g"
+    assert judged(r"\frac{dy}{dx} = \frac{dy}{dg} \cdot \frac{dg}{dx}", definitions).kind == "equal"
+    assert judged(r"\frac{dy}{dx} = 2 x \sin g", definitions).kind == "refused"
+    with_d = definitions + r"; given d \in \mathbb{R}"
+    assert judged(r"\frac{d y}{d x} = \frac{y}{x}", with_d + "; factor d").kind == "equal"
+    assert (
+        judged(r"\frac{d_1 y}{d_1 x} = \frac{y}{x}", definitions + r"; given d_1 \in \mathbb{R}").kind
+        == "equal"
+    )

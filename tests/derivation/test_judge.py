@@ -399,3 +399,79 @@ def test_the_loss_may_have_two_names():
         r"$$ \frac{\partial L}{\partial x_i} = \frac{\partial \mathcal{L}}{\partial x_i} = 2 x_i \bar{y}_i $$"
     )
     assert kinds(text, given) == ["equal", "equal"]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (r"A^{\odot 2} = A \odot A", r"A^{\odot 2} = A A"),
+        (r"(A \odot A)^{\odot -1} \odot A = A^{\odot -1}", r"A^{\odot -1} \odot A = A"),
+        (r"B = \bigodot_{k=1}^p Q_k K_k^T", r"B = \bigodot_{k=1}^p K_k Q_k^T"),
+        (r"\bigodot_{k=1, k \ne m}^p Q_k K_k^T = B \odot (Q_m K_m^T)^{\odot -1}", r"\bigodot_{k=1, k \ne m}^p Q_k K_k^T = B"),
+        (r"A_{ij} \prod_{k=1, k \ne j}^n A_{ik} = \prod_k A_{ik}", r"\prod_{k=1, k \ne j}^n A_{ik} = \prod_k A_{ik}"),
+        (r"\sum_{j=1, j \ne i}^n x_j = \sum_j x_j - x_i", r"\sum_{j=1, j \ne i}^n x_j = \sum_j x_j + x_i"),
+        (r"x - (x^T x) \mathbf{1} = x - \lVert x \rVert^2 \mathbf{1}_n", r"x - (x^T x) \mathbf{1} = x"),
+        (r"\mathbf{1}^T A \mathbf{1} = \sum_{i,j} A_{ij}", r"\mathbf{1}^T A \mathbf{1} = \operatorname{tr}(A)"),
+        (r"A + x \mathbf{1}^T = A + x \mathbf{1}_n^T", r"A + x \mathbf{1}^T = A + \mathbf{1} x^T"),
+        (r"\max(0, A) = A \odot [A > 0]", r"\max(0, A) = A \odot [A < 0]"),
+        (r"\max(x, y) + \max(-x, -y) = [x > y] \odot (x - y) - [x < y] \odot (x - y)", r"\max(x, y) = x + y"),
+        (r"\delta_{ij} = \delta_{ji}", r"\delta_{ij} = 1 - \delta_{ij}"),
+        (r"\frac{\partial c^2}{\partial c} = 2 c", r"\frac{\partial c^2}{\partial c} = c"),
+        (r"\text{In words: } c + c = 2 c", r"\text{In words: } c + c = 3 c"),
+        (r"x_i + x_i = 2 x_i, \quad i = 1, \dots, n", r"x_i + x_i = 3 x_i, \quad i = 1, \dots, n"),
+        (r"A x + x = x + A x, \quad A \in \mathbb{R}^{n \times n}", r"A x + x = A x, \quad A \in \mathbb{R}^{n \times n}"),
+        (r"\frac{\partial (c x_i)}{\partial \tilde{x_i}} = 0", r"\frac{\partial (c \tilde{x}_i)}{\partial \tilde{x_i}} = 0"),
+        (r"\colorbox{red}{ $c + c = 2 c$. }", r"\colorbox{red}{ $c + c = 3 c$. }"),
+    ],
+)  # fmt: skip
+def test_what_texts_write_is_read(right, wrong):
+    definitions = (
+        r"given x, y, \tilde{x} \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}, c \in \mathbb{R}"
+        r"; given Q, K \in \mathbb{R}^{p \times s \times d}; slice Q_m, K_m \in \mathbb{R}^{s \times d}"
+        r"; let B_{ij} = \prod_k (\sum_a Q_{kia} K_{kja})"
+    )
+    assert one(right, definitions).kind == "equal"
+    assert one(wrong, definitions).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (r"\bigodot_k A A = A", "how far does this \\bigodot reach?"),
+        (r"\bigodot_{k=1}^n x_k A \odot A = A", "how far does this \\bigodot reach?"),
+        (r"\sum_{j=1, k \ne j}^n x_j = x_1", "the condition must be on j"),
+        (r"\mathbf{1}^T \mathbf{1} = n", r"what is the size of \mathbf{1}?"),
+        (r"\frac{\partial x^2}{\partial c} = 0", "only numbers have powers"),
+        (r"\max(x, A) = A", "cannot be compared"),
+        (r"x_i = 2 x_i, \quad i = 1, \dots, q", "not a condition"),
+        (r"A x = x, \quad A \in \mathbb{R}^{n \times q}", "not a condition"),
+        (r"x_i = x_i \quad (\text{for some } i)", "not a condition"),
+        (r"x_i = x_i \quad \text{is false}", "not a condition"),
+    ],
+)
+def test_what_is_not_certain_there(text, said):
+    verdict = one(text, r"given x \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}, c \in \mathbb{R}")
+    assert verdict.kind == "not readable"
+    assert said in verdict.message
+
+
+@pytest.mark.parametrize("remark", [r"(\text{applied to each row})", r"\text{by symmetry}"])
+def test_a_remark_may_restrict_a_wrong_line_and_does_not_change_a_right_one(remark):
+    definitions = r"given x \in \mathbb{R}^n"
+    assert one(rf"x_i + x_i = 2 x_i \quad {remark}", definitions).kind == "equal"
+    doubtful = one(rf"x_i + x_i = 3 x_i \quad {remark}", definitions)
+    assert doubtful.kind == "not readable"
+    assert "unless the words beside it restrict it" in doubtful.message
+
+
+def test_an_implication_does_not_claim_its_premise():
+    definitions = r"given x \in \mathbb{R}^n, c \in \mathbb{R}"
+    assert kinds(r"$$ c \cdot 1 = c \implies 2 c = c + c $$", definitions) == ["equal", "equal"]
+    assert kinds(r"$$ c + 1 = 2 \implies 2 c = 2 $$", definitions) == ["not readable"] * 2
+    assert kinds(r"$$ c + 1 = 2 \Rightarrow c + 3 = 4 = 2 + 2 $$", definitions) == ["not readable"] * 3
+
+
+def test_the_root_of_the_square_of_a_root_is_that_root():
+    definitions = r"given x \in \mathbb{R}^n; let \sigma = \sqrt{\sum_i x_i^2}"
+    assert one(r"\sqrt{\sigma^2} = \sigma", definitions).kind == "equal"
+    assert one(r"\sqrt{\sigma^2} = -\sigma", definitions).kind == "refused"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import NoReturn
 
@@ -93,7 +94,7 @@ def _is_of_arrays(body: Expression) -> bool:
     ) or (any(r.kind == "parameter" and r.indices for r in body.references.values()))
 
 
-_UNSIZED = ("?", "?")  # the shape of an I without a subscript
+UNKNOWN = "?"  # a side of I or \\mathbf{1} without a subscript
 
 _NOT_PARTIAL = (
     "a partial derivative is of a number with respect to a number; "
@@ -165,6 +166,10 @@ class Analysis(Interpreter):
         found: dict[str, str] = {}
         for letter in sorted(expression.free):
             dimension = self.free[letter].dimension
+            if dimension is None and self.scope.dimensions:
+                # It is only compared with other letters, which is the same for all.
+                self.free[letter].runs_over(self.scope.dimensions[0])
+                dimension = self.scope.dimensions[0]
             if dimension is None:
                 raise Unreadable(f"what does {letter} run over?", expression.part)
             found[letter] = dimension
@@ -173,13 +178,14 @@ class Analysis(Interpreter):
     def visit(self, tree: Tree) -> Shape:
         unsized = len(self.unsized)
         shape = super().visit(tree)
-        if shape != _UNSIZED and len(self.unsized) > unsized:
+        if len(self.unsized) > unsized and UNKNOWN not in shape:
             self._reject_unsized()
         return shape
 
     def _reject_unsized(self) -> NoReturn:
+        found = self.expression.references[id(self.unsized[0])]
         self.reject(
-            "what is the size of I? Write it as a subscript, one of "
+            f"what is the size of {found.name}? Write it as a subscript, one of "
             f"{', '.join(self.scope.dimensions)}",
             self.unsized[0],
         )
@@ -225,7 +231,21 @@ class Analysis(Interpreter):
         self.expression.references[id(tree)] = found
         return getattr(self, f"_shape_of_{found.kind}")(found, tree)
 
-    scalar = power_of_name = reference
+    scalar = reference
+
+    def power_of_name(self, tree: Tree) -> Shape:
+        base, exponent = tree.children
+        is_power = (
+            isinstance(exponent, Token)
+            and exponent.type == "DIGIT"
+            and not self.scope.resolve(tree)
+            and self.scope.resolve(base)
+        )
+        if not is_power:
+            return self.reference(tree)
+        if self.visit(base):
+            self.reject("only numbers have powers", tree)
+        return ()
 
     def _parameter(self, tree: Tree) -> Reference | None:
         accent, name = accent_and_name(tree)
@@ -315,20 +335,24 @@ class Analysis(Interpreter):
     def _shape_of_identity(self, found: Reference, tree: Tree) -> Shape:
         if not found.indices:
             self.unsized.append(tree)
-            return _UNSIZED
+            return UNKNOWN, UNKNOWN
         side = self._side(found, tree)
         return (side, side)
 
-    def _sized(self, side: str) -> None:
-        """Record the size of each I, which a neighbouring factor or term determines."""
+    def _sized(self, side: str, shape: Shape) -> Shape:
+        """Record the size of each I and \\mathbf{1}, which a factor or a term beside it
+        determines, and return a shape with it."""
+        references = self.expression.references
         for tree in self.unsized:
-            token = Token("WORD", side)
-            self.expression.references[id(tree)] = Reference(
-                "identity", "I", "", (token,)
-            )
+            indices = (Token("WORD", side),)
+            references[id(tree)] = replace(references[id(tree)], indices=indices)
         self.unsized.clear()
+        return tuple(side if one == UNKNOWN else one for one in shape)
 
     def _shape_of_ones(self, found: Reference, tree: Tree) -> Shape:
+        if not found.indices:
+            self.unsized.append(tree)
+            return UNKNOWN, "1"
         return (self._side(found, tree), "1")
 
     def _side(self, found: Reference, tree: Tree) -> str:
@@ -371,6 +395,8 @@ class Analysis(Interpreter):
             name = self.part.text[slice(*span_of(tree))]
             self.reject(f"{name} is not declared or defined above", tree)
         shape = self.visit(base)
+        if exponent.data == "each":
+            return shape
         if exponent.data == "top":
             if (
                 base.data in ("reference", "element")
@@ -455,8 +481,8 @@ class Analysis(Interpreter):
         found = find(self.scope, name, self.parameters)
         assert found is not None
         function, shapes = found[0], [self.visit(one) for one in arguments]
-        if _UNSIZED in shapes:
-            self.reject("what is the size of I here? Write it as a subscript", tree)
+        if any(UNKNOWN in shape for shape in shapes):
+            self._reject_unsized()
         if len(shapes) != len(function.parameters):
             count = len(function.parameters)
             plural = "" if count == 1 else "s"
@@ -626,11 +652,11 @@ class Analysis(Interpreter):
 
     def _same_shape(self, trees: list[Tree], verb: str) -> Shape:
         shapes = [self.visit(tree) for tree in trees]
-        sized = next((shape for shape in shapes if shape != _UNSIZED), _UNSIZED)
+        sized = next((shape for shape in shapes if UNKNOWN not in shape), shapes[0])
         for tree, shape in zip(trees, shapes, strict=True):
-            if shape == _UNSIZED != sized and len({*sized}) == 1 and len(sized) == 2:
-                self._sized(sized[0])
-            elif shape != sized:
+            if UNKNOWN in shape and UNKNOWN not in sized and len(sized) == 2:
+                shape = self._sized(sized[shape.index(UNKNOWN)], shape)
+            if shape != sized:
                 message = f"{in_words(sized)} cannot be {verb} {in_words(shape)}"
                 self.misfit(message, tree, never_equal(sized, shape))
         return sized
@@ -669,12 +695,10 @@ class Analysis(Interpreter):
         for factor in tree.children[1:]:
             other = self.visit(factor)
             if shape and other:
-                if shape == _UNSIZED != other and len(other) == 2:
-                    self._sized(other[0])
-                    shape = other[0], other[0]
-                if other == _UNSIZED != shape and len(shape) == 2:
-                    self._sized(shape[1])
-                    other = shape[1], shape[1]
+                if shape[-1] == UNKNOWN != other[0]:
+                    shape = self._sized(other[0], shape)
+                elif other[0] == UNKNOWN != shape[-1]:
+                    other = self._sized(shape[-1], other)
                 if len(shape) != 2 or len(other) != 2 or shape[1] != other[0]:
                     self.misfit(
                         f"{in_words(shape)} cannot be multiplied by {in_words(other)}",
@@ -697,6 +721,8 @@ class Analysis(Interpreter):
         relation = any(token.type == "RELATION" for token in tokens_of(limits))
         tokens = [token for token in tokens_of(limits) if token.type == "INDEX"]
         own = tokens[:1] if relation else tokens
+        if relation and len(tokens) == 3 and tokens[0] != tokens[1]:
+            self.reject(f"the condition must be on {tokens[0]}", tokens[1])
         for token in own:
             if token.isdigit():
                 self.reject("a sum must run over a letter", token)
@@ -707,7 +733,7 @@ class Analysis(Interpreter):
         letters = [(str(token), Index()) for token in own]
         self.bound += letters
         if relation:
-            self.run_together(tokens[0], tokens[1])
+            self.run_together(tokens[0], tokens[-1])
         for end in upper:
             found = self.scope.resolve(end.children[0])
             if found is None or found.kind != "dimension":
@@ -716,11 +742,14 @@ class Analysis(Interpreter):
                 index.runs_over(found.name)
         shape = self.visit(body)
         del self.bound[len(self.bound) - len(letters) :]
-        if sign != r"\sum" and shape:
+        if sign in (r"\prod", r"\max") and shape:
             self.reject(f"a {sign[1:]} takes numbers", body)
         # A sum of products is the same either way.
         if sign != r"\sum" and self._is_product(body):
-            self.reject(f"how far does this {sign[1:]} reach? Write brackets", body)
+            last = body.children[-1]
+            matrices = sign == r"\bigodot" and body.data == "product"
+            if not (matrices and any(own[0] == token for token in _letters_in(last))):
+                self.reject(f"how far does this {sign} reach? Write brackets", body)
         self.ranges.append((self.expression, tree, letters))
         return shape
 
@@ -743,14 +772,64 @@ class Analysis(Interpreter):
             self.reject(r"an indicator compares with <, >, \le or \ge", relation)
         return self._compared(tree, first, second)
 
-    def _compared(self, tree: Tree, first: Tree, second: Tree) -> Shape:
-        for side in (first, second):
-            if shape := self.visit(side):
+    def cases(self, tree: Tree) -> Shape:
+        for case in tree.children:
+            value, comparison = case.children
+            if shape := self.visit(value):
                 self.reject(
-                    f"only numbers can be compared; this is {in_words(shape)}", side
+                    f"a case must be a number; this is {in_words(shape)}", value
                 )
-        self.expression.comparisons.append(tree)
+            if isinstance(comparison.children[0], Token):
+                if case is not tree.children[-1]:
+                    self.reject("this case must be the last one", comparison)
+            elif letters := self._indices_compared(comparison):
+                self.run_together(*letters)
+            else:
+                self._compare_numbers(comparison)
         return ()
+
+    def _indices_compared(self, comparison: Tree) -> list[Token]:
+        """Return the two indices that a case compares; none if it compares numbers."""
+        sides = comparison.children[::2]
+        found = [token for side in sides if (token := self._as_index(side))]
+        is_pair = len(sides) == len(found) == 2
+        return found if is_pair and any(not one.isdigit() for one in found) else []
+
+    def _as_index(self, side: Tree) -> Token | None:
+        """Return the letter or the number of a side that may be an index."""
+        token = next(side.scan_values(lambda one: True), None)
+        if not isinstance(token, Token):
+            return None
+        if side.data == "number":
+            return token if token.isdigit() else None
+        is_letter = side.data == "reference" and token.type in ("LETTER", "GREEK")
+        known = self._parameter(side) or self.scope.resolve(side) if is_letter else True
+        return None if known or subscripts_of(side) else token
+
+    def _compare_numbers(self, comparison: Tree) -> None:
+        first, *rest = comparison.children
+        for relation, second in zip(rest[::2], rest[1::2], strict=True):
+            if str(relation.children[0]).startswith(("=", r"\ne")):
+                self.reject(
+                    "cases are compared on both sides of a boundary and not at it: write "
+                    r"<, >, \le, or \ge; = compares indices",
+                    relation,
+                )
+            if shape := self._compared(relation, first, second):
+                self.reject(f"a case is of numbers; this is {in_words(shape)}", second)
+            first = second
+
+    def _compared(self, tree: Tree, first: Tree, second: Tree) -> Shape:
+        """Return the shape of a comparison: that of two arrays, or of an array and a
+        number, whose elements are compared."""
+        shapes = self.visit(first), self.visit(second)
+        if all(shapes) and shapes[0] != shapes[1]:
+            self.reject(
+                f"{in_words(shapes[0])} cannot be compared with {in_words(shapes[1])}",
+                second,
+            )
+        self.expression.comparisons.append(tree)
+        return shapes[0] or shapes[1]
 
     # ---- derivatives -----------------------------------------------------------------
 
@@ -785,6 +864,39 @@ class Analysis(Interpreter):
         shape = self.visit(call)
         self._has_shape(direction, self.visit(call.children[1]))
         return shape
+
+    def jacobian(self, tree: Tree) -> Shape:
+        """Return the shape of ∂f(x), the Jacobian of f at x."""
+        shapes = self._function_at(tree, r"\partial f(x)")
+        if shapes == ((), ()):
+            return ()
+        shape = self.scope.laid_out(*shapes)
+        return shape or self.reject(
+            "the Jacobian of a column at a column has a layout: say layout numerator or "
+            "layout denominator",
+            tree,
+        )
+
+    def nabla(self, tree: Tree) -> Shape:
+        """Return the shape of ∇f(x), the gradient of f at x: that of x."""
+        above, below = self._function_at(tree, r"\nabla f(x)")
+        if above:
+            self.reject(f"a gradient is of a number; this is {in_words(above)}", tree)
+        return below
+
+    def _function_at(self, tree: Tree, written: str) -> tuple[Shape, Shape]:
+        """Return the shapes of a function's value and of its argument."""
+        (call,) = tree.children
+        if call.data == "applied" or len(call.children) != 2:
+            self.reject(f"{written} needs f to be a function of one argument", tree)
+        return self.visit(call), self.visit(call.children[1])
+
+    def nabla_of(self, tree: Tree) -> Shape:
+        """Return the shape of ∇_x y, the gradient of a number by x: that of x."""
+        below, above = tree.children
+        if shape := self.visit(above):
+            self.reject(f"a gradient is of a number; this is {in_words(shape)}", above)
+        return self._with_respect_to(below)
 
     def slope(self, tree: Tree) -> Shape:
         """Return the shape of f'(x), the derivative of f at x or at its elements."""
@@ -837,9 +949,10 @@ class Analysis(Interpreter):
 
     def _with_respect_to(self, tree: Tree) -> Shape:
         shape = self.visit(tree)
-        found = self.expression.references[id(tree)]
+        found = self.expression.references.get(id(tree))
         if (
-            found.kind != "variable"
+            found is None
+            or found.kind != "variable"
             or found.accent
             or self.scope.variables[found.name].kind == "constant"
         ):
@@ -866,6 +979,10 @@ class Analysis(Interpreter):
                 r"expected a condition such as j \ne i, or \dot{X} = 0 for a whole X",
                 first,
             )
+
+
+def _letters_in(tree: Tree) -> Iterator[Token]:
+    return tree.scan_values(lambda one: isinstance(one, Token) and one.type == "INDEX")
 
 
 def define(scope: Scope, line: Line) -> None:
@@ -920,8 +1037,11 @@ def define(scope: Scope, line: Line) -> None:
         )
         raise Unreadable(message, line.left)
     backward = scope.is_backward(definition)
+    positive = definition.tree.data == "root"  # so that the root of its square is it
     scope.add(
-        Variable(name, shape, "defined", False, tuple(letters), definition, backward),
+        Variable(
+            name, shape, "defined", positive, tuple(letters), definition, backward
+        ),
         line.left,
     )
 

@@ -56,6 +56,9 @@ class Holding(Evaluator):
     def directional(self, tree: Tree) -> Value:
         return self._holding(tree, super().directional)
 
+    def nabla_of(self, tree: Tree) -> Value:
+        return self._holding(tree, super().nabla_of)
+
     def _holding(self, tree: Tree, evaluate: Callable[[Tree], Value]) -> Value:
         outside, self.holds_others = self.holds_others, id(tree) in self.holding
         value = evaluate(tree)

@@ -41,6 +41,19 @@ _REACHES = re.compile(
 _ATOM = re.compile(r"\s*(?:[a-zA-Z0-9]|\\[a-zA-Z]+)\s*")
 
 
+# A box of text around a whole display: \colorbox{colour}{$…$.}
+_FRAME = re.compile(
+    r"\A(\s*\\(?:f?colorbox(?:\s*\{[^{}$]*\}){1,2}|bbox(?:\s*\[[^\[\]]*\])?|fbox)\s*\{\s*\$)"
+    r"[^$]*(\$[\s.,;]*\}[\s.,;]*)\Z"
+)
+
+
+def framed(text: str) -> list[Span]:
+    """Return where a box of text around a whole display begins and ends."""
+    match = _FRAME.match(text)
+    return [match.span(1), match.span(2)] if match else []
+
+
 def decorations(text: str) -> list[Span]:
     """Return where a display has characters that do not change its meaning."""
     found: list[Span] = []

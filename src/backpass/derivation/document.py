@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from backpass.derivation.decorations import BRACED, decorations
+from backpass.derivation.decorations import BRACED, decorations, framed
 from backpass.derivation.macros import Expander
 from backpass.derivation.parse import Part, Unreadable
 
@@ -340,6 +340,7 @@ _EMPTY = re.compile(r"(?<=[=+\-&])\s*\{\}")
 _COMMENT = re.compile(rf"{_PERCENT}[^\n]*")
 _NOTHING = re.compile(
     rf"\\(?:label|tag\*?|vphantom)\s*{BRACED}"
+    r"|\\definecolor\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\{[^{}]*\}"
     r"|\\(?:nonumber|notag|(?:display|text|script|scriptscript)style|allowbreak|nobreak"
     r"|limits|nolimits|displaylimits|mathstrut|strut)(?![a-zA-Z])|\\!"
 )
@@ -358,6 +359,7 @@ def _display(body: Text, kind: str, is_latex: bool, start: int, end: int) -> Dis
         body = body.replaced(re.compile(r"\A\s*\{\d\}"))
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
     body = body.replaced(_NOTHING).replaced(_EMPTY)
+    body = body.blanked(framed(body.characters))
     body = body.blanked(decorations(body.characters)).replaced(_OPENS)
     body = body.replaced(_CLOSES, r"\\\\").replaced(_ASIDE, r"\\\\")
     if kind.startswith("eqnarray"):
@@ -407,18 +409,24 @@ class Statement:
     """Members that a display sets equal, with the words and conditions beside them.
 
     `fault` says why the display cannot be split with certainty, or is empty.
+    `conditional` says whether it is a premise, or a conclusion that may need one.
     """
 
     members: tuple[Text, ...]
     beside: tuple[Text, ...] = ()
     fault: str = ""
+    conditional: bool = False
 
 
 _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
 _CONTINUES = re.compile(rf"\s*{_OPERATOR}")
 _UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
 # Also words between equations, which have spaces at their ends.
-_SPACE = re.compile(r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or|where)\s+\}")
+_SPACE = re.compile(
+    r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or|where)\s+\}"
+    r"|\\(?:implies|Rightarrow|Longrightarrow)(?![a-zA-Z])"
+)
+_IMPLIES = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow)(?![a-zA-Z])")
 _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
@@ -449,9 +457,10 @@ def statements(display: Display) -> list[Statement]:
             found.extend(Statement((piece,), (), fault) for piece in pieces)
         for equation in equations:
             members = tuple(_split(equation, "="))
+            conditional = _IMPLIES.search(row.characters) is not None
             if beside and equation is not equations[-1]:
                 fault = "does what stands beside another equation hold for this one?"
-            found.append(Statement(members, beside, fault))
+            found.append(Statement(members, beside, fault, conditional))
             fault = ""
     return found
 

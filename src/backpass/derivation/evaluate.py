@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -28,6 +29,7 @@ from backpass.expressions import exact
 from backpass.interpreters.symbolic import sign_at
 
 _RELATIONS = {
+    "=": operator.eq,
     r"\ne": operator.ne, r"\neq": operator.ne, "<": operator.lt, ">": operator.gt,
     r"\le": operator.le, r"\leq": operator.le, r"\ge": operator.ge, r"\geq": operator.ge,
 }  # fmt: skip
@@ -129,7 +131,13 @@ class Evaluator(Interpreter):
         found = self.current.references[id(tree)]
         return getattr(self, f"_{found.kind}")(found)
 
-    scalar = power_of_name = reference
+    scalar = reference
+
+    def power_of_name(self, tree: Tree) -> Value:
+        if id(tree) in self.current.references:
+            return self.reference(tree)
+        base, exponent = tree.children
+        return self.visit(base) ** int(str(exponent))
 
     def _variable(self, found: Reference) -> Value:
         variable = self.scope.variables[found.name]
@@ -247,6 +255,8 @@ class Evaluator(Interpreter):
         if exponent.data == "top":
             value = self.visit(base)
             return value.T if isinstance(value, np.ndarray) else value
+        if exponent.data == "each":  # a power of each element
+            return self.visit(base) ** sympy.Rational("".join(tokens_of(exponent)))
         return self.visit(base) ** self.visit(exponent)
 
     def root(self, tree: Tree) -> Value:
@@ -314,8 +324,10 @@ class Evaluator(Interpreter):
         return array[:, None] if len(sizes) == 1 else array
 
     def apply(self, tree: Tree) -> Value:
-        function, argument = tree.children
-        name, value = str(function.children[0]), self.visit(argument)
+        return self._applied(tree.children[0], self.visit(tree.children[1]))
+
+    def _applied(self, function: Tree, value: Value) -> Value:
+        name = str(function.children[0])
         if name.endswith("{tr}"):
             result = sympy.Add(*np.diagonal(value))
         elif name.endswith("{diag}"):
@@ -390,6 +402,8 @@ class Evaluator(Interpreter):
             return _add(values)
         if sign == r"\prod":
             return sympy.Mul(*values)
+        if sign == r"\bigodot":
+            return math.prod(values[1:], start=values[0])
         return self.calculus.maximum(tuple(values))
 
     def _ranges(self, tree: Tree, limits: Tree) -> Iterator[dict[str, int]]:
@@ -399,20 +413,66 @@ class Evaluator(Interpreter):
         for values in itertools.product(
             *(range(self.calculus.size(side)) for side in sides)
         ):
-            if relation is None or _RELATIONS[relation](values[0], self._at(tokens[2])):
+            if relation is None or _RELATIONS[relation](
+                values[0], self._at(tokens[-1])
+            ):
                 yield dict(zip(letters, values, strict=True))
 
     # ---- cases -----------------------------------------------------------------------
 
     def larger(self, tree: Tree) -> Value:
         first, second = map(self.visit, tree.children[1:])
-        return first if self._sign(tree, first - second) > 0 else second
+        positive = self._signs(tree, first - second, lambda sign: sign > 0)
+        return positive * first + (1 - positive) * second
 
     def indicator(self, tree: Tree) -> Value:
         first, relation, second = tree.children
         assert isinstance(relation, Token)
-        sign = self._sign(tree, self.visit(first) - self.visit(second))
-        return sympy.Integer(_RELATIONS[relation](sign, 0))
+        holds = _RELATIONS[relation]
+        difference = self.visit(first) - self.visit(second)
+        return self._signs(tree, difference, lambda sign: holds(sign, 0))
+
+    def _signs(
+        self, tree: Tree, difference: Value, holds: Callable[[int], bool]
+    ) -> Value:
+        """Return 1 where a difference's sign around the point meets a condition, and 0
+        elsewhere, for a number or for each element."""
+        if not isinstance(difference, np.ndarray):
+            return sympy.Integer(holds(self._sign(tree, difference)))
+        values, outside = np.empty(difference.shape, dtype=object), self.indices
+        for number, place in enumerate(np.ndindex(*difference.shape)):
+            self.indices = {**outside, " ": number}  # an element has its own cases
+            values[place] = sympy.Integer(holds(self._sign(tree, difference[place])))
+        self.indices = outside
+        return values
+
+    def cases(self, tree: Tree) -> Value:
+        found = [case for case in tree.children if self._applies(case.children[1])]
+        if len(found) > 1 and isinstance(found[-1].children[1].children[0], Token):
+            found.pop()  # otherwise
+        if len(found) != 1:
+            raise Unreadable(
+                "two cases apply here" if found else "no case applies here",
+                self.current.part,
+                tree.meta.start_pos,
+            )
+        return self.visit(found[0].children[0])
+
+    def _applies(self, comparison: Tree) -> bool:
+        first, *rest = comparison.children
+        if not rest:
+            return True  # otherwise
+        holds = []
+        for relation, second in zip(rest[::2], rest[1::2], strict=True):
+            sign = str(relation.children[0])
+            if any(one is relation for one in self.current.comparisons):
+                value = self.visit(first) - self.visit(second)
+                holds.append(_RELATIONS[sign](self._sign(relation, value), 0))
+            else:
+                letters = (next(side.scan_values(bool)) for side in (first, second))
+                holds.append(_RELATIONS[sign](*map(self._at, letters)))
+            first = second
+        return all(holds)
 
     def _sign(self, tree: Tree, difference: sympy.Expr) -> int:
         """Return a difference's sign around the point; 0 if it is identically 0."""
@@ -474,8 +534,43 @@ class Evaluator(Interpreter):
     def differential(self, tree: Tree) -> Value:
         """Return d/dε f(x + ε v) at ε = 0."""
         call, direction = tree.children
-        argument, along = self.visit(call.children[1]), self.visit(direction)
-        return self._moved(argument, lambda moved: self._value_of(call, [moved]), along)
+        return self._along(call, self.visit(call.children[1]), self.visit(direction))
+
+    def _along(self, call: Tree, argument: Value, direction: Value) -> Value:
+        """Return the derivative of a function at an argument in a direction."""
+
+        def function(moved: Value) -> Value:
+            if call.data == "apply":
+                return self._applied(call.children[0], moved)
+            return self._value_of(call, [moved])
+
+        return self._moved(argument, function, direction)
+
+    def jacobian(self, tree: Tree) -> Value:
+        """Return the derivatives of f(x) by x, in the declared layout."""
+        (call,) = tree.children
+        argument = self.visit(call.children[1])
+        slopes = [self._along(call, argument, unit) for unit in _units(argument)]
+        if not isinstance(argument, np.ndarray) and not isinstance(
+            slopes[0], np.ndarray
+        ):
+            return slopes[0]
+        by_columns = np.array([np.ravel(slope) for slope in slopes], dtype=object)
+        return by_columns if self.scope.layout == "denominator" else by_columns.T
+
+    def nabla(self, tree: Tree) -> Value:
+        """Return the derivatives of f(x) by the elements of x, in the shape of x."""
+        (call,) = tree.children
+        argument = self.visit(call.children[1])
+        slopes = [self._along(call, argument, unit) for unit in _units(argument)]
+        if not isinstance(argument, np.ndarray):
+            return slopes[0]
+        return np.array(slopes, dtype=object).reshape(argument.shape)
+
+    def nabla_of(self, tree: Tree) -> Value:
+        below, above = tree.children
+        value = self.visit(above)
+        return _each(self.visit(below), lambda symbol: self.derivative(value, symbol))
 
     def _moved(
         self,
@@ -542,6 +637,18 @@ def _each(value: Value, function: Callable[[sympy.Expr], sympy.Expr]) -> Value:
     if not isinstance(value, np.ndarray):
         return function(value)
     return np.vectorize(function, otypes=[object])(value)
+
+
+def _units(value: Value) -> list[Value]:
+    """Return the unit vectors in the shape of a value."""
+    if not isinstance(value, np.ndarray):
+        return [sympy.S.One]
+    units = []
+    for place in np.ndindex(value.shape):
+        unit = np.full(value.shape, sympy.S.Zero, dtype=object)
+        unit[place] = sympy.S.One
+        units.append(unit)
+    return units
 
 
 def _add(terms: list[Value]) -> Value:

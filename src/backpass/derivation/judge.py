@@ -51,8 +51,10 @@ from backpass.derivation.names import (
     Expression,
     Scope,
     canonical,
+    shape_of,
     subscripts_of,
 )
+from backpass.derivation.notation import Notation, notation
 from backpass.derivation.parse import (
     DECLARING,
     Line,
@@ -65,9 +67,11 @@ from backpass.derivation.parse import (
 )
 from backpass.derivation.rewriting import (
     CONDITION_WORDS,
-    DERIVATIVE,
+    INDEX_RANGE,
     MEMBERSHIP,
+    PROSE,
     ROUND,
+    depends_on_layout,
     not_an_equation,
     parsed,
     rewritten,
@@ -82,14 +86,15 @@ class Known:
     """What is declared at a place of the text.
 
     `implied` are the definitions made by displays. `losses` are the names of the loss,
-    and `accents` the accents whose meaning is known. `total` says whether partial
-    derivatives go through all definitions.
+    and `accents` the accents whose meaning is known. `notations` are the text's own.
+    `total` says whether partial derivatives go through all definitions.
     """
 
     lines: tuple[Line, ...] = ()
     implied: frozenset[Line] = frozenset()
     losses: frozenset[str] = frozenset()
     accents: frozenset[str] = frozenset()
+    notations: tuple[Notation, ...] = ()
     total: bool = False
 
     @property
@@ -178,8 +183,11 @@ class _Judging:
             self._add(Line("applied", None, part, None, ""), line_number)
         elif word == "when" and rest:
             self.condition = text[text.characters.index(rest) :]
+        elif word == "read" and rest:
+            found = notation(text[text.characters.index(rest) :], source)
+            self.known = replace(known, notations=(*known.notations, found))
         elif word in DECLARING:
-            text = self._rewritten(text)
+            text = self._rewritten(text, source)
             try:
                 (line,) = read(text.characters)
             except Unreadable as error:
@@ -189,7 +197,7 @@ class _Judging:
             self.known = replace(self.known, accents=self.known.accents | accents)
         else:
             raise Unreadable(
-                "expected given, constant, let, slice, factor, layout, loss, when, "
+                "expected given, constant, let, slice, factor, layout, read, loss, when, "
                 "restart, bar gradient, dot differential, partial total or partial "
                 "applied",
                 text.part(source),
@@ -218,7 +226,10 @@ class _Judging:
             kept.append(one)
         self.known = replace(self.known, lines=tuple(kept))
 
-    def _rewritten(self, text: Text) -> Text:
+    def _rewritten(self, text: Text, source: str = "") -> Text:
+        """Return a text in the notation of derivations. Raises `Unreadable`."""
+        for one in self.known.notations:
+            text = one.applied(text, source or self.source)
         return rewritten(text, self.known.scope, self.known.losses)
 
     # ---- statements ------------------------------------------------------------------
@@ -228,6 +239,11 @@ class _Judging:
         left = statement.members[0]
         rest = statement.members[1:]
         why = statement.fault
+        try:
+            for member in statement.members:
+                self._rewritten(member)
+        except Unreadable as error:
+            why = why or self.document.explained(error)
         if not why and not rest and (declared := self._declared(left)):
             yield declared
             return
@@ -243,7 +259,21 @@ class _Judging:
             for member in rest or (left,):
                 yield self._verdict("not readable", member, message=why)
             return
-        yield from self._chain(left, rest, condition)
+        doubt = ""
+        if any(map(_is_prose, statement.beside)):
+            doubt = (
+                "it is wrong unless the words beside it restrict it: write a condition in "
+                r"symbols, such as j \ne i"
+            )
+        elif statement.conditional:
+            doubt = (
+                "it is wrong unless a premise restricts it: write it without the arrow"
+            )
+        for verdict in self._chain(left, rest, condition):
+            if verdict.kind in ("refused", "follows") and doubt:
+                line, latex = verdict.line, verdict.latex
+                verdict = Verdict("not readable", line, latex, verdict.against, doubt)
+            yield verdict
 
     def _chain(
         self, left: Text, rest: tuple[Text, ...], condition: Part | None
@@ -302,12 +332,10 @@ class _Judging:
                 }
                 expressions.append(Expression(part, tree, references=found))
         basis = self._basis(expressions, (), 0)
-        texts = [expression.part.text for expression in expressions]
         for name, _ in basis.definitions:
             if definition := scope.variables[name].definition:
-                texts.append(definition.part.text)
-        has_derivative = any(map(DERIVATIVE.search, texts))
-        return None if has_derivative else basis
+                expressions.append(definition)
+        return None if any(map(depends_on_layout, expressions)) else basis
 
     def _in_time(self, part: Part, judge: Callable[[], T]) -> T:
         """Return a result. Raises `Unreadable` if that takes too long."""
@@ -422,7 +450,7 @@ class _Judging:
 
     def _condition(self, statement: Statement) -> Part | None:
         """Return the conditions of a statement. Raises `Unreadable`."""
-        found = [*statement.beside]
+        found = [piece for piece in statement.beside if not self._is_known(piece)]
         # A condition for the whole display applies to statements with all its indices.
         if self.condition is not None:
             letters = re.findall(
@@ -450,6 +478,26 @@ class _Judging:
                 part,
             ) from None
         return part
+
+    def _is_known(self, piece: Text) -> bool:
+        """Whether what stands beside an equation is prose, the range of an index, or a
+        shape that is already declared."""
+        if _is_prose(piece):
+            return True
+        part, scope = self._part(piece), self.known.scope
+        if match := INDEX_RANGE.fullmatch(part.text):
+            return match[1].strip() in scope.dimensions
+        try:
+            declarations = parse(part, "declarations").children
+        except Unreadable:
+            return False
+        for declaration in declarations:
+            *names, _, space = declaration.children
+            shape = shape_of(space)
+            variables = [scope.variables.get(canonical(name)) for name in names]
+            if not all(v is not None and v.shape == shape for v in variables):
+                return False
+        return True
 
     # ---- comparing -------------------------------------------------------------------
 
@@ -593,7 +641,7 @@ class _Judging:
             for expression in chain.expressions
             for one in expression.parts
             for tree in one.tree.iter_subtrees()
-            if tree.data in ("partial", "differentiate", "directional")
+            if tree.data in ("partial", "differentiate", "directional", "nabla_of")
             and not of_loss(one, tree)
         ]
         scope = self.known.scope
@@ -743,12 +791,7 @@ class _Judging:
         forget the line that defined a name by it."""
         text = f"x {membership.text}"
         (declaration,) = parse(Part(text, 0, text), "declarations").children
-        space = declaration.children[-1]
-        shape: tuple[str, ...] = ()
-        if isinstance(space, Tree) and space.data == "space":
-            shape = tuple(canonical(side) for side in space.children)
-        shape = (*shape, "1") if len(shape) == 1 else shape
-        if shape != expression.shape:
+        if shape_of(declaration.children[-1]) != expression.shape:
             if line:
                 self._forget(line)
             raise Unreadable("the stated shape is not the expression's", membership)
@@ -853,6 +896,11 @@ def _summed_twice(chain: Chain) -> str:
                     f"{second} on both sides"
                 )
     return ""
+
+
+def _is_prose(piece: Text) -> bool:
+    """Whether a piece beside an equation consists of words."""
+    return PROSE.fullmatch(piece.characters) is not None
 
 
 def _is_function(head: Part) -> bool:

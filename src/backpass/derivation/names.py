@@ -139,7 +139,7 @@ class Scope:
         for declaration in parse(line.right, "declarations").children:
             *names, reals, space = declaration.children
             assert isinstance(reals, Token)
-            shape = tuple(canonical(side) for side in space.children) if space else ()
+            shape = shape_of(space)
             for side in shape:
                 if side in self.variables:
                     raise Unreadable(
@@ -149,8 +149,6 @@ class Scope:
                     )
                 if not side.isdigit() and side not in self.dimensions:
                     self.dimensions.append(side)
-            if len(shape) == 1:
-                shape = (*shape, "1")
             for tree in names:
                 variable = Variable(
                     canonical(tree), shape, line.kind, positive=reals.endswith(r"_{>0}")
@@ -170,8 +168,7 @@ class Scope:
         assert line.right is not None
         for declaration in parse(line.right, "declarations").children:
             *names, _, space = declaration.children
-            shape = tuple(canonical(side) for side in space.children) if space else ()
-            shape = (*shape, "1") if len(shape) == 1 else shape
+            shape = shape_of(space)
             for tree in names:
                 accent, name = accent_and_name(tree)
                 variable, tokens = self.variables.get(name), subscripts_of(tree)
@@ -365,6 +362,14 @@ def sliced(axes: Shape, tokens: Sequence[Token]) -> tuple[Shape, Shape]:
 
 def _pattern(tokens: Sequence[Token]) -> str:
     return "".join(":" if token.type == "ALL" else "i" for token in tokens)
+
+
+def shape_of(space: Tree | Token | None) -> Shape:
+    """Return a declared shape; that of a number is ()."""
+    if not isinstance(space, Tree):
+        return ()
+    shape = tuple(canonical(side) for side in space.children)
+    return (*shape, "1") if len(shape) == 1 else shape
 
 
 def axes_of(shape: Shape) -> Shape:

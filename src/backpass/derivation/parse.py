@@ -167,12 +167,14 @@ def _begins(physical: str) -> bool:
 
 
 def _equals_sign(text: str) -> int:
-    """Return the position of the "=" outside all brackets; −1 if there is none."""
+    """Return the position of the "=" outside all brackets and environments; −1 if there
+    is none."""
     depth = 0
-    for position, character in enumerate(text):
-        depth += (character in "{([") - (character in "})]")
-        if character == "=" and depth == 0:
-            return position
+    for match in re.finditer(r"\\begin|\\end|[{([\])}=]", text):
+        if match[0] == "=" and depth == 0:
+            return match.start()
+        depth += match[0] in ("{", "(", "[", r"\begin")
+        depth -= match[0] in ("}", ")", "]", r"\end")
     return -1
 
 

@@ -9,20 +9,29 @@ from collections.abc import Iterable
 from lark import Tree
 
 from backpass.derivation.document import Text
-from backpass.derivation.names import Scope
+from backpass.derivation.names import Expression, Scope
 from backpass.derivation.parse import Part, Unreadable, parse
 
 
 def rewritten(text: Text, scope: Scope, losses: Iterable[str]) -> Text:
     """Return the text in the notation of derivations, where that is certain."""
     names = {*scope.variables, *scope.dimensions}
+    text = text.replaced(_LABEL)
+    for pattern, by in _CASES:
+        text = text.replaced(pattern, by)
     if "T" not in names:
         text = text.replaced(_TRANSPOSED, r"^\\top ")
     for name in losses:
         end = "" if name.endswith("}") else "(?![a-zA-Z])"
-        pattern = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
-        text = text.replaced(re.compile(pattern), r"\\mathcal{L}")
+        loss = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
+        text = text.replaced(re.compile(loss), r"\\mathcal{L}")
+    if "d" not in names and "d" not in scope.factors:
+        text = text.replaced(_UPRIGHT_D, "d")
+        text = text.replaced(_D_BY_D, r"\\frac{\\partial \1}{\\partial \2}")
+        text = text.replaced(_D_BY, r"\\frac{\\partial}{\\partial \1}")
+    text = text.replaced(_ACCENT, r"\\\1{\2}\3")
     text = text.replaced(_BARS, r"\\lVert \1 \\rVert")
+    text = text.replaced(_NABLA_BELOW, r"\\nabla_{\1}")
     text = text.replaced(_BELOW, r"\\frac{\\partial \\mathcal{L}}{\\partial \1}")
     return text.replaced(_NABLA, r"\\bar{\1\3}\2")
 
@@ -43,6 +52,14 @@ def parsed(part: Part) -> Tree:
         raise
 
 
+def depends_on_layout(expression: Expression) -> bool:
+    """Whether the shape of an expression may depend on the layout of a derivative."""
+    derivatives = {"partial", "jacobian", "nabla", "nabla_of"}
+    return bool(_GRADIENT.search(expression.part.text)) or any(
+        node.data in derivatives for node in expression.tree.iter_subtrees()
+    )
+
+
 def not_an_equation(text: str) -> str:
     for sign in _RELATIONS:
         if re.search(rf"{sign}(?![a-zA-Z])", text):
@@ -56,6 +73,8 @@ _RELATIONS = (
     r"\\approx", r"\\simeq", r"\\equiv", r"\\propto", r"\\le", r"\\leq", r"\\ge", r"\\geq",
     r"\\to", r"\\rightarrow", r"\\implies", r"\\Rightarrow", r"\\sim",
 )  # fmt: skip
+_BRACED_OR = r"(?:[^{}\\]|\\.|\{(?:[^{}]|\{[^{}]*\})*\})+"
+_NO_INDEX = r"(?!\s*[_^'])\s*"
 _TRANSPOSED = re.compile(
     r"\^\s*(?:T(?![a-zA-Z])|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|text|top)\s*\{T\})\s*\}"
     r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
@@ -64,16 +83,64 @@ _TRANSPOSED = re.compile(
 _BARS = re.compile(
     r"(?<!\\left)(?<!\\right)\\\|((?:(?!\\\|).)*?)(?<!\\right)\\\|", re.S
 )
+_LABEL = re.compile(r"\A\s*\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{[^{}]*:\s*\}")
+_CASES = (
+    (
+        re.compile(r"\\(?:left)?\s*\\\{\s*\\begin\s*\{array\}\s*\{[^{}]*\}"),
+        r"\\begin{cases}",
+    ),
+    (re.compile(r"\\end\s*\{array\}\s*\\right\b\s*\.?"), r"\\end{cases}"),
+    (re.compile(r"(\\(?:begin|end)\{)[dr]?cases\*?\}"), r"\1cases}"),
+    (
+        re.compile(
+            r"(?<=&)(\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z]))*"
+            r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*(?:if|for|when|where)\s*\}"
+        ),
+        " ",
+    ),
+    (
+        re.compile(
+            r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*(?:otherwise|else)\s*[.,;]?\s*\}"
+        ),
+        r"\\text{otherwise}",
+    ),
+    (re.compile(r"[.,;](?=\s*(?:\\\\|\\end\{cases\}))"), " "),
+)
+# \frac{d y}{d x}, the derivative through all definitions, as \partial is.
+_UPRIGHT_D = re.compile(r"(?<=\{)\s*\\(?:mathrm|text|operatorname)\s*\{d\}")
+_D_BY_D = re.compile(
+    rf"\\[dt]?frac\s*\{{\s*d{_NO_INDEX}({_BRACED_OR})\}}\s*\{{\s*d{_NO_INDEX}({_BRACED_OR})\}}"
+)
+_D_BY = re.compile(
+    rf"\\[dt]?frac\s*(?:\{{\s*d\s*\}}|d)\s*\{{\s*d{_NO_INDEX}({_BRACED_OR})\}}"
+)
+# \dot{Q_m} as \dot{Q}_m.
+_ACCENT = re.compile(
+    r"\\(bar|overline|dot|hat|widehat|tilde|underline)\s*"
+    r"\{\s*(\\?[a-zA-Z]+|\\[a-z]+\s*\{[^{}]*\})\s*(_\s*(?:\w|\{[^{}]*\}))\s*\}"
+)
 _BELOW = re.compile(  # \partial_{x_i} \\mathcal{L}
     r"\\partial_\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*\\mathcal\s*\{L\}"
+)
+_NABLA_BELOW = re.compile(  # \nabla_x and \nabla_\theta, as \nabla_{x}
+    r"\\nabla\s*_\s*(?=[a-zA-Z\\])(\\(?:mathbf|boldsymbol|underline)\s*\{[^{}]*\}|\\?[a-zA-Z]+?(?![a-zA-Z])|[a-zA-Z])"
 )
 _NABLA = re.compile(
     r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*(_\s*(?:\w|\{[^{}]*\}))?\s*\}|([a-zA-Z]))"
     r"\s*\\mathcal\s*\{L\}"
 )
-DERIVATIVE = re.compile(r"\\(?:partial|nabla|bar|overline|dot|mathcal)(?![a-zA-Z])")
+# What may be a gradient or a loss, and is a row in some texts and a column in others.
+_GRADIENT = re.compile(r"\\(?:bar|overline|dot|mathcal)(?![a-zA-Z])")
 MEMBERSHIP = re.compile(
     r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}))?\s*$"
+)
+INDEX_RANGE = re.compile(  # j = 1, \dots, n
+    r"\(?\s*[a-zA-Z]\s*=\s*1\s*,\s*(?:\\[cl]?dots|\.\.\.)\s*,?(.*?)\)?\s*", re.S
+)
+# A remark in brackets, or a reason.
+_WORDS = r"\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{(?:[^{}$\\])*\}"
+PROSE = re.compile(
+    rf"\s*(?:\((?:\s*{_WORDS})+\s*\)|(?:{_WORDS.replace('{(?', '{[ (]*(?:by|since|as|because|using|from) (?')})\s*)[\s.,;]*"
 )
 CONDITION_WORDS = re.compile(
     r"\A\s*\(?\s*\\text\s*\{\s*(?:if|for|where|when|with|for all)\s*\}|[.,;]\s*\Z"

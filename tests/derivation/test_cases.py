@@ -1,0 +1,73 @@
+"""Definitions by cases: each case counts where it applies, and no case is passed over."""
+
+import pytest
+
+from backpass.derivation import derive
+from backpass.derivation.document import read_document
+from backpass.derivation.judge import judge
+
+GIVEN = r"given x, y \in \mathbb{R}^n, c \in \mathbb{R}"
+
+
+def one(left, rows, given=GIVEN):
+    text = rf"$$ {left} = \begin{{cases}} {rows} \end{{cases}} $$"
+    (verdict,) = judge(read_document(text, "markdown"), given)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wrong"),
+    [
+        (r"\max(0, c)", r"c & c > 0 \\ 0 & c \le 0", r"c & c < 0 \\ 0 & c \ge 0"),
+        (r"\max(0, c)", r"c, & \text{if } c > 0, \\ 0, & \text{otherwise.}", r"c & c > 0 \\ 1 & \text{otherwise}"),
+        (r"\max(x_i, y_i)", r"x_i & \text{if } x_i \ge y_i \\ y_i & \text{else}", r"y_i & x_i \ge y_i \\ x_i & \text{else}"),
+        (r"\delta_{ij}", r"1 & \text{if } i = j \\ 0 & \text{if } i \neq j", r"1 & \text{if } i \ne j \\ 0 & \text{if } i = j"),
+        (r"\delta_{i1} x_1", r"x_i & i = 1 \\ 0 & \text{otherwise}", r"x_i & i = 2 \\ 0 & \text{otherwise}"),
+        (r"[c < 1] [c > -1]", r"1 & -1 < c < 1 \\ 0 & \text{otherwise}", r"1 & -1 < c < 2 \\ 0 & \text{otherwise}"),
+        (r"\max(c, -c)", r"c & c > 0 \\ -c & c < 0", r"c & c > 0 \\ c & c < 0"),
+    ],
+)  # fmt: skip
+def test_cases_are_compared_where_they_apply(left, right, wrong):
+    assert one(left, right).kind == "equal"
+    assert one(left, wrong).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    ("left", "rows", "why"),
+    [
+        (r"\max(0, c)", r"c & c > 0 \\ 0 & c > 1", "no case applies here"),
+        (r"\max(0, c)", r"c & c > 0 \\ 0 & c < -1", "no case applies here"),
+        (r"\max(0, c)", r"c & c > 0 \\ c & c > 1 \\ 0 & \text{otherwise}", "two cases apply here"),
+        (r"\max(0, c)", r"0 & \text{otherwise} \\ c & c > 0", "this case must be the last one"),
+        (r"\max(0, c)", r"c & c > 0 \\ 0 & c = 0 \\ 0 & c < 0", "= compares indices"),
+        (r"c", r"c & c \ne 0 \\ 0 & \text{otherwise}", "= compares indices"),
+        (r"x", r"x & c > 0 \\ x & \text{otherwise}", "a case must be a number"),
+        (r"c", r"c & x > 0 \\ c & \text{otherwise}", "a case is of numbers"),
+        (r"c", r"c & c^2 + 1 > 0 \\ 0 & \text{otherwise}", "one case was not checked"),
+        (r"c", r"c & c > 0 \\ c & \text{almost surely}", "cannot read this"),
+    ],
+)  # fmt: skip
+def test_cases_that_are_not_certain_are_not_readable(left, rows, why):
+    verdict = one(left, rows)
+    assert verdict.kind == "not readable"
+    assert why in verdict.message
+
+
+def test_an_array_that_an_older_text_uses_for_cases_is_read_as_cases():
+    text = r"$$ \max(0, c) = \left\{\begin{array}{ll} c & \text{if } c > 0 \\ 0 & \mbox{otherwise} \end{array}\right. $$"
+    (verdict,) = judge(read_document(text, "markdown"), GIVEN)
+    assert verdict.kind == "equal"
+
+
+def test_a_function_by_cases_is_differentiated_in_each():
+    derive(
+        r"""
+        given c \in \mathbb{R}, x, \bar{y} \in \mathbb{R}^n
+        let h(t) = \begin{cases} t & -1 \le t < 1 \\ 1 & t \ge 1 \\ -1 & t < -1 \end{cases}
+        let y_i = h(x_i)
+        \frac{\partial}{\partial c} \left( h(c) \right) = [c < 1] [c > -1]
+        \bar{x}_i = \bar{y}_i [x_i < 1] [x_i > -1]
+        h(c) = \max(-1, c) - \max(1, c) + 1
+        """,
+        name="hard-tanh",
+    )

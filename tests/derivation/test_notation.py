@@ -1,0 +1,94 @@
+"""A text's own notation is read as what the text declares, and nothing else is."""
+
+import pytest
+
+from backpass.derivation.document import Text, read_document
+from backpass.derivation.judge import judge
+from backpass.derivation.notation import notation
+from backpass.derivation.parse import Unreadable
+
+
+def text(characters):
+    return Text(characters, tuple(range(len(characters))))
+
+
+def replaced(how, written):
+    return notation(text(how), how).applied(text(written), written)
+
+
+@pytest.mark.parametrize(
+    ("how", "written", "found"),
+    [
+        (r"D_{#1} as \operatorname{diag}(#1)", r"D_x + D_\alpha", r"\operatorname{diag}(x) + \operatorname{diag}(\alpha)"),
+        (r"D_{#1} as \operatorname{diag}(#1)", r"D_{\exp(x)} A", r"\operatorname{diag}(\exp(x)) A"),
+        (r"D_{#1} as \operatorname{diag}(#1)", r"D_{D_x u}", r"\operatorname{diag}(\operatorname{diag}(x) u)"),
+        (r"D_{#1} as \operatorname{diag}(#1)", r"\hat{D}_x + E_x + D + D^2", r"\hat{D}_x + E_x + D + D^2"),
+        (r"<#1, #2> as \langle #1, #2 \rangle", r"<A^T B, C> + <x,y>", r"\langle A^T B, C \rangle + \langle x, y \rangle"),
+        (r"<#1, #2> as \langle #1, #2 \rangle", r"<f(x, y), g>", r"\langle f(x, y), g \rangle"),
+        (r"<#1, #2> as \langle #1, #2 \rangle", r"a < b", r"a < b"),
+        (r"\stackrel{#1}{#2} as #2_{#1}", r"\stackrel{m}{Q} \stackrel m K", r"Q_{m} K_{m}"),
+        (r"\stackrel{#1}{#2} as #2_{#1}", r"\dot{\stackrel{m}{Q}}", r"\dot{Q_{m}}"),
+        (r"\stackrel{#1}{#2} as #2_{#1}", r"( {\stackrel{m}{Q}} + x)^{\stackrel{m}{Q}}", r"( Q_{m} + x)^{Q_{m}}"),
+        (r"x^{#1} as x_{#1}", r"\exp(x^1) + x^i", r"\exp(x_{1}) + x_{i}"),
+        (r"\alpha(B) as a", r"\alpha (B) x \alpha(C)", r"a x \alpha(C)"),
+        (r"d f(#1) as \partial f(#1)", r"d f(x + (y))z", r"\partial f(x + (y))z"),
+    ],
+)  # fmt: skip
+def test_what_is_declared_is_replaced(how, written, found):
+    assert replaced(how, written).characters == found
+
+
+def test_each_character_keeps_a_place_in_the_text():
+    written = r"a + D_{x y} b"
+    found = replaced(r"D_{#1} as \operatorname{diag}(#1)", written)
+    for character in "+xyb":
+        at = found.characters.index(character)
+        assert written[found.origins[at]] == character
+    assert found.origins[found.characters.index("\\")] == written.index("D")
+    assert found.origins[found.characters.index(")")] == written.index("}")
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        (r"D_{#1}", "expected read … as …"),
+        (r"D_{#1} as x as y", "expected read … as …"),
+        (r"D_{#2} as x", "expected #1, #2, …, each once"),
+        (r"D_{#1}^{#1} as #1", "expected #1, #2, …, each once"),
+        (r"D_{#1} as E_{#2}", "a # that is not in it"),
+        (r"D#1 as E_{#1}", "where does #1 begin and end"),
+        (r"#1! as E_{#1}", "where does #1 begin and end"),
+    ],
+)
+def test_a_notation_that_is_not_certain_is_rejected(how, why):
+    with pytest.raises(Unreadable, match=why):
+        notation(text(how), how)
+
+
+def test_an_argument_is_not_torn_apart_by_its_place():
+    (verdict,) = judge(
+        read_document("$$ N_{x + y} = 2 x + 2 y $$", "markdown"),
+        r"given x, y \in \mathbb{R}; read N_{#1} as 2 #1",
+    )
+    assert verdict.kind == "not readable"
+    assert "#1 stands without brackets in 2 #1, so it must be one letter; got x + y" in verdict.message
+
+
+TEXT = r"""
+<!-- derive: given A, B \in \mathbb{R}^{n \times n}, x, y \in \mathbb{R}^n; read D_{#1} as \operatorname{diag}(#1); read <#1, #2> as \langle #1, #2 \rangle -->
+
+$$ D_x y = x \odot y $$
+
+$$ <A x, y> = <x, A^T y> $$
+
+$$ <A x, y> = <x, A y> $$
+
+$$ D_{A x} B = D_{B x} A $$
+"""
+
+
+def test_displays_are_judged_in_the_notation_of_their_text():
+    found = judge(read_document(TEXT, "markdown"))
+    assert [verdict.kind for verdict in found] == ["equal", "equal", "refused", "refused"]
+    without = judge(read_document(TEXT.replace("read D_{#1} as", "read E_{#1} as"), "markdown"))
+    assert [verdict.kind for verdict in without] == ["not readable", "equal", "refused", "not readable"]
