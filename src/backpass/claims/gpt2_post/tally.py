@@ -8,6 +8,7 @@ from backpass import cost
 from backpass.claims.evidence import CAVEAT, LEFT_OUT, TRUE, Evidence
 from backpass.claims.gpt2_post.overview import GPT2, ROWS, TOTALS
 from backpass.claims.record import claim
+from backpass.claims.tools import derives
 from backpass.cost.published import symbolic, value
 from backpass.ops import embedding
 
@@ -15,6 +16,7 @@ PARTS = (
     *("pre_attn_ln", "qkv_proj", "query@key", "softmax", "scaling", "attn@value"),
     *("attn_out", "pre_mlp_ln", "mlp_up", "gelu", "mlp_down"),
 )
+SIZES = r"given b, s, h, n_h, d \in \mathbb{R}"
 
 
 def of_section(name: str) -> str:
@@ -96,6 +98,20 @@ def G191(it: Evidence) -> None:
     it.as_printed(len(terms) == len(PARTS) == 11)
     for term, name in zip(terms, PARTS, strict=True):
         it.as_printed(symbolic(term) == symbolic(of_section(name)))
+    printed = r"""
+        \text{Layer FLOPs}
+        &= \text{pre_attn_ln} + \text{qkv_proj} + \text{query@key}
+        + \text{softmax} + \text{scaling} \\
+        &\quad\; + \; \text{attn@value} + \text{attn_out} + \text{pre_mlp_ln}
+        + \text{mlp_up} + \text{gelu} + \text{mlp_down} \\
+        &= 11bsh + 12bsh^2 + 4bn_hs^2d + 4bn_hs^2 + bn_hs^2 \\
+        &\quad\; + \; 4bn_hs^2d + 4bsh^2 + 11bsh + 16bsh^2 + 76bsh + 16bsh^2
+    """
+    costs = [
+        rf"let \text{{{name}}} = {sympy.latex(symbolic(of_section(name)))}"
+        for name in PARTS
+    ]
+    it.as_printed(derives(printed, "\n".join([SIZES, *costs])))
 
 
 @claim("layer, line 3", TRUE, topic="FLOPs", page="cost/tally")
