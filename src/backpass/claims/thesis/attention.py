@@ -37,8 +37,8 @@ COLUMNS = r"""
 )
 def T105(it: Evidence) -> None:
     r"""$\overline{W^O} = Y^\top\bar Z \in \mathbb R^{d \times d}$."""
-    printed = r"\overline{W^O} &= Y^\top \overline{Z} \in \mathbb{R}^{d \times d},"
-    it.as_printed(derives(printed, OUTPUT))
+    line = r"\overline{W^O} &= Y^\top \overline{Z} \in \mathbb{R}^{d \times d},"
+    it.as_printed(derives(line, OUTPUT))
 
 
 @claim(
@@ -46,8 +46,8 @@ def T105(it: Evidence) -> None:
 )
 def T106(it: Evidence) -> None:
     r"""$\bar Y = \bar ZW^{O\top} \in \mathbb R^{n \times d}$."""
-    printed = r"\overline{Y} &= \overline{Z} W^{O\top} \in \mathbb{R}^{n \times d}."
-    it.as_printed(derives(printed, OUTPUT))
+    line = r"\overline{Y} &= \overline{Z} W^{O\top} \in \mathbb{R}^{n \times d}."
+    it.as_printed(derives(line, OUTPUT))
 
 
 @claim("§3.1.1, output projection, cost", TRUE, topic="FLOPs", page="attention/heads")
@@ -77,8 +77,8 @@ def T107(it: Evidence) -> None:
 )
 def T108(it: Evidence) -> None:
     r"""$\bar A = \bar YV^\top \in \mathbb R^{n \times n}$."""
-    printed = r"\overline{A} &= \overline{Y} V^\top \in \mathbb{R}^{n \times n},"
-    it.as_printed(derives(printed, VALUES))
+    line = r"\overline{A} &= \overline{Y} V^\top \in \mathbb{R}^{n \times n},"
+    it.as_printed(derives(line, VALUES))
 
 
 @claim(
@@ -89,8 +89,8 @@ def T108(it: Evidence) -> None:
 )
 def T109(it: Evidence) -> None:
     r"""$\bar V = A^\top\bar Y \in \mathbb R^{n \times d}$."""
-    printed = r"\overline{V} &= A^\top \overline{Y} \in \mathbb{R}^{n \times d}."
-    it.as_printed(derives(printed, VALUES))
+    line = r"\overline{V} &= A^\top \overline{Y} \in \mathbb{R}^{n \times d}."
+    it.as_printed(derives(line, VALUES))
 
 
 @claim(
@@ -130,22 +130,22 @@ def T111(it: Evidence) -> None:
 @claim("§3.1.1, softmax, derivative", TRUE, topic="softmax", page="operations/softmax")
 def T112(it: Evidence) -> None:
     r"""$\partial A_{i,k} / \partial S_{i,j} = A_{i,k}(\delta_{kj} - A_{i,j})$."""
-    printed = r"""
+    line = r"""
         \frac{\partial A_{i,k}}{\partial S_{i,j}} = A_{i,k}(\delta_{kj} - A_{i,j}).
     """
-    it.as_printed(derives(printed, SOFTMAX))
+    it.as_printed(derives(line, SOFTMAX))
 
 
 @claim("§3.1.1, softmax, chain rule", TRUE, topic="softmax", page="operations/softmax")
 def T113(it: Evidence) -> None:
     r"""$\bar S_{i,j} = \sum_{k=1}^n \bar A_{i,k}\,\partial A_{i,k}/\partial S_{i,j} =
     \sum_{k=1}^n \bar A_{i,k}A_{i,k}(\delta_{kj} - A_{i,j})$."""
-    printed = r"""
+    line = r"""
         \overline{S}_{i,j}
         = \sum_{k=1}^n \overline{A}_{i,k} \frac{\partial A_{i,k}}{\partial S_{i,j}}
         = \sum_{k=1}^n \overline{A}_{i,k} A_{i,k} (\delta_{kj} - A_{i,j}).
     """
-    it.as_printed(derives(printed, SOFTMAX))
+    it.as_printed(derives(line, SOFTMAX))
 
 
 @claim(
@@ -161,12 +161,12 @@ def T114(it: Evidence) -> None:
     The next line separates the term with $\delta$. Its sum has all $k$, including $k =
     j$; without that term it is wrong.
     """
-    printed = r"""
+    line = r"""
         \overline{S}_{i,j} = \overline{A}_{i,j} A_{i,j}
         - A_{i,j} \sum_{k=1}^n \overline{A}_{i,k} A_{i,k}
     """
-    it.as_printed(derives(printed, SOFTMAX))
-    separated = printed.replace(r"\sum_{k=1}^n", r"\sum_{k \neq j}")
+    it.as_printed(derives(line, SOFTMAX))
+    separated = line.replace(r"\sum_{k=1}^n", r"\sum_{k \neq j}")
     it.elsewhere(derives(separated, SOFTMAX))
 
 
@@ -179,11 +179,11 @@ def T114(it: Evidence) -> None:
 def T115(it: Evidence) -> None:
     r"""$\bar S_{i,j} = \bar A_{i,j}A_{i,j} - A_{i,j}\sum_{k=1}^n \bar
     A_{i,k}A_{i,k}$."""
-    printed = r"""
+    line = r"""
         \overline{S}_{i,j} = \overline{A}_{i,j} A_{i,j}
         - A_{i,j} \sum_{k=1}^n \overline{A}_{i,k} A_{i,k}
     """
-    it.as_printed(derives(printed, SOFTMAX))
+    it.as_printed(derives(line, SOFTMAX))
 
 
 @claim(
@@ -195,11 +195,11 @@ def T115(it: Evidence) -> None:
 def T116(it: Evidence) -> None:
     r"""$\bar S_{i,j} = A_{i,j}\big(\bar A_{i,j} - \sum_{k=1}^n \bar
     A_{i,k}A_{i,k}\big)$."""
-    printed = r"""
+    line = r"""
         \overline{S}_{i,j} = A_{i,j} \left(\overline{A}_{i,j}
         - \sum_{k=1}^n \overline{A}_{i,k} A_{i,k} \right).
     """
-    it.as_printed(derives(printed, SOFTMAX))
+    it.as_printed(derives(line, SOFTMAX))
 
 
 @claim(
@@ -217,13 +217,13 @@ def T117(it: Evidence) -> None:
     gives a row, the bracket is an $n \times n$ matrix, and the line returns a row of
     wrong numbers without an error.
     """
-    printed = r"""
+    line = r"""
         \bar{S}_{i,:} = A_{i,:} \odot \bar{A}_{i,:}
         - A_{i,:} (A_{i,:}^\top \bar{A}_{i,:})
     """
-    it.as_printed(derives(printed, SOFTMAX + COLUMNS))
+    it.as_printed(derives(line, SOFTMAX + COLUMNS))
     rows = COLUMNS.replace("^n", r"^{1 \times n}")
-    it.elsewhere(derives(printed, SOFTMAX + rows))
+    it.elsewhere(derives(line, SOFTMAX + rows))
     values, gradients = its.attention_run()
     a, a_ = values.A[1:2], gradients.A[1:2]
     it.right((a * a_ - a @ (a.T @ a_)).shape == (1, 5))
@@ -244,14 +244,14 @@ def T118(it: Evidence) -> None:
     For rows of shape $1 \times n$ the bracket is an $n \times n$ matrix, and NumPy
     returns an $n \times n$ array without an error.
     """
-    printed = r"""
+    line = r"""
         \bar{S}_{i,:} = A_{i,:} \odot (\bar{A}_{i,:}
         - (A_{i,:}^\top \bar{A}_{i,:}) \mathbf{1})
     """
     of_ones = (
         r"given \bar{A} \in \mathbb{R}^{n \times n}; let \mathbf{1} = \mathbf{1}_n"
     )
-    it.as_printed(derives(printed, SOFTMAX + COLUMNS + of_ones))
+    it.as_printed(derives(line, SOFTMAX + COLUMNS + of_ones))
     values, gradients = its.attention_run()
     a, a_, ones = values.A[1:2], gradients.A[1:2], np.ones((5, 1))
     found = a * (a_ - (a.T @ a_) @ ones)

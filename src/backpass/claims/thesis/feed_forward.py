@@ -92,10 +92,10 @@ def T141(it: Evidence) -> None:
 )
 def T142(it: Evidence) -> None:
     r"""$\bar U_i = \bar Z_iW_2^\top \in \mathbb R^{1 \times d_{ff}}$."""
-    printed = r"""
+    line = r"""
         \overline{U}_i &= \overline{Z}_i W_2^\top \in \mathbb{R}^{1 \times d_{\text{ff}}},
     """
-    it.as_printed(derives(printed, FEED_FORWARD))
+    it.as_printed(derives(line, FEED_FORWARD))
 
 
 @claim(
@@ -229,10 +229,10 @@ def T149(it: Evidence) -> None:
     This is the gradient through the layer only. With the residual connection, the
     gradient along that connection has to be added.
     """
-    printed = r"\overline{X}_i &= \overline{H}_i W_1^\top \in \mathbb{R}^{1 \times d},"
-    it.as_printed(derives(printed, FEED_FORWARD))
+    line = r"\overline{X}_i &= \overline{H}_i W_1^\top \in \mathbb{R}^{1 \times d},"
+    it.as_printed(derives(line, FEED_FORWARD))
     with_residual = FEED_FORWARD + "let B = X + Z"
-    it.elsewhere(derives(printed, with_residual))
+    it.elsewhere(derives(line, with_residual))
     mended = r"\overline{X}_i = \overline{H}_i W_1^\top + \overline{Z}_i"
     it.right(derives(mended, with_residual))
 

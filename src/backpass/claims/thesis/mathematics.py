@@ -14,7 +14,7 @@ from backpass.claims.record import claim
 from backpass.claims.tools import derives, jacobian, numbers, same, vjp
 from backpass.interpreters import counting
 
-BOLD = r"\renewcommand{\mathbf}[1]{#1}"  # the elements of bold z are z_i
+BOLD = r"\renewcommand{\mathbf}[1]{#1}"  # bold letters are read like others
 VECTOR = rf"{BOLD}; given z \in \mathbb{{R}}^n"
 
 

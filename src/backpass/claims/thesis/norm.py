@@ -131,8 +131,8 @@ def T160(it: Evidence) -> None:
 @claim("§3.1.3, γ", TRUE, topic="norms", page="operations/layer_norm")
 def T161(it: Evidence) -> None:
     r"""$\bar\gamma_j = \sum_i \bar Z_{ij}Y_{ij}$."""
-    printed = r"\bar{\gamma}_j &= \sum_i \bar{Z}_{ij} Y_{ij},"
-    it.as_printed(derives(printed, NORM))
+    line = r"\bar{\gamma}_j &= \sum_i \bar{Z}_{ij} Y_{ij},"
+    it.as_printed(derives(line, NORM))
 
 
 @claim("§3.1.3, β", TRUE, topic="norms", page="operations/layer_norm")
@@ -204,19 +204,19 @@ def T166(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\frac{\partial(X_{ij}
     - \mu_i)}{\partial X_{ik}} - \frac{X_{ij} - \mu_i}{\sigma_i^2}\frac{\partial
     \sigma_i}{\partial X_{ik}}$."""
-    printed = r"""
+    line = r"""
         \frac{\partial Y_{ij}}{\partial X_{ik}}
         &= \frac{1}{\sigma_i} \frac{\partial (X_{ij} - \mu_i)}{\partial X_{ik}}
         - \frac{X_{ij} - \mu_i}{\sigma_i^2} \frac{\partial \sigma_i}{\partial X_{ik}}.
     """
-    it.as_printed(derives(printed, NORM))
+    it.as_printed(derives(line, NORM))
 
 
 @claim("§3.1.3, mean's derivative", TRUE, topic="norms", page="operations/layer_norm")
 def T167(it: Evidence) -> None:
     r"""$\partial\mu_i/\partial X_{ik} = \frac1d$."""
-    printed = r"\frac{\partial \mu_i}{\partial X_{ik}} = \frac{1}{d}"
-    it.as_printed(derives(printed, NORM))
+    line = r"\frac{\partial \mu_i}{\partial X_{ik}} = \frac{1}{d}"
+    it.as_printed(derives(line, NORM))
 
 
 @claim(
@@ -224,10 +224,10 @@ def T167(it: Evidence) -> None:
 )
 def T168(it: Evidence) -> None:
     r"""$\partial(X_{ij} - \mu_i)/\partial X_{ik} = \delta_{jk} - \frac1d$."""
-    printed = r"""
+    line = r"""
         \frac{\partial (X_{ij} - \mu_i)}{\partial X_{ik}} = \delta_{jk} - \frac{1}{d}
     """
-    it.as_printed(derives(printed, NORM))
+    it.as_printed(derives(line, NORM))
 
 
 @claim(
@@ -257,11 +257,11 @@ def T170(it: Evidence) -> None:
     The step does not say why it may ignore that $\mu_i$ depends on $x_{ik}$ too: that
     part is a multiple of the sum of the deviations, which is 0.
     """
-    printed = r"""
+    line = r"""
         \frac{\partial \sigma_i}{\partial X_{ik}}
         = \frac{1}{2\sigma_i} \cdot \frac{2}{d}(x_{ik} - \mu_i)
     """
-    it.as_printed(derives(printed, NORM))
+    it.as_printed(derives(line, NORM))
     it.right(derives(r"\sum_k (x_{ik} - \mu_i) = 0", NORM))
 
 
@@ -274,10 +274,10 @@ def T170(it: Evidence) -> None:
 def T171(it: Evidence) -> None:
     r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac{x_{ik} -
     \mu_i}{d\,\sigma_i}$."""
-    printed = r"""
+    line = r"""
         \frac{\partial \sigma_i}{\partial X_{ik}} = \frac{x_{ik} - \mu_i}{d \sigma_i}.
     """
-    it.as_printed(derives(printed, NORM))
+    it.as_printed(derives(line, NORM))
 
 
 @claim(
@@ -286,12 +286,12 @@ def T171(it: Evidence) -> None:
 def T172(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\Big(\delta_{jk} -
     \frac1d - \frac{(X_{ij} - \mu_i)(X_{ik} - \mu_i)}{d\,\sigma_i^2}\Big)$."""
-    printed = r"""
+    line = r"""
         \frac{\partial Y_{ij}}{\partial X_{ik}}
         = \frac{1}{\sigma_i} \left(\delta_{jk} - \frac{1}{d}
         - \frac{(X_{ij} - \mu_i)(X_{ik} - \mu_i)}{d \sigma_i^2} \right)
     """
-    it.as_printed(derives(printed, NORM))
+    it.as_printed(derives(line, NORM))
 
 
 @claim(
@@ -300,35 +300,35 @@ def T172(it: Evidence) -> None:
 def T173(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\big(\delta_{jk} -
     \frac1d - \frac1dY_{ij}Y_{ik} \big)$."""
-    printed = r"""
+    line = r"""
         \frac{\partial Y_{ij}}{\partial X_{ik}}
         = \frac{1}{\sigma_i} \left(\delta_{jk} - \frac{1}{d}
         - \frac{1}{d} Y_{ij} Y_{ik} \right).
     """
-    it.as_printed(derives(printed, NORM))
+    it.as_printed(derives(line, NORM))
 
 
 @claim("§3.1.3, input, sum", TRUE, topic="norms", page="operations/layer_norm")
 def T174(it: Evidence) -> None:
     r"""$\bar X_{ik} = \sum_{j=1}^d \bar Y_{ij}\frac{\partial Y_{ij}}{\partial
     X_{ik}}$."""
-    printed = r"""
+    line = r"""
         \bar{X}_{ik}
         &= \sum_{j=1}^d \bar{Y}_{ij} \frac{\partial Y_{ij}}{\partial X_{ik}}
     """
-    it.as_printed(derives(printed, NORM))
+    it.as_printed(derives(line, NORM))
 
 
 @claim("§3.1.3, input, result", TRUE, topic="norms", page="operations/layer_norm")
 def T175(it: Evidence) -> None:
     r"""$\bar X_{ik} = \frac1{\sigma_i}\big(\bar Y_{ik} - \mathrm{mean}(\bar Y_i) -
     Y_{ik}\,\mathrm{mean}(\bar Y_i \odot Y_i)\big)$."""
-    printed = r"""
+    line = r"""
         \bar{X}_{ik}
         &= \frac{1}{\sigma_i} \left( \bar{Y}_{ik} - \text{mean}(\bar{Y}_i)
         - Y_{ik} \text{mean}(\bar{Y}_i \odot Y_i) \right),
     """
-    it.as_printed(derives(printed, NORM))
+    it.as_printed(derives(line, NORM))
 
 
 def of_input(y_: Any, y: Any, sigma: Any) -> Any:

@@ -9,6 +9,7 @@ from backpass.claims.encoder_block import at_all_sizes, printed, product, steps
 from backpass.claims.evidence import CAVEAT, TRUE, Evidence
 from backpass.claims.record import claim
 from backpass.claims.thesis.forward import ATTENTION
+from backpass.claims.thesis.mathematics import BOLD
 from backpass.claims.tools import derives, numbers, same, vjp
 
 SCORES = r"""
@@ -26,8 +27,8 @@ SCORES = r"""
 )
 def T122(it: Evidence) -> None:
     r"""$\bar Q = \frac{1}{\sqrt d}\bar SK \in \mathbb R^{n \times d}$."""
-    printed = r"\bar{Q} &= \frac{1}{\sqrt{d}} \bar{S} K \in \mathbb{R}^{n \times d},"
-    it.as_printed(derives(printed, SCORES))
+    line = r"\bar{Q} &= \frac{1}{\sqrt{d}} \bar{S} K \in \mathbb{R}^{n \times d},"
+    it.as_printed(derives(line, SCORES))
 
 
 @claim(
@@ -38,10 +39,10 @@ def T122(it: Evidence) -> None:
 )
 def T123(it: Evidence) -> None:
     r"""$\bar K = \big(\frac{1}{\sqrt d}Q^\top\bar S\big)^\top$."""
-    printed = r"""
+    line = r"""
         \bar{K} &= \left(\frac{1}{\sqrt{d}} Q^\top \bar{S} \right)^\top
     """
-    it.as_printed(derives(printed, SCORES))
+    it.as_printed(derives(line, SCORES))
 
 
 @claim(
@@ -49,10 +50,10 @@ def T123(it: Evidence) -> None:
 )
 def T124(it: Evidence) -> None:
     r"""$\bar K = \frac{1}{\sqrt d}\bar S^\top Q \in \mathbb R^{n \times d}$."""
-    printed = r"""
+    line = r"""
         \bar{K} &= \frac{1}{\sqrt{d}} \bar{S}^\top Q \in \mathbb{R}^{n \times d}.
     """
-    it.as_printed(derives(printed, SCORES))
+    it.as_printed(derives(line, SCORES))
 
 
 def scores(s_: Any, q: Any, k: Any, times: Any) -> Any:
@@ -102,22 +103,22 @@ def T125(it: Evidence) -> None:
 @claim("§3.1.1, projections, W^Q", TRUE, topic="attention", page="attention/heads")
 def T126(it: Evidence) -> None:
     r"""$\bar W^Q = X^\top\bar Q \in \mathbb R^{d \times d}$."""
-    printed = r"\bar{W}^Q &= X^\top \bar{Q} \in \mathbb{R}^{d \times d},"
-    it.as_printed(derives(printed, ATTENTION))
+    line = r"\bar{W}^Q &= X^\top \bar{Q} \in \mathbb{R}^{d \times d},"
+    it.as_printed(derives(line, ATTENTION))
 
 
 @claim("§3.1.1, projections, W^K", TRUE, topic="attention", page="attention/heads")
 def T127(it: Evidence) -> None:
     r"""$\bar W^K = X^\top\bar K \in \mathbb R^{d \times d}$."""
-    printed = r"\bar{W}^K &= X^\top \bar{K} \in \mathbb{R}^{d \times d},"
-    it.as_printed(derives(printed, ATTENTION))
+    line = r"\bar{W}^K &= X^\top \bar{K} \in \mathbb{R}^{d \times d},"
+    it.as_printed(derives(line, ATTENTION))
 
 
 @claim("§3.1.1, projections, W^V", TRUE, topic="attention", page="attention/heads")
 def T128(it: Evidence) -> None:
     r"""$\bar W^V = X^\top\bar V \in \mathbb R^{d \times d}$."""
-    printed = r"\bar{W}^V &= X^\top \bar{V} \in \mathbb{R}^{d \times d}."
-    it.as_printed(derives(printed, ATTENTION))
+    line = r"\bar{W}^V &= X^\top \bar{V} \in \mathbb{R}^{d \times d}."
+    it.as_printed(derives(line, ATTENTION))
 
 
 @claim(
@@ -148,13 +149,13 @@ def T130(it: Evidence) -> None:
     connection has a fourth path; without a norm in between, $\bar Z$ itself has to be
     added.
     """
-    printed = r"""
+    line = r"""
         \bar{X} = \underbrace{\bar{Q}W^{Q^\top}}_{\text{from } Q}
         + \underbrace{\bar{K}W^{K^\top}}_{\text{from } K}
         + \underbrace{\bar{V}W^{V^\top}}_{\text{from } V}
         \in \mathbb{R}^{n \times d}.
     """
-    it.as_printed(derives(printed, ATTENTION))
+    it.as_printed(derives(line, ATTENTION))
     values, gradients = its.attention_run()
     weights = [getattr(values, name) for name in its.WEIGHTS]
 
@@ -185,6 +186,11 @@ def T131(it: Evidence) -> None:
         x, wide, w = numbers(n, d), numbers(n, 3 * d), numbers(3 * d, d)
         return steps(product, x.T, wide) + steps(product, wide, w)
 
+    line = r"""
+        3 \cdot (2\mathbf{nd}^2) + 3 \cdot (2\mathbf{nd}^2) + 2 \cdot (\mathbf{nd})
+        = 12\mathbf{nd}^2 + 2\mathbf{nd}.
+    """
+    it.as_printed(derives(line, rf"{BOLD}; given n, d \in \mathbb{{R}}"))
     it.as_printed(
         at_all_sizes(lambda n, d: ran(n, d, product) == printed("qkv", s=n, h=d))
     )
