@@ -1,4 +1,5 @@
-"""What the checks share: random arrays, independent derivatives, comparisons."""
+"""What the checks share: random arrays, independent derivatives, comparisons, and the
+judgement of a displayed derivation."""
 
 from __future__ import annotations
 
@@ -70,3 +71,25 @@ def run(code: str, **names: Any) -> dict[str, Any]:
     """Execute code as a text prints it, with the given names; return all names."""
     exec(code, names)
     return names
+
+
+def derives(display: str, definitions: str = "") -> bool:
+    r"""Whether ``backpass derive`` finds each line of a display equal to the line
+    before it.
+
+    ``display`` is what a text prints between ``\[`` and ``\]``, and ``definitions``
+    what it says beside it, in the words of the command. Raises ValueError if a line
+    cannot be read, or if all lines are definitions.
+    """
+    from backpass.derivation.document import read_document
+    from backpass.derivation.judge import judge
+
+    document = read_document(f"$${display}$$", "markdown", definitions)
+    kinds = set()
+    for verdict in judge(document, definitions):
+        if verdict.kind == "not readable":
+            raise ValueError(f"not readable: {verdict.latex}: {verdict.message}")
+        kinds.add(verdict.kind)
+    if kinds <= {"definition"}:
+        raise ValueError(f"there is no line to judge in {display}")
+    return kinds <= {"definition", "equal"}

@@ -10,7 +10,14 @@ from backpass import cost
 from backpass.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
 from backpass.claims.gpt2_post.overview import ROWS
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, same, vjp
+from backpass.claims.tools import derives, jacobian, numbers, same, vjp
+
+RESIDUAL = r"""
+    given x, w \in \mathbb{R}
+    let F(t) = \tanh(w t)
+    let y = x + F(x)
+    loss L
+"""
 
 
 def block(x: Any) -> Any:
@@ -74,8 +81,12 @@ def G157(it: Evidence) -> None:
 def G158(it: Evidence) -> None:
     r"""$y = x/\sqrt{d}$ and $\frac{\partial L}{\partial x} =
     \frac{\partial L}{\partial y}\frac{1}{\sqrt{d}}$."""
-    x, dy = numbers(5, 6), numbers(5, 6, seed=1)
-    it.as_printed(same(dy / np.sqrt(7), vjp(lambda x: x / 7**0.5, x, dy)))
+    printed = r"""
+        y = \frac{x}{\sqrt{d}} \\
+        \frac{\partial L}{\partial x} = \frac{\partial L}{\partial y}\frac{1}{\sqrt{d}}
+    """
+    given = r"given x \in \mathbb{R}, d \in \mathbb{R}_{>0}; loss L"
+    it.as_printed(derives(printed, given))
 
 
 @claim("scale, FLOPs", TRUE, topic="FLOPs", page="attention/scaled_dot_product")
@@ -127,11 +138,11 @@ def G161(it: Evidence) -> None:
     With the printed line, the gradient that flows back through $F$ never reaches the
     earlier layers.
     """
-    x, dy = numbers(3, 5), numbers(3, 5, seed=1)
-    expected = vjp(lambda x: x + block(x), x, dy)
-    it.as_printed(same(dy, expected))
-    it.right(same(dy + vjp(block, x, dy), expected))
-    it.right(same(dy, vjp(lambda x, f: x + f, (x, numbers(3, 5)), dy)[0]))  # apart
+    printed = r"\frac{\partial L}{\partial x} = \frac{\partial L}{\partial y}"
+    it.as_printed(derives(printed, RESIDUAL))
+    through_f = r"\frac{\partial L}{\partial y} \frac{\partial F(x)}{\partial x}"
+    it.right(derives(f"{printed} + {through_f}", RESIDUAL))
+    it.right(derives(printed, r"given x, F \in \mathbb{R}; let y = x + F; loss L"))
 
 
 @claim(

@@ -10,7 +10,7 @@ from backpass import cost
 from backpass.claims.evidence import CAVEAT, INCONSISTENT, TRUE, Evidence
 from backpass.claims.gpt2_post.overview import GPT2, ROWS
 from backpass.claims.record import claim
-from backpass.claims.tools import numbers, same, vjp
+from backpass.claims.tools import derives, numbers, same, vjp
 from backpass.models import gpt2
 from backpass.ops import embedding
 
@@ -69,9 +69,12 @@ def G167(it: Evidence) -> None:
 
     This is for one sequence; the batch follows later in the text.
     """
-    x, p, dy = numbers(s, h), numbers(s, h, seed=1), numbers(s, h, seed=2)
-    for found in vjp(lambda x, p: x + p, (x, p), dy):
-        it.as_printed(same(found, dy))
+    printed = r"""
+        \frac{\partial L}{\partial X} = \frac{\partial L}{\partial Y}, \quad
+        \frac{\partial L}{\partial P_{emb}} = \frac{\partial L}{\partial Y}
+    """
+    given = r"given X, P_{emb} \in \mathbb{R}^{s \times h}; let Y = X + P_{emb}; loss L"
+    it.as_printed(derives(printed, given))
 
 
 @claim("example, X", TRUE, topic="embeddings", page="operations/embeddings")

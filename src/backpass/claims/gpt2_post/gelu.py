@@ -9,12 +9,17 @@ import numpy as np
 from backpass.claims.evidence import CAVEAT, INCONSISTENT, TRUE, Evidence
 from backpass.claims.gpt2_post.overview import ROWS, stored_by
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, run, same, vjp
+from backpass.claims.tools import derives, jacobian, numbers, run, same, vjp
 from backpass.interpreters import counting
 
 A, B = np.sqrt(2 / np.pi), 0.044715
 X, DY = numbers(5, 7), numbers(5, 7, seed=1)
-U = A * (X + B * X**3)
+GELU = r"""
+    given x, a, b \in \mathbb{R}
+    factor a, x
+    let y = \frac{1}{2}x\left(1 + \tanh\left[a(x+bx^3)\right]\right)
+    loss L
+"""
 LINES = {
     "x_sq": "x * x",
     "x_cube": "x_sq * x",
@@ -122,28 +127,43 @@ def G144(it: Evidence) -> None:
     r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
     y}\left[\frac12 (1 + \tanh u) + \frac12 x\,\frac{\partial}{\partial x}\tanh
     u\right]$ with $u = a(x + bx^3)$."""
-    import torch
-
-    slope = vjp(lambda x: torch.tanh(A * (x + B * x**3)), X, np.ones_like(X))
-    found = DY * ((1 + np.tanh(U)) / 2 + X / 2 * slope)
-    it.as_printed(same(found, vjp(gelu, X, DY)))
+    printed = r"""
+        \frac{\partial L}{\partial x}
+        &= \frac{\partial L}{\partial y}\frac{\partial y}{\partial x} \\
+        &= \frac{\partial L}{\partial y}\left[
+        \frac{1}{2}\left(1 + \tanh\left[a(x+bx^3)\right]\right)
+        + \frac{1}{2}x\left(\frac{\partial}{\partial x}\tanh\left[a(x+bx^3)\right]\right)
+        \right]
+    """
+    it.as_printed(derives(printed, GELU))
 
 
 @claim("derivative, line 3", TRUE, topic="activations", page="operations/activations")
 def G145(it: Evidence) -> None:
     r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
     y}\left[\frac12(1 + \tanh u) + \frac12 ax (1 + 3bx^2)\,\mathrm{sech}^2 u\right]$."""
-    found = (1 + np.tanh(U)) / 2 + A * X / 2 * (1 + 3 * B * X**2) / np.cosh(U) ** 2
-    it.as_printed(same(DY * found, vjp(gelu, X, DY)))
+    printed = r"""
+        \frac{\partial L}{\partial x}
+        &= \frac{\partial L}{\partial y}\left[
+        \frac{1}{2}\left(1 + \tanh\left[a(x+bx^3)\right]\right)
+        + \frac{1}{2}ax(1+3bx^2)\left(\text{sech}^2\left[a(x+bx^3)\right]\right)
+        \right]
+    """
+    it.as_printed(derives(printed, GELU))
 
 
 @claim("derivative, line 4", TRUE, topic="activations", page="operations/activations")
 def G146(it: Evidence) -> None:
     r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
     y}\left[\frac12(1 + \tanh u) + \frac12 ax (1 + 3bx^2)(1 - \tanh^2 u)\right]$."""
-    t = np.tanh(U)
-    found = (1 + t) / 2 + A * X / 2 * (1 + 3 * B * X**2) * (1 - t**2)
-    it.as_printed(same(DY * found, vjp(gelu, X, DY)))
+    printed = r"""
+        \frac{\partial L}{\partial x}
+        &= \frac{\partial L}{\partial y}\left[
+        \frac{1}{2}\left(1 + \tanh\left[a(x+bx^3)\right]\right)
+        + \frac{1}{2}ax(1+3bx^2)\left(1-\tanh^2\left[a(x+bx^3)\right]\right)
+        \right]
+    """
+    it.as_printed(derives(printed, GELU))
 
 
 @claim("FLOPs", CAVEAT, topic="activations", page="operations/activations", harm=1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from backpass.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, same, vjp
+from backpass.claims.tools import derives, jacobian, numbers, same, vjp
 
 N, EPS = 7, 0.1
 X = numbers(N) + 2  # a mean that is not 0
@@ -17,6 +17,24 @@ MEAN, VARIANCE = X.mean(), X.var()
 ROOT = np.sqrt(VARIANCE + EPS)
 X_HAT = (X - MEAN) / ROOT
 DX_HAT = DY * W  # the gradient of x̂
+LAYER_NORM = r"""
+    given x, \gamma, \beta \in \mathbb{R}^N
+    constant \epsilon \in \mathbb{R}_{>0}
+    let \mu = \frac{1}{N}\sum_{j=1}^N x_j
+    let \sigma^2 = \frac{1}{N}\sum_{j=1}^N (x_j - \mu)^2
+    let \hat{x}_i = \frac{x_i - \mu}{\sqrt{\sigma^2 + \epsilon}}
+    let y_i = \gamma_i \hat{x}_i + \beta_i
+    loss L
+"""
+ROWS = r"""
+    given x \in \mathbb{R}^{M \times N}, \gamma, \beta \in \mathbb{R}^N
+    constant \epsilon \in \mathbb{R}_{>0}
+    let \mu_r = \frac{1}{N}\sum_{j=1}^N x_{rj}
+    let \sigma_r^2 = \frac{1}{N}\sum_{j=1}^N (x_{rj} - \mu_r)^2
+    let \hat{x}_{ri} = \frac{x_{ri} - \mu_r}{\sqrt{\sigma_r^2 + \epsilon}}
+    let y_{ri} = \gamma_i \hat{x}_{ri} + \beta_i
+    loss L
+"""
 
 
 def normalised(x: Any) -> Any:
@@ -39,15 +57,6 @@ def all_gradients(x: Any, dy: Any) -> Any:
         lambda x, w, b: torch.nn.functional.layer_norm(x, (N,), w, b, EPS),
         (x, W, B),
         dy,
-    )
-
-
-def slopes() -> tuple[Any, Any, Any]:
-    """Return ∂x̂_j/∂x_i in row j and column i, ∂μ/∂x_i, and ∂σ²/∂x_i."""
-    return (
-        jacobian(normalised, X),
-        jacobian(lambda x: x.mean(), X),
-        jacobian(lambda x: x.var(unbiased=False), X),
     )
 
 
@@ -100,7 +109,12 @@ def G105(it: Evidence) -> None:
     swapped = X[[1, 0, *range(2, N)]]  # mean and variance stay: two x̂ are exchanged
     x_hat = X_HAT[[1, 0, *range(2, N)]]
     it.as_printed(same(norm(swapped) - norm(X), W * (x_hat - X_HAT)))
-    it.as_printed(same(all_gradients(X, DY)[0], vjp(normalised, X, DX_HAT)))
+    printed = r"""
+        \frac{\partial L}{\partial \hat{x}_i}
+        &= \frac{\partial L}{\partial y_i}\frac{\partial y_i}{\partial \hat{x}_i}
+        = \frac{\partial L}{\partial y_i}\gamma_i
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("parameters", TRUE, topic="norms", page="operations/layer_norm")
@@ -111,8 +125,15 @@ def G106(it: Evidence) -> None:
 
     This is for one row; the sums over rows follow later in the text.
     """
-    _, dw, db = all_gradients(X, DY)
-    it.as_printed(same(DY * X_HAT, dw) and same(DY, db))
+    printed = r"""
+        \frac{\partial L}{\partial \gamma_i}
+        &= \frac{\partial L}{\partial y_i}\frac{\partial y_i}{\partial \gamma_i}
+        = \frac{\partial L}{\partial y_i}\hat{x}_i \\[10pt]
+        \frac{\partial L}{\partial \beta_i}
+        &= \frac{\partial L}{\partial y_i}\frac{\partial y_i}{\partial \beta_i}
+        = \frac{\partial L}{\partial y_i}
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("indirect effects", CAVEAT, topic="norms", page="operations/layer_norm", harm=1)
@@ -122,7 +143,7 @@ def G107(it: Evidence) -> None:
 
     Through both it also acts on $\hat{x}_i$ itself, as the later formulas show.
     """
-    J = slopes()[0]
+    J = jacobian(normalised, X)
     it.as_printed(bool((J != 0).all()))
     direct_only = np.full(N, 1 / ROOT)
     it.elsewhere(same(np.diag(J), direct_only))
@@ -134,12 +155,13 @@ def G108(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial \hat{x}_i}
     \frac{\partial \hat{x}_i}{\partial x_i} + \sum_{j \ne i}
     \frac{\partial L}{\partial \hat{x}_j}\frac{\partial \hat{x}_j}{\partial x_i}$."""
-    J = slopes()[0]
-    found = [
-        DX_HAT[i] * J[i, i] + sum(DX_HAT[j] * J[j, i] for j in without(i))
-        for i in range(N)
-    ]
-    it.as_printed(same(found, all_gradients(X, DY)[0]))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        = \frac{\partial L}{\partial \hat{x}_i}\frac{\partial \hat{x}_i}{\partial x_i}
+        + \sum_{j \neq i} \frac{\partial L}{\partial \hat{x}_j}
+        \frac{\partial \hat{x}_j}{\partial x_i}
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("quotient rule, i, line 1", TRUE, topic="norms", page="operations/layer_norm")
@@ -147,9 +169,15 @@ def G109(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{(1 - \mu')\sqrt{\sigma^2 +
     \epsilon} - (x_i - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}(\sigma^2)'}
     {(\sqrt{\sigma^2 + \epsilon})^2}$, a prime being $\partial/\partial x_i$."""
-    J, dmean, dvar = slopes()
-    line = ((1 - dmean) * ROOT - (X - MEAN) / (2 * ROOT) * dvar) / ROOT**2
-    it.as_printed(same(line, np.diag(J)))
+    printed = r"""
+        \frac{\partial \hat{x}_i}{\partial x_i}
+        &= \frac{
+        (1 - \frac{\partial \mu}{\partial x_i})\sqrt{\sigma^2 + \epsilon}
+        - (x_i - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}
+        \frac{\partial \sigma^2}{\partial x_i}
+        }{(\sqrt{\sigma^2 + \epsilon})^2}
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("quotient rule, i, line 2", TRUE, topic="norms", page="operations/layer_norm")
@@ -157,9 +185,14 @@ def G110(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 +
     \epsilon}}\left(1 - \mu' - \frac{x_i - \mu} {2(\sigma^2 +
     \epsilon)}(\sigma^2)'\right)$."""
-    J, dmean, dvar = slopes()
-    line = (1 - dmean - (X - MEAN) / (2 * (VARIANCE + EPS)) * dvar) / ROOT
-    it.as_printed(same(line, np.diag(J)))
+    printed = r"""
+        \frac{\partial \hat{x}_i}{\partial x_i}
+        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(
+        1 - \frac{\partial \mu}{\partial x_i}
+        - \frac{x_i - \mu}{2(\sigma^2 + \epsilon)}\frac{\partial \sigma^2}{\partial x_i}
+        \right)
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("quotient rule, i, line 3", TRUE, topic="norms", page="operations/layer_norm")
@@ -167,8 +200,15 @@ def G111(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 +
     \epsilon}}\left(1 - \mu' - \frac{\hat{x}_i} {2\sqrt{\sigma^2 +
     \epsilon}}(\sigma^2)'\right)$."""
-    J, dmean, dvar = slopes()
-    it.as_printed(same((1 - dmean - X_HAT / (2 * ROOT) * dvar) / ROOT, np.diag(J)))
+    printed = r"""
+        \frac{\partial \hat{x}_i}{\partial x_i}
+        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(
+        1 - \frac{\partial \mu}{\partial x_i}
+        - \frac{\hat{x}_i}{2\sqrt{\sigma^2 + \epsilon}}
+        \frac{\partial \sigma^2}{\partial x_i}
+        \right)
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("quotient rule, j, line 1", TRUE, topic="norms", page="operations/layer_norm")
@@ -176,10 +216,15 @@ def G112(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} = \frac{-\mu'
     \sqrt{\sigma^2 + \epsilon} - (x_j - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}
     (\sigma^2)'}{(\sqrt{\sigma^2 + \epsilon})^2}$."""
-    J, dmean, dvar = slopes()
-    for i in range(N):
-        line = (-dmean[i] * ROOT - (X - MEAN) / (2 * ROOT) * dvar[i]) / ROOT**2
-        it.as_printed(same(line[without(i)], J[without(i), i]))
+    printed = r"""
+        \frac{\partial \hat{x}_j}{\partial x_i}
+        &= \frac{
+        (- \frac{\partial \mu}{\partial x_i})\sqrt{\sigma^2 + \epsilon}
+        - (x_j - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}
+        \frac{\partial \sigma^2}{\partial x_i}
+        }{(\sqrt{\sigma^2 + \epsilon})^2}
+    """
+    it.as_printed(derives(printed, LAYER_NORM + r"when j \neq i"))
 
 
 @claim(
@@ -190,18 +235,26 @@ def G113(it: Evidence) -> None:
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\mu' - \frac{x_j - \mu} {2(\sigma^2 +
     \epsilon)}(\sigma^2)'\right) = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \left(-\mu' -
     \frac{\hat{x}_j}{2\sqrt{\sigma^2 + \epsilon}}(\sigma^2)'\right)$."""
-    J, dmean, dvar = slopes()
-    for i in range(N):
-        second = (-dmean[i] - (X - MEAN) / (2 * (VARIANCE + EPS)) * dvar[i]) / ROOT
-        third = (-dmean[i] - X_HAT / (2 * ROOT) * dvar[i]) / ROOT
-        for line in (second, third):
-            it.as_printed(same(line[without(i)], J[without(i), i]))
+    printed = r"""
+        \frac{\partial \hat{x}_j}{\partial x_i}
+        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(
+        - \frac{\partial \mu}{\partial x_i}
+        - \frac{x_j - \mu}{2(\sigma^2 + \epsilon)}\frac{\partial \sigma^2}{\partial x_i}
+        \right) \\
+        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(
+        - \frac{\partial \mu}{\partial x_i}
+        - \frac{\hat{x}_j}{2\sqrt{\sigma^2 + \epsilon}}
+        \frac{\partial \sigma^2}{\partial x_i}
+        \right)
+    """
+    it.as_printed(derives(printed, LAYER_NORM + r"when j \neq i"))
 
 
 @claim("mean", TRUE, topic="norms", page="operations/layer_norm")
 def G114(it: Evidence) -> None:
     r"""$\frac{\partial \mu}{\partial x_i} = \frac1N$."""
-    it.as_printed(same(slopes()[1], np.full(N, 1 / N)))
+    printed = r"\frac{\partial \mu}{\partial x_i} = \frac{1}{N}"
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("variance, lines 1 and 2", TRUE, topic="norms", page="operations/layer_norm")
@@ -209,13 +262,14 @@ def G115(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac1N \partial_i \sum_j
     (x_j - \mu)^2 = \frac1N \partial_i \left[(x_i - \mu)^2 + \sum_{j \ne i}
     (x_j - \mu)^2\right]$."""
-
-    def split(x: Any, i: int) -> Any:
-        squares = (x - x.mean()) ** 2
-        return (squares[i] + sum(squares[j] for j in without(i))) / N
-
-    found = [jacobian(lambda x: split(x, i), X)[i] for i in range(N)]  # noqa: B023
-    it.as_printed(same(found, slopes()[2]))
+    printed = r"""
+        \frac{\partial \sigma^2}{\partial x_i}
+        &= \frac{1}{N} \frac{\partial}{\partial x_i} \left[\sum_j (x_j - \mu)^2\right] \\
+        &= \frac{1}{N} \frac{\partial}{\partial x_i} \left[
+        (x_i - \mu)^2 + \sum_{j\neq i} (x_j - \mu)^2
+        \right]
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("variance, line 3", FALSE, topic="norms", page="operations/layer_norm", harm=6)
@@ -227,13 +281,16 @@ def G116(it: Evidence) -> None:
     line has it. As printed the line is $1 - 2/N$ times the right value, 0 for two
     elements.
     """
-    others = np.array([sum(X[j] - MEAN for j in without(i)) for i in range(N)])
-    printed, right = (
-        (2 * (1 - 1 / N) * (X - MEAN) + sign * 2 / N * others) / N for sign in (1, -1)
-    )
-    it.as_printed(same(printed, slopes()[2]))
-    it.right(same(right, slopes()[2]))
-    it.right(same(printed, (1 - 2 / N) * slopes()[2]))
+    printed = r"""
+        \frac{\partial \sigma^2}{\partial x_i}
+        &= \frac{1}{N} \left[
+        2(1 - \frac{\partial \mu}{\partial x_i})(x_i - \mu)
+        + 2\sum_{j\neq i} (\frac{\partial \mu}{\partial x_i})(x_j - \mu)
+        \right]
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
+    it.right(derives(printed.replace("+ 2", "- 2"), LAYER_NORM))
+    it.right(derives(rf"(1 - \frac{{2}}{{N}}) {printed}", LAYER_NORM))
 
 
 @claim("variance, line 4", TRUE, topic="norms", page="operations/layer_norm")
@@ -243,8 +300,13 @@ def G117(it: Evidence) -> None:
 
     The line is right, but does not follow from the one before it.
     """
-    others = np.array([sum(-(X[j] - MEAN) / N for j in without(i)) for i in range(N)])
-    it.as_printed(same(2 / N * ((1 - 1 / N) * (X - MEAN) + others), slopes()[2]))
+    printed = r"""
+        \frac{\partial \sigma^2}{\partial x_i}
+        &= \frac{2}{N} \left[
+        (1-\frac{1}{N})(x_i - \mu) + \sum_{j\neq i} (-\frac{1}{N})(x_j - \mu)
+        \right]
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("variance, line 5", FALSE, topic="norms", page="operations/layer_norm", harm=3)
@@ -255,16 +317,19 @@ def G118(it: Evidence) -> None:
     Brackets are missing: $\frac1N\sum_j(x_j - \mu)$, which is 0. Read literally, the
     line is $\frac2N(x_i - 3\mu)$, which is right only if the mean is 0.
     """
-    printed = 2 / N * (X - MEAN - X.sum() / N - MEAN)
-    it.as_printed(same(printed, slopes()[2]))
-    it.right(same(2 / N * (X - MEAN - (X - MEAN).sum() / N), slopes()[2]))
-    it.right(same(printed, 2 / N * (X - 3 * MEAN)))
+    left = r"\frac{\partial \sigma^2}{\partial x_i}"
+    printed = r"\frac{2}{N} \left[x_i - \mu - \frac{1}{N} \sum_j x_j - \mu\right]"
+    it.as_printed(derives(f"{left} &= {printed}", LAYER_NORM))
+    bracketed = printed.replace(r"x_j - \mu", r"(x_j - \mu)")
+    it.right(derives(f"{left} &= {bracketed}", LAYER_NORM))
+    it.right(derives(rf"\frac{{2}}{{N}}(x_i - 3\mu) &= {printed}", LAYER_NORM))
 
 
 @claim("variance, line 6", TRUE, topic="norms", page="operations/layer_norm")
 def G119(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac{2(x_i - \mu)}{N}$."""
-    it.as_printed(same(2 * (X - MEAN) / N, slopes()[2]))
+    printed = r"\frac{\partial \sigma^2}{\partial x_i} &= \frac{2(x_i - \mu)}{N}"
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("inserted, i", TRUE, topic="norms", page="operations/layer_norm")
@@ -274,7 +339,12 @@ def G120(it: Evidence) -> None:
 
     It is exact for any ε.
     """
-    it.as_printed(same((1 - 1 / N - X_HAT**2 / N) / ROOT, np.diag(slopes()[0])))
+    printed = r"""
+        \frac{\partial \hat{x}_i}{\partial x_i}
+        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}
+        \left(1-\frac{1}{N} - \frac{\hat{x}_i^2}{N}\right)
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("inserted, j", TRUE, topic="norms", page="operations/layer_norm")
@@ -282,9 +352,12 @@ def G121(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\frac1N - \frac{\hat{x}_j \hat{x}_i}{N}
     \right)$."""
-    apart = (-1 / N - np.outer(X_HAT, X_HAT) / N) / ROOT
-    off = ~np.eye(N, dtype=bool)
-    it.as_printed(same(apart[off], slopes()[0][off]))
+    printed = r"""
+        \frac{\partial \hat{x}_j}{\partial x_i}
+        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}
+        \left(-\frac{1}{N} - \frac{\hat{x}_j\hat{x}_i}{N}\right)
+    """
+    it.as_printed(derives(printed, LAYER_NORM + r"when j \neq i"))
 
 
 @claim("together, line 1", TRUE, topic="norms", page="operations/layer_norm")
@@ -294,12 +367,15 @@ def G122(it: Evidence) -> None:
     + \sum_{j \ne i}\frac{\partial L}{\partial \hat{x}_j}
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\frac1N - \frac{\hat{x}_i\hat{x}_j}{N}
     \right)$."""
-    own = DX_HAT * (1 - 1 / N - X_HAT**2 / N) / ROOT
-    others = [
-        sum(DX_HAT[j] * (-1 / N - X_HAT[i] * X_HAT[j] / N) / ROOT for j in without(i))
-        for i in range(N)
-    ]
-    it.as_printed(same(own + others, all_gradients(X, DY)[0]))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{\partial L}{\partial \hat{x}_i}\left[\frac{1}{\sqrt{\sigma^2+\epsilon}}
+        \left(1-\frac{1}{N} - \frac{\hat{x}_i^2}{N}\right)\right]
+        + \sum_{j\neq i} \frac{\partial L}{\partial \hat{x}_j}
+        \left[\frac{1}{\sqrt{\sigma^2+\epsilon}}
+        \left(-\frac{1}{N} - \frac{\hat{x}_i\hat{x}_j}{N}\right)\right]
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("together, line 2", FALSE, topic="norms", page="operations/layer_norm", harm=6)
@@ -316,27 +392,30 @@ def G123(it: Evidence) -> None:
     L/\partial \hat{x}_j$. A line that is commented out in the LaTeX, and not shown, has
     the sign right.
     """
-
-    def line(sign: int) -> Any:
-        sums = [
-            sum(
-                sign * DX_HAT[j] / N - X_HAT[i] * X_HAT[j] / N * DX_HAT[j]
-                for j in without(i)
-            )
-            for i in range(N)
-        ]
-        return (DX_HAT - DX_HAT / N - X_HAT**2 / N * DX_HAT + sums) / ROOT
-
-    dx = all_gradients(X, DY)[0]
-    it.as_printed(same(line(1), dx))
-    it.right(same(line(-1), dx))
-    it.right(same(line(1) - dx, 2 / N / ROOT * (DX_HAT.sum() - DX_HAT)))
-    commented = [
-        (N - 1 - X_HAT[i] ** 2) / N * DX_HAT[i]
-        + sum((-1 - X_HAT[i] * X_HAT[j]) / N * DX_HAT[j] for j in without(i))
-        for i in range(N)
-    ]
-    it.right(same(np.array(commented) / ROOT, dx))
+    bracketed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{1}{\sqrt{\sigma^2+\epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i}
+        - \frac{1}{N}\frac{\partial L}{\partial \hat{x}_i}
+        - \frac{\hat{x}_i^2}{N}\frac{\partial L}{\partial \hat{x}_i}
+        + \sum_{j\neq i} \left[\frac{1}{N}\frac{\partial L}{\partial \hat{x}_j}
+        - \frac{\hat{x}_i\hat{x}_j}{N}\frac{\partial L}{\partial \hat{x}_j}\right]\right)
+    """
+    it.as_printed(derives(bracketed, LAYER_NORM))
+    it.right(derives(bracketed.replace(r"[\frac{1}{N}", r"[-\frac{1}{N}"), LAYER_NORM))
+    excess = r"""
+        \frac{2}{N\sqrt{\sigma^2+\epsilon}}
+        \sum_{j\neq i} \frac{\partial L}{\partial \hat{x}_j}
+    """
+    it.right(derives(bracketed.replace("&=", f"+ {excess} ="), LAYER_NORM))
+    commented = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{1}{\sqrt{\sigma^2+\epsilon}}\left(
+        \frac{n-1-\hat{x}_i^2}{n}\frac{\partial L}{\partial \hat{x}_i}
+        + \sum_{j\neq i} \frac{-1-\hat{x}_i\hat{x}_j}{n}
+        \frac{\partial L}{\partial \hat{x}_j}\right)
+    """
+    n_is_the_width = r"let n = N; given \bar{y} \in \mathbb{R}^N"
+    it.right(derives(commented, LAYER_NORM + n_is_the_width))
 
 
 @claim(
@@ -368,8 +447,13 @@ def G125(it: Evidence) -> None:
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i} -
     \frac1N\sum_j\frac{\partial L}{\partial \hat{x}_j} -
     \frac{\hat{x}_i}{N}\sum_j\frac{\partial L}{\partial \hat{x}_j}\hat{x}_j\right)$."""
-    line = (DX_HAT - DX_HAT.sum() / N - X_HAT / N * (DX_HAT @ X_HAT)) / ROOT
-    it.as_printed(same(line, all_gradients(X, DY)[0]))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{1}{\sqrt{\sigma^2+\epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i}
+        - \frac{1}{N}\sum_j \frac{\partial L}{\partial \hat{x}_j}
+        - \frac{\hat{x}_i}{N}\sum_j \frac{\partial L}{\partial \hat{x}_j}\hat{x}_j\right)
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("together, line 4", TRUE, topic="norms", page="operations/layer_norm")
@@ -379,9 +463,14 @@ def G126(it: Evidence) -> None:
     \frac1N\sum_j\frac{\partial L}{\partial y_j}\gamma_j -
     \frac{\hat{x}_i}{N}\sum_j\frac{\partial L}{\partial y_j}\gamma_j\hat{x}_j\right)$.
     """
-    sums = sum(DY[j] * W[j] for j in range(N)), sum(DY * W * X_HAT)
-    line = (DY * W - sums[0] / N - X_HAT / N * sums[1]) / ROOT
-    it.as_printed(same(line, all_gradients(X, DY)[0]))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{1}{\sqrt{\sigma^2+\epsilon}}\left(\frac{\partial L}{\partial y_i}\gamma_i
+        - \frac{1}{N}\sum_j \frac{\partial L}{\partial y_j}\gamma_j
+        - \frac{\hat{x}_i}{N}\sum_j \frac{\partial L}{\partial y_j}\gamma_j\hat{x}_j
+        \right)
+    """
+    it.as_printed(derives(printed, LAYER_NORM))
 
 
 @claim("matrices", TRUE, topic="norms", page="operations/layer_norm")
@@ -401,10 +490,13 @@ def G128(it: Evidence) -> None:
     \frac{\partial L}{\partial y_{ri}}\hat{x}_{ri}$ and
     $\frac{\partial L}{\partial \beta_i} = \sum_{r=1}^M
     \frac{\partial L}{\partial y_{ri}}$."""
-    x, dy = numbers(5, N), numbers(5, N, seed=1)
-    x_hat = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + EPS)
-    _, dw, db = all_gradients(x, dy)
-    it.as_printed(same((dy * x_hat).sum(0), dw) and same(dy.sum(0), db))
+    printed = r"""
+        &\frac{\partial L}{\partial \gamma_i}
+        = \sum_{r=1}^M \frac{\partial L}{\partial y_{ri}}\hat{x}_{ri} \\[5pt]
+        &\frac{\partial L}{\partial \beta_i}
+        = \sum_{r=1}^M \frac{\partial L}{\partial y_{ri}}
+    """
+    it.as_printed(derives(printed, ROWS))
 
 
 @claim("tensors", TRUE, topic="norms", page="operations/layer_norm")

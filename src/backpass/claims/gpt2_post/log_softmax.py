@@ -9,13 +9,17 @@ import numpy as np
 from backpass import cost
 from backpass.claims.evidence import CAVEAT, LEFT_OUT, TRUE, Evidence
 from backpass.claims.gpt2_post.overview import ROWS, stored_by
-from backpass.claims.gpt2_post.softmax import without
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, same, vjp
+from backpass.claims.tools import derives, numbers, same, vjp
 
-X, DP = numbers(6), numbers(6, seed=1)
+X = numbers(6)
 Z = np.exp(X) / np.exp(X).sum()
-PROBABILITY = np.log(Z)
+LOG_SOFTMAX = r"""
+    given x \in \mathbb{R}^N
+    let z_i = \text{softmax}(x)_i
+    let p_i = \log(z_i)
+    loss L
+"""
 
 
 def gradient(x: Any, dp: Any) -> Any:
@@ -31,9 +35,12 @@ def G90(it: Evidence) -> None:
     $\log(\mathrm{softmax}(x)_i)$."""
     import torch
 
-    expected = torch.log_softmax(torch.tensor(X), -1)
-    it.as_printed(same(X - np.log(np.exp(X).sum()), expected))
-    it.as_printed(same(np.log(Z), expected))
+    printed = r"""
+        \text{logSoftmax}(x)_i = x_i - \log\sum_j e^{x_j} \\
+        p_i = \text{logSoftmax}(x)_i = \log(\text{softmax}(x)_i)
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
+    it.as_printed(same(np.log(Z), torch.log_softmax(torch.tensor(X), -1)))
 
 
 @claim("definition", CAVEAT, topic="precision", page="operations/cross_entropy", harm=4)
@@ -60,13 +67,12 @@ def G92(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial p_i}
     \frac{\partial p_i}{\partial x_i} + \sum_{j \ne i} \frac{\partial L}{\partial p_j}
     \frac{\partial p_j}{\partial x_i}$."""
-    import torch
-
-    J = jacobian(lambda x: torch.log_softmax(x, -1), X)
-    found = [
-        DP[i] * J[i, i] + sum(DP[j] * J[j, i] for j in without(i)) for i in range(6)
-    ]
-    it.as_printed(same(found, gradient(X, DP)))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        = \frac{\partial L}{\partial p_i}\frac{\partial p_i}{\partial x_i}
+        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}\frac{\partial p_j}{\partial x_i}
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
 
 
 @claim("through softmax", TRUE, topic="chain rule", page="operations/cross_entropy")
@@ -74,12 +80,12 @@ def G93(it: Evidence) -> None:
     r"""$\frac{\partial p_i}{\partial x_i} = \frac{\partial p_i}{\partial z_i}
     \frac{\partial z_i}{\partial x_i}$ with $\frac{\partial p_i}{\partial z_i} =
     \frac{1}{z_i}$."""
-    import torch
-
-    dp_dx = jacobian(lambda x: torch.log_softmax(x, -1), X)
-    dz_dx = jacobian(lambda x: torch.softmax(x, -1), X)
-    it.as_printed(same(np.diag(dp_dx), np.diag(dz_dx) / Z))
-    it.as_printed(same(np.diag(1 / Z), jacobian(torch.log, Z)))
+    printed = r"""
+        \frac{\partial p_i}{\partial x_i}
+        = \frac{\partial p_i}{\partial z_i}\frac{\partial z_i}{\partial x_i} \\
+        \frac{\partial p_i}{\partial z_i} = \frac{1}{z_i}
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
 
 
 @claim("through softmax", TRUE, topic="softmax", page="operations/softmax")
@@ -89,12 +95,10 @@ def G94(it: Evidence) -> None:
 
     The second holds for $j \ne i$, as the section on softmax says.
     """
-    import torch
-
-    J = jacobian(lambda x: torch.softmax(x, -1), X)
-    it.as_printed(same(np.diag(J), Z * (1 - Z)))
-    apart = J - np.diag(np.diag(J))
-    it.as_printed(same(apart, -np.outer(Z, Z) + np.diag(Z * Z)))
+    own = r"\frac{\partial z_i}{\partial x_i} = z_i(1-z_i)"
+    it.as_printed(derives(own, LOG_SOFTMAX))
+    other = r"\frac{\partial z_j}{\partial x_i} = -z_jz_i"
+    it.as_printed(derives(other, LOG_SOFTMAX + r"when j \neq i"))
 
 
 @claim("derivation, lines 1 and 2", TRUE, topic="loss", page="operations/cross_entropy")
@@ -102,20 +106,28 @@ def G95(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
     p_i}\frac{1}{z_i} z_i(1 - z_i) + \sum_{j \ne i} \frac{\partial L}{\partial
     p_j}\frac{1}{z_j} (-z_j z_i)$."""
-    found = [
-        DP[i] / Z[i] * Z[i] * (1 - Z[i])
-        + sum(DP[j] / Z[j] * (-Z[j] * Z[i]) for j in without(i))
-        for i in range(6)
-    ]
-    it.as_printed(same(found, gradient(X, DP)))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{\partial L}{\partial p_i}\frac{\partial p_i}{\partial z_i}
+        \frac{\partial z_i}{\partial x_i}
+        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}
+        \frac{\partial p_j}{\partial z_j}\frac{\partial z_j}{\partial x_i} \\
+        &= \frac{\partial L}{\partial p_i}\frac{1}{z_i}z_i(1-z_i)
+        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}\frac{1}{z_j}(-z_jz_i)
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
 
 
 @claim("derivation, line 3", TRUE, topic="loss", page="operations/cross_entropy")
 def G96(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
     p_i}(1 - z_i) - z_i \sum_{j \ne i} \frac{\partial L}{\partial p_j}$."""
-    others = [sum(DP[j] for j in without(i)) for i in range(6)]
-    it.as_printed(same(DP * (1 - Z) - Z * others, gradient(X, DP)))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{\partial L}{\partial p_i}(1-z_i)
+        - z_i\sum_{j \neq i}\frac{\partial L}{\partial p_j}
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
 
 
 @claim("derivation, lines 4 and 5", TRUE, topic="loss", page="operations/cross_entropy")
@@ -123,8 +135,14 @@ def G97(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
     p_i} - z_i \sum_j \frac{\partial L}{\partial p_j} = \frac{\partial L}{\partial p_i}
     - e^{p_i} \sum_j \frac{\partial L}{\partial p_j}$."""
-    it.as_printed(same(DP - Z * DP.sum(), gradient(X, DP)))
-    it.as_printed(same(DP - np.exp(PROBABILITY) * DP.sum(), gradient(X, DP)))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{\partial L}{\partial p_i}
+        - z_i\sum_{j}\frac{\partial L}{\partial p_j} \\
+        &= \frac{\partial L}{\partial p_i}
+        - e^{p_i}\sum_{j}\frac{\partial L}{\partial p_j}
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
 
 
 @claim("tensors", TRUE, topic="softmax", page="operations/cross_entropy")

@@ -10,19 +10,45 @@ import numpy as np
 from backpass import cost
 from backpass.claims.evidence import CAVEAT, INCONSISTENT, LEFT_OUT, TRUE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, raises, same, vjp
+from backpass.claims.tools import derives, jacobian, numbers, raises, same, vjp
 from backpass.models import gpt2
 
 M, N, P = 5, 7, 3
 X, W, DZ = numbers(M, N), numbers(N, P), numbers(M, P, seed=1)
 b, s, h, V = 2, 5, 4, 7  # a batch of sequences, and an output head
+PRODUCT = r"""
+    given x \in \mathbb{R}^{M \times N}, w \in \mathbb{R}^{N \times P}
+    let X = x
+    let W = w
+    let z = X W
+    let Z = z
+    loss L
+"""
+BATCH = r"""
+    given X \in \mathbb{R}^{b \times s \times h}, W \in \mathbb{R}^{h \times V}
+    let Z_{ijk} = \sum_l X_{ijl} W_{lk}
+    slice X_i \in \mathbb{R}^{s \times h}, Z_i \in \mathbb{R}^{s \times V}
+    loss L
+"""
 
 
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
 def G34(it: Evidence) -> None:
     r"""In $Z = XW$, $X$ is $M \times N$, $W$ is $N \times P$, and $Z$ is
     $M \times P$."""
-    it.as_printed((X @ W).shape == (M, P))
+    printed = r"""
+        \begin{bmatrix}
+        z_{11} & z_{12} & \cdots & z_{1P} \\ z_{21} & z_{22} & \cdots & z_{2P} \\
+        \vdots & \vdots & \ddots & \vdots \\ z_{M1} & z_{M2} & \cdots & z_{MP}
+        \end{bmatrix} = \begin{bmatrix}
+        x_{11} & x_{12} & \cdots & x_{1N} \\ x_{21} & x_{22} & \cdots & x_{2N} \\
+        \vdots & \vdots & \ddots & \vdots \\ x_{M1} & x_{M2} & \cdots & x_{MN}
+        \end{bmatrix} \begin{bmatrix}
+        w_{11} & w_{12} & \cdots & w_{1P} \\ w_{21} & w_{22} & \cdots & w_{2P} \\
+        \vdots & \vdots & \ddots & \vdots \\ w_{N1} & w_{N2} & \cdots & w_{NP}
+        \end{bmatrix}
+    """
+    it.as_printed(derives(printed, PRODUCT))
 
 
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
@@ -35,9 +61,16 @@ def G35(it: Evidence) -> None:
 def G36(it: Evidence) -> None:
     r"""Row $i$ of $\partial L/\partial X$ is row $i$ of $\partial L/\partial Z$ times
     $W^\top$."""
-    dx = vjp(matmul, (X, W), DZ)[0]
-    for i in range(M):
-        it.as_printed(same(DZ[i] @ W.T, dx[i]))
+    printed = r"""
+        \begin{bmatrix}
+        \frac{\partial L}{\partial x_{i1}} & \frac{\partial L}{\partial x_{i2}}
+        & \cdots & \frac{\partial L}{\partial x_{iN}}
+        \end{bmatrix} = \begin{bmatrix}
+        \frac{\partial L}{\partial z_{i1}} & \frac{\partial L}{\partial z_{i2}}
+        & \cdots & \frac{\partial L}{\partial z_{iP}}
+        \end{bmatrix} W^T
+    """
+    it.as_printed(derives(printed, PRODUCT))
 
 
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
@@ -70,7 +103,8 @@ def G38(it: Evidence) -> None:
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
 def G39(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Z} W^\top$."""
-    it.as_printed(same(DZ @ W.T, vjp(matmul, (X, W), DZ)[0]))
+    printed = r"\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Z}W^T"
+    it.as_printed(derives(printed, PRODUCT))
 
 
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
@@ -97,7 +131,8 @@ def G41(it: Evidence) -> None:
 @claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
 def G42(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W} = X^\top \frac{\partial L}{\partial Z}$."""
-    it.as_printed(same(X.T @ DZ, vjp(matmul, (X, W), DZ)[1]))
+    printed = r"\frac{\partial L}{\partial W} = X^T\frac{\partial L}{\partial Z}"
+    it.as_printed(derives(printed, PRODUCT))
 
 
 @claim("weights times activations", TRUE, topic="matmul", page="operations/linear")
@@ -145,18 +180,21 @@ def G45(it: Evidence) -> None:
 def G46(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X_i} = \frac{\partial L}{\partial Z_i} W^\top$ for
     each slice; stacked they have the shape $(b, s, h)$."""
-    x, w, dz = numbers(b, s, h), numbers(h, V), numbers(b, s, V)
-    dx = np.stack([dz[i] @ w.T for i in range(b)])
-    it.as_printed(dx.shape == (b, s, h) and same(dx, vjp(matmul, (x, w), dz)[0]))
+    printed = r"\frac{\partial L}{\partial X_i} = \frac{\partial L}{\partial Z_i}W^T"
+    it.as_printed(derives(printed, BATCH))
+    w, dz = numbers(h, V), numbers(b, s, V)
+    it.as_printed(np.stack([dz[i] @ w.T for i in range(b)]).shape == (b, s, h))
 
 
 @claim("weights times activations", TRUE, topic="matmul", page="operations/linear")
 def G47(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W} = \sum_{i=1}^b X_i^\top
     \frac{\partial L}{\partial Z_i}$."""
-    x, w, dz = numbers(b, s, h), numbers(h, V), numbers(b, s, V)
-    total = sum(x[i].T @ dz[i] for i in range(b))
-    it.as_printed(same(total, vjp(matmul, (x, w), dz)[1]))
+    printed = r"""
+        \frac{\partial L}{\partial W}
+        = \sum_{i=1}^b X_i^T\frac{\partial L}{\partial Z_i}
+    """
+    it.as_printed(derives(printed, BATCH))
 
 
 @claim(

@@ -10,18 +10,17 @@ from backpass import cost
 from backpass.claims.evidence import CAVEAT, INCONSISTENT, TRUE, Evidence
 from backpass.claims.gpt2_post.overview import ROWS, stored_by
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, same, vjp
+from backpass.claims.tools import derives, numbers, same, vjp
 
 X, DZ = numbers(6), numbers(6, seed=1)
 E, S = np.exp(X), np.exp(X).sum()
 Z = E / S
-
-
-def derivatives() -> Any:
-    """Return ∂z_j/∂x_i of PyTorch's softmax at X, in row j and column i."""
-    import torch
-
-    return jacobian(lambda x: torch.softmax(x, -1), X)
+SOFTMAX = r"""
+    given x \in \mathbb{R}^N
+    let S = \sum_j e^{x_j}
+    let z_i = \frac{e^{x_i}}{S}
+    loss L
+"""
 
 
 def gradient(x: Any, dz: Any) -> Any:
@@ -31,16 +30,15 @@ def gradient(x: Any, dz: Any) -> Any:
     return vjp(lambda x: torch.softmax(x, -1), x, dz)
 
 
-def without(i: int) -> list[int]:
-    """Return the places other than i."""
-    return [j for j in range(6) if j != i]
-
-
 @claim("definition", TRUE, topic="softmax", page="operations/softmax")
 def G71(it: Evidence) -> None:
     r"""Softmax is $z_i = e^{x_i} / \sum_{j=1}^N e^{x_j}$."""
     import torch
 
+    printed = r"""
+        z_i = \text{softmax}(x)_i = \frac{e^{x_i}}{\sum_{j=1}^N e^{x_j}}
+    """
+    it.as_printed(derives(printed, SOFTMAX))
     it.as_printed(same(Z, torch.softmax(torch.tensor(X), -1)))
 
 
@@ -67,20 +65,26 @@ def G73(it: Evidence) -> None:
 
     The sentence before it writes the loss as $\mathcal{L}$, the formulas as $L$.
     """
-    J = derivatives()
-    found = [
-        DZ[i] * J[i, i] + sum(DZ[j] * J[j, i] for j in without(i)) for i in range(6)
-    ]
-    it.as_printed(same(found, gradient(X, DZ)))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        = \frac{\partial L}{\partial z_i}\frac{\partial z_i}{\partial x_i}
+        + \sum_{j \neq i} \frac{\partial L}{\partial z_j}\frac{\partial z_j}{\partial x_i}
+    """
+    it.as_printed(derives(printed, SOFTMAX))
 
 
 @claim("self term", TRUE, topic="softmax", page="operations/softmax")
 def G74(it: Evidence) -> None:
     r"""$\frac{\partial z_i}{\partial x_i} = \frac{e^{x_i} S - e^{x_i} e^{x_i}}{S^2} =
     \frac{e^{x_i}}{S} - \frac{(e^{x_i})^2}{S^2} = z_i - z_i^2$, all three lines."""
-    lines = (E * S - E * E) / S**2, E / S - E**2 / S**2, Z - Z**2
-    for line in lines:
-        it.as_printed(same(line, np.diag(derivatives())))
+    printed = r"""
+        \frac{\partial z_i}{\partial x_i}
+        &= \frac{\partial}{\partial x_i} \left(\frac{e^{x_i}}{S}\right) \\
+        &= \frac{e^{x_i} \cdot S - e^{x_i} \cdot e^{x_i}}{S^2} \\
+        &= \frac{e^{x_i}}{S} - \frac{(e^{x_i})^2}{S^2} \\
+        &= z_i - z_i^2
+    """
+    it.as_printed(derives(printed, SOFTMAX))
 
 
 @claim("cross terms", TRUE, topic="softmax", page="operations/softmax")
@@ -88,11 +92,14 @@ def G75(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial z_j}{\partial x_i} =
     \frac{0 \cdot S - e^{x_j} e^{x_i}}{S^2} = -\frac{e^{x_j}}{S}\frac{e^{x_i}}{S} =
     -z_j z_i$, all lines."""
-    J = derivatives()
-    for i in range(6):
-        for j in without(i):
-            lines = (0 * S - E[j] * E[i]) / S**2, -E[j] / S * E[i] / S, -Z[j] * Z[i]
-            it.as_printed(same(np.array(lines), np.full(3, J[j, i])))
+    printed = r"""
+        \frac{\partial z_j}{\partial x_i}
+        &= \frac{\partial}{\partial x_i} \left(\frac{e^{x_j}}{S}\right) \\
+        &= \frac{0 \cdot S - e^{x_j} \cdot e^{x_i}}{S^2} \\
+        &= -\frac{e^{x_j}}{S} \cdot \frac{e^{x_i}}{S} \\
+        &= -z_j z_i
+    """
+    it.as_printed(derives(printed, SOFTMAX + r"when j \neq i"))
 
 
 @claim("together, lines 1 and 2", TRUE, topic="softmax", page="operations/softmax")
@@ -101,9 +108,14 @@ def G76(it: Evidence) -> None:
     + \sum_{j \ne i} \frac{\partial L}{\partial z_j}(-z_j z_i) = \frac{\partial
     L}{\partial z_i} z_i - \frac{\partial L}{\partial z_i} z_i^2 - \sum_{j \ne i}
     \frac{\partial L}{\partial z_j} z_j z_i$."""
-    cross = np.array([sum(DZ[j] * Z[j] * Z[i] for j in without(i)) for i in range(6)])
-    it.as_printed(same(DZ * Z * (1 - Z) - cross, gradient(X, DZ)))
-    it.as_printed(same(DZ * Z - DZ * Z**2 - cross, gradient(X, DZ)))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{\partial L}{\partial z_i}[z_i(1-z_i)]
+        + \sum_{j \neq i} \frac{\partial L}{\partial z_j}(-z_jz_i) \\
+        &= \frac{\partial L}{\partial z_i}z_i - \frac{\partial L}{\partial z_i}(z_i^2)
+        - \sum_{j \neq i} \frac{\partial L}{\partial z_j}(z_jz_i)
+    """
+    it.as_printed(derives(printed, SOFTMAX))
 
 
 @claim("together, line 3", TRUE, topic="softmax", page="operations/softmax")
@@ -111,15 +123,25 @@ def G77(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}
     z_i - z_i\left( \frac{\partial L}{\partial z_i} z_i + \sum_{j \ne i} \frac{\partial
     L}{\partial z_j} z_j\right)$."""
-    inside = [DZ[i] * Z[i] + sum(DZ[j] * Z[j] for j in without(i)) for i in range(6)]
-    it.as_printed(same(DZ * Z - Z * inside, gradient(X, DZ)))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{\partial L}{\partial z_i}z_i
+        - z_i\left(\frac{\partial L}{\partial z_i}z_i
+        + \sum_{j \neq i} \frac{\partial L}{\partial z_j}z_j\right)
+    """
+    it.as_printed(derives(printed, SOFTMAX))
 
 
 @claim("together, result", TRUE, topic="softmax", page="operations/softmax")
 def G78(it: Evidence) -> None:
     r"""Softmax's gradient is $\frac{\partial L}{\partial x_i} = z_i\left(\frac{\partial
     L}{\partial z_i} - \sum_j \frac{\partial L}{\partial z_j} z_j\right)$."""
-    it.as_printed(same(Z * (DZ - DZ @ Z), gradient(X, DZ)))
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= z_i\left(\frac{\partial L}{\partial z_i}
+        - \sum_j \frac{\partial L}{\partial z_j}z_j\right)
+    """
+    it.as_printed(derives(printed, SOFTMAX))
 
 
 @claim("matrices", TRUE, topic="softmax", page="operations/softmax")
@@ -256,8 +278,11 @@ def G87(it: Evidence) -> None:
 @claim("note on stability", TRUE, topic="softmax", page="operations/softmax")
 def G88(it: Evidence) -> None:
     r"""Softmax is $z_i = e^{x_i - \max x} / \sum_j e^{x_j - \max x}$."""
-    e = np.exp(X - X.max())
-    it.as_printed(same(e / e.sum(), Z))
+    printed = r"""
+        z_i = \text{softmax}(x)_i
+        = \frac{e^{x_i - \max(x)}}{\sum_j e^{x_j - \max(x)}}
+    """
+    it.as_printed(derives(printed, SOFTMAX))
 
 
 @claim("note on stability", TRUE, topic="softmax", page="operations/softmax")

@@ -8,6 +8,7 @@ from backpass import cost
 from backpass.claims.evidence import CAVEAT, LEFT_OUT, TRUE, Evidence
 from backpass.claims.gpt2_post.overview import GPT2, ROWS, TOTALS
 from backpass.claims.record import claim
+from backpass.claims.tools import derives
 from backpass.cost.published import symbolic, value
 from backpass.ops import embedding
 
@@ -15,6 +16,7 @@ PARTS = (
     *("pre_attn_ln", "qkv_proj", "query@key", "softmax", "scaling", "attn@value"),
     *("attn_out", "pre_mlp_ln", "mlp_up", "gelu", "mlp_down"),
 )
+SIZES = r"given b, s, h, n_h, d, V, n_{layer} \in \mathbb{R}"
 
 
 def of_section(name: str) -> str:
@@ -22,6 +24,11 @@ def of_section(name: str) -> str:
     return (
         TOTALS["layer_norm"].printed if name.endswith("_ln") else ROWS[name].expression
     )
+
+
+def cost_of(name: str, expression: str) -> str:
+    """Return a part's cost as a definition of the name that the text prints."""
+    return rf"let \text{{{name}}} = {sympy.latex(symbolic(expression))}"
 
 
 def coefficient(name: str, power: str) -> int:
@@ -96,6 +103,17 @@ def G191(it: Evidence) -> None:
     it.as_printed(len(terms) == len(PARTS) == 11)
     for term, name in zip(terms, PARTS, strict=True):
         it.as_printed(symbolic(term) == symbolic(of_section(name)))
+    printed = r"""
+        \text{Layer FLOPs}
+        &= \text{pre_attn_ln} + \text{qkv_proj} + \text{query@key}
+        + \text{softmax} + \text{scaling} \\
+        &\quad\; + \; \text{attn@value} + \text{attn_out} + \text{pre_mlp_ln}
+        + \text{mlp_up} + \text{gelu} + \text{mlp_down} \\
+        &= 11bsh + 12bsh^2 + 4bn_hs^2d + 4bn_hs^2 + bn_hs^2 \\
+        &\quad\; + \; 4bn_hs^2d + 4bsh^2 + 11bsh + 16bsh^2 + 76bsh + 16bsh^2
+    """
+    costs = [cost_of(name, of_section(name)) for name in PARTS]
+    it.as_printed(derives(printed, "\n".join([SIZES, *costs])))
 
 
 @claim("layer, line 3", TRUE, topic="FLOPs", page="cost/tally")
@@ -158,6 +176,21 @@ def G197(it: Evidence) -> None:
     summed = sum(symbolic(term) for term in total.terms)
     it.left_out(sympy.expand(summed - symbolic(total.printed)))
     it.right(sympy.expand(summed - symbolic(total.printed)) == symbolic("4*b*s*V"))
+    lines = r"""
+        \text{Total FLOPs}
+        &= n_{layer} \times \text{Layer FLOPs}
+        + \text{final_ln} + \text{lm_head} + \text{cross_entropy} \\
+        &= n_{layer}(48bsh^2 + 8bn_hs^2d + 5bn_hs^2 + 98bsh) + 11bsh + 4bshV
+    """
+    costs = [
+        cost_of("Layer FLOPs", TOTALS["layer"].printed),
+        cost_of("final_ln", TOTALS["layer_norm"].printed),
+        cost_of("lm_head", ROWS["lm_head"].expression),
+        cost_of("cross_entropy", ROWS["log_softmax"].expression),
+    ]
+    definitions = "\n".join([SIZES, "factor n_{layer}", *costs])
+    it.right(not derives(lines, definitions))
+    it.right(derives(f"{lines} + 4bsV", definitions))
     loss = ROWS["log_softmax"].at(**GPT2) + ROWS["nll"].at()
     printed = value(total.printed, **GPT2)
     it.right(GPT2["s"] == 1024 and loss == 205_852_672 and printed == 584_985_083_904)

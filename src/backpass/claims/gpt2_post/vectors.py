@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from operator import matmul
-
 import numpy as np
 
 from backpass.claims.evidence import TRUE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, same, vjp
+from backpass.claims.tools import derives, jacobian, numbers, same
 
 N, P = 7, 3
-X, W, DZ = numbers(1, N), numbers(N, P), numbers(1, P, seed=1)
+X, W = numbers(1, N), numbers(N, P)
+ROW = r"""
+    given x \in \mathbb{R}^{1 \times N}, w \in \mathbb{R}^{N \times P}
+    let W = w
+    let z = x W
+    loss L
+"""
 
 
 @claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
 def G21(it: Evidence) -> None:
     r"""In $z = xW$, $x$ is $1 \times N$, $W$ is $N \times P$ with rows
     $(w_{r1}, \dots, w_{rP})$, and $z$ is $1 \times P$."""
-    it.as_printed(X.shape == (1, N) and (X @ W).shape == (1, P))
-    it.as_printed(same(sum(X[0, r] * W[r] for r in range(N)), (X @ W)[0]))
+    printed = r"""
+        \begin{bmatrix} z_1 & z_2 & \cdots & z_P \end{bmatrix}
+        = \begin{bmatrix} x_1 & x_2 & \cdots & x_N \end{bmatrix}
+        \begin{bmatrix}
+        w_{11} & w_{12} & \cdots & w_{1P} \\
+        w_{21} & w_{22} & \cdots & w_{2P} \\
+        \vdots & \vdots & \ddots & \vdots \\
+        w_{N1} & w_{N2} & \cdots & w_{NP}
+        \end{bmatrix}
+    """
+    it.as_printed(derives(printed, ROW))
 
 
 @claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
 def G22(it: Evidence) -> None:
     r"""$z_i = \sum_{r=1}^N x_r w_{ri}$, the dot product of $x$ with column $i$."""
-    z = [sum(X[0, r] * W[r, i] for r in range(N)) for i in range(P)]
-    it.as_printed(same(z, (X @ W)[0]))
+    printed = r"z_i = x_1w_{1i} + x_2w_{2i} + ... + x_Nw_{Ni} = \sum_{r=1}^N x_rw_{ri}"
+    it.as_printed(derives(printed, ROW))
 
 
 @claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
@@ -59,37 +72,63 @@ def G25(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_1} = \sum_k \frac{\partial L}{\partial z_k}
     \frac{\partial z_k}{\partial x_1} = \sum_k \frac{\partial L}{\partial z_k} w_{1k}$.
     """
-    sums = [sum(DZ[0, k] * W[0, k] for k in range(P))]
-    it.as_printed(same(sums, vjp(matmul, (X, W), DZ)[0][0, :1]))
+    printed = r"""
+        \frac{\partial L}{\partial x_1}
+        = \frac{\partial L}{\partial z_1}\frac{\partial z_1}{\partial x_1}
+        + \frac{\partial L}{\partial z_2}\frac{\partial z_2}{\partial x_1}
+        + ... + \frac{\partial L}{\partial z_P}\frac{\partial z_P}{\partial x_1}
+        = \frac{\partial L}{\partial z_1}w_{11} + \frac{\partial L}{\partial z_2}w_{12}
+        + ... + \frac{\partial L}{\partial z_P}w_{1P}
+    """
+    it.as_printed(derives(printed, ROW))
 
 
 @claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
 def G26(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i}$ is the row $\partial L/\partial z$ times the
     column $(w_{i1}, \dots, w_{iP})$."""
-    dots = [(DZ @ W[i, :, None]).item() for i in range(N)]
-    it.as_printed(same(dots, vjp(matmul, (X, W), DZ)[0][0]))
+    printed = r"""
+        \frac{\partial L}{\partial x_i} = \begin{bmatrix}
+        \frac{\partial L}{\partial z_1} & \frac{\partial L}{\partial z_2} & \cdots
+        & \frac{\partial L}{\partial z_P}
+        \end{bmatrix}
+        \begin{bmatrix} w_{i1} \\ w_{i2} \\ \vdots \\ w_{iP} \end{bmatrix}
+    """
+    it.as_printed(derives(printed, ROW))
 
 
 @claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
 def G27(it: Evidence) -> None:
     r"""Stacked, the gradients are $\partial L/\partial z$ times a matrix with the rows
     $(w_{11}, w_{21}, \dots, w_{N1})$ to $(w_{1P}, \dots, w_{NP})$."""
-    stacked = np.array([[W[r, k] for r in range(N)] for k in range(P)])
-    it.as_printed(stacked.shape == (P, N))
-    it.as_printed(same(DZ @ stacked, vjp(matmul, (X, W), DZ)[0]))
+    printed = r"""
+        \begin{bmatrix}
+        \frac{\partial L}{\partial x_1} & \frac{\partial L}{\partial x_2} & \cdots
+        & \frac{\partial L}{\partial x_N}
+        \end{bmatrix} = \begin{bmatrix}
+        \frac{\partial L}{\partial z_1} & \frac{\partial L}{\partial z_2} & \cdots
+        & \frac{\partial L}{\partial z_P}
+        \end{bmatrix} \begin{bmatrix}
+        w_{11} & w_{21} & \cdots & w_{N1} \\
+        w_{12} & w_{22} & \cdots & w_{N2} \\
+        \vdots & \vdots & \ddots & \vdots \\
+        w_{1P} & w_{2P} & \cdots & w_{NP}
+        \end{bmatrix}
+    """
+    it.as_printed(derives(printed, ROW))
 
 
 @claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
 def G28(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x} = \frac{\partial L}{\partial z} W^\top$."""
-    it.as_printed(same(DZ @ W.T, vjp(matmul, (X, W), DZ)[0]))
+    printed = r"\frac{\partial L}{\partial x} = \frac{\partial L}{\partial z}W^T"
+    it.as_printed(derives(printed, ROW))
 
 
 @claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
 def G29(it: Evidence) -> None:
     r"""The first column of $W$ enters only $z_1$."""
-    dz_dw = jacobian(lambda w: matmul(w.new_tensor(X), w), W)[0]  # [P, N, P]
+    dz_dw = jacobian(lambda w: w.new_tensor(X) @ w, W)[0]  # [P, N, P]
     it.as_printed(same(dz_dw[0, :, 0], X[0]) and not dz_dw[1:, :, 0].any())
 
 
@@ -97,28 +136,58 @@ def G29(it: Evidence) -> None:
 def G30(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial w_{j1}} = \frac{\partial L}{\partial z_1}
     \frac{\partial z_1}{\partial w_{j1}} = \frac{\partial L}{\partial z_1} x_j$."""
-    dw = vjp(matmul, (X, W), DZ)[1]
-    it.as_printed(same([DZ[0, 0] * X[0, j] for j in range(N)], dw[:, 0]))
+    printed = r"""
+        \frac{\partial L}{\partial w_{j1}}
+        &= \frac{\partial L}{\partial z_1}\frac{\partial z_1}{\partial w_{j1}} \\
+        &= \frac{\partial L}{\partial z_1}x_j
+    """
+    it.as_printed(derives(printed, ROW))
 
 
 @claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
 def G31(it: Evidence) -> None:
     r"""The first column of $\partial L/\partial W$ is the column of inputs times the
     number $\partial L/\partial z_1$, and likewise for every column."""
-    dw = vjp(matmul, (X, W), DZ)[1]
-    for i in range(P):
-        it.as_printed(same(X.T * DZ[0, i], dw[:, i : i + 1]))
+    printed = r"""
+        \begin{bmatrix}
+        \frac{\partial L}{\partial w_{11}} \\ \frac{\partial L}{\partial w_{21}} \\
+        \vdots \\ \frac{\partial L}{\partial w_{N1}}
+        \end{bmatrix}
+        = \begin{bmatrix} x_1 \\ x_2 \\ \vdots \\ x_N \end{bmatrix}
+        \frac{\partial L}{\partial z_1}
+    """
+    it.as_printed(derives(printed, ROW))
+    of_column = (
+        r"\frac{\partial L}{\partial w_{ji}} = x_j \frac{\partial L}{\partial z_i}"
+    )
+    it.as_printed(derives(of_column, ROW))
 
 
 @claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
 def G32(it: Evidence) -> None:
     r"""The columns together are the outer product of $x$ and $\partial L/\partial z$,
     with $x_j\,\partial L/\partial z_k$ in row $j$ and column $k$."""
-    dw = vjp(matmul, (X, W), DZ)[1]
-    it.as_printed(same(np.outer(X[0], DZ[0]), dw))
+    printed = r"""
+        \begin{bmatrix}
+        \frac{\partial L}{\partial w_{11}} & \frac{\partial L}{\partial w_{12}}
+        & \cdots & \frac{\partial L}{\partial w_{1P}} \\
+        \frac{\partial L}{\partial w_{21}} & \frac{\partial L}{\partial w_{22}}
+        & \cdots & \frac{\partial L}{\partial w_{2P}} \\
+        \vdots & \vdots & \ddots & \vdots \\
+        \frac{\partial L}{\partial w_{N1}} & \frac{\partial L}{\partial w_{N2}}
+        & \cdots & \frac{\partial L}{\partial w_{NP}}
+        \end{bmatrix}
+        = \begin{bmatrix} x_1 \\ x_2 \\ \vdots \\ x_N \end{bmatrix}
+        \begin{bmatrix}
+        \frac{\partial L}{\partial z_1} & \frac{\partial L}{\partial z_2} & \cdots
+        & \frac{\partial L}{\partial z_P}
+        \end{bmatrix}
+    """
+    it.as_printed(derives(printed, ROW))
 
 
 @claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
 def G33(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W} = x^\top \frac{\partial L}{\partial z}$."""
-    it.as_printed(same(X.T @ DZ, vjp(matmul, (X, W), DZ)[1]))
+    printed = r"\frac{\partial L}{\partial W} = x^T\frac{\partial L}{\partial z}"
+    it.as_printed(derives(printed, ROW))

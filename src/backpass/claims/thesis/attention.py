@@ -10,7 +10,26 @@ from backpass.claims import encoder_block as its
 from backpass.claims.encoder_block import at_all_sizes, printed, product, steps
 from backpass.claims.evidence import CAVEAT, TRUE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, same
+from backpass.claims.tools import derives, numbers, same
+
+OUTPUT = r"""
+    given Y \in \mathbb{R}^{n \times d}, W^O \in \mathbb{R}^{d \times d}
+    let Z = YW^O
+    bar gradient
+"""
+VALUES = r"""
+    given A \in \mathbb{R}^{n \times n}, V \in \mathbb{R}^{n \times d}
+    let Y = AV
+    bar gradient
+"""
+SOFTMAX = r"""
+    given S \in \mathbb{R}^{n \times n}
+    let A_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}
+    bar gradient
+"""
+COLUMNS = r"""
+    slice S_{i,:}, A_{i,:} \in \mathbb{R}^n
+"""
 
 
 @claim(
@@ -18,8 +37,8 @@ from backpass.claims.tools import jacobian, numbers, same
 )
 def T105(it: Evidence) -> None:
     r"""$\overline{W^O} = Y^\top\bar Z \in \mathbb R^{d \times d}$."""
-    values, gradients = its.attention_run()
-    it.as_printed(same(values.Y.T @ gradients.Z, gradients.W_O))
+    line = r"\overline{W^O} &= Y^\top \overline{Z} \in \mathbb{R}^{d \times d},"
+    it.as_printed(derives(line, OUTPUT))
 
 
 @claim(
@@ -27,8 +46,8 @@ def T105(it: Evidence) -> None:
 )
 def T106(it: Evidence) -> None:
     r"""$\bar Y = \bar ZW^{O\top} \in \mathbb R^{n \times d}$."""
-    values, gradients = its.attention_run()
-    it.as_printed(same(gradients.Z @ values.W_O.T, gradients.Y))
+    line = r"\overline{Y} &= \overline{Z} W^{O\top} \in \mathbb{R}^{n \times d}."
+    it.as_printed(derives(line, OUTPUT))
 
 
 @claim("§3.1.1, output projection, cost", TRUE, topic="FLOPs", page="attention/heads")
@@ -58,8 +77,8 @@ def T107(it: Evidence) -> None:
 )
 def T108(it: Evidence) -> None:
     r"""$\bar A = \bar YV^\top \in \mathbb R^{n \times n}$."""
-    values, gradients = its.attention_run()
-    it.as_printed(same(gradients.Y @ values.V.T, gradients.A))
+    line = r"\overline{A} &= \overline{Y} V^\top \in \mathbb{R}^{n \times n},"
+    it.as_printed(derives(line, VALUES))
 
 
 @claim(
@@ -70,8 +89,8 @@ def T108(it: Evidence) -> None:
 )
 def T109(it: Evidence) -> None:
     r"""$\bar V = A^\top\bar Y \in \mathbb R^{n \times d}$."""
-    values, gradients = its.attention_run()
-    it.as_printed(same(values.A.T @ gradients.Y, gradients.V))
+    line = r"\overline{V} &= A^\top \overline{Y} \in \mathbb{R}^{n \times d}."
+    it.as_printed(derives(line, VALUES))
 
 
 @claim(
@@ -111,27 +130,22 @@ def T111(it: Evidence) -> None:
 @claim("§3.1.1, softmax, derivative", TRUE, topic="softmax", page="operations/softmax")
 def T112(it: Evidence) -> None:
     r"""$\partial A_{i,k} / \partial S_{i,j} = A_{i,k}(\delta_{kj} - A_{i,j})$."""
-    values, _ = its.attention_run()
-    a = values.A[1]
-    found = jacobian(lambda s: s.softmax(0), values.S[1])
-    it.as_printed(same(a[:, None] * (np.eye(5) - a[None]), found))
+    line = r"""
+        \frac{\partial A_{i,k}}{\partial S_{i,j}} = A_{i,k}(\delta_{kj} - A_{i,j}).
+    """
+    it.as_printed(derives(line, SOFTMAX))
 
 
 @claim("§3.1.1, softmax, chain rule", TRUE, topic="softmax", page="operations/softmax")
 def T113(it: Evidence) -> None:
     r"""$\bar S_{i,j} = \sum_{k=1}^n \bar A_{i,k}\,\partial A_{i,k}/\partial S_{i,j} =
     \sum_{k=1}^n \bar A_{i,k}A_{i,k}(\delta_{kj} - A_{i,j})$."""
-    values, gradients = its.attention_run()
-    a, a_ = values.A, gradients.A
-    delta = np.eye(5)
-    found = [
-        [
-            sum(a_[i, k] * a[i, k] * (delta[k, j] - a[i, j]) for k in range(5))
-            for j in range(5)
-        ]
-        for i in range(5)
-    ]
-    it.as_printed(same(found, gradients.S))
+    line = r"""
+        \overline{S}_{i,j}
+        = \sum_{k=1}^n \overline{A}_{i,k} \frac{\partial A_{i,k}}{\partial S_{i,j}}
+        = \sum_{k=1}^n \overline{A}_{i,k} A_{i,k} (\delta_{kj} - A_{i,j}).
+    """
+    it.as_printed(derives(line, SOFTMAX))
 
 
 @claim(
@@ -147,11 +161,13 @@ def T114(it: Evidence) -> None:
     The next line separates the term with $\delta$. Its sum has all $k$, including $k =
     j$; without that term it is wrong.
     """
-    values, gradients = its.attention_run()
-    a, a_ = values.A, gradients.A
-    all_k = (a * a_).sum(1, keepdims=True)
-    it.as_printed(same(a * a_ - a * all_k, gradients.S))
-    it.elsewhere(same(a * a_ - a * (all_k - a * a_), gradients.S, 1e-3))
+    line = r"""
+        \overline{S}_{i,j} = \overline{A}_{i,j} A_{i,j}
+        - A_{i,j} \sum_{k=1}^n \overline{A}_{i,k} A_{i,k}
+    """
+    it.as_printed(derives(line, SOFTMAX))
+    separated = line.replace(r"\sum_{k=1}^n", r"\sum_{k \neq j}")
+    it.elsewhere(derives(separated, SOFTMAX))
 
 
 @claim(
@@ -163,13 +179,11 @@ def T114(it: Evidence) -> None:
 def T115(it: Evidence) -> None:
     r"""$\bar S_{i,j} = \bar A_{i,j}A_{i,j} - A_{i,j}\sum_{k=1}^n \bar
     A_{i,k}A_{i,k}$."""
-    values, gradients = its.attention_run()
-    a, a_ = values.A, gradients.A
-    dots = [sum(a_[i, k] * a[i, k] for k in range(5)) for i in range(5)]
-    found = [
-        [a_[i, j] * a[i, j] - a[i, j] * dots[i] for j in range(5)] for i in range(5)
-    ]
-    it.as_printed(same(found, gradients.S))
+    line = r"""
+        \overline{S}_{i,j} = \overline{A}_{i,j} A_{i,j}
+        - A_{i,j} \sum_{k=1}^n \overline{A}_{i,k} A_{i,k}
+    """
+    it.as_printed(derives(line, SOFTMAX))
 
 
 @claim(
@@ -181,11 +195,11 @@ def T115(it: Evidence) -> None:
 def T116(it: Evidence) -> None:
     r"""$\bar S_{i,j} = A_{i,j}\big(\bar A_{i,j} - \sum_{k=1}^n \bar
     A_{i,k}A_{i,k}\big)$."""
-    values, gradients = its.attention_run()
-    a, a_ = values.A, gradients.A
-    dots = [sum(a_[i, k] * a[i, k] for k in range(5)) for i in range(5)]
-    found = [[a[i, j] * (a_[i, j] - dots[i]) for j in range(5)] for i in range(5)]
-    it.as_printed(same(found, gradients.S))
+    line = r"""
+        \overline{S}_{i,j} = A_{i,j} \left(\overline{A}_{i,j}
+        - \sum_{k=1}^n \overline{A}_{i,k} A_{i,k} \right).
+    """
+    it.as_printed(derives(line, SOFTMAX))
 
 
 @claim(
@@ -203,16 +217,16 @@ def T117(it: Evidence) -> None:
     gives a row, the bracket is an $n \times n$ matrix, and the line returns a row of
     wrong numbers without an error.
     """
+    line = r"""
+        \bar{S}_{i,:} = A_{i,:} \odot \bar{A}_{i,:}
+        - A_{i,:} (A_{i,:}^\top \bar{A}_{i,:})
+    """
+    it.as_printed(derives(line, SOFTMAX + COLUMNS))
+    rows = COLUMNS.replace("^n", r"^{1 \times n}")
+    it.elsewhere(derives(line, SOFTMAX + rows))
     values, gradients = its.attention_run()
-    a, a_ = values.A[1][:, None], gradients.A[1][:, None]
-
-    def box(a: np.ndarray, a_: np.ndarray) -> np.ndarray:
-        return a * a_ - a @ (a.T @ a_)
-
-    it.as_printed(same(box(a, a_)[:, 0], gradients.S[1]))
-    of_rows = box(a.T, a_.T)
-    it.elsewhere(same(of_rows[0], gradients.S[1], 1e-3))
-    it.right(of_rows.shape == (1, 5))
+    a, a_ = values.A[1:2], gradients.A[1:2]
+    it.right((a * a_ - a @ (a.T @ a_)).shape == (1, 5))
 
 
 @claim(
@@ -230,11 +244,17 @@ def T118(it: Evidence) -> None:
     For rows of shape $1 \times n$ the bracket is an $n \times n$ matrix, and NumPy
     returns an $n \times n$ array without an error.
     """
+    line = r"""
+        \bar{S}_{i,:} = A_{i,:} \odot (\bar{A}_{i,:}
+        - (A_{i,:}^\top \bar{A}_{i,:}) \mathbf{1})
+    """
+    of_ones = (
+        r"given \bar{A} \in \mathbb{R}^{n \times n}; let \mathbf{1} = \mathbf{1}_n"
+    )
+    it.as_printed(derives(line, SOFTMAX + COLUMNS + of_ones))
     values, gradients = its.attention_run()
-    a, a_, ones = values.A[1][:, None], gradients.A[1][:, None], np.ones((5, 1))
-    it.as_printed(same((a * (a_ - (a.T @ a_) * ones))[:, 0], gradients.S[1]))
-    row, row_ = a.T, a_.T
-    found = row * (row_ - (row.T @ row_) @ ones)
+    a, a_, ones = values.A[1:2], gradients.A[1:2], np.ones((5, 1))
+    found = a * (a_ - (a.T @ a_) @ ones)
     it.elsewhere(same(found, gradients.S[1:2]))
     it.right(found.shape == (5, 5))
 

@@ -10,7 +10,21 @@ from backpass.claims import encoder_block as its
 from backpass.claims.encoder_block import printed, product, steps
 from backpass.claims.evidence import CAVEAT, FALSE, LEFT_OUT, TRUE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import numbers, same, vjp
+from backpass.claims.tools import derives, numbers, same, vjp
+
+FEED_FORWARD = r"""
+    given X \in \mathbb{R}^{n \times d}
+    given W_1 \in \mathbb{R}^{d \times d_{\text{ff}}}
+    given b_1 \in \mathbb{R}^{1 \times d_{\text{ff}}}
+    given W_2 \in \mathbb{R}^{d_{\text{ff}} \times d}
+    given b_2 \in \mathbb{R}^{1 \times d}
+    let H = XW_1 + \mathbf{1}_n b_1
+    let U_{ij} = \max(0, H_{ij})
+    let Z = UW_2 + \mathbf{1}_n b_2
+    slice X_i, Z_i \in \mathbb{R}^{1 \times d}
+    slice H_i, U_i \in \mathbb{R}^{1 \times d_{\text{ff}}}
+    bar gradient
+"""
 
 
 @claim("§3.1.2, forward, H", TRUE, topic="feed-forward", page="operations/feed_forward")
@@ -78,8 +92,10 @@ def T141(it: Evidence) -> None:
 )
 def T142(it: Evidence) -> None:
     r"""$\bar U_i = \bar Z_iW_2^\top \in \mathbb R^{1 \times d_{ff}}$."""
-    values, gradients = its.feed_forward_run()
-    it.as_printed(same([gradients.Z[i] @ values.W_2.T for i in range(5)], gradients.U))
+    line = r"""
+        \overline{U}_i &= \overline{Z}_i W_2^\top \in \mathbb{R}^{1 \times d_{\text{ff}}},
+    """
+    it.as_printed(derives(line, FEED_FORWARD))
 
 
 @claim(
@@ -213,17 +229,12 @@ def T149(it: Evidence) -> None:
     This is the gradient through the layer only. With the residual connection, the
     gradient along that connection has to be added.
     """
-    values, gradients = its.feed_forward_run()
-    rows = [gradients.H[i] @ values.W_1.T for i in range(5)]
-    it.as_printed(same(rows, gradients.X))
-    w = [getattr(values, name) for name in ("W_1", "b_1", "W_2", "b_2")]
-
-    def with_residual(x: Any) -> Any:
-        return x + its.feed_forward(x, *(x.new_tensor(a) for a in w))["Z"]
-
-    of_block = vjp(with_residual, values.X, gradients.Z)
-    it.elsewhere(same(rows, of_block, 1e-3))
-    it.right(same(rows + gradients.Z, of_block))
+    line = r"\overline{X}_i &= \overline{H}_i W_1^\top \in \mathbb{R}^{1 \times d},"
+    it.as_printed(derives(line, FEED_FORWARD))
+    with_residual = FEED_FORWARD + "let B = X + Z"
+    it.elsewhere(derives(line, with_residual))
+    mended = r"\overline{X}_i = \overline{H}_i W_1^\top + \overline{Z}_i"
+    it.right(derives(mended, with_residual))
 
 
 @claim(

@@ -11,8 +11,11 @@ from backpass import cost
 from backpass.claims import encoder_block as its
 from backpass.claims.evidence import CAVEAT, FALSE, TRUE, UNCHECKABLE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, same, vjp
+from backpass.claims.tools import derives, jacobian, numbers, same, vjp
 from backpass.interpreters import counting
+
+BOLD = r"\renewcommand{\mathbf}[1]{#1}"  # bold letters are read like others
+VECTOR = rf"{BOLD}; given z \in \mathbb{{R}}^n"
 
 
 def softmax(z: Any) -> Any:
@@ -28,9 +31,12 @@ def T15(it: Evidence) -> None:
     matrices."""
     import torch
 
-    a, b = numbers(3, 5), numbers(3, 5, seed=1)
+    printed = r"(\mathbf{a} \odot \mathbf{b})_{i,j} = a_{i,j} \cdot b_{i,j}"
+    given = r"given a, b \in \mathbb{R}^{n \times m}"
+    it.as_printed(derives(printed, f"{BOLD}; {given}"))
+    a, b = torch.tensor(numbers(3, 5)), torch.tensor(numbers(3, 5, seed=1))
     each = [[a[i, j] * b[i, j] for j in range(5)] for i in range(3)]
-    it.as_printed(same(torch.mul(torch.tensor(a), torch.tensor(b)), each))
+    it.as_printed(same(torch.mul(a, b), each))
 
 
 @claim("§2.1.1, Kronecker delta", TRUE, topic="notation", page="foundations/notation")
@@ -50,6 +56,8 @@ def T17(it: Evidence) -> None:
     """
     import torch
 
+    printed = r"\text{softmax}(\mathbf{z})_i = \frac{e^{z_i}}{\sum_{j=1}^n e^{z_j}}"
+    it.as_printed(derives(printed, VECTOR))
     z = numbers(7)
     it.as_printed(same(softmax(z), torch.tensor(z).softmax(0)))
     large = np.array([89, 0], np.float32)
@@ -99,11 +107,16 @@ def T20(it: Evidence) -> None:
 
     The text calls it the gradient; it is an entry of the Jacobian, which is symmetric.
     """
-    z = numbers(6)
-    y = softmax(z)
-    found = [[y[i] * ((i == j) - y[j]) for j in range(6)] for i in range(6)]
-    it.as_printed(same(found, jacobian(lambda t: t.softmax(0), z)))
-    it.right(same(found, np.transpose(found)))
+    printed = r"""
+        \frac{\partial \text{softmax}(\mathbf{z})_i}{\partial z_j}
+        = \text{softmax}(\mathbf{z})_i (\delta_{ij} - \text{softmax}(\mathbf{z})_j)
+    """
+    it.as_printed(derives(printed, VECTOR))
+    symmetric = r"""
+        \frac{\partial \text{softmax}(\mathbf{z})_i}{\partial z_j}
+        = \frac{\partial \text{softmax}(\mathbf{z})_j}{\partial z_i}
+    """
+    it.right(derives(symmetric, VECTOR))
 
 
 def chained(*factors: Any) -> Any:

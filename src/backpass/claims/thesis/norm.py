@@ -16,10 +16,21 @@ from backpass.claims.evidence import (
     Evidence,
 )
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, same, vjp
+from backpass.claims.tools import derives, jacobian, numbers, same
 from backpass.interpreters import counting
 
 xp: Any = counting.xp
+NORM = r"""
+    given x \in \mathbb{R}^{n \times d}, \gamma, \beta \in \mathbb{R}^d
+    let X = x
+    let \mu_i = \frac{1}{d} \sum_{j=1}^d X_{ij}
+    let \sigma_i = \sqrt{\frac{1}{d} \sum_{j=1}^d (X_{ij} - \mu_i)^2}
+    let Y_{ij} = \frac{X_{ij} - \mu_i}{\sigma_i}
+    let Z_{ij} = \gamma_j Y_{ij} + \beta_j
+    slice Y_i \in \mathbb{R}^d
+    factor d
+    bar gradient
+"""
 
 
 @claim("§3.1.3, shapes", TRUE, topic="norms", page="operations/layer_norm")
@@ -120,27 +131,20 @@ def T160(it: Evidence) -> None:
 @claim("§3.1.3, γ", TRUE, topic="norms", page="operations/layer_norm")
 def T161(it: Evidence) -> None:
     r"""$\bar\gamma_j = \sum_i \bar Z_{ij}Y_{ij}$."""
-    values, gradients = its.norm_run(5, 4)
-    found = [
-        sum(gradients.Z[i, j] * values.Y[i, j] for i in range(5)) for j in range(4)
-    ]
-    it.as_printed(same(found, gradients.gamma))
+    line = r"\bar{\gamma}_j &= \sum_i \bar{Z}_{ij} Y_{ij},"
+    it.as_printed(derives(line, NORM))
 
 
 @claim("§3.1.3, β", TRUE, topic="norms", page="operations/layer_norm")
 def T162(it: Evidence) -> None:
     r"""$\bar\beta_j = \sum_i \bar Z_{ij}$."""
-    _, gradients = its.norm_run(5, 4)
-    found = [sum(gradients.Z[i, j] for i in range(5)) for j in range(4)]
-    it.as_printed(same(found, gradients.beta))
+    it.as_printed(derives(r"\bar{\beta}_j &= \sum_i \bar{Z}_{ij},", NORM))
 
 
 @claim("§3.1.3, Y", TRUE, topic="norms", page="operations/layer_norm")
 def T163(it: Evidence) -> None:
     r"""$\bar Y_{ij} = \bar Z_{ij}\gamma_j$."""
-    values, gradients = its.norm_run(5, 4)
-    found = [[gradients.Z[i, j] * values.gamma[j] for j in range(4)] for i in range(5)]
-    it.as_printed(same(found, gradients.Y))
+    it.as_printed(derives(r"\bar{Y}_{ij} &= \bar{Z}_{ij} \gamma_j.", NORM))
 
 
 @claim(
@@ -195,30 +199,24 @@ def T165(it: Evidence) -> None:
         it.right(of_parameters(n, d, its.sum_of_rows) == 4 * n * d - 2 * d)
 
 
-def normalised(t: Any) -> Any:
-    """Return a normalised row."""
-    return (t - t.mean()) / t.var(correction=0).sqrt()
-
-
-ROW = numbers(6)
-MU, SIGMA = ROW.mean(), ROW.std()
-
-
 @claim("§3.1.3, quotient rule", TRUE, topic="norms", page="operations/layer_norm")
 def T166(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\frac{\partial(X_{ij}
     - \mu_i)}{\partial X_{ik}} - \frac{X_{ij} - \mu_i}{\sigma_i^2}\frac{\partial
     \sigma_i}{\partial X_{ik}}$."""
-    of_centred = jacobian(lambda t: t - t.mean(), ROW)
-    of_sigma = jacobian(lambda t: t.var(correction=0).sqrt(), ROW)
-    found = of_centred / SIGMA - np.outer(ROW - MU, of_sigma) / SIGMA**2
-    it.as_printed(same(found, jacobian(normalised, ROW)))
+    line = r"""
+        \frac{\partial Y_{ij}}{\partial X_{ik}}
+        &= \frac{1}{\sigma_i} \frac{\partial (X_{ij} - \mu_i)}{\partial X_{ik}}
+        - \frac{X_{ij} - \mu_i}{\sigma_i^2} \frac{\partial \sigma_i}{\partial X_{ik}}.
+    """
+    it.as_printed(derives(line, NORM))
 
 
 @claim("§3.1.3, mean's derivative", TRUE, topic="norms", page="operations/layer_norm")
 def T167(it: Evidence) -> None:
     r"""$\partial\mu_i/\partial X_{ik} = \frac1d$."""
-    it.as_printed(same(jacobian(lambda t: t.mean(), ROW), np.full(6, 1 / 6)))
+    line = r"\frac{\partial \mu_i}{\partial X_{ik}} = \frac{1}{d}"
+    it.as_printed(derives(line, NORM))
 
 
 @claim(
@@ -226,7 +224,10 @@ def T167(it: Evidence) -> None:
 )
 def T168(it: Evidence) -> None:
     r"""$\partial(X_{ij} - \mu_i)/\partial X_{ik} = \delta_{jk} - \frac1d$."""
-    it.as_printed(same(jacobian(lambda t: t - t.mean(), ROW), np.eye(6) - 1 / 6))
+    line = r"""
+        \frac{\partial (X_{ij} - \mu_i)}{\partial X_{ik}} = \delta_{jk} - \frac{1}{d}
+    """
+    it.as_printed(derives(line, NORM))
 
 
 @claim(
@@ -238,9 +239,10 @@ def T168(it: Evidence) -> None:
 def T169(it: Evidence) -> None:
     r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac1{2\sqrt{\sigma_i^2}}\cdot
     \frac{\partial\sigma_i^2}{\partial x_{ik}}$."""
-    of_variance = jacobian(lambda t: t.var(correction=0), ROW)
-    of_sigma = jacobian(lambda t: t.var(correction=0).sqrt(), ROW)
-    it.as_printed(same(of_variance / (2 * SIGMA), of_sigma))
+    row = numbers(6)
+    of_variance = jacobian(lambda t: t.var(correction=0), row)
+    of_sigma = jacobian(lambda t: t.var(correction=0).sqrt(), row)
+    it.as_printed(same(of_variance / (2 * row.std()), of_sigma))
 
 
 @claim(
@@ -255,9 +257,12 @@ def T170(it: Evidence) -> None:
     The step does not say why it may ignore that $\mu_i$ depends on $x_{ik}$ too: that
     part is a multiple of the sum of the deviations, which is 0.
     """
-    of_variance = jacobian(lambda t: t.var(correction=0), ROW)
-    it.as_printed(same(2 / 6 * (ROW - MU), of_variance))
-    it.right(same((ROW - MU).sum() + 1, 1.0))
+    line = r"""
+        \frac{\partial \sigma_i}{\partial X_{ik}}
+        = \frac{1}{2\sigma_i} \cdot \frac{2}{d}(x_{ik} - \mu_i)
+    """
+    it.as_printed(derives(line, NORM))
+    it.right(derives(r"\sum_k (x_{ik} - \mu_i) = 0", NORM))
 
 
 @claim(
@@ -269,8 +274,10 @@ def T170(it: Evidence) -> None:
 def T171(it: Evidence) -> None:
     r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac{x_{ik} -
     \mu_i}{d\,\sigma_i}$."""
-    of_sigma = jacobian(lambda t: t.var(correction=0).sqrt(), ROW)
-    it.as_printed(same((ROW - MU) / (6 * SIGMA), of_sigma))
+    line = r"""
+        \frac{\partial \sigma_i}{\partial X_{ik}} = \frac{x_{ik} - \mu_i}{d \sigma_i}.
+    """
+    it.as_printed(derives(line, NORM))
 
 
 @claim(
@@ -279,8 +286,12 @@ def T171(it: Evidence) -> None:
 def T172(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\Big(\delta_{jk} -
     \frac1d - \frac{(X_{ij} - \mu_i)(X_{ik} - \mu_i)}{d\,\sigma_i^2}\Big)$."""
-    outer = np.outer(ROW - MU, ROW - MU) / (6 * SIGMA**2)
-    it.as_printed(same((np.eye(6) - 1 / 6 - outer) / SIGMA, jacobian(normalised, ROW)))
+    line = r"""
+        \frac{\partial Y_{ij}}{\partial X_{ik}}
+        = \frac{1}{\sigma_i} \left(\delta_{jk} - \frac{1}{d}
+        - \frac{(X_{ij} - \mu_i)(X_{ik} - \mu_i)}{d \sigma_i^2} \right)
+    """
+    it.as_printed(derives(line, NORM))
 
 
 @claim(
@@ -289,34 +300,35 @@ def T172(it: Evidence) -> None:
 def T173(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\big(\delta_{jk} -
     \frac1d - \frac1dY_{ij}Y_{ik} \big)$."""
-    y = (ROW - MU) / SIGMA
-    found = (np.eye(6) - 1 / 6 - np.outer(y, y) / 6) / SIGMA
-    it.as_printed(same(found, jacobian(normalised, ROW)))
+    line = r"""
+        \frac{\partial Y_{ij}}{\partial X_{ik}}
+        = \frac{1}{\sigma_i} \left(\delta_{jk} - \frac{1}{d}
+        - \frac{1}{d} Y_{ij} Y_{ik} \right).
+    """
+    it.as_printed(derives(line, NORM))
 
 
 @claim("§3.1.3, input, sum", TRUE, topic="norms", page="operations/layer_norm")
 def T174(it: Evidence) -> None:
     r"""$\bar X_{ik} = \sum_{j=1}^d \bar Y_{ij}\frac{\partial Y_{ij}}{\partial
     X_{ik}}$."""
-    y_, step = numbers(6, seed=1), 1e-20
-
-    def of_complex(x: Any) -> Any:
-        centred = x - x.mean()
-        return centred / np.sqrt((centred**2).mean())
-
-    by_step = [of_complex(ROW + 1j * step * unit).imag / step for unit in np.eye(6)]
-    found = [sum(y_[j] * by_step[k][j] for j in range(6)) for k in range(6)]
-    it.as_printed(same(found, vjp(normalised, ROW, y_)))
+    line = r"""
+        \bar{X}_{ik}
+        &= \sum_{j=1}^d \bar{Y}_{ij} \frac{\partial Y_{ij}}{\partial X_{ik}}
+    """
+    it.as_printed(derives(line, NORM))
 
 
 @claim("§3.1.3, input, result", TRUE, topic="norms", page="operations/layer_norm")
 def T175(it: Evidence) -> None:
     r"""$\bar X_{ik} = \frac1{\sigma_i}\big(\bar Y_{ik} - \mathrm{mean}(\bar Y_i) -
     Y_{ik}\,\mathrm{mean}(\bar Y_i \odot Y_i)\big)$."""
-    values, gradients = its.norm_run()
-    y, y_ = values.Y, gradients.Y
-    means = y_.mean(1, keepdims=True), (y_ * y).mean(1, keepdims=True)
-    it.as_printed(same((y_ - means[0] - y * means[1]) / values.sigma, gradients.X))
+    line = r"""
+        \bar{X}_{ik}
+        &= \frac{1}{\sigma_i} \left( \bar{Y}_{ik} - \text{mean}(\bar{Y}_i)
+        - Y_{ik} \text{mean}(\bar{Y}_i \odot Y_i) \right),
+    """
+    it.as_printed(derives(line, NORM))
 
 
 def of_input(y_: Any, y: Any, sigma: Any) -> Any:

@@ -8,7 +8,15 @@ from backpass.claims import encoder_block as its
 from backpass.claims.encoder_block import at_all_sizes, printed, product, steps
 from backpass.claims.evidence import CAVEAT, TRUE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import numbers, same, vjp
+from backpass.claims.thesis.forward import ATTENTION
+from backpass.claims.thesis.mathematics import BOLD
+from backpass.claims.tools import derives, numbers, same, vjp
+
+SCORES = r"""
+    given Q, K \in \mathbb{R}^{n \times d}
+    let S = \frac{1}{\sqrt{d}} QK^\top
+    bar gradient
+"""
 
 
 @claim(
@@ -19,8 +27,8 @@ from backpass.claims.tools import numbers, same, vjp
 )
 def T122(it: Evidence) -> None:
     r"""$\bar Q = \frac{1}{\sqrt d}\bar SK \in \mathbb R^{n \times d}$."""
-    values, gradients = its.attention_run(5, 3)
-    it.as_printed(same(gradients.S @ values.K / 3**0.5, gradients.Q))
+    line = r"\bar{Q} &= \frac{1}{\sqrt{d}} \bar{S} K \in \mathbb{R}^{n \times d},"
+    it.as_printed(derives(line, SCORES))
 
 
 @claim(
@@ -31,8 +39,10 @@ def T122(it: Evidence) -> None:
 )
 def T123(it: Evidence) -> None:
     r"""$\bar K = \big(\frac{1}{\sqrt d}Q^\top\bar S\big)^\top$."""
-    values, gradients = its.attention_run(5, 3)
-    it.as_printed(same((values.Q.T @ gradients.S / 3**0.5).T, gradients.K))
+    line = r"""
+        \bar{K} &= \left(\frac{1}{\sqrt{d}} Q^\top \bar{S} \right)^\top
+    """
+    it.as_printed(derives(line, SCORES))
 
 
 @claim(
@@ -40,8 +50,10 @@ def T123(it: Evidence) -> None:
 )
 def T124(it: Evidence) -> None:
     r"""$\bar K = \frac{1}{\sqrt d}\bar S^\top Q \in \mathbb R^{n \times d}$."""
-    values, gradients = its.attention_run(5, 3)
-    it.as_printed(same(gradients.S.T @ values.Q / 3**0.5, gradients.K))
+    line = r"""
+        \bar{K} &= \frac{1}{\sqrt{d}} \bar{S}^\top Q \in \mathbb{R}^{n \times d}.
+    """
+    it.as_printed(derives(line, SCORES))
 
 
 def scores(s_: Any, q: Any, k: Any, times: Any) -> Any:
@@ -88,29 +100,25 @@ def T125(it: Evidence) -> None:
     it.right(at_all_sizes(lambda n, d: ran(n, d, saved) == 4 * n**2 * d + n * d))
 
 
-def projection(name: str) -> Any:
-    """Return whether the printed gradient of one projection's matrix is autograd's."""
-    values, gradients = its.attention_run()
-    found = values.X.T @ getattr(gradients, name)
-    return same(found, getattr(gradients, f"W_{name}"))
-
-
 @claim("§3.1.1, projections, W^Q", TRUE, topic="attention", page="attention/heads")
 def T126(it: Evidence) -> None:
     r"""$\bar W^Q = X^\top\bar Q \in \mathbb R^{d \times d}$."""
-    it.as_printed(projection("Q"))
+    line = r"\bar{W}^Q &= X^\top \bar{Q} \in \mathbb{R}^{d \times d},"
+    it.as_printed(derives(line, ATTENTION))
 
 
 @claim("§3.1.1, projections, W^K", TRUE, topic="attention", page="attention/heads")
 def T127(it: Evidence) -> None:
     r"""$\bar W^K = X^\top\bar K \in \mathbb R^{d \times d}$."""
-    it.as_printed(projection("K"))
+    line = r"\bar{W}^K &= X^\top \bar{K} \in \mathbb{R}^{d \times d},"
+    it.as_printed(derives(line, ATTENTION))
 
 
 @claim("§3.1.1, projections, W^V", TRUE, topic="attention", page="attention/heads")
 def T128(it: Evidence) -> None:
     r"""$\bar W^V = X^\top\bar V \in \mathbb R^{d \times d}$."""
-    it.as_printed(projection("V"))
+    line = r"\bar{W}^V &= X^\top \bar{V} \in \mathbb{R}^{d \times d}."
+    it.as_printed(derives(line, ATTENTION))
 
 
 @claim(
@@ -141,14 +149,20 @@ def T130(it: Evidence) -> None:
     connection has a fourth path; without a norm in between, $\bar Z$ itself has to be
     added.
     """
+    line = r"""
+        \bar{X} = \underbrace{\bar{Q}W^{Q^\top}}_{\text{from } Q}
+        + \underbrace{\bar{K}W^{K^\top}}_{\text{from } K}
+        + \underbrace{\bar{V}W^{V^\top}}_{\text{from } V}
+        \in \mathbb{R}^{n \times d}.
+    """
+    it.as_printed(derives(line, ATTENTION))
     values, gradients = its.attention_run()
-    printed_line = its.attention_backward(gradients.Z, values)["X"]
-    it.as_printed(same(printed_line, gradients.X))
     weights = [getattr(values, name) for name in its.WEIGHTS]
 
     def with_residual(x: Any) -> Any:
         return x + its.attention(x, *(x.new_tensor(w) for w in weights))["Z"]
 
+    printed_line = its.attention_backward(gradients.Z, values)["X"]
     of_block = vjp(with_residual, values.X, gradients.Z)
     it.elsewhere(same(printed_line, of_block, 1e-3))
     it.right(same(printed_line + gradients.Z, of_block))
@@ -172,6 +186,11 @@ def T131(it: Evidence) -> None:
         x, wide, w = numbers(n, d), numbers(n, 3 * d), numbers(3 * d, d)
         return steps(product, x.T, wide) + steps(product, wide, w)
 
+    line = r"""
+        3 \cdot (2\mathbf{nd}^2) + 3 \cdot (2\mathbf{nd}^2) + 2 \cdot (\mathbf{nd})
+        = 12\mathbf{nd}^2 + 2\mathbf{nd}.
+    """
+    it.as_printed(derives(line, rf"{BOLD}; given n, d \in \mathbb{{R}}"))
     it.as_printed(
         at_all_sizes(lambda n, d: ran(n, d, product) == printed("qkv", s=n, h=d))
     )
