@@ -475,3 +475,12 @@ def test_the_root_of_the_square_of_a_root_is_that_root():
     definitions = r"given x \in \mathbb{R}^n; let \sigma = \sqrt{\sum_i x_i^2}"
     assert one(r"\sqrt{\sigma^2} = \sigma", definitions).kind == "equal"
     assert one(r"\sqrt{\sigma^2} = -\sigma", definitions).kind == "refused"
+
+
+def test_a_counterexample_goes_through_definitions_and_maxima():
+    definitions = r"given x \in \mathbb{R}^n, c \in \mathbb{R}; let s = \sqrt{\sum_i x_i^2}; let r = s c"
+    found = one(r"r + \max_j x_j - x_1 = r - \max_j x_j + x_1", definitions).counterexample
+    numbers = [float(value.split("(")[-1].split()[0]) for value in (found.expected, found.found)]
+    x, c = (5 / 8, 7 / 9), 3 / 7
+    s = (x[0] ** 2 + x[1] ** 2) ** 0.5
+    assert numbers == pytest.approx([s * c + max(x) - x[0], s * c - max(x) + x[0]], rel=1e-5)

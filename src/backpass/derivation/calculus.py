@@ -139,15 +139,43 @@ class Calculus:
 
     def at(self, value: sympy.Expr, point: Mapping) -> sympy.Expr:
         """Return an approximation of a number at a point, with 30 digits; `point` has a
-        number for each symbol of an input."""
-        numbers = {}
-        for symbol in value.free_symbols:
-            if symbol in self.maxima:
-                values = next(v for v, s in self._maxima.items() if s == symbol)
-                numbers[symbol] = max(self.at(self.expand(v), point) for v in values)
+        number for each symbol of an input. Each definition is evaluated once."""
+        numbers: dict[sympy.Symbol, sympy.Expr] = {}
+
+        def of(value: sympy.Expr) -> sympy.Expr:
+            for symbol in value.free_symbols - numbers.keys():
+                if values := self._of_maximum(symbol):
+                    numbers[symbol] = max(map(of, values))
+                elif (definition := self.definition(symbol)) is not None:
+                    numbers[symbol] = of(definition)
+                else:
+                    numbers[symbol] = point[symbol]
+            return value.evalf(30, subs={s: numbers[s] for s in value.free_symbols})
+
+        return of(value)
+
+    def inputs(self, value: sympy.Expr) -> set[sympy.Symbol]:
+        """Return the symbols of inputs on which a number depends."""
+        found: set[sympy.Symbol] = set()
+        seen: set[sympy.Symbol] = set()
+        left = [*value.free_symbols]
+        while left:
+            symbol = left.pop()
+            if symbol in seen:
+                continue
+            seen.add(symbol)
+            definition = self.definition(symbol)
+            own = () if definition is None else (definition,)
+            parts = self._of_maximum(symbol) or own
+            if parts:
+                left += [s for part in parts for s in part.free_symbols]
             else:
-                numbers[symbol] = point[symbol]
-        return value.evalf(30, subs=numbers)
+                found.add(symbol)
+        return found
+
+    def _of_maximum(self, symbol: sympy.Symbol) -> tuple[sympy.Expr, ...]:
+        """Return the values whose maximum a symbol is; () if it is not a maximum."""
+        return next((v for v, s in self._maxima.items() if s == symbol), ())
 
     @property
     def maxima(self) -> set[sympy.Symbol]:

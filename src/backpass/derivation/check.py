@@ -281,11 +281,8 @@ def counterexample(
     if place:
         where.append(f"element ({', '.join(str(k + 1) for k in place)})")
         above, here = above[place], here[place]
-    symbols = (
-        evaluator.calculus.expand(above).free_symbols
-        | evaluator.calculus.expand(here).free_symbols
-    )
-    symbols = sorted(symbols, key=str)
+    inputs = evaluator.calculus.inputs
+    symbols = sorted(inputs(above) | inputs(here), key=str)
     point = {
         symbol: sympy.Rational(3 + 2 * k, 7 + k) for k, symbol in enumerate(symbols)
     }
@@ -306,7 +303,7 @@ def _shown(
     text = str(value)
     if len(text) > 160:
         text = text[:160] + " …"
-    number = evaluator.calculus.expand(value).evalf(6, subs=point)
+    number = evaluator.calculus.at(value, point).evalf(6)
     return (
         f"{text}  ({number} at one point)"
         if value.free_symbols and number.is_number
