@@ -39,6 +39,8 @@ A comment may contain:
   slice A_i \in \mathbb{R}^n
                         A_i is row i of the matrix A, here as a column
   factor a, x           a and x before a bracket are factors: x(a + 1) is a product
+  read D_{#1} as \operatorname{diag}(#1)
+                        the text's own notation; #1 is what stands in its place
   loss L                L is the loss
   bar gradient          a bar marks a gradient of the loss
   dot differential      a dot marks a differential

@@ -101,3 +101,28 @@ def test_flips_reach_into_the_derivation_that_goes_before():
     assert {flip.piece.name for flip in second.flips()} == {"first", "second"}
     assert second.survivors() == []
     assert {survivor.equivalent for survivor in first.survivors()} == {False}
+
+
+CASES = r"""
+    given X \in \mathbb{R}^{n \times n}, x \in \mathbb{R}^n
+    let h(t) = \begin{cases} -1 & t < -1 \\ t & -1 \le t \le 1 \\ 1 & \text{otherwise} \end{cases}
+    h(x_i) = \max(-1, x_i) - \max(1, x_i) + 1
+    X^{\odot 2} = X \odot X
+    \sum_{j=1, j \ne i}^n x_j \delta_{ik} = \begin{cases} \sum_j x_j - x_k & i = k \\ 0 & i \ne k \end{cases}
+"""
+
+
+def test_cases_powers_of_elements_and_conditions_beside_a_range_are_flipped():
+    derivation = derive(CASES, name="cases")
+    assert [str(survivor) for survivor in derivation.survivors() if not survivor.equivalent] == []
+    made = Counter(flip.description for flip in derivation.flips())
+    for mistake, times in {
+        "< → >": 1,
+        r"\le → \ge": 2,
+        r"= → \ne": 1,
+        r"\ne → =": 1,
+        "2 → 3": 1,
+        r"j=1, j \ne i → j=1": 1,
+        "factor t → 1": 1,
+    }.items():
+        assert made[mistake] == times, mistake

@@ -321,18 +321,27 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
                 yield from _other_indices(text, token, letters)
         return
     tokens = [child for child in tree.children if isinstance(child, Token)]
-    if tree.data in ("number", "function"):
+    if tree.data in ("number", "function", "each"):
         yield from (_next_number(token) for token in tokens if token[0].isdigit())
     if tree.data == "function" and (other := _OTHER_FUNCTION.get(str(tokens[0]))):
         yield *span_of(tokens[0]), other, f"{tokens[0]} → {other}"
-    if tree.data == "indicator":
+    if tree.data in ("indicator", "relation"):
         yield from (_other_relation(token) for token in tokens)
     if tree.data == "sum":
         yield from (_other_sign(text, token) for token in tokens)
     if tree.data in ("product", "hadamard"):
         yield from _dropped_factors(text, tree)
-    if tree.data in ("sum", "fraction", "bracket", "big", "indicator", "larger"):
-        for child in tree.children[-1:] if tree.data == "big" else tree.children:
+    if tree.data in (
+        "sum",
+        "fraction",
+        "bracket",
+        "big",
+        "indicator",
+        "larger",
+        "case",
+    ):
+        operands = {"big": tree.children[-1:], "case": tree.children[:1]}
+        for child in operands.get(tree.data, tree.children):
             yield from _one(text, child)
     if tree.data == "power" and tree.children[1].data == "top":
         start, end = tree.children[0].meta.end_pos, tree.meta.end_pos
@@ -352,7 +361,7 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
 
 
 _OTHER_RELATION = {
-    "<": ">", ">": "<", r"\le": r"\ge", r"\leq": r"\geq", r"\ge": r"\le", r"\geq": r"\leq",
+    "=": r"\ne", r"\ne": "=", "<": ">", ">": "<", r"\le": r"\ge", r"\leq": r"\geq", r"\ge": r"\le", r"\geq": r"\leq",
 }  # fmt: skip
 
 
@@ -447,9 +456,11 @@ def _conditions_of(text: str, tree: Tree, letters: Letters) -> Iterator[Edit]:
     """Drop the condition of a sum, and replace its other letter."""
     tokens = tokens_of(tree.children[1])
     if any(token.type == "RELATION" for token in tokens):
-        first, _, second = tokens
-        (start, kept), (_, end) = span_of(first), span_of(second)
-        yield kept, end, "", f"{text[start:end]} → {first}"
+        *range_, _, second = tokens if len(tokens) == 3 else [*tokens[:2], *tokens[3:]]
+        start, kept, end = (
+            span_of(tokens[0])[0], span_of(range_[-1])[1], span_of(second)[1],
+        )  # fmt: skip
+        yield kept, end, "", f"{text[start:end]} → {text[start:kept]}"
         yield from _other_indices(text, second, letters)
 
 
