@@ -484,3 +484,19 @@ def test_a_counterexample_goes_through_definitions_and_maxima():
     x, c = (5 / 8, 7 / 9), 3 / 7
     s = (x[0] ** 2 + x[1] ** 2) ** 0.5
     assert numbers == pytest.approx([s * c + max(x) - x[0], s * c - max(x) + x[0]], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (r"[a > b] [b > c] [c > x_1] [a > x_1] = [a > b] [b > c] [c > x_1]", r"[a > b] [b > c] [c > x_1] [x_1 > x_2] = 0"),
+        (r"\max(a, \max(b, c)) = \max(\max(a, b), c)", r"\max(a, \max(b, c)) = \max(\max(a, b), c) + [x_1 > b] [b > c] [c > a] [a > x_2]"),
+        (r"[a > b] [c > a] [c > b] = [a > b] [c > a]", r"[a > b] [c > a] [x_1 > c] [x_2 > x_1] = [a > b] [c > a] [x_1 > c] [x_1 > x_2]"),
+    ],
+)  # fmt: skip
+def test_rare_orders_of_several_numbers_are_tried(right, wrong):
+    definitions = r"given a, b, c \in \mathbb{R}, x \in \mathbb{R}^n"
+    found = one(right, definitions)
+    assert found.kind == "equal"
+    assert 16 < found.basis.points <= 16 + 48
+    assert one(wrong, definitions).kind == "refused"

@@ -26,9 +26,13 @@ from backpass.derivation.evaluate import (
 )
 from backpass.derivation.names import LOSS, Expression, Scope
 from backpass.derivation.parse import Misfit, Part, Unreadable
+from backpass.derivation.regions import elsewhere
 
 # The points around which a line with a comparison is tried, at each size.
 DRAWS = DRAWS_OF_A_SCALE * len(SCALES)
+# The most regions of signs in which a line is tried besides, in so many rounds.
+REGIONS = 48
+ROUNDS = 3
 
 
 class Refused(Exception):
@@ -160,6 +164,37 @@ def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
         raise Unreadable(
             f"it cannot be evaluated: {error}", chain.expressions[-1].part
         ) from None
+
+
+def compare_elsewhere(
+    scope: Scope,
+    known: Evaluators,
+    chain: Chain,
+    expressions: Iterable[Expression],
+    evaluators: list[Evaluator],
+) -> int:
+    """Compare two members in further regions of signs, at the first sizes, and return
+    the number of their points. Raises as `compare` does."""
+    paths = {path for expression in expressions for path in expression.compared}
+    sizes = evaluators[0].sizes
+    first = [one for one in evaluators if one.sizes == sizes]
+    there = [one for one in known.values() if one.sizes == sizes and one.point]
+    new = [one for one in there if one not in first]
+    if new:
+        compare(chain, new)
+    for _ in range(ROUNDS):
+        points = elsewhere([*first, *new], paths, REGIONS - len(new))
+        for point in points:
+            draw = DRAWS + len(new)
+            evaluator = Evaluator(scope, sizes, draw)
+            assert evaluator.point is not None
+            evaluator.point.update(point)
+            known[*sizes.items(), draw] = evaluator
+            compare(chain, [evaluator])
+            new.append(evaluator)
+        if not points:
+            break
+    return len(new)
 
 
 def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:

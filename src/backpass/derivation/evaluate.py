@@ -48,6 +48,7 @@ _FUNCTIONS = {
 # The scales of the numbers of points, and the draws with each of them.
 SCALES = (1, sympy.Rational(1, 8), 8, sympy.Rational(1, 64))
 DRAWS_OF_A_SCALE = 4
+STEPS = 10**6  # a number is a multiple of its scale divided by this; few are equal
 
 
 class Point(dict):
@@ -63,9 +64,10 @@ class Point(dict):
 
     def __missing__(self, symbol: sympy.Symbol) -> sympy.Rational:
         draw, opposite = (self.draw, 0) if symbol.is_positive else divmod(self.draw, 2)
-        least = 0 if symbol.is_positive else -1000
+        least = 0 if symbol.is_positive else -STEPS
         value = SCALES[self.draw // DRAWS_OF_A_SCALE % len(SCALES)] * sympy.Rational(
-            2 * Random(f"{symbol} {draw} {self.sizes}").randint(least, 999) + 1, 1000
+            2 * Random(f"{symbol} {draw} {self.sizes}").randint(least, STEPS - 1) + 1,
+            STEPS,
         )
         self[symbol] = -value if opposite else value
         return self[symbol]
@@ -86,6 +88,8 @@ class Evaluator(Interpreter):
         self.point = None if draw is None else Point(draw, sizes)
         # The signs met, by the place of a comparison and then by its indices.
         self.signs: dict[Path, dict[tuple[tuple[str, int], ...], set[int]]] = {}
+        # What was compared, by the place of a comparison.
+        self.differences: dict[Path, set[sympy.Expr]] = {}
         self.path: Path = ()  # the calls that lead to what is evaluated
         self.calculus = Calculus(scope, sizes, self.value)
         self._current: Expression | None = None
@@ -487,6 +491,7 @@ class Evaluator(Interpreter):
         sign = sign_at(difference, self.point)
         place = self.current.part, tree.meta.start_pos or 0
         signs = self.signs.setdefault((*self.path, place), {})
+        self.differences.setdefault((*self.path, place), set()).add(difference)
         signs.setdefault(tuple(sorted(self.indices.items())), set()).add(sign)
         if sign == 0 and not exact.is_zero(difference):
             raise Unreadable(

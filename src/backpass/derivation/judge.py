@@ -30,6 +30,7 @@ from backpass.derivation.comparing import (
     Where,
     check_both_signs,
     compare,
+    compare_elsewhere,
     evaluators_of,
     members_chain,
     of_loss,
@@ -537,9 +538,13 @@ class _Judging:
         evaluators = evaluators_of(scope, known, chain)
         compare(chain, evaluators)
         definitions = self._definitions(self._used(chain.expressions))
-        check_both_signs((*chain.expressions, *definitions), evaluators)
+        expressions = (*chain.expressions, *definitions)
+        check_both_signs(expressions, evaluators)
         sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
-        points = DRAWS if evaluators[0].draw is not None else 0
+        points = 0
+        if evaluators[0].draw is not None:
+            more = compare_elsewhere(scope, known, chain, expressions, evaluators)
+            points = DRAWS + more
         return self._basis(chain.expressions, sizes, points)
 
     def _agree(
