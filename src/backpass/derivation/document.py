@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from backpass.derivation.decorations import BRACED, decorations, framed
@@ -199,7 +199,7 @@ def read_document(source: str, form: str, preamble: str = "") -> Document:
     expander.grouped = form == "latex"
     expander.faults.clear()
     text = _usual(Text(*expander.expand(_without_code(source, scanner))))
-    items = tuple(_items(text, len(source), scanner))
+    items = tuple(_continued(_items(text, len(source), scanner), source))
     return Document(source, items, cells, text, expander.faults)
 
 
@@ -305,6 +305,29 @@ def _without_code(source: str, scanner: re.Pattern[str]) -> str:
             blank = re.sub(r"[^\n]", " ", match[0])
             found, at = found + source[at : match.start()] + blank, match.end()
     return found + source[at:]
+
+
+_BLANK = re.compile(r"[\s>.,;]*")  # also the marks of a quotation
+
+
+def _continued(items: Iterable[Item], source: str) -> list[Item]:
+    """Join a display that begins with = to the display directly above it."""
+    found: list[Item] = []
+    for item in items:
+        above = found[-1] if found else None
+        if (
+            isinstance(item, Display)
+            and isinstance(above, Display)
+            and item.rows
+            and item.rows[0].characters.startswith("=")
+            and _BLANK.fullmatch(source, above.end, item.start)
+        ):
+            rows, starts = above.rows + item.rows, above.starts + item.starts
+            joined = above.joined or item.joined
+            found[-1] = Display(rows, starts, joined, above.start, item.end)
+        else:
+            found.append(item)
+    return found
 
 
 def _items(text: Text, end_of_source: int, scanner: re.Pattern[str]) -> Iterator[Item]:

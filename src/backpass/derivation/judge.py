@@ -49,6 +49,7 @@ from backpass.derivation.document import (
 from backpass.derivation.functions import called, find, function_of, parameters_of
 from backpass.derivation.limit import TooLong, limited
 from backpass.derivation.names import (
+    LOSS,
     Expression,
     Scope,
     canonical,
@@ -88,7 +89,8 @@ class Known:
 
     `implied` are the definitions made by displays. `losses` are the names of the loss,
     and `accents` the accents whose meaning is known. `notations` are the text's own.
-    `total` says whether partial derivatives go through all definitions.
+    `total` says whether partial derivatives go through all definitions, and `kept`
+    whether definitions hold beyond the end of their section.
     """
 
     lines: tuple[Line, ...] = ()
@@ -97,6 +99,7 @@ class Known:
     accents: frozenset[str] = frozenset()
     notations: tuple[Notation, ...] = ()
     total: bool = False
+    kept: bool = False
 
     @property
     def scope(self) -> Scope:
@@ -135,6 +138,8 @@ class _Judging:
     # The headings around a place, each with what was known before it.
     outer: list[tuple[int, Known]] = field(default_factory=list)
     defined_on: dict[Line, int] = field(default_factory=dict)
+    # The names that a section defined which has ended, with the line of each.
+    ended: dict[str, int] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
@@ -144,7 +149,8 @@ class _Judging:
         for item in self.document.items:
             if isinstance(item, Heading):
                 while self.outer and self.outer[-1][0] >= item.level:
-                    self.known = self.outer.pop()[1]
+                    outer = self.outer.pop()[1]
+                    self._end_section(outer)
                 self.outer.append((item.level, self.known))
             elif isinstance(item, Comment):
                 yield from self._comment(item)
@@ -153,6 +159,16 @@ class _Judging:
                     for verdict in self._statement(statement):
                         yield replace(verdict, display=item.start)
                 self.condition = None
+
+    def _end_section(self, outer: Known) -> None:
+        """Forget what a section has defined, unless that is kept."""
+        if self.known.kept:
+            return
+        for line in self.known.lines:
+            if line not in outer.lines and line.left is not None:
+                name = line.left.text.partition("(")[0].strip()
+                self.ended[name] = self.defined_on[line]
+        self.known = outer
 
     # ---- definitions -----------------------------------------------------------------
 
@@ -177,6 +193,8 @@ class _Judging:
             self.known = replace(known, losses=known.losses | {rest})
         elif (word, rest) in (("bar", "gradient"), ("dot", "differential")):
             self.known = replace(known, accents=known.accents | {word})
+        elif (word, rest) == ("keep", "definitions"):
+            self.known = replace(known, kept=True)
         elif (word, rest) == ("partial", "total"):
             self.known = replace(known, total=True)
         elif (word, rest) == ("partial", "applied"):
@@ -199,8 +217,8 @@ class _Judging:
         else:
             raise Unreadable(
                 "expected given, constant, let, slice, factor, layout, read, loss, when, "
-                "restart, bar gradient, dot differential, partial total or partial "
-                "applied",
+                "restart, keep definitions, bar gradient, dot differential, partial "
+                "total or partial applied",
                 text.part(source),
             )
 
@@ -314,6 +332,9 @@ class _Judging:
         """Return the verdict on a member without a meaning: "refused" if only its
         declared shapes do not fit."""
         basis = self._misfit(error) if isinstance(error, Misfit) else None
+        if match := re.match(r"(.+) is not declared or defined above$", error.message):
+            more = self._ended(match[1])
+            error = Unreadable(error.message + more, error.part, error.position)
         kind = "refused" if basis else "not readable"
         return self._verdict(kind, member, line, error, basis)
 
@@ -533,6 +554,7 @@ class _Judging:
         chain = members_chain(scope, first, anchor, part, condition)
         for expression in chain.expressions:
             self._certain_names(expression)
+            self._certain_loss(expression)
         if membership:
             self._fits(membership, chain.expressions[1])
         evaluators = evaluators_of(scope, known, chain)
@@ -788,6 +810,26 @@ class _Judging:
                     expression.part,
                     node.meta.start_pos or 0,
                 )
+
+    def _certain_loss(self, expression: Expression) -> None:
+        """Raise `Unreadable` for a gradient of a loss whose definition has ended."""
+        if LOSS not in self.ended or LOSS in self.known.scope.variables:
+            return
+        for reference in expression.used:
+            if reference.accent == "bar" or reference.kind == "loss":
+                raise Unreadable(f"the loss has no definition here{self._ended(LOSS)}",
+                                 expression.part)  # fmt: skip
+
+    def _ended(self, written: str) -> str:
+        """Return where a name was defined whose section has ended; "" if nowhere."""
+        for name, line in self.ended.items():
+            if re.fullmatch(rf"{re.escape(name.partition('_')[0])}(?:_.*)?", written):
+                place = self.document.place(line)
+                return (
+                    f": line {place} defined it, and its section has ended. If it is still "
+                    "valid, say: keep definitions"
+                )
+        return ""
 
     def _fits(
         self, membership: Part, expression: Expression, line: Line | None = None
