@@ -36,6 +36,7 @@ A comment may contain:
 
   given, constant, let  declarations and definitions, as in the book's derivations;
                         let f(x) = 2 x defines a function
+  assume \sum_i y_i = 1  what holds of constants, here that they sum to 1
   slice A_i \in \mathbb{R}^n
                         A_i is row i of the matrix A, here as a column
   factor a, x           a and x before a bracket are factors: x(a + 1) is a product
@@ -49,6 +50,7 @@ A comment may contain:
   when j \ne i          the condition of the next display
   partial applied       a bracket after a partial derivative is a direction
   partial total         partial derivatives go through all definitions
+  keep definitions      definitions hold beyond the end of their section
   restart               forget what the text has defined
 
 A displayed equation whose left side is a new name defines that name.

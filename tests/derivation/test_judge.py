@@ -500,3 +500,96 @@ def test_rare_orders_of_several_numbers_are_tried(right, wrong):
     assert found.kind == "equal"
     assert 16 < found.basis.points <= 16 + 48
     assert one(wrong, definitions).kind == "refused"
+
+
+CROSS_ENTROPY = r"""
+## Definitions
+
+$$ a_j = \frac{e^{z_j}}{\sum_k e^{z_k}} $$
+
+$$ L = -\sum_k y_k \log a_k $$
+
+## Its gradient
+
+$$ \frac{\partial L}{\partial z_i} = -\sum_k y_k \frac{1}{a_k} \frac{\partial a_k}{\partial z_i} $$
+
+$$ = -y_i (1 - a_i) + \sum_{k \ne i} y_k a_i, $$
+> $$ = a_i \sum_k y_k - y_i $$
+$$ = a_i - y_i $$
+"""
+CONSTANT = r"loss L; given z \in \mathbb{R}^n; constant y \in \mathbb{R}^n"
+
+
+def test_definitions_hold_beyond_their_section_if_they_are_kept():
+    assert kinds(CROSS_ENTROPY, f"{CONSTANT}; keep definitions") == ["definition"] * 2 + ["equal"] * 3 + [
+        "refused"
+    ]
+    found = verdicts(CROSS_ENTROPY, CONSTANT)
+    assert [verdict.kind for verdict in found] == ["definition"] * 2 + ["not readable"] * 4
+    assert "line 4 defined it, and its section has ended" in found[2].message
+
+
+def test_a_loss_whose_section_has_ended_is_not_taken_for_any_loss():
+    text = CROSS_ENTROPY.replace(r"$$ a_j = \frac{e^{z_j}}{\sum_k e^{z_k}} $$", "")
+    found = verdicts(text, CONSTANT + r"; let a_j = \frac{e^{z_j}}{\sum_k e^{z_k}}")
+    assert [verdict.kind for verdict in found][1] == "not readable"
+    assert "the loss has no definition here: line 6 defined it" in found[1].message
+
+
+def test_an_assumption_about_constants():
+    definitions = f"{CONSTANT}; keep definitions"
+    refused = verdicts(CROSS_ENTROPY, definitions)[-1]
+    assert refused.message.startswith(r"it holds if \sum_i y_i = 1; if that is meant, declare constant y")
+    assert kinds(CROSS_ENTROPY, definitions + r"; assume \sum_k y_k = 1")[2:] == ["equal"] * 4
+    assert kinds(CROSS_ENTROPY, definitions + r"; assume \sum_k y_k = 2")[2:] == ["equal"] * 3 + ["refused"]
+    wrong = CROSS_ENTROPY.replace("a_i - y_i $$", "a_i + y_i $$")
+    assert kinds(wrong, definitions + r"; assume \sum_k y_k = 1")[2:] == ["equal"] * 3 + ["refused"]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (r"\sum_{i,j} A_{ij} = 1", r"\sum_i A_{ij} = 1"),
+        (r"y_1 = 1 - \sum_{k \ne 1} y_k", r"y_1 + y_2 = 1"),
+        (r"\sum_j A_{ij} x_i = x_i y_i", r"\sum_j A_{ij} x_i = x_i"),
+    ],
+)
+def test_several_assumptions_and_one_for_each_index(right, wrong):
+    definitions = r"""given x \in \mathbb{R}^n
+        constant y \in \mathbb{R}^n, A \in \mathbb{R}^{n \times m}
+        assume \sum_k y_k = 1
+        assume \sum_j A_{ij} = y_i"""
+    assert one(right, definitions).kind == "equal"
+    assert one(wrong, definitions).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    ("assumption", "said"),
+    [
+        (r"given x \in \mathbb{R}^n; assume \sum_k x_k = 1", "declare constant x"),
+        (r"constant x \in \mathbb{R}^n; assume x_i = x_j", "the index j is only on the right"),
+        (r"constant x \in \mathbb{R}^n; assume x = 1", "a matrix of shape n × 1 is not a number"),
+        (r"constant x \in \mathbb{R}^n; assume x_1 = 1 \quad (i < j)", "cannot have conditions"),
+        (r"constant x \in \mathbb{R}^n; assume \sum_k x_k^2 = 1", "has to be linear"),
+        (r"constant x \in \mathbb{R}^n; assume x_1 x_2 = 1", "has to be linear"),
+        (r"constant x \in \mathbb{R}^n; assume x_1 = 2; assume x_1 = 3", "has to be linear"),
+    ],
+)
+def test_what_cannot_be_assumed(assumption, said):
+    with pytest.raises(Unreadable, match=re.escape(said)):
+        verdicts("", assumption)
+
+
+def test_a_display_that_begins_with_an_equals_sign_continues_only_the_display_directly_above():
+    definitions = r"given x \in \mathbb{R}^n"
+    assert kinds("$$ \\sum_i x_i + x_1 $$\n\n$$ = x_1 + \\sum_i x_i $$", definitions) == ["equal"]
+    apart = kinds("$$ x_1 + x_2 = x_2 + x_1 $$\n\nand so\n\n$$ = x_1 $$", definitions)
+    assert apart == ["equal", "not readable"]
+
+
+def test_an_equation_of_indices_is_a_condition():
+    definitions = r"given z \in \mathbb{R}^n; let a_j = \frac{e^{z_j}}{\sum_k e^{z_k}}"
+    right = r"\frac{\partial a_j}{\partial z_i} = a_i (1 - a_i), \quad i = j"
+    assert one(right, definitions).kind == "equal"
+    assert one(right.replace("1 -", "1 +"), definitions).kind == "refused"
+    assert one(right.replace("i = j", r"i \ne j"), definitions).kind == "refused"

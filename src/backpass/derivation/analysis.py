@@ -1046,6 +1046,30 @@ def define(scope: Scope, line: Line) -> None:
     )
 
 
+def assume(scope: Scope, line: Line) -> None:
+    """Add what a line assumes of constants to the scope. Raises `Unreadable`."""
+    assert line.left is not None and line.right is not None
+    if line.conditions:
+        raise Unreadable("an assumption cannot have conditions", line.conditions)
+    analysis = Analysis(scope)
+    left, right = analysis.run([line.left, line.right])
+    if left.shape != right.shape:
+        raise Unreadable(
+            f"{in_words(left.shape)} is not {in_words(right.shape)}", line.right
+        )
+    for expression in (left, right):
+        for reference in expression.used:
+            variable = scope.variables.get(reference.name)
+            if reference.accent or (variable and variable.kind != "constant"):
+                raise Unreadable(
+                    f"an assumption is about constants: declare constant {reference.name}",
+                    expression.part,
+                )
+    if more := sorted(right.free - left.free):
+        raise Unreadable(f"the index {more[0]} is only on the right", line.right)
+    scope.assumptions.append((left, right, analysis.dimensions_of(left)))
+
+
 def never_equal(one: Shape, other: Shape) -> bool:
     """Whether two shapes of the same kind (columns, rows, or matrices) differ in every
     reading.

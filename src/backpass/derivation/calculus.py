@@ -20,7 +20,7 @@ import numpy as np
 import sympy
 
 from backpass.derivation.names import LOSS, Expression, Scope, Variable, gradient_of
-from backpass.derivation.parse import Unreadable
+from backpass.derivation.parse import Part, Unreadable
 from backpass.expressions import exact
 
 Value: TypeAlias = sympy.Expr | np.ndarray
@@ -77,7 +77,7 @@ class Calculus:
         symbol is given."""
         variable, indices = self._places.get(symbol, (None, ()))
         if variable is None or variable.definition is None:
-            return None
+            return self.assumed.get(symbol) if self.scope.assumptions else None
         if symbol not in self._definitions:
             if variable.letters:
                 where = dict(zip(variable.letters, indices, strict=True))
@@ -88,6 +88,26 @@ class Calculus:
                     one = whole[self.spread(variable, at)] if variable.shape else whole
                     self._definitions[self.element(variable, at)] = one
         return self._definitions[symbol]
+
+    @cached_property
+    def assumed(self) -> dict[sympy.Symbol, sympy.Expr]:
+        """The elements of constants that the assumptions determine, each by the others.
+        Raises `Unreadable` for an assumption that is not linear in any element."""
+        found: dict[sympy.Symbol, sympy.Expr] = {}
+        for left, right, free in self.scope.assumptions:
+            for places in itertools.product(
+                *(range(self.size(d)) for d in free.values())
+            ):
+                where = dict(zip(free, places, strict=True))
+                sides = (self.value_of(side, where) for side in (left, right))
+                for a, b in zip(*map(np.ravel, sides), strict=True):
+                    rest = sympy.expand((a - b).xreplace(found))
+                    if rest == 0:
+                        continue
+                    symbol, value = _solved(rest, left.part)
+                    found = {s: v.xreplace({symbol: value}) for s, v in found.items()}
+                    found[symbol] = value
+        return found
 
     def expand(self, value: sympy.Expr) -> sympy.Expr:
         """Express a number in terms of the inputs."""
@@ -308,3 +328,16 @@ class Calculus:
         slope = sympy.Symbol(f"d{symbol}", real=True)
         self._slopes.add(slope)
         return slope
+
+
+def _solved(zero: sympy.Expr, part: Part) -> tuple[sympy.Symbol, sympy.Expr]:
+    """Solve an equation for a symbol in which it is linear, the last one by name."""
+    for symbol in sorted(zero.free_symbols, key=str, reverse=True):
+        slope = sympy.diff(zero, symbol)
+        if slope.is_number and not symbol.is_positive:
+            return symbol, sympy.expand(symbol - zero / slope)
+    raise Unreadable(
+        "an assumption has to be linear, with a number as factor, in an element that may "
+        "be negative",
+        part,
+    )

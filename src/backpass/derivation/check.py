@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
-from backpass.derivation.analysis import Analysis, define
+from backpass.derivation.analysis import Analysis, assume, define
 from backpass.derivation.evaluate import Evaluator, Point, Value
 from backpass.derivation.functions import define_function
 from backpass.derivation.names import Expression, Scope, in_words
@@ -86,6 +86,10 @@ def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, Evaluators]:
             define(scope, line)
         elif line.kind == "function":
             define_function(scope, line)
+        elif line.kind == "assume":
+            assume(scope, line)
+            for sizes in trial_sizes(scope):  # raises if it determines nothing
+                _ = Evaluator(scope, sizes).calculus.assumed
         elif line.kind == "layout":
             scope.lay_out(line)
         elif line.kind == "applied":

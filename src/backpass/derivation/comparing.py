@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import sympy
 from lark import Tree
 
@@ -27,6 +28,7 @@ from backpass.derivation.evaluate import (
 from backpass.derivation.names import LOSS, Expression, Scope
 from backpass.derivation.parse import Misfit, Part, Unreadable
 from backpass.derivation.regions import elsewhere
+from backpass.expressions import exact
 
 # The points around which a line with a comparison is tried, at each size.
 DRAWS = DRAWS_OF_A_SCALE * len(SCALES)
@@ -212,6 +214,36 @@ def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
         if abs(value) > sympy.Rational(1, 10**20):
             return False
     return True
+
+
+def sum_to_one(chain: Chain, evaluator: Evaluator) -> str:
+    """Return the name of an input whose elements would have to sum to 1 for two members
+    to be equal, as those of a label do; "" if there is none."""
+    calculus = evaluator.calculus
+    differences = []
+    for indices in chain.cases(evaluator):
+        values = (evaluator.value(e, indices, chain.still) for e in chain.expressions)
+        for one, other in zip(*map(np.ravel, values), strict=True):
+            differences.append(calculus.expand(one - other))
+    used = set().union(*(difference.free_symbols for difference in differences))
+    for variable in evaluator.scope.variables.values():
+        if (
+            variable.kind == "defined"
+            or len(variable.axes) != 1
+            or variable.name.startswith(r"\bar")
+        ):
+            continue
+        places = calculus.positions(variable)
+        *others, last = (calculus.element(variable, place) for place in places)
+        if not others or not used & {*others, last}:
+            continue
+        value = {last: 1 - sympy.Add(*others)}
+        try:
+            if all(exact.is_zero(one.xreplace(value)) for one in differences):
+                return variable.name
+        except exact.NotRepresentable:
+            continue
+    return ""
 
 
 def check_both_signs(

@@ -221,6 +221,8 @@ def _sides(
             )
             return  # the body is the same text in every call
         return
+    if line.kind == "assume":
+        return
     chain = _statement(derivation, k)
     if line.kind == "statement":
         yield "left", chain.expressions[0], chain.free

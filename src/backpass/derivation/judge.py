@@ -34,6 +34,7 @@ from backpass.derivation.comparing import (
     evaluators_of,
     members_chain,
     of_loss,
+    sum_to_one,
 )
 from backpass.derivation.document import (
     Comment,
@@ -216,7 +217,7 @@ class _Judging:
             self.known = replace(self.known, accents=self.known.accents | accents)
         else:
             raise Unreadable(
-                "expected given, constant, let, slice, factor, layout, read, loss, when, "
+                "expected given, constant, let, assume, slice, factor, layout, read, loss, when, "
                 "restart, keep definitions, bar gradient, dot differential, partial "
                 "total or partial applied",
                 text.part(source),
@@ -715,8 +716,15 @@ class _Judging:
         return ""
 
     def _hint(self, refused: Refused) -> str:
-        """Return which condition on two indices would make the members equal, or ""."""
+        """Return which condition on two indices, or which sum, would make the members
+        equal; "" if none would."""
         chain = refused.chain
+        if name := sum_to_one(chain, refused.evaluator):
+            equation = rf"\sum_i {name}_i = 1"
+            return (
+                f"it holds if {equation}; if that is meant, declare constant {name} and say: "
+                f"assume {equation}"
+            )
         if chain.conditions is not None:
             return ""
         for a, b in itertools.combinations(chain.free, 2):

@@ -129,6 +129,8 @@ class Scope:
         # The declared shape of each slice, by its name and the pattern of its indices.
         self.slices: dict[tuple[str, str], Shape] = {}
         self.dimensions: list[str] = []
+        # What holds of constants: two sides, and the dimensions of their free indices.
+        self.assumptions: list[tuple[Expression, Expression, dict[str, str]]] = []
         self.layout = ""  # of derivatives by arrays: "numerator" or "denominator"
 
     # ---- declarations ----------------------------------------------------------------

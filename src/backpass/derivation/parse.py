@@ -8,6 +8,7 @@ A derivation is plain text. The first word of a line says what the line is:
     slice     A_i \\in \\mathbb{R}^n               a row of a matrix, as a column
     factor    a, x                                a(x + 1) is a product
     layout    numerator                           the shape of derivatives by arrays
+    assume    \\sum_i t_i = 1                     what holds of constants
     let       S = \\sum_j e^{x_j}                 a definition
     let       f(x) = 2 x                          a definition for every x
     note      The other outputs, $j \\ne i$.      prose
@@ -33,10 +34,13 @@ from lark.exceptions import UnexpectedEOF, UnexpectedInput
 if TYPE_CHECKING:
     from backpass.derivation.derivation import Derivation
 
-KEYWORDS = ("given", "constant", "let", "slice", "factor", "layout", "note")
+KEYWORDS = (
+    "given", "constant", "let", "assume", "slice", "factor", "layout", "note",
+)  # fmt: skip
 # The kinds of lines that a scope is built from.
 DECLARING = (
-    "given", "constant", "let", "function", "layout", "factor", "slice", "applied",
+    "given", "constant", "let", "function", "assume", "layout", "factor", "slice",
+    "applied",
 )  # fmt: skip
 _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 
@@ -101,10 +105,10 @@ class Part:
 class Line:
     """One line of a derivation.
 
-    `kind` is "given", "constant", "let", "function", "slice", "factor", "layout",
-    "note", "statement" or "step". A `let` with a bracket on its left is a "function". A
-    step has no left side. A declaration has its list in `right`, and a layout its name.
-    A note has only words, in `reason`.
+    `kind` is "given", "constant", "let", "function", "assume", "slice", "factor",
+    "layout", "note", "statement" or "step". A `let` with a bracket on its left is a
+    "function". A step has no left side. A declaration has its list in `right`, and a
+    layout its name. A note has only words, in `reason`.
     """
 
     kind: str
@@ -115,7 +119,7 @@ class Line:
 
     @property
     def numbered(self) -> bool:
-        return self.kind in ("let", "function", "statement", "step")
+        return self.kind in ("let", "function", "assume", "statement", "step")
 
     @property
     def latex(self) -> str:
@@ -212,6 +216,8 @@ def _read_line(source: str, start: int, end: int) -> Line:
     if keyword == "let":
         kind = "function" if "(" in left.text else "let"
         return Line(kind, left, right, conditions, reason)
+    if keyword == "assume":
+        return Line(keyword, left, right, conditions, reason)
     if not left.text and conditions:
         raise Unreadable(
             "a condition belongs on the statement's first line", conditions

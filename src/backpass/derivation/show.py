@@ -89,6 +89,9 @@ def _marked(derivation: Derivation, at: int, line: Line) -> str:
     return text
 
 
+_WORD = {"let": "let", "function": "let", "assume": "assume"}  # before a left side
+
+
 def _row(
     line: Line,
     place: tuple[str, int],
@@ -98,8 +101,8 @@ def _row(
 ) -> str:
     anchor, number = _anchor(place), place[1]
     left = _maths(line.left.text) if line.left else ""
-    if line.kind in ("let", "function"):
-        left = f'<span class="derivation-word">let</span> {left}'
+    if word := _WORD.get(line.kind):
+        left = f'<span class="derivation-word">{word}</span> {left}'
     right = "{} = " + right
     if line.conditions:
         right += rf" \qquad ({line.conditions.text})"
@@ -189,7 +192,7 @@ def text(derivation: Derivation) -> str:
             if line.kind == "step"
             else line.latex[len(left) + 3 :]
         )
-        left = f"let {left}" if line.kind in ("let", "function") else left
+        left = f"{_WORD[line.kind]} {left}" if line.kind in _WORD else left
         rows.append(
             (
                 f"{'✗ ' * (line.right in derivation.wrong)}({number})",
