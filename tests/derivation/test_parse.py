@@ -47,7 +47,7 @@ UNREADABLE = [
     (r"1 = \frac{\partial \mathcal{L}_1}{\partial x_i}", "may occur only in", r"\mathcal{L}"),
     (r"x_i = \bar{x}_i", "no output depends on x", r"\bar{x}_i"),
     (r"x_i = x_3", "no element 3", "3"),
-    (r"x_i = y_i \quad (i = j)", "cannot read this|something is missing", ""),
+    (r"x_i = y_i \quad (i = j)", "the index j is not on the left side", "i = j)"),
     (r"x_i = x_i \quad (i < i)", "no indices meet the conditions", "i < i"),
     (r"\log(-1) = \log(-1) + 0 x_1 + x_1", "equality cannot be decided here|does not equal", ""),
     ("let x_i = y_i", "x is already declared", "x_i"),

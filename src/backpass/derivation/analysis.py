@@ -1125,4 +1125,5 @@ def _joins(before: Tree, factor: Tree) -> bool:
         return before.data == "number" and all(
             part.data == "number" for part in factor.children
         )
-    return factor.data == "number"
+    # A number after a fraction or a bracket is a factor.
+    return factor.data == "number" and before.data not in ("fraction", "bracket")

@@ -279,11 +279,12 @@ class Scope:
     def is_backward(self, definition: Expression) -> bool:
         """Whether an expression uses gradients or differentials, perhaps by a name."""
         return any(
-            reference.accent
+            reference.kind == "loss"
+            or reference.accent
             or reference.name.startswith(r"\bar")
             or self.variables[reference.name].backward
             for reference in definition.used
-            if reference.kind == "variable"
+            if reference.kind in ("variable", "loss")
         )
 
     def outputs(self) -> list[Variable]:
