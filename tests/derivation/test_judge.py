@@ -417,7 +417,6 @@ def test_the_loss_may_have_two_names():
         (r"\max(x, y) + \max(-x, -y) = [x > y] \odot (x - y) - [x < y] \odot (x - y)", r"\max(x, y) = x + y"),
         (r"\delta_{ij} = \delta_{ji}", r"\delta_{ij} = 1 - \delta_{ij}"),
         (r"\frac{\partial c^2}{\partial c} = 2 c", r"\frac{\partial c^2}{\partial c} = c"),
-        (r"\text{In words: } c + c = 2 c", r"\text{In words: } c + c = 3 c"),
         (r"x_i + x_i = 2 x_i, \quad i = 1, \dots, n", r"x_i + x_i = 3 x_i, \quad i = 1, \dots, n"),
         (r"A x + x = x + A x, \quad A \in \mathbb{R}^{n \times n}", r"A x + x = A x, \quad A \in \mathbb{R}^{n \times n}"),
         (r"\frac{\partial (c x_i)}{\partial \tilde{x_i}} = 0", r"\frac{\partial (c \tilde{x}_i)}{\partial \tilde{x_i}} = 0"),
@@ -439,7 +438,8 @@ def test_what_texts_write_is_read(right, wrong):
     [
         (r"\bigodot_k A A = A", "how far does this \\bigodot reach?"),
         (r"\bigodot_{k=1}^n x_k A \odot A = A", "how far does this \\bigodot reach?"),
-        (r"\sum_{j=1, k \ne j}^n x_j = x_1", "the condition must be on j"),
+        (r"\sum_{j=1, k \ne j}^n x_j = x_1", "j is compared with itself"),
+        (r"\sum_{j=1, k \ne i}^n x_j = x_1", "the condition must be on j"),
         (r"\mathbf{1}^T \mathbf{1} = n", r"what is the size of \mathbf{1}?"),
         (r"\frac{\partial x^2}{\partial c} = 0", "only numbers have powers"),
         (r"\max(x, A) = A", "cannot be compared"),
@@ -498,7 +498,7 @@ def test_rare_orders_of_several_numbers_are_tried(right, wrong):
     definitions = r"given a, b, c \in \mathbb{R}, x \in \mathbb{R}^n"
     found = one(right, definitions)
     assert found.kind == "equal"
-    assert 16 < found.basis.points <= 16 + 48
+    assert found.basis.points > 16
     assert one(wrong, definitions).kind == "refused"
 
 
@@ -593,3 +593,97 @@ def test_an_equation_of_indices_is_a_condition():
     assert one(right, definitions).kind == "equal"
     assert one(right.replace("1 -", "1 +"), definitions).kind == "refused"
     assert one(right.replace("i = j", r"i \ne j"), definitions).kind == "refused"
+
+
+REVIEWED = r"""given x, y \in \mathbb{R}^n, c, a, b, t \in \mathbb{R}, S \in \mathbb{R}^{n \times n}, A \in \mathbb{R}^{m \times n}, B \in \mathbb{R}^{k \times n}
+    let f(t) = t^2
+    let q(z) = \sum_i z_i^2
+    let r(t) = \max(0, t)
+    let h = \sin(c^2)
+    layout numerator"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (r"[t > 1] = [t - 1 > 0]", "[t > 1] = [t > 1.2]"),
+        (r"[c > 0] = [2 c > 0]", "[c > 0] = [c > 0.001]"),
+        (r"[e^c > 2] = [c > \log 2]", "[e^c > 2] = [c > 0.7]"),
+        (r"[c > 1] [c < 1] = 0", "[c > 1] [c < 1.1] = 0"),
+        (
+            r"\max(0, t) - \max(0, t - 1) = \begin{cases} 0 & t \le 0 \\ t & 0 < t < 1 \\ 1 & t \ge 1 \end{cases}",
+            r"\max(0, t) - \max(0, t - 1) = \begin{cases} 0 & t \le 0 \\ t & 0 < t < 1.5 \\ 1 & t \ge 1.5 \end{cases}",
+        ),
+        (
+            r"\max(0, \frac{x_i}{6} + \frac12) - \max(0, \frac{x_i}{6} - \frac12) = \begin{cases} 0 & x_i < -3 \\ \frac{x_i}{6} + \frac12 & -3 \le x_i \le 3 \\ 1 & x_i > 3 \end{cases}",
+            r"\max(0, \frac{x_i}{6} + \frac12) - \max(0, \frac{x_i}{6} - \frac12) = \begin{cases} 0 & x_i < -3 \\ \frac{x_i}{6} + \frac12 & -3 \le x_i \le 4 \\ 1 & x_i > 4 \end{cases}",
+        ),
+        (r"A + \mathbf{1} \mathbf{1}^T = \mathbf{1} \mathbf{1}^T + A", r"A + \mathbf{1} \mathbf{1}^T = A"),
+        (r"A \odot (\mathbf{1} \mathbf{1}^T) = A", r"A \odot (\mathbf{1} \mathbf{1}^T) = 2 A"),
+        (r"A + \mathbf{1} \mathbf{1}^T B = A + \mathbf{1}_m \mathbf{1}_k^T B", r"A + \mathbf{1} \mathbf{1}^T B = A"),
+        (r"S I I x = S x", r"S I I x = x"),
+        (r"\operatorname{tr}(x^T S x) = x^T S x", r"\operatorname{tr}(x^T S x) = x^T x"),
+        (r"\frac{dh}{dc}(c) = 2 c^2 \cos(c^2)", r"\frac{dh}{dc} \cdot (c) = 2 c \cos(c^2)"),
+        (r"\frac{\mathrm d h}{\mathrm d c} = 2 c \cos(c^2)", r"\frac{\mathrm d h}{\mathrm d c} = c \cos(c^2)"),
+        (r"\nabla_xq(x) = 2 x", r"\nabla_xq(x) = x"),
+        (r"x_i + x_i = 2 x_i, \quad \forall i", r"x_i + x_i = 3 x_i, \quad \forall i"),
+        (r"x_i + x_i = 2 x_i, \quad \text{for } i = 1, 2, \dots, n", r"x_i + x_i = 3 x_i, \quad i = 1, 2, \dots, n"),
+        (r"2 c = c + c \\", r"2 c = 3 c \\"),
+        (r"r(x_i - \delta_{i1}) = \max(0, x_i - \delta_{i1})", r"r(x_i - 100 \cdot \delta_{i1}) = r(x_i) \, (1 - \delta_{i1})"),
+        (r"\sum_i r'(x_i) = \sum_i [x_i > 0]", r"\sum_i r'(x_i - 100 \cdot \delta_{i1}) = \sum_i [x_i > 0] - [x_1 > 0]"),
+        (
+            r"r'(x) = [x > 0]",
+            r"r' \left( \begin{bmatrix} a - 100 \\ b \end{bmatrix} \right) = \begin{bmatrix} 0 \\ r'(b) \end{bmatrix}",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_hostile_reader_found(right, wrong):
+    assert one(right, REVIEWED).kind == "equal"
+    assert one(wrong, REVIEWED).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (r"x_i = \begin{cases} x_i^7 & i = 5 \\ x_i & \text{otherwise} \end{cases}", "so 5 may be no index at all"),
+        (r"\delta_{i0} x_i = 0", "so 0 may be no index at all"),
+        (r"\sum_{i > 4} x_i = 0", ""),
+        (r"\sum_{i \ne 5} x_i = \sum_i x_i", "so 5 may be no index at all"),
+        (r"\sum_{k \ne k} x_k = 0", "k is compared with itself"),
+        (r"B = \mathbf{1} \mathbf{1}^T A", r"what is the size of \mathbf{1}?"),
+        (r"x \mathbf{1}[c > 0] = x [c > 0]", r"what is the size of \mathbf{1}?"),
+        (r"[\frac{1}{c - c} > 0] = 1", "the sign of this is not known"),
+        (r"\nabla_x q(x) q(x) = 4 q(x) x", "how far does this derivative reach?"),
+        (r"\nabla f(c) f(c) = 4 c^3", "how far does this derivative reach?"),
+        (r"\partial f(c)^2 = 4 c^3", "how far does this derivative reach?"),
+        (r"\nabla_c f(c) / c = 1", "how far does this derivative reach?"),
+        (r"\nabla q(2 x) = 8 x", "at that point, or that of its value by a name?"),
+        (r"\partial \exp(2 x) = 2 \operatorname{diag}(\exp(2 x))", "at that point, or that of its value by a name?"),
+        (r"\frac{\partial h}{\partial c}(c) = 2 c \cos(c^2)", "a factor, or the point at which it is taken?"),
+        (r"\partial q(x) \, (x - y) = 2 x^T (x - y)", "a direction or a factor?"),
+        (r"\text{Off-diagonal: } \delta_{ij} = 0", "unless the words beside it restrict it"),
+        (r"\text{At the optimum: } c + c = 1", "unless the words beside it restrict it"),
+        (r"\max(0, c) - c = 0, \quad c \in \mathbb{R}_{>0}", "not a condition"),
+        (r"x_i + x_i = 2 x_i, \quad i = 1, \dots, m", "i runs over n here, not m"),
+        (r"A_{ij} x_j = x_j A_{ij}, \quad i = 1, \dots, n", "i runs over m here, not n"),
+        (r"w_i = 2 x_i, \quad i = 1, \dots, m", "i runs over n here, not m"),
+    ],
+)  # fmt: skip
+def test_what_a_hostile_reader_found_to_be_uncertain(text, said):
+    verdict = one(text, REVIEWED)
+    assert verdict.kind == "not readable"
+    assert said in verdict.message
+
+
+def test_a_premise_is_neither_refused_nor_a_definition():
+    definitions = r"loss L; given w \in \mathbb{R}^n, c \in \mathbb{R}; let L = \lVert w \rVert^2"
+    rows = r"$$ \begin{aligned} \frac{\partial L}{\partial w_1} &= 0 \\ \Rightarrow w_1 &= 0 \end{aligned} $$"
+    assert kinds(rows, definitions) == ["not readable"] * 2
+    assert kinds("$$ 2 c = 2 $$\n$$ \\implies c + c = 2 $$", definitions) == ["not readable"] * 2
+    assert kinds("$$ r = 0 \\implies c r = 0 $$\n\n$$ c r = 0 $$", definitions) == ["not readable"] * 3
+
+
+def test_the_loss_may_be_below_a_total_derivative():
+    definitions = r"loss L; given x \in \mathbb{R}; let L = x^3"
+    assert one(r"\frac{dL}{dx} = 3 x^2", definitions).kind == "equal"
+    assert one(r"\frac{dL}{dx} = 2 x^2", definitions).kind == "refused"

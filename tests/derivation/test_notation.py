@@ -31,7 +31,12 @@ def replaced(how, written):
         (r"\stackrel{#1}{#2} as #2_{#1}", r"( {\stackrel{m}{Q}} + x)^{\stackrel{m}{Q}}", r"( Q_{m} + x)^{Q_{m}}"),
         (r"x^{#1} as x_{#1}", r"\exp(x^1) + x^i", r"\exp(x_{1}) + x_{i}"),
         (r"\alpha(B) as a", r"\alpha (B) x \alpha(C)", r"a x \alpha(C)"),
-        (r"d f(#1) as \partial f(#1)", r"d f(x + (y))z", r"\partial f(x + (y))z"),
+        (r"d f(#1) as \partial f(#1)", r"d f(x + (y))z", r"\left( \partial f(x + (y)) \right)z"),
+        (r"N as a + b", "2 N N^2", r"2 \left( a + b \right) \left( a + b \right)^2"),
+        (r"V(#1) as 2 (#1)", "V(c)^2", r"\left( 2 (c) \right)^2"),
+        (r"* as \cdot", "a * b", r"a \cdot b"),
+        (r"^\star as ^\top", r"A^\star", r"A^\top"),
+        (r"t as a", r"\operatorname{tr}(t) + \text{softmax}(t)", r"\operatorname{tr}(a) + \text{softmax}(a)"),
     ],
 )  # fmt: skip
 def test_what_is_declared_is_replaced(how, written, found):
@@ -71,7 +76,7 @@ def test_an_argument_is_not_torn_apart_by_its_place():
         r"given x, y \in \mathbb{R}; read N_{#1} as 2 #1",
     )
     assert verdict.kind == "not readable"
-    assert "#1 stands without brackets in 2 #1, so it must be one letter; got x + y" in verdict.message
+    assert "so it must be one letter; got x + y" in verdict.message
 
 
 TEXT = r"""

@@ -7,6 +7,7 @@ to, and what each bound index ranges over.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,7 +95,8 @@ def _is_of_arrays(body: Expression) -> bool:
     ) or (any(r.kind == "parameter" and r.indices for r in body.references.values()))
 
 
-UNKNOWN = "?"  # a side of I or \\mathbf{1} without a subscript
+LARGEST = 4  # of the sizes that are tried
+UNKNOWN = "?"  # begins the name of a side of I or \\mathbf{1} without a subscript
 
 _NOT_PARTIAL = (
     "a partial derivative is of a number with respect to a number; "
@@ -122,7 +124,8 @@ class Analysis(Interpreter):
         self.elements: dict[
             int, Shape
         ] = {}  # the axes of what (…)_{ij} is an element of
-        self.unsized: list[Tree] = []  # each I whose size is not known yet
+        # Each I and 1 whose size is not known yet, by a name for the size.
+        self.unsized: dict[str, list[Tree]] = {}
         self.bound: list[tuple[str, Index]] = []
 
     def begin(self, part: Part, tree: Tree) -> Expression:
@@ -144,8 +147,8 @@ class Analysis(Interpreter):
             tree = called(parse(part), part.text, self.scope, self.parameters)
             expressions.append(self.begin(part, tree))
             self.expression.shape = self.visit(self.expression.tree)
-            if self.unsized:
-                self._reject_unsized()
+            for side in self.unsized:
+                self._reject_unsized(side)
         # Every occurrence of every letter has been seen by now.
         for expression, tree, letters in self.ranges:
             found: list[tuple[str, str]] = []
@@ -176,24 +179,28 @@ class Analysis(Interpreter):
         return found
 
     def visit(self, tree: Tree) -> Shape:
-        unsized = len(self.unsized)
+        before = {*self.unsized}
         shape = super().visit(tree)
-        if len(self.unsized) > unsized and UNKNOWN not in shape:
-            self._reject_unsized()
+        if lost := [side for side in self.unsized if side not in {*before, *shape}]:
+            self._reject_unsized(lost[0])
         return shape
 
-    def _reject_unsized(self) -> NoReturn:
-        found = self.expression.references[id(self.unsized[0])]
+    def _reject_unsized(self, side: str) -> NoReturn:
+        tree = self.unsized[side][0]
+        found = self.expression.references[id(tree)]
         self.reject(
             f"what is the size of {found.name}? Write it as a subscript, one of "
             f"{', '.join(self.scope.dimensions)}",
-            self.unsized[0],
+            tree,
         )
 
     def reject(self, message: str, where: Tree | Token) -> NoReturn:
         raise Unreadable(message, self.part, span_of(where)[0])
 
     def misfit(self, message: str, where: Tree, certain: bool) -> NoReturn:
+        for side in self.unsized:
+            if side in message:
+                self._reject_unsized(side)
         error = Misfit if certain else Unreadable
         raise error(message, self.part, span_of(where)[0])
 
@@ -209,6 +216,12 @@ class Analysis(Interpreter):
         return self.free.setdefault(letter, Index())
 
     def run_together(self, first: Token, second: Token) -> None:
+        for token in (first, second):
+            if token.isdigit() and not 1 <= int(token) < LARGEST:
+                self.reject(
+                    f"sizes up to {LARGEST} are tried, so {token} may be no index at all",
+                    token,
+                )
         letters = [
             self.index(token) for token in (first, second) if not token.isdigit()
         ]
@@ -333,27 +346,33 @@ class Analysis(Interpreter):
         return ()
 
     def _shape_of_identity(self, found: Reference, tree: Tree) -> Shape:
-        if not found.indices:
-            self.unsized.append(tree)
-            return UNKNOWN, UNKNOWN
-        side = self._side(found, tree)
+        side = self._side(found, tree) if found.indices else self._unknown(tree)
         return (side, side)
 
-    def _sized(self, side: str, shape: Shape) -> Shape:
-        """Record the size of each I and \\mathbf{1}, which a factor or a term beside it
+    def _unknown(self, tree: Tree) -> str:
+        """Return a name for the size of an I or a 1, which is not known yet."""
+        side = f"{UNKNOWN}{id(tree)}"
+        self.unsized[side] = [tree]
+        return side
+
+    def _sized(self, unknown: str, side: str, shape: Shape) -> Shape:
+        """Record the size of an I or a 1, which a factor or a term beside it
         determines, and return a shape with it."""
         references = self.expression.references
-        for tree in self.unsized:
+        if side in self.unsized:  # the same unknown size
+            self.unsized[side] += self.unsized.pop(unknown)
+            return tuple(side if one == unknown else one for one in shape)
+        if any(
+            references[id(tree)].kind == "ones" for tree in self.unsized[unknown]
+        ) and (side not in self.scope.dimensions):
+            self._reject_unsized(unknown)
+        for tree in self.unsized.pop(unknown):
             indices = (Token("WORD", side),)
             references[id(tree)] = replace(references[id(tree)], indices=indices)
-        self.unsized.clear()
-        return tuple(side if one == UNKNOWN else one for one in shape)
+        return tuple(side if one == unknown else one for one in shape)
 
     def _shape_of_ones(self, found: Reference, tree: Tree) -> Shape:
-        if not found.indices:
-            self.unsized.append(tree)
-            return UNKNOWN, "1"
-        return (self._side(found, tree), "1")
+        return self._side(found, tree) if found.indices else self._unknown(tree), "1"
 
     def _side(self, found: Reference, tree: Tree) -> str:
         side = "".join(found.indices)
@@ -372,10 +391,11 @@ class Analysis(Interpreter):
 
     def fraction(self, tree: Tree) -> Shape:
         above, below = map(self.visit, tree.children)
-        if tree.children[0].data == "differentiate" and self._is_product(tree):
-            self.reject(
-                "how far does this derivative reach? Write brackets round it", tree
-            )
+        first = tree.children[0]
+        if self._is_product(tree) and (
+            first.data == "differentiate" or self._may_reach(first)
+        ):
+            self._reject_reach(tree)
         if below:
             self.reject("a matrix cannot stand below a fraction bar", tree.children[1])
         return above
@@ -395,6 +415,8 @@ class Analysis(Interpreter):
             name = self.part.text[slice(*span_of(tree))]
             self.reject(f"{name} is not declared or defined above", tree)
         shape = self.visit(base)
+        if exponent.data != "top" and self._may_reach(base):
+            self._reject_reach(base)
         if exponent.data == "each":
             return shape
         if exponent.data == "top":
@@ -421,6 +443,18 @@ class Analysis(Interpreter):
         if shape or self.visit(exponent):
             self.reject("only numbers have powers; write a matrix product out", tree)
         return ()
+
+    def _may_reach(self, tree: Tree) -> bool:
+        """Whether a derivative of a number may be meant of what follows as well."""
+        if tree.data == "jacobian" and tree.children[0].data == "call":
+            comparisons = len(self.expression.comparisons)
+            shape = self.visit(tree.children[0])
+            del self.expression.comparisons[comparisons:]
+            return not shape
+        return tree.data in ("nabla", "nabla_of")
+
+    def _reject_reach(self, tree: Tree) -> NoReturn:
+        self.reject("how far does this derivative reach? Write brackets round it", tree)
 
     def _is_of_square(self, tree: Tree) -> bool:
         """Whether a tree is an element of a matrix that may have an inverse."""
@@ -481,8 +515,9 @@ class Analysis(Interpreter):
         found = find(self.scope, name, self.parameters)
         assert found is not None
         function, shapes = found[0], [self.visit(one) for one in arguments]
-        if any(UNKNOWN in shape for shape in shapes):
-            self._reject_unsized()
+        for side in itertools.chain(*shapes):
+            if side in self.unsized:
+                self._reject_unsized(side)
         if len(shapes) != len(function.parameters):
             count = len(function.parameters)
             plural = "" if count == 1 else "s"
@@ -556,7 +591,7 @@ class Analysis(Interpreter):
         function, argument = tree.children
         name, shape = str(function.children[0]), self.visit(argument)
         if name.endswith("{tr}"):
-            if len(shape) != 2 or shape[0] != shape[1]:
+            if shape and (len(shape) != 2 or shape[0] != shape[1]):
                 self.reject(
                     f"a trace needs a square matrix; this is {in_words(shape)}",
                     argument,
@@ -652,10 +687,13 @@ class Analysis(Interpreter):
 
     def _same_shape(self, trees: list[Tree], verb: str) -> Shape:
         shapes = [self.visit(tree) for tree in trees]
-        sized = next((shape for shape in shapes if UNKNOWN not in shape), shapes[0])
+        known = (shape for shape in shapes if not {*shape} & self.unsized.keys())
+        sized = next(known, shapes[0])
         for tree, shape in zip(trees, shapes, strict=True):
-            if UNKNOWN in shape and UNKNOWN not in sized and len(sized) == 2:
-                shape = self._sized(sized[shape.index(UNKNOWN)], shape)
+            if len(shape) == len(sized):
+                for one, side in zip(shape, sized, strict=True):
+                    if one in self.unsized and one != side:
+                        shape = self._sized(one, side, shape)
             if shape != sized:
                 message = f"{in_words(sized)} cannot be {verb} {in_words(shape)}"
                 self.misfit(message, tree, never_equal(sized, shape))
@@ -670,11 +708,10 @@ class Analysis(Interpreter):
                     "them",
                     factor,
                 )
-            if before.data == "differentiate":
-                self.reject(
-                    "how far does this derivative reach? Write brackets round it",
-                    before,
-                )
+            if before.data == "differentiate" or (
+                not _TIMES.search(between) and self._may_reach(before)
+            ):
+                self._reject_reach(before)
             if not _APART.search(between) and reads_as_function(
                 before, factor, self.scope
             ):
@@ -695,10 +732,10 @@ class Analysis(Interpreter):
         for factor in tree.children[1:]:
             other = self.visit(factor)
             if shape and other:
-                if shape[-1] == UNKNOWN != other[0]:
-                    shape = self._sized(other[0], shape)
-                elif other[0] == UNKNOWN != shape[-1]:
-                    other = self._sized(shape[-1], other)
+                if shape[-1] in self.unsized and shape[-1] != other[0]:
+                    shape = self._sized(shape[-1], other[0], shape)
+                elif other[0] in self.unsized and shape[-1] != other[0]:
+                    other = self._sized(other[0], shape[-1], other)
                 if len(shape) != 2 or len(other) != 2 or shape[1] != other[0]:
                     self.misfit(
                         f"{in_words(shape)} cannot be multiplied by {in_words(other)}",
@@ -721,6 +758,8 @@ class Analysis(Interpreter):
         relation = any(token.type == "RELATION" for token in tokens_of(limits))
         tokens = [token for token in tokens_of(limits) if token.type == "INDEX"]
         own = tokens[:1] if relation else tokens
+        if relation and tokens[0] == tokens[-1]:
+            self.reject(f"{tokens[0]} is compared with itself", tokens[0])
         if relation and len(tokens) == 3 and tokens[0] != tokens[1]:
             self.reject(f"the condition must be on {tokens[0]}", tokens[1])
         for token in own:

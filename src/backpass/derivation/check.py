@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
-from backpass.derivation.analysis import Analysis, assume, define
+from backpass.derivation.analysis import LARGEST, Analysis, assume, define
 from backpass.derivation.evaluate import Evaluator, Point, Value
 from backpass.derivation.functions import define_function
 from backpass.derivation.names import Expression, Scope, in_words
@@ -111,7 +111,7 @@ def trial_sizes(scope: Scope) -> list[Sizes]:
     than 27 dimensions, for which this is not possible.
     """
     courses = sorted(
-        itertools.product((2, 3, 4), repeat=TRIALS),
+        itertools.product(range(2, LARGEST + 1), repeat=TRIALS),
         key=lambda sizes: (-len(set(sizes)), (sizes[1] - sizes[0]) % 3),
     )
     if len(scope.dimensions) > len(courses):

@@ -25,15 +25,16 @@ from backpass.derivation.evaluate import (
     Point,
     Value,
 )
-from backpass.derivation.names import LOSS, Expression, Scope
+from backpass.derivation.names import LOSS, Expression, Path, Scope
 from backpass.derivation.parse import Misfit, Part, Unreadable
-from backpass.derivation.regions import elsewhere
+from backpass.derivation.regions import Place, beside_boundaries, both_sides, elsewhere
 from backpass.expressions import exact
 
 # The points around which a line with a comparison is tried, at each size.
 DRAWS = DRAWS_OF_A_SCALE * len(SCALES)
 # The most regions of signs in which a line is tried besides, in so many rounds.
 REGIONS = 48
+SEEN = 16  # the most places of a comparison for which another result is looked for
 ROUNDS = 3
 
 
@@ -184,16 +185,18 @@ def compare_elsewhere(
     new = [one for one in there if one not in first]
     if new:
         compare(chain, new)
-    for _ in range(ROUNDS):
-        points = elsewhere([*first, *new], paths, REGIONS - len(new))
+
+    def try_at(points: Iterable[Place]) -> None:
         for point in points:
-            draw = DRAWS + len(new)
-            evaluator = Evaluator(scope, sizes, draw)
-            assert evaluator.point is not None
-            evaluator.point.update(point)
-            known[*sizes.items(), draw] = evaluator
-            compare(chain, [evaluator])
-            new.append(evaluator)
+            new.append(_at(scope, known, sizes, point))
+            compare(chain, new[-1:])
+
+    tried = {*paths} & {path for one in new for path in one.differences}
+    try_at([*beside_boundaries(first, paths - tried)])
+    count = len(new)
+    for _ in range(ROUNDS):
+        points = elsewhere([*first, *new], paths, count + REGIONS - len(new))
+        try_at(points)
         if not points:
             break
     return len(new)
@@ -246,23 +249,60 @@ def sum_to_one(chain: Chain, evaluator: Evaluator) -> str:
     return ""
 
 
-def check_both_signs(
-    expressions: Iterable[Expression], evaluators: list[Evaluator]
+def _at(scope: Scope, known: Evaluators, sizes: Sizes, point: Place) -> Evaluator:
+    """Return a new evaluator at a point."""
+    draw = DRAWS + sum(one.sizes == sizes for one in known.values())
+    evaluator = Evaluator(scope, sizes, draw)
+    assert evaluator.point is not None
+    evaluator.point.update(point)
+    known[*sizes.items(), draw] = evaluator
+    return evaluator
+
+
+def see_both_signs(
+    scope: Scope,
+    known: Evaluators,
+    chain: Chain,
+    expressions: Iterable[Expression],
+    evaluators: list[Evaluator],
 ) -> None:
-    """Raise `Unreadable` if a comparison had the same result at every point."""
+    """Compare two members also where a comparison has the other result, if it has one
+    at all points tried. Raises `Unreadable` if no such point is found."""
     for expression in expressions:
         for path in expression.compared:
-            met: dict[tuple, set[int]] = {}
-            for evaluator in evaluators:
-                sizes = tuple(evaluator.sizes.items())
-                for indices, signs in evaluator.signs.get(path, {}).items():
-                    met.setdefault((sizes, indices), set()).update(signs)
-            if {1} in met.values() or {-1} in met.values():
+            for _ in range(SEEN):
+                if (seen := _one_sided(path, evaluators)) is None:
+                    break
+                evaluator, where = seen
+                for difference in evaluator.differences[path][where]:
+                    for point in both_sides(difference, evaluator):
+                        new = _at(scope, known, evaluator.sizes, point)
+                        compare(chain, [new])
+                        evaluators.append(new)
+                if _one_sided(path, evaluators) == seen:
+                    break
+            if _one_sided(path, evaluators):
                 raise Unreadable(
                     "this comparison has one result at all points tried: one case was "
                     "not checked",
                     *path[0],
                 )
+
+
+def _one_sided(
+    path: Path, evaluators: list[Evaluator]
+) -> tuple[Evaluator, tuple] | None:
+    """Return an evaluator and the indices at which a comparison has one result at all
+    points; None if there are none."""
+    met: dict[tuple, tuple[set[int], Evaluator]] = {}
+    for evaluator in evaluators:
+        sizes = tuple(evaluator.sizes.items())
+        for where, signs in evaluator.signs.get(path, {}).items():
+            met.setdefault((sizes, where), (set(), evaluator))[0].update(signs)
+    for (_, where), (signs, evaluator) in met.items():
+        if signs in ({1}, {-1}):
+            return evaluator, where
+    return None
 
 
 def of_loss(expression: Expression, tree: Tree) -> bool:

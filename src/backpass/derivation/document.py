@@ -11,7 +11,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from backpass.derivation.decorations import BRACED, decorations, framed
 from backpass.derivation.macros import Expander
@@ -244,7 +244,7 @@ _ENVIRONMENTS = (
     r"equation|align|gather|multline|eqnarray|flalign|alignat|displaymath|math"
 )
 _DISPLAYS = rf"""
-    (?<!\\)\$\$(?P<dollars>.*?)(?<!\\)\$\$
+    (?<!\\)\$\$(?P<dollars>.*?)(?<!(?<!\\)\\)\$\$
   | ^[ \t]*\\\\\[(?P<escaped>.*?)\\\\\]
   | (?<!\\)\\\[(?P<brackets>.*?)(?<!\\)\\\]
   | \\begin\{{(?P<environment>(?:{_ENVIRONMENTS})\*?)\}}(?P<body>.*?)\\end\{{(?P=environment)\}}
@@ -311,7 +311,7 @@ _BLANK = re.compile(r"[\s>.,;]*")  # also the marks of a quotation
 
 
 def _continued(items: Iterable[Item], source: str) -> list[Item]:
-    """Join a display that begins with = to the display directly above it."""
+    """Join a display that begins with = or an arrow to the display just above it."""
     found: list[Item] = []
     for item in items:
         above = found[-1] if found else None
@@ -319,7 +319,7 @@ def _continued(items: Iterable[Item], source: str) -> list[Item]:
             isinstance(item, Display)
             and isinstance(above, Display)
             and item.rows
-            and item.rows[0].characters.startswith("=")
+            and re.match(rf"=|{_IMPLIES.pattern}", item.rows[0].characters)
             and _BLANK.fullmatch(source, above.end, item.start)
         ):
             rows, starts = above.rows + item.rows, above.starts + item.starts
@@ -466,6 +466,8 @@ def statements(display: Display) -> list[Statement]:
         row = row.replaced(_COLON_EQUAL, "=").replaced(_DEFINING)
         pieces = _pieces(row)
         # y = x alone is an equation, and beside one a range of an index.
+        if found and _IMPLIES.match(row.characters):
+            found[-1] = replace(found[-1], conditional=True)  # a premise
         equations = [piece for piece in pieces if _is_equation(piece)] or [
             piece for piece in pieces[:1] if len(_split(piece, "=")) > 1
         ]

@@ -86,11 +86,12 @@ class Evaluator(Interpreter):
     ) -> None:
         self.scope, self.sizes, self.draw = scope, sizes, draw
         self.point = None if draw is None else Point(draw, sizes)
-        # The signs met, by the place of a comparison and then by its indices.
-        self.signs: dict[Path, dict[tuple[tuple[str, int], ...], set[int]]] = {}
-        # What was compared, by the place of a comparison.
-        self.differences: dict[Path, set[sympy.Expr]] = {}
+        # The signs met, and what was compared, by the place of a comparison and then
+        # by its indices.
+        self.signs: dict[Path, dict[tuple, set[int]]] = {}
+        self.differences: dict[Path, dict[tuple, set[sympy.Expr]]] = {}
         self.path: Path = ()  # the calls that lead to what is evaluated
+        self.outside: tuple = ()  # the indices in each of these calls
         self.calculus = Calculus(scope, sizes, self.value)
         self._current: Expression | None = None
         self.indices: dict[str, int] = {}
@@ -112,6 +113,8 @@ class Evaluator(Interpreter):
         Defined names stay symbols. Names in `still` have a differential of 0.
         """
         saved = self._current, self.indices, self.still, self.parameters, self.path
+        outside = self.outside
+        self.outside = (*outside, tuple(sorted(self.indices.items()))) if path else ()
         self._current, self.indices, self.still = expression, indices or {}, still
         self.parameters, self.path = parameters or {}, path
         try:
@@ -122,6 +125,7 @@ class Evaluator(Interpreter):
             ) from None
         finally:
             self._current, self.indices, self.still, self.parameters, self.path = saved
+            self.outside = outside
 
     @property
     def current(self) -> Expression:
@@ -227,7 +231,7 @@ class Evaluator(Interpreter):
 
     def _ones(self, found: Reference) -> Value:
         return np.full(
-            (self.sizes["".join(found.indices)], 1), sympy.S.One, dtype=object
+            (self.calculus.size("".join(found.indices)), 1), sympy.S.One, dtype=object
         )
 
     def _loss(self, found: Reference) -> Value:
@@ -333,7 +337,7 @@ class Evaluator(Interpreter):
     def _applied(self, function: Tree, value: Value) -> Value:
         name = str(function.children[0])
         if name.endswith("{tr}"):
-            result = sympy.Add(*np.diagonal(value))
+            result = sympy.Add(*np.diagonal(np.atleast_2d(value)))
         elif name.endswith("{diag}"):
             result = np.full((len(value), len(value)), sympy.S.Zero, dtype=object)
             np.fill_diagonal(result, value[:, 0])
@@ -365,9 +369,10 @@ class Evaluator(Interpreter):
         """Return the value of a subtree with further indices set."""
         outside = self.indices
         self.indices = {**outside, **indices}
-        value = self.visit(tree)
-        self.indices = outside
-        return value
+        try:
+            return self.visit(tree)
+        finally:
+            self.indices = outside
 
     def matrix(self, tree: Tree) -> Value:
         found = self.current.matrices[id(tree)]
@@ -444,10 +449,13 @@ class Evaluator(Interpreter):
         if not isinstance(difference, np.ndarray):
             return sympy.Integer(holds(self._sign(tree, difference)))
         values, outside = np.empty(difference.shape, dtype=object), self.indices
-        for number, place in enumerate(np.ndindex(*difference.shape)):
-            self.indices = {**outside, " ": number}  # an element has its own cases
-            values[place] = sympy.Integer(holds(self._sign(tree, difference[place])))
-        self.indices = outside
+        try:
+            for number, place in enumerate(np.ndindex(*difference.shape)):
+                self.indices = {**outside, " ": number}  # an element has its own cases
+                sign = self._sign(tree, difference[place])
+                values[place] = sympy.Integer(holds(sign))
+        finally:
+            self.indices = outside
         return values
 
     def cases(self, tree: Tree) -> Value:
@@ -490,16 +498,24 @@ class Evaluator(Interpreter):
         assert self.point is not None  # what compares is evaluated around a point
         sign = sign_at(difference, self.point)
         place = self.current.part, tree.meta.start_pos or 0
-        signs = self.signs.setdefault((*self.path, place), {})
-        self.differences.setdefault((*self.path, place), set()).add(difference)
-        signs.setdefault(tuple(sorted(self.indices.items())), set()).add(sign)
-        if sign == 0 and not exact.is_zero(difference):
+        path = *self.path, place
+        where = (*self.outside, tuple(sorted(self.indices.items())))
+        self.signs.setdefault(path, {}).setdefault(where, set()).add(sign)
+        differences = self.differences.setdefault(path, {})
+        differences.setdefault(where, set()).add(difference)
+        if sign == 0 and not self._is_zero(difference):
             raise Unreadable(
                 "the sign of this is not known",
                 self.current.part,
                 tree.meta.start_pos,
             )
         return sign
+
+    def _is_zero(self, difference: sympy.Expr) -> bool:
+        try:
+            return exact.is_zero(difference)
+        except exact.NotRepresentable:
+            return False
 
     # ---- derivatives -----------------------------------------------------------------
 
@@ -588,19 +604,24 @@ class Evaluator(Interpreter):
         self.moving.append(epsilon)
         if self.point is not None:
             self.point[epsilon] = sympy.S.Zero
-        value = function(argument + epsilon * along)
-        if self.point is not None:
-            del self.point[epsilon]
-        self.moving.pop()
+        try:
+            value = function(argument + epsilon * along)
+        finally:
+            if self.point is not None:
+                del self.point[epsilon]
+            self.moving.pop()
         return _each(value, lambda v: self.calculus.derivative_at_zero(v, epsilon))
 
     def slope(self, tree: Tree) -> Value:
         """Return d/dε f(x + ε) at ε = 0, of each element."""
         (call,) = self.current.calls[id(tree)]
-        return _each(
-            self.visit(tree.children[-1]),
-            lambda value: self._moved(value, lambda moved: self._called(call, [moved])),
-        )
+        numbers = itertools.count()  # an element has its own cases
+
+        def of_one(value: sympy.Expr) -> Value:
+            number = next(numbers)
+            return self._moved(value, lambda moved: self._called(call, [moved], number))
+
+        return _each(self.visit(tree.children[-1]), of_one)
 
     def norm(self, tree: Tree) -> Value:
         return sympy.sqrt(sympy.Add(*np.ravel(self.visit(tree.children[0])) ** 2))

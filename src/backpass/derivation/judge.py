@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -28,12 +28,12 @@ from backpass.derivation.comparing import (
     Holding,
     Refused,
     Where,
-    check_both_signs,
     compare,
     compare_elsewhere,
     evaluators_of,
     members_chain,
     of_loss,
+    see_both_signs,
     sum_to_one,
 )
 from backpass.derivation.document import (
@@ -66,11 +66,14 @@ from backpass.derivation.parse import (
     Unreadable,
     parse,
     read,
+    span_of,
     tokens_of,
 )
 from backpass.derivation.rewriting import (
     CONDITION_WORDS,
+    FOR_ALL,
     INDEX_RANGE,
+    LABEL,
     MEMBERSHIP,
     PROSE,
     ROUND,
@@ -139,6 +142,8 @@ class _Judging:
     # The headings around a place, each with what was known before it.
     outer: list[tuple[int, Known]] = field(default_factory=list)
     defined_on: dict[Line, int] = field(default_factory=dict)
+    # What the indices run over, as it stands beside the statement in progress.
+    ranges: dict[str, str] = field(default_factory=dict)
     # The names that a section defined which has ended, with the line of each.
     ended: dict[str, int] = field(default_factory=dict)
 
@@ -280,7 +285,7 @@ class _Judging:
                 yield self._verdict("not readable", member, message=why)
             return
         doubt = ""
-        if any(map(_is_prose, statement.beside)):
+        if any(map(_is_prose, statement.beside)) or LABEL.match(left.characters):
             doubt = (
                 "it is wrong unless the words beside it restrict it: write a condition in "
                 r"symbols, such as j \ne i"
@@ -289,6 +294,11 @@ class _Judging:
             doubt = (
                 "it is wrong unless a premise restricts it: write it without the arrow"
             )
+        if doubt and self._defines(self._part(left)):
+            message = "a definition stands without words or an arrow: write it alone"
+            for member in rest:
+                yield self._verdict("not readable", member, message=message)
+            return
         for verdict in self._chain(left, rest, condition):
             if verdict.kind in ("refused", "follows") and doubt:
                 line, latex = verdict.line, verdict.latex
@@ -421,6 +431,8 @@ class _Judging:
             )  # fmt: skip
             assert variable.definition is not None
             self._certain_names(variable.definition)
+            axes = zip(variable.letters, variable.axes, strict=False)
+            self._range_over(dict(axes), part)
             if membership:
                 self._fits(membership, variable.definition, line)
         except Unreadable as error:
@@ -473,6 +485,7 @@ class _Judging:
 
     def _condition(self, statement: Statement) -> Part | None:
         """Return the conditions of a statement. Raises `Unreadable`."""
+        self.ranges.clear()
         found = [piece for piece in statement.beside if not self._is_known(piece)]
         # A condition for the whole display applies to statements with all its indices.
         if self.condition is not None:
@@ -509,17 +522,21 @@ class _Judging:
             return True
         part, scope = self._part(piece), self.known.scope
         if match := INDEX_RANGE.fullmatch(part.text):
-            return match[1].strip() in scope.dimensions
+            self.ranges[match[1]] = match[2].strip()
+            return match[2].strip() in scope.dimensions
+        if FOR_ALL.fullmatch(part.text):
+            return True
         try:
             declarations = parse(part, "declarations").children
         except Unreadable:
             return False
         for declaration in declarations:
-            *names, _, space = declaration.children
-            shape = shape_of(space)
-            variables = [scope.variables.get(canonical(name)) for name in names]
-            if not all(v is not None and v.shape == shape for v in variables):
-                return False
+            *names, reals, space = declaration.children
+            stated = shape_of(space), str(reals).endswith(r"_{>0}")
+            for name in names:
+                variable = scope.variables.get(canonical(name))
+                if variable is None or (variable.shape, variable.positive) != stated:
+                    return False
         return True
 
     # ---- comparing -------------------------------------------------------------------
@@ -556,13 +573,14 @@ class _Judging:
         for expression in chain.expressions:
             self._certain_names(expression)
             self._certain_loss(expression)
+        self._range_over(chain.free, part)
         if membership:
             self._fits(membership, chain.expressions[1])
         evaluators = evaluators_of(scope, known, chain)
         compare(chain, evaluators)
         definitions = self._definitions(self._used(chain.expressions))
         expressions = (*chain.expressions, *definitions)
-        check_both_signs(expressions, evaluators)
+        see_both_signs(scope, known, chain, expressions, evaluators)
         sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
         points = 0
         if evaluators[0].draw is not None:
@@ -596,6 +614,7 @@ class _Judging:
             message = self._not_a_claim(head)
         message = message or _summed_twice(refused.chain)
         message = message or self._held(refused.chain)
+        message = message or _other_reading(refused.chain)
         if not message and not self.known.scope.layout:
             message = self._other_layout(head, anchor, part, condition)
         if message:
@@ -755,6 +774,15 @@ class _Judging:
             if node.data == "product":
                 for before, factor in itertools.pairwise(node.children):
                     self._certain_product(part, before, factor)
+            if node.data == "differential":
+                call, direction = node.children
+                if part.text[span_of(call)[1] : span_of(direction)[0]].strip():
+                    raise Unreadable(
+                        r"is the bracket a direction or a factor? Write a factor with \cdot, "
+                        "and a direction without a space",
+                        part,
+                        span_of(direction)[0],
+                    )
         written = self.document.written(part.start, _end_of(part))
         for word, meaning in (("bar", "gradient"), ("dot", "differential")):
             command = r"(?:bar|overline)" if word == "bar" else "dot"
@@ -818,6 +846,12 @@ class _Judging:
                     expression.part,
                     node.meta.start_pos or 0,
                 )
+
+    def _range_over(self, free: Mapping[str, str], part: Part) -> None:
+        """Raise `Unreadable` unless the indices run over what stands beside them."""
+        for letter, side in self.ranges.items():
+            if (found := free.get(letter, side)) != side:
+                raise Unreadable(f"{letter} runs over {found} here, not {side}", part)
 
     def _certain_loss(self, expression: Expression) -> None:
         """Raise `Unreadable` for a gradient of a loss whose definition has ended."""
@@ -950,6 +984,37 @@ def _summed_twice(chain: Chain) -> str:
                     f"does the sum run over {second} as well? Write one sum for each letter, or "
                     f"{second} on both sides"
                 )
+    return ""
+
+
+def _other_reading(chain: Chain) -> str:
+    """Return what else a derivative with a bracket may mean; "" if there is none."""
+    for expression in chain.expressions:
+        for node in expression.tree.iter_subtrees():
+            if node.data in ("jacobian", "nabla"):
+                argument = node.children[0].children[-1]
+                while argument.data == "bracket":
+                    argument = argument.children[0]
+                if argument.data not in ("reference", "scalar"):
+                    return (
+                        "is this the derivative of the function at that point, or that of "
+                        "its value by a name? Write the latter by elements"
+                    )
+            if node.data == "product":
+                for before, factor in itertools.pairwise(node.children):
+                    between = expression.part.text[
+                        span_of(before)[1] : span_of(factor)[0]
+                    ]
+                    if (
+                        before.data == "partial"
+                        and factor.data == "bracket"
+                        and not between.strip()
+                        and not of_loss(expression, before)
+                    ):
+                        return (
+                            "is the bracket after the derivative a factor, or the point at "
+                            r"which it is taken? Write a factor with \cdot"
+                        )
     return ""
 
 

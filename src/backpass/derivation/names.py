@@ -474,7 +474,5 @@ def _without_power(tree: Tree) -> tuple[Tree, str]:
 
 
 def in_words(shape: Shape) -> str:
-    """Describe a shape for a message; an identity's may be unknown."""
-    if "?" in shape:
-        return "an identity matrix"
+    """Describe a shape for a message."""
     return f"a matrix of shape {' × '.join(shape)}" if shape else "a number"

@@ -3,7 +3,8 @@
 A notation is LaTeX with #1, #2, … for what may stand there, and the same in the
 notation of derivations. It is matched token by token, as TeX matches the arguments of a
 macro: #1 in braces is one letter, one command or one group; elsewhere it is what stands
-before the next token of the notation, with all its brackets closed.
+before the next token of the notation, with all its brackets closed. What is written in
+its place is one factor: a sum or a product gets brackets.
 """
 
 from __future__ import annotations
@@ -16,13 +17,28 @@ from typing import NamedTuple
 from backpass.derivation.document import Text
 from backpass.derivation.parse import Unreadable
 
-_TOKEN = re.compile(r"#[1-9]|\\[a-zA-Z]+|\\.|\S", re.S)
+_TOKEN = re.compile(
+    # A word is one token, so that no letter of it is replaced.
+    r"\\(?:text(?:rm|bf|it|normal)?|mbox|operatorname|mathrm|mathbb|mathcal|begin|end)"
+    r"\s*\{[^{}#]*\}|#[1-9]|\\[a-zA-Z]+|\\.|\S",
+    re.S,
+)
 _OPENING, _CLOSING = "{([", "})]"
 _PLACE = re.compile(r"#([1-9])")
 # What bounds an argument in a template on its left and on its right.
 _BOUND_BEFORE = re.compile(r"(?:\A|[{(\[,]|\\langle|\\lVert)\s*\Z")
 _BOUND_AFTER = re.compile(r"\s*(?:\Z|[})\],]|\\rangle|\\rVert)")
-_ONE = re.compile(r"\\?[a-zA-Z]+|[a-zA-Z0-9]")
+_ONE = re.compile(r"\\[a-zA-Z]+|[a-zA-Z0-9]")
+_GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+_BRACKETS = r"(?:\\left\s*)?[(\[][^()\[\]]*(?:\\right\s*)?[)\]]"
+# A template that stays one factor in any formula: a name with indices, a command with
+# its arguments, a function's value, or a bracket; and signs, such as \odot and ^\top.
+_FACTOR = re.compile(
+    rf"(?:(?:\\[a-zA-Z]+|[a-zA-Z])(?:\s*{_GROUP})*|#[1-9])"
+    rf"(?:\s*_\s*(?:\w|#[1-9]|{_GROUP}))?(?:\s*\^\s*\{{\(\w\)\}})?(?:\s*{_BRACKETS})?"
+    rf"|[0-9]|{_BRACKETS}|\\langle.*\\rangle|\\lVert.*\\rVert(?:_F)?|[+\-/=]|\^.*",
+    re.S,
+)
 
 _NAME = re.compile(r"\\?[a-zA-Z]+(?:_(?:\w|\{[^{}]*\}))?")
 
@@ -138,7 +154,10 @@ def notation(text: Text, source: str) -> Notation:
         raise Unreadable("expected #1, #2, …, each once, in what is read", part)
     if not {match[0] for match in _PLACE.finditer(halves[1])} <= {*places}:
         raise Unreadable("what it is read as has a # that is not in it", part)
-    found = Notation(pattern, halves[1].strip())
+    template = halves[1].strip()
+    if not _FACTOR.fullmatch(template):
+        template = rf"\left( {template} \right)"
+    found = Notation(pattern, template)
     for number, token in enumerate(pattern):
         after = pattern[number + 1] if number + 1 < len(pattern) else "#"
         if _PLACE.fullmatch(token) and not found._is_group(number - 1):

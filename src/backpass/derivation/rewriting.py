@@ -16,19 +16,19 @@ from backpass.derivation.parse import Part, Unreadable, parse
 def rewritten(text: Text, scope: Scope, losses: Iterable[str]) -> Text:
     """Return the text in the notation of derivations, where that is certain."""
     names = {*scope.variables, *scope.dimensions}
-    text = text.replaced(_LABEL)
+    text = text.replaced(LABEL)
     for pattern, by in _CASES:
         text = text.replaced(pattern, by)
     if "T" not in names:
         text = text.replaced(_TRANSPOSED, r"^\\top ")
-    for name in losses:
-        end = "" if name.endswith("}") else "(?![a-zA-Z])"
-        loss = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
-        text = text.replaced(re.compile(loss), r"\\mathcal{L}")
     if "d" not in names and "d" not in scope.factors:
         text = text.replaced(_UPRIGHT_D, "d")
         text = text.replaced(_D_BY_D, r"\\frac{\\partial \1}{\\partial \2}")
         text = text.replaced(_D_BY, r"\\frac{\\partial}{\\partial \1}")
+    for name in losses:
+        end = "" if name.endswith("}") else "(?![a-zA-Z])"
+        loss = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
+        text = text.replaced(re.compile(loss), r"\\mathcal{L}")
     text = text.replaced(_ACCENT, r"\\\1{\2}\3")
     text = text.replaced(_BARS, r"\\lVert \1 \\rVert")
     text = text.replaced(_NABLA_BELOW, r"\\nabla_{\1}")
@@ -83,7 +83,9 @@ _TRANSPOSED = re.compile(
 _BARS = re.compile(
     r"(?<!\\left)(?<!\\right)\\\|((?:(?!\\\|).)*?)(?<!\\right)\\\|", re.S
 )
-_LABEL = re.compile(r"\A\s*\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{[^{}]*:\s*\}")
+LABEL = re.compile(  # \\text{In words: }
+    r"\A\s*\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{[^{}]*:\s*\}"
+)
 _CASES = (
     (
         re.compile(r"\\(?:left)?\s*\\\{\s*\\begin\s*\{array\}\s*\{[^{}]*\}"),
@@ -107,7 +109,9 @@ _CASES = (
     (re.compile(r"[.,;](?=\s*(?:\\\\|\\end\{cases\}))"), " "),
 )
 # \frac{d y}{d x}, the derivative through all definitions, as \partial is.
-_UPRIGHT_D = re.compile(r"(?<=\{)\s*\\(?:mathrm|text|operatorname)\s*\{d\}")
+_UPRIGHT_D = re.compile(
+    r"(?<=\{)\s*\\(?:mathrm|text|operatorname|rm)\s*(?:\{d\}|d(?![a-zA-Z]))"
+)
 _D_BY_D = re.compile(
     rf"\\[dt]?frac\s*\{{\s*d{_NO_INDEX}({_BRACED_OR})\}}\s*\{{\s*d{_NO_INDEX}({_BRACED_OR})\}}"
 )
@@ -123,7 +127,7 @@ _BELOW = re.compile(  # \partial_{x_i} \\mathcal{L}
     r"\\partial_\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*\\mathcal\s*\{L\}"
 )
 _NABLA_BELOW = re.compile(  # \nabla_x and \nabla_\theta, as \nabla_{x}
-    r"\\nabla\s*_\s*(?=[a-zA-Z\\])(\\(?:mathbf|boldsymbol|underline)\s*\{[^{}]*\}|\\?[a-zA-Z]+?(?![a-zA-Z])|[a-zA-Z])"
+    r"\\nabla\s*_\s*(?=[a-zA-Z\\])(\\(?:mathbf|boldsymbol|underline)\s*\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z])\s*"
 )
 _NABLA = re.compile(
     r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*(_\s*(?:\w|\{[^{}]*\}))?\s*\}|([a-zA-Z]))"
@@ -134,8 +138,15 @@ _GRADIENT = re.compile(r"\\(?:bar|overline|dot|mathcal)(?![a-zA-Z])")
 MEMBERSHIP = re.compile(
     r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}))?\s*$"
 )
-INDEX_RANGE = re.compile(  # j = 1, \dots, n
-    r"\(?\s*[a-zA-Z]\s*=\s*1\s*,\s*(?:\\[cl]?dots|\.\.\.)\s*,?(.*?)\)?\s*", re.S
+_FOR = r"(?:\\(?:text|mbox)\s*\{\s*(?:for|for all|where|with)\s*\}|\\forall)?\s*"
+INDEX_RANGE = re.compile(  # j = 1, \\dots, n
+    rf"{_FOR}\(?\s*([a-zA-Z])\s*=\s*1\s*,\s*(?:2\s*,\s*)?(?:\\[cl]?dots|\.\.\.)\s*,?"
+    r"(.*?)\)?\s*",
+    re.S,
+)
+FOR_ALL = re.compile(  # \\forall i, j
+    r"(?:\\forall|\\(?:text|mbox)\s*\{\s*for (?:all|every|each)\s*\})\s*"
+    r"[a-zA-Z](?:\s*,\s*[a-zA-Z])*"
 )
 # A remark in brackets, or a reason.
 _WORDS = r"\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{(?:[^{}$\\])*\}"
