@@ -24,8 +24,13 @@ FEED_FORWARD = r"""
     let Z = UW_2 + \mathbf{1}_n b_2
     slice X_i, Z_i \in \mathbb{R}^{1 \times d}
     slice H_i, U_i \in \mathbb{R}^{1 \times d_{\text{ff}}}
-    read \underline{#1} as #1
-    read \mathbf{1}_{(#1)_j > 0} as [(#1)_j > 0]
+    bar gradient
+"""
+RELU = r"""
+    given H \in \mathbb{R}^{n \times d_{\text{ff}}}
+    let U_{ij} = \max(0, H_{ij})
+    slice H_i, U_i \in \mathbb{R}^{1 \times d_{\text{ff}}}
+    read \mathbf{1}_{#1} as [#1]
     bar gradient
 """
 IN = r"""
@@ -61,7 +66,7 @@ def T138(it: Evidence) -> None:
 def T139(it: Evidence) -> None:
     r"""$U_i = \max(0, H_i)$, element by element."""
     line = r"U_i &= \max(0, H_i) \in \mathbb{R}^{1 \times d_{\text{ff}}},"
-    it.as_printed(derives(line, FEED_FORWARD))
+    it.as_printed(derives(line, RELU))
 
 
 @claim("§3.1.2, forward, Z", TRUE, topic="feed-forward", page="operations/feed_forward")
@@ -198,7 +203,7 @@ def T146(it: Evidence) -> None:
         \overline{H}_{ij} = \mathbf{1}_{(H_i)_j > 0} \overline{U}_{ij}, \quad
         j = 1, \dots, d_{\text{ff}}.
     """
-    it.as_printed(derives(line, FEED_FORWARD))
+    it.as_printed(derives(line, RELU))
     relu = lambda t: t.relu()  # noqa: E731
     it.as_printed(same(vjp(relu, np.zeros(1), np.ones(1)), np.zeros(1)))
     at_zero = (max(0, 1e-3) - max(0, -1e-3)) / 2e-3
