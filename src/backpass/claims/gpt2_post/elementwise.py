@@ -153,8 +153,9 @@ def G161(it: Evidence) -> None:
 )
 def G162(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial F(x)} = \frac{\partial L}{\partial y}$."""
-    x, f, dy = numbers(3, 5), numbers(3, 5, seed=2), numbers(3, 5, seed=1)
-    it.as_printed(same(dy, vjp(lambda x, f: x + f, (x, f), dy)[1]))
+    printed = r"\frac{\partial L}{\partial F(x)} = \frac{\partial L}{\partial y}"
+    given = r"given x, w \in \mathbb{R}; let F = \tanh(w x); let y = x + F; loss L"
+    it.as_printed(derives(printed, f"{given}; read F(x) as F"))
 
 
 @claim(

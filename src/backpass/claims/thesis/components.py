@@ -17,7 +17,7 @@ from backpass.claims.evidence import (
 )
 from backpass.claims.record import claim
 from backpass.claims.thesis.sequences import attended, framework_layer, reaches
-from backpass.claims.tools import numbers, same
+from backpass.claims.tools import derives, numbers, same
 
 
 @claim("§2.2.3, projections", TRUE, topic="attention", page="attention/heads")
@@ -248,10 +248,29 @@ def T65(it: Evidence) -> None:
     \underline\mu}{\sqrt{\sigma^2 + \epsilon}} + \underline\beta$, for each row."""
     import torch
 
+    printed = r"""
+        \text{LayerNorm}(\underline{\mathbf{x}})
+        = \underline{\gamma} \odot
+        \frac{\underline{\mathbf{x}} - \underline{\mu}}{\sqrt{\sigma^2 + \epsilon}}
+        + \underline{\beta}
+    """
+    given = r"""
+        given x, \gamma, \beta \in \mathbb{R}^{1 \times d}, \epsilon \in \mathbb{R}_{>0}
+        let \mu = \text{mean}(x) \mathbf{1}_d^\top
+        let \sigma^2 = \text{mean}(x \odot x) - \text{mean}(x)^2
+        let h(z) = \text{mean}(z \odot z) - \text{mean}(z)^2
+        let g(z)_j = \frac{z_j - \text{mean}(z)}{\sqrt{h(z) + \epsilon}}
+        let \text{LayerNorm}(z)_j = \gamma_j g(z)_j + \beta_j
+        read \underline{#1} as #1
+        read \mathbf{x} as x
+    """
+    it.as_printed(derives(printed, given))
     x, gamma, beta = numbers(5, 7), numbers(7, seed=1), numbers(7, seed=2)
     found = [gamma * (row - row.mean()) / np.sqrt(row.var() + 0.3) + beta for row in x]
-    given = [torch.tensor(a) for a in (x, gamma, beta)]
-    expected = torch.nn.functional.layer_norm(given[0], (7,), given[1], given[2], 0.3)
+    arrays = [torch.tensor(a) for a in (x, gamma, beta)]
+    expected = torch.nn.functional.layer_norm(
+        arrays[0], (7,), arrays[1], arrays[2], 0.3
+    )
     it.as_printed(same(found, expected))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -25,45 +26,67 @@ FEED_FORWARD = r"""
     slice H_i, U_i \in \mathbb{R}^{1 \times d_{\text{ff}}}
     bar gradient
 """
+RELU = r"""
+    given H \in \mathbb{R}^{n \times d_{\text{ff}}}
+    let U_{ij} = \max(0, H_{ij})
+    slice H_i, U_i \in \mathbb{R}^{1 \times d_{\text{ff}}}
+    read \mathbf{1}_{#1} as [#1]
+    bar gradient
+"""
+IN = r"""
+    given X \in \mathbb{R}^{n \times d}
+    given W_1 \in \mathbb{R}^{d \times d_{\text{ff}}}
+    given b_1 \in \mathbb{R}^{1 \times d_{\text{ff}}}
+    let H = XW_1 + \mathbf{1}_n b_1
+    slice X_i \in \mathbb{R}^{1 \times d}, H_i \in \mathbb{R}^{1 \times d_{\text{ff}}}
+    read \underline{#1} as #1
+    bar gradient
+"""
+OUT = r"""
+    given U \in \mathbb{R}^{n \times d_{\text{ff}}}
+    given W_2 \in \mathbb{R}^{d_{\text{ff}} \times d}
+    given b_2 \in \mathbb{R}^{1 \times d}
+    let Z = UW_2 + \mathbf{1}_n b_2
+    slice U_i \in \mathbb{R}^{1 \times d_{\text{ff}}}, Z_i \in \mathbb{R}^{1 \times d}
+    read \underline{#1} as #1
+    bar gradient
+"""
 
 
 @claim("§3.1.2, forward, H", TRUE, topic="feed-forward", page="operations/feed_forward")
 def T138(it: Evidence) -> None:
     r"""$H_i = X_iW_1 + \underline b_1 \in \mathbb R^{1 \times d_{ff}}$, row by row."""
-    values, _ = its.feed_forward_run(5, 3, 7)
-    rows = [values.X[i] @ values.W_1 + values.b_1 for i in range(5)]
-    it.as_printed(same(rows, values.H) and values.H[:1].shape == (1, 7))
+    line = r"""
+        H_i &= X_i W_1 + \underline{b}_1 \in \mathbb{R}^{1 \times d_{\text{ff}}},
+    """
+    it.as_printed(derives(line, IN))
 
 
 @claim("§3.1.2, forward, U", TRUE, topic="activations", page="operations/activations")
 def T139(it: Evidence) -> None:
     r"""$U_i = \max(0, H_i)$, element by element."""
-    values, _ = its.feed_forward_run()
-    each = [[max(0.0, h) for h in row] for row in values.H]
-    it.as_printed(same(each, values.U) and bool((values.U == 0).any()))
+    line = r"U_i &= \max(0, H_i) \in \mathbb{R}^{1 \times d_{\text{ff}}},"
+    it.as_printed(derives(line, RELU))
 
 
 @claim("§3.1.2, forward, Z", TRUE, topic="feed-forward", page="operations/feed_forward")
 def T140(it: Evidence) -> None:
     r"""$Z_i = U_iW_2 + \underline b_2 \in \mathbb R^{1 \times d}$."""
-    values, _ = its.feed_forward_run(5, 3, 7)
-    rows = [values.U[i] @ values.W_2 + values.b_2 for i in range(5)]
-    it.as_printed(same(rows, values.Z) and values.Z[:1].shape == (1, 3))
-
-
-def judged(it: Evidence, name: str, of_row: Any) -> None:
-    """Judge a printed gradient of a parameter, which has the index of one row: as it is
-    printed, for the loss of five rows, and summed over the rows; and for one row."""
-    values, gradients = its.feed_forward_run()
-    expected = getattr(gradients, name)
-    rows = [of_row(values, gradients, i).reshape(expected.shape) for i in range(5)]
-    for row in rows:
-        it.as_printed(same(row, expected, 1e-3))
-    it.right(same(sum(rows), expected))
-    one, of_one = its.feed_forward_run(1)
-    it.right(
-        same(of_row(one, of_one, 0).reshape(expected.shape), getattr(of_one, name))
+    it.as_printed(
+        derives(r"Z_i &= U_i W_2 + \underline{b}_2 \in \mathbb{R}^{1 \times d}.", OUT)
     )
+
+
+def judged(it: Evidence, line: str, layer: str) -> None:
+    """Judge a printed gradient of a parameter, which has the index of one row: for the
+    loss of several rows, with the first and with the second of them; summed over the
+    rows; and as printed, for one row."""
+    for row in "12":
+        it.as_printed(derives(line.replace("_i", f"_{row}"), layer))
+    it.right(derives(line.replace("&=", r"&= \sum_i"), layer))
+    one_row = re.sub(r"slice.*", "", layer.replace("R}^{n", "R}^{1"))
+    without_index = r"read X_i as X; read U_i as U; read \overline{#1}_i as \bar{#1}"
+    it.right(derives(line, one_row.replace(r"\mathbf{1}_n", "") + without_index))
 
 
 @claim(
@@ -81,7 +104,11 @@ def T141(it: Evidence) -> None:
     \sum_i U_i^\top\bar Z_i = U^\top\bar Z$. The sum is written nowhere, and the shape
     does not show that it is missing.
     """
-    judged(it, "W_2", lambda v, g, i: np.outer(v.U[i], g.Z[i]))
+    line = r"""
+        \overline{W}_2 &= U_i^\top \overline{Z}_i \in \mathbb{R}^{d_{\text{ff}} \times d},
+    """
+    judged(it, line, OUT)
+    it.right(derives(r"\overline{W}_2 = U^\top \overline{Z}", OUT))
 
 
 @claim(
@@ -111,7 +138,8 @@ def T143(it: Evidence) -> None:
     The section works on one row, and for one row the line is right. For the whole loss,
     as the overbar is defined, it is the sum $\sum_i \bar Z_i$.
     """
-    judged(it, "b_2", lambda v, g, i: g.Z[i])
+    line = r"\overline{\underline{b}_2} &= \overline{Z}_i \in \mathbb{R}^{1 \times d}."
+    judged(it, line, OUT)
 
 
 @claim(
@@ -171,8 +199,11 @@ def T146(it: Evidence) -> None:
     ReLU has no derivative at 0. The line chooses 0 there, as PyTorch does; a difference
     across 0 gives 1/2.
     """
-    values, gradients = its.feed_forward_run()
-    it.as_printed(same((values.H > 0) * gradients.U, gradients.H))
+    line = r"""
+        \overline{H}_{ij} = \mathbf{1}_{(H_i)_j > 0} \overline{U}_{ij}, \quad
+        j = 1, \dots, d_{\text{ff}}.
+    """
+    it.as_printed(derives(line, RELU))
     relu = lambda t: t.relu()  # noqa: E731
     it.as_printed(same(vjp(relu, np.zeros(1), np.ones(1)), np.zeros(1)))
     at_zero = (max(0, 1e-3) - max(0, -1e-3)) / 2e-3
@@ -213,7 +244,11 @@ def T148(it: Evidence) -> None:
     as the overbar is defined, it is the sum over the rows: $\overline W_1 = \sum_i
     X_i^\top\bar H_i = X^\top\bar H$.
     """
-    judged(it, "W_1", lambda v, g, i: np.outer(v.X[i], g.H[i]))
+    line = r"""
+        \overline{W}_1 &= X_i^\top \overline{H}_i \in \mathbb{R}^{d \times d_{\text{ff}}},
+    """
+    judged(it, line, IN)
+    it.right(derives(r"\overline{W}_1 = X^\top \overline{H}", IN))
 
 
 @claim(
@@ -250,7 +285,11 @@ def T150(it: Evidence) -> None:
     The section works on one row, and for one row the line is right. For the whole loss,
     as the overbar is defined, it is the sum $\sum_i \bar H_i$.
     """
-    judged(it, "b_1", lambda v, g, i: g.H[i])
+    line = r"""
+        \underline{\overline{b}}_1 &= \overline{H}_i
+        \in \mathbb{R}^{1 \times d_{\text{ff}}}.
+    """
+    judged(it, line, IN)
 
 
 @claim(

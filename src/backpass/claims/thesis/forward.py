@@ -174,9 +174,16 @@ def T93(it: Evidence) -> None:
 def T94(it: Evidence) -> None:
     r"""$A_{i,:} = \mathrm{softmax}(S_{i,:})$, row by row, $A \in \mathbb R^{n \times
     n}$."""
-    values, _ = its.attention_run(5, 3)
-    rows = [np.exp(row) / np.exp(row).sum() for row in values.S]
-    it.as_printed(same(values.A, rows) and same(values.A.sum(1), np.ones(5)))
+    printed = r"""
+        A_{i,:} = \text{softmax}(S_{i,:}) \quad (\text{softmax applied rowwise}),
+        \quad A \in \mathbb{R}^{n \times n},
+    """
+    given = r"""
+        given S \in \mathbb{R}^{n \times n}
+        let A_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}
+        slice S_{i,:}, A_{i,:} \in \mathbb{R}^n
+    """
+    it.as_printed(derives(printed, given))
 
 
 @claim("§3.1.1, forward, output", TRUE, topic="attention", page="attention/heads")

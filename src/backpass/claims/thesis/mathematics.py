@@ -43,8 +43,12 @@ def T15(it: Evidence) -> None:
 def T16(it: Evidence) -> None:
     r"""$\delta_{ij}$ is 1 if $i = j$ and otherwise 0, and the derivations of the
     backward use it often: it is the derivative of $x_i$ with respect to $x_j$."""
-    delta = [[1 if i == j else 0 for j in range(4)] for i in range(4)]
-    it.as_printed(same(jacobian(lambda x: x, numbers(4)), delta))
+    printed = r"""
+        \delta_{ij} = \begin{cases} 1 & \text{if } i = j \\
+        0 & \text{if } i \neq j \end{cases}
+    """
+    it.as_printed(derives(printed, VECTOR))
+    it.as_printed(derives(r"\frac{\partial z_i}{\partial z_j} = \delta_{ij}", VECTOR))
 
 
 @claim("§2.1.2, definition", CAVEAT, topic="softmax", page="operations/softmax", harm=3)
@@ -167,10 +171,11 @@ def T22(it: Evidence) -> None:
     Here, unlike for several variables, the text does not say that $df/dg$ is taken at
     $g(x)$, and that both derivatives have to exist.
     """
-    x = numbers(5)
-    dy = vjp(lambda t: (t**2).sin(), x, np.ones(5))
-    it.as_printed(same(np.cos(x**2) * 2 * x, dy))
-    it.elsewhere(same(np.cos(x) * 2 * x, dy))
+    printed = r"\frac{dy}{dx} = \frac{df}{dg} \cdot \frac{dg}{dx}."
+    given = r"given x \in \mathbb{R}; let g = x^2; let f = \sin(g); let y = f"
+    it.as_printed(derives(printed, given))
+    at_x = printed.replace(r"\frac{df}{dg}", r"\cos(x)")  # in place of g(x)
+    it.elsewhere(derives(at_x, given))
 
 
 @claim(

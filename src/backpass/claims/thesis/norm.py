@@ -16,7 +16,7 @@ from backpass.claims.evidence import (
     Evidence,
 )
 from backpass.claims.record import claim
-from backpass.claims.tools import derives, jacobian, numbers, same
+from backpass.claims.tools import derives, numbers, same
 from backpass.interpreters import counting
 
 xp: Any = counting.xp
@@ -57,15 +57,15 @@ def T157(it: Evidence) -> None:
     \sqrt{\sigma_i^2}$."""
     import torch
 
+    lines = r"""
+        \sigma_i^2 &= \frac{1}{d} \sum_{j=1}^d (X_{ij} - \mu_i)^2, \\
+        \sigma_i &= \sqrt{\sigma_i^2},
+    """
+    it.as_printed(derives(lines, NORM))
     x = numbers(5, 4)
-    sigma = [
-        (sum((x[i, j] - x[i].mean()) ** 2 for j in range(4)) / 4) ** 0.5
-        for i in range(5)
-    ]
+    sigma = x.std(1, keepdims=True)
     expected = torch.nn.functional.layer_norm(torch.tensor(x), (4,), eps=0.0)
-    it.as_printed(
-        same((x - x.mean(1, keepdims=True)) / np.array(sigma)[:, None], expected)
-    )
+    it.as_printed(same((x - x.mean(1, keepdims=True)) / sigma, expected))
 
 
 @claim(
@@ -225,6 +225,7 @@ def T167(it: Evidence) -> None:
 def T168(it: Evidence) -> None:
     r"""$\partial(X_{ij} - \mu_i)/\partial X_{ik} = \delta_{jk} - \frac1d$."""
     line = r"""
+        \frac{\partial \mu_i}{\partial X_{ik}} &= \frac{1}{d} \implies
         \frac{\partial (X_{ij} - \mu_i)}{\partial X_{ik}} = \delta_{jk} - \frac{1}{d}
     """
     it.as_printed(derives(line, NORM))
@@ -239,10 +240,11 @@ def T168(it: Evidence) -> None:
 def T169(it: Evidence) -> None:
     r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac1{2\sqrt{\sigma_i^2}}\cdot
     \frac{\partial\sigma_i^2}{\partial x_{ik}}$."""
-    row = numbers(6)
-    of_variance = jacobian(lambda t: t.var(correction=0), row)
-    of_sigma = jacobian(lambda t: t.var(correction=0).sqrt(), row)
-    it.as_printed(same(of_variance / (2 * row.std()), of_sigma))
+    line = r"""
+        \frac{\partial \sigma_i}{\partial X_{ik}} = \frac{1}{2\sqrt{\sigma_i^2}}
+        \cdot \frac{\partial \sigma_i^2}{\partial x_{ik}}
+    """
+    it.as_printed(derives(line, NORM))
 
 
 @claim(

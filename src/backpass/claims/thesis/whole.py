@@ -7,7 +7,7 @@ from backpass.claims.encoder_block import printed
 from backpass.claims.evidence import CAVEAT, FALSE, LEFT_OUT, TRUE, Evidence
 from backpass.claims.record import claim
 from backpass.claims.thesis.opening import forward_products
-from backpass.claims.tools import numbers, same, vjp
+from backpass.claims.tools import derives, numbers, same, vjp
 from backpass.cost import sources
 
 
@@ -120,6 +120,8 @@ def T189(it: Evidence) -> None:
 
     The doubling is right, but $9nd$ is not: the two norms take $22nd - 4d$.
     """
+    doubling = r"\text{Normalization layers: } 2 \cdot 9nd = 18nd"
+    it.right(derives(doubling, r"given n, d \in \mathbb{R}"))
     for n, d in its.SIZES:
         ran = 2 * its.counted(its.norm_run(n, d), its.norm_backward)
         it.as_printed(ran == 18 * n * d)

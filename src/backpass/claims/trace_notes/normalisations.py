@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from backpass.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, raises, same
-from backpass.claims.trace_notes.derivatives import constant, gradient_of, push
+from backpass.claims.tools import derives, jacobian, numbers, raises, same
+from backpass.claims.trace_notes.derivatives import NOTATION, constant, gradient_of
 from backpass.claims.trace_notes.program import softmax, weights
+from backpass.claims.trace_notes.values_and_weights import VALUES
 
 X = numbers(7, low=0.5, high=2.0)
 DX = numbers(7, seed=1)
-U = np.ones(7)
+FACTORS = (
+    NOTATION
+    + r"""
+    given x \in \R^t
+    let u = \mathbf{1}_t
+    let \alpha(x) = (\sum_i x_i)^{-1}
+    let \beta(x) = (\sum_i x_i^2)^{-\frac{1}{2}}
+    let f_\alpha(x) = \alpha(x) x
+    let f_\beta(x) = \beta(x) x
+    let \sf(x)_i = \frac{e^{x_i}}{\sum_k e^{x_k}}
+"""
+)
 
 
 def alpha(x: Any) -> Any:
@@ -27,11 +38,6 @@ def alpha(x: Any) -> Any:
 def beta(x: Any) -> Any:
     """1 over the length."""
     return 1 / (x**2).sum() ** 0.5
-
-
-def change(kind: str) -> Any:
-    """The change of the weights for a change DX of the row X, by autograd."""
-    return push(partial(weights, kind=kind), X, DX)
 
 
 @claim(
@@ -113,8 +119,7 @@ def N100(it: Evidence) -> None:
 @claim("Norms, the output", TRUE, topic="matmul", page="attention/multilinear")
 def N101(it: Evidence) -> None:
     r"""$Y_i = V^\top A_i$, row i of $AV$ written as a column."""
-    a, v = numbers(5, 7), numbers(7, 6)
-    it.as_printed(all(same((a @ v)[i], v.T @ a[i]) for i in range(5)))
+    it.as_printed(derives(r"Y_i = V^T A_i", VALUES))
 
 
 @claim("Norms, product rule", TRUE, topic="chain rule", page="attention/multilinear")
@@ -122,11 +127,17 @@ def N102(it: Evidence) -> None:
     r"""$f_\gamma(x) = \gamma(x)\,x$ has the derivative $\partial f_\gamma(x)(\dot x)
     = \partial \gamma(x)(\dot x)\,x + \gamma(x)\,\dot x$.
     """
-    for gamma, kind in ((alpha, "Simplex"), (beta, "Sphere")):
-        printed = push(gamma, X, DX) * X + gamma(X) * DX
-        it.as_printed(same(printed, change(kind)))
-    product = push(lambda x: x.prod() * x, X, DX)
-    it.as_printed(same((X.prod() / X) @ DX * X + X.prod() * DX, product))
+    printed = r"""
+        \partial f_\gamma (x) (\dot x)
+        = \partial\gamma(x) (\dot x) x + \gamma(x) \dot x
+    """
+    # The line has γ's value and derivative at x. Those of a + cᵀx may be any.
+    any_factor = r"""
+        given x, c \in \R^t, a \in \R
+        let \gamma(x) = a + c^\top x
+        let f_\gamma(x) = \gamma(x) x
+    """
+    it.as_printed(derives(printed, NOTATION + any_factor))
 
 
 @claim("Simplex, the factor", TRUE, topic="norms", page="attention/multilinear")
@@ -153,9 +164,11 @@ def N104(it: Evidence) -> None:
     r"""$\partial \alpha(x)(\dot x) = -(\sum_i x_i)^{-2} \sum_i \dot x_i =
     -\alpha(x)^2\,u^\top \dot x$, where u is all ones.
     """
-    found = push(alpha, X, DX)
-    it.as_printed(np.isclose(-(X.sum() ** -2) * DX.sum(), found))
-    it.as_printed(np.isclose(-(alpha(X) ** 2) * (U @ DX), found))
+    printed = r"""
+        \partial \alpha(x) (\dot x) = -\left(\sum_i x_i\right)^{-2} \sum_i \dot x_i
+        = - \alpha(x)^2 u^T \dot x
+    """
+    it.as_printed(derives(printed, FACTORS))
 
 
 @claim("Simplex, line 1", TRUE, topic="norms", page="attention/multilinear")
@@ -165,8 +178,11 @@ def N105(it: Evidence) -> None:
 
     The first term means $(u^\top \dot x)\,x$.
     """
-    a = alpha(X)
-    it.as_printed(same(-(a**2) * (U @ DX) * X + a * DX, change("Simplex")))
+    printed = r"""
+        \partial f_\alpha (x)(\dot x)
+        &= - \alpha(x)^2 u^T \dot x x + \alpha(x) \dot x
+    """
+    it.as_printed(derives(printed, FACTORS))
 
 
 @claim("Simplex, line 2", TRUE, topic="norms", page="attention/multilinear")
@@ -174,8 +190,11 @@ def N106(it: Evidence) -> None:
     r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(\dot x - \alpha(x)\,u^\top \dot
     x\,x)$.
     """
-    a = alpha(X)
-    it.as_printed(same(a * (DX - a * (U @ DX) * X), change("Simplex")))
+    printed = r"""
+        \partial f_\alpha (x)(\dot x)
+        &= \alpha(x) ( \dot x - \alpha(x) u^T \dot x x)
+    """
+    it.as_printed(derives(printed, FACTORS))
 
 
 @claim("Simplex, line 3", TRUE, topic="norms", page="attention/multilinear")
@@ -183,8 +202,11 @@ def N107(it: Evidence) -> None:
     r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(I - \alpha(x)\,x u^\top)\,\dot
     x$.
     """
-    a = alpha(X)
-    it.as_printed(same(a * (np.eye(7) - a * np.outer(X, U)) @ DX, change("Simplex")))
+    printed = r"""
+        \partial f_\alpha (x)(\dot x)
+        &= \alpha(x) ( I - \alpha(x) x u^T ) \dot x
+    """
+    it.as_printed(derives(printed, FACTORS))
 
 
 @claim("Simplex, line 4 and result", TRUE, topic="norms", page="attention/multilinear")
@@ -193,9 +215,12 @@ def N108(it: Evidence) -> None:
 
     The formula holds wherever the sum is not 0, for negative numbers too.
     """
-    for x in (X, DX):
-        printed = alpha(x) * (np.eye(7) - np.outer(alpha(x) * x, U))
-        it.as_printed(same(printed, jacobian(partial(weights, kind="Simplex"), x)))
+    printed = r"""
+        \partial f_\alpha (x)(\dot x)
+        &= \alpha(x) ( I - f_\alpha (x) u^T ) \dot x
+    """
+    result = r"\partial f_\alpha (x) = \alpha(x) ( I - f_\alpha (x) u^T )"
+    it.as_printed(derives(printed, FACTORS) and derives(result, FACTORS))
 
 
 @claim(
@@ -208,8 +233,11 @@ def N109(it: Evidence) -> None:
     r"""$\partial \beta(x)(\dot x) = -\frac{1}{2} (\sum_i x_i^2)^{-\frac{3}{2}}
     \sum_i 2 x_i \dot x_i$.
     """
-    printed = -1 / 2 * (X**2).sum() ** (-3 / 2) * (2 * X * DX).sum()
-    it.as_printed(np.isclose(printed, push(beta, X, DX)))
+    printed = r"""
+        \partial \beta(x)(\dot x)
+        &= -\frac{1}{2} \left(\sum_i x_i^2 \right)^{-\frac{3}{2}} \sum_i 2 x_i \dot x_i
+    """
+    it.as_printed(derives(printed, FACTORS))
 
 
 @claim(
@@ -220,7 +248,8 @@ def N109(it: Evidence) -> None:
 )
 def N110(it: Evidence) -> None:
     r"""$\partial \beta(x)(\dot x) = -\beta(x)^3\,x^\top \dot x$."""
-    it.as_printed(np.isclose(-(beta(X) ** 3) * (X @ DX), push(beta, X, DX)))
+    printed = r"\partial \beta(x)(\dot x) &= - \beta(x)^3 x^T \dot x"
+    it.as_printed(derives(printed, FACTORS))
 
 
 @claim(
@@ -231,8 +260,8 @@ def N110(it: Evidence) -> None:
 )
 def N111(it: Evidence) -> None:
     r"""$\partial \beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x$."""
-    printed = -(beta(X) ** 2) * (X / np.linalg.norm(X)) @ DX
-    it.as_printed(np.isclose(printed, push(beta, X, DX)))
+    printed = r"\partial \beta(x)(\dot x) &= - \beta(x)^2 f_\beta(x)^T \dot x"
+    it.as_printed(derives(printed, FACTORS))
 
 
 @claim("Sphere, line 1", TRUE, topic="norms", page="attention/multilinear")
@@ -240,8 +269,11 @@ def N112(it: Evidence) -> None:
     r"""$\partial f_\beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x\,x +
     \beta(x)\,\dot x$.
     """
-    b, f = beta(X), X / np.linalg.norm(X)
-    it.as_printed(same(-(b**2) * (f @ DX) * X + b * DX, change("Sphere")))
+    printed = r"""
+        \partial f_\beta (x)(\dot x)
+        &= - \beta(x)^2 f_\beta(x)^T \dot x x + \beta(x) \dot x
+    """
+    it.as_printed(derives(printed, FACTORS))
 
 
 @claim("Sphere, line 2", TRUE, topic="norms", page="attention/multilinear")
@@ -249,8 +281,11 @@ def N113(it: Evidence) -> None:
     r"""$\partial f_\beta(x)(\dot x) = \beta(x)\,(\dot x - \beta(x)\,f_\beta(x)^\top
     \dot x\,x)$.
     """
-    b, f = beta(X), X / np.linalg.norm(X)
-    it.as_printed(same(b * (DX - b * (f @ DX) * X), change("Sphere")))
+    printed = r"""
+        \partial f_\beta (x)(\dot x)
+        &= \beta(x) ( \dot x - \beta(x) f_\beta(x)^T \dot x x)
+    """
+    it.as_printed(derives(printed, FACTORS))
 
 
 @claim("Sphere, line 3 and result", TRUE, topic="norms", page="attention/multilinear")
@@ -260,13 +295,14 @@ def N114(it: Evidence) -> None:
     The formula holds wherever x is not 0. This Jacobian is symmetric; the simplex's is
     not.
     """
-    for x in (X, DX):
-        f = x / np.linalg.norm(x)
-        printed = beta(x) * (np.eye(7) - np.outer(f, f))
-        it.as_printed(same(printed, jacobian(partial(weights, kind="Sphere"), x)))
-    it.right(same(printed, printed.T))
-    simplex = jacobian(partial(weights, kind="Simplex"), X)
-    it.right(not same(simplex, simplex.T))
+    printed = r"""
+        \partial f_\beta (x)(\dot x)
+        &= \beta(x) ( I - f_\beta(x) f_\beta(x)^T ) \dot x
+    """
+    result = r"\partial f_\beta (x) = \beta(x) ( I - f_\beta(x) f_\beta(x)^T )"
+    it.as_printed(derives(printed, FACTORS) and derives(result, FACTORS))
+    it.right(derives(r"\partial f_\beta(x)^T = \partial f_\beta(x)", FACTORS))
+    it.right(not derives(r"\partial f_\alpha(x)^T = \partial f_\alpha(x)", FACTORS))
 
 
 @claim(
@@ -297,7 +333,7 @@ def N116(it: Evidence) -> None:
     float64, because the exponential overflows. Subtracting the row's maximum first
     avoids this and does not change the result.
     """
-    it.as_printed(same(alpha(np.exp(X)) * np.exp(X), softmax(X)))
+    it.as_printed(derives(r"\text{sf}(x) = f_\alpha ( \exp(x))", FACTORS))
     with np.errstate(over="ignore", invalid="ignore"):
         for largest, dtype in ((88.8, np.float32), (709.8, np.float64)):
             for x, report in ((largest - 0.2, it.right), (largest, it.elsewhere)):
@@ -309,9 +345,8 @@ def N116(it: Evidence) -> None:
 @claim("Softmax, line 1", TRUE, topic="chain rule", page="attention/multilinear")
 def N117(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = \partial f_\alpha(\exp(x))\;\partial \exp(x)$."""
-    outer = jacobian(partial(weights, kind="Simplex"), np.exp(X))
-    inner = jacobian(lambda x: x.exp(), X)
-    it.as_printed(same(outer @ inner, jacobian(lambda x: x.softmax(0), X)))
+    printed = r"\der \sf(x) &= \der f_\alpha(\exp(x)) \; \der \exp (x)"
+    it.as_printed(derives(printed, FACTORS))
 
 
 @claim("Softmax, line 2", TRUE, topic="softmax", page="attention/multilinear")
@@ -319,9 +354,11 @@ def N118(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,(I -
     f_\alpha(\exp(x))\,u^\top)\,D_{\exp(x)}$.
     """
-    e = np.exp(X)
-    printed = alpha(e) * (np.eye(7) - np.outer(alpha(e) * e, U)) @ np.diag(e)
-    it.as_printed(same(printed, jacobian(lambda x: x.softmax(0), X)))
+    printed = r"""
+        \der \sf(x)
+        &= \alpha(\exp(x)) ( I - f_\alpha (\exp(x)) u^T ) \;D_{\exp(x)}
+    """
+    it.as_printed(derives(printed, FACTORS))
 
 
 @claim("Softmax, line 3", FALSE, topic="softmax", page="attention/multilinear", harm=6)
@@ -332,13 +369,16 @@ def N119(it: Evidence) -> None:
     The second term lacks its factor $\alpha(\exp(x))$, so it is $\sum_k e^{x_k}$ times
     the right one: 30.2 times for $x = (1, 2, 3)$. The next line has the factor again.
     """
-    for x in (X, np.array([1.0, 2.0, 3.0])):
-        e, f, u = np.exp(x), softmax(x), np.ones_like(x)
-        right = jacobian(lambda z: z.softmax(0), x)
-        second = np.outer(f, u) @ np.diag(e)
-        it.as_printed(same(alpha(e) * np.diag(e) - second, right))
-        it.right(same(alpha(e) * np.diag(e) - alpha(e) * second, right))
-    it.right(abs(e.sum() - 30.2) < 0.05)
+    printed = r"""
+        \der \sf(x) &= \alpha(\exp(x)) D_{\exp(x)} - \sf(x) u^T D_{\exp(x)}
+    """
+    right = r"""
+        \der \sf(x)
+        &= \alpha(\exp(x)) D_{\exp(x)} - \alpha(\exp(x)) \sf(x) u^T D_{\exp(x)}
+    """
+    it.as_printed(derives(printed, FACTORS))
+    it.right(derives(right, FACTORS))
+    it.right(abs(np.exp(np.array([1.0, 2.0, 3.0])).sum() - 30.2) < 0.05)
 
 
 @claim("Softmax, line 4", TRUE, topic="softmax", page="operations/softmax")
@@ -348,7 +388,4 @@ def N120(it: Evidence) -> None:
 
     The line is right, although it does not follow from the previous line as printed.
     """
-    f = softmax(X)
-    it.as_printed(
-        same(np.diag(f) - np.outer(f, f), jacobian(lambda x: x.softmax(0), X))
-    )
+    it.as_printed(derives(r"\der \sf(x) &= D_{\sf(x)} - \sf(x) \sf(x)^T", FACTORS))

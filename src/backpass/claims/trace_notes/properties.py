@@ -9,12 +9,13 @@ import numpy as np
 
 from backpass.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, same, vjp
+from backpass.claims.tools import derives, jacobian, numbers, same, vjp
 from backpass.claims.trace_notes.derivatives import constant
-from backpass.claims.trace_notes.normalisations import alpha, beta
+from backpass.claims.trace_notes.normalisations import FACTORS, alpha, beta
 from backpass.claims.trace_notes.program import DY, GIVEN, softmax, weights
 
 X = numbers(7, low=0.5, high=2.0) * np.where(np.arange(7) == 2, -1, 1)
+MULTIPLES = FACTORS + r"given r \in \R"
 SIMPLEX, SPHERE = (partial(weights, kind=kind) for kind in ("Simplex", "Sphere"))
 
 
@@ -32,8 +33,7 @@ def N121(it: Evidence) -> None:
 
     It holds for either sign of r, but not for $r = 0$, where $\alpha$ is not defined.
     """
-    for r in (3, 0.2, -2):
-        it.as_printed(np.isclose(alpha(r * X), alpha(X) / r))
+    it.as_printed(derives(r"\alpha(r x) = r^{-1} \alpha(x)", MULTIPLES))
     with np.errstate(divide="ignore"):
         it.elsewhere(bool(np.isfinite(alpha(0 * X))))
 
@@ -46,8 +46,8 @@ def N122(it: Evidence) -> None:
 
     $\beta(rx) = |r|^{-1} \beta(x)$, since a length has no sign, and r must not be 0.
     """
+    it.as_printed(derives(r"\beta(r x) = r^{-1} \beta(x)", MULTIPLES))
     for r in (3, 0.2, -2):
-        it.as_printed(np.isclose(beta(r * X), beta(X) / r))
         it.right(np.isclose(beta(r * X), beta(X) / abs(r)))
 
 
@@ -64,8 +64,8 @@ def N123(it: Evidence) -> None:
 
     It holds for either sign of r, but not for $r = 0$: a row of zeros has no weights.
     """
-    for r in (3, 0.2, -2):
-        it.as_printed(same(alpha(r * X) * r * X, alpha(X) * X))
+    printed = r"f_\alpha(rx) = \alpha(rx) rx = \alpha(x) x = f_\alpha(x)"
+    it.as_printed(derives(printed, MULTIPLES))
     with np.errstate(divide="ignore", invalid="ignore"):
         it.elsewhere(bool(np.isfinite(alpha(0 * X) * 0 * X).all()))
 
@@ -79,8 +79,8 @@ def N124(it: Evidence) -> None:
     A negative multiple has weights of the opposite sign, so the output changes its
     sign: $f_\beta(rx) = \mathrm{sign}(r)\,f_\beta(x)$.
     """
+    it.as_printed(derives(r"f_\beta(rx) = f_\beta(x)", MULTIPLES))
     for r in (3, 0.2, -2):
-        it.as_printed(same(beta(r * X) * r * X, beta(X) * X))
         it.right(same(beta(r * X) * r * X, np.sign(r) * beta(X) * X))
 
 

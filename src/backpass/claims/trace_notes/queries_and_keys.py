@@ -18,8 +18,8 @@ from backpass.claims.evidence import (
     Evidence,
 )
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, raises, run, same, vjp
-from backpass.claims.trace_notes.derivatives import constant, push
+from backpass.claims.tools import derives, jacobian, numbers, raises, run, same, vjp
+from backpass.claims.trace_notes.derivatives import NOTATION, constant, push
 from backpass.claims.trace_notes.program import (
     DY,
     GIVEN,
@@ -31,9 +31,28 @@ from backpass.claims.trace_notes.program import (
     weights,
 )
 
+LINEAR = (
+    NOTATION
+    + r"""
+    given Q \in \R^{t \times d}, K \in \R^{s \times d}
+    given \nabla_B l \in \R^{t \times s}
+    let B = Q K^\top
+"""
+)
+MULTILINEAR = (
+    NOTATION
+    + r"""
+    given Q, K \in \R^{p \times t \times d}
+    given \nabla_B l \in \R^{t \times t}
+    let B_{ij} = \prod_k (\sum_a Q_{kia} K_{kja})
+    let P_{mij} = \prod_{k \ne m} (\sum_a Q_{kia} K_{kja})
+    slice Q_m, K_m \in \R^{t \times d}, P_m \in \R^{t \times t}
+"""
+)
+
 # Four factors of 5 queries and 7 keys, of width 3, and a gradient of the scores.
 Q, K = numbers(4, 5, 3), numbers(4, 7, 3, seed=1)
-DQ, DK, DB = numbers(5, 3, seed=2), numbers(7, 3, seed=3), numbers(5, 7)
+DQ, DB = numbers(5, 3, seed=2), numbers(5, 7)
 FACTORS = Q @ K.transpose(0, 2, 1)
 B = FACTORS.prod(0)
 P = [np.delete(FACTORS, m, axis=0).prod(0) for m in range(4)]
@@ -51,12 +70,6 @@ def of_query(m: int) -> Callable[[Any], Any]:
     """The scores as a function of the queries of factor m."""
     q, k = ([constant(x) for x in y] for y in (Q, K))
     return lambda x: product([*q[:m], x, *q[m + 1 :]], k)
-
-
-def of_key(m: int) -> Callable[[Any], Any]:
-    """The scores as a function of the keys of factor m."""
-    q, k = ([constant(x) for x in y] for y in (Q, K))
-    return lambda x: product(q, [*k[:m], x, *k[m + 1 :]])
 
 
 @claim(
@@ -87,11 +100,13 @@ def N153(it: Evidence) -> None:
     \frac{\partial B}{\partial Q}(\dot Q)) = \mathrm{Tr}(\nabla_B l^\top \dot Q
     K^\top) = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$.
     """
-    change = push(lambda q: q @ constant(K[0]).T, Q[0], DQ)
-    expected = (DB * change).sum()
-    it.as_printed(np.isclose(np.trace(DB.T @ change), expected))
-    it.as_printed(np.isclose(np.trace(DB.T @ DQ @ K[0].T), expected))
-    it.as_printed(np.isclose(np.trace(K[0].T @ DB.T @ DQ), expected))
+    printed = r"""
+        \frac{\der l}{\der Q}(\dot Q)
+        = \trace\left(\nabla_B l^T \frac{\der B}{\der Q}(\dot Q) \right)
+        = \trace(\nabla_B l^T \dot Q K^T)
+        = \trace( K^T \nabla_B l^T \dot Q)
+    """
+    it.as_printed(derives(printed, LINEAR))
 
 
 @claim("Linear, Q, result", TRUE, topic="matmul", page="attention/scaled_dot_product")
@@ -100,9 +115,9 @@ def N154(it: Evidence) -> None:
 
     This holds for $B = QK^\top$. With the standard scale, it is divided by $\sqrt{d}$.
     """
-    it.as_printed(same(DB @ K[0], vjp(lambda q: q @ constant(K[0]).T, Q[0], DB)))
-    scaled = vjp(lambda q: q @ constant(K[0]).T / 3**0.5, Q[0], DB)
-    it.right(same(DB @ K[0] / np.sqrt(3), scaled))
+    it.as_printed(derives(r"\nabla_Q l = \nabla_B l K", LINEAR))
+    scaled = LINEAR.replace("= Q", r"= \frac{1}{\sqrt{d}} Q")
+    it.right(derives(r"\nabla_Q l = \frac{1}{\sqrt{d}} \nabla_B l K", scaled))
 
 
 @claim("Linear, K", TRUE, topic="matmul", page="attention/scaled_dot_product")
@@ -112,15 +127,17 @@ def N155(it: Evidence) -> None:
 
     The second step combines a transpose with a cyclic shift.
     """
-    expected = (DB * push(lambda k: constant(Q[0]) @ k.T, K[0], DK)).sum()
-    it.as_printed(np.isclose(np.trace(DB.T @ Q[0] @ DK.T), expected))
-    it.as_printed(np.isclose(np.trace(Q[0].T @ DB @ DK), expected))
+    printed = r"""
+        \frac{\der l}{\der K}(\dot K) = \trace(\nabla_B l^T Q \dot K^T)
+        = \trace(Q^T \nabla_B l \dot K)
+    """
+    it.as_printed(derives(printed, LINEAR))
 
 
 @claim("Linear, K, result", TRUE, topic="matmul", page="attention/scaled_dot_product")
 def N156(it: Evidence) -> None:
     r"""$\nabla_K l = \nabla_B l^\top Q$."""
-    it.as_printed(same(DB.T @ Q[0], vjp(lambda k: constant(Q[0]) @ k.T, K[0], DB)))
+    it.as_printed(derives(r"\nabla_K l = \nabla_B l^T Q", LINEAR))
 
 
 @claim(
@@ -172,11 +189,12 @@ def N159(it: Evidence) -> None:
     is not needed: with indices the gradient is one line, $(\nabla_Q l)_{kia} = \sum_j
     (\nabla_B l)_{ij} P_{kij} K_{kja}$, and the trace argument holds slice by slice.
     """
-    p = np.stack(P)
     expected = vjp(lambda q: (q @ constant(K).transpose(1, 2)).prod(0), Q, DB)
     it.as_printed(np.ndim(np.trace(expected)) == 1)
-    it.elsewhere(not same(np.einsum("ij,kij,kja->kia", DB, p, K), expected))
-    it.elsewhere(not same([(DB * x) @ k for x, k in zip(P, K, strict=True)], expected))
+    with_indices = r"(\nabla_Q l)_{kia} = \sum_j (\nabla_B l)_{ij} P_{kij} K_{kja}"
+    it.elsewhere(not derives(with_indices, MULTILINEAR))
+    slice_by_slice = r"\nabla_{\stQ m} l = (\nabla_B l \odot \stP m) \stK m"
+    it.elsewhere(not derives(slice_by_slice, MULTILINEAR))
 
 
 @claim(
@@ -212,10 +230,7 @@ def N161(it: Evidence) -> None:
 
     $B_{ij}$ is the product of the factors' scores.
     """
-    for i in range(5):
-        for j in range(7):
-            products = [sum(Q[k, i] * K[k, j]) for k in range(4)]
-            it.as_printed(np.isclose(B[i, j], np.prod(products)))
+    it.as_printed(derives(r"B = \bigodot_{k=1}^p \stQ k \stK k^T", MULTILINEAR))
 
 
 @claim(
@@ -231,10 +246,12 @@ def N162(it: Evidence) -> None:
     This holds for changes of any size, because B is linear in $Q_m$ while the other
     factors are fixed. The text does not say so.
     """
-    for size in (1, 1000):
-        for m in range(4):
-            printed = P[m] * ((Q[m] + size * DQ) @ K[m].T) - B
-            it.as_printed(same(printed, push(of_query(m), Q[m], size * DQ)))
+    printed = r"""
+        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \left ( \bigodot_{k=1, k\neq m}^p \stQ k \stK k^T \right )
+        \odot \left( (\stQ m + \dot{\stQ m}) \stK m^T \right) - B
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
 
 
 @claim(
@@ -249,9 +266,12 @@ def N163(it: Evidence) -> None:
 
     This form also holds where factors are 0, so use it in code.
     """
-    for m in range(4):
-        printed = P[m] * (DQ @ K[m].T)
-        it.as_printed(same(printed, push(of_query(m), Q[m], DQ)))
+    printed = r"""
+        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \left ( \bigodot_{k=1, k\neq m}^p \stQ k \stK k^T \right )
+        \odot \left( \dot{\stQ m} \stK m^T \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
     zero = push(of_query(0), 0 * Q[0], DQ)
     it.right(same(P[0] * (DQ @ K[0].T), zero))
 
@@ -271,11 +291,18 @@ def N164(it: Evidence) -> None:
     by side are a matrix product. Here that product has another value, and it is not
     defined if there are more keys than queries.
     """
-    square = slice(0, 5)
-    k, f, b = K[:, square], FACTORS[:, :, square], B[:, square]
-    right = P[0][:, square] * (DQ @ k[0].T)
-    it.as_printed(same(b * ((1 / f[0]) @ (DQ @ k[0].T)), right))
-    it.right(same(b * (1 / f[0]) * (DQ @ k[0].T), right))
+    printed = r"""
+        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
+        \left( \dot{\stQ m} \stK m^T \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+    right = r"""
+        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
+        \odot \left( \dot{\stQ m} \stK m^T \right)
+    """
+    it.right(derives(right, MULTILINEAR))
     it.right(raises(ValueError, lambda: (1 / FACTORS[0]) @ (DQ @ K[0].T)))
 
 
@@ -292,7 +319,11 @@ def N165(it: Evidence) -> None:
     This holds if no element of $Q_m K_m^\top$ is 0, a condition that the text does not
     state. The left side and the derivative are defined without it.
     """
-    it.as_printed(all(same(B * (1 / FACTORS[m]), P[m]) for m in range(4)))
+    printed = r"""
+        \bigodot_{k=1, k\neq m}^p \stQ k \stK k^T
+        = B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
     factors = FACTORS.copy()
     factors[0, 2, 3] = 0
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -315,9 +346,11 @@ def N166(it: Evidence) -> None:
     As on the previous line, no element of $Q_m K_m^\top$ may be 0. With the product of
     the other factors as $P_m$, the line holds without this condition.
     """
-    for m in range(4):
-        printed = (B / FACTORS[m]) * (DQ @ K[m].T)
-        it.as_printed(same(printed, push(of_query(m), Q[m], DQ)))
+    printed = r"""
+        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \stP m \odot \left( \dot{\stQ m} \stK m^T \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
     zero = Q[0] * (np.arange(5) != 2)[:, None]  # a query of zeros
     factor, change = zero @ K[0].T, DQ @ K[0].T
     with np.errstate(invalid="ignore"):
@@ -340,7 +373,11 @@ def N167(it: Evidence) -> None:
     In short floating-point types the product underflows before the quotient: in float16
     four factors of 0.01 give $P_m = 0$, and the product of three of them is $10^{-6}$.
     """
-    it.as_printed(all(same(B / FACTORS[m], P[m]) for m in range(4)))
+    printed = r"""
+        \stP m = B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
+        \in \R^{t\times t}
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
     small = np.full(4, 0.01, np.float16)
     it.elsewhere(np.isclose(small.prod() / small[0], 1e-6, rtol=0.1, atol=0))
     it.right(np.isclose(small[1:].prod(), 1e-6, rtol=0.1, atol=0))
@@ -354,15 +391,18 @@ def N168(it: Evidence) -> None:
 
     If M is not square, the two vectors of ones have different lengths.
     """
-    m, n = numbers(5, 7), numbers(5, 7, seed=1)
-    it.as_printed(np.isclose(np.trace(m.T @ n), np.ones(5) @ (m * n) @ np.ones(7)))
+    square = r"given M, N \in \R^{t \times t}; let u = \mathbf{1}_t"
+    it.as_printed(derives(r"\trace(M^T N) = u^T ( M \odot N )u", NOTATION + square))
+    other = r"\trace(M^T N) = \mathbf{1}_t^T ( M \odot N ) \mathbf{1}_s"
+    it.right(derives(other, NOTATION + r"given M, N \in \R^{t \times s}"))
 
 
 @claim("Multilinear, corollary", TRUE, topic="notation", page="foundations/notation")
 def N169(it: Evidence) -> None:
     r"""$\mathrm{Tr}(M^\top (N \odot S)) = \mathrm{Tr}((M \odot N)^\top S)$."""
-    m, n, s = (numbers(5, 7, seed=seed) for seed in range(3))
-    it.as_printed(np.isclose(np.trace(m.T @ (n * s)), np.trace((m * n).T @ s)))
+    printed = r"\trace(M^T (N \odot S)) = \trace((M \odot N)^T S)"
+    given = r"given M, N, S \in \R^{t \times s}"
+    it.as_printed(derives(printed, NOTATION + given))
 
 
 @claim(
@@ -376,11 +416,13 @@ def N170(it: Evidence) -> None:
     \frac{\partial B}{\partial Q_m}(\dot Q_m)) = \mathrm{Tr}(\nabla_B l^\top (P_m
     \odot (\dot Q_m K_m^\top)))$.
     """
-    for m in range(4):
-        expected = (vjp(of_query(m), Q[m], DB) * DQ).sum()
-        change = push(of_query(m), Q[m], DQ)
-        it.as_printed(np.isclose(np.trace(DB.T @ change), expected))
-        it.as_printed(np.isclose(np.trace(DB.T @ (P[m] * (DQ @ K[m].T))), expected))
+    printed = r"""
+        \frac{\der l}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \trace\left( \nabla_B l^T \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right) \right) \\
+        &= \trace\left( \nabla_B l^T \left( \stP m \odot \left( \dot{\stQ m} \stK m^T \right)
+        \right) \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
 
 
 @claim("Multilinear, loss, line 3", TRUE, topic="matmul", page="attention/multilinear")
@@ -388,9 +430,11 @@ def N171(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}((\nabla_B l \odot
     P_m)^\top \dot Q_m K_m^\top)$.
     """
-    for m in range(4):
-        expected = (vjp(of_query(m), Q[m], DB) * DQ).sum()
-        it.as_printed(np.isclose(np.trace((DB * P[m]).T @ DQ @ K[m].T), expected))
+    printed = r"""
+        \frac{\der l}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \trace\left( \left ( \nabla_B l \odot \stP m \right)^T \dot{\stQ m} \stK m^T \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
 
 
 @claim("Multilinear, loss, line 4", TRUE, topic="matmul", page="attention/multilinear")
@@ -398,9 +442,11 @@ def N172(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(K_m^\top (\nabla_B l
     \odot P_m)^\top \dot Q_m)$.
     """
-    for m in range(4):
-        expected = (vjp(of_query(m), Q[m], DB) * DQ).sum()
-        it.as_printed(np.isclose(np.trace(K[m].T @ (DB * P[m]).T @ DQ), expected))
+    printed = r"""
+        \frac{\der l}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \trace\left( \stK m^T \left ( \nabla_B l \odot \stP m \right)^T \dot{\stQ m} \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
 
 
 @claim("Multilinear, Q, result", TRUE, topic="attention", page="attention/multilinear")
@@ -409,10 +455,10 @@ def N173(it: Evidence) -> None:
 
     The program uses the whole K in place of $K_m$.
     """
-    for m in range(4):
-        expected = vjp(of_query(m), Q[m], DB)
-        it.as_printed(same((DB * B / FACTORS[m]) @ K[m], expected))
-        it.right(same((DB * P[m]) @ K[m], expected))
+    printed = r"""
+        \nabla_{\stQ m} l = \left ( \nabla_B l \odot \stP m \right)\stK m
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
 
 
 @claim(
@@ -420,9 +466,11 @@ def N173(it: Evidence) -> None:
 )
 def N174(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial K_m}(\dot K_m) = P_m \odot (Q_m \dot K_m^\top)$."""
-    for m in range(4):
-        change = push(of_key(m), K[m], DK)
-        it.as_printed(same(P[m] * (Q[m] @ DK.T), change))
+    printed = r"""
+        \frac{\der B}{\der \stK m}\left (\dot{\stK m}\right)
+        = \stP m \odot \left( {\stQ m} \dot{ \stK m}^T \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
 
 
 @claim("Multilinear, K, loss", TRUE, topic="matmul", page="attention/multilinear")
@@ -430,9 +478,11 @@ def N175(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial K_m}(\dot K_m) = \mathrm{Tr}(Q_m^\top (\nabla_B l
     \odot P_m)\,\dot K_m)$.
     """
-    for m in range(4):
-        expected = (vjp(of_key(m), K[m], DB) * DK).sum()
-        it.as_printed(np.isclose(np.trace(Q[m].T @ (DB * P[m]) @ DK), expected))
+    printed = r"""
+        \frac{\der l}{\der \stK m}\left (\dot{\stK m}\right) =
+        \trace\left( \stQ m^T \left ( \nabla_B l \odot \stP m \right) \dot{\stK m} \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
 
 
 @claim("Multilinear, K, result", TRUE, topic="attention", page="attention/multilinear")
@@ -441,10 +491,10 @@ def N176(it: Evidence) -> None:
 
     The program uses the whole Q in place of $Q_m$, and it reverses all axes.
     """
-    for m in range(4):
-        expected = vjp(of_key(m), K[m], DB)
-        it.as_printed(same((DB * B / FACTORS[m]).T @ Q[m], expected))
-        it.right(same((DB * P[m]).T @ Q[m], expected))
+    printed = r"""
+        \nabla_{\stK m} l = \left ( \nabla_B l \odot \stP m \right)^T \stQ m
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
 
 
 @claim("whole text", LEFT_OUT, topic="memory", page="attention/multilinear", harm=1)

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from backpass.claims.evidence import INCONSISTENT, LEFT_OUT, TRUE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import numbers, same, vjp
-from backpass.claims.trace_notes.derivatives import constant
+from backpass.claims.tools import derives, numbers, same, vjp
+from backpass.claims.trace_notes.derivatives import NOTATION, constant
 from backpass.claims.trace_notes.normalisations import alpha
 from backpass.claims.trace_notes.program import but, softmax, weights
-from backpass.claims.trace_notes.values_and_weights import HEADINGS
+from backpass.claims.trace_notes.values_and_weights import (
+    HEADINGS,
+    SIMPLEX,
+    SOFTMAX,
+    SPHERE,
+)
 
 B, V, DY = numbers(5, 7), numbers(7, 6), numbers(5, 6)
 DA = DY @ V.T
-U = np.ones(7)
-ALPHA, BETA = 1 / B.sum(1), 1 / np.linalg.norm(B, axis=1)
-SIMPLEX, SPHERE, SOFTMAX = ALPHA[:, None] * B, BETA[:, None] * B, softmax(B)
+ALPHA = 1 / B.sum(1)
+D = (DY * (ALPHA[:, None] * B @ V)).sum(1)  # on the simplex
 
 
 def gradient(kind: str) -> Any:
     """The gradient of B, by autograd."""
     return vjp(lambda b: weights(b, kind) @ constant(V), B, DY)
-
-
-def each(line: Callable[[int], Any]) -> Any:
-    """The five rows that a line of the derivation gives."""
-    return np.stack([line(i) for i in range(5)])
 
 
 @claim("Simplex, lines 1 and 2", TRUE, topic="norms", page="attention/multilinear")
@@ -39,8 +37,11 @@ def N131(it: Evidence) -> None:
     A_i} \frac{\partial A_i}{\partial B_i} = \nabla_{A_i} l^\top \alpha(B_i)\,(I -
     A_i u^\top)$.
     """
-    printed = each(lambda i: DA[i] * ALPHA[i] @ (np.eye(7) - np.outer(SIMPLEX[i], U)))
-    it.as_printed(same(printed, gradient("Simplex")))
+    printed = r"""
+        \frac{\der l}{\der B_i} &= \frac{\der l}{\der A_i} \frac{\der A_i}{\der B_i} \\
+        &= \nabla_{A_i} l^T\alpha(B_i)\left( I - A_i u^T \right)
+    """
+    it.as_printed(derives(printed, SIMPLEX))
 
 
 @claim("Simplex, line 3", TRUE, topic="norms", page="attention/multilinear")
@@ -48,8 +49,11 @@ def N132(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top V^\top A_i u^\top)$.
     """
-    printed = each(lambda i: ALPHA[i] * (DA[i] - DY[i] @ V.T @ np.outer(SIMPLEX[i], U)))
-    it.as_printed(same(printed, gradient("Simplex")))
+    printed = r"""
+        \frac{\der l}{\der B_i}
+        &= \alpha(B_i)\left( \nabla_{A_i} l^T - \nabla_{Y_i}l^T V^T A_i u^T \right)
+    """
+    it.as_printed(derives(printed, SIMPLEX))
 
 
 @claim("Simplex, line 4", TRUE, topic="norms", page="attention/multilinear")
@@ -57,9 +61,11 @@ def N133(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top Y_i u^\top)$.
     """
-    y = SIMPLEX @ V
-    printed = each(lambda i: ALPHA[i] * (DA[i] - DY[i] @ np.outer(y[i], U)))
-    it.as_printed(same(printed, gradient("Simplex")))
+    printed = r"""
+        \frac{\der l}{\der B_i}
+        &= \alpha(B_i)\left( \nabla_{A_i} l^T - \nabla_{Y_i}l^T Y_i u^T \right)
+    """
+    it.as_printed(derives(printed, SIMPLEX))
 
 
 @claim("Simplex, line 5", TRUE, topic="flash", page="attention/multilinear")
@@ -67,10 +73,10 @@ def N134(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
     l^\top - d_i u^\top)$ with $d_i = \nabla_{Y_i} l^\top Y_i$.
     """
-    d = [DY[i] @ (SIMPLEX @ V)[i] for i in range(5)]
-    it.as_printed(
-        same(each(lambda i: ALPHA[i] * (DA[i] - d[i] * U)), gradient("Simplex"))
-    )
+    printed = r"""
+        \frac{\der l}{\der B_i} &= \alpha(B_i)\left( \nabla_{A_i} l^T - d_i u^T \right)
+    """
+    it.as_printed(derives(printed, SIMPLEX))
 
 
 @claim("Simplex, one row", TRUE, topic="norms", page="attention/multilinear")
@@ -78,10 +84,10 @@ def N135(it: Evidence) -> None:
     r"""$\nabla_{B_i} l = \alpha(B_i)\,(\nabla_{A_i} l - d_i u)$, for one row by
     itself.
     """
-    for i in range(5):
-        row = vjp(lambda b: weights(b, "Simplex") @ constant(V), B[i], DY[i])
-        d = DY[i] @ (V.T @ SIMPLEX[i])
-        it.as_printed(same((DA[i] - d) / B[i].sum(), row))
+    printed = r"""
+        \nabla_{B_i} l = \alpha(B_i)\left( \nabla_{A_i} l - d_i u \right)
+    """
+    it.as_printed(derives(printed, SIMPLEX))
 
 
 @claim("Simplex, result", TRUE, topic="norms", page="attention/multilinear")
@@ -91,10 +97,11 @@ def N136(it: Evidence) -> None:
     The gradient of a row is orthogonal to the row, since multiples have the same
     weights.
     """
-    d = np.diag(DY @ (SIMPLEX @ V).T)
-    printed = np.diag(ALPHA) @ (DA - np.outer(d, U))
-    it.as_printed(same(printed, gradient("Simplex")))
-    it.right(abs((printed * B).sum(1)).max() < 1e-9 * abs(printed * B).max())
+    printed = r"""
+        \nabla_B l = D_{\alpha(B)}\left( \nabla_A l - d u^T \right)
+    """
+    it.as_printed(derives(printed, SIMPLEX))
+    it.right(derives(r"\nabla_{B_i} l^T B_i = 0", SIMPLEX))
 
 
 @claim(
@@ -114,8 +121,7 @@ def N137(it: Evidence) -> None:
     sizes = {node.id for node in nodes if isinstance(node, ast.Name)}
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     it.clashes("T" not in sizes and "T" in attributes)
-    d = np.diag(DY @ (SIMPLEX @ V).T)
-    it.right("t" in sizes and d.shape == (len(B),))
+    it.right("t" in sizes and D.shape == (len(B),))
 
 
 @claim(
@@ -148,9 +154,9 @@ def N139(it: Evidence) -> None:
     r"""$D_x$, the diagonal matrix of x, scales rows from the left, and $d u^\top$
     has a copy of d in each column.
     """
-    d, m = numbers(5, seed=1), numbers(5, 7, seed=1)
-    it.as_printed(all(same((np.diag(d) @ m)[i], d[i] * m[i]) for i in range(5)))
-    it.as_printed(all(same(np.outer(d, U)[:, j], d) for j in range(7)))
+    given = r"given d \in \R^t, M \in \R^{t \times s}; let u = \mathbf{1}_s"
+    it.as_printed(derives(r"(D_d M)_{ij} = d_i M_{ij}", f"{NOTATION}; {given}"))
+    it.as_printed(derives(r"(d u^T)_{ij} = d_i", f"{NOTATION}; {given}"))
 
 
 @claim("Simplex, words", TRUE, topic="notation", page="foundations/notation")
@@ -160,13 +166,12 @@ def N140(it: Evidence) -> None:
     The diagonal matrix scales each row, and $d u^\top$ subtracts one number from each
     row. In code both are columns: `(dA - d[:, None]) * alpha[:, None]`.
     """
-    d = (DY * (SIMPLEX @ V)).sum(1)
-    left = DA - np.outer(d, U)
+    left = DA - np.outer(D, np.ones(7))
     scaled = np.diag(ALPHA) @ left
     it.as_printed(same(left - left[:, :1], DA - DA[:, :1]))  # differences in a row stay
     it.as_printed(same(scaled / scaled[:, :1], left / left[:, :1]))  # ratios stay
     it.as_printed(not same(left / left[:, :1], DA / DA[:, :1]))
-    it.right(same((DA - d[:, None]) * ALPHA[:, None], gradient("Simplex")))
+    it.right(same((DA - D[:, None]) * ALPHA[:, None], gradient("Simplex")))
 
 
 @claim("Sphere, lines 1 and 2", TRUE, topic="norms", page="attention/multilinear")
@@ -174,9 +179,11 @@ def N141(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top
     \beta(B_i)\,(I - A_i A_i^\top)$.
     """
-    a = SPHERE
-    printed = each(lambda i: DA[i] * BETA[i] @ (np.eye(7) - np.outer(a[i], a[i])))
-    it.as_printed(same(printed, gradient("Sphere")))
+    printed = r"""
+        \frac{\der l}{\der B_i} &= \frac{\der l}{\der A_i} \frac{\der A_i}{\der B_i} \\
+        &= \nabla_{A_i} l^T\beta(B_i)\left( I - A_i A_i^T \right)
+    """
+    it.as_printed(derives(printed, SPHERE))
 
 
 @claim("Sphere, line 3", TRUE, topic="norms", page="attention/multilinear")
@@ -184,9 +191,11 @@ def N142(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top V^\top A_i A_i^\top)$.
     """
-    a = SPHERE
-    printed = each(lambda i: BETA[i] * (DA[i] - DY[i] @ V.T @ np.outer(a[i], a[i])))
-    it.as_printed(same(printed, gradient("Sphere")))
+    printed = r"""
+        \frac{\der l}{\der B_i}
+        &= \beta(B_i)\left( \nabla_{A_i} l^T - \nabla_{Y_i}l^T V^T A_i A_i^T \right)
+    """
+    it.as_printed(derives(printed, SPHERE))
 
 
 @claim("Sphere, lines 4 and 5", TRUE, topic="norms", page="attention/multilinear")
@@ -195,13 +204,12 @@ def N143(it: Evidence) -> None:
     l^\top - \nabla_{Y_i} l^\top Y_i A_i^\top) = \beta(B_i)\,(\nabla_{A_i} l^\top -
     d_i A_i^\top)$.
     """
-    a, y = SPHERE, SPHERE @ V
-    printed = each(lambda i: BETA[i] * (DA[i] - DY[i] @ np.outer(y[i], a[i])))
-    it.as_printed(same(printed, gradient("Sphere")))
-    d = (DY * y).sum(1)
-    it.as_printed(
-        same(each(lambda i: BETA[i] * (DA[i] - d[i] * a[i])), gradient("Sphere"))
-    )
+    printed = r"""
+        \frac{\der l}{\der B_i}
+        &= \beta(B_i)\left( \nabla_{A_i} l^T - \nabla_{Y_i}l^T Y_i A_i^T \right) \\
+        &= \beta(B_i)\left( \nabla_{A_i} l^T - d_i A_i^T \right)
+    """
+    it.as_printed(derives(printed, SPHERE))
 
 
 @claim("Sphere, result", TRUE, topic="norms", page="attention/multilinear")
@@ -210,9 +218,12 @@ def N144(it: Evidence) -> None:
 
     The program's line is different: it lacks A.
     """
-    d = (DY * (SPHERE @ V)).sum(1)
-    it.as_printed(same(np.diag(BETA) @ (DA - np.diag(d) @ SPHERE), gradient("Sphere")))
-    it.right(not same(np.diag(BETA) @ (DA - d[:, None]), gradient("Sphere")))
+    printed = r"""
+        \nabla_B l = D_{\beta(B)}\left( \nabla_A l - D_d A \right)
+    """
+    it.as_printed(derives(printed, SPHERE))
+    of_program = r"\nabla_B l = D_{\beta(B)}\left( \nabla_A l - d u^T \right)"
+    it.right(not derives(of_program, SPHERE))
 
 
 @claim(
@@ -228,9 +239,10 @@ def N145(it: Evidence) -> None:
     Softmax's gradient of B comes next. The gradients of K and Q follow in the next
     section.
     """
-    a = SOFTMAX
-    row = DA[0] @ (np.diag(a[0]) - np.outer(a[0], a[0]))  # the lines that come next
-    it.clashes(same(row, gradient("Softmax")[0]))
+    next_line = r"""
+        \frac{\der l}{\der B_i} &= \frac{\der l}{\der A_i} \der \sf(B_i)
+    """
+    it.clashes(derives(next_line, SOFTMAX))
     at = HEADINGS.index("Gradients wrt preattention B")
     it.right(HEADINGS[at + 1] == "Gradients wrt K and Q")
 
@@ -240,9 +252,11 @@ def N146(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top (D_{A_i}
     - A_i A_i^\top)$.
     """
-    a = SOFTMAX
-    printed = each(lambda i: DA[i] @ (np.diag(a[i]) - np.outer(a[i], a[i])))
-    it.as_printed(same(printed, gradient("Softmax")))
+    printed = r"""
+        \frac{\der l}{\der B_i} &= \frac{\der l}{\der A_i} \der \sf(B_i) \\
+        &= \nabla_{A_i} l^T \; \left (D_{A_i} - A_i A_i^T \right )
+    """
+    it.as_printed(derives(printed, SOFTMAX))
 
 
 @claim("Softmax, line 3", TRUE, topic="softmax", page="operations/softmax")
@@ -250,9 +264,11 @@ def N147(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top D_{A_i} -
     \nabla_{Y_i} l^\top V^\top A_i A_i^\top$.
     """
-    a = SOFTMAX
-    printed = each(lambda i: DA[i] @ np.diag(a[i]) - DY[i] @ V.T @ np.outer(a[i], a[i]))
-    it.as_printed(same(printed, gradient("Softmax")))
+    printed = r"""
+        \frac{\der l}{\der B_i}
+        &= \nabla_{A_i} l^T D_{A_i} \; - \nabla_{Y_i} l^T V^T A_i A_i^T
+    """
+    it.as_printed(derives(printed, SOFTMAX))
 
 
 @claim("Softmax, lines 4 and 5", TRUE, topic="softmax", page="operations/softmax")
@@ -261,11 +277,12 @@ def N148(it: Evidence) -> None:
     A_i)^\top - \nabla_{Y_i} l^\top Y_i A_i^\top = (\nabla_{A_i} l \odot A_i)^\top -
     d_i A_i^\top$.
     """
-    a, y = SOFTMAX, SOFTMAX @ V
-    printed = each(lambda i: DA[i] * a[i] - DY[i] @ np.outer(y[i], a[i]))
-    it.as_printed(same(printed, gradient("Softmax")))
-    d = (DY * y).sum(1)
-    it.as_printed(same(each(lambda i: DA[i] * a[i] - d[i] * a[i]), gradient("Softmax")))
+    printed = r"""
+        \frac{\der l}{\der B_i}
+        &= (\nabla_{A_i} l \odot A_i)^T \; - \nabla_{Y_i} l^T Y_i A_i^T \\
+        &= (\nabla_{A_i} l \odot A_i)^T \; - d_i A_i^T
+    """
+    it.as_printed(derives(printed, SOFTMAX))
 
 
 @claim("Softmax, one row", TRUE, topic="softmax", page="operations/softmax")
@@ -273,10 +290,11 @@ def N149(it: Evidence) -> None:
     r"""$\nabla_{B_i} l = \nabla_{A_i} l \odot A_i - d_i A_i = (\nabla_{A_i} l - d_i
     u) \odot A_i$.
     """
-    for i in range(5):
-        row = vjp(lambda b: b.softmax(0) @ constant(V), B[i], DY[i])
-        a, d = SOFTMAX[i], DY[i] @ (V.T @ SOFTMAX[i])
-        it.as_printed(same(DA[i] * a - d * a, row) and same((DA[i] - d * U) * a, row))
+    printed = r"""
+        \nabla_{B_i} l = \nabla_{A_i} l \odot A_i \; - d_i A_i
+        = (\nabla_{A_i} l - d_i u) \odot A_i
+    """
+    it.as_printed(derives(printed, SOFTMAX))
 
 
 @claim("Softmax, result", TRUE, topic="softmax", page="operations/softmax")
@@ -285,10 +303,11 @@ def N150(it: Evidence) -> None:
 
     Its rows sum to 0, since a shift of a row changes nothing.
     """
-    d = (DY * (SOFTMAX @ V)).sum(1)
-    printed = (DA - np.outer(d, U)) * SOFTMAX
-    it.as_printed(same(printed, gradient("Softmax")))
-    it.right(abs(printed.sum(1)).max() < 1e-12)
+    printed = r"""
+        \nabla_B l = (\nabla_{A} l - d u^T) \odot A
+    """
+    it.as_printed(derives(printed, SOFTMAX))
+    it.right(derives(r"\nabla_{B_i} l^T u = 0", SOFTMAX))
 
 
 @claim(

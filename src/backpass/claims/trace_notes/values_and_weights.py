@@ -8,8 +8,12 @@ import numpy as np
 
 from backpass.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
 from backpass.claims.record import claim
-from backpass.claims.tools import jacobian, numbers, run, same, vjp
-from backpass.claims.trace_notes.derivatives import constant, gradient_of, push
+from backpass.claims.tools import derives, jacobian, numbers, run, same, vjp
+from backpass.claims.trace_notes.derivatives import (
+    NOTATION,
+    constant,
+    gradient_of,
+)
 from backpass.claims.trace_notes.program import (
     DY,
     GIVEN,
@@ -31,6 +35,56 @@ HEADINGS = (  # of the text, in its order
     "Properties of the derivative of Attention wrt Preattention",
     "Gradients wrt preattention B",
     "Gradients wrt K and Q",
+)
+OUTPUT = r"""
+    let Y = A V
+    slice A_i \in \R^s, Y_i \in \R^p
+    let d_i = \nabla_{Y_i} l^\top Y_i
+"""
+VALUES = (
+    NOTATION
+    + r"""
+    given A \in \R^{t \times s}, V \in \R^{s \times p}
+    given \nabla_Y l \in \R^{t \times p}
+"""
+    + OUTPUT
+)
+SCORES = (
+    NOTATION
+    + r"""
+    given B \in \R^{t \times s}, V \in \R^{s \times p}
+    given \nabla_Y l \in \R^{t \times p}
+    slice B_i \in \R^s
+    let u = \mathbf{1}_s
+"""
+)
+SIMPLEX = (
+    SCORES
+    + r"""
+    let \alpha(x) = (\sum_i x_i)^{-1}
+    let A_{ij} = \frac{B_{ij}}{\sum_k B_{ik}}
+    let a_i = \alpha(B_i)
+    read \alpha(B) as a
+"""
+    + OUTPUT
+)
+SPHERE = (
+    SCORES
+    + r"""
+    let \beta(x) = (\sum_i x_i^2)^{-\frac{1}{2}}
+    let A_{ij} = \frac{B_{ij}}{\sqrt{\sum_k B_{ik}^2}}
+    let b_i = \beta(B_i)
+    read \beta(B) as b
+"""
+    + OUTPUT
+)
+SOFTMAX = (
+    SCORES
+    + r"""
+    let \sf(x)_i = \frac{e^{x_i}}{\sum_k e^{x_k}}
+    let A_{ij} = \frac{e^{B_{ij}}}{\sum_k e^{B_{ik}}}
+"""
+    + OUTPUT
 )
 
 
@@ -106,10 +160,9 @@ def N82(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Y}(\dot Y) = \mathrm{Tr}(\nabla_Y l^\top \dot
     Y)$.
     """
-    y, dot = numbers(5, 6), numbers(5, 6, seed=1)
-    gradient = vjp(lambda z: z.flatten().logsumexp(0), y, 1.0)
-    change = push(lambda z: z.flatten().logsumexp(0), y, dot)
-    it.as_printed(np.isclose(np.trace(gradient.T @ dot), change))
+    printed = r"\frac{\der l}{\der Y} (\dot Y) = \trace(\nabla_Y l^T \dot Y)"
+    loss = r"given Y \in \R^{t \times p}; let l = \log \sum_{ij} e^{Y_{ij}}"
+    it.as_printed(derives(printed, NOTATION + loss))
 
 
 @claim(
@@ -120,12 +173,12 @@ def N83(it: Evidence) -> None:
     Y}(\frac{\partial Y}{\partial V}(\dot V)) = \mathrm{Tr}(\nabla_Y l^\top
     \frac{\partial Y}{\partial V}(\dot V))$.
     """
-    a, v, dot = numbers(5, 7), numbers(7, 6), numbers(7, 6, seed=1)
-    y, dy = a @ v, vjp(lambda z: (z @ z.T).logdet(), a @ v, 1.0)
-    change = push(lambda z: constant(a) @ z, v, dot)
-    whole = push(lambda z: (constant(a) @ z @ z.T @ constant(a).T).logdet(), v, dot)
-    it.as_printed(np.isclose(whole, push(lambda z: (z @ z.T).logdet(), y, change)))
-    it.as_printed(np.isclose(whole, np.trace(dy.T @ change)))
+    printed = r"""
+        \frac{\der l}{\der V} (\dot V)
+        = \frac{\der l}{\der Y} \left(\frac{\der Y}{\der V} (\dot V) \right)
+        = \trace \left(\nabla_Y l^T \frac{\der Y}{\der V} (\dot V) \right)
+    """
+    it.as_printed(derives(printed, VALUES))
 
 
 @claim("Gradients wrt V and A, V", TRUE, topic="matmul", page="operations/linear")
@@ -136,7 +189,7 @@ def N84(it: Evidence) -> None:
     It is linear in each while the other is fixed. Doubling both multiplies Y by 4.
     """
     a, v, dot = numbers(5, 7), numbers(7, 6), numbers(7, 6, seed=1)
-    it.as_printed(same(push(lambda z: constant(a) @ z, v, dot), a @ dot))
+    it.as_printed(derives(r"\frac{\der Y}{\der V} (\dot V) = A \dot V", VALUES))
     it.as_printed(same(a @ (v + 3 * dot), a @ v + 3 * (a @ dot)))
     b = numbers(5, 7, seed=1)
     it.as_printed(same((a + 3 * b) @ v, a @ v + 3 * (b @ v)))
@@ -148,8 +201,11 @@ def N85(it: Evidence) -> None:
     r"""$\mathrm{Tr}(\nabla_Y l^\top A \dot V) = \langle A^\top \nabla_Y l, \dot V
     \rangle$.
     """
-    g, a, dot = numbers(5, 6), numbers(5, 7), numbers(7, 6)
-    it.as_printed(np.isclose(np.trace(g.T @ a @ dot), ((a.T @ g) * dot).sum()))
+    printed = r"""
+        \frac{\der l}{\der V} (\dot V) = \trace \left(\nabla_Y l^T A \dot V \right)
+        = <A^T \nabla_Y l,\dot V>
+    """
+    it.as_printed(derives(printed, VALUES))
 
 
 @claim("Gradients wrt V and A, V", TRUE, topic="matmul", page="operations/linear")
@@ -158,8 +214,7 @@ def N86(it: Evidence) -> None:
 
     This also holds if the numbers of keys and queries differ.
     """
-    a, v, dy = numbers(5, 7), numbers(7, 6), numbers(5, 6)
-    it.as_printed(same(a.T @ dy, vjp(lambda z: constant(a) @ z, v, dy)))
+    it.as_printed(derives(r"\nabla_V l = A^T \nabla_Y l", VALUES))
 
 
 @claim(
@@ -178,19 +233,17 @@ def N87(it: Evidence) -> None:
     (\dot B - D_{(A \odot \dot B) u} A)$ on the sphere, and $\dot A = A \odot \dot B -
     D_{(A \odot \dot B) u} A$ for softmax.
     """
-    b, dot, da = (numbers(5, 7, seed=seed) for seed in range(3))
-    u, diagonal = np.ones(7), np.diag
-    lengths = np.linalg.norm(b, axis=1)
-    whole = {
-        "Simplex": lambda a: diagonal(1 / b.sum(1)) @ (dot - diagonal(dot @ u) @ a),
-        "Sphere": lambda a: diagonal(1 / lengths) @ (dot - diagonal(a * dot @ u) @ a),
-        "Softmax": lambda a: a * dot - diagonal(a * dot @ u) @ a,
-    }
-    for kind, line in whole.items():
+    b, da = numbers(5, 7), numbers(5, 7, seed=1)
+    for kind in ("Simplex", "Sphere", "Softmax"):
         norm = partial(weights, kind=kind)
         rows = [vjp(norm, x, g) for x, g in zip(b, da, strict=True)]
         it.as_printed(same(rows, vjp(norm, b, da)))
-        it.elsewhere(not same(line(norm(constant(b)).numpy()), push(norm, b, dot)))
+    for definitions, whole in (
+        (SIMPLEX, r"\dot A = D_{\alpha(B)} (\dot B - D_{\dot B u} A)"),
+        (SPHERE, r"\dot A = D_{\beta(B)} (\dot B - D_{(A \odot \dot B) u} A)"),
+        (SOFTMAX, r"\dot A = A \odot \dot B - D_{(A \odot \dot B) u} A"),
+    ):
+        it.elsewhere(not derives(whole, definitions))
 
 
 @claim(
@@ -314,13 +367,11 @@ def N93(it: Evidence) -> None:
 
     It is a row times a matrix. No sum over other rows is needed.
     """
-    b, da = numbers(5, 7), numbers(5, 7, seed=1)
-    for kind in ("Simplex", "Sphere", "Softmax"):
-        rows = [
-            g @ jacobian(partial(weights, kind=kind), x)
-            for g, x in zip(da, b, strict=True)
-        ]
-        it.as_printed(same(rows, vjp(partial(weights, kind=kind), b, da)))
+    printed = r"""
+        \frac{\der l}{\der B_i} = \frac{\der l}{\der A_i} \frac{\der A_i}{\der B_i}
+    """
+    for definitions in (SIMPLEX, SPHERE, SOFTMAX):
+        it.as_printed(derives(printed, definitions))
 
 
 @claim("Gradients wrt V and A, A", TRUE, topic="matmul", page="operations/linear")
@@ -329,12 +380,13 @@ def N94(it: Evidence) -> None:
     \frac{\partial Y_j}{\partial A_i} = \frac{\partial l}{\partial Y_i}
     \frac{\partial Y_i}{\partial A_i} = \nabla_{Y_i} l^\top V^\top$.
     """
-    a, v, dy = numbers(5, 7), numbers(7, 6), numbers(5, 6)
-    whole = jacobian(lambda z: z @ constant(v), a)  # y's axes, then a's
-    for i in range(5):
-        terms = [dy[j] @ whole[j, :, i] for j in range(5)]
-        it.as_printed(same(sum(terms), dy[i] @ whole[i, :, i]))
-        it.as_printed(same(sum(terms), dy[i] @ v.T))
+    printed = r"""
+        \frac{\der l}{\der A_i}
+        = \sum_j \frac{\der l}{\der Y_j} \frac{\der Y_j}{\der A_i}
+        = \frac{\der l}{\der Y_i} \frac{\der Y_i}{\der A_i} =
+        \nabla_{Y_i}l^T V^T
+    """
+    it.as_printed(derives(printed, VALUES))
 
 
 @claim(
@@ -361,6 +413,6 @@ def N96(it: Evidence) -> None:
     The text leaves the derivation out: $\mathrm{Tr}(\nabla_Y l^\top \dot A V) =
     \mathrm{Tr}(V \nabla_Y l^\top \dot A)$.
     """
-    a, v, dy, dot = numbers(5, 7), numbers(7, 6), numbers(5, 6), numbers(5, 7, seed=1)
-    it.as_printed(same(dy @ v.T, vjp(lambda z: z @ constant(v), a, dy)))
-    it.right(np.isclose(np.trace(dy.T @ dot @ v), np.trace(v @ dy.T @ dot)))
+    it.as_printed(derives(r"\nabla_A l = \nabla_Y l V^T", VALUES))
+    cyclic = r"\trace(\nabla_Y l^T \dot A V) = \trace(V \nabla_Y l^T \dot A)"
+    it.right(derives(cyclic, VALUES))
