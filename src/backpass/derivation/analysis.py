@@ -708,9 +708,7 @@ class Analysis(Interpreter):
                     "them",
                     factor,
                 )
-            if before.data == "differentiate" or (
-                not _TIMES.search(between) and self._may_reach(before)
-            ):
+            if before.data == "differentiate":
                 self._reject_reach(before)
             if not _APART.search(between) and reads_as_function(
                 before, factor, self.scope
@@ -729,8 +727,11 @@ class Analysis(Interpreter):
                     before,
                 )
         shape = self.visit(tree.children[0])
-        for factor in tree.children[1:]:
+        for before, factor in pairwise(tree.children):
             other = self.visit(factor)
+            between = self.part.text[before.meta.end_pos : factor.meta.start_pos]
+            if not other and not _TIMES.search(between) and self._may_reach(before):
+                self._reject_reach(before)
             if shape and other:
                 if shape[-1] in self.unsized and shape[-1] != other[0]:
                     shape = self._sized(shape[-1], other[0], shape)
