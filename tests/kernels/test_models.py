@@ -111,6 +111,7 @@ def test_what_does_not_fit_is_refused(device):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_tensors_on_the_cpu_are_refused_without_the_interpreter(name, monkeypatch):
     monkeypatch.setattr(kernels, "interpreted", lambda: False)
+    monkeypatch.setattr(kernels, "executed", lambda: False)
     module, config, parameters, batch = drawn(name, "cpu")
     with pytest.raises(
         TypeError, match=r"^kernels: expected tensors on a CUDA device .*; got torch arrays on cpu$"
