@@ -36,12 +36,13 @@ A comment may contain:
 
   given, constant, let  declarations and definitions, as in the book's derivations;
                         let f(x) = 2 x defines a function
-  assume \sum_i y_i = 1  what holds of constants, here that they sum to 1
+  assume \sum_i y_i = 1
+                        an equation that constants satisfy: here, they sum to 1
   slice A_i \in \mathbb{R}^n
                         A_i is row i of the matrix A, here as a column
   factor a, x           a and x before a bracket are factors: x(a + 1) is a product
   read D_{#1} as \operatorname{diag}(#1)
-                        the text's own notation; #1 is what stands in its place
+                        a notation of the text; #1 stands for an argument
   loss L                L is the loss
   bar gradient          a bar marks a gradient of the loss
   dot differential      a dot marks a differential

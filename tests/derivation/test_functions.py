@@ -648,8 +648,8 @@ def test_jacobians_and_gradients_of_functions(right, wrong):
     ("text", "why"),
     [
         (r"\partial f(x) = A", "say layout numerator or layout denominator"),
-        (r"\nabla f(x) = x", "a gradient is of a number; this is a matrix of shape n × 1"),
-        (r"\nabla_x f(x) = x", "a gradient is of a number"),
+        (r"\nabla f(x) = x", "only a number has a gradient; this is a matrix of shape n × 1"),
+        (r"\nabla_x f(x) = x", "only a number has a gradient"),
         (r"\nabla_{v + x} g(x) = x", "cannot read this|a gradient of what"),
         (r"\nabla q(x) = x", "needs f to be a function of one argument"),
     ],

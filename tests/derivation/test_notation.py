@@ -58,9 +58,9 @@ def test_each_character_keeps_a_place_in_the_text():
     [
         (r"D_{#1}", "expected read … as …"),
         (r"D_{#1} as x as y", "expected read … as …"),
-        (r"D_{#2} as x", "expected #1, #2, …, each once"),
-        (r"D_{#1}^{#1} as #1", "expected #1, #2, …, each once"),
-        (r"D_{#1} as E_{#2}", "a # that is not in it"),
+        (r"D_{#2} as x", "expected each of #1, #2, … exactly once"),
+        (r"D_{#1}^{#1} as #1", "expected each of #1, #2, … exactly once"),
+        (r"D_{#1} as E_{#2}", "uses an argument that does not stand before as"),
         (r"D#1 as E_{#1}", "where does #1 begin and end"),
         (r"#1! as E_{#1}", "where does #1 begin and end"),
     ],
@@ -76,7 +76,7 @@ def test_an_argument_is_not_torn_apart_by_its_place():
         r"given x, y \in \mathbb{R}; read N_{#1} as 2 #1",
     )
     assert verdict.kind == "not readable"
-    assert "so it must be one letter; got x + y" in verdict.message
+    assert "so it must be one letter, digit, or command; got x + y" in verdict.message
 
 
 TEXT = r"""

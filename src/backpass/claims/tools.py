@@ -77,9 +77,9 @@ def derives(display: str, definitions: str = "") -> bool:
     r"""Whether ``backpass derive`` finds each line of a display equal to the line
     before it.
 
-    ``display`` is what a text prints between ``\[`` and ``\]``, and ``definitions``
-    what it says beside it, in the words of the command. Raises ValueError if a line
-    cannot be read, or if all lines are definitions.
+    ``display`` is what a text prints between ``\[`` and ``\]``. ``definitions``
+    declares its names, in the syntax of the command's comments. Raises ValueError if a
+    line cannot be read, or if all lines are definitions.
     """
     from backpass.derivation.document import read_document
     from backpass.derivation.judge import judge

@@ -95,8 +95,8 @@ def _is_of_arrays(body: Expression) -> bool:
     ) or (any(r.kind == "parameter" and r.indices for r in body.references.values()))
 
 
-LARGEST = 4  # of the sizes that are tried
-UNKNOWN = "?"  # begins the name of a side of I or \\mathbf{1} without a subscript
+LARGEST = 4  # the largest size that is tried
+UNKNOWN = "?"  # begins the name of the unknown size of an I or a 1
 
 _NOT_PARTIAL = (
     "a partial derivative is of a number with respect to a number; "
@@ -170,7 +170,7 @@ class Analysis(Interpreter):
         for letter in sorted(expression.free):
             dimension = self.free[letter].dimension
             if dimension is None and self.scope.dimensions:
-                # It is only compared with other letters, which is the same for all.
+                # It is only compared with other letters, so any dimension will do.
                 self.free[letter].runs_over(self.scope.dimensions[0])
                 dimension = self.scope.dimensions[0]
             if dimension is None:
@@ -219,7 +219,8 @@ class Analysis(Interpreter):
         for token in (first, second):
             if token.isdigit() and not 1 <= int(token) < LARGEST:
                 self.reject(
-                    f"sizes up to {LARGEST} are tried, so {token} may be no index at all",
+                    f"an index is compared with a number from 1 to {LARGEST - 1}, because "
+                    f"sizes up to {LARGEST} are tried",
                     token,
                 )
         letters = [
@@ -445,7 +446,7 @@ class Analysis(Interpreter):
         return ()
 
     def _may_reach(self, tree: Tree) -> bool:
-        """Whether a derivative of a number may be meant of what follows as well."""
+        """Whether a derivative of a number may also apply to what follows."""
         if tree.data == "jacobian" and tree.children[0].data == "call":
             comparisons = len(self.expression.comparisons)
             shape = self.visit(tree.children[0])
@@ -759,10 +760,10 @@ class Analysis(Interpreter):
         relation = any(token.type == "RELATION" for token in tokens_of(limits))
         tokens = [token for token in tokens_of(limits) if token.type == "INDEX"]
         own = tokens[:1] if relation else tokens
+        if relation and len(tokens) == 3 and tokens[0] != tokens[1]:
+            self.reject(f"write {tokens[0]} first in its condition", tokens[1])
         if relation and tokens[0] == tokens[-1]:
             self.reject(f"{tokens[0]} is compared with itself", tokens[0])
-        if relation and len(tokens) == 3 and tokens[0] != tokens[1]:
-            self.reject(f"the condition must be on {tokens[0]}", tokens[1])
         for token in own:
             if token.isdigit():
                 self.reject("a sum must run over a letter", token)
@@ -851,12 +852,14 @@ class Analysis(Interpreter):
         for relation, second in zip(rest[::2], rest[1::2], strict=True):
             if str(relation.children[0]).startswith(("=", r"\ne")):
                 self.reject(
-                    "cases are compared on both sides of a boundary and not at it: write "
-                    r"<, >, \le, or \ge; = compares indices",
+                    "a case of numbers is checked on both sides of its boundary, not on it: "
+                    r"write <, >, \le, or \ge; = and \ne are for indices",
                     relation,
                 )
             if shape := self._compared(relation, first, second):
-                self.reject(f"a case is of numbers; this is {in_words(shape)}", second)
+                self.reject(
+                    f"a case must compare numbers; this is {in_words(shape)}", second
+                )
             first = second
 
     def _compared(self, tree: Tree, first: Tree, second: Tree) -> Shape:
@@ -912,7 +915,7 @@ class Analysis(Interpreter):
             return ()
         shape = self.scope.laid_out(*shapes)
         return shape or self.reject(
-            "the Jacobian of a column at a column has a layout: say layout numerator or "
+            "the Jacobian of a column at a column needs a layout: say layout numerator or "
             "layout denominator",
             tree,
         )
@@ -921,7 +924,9 @@ class Analysis(Interpreter):
         """Return the shape of ∇f(x), the gradient of f at x: that of x."""
         above, below = self._function_at(tree, r"\nabla f(x)")
         if above:
-            self.reject(f"a gradient is of a number; this is {in_words(above)}", tree)
+            self.reject(
+                f"only a number has a gradient; this is {in_words(above)}", tree
+            )
         return below
 
     def _function_at(self, tree: Tree, written: str) -> tuple[Shape, Shape]:
@@ -935,7 +940,9 @@ class Analysis(Interpreter):
         """Return the shape of ∇_x y, the gradient of a number by x: that of x."""
         below, above = tree.children
         if shape := self.visit(above):
-            self.reject(f"a gradient is of a number; this is {in_words(shape)}", above)
+            self.reject(
+                f"only a number has a gradient; this is {in_words(shape)}", above
+            )
         return self._with_respect_to(below)
 
     def slope(self, tree: Tree) -> Shape:
@@ -1077,7 +1084,7 @@ def define(scope: Scope, line: Line) -> None:
         )
         raise Unreadable(message, line.left)
     backward = scope.is_backward(definition)
-    positive = definition.tree.data == "root"  # so that the root of its square is it
+    positive = definition.tree.data == "root"  # so that \sqrt{s^2} is s
     scope.add(
         Variable(
             name, shape, "defined", positive, tuple(letters), definition, backward
@@ -1102,7 +1109,7 @@ def assume(scope: Scope, line: Line) -> None:
             variable = scope.variables.get(reference.name)
             if reference.accent or (variable and variable.kind != "constant"):
                 raise Unreadable(
-                    f"an assumption is about constants: declare constant {reference.name}",
+                    f"an assumption may use only constants: declare constant {reference.name}",
                     expression.part,
                 )
     if more := sorted(right.free - left.free):

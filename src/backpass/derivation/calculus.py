@@ -337,7 +337,7 @@ def _solved(zero: sympy.Expr, part: Part) -> tuple[sympy.Symbol, sympy.Expr]:
         if slope.is_number and not symbol.is_positive:
             return symbol, sympy.expand(symbol - zero / slope)
     raise Unreadable(
-        "an assumption has to be linear, with a number as factor, in an element that may "
-        "be negative",
+        "an assumption must be linear, with a number as coefficient, in an element that is "
+        "not declared positive",
         part,
     )

@@ -32,7 +32,7 @@ from backpass.expressions import exact
 
 # The points around which a line with a comparison is tried, at each size.
 DRAWS = DRAWS_OF_A_SCALE * len(SCALES)
-# The most regions of signs in which a line is tried besides, in so many rounds.
+# At most this many further regions of signs are tried, in at most ROUNDS rounds.
 REGIONS = 48
 SEEN = 16  # the most places of a comparison for which another result is looked for
 ROUNDS = 3
@@ -266,8 +266,9 @@ def see_both_signs(
     expressions: Iterable[Expression],
     evaluators: list[Evaluator],
 ) -> None:
-    """Compare two members also where a comparison has the other result, if it has one
-    at all points tried. Raises `Unreadable` if no such point is found."""
+    """If a comparison has the same result at all points tried, look for points with
+    the other result, and compare two members there. Raises `Unreadable` if there are
+    none."""
     for expression in expressions:
         for path in expression.compared:
             for _ in range(SEEN):

@@ -48,7 +48,7 @@ _FUNCTIONS = {
 # The scales of the numbers of points, and the draws with each of them.
 SCALES = (1, sympy.Rational(1, 8), 8, sympy.Rational(1, 64))
 DRAWS_OF_A_SCALE = 4
-STEPS = 10**6  # a number is a multiple of its scale divided by this; few are equal
+STEPS = 10**6  # numbers are multiples of scale / STEPS, so few are equal
 
 
 class Point(dict):
@@ -464,7 +464,7 @@ class Evaluator(Interpreter):
             found.pop()  # otherwise
         if len(found) != 1:
             raise Unreadable(
-                "two cases apply here" if found else "no case applies here",
+                "more than one case applies here" if found else "no case applies here",
                 self.current.part,
                 tree.meta.start_pos,
             )

@@ -142,9 +142,9 @@ class _Judging:
     # The headings around a place, each with what was known before it.
     outer: list[tuple[int, Known]] = field(default_factory=list)
     defined_on: dict[Line, int] = field(default_factory=dict)
-    # What the indices run over, as it stands beside the statement in progress.
+    # The ranges of indices that are written beside the current statement.
     ranges: dict[str, str] = field(default_factory=dict)
-    # The names that a section defined which has ended, with the line of each.
+    # Names defined in a section that has ended, with the line of each definition.
     ended: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -287,15 +287,15 @@ class _Judging:
         doubt = ""
         if any(map(_is_prose, statement.beside)) or LABEL.match(left.characters):
             doubt = (
-                "it is wrong unless the words beside it restrict it: write a condition in "
-                r"symbols, such as j \ne i"
+                "this line is wrong unless the words beside it restrict it: write the "
+                r"condition in symbols, such as j \ne i"
             )
         elif statement.conditional:
-            doubt = (
-                "it is wrong unless a premise restricts it: write it without the arrow"
-            )
+            doubt = "this line is wrong unless a premise restricts it: write it without the arrow"
         if doubt and self._defines(self._part(left)):
-            message = "a definition stands without words or an arrow: write it alone"
+            message = (
+                "a definition cannot have words or an arrow beside it: write it alone"
+            )
             for member in rest:
                 yield self._verdict("not readable", member, message=message)
             return
@@ -863,13 +863,14 @@ class _Judging:
                                  expression.part)  # fmt: skip
 
     def _ended(self, written: str) -> str:
-        """Return where a name was defined whose section has ended; "" if nowhere."""
+        """Say where a name was defined if its section has ended; otherwise return
+        ""."""
         for name, line in self.ended.items():
             if re.fullmatch(rf"{re.escape(name.partition('_')[0])}(?:_.*)?", written):
                 place = self.document.place(line)
                 return (
-                    f": line {place} defined it, and its section has ended. If it is still "
-                    "valid, say: keep definitions"
+                    f"; line {place} defined it, but that section has ended. If the "
+                    "definition still holds, say: keep definitions"
                 )
         return ""
 
@@ -998,7 +999,7 @@ def _other_reading(chain: Chain) -> str:
                 if argument.data not in ("reference", "scalar"):
                     return (
                         "is this the derivative of the function at that point, or that of "
-                        "its value by a name? Write the latter by elements"
+                        "its value with respect to a name? Write the latter with elements"
                     )
             if node.data == "product":
                 for before, factor in itertools.pairwise(node.children):

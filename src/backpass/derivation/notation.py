@@ -1,10 +1,10 @@
 """Notations that a text declares: `read D_{#1} as \\operatorname{diag}(#1)`.
 
-A notation is LaTeX with #1, #2, … for what may stand there, and the same in the
-notation of derivations. It is matched token by token, as TeX matches the arguments of a
-macro: #1 in braces is one letter, one command or one group; elsewhere it is what stands
-before the next token of the notation, with all its brackets closed. What is written in
-its place is one factor: a sum or a product gets brackets.
+A notation is LaTeX with #1, #2, … for its arguments, and a template in the notation of
+derivations that replaces it. It is matched token by token, as TeX matches the arguments
+of a macro: #1 in braces is one letter, one digit, one command, or one group; elsewhere
+it is what stands before the next token of the notation, with all its brackets closed.
+The replacement is one factor: a sum or a product is put in brackets.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Notation:
             if not bounded and not _ONE.fullmatch(argument.characters):
                 raise Unreadable(
                     f"{match[0]} stands without brackets in {self.template}, so it must be "
-                    f"one letter; got {argument.characters}",
+                    f"one letter, digit, or command; got {argument.characters}",
                     argument.part(source),
                 )
             found = _joined(found, _at(self.template[at : match.start()], first))
@@ -151,9 +151,11 @@ def notation(text: Text, source: str) -> Notation:
     pattern = tuple(token.text for token in _tokens(halves[0]))
     places = [token for token in pattern if _PLACE.fullmatch(token)]
     if sorted(places) != [f"#{number + 1}" for number in range(len(places))]:
-        raise Unreadable("expected #1, #2, …, each once, in what is read", part)
+        raise Unreadable("expected each of #1, #2, … exactly once before as", part)
     if not {match[0] for match in _PLACE.finditer(halves[1])} <= {*places}:
-        raise Unreadable("what it is read as has a # that is not in it", part)
+        raise Unreadable(
+            "the text after as uses an argument that does not stand before as", part
+        )
     template = halves[1].strip()
     if not _FACTOR.fullmatch(template):
         template = rf"\left( {template} \right)"
@@ -163,8 +165,8 @@ def notation(text: Text, source: str) -> Notation:
         if _PLACE.fullmatch(token) and not found._is_group(number - 1):
             if number == 0 or after.startswith("#"):
                 raise Unreadable(
-                    f"where does {token} begin and end? Write it in braces, or signs on "
-                    "both sides",
+                    f"where does {token} begin and end? Put it in braces, or put "
+                    "symbols on both sides of it",
                     part,
                 )
     return found

@@ -1,4 +1,4 @@
-"""Find points at which comparisons have signs that they had at no point tried yet.
+"""Find points at which comparisons have a combination of signs not met before.
 
 A line with comparisons is compared exactly on each region in which their signs do not
 change, and a few random points miss most of the regions of several comparisons.
@@ -22,7 +22,8 @@ Place: TypeAlias = dict[sympy.Symbol, sympy.Expr]  # a number for each symbol
 
 SAMPLES = 4096
 NEAR = sympy.Rational(1, 2**16)  # the distance of a point from a boundary
-ROOTS = 2  # the boundaries of one comparison that are tried
+ROOTS = 4  # at most so many differences of a comparison, and boundaries of each
+SPAN, GRID = 10, 137  # boundaries are looked for up to SPAN, at GRID steps
 _MATH = [{"erf": math.erf}, "math"]
 _NUMPY = [{"erf": np.vectorize(math.erf)}, "numpy"]
 
@@ -87,7 +88,8 @@ def beside_boundaries(
 ) -> Iterator[Place]:
     """Yield points on both sides of where a comparison changes its result.
 
-    So two comparisons whose boundaries are farther apart than `NEAR` are told apart.
+    Two comparisons are told apart if a boundary of one is found, and those of the other
+    are farther away than `NEAR`.
     """
     for path in paths:
         differences = {d for one in evaluators for d in _differences(one, path)}
@@ -96,13 +98,16 @@ def beside_boundaries(
 
 
 def both_sides(difference: sympy.Expr, evaluator: Evaluator) -> Iterator[Place]:
-    """Yield points on both sides of a boundary near an evaluator's point."""
+    """Yield points on both sides of boundaries: those that are reached from an
+    evaluator's point if one of its numbers changes."""
     assert evaluator.point is not None
     there = {symbol: evaluator.point[symbol] for symbol in difference.free_symbols}
-    if root := _root(difference, there):
-        symbol, value = root
-        for step in (-NEAR, NEAR):
-            yield {**there, symbol: value + step}
+    for symbol in sorted(there, key=str):
+        others = {s: value for s, value in there.items() if s != symbol}
+        if found := _roots(difference.xreplace(others), symbol):
+            for root, step in itertools.product(found, (-NEAR, NEAR)):
+                yield {**there, symbol: root + step}
+            return
 
 
 def _differences(evaluator: Evaluator, path: Path) -> Iterator[sympy.Expr]:
@@ -110,43 +115,36 @@ def _differences(evaluator: Evaluator, path: Path) -> Iterator[sympy.Expr]:
         yield from (one for one in differences if one.free_symbols)
 
 
-def _root(
-    difference: sympy.Expr, point: Place
-) -> tuple[sympy.Symbol, sympy.Expr] | None:
-    """Return where a difference is 0 if one of the numbers of a point changes."""
-    for symbol in sorted(point, key=str):
-        others = {s: value for s, value in point.items() if s != symbol}
-        alone = difference.xreplace(others)
-        slope = sympy.diff(alone, symbol)
-        if slope.free_symbols:
-            value = _bisected(alone, symbol)
-        else:
-            value = symbol - alone / slope if slope != 0 else None
-            value = None if value is None else sympy.nsimplify(sympy.expand(value))
-        if value is not None and value.is_Rational:
-            if not symbol.is_positive or value > NEAR:
-                return symbol, value
-    return None
+def _roots(alone: sympy.Expr, symbol: sympy.Symbol) -> list[sympy.Rational]:
+    """Return where an expression of one symbol changes its sign."""
+    slope = sympy.diff(alone, symbol)
+    if slope.free_symbols:
+        found = _bisected(alone, symbol)
+    else:
+        root = sympy.expand(symbol - alone / slope) if slope != 0 else sympy.nan
+        found = [root] if root.is_Rational else []
+    return [root for root in found if not symbol.is_positive or root > NEAR]
 
 
-def _bisected(alone: sympy.Expr, symbol: sympy.Symbol) -> sympy.Rational | None:
-    """Return a number near which an expression of one symbol changes its sign."""
+def _bisected(alone: sympy.Expr, symbol: sympy.Symbol) -> list[sympy.Rational]:
     function = sympy.lambdify([symbol], alone, _MATH)
-    ends = sorted(
-        float(scale * sign)
-        for scale in SCALES
-        for sign in ((1,) if symbol.is_positive else (-1, 1))
-    )
+    least = 0 if symbol.is_positive else -GRID
+    ends = [SPAN * k / GRID for k in range(least, GRID + 1)]
+    found = []
     try:
-        for low, high in itertools.pairwise(ends):
-            if function(low) * function(high) < 0:
-                for _ in range(60):
-                    middle = (low + high) / 2
-                    if function(low) * function(middle) <= 0:
-                        high = middle
-                    else:
-                        low = middle
-                return sympy.Rational(round(low * 2**40), 2**40)
+        values = [function(end) for end in ends]
+        for (low, high), (at_low, at_high) in zip(
+            itertools.pairwise(ends), itertools.pairwise(values), strict=True
+        ):
+            if at_low * at_high >= 0:
+                continue
+            for _ in range(60):
+                middle = (low + high) / 2
+                if function(low) * function(middle) <= 0:
+                    high = middle
+                else:
+                    low = middle
+            found.append(sympy.Rational(round(low * 2**40), 2**40))
     except (ValueError, OverflowError, TypeError, ZeroDivisionError):
-        return None
-    return None
+        pass  # not defined there
+    return found[:ROOTS]

@@ -83,7 +83,7 @@ _TRANSPOSED = re.compile(
 _BARS = re.compile(
     r"(?<!\\left)(?<!\\right)\\\|((?:(?!\\\|).)*?)(?<!\\right)\\\|", re.S
 )
-LABEL = re.compile(  # \\text{In words: }
+LABEL = re.compile(  # \text{In words: }
     r"\A\s*\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{[^{}]*:\s*\}"
 )
 _CASES = (
@@ -123,7 +123,7 @@ _ACCENT = re.compile(
     r"\\(bar|overline|dot|hat|widehat|tilde|underline)\s*"
     r"\{\s*(\\?[a-zA-Z]+|\\[a-z]+\s*\{[^{}]*\})\s*(_\s*(?:\w|\{[^{}]*\}))\s*\}"
 )
-_BELOW = re.compile(  # \partial_{x_i} \\mathcal{L}
+_BELOW = re.compile(  # \partial_{x_i} \mathcal{L}
     r"\\partial_\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*\\mathcal\s*\{L\}"
 )
 _NABLA_BELOW = re.compile(  # \nabla_x and \nabla_\theta, as \nabla_{x}
@@ -139,12 +139,12 @@ MEMBERSHIP = re.compile(
     r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}))?\s*$"
 )
 _FOR = r"(?:\\(?:text|mbox)\s*\{\s*(?:for|for all|where|with)\s*\}|\\forall)?\s*"
-INDEX_RANGE = re.compile(  # j = 1, \\dots, n
+INDEX_RANGE = re.compile(  # j = 1, \dots, n
     rf"{_FOR}\(?\s*([a-zA-Z])\s*=\s*1\s*,\s*(?:2\s*,\s*)?(?:\\[cl]?dots|\.\.\.)\s*,?"
     r"(.*?)\)?\s*",
     re.S,
 )
-FOR_ALL = re.compile(  # \\forall i, j
+FOR_ALL = re.compile(  # \forall i, j
     r"(?:\\forall|\\(?:text|mbox)\s*\{\s*for (?:all|every|each)\s*\})\s*"
     r"[a-zA-Z](?:\s*,\s*[a-zA-Z])*"
 )
