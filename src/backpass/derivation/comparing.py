@@ -33,7 +33,7 @@ from backpass.expressions import exact
 # The points around which a line with a comparison is tried, at each size.
 DRAWS = DRAWS_OF_A_SCALE * len(SCALES)
 # At most this many further regions of signs are tried, in at most ROUNDS rounds.
-REGIONS = 48
+REGIONS = 24
 SEEN = 16  # the most places of a comparison for which another result is looked for
 ROUNDS = 3
 

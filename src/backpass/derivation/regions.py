@@ -22,7 +22,7 @@ Place: TypeAlias = dict[sympy.Symbol, sympy.Expr]  # a number for each symbol
 
 SAMPLES = 4096
 NEAR = sympy.Rational(1, 2**16)  # the distance of a point from a boundary
-ROOTS = 4  # at most so many differences of a comparison, and boundaries of each
+DIFFERENCES, ROOTS = 2, 4  # at most so many of a comparison, and boundaries of each
 SPAN, GRID = 10, 137  # boundaries are looked for up to SPAN, at GRID steps
 _MATH = [{"erf": math.erf}, "math"]
 _NUMPY = [{"erf": np.vectorize(math.erf)}, "numpy"]
@@ -93,7 +93,7 @@ def beside_boundaries(
     """
     for path in paths:
         differences = {d for one in evaluators for d in _differences(one, path)}
-        for difference in sorted(differences, key=str)[:ROOTS]:
+        for difference in sorted(differences, key=str)[:DIFFERENCES]:
             yield from both_sides(difference, next(iter(evaluators)))
 
 
