@@ -607,6 +607,8 @@ REVIEWED = r"""given x, y \in \mathbb{R}^n, c, a, b, t \in \mathbb{R}, S \in \ma
     ("right", "wrong"),
     [
         (r"[t > 1] = [t - 1 > 0]", "[t > 1] = [t > 1.2]"),
+        (r"\min(\max(0, x_i), 6) = \max(0, x_i) - \max(0, x_i - 6)", r"\min(\max(0, x_i), 6) = \max(0, x_i)"),
+        (r"\min(a, b) = a + b - \max(a, b)", r"\min(a, b) = \max(a, b)"),
         (r"[c > 0] = [2 c > 0]", "[c > 0] = [c > 0.001]"),
         (r"[e^c > 2] = [c > \log 2]", "[e^c > 2] = [c > 0.7]"),
         (r"[c > 1] [c < 1] = 0", "[c > 1] [c < 1.1] = 0"),

@@ -803,7 +803,7 @@ class Analysis(Interpreter):
 
     # ---- cases -----------------------------------------------------------------------
 
-    def larger(self, tree: Tree) -> Shape:
+    def extreme(self, tree: Tree) -> Shape:
         return self._compared(tree, *tree.children[1:])
 
     def indicator(self, tree: Tree) -> Shape:

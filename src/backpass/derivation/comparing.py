@@ -274,13 +274,20 @@ def see_both_signs(
             for _ in range(SEEN):
                 if (seen := _one_sided(path, evaluators)) is None:
                     break
-                evaluator, where = seen
-                for difference in evaluator.differences[path][where]:
+                where, there = seen
+                differences = {  # each with an evaluator in whose region it is compared
+                    difference: one
+                    for one in there
+                    for difference in one.differences[path][where]
+                    if difference.free_symbols
+                }
+                for difference, evaluator in differences.items():
                     for point in both_sides(difference, evaluator):
                         new = _at(scope, known, evaluator.sizes, point)
                         compare(chain, [new])
                         evaluators.append(new)
-                if _one_sided(path, evaluators) == seen:
+                again = _one_sided(path, evaluators)
+                if again and (again[0], again[1][0].sizes) == (where, there[0].sizes):
                     break
             if _one_sided(path, evaluators):
                 raise Unreadable(
@@ -292,17 +299,19 @@ def see_both_signs(
 
 def _one_sided(
     path: Path, evaluators: list[Evaluator]
-) -> tuple[Evaluator, tuple] | None:
-    """Return an evaluator and the indices at which a comparison has one result at all
-    points; None if there are none."""
-    met: dict[tuple, tuple[set[int], Evaluator]] = {}
+) -> tuple[tuple, list[Evaluator]] | None:
+    """Return the indices at which a comparison has one result at all points, and the
+    evaluators that met it; None if there are none."""
+    met: dict[tuple, tuple[set[int], list[Evaluator]]] = {}
     for evaluator in evaluators:
         sizes = tuple(evaluator.sizes.items())
         for where, signs in evaluator.signs.get(path, {}).items():
-            met.setdefault((sizes, where), (set(), evaluator))[0].update(signs)
-    for (_, where), (signs, evaluator) in met.items():
-        if signs in ({1}, {-1}):
-            return evaluator, where
+            seen, there = met.setdefault((sizes, where), (set(), []))
+            seen.update(signs)
+            there.append(evaluator)
+    for (_, where), (seen, there) in met.items():
+        if seen in ({1}, {-1}):
+            return where, there
     return None
 
 

@@ -429,10 +429,12 @@ class Evaluator(Interpreter):
 
     # ---- cases -----------------------------------------------------------------------
 
-    def larger(self, tree: Tree) -> Value:
+    def extreme(self, tree: Tree) -> Value:
+        """Return the larger or the smaller of two values."""
         first, second = map(self.visit, tree.children[1:])
-        positive = self._signs(tree, first - second, lambda sign: sign > 0)
-        return positive * first + (1 - positive) * second
+        wanted = -1 if tree.children[0] == r"\min" else 1
+        is_first = self._signs(tree, first - second, lambda sign: sign == wanted)
+        return is_first * first + (1 - is_first) * second
 
     def indicator(self, tree: Tree) -> Value:
         first, relation, second = tree.children

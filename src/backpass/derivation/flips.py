@@ -339,7 +339,7 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
         "bracket",
         "big",
         "indicator",
-        "larger",
+        "extreme",
         "case",
     ):
         operands = {"big": tree.children[-1:], "case": tree.children[:1]}
