@@ -44,5 +44,5 @@ def test_a_line_that_cannot_be_read_is_named():
 
 
 def test_definitions_alone_are_no_derivation():
-    with pytest.raises(ValueError, match="no line to judge in S = "):
+    with pytest.raises(ValueError, match="expected an equation to judge; got only definitions: S = "):
         derives(r"S = \sum_j e^{x_j}", SOFTMAX)

@@ -91,5 +91,7 @@ def derives(display: str, definitions: str = "") -> bool:
             raise ValueError(f"not readable: {verdict.latex}: {verdict.message}")
         kinds.add(verdict.kind)
     if kinds <= {"definition"}:
-        raise ValueError(f"there is no line to judge in {display}")
+        raise ValueError(
+            f"expected an equation to judge; got only definitions: {display}"
+        )
     return kinds <= {"definition", "equal"}

@@ -448,10 +448,8 @@ class Analysis(Interpreter):
     def _may_reach(self, tree: Tree) -> bool:
         """Whether a derivative of a number may also apply to what follows."""
         if tree.data == "jacobian" and tree.children[0].data == "call":
-            comparisons = len(self.expression.comparisons)
-            shape = self.visit(tree.children[0])
-            del self.expression.comparisons[comparisons:]
-            return not shape
+            call = self.expression.calls[id(tree.children[0])][0]
+            return not (call.shape or call.elementwise)
         return tree.data in ("nabla", "nabla_of")
 
     def _reject_reach(self, tree: Tree) -> NoReturn:

@@ -34,7 +34,6 @@ from backpass.expressions import exact
 DRAWS = DRAWS_OF_A_SCALE * len(SCALES)
 # At most this many further regions of signs are tried, in at most ROUNDS rounds.
 REGIONS = 24
-SEEN = 16  # the most places of a comparison for which another result is looked for
 ROUNDS = 3
 
 
@@ -221,7 +220,7 @@ def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
 
 def sum_to_one(chain: Chain, evaluator: Evaluator) -> str:
     """Return the name of an input whose elements would have to sum to 1 for two members
-    to be equal, as those of a label do; "" if there is none."""
+    to be equal, as those of a label do; "" if no input is one."""
     calculus = evaluator.calculus
     differences = []
     for indices in chain.cases(evaluator):
@@ -267,14 +266,20 @@ def see_both_signs(
     evaluators: list[Evaluator],
 ) -> None:
     """If a comparison has the same result at all points tried, look for points with
-    the other result, and compare two members there. Raises `Unreadable` if there are
-    none."""
+    the other result, and compare two members there. Raises `Unreadable` if none is
+    found."""
     for expression in expressions:
         for path in expression.compared:
-            for _ in range(SEEN):
-                if (seen := _one_sided(path, evaluators)) is None:
-                    break
+            before = None
+            while seen := _one_sided(path, evaluators):
                 where, there = seen
+                if (where, there[0].sizes) == before:
+                    raise Unreadable(
+                        "this comparison has one result at all points tried: one case was "
+                        "not checked",
+                        *path[0],
+                    )
+                before = where, there[0].sizes
                 differences = {  # each with an evaluator in whose region it is compared
                     difference: one
                     for one in there
@@ -286,22 +291,13 @@ def see_both_signs(
                         new = _at(scope, known, evaluator.sizes, point)
                         compare(chain, [new])
                         evaluators.append(new)
-                again = _one_sided(path, evaluators)
-                if again and (again[0], again[1][0].sizes) == (where, there[0].sizes):
-                    break
-            if _one_sided(path, evaluators):
-                raise Unreadable(
-                    "this comparison has one result at all points tried: one case was "
-                    "not checked",
-                    *path[0],
-                )
 
 
 def _one_sided(
     path: Path, evaluators: list[Evaluator]
 ) -> tuple[tuple, list[Evaluator]] | None:
     """Return the indices at which a comparison has one result at all points, and the
-    evaluators that met it; None if there are none."""
+    evaluators that met it; None if it has both results everywhere."""
     met: dict[tuple, tuple[set[int], list[Evaluator]]] = {}
     for evaluator in evaluators:
         sizes = tuple(evaluator.sizes.items())

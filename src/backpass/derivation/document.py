@@ -445,11 +445,11 @@ _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
 _CONTINUES = re.compile(rf"\s*{_OPERATOR}")
 _UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
 # Also words between equations, which have spaces at their ends.
+_IMPLIES = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow)(?![a-zA-Z])")
 _SPACE = re.compile(
     r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or|where)\s+\}"
-    r"|\\(?:implies|Rightarrow|Longrightarrow)(?![a-zA-Z])"
+    rf"|{_IMPLIES.pattern}"
 )
-_IMPLIES = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow)(?![a-zA-Z])")
 _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")

@@ -989,7 +989,8 @@ def _summed_twice(chain: Chain) -> str:
 
 
 def _other_reading(chain: Chain) -> str:
-    """Return what else a derivative with a bracket may mean; "" if there is none."""
+    """Return what else a derivative with a bracket may mean; "" if its meaning is
+    certain."""
     for expression in chain.expressions:
         for node in expression.tree.iter_subtrees():
             if node.data in ("jacobian", "nabla"):

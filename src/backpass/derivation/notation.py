@@ -90,7 +90,7 @@ class Notation:
         self, tokens: Sequence[_Token], start: int
     ) -> tuple[int, list[tuple[int, int]]] | None:
         """Return the number of the token behind a match, and where the arguments stand;
-        None if there is no match at a token."""
+        None if the notation does not stand there."""
         at, spans = start, {}
         for number, wanted in enumerate(self.pattern):
             if self._is_group(number) or self._is_group(number - 2):
@@ -190,7 +190,7 @@ def _after_group(tokens: Sequence[_Token], at: int) -> int | None:
 
 def _before(tokens: Sequence[_Token], at: int, wanted: str) -> int | None:
     """Return the number of the first token like `wanted` outside all brackets; None if
-    there is none or nothing is before it."""
+    the tokens do not contain it there, or begin with it."""
     depth, start = 0, at
     for number in range(at, len(tokens)):
         text = tokens[number].text

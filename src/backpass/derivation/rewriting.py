@@ -149,9 +149,11 @@ FOR_ALL = re.compile(  # \forall i, j
     r"[a-zA-Z](?:\s*,\s*[a-zA-Z])*"
 )
 # A remark in brackets, or a reason.
-_WORDS = r"\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{(?:[^{}$\\])*\}"
+_TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{"
+_WORDS = r"[^{}$\\]*\}"
+_REASON = r"[ (]*(?:by|since|as|because|using|from) "
 PROSE = re.compile(
-    rf"\s*(?:\((?:\s*{_WORDS})+\s*\)|(?:{_WORDS.replace('{(?', '{[ (]*(?:by|since|as|because|using|from) (?')})\s*)[\s.,;]*"
+    rf"\s*(?:\((?:\s*{_TEXT}{_WORDS})+\s*\)|{_TEXT}{_REASON}{_WORDS})[\s.,;]*"
 )
 CONDITION_WORDS = re.compile(
     r"\A\s*\(?\s*\\text\s*\{\s*(?:if|for|where|when|with|for all)\s*\}|[.,;]\s*\Z"
