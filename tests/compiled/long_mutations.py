@@ -49,7 +49,10 @@ SIZES = {
         ({"*": (2,)}, {"g": 2, "n_kv": 2, "s_q": 37, "s_k": 39, "d": 19, "d_v": 21}),
         ({"*": (2,)}, {"g": 2, "n_kv": 2, "s_q": 33, "s_k": 33, "d": 17, "d_v": 17}),
     ],
-    "linear_cross_entropy": [({"*": MANY}, {"h": 11, "V": 131}), ({"*": FEW}, {"h": 11, "V": 129})],
+    "linear_cross_entropy": [
+        ({"*": (2, 3, 7)}, {"h": 11, "V": 131}),
+        ({"*": (3, 4, 7)}, {"h": 11, "V": 129}),
+    ],
     "rope": [({"*": (2, 3)}, {"s": 7, "k": 39}), ({"*": (2, 3)}, {"s": 5, "k": 33})],
 } | dict.fromkeys(("gelu", "relu", "silu", "softcap", "swiglu"), ELEMENTS)
 ALONE = ("cross_entropy", "layer_norm", "log_softmax", "rms_norm", "softmax")  # no row depends on another
@@ -59,7 +62,9 @@ TILES = {"ROW_BYTES": 4, "TILE_BYTES": 128}
 PATHS = {"embedding": [{"ROW_BYTES": 128}], "rope": [{"PAIRS": 32}]} | {stem: [{}, TILES] for stem in ALONE}
 # So few programs that one adds up the sums of several blocks of rows.
 PATHS |= {stem: [{"PROGRAMS": 2}, TILES] for stem in ("layer_norm", "rms_norm")}
-OPTIONS = {"linear_cross_entropy": {"chunk": 20}, "flash_attention": {"causal": True, "tile": None}}
+# 25 rows of scores, or the 17 or 9 that are left: 7 of the 8 rows of each last block are beyond the buffer, or beyond the
+# targets. No chunk is a single row, for which Triton compiles a kernel without the strides of rows.
+OPTIONS = {"linear_cross_entropy": {"chunk": 25}, "flash_attention": {"causal": True, "tile": None}}
 
 # Changes that alter bits of a result by less than rounding may, by operation and kind, with the reason.
 WITHIN_ROUNDING = {
@@ -73,6 +78,7 @@ ZERO = {
         "cross_entropy",
         "row * each_stride",
     ): "dy of a reduced loss; without reduction, other PTX has the stride 1",
+    ("linear_cross_entropy", "row * each_stride"): "the gradient of a sum is one number, 1",
 }
 
 
@@ -168,9 +174,13 @@ def spoilt(call):
 
 
 def replays(program, launches):
-    """The first result that is not the "same", or that."""
-    results = (replayed(program, launch) for launch in launches)
-    return next((result for result in results if result != "same"), "same")
+    """A "fault" or an "unsettled" result of any launch; else "differ" if one does; else the "same"."""
+    results = set()
+    for launch in launches:
+        results.add(result := replayed(program, launch))
+        if result in ("fault", "unsettled"):
+            return result
+    return "differ" if "differ" in results else "same"
 
 
 @pytest.mark.parametrize(
