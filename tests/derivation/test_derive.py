@@ -294,12 +294,30 @@ def test_cases_are_checked_on_either_side():
         r"\frac{\max(0, x_i)}{x_1}",
         r"\cdot 1",
         r"\cdot 0",
+        "[x_i > 0.001]",
+        "[x_i > 0] [x_i < 100]",
+        r"([x_i > 0] + [x_1 > 2] [x_2 < x_1] [x_2 > x_1 - 1])",
     ],
 )
 def test_a_wrong_case_is_refused(wrong):
     text = RELU.partition("[y_i > 0]")[0] + rf"{wrong}"
     with pytest.raises(DerivationError, match="does not equal the line above"):
         derive(text, name="relu")
+
+
+def test_cases_with_a_gap_are_refused():
+    gap = r"\begin{cases} x_i & x_i > 0 \\ 0 & x_i < -0.001 \end{cases}"
+    with pytest.raises(Unreadable, match="no case applies here"):
+        derive(RELU + rf"\max(0, x_i) = {gap}", name="relu")
+
+
+def test_the_refusal_gives_the_values_at_the_point():
+    with pytest.raises(DerivationError) as caught:
+        derive(r"given x \in \mathbb{R}" + "\n" + r"\max(0, x) = x [x > 100]", name="threshold")
+    point, value = re.search(
+        r"around x = (\S+):\s+above: x  \((\S+) at one point", str(caught.value)
+    ).groups()
+    assert float(value) == pytest.approx(float(point), rel=0.05)
 
 
 def test_the_refusal_says_around_which_point():
@@ -312,7 +330,7 @@ def test_the_refusal_says_around_which_point():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("y_i [x_i^2 + 1 > 0] = y_i", "positive at all 12 points tried: one case was not checked"),
+        ("y_i [x_i^2 + 1 > 0] = y_i", r"positive at all \d+ points tried: one case was not checked"),
         (r"y_i [x_i \ne 0] = y_i", r"an indicator compares with <, >, \\le or \\ge"),
         (r"y_i [x_i > \max_j x_j] = y_i", "this comparison depends on a maximum"),
         (r"\max(x, x^\top) = y", "a matrix of shape n × 1 cannot be compared with a matrix of shape 1 × n"),

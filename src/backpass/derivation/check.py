@@ -297,6 +297,7 @@ def counterexample(
             + ", ".join(f"{symbol} = {float(value):.2g}" for symbol, value in compared)
         )
         there = Point(evaluator.point.draw, evaluator.sizes)
+        there.update(evaluator.point)
         point = {symbol: there[symbol] for symbol in symbols}
     return where, _shown(above, evaluator, point), _shown(here, evaluator, point)
 

@@ -27,7 +27,12 @@ from backpass.derivation.evaluate import (
 )
 from backpass.derivation.names import LOSS, Expression, Path, Scope
 from backpass.derivation.parse import Misfit, Part, Unreadable
-from backpass.derivation.regions import Place, beside_boundaries, both_sides, elsewhere
+from backpass.derivation.regions import (
+    Place,
+    beside_boundaries,
+    both_sides,
+    other_regions,
+)
 from backpass.expressions import exact
 
 # The points around which a line with a comparison is tried, at each size.
@@ -168,37 +173,40 @@ def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
         ) from None
 
 
-def compare_elsewhere(
+def elsewhere(
     scope: Scope,
     known: Evaluators,
-    chain: Chain,
     expressions: Iterable[Expression],
     evaluators: list[Evaluator],
-) -> int:
-    """Compare two members in further regions of signs, at the first sizes, and return
-    the number of their points. Raises as `compare` does."""
+) -> Iterator[Evaluator]:
+    """Yield evaluators at points beside boundaries of comparisons and in further
+    regions of signs, at the first sizes.
+
+    Compare at each before you take the next: from then on, the differences that are
+    compared there are known.
+    """
     paths = {path for expression in expressions for path in expression.compared}
+    if not paths:
+        return
     sizes = evaluators[0].sizes
     first = [one for one in evaluators if one.sizes == sizes]
     there = [one for one in known.values() if one.sizes == sizes and one.point]
     new = [one for one in there if one not in first]
-    if new:
-        compare(chain, new)
+    yield from new
 
-    def try_at(points: Iterable[Place]) -> None:
+    def evaluators_at(points: Iterable[Place]) -> Iterator[Evaluator]:
         for point in points:
             new.append(_at(scope, known, sizes, point))
-            compare(chain, new[-1:])
+            yield new[-1]
 
     tried = {*paths} & {path for one in new for path in one.differences}
-    try_at([*beside_boundaries(first, paths - tried)])
+    yield from evaluators_at([*beside_boundaries(first, paths - tried)])
     count = len(new)
     for _ in range(ROUNDS):
-        points = elsewhere([*first, *new], paths, count + REGIONS - len(new))
-        try_at(points)
+        points = other_regions([*first, *new], paths, count + REGIONS - len(new))
+        yield from evaluators_at(points)
         if not points:
             break
-    return len(new)
 
 
 def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:

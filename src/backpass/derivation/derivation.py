@@ -20,9 +20,10 @@ from backpass.derivation.check import (
     scope_of,
     trial_sizes,
 )
+from backpass.derivation.comparing import elsewhere
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.flips import Flip, Survivor
-from backpass.derivation.names import Path, Scope
+from backpass.derivation.names import Expression, Scope
 from backpass.derivation.operation import Operation
 from backpass.derivation.parse import DerivationError, Line, Part, Unreadable, read
 from backpass.derivation.steps import Changes, changes
@@ -202,21 +203,20 @@ class Derivation:
         return chains_of(self.all_lines, self.scope)
 
     @property
-    def _comparisons(self) -> list[Path]:
-        """Each \\max(a, b) and [a > b], in each call of a function."""
+    def _comparing(self) -> list[Expression]:
+        """The definitions and members that contain \\max(a, b) or [a > b]."""
         defined = [v.definition for v in self.scope.variables.values() if v.definition]
-        expressions = [
-            *defined,
-            *(expression for chain in self.chains for expression in chain.expressions),
+        members = (e for chain in self.chains for e in chain.expressions)
+        return [
+            expression for expression in (*defined, *members) if expression.compared
         ]
-        return [path for expression in expressions for path in expression.compared]
 
     def evaluators(self) -> list[Evaluator]:
         """Return an evaluator for each assignment of sizes.
 
         If a line depends on a sign, there is one for each of several points as well.
         """
-        draws = range(POINTS) if self._comparisons else [None]
+        draws = range(POINTS) if self._comparing else [None]
         trials = self.sizes or trial_sizes(self.scope)
         return [self.evaluator(sizes, draw) for sizes in trials for draw in draws]
 
@@ -242,56 +242,60 @@ class Derivation:
 
         Raises `DerivationError`.
         """
-        self.check_lines(len(self.all_lines) - len(self.lines))
-        if self.operation or self.forward:
-            self.verify_operation()
-        self._named(self._check_both_signs)
 
-    def _check_both_signs(self) -> None:
+        def check_at(evaluators: list[Evaluator]) -> None:
+            self._named(lambda: self._check_lines(evaluators))
+            if self.operation or self.forward:
+                self.verify_operation(evaluators)
+
+        evaluators = self.evaluators()
+        check_at(evaluators)
+        for evaluator in elsewhere(*self.defined, self._comparing, evaluators):
+            check_at([evaluator])
+            evaluators.append(evaluator)
+        self._named(lambda: self._check_both_signs(evaluators))
+
+    def _check_both_signs(self, evaluators: list[Evaluator]) -> None:
         """Raise `Unreadable` if a comparison had the same result at every point,
         because one of its cases was then not checked."""
-        evaluators = self.evaluators()
-        for path in self._comparisons:
-            met = set().union(
-                *(
-                    signs
+        for expression in self._comparing:
+            for path in expression.compared:
+                met = {
+                    sign
                     for evaluator in evaluators
                     for signs in evaluator.signs.get(path, {}).values()
-                )
-            )
-            if met in ({1}, {-1}):
-                way = "positive" if 1 in met else "negative"
-                message = (
-                    f"this difference is {way} at all {len(evaluators)} points tried: "
-                    "one case was not checked"
-                )
-                raise Unreadable(message, *path[0])
+                    for sign in signs
+                }
+                if met in ({1}, {-1}):
+                    way = "positive" if 1 in met else "negative"
+                    message = (
+                        f"this difference is {way} at all {len(evaluators)} points "
+                        "tried: one case was not checked"
+                    )
+                    raise Unreadable(message, *path[0])
 
-    def check_lines(self, first: int = 0) -> None:
-        """Check the statements of all lines from the position `first` on."""
-
-        def check() -> None:
-            evaluators = self.evaluators()
-            reports: dict[Part, str] = {}
-            try:
-                for chain in self.chains:
-                    if chain.lines[-1] >= first:
-                        self._check_chain(chain, evaluators, reports)
-            except Unreadable as error:
-                if not reports or error.part is None:
-                    raise
-                reports[error.part] = str(error)
-            if reports:
-                self.wrong = frozenset(reports)
-                raise DerivationError("\n\n".join(reports.values()))
-
-        self._named(check)
+    def _check_lines(self, evaluators: list[Evaluator]) -> None:
+        """Check the statements of its own lines."""
+        first = len(self.all_lines) - len(self.lines)
+        reports: dict[Part, str] = {}
+        try:
+            for chain in self.chains:
+                if chain.lines[-1] >= first:
+                    self._check_chain(chain, evaluators, reports)
+        except Unreadable as error:
+            if not reports or error.part is None:
+                raise
+            reports[error.part] = str(error)
+        if reports:
+            self.wrong = frozenset(reports)
+            raise DerivationError("\n\n".join(reports.values()))
 
     def _check_chain(
         self, chain: Chain, evaluators: list[Evaluator], reports: dict[Part, str]
     ) -> None:
         """Add a report for each wrong line to `reports`, in order."""
-        if not any(True for evaluator in evaluators for _ in chain.cases(evaluator)):
+        every = self.evaluators()
+        if not any(True for evaluator in every for _ in chain.cases(evaluator)):
             assert chain.conditions is not None  # without them, all indices do
             raise Unreadable("no indices meet the conditions", chain.conditions.part)
         wrong: dict[Part, str] = {}
@@ -305,9 +309,12 @@ class Derivation:
                 e.part: wrong[e.part] for e in chain.expressions if e.part in wrong
             }
 
-    def verify_operation(self) -> None:
+    def verify_operation(self, evaluators: list[Evaluator] | None = None) -> None:
         """Check that the output's definition is `forward` exactly and, unless only
-        `forward` is bound, that the last lines are `backward`."""
+        `forward` is bound, that the last lines are `backward`.
+
+        - `evaluators`: those to check at, instead of all.
+        """
         stem = self.operation or self.forward
         if not stem:
             raise DerivationError(
@@ -316,7 +323,7 @@ class Derivation:
 
         def verify() -> None:
             bound = Operation(stem, self.scope, self.names, self.options)
-            for evaluator in self.evaluators():
+            for evaluator in evaluators or self.evaluators():
                 if self.operation:
                     bound.verify(evaluator, self.chains)
                 else:

@@ -29,7 +29,7 @@ from backpass.derivation.comparing import (
     Refused,
     Where,
     compare,
-    compare_elsewhere,
+    elsewhere,
     evaluators_of,
     members_chain,
     of_loss,
@@ -584,8 +584,10 @@ class _Judging:
         sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
         points = 0
         if evaluators[0].draw is not None:
-            more = compare_elsewhere(scope, known, chain, expressions, evaluators)
-            points = DRAWS + more
+            points = DRAWS
+            for evaluator in elsewhere(scope, known, expressions, evaluators):
+                compare(chain, [evaluator])
+                points += 1
         return self._basis(chain.expressions, sizes, points)
 
     def _agree(

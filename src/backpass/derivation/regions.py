@@ -28,7 +28,7 @@ _MATH = [{"erf": math.erf}, "math"]
 _NUMPY = [{"erf": np.vectorize(math.erf)}, "numpy"]
 
 
-def elsewhere(
+def other_regions(
     evaluators: Collection[Evaluator], paths: Collection[Path], limit: int
 ) -> list[Place]:
     """Return at most `limit` points in regions of signs in which no evaluator is.
