@@ -3,16 +3,14 @@
 import pytest
 
 from backpass.derivation import derive
-from backpass.derivation.document import read_document
-from backpass.derivation.judge import judge
+
+from .judging import one
 
 GIVEN = r"given x, y \in \mathbb{R}^n, c \in \mathbb{R}"
 
 
-def one(left, rows, given=GIVEN):
-    text = rf"$$ {left} = \begin{{cases}} {rows} \end{{cases}} $$"
-    (verdict,) = judge(read_document(text, "markdown"), given)
-    return verdict
+def in_cases(left, rows):
+    return one(rf"{left} = \begin{{cases}} {rows} \end{{cases}}", GIVEN)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +26,8 @@ def one(left, rows, given=GIVEN):
     ],
 )  # fmt: skip
 def test_cases_are_compared_where_they_apply(left, right, wrong):
-    assert one(left, right).kind == "equal"
-    assert one(left, wrong).kind == "refused"
+    assert in_cases(left, right).kind == "equal"
+    assert in_cases(left, wrong).kind == "refused"
 
 
 @pytest.mark.parametrize(
@@ -48,15 +46,14 @@ def test_cases_are_compared_where_they_apply(left, right, wrong):
     ],
 )  # fmt: skip
 def test_cases_that_are_not_certain_are_not_readable(left, rows, why):
-    verdict = one(left, rows)
+    verdict = in_cases(left, rows)
     assert verdict.kind == "not readable"
     assert why in verdict.message
 
 
 def test_an_array_that_an_older_text_uses_for_cases_is_read_as_cases():
-    text = r"$$ \max(0, c) = \left\{\begin{array}{ll} c & \text{if } c > 0 \\ 0 & \mbox{otherwise} \end{array}\right. $$"
-    (verdict,) = judge(read_document(text, "markdown"), GIVEN)
-    assert verdict.kind == "equal"
+    text = r"\max(0, c) = \left\{\begin{array}{ll} c & \text{if } c > 0 \\ 0 & \mbox{otherwise} \end{array}\right."
+    assert one(text, GIVEN).kind == "equal"
 
 
 def test_a_function_by_cases_is_differentiated_in_each():

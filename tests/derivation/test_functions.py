@@ -3,8 +3,8 @@
 import pytest
 
 from backpass.derivation import DerivationError, Unreadable, derive
-from backpass.derivation.document import read_document
-from backpass.derivation.judge import judge
+
+from .judging import kinds, one, verdicts
 
 SOFTMAX = r"""
     given x, \bar{y} \in \mathbb{R}^n
@@ -171,10 +171,6 @@ def test_every_mistake_in_a_function_is_noticed():
     assert derivation.survivors() == []
 
 
-def verdicts(text, definitions=""):
-    return judge(read_document(text, "markdown"), definitions)
-
-
 def test_a_displayed_function_is_a_definition():
     text = r"""
         $$ \alpha(x) = \left( \sum_i x_i \right)^{-1} $$
@@ -203,10 +199,6 @@ def test_a_false_value_of_a_known_function_is_refused():
 def test_a_name_that_is_not_a_function_is_not_taken_as_one():
     found = verdicts(r"$$ y(x) = 2 x $$", r"given x, y \in \mathbb{R}")
     assert [v.kind for v in found] == ["not readable"]
-
-
-def kinds(text, definitions=""):
-    return [verdict.kind for verdict in verdicts(text, definitions)]
 
 
 ROWS = (
@@ -615,11 +607,6 @@ def test_a_derivative_with_its_variable_below_and_words_between():
 GIVEN = r"given x, v \in \mathbb{R}^n, A, X \in \mathbb{R}^{n \times n}, c \in \mathbb{R}; let f(z) = A \, (z \odot z); let g(z) = \sum_i z_i^3; let r(t) = t^3; let s(z) = \text{softmax}(z)"
 
 
-def judged(text, definitions):
-    (verdict,) = judge(read_document(f"$$ {text} $$", "markdown"), definitions)
-    return verdict
-
-
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -640,8 +627,8 @@ def judged(text, definitions):
 )  # fmt: skip
 def test_jacobians_and_gradients_of_functions(right, wrong):
     definitions = f"layout numerator; {GIVEN}"
-    assert judged(right, definitions).kind == "equal"
-    assert judged(wrong, definitions).kind == "refused"
+    assert one(right, definitions).kind == "equal"
+    assert one(wrong, definitions).kind == "refused"
 
 
 @pytest.mark.parametrize(
@@ -655,31 +642,29 @@ def test_jacobians_and_gradients_of_functions(right, wrong):
     ],
 )
 def test_what_has_no_certain_jacobian_is_not_readable(text, why):
-    verdict = judged(text, GIVEN)
+    verdict = one(text, GIVEN)
     assert verdict.kind == "not readable"
     assert any(part in verdict.message for part in why.split("|"))
 
 
 def test_the_layout_turns_a_jacobian():
     assert (
-        judged(r"\partial f(x) = 2 \operatorname{diag}(x) A^T", f"layout denominator; {GIVEN}").kind
-        == "equal"
+        one(r"\partial f(x) = 2 \operatorname{diag}(x) A^T", f"layout denominator; {GIVEN}").kind == "equal"
     )
 
 
 def test_a_total_derivative_is_written_with_d_unless_d_has_a_meaning():
     definitions = r"given x \in \mathbb{R}; let g = x^2; let y = \sin g"
-    assert judged(r"\frac{dy}{dx} = \frac{dy}{dg} \cdot \frac{dg}{dx}", definitions).kind == "equal"
-    assert judged(r"\frac{dy}{dx} = 2 x \sin g", definitions).kind == "refused"
+    assert one(r"\frac{dy}{dx} = \frac{dy}{dg} \cdot \frac{dg}{dx}", definitions).kind == "equal"
+    assert one(r"\frac{dy}{dx} = 2 x \sin g", definitions).kind == "refused"
     with_d = definitions + r"; given d \in \mathbb{R}"
-    assert judged(r"\frac{d y}{d x} = \frac{y}{x}", with_d + "; factor d").kind == "equal"
+    assert one(r"\frac{d y}{d x} = \frac{y}{x}", with_d + "; factor d").kind == "equal"
     assert (
-        judged(r"\frac{d_1 y}{d_1 x} = \frac{y}{x}", definitions + r"; given d_1 \in \mathbb{R}").kind
-        == "equal"
+        one(r"\frac{d_1 y}{d_1 x} = \frac{y}{x}", definitions + r"; given d_1 \in \mathbb{R}").kind == "equal"
     )
 
 
 def test_a_jacobian_at_a_function_of_a_name_is_not_refused():
     right = r"\partial f(\exp(x)) \partial \exp(x) = 2 A \operatorname{diag}(\exp(2 x))"
-    assert judged(right, f"layout numerator; {GIVEN}").kind == "equal"
-    assert judged(right.replace("2 A", "A"), f"layout numerator; {GIVEN}").kind == "not readable"
+    assert one(right, f"layout numerator; {GIVEN}").kind == "equal"
+    assert one(right.replace("2 A", "A"), f"layout numerator; {GIVEN}").kind == "not readable"

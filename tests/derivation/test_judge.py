@@ -11,20 +11,7 @@ from backpass.derivation.document import form_of, read_document
 from backpass.derivation.judge import _Judging, judge
 from backpass.derivation.parse import Unreadable
 
-
-def verdicts(text, definitions="", name="text.md"):
-    return judge(read_document(text, form_of(name, text)), definitions)
-
-
-def kinds(text, definitions="", name="text.md"):
-    return [verdict.kind for verdict in verdicts(text, definitions, name)]
-
-
-def one(text, definitions=""):
-    """The only verdict on the text of one display."""
-    (verdict,) = verdicts(f"$$ {text} $$", definitions)
-    return verdict
-
+from .judging import kinds, one, verdicts
 
 SOFTMAX = r"""
     given x, \bar{y} \in \mathbb{R}^n

@@ -2,19 +2,11 @@
 
 import pytest
 
-from backpass.derivation.document import form_of, read_document
-from backpass.derivation.judge import judge
 from backpass.derivation.macros import Expander
 
+from .judging import kinds, verdicts
+
 GIVEN = r"given x, y, \bar{z} \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}"
-
-
-def verdicts(text, definitions=GIVEN, name="text.md"):
-    return judge(read_document(text, form_of(name, text), definitions), definitions)
-
-
-def kinds(text, definitions=GIVEN, name="text.md"):
-    return [verdict.kind for verdict in verdicts(text, definitions, name)]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +99,7 @@ $$
 
 
 def test_macros_of_markdown():
-    found = verdicts(MARKDOWN)
+    found = verdicts(MARKDOWN, GIVEN)
     assert [(v.kind, v.line) for v in found] == [("equal", 4), ("equal", 8), ("refused", 9)]
     assert found[0].latex == r"\frac{1}{2} \cdot \sum_j x_j"
 
@@ -138,26 +130,26 @@ def test_macros_of_latex():
 def test_macros_in_code_and_comments_are_not_read():
     for aside in ("```\n{}\n```", "`{}`", "<!-- {} -->"):
         text = aside.replace("{}", r"\newcommand{\two}{2}") + "\n$$ \\two = 2 $$"
-        assert kinds(text) == ["not readable"]
-    assert kinds("% \\def\\two{2}\n\\[ \\two = 2 \\]", name="a.tex") == ["not readable"]
+        assert kinds(text, GIVEN) == ["not readable"]
+    assert kinds("% \\def\\two{2}\n\\[ \\two = 2 \\]", GIVEN, "a.tex") == ["not readable"]
 
 
 def test_macros_beside_definitions_hold_for_the_text():
     text = r"$$ \two x_1 = x_1 + x_1 $$"
-    assert kinds(text) == ["not readable"]
+    assert kinds(text, GIVEN) == ["not readable"]
     assert kinds(text, GIVEN + "\n\\newcommand{\\two}{2}") == ["equal"]
-    assert kinds(r"<!-- derive: \def\two{2} -->" + text) == ["equal"]
+    assert kinds(r"<!-- derive: \def\two{2} -->" + text, GIVEN) == ["equal"]
 
 
 def test_the_caret_is_at_the_use():
-    (verdict,) = verdicts("$$ \\def\\bad{1 +* 2} $$\n$$ x_1 = x_1 + \\bad $$")
+    (verdict,) = verdicts("$$ \\def\\bad{1 +* 2} $$\n$$ x_1 = x_1 + \\bad $$", GIVEN)
     *_, line, caret = verdict.message.splitlines()
     assert line[caret.index("^") :].startswith(r"\bad")
 
 
 def test_the_reason_and_the_place_of_what_cannot_be_expanded():
     text = "$$ \\def\\a{\\a} $$\n$$ \\begin{aligned} x_1 &= \\a x_1 \\\\ &= x_1 \\end{aligned} $$"
-    first, second = verdicts(text)
+    first, second = verdicts(text, GIVEN)
     assert (first.kind, second.kind) == ("not readable", "equal")
     assert "does not come to an end" in first.message
     *_, line, caret = first.message.splitlines()
@@ -186,13 +178,13 @@ def test_an_accent_in_a_macro_is_as_uncertain_as_without():
 )
 def test_a_trace_in_any_type(trace):
     text = rf"$$ \DeclareMathOperator{{\Tr}}{{Tr}} {trace}(A) = \sum_i A_{{ii}} $$"
-    assert kinds(text) == ["equal"]
-    assert kinds(text.replace("A_{ii}", "A_{1i}")) == ["refused"]
+    assert kinds(text, GIVEN) == ["equal"]
+    assert kinds(text.replace("A_{ii}", "A_{1i}"), GIVEN) == ["refused"]
 
 
 @pytest.mark.parametrize("diagonal", [r"\text{diag}", r"\mathrm{diag}", r"\operatorname{diag}"])
 def test_a_diagonal_in_any_type(diagonal):
-    assert kinds(rf"$$ {diagonal}(x) y = x \odot y $$") == ["equal"]
+    assert kinds(rf"$$ {diagonal}(x) y = x \odot y $$", GIVEN) == ["equal"]
 
 
 def test_a_subscript_is_not_a_function():

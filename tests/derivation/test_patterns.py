@@ -3,8 +3,8 @@
 import pytest
 
 from backpass.derivation import DerivationError, Unreadable, derive
-from backpass.derivation.document import read_document
-from backpass.derivation.judge import judge
+
+from .judging import kinds
 
 GIVEN = r"""
     given x \in \mathbb{R}^{1 \times m}, W \in \mathbb{R}^{m \times n}, c \in \mathbb{R}
@@ -104,10 +104,6 @@ def test_a_letter_above_is_part_of_a_name_and_of_its_gradient():
         derive(text.replace(r"W^{Q\top}", r"W^{K\top}"), name="above")
     with pytest.raises(Unreadable, match="not declared"):
         derive(text.replace(r"W^{Q\top}", r"W^{P\top}"), name="above")
-
-
-def kinds(text, definitions):
-    return [verdict.kind for verdict in judge(read_document(text, "markdown"), definitions)]
 
 
 def test_a_declared_factor_before_a_bracket():
