@@ -185,7 +185,8 @@ def test_is_fast_on_small_expressions() -> None:
         cases.append((weights[0] / sum(weights), 1 / sum(w / weights[0] for w in weights)))
     start = time.process_time()
     assert all(exact.equal(left, right) for left, right in cases)
-    assert time.process_time() - start < 9.0, "300 comparisons took longer than 30 ms each"  # 2 s; machines differ twofold
+    # They take 2 s; machines differ twofold.
+    assert time.process_time() - start < 9.0, "300 comparisons took longer than 30 ms each"
 
 
 class TestDefinitions:
