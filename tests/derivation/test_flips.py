@@ -126,3 +126,16 @@ def test_cases_powers_of_elements_and_conditions_beside_a_range_are_flipped():
         "factor t → 1": 1,
     }.items():
         assert made[mistake] == times, mistake
+
+
+def test_a_flip_far_from_the_random_points_is_noticed():
+    derivation = derive(
+        r"""
+        given x, \bar{y} \in \mathbb{R}^n
+        let y_i = \min(100, x_i)
+        \bar{x}_i = \bar{y}_i \frac{\partial y_i}{\partial x_i}
+            = \bar{y}_i [x_i < 100]
+        """,
+        name="far",
+    )
+    assert derivation.survivors() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterator
@@ -237,6 +238,26 @@ class Derivation:
             known[key] = Evaluator(scope, sizes, draw)
         return known[key]
 
+    def everywhere(self) -> Iterator[Evaluator]:
+        """Yield all evaluators, those with small sizes first, then those at further
+        points if a line depends on a sign. Evaluate at each before you take the
+        next."""
+        evaluators = self.evaluators()
+        evaluators.sort(key=lambda evaluator: math.prod(evaluator.sizes.values()))
+        yield from evaluators
+        scope, known = self.defined
+        yield from elsewhere(scope, {**known}, self._comparing, evaluators)
+
+    def at(self, evaluator: Evaluator) -> Evaluator:
+        """Return this derivation's evaluator for the sizes and the point of another
+        derivation's."""
+        if evaluator.point is None:
+            return self.evaluator(evaluator.sizes, None)
+        found = Evaluator(self.scope, evaluator.sizes, evaluator.draw)
+        assert found.point is not None
+        found.point.update(evaluator.point)
+        return found
+
     def check(self) -> None:
         """Check its own lines and, if it is bound to an operation, the operation.
 
@@ -313,7 +334,7 @@ class Derivation:
         """Check that the output's definition is `forward` exactly and, unless only
         `forward` is bound, that the last lines are `backward`.
 
-        - `evaluators`: those to check at, instead of all.
+        - `evaluators`: those to check at, instead of `everywhere`.
         """
         stem = self.operation or self.forward
         if not stem:
@@ -323,7 +344,7 @@ class Derivation:
 
         def verify() -> None:
             bound = Operation(stem, self.scope, self.names, self.options)
-            for evaluator in evaluators or self.evaluators():
+            for evaluator in evaluators or self.everywhere():
                 if self.operation:
                     bound.verify(evaluator, self.chains)
                 else:

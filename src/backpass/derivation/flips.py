@@ -10,7 +10,6 @@ these mistakes in it would go unnoticed.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -127,12 +126,10 @@ def is_caught(derivation: Derivation, flip: Flip) -> bool:
 
 
 def _is_wrong(derivation: Derivation, chains: list[Chain]) -> bool:
-    """Whether a line of the chains differs from the line above it at some sizes, of
-    which the small ones are tried first."""
-    evaluators = derivation.evaluators()
+    """Whether a line of the chains differs from the line above it at some sizes."""
     return any(
         first_mistake(chain, evaluator)
-        for evaluator in sorted(evaluators, key=lambda e: math.prod(e.sizes.values()))
+        for evaluator in derivation.everywhere()
         for chain in chains
     )
 
@@ -261,8 +258,7 @@ def _same_value(derivation: Derivation, flip: Flip) -> bool:
     chain = next(
         (chain for chain in derivation.chains if flip.line in chain.lines), None
     )
-    for evaluator in derivation.evaluators():
-        new_evaluator = flipped.evaluator(evaluator.sizes, evaluator.draw)
+    for evaluator, new_evaluator in _pairs(derivation, flipped):
         for indices in (
             chain.cases(evaluator) if chain else _all_indices(letters, evaluator)
         ):
@@ -279,6 +275,17 @@ def _same_value(derivation: Derivation, flip: Flip) -> bool:
             ):
                 return False
     return True
+
+
+def _pairs(
+    derivation: Derivation, flipped: Derivation
+) -> Iterator[tuple[Evaluator, Evaluator]]:
+    """Yield evaluators of both derivations at the same sizes and points."""
+    for evaluator in derivation.everywhere():
+        yield evaluator, flipped.at(evaluator)
+    for evaluator in flipped.everywhere():
+        if evaluator.point is not None:
+            yield derivation.at(evaluator), evaluator
 
 
 def _all_indices(letters: Letters, evaluator: Evaluator) -> Iterator[dict[str, int]]:
