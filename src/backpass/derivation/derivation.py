@@ -239,18 +239,18 @@ class Derivation:
         return known[key]
 
     def everywhere(self) -> Iterator[Evaluator]:
-        """Yield all evaluators, those with small sizes first, then those at further
-        points if a line depends on a sign. Evaluate at each before you take the
-        next."""
+        """Yield all evaluators, the smallest sizes first, then those at further points
+        if a line depends on a sign. Evaluate at each before you take the next."""
         evaluators = self.evaluators()
         evaluators.sort(key=lambda evaluator: math.prod(evaluator.sizes.values()))
         yield from evaluators
         scope, known = self.defined
-        yield from elsewhere(scope, {**known}, self._comparing, evaluators)
+        copy = {**known}  # so that the next flip does not evaluate at this one's points
+        yield from elsewhere(scope, copy, self._comparing, evaluators)
 
     def at(self, evaluator: Evaluator) -> Evaluator:
-        """Return this derivation's evaluator for the sizes and the point of another
-        derivation's."""
+        """Return this derivation's evaluator for the sizes and the point of an
+        evaluator of a different derivation."""
         if evaluator.point is None:
             return self.evaluator(evaluator.sizes, None)
         found = Evaluator(self.scope, evaluator.sizes, evaluator.draw)
@@ -271,10 +271,20 @@ class Derivation:
 
         evaluators = self.evaluators()
         check_at(evaluators)
+        self._named(lambda: self._check_conditions(evaluators))
         for evaluator in elsewhere(*self.defined, self._comparing, evaluators):
             check_at([evaluator])
             evaluators.append(evaluator)
         self._named(lambda: self._check_both_signs(evaluators))
+
+    def _check_conditions(self, evaluators: list[Evaluator]) -> None:
+        """Raise `Unreadable` if no indices meet a statement's conditions."""
+        for chain in self.chains:
+            if not any(True for one in evaluators for _ in chain.cases(one)):
+                assert chain.conditions is not None  # without them, all indices do
+                raise Unreadable(
+                    "no indices meet the conditions", chain.conditions.part
+                )
 
     def _check_both_signs(self, evaluators: list[Evaluator]) -> None:
         """Raise `Unreadable` if a comparison had the same result at every point,
@@ -315,10 +325,6 @@ class Derivation:
         self, chain: Chain, evaluators: list[Evaluator], reports: dict[Part, str]
     ) -> None:
         """Add a report for each wrong line to `reports`, in order."""
-        every = self.evaluators()
-        if not any(True for evaluator in every for _ in chain.cases(evaluator)):
-            assert chain.conditions is not None  # without them, all indices do
-            raise Unreadable("no indices meet the conditions", chain.conditions.part)
         wrong: dict[Part, str] = {}
         try:
             for evaluator in evaluators:

@@ -88,8 +88,8 @@ def beside_boundaries(
 ) -> Iterator[Place]:
     """Yield points on both sides of where a comparison changes its result.
 
-    Two comparisons are told apart if one boundary is found and the boundaries of the
-    second comparison are farther away than `NEAR`.
+    These points distinguish a comparison from every one whose boundaries are farther
+    away than `NEAR`.
     """
     for path in paths:
         differences = {d for one in evaluators for d in _differences(one, path)}
