@@ -88,30 +88,15 @@ GAPS = {"flash_attention": 3}
 # of the line of source, with the reason.
 WITHIN_ROUNDING = {
     ("feed_forward", "casts", ""): "its products round as well; the activations' own kernels notice it",
-    (
-        "flash_attention",
-        "casts",
-        "exps.to(FACTOR)",
-    ): "a weight that is cut is wrong by less than its last place",
-    (
-        "flash_attention",
-        "casts",
-        "dp.to(FACTOR)",
-    ): "a gradient that is cut is wrong by less than its last place",
-    (
-        "flash_attention",
-        "casts",
-        "x,",
-    ): "dq, dk, and dv are sums of products with rounded numbers; y's cast is noticed",
+    ("flash_attention", "casts", "exps.to(FACTOR)"): "cut, a weight is wrong by less than its last place",
+    ("flash_attention", "casts", "dp.to(FACTOR)"): "cut, a gradient is wrong by less than its last place",
+    ("flash_attention", "casts", "x,"): "dq, dk, dv sum products with rounded numbers; y's cast is noticed",
 }
 # Strides that are 0 in every launch of their PTX, by operation and a part of the line of source, with the reason. A
 # launch with a huge stride in place of each shows that it is 0.
 ZERO = {
     ("feed_forward", ""): "the arrays between its products are contiguous, so their axes merge",
-    (
-        "cross_entropy",
-        "row * each_stride",
-    ): "dy of a reduced loss; without reduction, other PTX has the stride 1",
+    ("cross_entropy", "row * each_stride"): "dy of a reduced loss; unreduced, other PTX has the stride 1",
     ("linear_cross_entropy", "row * each_stride"): "the gradient of a sum is one number, 1",
 }
 

@@ -312,6 +312,12 @@ def test_cases_with_a_gap_are_refused():
         derive(RELU + rf"\max(0, x_i) = {gap}", name="relu")
 
 
+def test_a_comparison_is_checked_with_both_results_at_each_size():
+    text = r"(n - 2) (n - 3) [20 n + x_1 > 0] = (n - 2) (n - 3)"  # wrong from n = 4, if x_1 < -80
+    with pytest.raises(DerivationError, match=r"at n = 4, around x_1 = -80"):
+        derive(r"given x \in \mathbb{R}^n" + "\n" + text, name="sizes")
+
+
 def test_the_refusal_gives_the_values_at_the_point():
     with pytest.raises(DerivationError) as caught:
         derive(r"given x \in \mathbb{R}" + "\n" + r"\max(0, x) = x [x > 100]", name="threshold")

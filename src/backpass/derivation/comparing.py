@@ -266,39 +266,40 @@ def _at(scope: Scope, known: Evaluators, sizes: Sizes, point: Place) -> Evaluato
     return evaluator
 
 
-def see_both_signs(
+def of_both_results(
     scope: Scope,
     known: Evaluators,
-    chain: Chain,
     expressions: Iterable[Expression],
     evaluators: list[Evaluator],
-) -> None:
-    """If a comparison has the same result at all points tried, look for points with
-    the other result, and compare two members there. Raises `Unreadable` if none is
-    found."""
-    for expression in expressions:
-        for path in expression.compared:
-            before = None
-            while seen := _one_sided(path, evaluators):
-                where, there = seen
-                if (where, there[0].sizes) == before:
-                    raise Unreadable(
-                        "this comparison has one result at all points tried: one case was "
-                        "not checked",
-                        *path[0],
-                    )
-                before = where, there[0].sizes
-                differences = {  # each with an evaluator in whose region it is compared
-                    difference: one
-                    for one in there
-                    for difference in one.differences[path][where]
-                    if difference.free_symbols
-                }
-                for difference, evaluator in differences.items():
-                    for point in both_sides(difference, evaluator):
-                        new = _at(scope, known, evaluator.sizes, point)
-                        compare(chain, [new])
-                        evaluators.append(new)
+) -> Iterator[Evaluator]:
+    """Yield evaluators at points at which a comparison has the result that it has at
+    none of the evaluators' points; each is added to them.
+
+    Compare at each before you take the next. Raises `Unreadable` if a comparison has
+    one result even then.
+    """
+    for path in dict.fromkeys(p for e in expressions for p in e.compared):
+        before = None
+        while seen := _one_sided(path, evaluators):
+            where, there = seen
+            if (where, there[0].sizes) == before:
+                way = "positive" if 1 in there[0].signs[path][where] else "negative"
+                raise Unreadable(
+                    f"this difference is {way} at all {len(there)} points tried: one "
+                    "case was not checked",
+                    *path[0],
+                )
+            before = where, there[0].sizes
+            differences = {  # each with an evaluator in whose region it is compared
+                difference: one
+                for one in there
+                for difference in one.differences[path][where]
+                if difference.free_symbols
+            }
+            for difference, evaluator in differences.items():
+                for point in both_sides(difference, evaluator):
+                    evaluators.append(_at(scope, known, evaluator.sizes, point))
+                    yield evaluators[-1]
 
 
 def _one_sided(

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from backpass.derivation.check import (
     scope_of,
     trial_sizes,
 )
-from backpass.derivation.comparing import elsewhere
+from backpass.derivation.comparing import elsewhere, of_both_results
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.flips import Flip, Survivor
 from backpass.derivation.names import Expression, Scope
@@ -263,19 +263,20 @@ class Derivation:
 
         Raises `DerivationError`.
         """
+        self._named(self._check)
 
-        def check_at(evaluators: list[Evaluator]) -> None:
-            self._named(lambda: self._check_lines(evaluators))
-            if self.operation or self.forward:
-                self.verify_operation(evaluators)
-
+    def _check(self) -> None:
         evaluators = self.evaluators()
-        check_at(evaluators)
-        self._named(lambda: self._check_conditions(evaluators))
-        for evaluator in elsewhere(*self.defined, self._comparing, evaluators):
-            check_at([evaluator])
-            evaluators.append(evaluator)
-        self._named(lambda: self._check_both_signs(evaluators))
+        self._check_at(evaluators)
+        self._check_conditions(evaluators)
+        for further in (of_both_results, elsewhere):
+            for evaluator in further(*self.defined, self._comparing, evaluators):
+                self._check_at([evaluator])
+
+    def _check_at(self, evaluators: Sequence[Evaluator]) -> None:
+        self._check_lines(evaluators)
+        if self.operation or self.forward:
+            self._verify_operation(evaluators)
 
     def _check_conditions(self, evaluators: list[Evaluator]) -> None:
         """Raise `Unreadable` if no indices meet a statement's conditions."""
@@ -286,26 +287,7 @@ class Derivation:
                     "no indices meet the conditions", chain.conditions.part
                 )
 
-    def _check_both_signs(self, evaluators: list[Evaluator]) -> None:
-        """Raise `Unreadable` if a comparison had the same result at every point,
-        because one of its cases was then not checked."""
-        for expression in self._comparing:
-            for path in expression.compared:
-                met = {
-                    sign
-                    for evaluator in evaluators
-                    for signs in evaluator.signs.get(path, {}).values()
-                    for sign in signs
-                }
-                if met in ({1}, {-1}):
-                    way = "positive" if 1 in met else "negative"
-                    message = (
-                        f"this difference is {way} at all {len(evaluators)} points "
-                        "tried: one case was not checked"
-                    )
-                    raise Unreadable(message, *path[0])
-
-    def _check_lines(self, evaluators: list[Evaluator]) -> None:
+    def _check_lines(self, evaluators: Sequence[Evaluator]) -> None:
         """Check the statements of its own lines."""
         first = len(self.all_lines) - len(self.lines)
         reports: dict[Part, str] = {}
@@ -336,27 +318,21 @@ class Derivation:
                 e.part: wrong[e.part] for e in chain.expressions if e.part in wrong
             }
 
-    def verify_operation(self, evaluators: list[Evaluator] | None = None) -> None:
+    def verify_operation(self) -> None:
         """Check that the output's definition is `forward` exactly and, unless only
-        `forward` is bound, that the last lines are `backward`.
+        `forward` is bound, that the last lines are `backward`."""
+        self._named(lambda: self._verify_operation(self.everywhere()))
 
-        - `evaluators`: those to check at, instead of `everywhere`.
-        """
+    def _verify_operation(self, evaluators: Iterable[Evaluator]) -> None:
         stem = self.operation or self.forward
         if not stem:
-            raise DerivationError(
-                f"{self.name}: not bound to an operation; give operation=…"
-            )
-
-        def verify() -> None:
-            bound = Operation(stem, self.scope, self.names, self.options)
-            for evaluator in evaluators or self.everywhere():
-                if self.operation:
-                    bound.verify(evaluator, self.chains)
-                else:
-                    bound.verify_forward(evaluator)
-
-        self._named(verify)
+            raise DerivationError("not bound to an operation; give operation=…")
+        bound = Operation(stem, self.scope, self.names, self.options)
+        for evaluator in evaluators:
+            if self.operation:
+                bound.verify(evaluator, self.chains)
+            else:
+                bound.verify_forward(evaluator)
 
     def flips(self) -> Iterator[Flip]:
         """Yield every flip of its lines and of those of the derivations before it."""

@@ -32,8 +32,8 @@ from backpass.derivation.comparing import (
     elsewhere,
     evaluators_of,
     members_chain,
+    of_both_results,
     of_loss,
-    see_both_signs,
     sum_to_one,
 )
 from backpass.derivation.document import (
@@ -580,7 +580,8 @@ class _Judging:
         compare(chain, evaluators)
         definitions = self._definitions(self._used(chain.expressions))
         expressions = (*chain.expressions, *definitions)
-        see_both_signs(scope, known, chain, expressions, evaluators)
+        for evaluator in of_both_results(scope, known, expressions, evaluators):
+            compare(chain, [evaluator])
         sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
         points = 0
         if evaluators[0].draw is not None:
