@@ -32,7 +32,7 @@ book: $(READY) ## execute every chapter and write the site to _build/html  (SOLU
 test: $(READY) ## run every test  (ARGS="tests/ops -k softmax" chooses)
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-test-kernels: $(READY) ## run every test of the kernels, and changes of them, on the kernels as compiled; hours  (ARGS="-k softmax" chooses)
+test-kernels: $(READY) ## run every test of the kernels as compiled, and change their PTX; takes hours  (ARGS="-k softmax" chooses)
 	@BACKPASS_PTX=1 $(BIN)/python -m pytest $(PARALLEL) tests/kernels tests/compiled tests/compiled/long_mutations.py $(ARGS)
 
 check: $(READY) ## a first answer in about a minute: style, imports, and every operation by every check  (ARGS="-k softmax" chooses)

@@ -1,4 +1,4 @@
-"""Changes of PTX, one at a time, as a mistake in a kernel would make them."""
+"""Changes to PTX, one at a time, as a mistake in a kernel would cause them."""
 
 import itertools
 import re
@@ -17,8 +17,8 @@ class Change(NamedTuple):
 
 
 def changes(text: str) -> Iterator[Change]:
-    """Yield the text without each barrier, without each mask, with each stride of an address halved, and with the
-    casts of each line cutting off what they would round."""
+    """Yield texts with one change each: a barrier removed, a mask removed, the stride of an address halved, or the
+    casts of a source line truncating instead of rounding."""
     place = ""
     at = 0
     casts: dict[str, list[int]] = {}
@@ -40,8 +40,8 @@ def changes(text: str) -> Iterator[Change]:
 
 
 def without_default(change: Change, text: str) -> str:
-    """The text in which a masked load leaves its registers undefined where its mask is false, as registers are that
-    nobody writes."""
+    """The text in which a masked load leaves its registers undefined where its mask is false: they are first set from
+    a register that is never written."""
     code = text[change.at : text.index("\n", change.at)]
     loaded = re.search(r"\.[a-z](\d+)\s*\{([^}]*)\}", code)
     width = loaded[1]
@@ -51,7 +51,7 @@ def without_default(change: Change, text: str) -> str:
 
 
 def with_huge_stride(change: Change, text: str) -> str:
-    """The text in which the stride that was halved takes every index but 0 out of its tensor."""
+    """The text in which the stride that was halved is so large that every index except 0 is outside the tensor."""
     code, after = text[change.at :].split("\n", 1)
     code = re.sub(r"(\bshl\.b64\s.*,\s*)\d+;", r"\g<1>44;", code)
     code = re.sub(r"(\.wide\.[su]32\s+%\w+,\s*%\w+,\s*)\d+", rf"\g<1>{2**30}", code)
@@ -71,7 +71,7 @@ def _changed(code: str) -> Iterator[tuple[str, str]]:
 
 
 def _place(line: str) -> str:
-    """The innermost line of a kernel's own file that a .loc names."""
+    """The innermost line that a .loc names in a kernel's own file."""
     files = re.findall(r"([\w.]+\.py):(\d+)", line)
     own = [f"{file}:{number}" for file, number in files if file != "standard.py"]
     return own[0] if own else ""

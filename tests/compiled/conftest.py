@@ -1,5 +1,5 @@
-"""Tests of kernels as compiled. Triton compiles nothing in a process whose kernels are interpreted, so they run in
-processes of their own, with BACKPASS_PTX=1: ``tests/ptx/test_kernels.py`` starts one, ``make test-kernels`` others."""
+"""Tests of kernels as compiled. Triton compiles nothing in a process whose kernels are interpreted, so these tests run
+in their own processes, with BACKPASS_PTX=1, which ``tests/ptx/test_kernels.py`` and ``make test-kernels`` start."""
 
 import os
 

@@ -1,16 +1,17 @@
-"""Every kernel with one instruction of its PTX changed: the row "compiled kernel" notices, or the change is shown to
-do nothing. ``make test-kernels`` runs it; it takes hours.
+"""Every kernel, with its PTX changed in one place at a time: the row "compiled kernel" notices the change, or the
+change is shown to have no effect. ``make test-kernels`` runs this module; it takes hours.
 
-A change that leaves every byte of every launch as it was is one of these, whatever the values are, at these sizes:
+A change that leaves every byte of every launch unchanged is one of the following. It has no effect at these sizes,
+whatever the values are.
 
 - A barrier that separates no conflicting accesses: removing it causes no race.
-- The mask of a load whose address is in the tensor, and whose value nobody uses: if the register does not get its
-  default first, it is undefined where the mask is false, and no result is.
-- The mask of a store that writes, beyond the mask, what another thread writes there.
-- A cast of numbers that need no rounding: the source has them in the same dtype.
+- The mask of a load whose address is in the tensor, and whose value is not used: if the register is not set to its
+  default first, it is undefined where the mask is false, and all results are still defined.
+- The mask of a store that writes, beyond the mask, the value that another thread writes there.
+- A cast of numbers that need no rounding: in the source, they already have this dtype.
 
 Each kernel runs at two sizes, with many and with few elements in its last block, on tensors whose leading axes do
-not merge, so that every stride and every mask of the compiled kernel counts.
+not merge, so that every stride and every mask of the compiled kernel has an effect.
 """
 
 import linecache
@@ -33,7 +34,7 @@ from backpass.verify.drawing import draw, options_for
 from .changes import changes, with_huge_stride, without_default
 from .replay import recording, replayed
 
-# For each kernel, shapes of leading axes, lengths, and options; the kernels of rows by default.
+# For each kernel, shapes of leading axes, lengths, and options. ROWS is the default, for kernels that work on rows.
 MANY, FEW = (2, 3, 5), (3, 3, 9)
 ROWS = [({"*": MANY}, {"n": 131}), ({"*": FEW}, {"n": 129})]
 ELEMENTS = [({"*": (*MANY, 131)}, {}), ({"*": (*FEW, 129)}, {})]
@@ -59,8 +60,8 @@ SIZES = {
     ],
     "rope": [({"*": (2, 3)}, {"s": 7, "k": 39}), ({"*": (2, 3)}, {"s": 5, "k": 33})],
 } | dict.fromkeys(("gelu", "relu", "silu", "softcap", "swiglu"), ELEMENTS)
-# Calls of operations in which no row of the first input's gradient depends on another row of it. NaN in some rows must
-# not reach the others.
+# Calls of operations in which each row of the first input's gradient depends only on the same row of the input. NaN in
+# some rows must not reach other rows.
 ALONE = {
     stem: SIZES.get(stem, ROWS)[-1]
     for stem in ("cross_entropy", "layer_norm", "log_softmax", "rms_norm", "softmax")
@@ -71,29 +72,29 @@ ALONE = {
         {"window": 11, "softcap": 3.0},
     )
 }
-# Rows longer than a program holds are read in tiles, by other kernels. The embedding's and RoPE's read a row of any
-# length, in pieces.
+# Rows longer than a program holds are read in tiles, by separate kernels. The kernels of the embedding and of RoPE read
+# rows of any length in pieces.
 TILES = {"ROW_BYTES": 4, "TILE_BYTES": 128}
 PATHS = {"embedding": [{"ROW_BYTES": 128}], "rope": [{"PAIRS": 32}]}
 PATHS |= {stem: [{}, TILES] for stem in ("cross_entropy", "log_softmax", "softmax")}
-# So few programs that one adds up the sums of several blocks of rows.
+# So few programs that each one adds up the sums of several blocks of rows.
 PATHS |= {stem: [{"PROGRAMS": 2}, TILES] for stem in ("layer_norm", "rms_norm")}
-# 25 rows of scores, or the 17 or 9 that are left: 7 of the 8 rows of each last block are beyond the buffer, or beyond the
-# targets. No chunk is a single row, for which Triton compiles a kernel without the strides of rows.
+# A chunk has 25 rows of scores, and the last one 17 or 9: 7 of the 8 rows of each last block are beyond the buffer, or
+# beyond the targets. No chunk has a single row, for which Triton compiles a kernel without the strides of rows.
 OPTIONS = {"linear_cross_entropy": {"chunk": 25}, "flash_attention": {"causal": True, "tile": 16}}
 # The number of elements between the rows of a tensor; 0 for operations that are not listed.
 GAPS = {"flash_attention": 3}
 
-# Changes that alter bits of a result by less than rounding may, by operation, kind, and a part
-# of the line of source, with the reason.
+# Changes whose effect on a result is smaller than that of rounding, by operation, kind of change, and a part of the
+# source line, with the reason.
 WITHIN_ROUNDING = {
     ("feed_forward", "casts", ""): "its products round as well; the activations' own kernels notice it",
     ("flash_attention", "casts", "exps.to(FACTOR)"): "cut, a weight is wrong by less than its last place",
     ("flash_attention", "casts", "dp.to(FACTOR)"): "cut, a gradient is wrong by less than its last place",
     ("flash_attention", "casts", "x,"): "dq, dk, dv sum products with rounded numbers; y's cast is noticed",
 }
-# Strides that are 0 in every launch of their PTX, by operation and a part of the line of source, with the reason. A
-# launch with a huge stride in place of each shows that it is 0.
+# Strides that are 0 in every launch of their PTX, by operation and a part of the source line, with the reason. A launch
+# with a huge stride in place of each one shows that it is 0.
 ZERO = {
     ("feed_forward", ""): "the arrays between its products are contiguous, so their axes merge",
     ("cross_entropy", "row * each_stride"): "dy of a reduced loss; unreduced, other PTX has the stride 1",
@@ -102,7 +103,7 @@ ZERO = {
 
 
 def is_listed(table, change, *key):
-    """Whether a table lists a change, by the key and a part of the change's line of source."""
+    """Whether a table lists a change, under the key and a part of the change's source line."""
     name, _, number = change.line.partition(":")
     line = linecache.getline(str(Path(kernels.__file__).parent / name), int(number))
     return any(key == tuple(others) and part in line for *others, part in table)
@@ -123,10 +124,10 @@ def called(stem, leading, lengths, chosen=MappingProxyType({})):
     options = options_for(op) | OPTIONS.get(stem, {}) | chosen
     rng = np.random.default_rng(0)
     drawn = draw(op, rng, leading=leading, lengths=lengths)
-    if stem == "rope":  # tables of their own for each sequence and head
+    if stem == "rope":  # separate tables for each sequence and head
         x, *tables = drawn
         drawn = (x, *(rng.normal(size=(*x.shape[:-2], *table.shape[-2:])) for table in tables))
-    if stem == "flash_attention":  # a bias and a mask of their own for each sequence, head, and query
+    if stem == "flash_attention":  # a separate bias and mask for each sequence, head, and query
         q, k, v, *_, sink = drawn
         shape = (*q.shape[:-1], k.shape[-2])
         drawn = q, k, v, rng.normal(size=shape), rng.random(shape) < 0.8, sink
@@ -137,8 +138,8 @@ def called(stem, leading, lengths, chosen=MappingProxyType({})):
 
 
 def apart(x, gap=0):
-    """The same tensor in memory in which its leading axes do not merge, with ``gap`` elements between its rows. The memory
-    between its rows and leading axes holds NaN, or 1 if it has no NaN, and ends with the last element."""
+    """The same tensor, stored so that its leading axes do not merge, with ``gap`` elements between its rows. The memory
+    between its elements holds NaN, or 1 if the dtype has no NaN, and ends with the last element."""
     if not isinstance(x, torch.Tensor) or x.dim() < 3:
         return x
     strides = [x.shape[-1] + gap, 1]
@@ -163,7 +164,7 @@ def passed(stem, calls):
 
 
 def judged(call):
-    """What the row "compiled kernel" says."""
+    """The report with the row "compiled kernel"."""
     return check(call.op, *call.inputs, methods=["compiled"], raises=False, **call.options)
 
 
@@ -178,7 +179,7 @@ def given(stem, call):
 
 def grossly_wrong(got, right, tolerance):
     """Whether an error is so far beyond the tolerance of every row that no row needs to be computed, or NaN is where
-    it should not be, or is not where it should."""
+    it should not be, or is missing where it should be."""
     if isinstance(got, ptx.Fault):
         return True
     for x, y in zip(got, right, strict=True):
@@ -189,7 +190,7 @@ def grossly_wrong(got, right, tolerance):
 
 
 def spoilt(call):
-    """The same call with NaN in every third row of the first input and of dy, which no other row may see."""
+    """The same call with NaN in every third row of the first input and of dy, which must not reach other rows."""
     first = next(i for i, x in enumerate(call.inputs) if x is not None and x.is_floating_point())
     rows = call.inputs[first].clone().reshape(-1, call.inputs[first].shape[-1])
     rows[1::3] = float("nan")
@@ -202,7 +203,7 @@ def spoilt(call):
 
 
 def replays(program, launches):
-    """A "fault" or an "unsettled" result of any launch; else "differ" if one does; else the "same"."""
+    """Return "fault" or "unsettled" if a launch has this result, else "differ" if one has it, else "same"."""
     results = set()
     for launch in launches:
         results.add(result := replayed(program, launch))
@@ -221,7 +222,9 @@ def replays(program, launches):
 )
 def test_a_change_is_noticed_or_does_nothing(stem, path, monkeypatch):
     monkeypatch.setattr(passes, "passes", passed)
-    monkeypatch.setattr(block, "LIMIT", 500_000)  # a changed loop may not end; none here takes a tenth of it
+    monkeypatch.setattr(
+        block, "LIMIT", 500_000
+    )  # a changed loop may not end; no unchanged block takes a tenth of this
     kernels.load(stem)
     modules = [module for name, module in sys.modules.items() if name.startswith("backpass.kernels.")]
     for name, size in path.items():

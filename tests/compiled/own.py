@@ -23,7 +23,7 @@ def backward_kernel(dy_ptr, y_ptr, dx_ptr, n, BLOCK: tl.constexpr):
 
 
 class Softmax:
-    """Over the last axis of ``x[m, n]``; the kernels can be replaced."""
+    """Softmax over the last axis of ``x[m, n]``, with kernels that can be replaced."""
 
     def __init__(self, forward_kernel=forward_kernel, backward_kernel=backward_kernel):
         self.kernels = forward_kernel, backward_kernel
@@ -60,7 +60,7 @@ SUMS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: t
 
 
 class Scaled:
-    """``x[m, n] * w[n]``, whose weight's gradient a kernel sums in float32, or in a short dtype."""
+    """``x[m, n] * w[n]``; a kernel sums the weight's gradient in float32, or in half precision."""
 
     def __init__(self, in_float32=True):
         self.in_float32 = in_float32

@@ -1,4 +1,4 @@
-"""Launches of kernels as compiled, recorded, and executed again with other PTX."""
+"""Record launches of compiled kernels, and execute them again with other PTX."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ import pytest
 from backpass import ptx
 from backpass.kernels import compiled
 
-PATIENCE = 4  # a changed block may execute that many times the instructions of the right one
+PATIENCE = 4  # a changed block may execute this many times as many instructions as the unchanged one
 
 
 class Launch(NamedTuple):
-    """One launch: its PTX, what it was given, and the bytes and masks of its tensors afterwards."""
+    """One launch: its PTX, its arguments, and the bytes and masks of its tensors afterwards."""
 
     text: str
     arguments: Mapping[str, ptx.Tensor | int]
@@ -24,11 +24,11 @@ class Launch(NamedTuple):
 
 
 class Recorder:
-    """Reads PTX in the place of ``ptx.parse``, and runs it in the place of ``ptx.run``."""
+    """Parses PTX in place of ``ptx.parse``, and executes it in place of ``ptx.run``."""
 
     def __init__(self) -> None:
         self.launches: list[Launch] = []
-        self.changed: dict[str, ptx.Program] = {}  # read instead of a text
+        self.changed: dict[str, ptx.Program] = {}  # the programs that replace texts
         self._texts: dict[int, str] = {}
         self._programs: dict[str, ptx.Program] = {}
 
@@ -55,7 +55,7 @@ _run = ptx.run
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-    """Record all launches until it ends."""
+    """Record all launches inside the context."""
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "_parsed", recorder.parse)
@@ -84,7 +84,7 @@ def replayed(program: ptx.Program, launch: Launch) -> str:
 
 
 def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The same arguments in memory of their own; those that share memory do so again."""
+    """A copy of the arguments; tensors that share memory also share it in the copy."""
     copies: dict[int, tuple[np.ndarray, Any]] = {}
     found = {}
     for name, value in arguments.items():

@@ -1,5 +1,5 @@
-"""Elements beyond 2³¹, which offsets of 32 bits do not reach: the last programs of a kernel, on memory that nobody
-uses and that therefore takes none."""
+"""Elements beyond 2³¹, which 32-bit offsets cannot reach: only the last programs of a kernel run, so most pages of its
+tensors are never written and take no memory."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,12 @@ from backpass.kernels import compiled
 from backpass.shapes import parse
 from backpass.verify.drawing import options_for
 
-N = 1001  # a program holds one row, or two hold the last of them
+N = 1001  # the last row is in the last program, or in the last two
 M = 2**31 // N + 2
 
 
 def far(row):
-    """A tensor of more than 2³¹ elements, 0 but for its last row."""
+    """A tensor of more than 2³¹ elements, 0 except in its last row."""
     x = torch.from_numpy(np.zeros((M, *row.shape), np.uint16)).view(torch.bfloat16)
     x[-1] = row
     return x
@@ -33,7 +33,7 @@ def test_the_last_row_beyond_32_bits(stem):
         inputs = [far(row) if "*" in spec.axes else row for spec, row in zip(specs, rows, strict=False)]
         y, saved = kernel.forward(*inputs, **options)
         found = [y]
-        if "norm" not in stem:  # whose backward's programs each loop over many rows
+        if "norm" not in stem:  # in a norm's backward, each program loops over many rows
             gradients = kernel.backward(far(rows[-1]), saved)
             found += gradients if isinstance(gradients, tuple) else [gradients]
     y, saved = op.forward(*(row.double() for row in rows[:-1]), **options)

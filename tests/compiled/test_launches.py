@@ -52,7 +52,7 @@ def test_a_grid_may_be_a_function_and_have_three_axes(x):
 
 
 def test_views_are_read_where_they_are(x):
-    """Triton vectorises accesses only if the pointer is aligned: with the view's own, no access is misaligned."""
+    """Triton vectorises accesses only if the pointer is aligned: with the view's own pointer, none is misaligned."""
     for view in (x[1:257], x[16:272]):
         with compiled.executing():
             y = torch.empty(257)[1:]
@@ -79,6 +79,74 @@ def test_only_some_programs_can_run(x):
     )
     assert verdict.unwritten == ["scale: y_ptr: 128 of 300 elements never written"]
     assert not verdict.passed
+    for only in ([3], [-4], []):
+        with (
+            pytest.raises(ValueError, match=r"scale: only: expected numbers of its 3 programs, from -3 to 2"),
+            compiled.executing(only=only),
+        ):
+            scale[(3,)](x, y, 300, 2.0, False, BLOCK=128)
+
+
+@triton.jit
+def in_place(x_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, 2 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+
+@pytest.mark.parametrize("block", [1, 32, 64, 256])
+def test_threads_that_load_what_they_do_not_use_are_no_race(block):
+    """With fewer elements than threads, several threads load an element, and one of them stores it."""
+    x = torch.arange(100.0)
+    with compiled.executing() as verdict:
+        in_place[(triton.cdiv(100, block),)](x, 100, BLOCK=block)
+    assert verdict.passed and torch.equal(x, 2 * torch.arange(100.0))
+
+
+@triton.jit
+def largest(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.max(tl.load(x_ptr + tl.program_id(0) * n + at, mask=at < n, other=0.0), axis=0)
+    before, swapped = tl.load(y_ptr), 0
+    while swapped == 0:
+        after = tl.maximum(before.to(tl.float32, bitcast=True), x).to(tl.int32, bitcast=True)
+        found = tl.atomic_cas(y_ptr, before, after)
+        swapped, before = (found == before).to(tl.int32), found
+
+
+def test_the_read_before_a_loop_of_swaps_is_no_race():
+    x = torch.rand(5, 100, generator=torch.Generator().manual_seed(0))
+    with compiled.executing() as verdict:
+        y = torch.zeros(1)
+        largest[(5,)](x, y.view(torch.int32), 100, BLOCK=128)
+    assert verdict.passed and y.item() == x.max()
+
+
+@triton.jit
+def to_short(x_ptr, y_ptr):
+    at = tl.arange(0, 32)
+    tl.store(y_ptr + at, tl.where(tl.load(x_ptr + at).to(tl.int8) > 0, 1, -1))
+
+
+def test_a_short_integer_has_a_sign():
+    x = torch.arange(-16, 16, dtype=torch.int32)
+    with compiled.executing():
+        y = torch.empty_like(x)
+        to_short[(1,)](x, y, num_warps=1)
+    assert torch.equal(y, torch.where(x > 0, 1, -1).int())
+
+
+@triton.jit
+def to_float8(x_ptr, y_ptr):
+    at = tl.arange(0, 32)
+    tl.store(y_ptr + at, tl.load(x_ptr + at).to(tl.float8e5))
+
+
+def test_parts_of_registers_that_inline_assembly_leaves_open_are_not_needed():
+    x = torch.randn(32, generator=torch.Generator().manual_seed(0))
+    with compiled.executing() as verdict:
+        y = torch.empty(32, dtype=torch.float8_e5m2)
+        to_float8[(1,)](x, y, num_warps=1)
+    assert verdict.passed and torch.equal(y.view(torch.uint8), x.to(torch.float8_e5m2).view(torch.uint8))
 
 
 @triton.jit
@@ -115,7 +183,7 @@ def test_freed_memory_counts_only_if_pytorch_has_read_what_nobody_has_written(x,
 
 
 def test_a_read_of_what_nobody_has_written_is_a_fault(x):
-    """Also in a later launch than the one that should have written it."""
+    """Also in a launch after the one that should have written the element."""
     with (
         compiled.executing(),
         pytest.raises(ptx.Undefined, match=r"test_launches.py:\d+ \(tl.store.*uninitialised"),
@@ -142,7 +210,7 @@ def test_a_fault_names_the_users_line_though_a_function_of_triton_did_it():
 
 
 def test_a_kernel_that_was_compiled_in_another_file_has_its_line_in_this_one(tmp_path):
-    """Triton's cache has it under the first file's name."""
+    """Triton's cache has the PTX with the first file's name."""
     source = (
         "import triton, triton.language as tl\n\n\n@triton.jit\ndef into(x_ptr, B: tl.constexpr):\n"
         "    tl.store(x_ptr + tl.arange(0, B), tl.sum(tl.load(x_ptr + tl.arange(0, B)), axis=0))\n"
@@ -161,7 +229,7 @@ def test_a_kernel_that_was_compiled_in_another_file_has_its_line_in_this_one(tmp
 
 
 def test_a_recurrence_through_copies_in_flight_is_too_early():
-    """The load of row i - 1 is issued before row i - 1 is stored; without stages, it is not."""
+    """With three stages, the load of row i - 1 is issued before the row is stored; with one stage, it is not."""
 
     @triton.jit
     def recurrence(x_ptr, n, BLOCK: tl.constexpr, STAGES: tl.constexpr):
@@ -174,7 +242,10 @@ def test_a_recurrence_through_copies_in_flight_is_too_early():
     with compiled.executing() as verdict:
         recurrence[(1,)](x, 8, BLOCK=128, STAGES=1)
     assert verdict.passed and x[:, 0].tolist() == [*range(8)]
-    with compiled.executing(), pytest.raises(ptx.TooEarly, match="before waiting for the copy from it"):
+    with (
+        compiled.executing(),
+        pytest.raises(ptx.TooEarly, match="before waiting for the copy that reads there"),
+    ):
         recurrence[(1,)](torch.zeros(8, 128), 8, BLOCK=128, STAGES=3)
 
 
@@ -223,7 +294,7 @@ def test_a_tuple_is_passed_as_its_elements(x):
     ("type", "bits"), [("fp16", 0x2E66), ("bf16", 0x3DCC), ("fp32", 0x3DCCCCCD), ("fp64", 0x3FB999999999999A)]
 )
 def test_a_number_is_passed_in_its_format(type, bits):
-    """0.1 rounded to the nearest; Triton's launcher cuts bfloat16 off."""
+    """0.1 rounded to the nearest; Triton's own launcher truncates it to bfloat16."""
     with compiled.executing():
         assert driver.active._argument("kernel: s", type, 0.1) == bits
 

@@ -17,7 +17,7 @@ X = torch.randn(5, 37, generator=torch.Generator().manual_seed(0), dtype=torch.f
 
 @pytest.mark.parametrize("stem", kernels.STEMS)
 def test_every_kernel_is_right_as_compiled(stem):
-    """At odd sizes, in three dtypes, and beyond the rows that one program holds."""
+    """At odd sizes, in three dtypes, and also with rows longer than one program holds."""
     report = check(stem, methods=["compiled"])
     assert {row.method for row in report.rows} == {f"compiled kernel, {dtype}" for dtype in DTYPES}
     assert {row.quantity for row in report.rows} == {"y", *report.gradients}

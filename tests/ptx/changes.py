@@ -1,5 +1,5 @@
-"""Removes each barrier from the PTX of some kernels, and prints what was found: a fault, another result, or nothing.
-Run in a process with BACKPASS_PTX=1."""
+"""Remove each barrier from the PTX of some kernels, one at a time, and print each outcome: a fault, another result, or
+nothing. Run this module in a process with BACKPASS_PTX=1."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def without_barriers(text):
 
 
 class Replaced:
-    """Reads PTX, one text as another, and notes what it has read."""
+    """Parses PTX, with one text replaced by another, and records the texts."""
 
     def __init__(self, old=None, new=None):
         self.old, self.new, self.texts = old, new, []

@@ -18,8 +18,8 @@ def results(operation, type, x, *others, seed=None):
     return values_of(compute(f"{operation}.{how}.{type}", operands, seed)[0], type).astype(np.longdouble)
 
 
-# What the manual states, PTX ISA 8.7, chapter 9.7.3, written out a second time: the largest error of each instruction
-# between two operands, relative to the exact result, absolute, or in units in the last place.
+# The errors that PTX ISA 8.7, chapter 9.7.3, states, written out a second time: the largest error of each instruction
+# for operands in a range, relative to the exact result, absolute, or in units in the last place.
 STATED = [
     ("ex2", "f32", (-3, 3), "relative", 2.0**-22),
     ("ex2", "f16", (-3, 3), "relative", 2.0**-9.9),
@@ -40,7 +40,7 @@ STATED = [
 
 
 def units(exact):
-    """The distance of the float32 numbers around each exact result."""
+    """The distance between neighbouring float32 numbers at each exact result."""
     return 2.0 ** (np.floor(np.log2(np.abs(exact.astype(np.float64)))) - 23)
 
 

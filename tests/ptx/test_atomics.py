@@ -126,7 +126,68 @@ def test_a_plain_write_beside_an_atomic_one_is_a_race():
         run("@%p1 st.global.b32 [%rd2], 7; red.global.gpu.relaxed.add.u32 [%rd2], 1;")
 
 
-# Each block adds 1 to x under a lock, which thread 0 takes and gives back.
+@pytest.mark.parametrize("space", ["shared", "global"])
+def test_a_plain_read_beside_an_atomic_update_is_a_race(space):
+    word = "%rd2" if space == "global" else "%r3"
+    start = "mov.b32 %r3, global_smem; @%p1 st.shared.b32 [%r3], 0; bar.sync 0;"
+    update = f"red.{space}.relaxed.add.u32 [{word}], 1;"
+    unused = f"ld.{space}.b32 %r5, [{word}];"
+    read = unused + "setp.eq.s32 %p3, %r5, 0; @%p3 bra $used; $used:"
+    run(start + update + "bar.sync 0;" + read + "bar.sync 0;" + update)
+    run(start + update + unused + update)
+    with pytest.raises(ptx.Race, match=r"reads .* which another thread updates, without a barrier"):
+        run(start + update + read)
+    with pytest.raises(ptx.Race, match=r"updates .* which another thread reads, without a barrier"):
+        run(start + read + update)
+
+
+def test_a_plain_read_beside_another_block_s_update_depends_on_the_order():
+    update, read = "@%p1 red.global.gpu.relaxed.add.u32 [%rd2], 1;", "@%p1 ld.global.b32 %r5, [%rd2];"
+    with pytest.raises(ptx.Order, match=r"block 1, thread 0 updates word .* which block 0 read"):
+        run(update + read, blocks=2)
+    one, other = "and.pred %p3, %p1, %p2; @%p3", "not.pred %p2, %p2; and.pred %p3, %p1, %p2; @%p3"
+    first = "setp.eq.s32 %p2, %r2, 0;"
+    for a, b, what in ((update, read, "reads word .* updated"), (read, update, "updates word .* read")):
+        body = f"{first} {one} {a.removeprefix('@%p1')} {other} {b.removeprefix('@%p1')}"
+        with pytest.raises(ptx.Order, match=rf"block 1, thread 0 {what}"):
+            run(body, blocks=2)
+
+
+def test_the_read_that_begins_an_atomic_loop_is_no_race():
+    """The compiler makes a loop of an update that PTX lacks: it reads the word, and swaps until nobody has changed it."""
+    loop = """
+        ld.global.b32 %r5, [{}];
+    $again:
+        add.s32 %r6, %r5, 3; atom.global.acq_rel.gpu.cas.b32 %r7, [%rd2], %r5, %r6;
+        setp.ne.s32 %p2, %r7, %r5; mov.b32 %r5, %r7; @%p2 bra $again;"""
+    _, word, _ = run(loop.format("%rd2"), blocks=3)
+    assert word[0] == 3 * 64 * 3
+    with pytest.raises(ptx.Race, match=r"updates word .* which another thread reads"):
+        run("mov.b64 %rd7, %rd2;" + loop.format("%rd7"))
+
+
+def test_a_write_of_the_same_value_does_not_hide_what_was_read_before():
+    """Block 0 reads 3 and writes 5. Block 1 writes 5, and may do so before block 0 reads."""
+    body = """
+        setp.eq.s32 %p2, %r2, 0; and.pred %p2, %p1, %p2;
+        @%p2 ld.global.b32 %r5, [%rd2]; {} mov.b32 %r6, 5; @%p1 st.global.b32 [%rd2], %r6;"""
+    for only in ([0, 1], [1, 0]):
+        with pytest.raises(ptx.Order, match="word"):
+            run(body.format(""), 3, blocks=2, only=only)
+    _, word, _ = run(body.format(""), 5, blocks=2)  # 5 is read in any order
+    assert word[0] == 5
+
+
+def test_a_block_s_own_update_does_not_hide_those_of_others():
+    body = """
+        @%p1 red.global.gpu.relaxed.add.u32 [%rd2], 1;
+        setp.eq.s32 %p2, %r2, {}; and.pred %p2, %p1, %p2; @%p2 st.global.b32 [%rd2], 7;"""
+    run(body.format(5), blocks=2)
+    with pytest.raises(ptx.Order, match=r"block 1, thread 0 writes word .* which another block updated"):
+        run(body.format(1), blocks=2)
+
+
+# Each block adds 1 to x under a lock, which thread 0 acquires and releases.
 LOCKED = """
 $spin:
     bar.sync 0;
@@ -156,7 +217,7 @@ def test_what_is_released_and_acquired_is_ordered(acquire, release):
 @pytest.mark.parametrize(
     "changed",
     [
-        {"barrier": ""},  # thread 0 gives the lock back before the others have written
+        {"barrier": ""},  # thread 0 releases the lock before the other threads have written
         {"acquire": "relaxed"},
         {"acquire": "release"},
         {"release": "relaxed"},
@@ -164,13 +225,14 @@ def test_what_is_released_and_acquired_is_ordered(acquire, release):
     ],
 )
 def test_what_is_not_is_a_fault(changed):
-    with pytest.raises(ptx.Order, match=r"kernel\.py:20: block 1, thread . reads x.*nothing orders the two"):
+    with pytest.raises(
+        ptx.Order, match=r"kernel\.py:20: block 1, thread . reads x.*nothing orders the two accesses"
+    ):
         run(LOCKED.format(**RIGHT | changed), blocks=2)
 
 
-def test_a_lock_that_nobody_gives_back_does_not_end(monkeypatch):
-    monkeypatch.setattr("backpass.ptx.block.LIMIT", 10_000)
-    with pytest.raises(ptx.Barrier, match="does not end"):
+def test_a_lock_that_nobody_gives_back_does_not_end():
+    with pytest.raises(ptx.Barrier, match="repeats a loop in which nothing changes"):
         run(LOCKED.format(**RIGHT), 1)
 
 
@@ -198,7 +260,36 @@ def test_a_release_covers_what_is_before_it():
     with pytest.raises(ptx.Order, match=r"kernel\.py:30: block 1, thread 0 reads x"):
         run(FLAG.format(before="", after="@%p1 st.global.b32 [%rd4], %r1;", **given), blocks=2)
     own = FLAG.format(before="@%p1 st.global.b32 [%rd4], %r1;", after="", **given)
-    run(own, blocks=2)  # thread 0 releases what it has written itself, without a barrier
+    run(own, blocks=2)  # without a barrier, thread 0 releases its own writes
+
+
+def test_each_thread_may_release_its_own_writes():
+    waits = """
+        setp.eq.s32 %p2, %r2, 0; @!%p2 bra $reader;
+        st.global.b32 [%rd4], %r1; atom.global.release.gpu.add.u32 %r5, [%rd2], 1; bra $end;
+    $reader:
+        {} atom.global.acquire.gpu.add.u32 %r5, [%rd2], 0;
+        {} .loc 1 30 0
+        ld.global.b32 %r9, [%rd4];
+    $end:"""
+    run(waits.format("@%p1", "bar.sync 0;"), blocks=2)
+    run(waits.format("", ""), blocks=2)  # each thread acquires by itself
+    with pytest.raises(ptx.Order, match=r"kernel\.py:30: block 1, thread 1 reads x .* which block 0 wrote"):
+        run(waits.format("@%p1", ""), blocks=2)  # thread 0 acquires, and no barrier shares it
+    with pytest.raises(ptx.Order, match="block 1, thread 32 reads x"):
+        run(waits.format("@%p1", "bar.warp.sync -1;"), blocks=2)  # the second warp has not acquired
+
+
+def test_the_last_block_may_read_what_all_have_added():
+    """Thread 0 adds to a sum and raises a counter. The last block, which has seen all others, reads the sum."""
+    body = """
+        mov.b32 %r6, 0f3F800000; {} red.global.gpu.relaxed.add.f32 [%rd1], %r6;
+        @%p1 atom.global.acq_rel.gpu.add.u32 %r5, [%rd2], 1;
+        setp.eq.s32 %p2, %r5, 3; and.pred %p2, %p1, %p2; @%p2 ld.global.b32 %r7, [%rd1];"""
+    x, _, report = run(body.format("@%p1"), blocks=4, x=np.zeros(64, np.float32))
+    assert x[0] == 4 and not report.unsettled
+    with pytest.raises(ptx.Order, match=r"block 3, thread 0 reads x .* which another block updated"):
+        run(body.format(""), blocks=4, x=np.zeros(64, np.float32))  # of which thread 0 releases its own
 
 
 def test_a_swap_that_fails_releases_nothing():
@@ -218,14 +309,14 @@ def test_a_block_s_own_atomics_order_no_other_block():
 
 
 def test_an_atomic_instruction_does_not_hide_a_plain_write():
-    """Block 0 sets the sum to 0, and other blocks may add to it before."""
+    """Block 0 sets the sum to 0, and other blocks may already have added to it."""
     add = "@%p1 red.global.gpu.relaxed.add.u32 [%rd2], 1;"
     run(add, blocks=2)
     with pytest.raises(ptx.Order, match=r"block 1, thread 0 updates word.*which block 0 wrote"):
         run(f"{FIRST} and.pred %p3, %p1, %p2; @%p3 st.global.b32 [%rd2], 0; {add}", blocks=2)
 
 
-# All blocks read x; the last one, by a counter, sets it to 0.
+# All blocks read x. The last block, which a counter identifies, sets x to 0.
 LAST = """
     ld.global.b32 %r7, [%rd4];
     {barrier}
@@ -255,6 +346,28 @@ def test_a_sum_that_is_exact_in_this_order_only_is_unsettled():
     assert not run(FLOATS, np.float32(0), x=x)[2].unsettled
 
 
+def test_a_sum_in_a_fixed_order_is_settled():
+    add = "@%p1 red.global.gpu.relaxed.add.f32 [%rd2], %r6;"
+    body = "mov.b32 %r6, 0f3DCCCCCD;" + 4 * add
+    assert not run(body, np.float32(0))[2].unsettled
+    assert run(body, np.float32(0), blocks=2)[2].unsettled
+    turns = "mov.b32 %r6, 0f3DCCCCCD;" + "".join(
+        f"setp.eq.s32 %p3, %r1, {thread}; {add.replace('%p1', '%p3')} {{}}" for thread in range(4)
+    )
+    assert not run(turns.replace("{}", "bar.sync 0;"), np.float32(0))[2].unsettled
+    assert run(turns.replace("{}", ""), np.float32(0))[2].unsettled
+
+
+def test_a_sum_that_overflows_in_one_order_only_is_unsettled():
+    body = """
+        mul.wide.u32 %rd5, %r1, 8; add.s64 %rd6, %rd1, %rd5; setp.lt.u32 %p2, %r1, 3;
+        @%p2 ld.global.b64 %rd7, [%rd6]; @%p2 red.global.gpu.relaxed.add.f64 [%rd2], %rd7;"""
+    x = np.array([1.7e308, 1.7e308, -1.7e308])
+    assert run(body, np.float64(0), x=x)[2].unsettled
+    infinite = np.array([np.inf, 1.0, 2.0])
+    assert not run(body, np.float64(0), x=infinite)[2].unsettled
+
+
 def test_the_halves_of_a_pair_are_two_sums():
     pairs = "ld.global.b32 %r5, [%rd4]; red.global.gpu.relaxed.add.noftz.f16x2 [%rd2], %r5;"
     x = np.zeros((64, 2), np.float16)
@@ -265,8 +378,7 @@ def test_the_halves_of_a_pair_are_two_sums():
     assert run(pairs, x=x.view(np.float32)[:, 0])[2].unsettled
 
 
-def test_a_block_that_waits_for_a_later_one_is_told_that_blocks_run_in_turn(monkeypatch):
-    monkeypatch.setattr("backpass.ptx.block.SPINS", 100)
+def test_a_block_that_waits_for_a_later_one_is_told_that_blocks_run_in_turn():
     grid_barrier = """
         @%p1 atom.global.acq_rel.gpu.add.u32 %r5, [%rd2], 1;
     $wait:
@@ -274,11 +386,13 @@ def test_a_block_that_waits_for_a_later_one_is_told_that_blocks_run_in_turn(monk
         @%p2 bra $wait;
     """
     run(grid_barrier.format(1), blocks=2)
-    with pytest.raises(ptx.Barrier, match=r"block 0, .* finds the same value 100 times.*one after another"):
+    with pytest.raises(ptx.Barrier, match=r"block 0, .* repeats a loop .*one after another"):
         run(grid_barrier.format(2), blocks=2)
 
 
-@pytest.mark.parametrize("name", ["atom.global.inc.u32", "atom.global.add.v2.f32", "atom.global.cas.b128"])
+@pytest.mark.parametrize(
+    "name", ["atom.global.inc.u32", "atom.global.add.v2.f32", "atom.global.cas.b128", "atom.add.u32"]
+)
 def test_others_are_refused_by_name(name):
     with pytest.raises(ptx.Unsupported, match=name.split(".")[-1]):
         run(f"{name} %r5, [%rd2], %r1;")

@@ -1,4 +1,4 @@
-"""What a kernel does wrong is found, with the line and the thread, and what is right is not accused."""
+"""A kernel's faults are reported with the line and the thread, and correct kernels raise no fault."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ TAIL = '\n    ret;\n}\n.file 1 "kernel.py"\n'
 
 
 def run(body, n=64, *, threads=64, blocks=1, shared=1024, defined=True):
-    """Run a body on x of n numbers; return y of as many, which nobody has written before."""
+    """Run a body on x of n numbers; return y of as many, which are NaN where they are not written, and the report."""
     program = ptx.parse(HEAD.format(threads=threads) + body + TAIL)
     x = np.arange(n, dtype=np.float32)
     y = np.full(n, np.nan, np.float32)
@@ -53,7 +53,7 @@ def run(body, n=64, *, threads=64, blocks=1, shared=1024, defined=True):
 
 
 LOAD, STORE = "ld.global.b32 %r5, [%rd4];\n", "st.global.b32 [%rd5], %r5;\n"
-# Each thread gives its number to the next one.
+# Each thread stores its number in shared memory and loads the number of the next thread.
 NEIGHBOUR = """
     add.s32 %r6, %r1, 1; and.b32 %r6, %r6, 63; shl.b32 %r7, %r6, 2;
     st.shared.b32 [%r4], %r5;
@@ -61,6 +61,9 @@ NEIGHBOUR = """
     .loc 1 12 0
     ld.shared.b32 %r5, [%r7];
 """
+
+
+USE = "setp.eq.s32 %p8, %r5, 0; @%p8 bra $USED; $USED:"  # of the number in %r5
 
 
 def test_a_copy_and_its_mask():
@@ -72,7 +75,7 @@ def test_a_copy_and_its_mask():
 
 def test_accesses_out_of_bounds():
     with pytest.raises(
-        ptx.OutOfBounds, match=r"kernel.py:10: block 0, thread 50 reads 4 bytes at x \+ 200, which has 200 b"
+        ptx.OutOfBounds, match=r"kernel.py:10: block 0, thread 50 reads 4 bytes at x \+ 200; x has 200 b"
     ):
         run(LOAD + STORE, 50)
     with pytest.raises(ptx.OutOfBounds, match=r"thread 50 writes 4 bytes at y \+ 200"):
@@ -80,15 +83,15 @@ def test_accesses_out_of_bounds():
     with pytest.raises(ptx.OutOfBounds, match="before all tensors"):
         run("mov.b64 %rd4, 16;\n" + LOAD)
     with pytest.raises(
-        ptx.OutOfBounds, match=r"thread 60 writes 4 bytes at shared memory \+ 240, which has 240"
+        ptx.OutOfBounds, match=r"thread 60 writes 4 bytes at shared memory \+ 240; shared memory has 240"
     ):
         run("mov.b32 %r5, 1; st.shared.b32 [%r4], %r5;", shared=240)
 
 
 def test_an_offset_that_wraps():
-    """In 32 bits, 2³⁰ elements of 4 bytes are 0 bytes further; here 2³¹ − 4 bytes are before the tensor."""
+    """An offset that overflows 32 bits is negative: the address here is 2³¹ − 4 bytes before the tensor."""
     wraps = "mov.b32 %r6, 0x80000004; cvt.s64.s32 %rd7, %r6; add.s64 %rd4, %rd1, %rd7;\n" + LOAD
-    with pytest.raises(ptx.OutOfBounds, match=r"reads 4 bytes at x - 2147483644, which has 256 bytes"):
+    with pytest.raises(ptx.OutOfBounds, match=r"reads 4 bytes at x - 2147483644; x has 256 bytes"):
         run(wraps)
 
 
@@ -140,7 +143,7 @@ def test_values_that_nobody_wrote():
         run("@%p2 bra $L; $L:")
     with pytest.raises(ptx.Undefined, match="stores an uninitialised value"):
         run(LOAD + STORE, defined=False)
-    # A choice against it does not use it.
+    # selp does not use the operand that it does not select.
     masked = "@%p1 ld.global.b32 %r5, [%rd4]; selp.b32 %r5, %r5, 0, %p1;"
     run(masked + STORE.replace("st", "@%p1 st"), 50)
 
@@ -152,7 +155,7 @@ def test_a_barrier_that_some_do_not_reach():
         run("setp.lt.s32 %p2, %r1, 32; @%p2 bar.sync 0;")
     with pytest.raises(ptx.Barrier):
         run("setp.lt.s32 %p2, %r1, 5; @!%p2 bra $END; shfl.sync.bfly.b32 %r5, %r1, 1, 31, -1; $END:")
-    # Both ways lead to a barrier of their own: each waits for the other.
+    # Each branch has its own barrier, and the threads at each barrier wait for the other threads.
     apart = "setp.lt.s32 %p2, %r1, 32; @%p2 bra $A; bar.sync 0; bra $END; $A: bar.sync 0; $END:"
     with pytest.raises(ptx.Barrier):
         run(apart)
@@ -169,24 +172,64 @@ def test_threads_that_part_and_meet_again(monkeypatch):
     np.testing.assert_array_equal(y.view(np.int32), [t * (t - 1) // 2 for t in range(64)])
     monkeypatch.setattr(block, "LIMIT", 1000)
     with pytest.raises(ptx.Barrier, match="does not end within 1,000 instructions"):
-        run("$TOP: bra $TOP;")
+        run("mov.b32 %r5, 0; $TOP: add.s32 %r5, %r5, 1; bra $TOP;")
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "$TOP: bra $TOP;",
+        "mov.b32 %r6, 9; $TOP: mov.b32 %r5, 0; $IN: add.s32 %r5, %r5, 1; setp.lt.s32 %p2, %r5, %r6; @%p2 bra $IN; bra $TOP;",
+        "mov.b32 %r5, 7; $TOP: st.shared.b32 [%r4], %r5; st.global.b32 [%rd5], %r5; bar.sync 0; bra $TOP;",
+        "$TOP: ld.volatile.global.b32 %r5, [%rd1]; setp.eq.s32 %p2, %r5, 0; @%p2 bra $TOP;",
+    ],
+)
+def test_a_loop_in_which_nothing_changes_does_not_end(loop):
+    with pytest.raises(ptx.Barrier, match=r"block 0, thread . repeats a loop in which nothing changes"):
+        run(loop)
+
+
+def test_a_loop_in_which_something_changes_may_end():
+    """Its registers are the same at each branch: a counter in memory, and a copy in flight, are not."""
+    count = "add.s32 %r6, %r6, 1; st.{0} [{1}], %r6; setp.lt.s32 %p2, %r6, 20; mov.b32 %r6, 0; @%p2 bra $TOP;"
+    for space, place in (("shared.b32", "%r4"), ("global.b32", "%rd5")):
+        start = f"mov.b32 %r6, 0; mov.pred %p2, %p1; st.{space} [{place}], %r6;"
+        run(start + f"$TOP: ld.{space} %r6, [{place}];" + count.format(space, place))
 
 
 def test_asynchronous_copies():
     copy = "cp.async.ca.shared.global [%r4], [%rd4], 4; cp.async.commit_group; {} ld.shared.b32 %r5, [{}];"
     y, _ = run(copy.format("cp.async.wait_group 0;", "%r4") + STORE)
     np.testing.assert_array_equal(y, np.arange(64))
-    with pytest.raises(ptx.TooEarly, match="before waiting for the copy to it"):
+    with pytest.raises(ptx.TooEarly, match="before waiting for the copy that writes there"):
         run(copy.format("", "%r4") + STORE)
-    with pytest.raises(ptx.TooEarly):  # one group may still be on its way
-        run(copy.format("cp.async.wait_group 1;", "%r4") + STORE)
+    for left in (1, 2, 3):  # this group may still be in flight
+        with pytest.raises(ptx.TooEarly):
+            run(copy.format(f"cp.async.wait_group {left};", "%r4") + STORE)
     other = "xor.b32 %r6, %r1, 40; shl.b32 %r7, %r6, 2;"
-    with pytest.raises(ptx.Race):  # awaited by each thread for its own copies only
+    with pytest.raises(ptx.Race):  # each thread waits for its own copies only
         run(other + copy.format("cp.async.wait_group 0;", "%r7") + STORE)
     y, _ = run(other + copy.format("cp.async.wait_group 0; bar.sync 0;", "%r7") + STORE)
     np.testing.assert_array_equal(y, np.arange(64) ^ 40)
     ignored = "mov.b32 %r8, 0; cp.async.ca.shared.global [%r4], [%rd4], 4, %r8; cp.async.wait_all; ld.shared.b32 %r5, [%r4];"
     assert not run(ignored + STORE)[0].any()  # nothing is read, zeros are written
+    with pytest.raises(ptx.Undefined, match="copies an uninitialised number of bytes"):
+        run(ignored.replace("mov.b32 %r8, 0;", ""))
+    with pytest.raises(ptx.Unsupported, match=r"cp\.async\.ca\.shared\.global with a predicate"):
+        run(ignored.replace("4, %r8", "4, %p1"))
+
+
+def test_an_asynchronous_copy_is_aligned_as_its_destination():
+    copy = """
+        shl.b32 %r6, %r1, 4; mul.wide.u32 %rd7, %r1, 16; add.s64 %rd7, %rd7, %rd1; mov.b32 %r8, {};
+        setp.lt.u32 %p2, %r1, 15; @%p2 cp.async.cg.shared.global [%r6], [%rd7+{}], 16, %r8; cp.async.wait_all;
+        @%p2 ld.shared.v4.b32 {{%r10, %r11, %r12, %r13}}, [%r6]; {} st.global.b32 [%rd5], %r11;"""
+    y, _ = run(copy.format(8, 0, "@%p2"))
+    assert y[:15].tolist() == [*range(1, 61, 4)]
+    y, _ = run(copy.format(12, 0, "mov.b32 %r11, %r13; @%p2"))  # the last four of 16 bytes are zeros
+    assert not y[:15].any()
+    with pytest.raises(ptx.Misaligned, match="16 bytes of global memory"):
+        run(copy.format(4, 4, "@%p2"))
 
 
 def test_the_source_of_an_asynchronous_copy_is_not_written_before_the_wait():
@@ -198,14 +241,14 @@ def test_the_source_of_an_asynchronous_copy_is_not_written_before_the_wait():
     run(body.format("cp.async.wait_group 0;"))
     for wait in ("", "cp.async.wait_group 1;"):  # also by the thread that copies
         with pytest.raises(
-            ptx.TooEarly, match=r"writes to x \+ 0 \(4 bytes\) before waiting for the copy from"
+            ptx.TooEarly, match=r"writes to x \+ 0 \(4 bytes\) before waiting for the copy that reads"
         ):
             run(body.format(wait))
     run("cp.async.ca.shared.global [%r4], [%rd4], 4; mov.b32 %r5, 7;" + STORE)
 
 
 def test_an_equal_write_does_not_hide_the_one_before():
-    """Threads write 7 to one place, and then the last of them 5: one of the 7 may come later."""
+    """All threads write 7 to one address, and then the last one writes 5: another thread's 7 may come later."""
     body = "mov.b32 %r5, 7; mov.b32 %r6, 0; st.{0}.b32 [{1}], %r5; {2} mov.b32 %r5, 5; setp.eq.s32 %p2, %r1, 63; @%p2 st.{0}.b32 [{1}], %r5;"
     for place in (("shared", "%r6"), ("global", "%rd2")):
         run(body.format(*place, "bar.sync 0;"))
@@ -223,7 +266,8 @@ def test_an_equal_write_of_another_block_does_not_hide_the_first():
 def test_several_readers_of_one_warp_are_ordered_by_its_barrier():
     body = """
         mov.b32 %r5, 7; setp.eq.s32 %p2, %r1, {writer}; @%p2 st.shared.b32 [0], %r5; bar.sync 0;
-        setp.lt.s32 %p3, %r1, {readers}; @%p3 ld.shared.b32 %r6, [0]; bar.warp.sync -1;
+        setp.lt.s32 %p3, %r1, {readers}; mov.b32 %r6, 0; @%p3 ld.shared.b32 %r6, [0];
+        setp.eq.s32 %p4, %r6, 5; @%p4 bra $USED; $USED: bar.warp.sync -1;
         @%p2 st.shared.b32 [0], %r1;"""
     body = body.replace("[0]", "[%r10]").replace("mov.b32 %r5", "mov.b32 %r10, 0; mov.b32 %r5", 1)
     run(body.format(readers=32, writer=0))
@@ -254,7 +298,7 @@ def test_a_race_is_seen_in_blocks_of_every_number(number):
     x = ptx.Tensor(np.zeros(256, np.uint8))
     first = "add.s64 %rd4, %rd1, %rd6; ld.global.b32 %r5, [%rd4];"
     program, right = (
-        ptx.parse(HEAD.format(threads=64) + first + NEIGHBOUR.format(barrier=barrier) + TAIL)
+        ptx.parse(HEAD.format(threads=64) + first + NEIGHBOUR.format(barrier=barrier) + USE + TAIL)
         for barrier in ("", "bar.sync 0;")
     )
     settings = {"blocks": 2**31 - 1, "shared": 256, "only": [number]}
@@ -263,8 +307,62 @@ def test_a_race_is_seen_in_blocks_of_every_number(number):
         ptx.run(program, {"x": x, "y": x, "n": 0}, **settings)
 
 
+# All threads load the number in place of x[0], and thread 0 doubles it.
+IN_PLACE = """
+    ld.global.b32 %r5, [%rd1]; add.f32 %r6, %r5, %r5; {between}
+    setp.eq.s32 %p2, %r1, 0; @%p2 st.global.b32 [%rd1], %r6; {after}"""
+
+
+@pytest.mark.parametrize(
+    ("between", "after", "race"),
+    [
+        ("", "", False),
+        ("", STORE, True),  # all threads store what they have loaded
+        ("bar.sync 0;", STORE, False),
+        ("", "bar.sync 0; ld.global.b32 %r5, [%rd1];" + STORE, False),  # a later load is none of the race
+        ("", "ld.global.b32 %r5, [%rd1];", False),  # after the store, but not used
+        ("", "ld.global.b32 %r5, [%rd1];" + STORE, True),
+        ("", "mul.wide.u32 %rd7, %r5, 0; add.s64 %rd7, %rd7, %rd2; ld.global.b32 %r7, [%rd7];", True),
+        ("", USE, True),
+        ("", "and.b32 %r5, %r5, 0;" + STORE, False),  # no bit of what is stored depends on it
+        ("", "shfl.sync.bfly.b32 %r5, %r5, 1, 31, -1; @%p2 st.global.b32 [%rd2], %r5;", True),
+        ("", "st.shared.b32 [%r4], %r5;", False),
+        ("", "st.shared.b32 [%r4], %r5; xor.b32 %r4, %r4, 4; bar.warp.sync -1; ld.shared.b32 %r5, [%r4];" + STORE, True),
+    ],
+)  # fmt: skip
+def test_a_read_races_if_its_value_is_used(between, after, race):
+    program = ptx.parse(HEAD.format(threads=64) + IN_PLACE.format(between=between, after=after) + TAIL)
+    x, y = np.full(64, 3, np.float32), np.zeros(64, np.float32)
+    given = {"x": ptx.Tensor(x.view(np.uint8)), "y": ptx.Tensor(y.view(np.uint8)), "n": 64}
+    if race:
+        with pytest.raises(ptx.Race, match=r"block 0, thread \d+ .* x \+ 0 \(4 bytes\), which"):
+            ptx.run(program, given, blocks=1, shared=256)
+    else:
+        ptx.run(program, given, blocks=1, shared=256)
+        assert x[0] == 6 and (x[1:] == 3).all()  # also after a second run of the block
+
+
+def test_a_block_that_runs_again_leaves_no_trace_of_its_first_run():
+    """The first run adds to a sum, writes, releases, and copies; the second does the same from the same state."""
+    body = (
+        IN_PLACE.format(between="", after="")
+        + """
+        mov.b32 %r10, 0f3F800000; @%p2 red.global.gpu.acq_rel.add.f32 [%rd2+4], %r10;
+        @%p2 red.global.gpu.relaxed.add.f32 [%rd2+8], %r10;
+        cp.async.ca.shared.global [%r4], [%rd2+128], 4; cp.async.commit_group;"""
+    )
+    x, y = np.full(64, 3, np.float32), np.zeros(64, np.float32)
+    y[1] = 2**24 - 2  # two terms fit, a third one would not
+    known = np.zeros(256, bool)
+    known[4:12], known[128:132] = True, True
+    given = {"x": ptx.Tensor(x.view(np.uint8)), "y": ptx.Tensor(y.view(np.uint8), defined=known), "n": 64}
+    report = ptx.run(ptx.parse(HEAD.format(threads=64) + body + TAIL), given, blocks=1, shared=256)
+    assert x[0] == 6 and y[1] == 2**24 - 1 and y[2] == 1 and not report.unsettled
+    assert known.sum() == 12
+
+
 def test_tensors_that_overlap_are_one_buffer():
-    """y is x from the thread number 32 on: thread 0 writes what thread 32 reads."""
+    """y begins at element 32 of x, so thread 0 writes what thread 32 reads."""
     program = ptx.parse(HEAD.format(threads=64) + LOAD + STORE + TAIL)
     memory = np.zeros(512, np.uint8)
     given = {"x": ptx.Tensor(memory[:256]), "y": ptx.Tensor(memory[256:]), "n": 0}
@@ -290,12 +388,46 @@ def test_results_that_depend_on_the_order_of_blocks():
     first = "add.s64 %rd5, %rd2, %rd6;"  # every block writes to the first elements
     with pytest.raises(
         ptx.Order,
-        match=r"block 1, thread 0 writes y .* which block 0 wrote, and nothing orders the two: the result depends",
+        match=r"block 1, thread 0 writes y .* which block 0 wrote, and nothing orders the two accesses: the result",
     ):
         run(LOAD + first + STORE, 128, blocks=2)
     reads = LOAD + STORE + "add.s64 %rd5, %rd2, %rd6; ld.global.b32 %r5, [%rd5];"
     with pytest.raises(ptx.Order, match=r"block 1, thread 0 reads y .* which block 0 wrote"):
         run(reads, 128, blocks=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("bar.red.popc.u32 %r5, 0, %p1;", r"bar\.red\.popc\.u32"),
+        ("bar.arrive 0, 64;", r"bar\.arrive 0, 64"),
+        ("bar.sync 1;", r"bar\.sync 1"),
+        ("bar.sync %r1, 32;", r"bar\.sync %r1, 32"),
+        ("barrier.cluster.arrive;", r"barrier\.cluster\.arrive"),
+        ("redux.sync.add.s32 %r5, %r1, 0xFFFF;", r"redux\.sync\.add\.s32 is supported for whole warps"),
+        ("shfl.sync.bfly.b32 %r5, %r1, 1, 31, 0xFFFF;", r"shfl\.sync\.bfly\.b32 is supported for whole warps"),
+        ("bar.warp.sync 0xFFFF;", r"bar\.warp\.sync is supported for whole warps"),
+        ("ld.acquire.gpu.global.b32 %r5, [%rd4];", r"ld\.acquire\.gpu\.global\.b32"),
+        ("st.release.gpu.global.b32 [%rd4], %r1;", r"st\.release\.gpu\.global\.b32"),
+        ("ld.global.frob.b32 %r5, [%rd4];", r"ld\.global\.frob\.b32"),
+        ("st.async.shared::cluster.u32 [%r4], %r1, [%r4];", r"st\.async"),
+        ("ld.param.v2.b32 {%r5, %r6}, [kernel_param_0];", r"ld\.param\.v2\.b32"),
+        ("mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r5}, {%r5}, {%r5}, {%r5}, %r5, 0;", r"mma\.sp"),
+        ("max.f32 %r5, %r1, %r1, %r1;", r"max\.f32"),
+        ("cp.async.bulk.commit_group;", r"cp\.async\.bulk\.commit_group"),
+        ("cp.async.mbarrier.arrive.shared.b64 [%r4];", r"cp\.async\.mbarrier\.arrive"),
+        ("mov.b128 %r5, %r1;", "b128"),
+        *((f"{name};", name) for name in ("membar.gl", "fence.acq_rel.gpu", "trap", "pmevent 1")),
+    ],
+)  # fmt: skip
+def test_what_is_not_executed_is_refused_by_name(body, named):
+    with pytest.raises(ptx.Unsupported, match=rf"ptx: .*{named.removesuffix(' 1')}"):
+        run(body)
+
+
+def test_blocks_of_parts_of_warps_are_refused():
+    with pytest.raises(ptx.Unsupported, match="expected blocks of whole warps; got 48 threads"):
+        run("", threads=48)
 
 
 def test_instructions_that_are_not_known():
@@ -307,7 +439,7 @@ def test_instructions_that_are_not_known():
 
 @pytest.mark.parametrize(("how", "expected"), [("any", [1, 0]), ("all", [0, 0])])
 def test_a_warp_votes(how, expected):
-    """vote.sync: the first 40 numbers are below 3 for three threads of the first warp only."""
+    """vote.sync: the numbers of three threads are below 3, all of them in the first warp."""
     body = f"""
         ld.global.b32 %r5, [%rd4]; setp.lt.f32 %p2, %r5, 0f40400000;
         vote.sync.{how}.pred %p3, %p2, -1; selp.b32 %r6, 0f3F800000, 0f00000000, %p3; st.global.b32 [%rd5], %r6;"""
@@ -321,7 +453,7 @@ def test_a_warp_votes(how, expected):
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_matrix_is_loaded_from_shared_memory(transposed):
-    """ldmatrix: a lane holds two neighbours of a row of 8 × 8 numbers of 16 bits, or of a column."""
+    """ldmatrix: a lane receives two neighbours in a row, or in a column, of an 8 × 8 matrix of 16-bit numbers."""
     trans = ".trans" if transposed else ""
     body = f"""
         and.b32 %r6, %r1, 31; shl.b32 %r7, %r6, 2; shl.b32 %r8, %r6, 1; add.s32 %r10, %r8, 1;
@@ -367,7 +499,7 @@ def test_each_thread_has_memory_of_its_own():
 
 
 def test_parts_that_the_compiler_leaves_open_are_not_needed():
-    """It packs one number of 16 bits beside one that nobody writes, and then chooses the bytes that it needs."""
+    """The compiler packs a 16-bit number beside one that is never written, and then selects the bytes that it needs."""
     packed = "ld.global.b32 %r5, [%rd4]; mov.b32 {%rs1, %rs2}, %r5; mov.b32 %r6, {%rs2, %rs7}; mov.b32 %r7, {%rs8, %rs9};"
     also = "and.b32 %r8, %r7, 255; prmt.b32 %r10, %r6, %r8, 0x1010; st.global.b32 [%rd5], %r10;"
     body = f"{{ .reg .b16 %rs<10>; {packed} {also} }}"
@@ -382,7 +514,7 @@ def test_parts_that_the_compiler_leaves_open_are_not_needed():
 
 
 def test_variables_have_addresses_of_their_own():
-    """Two in shared memory, before what the launch adds; and tables, which nobody may write to."""
+    """Two variables in shared memory, in front of what the launch adds, and tables, which must not be written to."""
     two = """
         .shared .align 4 .b8 first[256]; .shared .align 16 .b8 second[256];
         mov.u32 %r6, first; mov.u32 %r7, second; add.s32 %r6, %r6, %r4; add.s32 %r7, %r7, %r4;
@@ -420,7 +552,7 @@ def test_volatile_accesses_are_in_their_memory():
     assert np.array_equal(run(volatile + STORE)[0].view(np.int32), np.arange(64))
     with pytest.raises(ptx.Unsupported, match=r"ld\.b32 at a generic address"):
         run("ld.b32 %r5, [%rd4];")
-    with pytest.raises(ptx.Unsupported, match=r"st\.param\.b32"):
+    with pytest.raises(ptx.Unsupported, match=r"kernel\.py:10: ptx: calls of functions are not supported"):
         run("{ .param .b32 param0; st.param.b32 [param0], %r1; call.uni print, (param0); }")
     with pytest.raises(ptx.Unsupported, match=r"call\.uni"):
         run("call.uni print;")
@@ -434,7 +566,7 @@ def test_hints_for_the_cache_do_nothing():
 
 
 def test_a_register_is_known_within_its_braces():
-    """Inline assembly may call its registers as others are called."""
+    """Inline assembly may declare registers with names that are already in use."""
     inner = """
         mov.b32 %r5, 70000;
         {{ .reg .b16 {0}; mov.b16 {0}, 3; {{ .reg .b32 {0}; mov.b32 {0}, 70001; @!p add.u32 %r5, %r5, {0};
@@ -472,6 +604,30 @@ def test_constants_in_decimal():
         run("mov.b32 %r5, 1.5;")
 
 
+def test_a_constant_that_begins_with_0_is_octal():
+    assert (run("mov.b32 %r5, 010;" + STORE)[0].view(np.int32) == 8).all()
+
+
+def test_a_short_signed_number_is_extended_with_its_sign():
+    y, _ = run("neg.s32 %r6, %r1; cvt.s8.s32 %r5, %r6;" + STORE)
+    assert y.view(np.int32).tolist() == [-i for i in range(64)]
+    y, _ = run("ld.global.b32 %r6, [%rd4]; neg.f32 %r6, %r6; cvt.rzi.s16.f32 %r5, %r6;" + STORE)
+    assert y.view(np.int32).tolist() == [-i for i in range(64)]
+
+
+def test_a_shuffle_needs_a_known_lane():
+    for operands in ("%r20, 31", "1, %r20"):
+        with pytest.raises(ptx.Undefined, match="stores an uninitialised value"):
+            run(f"shfl.sync.bfly.b32 %r5, %r1, {operands}, -1;" + STORE)
+
+
+def test_a_store_of_an_unknown_register_has_the_width_of_the_instruction():
+    body = "mov.b32 %r5, 1; st.shared.b32 [%r4], %r5; st.shared.b16 [%r4+2], %r20; ld.shared.b16 %r6, [%r4]; mov.b32 %r5, %r6;"
+    assert (run(body + STORE)[0].view(np.int32) == 1).all()
+    with pytest.raises(ptx.Undefined):
+        run(body.replace("[%r4];", "[%r4+2];") + STORE)
+
+
 def test_the_negation_of_a_comparison():
     y, _ = run("setp.lt.u32 %p2|%p3, %r1, 5; selp.b32 %r5, 1, 0, %p3;" + STORE)
     assert y.view(np.int32).tolist() == [int(i >= 5) for i in range(64)]
@@ -482,6 +638,9 @@ def test_threads_that_have_returned_are_not_awaited():
     for returned in ("@%p2 exit;", "@%p2 bra $END;"):
         y, _ = run(early.format(returned) + STORE + "$END:")
         assert y[:32].view(np.int32).tolist() == [*range(32)] and np.isnan(y[32:]).all()
+    lane = "@%p2 exit; st.shared.b32 [%r4], %r1; bar.warp.sync -1; xor.b32 %r6, %r4, 4; ld.shared.b32 %r5, [%r6];"
+    y, _ = run("setp.ge.u32 %p2, %r1, 40;" + lane + STORE)
+    assert y[:40].view(np.int32).tolist() == [i ^ 1 for i in range(40)] and np.isnan(y[40:]).all()
     later = "setp.ge.u32 %p2, %r1, 32; @%p2 bra $L; bar.sync 0; st.global.b32 [%rd5], %r1; ret; $L: mov.b32 %r5, 0;"
     y, _ = run(later)
     assert y[:32].view(np.int32).tolist() == [*range(32)]

@@ -1,4 +1,4 @@
-"""Each instruction against its definition: in exact arithmetic, or by PyTorch where it has the same."""
+"""Each instruction against its definition in exact arithmetic, or against PyTorch where PyTorch has the same."""
 
 import re
 from fractions import Fraction
@@ -15,7 +15,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.5, 3.4e38, -3.4e38, 1e-45, -1.2e-38, np.inf, -np.i
 
 
 def floats(n, seed=0, dtype=np.float32):
-    """Numbers of all magnitudes, and special ones."""
+    """Numbers of many magnitudes, and special values."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=n) * 2.0 ** rng.integers(-30, 30, n)
     with np.errstate(over="ignore"):
@@ -23,7 +23,7 @@ def floats(n, seed=0, dtype=np.float32):
 
 
 def nearest(exact, type):
-    """The number of a format that is nearest to a fraction; of two as near, the one whose last bit is 0."""
+    """The number of a format that is nearest to a fraction; of two equally near, the one whose last bit is 0."""
     digits, least, most = {"f16": (11, -24, 65504), "bf16": (8, -133, None), "f32": (24, -149, None)}[type]
     if exact == 0:
         return 0.0
@@ -71,7 +71,7 @@ def test_halves_are_those_of_pytorch():
 
 @pytest.mark.parametrize("type", ["f16", "bf16", "f32"])
 def test_fused_multiply_add_is_rounded_once(type):
-    """Also where the product almost cancels against the addend, and the sum lies between two numbers."""
+    """Also where the product and the addend almost cancel, and the sum lies between two numbers."""
     rng, most = np.random.default_rng(2), 8 if type == "f16" else 30
     a, b = (values_of(bits_of(rng.normal(size=1500).astype(np.float32), type), type) for _ in range(2))
     near = -(a.astype(np.float64) * b.astype(np.float64)) * (1 + rng.integers(-3, 4, 1500) * 2.0**-9)
@@ -276,7 +276,10 @@ def test_bytes_are_permuted():
     assert compute("prmt.b32", [a, b, np.array([0xF000], np.uint32)])[0][0] == 0xFF000000
 
 
-@pytest.mark.parametrize("name", ["frob.f32", "frob.s32", "add.sat.s32", "cvt.rz.f32.s32", "mma.f32"])
+@pytest.mark.parametrize(
+    "name",
+    ["frob.f32", "frob.s32", "add.sat.s32", "cvt.rz.f32.s32", "mma.f32", "cvt.rn.tf32.f32", "add.rn.f32x2"],
+)
 def test_what_is_not_executed_is_named(name):
     with pytest.raises(Unsupported, match=name.partition(".")[0]):
         compute(name, [np.zeros(2, np.uint32)] * 2)
@@ -306,9 +309,22 @@ def test_every_instruction_has_a_test():
     assert {stem for stem in stems if not re.search(rf"\b{stem}[.\"]", texts)} == set()
 
 
+def test_a_product_beyond_the_largest_number_is_finite():
+    """MAX · MAX is finite, so its sum with an infinity is that infinity."""
+    most = np.array([np.finfo(np.float64).max])
+    for infinity in (np.inf, -np.inf):
+        bits = [x.view(np.uint64) for x in (most, most, np.array([infinity]))]
+        assert compute("fma.rn.f64", bits)[0].view(np.float64)[0] == infinity
+
+
+def test_a_saturated_product_is_refused():
+    with pytest.raises(Unsupported, match=r"mad\.hi\.sat\.s32"):
+        compute("mad.hi.sat.s32", [np.zeros(2, np.uint32)] * 3)
+
+
 def test_a_fused_product_and_sum_is_rounded_once():
     x, y, z = (np.random.default_rng(i).normal(size=500).astype(np.float32) for i in range(3))
-    z[:250] = -(x * y)[:250]  # what is left is the rounding of the product
+    z[:250] = -(x * y)[:250]  # the sum is the rounding error of the product
     found = compute("fma.rn.f32", [v.view(np.uint32) for v in (x, y, z)])[0].view(np.float32)
     exact = [
         Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)) for a, b, c in zip(x, y, z, strict=True)
@@ -357,7 +373,7 @@ def bits32(*x):
 
 
 def test_not_a_number_becomes_an_integer():
-    """PTX ISA, cvt: 0, unless the source is f64 or the target has 64 bits."""
+    """PTX ISA, cvt: NaN becomes 0, unless the source is f64 or the target has 64 bits."""
     nan = {
         "f32": bits32(np.nan),
         "f64": np.array([np.nan]).view(np.uint64),
@@ -405,7 +421,7 @@ def test_a_quick_quotient_by_a_large_number_is_zero(seed):
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "fma"])
 def test_results_towards_zero(name):
-    """Exact results whose last digits are cut off: x has the sign of the exact result and is not beyond it."""
+    """Truncated exact results: each has the sign of the exact result, and the next float32 away from 0 is beyond it."""
     a, b, c = (floats(400, seed) for seed in (6, 7, 8))
     with np.errstate(all="ignore"):
         b[:100], c[:100] = -a[:100] * np.float32(1 + 2.0**-20), -(a * b)[:100]
@@ -437,7 +453,7 @@ def test_results_towards_zero(name):
 
 
 def test_sums_with_a_carry():
-    """Numbers of 64 bits, added and multiplied in halves of 32 bits."""
+    """64-bit numbers, added and multiplied in halves of 32 bits."""
     rng = np.random.default_rng(3)
     a, b = rng.integers(0, 2**64, (2, 300), dtype=np.uint64)
     b[:50] = a[:50] ^ np.uint64(0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""The package's kernels, executed as compiled: their own tests at odd sizes, and without their barriers."""
+"""The package's kernels, executed as compiled: in their own tests at odd sizes, and without their barriers."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_a_removed_barrier_is_a_race():
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert {stem for stem, _ in found} == {"softmax", "layer_norm", "cross_entropy"}
-    # Two are not needed. Nobody uses shared memory before the first barrier of cross-entropy, which is passed once.
-    # In the norm each thread overwrites, after the barrier, what it alone has read before it.
+    # Two barriers are not needed. No thread uses shared memory before the first barrier of cross-entropy, which is
+    # executed once. In layer norm, what a thread overwrites after the barrier is read before it by that thread alone.
     assert [stem for stem, what in found if what == "nothing"] == ["layer_norm", "cross_entropy"]
     assert all(what.startswith("Race: ") for _, what in found if what != "nothing")

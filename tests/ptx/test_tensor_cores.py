@@ -21,7 +21,7 @@ KINDS = {
 
 
 def registers(matrix, where, type):
-    """The registers of a warp that hold a matrix ``[warps, rows, columns]``: two halves each."""
+    """The registers ``[warps, 32, n]`` that hold matrices ``[warps, rows, columns]``."""
     own = cores.elements(matrix, where)
     wide = {"f64": np.float64, "s8": np.int64, "u8": np.int64, "s32": np.int64}.get(type, np.float32)
     bits = np.ascontiguousarray(bits_of(own.astype(wide), "f32" if type == "tf32" else type))

@@ -26,6 +26,8 @@ EXACT = [
     "shf.r.clamp.b32",
     "cvt.u16.u32",
     "cvt.s32.s64",
+    "cvt.u64.u32",
+    "cvt.s64.s32",
     "and.pred",
     "or.pred",
 ]
@@ -39,6 +41,9 @@ CAREFUL = [
     "cvt.rn.bf16x2.f32",
     "cvt.u32.u16",
     "setp.lt.s32",
+    "sub.u32",
+    "max.s32",
+    "min.u32",
 ]
 
 
@@ -84,7 +89,7 @@ def test_defined_bits_do_not_depend_on_undefined_ones(name):
     assert (defined != full).any() and (defined == full).any()
 
 
-HALF = np.tile([True, True, False, False], 64)  # of each number, the lower 16 bits are defined
+HALF = np.tile([True, True, False, False], 64)  # the lower 16 bits of each number are defined
 
 
 @pytest.mark.parametrize(
@@ -128,6 +133,26 @@ def test_halves_of_a_register(body, fine):
     else:
         with pytest.raises(ptx.Undefined):
             execute()
+
+
+def test_each_half_of_a_pair_needs_one_number():
+    one, other = np.array([0x3F800000, 0x40000000], np.uint32), np.zeros(2, np.uint32)
+    pair = known("cvt.rn.bf16x2.f32", [Value(one, np.array([2**32 - 1, 7], np.uint32)), Value(other, ~other)])
+    assert pair.tolist() == [0xFFFFFFFF, 0x0000FFFF]
+    body = "ld.global.b32 %r5, [%rd4]; setp.eq.f16x2 %p2|%p3, %r5, %r5; {} bra $END; $END:"
+    execute = dict(defined=HALF)
+    run(body.format("@%p2"), **execute)
+    with pytest.raises(ptx.Undefined):
+        run(body.format("@%p3"), **execute)
+
+
+def test_the_low_bits_of_a_sum_and_equal_bits_of_a_maximum_are_known():
+    x, low = np.array([0x1234], np.uint32), np.array([0xFFFF0FFF], np.uint32)
+    all_known = np.array([0xFFFFFFFF], np.uint32)
+    for name in ("add.s32", "sub.u32"):
+        assert known(name, [Value(x, all_known), Value(x, low)])[0] == 0x0FFF
+    assert known("max.s32", [Value(x, low), Value(x ^ np.uint32(5), all_known)])[0] == 0xFFFF0FFA
+    assert known("add.s32", [Value(x, all_known)] * 2).all()
 
 
 def test_a_choice_needs_the_predicate():

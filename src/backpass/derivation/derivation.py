@@ -304,7 +304,7 @@ class Derivation:
             raise DerivationError("\n\n".join(reports.values()))
 
     def _check_chain(
-        self, chain: Chain, evaluators: list[Evaluator], reports: dict[Part, str]
+        self, chain: Chain, evaluators: Sequence[Evaluator], reports: dict[Part, str]
     ) -> None:
         """Add a report for each wrong line to `reports`, in order."""
         wrong: dict[Part, str] = {}

@@ -2,10 +2,11 @@
 one module per stem.
 
 The formulas are those of ``backpass.ops.<stem>``. This is the only folder that imports
-triton, and it imports it only when a kernel is loaded. Kernels run on a CUDA device. In
-Triton's interpreter they run on the CPU, slowly; that is how they are tested without a
-GPU. The interpreter is chosen once per process: ``TRITON_INTERPRET=1`` must be set when
-triton is first imported.
+triton, and it imports it only when a kernel is loaded. Kernels run on a CUDA device.
+They run on the CPU, slowly, in Triton's interpreter, or as compiled in
+``compiled.executing()``; that is how they are tested without a GPU. The interpreter is
+chosen once per process: ``TRITON_INTERPRET=1`` must be set when triton is first
+imported.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from backpass.stems import modules_in, no_such
 # A kernel has the name of its operation; kernels share the other modules of the folder.
 STEMS = tuple(stem for stem in modules_in("ops") if stem in modules_in("kernels"))
 
+
+# How kernels run without a GPU, for messages.
+ON_CPU = (
+    "on the CPU, kernels run in Triton's interpreter if TRITON_INTERPRET=1 is set before "
+    "triton is imported, or as compiled in kernels.compiled.executing()"
+)
 
 executions: list[Any] = []  # the drivers of ``compiled.executing()``, the inner last
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from backpass.ptx.memory import zeros
+from backpass.ptx.arrays import zeros
 from backpass.torch_internals import TorchDispatchMode, read_by, written_by
 
 _EMPTY = {

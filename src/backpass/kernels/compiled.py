@@ -54,9 +54,9 @@ class Verdict:
     """What was executed, and what is wrong although no fault was raised.
 
     ``unwritten`` has a line for each tensor from ``torch.empty`` that was passed to a
-    kernel and has elements never written. A tensor that was freed before the end counts
-    only if PyTorch has read such elements: it was scratch memory. A tensor of more than
-    1 GiB does not count.
+    kernel and has elements that were never written. A tensor that was freed before the
+    end of the context was scratch memory, and has a line only if PyTorch has read such
+    elements. Tensors of more than 1 GiB are not tracked and have no line.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def unsettled(self) -> list[ptx.Fault]:
-        """The faults that make a result non-deterministic, the first of each line. PTX
+        """The faults that make a result non-deterministic, the first on each line. PTX
         allows several results, and the kernel returned one of them."""
         found = [fault for run in self.runs for fault in run.report.unsettled]
         return [*{fault.place: fault for fault in reversed(found)}.values()][::-1]
@@ -104,21 +104,22 @@ def executing(
 ) -> Iterator[Verdict]:
     """Let Triton kernels take CPU tensors, and execute the kernels as compiled.
 
-    Inside the context, ``torch.empty`` fills up to 64 MiB with garbage, and a kernel
-    must not use an element that was never written. An element that is written through
-    ``x.numpy()`` counts as unwritten, and all elements of a tensor of more than 1 GiB
-    count as written. An autotuned kernel runs once with each
-    configuration, and then with the first configuration.
+    Inside the context, ``torch.empty`` fills tensors of up to 64 MiB with garbage, and
+    a kernel must not use an element that was never written. An element that is written
+    through ``x.numpy()`` counts as unwritten, and all elements of a tensor of more than
+    1 GiB count as written. An autotuned kernel runs once with each configuration, and
+    then with the first configuration.
 
-    Programs run to their end one after another, so a program that waits for a later one
-    raises a fault. ``only`` lists the numbers of the programs to run, and negative
-    numbers count from the last program; the default is all. ``approximate`` is the seed
-    of errors that are added to the results of approximate units, within the limits of
-    the PTX manual; by default the units have no error.
+    Programs run to completion one after another, so a program that waits for a later
+    one raises a fault. ``only`` lists the numbers of the programs to run, in this
+    order, and negative numbers count from the last program; the default is all.
+    ``approximate`` is the seed of errors that are added to the results of approximate
+    units, within the limits of the PTX manual; by default the units have no error.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
-    instruction that ``backpass.ptx`` does not execute, and RuntimeError if the kernels
-    of this process are interpreted.
+    instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
+    program of a number in ``only``, and RuntimeError if the kernels of this process are
+    interpreted.
     """
     if kernels.interpreted():
         raise RuntimeError(
@@ -201,7 +202,7 @@ class Driver(DriverBase):
 
         def launch(x: int, y: int, z: int, *rest: object) -> None:
             # After the grid come the stream, the function, two kinds of metadata, and
-            # two hooks. Triton reuses the launcher, also under a later driver.
+            # two hooks. Triton may reuse the launcher under a later driver.
             own = kernels.executions[-1]
             own.run(text, source.signature, metadata, (x, y, z), rest[6:])
 
@@ -227,6 +228,11 @@ class Driver(DriverBase):
         }
         only, count = self.only, grid[0] * grid[1] * grid[2]
         if only is not None:
+            if count and not (only and -count <= min(only) <= max(only) < count):
+                raise ValueError(
+                    f"{program.name}: only: expected numbers of its {count} programs, "
+                    f"from {-count} to {count - 1}; got {list(only)}"
+                )
             only = [number % count for number in only if count]
         report = ptx.run(
             program,
@@ -274,7 +280,7 @@ class Driver(DriverBase):
 
 
 def tensor(x: torch.Tensor, defined: Any = True) -> ptx.Tensor:
-    """Return the whole storage of a tensor, with the offset at which it begins."""
+    """Return a tensor's whole storage, with the offset at which the tensor begins."""
     elements = x.untyped_storage().nbytes() // x.element_size()
     whole = torch.as_strided(x, (elements,), (1,), 0).detach()
     offset = int(x.storage_offset()) * x.element_size()

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from backpass.kernels import compiled, executed, executions, on_cpu
+from backpass.kernels import ON_CPU, compiled, executed, executions, on_cpu
 from backpass.kernels.compiled import CAPABILITY
 from backpass.shapes import check_inputs, parse
 from backpass.torch_internals import is_fake
@@ -24,11 +24,11 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 def check_tensors(
     shapes: str, wide: tuple[str, ...] = (), /, **tensors: object
 ) -> None:
-    """Check the inputs of a kernel against its declaration of shapes, and of the inputs
-    that may be ``wide``.
+    """Check the inputs of a kernel against its declared shapes. The inputs in ``wide``
+    may be float32 where the others have half precision.
 
     Raises TypeError for an argument that is not a tensor on a device where kernels run,
-    and ValueError or TypeError for one that the declaration rules out.
+    and ValueError or TypeError for an argument that the declaration rules out.
     """
     for spec in parse(shapes).inputs:
         value = tensors[spec.name]
@@ -50,9 +50,8 @@ def check_tensor(
         raise TypeError(f"{name}: expected one of {wanted}; got dtype {value.dtype}")
     if value.device.type != "cuda" and not (value.device.type == "cpu" and on_cpu()):
         raise TypeError(
-            f"{name}: expected a tensor on a CUDA device (on the CPU, kernels run only "
-            "in Triton's interpreter: set TRITON_INTERPRET=1 before triton is imported); "
-            f"got device {value.device}"
+            f"{name}: expected a tensor on a CUDA device ({ON_CPU}); got device "
+            f"{value.device}"
         )
 
 
@@ -79,7 +78,7 @@ def packed(x: torch.Tensor) -> torch.Tensor: ...
 @overload
 def packed(x: None) -> None: ...
 def packed(x: torch.Tensor | None) -> torch.Tensor | None:
-    """``x``, contiguous, copied only if it is not; None for None."""
+    """``x`` if it is contiguous, else a contiguous copy; None for None."""
     if x is None:
         return None
     # torch may store a negation as a flag, which a pointer does not carry.
@@ -121,10 +120,10 @@ def rows_of(
     ``name_ptr`` with strides of its own.
 
     Neighbouring leading axes that one stride can walk are merged first. Three axes are
-    then enough for any transposing, slicing and expanding of an attention layer's
+    then enough for any transposing, slicing, and expanding of an attention layer's
     ``[b, n_h, s, d]``, much of which ``reshape`` would copy. Tensors with four or more
-    axes that do not merge are copied: it is rare, and a fourth axis would cost every
-    kernel time.
+    axes that do not merge are copied: such tensors are rare, and a fourth axis would
+    cost every kernel time.
     """
     tensors = [tensor.resolve_neg() for tensor in (x, *others.values())]
     lengths, steps = merged_axes(x.shape[:-1], *(t.stride()[:-1] for t in tensors))
@@ -174,12 +173,12 @@ class Launch(NamedTuple):
 
     kernel: Any
     programs: int
-    arguments: dict[str, Any]  # tensors, None for one not given, and integers
+    arguments: dict[str, Any]  # tensors, None for omitted ones, and integers
     constants: dict[str, Any]  # compiled into the kernel
     warps: int
     stages: int = 3  # of a loop whose loads run ahead of it; Triton's default
-    # Whether a·b + c may be rounded once. If it is, threads that sum the same squares
-    # between them may get different last bits: each rounds the square of the other.
+    # Whether a·b + c may be rounded once. If so, two threads that add each other's
+    # squares may get different last bits: each thread rounds only the other's square.
     fused: bool = True
 
     def run(self) -> None:
@@ -199,8 +198,8 @@ class Launch(NamedTuple):
 
 
 def _running_on(device: torch.device) -> contextlib.AbstractContextManager:
-    """Where Triton launches: on the current device, which may not be the tensors'; or,
-    as compiled, on the CPU."""
+    """Return a context in which Triton launches on the tensors' device: a CUDA device
+    becomes the current one, and on the CPU kernels run as compiled or interpreted."""
     if device.type == "cuda":
         return torch.cuda.device(device)
     if executed() and not executions:
@@ -211,13 +210,14 @@ def _running_on(device: torch.device) -> contextlib.AbstractContextManager:
 # Short rows share a program until it holds this many elements: 16 for each of its 128
 # threads.
 SHORT_ROWS_ELEMENTS = 2048
-# A warp holds 16 registers of one operand per thread, as far as 4 to 16 warps allow.
+# A warp holds these bytes of one operand, 16 registers per thread, unless that would
+# need fewer than 4 or more than 16 warps.
 WARP_BYTES = 2048
 
 
 class Block(NamedTuple):
-    """What a program works on at once: ``rows`` rows of at most ``columns`` elements,
-    both powers of 2."""
+    """What a program works on at once: ``rows`` rows of at most ``columns`` elements.
+    Both numbers are powers of 2."""
 
     rows: int
     columns: int
@@ -231,7 +231,7 @@ def whole_rows(like: torch.Tensor) -> Block:
 
 
 def tile(like: torch.Tensor, tile_bytes: int) -> Block:
-    """A part of a row that takes ``tile_bytes`` in the dtype computed in."""
+    """A part of a row that takes ``tile_bytes`` in the accumulator's dtype."""
     return _block(1, tile_bytes // accumulator(like.dtype).itemsize, like)
 
 
@@ -277,12 +277,12 @@ def on_tiles(
 
 
 def fits(like: torch.Tensor, row_bytes: int) -> bool:
-    """Whether a row of ``like[*, n]``, in the dtype computed in, fits into that many
-    bytes."""
+    """Whether a row of ``like[*, n]`` in the accumulator's dtype fits into
+    ``row_bytes``."""
     return like.shape[-1] * accumulator(like.dtype).itemsize <= row_bytes
 
 
 def _sizes(like: torch.Tensor) -> tuple[int, int, torch.dtype]:
-    """Rows and columns of ``like[*, n]``, and the dtype computed in."""
+    """Rows and columns of ``like[*, n]``, and the accumulator's dtype."""
     n = like.shape[-1]
     return like.numel() // n, n, accumulator(like.dtype)

@@ -16,7 +16,7 @@ To learn PTX from this package, read its modules in this order:
 - ``formats``: numbers and rounding
 - ``arithmetic`` and ``approximate``: what a thread computes
 - ``tensor_cores``: what a warp computes
-- ``memory`` and ``atomics``: which threads may access which bytes, and when
+- ``memory``, ``atomics``, and ``races``: which threads may access which bytes, and when
 - ``values``: which bits of a register are defined
 - ``block``: how threads branch, wait, and copy
 - ``grid``: how the blocks of a kernel run

@@ -1,9 +1,10 @@
 """How far the results of approximate units may be from the exact results.
 
 The errors are those that PTX ISA 8.7, chapter 9.7.3, states for each instruction. The
-special values that it lists for an instruction, such as 2 to the power of 0, are exact.
-A unit is a function: the same operands give the same error each time. The manual states
-no error for tensor cores, and their sums are not moved: see ``tensor_cores.mma``.
+special values that the manual lists for an instruction, such as 2 to the power of 0,
+are exact. A unit is a function: the same operands give the same error each time. The
+manual does not state an error for tensor cores, so none is added to their sums: see
+``tensor_cores.mma``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from backpass.ptx.formats import Values, rounded
 
-# The largest error, by what the manual states it in.
+# The largest errors: relative to the result, absolute, and in units in the last place.
 RELATIVE = {
     ("ex2", "f32"): 2.0**-22,
     ("ex2", "f16"): 2.0**-9.9,
@@ -36,15 +37,15 @@ def moved(
 ) -> Values:
     """Return results that a unit may compute where the exact results are ``exact``.
 
-    They are numbers of the type, in float64. The ``seed`` selects one of the possible
-    units.
+    The results are numbers of the type, in float64. The ``seed`` selects one of the
+    possible units.
     """
     error = allowed(operation, type, exact, operands)
     found = rounded(exact + _drawn(operands, seed) * error, type).astype(np.float64)
     special = (
         (exact == 0) | (operands[0] == 0) | ~np.isfinite([exact, *operands]).all(0)
     )
-    # The rounding to the type is part of the error.
+    # The allowed error includes the rounding to the type.
     return np.where(special | (np.abs(found - exact) > error), exact, found)
 
 

@@ -1,8 +1,9 @@
 """Instructions that compute each thread's result from its own operands.
 
 Each instruction is a function of values ``[threads]``, found by its name. PTX does not
-fix the results of ``approx`` and ``full`` instructions. They are rounded to the nearest
-number, or moved by at most the error that the manual allows. PTX ISA 8.7, chapter 9.7.
+fix the results of ``approx`` and ``full`` instructions. Here they are rounded to the
+nearest number, or moved by at most the error that the manual allows. PTX ISA 8.7,
+chapter 9.7.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _simple(
     operation, *modifiers, type = parts
     table = _OF_FLOATS if is_float(type) else _OF_INTEGERS
     function = table.get(operation)
-    if function is None:
+    if function is None or len(operands) != _OPERANDS.get(operation, 2):
         raise _unknown(parts)
     known = ROUNDING | {"ftz", "NaN", "rz"} if is_float(type) else {"lo"}
     to_zero = "rz" in modifiers
@@ -75,6 +76,8 @@ def _simple(
     ):
         raise _unknown(parts)
     if "x2" in type:
+        if width_of(type) != 32:
+            raise _unknown(parts)
         lower, upper = (
             _simple(
                 [operation, *modifiers, type[:-2]],
@@ -109,13 +112,13 @@ def _wide(function: Callable[[Values], Values]) -> Callable[[Values], Values]:
 
 
 def _largest(x: Values, y: Values) -> Values:
-    """Return the larger of each pair: of NaN and a number, the number, and of two zeros
-    the positive one."""
+    """Return the larger of each pair: the number if the other operand is NaN, and the
+    positive zero if the operands are zeros of different sign."""
     return np.where(x == y, np.where(np.signbit(x), y, x), np.fmax(x, y))
 
 
 def _or_nan(function: Callable[[Values, Values], Values]) -> Callable[..., Values]:
-    """Return the function that is NaN if an operand is."""
+    """Return a function that returns NaN if an operand is NaN."""
     return lambda x, y: np.where(np.isnan(x) | np.isnan(y), x + y, function(x, y))
 
 
@@ -155,8 +158,14 @@ _OF_FLOATS: dict[str, Callable[..., Values]] = {
 }
 
 
+# How many operands an instruction has, if not two.
+_OPERANDS = {"fma": 3, "mad": 3} | dict.fromkeys(
+    ("neg", "abs", "not", "ex2", "lg2", "sqrt", "rsqrt", "rcp", "sin", "cos", "tanh"), 1
+)
+
+
 def _quotient(x: Values, y: Values) -> Values:
-    """Return x / y rounded towards 0. The least integer over −1 is itself."""
+    """Return x / y rounded towards 0. The least integer divided by −1 is itself."""
     by = np.where(y == 0, 1, y).astype(x.dtype)
     found = x // by
     towards = (found < 0) & (found * by != x)
@@ -200,6 +209,8 @@ def _product(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, 
     *modifiers, type = parts[1:]
     if is_float(type) or not {"wide", "hi"} & {*modifiers}:
         return (_simple(parts, operands),)
+    if len(modifiers) > 1:
+        raise _unknown(parts)
     width = width_of(type)
     if width > 32:
         if "wide" in modifiers:
@@ -224,10 +235,10 @@ _CARRYING = ("addc", "subc", "madc")
 
 
 def _carried(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """add, sub, and mad of 32 bits with a carry. Those whose names end in c also add
-    the carry, their last operand; with .cc, the new carry is the second result."""
+    """add, sub, and mad of 32 bits with a carry. An instruction whose name ends in c
+    takes a carry as its last operand; with .cc, the new carry is the second result."""
     operation, type = parts[0], parts[-1]
-    if type not in ("u32", "s32"):
+    if type not in ("u32", "s32") or not {*parts[1:-1]} <= {"cc", "lo", "hi"}:
         raise _unknown(parts)
     carry: np.ndarray | int = 0
     if operation in _CARRYING:
@@ -315,7 +326,8 @@ def _comparison(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
 
 
 def _ordered(how: str, type: str, a: Values, b: Values) -> Values | bool:
-    """Return whether neither is NaN for ne, which NumPy finds true for NaN."""
+    """Return, for ne, whether neither operand is NaN, because NumPy's is true for NaN;
+    for the other comparisons, True."""
     return ~(np.isnan(a) | np.isnan(b)) if how == "ne" and is_float(type) else True
 
 
@@ -334,7 +346,7 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
         found = (operands[0] + half) & np.uint32(0xFFFFE000)
         return (np.where(np.isnan(values_of(operands[0], of)), NAN["f32"], found),)
     known = {"rn", "rz", "rzi", "rni", "rmi", "rpi", "sat", "ftz"}
-    if not {*modifiers} <= known:
+    if not {*modifiers} <= known or "tf32" in (to, of):
         raise _unknown(parts)
     if "x2" in to:
         upper, lower = (
@@ -372,7 +384,8 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
     least, most = (
         (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if signed else (0, 2**width - 1)
     )
-    # The integer that NaN becomes has only its first bit set if either type is long.
+    # NaN becomes 0, or, if the source is f64 or the target has 64 bits, the integer
+    # with only its highest bit set.
     nan = 2 ** (width - 1) if of == "f64" or width == 64 else 0
     exact = [
         nan if np.isnan(v) else max(least, min(most, v if np.isinf(v) else int(v)))
@@ -409,7 +422,8 @@ def _gross(operation: str, operand: np.ndarray) -> np.ndarray:
 
 
 def _permuted(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """prmt: each byte is one of two registers' eight bytes, or that byte's sign."""
+    """prmt: each byte of the result is one of the eight bytes of two registers, or
+    eight copies of that byte's sign bit."""
     if parts[1:] != ["b32"]:
         raise _unknown(parts)
     a, b, chosen = (x.astype(np.uint64) for x in operands)
@@ -431,7 +445,7 @@ def _copysign(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray,
 
 
 def _counts(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """popc and clz: the number of bits that are set, or of zeros before the first."""
+    """popc and clz: the number of bits that are set, and of leading zeros."""
     width = width_of(parts[-1])
     numbers = [int(x) for x in operands[0]]
     if parts[0] == "popc":
@@ -454,6 +468,10 @@ _SPECIAL: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
     "shf": _funnel,
     "prmt": _permuted,
 }
+
+
+# The names of all instructions in this module.
+OPERATIONS = {*_OF_FLOATS, *_OF_INTEGERS, *_CARRYING, *_SPECIAL}
 
 
 def _half(x: np.ndarray, i: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from backpass.ptx.parse import width_of
 # which threads apply them.
 _COMPUTED = ("add", "min", "max", "and", "or", "xor")
 _SCOPES = {"gpu", "cta", "sys"}
-# The digits of each format, and the least exponent above it.
+# The significant bits of each format, and the least power of 2 that is too large.
 _FORMATS = {"f16": (11, 16), "bf16": (8, 128), "f32": (24, 128), "f64": (53, 1024)}
 ORDERS = {"relaxed", "acquire", "release", "acq_rel"}
 
@@ -30,11 +30,11 @@ class Atomic(NamedTuple):
     type: str
     shared: bool
     order: str
-    within_block: bool = False  # not atomic to threads of other blocks
+    within_block: bool = False  # not atomic for threads of other blocks
 
     @property
     def acquires(self) -> bool:
-        """Whether later accesses see what was released at the address."""
+        """Whether the block's later accesses see what was released at the address."""
         return self.order in ("acquire", "acq_rel")
 
     @property
@@ -84,7 +84,8 @@ class Atomic(NamedTuple):
         """Return whether the format has all multiples of 2 ** ``lowest`` up to
         ``size``."""
         digits, largest = _FORMATS[self._each]
-        small = size < np.ldexp(1.0, np.minimum(digits + lowest, largest))
+        with np.errstate(over="ignore"):  # 2¹⁰²⁴ is infinite, and larger than any size
+            small = size < np.ldexp(1.0, np.minimum(digits + lowest, largest))
         return small & (~np.bool_(self._flushes) | (lowest >= -126))
 
 
@@ -97,6 +98,8 @@ def atomic(name: str) -> Atomic:
     spaces, orders = {"global", "shared", "cta"} & {*parts}, ORDERS & {*parts}
     rest = [part for part in parts if part not in {*spaces, *orders, *_SCOPES, "noftz"}]
     known = (*_COMPUTED, "exch", "cas")
+    if not spaces & {"global", "shared"}:
+        raise Unsupported(f"ptx: {name} at a generic address is not supported")
     if len(rest) != 1 or rest[0] not in known or width_of(type) > 64:
         raise Unsupported(f"ptx: the instruction {name} is not supported")
     order = orders.pop() if orders else "relaxed"

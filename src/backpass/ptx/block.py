@@ -27,12 +27,15 @@ from backpass.ptx.faults import (
 from backpass.ptx.formats import UNSIGNED, bits_of
 from backpass.ptx.memory import (
     BLOCK,
+    RUN,
+    Acquired,
     Global,
-    Released,
+    Seen,
     Shared,
     Who,
     check_aligned,
     check_defined,
+    with_later,
 )
 from backpass.ptx.parse import (
     Address,
@@ -45,11 +48,11 @@ from backpass.ptx.parse import (
     Vector,
     width_of,
 )
-from backpass.ptx.values import Value, all_bits, known
+from backpass.ptx.races import Races
+from backpass.ptx.values import Value, all_bits, extended, halves_known, known
 
-SPINS = 10_000  # repetitions of an atomic instruction that changes nothing
 CARRY = Register("CC.CF")
-LIMIT = 5_000_000  # instructions; a block that executes more is taken not to end
+LIMIT = 5_000_000  # instructions; a block that executes more is assumed not to end
 
 
 class Copy(NamedTuple):
@@ -63,13 +66,24 @@ class Copy(NamedTuple):
     sources: list[tuple[np.ndarray, int]]  # addresses, and the bytes from each on
 
 
+class State(NamedTuple):
+    """The state of a block: how often its memory has changed, where its threads are and
+    which of them wait, and its registers."""
+
+    changes: int
+    at: np.ndarray
+    waiting: np.ndarray
+    registers: dict[str, Value]
+
+
 class Block:
-    """The block with the given ``number``. It has ``shared`` bytes of shared memory
-    beside the variables that the kernel declares there.
+    """The block with the given ``number``. It has ``shared`` bytes of shared memory in
+    addition to the variables that the kernel declares there.
 
     ``blocks`` is the number of blocks along each of three axes; numbers count along the
     first axis first. ``parameters`` holds the bits of the kernel's parameters and the
-    addresses of its tables in global memory, by name.
+    addresses of its tables in global memory, by name. ``before`` are the races of a run
+    of the block before this one.
     """
 
     def __init__(
@@ -82,6 +96,7 @@ class Block:
         blocks: tuple[int, int, int] = (1, 1, 1),
         shared: int = 0,
         approximate: int | None = None,
+        before: Races | None = None,
     ) -> None:
         self.program, self.parameters = program, parameters
         self.memory, self.shared = memory, Shared(program.shared + shared)
@@ -114,12 +129,16 @@ class Block:
             name: np.broadcast_to(np.asarray(x, np.uint32), (n,))
             for name, x in found.items()
         }
-        # The time differs from every other block's; ``since`` is that of the barrier.
-        self.time = self.since = number * BLOCK + 1
+        # No two blocks share a time. ``since`` is the time of the last barrier.
+        # So does that of a run before.
+        self.time = self.since = before.start + RUN if before else number * BLOCK + 1
+        self.races = Races(self.time, before)
         self.warp_times = np.zeros(n // 32 + 1, np.int64)
         self.copies: list[list[Copy]] = [[]]  # by group; the last is uncommitted
-        self.sees: dict[int, Released] = {}  # what this block has acquired
-        self.spins: dict[tuple, int] = {}  # how often the last atomic was repeated
+        self.sees: Seen = {}  # what this block has acquired
+        self.acquired = Acquired(n)
+        self.kept: State | None = None  # at a branch backwards
+        self.branches, self.different = 0, ""  # how many, and what differed last
         self.steps = 0
         self.place: Place | None = None
 
@@ -145,16 +164,19 @@ class Block:
                 raise self._fault(Barrier, what, active)
             self.place = instruction.place
             if instruction.parts[0] in _TOGETHER:
+                self._check_together(instruction, active)
                 complete = self._complete(instruction, active)
                 waiting = (waiting & ~active) | (active & ~complete)
                 active = complete
                 if not active.any():
                     continue
-            chosen = active & self._guard(instruction, active)
             operation = instruction.parts[0]
+            chosen = active & self._guard(instruction, active)
             if operation == "bra":
                 at[active] = here + 1
-                at[chosen] = self.program.labels[_label(instruction)]
+                at[chosen] = target = self.program.labels[_label(instruction)]
+                if target <= here and chosen.any():
+                    self._check_repeats(at, waiting, chosen)
             elif operation in ("ret", "exit"):
                 at[active] = here + 1
                 at[chosen] = end
@@ -168,7 +190,41 @@ class Block:
         threads that have not returned must be active."""
         if _waits_for_all(instruction):
             return active & (active == self.left).all()
-        return np.repeat(active.reshape(-1, 32).all(axis=1), 32)
+        whole = (active | ~self.left).reshape(-1, 32).all(axis=1)
+        return active & np.repeat(whole, 32)
+
+    def _check_repeats(
+        self, at: np.ndarray, waiting: np.ndarray, chosen: np.ndarray
+    ) -> None:
+        """Raise Barrier if the block was in the same state at an earlier branch
+        backwards. The state that is kept for this is replaced after 1, 2, 4, …
+        branches."""
+        self.branches += 1
+        changes = self.memory.changes + self.shared.changes
+        if self.kept is not None and self.kept.changes == changes:
+            kept = self.kept
+            names = (
+                [self.different, *kept.registers] if self.different else kept.registers
+            )
+            other = (
+                x for x in names if not _same(kept.registers[x], self.registers[x])
+            )
+            self.different = next(other, "")
+            if (
+                not self.different
+                and len(kept.registers) == len(self.registers)
+                and np.array_equal(kept.at, at)
+                and np.array_equal(kept.waiting, waiting)
+            ):
+                what = (
+                    "repeats a loop in which nothing changes: it does not end, or waits "
+                    "for another block, but blocks run to completion one after another "
+                    "here"
+                )
+                raise self._fault(Barrier, what, chosen)
+        if self.branches & (self.branches - 1) == 0:
+            self.kept = State(changes, at.copy(), waiting.copy(), {**self.registers})
+            self.different = ""
 
     def _guard(self, instruction: Instruction, active: np.ndarray) -> np.ndarray:
         if instruction.guard is None:
@@ -187,6 +243,8 @@ class Block:
         if special is not None:
             special(self, instruction, chosen)
             return
+        if operation not in arithmetic.OPERATIONS:
+            raise _unsupported(instruction)
         target, *sources = instruction.operands
         types = _operand_types(instruction)
         if operation in ("addc", "subc", "madc"):
@@ -195,14 +253,21 @@ class Block:
         results = arithmetic.compute(
             instruction.name, [v.bits for v in values], self.approximate
         )
-        defined = known(instruction.name, values)
+        defined = [known(instruction.name, values)] * 2
         targets = _targets(target)
+        if operation == "setp" and "x2" in instruction.parts[-1]:
+            defined = [*halves_known(values)]
+        if operation == "cvt" and instruction.parts[-2][0] == "s":
+            type = instruction.parts[-2]
+            results = (extended(results[0], type),)
+            if defined[0].dtype != bool:
+                defined[0] = extended(defined[0], type)
         if "cc" in instruction.parts:
             targets = [*targets, CARRY]
         if operation == "setp" and len(results) < len(targets):  # and its negation
             results = (*results, ~results[0])
-        for register, bits in zip(targets, results, strict=True):
-            self._write(register, bits, defined, chosen)
+        for register, bits, mask in zip(targets, results, defined, strict=False):
+            self._write(register, bits, mask, chosen)
 
     # Registers
 
@@ -219,12 +284,10 @@ class Block:
         elif operand.name in self.special:
             bits = self.special[operand.name]
         elif operand.name in self.registers:
-            width = width_of(type)
-            kind = bool if width == 1 else UNSIGNED[width]
-            return self.registers[operand.name].resized(kind)
+            return self.registers[operand.name].resized(_kind_of(type))
         else:
             bits = np.zeros(n, self._kind(operand.name))
-            return Value(bits, bits)
+            return Value(bits, bits).resized(_kind_of(type))
         return Value(bits, np.full(n, all_bits(bits.dtype)))
 
     def _write(
@@ -255,7 +318,7 @@ class Block:
         width = self.program.widths.get(name)
         if width is None:
             raise Unsupported(f"ptx: the register {name} is not supported")
-        return bool if width == 1 else UNSIGNED[width]
+        return _kind_of("pred" if width == 1 else f"b{width}")
 
     # Memory
 
@@ -271,6 +334,8 @@ class Block:
             self.number,
             self.place,
             self.sees,
+            self.acquired,
+            self.races,
         )
 
     def _addresses(self, operand: Operand, chosen: np.ndarray) -> np.ndarray:
@@ -284,7 +349,7 @@ class Block:
         return value.bits[chosen].astype(np.int64) + operand.offset
 
     def _address_of(self, name: str) -> int:
-        """Return the address of a variable, or the address that a number is."""
+        """Return the address of a variable, or the number as an address."""
         if name in self.program.variables:
             return self.program.variables[name]
         if name in self.program.tables:
@@ -301,10 +366,12 @@ class Block:
                 raise who.fault(OutOfBounds, f"writes to the table {name}", inside)
 
     def _load(self, instruction: Instruction, chosen: np.ndarray) -> None:
-        parts = instruction.parts
+        type, space = instruction.parts[-1], _space(instruction)
         target, source = instruction.operands[:2]
-        targets, type, space = _targets(target), parts[-1], _space(instruction)
+        targets = _targets(target)
         if space == "param":
+            if len(targets) > 1:
+                raise _unsupported(instruction)
             bits = self.parameters[source.base] >> 8 * source.offset  # type: ignore[union-attr]
             n, width = len(self.threads), width_of(type)
             value = bits % 2**width
@@ -326,6 +393,8 @@ class Block:
             at = self.shared.indices(addresses, each * len(targets), who, "reads")
             data, defined = self.shared.load(at, who)
         else:
+            # If another thread updates the word after this load, the swap fails.
+            who = who._replace(swaps=source in self.program.swapped)
             data, defined = self.memory.load(addresses, each * len(targets), who)
         for i, register in enumerate(targets):
             self._spread(
@@ -349,30 +418,29 @@ class Block:
         own = np.ascontiguousarray(data).view(kind)[:, 0]
         mask = (defined * np.uint8(0xFF)).view(kind)[:, 0]
         if type[0] == "s":  # sign-extend to a wider register
-            own, mask = (
-                x.view(f"int{8 * data.shape[1]}").astype(np.int64).view(np.uint64)
-                for x in (own, mask)
-            )
+            own, mask = extended(own, type), extended(mask, type)
         bits, whole = (np.zeros(len(self.threads), own.dtype) for _ in range(2))
         bits[chosen], whole[chosen] = own, mask
         self._write(register, bits, whole, chosen)
 
     def _store(self, instruction: Instruction, chosen: np.ndarray) -> None:
-        target, source = instruction.operands
         type, space = instruction.parts[-1], _space(instruction)
+        target, source = instruction.operands
         values = [self._read(x, f"b{width_of(type)}") for x in _targets(source)]
         n = int(chosen.sum())
         data = _bytes([v.bits[chosen] for v in values], n)
         defined = _bytes([v.defined[chosen] for v in values], n) == 0xFF
         if space == "param":
             raise Unsupported(
-                f"ptx: the instruction {instruction.name} is not supported"
+                "ptx: calls of functions are not supported; tl.device_print, "
+                "tl.device_assert, and functions that are not inlined call one"
             )
         who, addresses = self._who(chosen), self._addresses(target, chosen)
         if space == "local":
             at = self._in_local(addresses, data.shape[1], who)
             for kept, new in zip(self.local, (data, defined), strict=True):
                 kept[who.threads[:, None], at] = new
+            self.shared.changes += 1
         elif space == "shared":
             at = self.shared.indices(addresses, data.shape[1], who, "writes")
             self.shared.store(at, data, defined, who)
@@ -408,33 +476,10 @@ class Block:
         else:
             old = self.memory.update(addresses, own, given, who)
             self.time += own.releases  # what the threads do next is not released
-            self._check_spin(addresses, own, given, old, chosen)
         if result is not None:
             bits = np.zeros(len(self.threads), old.dtype)
             bits[chosen] = old
             self._write(result, bits, np.ones(len(bits), bool), chosen)
-
-    def _check_spin(
-        self,
-        addresses: np.ndarray,
-        own: atomics.Atomic,
-        given: list[np.ndarray],
-        found: np.ndarray,
-        chosen: np.ndarray,
-    ) -> None:
-        """Raise Barrier if the block repeats an atomic instruction that changes
-        nothing: it waits for another block, and blocks run one after another."""
-        if np.any(own.compute(found, given) != found):
-            self.spins = {}
-            return
-        key = (self.place, own, addresses.tobytes(), found.tobytes())
-        self.spins = {key: self.spins.get(key, 0) + 1}
-        if self.spins[key] > SPINS:
-            what = (
-                f"finds the same value {SPINS:,} times: it waits for another block, and "
-                "here blocks run to their end one after another"
-            )
-            raise self._fault(Barrier, what, chosen)
 
     def _move(self, instruction: Instruction, chosen: np.ndarray) -> None:
         target, source = instruction.operands
@@ -464,10 +509,12 @@ class Block:
     # The block and its warps
 
     def _barrier(self, instruction: Instruction, chosen: np.ndarray) -> None:
-        if instruction.parts[1] == "warp":
-            warps = self.threads[chosen] // 32
-            self._check_warps(chosen, "bar.warp.sync")
-            self.warp_times[np.unique(warps)] += 1
+        if instruction.name == "bar.warp.sync":
+            self._check_warps(chosen | ~self.left, "bar.warp.sync", chosen)
+            for warp in np.unique(self.threads[chosen] // 32):
+                self.warp_times[warp] += 1
+                own = self.acquired.threads[32 * warp : 32 * warp + 32]
+                own[:] = own.any()
             return
         if (missed := self.left & ~chosen).any():
             missing = int(self.threads[missed][0])
@@ -478,12 +525,34 @@ class Block:
             )
         self.time += 1
         self.since = self.time
+        self.sees = with_later(self.sees, self.acquired.seen)
+        self.acquired = Acquired(len(self.threads))
 
-    def _check_warps(self, chosen: np.ndarray, what: str) -> None:
-        padded = np.resize(chosen, (len(chosen) + 31) // 32 * 32).reshape(-1, 32)
-        split = padded.any(axis=1) & ~padded.all(axis=1)
-        if split.any():
-            bad = np.repeat(split, 32)[: len(chosen)] & chosen
+    def _check_together(self, instruction: Instruction, active: np.ndarray) -> None:
+        """Raise Unsupported unless an instruction is for all threads of a block, or of
+        a warp, and not only for those that it names."""
+        name, *operands = instruction.name, *instruction.operands
+        if instruction.parts[0] in ("bar", "barrier") and name != "bar.warp.sync":
+            if name not in _FOR_ALL or operands != [Number("0")]:
+                shown = ", ".join(x[0] for x in operands if isinstance(x[0], str))
+                raise Unsupported(f"ptx: {name} {shown} is not supported")
+        elif instruction.parts[0] not in ("mma", "ldmatrix"):
+            mask = self._read(operands[-1], "b32")
+            self._check(mask, active, "uses an uninitialised mask of threads")
+            if not np.all(mask.bits[active] == 0xFFFFFFFF):
+                raise Unsupported(f"ptx: {name} is supported for whole warps only")
+
+    def _check_warps(
+        self, present: np.ndarray, what: str, chosen: np.ndarray | None = None
+    ) -> None:
+        """Raise Barrier unless all threads of a warp are present, or none.
+
+        If threads that have returned count as present, ``chosen`` are the others.
+        """
+        by = present if chosen is None else chosen
+        whole = present.reshape(-1, 32).all(axis=1)
+        bad = by & ~np.repeat(whole, 32)
+        if bad.any():
             raise self._fault(
                 Barrier, f"executes {what} without all threads of its warp", bad
             )
@@ -491,17 +560,15 @@ class Block:
     def _shuffle(self, instruction: Instruction, chosen: np.ndarray) -> None:
         target, source, by, clamp = instruction.operands[:4]
         self._check_warps(chosen, "shfl.sync")
-        value = self._read(source, "b32")
-        lanes, inside = tensor_cores.shuffled_from(
-            instruction.parts[2],
-            self._read(by, "b32").bits,
-            self._read(clamp, "b32").bits,
-        )
+        value, lane, bound = (self._read(x, "b32") for x in (source, by, clamp))
+        how = instruction.parts[2]
+        lanes, inside = tensor_cores.shuffled_from(how, lane.bits, bound.bits)
         of = self.threads // 32 * 32 + lanes
-        targets = _targets(target)
-        self._write(targets[0], value.bits[of], value.defined[of], chosen)
+        targets, known = _targets(target), lane.whole & bound.whole
+        defined = np.where(known, value.defined[of], 0)
+        self._write(targets[0], value.bits[of], defined, chosen)
         if len(targets) > 1:
-            self._write(targets[1], inside, np.ones_like(inside), chosen)
+            self._write(targets[1], inside, known, chosen)
 
     def _reduce(self, instruction: Instruction, chosen: np.ndarray) -> None:
         self._check_warps(chosen, "redux.sync")
@@ -516,9 +583,8 @@ class Block:
         any of them, or a bit for each thread."""
         how, type = instruction.parts[2], instruction.parts[-1]
         self._check_warps(chosen, "vote.sync")
-        value = self._read(instruction.operands[1], "pred")
-        if len(self.threads) % 32:
-            raise Unsupported("ptx: vote.sync is supported for whole warps only")
+        target, source = instruction.operands[:2]
+        value = self._read(source, "pred")
         warps = value.bits.reshape(-1, 32)
         if how == "ballot" and type == "b32":
             found = (warps.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(
@@ -527,20 +593,15 @@ class Block:
         elif how in ("all", "any") and type == "pred":
             found = getattr(warps, how)(axis=1)
         else:
-            raise Unsupported(
-                f"ptx: the instruction {instruction.name} is not supported"
-            )
+            raise _unsupported(instruction)
         defined = value.whole.reshape(-1, 32).all(axis=1)
-        self._write(
-            instruction.operands[0],
-            np.repeat(found, 32),
-            np.repeat(defined, 32),
-            chosen,
-        )
+        self._write(target, np.repeat(found, 32), np.repeat(defined, 32), chosen)
 
     def _multiply(self, instruction: Instruction, chosen: np.ndarray) -> None:
         self._check_warps(chosen, "mma.sync")
         target, *sources = (_targets(x) for x in instruction.operands)
+        if len(sources) != 3:
+            raise _unsupported(instruction)
         type = "b64" if "f64" in instruction.parts else "b32"
         values = [[self._read(x, type) for x in own] for own in sources]
         registers = [
@@ -560,9 +621,7 @@ class Block:
     def _load_matrices(self, instruction: Instruction, chosen: np.ndarray) -> None:
         parts = instruction.parts
         if parts[3] != "m8n8" or parts[-1] != "b16":
-            raise Unsupported(
-                f"ptx: the instruction {instruction.name} is not supported"
-            )
+            raise _unsupported(instruction)
         self._check_warps(chosen, "ldmatrix")
         targets = _targets(instruction.operands[0])
         n = len(targets)
@@ -592,19 +651,20 @@ class Block:
 
     def _copy(self, instruction: Instruction, chosen: np.ndarray) -> None:
         parts = instruction.parts
+        self.shared.changes += 1
         if parts[1] != "async":
-            raise Unsupported(
-                f"ptx: the instruction {instruction.name} is not supported"
-            )
+            raise _unsupported(instruction)
         if parts[2] == "commit_group":
-            self._check_together(instruction, chosen)
+            self._check_all(instruction, chosen)
             self.copies.append([])
         elif parts[2] in ("wait_group", "wait_all"):
-            self._check_together(instruction, chosen)
+            self._check_all(instruction, chosen)
             left = 0 if parts[2] == "wait_all" else int(instruction.operands[0].text, 0)  # type: ignore[union-attr]
             self._await(left, parts[2] == "wait_all")
-        else:
+        elif parts[2] in ("ca", "cg"):
             self._start(instruction, chosen)
+        else:
+            raise _unsupported(instruction)
 
     def _start(self, instruction: Instruction, chosen: np.ndarray) -> None:
         to, of, size, *rest = instruction.operands
@@ -612,20 +672,21 @@ class Block:
         at = self.shared.indices(self._addresses(to, chosen), count, who, "writes")
         self.shared._check_awaited(at, who)
         self.shared.check_write(at, None, who)
-        source = (
-            self._read(rest[0], "b32").bits[chosen] if rest else np.full(len(at), count)
-        )
-        data, defined = (
-            np.zeros((len(at), count), np.uint8),
-            np.ones((len(at), count), bool),
-        )
+        lengths = np.full(len(at), count, np.uint32)
+        if rest:
+            value = self._source_size(rest[0], instruction)
+            self._check(value, chosen, "copies an uninitialised number of bytes")
+            lengths = value.bits[chosen]
+        data = np.zeros((len(at), count), np.uint8)
+        defined = np.ones(data.shape, bool)
         addresses, sources = self._addresses(of, chosen), []
-        for length in np.unique(source[source > 0]):
-            rows = source == length
+        check_aligned(addresses, count, who, "global memory")
+        for length in np.unique(lengths[lengths > 0]):
+            rows = lengths == length
             if length > count:
                 what = f"copies {length} bytes to a destination of {count} bytes"
                 raise self._fault(Fault, what, chosen)
-            data[rows, :length], defined[rows, :length] = self.memory.load(
+            data[rows, :length], defined[rows, :length] = self.memory.load_bytes(
                 addresses[rows], int(length), who.only(rows)
             )
             sources.append((addresses[rows], int(length)))
@@ -633,31 +694,45 @@ class Block:
         self.copies[-1].append(Copy(at, data, defined, who.threads, sources))
         self._mark(self.copies[-1][-1:], self.number + 1)
 
+    def _source_size(self, operand: Operand, instruction: Instruction) -> Value:
+        """Return how many bytes each thread copies; the others are 0."""
+        if isinstance(operand, Register) and self._kind(operand.name) is bool:
+            what = f"ptx: {instruction.name} with a predicate is not supported"
+            raise Unsupported(what)
+        return self._read(operand, "b32")
+
     def _await(self, left: int, everything: bool) -> None:
         """Complete the copies of all groups except the last ``left``."""
         if everything:
             self.copies.append([])
-        done = len(self.copies) - 1 - left
+        done = max(len(self.copies) - 1 - left, 0)
         for copy in (copy for group in self.copies[:done] for copy in group):
             self.shared.awaited[copy.at] = False
             who = self._these(copy.threads)
             self.shared.store(copy.at, copy.data, copy.defined, who)
             self._mark([copy], 0)
-        self.copies[: max(done, 0)] = [[] for _ in self.copies[: max(done, 0)]]
+        self.copies[:done] = [[] for _ in self.copies[:done]]
         for group in self.copies:
             self._mark(group, self.number + 1)
 
     def _mark(self, copies: list[Copy], by: int) -> None:
-        """Record by which block, plus 1, the sources of copies are being read."""
+        """Record that the block with the number ``by`` - 1, or no block if ``by`` is 0,
+        is reading the sources of the copies."""
         for copy in copies:
             for addresses, length in copy.sources:
                 self.memory.mark_copied(addresses, length, by)
 
-    def _check_together(self, instruction: Instruction, chosen: np.ndarray) -> None:
+    def _check_all(self, instruction: Instruction, chosen: np.ndarray) -> None:
         if not chosen.all():
             raise Unsupported(
-                f"ptx: {instruction.name} is supported for all threads together only"
+                f"ptx: {instruction.name} is supported only if all threads execute it "
+                "together"
             )
+
+    def stop_copies(self) -> None:
+        """Forget the copies in flight, if the block is to run again."""
+        for group in self.copies:
+            self._mark(group, 0)
 
     # Faults
 
@@ -676,7 +751,7 @@ _MEMORY: dict[str, Callable[[Block, Instruction, np.ndarray], None]] = {
     "atom": Block._atomic,
     "red": Block._atomic,
     "mov": Block._move,
-    "cvta": Block._move,  # an address is the same number in every state space
+    "cvta": Block._move,  # a generic address is the same number
     "bar": Block._barrier,
     "barrier": Block._barrier,
     "shfl": Block._shuffle,
@@ -698,8 +773,30 @@ def _bytes(values: Sequence[np.ndarray], n: int) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
+# The barriers at which all threads of a block meet.
+_FOR_ALL = {"bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync"}
+_FOR_ALL |= {"barrier.sync.aligned", "barrier.cta.sync.aligned"}
+
+
 def _waits_for_all(instruction: Instruction) -> bool:
-    return instruction.name.startswith(("bar.sync", "barrier.sync"))
+    return instruction.name in _FOR_ALL
+
+
+def _unsupported(instruction: Instruction) -> Unsupported:
+    return Unsupported(f"ptx: the instruction {instruction.name} is not supported")
+
+
+def _kind_of(type: str) -> type:
+    """Return NumPy's type of a register that holds a type."""
+    width = width_of(type)
+    return bool if width == 1 else UNSIGNED[width]
+
+
+def _same(one: Value, other: Value) -> bool:
+    return one is other or (
+        np.array_equal(one.bits, other.bits)
+        and np.array_equal(one.defined, other.defined)
+    )
 
 
 def _label(instruction: Instruction) -> str:
@@ -709,9 +806,17 @@ def _label(instruction: Instruction) -> str:
     return target.name
 
 
+# The modifiers of loads and stores: spaces, sizes, and hints for the caches.
+_OF_ACCESSES = {"ld", "st", "param", "local", "shared", "const", "global", "v2", "v4"}
+_OF_ACCESSES |= {"weak", "volatile", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"}
+_OF_ACCESSES |= {"L1", "L2"}
+
+
 def _space(instruction: Instruction) -> str:
     """Return the memory that a load or a store accesses."""
     parts = {part.partition("::")[0] for part in instruction.parts}
+    if not parts <= _OF_ACCESSES | {instruction.parts[-1]}:
+        raise _unsupported(instruction)
     for space in ("param", "local", "shared", "const", "global"):
         if space in parts:
             return space
@@ -757,4 +862,5 @@ def _constant(text: str, type: str, n: int) -> np.ndarray:
         if not arithmetic.is_float(type):
             raise Unsupported(f"ptx: the constant {text} is not of type {type}")
         return bits_of(np.full(n, float(text)), type)
-    return np.full(n, int(text.rstrip("U"), 0) % 2**width, UNSIGNED[width])
+    base = 8 if re.match(r"-?0\d", text) else 0
+    return np.full(n, int(text.rstrip("U"), base) % 2**width, UNSIGNED[width])

@@ -49,23 +49,24 @@ class Misaligned(Fault):
 
 
 class Undefined(Fault):
-    """An uninitialised value is used: stored to global memory, given to an atomic
+    """An uninitialised value is stored to global memory, passed to an atomic
     instruction or updated by one, or used as an address or an instruction's guard."""
 
 
 class Race(Fault):
     """Two threads access the same bytes with no barrier between the accesses, and at
-    least one of them writes."""
+    least one of them writes. A read counts if its value is used."""
 
 
 class Barrier(Fault):
-    """Some threads of the block do not reach a barrier, some threads of a warp do not
-    take part in its exchange, or the block does not end or waits for another block."""
+    """Some threads of the block do not reach a barrier, some threads of a warp miss an
+    instruction that the warp executes together, or the block does not end or waits for
+    another block."""
 
 
 class TooEarly(Fault):
-    """Before the wait for an asynchronous copy, its destination is accessed, or its
-    source is written."""
+    """The destination of an asynchronous copy is accessed, or its source is written,
+    before the wait for the copy."""
 
 
 class Order(Fault):

@@ -22,7 +22,7 @@ Values = np.ndarray
 UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 FLOATING = {16: np.float16, 32: np.float32, 64: np.float64}
-# The NaN that instructions return; those of f64 keep an operand's.
+# The NaN that instructions return; instructions of f64 return an operand's NaN.
 NAN: dict[str, Any] = {
     "f32": np.uint32(0x7FFFFFFF),
     "f16": np.uint16(0x7FFF),
@@ -60,7 +60,7 @@ def bits_of(values: Values, type: str) -> Bits:
 
 
 def rounded(values: Values, type: str) -> Values:
-    """Return the numbers rounded to the nearest of a type that is not wider."""
+    """Return the numbers rounded to the nearest numbers of a type that is not wider."""
     if type == "bf16":
         return values_of(bfloat16_bits(values), "bf16")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -79,7 +79,7 @@ def bfloat16_bits(values: Values) -> Bits:
 
 
 def flushed(values: Values) -> Values:
-    """Return float32 with subnormal numbers replaced by signed zeros, for .ftz."""
+    """Return float32 numbers with subnormal ones replaced by signed zeros, for .ftz."""
     if values.dtype != np.float32:
         raise Unsupported("ptx: .ftz is supported for f32 only")
     small = np.abs(values) < np.finfo(np.float32).tiny
@@ -101,7 +101,7 @@ def odd_float32(total: Values, error: Values) -> Values:
 
 
 def truncated(values: Values) -> Values:
-    """Return float64 rounded to float32 towards zero."""
+    """Return float64 numbers rounded towards zero to float32."""
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
     # Apart from the sign, the bits of the next number towards 0 are one less.
@@ -131,9 +131,9 @@ def fused(
 
 
 def _odd(total: Values, error: Values) -> Values:
-    """Return the sum of both in float64, rounded to odd: the last bit is set if digits
-    are lost. Rounding it to the nearest of a format that is at least two bits shorter
-    then rounds the exact sum once."""
+    """Return ``total`` + ``error`` in float64, rounded to odd: the last bit is set if
+    digits are lost. Rounding the result to the nearest number of a format that is at
+    least two bits shorter then rounds the exact sum once."""
     bits = total.view(np.int64)
     lost = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
     away = (error > 0) == (total > 0)
@@ -145,6 +145,8 @@ def _odd(total: Values, error: Values) -> Values:
 
 def _fused_float64(a: float, b: float, c: float) -> float:
     product = float(a) * float(b)
+    if np.isfinite([a, b]).all() and np.isinf(c):
+        return float(c)  # the exact product is finite, even if `product` is not
     if not np.isfinite([a, b, c]).all():
         return product + c
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))

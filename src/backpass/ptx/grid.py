@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from backpass.ptx.block import Block
-from backpass.ptx.faults import Fault
+from backpass.ptx.faults import Fault, Undefined, Unsupported
 from backpass.ptx.memory import Global, address_of
 from backpass.ptx.parse import Program
+from backpass.ptx.races import Races
+
+RUNS = 4  # of a block whose reads race with later writes
 
 
 class Report(NamedTuple):
@@ -24,8 +28,8 @@ class Report(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """Memory that a kernel is given: its bytes ``[n]``, and the ``offset`` in bytes to
-    which the kernel's pointer points.
+    """Memory that is passed to a kernel: its bytes ``[n]``, and the ``offset`` in bytes
+    to which the kernel's pointer points.
 
     ``defined`` says which bytes are initialised: all, none, or those of a mask ``[n]``,
     which the run updates.
@@ -50,9 +54,9 @@ def run(
     ``arguments`` holds the kernel's arguments in the order of its parameters, under the
     names that faults use. An argument is a tensor, whose bytes are updated in place, or
     an integer, which may hold the bits of a floating-point number. Tensors whose bytes
-    overlap are one buffer. Missing arguments are 0. ``blocks`` is the number of
-    blocks along up to three axes. ``shared`` is the number of bytes of shared memory of
-    a block.
+    overlap are one buffer. Missing arguments are 0. ``blocks`` is the number of blocks
+    along up to three axes. ``shared`` is the size of a block's shared memory in bytes,
+    without the variables that the kernel declares there.
 
     ``only`` lists the numbers of the blocks to run, counted along the first axis first;
     the default is all. ``approximate`` is the seed of the errors of approximate units;
@@ -74,7 +78,8 @@ def run(
         parameters[name] = memory.add(name, table, True)
     steps, unsettled = 0, []
     for number in range(prod(lengths)) if only is None else only:
-        block = Block(
+        create = partial(
+            Block,
             program,
             parameters,
             memory,
@@ -83,12 +88,38 @@ def run(
             shared=shared,
             approximate=approximate,
         )
-        block.run()
+        block = _ran(memory, create)
         steps += block.steps
         unsettled += block.shared.unsettled
     for buffer in memory.buffers:
         unsettled += buffer.unsettled
     return Report(steps, tuple(unsettled))
+
+
+def _ran(memory: Global, create: Callable[..., Block]) -> Block:
+    """Run a block, and again if reads in it race with later writes. Raises the first
+    race if a value of such a read is used, or if every run has others."""
+    races: Races | None = None
+    for _ in range(RUNS):
+        block: Block = create(before=races)
+        races, fault = block.races, None
+        memory.begin()
+        try:
+            block.run()
+        except Fault as caught:
+            fault = caught
+        except Unsupported as error:
+            where = "" if block.place is None else f"{block.place}: "
+            raise Unsupported(f"{where}{error}") from None
+        if not races.more or isinstance(fault, Undefined):
+            break
+        block.stop_copies()
+        memory.undo()
+    if block.races.first and (block.races.more or isinstance(fault, Undefined)):
+        raise block.races.first
+    if fault:
+        raise fault
+    return block
 
 
 def _placed(tensors: Mapping[str, Tensor], memory: Global) -> dict[str, int]:
@@ -118,9 +149,9 @@ def _placed(tensors: Mapping[str, Tensor], memory: Global) -> dict[str, int]:
 def _joined(
     tensors: list[Tensor], start: int, n: int
 ) -> tuple[np.ndarray, bool | np.ndarray]:
-    """Return the n bytes from the address ``start`` on, of which each tensor has a
-    part, and which of them are defined. If the tensors differ in what they say of this,
-    everything is taken as defined."""
+    """Return the n bytes that begin at the address ``start``, and which of them are
+    defined. Each tensor is a part of these bytes. Unless all tensors have all n bytes
+    and the same ``defined``, every byte counts as defined."""
     x = tensors[0]
     if all(len(y.bytes) == n and y.defined is x.defined for y in tensors):
         return x.bytes, x.defined

@@ -88,6 +88,7 @@ class Program(NamedTuple):
     tables: dict[str, bytes]  # the variables in global and constant memory
     local: int  # bytes of local memory of each thread
     shared: int  # bytes of shared memory of the variables whose size is declared
+    swapped: frozenset[Operand]  # the addresses of compare-and-swaps
 
 
 def parse(text: str) -> Program:
@@ -98,6 +99,10 @@ def parse(text: str) -> Program:
         raise Unsupported("ptx: expected an .entry with .reqntid, as Triton emits it")
     if threads[2] not in (None, "1"):
         raise Unsupported("ptx: expected blocks of one dimension")
+    if int(threads[1]) % 32:
+        raise Unsupported(
+            f"ptx: expected blocks of whole warps; got {threads[1]} threads"
+        )
     name, parameters = entry[1], _parameters(entry[2])
     body = _body(text[text.index("{", threads.end()) :])
     files = dict(re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text))
@@ -138,6 +143,12 @@ def parse(text: str) -> Program:
         {v.name: _content(v) for v in declared if v.space in ("global", "const")},
         local=sizes["local"],
         shared=sizes["shared"],
+        swapped=frozenset(
+            operand
+            for instruction in code
+            for operand in instruction.operands
+            if "cas" in instruction.parts and isinstance(operand, Address)
+        ),
     )
 
 
@@ -145,14 +156,14 @@ def width_of(type: str) -> int:
     """Return the width in bits of a type such as "f32" or "bf16x2"."""
     if type == "pred":
         return 1
-    found = re.fullmatch(r"(?:bf|[usbf]|tf)(\d+)(x2)?", type)
+    found = re.fullmatch(r"(?:bf|[usbf]|tf)(8|16|32|64)(x2)?", type)
     if found is None:
         raise Unsupported(f"ptx: unknown type {type}")
     return int(found[1]) * (2 if found[2] else 1)
 
 
 def _body(text: str) -> str:
-    """Return what is between the first brace and its partner."""
+    """Return the text between the first brace and the matching brace."""
     depth = 0
     for brace in re.finditer(r"[{}]", text):
         depth += 1 if brace[0] == "{" else -1
@@ -171,19 +182,19 @@ def _parameters(text: str) -> tuple[Parameter, ...]:
 
 
 class _Variable(NamedTuple):
-    """A variable: the bytes that its values take, and the values if it has any."""
+    """A variable: its size in memory, and its initial values if it has any."""
 
     space: str
     alignment: int
     width: int  # of an element, in bytes
     name: str
-    size: int  # in bytes; 0 if it is declared elsewhere
+    size: int  # in bytes; 0 if the declaration states no size
     values: str
 
 
 def _variables(text: str) -> list[_Variable]:
-    """Return the variables in the order of their declarations. One without a declared
-    size is last, since it takes the shared memory that is left."""
+    """Return the variables in the order of their declarations. A variable without a
+    declared size is last, because it takes the rest of the shared memory."""
     form = (
         r"(?<![\w.])\.(shared|local|global|const)\s+(?:\.align\s+(\d+)\s+)?\.(\w+\d)\s+"
         r"([$\w]+)(\[\d*\])?\s*(?:=\s*\{?([^;}]*))?"
@@ -197,8 +208,8 @@ def _variables(text: str) -> list[_Variable]:
 
 
 def _placed(declared: list[_Variable]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the addresses of the variables in shared and local memory, and the bytes
-    that they take of each."""
+    """Return the addresses of the variables in shared and local memory, and how many
+    bytes of each memory the variables take."""
     found, sizes = {}, {"shared": 0, "local": 0}
     for space, alignment, _, name, size, _ in declared:
         if space in sizes:
@@ -278,7 +289,7 @@ def _instruction(
 
 def _operand(text: str, names: Mapping[str, str]) -> Operand:
     """Return an operand. ``names`` holds the registers that are declared at this place:
-    a name in an inner pair of braces may stand for another register outside."""
+    the same name may stand for another register outside a pair of braces."""
     if text.startswith("{"):
         parts = text[1:-1].split(",")
         return Vector(tuple(_operand(part.strip(), names) for part in parts))

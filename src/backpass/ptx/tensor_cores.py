@@ -17,7 +17,7 @@ from backpass.ptx.formats import UNSIGNED, bits_of, rounded, values_of
 from backpass.ptx.parse import width_of
 
 LANES = np.arange(32)
-GROUP, PLACE = LANES // 4, LANES % 4  # a lane's row of eight, and place in it
+GROUP, PLACE = LANES // 4, LANES % 4  # a lane's group of four, and its place there
 
 
 class Fragment(NamedTuple):

@@ -2,9 +2,9 @@
 
 A bit is undefined if it comes from a register or from memory that was never written.
 The compiler packs two 16-bit numbers into a register, and may leave one of them
-uninitialised, so single bits are tracked. An instruction that moves bits moves their
-state too. The result of any other instruction is undefined if an operand has an
-undefined bit.
+uninitialised, so each bit is tracked. An instruction that moves bits also moves their
+state. The rules of and, or, selp, sums, conversions, and pairs are below. The result of
+any other instruction is undefined if an operand has an undefined bit.
 """
 
 from __future__ import annotations
@@ -79,18 +79,44 @@ def known(name: str, values: Sequence[Value]) -> np.ndarray:
         (moved,), (given,) = (compute(name, [*x, *rest]) for x in (masks, full))
         certain = np.all([value.whole for value in values[n:]], axis=0)
         return np.where(certain, moved | ~given, 0).astype(moved.dtype)
-    if operation == "cvt" and len(modifiers) == 1:
-        (to,), of = modifiers, type
-        if not is_float(to) and not is_float(of) and width_of(to) <= width_of(of):
-            return first.defined.astype(f"uint{width_of(to)}")
-    if operation != "cvt" and operation != "setp" and "x2" in type:
-        lower = np.all(
-            [x.defined << np.uint32(16) >= 0xFFFF0000 for x in values], axis=0
-        )
-        upper = np.all([x.defined >= 0xFFFF0000 for x in values], axis=0)
-        return lower * np.uint32(0xFFFF) | upper * np.uint32(0xFFFF0000)
+    if operation == "cvt" and "x2" in modifiers[-1]:
+        return _halves(others[0].whole, first.whole)
+    if operation == "cvt" and not is_float(modifiers[-1]) and not is_float(type):
+        bits, width = extended(first.defined, type), width_of(type)
+        new = 0 if type[0] == "s" else all_bits(bits.dtype) ^ (2**width - 1)
+        return (bits | bits.dtype.type(new)).astype(f"uint{width_of(modifiers[-1])}")
+    if not modifiers and not is_float(type) and "x2" not in type:
+        both = first.defined & others[0].defined if others else first.defined
+        if operation in ("max", "min"):  # one of the operands: as far as they agree
+            agree = both & ~(first.bits ^ others[0].bits)
+            return np.where(whole, all_bits(agree.dtype), agree)
+        if operation in ("add", "sub"):  # a carry changes higher bits only
+            lowest = ~both & (both + both.dtype.type(1))
+            return lowest - both.dtype.type(1)
+    if operation != "setp" and "x2" in type:
+        return _halves(*halves_known(values))
     return whole
 
 
-# Instructions that move bits, and how many operands they move.
+def halves_known(values: Sequence[Value]) -> tuple[np.ndarray, np.ndarray]:
+    """Return whether the lower halves of all values are defined, and whether the upper
+    halves are."""
+    masks = [value.defined for value in values]
+    lower = np.all([mask << np.uint32(16) >= 0xFFFF0000 for mask in masks], axis=0)
+    return lower, np.all([mask >= 0xFFFF0000 for mask in masks], axis=0)
+
+
+def _halves(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    return lower * np.uint32(0xFFFF) | upper * np.uint32(0xFFFF0000)
+
+
+def extended(bits: np.ndarray, type: str) -> np.ndarray:
+    """Return the bits of numbers of an integer type in 64 bits: with their sign, if the
+    type is signed."""
+    if type[0] != "s":
+        return bits.astype(np.uint64)
+    return bits.view(f"int{8 * bits.itemsize}").astype(np.int64).view(np.uint64)
+
+
+# Instructions that move bits, and how many of their operands are moved.
 _MOVED = {"shl": 1, "shr": 1, "bfe": 1, "shf": 2, "prmt": 2}

@@ -62,9 +62,8 @@ class Kernel:
             return
         library, device, _ = kind(x)
         raise TypeError(
-            "kernels: expected tensors on a CUDA device (on the CPU, kernels run only in "
-            "Triton's interpreter: set TRITON_INTERPRET=1 before triton is imported); "
-            f"got {library} arrays on {device}"
+            f"kernels: expected tensors on a CUDA device ({self.kernels.ON_CPU}); got "
+            f"{library} arrays on {device}"
         )
 
 
