@@ -342,6 +342,36 @@ def test_a_read_races_if_its_value_is_used(between, after, race):
         assert x[0] == 6 and (x[1:] == 3).all()  # also after a second run of the block
 
 
+def test_the_race_whose_value_is_used_is_named():
+    """The value of the first race is not used. That of a second one is, or an unknown register."""
+    first = IN_PLACE.format(between="", after="") + "bar.sync 0; .loc 1 20 0\n"
+    second = (
+        first
+        + "ld.global.b32 %r5, [%rd2]; .loc 1 21 0\n @%p2 st.global.b32 [%rd2], %r6; .loc 1 22 0\n"
+        + STORE
+    )
+    unknown = "setp.eq.s32 %p5, %r20, 0; @%p5 bra $END; $END:"
+    for body, fault, place in (
+        (second, ptx.Race, r"kernel\.py:21: .* writes to y \+ 0"),
+        (first, None, ""),
+        (first + unknown, ptx.Undefined, "uninitialised predicate"),
+        (
+            first + "ld.global.b32 %r5, [%rd1]; @%p2 st.global.b32 [%rd1], %r6;" + unknown,
+            ptx.Undefined,
+            "predicate",
+        ),
+    ):
+        x, y = np.full(64, 3, np.float32), np.zeros(64, np.float32)
+        given = {"x": ptx.Tensor(x.view(np.uint8)), "y": ptx.Tensor(y.view(np.uint8)), "n": 64}
+        program = ptx.parse(HEAD.format(threads=64) + body + TAIL)
+        if fault is None:
+            ptx.run(program, given, blocks=1, shared=256)
+            assert x[0] == 6
+        else:
+            with pytest.raises(fault, match=place):
+                ptx.run(program, given, blocks=1, shared=256)
+
+
 def test_a_block_that_runs_again_leaves_no_trace_of_its_first_run():
     """The first run adds to a sum, writes, releases, and copies; the second does the same from the same state."""
     body = (

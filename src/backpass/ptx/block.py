@@ -10,7 +10,7 @@ executes together, they wait for the rest of the warp.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -83,7 +83,7 @@ class Block:
     ``blocks`` is the number of blocks along each of three axes; numbers count along the
     first axis first. ``parameters`` holds the bits of the kernel's parameters and the
     addresses of its tables in global memory, by name. ``before`` are the races of a run
-    of the block before this one.
+    of the block before this one, of which only those of the lines ``only`` count.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Block:
         shared: int = 0,
         approximate: int | None = None,
         before: Races | None = None,
+        only: Collection[Place | None] | None = None,
     ) -> None:
         self.program, self.parameters = program, parameters
         self.memory, self.shared = memory, Shared(program.shared + shared)
@@ -132,7 +133,7 @@ class Block:
         # No two blocks share a time. ``since`` is the time of the last barrier.
         # So does that of a run before.
         self.time = self.since = before.start + RUN if before else number * BLOCK + 1
-        self.races = Races(self.time, before)
+        self.races = Races(self.time, before, only)
         self.warp_times = np.zeros(n // 32 + 1, np.int64)
         self.copies: list[list[Copy]] = [[]]  # by group; the last is uncommitted
         self.sees: Seen = {}  # what this block has acquired

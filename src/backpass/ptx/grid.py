@@ -97,29 +97,57 @@ def run(
 
 
 def _ran(memory: Global, create: Callable[..., Block]) -> Block:
-    """Run a block, and again if reads in it race with later writes. Raises the first
+    """Run a block, and again if reads in it race with later writes. Raises a Fault: a
     race if a value of such a read is used, or if every run has others."""
     races: Races | None = None
     for _ in range(RUNS):
-        block: Block = create(before=races)
-        races, fault = block.races, None
-        memory.begin()
-        try:
-            block.run()
-        except Fault as caught:
-            fault = caught
-        except Unsupported as error:
-            where = "" if block.place is None else f"{block.place}: "
-            raise Unsupported(f"{where}{error}") from None
+        block, fault = _tried(memory, create, before=races)
+        races = block.races
         if not races.more or isinstance(fault, Undefined):
             break
-        block.stop_copies()
-        memory.undo()
-    if block.races.first and (block.races.more or isinstance(fault, Undefined)):
-        raise block.races.first
+        _undo(memory, block)
+    if isinstance(fault, Undefined):
+        raise _used(memory, create, block, fault) if block.races.made else fault
+    if block.races.more:
+        raise next(iter(block.races.found.values()))
     if fault:
         raise fault
     return block
+
+
+def _tried(
+    memory: Global, create: Callable[..., Block], **settings: object
+) -> tuple[Block, Fault | None]:
+    """Run a block, and return it with the fault that it raised."""
+    block = create(**settings)
+    memory.begin()
+    try:
+        block.run()
+    except Fault as fault:
+        return block, fault
+    except Unsupported as error:
+        where = "" if block.place is None else f"{block.place}: "
+        raise Unsupported(f"{where}{error}") from None
+    return block, None
+
+
+def _undo(memory: Global, block: Block) -> None:
+    block.stop_copies()
+    memory.undo()
+
+
+def _used(
+    memory: Global, create: Callable[..., Block], block: Block, fault: Undefined
+) -> Fault:
+    """Return the race whose value a block uses, or the fault if it is one without any
+    race."""
+    *lines, last = block.races.found
+    for only in ((), *((line,) for line in lines)):
+        _undo(memory, block)
+        block, found = _tried(memory, create, before=block.races, only=only)
+        if isinstance(found, Undefined):
+            return block.races.found[only[0]] if only else found
+    return block.races.found[last]
 
 
 def _placed(tensors: Mapping[str, Tensor], memory: Global) -> dict[str, int]:

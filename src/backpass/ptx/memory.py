@@ -103,7 +103,7 @@ class Who(NamedTuple):
     swaps: bool = False  # whether the value is for a compare-and-swap at the address
 
     def only(self, rows: np.ndarray) -> Who:
-        """Return those of the threads that the mask ``rows[n]`` selects."""
+        """Return those of the threads that a mask ``rows[n]`` or indices select."""
         threads, warp_times = self.threads[rows], self.warp_times[rows]
         return self._replace(threads=threads, warp_times=warp_times)
 
@@ -260,23 +260,22 @@ class Memory:
         """Return the bytes ``[n, k]`` at the indices ``at[n, k]``, and whether each is
         defined. Raises TooEarly."""
         self._check_awaited(at, who)
-        defined = self._defined(at)
         racing = self.writes.at_once(at, who)
         self._note_race(at, racing, self.writes, who, "reads")
         if not who.swaps:
             updated = self.updates.at_once(at, who)
             self._note_race(at, updated, self.updates, who, "reads")
             racing |= updated
-            lost = who.races.lost(
-                self.start, who.since, at, who.threads, who.warp_times
-            )
-            rows = ~(lost | np.any(racing, axis=1))
-            own, by = at[rows], who.only(rows)
-            self.reads.record(own, by, self.reads.at_once(own, by))
-            racing |= lost[:, None]
-        if racing.any():
-            defined = defined & ~racing.any(axis=1, keepdims=True)
-        return self.bytes[at], defined
+        racing &= who.races.counts(who.place)
+        lost = (self.start, who.since, at, who.threads, who.warp_times)
+        racing |= who.races.lost(*lost)
+        if not who.swaps:
+            fine, by = at, who
+            if racing.any():
+                fine, by = at[~racing][:, None], who.only(np.nonzero(~racing)[0])
+            self.reads.record(fine, by, self.reads.at_once(fine, by))
+        who.races.made |= bool(racing.any())
+        return self.bytes[at], self._defined(at) & ~racing
 
     def store(
         self, at: np.ndarray, data: np.ndarray, defined: np.ndarray, who: Who
@@ -368,13 +367,13 @@ class Memory:
         threads = np.broadcast_to(who.threads[:, None], at.shape)[bad]
         warp_times = np.broadcast_to(who.warp_times[:, None], at.shape)[bad]
         memory = self.start, len(self.bytes)
-        who.races.add(memory, who.since, at[bad], threads, warp_times)
+        who.races.add(memory, who.since, who.place, at[bad], threads, warp_times)
 
     def _note_race(
         self, at: np.ndarray, bad: np.ndarray, last: Last, who: Who, verb: str
     ) -> None:
-        if bad.any() and who.races.first is None:
-            who.races.first = self._race(at, bad, last, who, verb)
+        if bad.any() and who.place not in who.races.found:
+            who.races.found[who.place] = self._race(at, bad, last, who, verb)
 
     def _check_race(
         self, at: np.ndarray, bad: np.ndarray, last: Last, who: Who, verb: str

@@ -8,18 +8,20 @@ is not used.
 
 So the value of a read that races with an earlier write is undefined. Whether a read
 races with a later write is known only later; then the block runs again, and the value
-of this read is undefined, too. If the block uses an undefined value, the first race is
-the fault.
+of this read is undefined, too. If the block uses an undefined value, the race is the
+fault. If there are several races, the block runs with each alone to find the one whose
+value is used.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 
 from backpass.ptx.arrays import zeros
-from backpass.ptx.faults import Race
+from backpass.ptx.faults import Place, Race
 
 MANY = -1  # several threads write a byte
 
@@ -35,31 +37,46 @@ class Races:
     """The races of one run of a block.
 
     ``before`` are those of a run before this one; the times of both count from their
-    starts. ``first`` is the first race of a read, and ``more`` says whether there was
-    one with a later write that the run before did not have.
+    starts. ``found`` has the first race of each line. ``more`` says whether reads raced
+    with later writes with which they did not race in the run before, and ``made``
+    whether a value was made undefined. If ``only`` is given, only the races of these
+    lines make values undefined.
     """
 
-    def __init__(self, start: int, before: Races | None = None) -> None:
-        self.start = start
-        self.first: Race | None = before.first if before else None
-        self.writes: dict[tuple[int, int], _Writes] = before.writes if before else {}
-        self.more = False
+    def __init__(
+        self,
+        start: int,
+        before: Races | None = None,
+        only: Collection[Place | None] | None = None,
+    ) -> None:
+        self.start, self.only = start, only
+        self.found: dict[Place | None, Race] = before.found if before else {}
+        self.writes: dict[tuple[int, int], dict[Place | None, _Writes]]
+        self.writes = before.writes if before else {}
+        self.more = self.made = False
+
+    def counts(self, place: Place | None) -> bool:
+        """Return whether the races of a line make values undefined."""
+        return self.only is None or place in self.only
 
     def add(
         self,
         memory: tuple[int, int],
         since: int,
+        place: Place | None,
         at: np.ndarray,
         threads: np.ndarray,
         warp_times: np.ndarray,
     ) -> None:
         """Add writes of the bytes ``at[n]`` by ``threads[n]``, after the barrier at the
         time ``since``. ``memory`` is the start and the size of the memory."""
-        key, own = (memory[0], since - self.start), threads + 1
-        if key not in self.writes:
-            arrays = (zeros(memory[1], kind) for kind in (np.int32, np.int64))
-            self.writes[key] = _Writes(*arrays)
-        writes = self.writes[key]
+        here, own = (
+            self.writes.setdefault((memory[0], since - self.start), {}),
+            threads + 1,
+        )
+        if place not in here:
+            here[place] = _Writes(*(zeros(memory[1], x) for x in (np.int32, np.int64)))
+        writes = here[place]
         before = writes.thread[at]
         writes.thread[at] = np.where((before == 0) | (before == own), own, MANY)
         writes.thread[at[writes.thread[at] != own]] = MANY  # twice in this instruction
@@ -74,12 +91,13 @@ class Races:
         threads: np.ndarray,
         warp_times: np.ndarray,
     ) -> np.ndarray:
-        """Return, for each thread, whether its read of the bytes ``at[n, k]`` races
-        with a later write."""
-        writes = self.writes.get((start, since - self.start))
-        if writes is None:
-            return np.zeros(len(at), bool)
-        writer, own = writes.thread[at], threads[:, None] + 1
-        same_warp = (writer > 0) & ((writer - 1) // 32 == threads[:, None] // 32)
-        apart = same_warp & (writes.warp_time[at] != warp_times[:, None])
-        return np.any((writer != 0) & (writer != own) & ~apart, axis=1)
+        """Return, for each of the bytes ``at[n, k]``, whether the read by its thread
+        races with a later write."""
+        found, own = np.zeros(at.shape, bool), threads[:, None]
+        for place, writes in self.writes.get((start, since - self.start), {}).items():
+            if self.counts(place):
+                writer = writes.thread[at]
+                same_warp = (writer > 0) & ((writer - 1) // 32 == own // 32)
+                apart = same_warp & (writes.warp_time[at] != warp_times[:, None])
+                found |= (writer != 0) & (writer != own + 1) & ~apart
+        return found
