@@ -132,6 +132,8 @@ class Last:
     def at_once(self, at: np.ndarray, who: Who) -> np.ndarray:
         """Return, for each byte, whether another thread of the block made such an
         access, with no barrier since."""
+        if not self.blocks:  # nobody did
+            return np.zeros(at.shape, bool)
         time = self.time[at]
         recent = (time >= who.since) & (time <= who.time)
         if recent.any():
@@ -144,6 +146,8 @@ class Last:
     def unordered(self, at: np.ndarray, who: Who) -> np.ndarray:
         """Return, for each byte, whether another block made such an access that this
         block has not acquired."""
+        if not self.blocks:
+            return np.zeros(at.shape, bool)
         thread, several = self.thread[at], self.several[at]
         block = self.time[at] // BLOCK
         other = (thread != NOBODY) & ((block != who.block) | several)

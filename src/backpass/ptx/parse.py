@@ -10,6 +10,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -152,6 +153,7 @@ def parse(text: str) -> Program:
     )
 
 
+@cache
 def width_of(type: str) -> int:
     """Return the width in bits of a type such as "f32" or "bf16x2"."""
     if type == "pred":
