@@ -26,8 +26,8 @@ STEMS = tuple(stem for stem in modules_in("ops") if stem in modules_in("kernels"
 
 # How kernels run without a GPU, for messages.
 ON_CPU = (
-    "on the CPU, kernels run in Triton's interpreter if TRITON_INTERPRET=1 is set before "
-    "triton is imported, or as compiled in kernels.compiled.executing()"
+    "on the CPU, set TRITON_INTERPRET=1 before triton is imported to run kernels in "
+    "Triton's interpreter, or run them as compiled in kernels.compiled.executing()"
 )
 
 executions: list[Any] = []  # the drivers of ``compiled.executing()``, the inner last
