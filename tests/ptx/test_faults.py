@@ -80,6 +80,8 @@ def test_accesses_out_of_bounds():
         run(LOAD + STORE, 50)
     with pytest.raises(ptx.OutOfBounds, match=r"thread 50 writes 4 bytes at y \+ 200"):
         run("mov.b32 %r5, 1;\n" + STORE, 50)
+    with pytest.raises(ptx.OutOfBounds, match=r"beyond all tensors; data_ptr\(\) is not the address"):
+        run("mov.b64 %rd4, 0x7F0000000000;\n" + LOAD)
     with pytest.raises(ptx.OutOfBounds, match="before all tensors"):
         run("mov.b64 %rd4, 16;\n" + LOAD)
     with pytest.raises(
@@ -190,7 +192,7 @@ def test_a_loop_in_which_nothing_changes_does_not_end(loop):
 
 
 def test_a_loop_in_which_something_changes_may_end():
-    """Its registers are the same at each branch: a counter in memory, and a copy in flight, are not."""
+    """Its registers are the same at each branch, and a counter in memory is not."""
     count = "add.s32 %r6, %r6, 1; st.{0} [{1}], %r6; setp.lt.s32 %p2, %r6, 20; mov.b32 %r6, 0; @%p2 bra $TOP;"
     for space, place in (("shared.b32", "%r4"), ("global.b32", "%rd5")):
         start = f"mov.b32 %r6, 0; mov.pred %p2, %p1; st.{space} [{place}], %r6;"

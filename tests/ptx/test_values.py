@@ -140,10 +140,9 @@ def test_each_half_of_a_pair_needs_one_number():
     pair = known("cvt.rn.bf16x2.f32", [Value(one, np.array([2**32 - 1, 7], np.uint32)), Value(other, ~other)])
     assert pair.tolist() == [0xFFFFFFFF, 0x0000FFFF]
     body = "ld.global.b32 %r5, [%rd4]; setp.eq.f16x2 %p2|%p3, %r5, %r5; {} bra $END; $END:"
-    execute = dict(defined=HALF)
-    run(body.format("@%p2"), **execute)
+    run(body.format("@%p2"), defined=HALF)
     with pytest.raises(ptx.Undefined):
-        run(body.format("@%p3"), **execute)
+        run(body.format("@%p3"), defined=HALF)
 
 
 def test_the_low_bits_of_a_sum_and_equal_bits_of_a_maximum_are_known():

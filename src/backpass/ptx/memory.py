@@ -66,8 +66,6 @@ class Released(NamedTuple):
 
     def with_more(self, more: Released) -> Released:
         """Return what is released according to either of the two."""
-        if more is self or self.contains(more):
-            return self
         if more.contains(self):
             return more
         later = {
@@ -271,8 +269,7 @@ class Memory:
             self._note_race(at, updated, self.updates, who, "reads")
             racing |= updated
         racing &= who.races.counts(who.place)
-        lost = (self.start, who.since, at, who.threads, who.warp_times)
-        racing |= who.races.lost(*lost)
+        racing |= who.races.lost(self, at, who)
         if not who.swaps:
             fine, by = at, who
             if racing.any():
@@ -368,10 +365,7 @@ class Memory:
         if not bad.any():
             return
         self._note_race(at, bad, self.reads, who, verb)
-        threads = np.broadcast_to(who.threads[:, None], at.shape)[bad]
-        warp_times = np.broadcast_to(who.warp_times[:, None], at.shape)[bad]
-        memory = self.start, len(self.bytes)
-        who.races.add(memory, who.since, who.place, at[bad], threads, warp_times)
+        who.races.add(self, at, bad, who)
 
     def _note_race(
         self, at: np.ndarray, bad: np.ndarray, last: Last, who: Who, verb: str
@@ -623,11 +617,12 @@ class Global:
             for address in np.unique(addresses[writes]):
                 threads = who.threads[writes & (addresses == address)]
                 until = dict.fromkeys(threads.tolist(), who.time)
-                seen = with_later(self.released.get(int(address), {}), who.sees)
+                before = self.released.get(int(address), {})
+                seen = with_later(before, who.sees)
                 if who.acquired.threads[threads].any():
                     seen = with_later(seen, who.acquired.seen)
                 own_part = {who.block: Released(who.since, until)}
-                self.log.append((int(address), self.released.get(int(address), {})))
+                self.log.append((int(address), before))
                 self.released[int(address)] = with_later(seen, own_part)
 
     def mark_copied(self, addresses: np.ndarray, count: int, by: int) -> None:
@@ -663,8 +658,8 @@ class Global:
         offset = int(address) - nearest.start
         if offset > SPACE:
             return (
-                f"{_size(count)} at address {int(address)}, beyond all tensors; an "
-                "address that PyTorch gives is none of a kernel's here"
+                f"{_size(count)} at address {int(address)}, beyond all tensors; "
+                "data_ptr() is not the address of a tensor here"
             )
         sign = "+" if offset >= 0 else "-"
         return (

@@ -16,12 +16,15 @@ value is used.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from backpass.ptx.arrays import zeros
 from backpass.ptx.faults import Place, Race
+
+if TYPE_CHECKING:
+    from backpass.ptx.memory import Memory, Who
 
 MANY = -1  # several threads write a byte
 
@@ -59,45 +62,30 @@ class Races:
         """Return whether the races of a line make values undefined."""
         return self.only is None or place in self.only
 
-    def add(
-        self,
-        memory: tuple[int, int],
-        since: int,
-        place: Place | None,
-        at: np.ndarray,
-        threads: np.ndarray,
-        warp_times: np.ndarray,
-    ) -> None:
-        """Add writes of the bytes ``at[n]`` by ``threads[n]``, after the barrier at the
-        time ``since``. ``memory`` is the start and the size of the memory."""
-        here, own = (
-            self.writes.setdefault((memory[0], since - self.start), {}),
-            threads + 1,
-        )
-        if place not in here:
-            here[place] = _Writes(*(zeros(memory[1], x) for x in (np.int32, np.int64)))
-        writes = here[place]
+    def add(self, memory: Memory, at: np.ndarray, bad: np.ndarray, who: Who) -> None:
+        """Add the writes of the bytes ``at[n, k]`` that are ``bad``: they race with an
+        earlier read."""
+        here = self.writes.setdefault((memory.start, who.since - self.start), {})
+        if who.place not in here:
+            n = len(memory.bytes)
+            here[who.place] = _Writes(zeros(n, np.int32), zeros(n, np.int64))
+        writes, rows = here[who.place], np.nonzero(bad)[0]
+        at, own = at[bad], who.threads[rows] + 1
         before = writes.thread[at]
         writes.thread[at] = np.where((before == 0) | (before == own), own, MANY)
         writes.thread[at[writes.thread[at] != own]] = MANY  # twice in this instruction
-        writes.warp_time[at] = warp_times
+        writes.warp_time[at] = who.warp_times[rows]
         self.more |= bool(np.any(writes.thread[at] != before))
 
-    def lost(
-        self,
-        start: int,
-        since: int,
-        at: np.ndarray,
-        threads: np.ndarray,
-        warp_times: np.ndarray,
-    ) -> np.ndarray:
+    def lost(self, memory: Memory, at: np.ndarray, who: Who) -> np.ndarray:
         """Return, for each of the bytes ``at[n, k]``, whether the read by its thread
         races with a later write."""
-        found, own = np.zeros(at.shape, bool), threads[:, None]
-        for place, writes in self.writes.get((start, since - self.start), {}).items():
+        found, own = np.zeros(at.shape, bool), who.threads[:, None]
+        here = self.writes.get((memory.start, who.since - self.start), {})
+        for place, writes in here.items():
             if self.counts(place):
                 writer = writes.thread[at]
                 same_warp = (writer > 0) & ((writer - 1) // 32 == own // 32)
-                apart = same_warp & (writes.warp_time[at] != warp_times[:, None])
+                apart = same_warp & (writes.warp_time[at] != who.warp_times[:, None])
                 found |= (writer != 0) & (writer != own + 1) & ~apart
         return found
