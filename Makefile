@@ -1,7 +1,7 @@
 # Two commands matter: `make book` and `make test`. Both set up .venv themselves.
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf test test-kernels check telling serve chapter notebooks lab lint format bench clean
+.PHONY: help book pdf test test-all lock test-kernels check telling serve chapter notebooks lab lint format bench clean
 
 PYTHON ?= python3
 PORT   ?= 8000
@@ -29,8 +29,14 @@ $(READY): pyproject.toml constraints.txt
 book: $(READY) ## execute every chapter and write the site to _build/html  (SOLUTIONS=0 leaves the solutions out)
 	@$(BIN)/python ext/build.py
 
-test: $(READY) ## run every test  (ARGS="tests/ops -k softmax" chooses)
+test: $(READY) ## test everything, what only rotates in part  (ARGS="tests/ops -k softmax" chooses)
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-all: export BACKPASS_PROVE = all
+test-all: test ## prove everything whole, and write tests/proved.lock; takes an hour  (ARGS="-k softmax" chooses)
+
+lock: export BACKPASS_PROVE = changed
+lock: test ## test, and write what was proved whole to tests/proved.lock  (ARGS="-k softmax" chooses)
 
 test-kernels: $(READY) ## run every test of the kernels as compiled, and change their PTX; takes hours  (ARGS="-k softmax" chooses)
 	@BACKPASS_PTX=1 $(BIN)/python -m pytest $(PARALLEL) tests/kernels tests/compiled tests/compiled/long_mutations.py $(ARGS)

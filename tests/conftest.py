@@ -1,4 +1,5 @@
-"""Settings of all tests: Triton's interpreter without a CUDA device, and less garbage collection.
+"""Settings of all tests: Triton's interpreter without a CUDA device, less garbage collection, what is proved at each
+push (``tools/proofs.py``), and what the tests may cost (``tools/weight.py``).
 
 The garbage collector took an eighth of the tests' time. It now runs seldom, and it skips all objects that exist after
 the tests are collected. Reference counts still free an object at once unless it is in a cycle.
@@ -6,7 +7,10 @@ the tests are collected. Reference counts still free an object at once unless it
 
 import gc
 
+import proofs
+import weight
 from backpass import kernels
+from proofs import proof as proof
 
 # Before any test module imports triton, as PyTorch's compiler does.
 if kernels.missing() is None:
@@ -18,3 +22,11 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "rotates(share, of): of its cases, those that changed run, and a part of the others"
+    )
+    config.pluginmanager.register(proofs.Plugin(config), "proofs")
+    config.pluginmanager.register(weight.Plugin(config), "weight")

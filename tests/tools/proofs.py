@@ -1,0 +1,259 @@
+"""Prove whole what changed, and a rotating part of the rest.
+
+Some tests ask whether a gradient is right; they run at every push. Others ask whether the checks still see: they change
+a backward, a scheme, or a displayed line in one place at a time, and expect a check to fail. ``tests/proved.lock`` has a
+line for each subject of such a test: its key, a hash of what the subject is, and a hash of what checks it, as they were
+when all of its changes were proved. A subject whose hash differs is proved whole. Of the others a part is proved, which
+is drawn from a seed, the commit's hash. The seed is printed, and ``BACKPASS_SEED`` repeats it.
+
+``BACKPASS_PROVE=changed`` writes the lines of what was proved whole to the lock. With ``BACKPASS_PROVE=all`` everything
+is proved whole first (``make test-all``).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import math
+import os
+import random
+import subprocess
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+from backpass.verify.mutation import PLUMBING
+
+BOOK = Path(__file__).parents[2]
+LOCK = BOOK / "tests" / "proved.lock"
+MORE = 3  # times as large a part where what checks a subject has changed
+
+
+def seed() -> str:
+    """Return what the rotation is drawn from: ``BACKPASS_SEED``, or else the commit."""
+    if "BACKPASS_SEED" not in os.environ:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], cwd=BOOK, capture_output=True, text=True
+        )
+        os.environ["BACKPASS_SEED"] = found.stdout.strip() or "0"  # the workers of a run inherit it
+    return os.environ["BACKPASS_SEED"]
+
+
+def proving() -> str:
+    """Return "all", "changed", or "" if the lock stays as it is."""
+    return os.environ.get("BACKPASS_PROVE", "")
+
+
+@functools.cache
+def proved() -> dict[str, tuple[str, str]]:
+    """Read the lock: for each key, the hash of the subject and the hash of its checks."""
+    if not LOCK.exists():
+        return {}
+    lines = (line.rsplit(maxsplit=2) for line in LOCK.read_text().splitlines() if not line.startswith("#"))
+    return {key: (subject, checks) for key, subject, checks in lines}
+
+
+def write(found: dict[str, tuple[str, str]], whole: bool) -> None:
+    """Write the lock, without the other lines if the ``whole`` suite was proved."""
+    lines = found if whole else proved() | found
+    LOCK.write_text(
+        "# What has been proved whole, as it was then; see tests/tools/proofs.py. `make lock` writes this file.\n"
+        + "".join(f"{key} {' '.join(lines[key])}\n" for key in sorted(lines))
+    )
+
+
+def digest(*things: Any) -> str:
+    """Return a hash of functions with all that they call of the project, of modules, of files, and of texts.
+
+    Docstrings, comments, and places do not count, nor do functions that only validate.
+    """
+    parts: dict[str, None] = {}
+    todo = list(things)
+    while todo:
+        text, used = _described(todo.pop(0))
+        if text not in parts:
+            parts[text] = None
+            todo += used
+    return hashlib.sha256("\0".join(sorted(parts)).encode()).hexdigest()[:12]
+
+
+def _described(thing: Any) -> tuple[str, list]:
+    """Return a thing as text, and what it uses."""
+    if isinstance(thing, Path):
+        return hashlib.sha256(thing.read_bytes()).hexdigest(), []
+    thing = inspect.unwrap(getattr(thing, "fn", thing)) if callable(thing) else thing
+    if isinstance(thing, (FunctionType, type)) or inspect.ismethod(thing):
+        return _source(thing)
+    if isinstance(thing, ModuleType):
+        return thing.__name__, [value for value in vars(thing).values() if _is_own(value, thing.__name__)]
+    return repr(thing), []
+
+
+@functools.cache
+def _source(thing: Any) -> tuple[str, list]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
+    except (OSError, TypeError, SyntaxError):  # a named tuple's methods, for one
+        return f"{thing.__module__}.{thing.__qualname__}", []
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and isinstance(body[0], ast.Expr):
+            node.body = body[1:] if isinstance(body[0].value, ast.Constant) else body
+    scope = getattr(thing, "__globals__", None) or vars(inspect.getmodule(thing))
+    used = []
+    for value in _used(tree, scope):
+        if isinstance(value, (int, float, str, tuple, frozenset)):
+            used.append(repr(value))
+        elif _is_ours(value) and getattr(value, "__name__", "") not in PLUMBING:
+            used.append(value)
+    return ast.dump(tree), used
+
+
+def _used(tree: ast.AST, scope: dict) -> Iterator[Any]:
+    """Yield the values of the global names, and of the attributes of modules, that a tree reads."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in scope:
+            if not isinstance(scope[node.id], ModuleType):
+                yield scope[node.id]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = scope.get(node.value.id)
+            if isinstance(module, ModuleType) and _is_ours(module) and hasattr(module, node.attr):
+                yield getattr(module, node.attr)
+    passed = (each for node in ast.walk(tree) if isinstance(node, ast.Call) for each in node.args)
+    for node in passed:  # a module as an argument
+        if (
+            isinstance(node, ast.Name)
+            and isinstance(scope.get(node.id), ModuleType)
+            and _is_ours(scope[node.id])
+        ):
+            yield scope[node.id]
+
+
+def _is_ours(value: Any) -> bool:
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return isinstance(name, str) and name.partition(".")[0] in ("backpass", "tests")
+
+
+def _is_own(value: Any, module: str) -> bool:
+    value = getattr(value, "fn", value)
+    return getattr(value, "__module__", None) == module and isinstance(value, (FunctionType, type))
+
+
+@functools.cache
+def folder(path: Path) -> str:
+    """Return a hash of the Python files below ``path``, or of one file, without docstrings and comments."""
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    found = hashlib.sha256()
+    for file in files:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+                node.body = body[1:] if isinstance(body[0].value, ast.Constant) else body
+        found.update(ast.dump(tree).encode())
+    return found.hexdigest()[:12]
+
+
+def sample(key: str, items: Sequence, share: float) -> list:
+    """Return a part of the items, at least one, in their order."""
+    count = min(len(items), math.ceil(share * len(items)))
+    chosen = random.Random(f"{seed()}: {key}").sample(range(len(items)), count)
+    return [items[at] for at in sorted(chosen)]
+
+
+class Proof:
+    """What a test proves of one subject."""
+
+    def __init__(self, node: pytest.Item):
+        self._node = node
+        self.whole = True
+
+    def part(
+        self, key: str, items: Iterable, of: Iterable, checks: Iterable = (), share: float = 0.05
+    ) -> list:
+        """Return the changes of a subject that this run proves.
+
+        ``of`` is what the subject is, and ``checks`` what notices its changes, both as ``digest`` takes them; the
+        test's own module is one of the checks. ``whole`` then says whether the part is all.
+        """
+        items = list(items)
+        own = folder(Path(self._node.path))
+        known, now = proved().get(key), (digest(*of), digest(own, *checks))
+        share = 1 if known is None or known[0] != now[0] else share if known == now else MORE * share
+        part = items if proving() == "all" else sample(key, items, min(1, share))
+        self.whole = len(part) == len(items)
+        if self.whole:
+            self._node.user_properties.append(("proved", (key, *now)))
+        return part
+
+
+@pytest.fixture
+def proof(request) -> Proof:
+    """Chooses which changes of a subject this run proves."""
+    return Proof(request.node)
+
+
+class Plugin:
+    """Prints the seed, leaves out what rotates, and writes the lock."""
+
+    def __init__(self, config: pytest.Config):
+        self._config = config
+        self._found: dict[str, tuple[str, str]] = {}
+
+    def pytest_report_header(self) -> str:
+        what = {"all": "everything is proved"}.get(
+            proving(), "what changed is proved whole, the rest in part"
+        )
+        return f"rotation: {what}; BACKPASS_SEED={seed()} repeats it"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        groups: dict[tuple, list[pytest.Item]] = defaultdict(list)
+        for item in items:
+            if item.get_closest_marker("rotates"):
+                groups[item.path, getattr(item, "originalname", item.name)].append(item)
+        left_out = set()
+        for group in groups.values():
+            left_out |= set(group) - set(_kept(group))
+        if left_out:
+            config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+            items[:] = [item for item in items if item not in left_out]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self._found |= {
+                line[0]: tuple(line[1:]) for name, line in report.user_properties if name == "proved"
+            }
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if proving() and not hasattr(self._config, "workerinput") and self._found:
+            selected = bool(self._config.getoption("keyword") or self._config.args != ["tests"])
+            write(self._found, whole=proving() == "all" and not selected and exitstatus == 0)
+
+
+def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
+    """Of the cases of one test: those that changed, and a part of the others."""
+    marker = group[0].get_closest_marker("rotates")
+    of: Callable[..., Iterable] | None = marker.kwargs.get("of")
+    own = folder(Path(group[0].path))
+    same, checks_changed = [], False
+    for item in group:
+        key = item.nodeid.replace(" ", "_")
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        now = (digest(*of(**parameters)) if of else own, own)
+        item.user_properties.append(("proved", (key, *now)))
+        known = proved().get(key, ("", ""))
+        if proving() != "all" and known[0] == now[0]:
+            same.append(item)
+            checks_changed |= known != now
+    share = marker.kwargs.get("share", 0.1) * (MORE if checks_changed else 1)
+    kept = set(sample(group[0].nodeid.partition("[")[0], same, share))
+    return [item for item in group if item not in same or item in kept]

@@ -1,0 +1,131 @@
+"""The CPU time of the tests: by test, file, and family, and the limits that each has to keep.
+
+CPU time is that of the process and its children, so that it does not depend on what else the machine does. A test whose
+body takes more than ``TEST`` seconds fails the run, and so does a file whose tests together take more than ``FILE``, or a
+process that needs more than ``COLLECTION`` to find the tests. ``make test-all`` has no limits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections import Counter
+
+import pytest
+
+TEST, FILE, COLLECTION = 20, 120, 30
+BROWSERS = ("browser", "window", "visit")  # fixtures whose tests are Chromium's work
+
+
+def used() -> float:
+    """Return the CPU seconds of this process, and of its children that have ended."""
+    every = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in every)
+
+
+def used_by_browser() -> float:
+    """Return the CPU seconds of the processes that this one has started and that still run."""
+    import psutil
+
+    total = 0.0
+    for child in psutil.Process().children(recursive=True):
+        try:
+            total += sum(child.cpu_times()[:2])
+        except psutil.NoSuchProcess:
+            pass
+    return total
+
+
+class Plugin:
+    """Measures each phase of each test, and adds up what the workers report."""
+
+    def __init__(self, config: pytest.Config):
+        self._config = config
+        self._tests: Counter[str] = Counter()
+        self._setup: Counter[str] = Counter()
+        self._collection: dict[str, float] = {}
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item):
+        yield from self._measured(item, "setup")
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item):
+        yield from self._measured(item, "call")
+
+    def _measured(self, item: pytest.Item, phase: str):
+        shown = any(name in BROWSERS for name in item.fixturenames)
+        before = used() + (used_by_browser() if shown else 0)
+        yield
+        after = used() + (used_by_browser() if shown else 0)
+        item.user_properties.append((f"cpu of {phase}", max(0.0, after - before)))
+
+    def pytest_collection_finish(self) -> None:
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput["cpu of collection"] = used()
+        else:
+            self._collection["this process"] = used()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node, error) -> None:
+        self._collection[node.gateway.id] = getattr(node, "workeroutput", {}).get("cpu of collection", 0.0)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            spent = dict(each for each in report.user_properties if each[0].startswith("cpu of "))
+            self._tests[report.nodeid] += spent.get("cpu of call", 0.0)
+            self._setup[report.nodeid] += spent.get("cpu of setup", 0.0)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if not hasattr(self._config, "workeroutput") and self.too_heavy() and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def too_heavy(self) -> list[str]:
+        """Return a line for each limit that was exceeded."""
+        if os.environ.get("BACKPASS_PROVE") == "all":
+            return []
+        every = (
+            (self._tests, TEST, "a test"),
+            (self.files(), FILE, "a file"),
+            (Counter(self._collection), COLLECTION, "a process that collects the tests"),
+        )
+        return [
+            f"{name}: {seconds:.1f} s of CPU; {what} may take {limit} s"
+            for measured, limit, what in every
+            for name, seconds in measured.most_common()
+            if seconds > limit
+        ]
+
+    def files(self) -> Counter[str]:
+        """Return the seconds of each file of tests."""
+        found: Counter[str] = Counter()
+        for name, seconds in self._tests.items():
+            found[name.partition("::")[0]] += seconds
+        return found
+
+    def families(self) -> Counter[str]:
+        """Return the seconds of each folder of tests, with what is set up for them."""
+        found: Counter[str] = Counter()
+        for measured in (self._tests, self._setup):
+            for name, seconds in measured.items():
+                file = name.partition("::")[0]
+                found[file.rpartition("/")[0] if file.count("/") > 1 else file] += seconds
+        found["collection, and what the workers import"] = sum(self._collection.values())
+        return found
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        families = self.families()
+        terminalreporter.section(f"CPU time: {families.total():.0f} s")
+        for name, seconds in families.most_common():
+            if seconds >= 1:
+                terminalreporter.write_line(f"{seconds:8.1f} s  {name}")
+        heaviest = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self._tests.most_common(5))
+        terminalreporter.write_line(f"heaviest tests: {heaviest}")
+        for line in self.too_heavy():
+            terminalreporter.write_line(f"TOO HEAVY {line}", red=True)
+        if record := os.environ.get("BACKPASS_WEIGHT"):
+            with open(record, "w") as file:
+                tests = {name: round(s, 2) for name, s in self._tests.most_common() if s >= 0.05}
+                json.dump({"families": dict(families.most_common()), "tests": tests}, file, indent=1)
