@@ -7,9 +7,11 @@ and the gradients that its unchanged backward returns.
 import ast
 import inspect
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 
+import proofs
 from backpass.verify.mutation import mutants
 
 TOLERANCE = 1e-10  # of a gradient's largest element
@@ -61,17 +63,30 @@ def differs(got, right) -> bool:
     return not np.abs(got - right).max() <= TOLERANCE * max(np.abs(right).max(), 1e-300)
 
 
-def survivors_of(module, runs, monkeypatch) -> set[str]:
-    """The changes of the module's backward that nothing notices."""
+def unproved(module, runs, monkeypatch, proof, equivalent) -> set[str]:
+    """The changes of the module's backward that nothing notices and that are not proved equivalent, and the proofs of
+    changes that are noticed or no longer exist. Of a module that has not changed, a part of the changes is tried."""
+    made = [(f"{mutant.line}: {mutant.change}", mutant) for mutant in mutants(module.backward)]
+    assert equivalent <= {*dict(made)}
+    of = [module.backward, module.forward]
+    tried = proof.part(module.__name__, made, of=of, checks=[proofs.folder(Path(__file__))])
+    if not proof.whole:
+        tried = [each for each in tried if each[0] not in equivalent]
+    survivors = survivors_of(module, runs, monkeypatch, tried)
+    return survivors ^ equivalent if proof.whole else survivors
+
+
+def survivors_of(module, runs, monkeypatch, tried) -> set[str]:
+    """The changes that nothing notices."""
     survivors = set()
-    for mutant in mutants(module.backward):
+    for change, mutant in tried:
         with monkeypatch.context() as patched:
             try:
                 put(patched, module, mutant.tree)
             except SyntaxError:  # a starred expression by itself
                 continue
             if not is_noticed(runs, module):
-                survivors.add(f"{mutant.line}: {mutant.change}")
+                survivors.add(change)
     assert not is_noticed(runs, module), "a change has spoilt what the forward saved"
     return survivors
 

@@ -418,12 +418,13 @@ def results(module):
 @pytest.mark.parametrize(
     "name", ["decoded", "rounded", "scaled", "_under_scale", "_bounded", "_count_reached", "_entries"]
 )
-def test_every_change_is_noticed(name):
+def test_every_change_is_noticed(name, proof):
     """Apart from validation, which the tests above look at."""
     proved = tuple(change for changes in EQUIVALENT.values() for change in changes)
     with np.errstate(all="ignore"):
         right, survivors = results(vars(formats)), []
-        for mutant in mutants(vars(formats)[name]):
+        function = vars(formats)[name]
+        for mutant in proof.part(f"training.formats.{name}", mutants(function), of=[function], share=0.1):
             text = f"{mutant.line} | {mutant.change}"
             if text.startswith(VALIDATION) or text.endswith(proved):
                 continue
