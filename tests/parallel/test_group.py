@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backpass.interpreters import counting
-from backpass.parallel import RankError, on_processes, on_threads
+from backpass.parallel import RankError, mesh, on_processes, on_threads
 
 RUNS = [on_threads, on_processes]
 RANKS = 3
@@ -194,6 +194,17 @@ def test_processes_that_call_differently(case, differ):
 def test_arrays_that_differ_are_refused(bad):
     with pytest.raises(RankError, match="an array of the same shape and kind; rank 0 called"):
         on_threads(lambda group: group.all_reduce(bad if group.rank == 1 else np.ones(2)), RANKS)
+
+
+def test_ranks_that_wait_for_each_other_in_different_groups_fail():
+    def crossed(group):
+        halves = mesh(group, rows=2, columns=2)
+        x = np.ones(1)
+        first, second = ("rows", "columns") if group.rank in (0, 3) else ("columns", "rows")
+        return halves[first].all_reduce(halves[second].all_reduce(x))
+
+    with pytest.raises(RankError, match="called all_reduce, which not every rank did"):
+        on_threads(crossed, 4)
 
 
 def test_a_collective_that_not_all_ranks_call_does_not_hang():

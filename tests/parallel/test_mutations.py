@@ -7,6 +7,8 @@ import ctypes
 import signal
 import sys
 import threading
+import time
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -40,7 +42,7 @@ DY = RNG.normal(size=(2, 4, 8, 5))
 
 
 def late(number, frame):
-    """End the ranks, of which one may never end by itself, and the run."""
+    """End the ranks, of which one may compute without end, and the run."""
     for thread in threading.enumerate():
         if thread.name.endswith("(run)"):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -54,6 +56,26 @@ def deadline():
     before = signal.signal(signal.SIGALRM, late)
     yield
     signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def limited(seconds):
+    """Call ``late`` when the body has taken as many seconds of CPU time."""
+    end, done = time.process_time() + seconds, threading.Event()
+
+    def watch():
+        while not done.wait(0.05):
+            if time.process_time() > end:
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+                return
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()
 
 
 def expected(tests, name, known={}):  # noqa: B006
@@ -155,21 +177,30 @@ ALSO = {
 }
 
 
-def is_noticed(runs, seconds=4):
-    """Whether a number differs, a rank raises, or the ranks wait without end."""
-    for run in runs:
-        signal.alarm(seconds)
+def seconds(run):
+    """Return the CPU time of the unchanged scheme, which is right."""
+    began = time.process_time()
+    assert max(run()) < TOLERANCE
+    return time.process_time() - began
+
+
+LONGER = 20  # times as much CPU time as the scheme takes unchanged, or as a tenth of a second
+
+
+def is_noticed(runs, longest):
+    """Whether a number differs, a rank raises, or the ranks compute for too long. ``longest`` has the CPU seconds of the
+    unchanged scheme."""
+    for at, run in enumerate(runs):
         try:
-            if not max(run()) < TOLERANCE:
-                return True
+            with limited(LONGER * max(longest[at], 0.1)):
+                if not max(run()) < TOLERANCE:
+                    return True
         except Exception:
             return True
-        finally:
-            signal.alarm(0)
     return False
 
 
-def survivors_of(owner, name, runs, monkeypatch, tried):
+def survivors_of(owner, name, runs, longest, monkeypatch, tried):
     module = sys.modules[getattr(owner, "__module__", owner.__name__)]
     survivors = set()
     for mutant in tried:
@@ -181,7 +212,7 @@ def survivors_of(owner, name, runs, monkeypatch, tried):
                 continue
             for place in [(owner, name), *ALSO.get((owner, name), [])]:
                 patched.setattr(*place, scope[name])
-            if not is_noticed(runs):
+            if not is_noticed(runs, longest):
                 survivors.add(shown(mutant))
     return survivors
 
@@ -296,7 +327,7 @@ def excused(place, survivors):
     ids=[f"{owner.__name__.rpartition('.')[2]}.{n}" for owner, n, _ in CHANGED],
 )
 def test_every_change_of_a_scheme_is_noticed(owner, name, runs, monkeypatch, proof):
-    assert not is_noticed(runs, seconds=60)
+    longest = [seconds(run) for run in runs]
     place = f"{owner.__name__.rpartition('.')[2]}.{name}"
     made = list(mutants(getattr(owner, name)))
     entries = excused(place, [shown(mutant) for mutant in made])
@@ -304,7 +335,7 @@ def test_every_change_of_a_scheme_is_noticed(owner, name, runs, monkeypatch, pro
     tried = proof.part(f"parallel.{place}", made, of=[getattr(owner, name), owner])
     if not proof.whole:
         tried = [mutant for mutant in tried if not entries[shown(mutant)]]
-    found = excused(place, survivors_of(owner, name, runs, monkeypatch, tried))
+    found = excused(place, survivors_of(owner, name, runs, longest, monkeypatch, tried))
     assert [survivor for survivor, reasons in found.items() if not reasons] == []
     if proof.whole:
         assert {*EQUIVALENT.get(place, [])} == {entry for reasons in found.values() for entry in reasons}

@@ -24,12 +24,39 @@ class _Unmet(Exception):
     """Raised for a rank that waited in an exchange to which not every rank came."""
 
 
+class _Run:
+    """The ranks of a run. Between exchanges only the rank that holds the lock computes,
+    so that what counts or traces the arithmetic needs no locks."""
+
+    def __init__(self, ranks: int) -> None:
+        self.lock = threading.Lock()
+        self.ranks = ranks  # that have not returned
+        self.waiting: list[_Meeting] = []  # for each rank that waits, where it does
+
+    def enter(self, meeting: _Meeting) -> None:
+        """Note that a rank waits, unless it is the last that the meeting waited for."""
+        self.waiting.append(meeting)
+        if self.waiting.count(meeting) == meeting.all_here.parties:
+            self.waiting = [other for other in self.waiting if other is not meeting]
+        self.look()
+
+    def leave(self) -> None:
+        """Note that a rank has returned."""
+        self.ranks -= 1
+        self.look()
+
+    def look(self) -> None:
+        """End the meetings if every rank waits: nobody is left who could come."""
+        if len(self.waiting) == self.ranks:
+            for meeting in self.waiting:
+                meeting.leave()
+
+
 class _Meeting:
     """Where the ranks of a group exchange arrays. The last to come computes, and all
-    leave with their part. Between exchanges one rank of all groups runs at a time, so
-    that what counts or traces the arithmetic needs no locks."""
+    leave with their part."""
 
-    def __init__(self, size: int, running: threading.Lock) -> None:
+    def __init__(self, size: int, running: _Run) -> None:
         self.brought: list[Any] = [None] * size  # each rank's collective, options, x
         self.result: Any = None
         self.running = running
@@ -40,15 +67,19 @@ class _Meeting:
     def exchange(self, rank: int, x: Array, name: str, **options: Any) -> Array:
         check_array(x)
         self.brought[rank] = name, options, x
-        self.running.release()
+        running = self.running
+        running.enter(self)
+        running.lock.release()
         try:
             self.all_here.wait()
             result = self.result
             self.all_served.wait()  # before another exchange replaces the result
         except threading.BrokenBarrierError:
+            running.lock.acquire()
+            if self in running.waiting:
+                running.waiting.remove(self)
             raise _Unmet(f"called {name}, which not every rank did") from None
-        finally:
-            self.running.acquire()
+        running.lock.acquire()
         if isinstance(result, Exception):
             raise type(result)(*result.args)
         return result[rank, ...]
@@ -144,27 +175,29 @@ class LocalGroup:
 def on_threads(scheme: Scheme, ranks: int, *arguments: Any) -> list[Any]:
     """Run ``scheme(group, *arguments)`` on every rank, and return the results by rank.
 
-    One rank computes at a time. A rank that never returns blocks the run, because a
-    thread cannot be killed. Raises RankError, from the rank's own error, for the first
-    rank that failed; TypeError if ``scheme`` cannot be called; TypeError or ValueError
-    if ``ranks`` is not an integer of at least 1.
+    One rank computes at a time. If all ranks that have not returned wait in exchanges
+    of different groups, each of them fails. A rank that computes without end blocks the
+    run, because a thread cannot be killed. Raises RankError, from the rank's own error,
+    for the first rank that failed; TypeError if ``scheme`` cannot be called; TypeError
+    or ValueError if ``ranks`` is not an integer of at least 1.
     """
     check_scheme(scheme)
     check_ranks(ranks)
-    running = threading.Lock()
+    running = _Run(ranks)
     meeting = _Meeting(ranks, running)
     results: list[Any] = [None] * ranks
     errors: list[tuple[int, BaseException]] = []  # in the order of time
 
     def run(rank: int) -> None:
         group = LocalGroup(rank, ranks, meeting)
-        with running:
+        with running.lock:
             try:
                 results[rank] = scheme(group, *arguments)
             except BaseException as error:
                 errors.append((rank, error))
             finally:
                 group.leave()
+                running.leave()
 
     threads = [
         threading.Thread(
