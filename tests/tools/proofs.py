@@ -163,7 +163,7 @@ def folder(path: Path) -> str:
 
 def sample(key: str, items: Sequence, share: float) -> list:
     """Return a part of the items, at least one, in their order."""
-    count = min(len(items), math.ceil(share * len(items)))
+    count = min(len(items), math.ceil(share * len(items) - 1e-9))
     chosen = random.Random(f"{seed()}: {key}").sample(range(len(items)), count)
     return [items[at] for at in sorted(chosen)]
 

@@ -1,0 +1,130 @@
+"""What is proved whole, what in part, and what the tests may cost."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+import proofs
+import weight
+
+CHANGES = list(range(200))
+
+
+class Case(SimpleNamespace):
+    """A collected test."""
+
+    __hash__ = object.__hash__
+
+
+def helper(x):
+    return x + 1
+
+
+def documented(x):
+    """Return one more."""
+    return helper(x)  # a comment
+
+
+def plain(x):
+    return helper(x)
+
+
+def replaced(x):
+    return helper(x) + 0
+
+
+@pytest.fixture
+def node():
+    """Of a test in this file."""
+    return SimpleNamespace(path=__file__, user_properties=[])
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch):
+    """No line in the lock, a seed, and nothing asked for."""
+    monkeypatch.setenv("BACKPASS_SEED", "1f2ac09")
+    monkeypatch.setenv("BACKPASS_PROVE", "")
+    monkeypatch.setattr(proofs, "proved", dict)
+
+
+def test_a_hash_is_of_code_and_of_what_it_calls(monkeypatch):
+    before = proofs.digest(plain)
+    assert proofs.digest(documented) != proofs.digest(replaced) != before
+    monkeypatch.setitem(globals(), "helper", replaced)
+    proofs._source.cache_clear()
+    assert proofs.digest(plain) != before
+
+
+def test_docstrings_comments_and_places_do_not_count(tmp_path):
+    found = set()
+    for at, text in enumerate(
+        ["def f(x):\n    return -x\n", "\n\n# Why.\ndef f(x):\n    'It.'\n    return (-x)\n"]
+    ):
+        path = tmp_path / f"{at}.py"
+        path.write_text(text)
+        found.add(proofs.folder(path))
+    assert len(found) == 1
+
+
+def test_of_what_has_not_changed_a_part_is_proved(node, monkeypatch):
+    proof = proofs.Proof(node)
+    assert proof.part("plain", CHANGES, of=[plain]) == CHANGES and proof.whole  # no line yet
+    (_, (key, *line)) = node.user_properties.pop()
+    monkeypatch.setattr(proofs, "proved", lambda: {key: tuple(line)})
+    part = proof.part("plain", CHANGES, of=[plain])
+    assert len(part) == 10 and part == sorted(part) and not proof.whole and not node.user_properties
+    assert proof.part("plain", CHANGES, of=[plain]) == part
+    assert len(proof.part("plain", CHANGES, of=[plain], checks=["others"])) == 30
+    assert proof.part("plain", CHANGES[:1], of=[plain]) == CHANGES[:1]
+    assert proof.part("plain", CHANGES, of=[replaced]) == CHANGES
+    monkeypatch.setenv("BACKPASS_SEED", "another commit")
+    assert proof.part("plain", CHANGES, of=[plain]) != part
+    monkeypatch.setenv("BACKPASS_PROVE", "all")
+    assert proof.part("plain", CHANGES, of=[plain]) == CHANGES
+
+
+def test_the_lock_is_read_as_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(proofs, "LOCK", tmp_path / "proved.lock")
+    proofs.proved.cache_clear()
+    lines = {"b.backward": ("1", "2"), "a test[with spaces]": ("3", "4")}
+    proofs.write(lines, whole=True)
+    assert proofs.proved() == lines
+    proofs.write({"b.backward": ("5", "6")}, whole=False)
+    proofs.proved.cache_clear()
+    assert proofs.proved() == lines | {"b.backward": ("5", "6")}
+    proofs.proved.cache_clear()
+
+
+def test_cases_that_rotate_run_where_they_changed(monkeypatch):
+    def case(number, share=0.1):
+        marker = pytest.mark.rotates(share=share, of=lambda n: [n]).mark
+        return Case(
+            nodeid=f"tests/test_x.py::test_y[{number}]",
+            path=__file__,
+            callspec=SimpleNamespace(params={"n": number}),
+            get_closest_marker=lambda name: marker,
+            user_properties=[],
+        )
+
+    cases = [case(number) for number in range(40)]
+    assert proofs._kept(cases) == cases
+    lock = {case.user_properties[0][1][0]: case.user_properties[0][1][1:] for case in cases}
+    lock[cases[7].nodeid] = ("changed", "0")
+    monkeypatch.setattr(proofs, "proved", lambda: lock)
+    kept = proofs._kept(cases)
+    assert cases[7] in kept and len(kept) == 1 + 4
+
+
+def test_what_is_too_heavy_is_named(monkeypatch):
+    plugin = weight.Plugin(SimpleNamespace())
+    plugin._tests = Counter(
+        {"tests/a.py::x": 21.0, "tests/a.py::y": 19.0, **{f"tests/ops/b.py::{n}": 19.0 for n in range(7)}}
+    )
+    plugin._collection = {"gw0": 31.0, "gw1": 5.0}
+    found = plugin.too_heavy()
+    assert [line.partition(": ")[0] for line in found] == ["tests/a.py::x", "tests/ops/b.py", "gw0"]
+    assert plugin.families()["tests/ops"] == 7 * 19.0 and plugin.families()["tests/a.py"] == 40.0
+    monkeypatch.setenv("BACKPASS_PROVE", "all")
+    assert plugin.too_heavy() == []
