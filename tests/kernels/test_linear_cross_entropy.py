@@ -139,7 +139,7 @@ def test_scores_of_one_chunk_exist_at_a_time(device, monkeypatch):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_of_scores_are_aligned(dtype, device, monkeypatch):
-    """The products of rows that begin anywhere are slow on a GPU."""
+    """The library has faster products for them."""
     products = []
     mm = torch.mm
 
