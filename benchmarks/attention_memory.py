@@ -9,11 +9,12 @@ settle; where it grows with its square, those for each score, a pair of query an
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 import torch
 from attention_speed import DTYPES, Case, inputs, limit, providers
-from harness import largest_error, say, settings, write
+from harness import Recording, largest_error, say, settings
 from memory import alone, rise
 
 from backpass.ops import attention
@@ -48,34 +49,35 @@ class Measured(NamedTuple):
     error: float
 
 
-def main() -> None:
+def main() -> int:
     chosen = settings(QUESTION)
-    rows, left_out = [], []
+    recording = Recording(chosen, "attention_memory", QUESTION, COLUMNS, method=METHOD[chosen.device])
     names = [*providers(chosen.device)]
     for name in chosen.pick(names, quick=names[:1]):
         for s in chosen.pick([2**power for power in range(9, 15)], quick=[33]):
+            part = f"{name}, s = {s:,}"
+            if not recording.lacks(part):
+                continue
             if not case(s).fits(name, chosen.device):
-                left_out.append(
-                    f"{name}, s = {s:,}: not measured, since an array of scores takes over {limit(chosen.device)}."
-                )
+                said = f"{part}: not measured, since an array of scores takes over {limit(chosen.device)}."
+                recording.add(part, notes=[said])
                 continue
             say(f"s = {s:,}: {name}")
             tries = [
                 alone(chosen.device, measure, name, s, chosen.device) for _ in range(chosen.pick(3, quick=1))
             ]
             measured = sorted(tries)[len(tries) // 2]
-            rows.append(
-                {
-                    "s": s,
-                    "provider": name,
-                    "mebibytes": measured.bytes / 2**20,
-                    "kibibytes_a_query": measured.bytes / s / 2**10,
-                    "bytes_a_score": measured.bytes / s**2,
-                    "milliseconds": measured.seconds * 1e3,
-                    "largest_error": measured.error,
-                }
-            )
-    write(chosen, "attention_memory", QUESTION, COLUMNS, rows, left_out, method=METHOD[chosen.device])
+            row = {
+                "s": s,
+                "provider": name,
+                "mebibytes": measured.bytes / 2**20,
+                "kibibytes_a_query": measured.bytes / s / 2**10,
+                "bytes_a_score": measured.bytes / s**2,
+                "milliseconds": measured.seconds * 1e3,
+                "largest_error": measured.error,
+            }
+            recording.add(part, [row])
+    return recording.finish()
 
 
 def case(s: int) -> Case:
@@ -105,4 +107,4 @@ def exact_dq(q, k, v, dy) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

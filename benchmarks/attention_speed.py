@@ -11,13 +11,14 @@ is forced; one that refuses a case is left out and named.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from ceilings import copy_bandwidth, matmul_rate
-from harness import Settings, draw, largest_error, medians, say, settings, write
+from harness import Recording, Settings, draw, largest_error, medians, say, settings
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from backpass import kernels
@@ -70,6 +71,10 @@ class Case(NamedTuple):
     d: int
     causal: bool
 
+    def __str__(self) -> str:
+        mask = "causal" if self.causal else "no mask"
+        return f"{self.batch} × {self.n_h} heads, s = {self.s}, d = {self.d}, {mask}"
+
     @property
     def pairs(self) -> int:
         """Of a query and a key, heads and sequences together, that are credited: about half with a causal mask."""
@@ -90,30 +95,30 @@ class Case(NamedTuple):
         return provider not in QUADRATIC or scores <= SCORES_LIMIT[device]
 
 
-def main() -> None:
+def main() -> int:
     chosen = settings(QUESTION)
     dtype = DTYPES[chosen.device]
-    rows, facts, notes = [], {}, []
+    columns = [column for column in COLUMNS if column[0] != "threads" or chosen.device == "cpu"]
+    recording = Recording(chosen, "attention_speed", QUESTION, columns, explanations(chosen))
     for threads in threads_of(chosen):
         if threads:
             torch.set_num_threads(threads)
-        bandwidth, rate = copy_bandwidth(chosen, dtype), matmul_rate(chosen, dtype)
         suffix = f", {threads} threads" if threads and threads > 1 else ""
-        facts |= {
-            f"copy_gigabytes_per_second{suffix}": bandwidth / 1e9,
-            f"matmul_gigaflops_per_second{suffix}": rate / 1e9,
-        }
-        notes.append(
-            f"The roof{suffix}: {bandwidth / 1e9:.3g} GB/s of a copy, {rate / 1e9:.3g} GFLOP/s of a product of square "
-            "matrices, each the best of its rounds."
-        )
+        copied, multiplied = f"copy_gigabytes_per_second{suffix}", f"matmul_gigaflops_per_second{suffix}"
+        if recording.lacks(part := f"the roof{suffix}"):
+            bandwidth, rate = copy_bandwidth(chosen, dtype), matmul_rate(chosen, dtype)
+            said = (
+                f"The roof{suffix}: {bandwidth / 1e9:.3g} GB/s of a copy, {rate / 1e9:.3g} GFLOP/s of a product of square "
+                "matrices, each the best of its rounds."
+            )
+            recording.add(part, notes=[said], facts={copied: bandwidth / 1e9, multiplied: rate / 1e9})
+        bandwidth, rate = (1e9 * recording.record.facts[name] for name in (copied, multiplied))
         for case in cases(chosen, threads):
-            found, refusals = time_case(chosen, case, bandwidth, rate)
-            at_threads = {"threads": threads} if threads else {}
-            rows += [{**row, **at_threads} for row in found]
-            notes += [note for note in refusals if note not in notes]
-    columns = [column for column in COLUMNS if column[0] in rows[0]]
-    write(chosen, "attention_speed", QUESTION, columns, rows, [*explanations(chosen), *notes], facts)
+            if recording.lacks(part := f"{case}{suffix}"):
+                found, refusals = time_case(chosen, case, bandwidth, rate)
+                at_threads = {"threads": threads} if threads else {}
+                recording.add(part, [{**row, **at_threads} for row in found], refusals)
+    return recording.finish()
 
 
 def explanations(chosen: Settings) -> list[str]:
@@ -259,4 +264,4 @@ def pytorch(backend: SDPBackend, keep: bool) -> Provider:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,6 +20,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +57,8 @@ class Settings(NamedTuple):
     quick: bool
     folder: Path | None  # for the record; None where none is kept
     names: tuple[str, ...] = ()  # of what was asked for; none where all of it was
+    rehearsal: bool = False  # every call runs once, and none is timed
+    any_commit: bool = False  # an unfinished record is continued though its commit is another
 
     @property
     def rounds(self) -> int:
@@ -85,6 +88,17 @@ def settings(question: str, names: Iterable[str] = ()) -> Settings:
     parser.add_argument(
         "--results", type=Path, help="folder for the record (benchmarks/results; with --quick none)"
     )
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="run every call once and time none: fills the caches of what compiles, and writes no record",
+    )
+    parser.add_argument(
+        "--any-commit",
+        action="store_true",
+        help="continue an unfinished record of another commit, and say in it which parts are of which (default: only one "
+        "of this commit)",
+    )
     chosen = parser.parse_args()
     if chosen.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: this machine has no CUDA device that PyTorch can use")
@@ -94,7 +108,14 @@ def settings(question: str, names: Iterable[str] = ()) -> Settings:
             parser.error(f"{name!r} is not timed here; there are: {', '.join(names)}")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     folder = chosen.results or (None if chosen.quick else records.RESULTS)
-    return Settings(chosen.device, chosen.quick, None if requested else folder, requested)
+    return Settings(
+        chosen.device,
+        chosen.quick,
+        None if requested or chosen.rehearse else folder,
+        requested,
+        chosen.rehearse,
+        chosen.any_commit,
+    )
 
 
 def say(text: str) -> None:
@@ -125,7 +146,14 @@ def medians(calls: dict[str, Callable[[], object]], chosen: Settings) -> dict[st
 
 
 def samples(calls: dict[str, Callable[[], object]], chosen: Settings) -> dict[str, list[float]]:
-    """Seconds of each call in each of several rounds; a round times every call once, in random order."""
+    """Seconds of each call in each of several rounds; a round times every call once, in random order.
+
+    In a rehearsal each runs once, untimed.
+    """
+    if chosen.rehearsal:
+        for call in calls.values():
+            call()
+        return {name: [1.0] for name in calls}
     timers = {name: _timer(call, chosen) for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     order = random.Random(0)
@@ -209,6 +237,8 @@ def _waits(call: Callable[[], object]) -> bool:
 
 def call_seconds(call: Callable[[], object], chosen: Settings) -> float:
     """On a GPU: median seconds of a call as Python makes it, launching included, one after the other."""
+    if chosen.rehearsal:
+        return 1.0
 
     def twenty() -> None:
         for _ in range(20):
@@ -231,6 +261,88 @@ def device_name(device: str) -> str:
     return model[1].strip() if model else platform.processor() or platform.machine()
 
 
+class Recording:
+    """A record that is written after each of its parts, so that a run that is cut leaves what it measured.
+
+    It continues an unfinished record of the same device, versions and commit. ``order`` gives the place of a row among
+    the rows, where parts are not measured in the order in which they are shown.
+    """
+
+    def __init__(
+        self,
+        chosen: Settings,
+        name: str,
+        question: str,
+        columns: Iterable[tuple[str, str, str]],
+        notes: Iterable[str | None] = (),
+        method: str | None = None,
+        order: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
+        self.chosen = chosen
+        self.order = order
+        fresh = _record(chosen, name, question, columns, [], notes, method=method)
+        begun = _begun(fresh, chosen)
+        if begun:
+            say(f"continues a record with {', '.join(begun.parts)}")
+            fresh = replace(
+                fresh,
+                rows=begun.rows,
+                facts=begun.facts,
+                parts=begun.parts,
+                notes=list(dict.fromkeys([*fresh.notes, *begun.notes])),
+                dirty=fresh.dirty or begun.dirty,
+            )
+        self.record = replace(fresh, finished=False)
+
+    def lacks(self, part: str) -> bool:
+        """Whether the part is yet to be measured."""
+        return part not in self.record.parts
+
+    def add(
+        self,
+        part: str,
+        rows: Iterable[dict[str, Any]] = (),
+        notes: Iterable[str] = (),
+        facts: dict[str, float] | None = None,
+    ) -> None:
+        """Take in what was measured of a part, and write the record."""
+        all_rows = [*self.record.rows, *rows]
+        self.record = replace(
+            self.record,
+            rows=sorted(all_rows, key=self.order) if self.order else all_rows,
+            notes=list(dict.fromkeys([*self.record.notes, *notes])),
+            facts={**self.record.facts, **(facts or {})},
+            parts={**self.record.parts, part: self.record.commit},
+        )
+        if self.chosen.folder:
+            records.save(self.record, self.chosen.folder)
+
+    def finish(self, missing: Iterable[str] = ()) -> int:
+        """Write and show the record, as finished unless parts are ``missing``; return the exit status."""
+        missing = list(missing)
+        parts = self.record.parts
+        if not missing and set(parts.values()) <= {self.record.commit}:
+            parts = {}  # nothing more to say of them
+        self.record = replace(self.record, finished=not missing, parts=parts)
+        _show(self.record, self.chosen)
+        if missing:
+            say(f"missing, and measured by the next run: {', '.join(missing)}")
+        return int(bool(missing))
+
+
+def _begun(fresh: records.Record, chosen: Settings) -> records.Record | None:
+    """The unfinished record that a run continues."""
+    if not chosen.folder:
+        return None
+    try:
+        begun = records.load(fresh.name, fresh.device, chosen.folder)
+    except LookupError:
+        return None
+    same = (begun.versions, begun.threads, begun.columns) == (fresh.versions, fresh.threads, fresh.columns)
+    of_this_commit = chosen.any_commit or (begun.commit == fresh.commit and not (begun.dirty or fresh.dirty))
+    return begun if same and of_this_commit and not begun.finished else None
+
+
 def write(
     chosen: Settings,
     name: str,
@@ -242,27 +354,57 @@ def write(
     method: str | None = None,
 ) -> None:
     """Save the record, and show it. ``method`` says how it was measured, where not by ``medians``."""
+    _show(_record(chosen, name, question, columns, rows, notes, facts, method), chosen)
+
+
+def _record(
+    chosen: Settings,
+    name: str,
+    question: str,
+    columns: Iterable[tuple[str, str, str]],
+    rows: list[dict[str, Any]],
+    notes: Iterable[str | None] = (),
+    facts: dict[str, float] | None = None,
+    method: str | None = None,
+) -> records.Record:
     method = method or f"Medians of at most {chosen.rounds} rounds, providers in random order in each."
     columns = [list(column) for column in columns]
     threads_by_row = any(key == "threads" for key, *_ in columns)
-    record = records.Record(
+    commit, dirty = _commit()
+    return records.Record(
         name=name,
         question=question,
         device=device_name(chosen.device),
         threads=torch.get_num_threads() if chosen.device == "cpu" else None,
         versions=_versions(),
         date=datetime.date.today().isoformat(),
-        commit=_git("rev-parse", "--short=12", "HEAD") or "unknown",
-        dirty=bool(_git("status", "--porcelain", "--", *TIMED)),
+        commit=commit,
+        dirty=dirty,
         columns=columns,
         rows=rows,
         facts=facts or {},
         notes=[method, *_surroundings(chosen, threads_by_row), *(note for note in notes if note)],
     )
+
+
+def _show(record: records.Record, chosen: Settings) -> None:
+    """Save a record where this run has a folder for it, and print it."""
     written = "no record written: these rows are part of one"
     if chosen.folder:
         written = f"written: {records.save(record, chosen.folder).name}"
+    if chosen.rehearsal:
+        say(f"rehearsed: {record.name}, {len(record.rows)} rows")
+        return
     say(f"{record}\n\n{'tried out: no figures to keep' if chosen.quick else written}")
+
+
+def _commit() -> tuple[str, bool]:
+    """The commit of this checkout, and whether what is timed differs from it. A copy without its repository is told by
+    the variable BACKPASS_COMMIT: what ``git describe --always --dirty --abbrev=12`` printed where it was copied."""
+    if described := os.environ.get("BACKPASS_COMMIT"):
+        return described.removesuffix("-dirty"), described.endswith("-dirty")
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    return commit or "unknown", bool(commit and _git("status", "--porcelain", "--", *TIMED))
 
 
 def _versions() -> dict[str, str]:

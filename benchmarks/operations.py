@@ -4,17 +4,31 @@
 
 The rate divides the bytes that a step must move by its time, whatever a provider really moves, and so compares with
 the rate of a copy of as many bytes, which is timed in the same rounds. With stems named, their figures are shown and
-the record, which is of all of them, stays as it is.
+the record, which is of all of them, stays as it is. The sizes at which models are trained are timed first, and the
+record is written after each operation at each size.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from harness import Settings, call_seconds, draw, largest_error, medians, no_compiler, say, settings, write
+from ceilings import matmul_rate
+from harness import (
+    Recording,
+    Settings,
+    call_seconds,
+    draw,
+    largest_error,
+    medians,
+    no_compiler,
+    say,
+    settings,
+)
 from subjects import LARGE, LOSSES, QUICK, SMALL, SUBJECTS, TYPICAL, Subject
 from torch._functorch import config as functorch_config
 
@@ -36,29 +50,64 @@ COLUMNS = [
     ("largest_error", "error against float64", ""),
 ]
 CUDA_COLUMNS = [("call_milliseconds", "call from Python", "ms"), ("peak_mebibytes", "peak memory", "MiB")]
-ROWS_ON_CUDA = 8  # times as many rows: else a GPU's cache would hold them
+THEIRS = ("ours, compiled", "PyTorch, compiled", "Liger-Kernel")  # by compilers and libraries of others
 
 Calls = dict[str, Callable[[], Any]]
 
 
-def main() -> None:
+def main() -> int:
     stems = tuple(dict.fromkeys(subject.stem for subject in SUBJECTS))
     chosen = settings(QUESTION, names=stems)
     # The backward of a compiled function is timed again and again on what one forward saved.
     functorch_config.donated_buffer = False
     torch._logging.set_logs(dynamo=logging.ERROR)  # a graph in two parts is none
     compilers_absence = no_compiler(chosen.device)
-    dtypes = [torch.float32] if chosen.device == "cpu" else [torch.float32, torch.bfloat16]
-    rows = []
-    for subject in SUBJECTS:
-        if subject.stem in (chosen.names or stems):
-            for dtype in dtypes:
-                for size in chosen.pick(sizes(dtype, chosen.device), quick=(QUICK,)):
-                    # A compilation takes seconds.
-                    compiled = size == TYPICAL and dtype == dtypes[-1] and compilers_absence is None
-                    rows += time_size(chosen, subject, size, dtype, compiled)
     columns = COLUMNS if chosen.device == "cpu" else [*COLUMNS[:-1], *CUDA_COLUMNS, COLUMNS[-1]]
-    write(chosen, "operations", QUESTION, columns, rows, [compilers_absence, *notes(chosen)])
+    recording = Recording(
+        chosen, "operations", QUESTION, columns, [compilers_absence, *notes(chosen)], order=place
+    )
+    failed = []
+    for dtype, size in turns(chosen):
+        if chosen.device == "cuda" and recording.lacks(part := f"a product in {name_of(dtype)}"):
+            # The ceiling of the head and its loss.
+            rate = matmul_rate(chosen, dtype) / 1e9
+            recording.add(part, facts={f"matmul_gigaflops_per_second, {name_of(dtype)}": rate})
+        for subject in SUBJECTS:
+            part = f"{subject.name}, {size}, {name_of(dtype)}"
+            if subject.stem in (chosen.names or stems) and recording.lacks(part):
+                # A compilation takes seconds.
+                compiled = size == TYPICAL and dtype == turns(chosen)[0][0] and compilers_absence is None
+                try:
+                    recording.add(part, *time_size(chosen, subject, size, dtype, compiled))
+                except RuntimeError as reason:  # of a GPU: the others may run
+                    if chosen.device == "cpu":
+                        raise
+                    say(f"{part}: not timed: {reason}")
+                    failed.append(part)
+    return recording.finish(failed)
+
+
+def turns(chosen: Settings) -> list[tuple[torch.dtype, str]]:
+    """The dtypes and sizes in the order in which they are timed: first the typical size of the dtype in which models
+    are trained on the device."""
+    dtypes = [torch.float32] if chosen.device == "cpu" else [torch.bfloat16, torch.float32]
+    every = [
+        (dtype, size) for dtype in dtypes for size in chosen.pick(sizes(dtype, chosen.device), quick=(QUICK,))
+    ]
+    return sorted(every, key=lambda turn: (TYPICAL, LARGE, SMALL, QUICK).index(turn[1]))
+
+
+def place(row: dict[str, Any]) -> tuple[int, ...]:
+    """Where a row is shown: operations as they are listed, the sizes of float32 before those of bfloat16, ascending."""
+    return (
+        [subject.name for subject in SUBJECTS].index(row["operation"]),
+        ["float32", "bfloat16"].index(row["dtype"]),
+        (SMALL, TYPICAL, LARGE, QUICK).index(row["size"]),
+    )
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def sizes(dtype: torch.dtype, device: str) -> tuple[str, ...]:
@@ -87,9 +136,10 @@ def notes(chosen: Settings) -> list[str]:
 
 def time_size(
     chosen: Settings, subject: Subject, size: str, dtype: torch.dtype, compiled: bool
-) -> list[dict]:
-    """The rows of the record for one subject at one size: each step by each provider."""
-    rows_times = ROWS_ON_CUDA if chosen.device == "cuda" and size != SMALL else 1
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of the record for one subject at one size, each step by each provider, and why a provider of others is
+    not among them."""
+    rows_times = subject.rows_on_cuda if chosen.device == "cuda" and size != SMALL else 1
     first, *others = subject.lengths[size]
     lengths = (first * rows_times, *others)
     inputs = subject.inputs(*lengths, dtype=dtype, device=chosen.device)
@@ -98,10 +148,14 @@ def time_size(
     moved = subject.moved(*lengths)
     moved.setdefault("both", moved.get("forward", 0) + moved.get("backward", 0))
 
-    rows = []
-    for step, calls in steps(subject, inputs, dy, compiled).items():
+    rows, absent = [], []
+    for step, calls in steps(subject, inputs, dy, compiled, absent).items():
         say(f"{subject.name}, {size} {lengths}, {step} in {dtype}: {', '.join(calls)}")
-        errors = {name: error(call(), exact[step]) for name, call in calls.items()}
+        errors = {}
+        for name in list(calls):
+            with unless_it_fails(name, subject, absent):
+                errors[name] = error(calls[name](), exact[step])
+        calls = {name: call for name, call in calls.items() if name in errors}
         bytes_moved = moved[step] * dtype.itemsize
         source = draw(max(1, moved[step] // 2), seed=0, dtype=dtype, device=chosen.device)
         target = torch.empty_like(source)
@@ -112,7 +166,7 @@ def time_size(
                 "size": size,
                 "shape": " × ".join(f"{length:,}" for length in lengths),
                 "step": step,
-                "dtype": str(dtype).removeprefix("torch."),
+                "dtype": name_of(dtype),
                 "provider": name,
                 "milliseconds": seconds[name] * 1e3,
                 "speed_over_pytorch": seconds["PyTorch"] / seconds[name],
@@ -124,11 +178,29 @@ def time_size(
                 row["call_milliseconds"] = call_seconds(call, chosen) * 1e3
                 row["peak_mebibytes"] = peak_bytes(call) / 2**20
             rows.append(row)
-    return rows
+    return rows, absent
 
 
-def steps(subject: Subject, inputs: tuple, dy: torch.Tensor, compiled: bool) -> dict[str, Calls]:
-    """Every provider's forward, backward and both, as calls that return the step's results."""
+@contextlib.contextmanager
+def unless_it_fails(name: str, subject: Subject, absent: list[str]) -> Iterator[None]:
+    """Note that a compiler or a library of others failed, and go on without it; what is ours, or PyTorch's own, has to
+    run."""
+    try:
+        yield
+    except Exception as reason:
+        if name not in THEIRS:
+            raise
+        first = (str(reason).strip() or type(reason).__name__).splitlines()[0]
+        note = f"{name}: left out of {subject.name}, where it says “{first}”."
+        say(note)
+        absent.append(note)
+
+
+def steps(
+    subject: Subject, inputs: tuple, dy: torch.Tensor, compiled: bool, absent: list[str]
+) -> dict[str, Calls]:
+    """Every provider's forward, backward and both, as calls that return the step's results; ``absent`` gains a note of
+    each that fails."""
     op = ops.load(subject.stem)
     found: dict[str, Calls] = {"forward": {}, "backward": {}, "both": {}}
 
@@ -138,12 +210,13 @@ def steps(subject: Subject, inputs: tuple, dy: torch.Tensor, compiled: bool) -> 
         found["backward"][name] = lambda: backward_of(dy, saved)
         found["both"][name] = lambda: backward_of(dy, forward_of(*inputs, **subject.options)[1])
 
-    def add_autograd(name: str, function, arrays: tuple) -> None:
+    def add_autograd(name: str, function, arrays: tuple, alone: bool = True) -> None:
         leaves = [value.detach().requires_grad_(at in with_gradient(op)) for at, value in enumerate(arrays)]
         sought = [leaf for leaf in leaves if leaf.requires_grad]
-        y = function(*leaves)
         found["forward"][name] = lambda: function(*arrays)
-        found["backward"][name] = lambda: torch.autograd.grad(y, sought, dy, retain_graph=True)
+        if alone:
+            y = function(*leaves)
+            found["backward"][name] = lambda: torch.autograd.grad(y, sought, dy, retain_graph=True)
         found["both"][name] = lambda: torch.autograd.grad(function(*leaves), sought, dy)
 
     add("ours", op.forward, op.backward)
@@ -156,13 +229,16 @@ def steps(subject: Subject, inputs: tuple, dy: torch.Tensor, compiled: bool) -> 
         found["backward"]["PyTorch"] = lambda: operator(dy)
     if compiled:
         torch._dynamo.reset()
-        add("ours, compiled", compile_fixed(op.forward), compile_fixed(op.backward))
-        add_autograd("PyTorch, compiled", compile_fixed(subject.pytorch), inputs)
+        with unless_it_fails("ours, compiled", subject, absent):
+            add("ours, compiled", compile_fixed(op.forward), compile_fixed(op.backward))
+        with unless_it_fails("PyTorch, compiled", subject, absent):
+            add_autograd("PyTorch, compiled", compile_fixed(subject.pytorch), inputs)
     if dy.is_cuda and subject.liger and liger_installed():
         # Copies of its own, since some of its functions write gradients over their inputs; for the same reason
-        # its backward alone, which would be run on what an earlier run left, is not timed.
-        add_autograd("Liger-Kernel", subject.liger, tuple(value.clone() for value in inputs))
-        del found["backward"]["Liger-Kernel"]
+        # its backward alone, which would be run on what an earlier run left, is not timed, and nothing is run before
+        # the call whose error is taken.
+        with unless_it_fails("Liger-Kernel", subject, absent):
+            add_autograd("Liger-Kernel", subject.liger, tuple(value.clone() for value in inputs), alone=False)
     return {"both": found["both"]} if subject.stem in LOSSES else found
 
 
@@ -221,4 +297,4 @@ def compile_fixed(function):
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

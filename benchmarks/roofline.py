@@ -10,12 +10,13 @@ fewest possible: each input read once, each output written once.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from ceilings import copy_bandwidth, matmul_rate
-from harness import Settings, draw, largest_error, medians, say, settings, write
+from harness import Recording, Settings, draw, largest_error, medians, say, settings
 
 from backpass.ops import linear, residual, softmax
 
@@ -50,47 +51,56 @@ class Point(NamedTuple):
     exact: torch.Tensor  # what a call returns, in float64
 
 
-def main() -> None:
+def main() -> int:
     chosen = settings(QUESTION)
-    say("bandwidth of a copy, rate of a matrix product")
-    bandwidth, rate = copy_bandwidth(chosen, DTYPE), matmul_rate(chosen, DTYPE)
-    say(f"{bandwidth / 1e9:.1f} GB/s, {rate / 1e9:.0f} GFLOP/s")
-
-    rows = []
+    recording = Recording(chosen, "roofline", QUESTION, COLUMNS, ["Everything is in float32."])
+    copied, multiplied = "copy_gigabytes_per_second", "matmul_gigaflops_per_second"
+    if recording.lacks("the ceilings"):
+        say("bandwidth of a copy, rate of a matrix product")
+        bandwidth, rate = copy_bandwidth(chosen, DTYPE), matmul_rate(chosen, DTYPE)
+        say(f"{bandwidth / 1e9:.1f} GB/s, {rate / 1e9:.0f} GFLOP/s")
+        said = (
+            f"Ceilings, each the best of its rounds: {bandwidth / 1e9:.3g} GB/s of a copy, "
+            f"{rate / 1e9:.3g} GFLOP/s of a product of square matrices; "
+            f"they meet at {rate / bandwidth:.3g} FLOPs a byte."
+        )
+        facts = {
+            copied: bandwidth / 1e9,
+            multiplied: rate / 1e9,
+            "balance_flops_per_byte": rate / bandwidth,
+        }
+        recording.add("the ceilings", notes=[said], facts=facts)
+    bandwidth, rate = (1e9 * recording.record.facts[name] for name in (copied, multiplied))
     for point in points(chosen):
-        say(f"{point.operation} {point.step} at {point.shape}")
-        moved = point.numbers_moved * DTYPE.itemsize
-        intensity = point.flops / moved
-        errors = {name: largest_error(call(), point.exact) for name, call in point.calls.items()}
-        for name, seconds in medians(point.calls, chosen).items():
-            rows.append(
-                {
-                    "operation": point.operation,
-                    "step": point.step,
-                    "shape": point.shape,
-                    "provider": name,
-                    "flops": point.flops,
-                    "bytes": moved,
-                    "intensity": intensity,
-                    "milliseconds": seconds * 1e3,
-                    "gigaflops_per_second": point.flops / seconds / 1e9,
-                    "ceiling_gigaflops_per_second": min(rate, intensity * bandwidth) / 1e9,
-                    "bound_by": "arithmetic" if intensity * bandwidth > rate else "memory",
-                    "largest_error": errors[name],
-                }
-            )
-    facts = {
-        "copy_gigabytes_per_second": bandwidth / 1e9,
-        "matmul_gigaflops_per_second": rate / 1e9,
-        "balance_flops_per_byte": rate / bandwidth,
-    }
-    notes = [
-        "Everything is in float32.",
-        f"Ceilings, each the best of its rounds: {bandwidth / 1e9:.3g} GB/s of a copy, "
-        f"{rate / 1e9:.3g} GFLOP/s of a product of square matrices; "
-        f"they meet at {rate / bandwidth:.3g} FLOPs a byte.",
+        part = f"{point.operation} {point.step} at {point.shape}"
+        if recording.lacks(part):
+            say(part)
+            recording.add(part, time_point(chosen, point, bandwidth, rate))
+    return recording.finish()
+
+
+def time_point(chosen: Settings, point: Point, bandwidth: float, rate: float) -> list[dict[str, Any]]:
+    """The rows of the record for one point."""
+    moved = point.numbers_moved * DTYPE.itemsize
+    intensity = point.flops / moved
+    errors = {name: largest_error(call(), point.exact) for name, call in point.calls.items()}
+    return [
+        {
+            "operation": point.operation,
+            "step": point.step,
+            "shape": point.shape,
+            "provider": name,
+            "flops": point.flops,
+            "bytes": moved,
+            "intensity": intensity,
+            "milliseconds": seconds * 1e3,
+            "gigaflops_per_second": point.flops / seconds / 1e9,
+            "ceiling_gigaflops_per_second": min(rate, intensity * bandwidth) / 1e9,
+            "bound_by": "arithmetic" if intensity * bandwidth > rate else "memory",
+            "largest_error": errors[name],
+        }
+        for name, seconds in medians(point.calls, chosen).items()
     ]
-    write(chosen, "roofline", QUESTION, COLUMNS, rows, notes, facts)
 
 
 def points(chosen: Settings) -> Iterator[Point]:
@@ -176,4 +186,4 @@ def residual_point(chosen: Settings, m: int, n: int) -> Point:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -42,6 +42,7 @@ class Subject(NamedTuple):
     # From the inputs a function of dy: the operator that autograd calls, where there is one of its own.
     pytorch_backward: Callable[..., Callable[[Tensor], Any]] | None = None
     liger: Callable[..., Tensor] | None = None
+    rows_on_cuda: int = 8  # times as many rows: else a GPU's cache would hold them
 
 
 def _sizes(small, typical, large, quick) -> dict[str, tuple[int, ...]]:
@@ -100,8 +101,9 @@ def _block(m, h, f, **like) -> Inputs:
 
 
 def _head(m, h, V, *, dtype, device) -> Inputs:
-    x, w = draw(m, h, seed=0, dtype=dtype, device=device), _weights(h, V, 1, dtype=dtype, device=device)
-    return x, w, _indices(m, V, device)
+    """The weights are in memory as models have them, a row a token of the vocabulary, and nobody has to copy them."""
+    x, rows = (draw(length, h, seed=seed, dtype=dtype, device=device) for seed, length in enumerate((m, V)))
+    return x, (rows / h**0.5).mT, _indices(m, V, device)
 
 
 def _heads(heads, s, d, **like) -> Inputs:
@@ -192,7 +194,7 @@ def _liger(name: str, *more):
 def _liger_linear_cross_entropy(x, w, t):
     from liger_kernel.transformers import functional
 
-    return functional.liger_fused_linear_cross_entropy(x, w.mT.contiguous(), t)
+    return functional.liger_fused_linear_cross_entropy(x, w.mT, t)
 
 
 SUBJECTS = (
@@ -205,6 +207,7 @@ SUBJECTS = (
         lambda x: torch.softmax(x, dim=-1),
         _elementwise(2, 3),
         pytorch_backward=_softmax_backward,
+        liger=_liger("liger_softmax"),
     ),
     Subject(
         "log_softmax",
@@ -329,5 +332,6 @@ SUBJECTS = (
         lambda x, w, t: F.cross_entropy(x @ w, t),
         lambda m, h, V: {"both": 2 * (m * h + h * V)},
         liger=_liger_linear_cross_entropy,
+        rows_on_cuda=64,  # a chunk of few tokens has too little to multiply
     ),
 )

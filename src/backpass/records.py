@@ -40,6 +40,10 @@ class Record:
     facts: dict[str, float] = field(default_factory=dict)
     # How it was measured, and what was not measured and why.
     notes: list[str] = field(default_factory=list)
+    # Of a record that is written part by part: its parts, each with the commit at
+    # which it was measured.
+    parts: dict[str, str] = field(default_factory=dict)
+    finished: bool = True  # whether the run reached its last part
 
     @property
     def on_gpu(self) -> bool:
@@ -48,7 +52,8 @@ class Record:
 
     @property
     def provenance(self) -> str:
-        """The machine, date, commit and versions, in one line."""
+        """The machine, date, commit and versions, in one line. Parts that were measured
+        at another commit, and a run that did not reach its end, are named."""
         threads = (
             f", {self.threads} thread{'s' if self.threads > 1 else ''}"
             if self.threads
@@ -58,7 +63,19 @@ class Record:
         versions = ", ".join(
             f"{name} {version}" for name, version in self.versions.items()
         )
-        return f"{self.device}{threads}, {self.date}, commit {self.commit}{changed}, {versions}"
+        earlier: dict[str, list[str]] = {}
+        for part, commit in self.parts.items():
+            if commit != self.commit:
+                earlier.setdefault(commit, []).append(part)
+        others = "".join(
+            f" ({'; '.join(parts)}: commit {commit})"
+            for commit, parts in earlier.items()
+        )
+        unfinished = "" if self.finished else ", unfinished"
+        return (
+            f"{self.device}{threads}, {self.date}, commit {self.commit}{changed}"
+            f"{others}, {versions}{unfinished}"
+        )
 
     def where(self, **wanted: Any) -> list[dict[str, Any]]:
         """Return the rows with these entries: ``record.where(step="backward")``."""
@@ -148,7 +165,10 @@ def save(record: Record, folder: Path = RESULTS) -> Path:
     )
     path = folder / f"{record.name}-{device}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_json(record), encoding="utf-8")
+    # A run may be stopped at any moment; the file is the old record or the new one.
+    written = path.with_suffix(".new")
+    written.write_text(_json(record), encoding="utf-8")
+    written.replace(path)
     return path
 
 

@@ -137,6 +137,23 @@ def test_scores_of_one_chunk_exist_at_a_time(device, monkeypatch):
     assert [shape for shape in made if shape[-1] == 128] == [(3, 128)]
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_of_scores_are_aligned(dtype, device, monkeypatch):
+    """The library has faster products for them."""
+    products = []
+    mm = torch.mm
+
+    def noting(a, b, *, out):
+        products.append(a if a.shape[-1] == 45 else out)
+        return mm(a, b, out=out)
+
+    monkeypatch.setattr(torch, "mm", noting)
+    kernel.forward(*draw_all(9, 6, 45, dtype, device)[:3], chunk=4)
+    assert len(products) == 6
+    for scores in products:
+        assert scores.shape[-1] == 45 and scores.stride(0) * scores.element_size() % 128 == 0
+
+
 @pytest.mark.parametrize(("chunk", "error"), [(0, ValueError), (1.5, TypeError)])
 def test_a_chunk_of_no_tokens_is_refused(chunk, error, device):
     with pytest.raises(error, match=r"^chunk: expected"):

@@ -141,10 +141,11 @@ def forward_launch(
 def backward_launch(
     x, t, top, total, each, dx, weight=None, label_smoothing: float = 0.0
 ) -> Launch:
-    """The launch that writes ``dx[*, V]``, contiguous, for losses whose gradient is
-    ``each[]``, or for each row ``each[*]``. ``dx`` may be ``x``: the thread that writes
-    a score's gradient reads the score first."""
+    """The launch that writes ``dx[*, V]`` for losses whose gradient is ``each[]``, or
+    for each row ``each[*]``. ``dx`` is contiguous, or a matrix of contiguous rows. It
+    may be ``x``: the thread that writes a score's gradient reads the score first."""
     x, strides = rows_of(x)
+    strides["dx_stride"] = dx.stride(0) if dx.ndim == 2 else dx.shape[-1]
     arguments = {"x_ptr": x, "t_ptr": t, "top_ptr": top, "total_ptr": total}
     sums = None
     if weight is not None and label_smoothing:
@@ -289,8 +290,8 @@ def _backward(
     weight_ptr,  # [n], or None
     weights_ptr,  # [], their sum, or None
     each_ptr,  # [], or [m] with a stride of 1
-    dx_ptr,  # [m, n], contiguous
-    each_stride,
+    dx_ptr,  # [m, n], of contiguous rows
+    each_stride, dx_stride,
     length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
     m, n,
     SMOOTHING: tl.constexpr,
@@ -328,4 +329,4 @@ def _backward(
         else:
             dx = _less_target(y, is_target)
         dx = tl.where(t >= 0, dx * each, 0.0)
-        tl.store(dx_ptr + row * n + column, dx, mask=inside)
+        tl.store(dx_ptr + row * dx_stride + column, dx, mask=inside)

@@ -94,7 +94,10 @@ def forward(
     dx = torch.empty((m, h), **like)
     dw = torch.zeros_like(w, **sums)  # lies in memory as w does
     db = None if b is None else torch.zeros(V, **sums)
-    scores = torch.empty((min(chunk, m), V), **like)
+    # Rows begin at multiples of 128 bytes, whatever V is, so that the library can use
+    # its products of aligned rows.
+    aligned = 128 // x.element_size()
+    scores = torch.empty((min(chunk, m), -(-V // aligned) * aligned), **like)[:, :V]
     losses = torch.empty(m, **sums)
     each = torch.ones((), **sums)
     for start in range(0, m if needs_launch(losses) else 0, chunk):
