@@ -1,0 +1,66 @@
+"""What do `make test` and `make book` cost, family by family and page by page?
+
+    python benchmarks/weight.py [--quick]
+
+Runs both commands: the book cold, without results of cells. `README.md` takes its times from the record, and
+`tests/test_weight.py` holds it to them. CPU time is of all processes; the time of the clock is of this machine, and says
+something only if it does nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from harness import ROOT, Settings, say, settings, write
+
+QUESTION = "What do `make test` and `make book` cost?"
+COLUMNS = [("command", "command", ""), ("part", "part", ""), ("cpu_seconds", "CPU time", "s")]
+LEAST = 1.0  # CPU seconds of a part that has a row of its own
+
+
+def main() -> None:
+    chosen = settings(QUESTION)
+    arguments = "ARGS=tests/test_shapes.py" if chosen.quick else "ARGS="
+    rows, facts = [], {}
+    for command in ("test",) if chosen.quick else ("book", "test"):
+        if command == "book":
+            shutil.rmtree(ROOT / "_build", ignore_errors=True)
+        parts, clock, cpu = measured(["make", "--no-print-directory", command, arguments])
+        facts |= {f"{command}: CPU minutes": cpu / 60, f"{command}: minutes": clock / 60}
+        rows += [
+            {"command": f"make {command}", "part": part, "cpu_seconds": seconds}
+            for part, seconds in parts.items()
+            if seconds >= LEAST
+        ]
+    write(chosen, "weight", QUESTION, COLUMNS, rows, notes(chosen), facts, "Each command ran once.")
+
+
+def notes(chosen: Settings) -> list[str]:
+    return [
+        f"Parts of less than {LEAST:g} s have no row. A family of tests is a folder, or a file of `tests/`; a page's time is "
+        "that of its cells.",
+        f"{os.cpu_count()} CPUs." if chosen.device == "cpu" else "",
+    ]
+
+
+def measured(command: list[str]) -> tuple[dict[str, float], float, float]:
+    """Run a command; return the CPU seconds of its parts, its seconds by the clock, and its CPU seconds."""
+    say(" ".join(command))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weight.json"
+        before, began = os.times(), time.perf_counter()
+        subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "BACKPASS_WEIGHT": str(path)})
+        clock, after = time.perf_counter() - began, os.times()
+        parts = json.loads(path.read_text())["families"]
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return parts, clock, cpu
+
+
+if __name__ == "__main__":
+    main()
