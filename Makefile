@@ -1,7 +1,7 @@
 # Two commands matter: `make book` and `make test`. Both set up .venv themselves.
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf test test-all lock test-kernels check telling serve chapter notebooks lab lint format bench clean
+.PHONY: help book pdf test test-all lock records test-kernels check telling serve chapter notebooks lab lint format bench clean
 
 PYTHON ?= python3
 PORT   ?= 8000
@@ -12,6 +12,8 @@ READY  := .venv/.ready
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # Of all tests, those that tell most about a change in a second: the contract, every gradient by every method, the formulas.
 TELLING := $(addprefix tests/,test_import.py test_shapes.py ops/test_contract.py verify/test_all_operations.py derivation/test_docstring.py cost/test_formulas.py)
+# What pages show of the tests' results is written by these.
+RECORDED := $(addprefix tests/,verify/test_all_operations.py::test_every_operation_passes bugs/test_bugs.py::test_the_tools_find_what_the_record_says kernels/test_resources.py::test_pages_show_what_is_compiled compiled/test_row.py::test_every_kernel_is_right_as_compiled cost/test_javascript.py::test_the_formulas_of_the_page_are_those_derived_now)
 
 # One thread for each of the processes that run side by side.
 export OMP_NUM_THREADS ?= 1
@@ -34,6 +36,9 @@ test: $(READY) ## test everything, what only rotates in part  (ARGS="tests/ops -
 
 test-all: export BACKPASS_PROVE = all
 test-all: test ## prove everything whole, and write tests/proved.lock; takes an hour  (ARGS="-k softmax" chooses)
+
+records: $(READY) ## write what pages show of the tests' results: verdicts, bugs, compiled kernels, the calculators' formulas  (ARGS="-k softmax" chooses)
+	@BACKPASS_RECORD=1 $(BIN)/python -m pytest -q $(RECORDED) $(ARGS)
 
 lock: export BACKPASS_PROVE = changed
 lock: test ## test, and write what was proved whole to tests/proved.lock  (ARGS="-k softmax" chooses)

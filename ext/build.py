@@ -32,7 +32,14 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 WORKERS = int(os.environ.get("WORKERS", 2))
 CELL_TIMEOUT = 600  # seconds
-CELLS_DEPEND_ON = ("src/**/*.py", "assets/text.txt", "benchmarks/results/*.json", "constraints.txt")
+CELLS_DEPEND_ON = (
+    "src/**/*.py",
+    "assets/text.txt",
+    "assets/records/*.json",
+    "assets/site/_static/calculator_formulas.js",
+    "benchmarks/results/*.json",
+    "constraints.txt",
+)
 PAGES_DEPEND_ON = (*CELLS_DEPEND_ON, "ext/*.py")
 
 

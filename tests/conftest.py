@@ -7,6 +7,8 @@ the tests are collected. Reference counts still free an object at once unless it
 
 import gc
 
+import on_pages
+
 import proofs
 import weight
 from backpass import kernels
@@ -28,5 +30,9 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", "rotates(share, of): of its cases, those that changed run, and a part of the others"
     )
+    config.addinivalue_line(
+        "markers", "on_pages: the book's pages run the same; left out unless it is chosen by name"
+    )
+    config.pluginmanager.register(on_pages.Plugin(), "on_pages")
     config.pluginmanager.register(proofs.Plugin(config), "proofs")
     config.pluginmanager.register(weight.Plugin(config), "weight")

@@ -1,22 +1,34 @@
 """The card of every backward is complete, and its figures are those of the modules."""
 
+import pytest
 import sympy
 
 from backpass import cost, ops
 from backpass.card import card
 from backpass.cost.shorter import shorter, to_latex
-from backpass.derivation import Derivation, docstring
+from backpass.derivation import DerivationError
+from backpass.ops import softmax
 
 
-def test_every_operation_is_on_the_card(monkeypatch):
-    """The formulas are only read here: derivation/test_docstring.py checks each of them."""
-    monkeypatch.setattr(docstring, "derive", Derivation)
-    assert tuple(entry.stem for entry in card().entries) == ops.STEMS
+def test_every_operation_is_on_the_card():
+    """The formulas are only parsed here: derivation/test_docstring.py checks each of them."""
+    assert tuple(entry.stem for entry in card(evaluate=False).entries) == ops.STEMS
+
+
+def test_the_formulas_are_the_same_without_evaluation(monkeypatch):
+    names = "softmax", "layer_norm"
+    assert card(*names) == card(*names, evaluate=False)
+    wrong = softmax.__doc__.replace(r"\bar{y}_i - \sum", r"\bar{y}_i + \sum")
+    assert wrong != softmax.__doc__
+    monkeypatch.setattr(softmax, "__doc__", wrong)
+    with pytest.raises(DerivationError):
+        card("softmax")
+    card("softmax", evaluate=False)
 
 
 def test_saved_arrays_and_bytes():
-    softmax, matmul, scale = card("softmax", "matmul", "scale").entries
-    assert (softmax.saved, softmax.bytes) == (("y[*, n]",), "4 m n")
+    rows, matmul, scale = card("softmax", "matmul", "scale").entries
+    assert (rows.saved, rows.bytes) == (("y[*, n]",), "4 m n")
     assert matmul.saved == ("a[*a, s, n]", "b[*b, n, p]")
     m_a, m_b, n, p, s = sympy.symbols("m_a m_b n p s", positive=True)
     assert matmul.bytes == sympy.latex(4 * m_a * s * n + 4 * m_b * n * p)

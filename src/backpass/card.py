@@ -1,6 +1,6 @@
 """Show every backward on one card: formulas, saved arrays, FLOPs and bytes.
 
-The formulas come from the docstrings and are checked against ``forward`` and
+The formulas come from the docstrings and can be checked against ``forward`` and
 ``backward``. The saved arrays are those that a forward saves when it runs. The FLOP
 formulas come from the modules.
 """
@@ -95,18 +95,19 @@ class Card:
         return f'<tr><th scope="row">{name}</th>{shown}</tr>'
 
 
-def card(*stems: str, root: str = ".") -> Card:
+def card(*stems: str, root: str = ".", evaluate: bool = True) -> Card:
     """Return the card of the named operations, or of all.
 
-    ``root`` is the path to the site's root. Raises DerivationError if a formula is not
-    what the code computes, and LookupError for an unknown operation.
+    ``root`` is the path to the site's root. Without ``evaluate`` the formulas are only
+    parsed, as the tests evaluate them. Raises DerivationError if a formula is not what
+    the code computes, and LookupError for an unknown operation.
     """
-    return Card(tuple(_entry(stem) for stem in stems or ops.STEMS), root)
+    return Card(tuple(_entry(stem, evaluate) for stem in stems or ops.STEMS), root)
 
 
-def _entry(stem: str) -> Entry:
+def _entry(stem: str, evaluate: bool) -> Entry:
     module = ops.load(stem)
-    lines = [line for line in formulas(stem).lines if line.numbered]
+    lines = [line for line in formulas(stem, evaluate=evaluate).lines if line.numbered]
     leading = dict.fromkeys(("*", "*a", "*b"), (LEADING,))
     lengths = dict(zip(parse(module.SHAPES).letters, PRIMES, strict=False))
     inputs = draw(module, np.random.default_rng(0), leading=leading, lengths=lengths)

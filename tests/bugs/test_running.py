@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from backpass.bugs import Bug, every, normal, require, twins
-from backpass.bugs.running import accepted, checked, diagnosis, faults, gradcheck, levels, seen, verdicts
+from backpass.bugs.running import accepted, checked, diagnosis, faults, gradcheck, levels, run, seen, verdicts
 
 BUGS = {bug.name: bug for bug in every()}
 
@@ -22,6 +22,10 @@ def square(*, wrong, **facts):
     return Bug(**record, twins=make, inputs=normal((3, 5)), **facts)
 
 
+def found_wrong(bug):
+    return faults(bug, run(bug))
+
+
 def without_factor(dy, x):
     return dy * x
 
@@ -31,34 +35,40 @@ def wrong_when_large(dy, x):
 
 
 def test_a_right_record_has_no_faults():
-    assert not faults(square(wrong=without_factor))
+    assert not found_wrong(square(wrong=without_factor))
 
 
 @pytest.mark.parametrize(
     "record", [{"gradcheck": "never"}, {"gradcheck": "telling"}, {"seen": "varied"}, {"missed": "a reason"}]
 )
 def test_a_record_that_says_too_little_is_a_fault(record):
-    (fault,) = faults(square(wrong=without_factor, **record))
+    (fault,) = found_wrong(square(wrong=without_factor, **record))
     assert "found 'usual'" in fault
 
 
 def test_a_record_that_says_too_much_is_a_fault():
     """The twins are equal, so nothing can be caught."""
-    found = faults(square(wrong=lambda dy, x: 2 * dy * x))
+    found = found_wrong(square(wrong=lambda dy, x: 2 * dy * x))
     assert len(found) == 2
     assert "found ''" in found[0] and "found 'never'" in found[1]
 
 
 @pytest.mark.parametrize("name", ["mean_of_strided_dy", "frozen_weight", "elu_of_large_inputs"])
 def test_a_bug_recorded_as_caught_by_gradcheck_that_is_not_is_a_fault(name):
-    (fault,) = faults(replace(BUGS[name], gradcheck="usual"))
+    (fault,) = found_wrong(replace(BUGS[name], gradcheck="usual"))
     assert "gradcheck: the record says 'usual'" in fault
 
 
 @pytest.mark.parametrize("name", ["selu", "hardsigmoid"])
 def test_a_bug_recorded_as_accepted_by_gradcheck_that_is_not_is_a_fault(name):
-    (fault,) = faults(replace(BUGS[name], gradcheck="never"))
+    (fault,) = found_wrong(replace(BUGS[name], gradcheck="never"))
     assert "gradcheck: the record says 'never'" in fault
+
+
+def test_a_report_without_what_the_record_says_is_a_fault():
+    assert not found_wrong(square(wrong=without_factor, says="got = ½"))
+    (fault,) = found_wrong(square(wrong=without_factor, says="got = 2"))
+    assert "says: the report does not contain 'got = 2'" in fault
 
 
 def test_a_bug_is_not_caught_where_the_corrected_twin_is_accused():
@@ -73,7 +83,7 @@ def test_a_bug_is_not_caught_where_the_corrected_twin_is_accused():
 def test_the_first_inputs_that_show_a_bug_count():
     bug = square(wrong=wrong_when_large, seen="varied", gradcheck="never")
     assert levels(bug) == ("usual", "varied")
-    assert not faults(bug)
+    assert not found_wrong(bug)
     told = replace(bug, telling=lambda rng: (np.array([0.5, 20.0]),), telling_inputs="large x")
     assert seen(told) == "varied" and gradcheck(told) == "telling"
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 CLAIMS = {claim.name: claim for claim in every()}
 
 
+@pytest.mark.on_pages
 @pytest.mark.parametrize("name", CLAIMS)
 def test_the_check_supports_the_verdict(name):
     CLAIMS[name].run()

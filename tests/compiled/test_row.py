@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+import recorded
 import torch
 import triton
 import triton.language as tl
 
-from backpass import cli, kernels
+from backpass import cli, findings, kernels
 from backpass.verify import check
 from tests.compiled import own
 
@@ -25,6 +26,23 @@ def test_every_kernel_is_right_as_compiled(stem):
         "as compiled for compute capability 8.0" in row.how and "not checked" in row.note
         for row in report.rows
     )
+    for dtype in DTYPES:
+        compare_with_the_page(stem, dtype, report)
+
+
+def compare_with_the_page(stem, dtype, report):
+    """The page shows the largest error as a share of the tolerance."""
+    rows = [row for row in report.rows if row.method == f"compiled kernel, {dtype}"]
+    share = round(max(row.error / row.tolerance if row.error else 0.0 for row in rows), 3)
+    recorded.entry("compiled", f"{stem}, {dtype}", share)
+    record = findings.load("compiled")
+    if record.versions["triton"] == triton.__version__:
+        assert abs(record.entries[f"{stem}, {dtype}"] - share) < 0.05, "`make records` writes what is found"
+
+
+def test_the_page_shows_every_kernel():
+    shown = {f"{stem}, {dtype}" for stem in kernels.STEMS for dtype in DTYPES}
+    assert set(findings.load("compiled").entries) == shown
 
 
 def test_the_command_for_all_operations_has_a_column_for_it(capsys):

@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import recorded
 
 from backpass import cost
 from backpass.cost import javascript
@@ -27,8 +28,8 @@ def compute(tmp_path_factory):
     if node is None:
         pytest.skip("no node to run JavaScript in; tests/book runs the same script in Chromium")
     path = tmp_path_factory.mktemp("script") / "calculator.js"
-    scripts = [(STATIC / f"{name}.js").read_text() for name in ("calculator_core", "calculator_mesh")]
-    path.write_text(javascript.script() + "".join(scripts))
+    names = ("calculator_formulas", "calculator_core", "calculator_mesh")
+    path.write_text("".join((STATIC / f"{name}.js").read_text() for name in names))
 
     def run(expression, given):
         program = (
@@ -543,5 +544,7 @@ def test_meshes_that_do_not_fit(compute, axes, faults):
         cost.mesh_step(config, cost.Mesh(**{n: int(x) for n, x in axes.items()}), "h100", 8, 1024)
 
 
-def test_the_script_is_small():
-    assert len(javascript.script().encode()) < 150_000
+def test_the_formulas_of_the_page_are_those_derived_now():
+    script = javascript.script()
+    assert len(script.encode()) < 150_000
+    assert recorded.holds(javascript.SCRIPT, script), "`make records` writes what is derived"

@@ -6,12 +6,15 @@ import inspect
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from types import ModuleType
 
 import pytest
+import recorded
 
-from backpass import kernels
-from backpass.kernels.resources import Resources, resources, table, undefined
+from backpass import findings, kernels
+from backpass.kernels.resources import RECORDED, Resources, resources, table, undefined
+from backpass.kernels.resources import recorded as rows_shown
 
 pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
@@ -88,6 +91,18 @@ def test_every_kernel_compiles_for_every_target(stem, rows):
     names = launched(kernels.load(stem))
     assert names
     assert compiled == {(name, dtype, sm) for name in names for dtype in DTYPES for sm in (80, 90)}
+
+
+def test_pages_show_what_is_compiled(stem, rows):
+    shown = [row for row in rows if (row.dtype, row.capability) == RECORDED]
+    recorded.entry("resources", stem, shown)
+    if findings.load("resources").versions["triton"] != version("triton"):
+        pytest.skip("the record is of another version of Triton")
+    assert rows_shown(stem) == shown, "`make records` writes what is compiled"
+
+
+def test_every_kernel_is_recorded():
+    assert sorted(findings.load("resources").entries) == sorted(kernels.STEMS)
 
 
 def test_nothing_is_spilled_and_a_program_fits(rows, capsys):

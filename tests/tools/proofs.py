@@ -46,6 +46,11 @@ def seed() -> str:
     return os.environ["BACKPASS_SEED"]
 
 
+def chosen(config: pytest.Config) -> bool:
+    """Whether tests are chosen by ``-k`` or by name. They then run whole."""
+    return bool(config.getoption("keyword") or any("::" in argument for argument in config.args))
+
+
 def proving() -> str:
     """Return "all", "changed", or "" if the lock stays as it is."""
     return os.environ.get("BACKPASS_PROVE", "")
@@ -215,6 +220,8 @@ class Plugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if chosen(config):
+            return
         groups: dict[tuple, list[pytest.Item]] = defaultdict(list)
         for item in items:
             if item.get_closest_marker("rotates"):

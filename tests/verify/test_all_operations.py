@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+import recorded
 
-from backpass import ops
+from backpass import findings, ops
 from backpass.ops import softmax
 from backpass.verify import all_operations, check_all
+from backpass.verify.all_operations import NO_ROW, Recorded
 from backpass.verify.comparison import DECLARED_ZERO
+
+ROUNDING = 1e-15  # below it an error depends on the order of a machine's sums
 
 
 @pytest.mark.parametrize("stem", ops.STEMS)
@@ -16,6 +20,36 @@ def test_every_operation_passes(stem):
     assert found.passed
     assert [line[0] for line in lines] == [stem]
     assert {"finite differences", "complex step", "symbolic"} <= set(headings)
+    shown = {method: cell for method, cell in zip(headings, lines[0], strict=True) if cell != NO_ROW}
+    del shown["operation"]
+    record = recorded.entry("checks", stem, shown)
+    different = {method for method in shown | record if not same(shown.get(method), record.get(method))}
+    assert not different, f"found {shown}, recorded {record}; `make records` writes what is found"
+
+
+def same(found, record):
+    """Whether two cells show the same verdict, and errors of the same size: they differ between machines."""
+    if not all(cell and cell.startswith("✓ ") for cell in (found, record)):
+        return found == record
+    one, other = (max(ROUNDING, float(cell[2:].replace("exact", "0"))) for cell in (found, record))
+    return 0.1 < one / other < 10
+
+
+def test_a_cell_is_compared_with_its_record_by_verdict_and_size():
+    assert same("✓ 2.1e-11", "✓ 9.0e-12") and same("✓ exact", "✓ 3.1e-17") and same("–", "–")
+    for wrong in ("✓ 2.1e-09", "✗ FAILED", "! raised", "○ vacuous", "✓ exact", None):
+        assert not same(wrong, "✓ 2.1e-11")
+
+
+def test_the_page_shows_the_record_of_every_operation():
+    entries = findings.load("checks").entries
+    assert sorted(entries) == sorted(ops.STEMS)
+    headings, *lines = Recorded().table()
+    assert [line[0] for line in lines] == list(ops.STEMS)
+    for stem, *cells in lines:
+        shown = dict(zip(headings[1:], cells, strict=True))
+        assert {method: cell for method, cell in shown.items() if cell != NO_ROW} == entries[stem]
+    assert "Recorded with python 3" in Recorded()._repr_html_()
 
 
 def test_every_operation_has_its_line(monkeypatch):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from backpass.bugs import KINDS, Bug, every
-from backpass.bugs.running import LEVELS, diagnosis, faults, seen, verdicts
+from backpass.bugs.running import LEVELS, faults, recorded
 from backpass.markdown import Markdown, code, division, escaped, folded, table
 
 COLUMNS = (*LEVELS, "never")
@@ -46,11 +46,12 @@ def counts() -> Markdown:
 
 
 def every_bug() -> Markdown:
-    """Run the twins of every bug and show them by kind.
+    """Show every bug by kind, with what the tests found.
 
-    Raises RuntimeError that lists every record that `check` or gradcheck contradicts.
+    Raises RuntimeError that lists every bug whose facts `check` or gradcheck
+    contradicted there.
     """
-    if wrong := [fault for bug in every() for fault in faults(bug)]:
+    if wrong := [fault for bug in every() for fault in faults(bug, recorded(bug))]:
         raise RuntimeError("\n".join(wrong))
     lines = []
     for kind, bugs in by_kind():
@@ -109,7 +110,7 @@ def shown(bug: Bug) -> list[str]:
         "claim",
         kind=bug.kind,
         caught_by=caught_by(bug),
-        inputs=seen(bug) or "none",
+        inputs=recorded(bug).seen or "none",
     )
 
 
@@ -152,7 +153,7 @@ def _gradcheck(bug: Bug) -> str:
     if bug.gradcheck != "never":
         return f"`gradcheck` catches it {_where(bug, bug.gradcheck)}."
     levels: dict[tuple[bool, bool], list[str]] = {}
-    for level, accepts in verdicts(bug).items():
+    for level, accepts in recorded(bug).verdicts.items():
         levels.setdefault(accepts, []).append(_where(bug, level))
     said = {
         (True, True): "accepts both twins",
@@ -175,7 +176,7 @@ def _said(bug: Bug) -> list[str]:
     """Return a bug's diagnosis as a list, without the advice on how to search on. A
     quantity about which nothing is known but where it differs is listed only if it is
     the first."""
-    found = diagnosis(bug)
+    found = recorded(bug).diagnosis
     named = [one for one in found[1:] if "no simple relation" not in one[1]]
     return [
         f"- {escaped(where)}: {escaped(what.partition('; diagnose(')[0])}"

@@ -1,15 +1,20 @@
-"""Give the twins of a bug to `check` and to ``torch.autograd.gradcheck``."""
+"""Give the twins of a bug to `check` and to ``torch.autograd.gradcheck``.
+
+The page of bugs shows what the tests found: ``recorded`` reads it from
+``assets/records/bugs.json``.
+"""
 
 from __future__ import annotations
 
 import inspect
 import warnings
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from backpass import findings
 from backpass.bugs import Bug
 from backpass.verify import Report, check
 from backpass.verify.subject import subject
@@ -83,31 +88,68 @@ def verdicts(bug: Bug) -> dict[str, tuple[bool, bool]]:
 def gradcheck(bug: Bug) -> str:
     """Return the first level at which gradcheck rejects the wrong twin and accepts the
     right one; "never" if there is none."""
-    found = verdicts(bug).items()
-    return next((level for level, both in found if both == (True, False)), "never")
+    return _first_rejected(verdicts(bug))
 
 
 @cache
+def explained(bug: Bug) -> Report | None:
+    """Return what `check` reports of the wrong twin where it first sees the mistake,
+    with its diagnosis; None if it does not see it."""
+    level = seen(bug)
+    return checked(bug, bug.twins()[1], level, explain=True) if level else None
+
+
 def diagnosis(bug: Bug) -> tuple[tuple[str, str], ...]:
-    """Return what `check` says of the wrong twin where it first sees the mistake: for
-    each quantity that the first of its methods finds wrong, what and where."""
-    if not seen(bug):
+    """Return the diagnosis: for each quantity that the first of the methods finds
+    wrong, what and where."""
+    found = explained(bug)
+    if found is None:
         return ()
-    found = checked(bug, bug.twins()[1], seen(bug), explain=True)
     rows = found.failed or found.having("could not run") or found.having("vacuous")
     first = [row for row in rows if row.method == rows[0].method]
     return tuple((f"{row.method}, {row.quantity}", row.reason) for row in first)
 
 
-def faults(bug: Bug) -> list[str]:
+class Found(NamedTuple):
+    """What both tools find of one bug."""
+
+    seen: str
+    verdicts: dict[str, tuple[bool, bool]]
+    diagnosis: tuple[tuple[str, str], ...]
+    named: bool  # whether the report names the mistake, as ``says`` has it
+
+
+def run(bug: Bug) -> Found:
+    """Give the twins to both tools."""
+    named = bool(bug.says) and bug.says in str(explained(bug))
+    return Found(seen(bug), verdicts(bug), diagnosis(bug), named)
+
+
+def recorded(bug: Bug) -> Found:
+    """Return what the tests found. Raises LookupError for a bug without a record."""
+    found = Found(*findings.load("bugs").entries[bug.name])
+    judged = {level: (right, wrong) for level, (right, wrong) in found.verdicts.items()}
+    diagnosed = tuple((where, what) for where, what in found.diagnosis)
+    return found._replace(verdicts=judged, diagnosis=diagnosed)
+
+
+def faults(bug: Bug, of: Found) -> list[str]:
     """Return what a bug's record says of `check` and gradcheck that they do not do."""
     said = {"seen": "" if bug.missed else bug.seen, "gradcheck": bug.gradcheck}
-    found = {"seen": seen(bug), "gradcheck": gradcheck(bug)}
-    return [
+    found = {"seen": of.seen, "gradcheck": _first_rejected(of.verdicts)}
+    wrong = [
         f"{bug.name}: {key}: the record says {said[key]!r}; found {found[key]!r}"
         for key in said
         if said[key] != found[key]
     ]
+    if bug.says and not of.named:
+        wrong.append(f"{bug.name}: says: the report does not contain {bug.says!r}")
+    return wrong
+
+
+def _first_rejected(judged: dict[str, tuple[bool, bool]]) -> str:
+    found = judged.items()
+    return next((level for level, both in found if both == (True, False)), "never")
 
 
 def _caught(bug: Bug, level: str) -> bool:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +51,10 @@ from backpass.models.layers import gpt2_layer
 from backpass.models.layers.calls import Call, Part
 from backpass.ops import attention, flash_attention
 
+# The committed result of ``script()``, which a page links to.
+SCRIPT = (
+    Path(__file__).resolve().parents[3] / "assets/site/_static/calculator_formulas.js"
+)
 HEADED = ("gpt2", "llama")  # the families with an output head
 FLAGS = {
     "gpt2": ("tied",),
@@ -162,10 +167,11 @@ def script() -> str:
 
 def page(static: str) -> str:
     """Return the HTML of the calculators. ``static`` is the folder with their style and
-    their scripts, as the page would link to it."""
+    their scripts, as the page would link to it. ``script()`` takes seconds, so its
+    result is one of the files; the tests compare it, and ``make records`` writes it."""
     return f"""<link rel="stylesheet" href="{static}/calculator.css">
 <div id="calculator"><p>The calculators need JavaScript, and the files of the built book.</p></div>
-<script>{script()}</script>
+<script src="{static}/{SCRIPT.name}"></script>
 <script src="{static}/calculator_core.js"></script>
 <script src="{static}/calculator_mesh.js"></script>
 <script src="{static}/calculator.js"></script>"""

@@ -25,12 +25,12 @@ from backpass.derivation.parse import DerivationError
 from backpass.operation import Operation
 
 
-def formulas(stem: str) -> Derivation:
+def formulas(stem: str, *, evaluate: bool = True) -> Derivation:
     """Return the docstring's formulas as a checked derivation.
 
-    The output is checked against forward, and the gradients against backward. Raises
-    ValueError if the docstring has no ``.. math::``, and DerivationError if a formula
-    is wrong.
+    The output is checked against forward, and the gradients against backward; without
+    ``evaluate`` the formulas are only parsed. Raises ValueError if the docstring has no
+    ``.. math::``, and DerivationError if a formula is wrong.
     """
     module = ops.load(stem)
     statements = _statements(stem, inspect.getdoc(module) or "")
@@ -90,7 +90,7 @@ def formulas(stem: str) -> Derivation:
     lines += [f"constant {', '.join(scalars + rows)}"] * bool(scalars + rows)
     lines += [s if s.startswith(r"\bar") else f"let {s}" for s in statements]
     try:
-        return derive(
+        return (derive if evaluate else Derivation)(
             "\n".join(lines),
             name=f"{stem}-formulas".replace("_", "-"),
             operation=stem,

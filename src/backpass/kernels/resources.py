@@ -3,7 +3,8 @@ needed.
 
 ``python -m backpass.kernels.resources softmax`` prints the table;
 ``resources("softmax")`` returns its rows. Triton compiles nothing in a process whose
-kernels are interpreted, so another process compiles.
+kernels are interpreted, so another process compiles. ``recorded("softmax")`` compiles
+nothing: it returns the rows that the tests found in bfloat16 for Hopper.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import sys
 import tempfile
 from typing import NamedTuple
 
+from backpass import findings
 from backpass.table import aligned
 
 CAPABILITIES = (80, 90)  # Ampere (A100), Hopper (H100, H200)
 DTYPES = ("float32", "float16", "bfloat16")
+RECORDED = ("bfloat16", 90)  # the dtype and the capability of ``recorded``
 
 
 class Resources(NamedTuple):
@@ -68,6 +71,14 @@ def resources(stem: str, dtypes=DTYPES, capabilities=CAPABILITIES) -> list[Resou
     if done.returncode:
         raise RuntimeError(f"compiling the kernel {stem!r} failed:\n{done.stderr}")
     return [Resources(*row) for row in json.loads(done.stdout)]
+
+
+def recorded(stem: str) -> list[Resources]:
+    """Return the rows of a kernel that are in ``assets/records/resources.json``.
+
+    Raises LookupError for an unknown stem.
+    """
+    return [Resources(*row) for row in findings.load("resources").entries[stem]]
 
 
 def table(rows: list[Resources]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from backpass import ops, terminal
+from backpass import findings, ops, terminal
 from backpass import table as tables
 from backpass.table import Cell
 from backpass.verify.case import Case
@@ -19,11 +20,63 @@ from backpass.verify.methods import symbolic
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, VACUOUS, Report, Row
 from backpass.verify.subject import subject
 
+NO_ROW = "–"
 SEEN = "the same symbols as at other inputs of this table"
 
 
-@dataclass(frozen=True)
-class Overview:
+class _Table:
+    """A table of operations by methods, in a terminal and on a page."""
+
+    root: str  # the path to the site's root, for links
+
+    def table(self) -> list[list[str]]:
+        """Return the headings, then a line for each operation."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """Return the table for a terminal, in lines of at most ``width`` columns.
+
+        The default is the terminal's width. Columns that do not fit are printed below.
+        """
+        width = width or terminal.width()
+        first, *others = (
+            _in_two_lines(*column) for column in zip(*self.table(), strict=True)
+        )
+        blocks = [[first]]
+        for column in others:
+            if (
+                sum(max(map(len, cells)) + 2 for cells in (*blocks[-1], column)) - 2
+                > width
+                and blocks[-1][1:]
+            ):
+                blocks.append([first])
+            blocks[-1].append(column)
+        return "\n\n".join(
+            "\n".join(tables.aligned([*zip(*block, strict=True)])) for block in blocks
+        )
+
+    def _repr_html_(self) -> str:
+        headings, *lines = self.table()
+        rows = [
+            [
+                Cell(
+                    f'<a href="{self.root}/chapters/{ops.page(stem)}.html"><code>{stem}</code></a>'
+                ),
+                *(Cell(cell, 'style="white-space: nowrap"') for cell in cells),
+            ]
+            for stem, *cells in lines
+        ]
+        return (
+            '<div class="backpass-overview">'
+            f"{tables.page(headings, rows, label='Operations by checks')}</div>"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Overview(_Table):
     """The reports of each operation."""
 
     reports: dict[str, tuple[Report, ...]]
@@ -67,46 +120,29 @@ class Overview:
             ),
         ]
 
-    def __repr__(self) -> str:
-        return self.text()
 
-    def text(self, width: int | None = None) -> str:
-        """Return the table for a terminal, in lines of at most ``width`` columns.
+@dataclass(frozen=True, repr=False)
+class Recorded(_Table):
+    """The table as the tests recorded it, in ``assets/records/checks.json``."""
 
-        The default is the terminal's width. Columns that do not fit are printed below.
-        """
-        width = width or terminal.width()
-        first, *others = (
-            _in_two_lines(*column) for column in zip(*self.table(), strict=True)
+    root: str = "."
+
+    def table(self) -> list[list[str]]:
+        entries = findings.load("checks").entries
+        methods = [
+            name
+            for name in (method.NAME for method in METHODS.values())
+            if any(name in found for found in entries.values())
+        ]
+        lines = (
+            [stem, *(entries[stem].get(name, NO_ROW) for name in methods)]
+            for stem in ops.STEMS
         )
-        blocks = [[first]]
-        for column in others:
-            if (
-                sum(max(map(len, cells)) + 2 for cells in (*blocks[-1], column)) - 2
-                > width
-                and blocks[-1][1:]
-            ):
-                blocks.append([first])
-            blocks[-1].append(column)
-        return "\n\n".join(
-            "\n".join(tables.aligned([*zip(*block, strict=True)])) for block in blocks
-        )
+        return [["operation", *methods], *lines]
 
     def _repr_html_(self) -> str:
-        headings, *lines = self.table()
-        rows = [
-            [
-                Cell(
-                    f'<a href="{self.root}/chapters/{ops.page(stem)}.html"><code>{stem}</code></a>'
-                ),
-                *(Cell(cell, 'style="white-space: nowrap"') for cell in cells),
-            ]
-            for stem, *cells in lines
-        ]
-        return (
-            '<div class="backpass-overview">'
-            f"{tables.page(headings, rows, label='Operations by checks')}</div>"
-        )
+        versions = html.escape(findings.load("checks").provenance)
+        return f"{super()._repr_html_()}<p><small>Recorded with {versions}.</small></p>"
 
 
 def check_all(
@@ -203,5 +239,5 @@ def _cell(rows: Sequence[Row]) -> str:
         and row.note != DECLARED_ZERO  # rounding, relative to rounding
     ]
     if not errors:
-        return "✓" if any(row.verdict != NOT_RUN for row in rows) else "–"
+        return "✓" if any(row.verdict != NOT_RUN for row in rows) else NO_ROW
     return f"✓ {max(errors):.1e}" if max(errors) else "✓ exact"

@@ -127,16 +127,10 @@ def F88(it: Evidence) -> None:
     q, k, v = tensors(*(numbers(1, n, 5, 4, seed=n) for n in (64, 8, 9)))
     k, v = (a[:, :8].requires_grad_() for a in (k, v))
     y = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-    reached = [
-        [
-            kv
-            for kv in range(8)
-            if torch.autograd.grad(y[0, head, 4, 1], k, retain_graph=True)[0][
-                0, kv
-            ].any()
-        ]
-        for head in range(64)
-    ]
+    reached = []
+    for head in range(64):
+        (dk,) = torch.autograd.grad(y[0, head, 4, 1], k, retain_graph=True)
+        reached.append([kv for kv in range(8) if dk[0, kv].any()])
     it.as_printed(all(len(heads) == 1 for heads in reached))
     it.as_printed(all(reached.count([kv]) == 8 for kv in range(8)))
 

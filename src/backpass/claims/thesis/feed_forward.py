@@ -265,7 +265,7 @@ def T149(it: Evidence) -> None:
     gradient along that connection has to be added.
     """
     line = r"\overline{X}_i &= \overline{H}_i W_1^\top \in \mathbb{R}^{1 \times d},"
-    it.as_printed(derives(line, FEED_FORWARD))
+    it.as_printed(derives(line, IN))
     with_residual = FEED_FORWARD + "let B = X + Z"
     it.elsewhere(derives(line, with_residual))
     mended = r"\overline{X}_i = \overline{H}_i W_1^\top + \overline{Z}_i"

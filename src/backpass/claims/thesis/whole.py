@@ -165,11 +165,15 @@ def T192(it: Evidence) -> None:
     For every $n$ and $d$ tried, from 1 to 10,000, it is at least 8 and at most 48 times
     $nd^2 + n^2d$.
     """
+    import sympy
+
+    s, h = sympy.symbols("s h")
+    block = sympy.lambdify((s, h), printed("block", s=s, h=h))
     sizes = [(n, d) for n in (1, 3, 100, 10_000) for d in (1, 3, 100, 10_000)]
     sizes += [(n, d) for n in range(1, 30) for d in range(1, 30)]
     for n, d in sizes:
         leading = n * d**2 + n**2 * d
-        it.as_printed(8 * leading <= printed("block", s=n, h=d) <= 48 * leading)
+        it.as_printed(8 * leading <= block(n, d) <= 48 * leading)
 
 
 @claim(
