@@ -22,7 +22,7 @@ def pairs(*choices: Iterable, meet: int = 2, more: int = 1) -> list[tuple]:
     if proofs.proving() != "all":
         chosen = _covering(every, meet)
         others = [case for case in every if case not in chosen]
-        key = f"{len(every)} cases, such as {tuple(values[0] for values in choices)}"
+        key = f"pairs of {[len(values) for values in choices]}"
         every = sorted({*chosen, *proofs.sample(key, others, min(1, more / max(1, len(others))))})
     return [tuple(values[at] for values, at in zip(choices, case, strict=True)) for case in every]
 
