@@ -23,7 +23,7 @@ from torch.autograd import forward_ad
 
 from backpass import kernels, ops
 from backpass import torch_internals as internals
-from backpass.arrays import traced
+from backpass.arrays import namespace, traced
 from backpass.shapes import Shapes
 
 Tensor = torch.Tensor
@@ -40,6 +40,10 @@ AUTOCASTING = frozenset(
     )
 )
 PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
+# torch.compile traces each call of ``namespace``. It remembers these types from now on,
+# so that the search through all libraries is not traced, which takes half of the time.
+namespace(torch.empty(0))
+namespace(torch.nn.Parameter(torch.empty(0)))
 
 
 def is_plain(tensors: Iterable[Tensor | None]) -> bool:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pairwise import pairs
 
 from backpass import cost
 from backpass.cost import Mesh
@@ -67,11 +68,10 @@ def on_mesh(group, name, dtype, sizes):
     return found | {"shards": copies * sum(g.nbytes for g in shards.values())}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    "sizes", [{}, {"tensor": 2}, {"context": 2}, {"data": 2, "context": 2, "tensor": 2}], ids=str
-)
-@pytest.mark.parametrize("name", NETWORKS)
+SIZES = [{}, {"tensor": 2}, {"context": 2}, {"data": 2, "context": 2, "tensor": 2}]
+
+
+@pytest.mark.parametrize(("name", "sizes", "dtype"), pairs(NETWORKS, SIZES, ("float32", "bfloat16")), ids=str)
 def test_a_network_holds_what_is_said(name, sizes, dtype):
     mesh = Mesh(**sizes)
     _, config = NETWORKS[name]
@@ -115,11 +115,10 @@ def in_pipeline(group, name, mesh, batches):
     return sum(x.nbytes for x in own.values()), sum(g.nbytes for g in gradients.values()), network.most
 
 
-@pytest.mark.parametrize("batches", [2, 6])
-@pytest.mark.parametrize(
-    "mesh", [Mesh(pipeline=3), Mesh(pipeline=2, tensor=2), Mesh(pipeline=2, context=2, data=2)], ids=str
-)
-@pytest.mark.parametrize("name", ["gpt2", "qwen3"])
+MESHES = [Mesh(pipeline=3), Mesh(pipeline=2, tensor=2), Mesh(pipeline=2, context=2, data=2)]
+
+
+@pytest.mark.parametrize(("name", "mesh", "batches"), pairs(("gpt2", "qwen3"), MESHES, (2, 6)), ids=str)
 def test_a_rank_of_a_pipeline_holds_what_is_said(name, mesh, batches, monkeypatch):
     monkeypatch.setattr(pipeline, "_Step", Watched)
     _, config = NETWORKS[name]

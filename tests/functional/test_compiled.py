@@ -9,7 +9,7 @@ from functorch.compile import make_boxed_func, min_cut_rematerialization_partiti
 from torch._dynamo.backends.common import aot_autograd
 
 from backpass import functional as B
-from backpass import operators, ops
+from backpass import operators, ops, torch_internals
 
 from .support import drawn
 
@@ -39,6 +39,7 @@ def seen(function, *inputs, **settings):
     return ours, len(found)
 
 
+@pytest.mark.rotates(share=0.2, of=lambda stem: [ops.load(stem), operators, torch_internals])
 @pytest.mark.parametrize("stem", ops.STEMS)
 def test_a_compiler_sees_few_lines_that_read_no_value(stem):
     inputs, options = drawn(stem)
@@ -148,11 +149,9 @@ def test_its_graph_can_contain_the_backward():
         return loss
 
     expected = torch.autograd.grad(B.softmax(B.linear(x, w)).pow(2).sum(), (x, w))
-    for backend in ("eager", "aot_eager"):
-        torch._dynamo.reset()
-        x.grad = w.grad = None
-        torch.compile(step, backend=backend)(x, w)
-        torch.testing.assert_close((x.grad, w.grad), expected)
+    torch._dynamo.reset()
+    torch.compile(step, backend="aot_eager")(x, w)
+    torch.testing.assert_close((x.grad, w.grad), expected)
 
 
 def test_a_second_derivative_in_its_graph_is_rejected():

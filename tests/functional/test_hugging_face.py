@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 import transformers
+from pairwise import pairs
 from torch.nn import functional
 
 from backpass import hugging_face
@@ -111,13 +112,12 @@ def loss_and_gradients(model, given):
     return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize(
-    ("padded", "few_scores"),
-    [(False, 0), (True, 0), (True, 7 * 7)],
-    ids=["whole", "padded", "padded, weights saved"],
-)
-@pytest.mark.parametrize("name", MODELS)
-def test_every_gradient_is_stocks(name, padded, few_scores, monkeypatch):
+WAYS = {"whole": (False, 0), "padded": (True, 0), "padded, weights saved": (True, 7 * 7)}
+
+
+@pytest.mark.parametrize(("name", "way"), pairs(MODELS, WAYS, meet=1))
+def test_every_gradient_is_stocks(name, way, monkeypatch):
+    padded, few_scores = WAYS[way]
     monkeypatch.setattr(hugging_face, "FEW_SCORES", few_scores)
     given = batch(padded)
     with pytest.MonkeyPatch.context() as patch:

@@ -1,26 +1,33 @@
 """torch.compile traces a whole network, forward and backward, as one graph, with checks of tokens and targets in it."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
-from .small import drawn
+from backpass.models import gpt2
+from proofs import folder, proving
 
-WHOLE = {"flash": False, "chunked": False}
+from .small import NETWORKS, batch_of, parameters_of
+
+# Inductor compiles C++ for minutes; tests/functional/test_compiled.py has it compile one block at each push.
+EVERYTHING = proving() == "all"
+CASES = {
+    "gpt2, untied": ({}, "eager"),
+    "qwen3": ({"flash": False, "chunked": False}, "inductor" if EVERYTHING else "aot_eager"),
+}
 
 
-@pytest.mark.parametrize(
-    "name, options, backend",
-    [
-        ("gpt2, untied", {}, "eager"),
-        ("qwen3", WHOLE, "inductor"),
-    ],
-    ids=str,
-)
+@pytest.mark.rotates(share=0.5, of=lambda name: [folder(Path(gpt2.__file__).parent)])
+@pytest.mark.parametrize("name", CASES)
 # What Dynamo and Inductor say of themselves and of array_api_compat.
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call", "ignore:`torch.jit")
-def test_one_graph_has_the_same_gradients_and_refuses_what_is_outside(name, options, backend):
-    module, config, parameters, batch = drawn(name)
-    parameters = {name: torch.from_numpy(w) for name, w in parameters.items()}
+def test_one_graph_has_the_same_gradients_and_refuses_what_is_outside(name):
+    options, backend = CASES[name]
+    module, config = NETWORKS[name]
+    config = config if EVERYTHING else replace(config, layers=1)
+    parameters = {name: torch.from_numpy(w) for name, w in parameters_of(module, config).items()}
 
     def plain(tokens, targets):
         loss, saved = module.forward(parameters, tokens, targets, config=config, **options)
@@ -28,10 +35,10 @@ def test_one_graph_has_the_same_gradients_and_refuses_what_is_outside(name, opti
 
     torch.compiler.reset()
     run = torch.compile(plain, backend=backend, fullgraph=True)
-    tokens, targets = (torch.from_numpy(x) for x in batch)
+    tokens, targets = (torch.from_numpy(x) for x in batch_of(config))
     for given in (targets, torch.full_like(targets, -100)):
-        loss, gradients = run(tokens, given)
         expected_loss, expected = plain(tokens, given)
+        loss, gradients = run(tokens, given)
         torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=0, equal_nan=True)
         for name, gradient in expected.items():
             torch.testing.assert_close(gradients[name], gradient, rtol=1e-11, atol=1e-13)

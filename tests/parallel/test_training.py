@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from pairwise import pairs
 
 from backpass.models import gpt2, llama
 from backpass.parallel import RankError, on_processes, on_threads
@@ -16,7 +17,7 @@ from backpass.parallel.training import Run
 from backpass.training import run, states
 
 TEXT = bytes(np.random.default_rng(0).integers(97, 123, 4000).astype(np.uint8))
-OPTIONS = run.Options(steps=20, batch=3, length=8, lr=1e-2, warmup=2, clip=0.5)
+OPTIONS = run.Options(steps=8, batch=3, length=8, lr=1e-2, warmup=2, clip=0.5)
 NETWORKS = {
     "gpt2": (gpt2, gpt2.Config(256, 8, 8, 2, 4, 7)),
     "qwen3": (llama, llama.Config(256, 6, 2, 4, 2, 4, 5, query_key_norm=True)),
@@ -32,6 +33,8 @@ MESHES = [
     {"sharded": True, "data": 3},
     {"sharded": True, "context": 2, "tensor": 2, "sequence": True},
 ]
+CASES = pairs(("gpt2", "qwen3"), MESHES, meet=1)
+CASES += [("drops", sizes) for sizes in MESHES if not {"pipeline", "sharded"} & sizes.keys()]
 LIKE = np.zeros(1)
 
 
@@ -76,40 +79,39 @@ def check_same(found, expected, at=slice(None)):
             np.testing.assert_allclose(mine[name], x, rtol=0, atol=1e-9 * max(np.abs(x).max(), 1e-3))
 
 
-@pytest.mark.parametrize("sizes", MESHES, ids=lambda sizes: " ".join(sizes))
-@pytest.mark.parametrize("name", NETWORKS)
-def test_20_steps(name, sizes, on_one):
-    if name == "drops" and ("pipeline" in sizes or "sharded" in sizes):
-        pytest.skip("refused, which another test sees")
-    for found in on_threads(steps, _ranks(sizes), True, name, None, sizes, 20):
+@pytest.mark.parametrize(
+    ("name", "sizes"), CASES, ids=lambda value: " ".join([value] if isinstance(value, str) else value)
+)
+def test_every_step_is_that_of_one_process(name, sizes, on_one):
+    for found in on_threads(steps, _ranks(sizes), True, name, None, sizes, OPTIONS.steps):
         check_same(found, on_one[name])
 
 
-def test_20_steps_in_processes(on_one):
+def test_every_step_in_processes(on_one):
     pytest.importorskip("torch.distributed")
-    for found in on_processes(steps_without_model, 4, True, "qwen3", None, MESHES[2], 20):
+    for found in on_processes(steps_without_model, 4, True, "qwen3", None, MESHES[2], OPTIONS.steps):
         check_same(found, on_one["qwen3"])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen3"])
 def test_a_state_of_one_mesh_goes_on_on_another(name, on_one, tmp_path):
     pytest.importorskip("safetensors")
-    (_, state), *_ = on_threads(steps, 4, True, name, None, MESHES[2], 6)
+    (_, state), *_ = on_threads(steps, 4, True, name, None, MESHES[2], 2)
     path = states.save(tmp_path, state)
     state = states.load(path)
-    _, state = on_threads(steps, 3, False, name, state, {"tensor": 3}, 11)[1]
+    _, state = on_threads(steps, 3, False, name, state, {"tensor": 3}, 4)[1]
     own = run.Run.resumed(state, TEXT, like=LIKE)
     own.step()
     in_pipeline = {"pipeline": zero_bubble(2, 3)}
-    _, state = on_threads(steps, 2, False, name, own.state(), in_pipeline, 15)[1]
-    for found in on_threads(steps, 2, False, name, state, {"context": 2}, 20):
-        check_same(found, on_one[name], slice(15, None))
+    _, state = on_threads(steps, 2, False, name, own.state(), in_pipeline, 6)[1]
+    for found in on_threads(steps, 2, False, name, state, {"context": 2}, 8):
+        check_same(found, on_one[name], slice(6, None))
 
 
 def killed(group, folder, sizes):
-    """Store a state after 4 steps; then rank 1 dies in the middle of the next step."""
+    """Store a state after 3 steps; then rank 1 dies in the middle of the next step."""
     own = Run.start(*NETWORKS["gpt2"], TEXT, OPTIONS, like=LIKE, group=group, **sizes)
-    for _ in range(4):
+    for _ in range(3):
         own.step()
     state = own.state()
     if group.rank == 0:
@@ -126,9 +128,9 @@ def test_a_killed_rank_and_a_run_that_goes_on(on_one, tmp_path):
         on_processes(killed, 3, tmp_path, {"tensor": 3}, timeout=20)
     assert caught.value.rank == 1
     _, state = states.newest(tmp_path)
-    assert state.step == 4
-    for found in on_threads(steps, 2, False, "gpt2", state, {"data": 2}, 20):
-        check_same(found, on_one["gpt2"], slice(4, None))
+    assert state.step == 3
+    for found in on_threads(steps, 2, False, "gpt2", state, {"data": 2}, 8):
+        check_same(found, on_one["gpt2"], slice(3, None))
 
 
 def clipped_by_own_norm(group):

@@ -15,7 +15,7 @@ NETWORKS = {
     "gpt2": (gpt2, gpt2.Config(11, 8, 6, 2, 3, 5)),
     "llama": (llama, llama.Config(9, 6, 2, 4, 2, 4, 5)),
 }
-STEPS, CLIP = 20, 0.3
+STEPS, CLIP = 5, 1.2  # some steps are clipped, others are not
 OPTIONS = {"lr": 0.01, "weight_decay": 0.1}
 
 
@@ -72,14 +72,14 @@ def check_same(found, expected, shapes, ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_20_steps(name, ranks):
+def test_every_step_is_that_of_one_process(name, ranks):
     model, config = NETWORKS[name]
     expected = on_one(name)
     for found in on_threads(on_shards, ranks, name):
         check_same(found, expected, model.parameter_shapes(config), ranks)
 
 
-def test_20_steps_in_processes():
+def test_every_step_in_processes():
     pytest.importorskip("torch.distributed")
     model, config = NETWORKS["llama"]
     first = on_processes(on_shards, 3, "llama")

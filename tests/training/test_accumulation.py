@@ -13,6 +13,7 @@ from backpass.training import accumulation
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from hugging_face import gpt2_case, llama_case, loss_and_gradients, precise
+from pairwise import pairs
 
 CASES = [gpt2_case("gpt2", 8, tie_word_embeddings=False), llama_case("llama", "Llama", 8)]
 LENGTHS = [8, 1, 0, 3, 6]  # of the five sequences; the rest is padding, whose targets are ignored
@@ -46,9 +47,11 @@ def relative_error(got, expected):
     )
 
 
-@EVERY
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("case", "split", "library"),
+    pairs(CASES, SPLITS, ("numpy", "torch")),
+    ids=lambda x: getattr(x, "name", x),
+)
 def test_autograd_of_the_whole_batch(case, split, library, monkeypatch):
     precise(monkeypatch)
     model, batch = case.model(), batch_of(case)

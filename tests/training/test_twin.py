@@ -1,4 +1,4 @@
-"""The twin run: 200 steps of training by this package alone, beside the same steps by torch autograd and
+"""The twin run: 50 steps of training by this package alone, beside the same steps by torch autograd and
 torch.optim.AdamW through Hugging Face's model, on the same batches, in float64."""
 
 import sys
@@ -13,7 +13,7 @@ from backpass.training import adamw, batches, clipping, schedule
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from hugging_face import gpt2_case, llama_case, loss_and_gradients, precise
 
-STEPS, BATCH, LENGTH = 200, 2, 12
+STEPS, BATCH, LENGTH = 50, 2, 12
 TEXT = bytes(range(32, 127)) + b"the gradient of a sum is the sum of the gradients; " * 20
 OPTIONS = {"betas": (0.9, 0.95), "eps": 1e-8}
 DECAY = 0.1
@@ -96,7 +96,7 @@ def batch_of(step):
 
 
 def rate_of(step):
-    return schedule.rate(step, peak=3e-3, warmup=20, steps=STEPS)
+    return schedule.rate(step, peak=3e-3, warmup=5, steps=STEPS)
 
 
 def parameters_of(model):
@@ -107,7 +107,7 @@ EVERY = pytest.mark.parametrize(("case", "max_norm"), CASES, ids=lambda value: g
 
 
 @EVERY
-def test_200_steps(case, max_norm, monkeypatch):
+def test_every_step_is_autograds(case, max_norm, monkeypatch):
     precise(monkeypatch)
     model = case.model()
     start = parameters_of(model)
@@ -129,7 +129,7 @@ def test_200_steps(case, max_norm, monkeypatch):
     np.testing.assert_array_equal(key_biases(ours.parameters), key_biases(start))
 
     # The run is one worth comparing: it learned, moved every parameter, and clipped some steps but not all.
-    assert losses[-1] < losses[0] / 2
+    assert losses[-1] < losses[0] - 1 / 2
     assert min(norms) < max_norm < max(norms)
     assert all((start[name] - end[name]).abs().max() > 0.01 * end[name].abs().max() for name in end)
 
@@ -139,7 +139,7 @@ def test_tensors_take_the_same_steps(case, max_norm):
     start = parameters_of(case.model())
     arrays = Ours(case, {name: p.numpy().copy() for name, p in start.items()})
     tensors = Ours(case, {name: p.clone() for name, p in start.items()})
-    for step in range(25):
+    for step in range(12):
         batch = batch_of(step)
         expected = arrays.step(*batch, rate_of(step), max_norm)
         got = tensors.step(*map(torch.from_numpy, batch), rate_of(step), max_norm)
@@ -155,7 +155,7 @@ def test_a_model_in_bfloat16_beside_float32_parameters():
     parameters = dict(exact.parameters)
     state = adamw.start(parameters)
     losses = []
-    for step in range(25):
+    for step in range(12):
         batch = tuple(map(torch.from_numpy, batch_of(step)))
         short = adamw.rounded(parameters, torch.bfloat16)
         loss, saved = case.module.forward(short, *batch, config=exact.config)
