@@ -45,7 +45,7 @@ from nbclient.exceptions import CellExecutionError
 
 WORKERS = int(os.environ.get("WORKERS", 2))
 BUDGET = 12  # CPU-seconds of a chapter's cells; the build marks those above it
-MOST_CPU = 600  # CPU-seconds above which a chapter is ended, and fails
+MOST_CPU = 25  # CPU-seconds above which a chapter is ended, and fails
 HANGS = 1800  # seconds after which a chapter that has not ended is taken to hang, on however busy a machine
 PAGES_DEPEND_ON = ("ext/*.py", "constraints.txt")  # all of them
 SITE_DEPENDS_ON = (
