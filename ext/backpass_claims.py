@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 
 from backpass.claims.evidence import VERDICTS
 from backpass.claims.ledger import by_page
@@ -10,6 +11,8 @@ from backpass.claims.ledger import by_page
 
 def settled(page: str) -> str:
     """A box of links to a chapter's claims, by verdict; "" if it has none."""
+    if not page.startswith("chapters/"):  # a book without them does not import all claims
+        return ""
     claims = by_page().get(page.removeprefix("chapters/"), ())
     if not claims:
         return ""
@@ -27,6 +30,14 @@ def add(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] += settled(page)
 
 
+def read_again(app: Sphinx, env: BuildEnvironment, added: set, changed: set, removed: set) -> list[str]:
+    """The pages whose box has changed since they were read."""
+    known = getattr(env, "settled", {})
+    env.settled = {page: settled(page) for page in env.found_docs}
+    return [page for page, box in env.settled.items() if known.get(page) != box]
+
+
 def setup(app: Sphinx) -> dict:
     app.connect("source-read", add)
+    app.connect("env-get-outdated", read_again)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -280,9 +280,10 @@ def write(app: Sphinx, failure: Exception | None) -> None:
         _, notebook = cache.merge_match_into_notebook(read_notebook(Path(app.env.doc2path(name))))
         title = app.env.titles[name].astext()
         notebook = convert(notebook, Page(app.env, name).plain, title, app.config.solutions, install)
+        text = nbformat.writes(notebook) + "\n"
         for folder in (app.outdir.parent / "notebooks", app.outdir / "_notebooks"):
             folder.mkdir(exist_ok=True)
-            nbformat.write(notebook, folder / metadata["backpass_notebook"])
+            (folder / metadata["backpass_notebook"]).write_text(text, encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict:

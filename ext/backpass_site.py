@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from urllib.parse import quote, urlsplit
 
 from docutils import nodes
+from pybtex import plugin
 from pygments.formatters import HtmlFormatter
 from pygments.token import Name, Punctuation, Text, Whitespace
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
 from sphinx.errors import ConfigError
 from sphinx.highlighting import PygmentsBridge
 from sphinx_exercise.nodes import solution_node
@@ -41,6 +44,13 @@ def set_address(app: Sphinx, config: Config) -> None:
             f"REPOSITORY_URL: expected an address such as https://github.com/owner/name; got {repository!r}"
         )
     config.repository = repository
+
+
+def read_again(app: Sphinx, env: BuildEnvironment, added: set, changed: set, removed: set) -> list[str]:
+    """The pages that show what has changed elsewhere."""
+    known, keys = getattr(env, "page_keys", {}), app.config.page_keys
+    env.page_keys = keys
+    return [name for name in env.found_docs if known.get(name) != keys.get(name)]
 
 
 def drop_solutions(app: Sphinx, doctree: nodes.document) -> None:
@@ -109,13 +119,18 @@ def repository_links(repository: str, page: str, notebook: str | None) -> Iterat
 def setup(app: Sphinx) -> dict:
     for unused in ("comments_config", "use_jupyterbook_latex"):  # set by Jupyter Book for parts we leave out
         app.add_config_value(unused, None, "")
-    # Its value is a hash of src/ and ext/: when they change, every page is read again.
+    # Its value is a hash of ext/ and the versions: when they change, every page is read again.
     app.add_config_value("sources_fingerprint", "", "env")
+    app.add_config_value("page_keys", {}, "")  # of each page, a hash of what it shows beside its text
     app.add_config_value("solutions", True, "env")
     app.add_config_value("repository", "", "env")  # an address on GitHub, "" if none is known
+    plugin.entry_points = cache(
+        plugin.entry_points
+    )  # else each citation looks through all installed packages
     PygmentsBridge.html_formatter = Highlighted
     app.set_html_assets_policy("always")  # mathematics may be in the outputs of cells alone
     app.connect("config-inited", set_address)
+    app.connect("env-get-outdated", read_again)
     app.connect("doctree-read", drop_solutions, priority=100)  # before anything takes note of them
     app.connect("html-page-context", mend_citations)
     app.connect("html-page-context", add_buttons, priority=600)

@@ -3,52 +3,78 @@
     python ext/build.py                     the whole site, in _build/html; any warning fails it
     python ext/build.py --chapter softmax   one chapter, in _build/chapter/html; the others without outputs
 
-Results of cells are kept in a folder named by a hash of everything they depend on beside themselves, so no
-change in src/ leaves a page as it was. What fails is never kept, so it fails again.
+The results of a chapter's cells are kept under a key: a hash of what they depend on beside themselves, which is what the
+chapter imports and reads (`dependencies`). So no change in src/ leaves a page as it was, and an edit of a module runs
+those chapters alone that import it. What fails is never kept, so it fails again.
+
+No limit depends on how fast or busy the machine is: cells are limited in CPU-seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
 import hashlib
+import json
 import os
 import re
+import resource
 import shutil
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib.util import source_from_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
+import psutil
 import yaml
-from forked_kernels import ForkedKernelManager, collect_seldom, preload, stop
+from dependencies import Dependencies
+from forked_kernels import NOTES, ForkedKernelManager, collect_seldom, preload, stop
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn, JupyterCacheAbstract
+from jupyter_cache.cache.db import NbCacheRecord
 from myst_nb.core.read import read_myst_markdown_notebook
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError
+from nbclient.exceptions import CellExecutionError
 
 WORKERS = int(os.environ.get("WORKERS", 2))
-CELL_TIMEOUT = 600  # seconds
-CELLS_DEPEND_ON = (
-    "src/**/*.py",
-    "assets/text.txt",
-    "assets/records/*.json",
-    "assets/site/_static/calculator_formulas.js",
-    "benchmarks/results/*.json",
-    "constraints.txt",
+BUDGET = 12  # CPU-seconds of a chapter's cells; the build marks those above it
+MOST_CPU = 25  # CPU-seconds above which a chapter is ended, and fails
+HANGS = 1800  # seconds after which a chapter that has not ended is taken to hang, on however busy a machine
+PAGES_DEPEND_ON = ("ext/*.py", "constraints.txt")  # all of them
+SITE_DEPENDS_ON = (
+    *PAGES_DEPEND_ON,
+    *("_config.yml", "_toc.yml", "references.bib", "benchmarks/results/*"),
+    *(f"{folder}/**/*" for folder in ("_static", "_templates", "assets", "src")),
 )
-PAGES_DEPEND_ON = (*CELLS_DEPEND_ON, "ext/*.py")
+SETTINGS = ("SOLUTIONS", "SITE_URL", "REPOSITORY_URL", "GITHUB_SHA")  # of the environment
 
 
-def fingerprint(book: Path, patterns: tuple[str, ...]) -> str:
-    """A hash of the files that match."""
-    digest = hashlib.sha256(sys.version.encode())
+def fingerprint(book: Path, patterns: tuple[str, ...], *also: str) -> str:
+    """A hash of the files that match, and of the texts."""
+    digest = hashlib.sha256("\0".join([sys.version, *also]).encode())
     for path in sorted(path for pattern in patterns for path in book.glob(pattern)):
-        digest.update(f"{path.relative_to(book)}\0".encode() + path.read_bytes() + b"\0")
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(book)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def state(book: Path) -> str:
+    """A hash of all that the site depends on."""
+    pages = tuple(f"{name}.md" for name in chapters(book))
+    return fingerprint(book, (*SITE_DEPENDS_ON, *pages), *(os.environ.get(name, "") for name in SETTINGS))
+
+
+def is_current(book: Path) -> bool:
+    """Whether the site was written whole, without a warning, and nothing has changed since."""
+    written = book / "_build" / "written"
+    return written.exists() and written.read_text() == state(book)
 
 
 def chapters(book: Path) -> list[str]:
@@ -77,84 +103,213 @@ def read_notebook(path: Path) -> nbformat.NotebookNode | None:
     return read_myst_markdown_notebook(path.read_text(), path=path, add_source_map=True)
 
 
+def shows_docstrings(path: Path) -> bool:
+    """Whether a page has the directive ``{api}``."""
+    return "{api}" in path.read_text()
+
+
 def imported_by(notebook: nbformat.NotebookNode) -> set[str]:
     """The packages that the cells import by name."""
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     return set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE))
 
 
-def execute(notebook: nbformat.NotebookNode) -> tuple[float, str]:
-    """Run every cell, in a folder of its own; return seconds, and what failed ("" when nothing did)."""
+class Watch(threading.Thread):
+    """Measures the CPU seconds of a kernel and its children, and ends what uses too much or hangs."""
+
+    def __init__(self, client: NotebookClient):
+        super().__init__(daemon=True)
+        self.client, self.seconds, self.ended = client, 0.0, ""
+        self._since, self._finished = time.monotonic(), threading.Event()
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._finished.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._finished.wait(1):
+            self.measure()
+            if self.seconds > MOST_CPU:
+                self.end(f"the page used more than {MOST_CPU} CPU-seconds")
+            elif time.monotonic() - self._since > HANGS:
+                self.end(
+                    f"the page did not end in {HANGS // 60} minutes, with {self.seconds:.0f} CPU-seconds used"
+                )
+
+    def processes(self) -> list[psutil.Process]:
+        provisioner = self.client.km and self.client.km.provisioner
+        pid = getattr(provisioner, "pid", None)
+        try:
+            kernel = psutil.Process(pid) if pid else None
+            return [kernel, *kernel.children(recursive=True)] if kernel else []
+        except psutil.NoSuchProcess:
+            return []
+
+    def measure(self) -> None:
+        """Take note of what the kernel, its children, and those that have ended have used so far."""
+        total = 0.0
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
+        self.seconds = max(self.seconds, total)
+
+    def end(self, why: str) -> None:
+        self.ended = why
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+class Run(NamedTuple):
+    """What the execution of a page took, and what failed ("" if nothing did)."""
+
+    seconds: float
+    cpu: float
+    failure: str
+
+
+def execute(chapter: Chapter, dependencies: Dependencies) -> Run:
+    """Run every cell, in an empty folder of its own."""
     start, current, failure = time.perf_counter(), 0, ""
+    notebook = chapter.notebook
 
     def note_cell(cell: nbformat.NotebookNode, cell_index: int) -> None:
         nonlocal current
         current = cell_index
 
-    with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w+") as log:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as own:
+        notes = Path(own, "notes")
         client = NotebookClient(
             notebook,
             kernel_manager_class=ForkedKernelManager,
             kernel_name="python3",
-            timeout=CELL_TIMEOUT,
+            timeout=None,
             record_timing=False,  # it would change the metadata, by which results are found again
             resources={"metadata": {"path": folder}},
             on_cell_execute=note_cell,
+            on_cell_executed=lambda **_: watch.measure(),
         )
-        try:
-            client.execute(stderr=log)
-        except CellExecutionError as error:
-            failure = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # without the terminal's colours
-        except CellTimeoutError as error:
-            failure = f"took longer than {CELL_TIMEOUT} s: {error}"
-        except RuntimeError as error:
-            log.seek(0)
-            failure = f"the kernel died or did not start: {error}\n{log.read()}"
+        with open(Path(own, "stderr"), "w+") as log, Watch(client) as watch:
+            try:
+                client.execute(stderr=log, env=os.environ | {NOTES: str(notes)})
+            except CellExecutionError as error:
+                failure = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # without the terminal's colours
+            except RuntimeError as error:
+                log.seek(0)
+                atexit.unregister(client._cleanup_kernel)  # of a kernel that has died, which would fail
+                failure = watch.ended or f"the kernel died or did not start: {error}\n{log.read()}"
+        # A page that has ended used what it used, even between two looks at it.
+        if not failure and watch.seconds > MOST_CPU:
+            failure = f"the page used {watch.seconds:.1f} CPU-seconds, more than {MOST_CPU}"
+        if not failure and notes.exists():
+            failure = used_besides(notes.read_text(), chapter.depends_on, dependencies)
 
     if failure:
         line = notebook.metadata["source_map"][current] + 1
         number = sum(cell.cell_type == "code" for cell in notebook.cells[: current + 1])
         failure = f"line {line}, code cell {number}: {failure}"
-    return time.perf_counter() - start, failure
+    return Run(time.perf_counter() - start, watch.seconds, failure)
 
 
-def execute_chapters(book: Path, names: list[str], cache: JupyterCacheAbstract) -> int:
-    """Run those chapters whose cells are not in the cache; return how many failed."""
-    stale = {}
+def used_besides(notes: str, depends_on: frozenset[Path], dependencies: Dependencies) -> str:
+    """What is wrong if the cells used a file of the book that their results are not said to depend on; else ""."""
+    book, used = dependencies.book, set()
+    for line in notes.splitlines():
+        what = json.loads(line)
+        if isinstance(what, list):
+            if Path(what[0]).name.startswith("python"):
+                used |= dependencies.started(what[1:])
+            continue
+        path = Path(what)
+        if path.parent.name == "__pycache__" and path.suffix == ".pyc":
+            path = Path(source_from_cache(what))
+        if not path.is_relative_to(book) or path.is_relative_to(sys.prefix):
+            continue
+        top = path.relative_to(book).parts[0]
+        if not top.startswith((".", "_build")) and "__pycache__" not in path.parts:
+            used.add(path)
+    unknown = sorted(str(path.relative_to(book)) for path in used - depends_on)
+    if not unknown:
+        return ""
+    return (
+        f"the cells use {', '.join(unknown[:5])}{', …' if unknown[5:] else ''}, on which the page is not known to depend "
+        "(ext/dependencies.py); import the module, or name the file, in a cell"
+    )
+
+
+class Chapter(NamedTuple):
+    """A chapter with cells: what their results depend on, and the key under which they are kept."""
+
+    notebook: nbformat.NotebookNode
+    depends_on: frozenset[Path]
+    key: str
+
+    def kept(self, cache: JupyterCacheAbstract) -> NbCacheRecord | None:
+        """Its results in the cache, if they are those of its cells and of its key."""
+        try:
+            record = cache.match_cache_notebook(self.notebook)
+        except KeyError:
+            return None
+        return record if record.data.get("key") == self.key else None
+
+
+def with_cells(book: Path, names: list[str], dependencies: Dependencies) -> dict[str, Chapter]:
+    """Those of the chapters that have cells."""
+    found = {}
     for name in names:
         notebook = read_notebook(book / f"{name}.md")
-        if notebook is None or not any(cell.cell_type == "code" for cell in notebook.cells):
-            continue
-        try:
-            cache.match_cache_notebook(notebook)
-        except KeyError:
-            stale[name] = notebook
+        if notebook is not None and any(cell.cell_type == "code" for cell in notebook.cells):
+            depends_on = dependencies.of(notebook)
+            found[name] = Chapter(notebook, depends_on, dependencies.key(depends_on))
+    return found
 
-    preload(name for notebook in stale.values() for name in imported_by(notebook))
-    failures = 0
+
+def forget_others(chapters: Iterable[Chapter], cache: JupyterCacheAbstract) -> None:
+    """Remove the results that are not those of these chapters as they are now."""
+    current = {record.pk for chapter in chapters if (record := chapter.kept(cache))}
+    for record in cache.list_cache_records():
+        if record.pk not in current:
+            cache.remove_cache(record.pk)
+
+
+def execute_chapters(
+    chapters: dict[str, Chapter], dependencies: Dependencies, cache: JupyterCacheAbstract
+) -> int:
+    """Run those chapters whose results are not in the cache; return how many failed."""
+    stale = {name: chapter for name, chapter in chapters.items() if not chapter.kept(cache)}
+    preload(name for chapter in stale.values() for name in imported_by(chapter.notebook))
+    failures, cpu = 0, 0.0
     with ThreadPoolExecutor(WORKERS) as pool:
-        runs = {pool.submit(execute, notebook): name for name, notebook in stale.items()}
-        for done, run in enumerate(as_completed(runs), start=1):
-            name, (seconds, failure) = runs[run], run.result()
-            print(
-                f"  [{done}/{len(runs)}] {name:<40} {seconds:6.1f} s",
-                "  FAILED" if failure else "",
-                flush=True,
-            )
-            if failure:
+        runs = {pool.submit(execute, chapter, dependencies): name for name, chapter in stale.items()}
+        for done, finished in enumerate(as_completed(runs), start=1):
+            name, run = runs[finished], finished.result()
+            cpu += run.cpu
+            remark = "FAILED" if run.failure else f"above {BUDGET} CPU-s" if run.cpu > BUDGET else ""
+            times = f"{run.seconds:6.1f} s {run.cpu:6.1f} CPU-s"
+            print(f"  [{done}/{len(runs)}] {name:<40} {times}  {remark}".rstrip(), flush=True)
+            if run.failure:
                 failures += 1
-                print(f"\n{name}.md, {failure}\n", file=sys.stderr, flush=True)
+                print(f"\n{name}.md, {run.failure}\n", file=sys.stderr, flush=True)
             else:
-                bundle = CacheBundleIn(
-                    stale[name], str(book / f"{name}.md"), data={"execution_seconds": seconds}
-                )
+                data = {"key": stale[name].key, "cpu_seconds": run.cpu}
+                bundle = CacheBundleIn(stale[name].notebook, f"{name}.md", data=data)
                 cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
     stop()
+    if stale:
+        print(f"  {len(stale)} chapters took {cpu:.0f} CPU-s", flush=True)
     return failures
 
 
-def write_pages(book: Path, output: Path, overrides: dict, strict: bool) -> bool:
-    """Run Sphinx as Jupyter Book does; whether it succeeded."""
+def write_pages(book: Path, output: Path, keys: dict[str, str], overrides: dict, strict: bool) -> bool:
+    """Run Sphinx as Jupyter Book does; whether it succeeded.
+
+    A page is read again if it or its key has changed.
+    """
     from jupyter_book.sphinx import build_sphinx
     from sphinx.util.console import nocolor
 
@@ -170,6 +325,7 @@ def write_pages(book: Path, output: Path, overrides: dict, strict: bool) -> bool
             "latex_individualpages": False,
             "external_toc_path": "_toc.yml",
             "sources_fingerprint": fingerprint(book, PAGES_DEPEND_ON),
+            "page_keys": keys,
             "solutions": os.environ.get("SOLUTIONS") != "0",
             "nitpicky": True,
             **overrides,
@@ -179,6 +335,12 @@ def write_pages(book: Path, output: Path, overrides: dict, strict: bool) -> bool
         keep_going=True,
     )
     return status == 0
+
+
+def cpu_seconds() -> float:
+    """What this process has used, with all that it has started."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def main() -> int:
@@ -202,11 +364,20 @@ def main() -> int:
             )
             return 2
 
-    results = book / "_build" / "cells" / fingerprint(book, CELLS_DEPEND_ON)
-    for outdated in results.parent.glob("*"):
-        if outdated != results:
-            shutil.rmtree(outdated)
-    failures = execute_chapters(book, chosen, get_cache(results))
+    written = book / "_build" / "written"
+    now = state(book)
+    if arguments.chapter is None:
+        if is_current(book):
+            print("_build/html is up to date")
+            return 0
+        written.unlink(missing_ok=True)
+
+    results = book / "_build" / "cells"
+    cache, dependencies = get_cache(results), Dependencies(book)
+    with_results = with_cells(book, chosen, dependencies)
+    if arguments.chapter is None:
+        forget_others(with_results.values(), cache)
+    failures = execute_chapters(with_results, dependencies, cache)
     if failures:
         print(f"{failures} chapter(s) failed; no page was written", file=sys.stderr)
         return 1
@@ -217,14 +388,22 @@ def main() -> int:
         overrides["nb_execution_excludepatterns"] = [f"{name}.md" for name in names if name not in chosen]
         overrides["suppress_warnings"] = ["myst.xref_missing"]  # labels in the outputs of the other pages
         output = book / "_build" / "chapter" / "html"
-    if not write_pages(book, output, overrides, strict=arguments.chapter is None):
+    keys = {name: chapter.key for name, chapter in with_results.items()}
+    keys |= {
+        name: fingerprint(book, ("src/**/*.py",)) for name in chosen if shows_docstrings(book / f"{name}.md")
+    }
+    if not write_pages(book, output, keys, overrides, strict=arguments.chapter is None):
         # Sphinx reads again only what changed, and so would pass over the same warnings next time.
         shutil.rmtree(output.parent / ".doctrees", ignore_errors=True)
         print("the book has the defects above; _build/html is not to be trusted", file=sys.stderr)
         return 1
+    if arguments.chapter is None:
+        written.write_text(now)
 
     page = output / (f"{chosen[0]}.html" if arguments.chapter else "index.html")
-    print(f"{page.relative_to(book)} written in {time.perf_counter() - start:.0f} s")
+    print(
+        f"{page.relative_to(book)} written in {time.perf_counter() - start:.0f} s and {cpu_seconds():.0f} CPU-s"
+    )
     return 0
 
 

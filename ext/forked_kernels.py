@@ -7,6 +7,7 @@ process of its own. Only Linux forks; elsewhere kernels start as usual.
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import os
 import sys
@@ -23,6 +24,9 @@ NEEDED = ("ipykernel.kernelapp", "jupyter_cache", "myst_nb", "nbclient")  # by t
 
 BACKEND = "module://matplotlib_inline.backend_inline"  # Matplotlib reads it when it is imported
 CAN_FORK = sys.platform == "linux"
+# A variable of a kernel's environment: where it writes the files that it opens, and the processes that it starts. The
+# cells do not see it.
+NOTES = "BACKPASS_NOTES"
 _forked = multiprocessing.get_context("forkserver") if CAN_FORK else None
 
 
@@ -46,6 +50,27 @@ def stop() -> None:
         forkserver._forkserver._stop()  # the only way there is; CPython's own tests take it
 
 
+def _note_what_is_used(path: str) -> None:
+    """Append each file that this process or a fork of it opens, and each command of Python that it starts, as JSON."""
+    notes = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    seen: set[str] = set()
+
+    def note(event: str, arguments: tuple) -> None:
+        if event == "open":
+            what = arguments[0]
+            what = os.path.abspath(what) if isinstance(what, str) else ""
+        elif event == "subprocess.Popen":
+            command = arguments[1]
+            what = [*map(os.fsdecode, command)] if isinstance(command, (list, tuple)) else []
+        else:
+            return
+        if what and (line := json.dumps(what)) not in seen:
+            seen.add(line)
+            os.write(notes, f"{line}\n".encode())
+
+    sys.addaudithook(note)
+
+
 def _run(connection_file: str, folder: str, output: str, environment: dict[str, str]) -> None:
     """What a forked process does: it becomes a kernel."""
     log = os.open(output, os.O_WRONLY | os.O_APPEND)
@@ -53,6 +78,7 @@ def _run(connection_file: str, folder: str, output: str, environment: dict[str, 
     os.dup2(log, 2)
     os.chdir(folder)
     os.environ.clear()
+    notes = environment.pop(NOTES, None)
     os.environ.update(environment)
     sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
     collect_seldom()
@@ -62,6 +88,8 @@ def _run(connection_file: str, folder: str, output: str, environment: dict[str, 
     multiprocessing.current_process()._config["daemon"] = False  # a cell may have processes of its own
     from ipykernel.kernelapp import IPKernelApp
 
+    if notes:
+        _note_what_is_used(notes)
     IPKernelApp.launch_instance(argv=["-f", connection_file])
 
 

@@ -1,6 +1,6 @@
 """The build fails when it should, and keeps no result that a change has made stale.
 
-A build takes four seconds, so each test tells the story of one book, with a defect or a feature in every page.
+A build takes four seconds of CPU, so each test tells the story of one book, with a defect or a feature in every page.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import build as build_module
 import nbformat
 import pytest
 from backpass_notebooks import INSTALL, Page
-from build import main
+from backpass_site import set_address
+from build import is_current, main
+from jupyter_cache import get_cache
+from sphinx.errors import ConfigError, ExtensionError
 
 from .conftest import BOOK
 
@@ -80,20 +84,49 @@ def notebook(book: Path, name: str = "page") -> str:
 def test_failing_cells_fail_each_time_and_are_named_and_one_chapter_can_be_built_alone(book):
     add_page(book, "raises", "raise LookupError('a deliberate defect')")
     add_page(book, "dies", "import os\nos.system('echo last words >&2')\nos._exit(3)")
-    for _ in range(2):
-        result = build(book)
-        assert result.returncode == 1
-        assert "raises.md, line 21, code cell 2: " in result.stderr
-        assert "LookupError: a deliberate defect" in result.stderr
-        assert "dies.md, line 21, code cell 2: the kernel died" in result.stderr
-        assert "last words" in result.stderr
-        assert "2 chapter(s) failed" in result.stderr
+    # A file of the book whose name stands nowhere, so that the page is not known to depend on it.
+    add_page(book, "reads", f"Path({str(book / 'src')!r}, 'val' + 'ue.py').read_text()")
+    result = build(book, WORKERS="3")
+    assert result.returncode == 1
+    assert "raises.md, line 21, code cell 2: " in result.stderr
+    assert "LookupError: a deliberate defect" in result.stderr
+    assert "dies.md, line 21, code cell 2: the kernel died" in result.stderr
+    assert "last words" in result.stderr
+    assert "reads.md, line 21, code cell 2: the cells use src/value.py, on which the page" in result.stderr
+    assert "3 chapter(s) failed" in result.stderr
+    assert get_cache(book / "_build" / "cells").list_cache_records() == [], "so they run, and fail, each time"
     assert (book / "raises.md").read_text().splitlines()[21 - 1].startswith("raise LookupError")
 
     write_page(book, "raises", "'mend' + 'ed'")
     result = build(book, "--chapter", "raises")
     assert result.returncode == 0, result.stderr
     assert "mended" in (book / "_build" / "chapter" / "html" / "raises.html").read_text()
+
+
+SPINS = "while True:\n    pass"
+PARENT = """import multiprocessing
+def spin():
+    while True:
+        pass
+multiprocessing.get_context("fork").Process(target=spin).start()"""
+
+
+def test_a_page_that_uses_too_much_is_ended_with_its_children(book, monkeypatch, capsys):
+    """However busy the machine is: the limit is in CPU-seconds. One that sleeps for too long is ended too."""
+    monkeypatch.setattr(build_module, "MOST_CPU", 1)
+    for name, code in {"spins": SPINS, "parent": f"{PARENT}\nimport time; time.sleep(1000)"}.items():
+        add_page(book, name, code)
+    dependencies = build_module.Dependencies(book)
+    found = build_module.with_cells(book, ["spins", "parent"], dependencies)
+    for chapter in found.values():
+        run = build_module.execute(chapter, dependencies)
+        assert run.failure == "line 21, code cell 2: the page used more than 1 CPU-seconds"
+        assert run.cpu > 1
+    monkeypatch.setattr(build_module, "HANGS", 0)
+    write_page(book, "spins", "import time; time.sleep(1000)")
+    sleeps = build_module.with_cells(book, ["spins"], dependencies)["spins"]
+    assert "the page did not end in 0 minutes" in build_module.execute(sleeps, dependencies).failure
+    build_module.stop()
 
 
 def test_an_unknown_chapter_is_refused_with_those_there_are(book, monkeypatch, capsys):
@@ -200,14 +233,23 @@ QUESTIONS = ("Ask.", "Ask again.", "The text goes on.")
 ANSWERS = ("A plain answer.", "An answer with a cell.", "computed answer")
 
 
+DOORS = """::::{grid} 1 2 2 2
+:::{grid-item-card} Learn
+Begin with [the page](door.md).
+:::
+::::"""
+REPOSITORY = "https://github.com/owner/name"
+
+
 def test_a_book_is_written_and_follows_what_changes(book):
     source = book / "src" / "value.py"
     add_page(book, "page", f"exec(Path({str(source)!r}).read_text()); f'value is {{value}}'", TEXT)
     add_page(book, "exercises", MARK, EXERCISES)
     add_page(book, "other", f"{MARK}\n# in another chapter")
+    add_page(book, "door", "1 + 1", DOORS)
     result = build(book, WORKERS="1")  # one chapter after another
     assert result.returncode == 0, result.stderr
-    assert "[1/3]" in result.stdout
+    assert "[1/4]" in result.stdout
     assert "value is 1" in page(book)
     assert "left" in page(book, "exercises") and "left" in page(book, "other")
     check_plain_markdown(book)
@@ -215,24 +257,48 @@ def test_a_book_is_written_and_follows_what_changes(book):
         assert text in page(book, "exercises") and text in notebook(book, "exercises")
     order = [notebook(book, "exercises").index(text) for text in (QUESTIONS[-1], "## Solutions", ANSWERS[0])]
     assert order == sorted(order)
+    for text in (page(book, "door"), notebook(book, "door")):
+        assert "github" not in text and "pip install" not in text, "no address of a repository without one"
+    assert is_current(book)
 
-    result = build(book, SOLUTIONS="0")
+    address = {"REPOSITORY_URL": REPOSITORY, "GITHUB_SHA": "0123abc", "SITE_URL": "https://book.example/b"}
+    result = build(book, SOLUTIONS="0", **address)
     assert result.returncode == 0, result.stderr
     assert "[1/" not in result.stdout, "no cell has changed, so no chapter runs"
     for text in QUESTIONS:
         assert text in page(book, "exercises") and text in notebook(book, "exercises")
     for text in ANSWERS:
         assert text not in page(book, "exercises") and text not in notebook(book, "exercises")
+    check_links_to_the_repository(book)
 
     source.write_text("value = 2\n")
-    result = build(book)
+    assert not is_current(book)
+    result = build(book, SOLUTIONS="0", **address)
     assert result.returncode == 0, result.stderr
-    assert "value is 2" in page(book)
+    assert "[1/1] page" in result.stdout, "one chapter reads the file that has changed"
+    assert "value is 2" in page(book) and "value is 2" in notebook(book)
 
-    write_page(book, "other", "1", "::::{grid}\n:::{grid-item}\nText.\n:::\n::::")
-    result = build(book)
-    assert result.returncode == 1
-    assert "other: directive 'grid-item' has no plain form in a notebook" in result.stderr
+
+def check_links_to_the_repository(book: Path) -> None:
+    """And a first cell that installs."""
+    for address in (
+        "https://colab.research.google.com/github/owner/name/blob/notebooks/door.ipynb",
+        "https://mybinder.org/v2/gh/owner/name/notebooks?urlpath=lab/tree/door.ipynb",
+        f"{REPOSITORY}/edit/main/door.md",
+        f"{REPOSITORY}/issues/new?title=door%3A%20",
+    ):
+        assert f'href="{address}"' in page(book, "door").replace("&amp;", "&")
+    assert '<meta property="og:image" content="https://book.example/b/_static/page.png"' in page(book, "door")
+    cells = nbformat.reads(notebook(book, "door"), as_version=4).cells
+    first = next(cell for cell in cells if cell.cell_type == "code")
+    assert f'%pip install --quiet "backpass[book] @ git+{REPOSITORY}@0123abc"' in first.source
+    assert "**Learn.** Begin with" in notebook(book, "door")
+
+
+def test_an_address_of_a_repository_that_is_not_one_is_rejected(monkeypatch):
+    monkeypatch.setenv("REPOSITORY_URL", "https://example.org/name")
+    with pytest.raises(ConfigError, match="REPOSITORY_URL: expected an address such as"):
+        set_address(None, SimpleNamespace())
 
 
 def check_plain_markdown(book: Path) -> None:
@@ -252,6 +318,12 @@ def check_plain_markdown(book: Path) -> None:
     assert "comment" not in text and "(a-label)=" not in text
 
 
+def test_a_directive_without_a_plain_form_is_an_error():
+    other = Page(SimpleNamespace(get_domain=lambda name: None), "other")
+    with pytest.raises(ExtensionError, match="other: directive 'grid-item' has no plain form in a notebook"):
+        other.plain("::::{grid}\n:::{grid-item}\nText.\n:::\n::::")
+
+
 @pytest.mark.parametrize("target", ["../cost/tally.md", "../claims/../cost/tally.md"])
 def test_a_link_without_a_text_has_the_title_of_its_page(target):
     titles = {"chapters/cost/tally": SimpleNamespace(astext=lambda: "The tally")}
@@ -260,40 +332,6 @@ def test_a_link_without_a_text_has_the_title_of_its_page(target):
         page.plain(f"See []({target}) and [it]({target}).")
         == "See [The tally](tally.ipynb) and [it](tally.ipynb)."
     )
-
-
-DOORS = """::::{grid} 1 2 2 2
-:::{grid-item-card} Learn
-Begin with [the page](door.md).
-:::
-::::"""
-REPOSITORY = "https://github.com/owner/name"
-
-
-def test_a_known_repository_adds_links_and_a_first_cell_that_installs(book):
-    """And no address of any repository without one."""
-    add_page(book, "door", "1 + 1", DOORS)
-    assert build(book, REPOSITORY_URL="https://example.org/name").returncode == 1
-
-    result = build(book, REPOSITORY_URL=REPOSITORY, GITHUB_SHA="0123abc", SITE_URL="https://book.example/b")
-    assert result.returncode == 0, result.stderr
-    for address in (
-        "https://colab.research.google.com/github/owner/name/blob/notebooks/door.ipynb",
-        "https://mybinder.org/v2/gh/owner/name/notebooks?urlpath=lab/tree/door.ipynb",
-        f"{REPOSITORY}/edit/main/door.md",
-        f"{REPOSITORY}/issues/new?title=door%3A%20",
-    ):
-        assert f'href="{address}"' in page(book, "door").replace("&amp;", "&")
-    assert '<meta property="og:image" content="https://book.example/b/_static/page.png"' in page(book, "door")
-    first = next(
-        c for c in nbformat.reads(notebook(book, "door"), as_version=4).cells if c.cell_type == "code"
-    )
-    assert f'%pip install --quiet "backpass[book] @ git+{REPOSITORY}@0123abc"' in first.source
-    assert "**Learn.** Begin with" in notebook(book, "door")
-
-    assert build(book).returncode == 0
-    for text in (page(book, "door"), notebook(book, "door")):
-        assert "github" not in text and "pip install" not in text
 
 
 def test_the_first_cell_does_nothing_where_the_package_is_installed():

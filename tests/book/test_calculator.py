@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+import proofs
 from backpass import cost
 from backpass.cost import javascript
 from backpass.cost.networks import MODELS
@@ -152,9 +153,9 @@ def rates(rng):
 
 def test_random_settings_are_pythons(page):
     """The text of both settings; each row of the tally under each convention; and each call's work and time."""
-    rng = random.Random(7)
+    rng = random.Random(proofs.seed())  # others at each commit
     cases, largest = [], 0
-    for _ in range(220):
+    for _ in range(80):
         settings = [drawn(rng) for _ in range(rng.choice([1, 2]))]
         convention, (texts, machine) = rng.choice([*cost.CONVENTIONS]), rates(rng)
         address = {"convention": convention, **{f"time.{name}": text for name, text in texts.items()}}
@@ -201,7 +202,7 @@ def test_random_settings_are_pythons(page):
                 shown.append(100 * tally.model().total(convention) / peak)
             assert [as_number(text) for text in of_page["time"]] == [float(f"{one:.4g}") for one in shown]
             largest = max(largest, tally.total())
-    assert sum(map(len, found)) > 300
+    assert sum(map(len, found)) > 80
     assert largest > 2**70  # far more than the 2**53 up to which a double is exact
     assert bounds == {"products", "elements", "memory", "call"}
 

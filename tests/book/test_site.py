@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -13,13 +14,16 @@ import pytest
 from backpass_notebooks import apart
 from build import chapters, is_notebook, read_notebook
 
-from .conftest import BOOK, Visit
+from .conftest import BOOK, WIDE, Visit
 
 PAGES = [*chapters(BOOK), "search", "genindex", "404"]  # index.html only leads to the first
 NOTEBOOKS = [name for name in chapters(BOOK) if is_notebook(BOOK / f"{name}.md")]
 
 
 NEXT_FRAME = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+RAW = re.compile(r"\$|\\\(|\\\[|\\begin|\\frac|\\bar")
+VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
 
 RAW_MATHEMATICS = r"""() => {
   const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
@@ -82,7 +86,7 @@ CUT = """paper => [...document.querySelectorAll('main :is(pre, table, svg[role=i
   return false;
 }).map(e => e.outerHTML.slice(0, 120))"""
 PAPER = 718  # pixels: A4 less two margins of a centimetre
-WITHOUT_COLOURS = {"rules": {"color-contrast": {"enabled": False}}}
+WITHOUT_COLOURS = {"color-contrast": {"enabled": False}}
 
 MARK_SHOWN = """() => {
   for (const e of document.querySelectorAll('body *')) if (e.checkVisibility()) e.dataset.shown = '';
@@ -115,11 +119,16 @@ MARK_LOOKS = """() => {
 
 
 class Links(HTMLParser):
-    """The addresses a page refers to, and the places in it that can be referred to."""
+    """The addresses a page refers to, what it loads, the places in it that can be referred to, and mathematics in its text
+    that MathJax will not find."""
+
+    LITERAL = ("pre", "code", "script", "style", "title")
 
     def __init__(self, text: str):
         super().__init__()
-        self.addresses, self.places = [], set()
+        self.addresses, self.loaded, self.places, self.raw = [], [], set(), []
+        self._open: list[tuple[str, bool]] = []
+        self._literal = 0
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list) -> None:
@@ -128,15 +137,34 @@ class Links(HTMLParser):
         for key in ("href", "src"):
             if given.get(key) and tag != "use":
                 self.addresses.append(given[key])
+                if key == "src" or (tag == "link" and given.get("rel") in ("stylesheet", "preload", "icon")):
+                    self.loaded.append(given[key])
+        if tag not in VOID:
+            literal = tag in self.LITERAL or "math" in (given.get("class") or "").split()
+            self._open.append((tag, literal))
+            self._literal += literal
+
+    def handle_endtag(self, tag: str) -> None:
+        if any(tag == each for each, _ in self._open):
+            while self._open:
+                each, literal = self._open.pop()
+                self._literal -= literal
+                if each == tag:
+                    break
+
+    def handle_data(self, data: str) -> None:
+        if not self._literal and RAW.search(data):
+            self.raw.append(data.strip()[:80])
 
 
-def found_by_axe(page, **options) -> list[str]:
-    """What axe finds, one line each."""
+def found_by_axe(page, context: str | None = None, **options) -> list[str]:
+    """What axe finds, one line each. Where it finds nothing wrong it describes no elements, which takes most of its time."""
     from axe_playwright_python.sync_playwright import Axe
 
+    found = Axe().run(page, context=context, options={"resultTypes": ["violations"], **options})
     return [
         f"{finding['id']}: {finding['help']}: {node['html'][:200]}"
-        for finding in Axe().run(page, **options).response["violations"]
+        for finding in found.response["violations"]
         for node in finding["nodes"]
     ]
 
@@ -147,37 +175,73 @@ def turn(page, theme: str) -> None:
     page.wait_for_function("() => document.getAnimations().length === 0")  # colours that fade over
 
 
+def text_of(name: str) -> list:
+    """What is the page's own; what it shares with the others is `shared`."""
+    path = BOOK / f"{name}.md"
+    return [path] if path.exists() else [name]
+
+
+@cache
+def shared() -> list[Path]:
+    """The files that all pages are written with."""
+    folders = [BOOK / folder for folder in ("ext", "_static", "_templates", "assets/site")]
+    files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    return [BOOK / "_config.yml", *(path for path in files if "__pycache__" not in path.parts)]
+
+
+@pytest.mark.rotates(share=0.03, of=text_of, checks=shared)
 @pytest.mark.parametrize("name", PAGES)
 def test_page(visit, address, name):
-    """In one window, for the sake of time: as it opens, then in the dark, as narrow as a phone, on a wide screen, and on
-    paper."""
-    page = visit.page
-    visit.open(f"{address}/{name}.html")
-    page.add_style_tag(content="* { transition: none !important; animation: none !important; }")
-    for query in (RAW_MATHEMATICS, UNTYPESET, BROKEN_MATHEMATICS, CLIPPED, NAMELESS):
-        assert page.evaluate(query) == []
-    assert visit.complaints == []
-    assert [url for url in visit.requests if not url.startswith((address, "data:"))] == []
+    """In one window, for the sake of time: as it opens, then on a wide screen, and in the dark. Nearly all of the time is
+    axe's."""
+    page = opened(visit, address, name)
+    check_as_it_opens(visit, address)
 
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    page.evaluate(NEXT_FRAME)
     turn(page, "light")
     assert found_by_axe(page) == []
     page.evaluate(MARK_SHOWN)
-    # In the dark the elements are the same but for their colours: of those that look alike, one tells of all.
+    page.set_viewport_size(WIDE)
+    # In the dark the elements are the same except for their colours: of those that look alike, one tells of all.
     turn(page, "dark")
     page.evaluate(MARK_LOOKS)
     assert found_by_axe(page, context="[data-looks]") == []
 
+
+@pytest.mark.rotates(share=0.03, of=text_of, checks=shared)
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_accessible_on_a_phone(visit, address, name):
+    page = opened(visit, address, name)
+    check_on_a_phone(page)
+    # Colours are the same at every width, and take the longest to compare.
+    assert found_by_axe(page, rules=WITHOUT_COLOURS) == []
+    check_on_paper(page)
+
+
+def opened(visit: Visit, address: str, name: str):
+    """The page in the window, without anything that moves."""
+    visit.open(f"{address}/{name}.html")
+    visit.page.add_style_tag(content="* { transition: none !important; animation: none !important; }")
+    return visit.page
+
+
+def check_as_it_opens(visit: Visit, address: str) -> None:
+    for query in (RAW_MATHEMATICS, UNTYPESET, BROKEN_MATHEMATICS, CLIPPED, NAMELESS):
+        assert visit.page.evaluate(query) == []
+    assert visit.complaints == []
+    assert [url for url in visit.requests if not url.startswith((address, "data:"))] == []
+
+
+def check_on_a_phone(page) -> None:
     page.set_viewport_size({"width": 360, "height": 800})
     page.evaluate(NEXT_FRAME)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.evaluate(CLIPPED) == []
     assert page.evaluate(UNMARKED) == []
-    # Colours are the same at every width, and take the longest to compare.
-    assert found_by_axe(page, options=WITHOUT_COLOURS) == []
-    page.set_viewport_size({"width": 1920, "height": 1080})
-    page.evaluate(NEXT_FRAME)
-    assert found_by_axe(page, options=WITHOUT_COLOURS) == []
 
+
+def check_on_paper(page) -> None:
     page.set_viewport_size({"width": PAPER, "height": 1000})
     page.emulate_media(media="print", color_scheme="light")
     page.evaluate(NEXT_FRAME)
@@ -235,28 +299,24 @@ def test_a_figure_that_moves_stands_still_without_script(browser, address):
 
 
 # Not 404: a server sends it from any address, so its links start at the server's root.
+@pytest.mark.rotates(share=0.1, of=text_of, checks=shared)
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "404"])
 def test_opens_from_disk(visit, site, name):
+    """Typeset, whole on a screen, a phone and paper, and without a request to anywhere else."""
     visit.open(f"file://{site}/{name}.html")
-    assert visit.complaints == []
-    assert visit.page.evaluate(UNTYPESET) == []
-    assert [url for url in visit.requests if not url.startswith((f"file://{site}/", "data:"))] == []
+    check_as_it_opens(visit, f"file://{site}/")
+    check_on_a_phone(visit.page)
+    check_on_paper(visit.page)
 
 
-@pytest.mark.parametrize("where", ["server", "disk"])
-def test_search_finds_softmax(visit, address, site, where):
-    root = address if where == "server" else f"file://{site}"
-    visit.page.goto(f"{root}/search.html?q=softmax")
-    visit.page.wait_for_selector("#search-results ul.search li a")
-    assert "softmax" in visit.page.inner_text("#search-results").lower()
-    if where == "server":
-        assert visit.complaints == []
-
-
-def test_links_resolve(site):
+def test_links_resolve_and_pages_stand_alone(site):
+    """Every page: its links lead somewhere, it loads nothing from elsewhere, and no mathematics is left as text."""
     pages = {path: Links(path.read_text()) for path in site.rglob("*.html") if "_static" not in path.parts}
-    broken = []
+    broken, loaded, raw = [], [], []
     for path, links in pages.items():
+        here = path.relative_to(site)
+        loaded += [f"{here}: {each}" for each in links.loaded if urlsplit(each).netloc]
+        raw += [f"{here}: {each}" for each in links.raw]
         for address in links.addresses:
             parts = urlsplit(address)
             if parts.scheme or parts.netloc or (path.name == "404.html" and address.startswith("/")):
@@ -266,8 +326,10 @@ def test_links_resolve(site):
                 target /= "index.html"
             place = unquote(parts.fragment)
             if not target.exists() or (place and target in pages and place not in pages[target].places):
-                broken.append(f"{path.relative_to(site)} → {address}")
+                broken.append(f"{here} → {address}")
     assert broken == []
+    assert loaded == []
+    assert raw == []
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from backpass_site import PLAIN
@@ -10,10 +13,11 @@ from pygments.styles import get_style_by_name
 from pygments.token import Text
 
 from .conftest import BOOK, TYPESET, Visit
-from .test_site import PAGES
+from .test_site import PAGES, Links, shared, text_of
 
 CONFIGURATION = BOOK / "_config.yml"
 MOST_BYTES = 1_000_000  # a page and all it needs, compressed
+FONTS = 350_000  # of them, for fonts
 MOST_WORK = 3.0  # of a browser's main thread, until the page is typeset, in times of PAGE
 PAGE = "<!doctype html>" + "".join(f"<p>{f'<b>{n}</b> <i>word</i> ' * 50}</p>" for n in range(500))
 TYPICAL = [
@@ -23,25 +27,58 @@ TYPICAL = [
     "chapters/networks/gpt2",
 ]
 
+# A style sheet imports the first, and MathJax loads the second for lines that can be pointed at.
+ALSO = ("_static/basic.css", "_static/mathjax/input/tex/extensions/html.js")
 PACKED = (".woff", ".woff2", ".png")
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name != "404"])
-def test_a_page_is_light_on_the_wire(browser, address, name):
+ON_THE_WIRE = [name for name in PAGES if name != "404"]
+
+
+@cache
+def packed(path: Path) -> int:
+    """The bytes of a file on the wire."""
+    data = path.read_bytes()
+    return len(data if path.suffix in PACKED else gzip.compress(data, 6))
+
+
+def named(site: Path, name: str) -> dict[str, int]:
+    """The bytes of a page and of each file that it names or may load later, by their paths in the site."""
+    page = site / f"{name}.html"
+    addresses = [
+        urlsplit(each).path for each in Links(page.read_text()).loaded if not each.startswith("data:")
+    ]
+    files = {
+        page,
+        *(site / path for path in ALSO),
+        *((page.parent / unquote(address)).resolve() for address in addresses),
+    }
+    return {str(file.relative_to(site)): packed(file) for file in files}
+
+
+def test_every_page_is_light_on_the_wire(site):
+    """With the fonts, of which a page loads those that it needs."""
+    for name in ON_THE_WIRE:
+        sent = named(site, name)
+        heaviest = sorted(sent.items(), key=lambda item: -item[1])[:5]
+        assert sum(sent.values()) + FONTS <= MOST_BYTES, (name, heaviest)
+        assert not any(path.endswith("fontawesome.js") for path in sent)
+        assert name == "search" or "searchindex.js" not in sent
+
+
+@pytest.mark.rotates(share=0.03, of=text_of, checks=shared)
+@pytest.mark.parametrize("name", ON_THE_WIRE)
+def test_a_browser_loads_what_a_page_names_and_few_fonts(browser, site, address, name):
+    """So that the bytes counted are those sent. In a window of its own, which has nothing stored."""
     visit = Visit(browser)
-    sent: dict[str, int] = {}
-
-    def note(response) -> None:
-        body = response.body()
-        sent[response.url] = len(body if response.url.endswith(PACKED) else gzip.compress(body, 6))
-
-    visit.page.on("response", note)
     visit.open(f"{address}/{name}.html")
+    sent = {
+        unquote(urlsplit(url).path).removeprefix("/") for url in visit.requests if url.startswith(address)
+    }
     visit.page.context.close()
-    heaviest = sorted(sent.items(), key=lambda item: -item[1])[:5]
-    assert sum(sent.values()) <= MOST_BYTES, heaviest
-    assert not any(url.split("?")[0].endswith("fontawesome.js") for url in sent)
-    assert name == "search" or not any(url.endswith("searchindex.js") for url in sent)
+    fonts = {path for path in sent if path.endswith((".woff", ".woff2"))}
+    assert sent - fonts <= {*named(site, name), "favicon.ico"}
+    assert sum(packed(site / font) for font in fonts) <= FONTS
 
 
 def seconds(browser, show) -> float:
@@ -60,6 +97,7 @@ def seconds(browser, show) -> float:
     return min(found)
 
 
+@pytest.mark.rotates(share=0.25, of=text_of, checks=shared)
 @pytest.mark.parametrize("name", TYPICAL)
 def test_a_typical_page_keeps_a_browser_busy_for_a_short_time(browser, address, name):
     """Machines differ, so a plain page of 50,000 elements, shown just before, is the unit."""

@@ -250,12 +250,14 @@ def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
     """Of the cases of one test: those that changed, and a part of the others."""
     marker = group[0].get_closest_marker("rotates")
     of: Callable[..., Iterable] | None = marker.kwargs.get("of")
-    own = folder(Path(group[0].path))
+    own = checks = folder(Path(group[0].path))
+    if "checks" in marker.kwargs:
+        checks = digest(own, *marker.kwargs["checks"]())
     same, checks_changed = [], False
     for item in group:
         key = item.nodeid.replace(" ", "_")
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        now = (digest(*of(**parameters)) if of else own, own)
+        now = (digest(*of(**parameters)) if of else own, checks)
         item.user_properties.append(("proved", (key, *now)))
         known = proved().get(key, ("", ""))
         if proving() != "all" and known[0] == now[0]:
