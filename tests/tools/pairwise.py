@@ -1,0 +1,41 @@
+"""Choose some cases of a test that has several choices: enough for any two values to meet in one of them.
+
+``make test-all`` runs every case; each push also runs a few that rotate with the commit, as ``proofs`` draws them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+
+import proofs
+
+
+def pairs(*choices: Iterable, meet: int = 2, more: int = 1) -> list[tuple]:
+    """Return cases, each with one value of each choice, so that any ``meet`` values of different choices occur together.
+
+    With ``meet=1`` each value occurs. ``more`` of the other cases rotate.
+    """
+    choices = [list(values) for values in choices]
+    every = [*itertools.product(*(range(len(values)) for values in choices))]
+    if proofs.proving() != "all":
+        chosen = _covering(every, meet)
+        others = [case for case in every if case not in chosen]
+        key = f"pairs of {[len(values) for values in choices]}"
+        every = sorted({*chosen, *proofs.sample(key, others, min(1, more / max(1, len(others))))})
+    return [tuple(values[at] for values, at in zip(choices, case, strict=True)) for case in every]
+
+
+def _covering(every: list[tuple[int, ...]], meet: int) -> set[tuple[int, ...]]:
+    """Choose greedily, always in the same order, the case in which most values meet that have not met before."""
+    parts = {
+        case: {*itertools.combinations(enumerate(case), meet)}
+        for case in random.Random(0).sample(every, len(every))
+    }
+    missing, chosen = set().union(*parts.values()), set()
+    while missing:
+        best = max(parts, key=lambda case: len(parts[case] & missing))
+        chosen.add(best)
+        missing -= parts[best]
+    return chosen
