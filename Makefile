@@ -13,7 +13,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # Of all tests, those that tell most about a change in a second: the contract, every gradient by every method, the formulas.
 TELLING := $(addprefix tests/,test_import.py test_shapes.py ops/test_contract.py verify/test_all_operations.py derivation/test_docstring.py cost/test_formulas.py)
 # What pages show of the tests' results is written by these.
-RECORDED := $(addprefix tests/,verify/test_all_operations.py::test_every_operation_passes bugs/test_bugs.py::test_the_tools_find_what_the_record_says kernels/test_resources.py::test_pages_show_what_is_compiled compiled/test_row.py::test_every_kernel_is_right_as_compiled cost/test_javascript.py::test_the_formulas_of_the_page_are_those_derived_now)
+RECORDED := $(addprefix tests/,verify/test_all_operations.py::test_every_operation_passes bugs/test_bugs.py::test_the_tools_find_what_the_record_says kernels/test_resources.py::test_pages_show_what_is_compiled compiled/test_row.py::test_every_kernel_is_right_as_compiled compiled/test_row.py::test_every_kernel_is_right_in_other_dtypes cost/test_javascript.py::test_the_formulas_of_the_page_are_those_derived_now)
 
 # One thread for each of the processes that run side by side.
 export OMP_NUM_THREADS ?= 1

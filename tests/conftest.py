@@ -8,7 +8,6 @@ the tests are collected. Reference counts still free an object at once unless it
 import gc
 
 import on_pages
-
 import proofs
 import weight
 from backpass import kernels

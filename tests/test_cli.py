@@ -523,10 +523,8 @@ class TestHelp:
         assert capsys.readouterr().out == f"backpass {__version__}\n"
 
     def test_as_a_module_and_into_a_closed_pipe(self):
-        done = run("verify", "scale")
-        assert done.returncode == 0
-        assert done.stderr == ""
-        assert "✓ passed: 1 operation" in done.stdout
+        done = run("--version")
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", f"backpass {__version__}\n")
         script = f"{sys.executable} -m backpass verify scale | head -n 1"
         piped = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
         assert piped.stdout == "scale\n"

@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-import on_pages
 import pytest
 
+import on_pages
 from backpass import findings
 from backpass.findings import Findings
 

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from pairwise import pairs
 
 CHOICES = (range(4), "abc", (None, {}, [1]), (True, False))

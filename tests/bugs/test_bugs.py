@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-import recorded as tests
 
 import proofs
+import recorded as tests
 from backpass import findings, verify
 from backpass.bugs import KINDS, every
 from backpass.bugs.running import LEVELS, checked, faults, levels, recorded, run

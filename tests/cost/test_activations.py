@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import sympy
 import torch
-from pairwise import pairs
 
 from backpass import cost
 from backpass.cost import networks
 from backpass.cost.kept import _arrays, _storage
 from backpass.cost.letters import LAYERS, Probes, in_latex, in_text, symbol
 from backpass.models import encoder, gpt2, llama, seq2seq
+from pairwise import pairs
 from proofs import proving
 
 DRAWS = 8 if proving() == "all" else 2

@@ -10,8 +10,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-import recorded
 
+import recorded
 from backpass import cost
 from backpass.cost import javascript
 from backpass.cost.cluster import layers_of_stages

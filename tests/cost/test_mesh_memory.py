@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from pairwise import pairs
 
 from backpass import cost
 from backpass.cost import Mesh
@@ -13,6 +12,7 @@ from backpass.parallel import on_threads, pipeline, zero
 from backpass.parallel.network import Network
 from backpass.parallel.pipeline import Pipeline
 from backpass.parallel.schedules import one_f_one_b
+from pairwise import pairs
 
 from ..models.small import parameters_of
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from pairwise import pairs
 
 from backpass import cost, figures
 from backpass.cost.live import Live
@@ -18,6 +17,7 @@ from backpass.cost.timeline import Timeline
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.training import adamw
 from backpass.training._blocks import BLOCK
+from pairwise import pairs
 
 NETWORKS = {
     "gpt2": gpt2.Config(600, 70, 24, 5, 3, 40),

@@ -11,10 +11,10 @@ import sys
 import pytest
 import torch
 import transformers
-from pairwise import pairs
 from torch.nn import functional
 
 from backpass import hugging_face
+from pairwise import pairs
 
 FEW = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 20}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4}

@@ -6,7 +6,6 @@ from functools import cache
 
 import pytest
 import torch
-from pairwise import pairs
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -18,6 +17,7 @@ from backpass import functional as B
 from backpass import operators, torch_internals
 from backpass.ops import rope
 from backpass.parallel import on_processes
+from pairwise import pairs
 
 VOCABULARY, WIDTH, HEADS, HIDDEN, LENGTHS = 23, 12, 3, 20, (7, 9, 6)
 SCALE = 2.0**12

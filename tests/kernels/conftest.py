@@ -11,6 +11,8 @@ import pytest
 from backpass import kernels
 
 torch = pytest.importorskip("torch", reason="kernels need PyTorch")
+from .support import in_tiles  # noqa: E402
+
 if kernels.available() is None and kernels.interpreted():
     from . import quick_interpreter
 
@@ -47,9 +49,7 @@ def memory_is_given_back():
 def path(request, monkeypatch):
     """Both ways through the kernel: rows kept whole, and tiles so small that a short row needs several."""
     if request.param == "tiles":
-        read_from = request.module.kernel.launches.__globals__  # perhaps of a module that kernels share
-        monkeypatch.setitem(read_from, "ROW_BYTES", 4)
-        monkeypatch.setitem(read_from, "TILE_BYTES", 128)
+        in_tiles(request.module.kernel, monkeypatch)
     return request.param
 
 

@@ -6,9 +6,13 @@ exact that would allow nothing, so there is a floor: one unit in the last place 
 largest result in the row, and a few of the arithmetic's, of the largest term.
 """
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import proofs
+from backpass import kernels, ops, ptx
 from backpass.kernels.launch import accumulator
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -71,3 +75,18 @@ def assert_as_exact_as_pytorch(name, got, theirs, exact, largest_term, roundings
             f"{name}: {len(wrong)} elements are off, first {list(first)}: {got[first]} for {exact[first]}, "
             f"by {error[first]:.1e} where {allowed[first]:.1e} is allowed"
         )
+
+
+def in_tiles(kernel, monkeypatch):
+    """Let a kernel read its rows in tiles so small that a short row needs several."""
+    read_from = kernel.launches.__globals__  # perhaps of a module that kernels share
+    monkeypatch.setitem(read_from, "ROW_BYTES", 4)
+    monkeypatch.setitem(read_from, "TILE_BYTES", 128)
+
+
+def sources(stem, **_):
+    """What a kernel's results depend on: its modules, those that kernels share, its operation, and what executes PTX."""
+    folder = Path(kernels.__file__).parent
+    shared = [path for path in sorted(folder.glob("*.py")) if path.stem not in kernels.STEMS]
+    own = folder / f"{stem}.py", Path(ops.__file__).parent / f"{stem}.py"
+    return [proofs.folder(path) for path in (*own, *shared, Path(ptx.__file__).parent)]

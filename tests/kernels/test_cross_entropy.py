@@ -2,6 +2,8 @@
 
 import pytest
 
+from pairwise import pairs
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
@@ -89,11 +91,15 @@ def test_odd_sizes(shape, dtype, path, device, poisoned):
     check(x, targets(x))
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["all equal", "weighted"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_options(dtype, reduction, smoothing, weighted, path, device, poisoned):
+@pytest.mark.parametrize(
+    ("row_bytes", "dtype", "reduction", "smoothing", "weighted"),
+    pairs([None, 128], DTYPES, ["mean", "sum", "none"], [0.0, 0.1, 1.0], [False, True]),
+    ids=str,
+)
+def test_options(row_bytes, dtype, reduction, smoothing, weighted, monkeypatch, device, poisoned):
+    """Any two of them together."""
+    if row_bytes:
+        monkeypatch.setattr(kernel, "ROW_BYTES", row_bytes)
     x = draw(7, 5, 37, dtype=dtype, device=device)
     t = targets(x)
     t[1, 2] = t[3] = 36

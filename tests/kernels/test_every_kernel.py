@@ -21,7 +21,7 @@ from backpass.verify import cases, check, draw  # noqa: E402
 from backpass.verify.convert import to_torch  # noqa: E402
 from backpass.verify.drawing import options_for  # noqa: E402
 
-from .support import DTYPES  # noqa: E402
+from .support import DTYPES, sources  # noqa: E402
 
 every_kernel = pytest.mark.parametrize("stem", kernels.STEMS)
 
@@ -46,9 +46,7 @@ def test_the_declaration_is_the_operations(stem, device):
     assert ours == [parameter for parameter in theirs if parameter[0] != "wanted"]
 
 
-@every_kernel
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_backpass_verify_passes(stem, dtype, device):
+def assert_verified(stem, dtype, device):
     """At the inputs of `backpass verify`, whose kernel row has rows longer than one program holds, too."""
     for inputs, options in cases(stem, np.random.default_rng(0)):
         given = [to_torch(value, device, getattr(torch, dtype)) for value in inputs]
@@ -57,6 +55,20 @@ def test_backpass_verify_passes(stem, dtype, device):
         assert report.of("Triton kernel")
 
 
+@every_kernel
+def test_backpass_verify_passes(stem, device):
+    """In bfloat16; ``tests/verify/test_all_operations.py`` has the usual inputs of every kernel, in float32."""
+    assert_verified(stem, "bfloat16", device)
+
+
+@pytest.mark.rotates(of=sources)
+@every_kernel
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_backpass_verify_passes_in_other_dtypes(stem, dtype, device):
+    assert_verified(stem, dtype, device)
+
+
+@pytest.mark.rotates(of=sources)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("stem", [stem for stem in kernels.STEMS if Operation(stem).wide])
 def test_backpass_verify_passes_beside_float32(stem, dtype, device):

@@ -252,7 +252,7 @@ def test_several_tiles_of_every_input(lengths, dtype, options, device, poisoned)
 
 @each_dtype
 def test_every_input_beside_a_window(dtype, device, poisoned):
-    """One call, which ``tests/ptx`` executes as compiled, too."""
+    """One call, which ``tests/compiled`` executes as compiled, too."""
     q, k, v, _ = draw_all(20, 37, 16, 8, device, dtype, leading=(2,), g=2)
     more = draw_more((2, 20, 37), 2, device, dtype)
     assert_right(q, k, v, *more, **MORE["a window from the last"], softcap=1.25, tile=16)

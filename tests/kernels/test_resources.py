@@ -10,8 +10,8 @@ from importlib.metadata import version
 from types import ModuleType
 
 import pytest
-import recorded
 
+import recorded
 from backpass import findings, kernels
 from backpass.kernels.resources import RECORDED, Resources, resources, table, undefined
 from backpass.kernels.resources import recorded as rows_shown

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pairwise import pairs
 
 from backpass import cost
 from backpass.interpreters import counting
@@ -13,6 +12,7 @@ from backpass.models.layers import recomputed
 from backpass.models.layers.recomputed import Recomputed, Saved, Segment
 from backpass.ops import attention, feed_forward, layer_norm
 from backpass.verify.mutation import mutants
+from pairwise import pairs
 
 from .small import batch_of, parameters_of
 

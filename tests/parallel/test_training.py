@@ -8,13 +8,13 @@ from math import prod
 
 import numpy as np
 import pytest
-from pairwise import pairs
 
 from backpass.models import gpt2, llama
 from backpass.parallel import RankError, on_processes, on_threads
 from backpass.parallel.schedules import one_f_one_b, zero_bubble
 from backpass.parallel.training import Run
 from backpass.training import run, states
+from pairwise import pairs
 
 TEXT = bytes(np.random.default_rng(0).integers(97, 123, 4000).astype(np.uint8))
 OPTIONS = run.Options(steps=8, batch=3, length=8, lr=1e-2, warmup=2, clip=0.5)

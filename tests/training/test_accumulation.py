@@ -13,6 +13,7 @@ from backpass.training import accumulation
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from hugging_face import gpt2_case, llama_case, loss_and_gradients, precise
+
 from pairwise import pairs
 
 CASES = [gpt2_case("gpt2", 8, tie_word_embeddings=False), llama_case("llama", "Llama", 8)]

@@ -1,15 +1,18 @@
 """Each planted mistake is named as what it is, and what is no simple mistake is named as none."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+import proofs
 from backpass.ops import linear, matmul, softmax
-from backpass.verify import check, diagnose
+from backpass.verify import check, diagnose, diagnosis
 from backpass.verify.diagnosis.terms import Dictionary
 
+WHOLE = proofs.folder(Path(diagnosis.__file__).parent)  # what names a mistake
 RNG = np.random.default_rng(11)
 X = RNG.standard_normal((3, 5))
 DY = RNG.standard_normal((3, 5))
@@ -210,8 +213,8 @@ def test_two_missing_terms():
 
 @pytest.mark.parametrize("accuracy", [1e-9, 1e-7, 1e-2])
 @pytest.mark.parametrize("shape", [(3, 5), (4, 4), (6,), (2, 3, 2)])
-def test_a_random_gradient_has_no_simple_relation(shape, accuracy):
-    for seed in range(12):
+def test_a_random_gradient_has_no_simple_relation(shape, accuracy, proof):
+    for seed in proof.part(f"random gradients, {shape}, {accuracy}", range(12), [WHOLE], share=0.2):
         x, y, dy, reference, got = np.random.default_rng(seed).standard_normal((5, *shape))
         for wrong in (got, reference + 0.5 * got, reference * (1 + got)):
             found = diagnose(reference, wrong, {"x": x, "y": y, "dy": dy, "w": x[-1]}, accuracy=accuracy)

@@ -1,0 +1,79 @@
+"""The kernels' own tests at an odd size, in bfloat16, of the kernels as compiled.
+
+They have the bounds of ``tests/kernels``. Memory that is not initialised needs no poison: a use of it is a fault.
+"""
+
+import pytest
+import torch
+
+from tests.kernels import (
+    test_cross_entropy,
+    test_elementwise,
+    test_embedding,
+    test_flash_attention,
+    test_layer_norm,
+    test_log_softmax,
+    test_rms_norm,
+    test_rope,
+    test_softmax,
+)
+from tests.kernels.support import in_tiles, sources
+
+GIVEN = {"dtype": torch.bfloat16, "device": "cpu", "poisoned": None}
+LENGTHS = pytest.mark.parametrize("lengths", [(20, 37), (37, 20)], ids=str)
+
+
+@pytest.mark.parametrize("path", ["rows", "tiles"])
+@pytest.mark.parametrize(
+    "module",
+    [test_layer_norm, test_rms_norm, test_softmax, test_log_softmax],
+    ids=lambda m: m.op.__name__.rpartition(".")[2],
+)
+def test_rows(module, path, monkeypatch):
+    if path == "tiles":
+        in_tiles(module.kernel, monkeypatch)
+    module.test_odd_sizes((7, 63), path=path, **GIVEN)
+
+
+@pytest.mark.parametrize("row_bytes", [None, 128], ids=["whole rows", "pieces"])
+def test_cross_entropys_rows(row_bytes, monkeypatch):
+    if row_bytes:
+        monkeypatch.setattr(test_cross_entropy.kernel, "ROW_BYTES", row_bytes)
+    test_cross_entropy.test_odd_sizes((7, 63), path=None, **GIVEN)
+
+
+@pytest.mark.parametrize("kernel", test_elementwise.KERNELS, ids=str)
+def test_elements(kernel):
+    test_elementwise.test_odd_sizes((7, 63), kernel=kernel, **GIVEN)
+
+
+def test_embedding_of_tokens():
+    test_embedding.test_odd_sizes((3, 40), **GIVEN)
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "neighbours"])
+def test_rope_of_pairs(interleaved):
+    test_rope.test_odd_sizes((3, 5, 66), interleaved=interleaved, **GIVEN)
+
+
+@LENGTHS
+def test_flash_attention_of_several_tiles(lengths):
+    test_flash_attention.test_several_tiles(
+        lengths, options=test_flash_attention.SEEN["from the last"], **GIVEN
+    )
+
+
+@pytest.mark.rotates(of=lambda **_: sources("flash_attention"))
+@pytest.mark.parametrize("given", [None, 0, 1, 2], ids=["all", "a bias", "a mask", "a sink"])
+@LENGTHS
+def test_flash_attention_of_more_inputs(lengths, given):
+    """All of them, or one alone. Each case runs for some seconds, so one of them runs at each push."""
+    q, k, v, _ = test_flash_attention.draw_all(*lengths, 16, 8, "cpu", torch.bfloat16, leading=(2,), g=2)
+    more = test_flash_attention.draw_more((2, *lengths), 2, "cpu", torch.bfloat16)
+    more = [x if given in (None, at) else None for at, x in enumerate(more)]
+    options = test_flash_attention.MORE["a softcap"]
+    test_flash_attention.assert_right(q, k, v, *more, **options, tile=16)
+
+
+def test_flash_attention_beside_a_window():
+    test_flash_attention.test_every_input_beside_a_window(**GIVEN)
