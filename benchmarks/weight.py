@@ -59,7 +59,7 @@ def measured(command: list[str]) -> tuple[dict[str, float], float, float]:
         clock, after = time.perf_counter() - began, os.times()
         parts = json.loads(path.read_text())["families"]
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return parts, clock, cpu
+    return {**parts, "all else": cpu - sum(parts.values())}, clock, cpu
 
 
 if __name__ == "__main__":
