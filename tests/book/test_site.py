@@ -23,6 +23,7 @@ NOTEBOOKS = [name for name in chapters(BOOK) if is_notebook(BOOK / f"{name}.md")
 NEXT_FRAME = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 RAW = re.compile(r"\$|\\\(|\\\[|\\begin|\\frac|\\bar")
+DELIMITED = re.compile(r"\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)  # MathJax finds it
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
 
 RAW_MATHEMATICS = r"""() => {
@@ -153,7 +154,7 @@ class Links(HTMLParser):
                     break
 
     def handle_data(self, data: str) -> None:
-        if not self._literal and RAW.search(data):
+        if not self._literal and RAW.search(DELIMITED.sub("", data)):
             self.raw.append(data.strip()[:80])
 
 
