@@ -64,15 +64,11 @@ def test_flash_attention_of_several_tiles(lengths):
 
 
 @pytest.mark.rotates(of=lambda **_: sources("flash_attention"))
-@pytest.mark.parametrize("given", [None, 0, 1, 2], ids=["all", "a bias", "a mask", "a sink"])
+@pytest.mark.parametrize("given", ["all", "bias", "mask", "sink"])
 @LENGTHS
 def test_flash_attention_of_more_inputs(lengths, given):
-    """All of them, or one alone. Each case runs for some seconds, so one of them runs at each push."""
-    q, k, v, _ = test_flash_attention.draw_all(*lengths, 16, 8, "cpu", torch.bfloat16, leading=(2,), g=2)
-    more = test_flash_attention.draw_more((2, *lengths), 2, "cpu", torch.bfloat16)
-    more = [x if given in (None, at) else None for at, x in enumerate(more)]
-    options = test_flash_attention.MORE["a softcap"]
-    test_flash_attention.assert_right(q, k, v, *more, **options, tile=16)
+    """Each case runs for some seconds, so one of them runs at each push."""
+    test_flash_attention.test_several_tiles_of_every_input(lengths, option="a softcap", given=given, **GIVEN)
 
 
 def test_flash_attention_beside_a_window():

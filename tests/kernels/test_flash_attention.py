@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from pairwise import pairs
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
@@ -238,16 +240,22 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("options", MORE.values(), ids=MORE)
-@each_dtype
-@pytest.mark.parametrize("lengths", [(20, 37), (37, 20)], ids=str)
-def test_several_tiles_of_every_input(lengths, dtype, options, device, poisoned):
-    """And each input alone."""
+def alone(name, inputs):
+    """Of a bias, a mask, and sinks, the one with this name, or all of them."""
+    names = ("bias", "mask", "sink")
+    return [x if name in ("all", own) else None for own, x in zip(names, inputs, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "dtype", "option", "given"),
+    pairs([(20, 37), (37, 20)], DTYPES, MORE, ["all", "bias", "mask", "sink"]),
+    ids=str,
+)
+def test_several_tiles_of_every_input(lengths, dtype, option, given, device, poisoned):
+    """All of them, or one alone."""
     q, k, v, _ = draw_all(*lengths, 16, 8, device, dtype, leading=(2,), g=2)
-    bias, mask, sink = draw_more((2, *lengths), 2, device, dtype)
-    assert_right(q, k, v, bias, mask, sink, **options, tile=16)
-    for more in ((bias,), (None, mask), (None, None, sink)):
-        assert_right(q, k, v, *more, **options, tile=16)
+    more = draw_more((2, *lengths), 2, device, dtype)
+    assert_right(q, k, v, *alone(given, more), **MORE[option], tile=16)
 
 
 @each_dtype
@@ -258,9 +266,19 @@ def test_every_input_beside_a_window(dtype, device, poisoned):
     assert_right(q, k, v, *more, **MORE["a window from the last"], softcap=1.25, tile=16)
 
 
-@pytest.mark.parametrize("head_order", ["consecutive", "interleaved"])
+HEADS = [
+    (6, 1, 1),
+    (2, 3, 6, 17, 20),
+]  # shapes in which each head has its own bias, so that their order matters
+
+
 @pytest.mark.parametrize(
-    "shape", [(), (20,), (17, 1), (6, 1, 1), (2, 1, 1, 1, 20), (3, 1, 17, 20), (2, 3, 6, 17, 20)], ids=str
+    ("shape", "head_order"),
+    [
+        *((each, "consecutive") for each in [(), (20,), (17, 1), (2, 1, 1, 1, 20), (3, 1, 17, 20), *HEADS]),
+        *((each, "interleaved") for each in HEADS),
+    ],
+    ids=str,
 )
 def test_a_bias_and_a_mask_of_any_shape(shape, head_order, device, poisoned):
     q, k, v, _ = draw_all(17, 20, 16, 8, device, leading=(2, 3), g=2, n_kv=3)
