@@ -215,22 +215,22 @@ def test_a_line_that_takes_too_long_is_not_readable(monkeypatch):
 
     def slow(self, first, anchor, part, *rest):
         if "7" in part.text:
-            signal.raise_signal(signal.SIGALRM)  # as the timer does when the time is over
+            signal.raise_signal(signal.SIGPROF)  # as the timer does when the time is over
         return compare(self, first, anchor, part, *rest)
 
     monkeypatch.setattr(_Judging, "_compare", slow)
-    handler, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    handler, timer = signal.getsignal(signal.SIGPROF), signal.getitimer(signal.ITIMER_PROF)
     text = r"$$\begin{aligned} \sum_i y_i &= 7 \\ &= (\sum_i x_i)^2 \end{aligned}$$"
     document = read_document(text, "markdown")
     first, second = judge(document, GIVEN, seconds=600)
     assert (first.kind, second.kind) == ("not readable", "equal")
     assert "it took longer than 600 s: write it in smaller steps" in first.message
-    assert signal.getsignal(signal.SIGALRM) is handler
-    assert signal.getitimer(signal.ITIMER_REAL)[1] == timer[1]
+    assert signal.getsignal(signal.SIGPROF) is handler
+    assert signal.getitimer(signal.ITIMER_PROF)[1] == timer[1]
 
 
 def test_an_explanation_that_takes_too_long_is_not_readable(monkeypatch):
-    monkeypatch.setattr(_Judging, "_refusal", lambda *_: signal.raise_signal(signal.SIGALRM))
+    monkeypatch.setattr(_Judging, "_refusal", lambda *_: signal.raise_signal(signal.SIGPROF))
     text = "$$ x_1 = x_2 = x_1 $$"
     found = judge(read_document(text, "markdown"), GIVEN, seconds=600)
     assert [verdict.kind for verdict in found] == ["not readable", "equal"]

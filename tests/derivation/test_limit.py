@@ -14,11 +14,11 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the sy
 @pytest.fixture(autouse=True)
 def restored():
     """The handler before and after a test, which has no timer."""
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-    handler = signal.getsignal(signal.SIGALRM)
+    assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
+    handler = signal.getsignal(signal.SIGPROF)
     yield handler
-    assert signal.getsignal(signal.SIGALRM) == handler
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGPROF) == handler
+    assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
 
 
 def endless():
@@ -43,7 +43,7 @@ def test_a_computation_in_time():
 
 def test_no_limit():
     with limited(0):
-        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+        assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
 
 
 def test_other_threads_have_no_limit():
@@ -62,14 +62,14 @@ def test_other_threads_have_no_limit():
 
 def test_a_timer_that_runs_is_restored():
     rung = []
-    handler = signal.signal(signal.SIGALRM, lambda *_: rung.append(True))
+    handler = signal.signal(signal.SIGPROF, lambda *_: rung.append(True))
     try:
-        signal.setitimer(signal.ITIMER_REAL, 600)
+        signal.setitimer(signal.ITIMER_PROF, 600)
         with pytest.raises(TooLong), limited(0.01):
             endless()
-        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 600
-        signal.raise_signal(signal.SIGALRM)
+        assert 0 < signal.getitimer(signal.ITIMER_PROF)[0] < 600
+        signal.raise_signal(signal.SIGPROF)
         assert rung == [True]
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)

@@ -16,7 +16,7 @@ class TooLong(BaseException):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise `TooLong` in the block after some seconds; 0 sets no limit.
+    """Raise `TooLong` in the block after some seconds of CPU time; 0 sets no limit.
 
     The limit does not apply outside the main thread, or on Windows. A timer that was
     already running is restarted with the time left.
@@ -31,17 +31,17 @@ def limited(seconds: float) -> Iterator[None]:
         if within:
             raise TooLong
 
-    start = time.monotonic()
-    handler = signal.signal(signal.SIGALRM, stop)
-    before, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    start = time.process_time()
+    handler = signal.signal(signal.SIGPROF, stop)
+    before, interval = signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         try:
             yield
         finally:
             within = False
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL if handler is None else handler)
         if before:
-            left = max(before - (time.monotonic() - start), 1e-3)
-            signal.setitimer(signal.ITIMER_REAL, left, interval)
+            left = max(before - (time.process_time() - start), 1e-3)
+            signal.setitimer(signal.ITIMER_PROF, left, interval)
