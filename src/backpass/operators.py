@@ -338,15 +338,20 @@ def reject_transforms(stem: str, values: Iterable[Any]) -> None:
         raise RuntimeError(REJECTED.format(stem=stem, what="a forward-mode tangent"))
 
 
+# Beside the operations: the modules that these import, and this one.
+LINES_DEPEND_ON = ("arrays", "operators", "shapes", "stems", "values", "wanted")
+
+
 @functools.cache
 def _version() -> str:
-    """Return a hash of the package's code.
+    """Return a hash of the operations' code, and of this module's.
 
     PyTorch caches compiled graphs on disk under the names of their operators. The hash
     is part of the name, so a graph with older lines is not found.
     """
     package = Path(__file__).parent
-    files = sorted([*package.glob("*.py"), *package.glob("ops/*.py")])
+    files = [package / f"{name}.py" for name in LINES_DEPEND_ON]
+    files += sorted(package.glob("ops/*.py"))
     return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest()[:12]
 
 

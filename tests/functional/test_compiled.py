@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import grimp
 import pytest
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
@@ -181,6 +182,9 @@ def test_a_transform_in_its_graph_is_rejected(transform):
 
 def test_what_pytorch_keeps_on_disk_is_not_found_after_a_change_of_the_lines(monkeypatch, tmp_path):
     package = Path(operators.__file__).parent
+    imported = grimp.build_graph("backpass", exclude_type_checking_imports=True, cache_dir=None)
+    below = imported.find_upstream_modules("backpass.ops", as_package=True) | {operators.__name__}
+    assert below == {f"backpass.{name}" for name in operators.LINES_DEPEND_ON}
     files = [*package.glob("*.py"), *package.glob("ops/*.py")]
     (tmp_path / "ops").mkdir()
     for file in files:
