@@ -24,6 +24,7 @@ SOURCES = "src"
 READERS = {
     "backpass.records": Path("benchmarks", "results"),
     "backpass.findings": Path("assets", "records"),
+    "backpass.cli": Path("benchmarks"),
 }
 # Folders whose files cells may read.
 DATA = (Path("benchmarks", "results"), *(Path("assets", each) for each in ("", "records", "site/_static")))
@@ -136,7 +137,7 @@ class Dependencies:
             tree = ast.parse(path.read_text(encoding="utf-8"))
             found = self._needed(tree, package, in_page=False)
             if name in READERS:
-                found |= {*(self.book / READERS[name]).glob("*")}
+                found |= {path for path in (self.book / READERS[name]).glob("*") if path.is_file()}
             self._directly[name] = frozenset(found)
         return self._directly[name]
 
