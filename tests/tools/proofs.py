@@ -24,7 +24,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -107,18 +107,40 @@ def _source(thing: Any) -> tuple[str, list]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
     except (OSError, TypeError, SyntaxError):  # a named tuple's methods, for one
         return f"{thing.__module__}.{thing.__qualname__}", []
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and isinstance(body[0], ast.Expr):
-            node.body = body[1:] if isinstance(body[0].value, ast.Constant) else body
     scope = getattr(thing, "__globals__", None) or vars(inspect.getmodule(thing))
-    used = []
-    for value in _used(tree, scope):
-        if isinstance(value, (int, float, str, tuple, frozenset)):
-            used.append(repr(value))
-        elif _is_ours(value) and getattr(value, "__name__", "") not in PLUMBING:
-            used.append(value)
-    return ast.dump(tree), used
+    enclosed = [
+        cell.cell_contents for cell in getattr(thing, "__closure__", None) or () if cell != CellType()
+    ]
+    values = [*_used(tree, scope), *enclosed]
+    return _text(tree), [part for value in values for part in _parts(value)]
+
+
+def _text(node: Any) -> str:
+    """Return a tree as text, the same in each version of Python, without docstrings and places."""
+    if isinstance(node, list):
+        return "[" + ",".join(map(_text, node)) + "]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
+    body = fields.get("body")
+    if isinstance(body, list) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        fields["body"] = body[1:]
+    return f"{type(node).__name__}({','.join(f'{name}={_text(value)}' for name, value in fields.items())})"
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield what a hash includes of a global value: numbers and texts, our functions, and those in a collection."""
+    if isinstance(value, (int, float, complex, str, bytes, type(None))):
+        yield repr(value)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield f"{key!s}:" if isinstance(key, str) else type(key).__name__
+            yield from _parts(each)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for each in value:
+            yield from _parts(each)
+    elif _is_ours(value) and getattr(value, "__name__", "") not in PLUMBING:
+        yield value
 
 
 def _used(tree: ast.AST, scope: dict) -> Iterator[Any]:
@@ -157,12 +179,7 @@ def folder(path: Path) -> str:
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     found = hashlib.sha256()
     for file in files:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            body = getattr(node, "body", None)
-            if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-                node.body = body[1:] if isinstance(body[0].value, ast.Constant) else body
-        found.update(ast.dump(tree).encode())
+        found.update(_text(ast.parse(file.read_text(encoding="utf-8"))).encode())
     return found.hexdigest()[:12]
 
 
